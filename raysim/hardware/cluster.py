@@ -1,0 +1,70 @@
+"""What a cluster consists of: groups of equal nodes and the fabric between them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from raysim.hardware.specs import GpuSpec, NodeSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FabricSpec:
+    """The network between nodes."""
+
+    kind: Literal["star", "rail_fat_tree", "fat_tree"] = "star"
+    """``star``: one non-blocking Ethernet switch; ``rail_fat_tree``: NIC i of every node on leaf i."""
+    oversubscription: float = 1.0
+    """Leaf down-link over up-link capacity."""
+    nodes_per_leaf: int = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeGroup:
+    """Equal nodes, as one ``available_node_types`` or ``workerGroupSpecs`` entry describes them."""
+
+    name: str
+    node: NodeSpec
+    count: int
+    head: bool = False
+    resources: dict[str, float] = field(default_factory=dict)
+    """Ray's logical resources per node."""
+    min_count: int = 0
+    max_count: int | None = None
+    usd_per_hour: float | None = None
+    """Overrides the catalog's price per node."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSpec:
+    """All node groups and the fabric."""
+
+    groups: tuple[NodeGroup, ...]
+    fabric: FabricSpec = field(default_factory=FabricSpec)
+
+    @property
+    def gpu_nodes(self) -> tuple[NodeSpec, ...]:
+        """Every node that has GPUs, one entry per node, head first if it has any."""
+        ordered = sorted(self.groups, key=lambda g: not g.head)
+        return tuple(g.node for g in ordered for _ in range(g.count) if g.node.gpu_count)
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs in all."""
+        return sum(n.gpu_count for n in self.gpu_nodes)
+
+    @property
+    def gpu(self) -> GpuSpec | None:
+        """The GPU type of the first node that has one."""
+        return next((n.gpu for n in self.gpu_nodes), None)
+
+    @property
+    def usd_per_hour(self) -> float | None:
+        """Price of all nodes; None when a node has none."""
+        prices = [
+            (g.usd_per_hour if g.usd_per_hour is not None else g.node.usd_per_hour, g.count)
+            for g in self.groups
+        ]
+        if any(price is None for price, count in prices if count):
+            return None
+        return sum((price or 0.0) * count for price, count in prices)

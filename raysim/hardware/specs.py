@@ -1,0 +1,130 @@
+"""Frozen datasheets: what a GPU, link, NIC, disk, CPU and rentable node is, with where each number is from.
+
+Rates are bytes per second in one direction unless the name says otherwise; floating-point peaks are
+dense (no structured sparsity).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Basis = Literal["measured", "datasheet", "assumed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provenance:
+    """Where one number comes from."""
+
+    basis: Basis
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spec:
+    """Common to all datasheets: a name and the provenance of each numeric field."""
+
+    name: str
+    provenance: Mapping[str, Provenance] = field(default_factory=dict, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuSpec(Spec):
+    """One accelerator."""
+
+    vendor: Literal["nvidia", "amd"] = "nvidia"
+    architecture: str
+    """volta, turing, ampere, ada, hopper, blackwell, cdna3."""
+    compute_capability: float
+    sm_count: int
+    memory_bytes: int
+    """What ``torch.cuda.get_device_properties().total_memory`` reports."""
+    memory_bytes_per_s: float
+    l2_bytes: int
+    flops_per_s: Mapping[str, float]
+    """Dense peak by dtype: fp32, tf32, fp16, bf16, fp8, fp4 where the part has it."""
+    scale_up: Literal["nvlink", "xgmi"] | None = None
+    scale_up_generation: int | None = None
+    scale_up_links: int = 0
+    scale_up_bytes_per_s: float = 0.0
+    """Sum over links, one direction."""
+    pcie_generation: int
+    pcie_bytes_per_s: float
+    """x16 as a pinned copy achieves it, one direction."""
+    context_bytes: int
+    """CUDA context and loaded kernels, before the first tensor."""
+    tdp_w: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NicSpec(Spec):
+    """One network interface."""
+
+    kind: Literal["ethernet", "infiniband", "roce", "efa"]
+    bytes_per_s: float
+    latency_s: float
+    """One way, port to port through one switch."""
+    efficiency: float
+    """Share of the line rate that large NCCL messages reach."""
+    rdma: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskSpec(Spec):
+    """One disk or volume."""
+
+    kind: Literal["nvme", "ebs", "network", "hdd"]
+    capacity_bytes: int
+    read_bytes_per_s: float
+    write_bytes_per_s: float
+    read_iops: float
+    write_iops: float
+    latency_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectStorageSpec(Spec):
+    """A bucket service, as one client node sees it."""
+
+    read_bytes_per_s_per_connection: float
+    write_bytes_per_s_per_connection: float
+    requests_per_s: float
+    latency_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuSpec(Spec):
+    """One host's processors together."""
+
+    sockets: int
+    cores: int
+    memory_bytes_per_s: float
+    """Sum over sockets, as STREAM triad measures."""
+    flops_per_s: float
+    """fp32 peak over all cores."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSpec(Spec):
+    """A host one can rent or buy: the instance type of a cluster file."""
+
+    provider: str
+    """aws, gcp, azure, generic."""
+    vcpus: int
+    memory_bytes: int
+    cpu: CpuSpec
+    gpu: GpuSpec | None = None
+    gpu_count: int = 0
+    gpu_fabric: Literal["nvswitch", "nvlink_mesh", "pcie"] | None = None
+    """How the GPUs of one node reach each other."""
+    nic: NicSpec
+    nic_count: int = 1
+    disks: tuple[tuple[DiskSpec, int], ...] = ()
+    """Instance storage and the default root volume, each with a count."""
+    nvlink_domain: int = 0
+    """GPUs in one NVLink domain when it spans hosts (72 for NVL72); 0: the node itself."""
+    usd_per_hour: float | None = None
+    """On-demand list price; None where it is not rented by the hour."""
+    price_note: str = ""
+    """Region and date of the price."""

@@ -1,0 +1,229 @@
+"""The layer table: what one training step of a model computes, stores and moves, layer by layer.
+
+Every quantity is *per sample* at a fixed sequence length and grows linearly with the micro-batch, so
+a table is built once and priced for any batch, data type or tensor-parallel degree. Models read from
+a Hugging Face config and modules traced on the meta device give the same table.
+
+Structure, outside in: ``Model`` > ``Layer`` (what pipeline partitioning and activation checkpointing
+cut at) > ``Module`` (a ``torch.nn.Module`` that owns parameters directly: the unit of ZeRO-3's fetch)
+> ``Operator`` (what the GPU runs).
+
+Not modelled: data-dependent control flow; operators whose cost is not linear in the batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+OperatorKind = Literal[
+    "gemm",           # dense matrix product, or a grouped one over experts
+    "attention",      # the score-softmax-value core, projections excluded
+    "conv",           # convolution, priced as the GEMM it lowers to
+    "norm",           # LayerNorm, RMSNorm, BatchNorm
+    "elementwise",    # activations, residual additions, dropout, rotary embedding, casts
+    "embedding",      # table look-up
+    "routing",        # MoE router's softmax, top-k, permutation
+    "loss",           # softmax cross-entropy or another loss over logits
+    "other",
+]  # fmt: skip
+TensorDtype = Literal["compute", "fp32", "int64", "int32", "bool"]
+Split = Literal["none", "column", "row", "heads", "vocab", "expert"]
+
+FIXED_DTYPE_BYTES = {"fp32": 4, "int64": 8, "int32": 4, "bool": 1}
+COMPUTE_DTYPE_BYTES = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """One trainable tensor, named relative to its layer as in the ``state_dict``."""
+
+    name: str
+    shape: tuple[int, ...]
+    shard: int | None = None
+    """Dimension that tensor parallelism divides; None: replicated on every tensor-parallel rank."""
+    tied_to: str | None = None
+    """Full name of the parameter whose storage this one shares; counted once."""
+    expert: bool = False
+    """Belongs to routed experts: divided by expert parallelism, not data-replicated with the rest."""
+    trainable: bool = True
+
+    @property
+    def numel(self) -> int:
+        """Elements, shared storage included."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """A tensor kept from forward for backward; the same name within one layer is one tensor."""
+
+    name: str
+    numel: float
+    """Elements per sample."""
+    dtype: TensorDtype = "compute"
+    sharded: bool = False
+    """Divided by the tensor-parallel degree (True), or whole on every such rank."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gemm:
+    """Shape of a matrix product ``[rows, k] x [k, n]``; rows are per sample, over all groups."""
+
+    rows: float
+    n: int
+    k: int
+    groups: int = 1
+    """Distinct weight matrices the rows are spread over (experts)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attention:
+    """Shape of an attention core, per sample."""
+
+    q_len: int
+    kv_len: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    v_head_dim: int
+    causal: bool
+    window: int | None = None
+    """Sliding window in tokens; None: full."""
+    implementation: Literal["eager", "sdpa", "flash_attention_2"] = "sdpa"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operator:
+    """One forward operator and what backward needs of it."""
+
+    name: str
+    kind: OperatorKind
+    flops: float = 0.0
+    """Forward floating-point operations per sample (a multiply-add is two)."""
+    moved: float = 0.0
+    """Activation elements read plus written by forward, per sample, in the compute dtype."""
+    moved_backward: float | None = None
+    """The same for backward; None: twice forward."""
+    gemm: Gemm | None = None
+    attention: Attention | None = None
+    saves: tuple[Saved, ...] = ()
+    """First the input, if backward needs it; a tensor saved by two operators is listed by both."""
+    output: float = 0.0
+    """Output elements per sample."""
+    split: Split = "none"
+    """How tensor parallelism divides it. A ``row`` or ``vocab`` operator's output is all-reduced in
+    forward; the first saved tensor of ``column`` operators has its gradient all-reduced in backward
+    (once per distinct name)."""
+    kernels: int = 1
+    """CUDA kernels an eager forward launches."""
+    kernels_backward: int | None = None
+    """The same for backward; None: twice forward."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Module:
+    """A ``torch.nn.Module`` seen by ZeRO-3's hooks: parameters it owns directly, operators it runs."""
+
+    name: str
+    """Relative to its layer, for example ``self_attn.q_proj``."""
+    cls: str
+    """Class name, for example ``Linear``."""
+    operators: tuple[Operator, ...] = ()
+    parameters: tuple[Parameter, ...] = ()
+
+    @property
+    def numel(self) -> int:
+        """Elements of its own parameters, tied ones included (ZeRO-3 gathers them by name)."""
+        return sum(p.numel for p in self.parameters)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Body:
+    """The content of a layer, shared by identical layers so that its cost is computed once."""
+
+    modules: tuple[Module, ...]
+
+    @property
+    def parameters(self) -> Iterator[Parameter]:
+        """Parameters of all modules, in order."""
+        return (p for m in self.modules for p in m.parameters)
+
+    @property
+    def operators(self) -> Iterator[Operator]:
+        """Operators of all modules, in execution order."""
+        return (o for m in self.modules for o in m.operators)
+
+    @property
+    def numel(self) -> int:
+        """Trainable elements, tied ones excluded."""
+        return sum(p.numel for p in self.parameters if p.trainable and p.tied_to is None)
+
+    @property
+    def flops(self) -> float:
+        """Forward FLOPs per sample."""
+        return sum(o.flops for o in self.operators)
+
+    def saved(self) -> dict[str, Saved]:
+        """Tensors kept for backward, one per name."""
+        return {s.name: s for o in self.operators for s in o.saves}
+
+
+LayerKind = Literal["embedding", "block", "norm", "head", "other"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """What pipeline stages and activation checkpoints cut at."""
+
+    name: str
+    """Prefix of its parameters in the ``state_dict``, for example ``model.layers.3``; may be empty."""
+    kind: LayerKind
+    cls: str
+    """Class name, matched by DeepSpeed's ``type:regex`` partitioning."""
+    body: Body
+    output: float
+    """Elements per sample handed to the next layer: what a stage sends, what a checkpoint keeps."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """A model at one sequence length."""
+
+    name: str
+    model_type: str
+    architecture: str
+    layers: tuple[Layer, ...]
+    seq_len: int
+    """Tokens (or patches) per sample that pass through the blocks."""
+    sample_unit: Literal["tokens", "images", "samples"] = "tokens"
+    hidden_size: int = 0
+    vocab_size: int | None = None
+    config_dtype: str | None = None
+    """``torch_dtype`` of the config: fp32, fp16 or bf16."""
+    divisible: tuple[tuple[str, int], ...] = field(default=())
+    """Config keys that tensor parallelism must divide, for example ("num_attention_heads", 32)."""
+
+    def parameters(self) -> Iterator[tuple[str, Parameter]]:
+        """Every parameter with its full name, tied ones included."""
+        for layer in self.layers:
+            for p in layer.body.parameters:
+                yield (f"{layer.name}.{p.name}" if layer.name else p.name), p
+
+    @cached_property
+    def num_parameters(self) -> int:
+        """Elements as ``sum(p.numel() for p in module.parameters())`` counts: shared storage once."""
+        return sum(p.numel for _, p in self.parameters() if p.tied_to is None)
+
+    @cached_property
+    def num_trainable(self) -> int:
+        """Elements that get gradients and optimizer state."""
+        return sum(layer.body.numel for layer in self.layers)
+
+    @cached_property
+    def flops(self) -> float:
+        """Forward FLOPs per sample; a training step's model FLOPs are three times this."""
+        return sum(layer.body.flops for layer in self.layers)

@@ -1,0 +1,51 @@
+"""What one training step is: model, parallelism, precision, ZeRO and schedule, before it is compiled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from raysim.models.table import Model
+from raysim.training.deepspeed import Optimizer, PipelineSettings, Precision, ZeroConfig
+from raysim.training.parallel import Mesh
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DdpSettings:
+    """``torch.nn.parallel.DistributedDataParallel`` arguments that matter."""
+
+    bucket_cap_mb: float = 25.0
+    gradient_as_bucket_view: bool = False
+    autocast: Literal["fp16", "bf16"] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingPlan:
+    """One optimizer step, fully decided."""
+
+    model: Model
+    mesh: Mesh
+    engine: Literal["ddp", "deepspeed"]
+    micro_batch: int
+    """Samples per GPU and micro-step."""
+    gradient_accumulation_steps: int
+    precision: Precision
+    optimizer: Optimizer
+    zero: ZeroConfig = field(default_factory=ZeroConfig)
+    ddp: DdpSettings = field(default_factory=DdpSettings)
+    pipeline: PipelineSettings = field(default_factory=PipelineSettings)
+    activation_checkpointing: Literal["none", "full"] = "none"
+    """``full``: every block is recomputed (Hugging Face's gradient checkpointing)."""
+    gradient_clipping: float = 1.0
+    communication_data_type: Precision | None = None
+    grad_accum_dtype: Precision | None = None
+    bf16_master_weights_and_grads: bool = False
+    bf16_optimizer_states: bool = False
+    check_grad_overflow: bool = True
+    partition_activations: bool = False
+    cpu_checkpointing: bool = False
+
+    @property
+    def samples_per_step(self) -> int:
+        """Samples all replicas consume per optimizer step."""
+        return self.micro_batch * self.gradient_accumulation_steps * self.mesh.dp
