@@ -1,0 +1,118 @@
+"""Pipeline schedules as per-stage instruction lists.
+
+``train_schedule`` is DeepSpeed's ``TrainSchedule`` (1F1B with blocking pairwise exchange),
+instruction for instruction (``deepspeed/runtime/pipe/schedule.py``). ``gpipe_schedule`` runs all
+forwards, then all backwards. A schedule knows nothing of time or bytes.
+
+Not modelled here: interleaved and zero-bubble schedules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum, unique
+
+
+@unique
+class Do(Enum):
+    """What one pipeline instruction does; the names are DeepSpeed's."""
+
+    LOAD_MICRO_BATCH = "LoadMicroBatch"
+    FORWARD_PASS = "ForwardPass"
+    BACKWARD_PASS = "BackwardPass"
+    SEND_ACTIVATION = "SendActivation"
+    RECV_ACTIVATION = "RecvActivation"
+    SEND_GRAD = "SendGrad"
+    RECV_GRAD = "RecvGrad"
+    REDUCE_TIED_GRADS = "ReduceTiedGrads"
+    REDUCE_GRADS = "ReduceGrads"
+    OPTIMIZER_STEP = "OptimizerStep"
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One instruction; ``micro_batch`` is None for the three at the end of the batch."""
+
+    do: Do
+    micro_batch: int | None = None
+
+
+_END = (
+    Instruction(Do.REDUCE_TIED_GRADS),
+    Instruction(Do.REDUCE_GRADS),
+    Instruction(Do.OPTIMIZER_STEP),
+)
+
+
+def num_pipe_buffers(stage: int, stages: int, micro_batches: int) -> int:
+    """Activation buffers of a stage: micro-batches in flight, at least two."""
+    return max(2, min(stages - stage, micro_batches))
+
+
+def step_to_micro_batch(step: int, stage: int, stages: int) -> tuple[int, bool]:
+    """The micro-batch that ``stage`` handles at ``step`` (valid or not), and whether forward.
+
+    Forward where step and stage have the same parity, backward elsewhere.
+    """
+    half = step // 2
+    if step % 2 == stage % 2:
+        return half - stage // 2, True
+    if step % 2 == 0:
+        return half - stages + (stage + 1) // 2, False
+    return half - stages + 1 + stage // 2, False
+
+
+def train_schedule(stage: int, stages: int, micro_batches: int) -> Iterator[list[Instruction]]:
+    """DeepSpeed's 1F1B: one list of instructions per schedule step, 2(M + S - 1) steps."""
+
+    def valid(micro_batch: int) -> bool:
+        return 0 <= micro_batch < micro_batches
+
+    first, last = stage == 0, stage == stages - 1
+    total = 2 * (micro_batches + stages - 1)
+    previous = -1
+    for step in range(total):
+        current, forward = step_to_micro_batch(step, stage, stages)
+        todo: list[Instruction] = []
+        if forward:
+            if valid(previous) and not first:
+                todo.append(Instruction(Do.SEND_GRAD, previous))
+            if valid(current) and not first:
+                todo.append(Instruction(Do.RECV_ACTIVATION, current))
+        else:
+            if valid(current) and not last:
+                todo.append(Instruction(Do.RECV_GRAD, current))
+            if valid(previous) and not last:
+                todo.append(Instruction(Do.SEND_ACTIVATION, previous))
+        if valid(current):
+            if forward and (first or last):
+                todo.append(Instruction(Do.LOAD_MICRO_BATCH, current))
+            todo.append(Instruction(Do.FORWARD_PASS if forward else Do.BACKWARD_PASS, current))
+        if step == total - 1:
+            todo.extend(_END)
+        previous = current
+        yield todo
+
+
+def gpipe_schedule(stage: int, stages: int, micro_batches: int) -> Iterator[list[Instruction]]:
+    """All forwards in order, then all backwards in reverse order (Huang et al. 2019)."""
+    first, last = stage == 0, stage == stages - 1
+    for m in range(micro_batches):
+        todo = [] if first else [Instruction(Do.RECV_ACTIVATION, m)]
+        if first or last:
+            todo.append(Instruction(Do.LOAD_MICRO_BATCH, m))
+        todo.append(Instruction(Do.FORWARD_PASS, m))
+        if not last:
+            todo.append(Instruction(Do.SEND_ACTIVATION, m))
+        yield todo
+    for m in reversed(range(micro_batches)):
+        todo = [] if last else [Instruction(Do.RECV_GRAD, m)]
+        todo.append(Instruction(Do.BACKWARD_PASS, m))
+        if not first:
+            todo.append(Instruction(Do.SEND_GRAD, m))
+        yield todo
+    yield list(_END)
+
+
+SCHEDULES = {"1f1b": train_schedule, "gpipe": gpipe_schedule}
