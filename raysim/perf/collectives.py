@@ -1,0 +1,198 @@
+"""Seconds of one collective, and the bytes it puts on links, for a group of ranks.
+
+A group inside one node whose GPU was measured reads its time from ``tables/nccl.csv``; every other
+group takes NCCL's own predictor (``nccl``) with the bandwidth plateaus nccl-tests reaches. The time is
+``latency_s + size_bytes / bytes_per_s`` with the links to itself; ``intra_bytes_per_rank`` and
+``inter_bytes_per_node`` let the network charge the links when they are shared.
+
+Not modelled: stragglers, the SMs that NCCL kernels take from concurrent compute, NIC congestion.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+from raysim.hardware.specs import GpuSpec, NicSpec, Provenance
+from raysim.perf.nccl import (
+    Algorithm,
+    Candidate,
+    Operation,
+    Protocol,
+    Wires,
+    bus_factor,
+    candidates,
+)
+
+Fabric = Literal["nvswitch", "nvlink_mesh", "pcie"]
+Basis = Literal["interpolated", "extrapolated", "formula"]
+
+RING_SHARE = {"volta": 0.80, "ampere": 0.783, "hopper": 0.816, "blackwell": 0.758}
+"""Ring bus bandwidth at large sizes over the sum of NVLink rates: 8 A100 235 of 300 GB/s, 8 H200 367
+of 450, 8 B200 682 of 900 (ml-engineering, nccl-tests); V100 20 of 25 per link (NCCL ``topo.h``)."""
+NVLS_SHARE = {"hopper": 0.60, "blackwell": 0.53}
+"""NVLS algorithm bandwidth over the sum of NVLink rates: 8 H200 270 GB/s, 8 B200 477."""
+NVLS_MIN_RANKS = {"hopper": 5, "blackwell": 6}
+"""NCCL stays on rings for fewer (8 GiB all-reduce on H200 and B200, ml-engineering)."""
+PCIE_SHARE = {2: 0.80, 3: 0.21}
+"""Ring bus bandwidth over a pinned copy's, for two ranks and for more (8 L40S on one host)."""
+P2P_SHARE = 0.80
+P2P_LATENCY_S = {"intra": 8e-6, "inter": 15e-6}
+
+_FORMULA = Provenance(
+    basis="assumed", source="NCCL 2.29 src/graph/tuning.cc with nccl-tests bandwidth plateaus"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class GroupShape:
+    """A communicator: how many ranks on how many nodes, and what joins them. Compared by identity."""
+
+    ranks: int
+    nodes: int
+    ranks_per_node: int
+    architecture: str
+    fabric: Fabric
+    gpu: GpuSpec
+    intra_bytes_per_s: float
+    """One GPU to its node peers, one direction, datasheet."""
+    nic: NicSpec
+    inter_bytes_per_s: float
+    """One node's NICs near these ranks, one direction, line rate."""
+    inter_latency_s: float
+    """One way between nodes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveCost:
+    """What one collective takes alone, and what it puts on the links."""
+
+    op: Operation
+    size_bytes: float
+    ranks: int
+    algorithm: Algorithm
+    protocol: Protocol
+    latency_s: float
+    bytes_per_s: float
+    """Algorithm bandwidth after the latency: never above the plateau of large sizes."""
+    intra_bytes_per_rank: float
+    """Bytes every rank sends, and receives, over its scale-up link."""
+    inter_bytes_per_node: float
+    """Bytes every node sends, and receives, over its NICs."""
+    basis: Basis
+    provenance: Provenance
+
+    @property
+    def seconds(self) -> float:
+        """Time with the links to itself."""
+        if self.size_bytes <= 0:
+            return self.latency_s
+        return self.latency_s + self.size_bytes / self.bytes_per_s
+
+    @property
+    def bus_bytes_per_s(self) -> float:
+        """Bus bandwidth as nccl-tests prints it."""
+        seconds = self.seconds
+        factor = bus_factor(self.op, self.ranks)
+        return self.size_bytes * factor / seconds if seconds > 0 else 0.0
+
+
+@lru_cache(maxsize=1 << 16)
+def collective(op: Operation, size_bytes: float, group: GroupShape) -> CollectiveCost:
+    """Cost of ``op`` over ``group``; ``size_bytes`` is the full buffer.
+
+    The full buffer is all-gather's output, reduce-scatter's input, one rank's all-to-all buffer, and
+    the message of a ``send_recv`` between two ranks.
+    """
+    if group.ranks <= 1:
+        return _cost(op, size_bytes, group, _alone())
+    if op == "send_recv":
+        return _cost(op, size_bytes, group, _send_recv(group))
+    if op == "all_to_all":
+        return _cost(op, size_bytes, group, _all_to_all(group))
+    wires = _wires(group)
+    best = min(candidates(op, size_bytes, wires), key=lambda c: _seconds(c, size_bytes))
+    return _cost(op, size_bytes, group, best)
+
+
+def _seconds(c: Candidate, size_bytes: float) -> float:
+    return c.latency_s + size_bytes / c.bytes_per_s
+
+
+def _alone() -> Candidate:
+    return Candidate(algorithm="p2p", protocol="Simple", latency_s=0.0, bytes_per_s=float("inf"))
+
+
+def _ring_bytes_per_s(g: GroupShape) -> float:
+    """Ring bus bandwidth inside a node at large sizes."""
+    if g.fabric == "pcie":
+        return g.intra_bytes_per_s * PCIE_SHARE[2 if g.ranks_per_node <= 2 else 3]
+    return g.intra_bytes_per_s * RING_SHARE.get(g.architecture, 0.75)
+
+
+def _wires(g: GroupShape) -> Wires:
+    nvls = g.fabric == "nvswitch" and g.ranks_per_node >= NVLS_MIN_RANKS.get(
+        g.architecture, 1 << 30
+    )
+    return Wires(
+        ranks=g.ranks, nodes=g.nodes, ranks_per_node=g.ranks_per_node, architecture=g.architecture,
+        nvlink=g.fabric != "pcie", nvls=nvls, ring_bytes_per_s=_ring_bytes_per_s(g),
+        nvls_bytes_per_s=g.intra_bytes_per_s * NVLS_SHARE.get(g.architecture, 0.0),
+        net_bytes_per_s=g.inter_bytes_per_s * g.nic.efficiency, net_latency_s=g.inter_latency_s,
+    )  # fmt: skip
+
+
+def _send_recv(g: GroupShape) -> Candidate:
+    """One message between two ranks: one NIC between nodes, one GPU's links inside."""
+    if g.nodes > 1:
+        rate = min(g.nic.bytes_per_s, g.inter_bytes_per_s) * g.nic.efficiency
+        latency = P2P_LATENCY_S["inter"] + g.inter_latency_s
+    else:
+        rate, latency = g.intra_bytes_per_s * P2P_SHARE, P2P_LATENCY_S["intra"]
+    return Candidate(algorithm="p2p", protocol="Simple", latency_s=latency, bytes_per_s=rate)
+
+
+def _all_to_all(g: GroupShape) -> Candidate:
+    """Every rank sends ``1 / ranks`` of its buffer to every rank; the slower of two paths limits."""
+    intra, inter = _loads("all_to_all", "p2p", g)
+    per_byte = intra / _ring_bytes_per_s(g) if intra else 0.0
+    latency = P2P_LATENCY_S["intra"]
+    if g.nodes > 1:
+        per_byte = max(per_byte, inter / (g.inter_bytes_per_s * g.nic.efficiency))
+        # Peers are served in turn by NCCL's proxies; about a microsecond each.
+        latency = P2P_LATENCY_S["inter"] + g.inter_latency_s + 1e-6 * g.ranks
+    return Candidate(
+        algorithm="p2p", protocol="Simple", latency_s=latency, bytes_per_s=1.0 / per_byte
+    )
+
+
+def _loads(op: Operation, algorithm: Algorithm, g: GroupShape) -> tuple[float, float]:
+    """Bytes on each rank's scale-up link and each node's NICs, per byte of the full buffer."""
+    n, k, each = g.ranks, g.nodes, g.ranks_per_node
+    if n <= 1:
+        return 0.0, 0.0
+    inside = (each - 1) / each if k > 1 else 1.0
+    across = 1.0 if k > 1 else 0.0
+    if algorithm in ("nvls", "nvls_tree"):
+        return 1.0 + 1.0 / each, 2.0 * (k - 1) / k
+    if algorithm == "tree":
+        return 2.0 * (each - 1) / each, 2.0 * (k - 1) / k
+    if op == "all_to_all":
+        return (each - 1) / n, across * each * (n - each) / n
+    if op in ("broadcast", "reduce"):
+        return (n - 1) / n * inside, (k - 1) / k
+    if op == "send_recv":
+        return 1.0 - across, across
+    factor = bus_factor(op, n)
+    return factor * inside, factor * across
+
+
+def _cost(op: Operation, size_bytes: float, g: GroupShape, c: Candidate) -> CollectiveCost:
+    intra, inter = _loads(op, c.algorithm, g)
+    return CollectiveCost(
+        op=op, size_bytes=size_bytes, ranks=g.ranks, algorithm=c.algorithm, protocol=c.protocol,
+        latency_s=c.latency_s, bytes_per_s=c.bytes_per_s,
+        intra_bytes_per_rank=intra * size_bytes, inter_bytes_per_node=inter * size_bytes,
+        basis="formula", provenance=_FORMULA,
+    )  # fmt: skip

@@ -1,0 +1,212 @@
+"""Seconds of one operator on one GPU: roofline with measured efficiencies, forward and backward.
+
+A matrix product goes to ``gemm``, an attention core to ``attention``, everything else is bound by
+memory. Backward of a product is two products: data gradient and weight gradient. Tensor parallelism
+divides the shapes as the operator's ``split`` says. Times are GPU-busy time: the host's launch time
+(``launch_s``) is separate, so that the caller can decide which of the two limits.
+
+Not modelled: kernel fusion by a compiler, L2 residency between operators, clock throttling.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from raysim.hardware.specs import CpuSpec, GpuSpec, Provenance
+from raysim.models.table import COMPUTE_DTYPE_BYTES, Operator
+from raysim.perf import host, optimizer
+from raysim.perf.attention import AttentionConstants, eager_bytes, fused_seconds
+from raysim.perf.constants import GpuConstants, constants_for
+from raysim.perf.gemm import GemmConstants, gemm_seconds
+
+Dtype = Literal["fp32", "tf32", "fp16", "bf16", "fp8"]
+
+CONV_SHARE = 0.8
+"""Implicit-GEMM convolution over the plain product of the same shape."""
+
+
+class ComputeModel:
+    """How long operators, optimizer steps, copies and launches take on one GPU type.
+
+    Deterministic and stateless but for caches. ``provenance`` names the origin of every constant that
+    a computed time depends on.
+
+    Parameters
+    ----------
+    gpu
+        Datasheet of the GPU.
+    allow_tf32
+        ``torch.backends.cuda.matmul.allow_tf32``; torch's default is False, so fp32 products run
+        without tensor cores.
+    """
+
+    def __init__(self, gpu: GpuSpec, *, allow_tf32: bool = False) -> None:
+        self.gpu = gpu
+        self.allow_tf32 = allow_tf32
+        self.constants: GpuConstants = constants_for(gpu)
+        self.provenance: dict[str, Provenance] = {**host.PROVENANCE, **self.constants.provenance}
+        self.notes: tuple[str, ...] = self.constants.notes
+        self._operators: dict[tuple[int, int, Dtype, int, bool], tuple[float, Operator]] = {}
+        self._gemms: dict[tuple[float, int, int, Dtype, int], float] = {}
+
+    def operator_s(
+        self, op: Operator, *, batch: int, dtype: Dtype, tp: int = 1, backward: bool = False
+    ) -> float:
+        """GPU-busy seconds of one operator over ``batch`` samples on one of ``tp`` ranks."""
+        key = (id(op), batch, dtype, tp, backward)
+        known = self._operators.get(key)
+        if known is None:
+            # The operator is kept with its answer, so that its id cannot be used again.
+            known = (self._operator_s(op, batch, dtype, tp, backward), op)
+            self._operators[key] = known
+        return known[0]
+
+    def _operator_s(self, op: Operator, batch: int, dtype: Dtype, tp: int, backward: bool) -> float:
+        if op.attention is not None:
+            return self._attention_s(op, batch, dtype, tp, backward)
+        if op.gemm is not None:
+            return self._product_s(op, batch, dtype, tp, backward)
+        moved = op.moved
+        if backward:
+            moved = 2.0 * moved if op.moved_backward is None else op.moved_backward
+        share = tp if op.split != "none" else 1
+        moved_bytes = moved * batch * COMPUTE_DTYPE_BYTES[dtype] / share
+        seconds = self.memory_s(moved_bytes, kernels=self.launches(op, backward=backward))
+        if op.kind == "conv":
+            flops = op.flops * batch * (2.0 if backward else 1.0) / share
+            return max(seconds, flops / (self._rate(dtype) * CONV_SHARE))
+        return seconds
+
+    def _product_s(self, op: Operator, batch: int, dtype: Dtype, tp: int, backward: bool) -> float:
+        """A product: ``y = x w`` forward; ``dx = dy w'`` and ``dw = x' dy`` backward."""
+        assert op.gemm is not None
+        rows, n, k, groups = op.gemm.rows * batch, op.gemm.n, op.gemm.k, op.gemm.groups
+        if tp > 1:
+            if op.split in ("column", "vocab", "heads"):
+                n = -(-n // tp)
+            elif op.split == "row":
+                k = -(-k // tp)
+            elif op.split == "expert":
+                rows, groups = rows / tp, -(-groups // tp)
+        scale = 1.0 / CONV_SHARE if op.kind == "conv" else 1.0
+        if not backward:
+            return scale * self.gemm_s(rows, n, k, dtype, groups)
+        data = self.gemm_s(rows, k, n, dtype, groups)
+        # The weight gradient sums over rows: each group is an [n, rows/groups] x [rows/groups, k].
+        weight = self.gemm_s(float(n) * groups, k, max(1, round(rows / groups)), dtype, groups)
+        return scale * (data + weight)
+
+    def _attention_s(
+        self, op: Operator, batch: int, dtype: Dtype, tp: int, backward: bool
+    ) -> float:
+        a = op.attention
+        assert a is not None
+        share = tp if op.split != "none" else 1
+        heads, kv_heads = -(-a.heads // share), -(-a.kv_heads // share)
+        if a.implementation != "eager" and dtype in ("fp16", "bf16", "fp8"):
+            c: AttentionConstants = self.constants.attention(a.implementation, a.head_dim)
+            return fused_seconds(
+                c, a, batch=batch, heads=heads, kv_heads=kv_heads, backward=backward
+            )
+        return self._eager_attention_s(op, batch, dtype, heads, backward)
+
+    def _eager_attention_s(
+        self, op: Operator, batch: int, dtype: Dtype, heads: int, backward: bool
+    ) -> float:
+        """Two batched products per pass (four in backward) and the traffic of the score matrices."""
+        a = op.attention
+        assert a is not None
+        count = batch * heads
+        scores = self.gemm_s(float(count) * a.q_len, a.kv_len, a.head_dim, dtype, count)
+        values = self.gemm_s(float(count) * a.q_len, a.v_head_dim, a.kv_len, dtype, count)
+        size = COMPUTE_DTYPE_BYTES[dtype]
+        moved = eager_bytes(a, batch=batch, heads=heads, element_bytes=size, backward=backward)
+        if a.implementation != "eager":
+            moved *= 0.25  # memory-efficient fp32 kernels keep scores on chip; products still run
+        kernels = max(1, self.launches(op, backward=backward) - (4 if backward else 2))
+        times = 2.0 if backward else 1.0
+        return times * (scores + values) + self.memory_s(moved, kernels=kernels)
+
+    def launches(self, op: Operator, *, backward: bool = False) -> int:
+        """CUDA kernels an eager pass launches for the operator."""
+        if not backward:
+            return op.kernels
+        return 2 * op.kernels if op.kernels_backward is None else op.kernels_backward
+
+    def gemm_s(self, m: float, n: int, k: int, dtype: Dtype, groups: int = 1) -> float:
+        """GPU seconds of ``groups`` products sharing ``m`` rows: ``[m / groups, k] x [k, n]`` each."""
+        key = (m, n, k, dtype, groups)
+        known = self._gemms.get(key)
+        if known is None:
+            known = self._gemms[key] = gemm_seconds(self._gemm(dtype), m, n, k, groups)
+        return known
+
+    def _gemm(self, dtype: Dtype) -> GemmConstants:
+        return self.constants.gemm("tf32" if dtype == "fp32" and self.allow_tf32 else dtype)
+
+    def _rate(self, dtype: Dtype) -> float:
+        c = self._gemm(dtype)
+        return c.peak_flops_per_s * c.efficiency
+
+    def memory_s(self, moved_bytes: float, *, kernels: int = 1) -> float:
+        """GPU seconds of memory-bound kernels that read and write ``moved_bytes`` in all."""
+        c = self.constants
+        return kernels * c.kernel_floor_s + moved_bytes / c.memory_bytes_per_s
+
+    def optimizer_s(
+        self,
+        optimizer_name: str,
+        numel: float,
+        *,
+        fused: bool = True,
+        low_precision_copy: bool = False,
+        momentum: float = 0.0,
+        matrix_dim: int = 4096,
+    ) -> float:
+        """GPU seconds of one optimizer step over ``numel`` fp32 elements.
+
+        ``matrix_dim`` is the side of Muon's square matrices; others ignore it.
+
+        Raises
+        ------
+        CalibrationError
+            The optimizer is unknown.
+        """
+        if numel <= 0:
+            return 0.0
+        key = optimizer.optimizer_key(optimizer_name, momentum=momentum)
+        each = optimizer.step_bytes(key, fused=fused, low_precision_copy=low_precision_copy)
+        seconds = self.memory_s(numel * each, kernels=optimizer.step_kernels(key, fused=fused))
+        if key == "muon":
+            dtype: Dtype = "bf16" if "bf16" in self.gpu.flops_per_s else "fp32"
+            seconds += optimizer.muon_flops(numel, matrix_dim) / self._rate(dtype)
+        return seconds
+
+    @property
+    def launch_s(self) -> float:
+        """Host seconds to launch one kernel from eager torch."""
+        return host.LAUNCH_S
+
+    @property
+    def hook_s(self) -> float:
+        """Host seconds of ZeRO-3's fetch and release hooks around one module."""
+        return host.HOOK_S
+
+    def copy_s(self, size_bytes: float, kind: host.CopyKind, *, pinned: bool = True) -> float:
+        """Seconds of one copy between host and GPU, or within the GPU, alone on its link."""
+        rate = self.constants.memory_bytes_per_s
+        return host.copy_seconds(self.gpu, size_bytes, kind, pinned=pinned, d2d_bytes_per_s=rate)
+
+    def cpu_adam_s(
+        self,
+        numel: float,
+        cpu: CpuSpec,
+        ranks_per_node: int = 1,
+        *,
+        bound: bool = False,
+        low_precision_copy: bool = True,
+    ) -> float:
+        """Seconds of DeepSpeed's CPU Adam while each rank of the node updates ``numel`` elements."""
+        return host.cpu_adam_seconds(
+            numel, cpu, ranks_per_node, bound=bound, low_precision_copy=low_precision_copy
+        )

@@ -1,0 +1,86 @@
+"""What one optimizer step moves through memory, per element, by optimizer and kernel style.
+
+Optimizer steps are bound by memory: time is bytes over bandwidth. ``fused`` is one kernel per chunk of
+tensors that reads and writes each state once (DeepSpeed's FusedAdam, torch ``fused=True``); otherwise
+torch's ``foreach`` runs one multi-tensor kernel per arithmetic step, each reading and writing again.
+
+Master weights, gradients and states are fp32. Not modelled: sparse gradients, capturable variants.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from raysim.errors import CalibrationError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTraffic:
+    """Bytes one step moves per element, and its multi-tensor kernels."""
+
+    fused_bytes: float
+    foreach_bytes: float
+    foreach_kernels: int
+
+
+# Fused: each fp32 state r+w 8, gradient r 4. Foreach: the passes of torch/optim/*.py, `_multi_tensor_*`:
+# Adam = decay p 8, lerp m 12, mul v 8, addcmul v 12, sqrt 8, div 8, add 8, addcdiv p 16.
+# LAMB = FusedLamb's two stages 28 + 12 and three norms 12. Adafactor has no fused kernel.
+_TRAFFIC = {
+    "adam": StepTraffic(fused_bytes=28, foreach_bytes=80, foreach_kernels=8),
+    "adam8bit": StepTraffic(fused_bytes=16, foreach_bytes=16, foreach_kernels=1),
+    "sgd": StepTraffic(fused_bytes=12, foreach_bytes=20, foreach_kernels=2),
+    "sgd_momentum": StepTraffic(fused_bytes=20, foreach_bytes=40, foreach_kernels=4),
+    "lion": StepTraffic(fused_bytes=20, foreach_bytes=56, foreach_kernels=6),
+    "adagrad": StepTraffic(fused_bytes=20, foreach_bytes=52, foreach_kernels=5),
+    "lamb": StepTraffic(fused_bytes=52, foreach_bytes=120, foreach_kernels=14),
+    "adafactor": StepTraffic(fused_bytes=64, foreach_bytes=64, foreach_kernels=12),
+    "muon": StepTraffic(fused_bytes=20, foreach_bytes=48, foreach_kernels=5),
+}
+_NAMES = {
+    "adam": "adam", "adamw": "adam", "fusedadam": "adam", "deepspeedcpuadam": "adam",
+    "adamwtorch": "adam", "adamwtorchfused": "adam", "adamwhf": "adam", "radam": "adam",
+    "onebitadam": "adam", "zerooneadam": "adam", "muadam": "adam", "muadamw": "adam",
+    "nadam": "adam",
+    "adam8bit": "adam8bit", "adamw8bit": "adam8bit", "pagedadamw8bit": "adam8bit",
+    "pagedadam8bit": "adam8bit", "adamwbnb8bit": "adam8bit",
+    "sgd": "sgd", "musgd": "sgd", "lion": "lion", "fusedlion": "lion", "deepspeedcpulion": "lion",
+    "adagrad": "adagrad", "deepspeedcpuadagrad": "adagrad",
+    "lamb": "lamb", "fusedlamb": "lamb", "onebitlamb": "lamb", "adafactor": "adafactor",
+    "muon": "muon",
+}  # fmt: skip
+
+MUON_STEPS = 5
+"""Newton-Schulz iterations (Jordan, Muon, 2024)."""
+
+
+def optimizer_key(name: str, *, momentum: float = 0.0) -> str:
+    """The family of an optimizer's name as DeepSpeed, torch or Hugging Face spell it.
+
+    Raises
+    ------
+    CalibrationError
+        No traffic is known for that optimizer.
+    """
+    key = _NAMES.get(name.lower().replace("_", "").replace("-", ""))
+    if key is None:
+        known = ", ".join(sorted(set(_NAMES.values())))
+        raise CalibrationError(f"no step cost known for optimizer {name!r}; families: {known}")
+    return "sgd_momentum" if key == "sgd" and momentum else key
+
+
+def step_bytes(key: str, *, fused: bool, low_precision_copy: bool) -> float:
+    """Bytes per element of one step; the low-precision copy is written by it, or re-read when foreach."""
+    traffic = _TRAFFIC[key]
+    copy = (2.0 if fused else 6.0) if low_precision_copy else 0.0
+    return (traffic.fused_bytes if fused else traffic.foreach_bytes) + copy
+
+
+def step_kernels(key: str, *, fused: bool) -> int:
+    """Multi-tensor kernels per chunk of tensors."""
+    return 1 if fused else _TRAFFIC[key].foreach_kernels
+
+
+def muon_flops(numel: float, matrix_dim: int) -> float:
+    """Operations of Newton-Schulz on square matrices: per iteration three products of ``2 d^3``."""
+    return MUON_STEPS * 6.0 * numel * matrix_dim
