@@ -1,0 +1,356 @@
+"""A room: one address, one thread of control, typed messages, a service clock.
+
+Real counterpart: a server process with one event loop, as the GCS, the raylet and the core worker
+are (``src/ray/common/asio``, ``src/ray/rpc/server_call.h``). A message *arrives* after the
+transport's delay, *starts* when the room is free, *costs* ``service_ns[type]``, and then its
+handler runs. The wait is one comparison with ``busy_until`` (Lindley's recurrence for a single
+server): there is no queue, and a waiting message is one entry on the clock. Answers queue at the
+caller in the same way.
+
+A dead room answers with the cause, as data: ``RoomDown``, ``NodeDied``; a caller that waits no
+longer gets ``Timeout``. What a room had accepted and what was on its way to it die with it.
+
+Not modelled: more than one thread per room, preemption, back-pressure on connections. Timers
+(``after``) run at their time even if the room is busy.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Protocol
+
+from raysim.errors import InvariantViolation
+from raysim.kernel.clock import Handle
+from raysim.kernel.simulation import Simulation
+
+Cost = int | Callable[[Any], int]
+"""Nanoseconds a message keeps its room busy, or a function of the message that says so."""
+
+_WORD = re.compile(r"[A-Z]+s(?![a-z])|[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+")
+
+
+class Message(Protocol):
+    """What rooms send: frozen, named as Ray's RPC, and it knows its size."""
+
+    @property
+    def size_bytes(self) -> float:
+        """Bytes on the wire."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoomDown:
+    """The process is gone; its node is not, so callers learn at once."""
+
+    address: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeDied:
+    """The node is gone, with every room on it."""
+
+    address: str
+    node: str
+    reason: str = "node died"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeout:
+    """No answer within the time the caller gave."""
+
+    address: str
+    after_ns: int
+
+
+Failure = RoomDown | NodeDied | Timeout
+"""Why there is no answer; ``isinstance(answer, Failure)`` tells."""
+
+
+def handler_name(message_type: type) -> str:
+    """``on_pin_object_ids`` for ``PinObjectIDs``."""
+    return "on_" + "_".join(_WORD.findall(message_type.__name__)).lower()
+
+
+class Reply:
+    """The way back to whoever called: ``reply(value)``, now or later, once.
+
+    Of a one-way message it goes nowhere, so that a handler need not know which it got.
+    """
+
+    __slots__ = (
+        "answered", "caller", "caller_epoch", "epoch", "message", "room", "start_ns", "then",
+        "timer", "value",
+    )  # fmt: skip
+
+    caller_epoch: int
+    start_ns: int
+    then: Callable[[Any], object] | None
+    timer: Handle | None
+    value: Any
+
+    def __init__(self, room: Component, message: Any) -> None:
+        self.room = room
+        self.epoch = room.epoch
+        self.message = message
+        self.caller: Component | None = None
+        self.answered = False
+
+    def __call__(self, value: Any = None) -> None:
+        """Answer with ``value``; ``size_bytes`` of it, if it has any, is what the answer weighs.
+
+        Raises
+        ------
+        InvariantViolation
+            The call was answered before.
+        """
+        room, caller = self.room, self.caller
+        if self.epoch != room.epoch:  # the room died since, and its callers were told
+            return
+        if self.answered:
+            raise InvariantViolation(f"{room.address} answered {self.message} twice")
+        self.answered = True
+        if caller is None:
+            return
+        del room.unanswered[self]
+        self.value = value
+        room.sim.transport.deliver(
+            room.address,
+            caller.address,
+            getattr(value, "size_bytes", 0),
+            caller.answer_arrives,
+            self,
+        )
+
+
+class Component:
+    """Base of every room; subclasses add ``on_<message>(self, m, reply)`` handlers.
+
+    Parameters
+    ----------
+    sim
+        The run it belongs to; ``sim.add(room)`` gives it its address and starts it.
+    address
+        Unique, outside in: ``"node-3/raylet"``.
+    service_ns
+        Cost per message type, over those of the class; types not listed cost nothing.
+    """
+
+    service_ns: Mapping[type, Cost] = {}
+    _handlers: ClassVar[dict[type, Callable[..., None]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        """Start an empty table of message type to handler, filled as types are first seen."""
+        cls._handlers = {}
+
+    def __init__(
+        self, sim: Simulation, address: str, *, service_ns: Mapping[type, Cost] | None = None
+    ) -> None:
+        self.sim = sim
+        self.address = address
+        self.track = tuple(address.split("/"))
+        if service_ns is not None:
+            self.service_ns = {**self.service_ns, **service_ns}
+        self.state: Literal["new", "up", "stopped", "crashed"] = "new"
+        self.epoch = 0
+        """Counts crashes: what began in an earlier epoch no longer reaches the room."""
+        self.busy_until = 0
+        self.unanswered: dict[Reply, None] = {}
+        """Calls accepted and not answered yet, oldest first."""
+        self._cause: RoomDown | NodeDied = RoomDown(address=address, reason="never started")
+        self._silent = False
+
+    # Life
+
+    def start(self) -> None:
+        """Accept messages from now on."""
+        assert self.state != "up", f"{self.address} is up already"
+        self.state = "up"
+        self._silent = False
+        self.busy_until = self.sim.clock.now
+        self.started()
+
+    def restart(self) -> None:
+        """Start again after a stop or crash, or crash first; ``started`` resets what it must."""
+        if self.state == "up":
+            self.crash(reason="restarted")
+        self.start()
+
+    def stop(self, reason: str = "stopped") -> None:
+        """Accept no more messages; finish what was accepted."""
+        assert self.state == "up", f"{self.address} is {self.state}"
+        self.state = "stopped"
+        self._cause = RoomDown(address=self.address, reason=reason)
+        self.stopped(self._cause)
+
+    def crash(
+        self, cause: NodeDied | None = None, *, reason: str = "crashed", silent: bool = False
+    ) -> None:
+        """Die at once: every caller waiting gets the cause, whatever was queued is lost.
+
+        ``silent``: nobody is told, as when a node loses power; only timeouts and health checks
+        notice. A crash of what has crashed before does nothing.
+        """
+        if self.state == "crashed":
+            return
+        self.state = "crashed"
+        self.epoch += 1
+        self._cause = cause or RoomDown(address=self.address, reason=reason)
+        self._silent = silent
+        waiting, self.unanswered = self.unanswered, {}
+        for call in waiting:
+            self._refuse(call)
+        self.stopped(self._cause)
+
+    def started(self) -> None:
+        """Hook: called when the room starts and restarts; set up the state it starts with."""
+
+    def stopped(self, cause: RoomDown | NodeDied) -> None:
+        """Hook: called when the room stops or crashes; let go of what it held elsewhere."""
+
+    # Out
+
+    def send(self, address: str, message: Message) -> None:
+        """Send one way; nothing comes back, not even a failure.
+
+        Raises
+        ------
+        KeyError
+            No component was ever added at that address.
+        """
+        if self.state != "crashed":
+            room = self.sim.components[address]
+            self.sim.transport.deliver(
+                self.address, address, message.size_bytes, room.message_arrives,
+                Reply(room, message),
+            )  # fmt: skip
+
+    def call(
+        self,
+        address: str,
+        message: Message,
+        then: Callable[[Any], object],
+        *,
+        timeout_ns: int | None = None,
+    ) -> None:
+        """Send and have ``then(answer)`` called once, with the answer or a ``Failure``.
+
+        ``then`` runs in this room, after whatever it is busy with; it is not called if this room
+        dies first. A script waits with ``then=event.succeed``.
+
+        Raises
+        ------
+        KeyError
+            No component was ever added at that address.
+        """
+        if self.state == "crashed":
+            return
+        room = self.sim.components[address]
+        call = Reply(room, message)
+        call.caller = self
+        call.caller_epoch = self.epoch
+        call.then = then
+        call.timer = None
+        if timeout_ns is not None:
+            call.timer = self.sim.call_later(timeout_ns, self._give_up, (call, timeout_ns))
+        self.sim.transport.deliver(
+            self.address, address, message.size_bytes, room.message_arrives, call
+        )
+
+    def after(self, delay_ns: int, fn: Callable[[Any], object], arg: Any = None) -> Handle:
+        """Call ``fn(arg)`` later, unless this room dies first; ``sim.cancel`` cancels it."""
+        return self.sim.call_later(delay_ns, self._timer, (self.epoch, fn, arg))
+
+    # In
+
+    def message_arrives(self, call: Reply) -> None:
+        """A message has come off the wire; for transports only."""
+        if self.state != "up" or call.epoch != self.epoch:
+            self._refuse(call)
+            return
+        if call.caller is not None:
+            self.unanswered[call] = None
+        self._queue(call.message, self._handle, call)
+
+    def answer_arrives(self, call: Reply) -> None:
+        """An answer has come off the wire; for transports only."""
+        if call.caller_epoch != self.epoch or call.then is None:
+            return
+        if call.timer is not None:
+            self.sim.cancel(call.timer)
+        self._queue(call.value, self._continue, call)
+
+    def _queue(self, message: Any, fn: Callable[[Any], None], call: Reply) -> None:
+        """Run ``fn(call)`` when the room is free and has served ``message``."""
+        cost_ns = self.service_ns.get(message.__class__, 0)
+        if cost_ns.__class__ is not int:
+            cost_ns = cost_ns(message)  # type: ignore[operator]
+        start_ns: int = self.sim.clock.now
+        if self.busy_until >= start_ns:  # at busy_until itself the one before may still be due
+            start_ns = self.busy_until
+        elif not cost_ns:
+            call.start_ns = start_ns
+            fn(call)
+            return
+        call.start_ns = start_ns
+        done_ns = self.busy_until = start_ns + cost_ns
+        self.sim.call_at(done_ns, fn, call)
+
+    def _handle(self, call: Reply) -> None:
+        if call.epoch != self.epoch:  # died while it waited; the caller was told
+            return
+        message = call.message
+        if self.sim.recorder.enabled:
+            self._record(call.start_ns, message)
+        handler = self._handlers.get(message.__class__) or self._find(message.__class__)
+        self.sim.clock.note(handler)
+        handler(self, message, call)
+
+    def _continue(self, call: Reply) -> None:
+        then = call.then
+        if call.caller_epoch == self.epoch and then is not None:
+            if self.sim.recorder.enabled:
+                self._record(call.start_ns, call.value)
+            call.then = None
+            then(call.value)
+
+    def _record(self, start_ns: int, message: Any) -> None:
+        """Show the service of ``message``, which ends now, if it took any time."""
+        now_ns = self.sim.clock.now
+        if start_ns < now_ns:
+            name = message.__class__.__name__
+            self.sim.recorder.span(self.track, name, "message", start_ns, now_ns)
+
+    def _find(self, message_type: type) -> Callable[..., None]:
+        """The handler for a type seen for the first time."""
+        name = handler_name(message_type)
+        handler = getattr(type(self), name, None)
+        if handler is None:
+            raise TypeError(
+                f"{type(self).__name__} at {self.address} got {message_type.__name__}"
+                f" and has no {name}"
+            )
+        self._handlers[message_type] = handler
+        return handler  # type: ignore[no-any-return]
+
+    def _refuse(self, call: Reply) -> None:
+        """Answer with the cause of death."""
+        caller = call.caller
+        if caller is None or call.answered or self._silent:
+            return
+        call.answered = True
+        call.value = self._cause
+        self.sim.transport.deliver(self.address, caller.address, 0, caller.answer_arrives, call)
+
+    def _give_up(self, call_and_ns: tuple[Reply, int]) -> None:
+        call, after_ns = call_and_ns
+        if call.caller_epoch == self.epoch and call.then is not None:
+            then, call.then = call.then, None
+            then(Timeout(address=call.room.address, after_ns=after_ns))
+
+    def _timer(self, timer: tuple[int, Callable[[Any], object], Any]) -> None:
+        epoch, fn, arg = timer
+        if epoch == self.epoch:
+            self.sim.clock.note(fn)
+            fn(arg)

@@ -1,0 +1,159 @@
+"""One run: the clock, the seed, the recorder, the rooms, and what was digested of it all.
+
+Nothing else in raysim is mutable for as long: a scenario builds a ``Simulation``, it runs, and its
+records become a result.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from simpy.events import Event
+
+from raysim.kernel.clock import Clock, Handle
+from raysim.kernel.invariants import EventLog, Invariants
+from raysim.kernel.record import NullRecorder, Recorder
+from raysim.kernel.rng import Streams
+from raysim.kernel.transport import InstantTransport, Transport
+from raysim.units import parse_seconds, to_ns
+
+if TYPE_CHECKING:
+    from raysim.kernel.component import Component
+
+__all__ = ["Clock", "Handle", "Simulation"]
+
+Room = TypeVar("Room", bound="Component")
+
+
+class _Planned:
+    """``fn(*args)`` as an entry of the clock, logged under the name of ``fn``."""
+
+    __slots__ = ("__wrapped__", "args")
+
+    def __init__(self, fn: Callable[..., object], args: tuple[Any, ...]) -> None:
+        self.__wrapped__ = fn
+        self.args = args
+
+    def __call__(self, _: None) -> None:
+        self.__wrapped__(*self.args)
+
+
+class Simulation:
+    """Everything that exists during one run.
+
+    Parameters
+    ----------
+    seed
+        Of every random stream.
+    recorder
+        Listens to what happens; keeps nothing by default.
+    check
+        Run the invariants after every event; slow.
+    log
+        What happened, for comparing runs; one is made if none is given.
+    """
+
+    def __init__(
+        self,
+        *,
+        seed: int = 0,
+        recorder: Recorder | None = None,
+        check: bool = False,
+        log: EventLog | None = None,
+    ) -> None:
+        self.seed = seed
+        self.recorder: Recorder = NullRecorder() if recorder is None else recorder
+        self.log = EventLog() if log is None else log
+        self.clock = Clock(log=self.log)
+        self.components: dict[str, Component] = {}
+        self.transport: Transport = InstantTransport(self.clock)
+        self.rng = Streams(seed)
+        self.invariants = Invariants()
+        self.check = check
+        self.call_at = self.clock.call_at
+        self.call_later = self.clock.call_later
+        self.cancel = self.clock.cancel
+        if check:
+            self.clock.after_event = self._check_after_event
+
+    @property
+    def now_ns(self) -> int:
+        """Nanoseconds since the start."""
+        return int(self.clock.now)
+
+    @property
+    def digest(self) -> str:
+        """Hash of everything that happened: times, order, names, random draws.
+
+        The same for the same seed and scenario, under any ``PYTHONHASHSEED``, with recording on
+        or off, and however the run was divided into calls of ``run``.
+        """
+        parts = f"{self.log.events} {self.log.digest} {self.rng.digest}"
+        return hashlib.blake2b(parts.encode(), digest_size=16).hexdigest()
+
+    def add(self, component: Room) -> Room:
+        """Give the component its address and start it.
+
+        Raises
+        ------
+        ValueError
+            The address is taken.
+        """
+        if component.address in self.components:
+            raise ValueError(f"two components at address {component.address!r}")
+        self.components[component.address] = component
+        component.start()
+        return component
+
+    def at(self, when: str | int, fn: Callable[..., object], *args: Any) -> Handle:
+        """Call ``fn(*args)`` at ``when``: nanoseconds or text such as ``"3h"``, from the start."""
+        return self.call_at(self._time_ns(when), _Planned(fn, args))
+
+    def run(self, until: str | int | Event | None = None) -> None:
+        """Run until nothing is left to happen, a time is reached or an event has happened.
+
+        Running to the present time or before does nothing.
+
+        Raises
+        ------
+        InvariantViolation
+            Checking is on, and something that must always hold did not.
+        RuntimeError
+            Nothing is left to happen, and the event ``until`` has not.
+        """
+        stop = until if until is None or isinstance(until, Event) else self._time_ns(until)
+        if isinstance(stop, int) and stop <= self.now_ns:
+            return
+        with _collector_at_ease():
+            self.clock.run(stop)
+        if self.check and stop is None:
+            self.invariants.check(self.now_ns, self.log.events, None, ended=True)
+
+    def _check_after_event(self) -> None:
+        what = self.log.whats[-1] if self.log.whats else None
+        self.invariants.check(self.now_ns, self.log.events, what)
+
+    def _time_ns(self, when: str | int) -> int:
+        return when if isinstance(when, int) else to_ns(parse_seconds(when))
+
+
+@contextmanager
+def _collector_at_ease() -> Iterator[None]:
+    """Python's collector told to leave what exists alone and to look rarely; restored after.
+
+    A run makes many small objects and few cycles, so looking often finds nothing.
+    """
+    thresholds = gc.get_threshold()
+    frozen = gc.get_freeze_count()
+    gc.freeze()
+    gc.set_threshold(200_000, 20, 100)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)
+        if not frozen:
+            gc.unfreeze()

@@ -1,0 +1,37 @@
+"""What carries a message from one address to another.
+
+Rooms know only this interface. ``hardware.network`` implements it over links that collectives and
+object transfers share; ``InstantTransport`` is for tests and for clusters whose network is not the
+question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from raysim.kernel.clock import Clock
+
+
+class Transport(Protocol):
+    """Carries messages; may take as long as it likes, and may lose them."""
+
+    def deliver(
+        self, src: str, dst: str, message_bytes: float, fn: Callable[[Any], object], arg: Any
+    ) -> None:
+        """Call ``fn(arg)`` when ``message_bytes`` from ``src`` have arrived at ``dst``."""
+
+
+class InstantTransport:
+    """Every message takes ``latency_ns``, whatever its size; none is lost or overtaken."""
+
+    def __init__(self, clock: Clock, latency_ns: int = 0) -> None:
+        self.latency_ns = latency_ns
+        self._call_later = clock.call_later
+
+    def deliver(
+        self, src: str, dst: str, message_bytes: float, fn: Callable[[Any], object], arg: Any
+    ) -> None:
+        """Call ``fn(arg)`` after the latency."""
+        del src, dst, message_bytes
+        self._call_later(self.latency_ns, fn, arg)
