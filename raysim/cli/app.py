@@ -1,0 +1,221 @@
+"""Every verb and every option, in one place; the set is frozen by ``tests/test_public.py``.
+
+Verbs import what they need when they are called, so that ``raysim --help`` is quick.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from raysim import __version__
+from raysim.errors import ScenarioError
+
+DONE, MISSED, USER_ERROR, OUR_BUG = 0, 1, 2, 3
+
+app = typer.Typer(
+    name="raysim",
+    help="Throughput and memory per GPU of Ray and DeepSpeed jobs, before renting a GPU.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+
+class TraceFormat(StrEnum):
+    """Trace files ``run`` can write."""
+
+    PERFETTO = "perfetto"
+    CHROME = "chrome"
+
+
+ScenarioPath = Annotated[
+    Path, typer.Argument(metavar="SCENARIO", help="A scenario folder, or its YAML file.")
+]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="A.B=C", help="Change one key of the scenario; may be repeated."),
+]
+RunPath = Annotated[
+    Path | None, typer.Argument(metavar="[RUN]", help="A run's folder; by default the last run.")
+]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"raysim {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def raysim(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Throughput and memory per GPU of Ray and DeepSpeed jobs, before renting a GPU."""
+
+
+@app.command()
+def run(
+    scenario: ScenarioPath,
+    *,
+    changes: Changes = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Seed; by default the scenario's.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", metavar="DIR", help="Folder to write; by default runs/NAME-ID."
+        ),
+    ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Predict only so much of the run, such as 3h."),
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Check invariants after every event; slower.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print summary.json instead.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the verdict.")] = False,
+    no_trace: Annotated[
+        bool, typer.Option("--no-trace", help="Record nothing: no trace, no frames.")
+    ] = False,
+    trace_format: Annotated[
+        TraceFormat, typer.Option("--trace-format", help="Kind of trace file.")
+    ] = TraceFormat.PERFETTO,
+) -> None:
+    """Predict a job: print the report, write its folder.
+
+    Exits with 1 when a target is missed or the job does not fit into memory.
+    """
+    from raysim.cli import run as verb
+
+    options = verb.RunOptions(
+        changes=tuple(changes or ()),
+        seed=seed,
+        out=out,
+        until=until,
+        check=check,
+        as_json=as_json,
+        quiet=quiet,
+        trace="none" if no_trace else trace_format.value,
+    )
+    raise typer.Exit(MISSED if verb.run(scenario, options) else DONE)
+
+
+@app.command()
+def check(
+    scenario: Annotated[
+        Path | None, typer.Argument(metavar="[SCENARIO]", help="A scenario folder or YAML file.")
+    ] = None,
+    changes: Changes = None,
+    schema: Annotated[
+        bool, typer.Option("--schema", help="Print the JSON Schema of scenario files, for editors.")
+    ] = False,
+    explain: Annotated[
+        str | None, typer.Option(metavar="KEY", help="Explain one key, such as train.micro_batch.")
+    ] = None,
+) -> None:
+    """Print a scenario resolved, with every default taken.
+
+    Nothing is simulated.
+    """
+    from raysim.cli import check as verb
+
+    if schema:
+        verb.print_schema()
+    elif explain is not None:
+        verb.print_explanation(explain, scenario, tuple(changes or ()))
+    elif scenario is None:
+        raise typer.BadParameter(
+            "needs a scenario, --schema or --explain KEY", param_hint="SCENARIO"
+        )
+    else:
+        verb.print_resolved(scenario, tuple(changes or ()))
+
+
+@app.command()
+def init(
+    name: Annotated[Path, typer.Argument(metavar="NAME", help="Folder to make.")],
+    config: Annotated[
+        Path | None, typer.Option("--from", metavar="FILE", help="A Hugging Face config.json.")
+    ] = None,
+    deepspeed: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A DeepSpeed JSON.")
+    ] = None,
+    cluster: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A `ray up` YAML or KubeRay RayCluster.")
+    ] = None,
+) -> None:
+    """Write a starter scenario folder around your own files."""
+    from raysim.cli import init as verb
+
+    verb.init(name, config=config, deepspeed=deepspeed, cluster=cluster)
+
+
+@app.command()
+def show(
+    run: RunPath = None,
+    table: Annotated[
+        str | None, typer.Option(metavar="NAME", help="One table: collectives, memory, inputs, ...")
+    ] = None,
+    tree: Annotated[
+        bool, typer.Option("--tree", help="The model's modules with their GPU time in one step.")
+    ] = False,
+) -> None:
+    """Print any part of a run again."""
+    from raysim.cli import show as verb
+
+    verb.show(run, table=table, tree=tree)
+
+
+@app.command("open")
+def open_(run: RunPath = None) -> None:
+    """Open a run's report in the browser; print its path."""
+    from raysim.cli import show as verb
+
+    verb.open_report(run)
+
+
+@app.command()
+def catalog(
+    kind: Annotated[
+        str | None, typer.Argument(metavar="[KIND]", help="gpus, nics, disks, nodes or models.")
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[NAME]", help="One entry, with the basis of each number."),
+    ] = None,
+) -> None:
+    """List known hardware and models, with sources."""
+    from raysim.cli import catalog as verb
+
+    verb.catalog(kind, name)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; the exit code, see the package's docstring."""
+    from raysim.cli import terminal
+
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        app(given, prog_name="raysim")
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    except ScenarioError as error:
+        terminal.complain(str(problem) for problem in error.problems)
+        return USER_ERROR
+    except Exception:  # noqa: BLE001  (the last resort: say that it is our fault, and how to see it again)
+        terminal.confess(shlex.join(["raysim", *given]))
+        return OUR_BUG
+    return DONE

@@ -1,0 +1,105 @@
+"""``raysim run``: predict, print, write."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from raysim.cli import terminal
+from raysim.errors import Problem, ScenarioError
+
+if TYPE_CHECKING:
+    from raysim.results.result import Result, TraceFormat
+    from raysim.scenario.load import Scenario
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """The flags of the verb."""
+
+    changes: tuple[str, ...] = ()
+    seed: int | None = None
+    out: Path | None = None
+    until: str | None = None
+    check: bool = False
+    as_json: bool = False
+    quiet: bool = False
+    trace: TraceFormat = "perfetto"
+
+
+def run(path: Path, options: RunOptions) -> bool:
+    """Run a scenario, print it and write its folder.
+
+    Returns
+    -------
+    bool
+        True when a target is missed or the job does not fit.
+    """
+    from raysim.results import targets
+    from raysim.run import run as simulate
+
+    scenario = load(path, options.changes)
+    started = terminal.wall_s()
+    with terminal.progress(shown=not (options.quiet or options.as_json)) as progress:
+        result = simulate(
+            scenario,
+            seed=options.seed,
+            record=options.trace != "none",
+            check=options.check,
+            progress=progress,
+        )
+    wall_s = terminal.wall_s() - started
+    folder = _write(result, options)
+    _print(result, folder, wall_s, options)
+    return targets.missed(result.summary)
+
+
+def load(path: Path, changes: tuple[str, ...]) -> Scenario:
+    """The scenario at ``path`` with ``--set`` applied."""
+    from raysim.scenario.load import load as load_scenario
+
+    scenario = load_scenario(path)
+    return scenario.with_(parse_changes(changes)) if changes else scenario
+
+
+def parse_changes(changes: tuple[str, ...]) -> dict[str, Any]:
+    """``("a.b=1", "c=[2]")`` as ``{"a.b": 1, "c": [2]}``; values are YAML.
+
+    Raises
+    ------
+    ScenarioError
+        A change is not KEY=VALUE.
+    """
+    from raysim.scenario.yaml_text import parse_scalar
+
+    parsed = {}
+    for change in changes:
+        key, equals, value = change.partition("=")
+        if not equals or not key.strip():
+            raise ScenarioError(Problem(message=f"--set {change}: expected KEY=VALUE"))
+        parsed[key.strip()] = parse_scalar(value)
+    return parsed
+
+
+def _write(result: Result, options: RunOptions) -> Path:
+    try:
+        return result.write(options.out, trace=options.trace)
+    except OSError as error:
+        target = options.out or result.folder()
+        reason = f"cannot write {target}: {error.strerror or error}"
+        raise ScenarioError(Problem(message=reason)) from error
+
+
+def _print(result: Result, folder: Path, wall_s: float, options: RunOptions) -> None:
+    from raysim.report import console
+    from raysim.results.result import summary_json, written
+
+    if options.as_json:
+        terminal.say(summary_json(result.summary))
+    elif options.quiet:
+        terminal.say(result.summary["verdict"]["text"])
+    else:
+        wrote = f"{folder}/   {'  '.join(written(folder))}"
+        width = terminal.width()
+        terminal.show(console.render(result.summary, width=width, wall_s=wall_s, wrote=wrote))

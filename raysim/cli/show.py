@@ -1,0 +1,191 @@
+"""``raysim show`` and ``raysim open``: any part of a run again, from its folder alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from raysim.cli import terminal
+from raysim.errors import Location, Problem, ScenarioError
+
+Table = tuple[list[str], list[list[str]], set[str]]
+
+
+def show(run: Path | None, *, table: str | None, tree: bool) -> None:
+    """Print the report of ``run``, or one of its tables, or its module tree."""
+    from raysim.report import console
+
+    folder = find(run)
+    summary = read_summary(folder)
+    if tree:
+        from raysim.cli.tree import print_tree
+
+        print_tree(folder, summary)
+    elif table is not None:
+        headers, rows, right = _table(table, summary)
+        terminal.table(headers, rows, right=right)
+    else:
+        terminal.show(console.render(summary, width=terminal.width()))
+
+
+def open_report(run: Path | None) -> None:
+    """Print the path of ``report.html`` and open it in the default browser, if there is one."""
+    import webbrowser
+
+    folder = find(run)
+    report = (folder / "report.html").resolve()
+    if not report.is_file():
+        raise ScenarioError(f"{folder} has no report.html")
+    terminal.say(str(report))
+    webbrowser.open(report.as_uri())
+
+
+def find(run: Path | None) -> Path:
+    """The folder of a run: a path, a folder name under ``runs/``, an id, or None for the last one.
+
+    Raises
+    ------
+    ScenarioError
+        There is no such run.
+    """
+    from raysim.results.result import RUNS
+
+    known = [p.parent for p in RUNS.glob("*/summary.json")]
+    if run is None:
+        if not known:
+            raise ScenarioError(f"no run in {RUNS}/ yet; `raysim run SCENARIO` makes one")
+        return max(known, key=lambda p: ((p / "summary.json").stat().st_mtime_ns, p.name))
+    if run.name == "summary.json" and run.is_file():
+        return run.parent
+    if (run / "summary.json").is_file():
+        return run
+    named = [p for p in known if p.name == str(run) or p.name.endswith(f"-{run}")]
+    if len(named) == 1:
+        return named[0]
+    if named:
+        raise ScenarioError(f"{run} may be {', '.join(sorted(p.name for p in named))}")
+    hint = f"; known: {', '.join(sorted(p.name for p in known))}" if known else ""
+    raise ScenarioError(f"{run}: not a run (no summary.json in it){hint}")
+
+
+def read_summary(folder: Path) -> dict[str, Any]:
+    """``summary.json`` of a run's folder.
+
+    Raises
+    ------
+    ScenarioError
+        The file is not JSON, or not a summary.
+    """
+    path = folder / "summary.json"
+    try:
+        summary = json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        where = Location(file=str(path), line=error.lineno, column=error.colno)
+        raise ScenarioError(Problem(where=where, message=f"not JSON: {error.msg}")) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ScenarioError(f"{path}: cannot be read: {error}") from error
+    if not isinstance(summary, dict) or "raysim" not in summary:
+        raise ScenarioError(f"{path}: not a summary written by raysim")
+    return summary
+
+
+def _table(name: str, summary: Mapping[str, Any]) -> Table:
+    if name not in TABLES:
+        raise ScenarioError(f"--table {name}: one of {', '.join(TABLES)}")
+    return TABLES[name](summary)
+
+
+def _rows(records: Iterable[Mapping[str, str]], left: set[str]) -> Table:
+    """A table of text records: columns in ``left`` are words, the others numbers."""
+    listed = list(records)
+    headers = list(listed[0]) if listed else ["nothing"]
+    return headers, [list(r.values()) for r in listed], set(headers) - left
+
+
+def _collectives(summary: Mapping[str, Any]) -> Table:
+    from raysim.report.console import collectives_rows
+
+    return _rows(collectives_rows(summary), {"op", "what", "algorithm"})
+
+
+def _step(summary: Mapping[str, Any]) -> Table:
+    from raysim.report.console import percent
+    from raysim.units import format_seconds
+
+    rows = (summary.get("step") or {}).get("breakdown") or []
+    return _rows(
+        (
+            {"part": r["name"], "time": format_seconds(r["seconds"]), "share": percent(r["frac"])}
+            for r in rows
+        ),
+        {"part"},
+    )
+
+
+def _memory(summary: Mapping[str, Any]) -> Table:
+    from raysim.units import format_bytes
+
+    stages = (summary.get("memory") or {}).get("per_stage") or []
+    categories = list(dict.fromkeys(c for s in stages for c in s["by_category"]))
+    return _rows(
+        (
+            {"stage": str(s["pp"]), "rank": str(s["rank"]), "peak": format_bytes(s["peak_bytes"])}
+            | {c: format_bytes(s["by_category"].get(c, 0)) for c in categories}
+            for s in stages
+        ),
+        set(),
+    )
+
+
+def _inputs(summary: Mapping[str, Any]) -> Table:
+    rows = (summary.get("trust") or {}).get("inputs") or []
+    keys = ("name", "value", "basis", "source")
+    records = ({k: _cell(r.get(k)) for k in keys} for r in rows)
+    return _rows(records, {"name", "basis", "source"})
+
+
+def _targets(summary: Mapping[str, Any]) -> Table:
+    rows = summary.get("targets") or []
+    return _rows(
+        (
+            {
+                "target": r["text"],
+                "value": r.get("value_text") or _cell(r["value"]),
+                "verdict": "PASS" if r["passed"] else "FAIL",
+            }
+            for r in rows
+        ),
+        {"target", "verdict"},
+    )
+
+
+def _changes(summary: Mapping[str, Any]) -> Table:
+    rows = summary.get("would_help") or []
+    return _rows(
+        (
+            {
+                "change": r["change"],
+                "what": r["text"],
+                "step": "" if (d := r.get("step_delta_frac")) is None else f"{d * 100:+.2f} %",
+                "fits": {True: "yes", False: "no"}.get(r.get("fits"), "?"),
+            }
+            for r in rows
+        ),
+        {"change", "what", "fits"},
+    )
+
+
+def _cell(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+TABLES: dict[str, Callable[[Mapping[str, Any]], Table]] = {
+    "step": _step,
+    "memory": _memory,
+    "collectives": _collectives,
+    "inputs": _inputs,
+    "targets": _targets,
+    "changes": _changes,
+}

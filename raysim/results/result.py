@@ -1,0 +1,213 @@
+"""What a run found: numbers, records and the scenario, frozen; and how a folder is made of them.
+
+A Result shows itself: ``str(result)`` and ``result.write()`` call the renderers of ``raysim.report``,
+late. Those are the only upward calls of the house; they are listed in ``pyproject.toml``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from raysim.results.frames import SCHEMA, Frames
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from raysim.kernel.record import ColumnRecorder
+
+RUNS = Path("runs")
+TraceFormat = Literal["perfetto", "chrome", "none"]
+_TRACES = {"perfetto": "trace.pftrace", "chrome": "trace.json.gz"}
+
+
+class Asked(Protocol):
+    """What a Result needs of the scenario it answers (`raysim.scenario.load.Scenario`)."""
+
+    def resolved(self) -> Mapping[str, Any]:
+        """Everything the run depends on, as a scenario that replays it."""
+        ...
+
+
+def run_id(resolved: Mapping[str, Any], version: str) -> str:
+    """Six hexadecimal digits of the resolved scenario and the package's version."""
+    text = json.dumps([resolved, version], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:6]
+
+
+@dataclass(frozen=True)
+class Result:
+    """The answer to one scenario.
+
+    Attributes
+    ----------
+    summary
+        Plain dictionary, units in the names; what ``summary.json`` holds.
+    records
+        Spans, counters and instants of the simulated steps; None when the run did not record.
+    scenario
+        What was asked.
+
+    Examples
+    --------
+    >>> result = raysim.run(raysim.load("scenarios/llama3_8b_zero3"))  # doctest: +SKIP
+    >>> result.summary["throughput"]["tokens_per_s"]  # doctest: +SKIP
+    """
+
+    summary: dict[str, Any]
+    records: ColumnRecorder | None = field(default=None, repr=False, compare=False)
+    scenario: Asked | None = field(default=None, repr=False, compare=False)
+
+    def __str__(self) -> str:
+        """The printed report at 100 columns, without colour."""
+        from raysim.report import console
+
+        return console.text(self.summary)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle the three fields; frames are made again where they are needed."""
+        return {name: getattr(self, name) for name in ("summary", "records", "scenario")}
+
+    @property
+    def fits(self) -> bool:
+        """True when every GPU and host has memory enough."""
+        return bool(self.summary["verdict"]["fits"])
+
+    @cached_property
+    def frames(self) -> Frames:
+        """Tables by name, made on first use; `raysim.results.frames.SCHEMA` describes them."""
+        return Frames(self.records, int(self.summary["cluster"]["gpus_per_node"]))
+
+    @property
+    def spans(self) -> pd.DataFrame:
+        """One row per operation on a stream."""
+        return self.frames["spans"]
+
+    @property
+    def steps(self) -> pd.DataFrame:
+        """One row per step, rank and category of work."""
+        return self.frames["steps"]
+
+    @property
+    def memory(self) -> pd.DataFrame:
+        """One row per change of a memory category of a GPU."""
+        return self.frames["memory"]
+
+    @property
+    def collectives(self) -> pd.DataFrame:
+        """One row per collective or point-to-point transfer of a rank."""
+        return self.frames["collectives"]
+
+    @property
+    def links(self) -> pd.DataFrame:
+        """One row per change of a link's rate."""
+        return self.frames["links"]
+
+    @cached_property
+    def scenario_yaml(self) -> str:
+        """The resolved scenario as YAML; running that file replays this run."""
+        return "" if self.scenario is None else yaml_text(self.scenario.resolved())
+
+    def folder(self) -> Path:
+        """``runs/<name>-<id>``: the same inputs, the same folder."""
+        return RUNS / f"{self.summary['scenario']}-{self.summary['run_id']}"
+
+    def write(
+        self, directory: str | Path | None = None, *, trace: TraceFormat = "perfetto"
+    ) -> Path:
+        """Write everything a next tool can use; an older run in the same folder is replaced.
+
+        Parameters
+        ----------
+        directory
+            Where to; `folder` by default.
+        trace
+            ``perfetto`` (trace.pftrace), ``chrome`` (trace.json.gz) or ``none``.
+
+        Returns
+        -------
+        Path
+            The folder, with summary.json, summary.txt, scenario.resolved.yaml, report.html, the
+            trace and the parquet files in frames/.
+        """
+        from raysim.report import html
+
+        folder = self.folder() if directory is None else Path(directory)
+        folder.mkdir(parents=True, exist_ok=True)
+        _remove_old(folder)
+        _write_text(folder / "summary.json", summary_json(self.summary))
+        _write_text(folder / "summary.txt", str(self))
+        if self.scenario is not None:
+            _write_text(folder / "scenario.resolved.yaml", self.scenario_yaml)
+        _write_text(folder / "report.html", html.render(self))
+        if self.records is not None:
+            self._write_records(folder, trace)
+        return folder
+
+    def _write_records(self, folder: Path, trace: TraceFormat) -> None:
+        from raysim.results import perfetto
+
+        assert self.records is not None
+        if trace == "perfetto":
+            perfetto.write_pftrace(self.records, folder / _TRACES[trace])
+        elif trace == "chrome":
+            perfetto.write_chrome(self.records, folder / _TRACES[trace])
+        (folder / "frames").mkdir(exist_ok=True)
+        self.frames.write(folder / "frames")
+
+
+def summary_json(summary: Mapping[str, Any]) -> str:
+    """The text of ``summary.json``: strict JSON in the summary's own order, the same bytes always."""
+    return json.dumps(_strict(summary), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def written(folder: Path) -> list[str]:
+    """Names in a run's folder, in the order a person wants them; sub-folders end in ``/``."""
+    order = ["report.html", *_TRACES.values(), "frames/", "summary.json", "summary.txt"]
+    order.append("scenario.resolved.yaml")
+    return [name for name in order if (folder / name).exists()]
+
+
+def _strict(value: Any) -> Any:
+    """JSON has no NaN or infinity: they become null; numpy scalars become Python's."""
+    if isinstance(value, Mapping):
+        return {str(k): _strict(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_strict(v) for v in value]
+    if hasattr(value, "item"):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def _remove_old(folder: Path) -> None:
+    """Delete what a previous write may have left and this one may not overwrite."""
+    for name in _TRACES.values():
+        (folder / name).unlink(missing_ok=True)
+    for name in SCHEMA:
+        (folder / "frames" / f"{name}.parquet").unlink(missing_ok=True)
+
+
+def _write_text(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8", newline="\n")
+
+
+def yaml_text(value: Mapping[str, Any]) -> str:
+    """``value`` as block YAML of at most 100 columns, keys in their own order."""
+    import io
+
+    from ruamel.yaml import YAML
+
+    yaml = YAML(typ="rt")
+    yaml.default_flow_style = False
+    yaml.width = 100
+    stream = io.StringIO()
+    yaml.dump(_strict(value), stream)
+    return stream.getvalue()
