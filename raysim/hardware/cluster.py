@@ -13,9 +13,9 @@ class FabricSpec:
     """The network between nodes."""
 
     kind: Literal["star", "rail_fat_tree", "fat_tree"] = "star"
-    """``star``: one non-blocking Ethernet switch; ``rail_fat_tree``: NIC i of every node on leaf i."""
+    """``star``: one Ethernet switch; ``rail_fat_tree``: NIC i of every node of a pod on leaf i."""
     oversubscription: float = 1.0
-    """Leaf down-link over up-link capacity."""
+    """Leaf down-link over up-link capacity; of a star, its ports over its backplane."""
     nodes_per_leaf: int = 32
 
 
@@ -47,6 +47,13 @@ class ClusterSpec:
         """Every node that has GPUs, one entry per node, head first if it has any."""
         ordered = sorted(self.groups, key=lambda g: not g.head)
         return tuple(g.node for g in ordered for _ in range(g.count) if g.node.gpu_count)
+
+    @property
+    def nodes(self) -> tuple[NodeSpec, ...]:
+        """Every node: ``gpu_nodes`` first, then those without GPUs, head first among each."""
+        ordered = sorted(self.groups, key=lambda g: not g.head)
+        bare = (g.node for g in ordered for _ in range(g.count) if not g.node.gpu_count)
+        return self.gpu_nodes + tuple(bare)
 
     @property
     def num_gpus(self) -> int:

@@ -1,0 +1,268 @@
+"""Max-min fair shares of links, by progressive filling; no clock here.
+
+A flow moves ``size_bytes`` and puts ``load`` bytes on each of its links per byte of size, so one
+variable stands for a transfer along a route (loads 1) and for a collective over thousands of links.
+Fairness compares the bytes that flows put on *their own tightest link* (largest load over capacity):
+for plain transfers this is the textbook max-min, and it does not depend on the unit in which a
+collective's size is given. All flows rise together; a link that fills up, or a flow at its own
+limit, stops there (Bertsekas and Gallager, Data Networks, 6.5.2).
+
+Links that carry the same of every flow seen so far, and are equally wide, need one constraint: they
+form a class, split when a transfer tells them apart (partition refinement). A collective over
+1,024 GPUs then costs a handful of classes.
+
+Not modelled: TCP's bias against long round trips, InfiniBand's credit loops, packet loss.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from heapq import heapify, heappop, heappush
+from typing import Any
+
+from raysim.hardware.node_links import Link
+
+_ROUNDING = 1 + 1e-12
+
+
+class LinkClass:
+    """Links with one capacity and one history; ``flows`` holds the load of each active flow."""
+
+    __slots__ = (
+        "busy_ns", "busy_since_ns", "capacity", "carried", "cause", "flows", "index", "left",
+        "links", "open", "seen", "total", "weight",
+    )  # fmt: skip
+
+    def __init__(self, index: int, links: Iterable[Link], capacity: float) -> None:
+        self.index = index
+        self.links = dict.fromkeys(links)
+        self.capacity = capacity
+        self.flows: dict[Flow, float] = {}
+        self.carried = 0.0
+        self.busy_ns = 0
+        self.busy_since_ns = 0
+        self.cause: Any = None
+        self.seen = 0
+        self.left = self.weight = self.total = 0.0
+        self.open = 0
+
+
+class Loads:
+    """Bytes per byte of size on each link, made once and started many times."""
+
+    __slots__ = ("links", "scale", "uses", "version")
+
+    def __init__(self, loads: Iterable[tuple[Link, float]]) -> None:
+        links: dict[Link, float] = {}
+        for link, load in loads:
+            if not 0 <= load < math.inf:
+                raise ValueError(f"load on {link.name} must be finite and not negative: {load}")
+            if load:
+                links[link] = links.get(link, 0.0) + load
+        tightest = max(
+            ((load / link.bytes_per_s if link.bytes_per_s else 0.0, load)
+             for link, load in links.items()),
+            default=(0.0, 1.0),
+        )  # fmt: skip
+        self.scale = tightest[1]
+        """Load on the tightest link; the solver's unit is bytes on that link."""
+        self.links = {link: load / self.scale for link, load in links.items()}
+        self.uses: list[tuple[LinkClass, float]] = []
+        self.version = -1
+
+
+class Flow:
+    """One transfer under way; quantities inside are bytes on its tightest link."""
+
+    __slots__ = (
+        "arg", "failed", "failure", "handle", "index", "latest", "limit", "loads", "rate",
+        "remaining", "seen", "share", "since_ns", "size", "start_ns", "state", "then", "top", "uses",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        index: int,
+        loads: Loads,
+        size_bytes: float,
+        max_bytes_per_s: float,
+        now_ns: int,
+        then: Callable[[Any], None],
+        arg: Any,
+        failed: Callable[[Any, Any], None] | None,
+    ) -> None:
+        self.index = index
+        self.loads = loads
+        self.size = self.remaining = size_bytes * loads.scale
+        self.top = max_bytes_per_s * loads.scale
+        self.start_ns = self.since_ns = now_ns
+        self.then = then
+        self.arg = arg
+        self.failed = failed
+        self.failure: Any = None
+        """Why it ended early; None while it runs and when it is through."""
+        self.state = "waiting"
+        self.handle: Any = None
+        self.uses: list[tuple[LinkClass, float]] = []
+        self.rate = self.share = self.limit = 0.0
+        self.latest = 0
+        self.seen = 0
+
+    @property
+    def size_bytes(self) -> float:
+        """Size as it was asked for."""
+        return self.size / self.loads.scale
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Current rate, in bytes of size."""
+        return self.rate / self.loads.scale
+
+    def moved_bytes(self, now_ns: int) -> float:
+        """How much of the size is through."""
+        return (self.size - self.left(now_ns)) / self.loads.scale
+
+    def left(self, now_ns: int) -> float:
+        """What remains on the tightest link."""
+        if now_ns <= self.since_ns or self.state != "active":
+            return self.remaining
+        return max(0.0, self.remaining - self.rate * (now_ns - self.since_ns) * 1e-9)
+
+
+class Partition:
+    """Which class each link is in; refined as transfers tell links apart."""
+
+    def __init__(self) -> None:
+        self.of: dict[Link, LinkClass] = {}
+        self._count = 0
+        self._version = 0
+
+    def uses(self, loads: Loads) -> list[tuple[LinkClass, float]]:
+        """The classes that make up ``loads``, splitting those it covers in part."""
+        if loads.version != self._version:
+            loads.uses = self._refine(loads.links)
+            loads.version = self._version
+        return loads.uses
+
+    def alone(self, link: Link) -> LinkClass:
+        """The class of one link and no other."""
+        return self._refine({link: 1.0})[0][0]
+
+    def _refine(self, links: dict[Link, float]) -> list[tuple[LinkClass, float]]:
+        groups: dict[tuple[LinkClass | None, float, float], list[Link]] = {}
+        uses: list[tuple[LinkClass, float]] = []
+        of = self.of
+        for link, load in links.items():
+            owner = of.get(link)
+            if owner is None:
+                groups.setdefault((None, link.bytes_per_s, load), []).append(link)
+            elif len(owner.links) == 1:
+                uses.append((owner, load))
+            else:
+                groups.setdefault((owner, 0.0, load), []).append(link)
+        for (owner, capacity, load), members in groups.items():
+            if owner is not None and len(members) == len(owner.links):
+                uses.append((owner, load))
+            else:
+                uses.append((self._make(owner, capacity, members), load))
+        return uses
+
+    def _make(self, owner: LinkClass | None, capacity: float, members: list[Link]) -> LinkClass:
+        """A class of new links, or of some taken from ``owner`` with its history."""
+        self._count += 1
+        made = LinkClass(self._count, members, capacity)
+        for link in members:
+            self.of[link] = made
+        if owner is not None:
+            self._version += 1
+            for link in members:
+                del owner.links[link]
+            made.capacity = owner.capacity
+            made.carried = owner.carried
+            made.busy_ns, made.busy_since_ns = owner.busy_ns, owner.busy_since_ns
+            made.cause = owner.cause
+            made.flows = dict(owner.flows)
+            for flow, load in made.flows.items():
+                flow.uses.append((made, load))
+        return made
+
+
+def component(seeds: Iterable[LinkClass], stamp: int) -> tuple[list[Flow], list[LinkClass]]:
+    """Flows and classes that can influence ``seeds``; ``stamp`` must be new and not 0."""
+    flows: list[Flow] = []
+    classes: list[LinkClass] = []
+    for seed in seeds:
+        if seed.seen != stamp:
+            seed.seen = stamp
+            classes.append(seed)
+    for link_class in classes:  # grows while it is walked: breadth first
+        for flow in link_class.flows:
+            if flow.seen != stamp:
+                flow.seen = stamp
+                flows.append(flow)
+                for other, _ in flow.uses:
+                    if other.seen != stamp:
+                        other.seen = stamp
+                        classes.append(other)
+    return flows, classes
+
+
+def lone_rate(flow: Flow) -> float:
+    """Rate of a flow that shares no link."""
+    rate = flow.top
+    for link_class, load in flow.uses:
+        if link_class.capacity < rate * load:
+            rate = link_class.capacity / load
+    return rate
+
+
+def fill(flows: list[Flow], classes: list[LinkClass]) -> None:
+    """Set ``share`` of every flow to its max-min fair rate; ``classes`` holds all their classes."""
+    heap: list[tuple[float, int, int, Any]] = []
+    for c in classes:
+        c.open = len(c.flows)
+        if c.open > 1 and c.capacity < math.inf:
+            c.left = c.capacity
+            c.weight = c.total = sum(c.flows.values())
+            heap.append((c.left / c.weight, 0, c.index, c))
+    for flow in flows:
+        flow.share = -1.0
+        limit = flow.top
+        for c, load in flow.uses:
+            if len(c.flows) == 1 and c.capacity < limit * load:
+                limit = c.capacity / load
+        flow.limit = limit
+        if limit < math.inf:
+            heap.append((limit, 1, flow.index, flow))
+    heapify(heap)
+    left = len(flows)
+    while left and heap:
+        level, kind, index, item = heappop(heap)
+        if kind:
+            if item.share < 0:
+                _freeze(item, level)
+                left -= 1
+            continue
+        if not item.open:
+            continue
+        if item.weight < 1e-6 * item.total:  # cancellation: sum again what is still open
+            item.weight = item.total = sum(w for f, w in item.flows.items() if f.share < 0)
+        now = max(item.left, 0.0) / item.weight
+        if now > level * _ROUNDING:
+            heappush(heap, (now, 0, index, item))
+            continue
+        for flow in item.flows:
+            if flow.share < 0:
+                _freeze(flow, level)
+                left -= 1
+    for flow in flows:
+        if flow.share < 0:
+            flow.share = math.inf
+
+
+def _freeze(flow: Flow, level: float) -> None:
+    flow.share = level
+    for c, load in flow.uses:
+        c.open -= 1
+        c.left -= level * load
+        c.weight -= load

@@ -1,0 +1,379 @@
+"""The links of a cluster, the route between any two ends, and what a collective puts on each link.
+
+Real counterpart: NCCL's topology search (``src/graph``) and the fabric below it. Nodes are numbered
+as in ``ClusterSpec.nodes`` (those with GPUs first), a GPU is ``(node, local)``, an end of a route
+is ``("gpu", node, i)``, ``("host", node)`` or ``("storage",)``.
+
+Fabrics: ``star`` (one Ethernet switch; with oversubscription its backplane is a link),
+``fat_tree`` (``nodes_per_leaf`` nodes with all their NICs on one leaf) and ``rail_fat_tree`` (NIC i
+of those nodes on leaf i, and NCCL's PXN: traffic changes rail over NVLink before it leaves a node).
+An island is what NCCL calls a node: the GPUs of one host, or of an NVLink domain (NVL72) of many.
+
+Not modelled: collisions of equal-cost paths (leaf to spine is one fat link), a third switch layer,
+adaptive routing, front-end networks beside the NICs of the datasheet.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from raysim.hardware.cluster import ClusterSpec
+from raysim.hardware.node_links import Link, NodeLinks, Vertex
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+__all__ = ["Link", "Member", "Topology", "Vertex"]
+
+Member = tuple[int, int]
+"""One GPU: (node index, local index)."""
+
+# One more switch on the way. InfiniBand: Quantum-2 (QM9700), under 150 ns port to port; Ethernet:
+# Spectrum-2 product brief, 300 ns.
+_SWITCH_LATENCY_S = {"infiniband": 0.15e-6}
+_ETHERNET_SWITCH_LATENCY_S = 0.3e-6
+
+
+class Topology:
+    """All links of a cluster; make with ``Topology.build``."""
+
+    def __init__(self, cluster: ClusterSpec) -> None:
+        self.cluster = cluster
+        self.fabric = cluster.fabric
+        self.specs = cluster.nodes
+        self._nodes: list[NodeLinks | None] = [None] * len(self.specs)
+        self._leaves: dict[Member, tuple[Link, Link]] = {}
+        self._paths: dict[tuple[Vertex, Vertex], tuple[Link, ...]] = {}
+        self._island = self._number_islands()
+        self._store = (Link("storage/in", math.inf), Link("storage/out", math.inf))
+        self._backplane: Link | None = None
+        if self.fabric.kind == "star" and self.fabric.oversubscription > 1:
+            ports = sum(s.nic_count * s.nic.bytes_per_s * s.nic.efficiency for s in self.specs)
+            self._backplane = Link("switch/backplane", ports / self.fabric.oversubscription)
+
+    @classmethod
+    def build(cls, cluster: ClusterSpec) -> Topology:
+        """The topology of a cluster; links come into being as they are asked for."""
+        return cls(cluster)
+
+    def _number_islands(self) -> list[int]:
+        """Per node its NVLink island; consecutive equal hosts fill one domain."""
+        islands: list[int] = []
+        left = 0
+        for index, spec in enumerate(self.specs):
+            spans = spec.nvlink_domain > spec.gpu_count > 0 and spec.gpu_fabric == "nvswitch"
+            same = index > 0 and self.specs[index - 1] == spec
+            if spans and same and left >= spec.gpu_count:
+                islands.append(islands[-1])
+            else:
+                islands.append(islands[-1] + 1 if islands else 0)
+                left = spec.nvlink_domain
+            left -= spec.gpu_count
+        return islands
+
+    # ---- links -----------------------------------------------------------------------------------
+
+    def node(self, index: int) -> NodeLinks:
+        """The links of one node."""
+        links = self._nodes[index]
+        if links is None:
+            island: Vertex = ("nvswitch", self._island[index])
+            links = self._nodes[index] = NodeLinks(index, self.specs[index], island)
+        return links
+
+    def _leaf_of(self, node: int, nic: int) -> Member:
+        """(pod, rail) of the leaf switch that a NIC is plugged into; rail 0 without rails."""
+        if self.fabric.kind == "star":
+            return (0, 0)
+        rail = nic if self.fabric.kind == "rail_fat_tree" else 0
+        return (node // self.fabric.nodes_per_leaf, rail)
+
+    def _leaf(self, leaf: Member) -> tuple[Link, Link]:
+        """Up and down link of one leaf: its ports' sum over the oversubscription."""
+        links = self._leaves.get(leaf)
+        if links is None:
+            pod, rail = leaf
+            size = self.fabric.nodes_per_leaf
+            specs = self.specs[pod * size : (pod + 1) * size]
+            ports = 0.0
+            for s in specs:
+                on_leaf = s.nic_count if self.fabric.kind == "fat_tree" else s.nic_count > rail
+                ports += on_leaf * s.nic.bytes_per_s * s.nic.efficiency
+            latency_s = _SWITCH_LATENCY_S.get(specs[0].nic.kind, _ETHERNET_SWITCH_LATENCY_S)
+            rate = ports / self.fabric.oversubscription
+            name = f"leaf-{pod}-{rail}"
+            links = (Link(f"{name}/up", rate, latency_s), Link(f"{name}/down", rate, latency_s))
+            self._leaves[leaf] = links
+        return links
+
+    def _across(self, a: Member, b: Member) -> tuple[Link, ...]:
+        """Links between the port of NIC ``a`` = (node, nic) and that of NIC ``b``."""
+        if self.fabric.kind == "star":
+            return (self._backplane,) if self._backplane else ()
+        here, there = self._leaf_of(*a), self._leaf_of(*b)
+        return () if here == there else (self._leaf(here)[0], self._leaf(there)[1])
+
+    def _edges(self) -> Iterator[tuple[Vertex, Vertex, Link]]:
+        """Every link with its ends, node by node, then the fabric."""
+        star = self.fabric.kind == "star"
+        into: Vertex = ("switch", "in") if self._backplane else ("switch",)
+        out: Vertex = ("switch", "out") if self._backplane else ("switch",)
+        leaves: dict[Member, None] = {}
+        for index, spec in enumerate(self.specs):
+            at = [self._leaf_of(index, k) for k in range(spec.nic_count)]
+            leaves.update(dict.fromkeys(at))
+            port: list[Vertex] = [("switch",) if star else ("leaf", *leaf) for leaf in at]
+            for u, v, link in self.node(index).edges(port):
+                if star and v == ("switch",):
+                    yield u, into, link
+                elif star and u == ("switch",):
+                    yield out, v, link
+                else:
+                    yield u, v, link
+        if self._backplane:
+            yield into, out, self._backplane
+        for leaf in () if star else leaves:
+            up, down = self._leaf(leaf)
+            yield ("leaf", *leaf), ("spine",), up
+            yield ("spine",), ("leaf", *leaf), down
+        yield (out if star else ("spine",)), ("storage",), self._store[0]
+        yield ("storage",), (into if star else ("spine",)), self._store[1]
+
+    @property
+    def links(self) -> tuple[Link, ...]:
+        """Every link of the cluster, in node order."""
+        return tuple(dict.fromkeys(link for _, _, link in self._edges()))
+
+    @property
+    def graph(self) -> nx.DiGraph[Vertex]:
+        """The cluster as a directed graph; each edge holds its ``link`` and the link's numbers."""
+        import networkx as nx
+
+        graph: nx.DiGraph[Vertex] = nx.DiGraph()
+        for u, v, link in self._edges():
+            graph.add_edge(u, v, link=link, bytes_per_s=link.bytes_per_s, latency_s=link.latency_s)
+        return graph
+
+    def node_links(self, index: int) -> tuple[Link, ...]:
+        """Every link that dies with one node."""
+        leaf: list[Vertex] = [("port", k) for k in range(self.specs[index].nic_count)]
+        return tuple(dict.fromkeys(link for _, _, link in self.node(index).edges(leaf)))
+
+    # ---- routes ----------------------------------------------------------------------------------
+
+    def path(self, src: Vertex, dst: Vertex) -> tuple[Link, ...]:
+        """Links from ``src`` to ``dst`` in order; empty when they are one GPU. Cached.
+
+        Raises
+        ------
+        ValueError
+            An end is of no known kind.
+        """
+        key = (src, dst)
+        path = self._paths.get(key)
+        if path is None:
+            path = self._paths[key] = self._route(src, dst)
+        return path
+
+    def _route(self, src: Vertex, dst: Vertex) -> tuple[Link, ...]:
+        for end in (src, dst):
+            if end[0] not in {"gpu", "host", "storage"}:
+                raise ValueError(f"no such end of a route: {end!r}")
+        if src[0] == "storage" or dst[0] == "storage":
+            return self._storage_route(src, dst)
+        a, b = int(src[1]), int(dst[1])
+        if src[0] == "gpu" and dst[0] == "gpu":
+            return self._gpu_route((a, int(src[2])), (b, int(dst[2])))
+        if a == b:
+            if src[0] == "gpu":
+                return self.node(a).gpu_to_host(int(src[2]))
+            if dst[0] == "gpu":
+                return self.node(a).host_to_gpu(int(dst[2]))
+            return (self.node(a).memory,)
+        nic_a, leave = self._leave(src)
+        nic_b, enter = self._enter(dst)
+        return (*leave, *self._across((a, nic_a), (b, nic_b)), *enter)
+
+    def _leave(self, src: Vertex) -> tuple[int, tuple[Link, ...]]:
+        """NIC and links by which an end's traffic leaves its node."""
+        node = self.node(int(src[1]))
+        if src[0] == "host":
+            return 0, node.host_to_nic()
+        nic = node.nics_of_gpu[int(src[2])][0]
+        return nic, node.gpu_to_nic(int(src[2]), nic)
+
+    def _enter(self, dst: Vertex) -> tuple[int, tuple[Link, ...]]:
+        """NIC and links by which an end's traffic enters its node."""
+        node = self.node(int(dst[1]))
+        if dst[0] == "host":
+            return 0, node.nic_to_host()
+        nic = node.nics_of_gpu[int(dst[2])][0]
+        return nic, node.nic_to_gpu(nic, int(dst[2]))
+
+    def _storage_route(self, src: Vertex, dst: Vertex) -> tuple[Link, ...]:
+        """To or from object storage, which stands outside the fabric, beyond the spine."""
+        plane = (self._backplane,) if self._backplane else ()
+        star = self.fabric.kind == "star"
+        if src[0] == dst[0]:
+            raise ValueError("a route needs an end other than storage")
+        if dst[0] == "storage":
+            nic, leave = self._leave(src)
+            up = () if star else (self._leaf(self._leaf_of(int(src[1]), nic))[0],)
+            return (*leave, *plane, *up, self._store[0])
+        nic, enter = self._enter(dst)
+        down = () if star else (self._leaf(self._leaf_of(int(dst[1]), nic))[1],)
+        return (self._store[1], *plane, *down, *enter)
+
+    def _gpu_route(self, a: Member, b: Member) -> tuple[Link, ...]:
+        """GPU to GPU: scale-up fabric inside an island, NICs between."""
+        (n, i), (m, j) = a, b
+        if a == b:
+            return ()
+        here, there = self.node(n), self.node(m)
+        if here.nvlink_out and self._island[n] == self._island[m]:
+            return (here.nvlink_out[i], there.nvlink_in[j])
+        if n == m:
+            return here.mesh_between(i, j) if here.mesh else here.pcie_between(i, j)
+        nic_a, nic_b = here.nics_of_gpu[i][0], there.nics_of_gpu[j][0]
+        first: tuple[Link, ...] = ()
+        if self.fabric.kind == "rail_fat_tree" and nic_a != nic_b and here.nvlink_out:
+            relay = next((g for g, near in enumerate(here.nics_of_gpu) if nic_b in near), i)
+            if relay != i:
+                first = (here.nvlink_out[i], here.nvlink_in[relay])
+                i, nic_a = relay, nic_b
+        across = self._across((n, nic_a), (m, nic_b))
+        return (*first, *here.gpu_to_nic(i, nic_a), *across, *there.nic_to_gpu(nic_b, j))
+
+    # ---- groups of GPUs --------------------------------------------------------------------------
+
+    def islands(self, members: Iterable[Member]) -> list[list[Member]]:
+        """Members by NVLink island (the host, or the NVLink domain), in order of appearance."""
+        found: dict[int, list[Member]] = {}
+        island = self._island
+        for member in members:
+            found.setdefault(island[member[0]], []).append(member)
+        return list(found.values())
+
+    def nics_near(self, members: Iterable[Member]) -> list[Member]:
+        """(node, NIC) pairs that serve these GPUs, each once."""
+        nics: dict[Member, None] = {}
+        for n, i in members:
+            for k in self.node(n).nics_of_gpu[i]:
+                nics[n, k] = None
+        return list(nics)
+
+    def inter_node_bytes_per_s(self, members: Iterable[Member]) -> float:
+        """What the NICs near the members carry out of the narrowest island; inf for one island."""
+        islands = self.islands(members)
+        if len(islands) < 2:
+            return math.inf
+        return min(
+            sum(self.node(n).nic_out[k].bytes_per_s for n, k in self.nics_near(group))
+            for group in islands
+        )
+
+    def inter_node_latency_s(self, members: Iterable[Member]) -> float:
+        """Largest latency between neighbouring islands of a ring; 0 for one island."""
+        first = [group[0] for group in self.islands(members)]
+        if len(first) < 2:
+            return 0.0
+        after = (*first[1:], first[0])
+        return max(
+            latency_s(self.path(("gpu", *a), ("gpu", *b)))
+            for a, b in zip(first, after, strict=True)
+        )
+
+    def collective_loads(
+        self,
+        members: Sequence[Member],
+        intra_bytes_per_rank: float,
+        inter_bytes_per_node: float,
+    ) -> dict[Link, float]:
+        """Bytes that one execution of a collective puts on each link.
+
+        Every member sends and receives ``intra_bytes_per_rank`` over its scale-up ports (NVSwitch:
+        its port; mesh: its NVLinks to other members by width; PCIe: a ring in the order of
+        members). Every island sends and receives ``inter_bytes_per_node`` over the NICs near its
+        members in equal shares, by way of the members' PCIe links. Islands form a ring in the order
+        of members; a hop that leaves a leaf switch loads its uplinks.
+        """
+        return self.sibling_loads((members,), intra_bytes_per_rank, inter_bytes_per_node)
+
+    def sibling_loads(
+        self,
+        groups: Iterable[Sequence[Member]],
+        intra_bytes_per_rank: float,
+        inter_bytes_per_node: float,
+    ) -> dict[Link, float]:
+        """Sum of ``collective_loads`` over groups that run at once, as data-parallel ones do."""
+        loads: dict[Link, float] = {}
+        for members in groups:
+            islands = self.islands(members)
+            if intra_bytes_per_rank:
+                for group in islands:
+                    if len(group) > 1:
+                        self._intra(loads, group, intra_bytes_per_rank, len(islands) == 1)
+            if inter_bytes_per_node and len(islands) > 1:
+                self._inter(loads, islands, inter_bytes_per_node)
+        return loads
+
+    def _intra(
+        self, loads: dict[Link, float], group: list[Member], size_bytes: float, closed: bool
+    ) -> None:
+        """Scale-up part of one island; a PCIe ring is ``closed`` unless it leaves by a NIC."""
+        node = self.node(group[0][0])
+        if node.nvlink_out:
+            for n, i in group:
+                node = self.node(n)
+                for link in (node.nvlink_out[i], node.nvlink_in[i]):
+                    loads[link] = loads.get(link, 0.0) + size_bytes
+            return
+        local = [i for _, i in group]
+        inside = set(local)
+        for i, j in zip(local, local[1:] + local[:1], strict=True):
+            if not node.mesh:
+                if closed or j != local[0]:
+                    _add(loads, node.pcie_between(i, j), size_bytes)
+                continue
+            peers = [(link, width) for k, link, width in node.mesh_rows[i] if k in inside]
+            total = sum(width for _, width in peers)
+            for link, width in peers:
+                loads[link] = loads.get(link, 0.0) + size_bytes * width / total
+            if not peers:
+                _add(loads, node.mesh_between(i, j), size_bytes)
+
+    def _inter(
+        self, loads: dict[Link, float], islands: list[list[Member]], size_bytes: float
+    ) -> None:
+        """NICs, the PCIe links that feed them, and the fabric of the ring over islands."""
+        nics = [self.nics_near(group) for group in islands]
+        for group, near in zip(islands, nics, strict=True):
+            share = size_bytes / len(near)
+            for n, k in near:
+                node = self.node(n)
+                _add(loads, (node.nic_out[k], node.nic_in[k]), share)
+            share = size_bytes / len(group)
+            for n, i in group:
+                node = self.node(n)
+                if node.spec.nic.rdma:
+                    _add(loads, (node.pcie_out[i], node.pcie_in[i]), share)
+                else:  # through memory, in and out: each written there and read again
+                    _add(loads, (*node.gpu_to_host(i), *node.host_to_gpu(i)), share)
+                    _add(loads, (node.memory, node.memory), share)
+        for here, there in zip(nics, nics[1:] + nics[:1], strict=True):
+            share = size_bytes / len(here)
+            for index, nic in enumerate(here):
+                _add(loads, self._across(nic, there[index % len(there)]), share)
+
+
+def _add(loads: dict[Link, float], links: Iterable[Link], size_bytes: float) -> None:
+    """Put ``size_bytes`` on each link, once per mention."""
+    for link in links:
+        loads[link] = loads.get(link, 0.0) + size_bytes
+
+
+def latency_s(path: Iterable[Link]) -> float:
+    """Propagation along a route."""
+    return sum(link.latency_s for link in path)
