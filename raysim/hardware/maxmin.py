@@ -2,10 +2,10 @@
 
 A flow moves ``size_bytes`` and puts ``load`` bytes on each of its links per byte of size, so one
 variable stands for a transfer along a route (loads 1) and for a collective over thousands of links.
-Fairness compares the bytes that flows put on *their own tightest link* (largest load over capacity):
-for plain transfers this is the textbook max-min, and it does not depend on the unit in which a
-collective's size is given. All flows rise together; a link that fills up, or a flow at its own
-limit, stops there (Bertsekas and Gallager, Data Networks, 6.5.2).
+Fairness compares the bytes that flows put on *their own tightest link* (largest load over
+capacity): for plain transfers this is the textbook max-min, and it does not depend on the unit in
+which a collective's size is given. All flows rise together; a link that fills up, or a flow at its
+own limit, stops there (Bertsekas and Gallager, Data Networks, 6.5.2).
 
 Links that carry the same of every flow seen so far, and are equally wide, need one constraint: they
 form a class, split when a transfer tells them apart (partition refinement). A collective over
@@ -76,8 +76,8 @@ class Flow:
     """One transfer under way; quantities inside are bytes on its tightest link."""
 
     __slots__ = (
-        "arg", "failed", "failure", "handle", "index", "latest", "limit", "loads", "rate",
-        "remaining", "seen", "share", "since_ns", "size", "start_ns", "state", "then", "top", "uses",
+        "arg", "failed", "failure", "handle", "index", "latest", "loads", "rate", "remaining",
+        "seen", "share", "since_ns", "size", "start_ns", "state", "then", "top", "uses",
     )  # fmt: skip
 
     def __init__(
@@ -87,9 +87,10 @@ class Flow:
         size_bytes: float,
         max_bytes_per_s: float,
         now_ns: int,
-        then: Callable[[Any], None],
+        *,
+        then: Callable[[Any], object],
         arg: Any,
-        failed: Callable[[Any, Any], None] | None,
+        failed: Callable[[Any, Any], object] | None,
     ) -> None:
         self.index = index
         self.loads = loads
@@ -104,7 +105,7 @@ class Flow:
         self.state = "waiting"
         self.handle: Any = None
         self.uses: list[tuple[LinkClass, float]] = []
-        self.rate = self.share = self.limit = 0.0
+        self.rate = self.share = 0.0
         self.latest = 0
         self.seen = 0
 
@@ -147,6 +148,41 @@ class Partition:
     def alone(self, link: Link) -> LinkClass:
         """The class of one link and no other."""
         return self._refine({link: 1.0})[0][0]
+
+    def enter(self, flow: Flow, since_ns: int) -> bool:
+        """Put a flow on its links from ``since_ns`` on; whether it has them to itself."""
+        flow.uses = list(self.uses(flow.loads))
+        alone = True
+        for c, load in flow.uses:
+            if c.flows:
+                alone = False
+                c.busy_since_ns = min(c.busy_since_ns, since_ns)
+            else:
+                c.busy_since_ns = since_ns
+            c.flows[flow] = load
+        return alone
+
+    @staticmethod
+    def leave(flow: Flow, now_ns: int, moved: float) -> list[LinkClass]:
+        """Take a flow off its links; the classes where others remain."""
+        shared = []
+        for c, load in flow.uses:
+            del c.flows[flow]
+            c.carried += load * moved
+            if c.flows:
+                shared.append(c)
+            elif now_ns > c.busy_since_ns:
+                c.busy_ns += now_ns - c.busy_since_ns
+        return shared
+
+    def use(self, link: Link, now_ns: int) -> tuple[float, int]:
+        """Bytes a link has carried, and nanoseconds in which it had at least one flow."""
+        c = self.of.get(link)
+        if c is None:
+            return 0.0, 0
+        flying = sum(load * (f.size - f.left(now_ns)) for f, load in c.flows.items())
+        since_ns = max(0, now_ns - c.busy_since_ns) if c.flows else 0
+        return c.carried + flying, c.busy_ns + since_ns
 
     def _refine(self, links: dict[Link, float]) -> list[tuple[LinkClass, float]]:
         groups: dict[tuple[LinkClass | None, float, float], list[Link]] = {}
@@ -218,46 +254,51 @@ def lone_rate(flow: Flow) -> float:
 
 def fill(flows: list[Flow], classes: list[LinkClass]) -> None:
     """Set ``share`` of every flow to its max-min fair rate; ``classes`` holds all their classes."""
-    heap: list[tuple[float, int, int, Any]] = []
+    heap = _levels(flows, classes)
+    left = len(flows)
+    while left and heap:
+        level, kind, index, item = heappop(heap)
+        if isinstance(item, Flow):
+            stopped = [item] if item.share < 0 else []
+        elif item.open:
+            if item.weight < 1e-6 * item.total:  # cancellation: sum again what is still open
+                item.weight = item.total = sum(w for f, w in item.flows.items() if f.share < 0)
+            full_at = max(item.left, 0.0) / item.weight
+            if full_at > level * _ROUNDING:  # flows stopped elsewhere since: it fills up later
+                heappush(heap, (full_at, kind, index, item))
+                continue
+            stopped = [f for f in item.flows if f.share < 0]
+        else:
+            continue
+        for flow in stopped:
+            _freeze(flow, level)
+        left -= len(stopped)
+    for flow in flows:
+        if flow.share < 0:  # nothing bounds it
+            flow.share = math.inf
+
+
+def _levels(
+    flows: list[Flow], classes: list[LinkClass]
+) -> list[tuple[float, bool, int, LinkClass | Flow]]:
+    """A heap of the levels at which shared links fill up, and at which flows stop by themselves."""
+    heap: list[tuple[float, bool, int, LinkClass | Flow]] = []
     for c in classes:
         c.open = len(c.flows)
         if c.open > 1 and c.capacity < math.inf:
             c.left = c.capacity
             c.weight = c.total = sum(c.flows.values())
-            heap.append((c.left / c.weight, 0, c.index, c))
+            heap.append((c.left / c.weight, False, c.index, c))
     for flow in flows:
         flow.share = -1.0
         limit = flow.top
         for c, load in flow.uses:
             if len(c.flows) == 1 and c.capacity < limit * load:
                 limit = c.capacity / load
-        flow.limit = limit
         if limit < math.inf:
-            heap.append((limit, 1, flow.index, flow))
+            heap.append((limit, True, flow.index, flow))
     heapify(heap)
-    left = len(flows)
-    while left and heap:
-        level, kind, index, item = heappop(heap)
-        if kind:
-            if item.share < 0:
-                _freeze(item, level)
-                left -= 1
-            continue
-        if not item.open:
-            continue
-        if item.weight < 1e-6 * item.total:  # cancellation: sum again what is still open
-            item.weight = item.total = sum(w for f, w in item.flows.items() if f.share < 0)
-        now = max(item.left, 0.0) / item.weight
-        if now > level * _ROUNDING:
-            heappush(heap, (now, 0, index, item))
-            continue
-        for flow in item.flows:
-            if flow.share < 0:
-                _freeze(flow, level)
-                left -= 1
-    for flow in flows:
-        if flow.share < 0:
-            flow.share = math.inf
+    return heap
 
 
 def _freeze(flow: Flow, level: float) -> None:

@@ -1,0 +1,322 @@
+"""Transfers over shared links in virtual time, at two fidelities behind one interface.
+
+``FlowNetwork``: flows share links by weighted max-min (``maxmin``). Rates are solved again only for
+the flows that a change can reach, once per instant; a transfer that shares nothing is one event.
+``ConstantNetwork``: every transfer goes at the rate of its narrowest link, whoever else is there.
+
+A flow waits for its latency, then moves its bytes through all its links at one rate (a pipeline:
+nothing is stored and forwarded). A link may be cut (flows over it stall, as TCP and InfiniBand
+retry) or cut with a cause (they end with that cause as data, as when a node dies).
+
+Not modelled: slow start and congestion control's transients, packet headers, chunks of collectives.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from heapq import heappop, heappush
+from typing import Any
+
+from raysim.hardware.constant_network import ConstantNetwork
+from raysim.hardware.maxmin import Flow, LinkClass, Loads, Partition, component, fill, lone_rate
+from raysim.hardware.topology import Link, Topology, Vertex
+from raysim.hardware.transfer import Failed, LinkUse, Messages, Network, Routes, Then, check_size
+from raysim.kernel.clock import Handle
+from raysim.kernel.simulation import Simulation
+from raysim.units import NS_PER_S, to_ns
+
+__all__ = ["ConstantNetwork", "Flow", "FlowNetwork", "LinkUse", "Loads", "Network"]
+
+
+class FlowNetwork:
+    """Max-min fair sharing.
+
+    Parameters
+    ----------
+    sim
+        The run; its clock, its recorder, its invariants.
+    topology
+        Needed for ``send``.
+    tolerance_ns
+        Flows due within this of one that finishes, finish with it.
+    """
+
+    address = "network"
+
+    def __init__(
+        self, sim: Simulation, topology: Topology | None = None, *, tolerance_ns: int = 1
+    ) -> None:
+        self.sim = sim
+        self.tolerance_ns = tolerance_ns
+        self.solves = 0
+        """Times a component was solved."""
+        self.active: dict[Flow, None] = {}
+        """Flows on their links now, in order of arrival."""
+        self._clock = sim.clock
+        self._links = Partition()
+        self._routes = Routes(topology)
+        self.messages = Messages(sim, self, topology)
+        self._count = 0
+        self._stamp = 0
+        self._due_at: list[tuple[int, int, int, Flow]] = []
+        self._timer: Handle | None = None
+        self._timer_ns = -1
+        self._dirty: dict[LinkClass, None] = {}
+        self._watched: dict[Link, float] = {}
+        if sim.check:
+            sim.invariants.register("network", self.wrong)
+
+    # ---- what callers do -------------------------------------------------------------------------
+
+    def start(
+        self,
+        loads: Loads | Iterable[tuple[Link, float]],
+        size_bytes: float,
+        *,
+        latency_ns: int = 0,
+        max_bytes_per_s: float = math.inf,
+        then: Then,
+        arg: Any = None,
+        failed: Failed | None = None,
+    ) -> Flow:
+        """As ``Network.start``; nothing is called before this returns.
+
+        Raises
+        ------
+        ValueError
+            A size, load, latency or limit makes no sense.
+        """
+        check_size(size_bytes, latency_ns, max_bytes_per_s)
+        if not isinstance(loads, Loads):
+            loads = Loads(loads)
+        now_ns = self._clock.now
+        self._count += 1
+        flow = Flow(
+            self._count, loads, size_bytes, max_bytes_per_s, now_ns,
+            then=then, arg=arg, failed=failed,
+        )  # fmt: skip
+        flow.since_ns = now_ns + latency_ns
+        if not size_bytes or not loads.links:
+            wait_ns = latency_ns + to_ns(size_bytes / max_bytes_per_s)
+            flow.handle = self.sim.call_at(now_ns + wait_ns, self._through, flow)
+        elif any(
+            (latency_ns and c.flows) or c.cause is not None for c, _ in self._links.uses(loads)
+        ):
+            flow.handle = self.sim.call_at(flow.since_ns, self._join, flow)
+        else:  # nobody there: on its links ahead of time, one event in all
+            self._join(flow)
+        return flow
+
+    def send(
+        self, src: Vertex, dst: Vertex, size_bytes: float, then: Then, arg: Any = None
+    ) -> Flow:
+        """As ``Network.send``."""
+        loads, latency_ns = self._routes(src, dst)
+        return self.start(loads, size_bytes, latency_ns=latency_ns, then=then, arg=arg)
+
+    def deliver(
+        self, src: str, dst: str, message_bytes: float, fn: Callable[[Any], object], arg: Any
+    ) -> None:
+        """As the kernel's ``Transport``."""
+        self.messages.deliver(src, dst, message_bytes, fn, arg)
+
+    def cancel(self, flow: Flow) -> None:
+        """As ``Network.cancel``."""
+        if flow.state == "active":
+            self._take_off(flow)
+            self._arm()
+        elif flow.state == "waiting" and flow.handle is not None:
+            self.sim.cancel(flow.handle)
+        else:
+            return
+        flow.state = "cancelled"
+
+    def set_bytes_per_s(self, link: Link, bytes_per_s: float) -> None:
+        """Make a link slower or faster than its datasheet, from now on."""
+        link_class = self._links.alone(link)
+        link_class.capacity = bytes_per_s
+        if link_class.flows:
+            self._mark((link_class,))
+
+    def fail_link(self, link: Link, cause: Any = None) -> None:
+        """As ``Network.fail_link``."""
+        self.set_bytes_per_s(link, 0.0)
+        self.messages.cut[link] = None
+        link_class = self._links.alone(link)
+        link_class.cause = cause
+        if cause is not None:
+            for flow in list(link_class.flows):
+                if flow.state == "active":  # not ended meanwhile, by what another one's end did
+                    self._fail(flow, cause)
+            self._arm()
+
+    def restore(self, link: Link) -> None:
+        """As ``Network.restore``."""
+        self._links.alone(link).cause = None
+        self.messages.cut.pop(link, None)
+        self.set_bytes_per_s(link, link.bytes_per_s)
+
+    def uses(self) -> list[LinkUse]:
+        """As ``Network.uses``."""
+        now_ns = self._clock.now
+        return [LinkUse(link, *self._links.use(link, now_ns)) for link in self._links.of]
+
+    def watch(self, links: Iterable[Link]) -> None:
+        """Record each change of these links' rates as a counter, if anything is recorded."""
+        if self.sim.recorder.enabled:
+            self._watched.update((link, 0.0) for link in links)
+
+    def wrong(self) -> str:
+        """What breaks the laws of a network now, for invariant checking; empty when all is well."""
+        if self._dirty:  # rates are solved later in this instant
+            return ""
+        now_ns = self._clock.now
+        for link in self._links.of:
+            link_class = self._links.of[link]
+            rate = sum(f.rate * load for f, load in link_class.flows.items())
+            if rate > link_class.capacity * (1 + 1e-9):
+                return f"{link.name} carries {rate} of {link_class.capacity} bytes/s"
+        for flow in self.active:
+            late_s = (now_ns - flow.since_ns) * 1e-9
+            if late_s > 0 and flow.rate * late_s > flow.remaining + flow.rate * 2e-9 + 1e-6:
+                return f"flow {flow.index} moved more than its {flow.size_bytes} bytes"
+        return ""
+
+    # ---- how it goes -----------------------------------------------------------------------------
+
+    def _join(self, flow: Flow) -> None:
+        """The first byte reaches the links."""
+        flow.handle = None
+        for link_class, _ in self._links.uses(flow.loads):
+            if link_class.cause is not None:
+                self._fail(flow, link_class.cause)
+                return
+        flow.state = "active"
+        self.active[flow] = None
+        if self._links.enter(flow, flow.since_ns):
+            flow.rate = lone_rate(flow)
+            self._schedule(flow)
+            self._arm()
+            if self._watched:
+                self._sample()
+        else:
+            self._mark(c for c, _ in flow.uses)
+
+    def _mark(self, classes: Iterable[LinkClass]) -> None:
+        """Have the flows that these classes reach solved again, later in this instant."""
+        if not self._dirty:
+            self.sim.call_at(self._clock.now, self._solve)
+        self._dirty.update(dict.fromkeys(classes))
+
+    def _solve(self, _: None) -> None:
+        """Solve what has changed in this instant."""
+        now_ns = self._clock.now
+        seeds: Iterable[LinkClass] = self._dirty
+        while True:
+            self._stamp += 1
+            flows, classes = component(seeds, self._stamp)
+            early = [f for f in flows if f.since_ns > now_ns]
+            if not early:
+                break
+            for flow in early:  # registered ahead, when nobody was there: its latency is not over
+                self._put_off(flow)
+            seeds = classes
+        self._dirty = {}
+        fill(flows, classes)
+        self.solves += 1
+        for flow in flows:
+            rate, share = flow.rate, flow.share
+            if share != rate and not abs(share - rate) <= 1e-12 * rate:
+                flow.remaining = flow.left(now_ns)
+                flow.since_ns = now_ns
+                flow.rate = share
+                self._schedule(flow)
+        self._arm()
+        if self._watched:
+            self._sample()
+
+    def _put_off(self, flow: Flow) -> None:
+        self._links.leave(flow, self._clock.now, 0.0)
+        del self.active[flow]
+        flow.latest += 1
+        flow.state = "waiting"
+        flow.handle = self.sim.call_at(flow.since_ns, self._join, flow)
+
+    def _schedule(self, flow: Flow) -> None:
+        """Work out when the flow is through at its present rate."""
+        flow.latest += 1
+        if flow.rate > 0:
+            wait_ns = math.ceil(flow.remaining / flow.rate * NS_PER_S - 1e-6)
+            heappush(self._due_at, (flow.since_ns + wait_ns, flow.index, flow.latest, flow))
+
+    def _arm(self) -> None:
+        """Keep one entry on the clock: when the next flow is through."""
+        due = self._due_at
+        while due and due[0][3].latest != due[0][2]:
+            heappop(due)
+        next_ns = due[0][0] if due else -1
+        if next_ns == self._timer_ns:
+            return
+        if self._timer is not None:
+            self.sim.cancel(self._timer)
+        self._timer_ns = next_ns
+        self._timer = self.sim.call_at(next_ns, self._due) if due else None
+
+    def _due(self, _: None) -> None:
+        """Flows are through; those within the tolerance together."""
+        self._timer = None
+        self._timer_ns = -1
+        due = self._due_at
+        limit_ns = self._clock.now + self.tolerance_ns
+        through = []
+        while due and due[0][0] <= limit_ns:
+            _t_ns, _index, latest, flow = heappop(due)
+            if flow.latest == latest:
+                through.append(flow)
+                self._take_off(flow, whole=True)
+        for flow in through:
+            self._through(flow)
+        self._arm()
+        if self._watched:
+            self._sample()
+
+    def _through(self, flow: Flow) -> None:
+        flow.state = "done"
+        flow.handle = None
+        self._clock.note(flow.then)
+        flow.then(flow.arg)
+
+    def _take_off(self, flow: Flow, *, whole: bool = False) -> None:
+        """Take an active flow off its links, with the bytes it moved or all of them."""
+        now_ns = self._clock.now
+        flow.remaining = 0.0 if whole else flow.left(now_ns)
+        flow.latest += 1
+        flow.since_ns = now_ns
+        del self.active[flow]
+        shared = self._links.leave(flow, now_ns, flow.size - flow.remaining)
+        if shared:
+            self._mark(shared)
+
+    def _fail(self, flow: Flow, cause: Any) -> None:
+        if flow.state == "active":
+            self._take_off(flow)
+        flow.state = "failed"
+        flow.failure = cause
+        if flow.failed is not None:
+            self._clock.note(flow.failed)
+            flow.failed(flow.arg, cause)
+
+    def _sample(self) -> None:
+        """Record the watched links whose rate has changed."""
+        if self._dirty:
+            return
+        now_ns = self._clock.now
+        for link, before in self._watched.items():
+            link_class = self._links.of.get(link)
+            flows = link_class.flows if link_class else {}
+            rate = sum(f.rate * load for f, load in flows.items())
+            if rate != before:
+                self._watched[link] = rate
+                *track, name = link.name.split("/")
+                self.sim.recorder.counter(tuple(track), f"link/{name}", now_ns, rate)
