@@ -105,13 +105,31 @@ def _rows(records: Iterable[Mapping[str, str]], left: set[str]) -> Table:
 
 
 def _collectives(summary: Mapping[str, Any]) -> Table:
-    from raysim.report.console import collectives_rows
+    """The columns of DeepSpeed's comms summary, rates in GB/s."""
+    from raysim.units import format_bytes, format_bytes_per_s, format_seconds
 
-    return _rows(collectives_rows(summary), {"op", "what", "algorithm"})
+    rows = []
+    for c in summary.get("collectives") or []:
+        count = c["count"] or 1
+        rows.append(
+            {
+                "op": c["op"],
+                "what": f"{c.get('phase') or ''} {c.get('what') or ''}".strip(),
+                "ranks": f"{c['group_ranks']:,}",
+                "message": format_bytes(c["bytes"] / count),
+                "count": f"{c['count']:,}",
+                "total": format_seconds(c["seconds"]),
+                "average": format_seconds(c["seconds"] / count),
+                "exposed": format_seconds(c["exposed_seconds"]) if c["exposed_seconds"] else "-",
+                "busbw": format_bytes_per_s(c["bus_bytes_per_s"]),
+                "algorithm": f"{c['algorithm']} {c['protocol']}",
+            }
+        )
+    return _rows(rows, {"op", "what", "algorithm"})
 
 
 def _step(summary: Mapping[str, Any]) -> Table:
-    from raysim.report.console import percent
+    from raysim.report.layout import percent
     from raysim.units import format_seconds
 
     rows = (summary.get("step") or {}).get("breakdown") or []

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from raysim.report.console import NARROW, SPECIAL, WIDE, ascii_only
+from raysim.report.layout import NARROW, SPECIAL, WIDE, ascii_only
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -8,33 +8,29 @@ without them. Machine times (how long the simulation took) are an argument, neve
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rich.text import Text
 
+from raysim.report.layout import (
+    BAR,
+    NAME,
+    NARROW,
+    WIDE,
+    Page,
+    bar,
+    number,
+    percent,
+    pretty,
+    usd,
+)
 from raysim.units import (
     GIB,
     MIB,
     format_bytes,
-    format_bytes_per_s,
     format_count,
     format_seconds,
-)
-
-WIDE, NARROW = 100, 80
-_LABEL = 12
-_NAME = 33
-_BAR = 34
-TIMES = "\N{MULTIPLICATION SIGN}"
-SPECIAL = f"█▏·─±{TIMES}"
-"""What an output must be able to encode, or `ascii_only` is for it."""
-_EIGHTHS = " ▏▎▍▌▋▊▉█"
-_ASCII = str.maketrans(
-    {"█": "#", "·": "-", TIMES: "x", "─": "-", "±": "~"}
-    | dict.fromkeys("▉▊▋▌", "#")
-    | dict.fromkeys("▍▎▏", "|")
 )
 
 Summary = Mapping[str, Any]
@@ -62,7 +58,7 @@ def render(
     wrote
         The last line: the folder and its files.
     """
-    page = _Page(width=max(width, NARROW))
+    page = Page(width=max(width, NARROW))
     _verdict(page, summary)
     _header(page, summary, wall_s)
     if _fits(summary):
@@ -81,97 +77,11 @@ def render(
     return Text("\n").join(page.lines)
 
 
-def ascii_only(pretty: Text) -> Text:
-    """The same text in ASCII, for an output that cannot encode block characters."""
-    plain = pretty.copy()
-    plain.plain = pretty.plain.translate(_ASCII)
-    return plain
-
-
-def bar(share: float, width: int) -> str:
-    """A bar of ``share`` (0 to 1) of ``width`` columns, in eighths; above zero it is visible."""
-    eighths = round(max(0.0, min(1.0, share)) * width * 8)
-    if share > 0:
-        eighths = max(1, eighths)
-    full, rest = divmod(eighths, 8)
-    return "█" * full + (_EIGHTHS[rest] if rest else "")
-
-
-def percent(share: float, digits: int = 1) -> str:
-    """``97.4 %``; a share that would round to zero says so."""
-    least = 0.5 * 10.0**-digits
-    if 0 < abs(share) * 100 < least:
-        return f"<{10.0**-digits:.{digits}f} %"
-    return f"{share * 100:,.{digits}f} %"
-
-
-def size(size_bytes: float) -> str:
-    """Binary size as the report prints it: ``79.6 GiB``."""
-    return format_bytes(size_bytes)
-
-
-def usd(amount: float) -> str:
-    """Dollars: cents below 100, whole dollars above, three digits below one."""
-    if abs(amount) >= 100:
-        return f"${amount:,.0f}"
-    return f"${amount:,.2f}" if abs(amount) >= 1 else f"${amount:.3g}"
-
-
-@dataclass(slots=True)
-class _Page:
-    """Lines of one width, grown section by section."""
-
-    width: int
-    lines: list[Text] = field(default_factory=list)
-
-    def add(self, *parts: str | tuple[str, str]) -> None:
-        self.lines.append(Text.assemble(*parts))
-
-    def blank(self) -> None:
-        self.lines.append(Text())
-
-    def rule(self) -> None:
-        self.add((" " + "─" * min(self.width - 17, 83), "dim"))
-
-    def flow(self, items: Iterable[Text], *, indent: int, joint: str = " ") -> None:
-        """Append ``items`` to the last line, wrapped with a hanging indent."""
-        line = self.lines[-1]
-        first = True
-        for item in items:
-            glue = "" if first else joint
-            if line.cell_len + len(glue) + item.cell_len > self.width and not first:
-                line.append(joint.rstrip(), "dim")
-                line = Text(" " * indent)
-                self.lines.append(line)
-                glue = ""
-            line.append(glue, "dim")
-            line.append_text(item)
-            first = False
-
-    def words(self, words: str, *, indent: int, style: str = "") -> None:
-        """Append running text to the last line, wrapped at blanks."""
-        self.flow((Text(w, style) for w in words.split()), indent=indent)
-
-    def labelled(
-        self, label: str, items: Sequence[Text], *, style: str = "bold", joint: str = " · "
-    ) -> None:
-        """``label`` in its column, then items; an item too long for a line wraps at blanks."""
-        self.add((f"{label:<{_LABEL}}", style))
-        if all(i.cell_len <= self.width - _LABEL for i in items):
-            self.flow(items, indent=_LABEL, joint=joint)
-            return
-        for n, item in enumerate(items):
-            if n:
-                self.add(" " * _LABEL)
-            pieces = item.split(" ")
-            self.flow(pieces, indent=_LABEL)
-
-
 def _fits(summary: Summary) -> bool:
     return bool((summary.get("verdict") or {}).get("fits", True))
 
 
-def _verdict(page: _Page, summary: Summary) -> None:
+def _verdict(page: Page, summary: Summary) -> None:
     verdict = summary.get("verdict")
     if not verdict:
         return
@@ -180,7 +90,7 @@ def _verdict(page: _Page, summary: Summary) -> None:
     page.blank()
 
 
-def _header(page: _Page, summary: Summary, wall_s: float | None) -> None:
+def _header(page: Page, summary: Summary, wall_s: float | None) -> None:
     simulation = summary.get("simulation") or {}
     parts = [f"raysim {summary['raysim']}", f"scenario {summary['scenario']}"]
     parts.append(f"seed {summary['seed']}")
@@ -207,7 +117,7 @@ def cluster_line(summary: Summary) -> str:
     line = f"{nodes:,} node{'s' * (nodes != 1)} x {cluster['gpus_per_node']} {cluster['gpu']}"
     if cluster.get("network"):
         line += f", {cluster['network']}"
-    return _pretty(line)
+    return pretty(line)
 
 
 def job_line(summary: Summary) -> str:
@@ -215,10 +125,10 @@ def job_line(summary: Summary) -> str:
     job = summary["job"]
     model = job.get("architecture") or job["model"]
     line = f"{model} {format_count(job['parameters'])}, {job['strategy']}"
-    return _pretty(line)
+    return pretty(line)
 
 
-def _step(page: _Page, summary: Summary) -> None:
+def _step(page: Page, summary: Summary) -> None:
     step = summary.get("step")
     if not step:
         return
@@ -227,22 +137,20 @@ def _step(page: _Page, summary: Summary) -> None:
     if not _fits(summary):
         title = "one step, if memory sufficed"
     page.blank()
-    page.add((f" {title:<{_NAME}}", "bold"), (f"{'time':>10}{'share':>9}", "dim"))
+    page.add((f" {title:<{NAME}}", "bold"), (f"{'time':>10}{'share':>9}", "dim"))
     page.rule()
     rows = [r for r in step["breakdown"] if r["seconds"] > 0]
     rows.sort(key=lambda r: -r["seconds"])
     longest = max((r["seconds"] for r in rows), default=1.0)
-    columns = min(_BAR, page.width - _NAME - 24)
+    columns = min(BAR, page.width - NAME - 24)
     for row in rows:
         page.add(
-            f" {row['name']:<{_NAME}}{format_seconds(row['seconds']):>10}",
+            f" {row['name']:<{NAME}}{format_seconds(row['seconds']):>10}",
             (f"{percent(row['frac']):>9}", ""),
             ("   " + bar(row["seconds"] / longest, columns), "cyan"),
         )
-    page.add(
-        (f" {'step':<{_NAME}}{format_seconds(step['seconds']):>10}{'100 %':>9}", "bold"), "   "
-    )
-    page.flow([Text(n, "dim") for n in _step_notes(summary)], indent=_NAME + 23, joint=", ")
+    page.add((f" {'step':<{NAME}}{format_seconds(step['seconds']):>10}{'100 %':>9}", "bold"), "   ")
+    page.words(", ".join(_step_notes(summary)), indent=NAME + 23, style="dim")
 
 
 def _step_notes(summary: Summary) -> list[str]:
@@ -259,30 +167,30 @@ def _step_notes(summary: Summary) -> list[str]:
     return notes
 
 
-def _memory(page: _Page, summary: Summary) -> None:
+def _memory(page: Page, summary: Summary) -> None:
     memory = summary.get("memory")
     if not memory:
         return
     peak, capacity = memory["peak_bytes"], memory["capacity_bytes"]
     unit, scale = ("GiB", GIB) if peak >= GIB else ("MiB", MIB)
     page.blank()
-    page.add((f" {'peak memory, fullest GPU':<{_NAME}}", "bold"), (f"{unit:>10}", "dim"))
+    page.add((f" {'peak memory, fullest GPU':<{NAME}}", "bold"), (f"{unit:>10}", "dim"))
     page.rule()
     rows = _memory_rows(memory)
     largest = max((b for _, b in rows), default=1)
-    columns = min(_BAR, page.width - _NAME - 15)
+    columns = min(BAR, page.width - NAME - 15)
     over = peak > capacity
     for name, size_bytes in rows:
         page.add(
-            f" {name:<{_NAME}}{size_bytes / scale:>10,.2f}",
+            f" {name:<{NAME}}{size_bytes / scale:>10,.2f}",
             ("   " + bar(size_bytes / largest, columns), "red" if over else "magenta"),
         )
-    page.add((f" {'peak':<{_NAME}}{peak / scale:>10,.2f}", "bold red" if over else "bold"), "   ")
-    notes = [f"of {size(capacity)} ({percent(peak / capacity, 0)})"]
+    page.add((f" {'peak':<{NAME}}{peak / scale:>10,.2f}", "bold red" if over else "bold"), "   ")
+    notes = [f"of {format_bytes(capacity)} ({percent(peak / capacity, 0)})"]
     notes.append(f"{memory['node']}/gpu-{memory['gpu']}")
     if memory.get("when"):
         notes.append(memory["when"])
-    page.flow([Text(n, "dim") for n in notes], indent=_NAME + 14, joint=", ")
+    page.words(", ".join(notes), indent=NAME + 14, style="dim")
     _memory_elsewhere(page, memory)
 
 
@@ -296,44 +204,39 @@ def _memory_rows(memory: Summary) -> list[tuple[str, float]]:
     return rows
 
 
-def _memory_elsewhere(page: _Page, memory: Summary) -> None:
+def _memory_elsewhere(page: Page, memory: Summary) -> None:
     stages = memory.get("per_stage") or []
     if len(stages) > 1:
-        page.add(f" {'by pipeline stage':<{_NAME + 1}}")
-        items = [Text(f"{s['pp']}: {size(s['peak_bytes'])}") for s in stages]
-        page.flow(items, indent=_NAME + 2, joint=" · ")
+        page.add(f" {'by pipeline stage':<{NAME + 1}}")
+        items = [Text(f"{s['pp']}: {format_bytes(s['peak_bytes'])}") for s in stages]
+        page.flow(items, indent=NAME + 2, joint=" · ")
     host = memory.get("host")
     if host:
         used, capacity = host["peak_bytes_per_node"], host["capacity_bytes"]
         share = percent(used / capacity, 0) if capacity else ""
         style = "" if host.get("fits", True) else "bold red"
         page.add(
-            (f" {'host memory, per node':<{_NAME + 1}}", style),
-            (f"{size(used)} of {size(capacity)} ({share})", style or "dim"),
+            (f" {'host memory, per node':<{NAME + 1}}", style),
+            (f"{format_bytes(used)} of {format_bytes(capacity)} ({share})", style or "dim"),
         )
 
 
-def _shortage(page: _Page, summary: Summary) -> None:
+def _shortage(page: Page, summary: Summary) -> None:
     """What is missing, in which category, during what, and the smallest change that would do."""
     page.blank()
     memory = summary.get("memory") or {}
-    host = memory.get("host") or {}
-    if memory.get("peak_bytes", 0) > memory.get("capacity_bytes", 0):
-        short = memory["peak_bytes"] - memory["capacity_bytes"]
-        line = f"{size(short)}: {size(memory['peak_bytes'])} needed, "
-        line += f"{size(memory['capacity_bytes'])} on each {summary['cluster']['gpu']}"
-        page.labelled("Short by", [Text(line, "red")])
+    peak, capacity = memory.get("peak_bytes", 0), memory.get("capacity_bytes", 0)
+    if peak > capacity:
+        _short_by(page, peak, capacity, f"on each {summary['cluster']['gpu']}")
         when = memory.get("allocating") or memory.get("when")
         if when:
             page.labelled("During", [Text(f"{when}, {memory['node']}/gpu-{memory['gpu']}")])
-        _largest(page, memory["by_category"], memory["peak_bytes"])
+        _largest(page, memory["by_category"], peak)
+    host = memory.get("host") or {}
     if host and not host.get("fits", True):
-        short = host["peak_bytes_per_node"] - host["capacity_bytes"]
-        line = f"{size(short)} of host memory: {size(host['peak_bytes_per_node'])} needed, "
-        page.labelled(
-            "Short by", [Text(line + f"{size(host['capacity_bytes'])} in each node", "red")]
-        )
-        _largest(page, host["by_category"], host["peak_bytes_per_node"])
+        needed = host["peak_bytes_per_node"]
+        _short_by(page, needed, host["capacity_bytes"], "of host memory in each node")
+        _largest(page, host["by_category"], needed)
     fitting = [w for w in summary.get("would_help") or [] if w.get("fits")]
     if fitting:
         page.labelled("Would fit", [Text(_change(w), "green") for w in fitting])
@@ -341,25 +244,28 @@ def _shortage(page: _Page, summary: Summary) -> None:
         page.labelled("Would fit", [Text("none of the changes tried")])
 
 
-def _largest(page: _Page, categories: Iterable[Summary], total: float) -> None:
-    rows = sorted(categories, key=lambda r: -r["bytes"])[:3]
-    items = [f"{r['name']} {size(r['bytes'])} ({percent(r['bytes'] / total, 0)})" for r in rows]
-    page.labelled("Largest", [Text(i) for i in items])
+def _short_by(page: Page, needed: float, capacity: float, where: str) -> None:
+    short = format_bytes(needed - capacity)
+    line = f"{short}: {format_bytes(needed)} needed, {format_bytes(capacity)} {where}"
+    page.labelled("Short by", [Text(line, "red")])
+
+
+def _largest(page: Page, categories: Iterable[Summary], total: float) -> None:
+    items = []
+    for row in sorted(categories, key=lambda r: -r["bytes"])[:3]:
+        share = percent(row["bytes"] / total, 0)
+        items.append(Text(f"{row['name']} {format_bytes(row['bytes'])} ({share})"))
+    page.labelled("Largest", items)
 
 
 def _change(change: Summary) -> str:
     delta = change.get("step_delta_frac")
     if delta is None:
-        return _pretty(change["text"])
-    return _pretty(f"{change['text']}: {delta * 100:+.1f} % step")
+        return pretty(change["text"])
+    return pretty(f"{change['text']}: {delta * 100:+.1f} % step")
 
 
-def _pretty(words: str) -> str:
-    """``2 x 8`` with a multiplication sign."""
-    return words.replace(" x ", f" {TIMES} ")
-
-
-def _throughput(page: _Page, summary: Summary) -> None:
+def _throughput(page: Page, summary: Summary) -> None:
     rows = [*_speed_rows(summary), *_duration_rows(summary), *_cost_rows(summary)]
     if not rows:
         return
@@ -392,13 +298,6 @@ def _speed_rows(summary: Summary) -> list[_Row]:
         tflops = f"{number(achieved)} of {number(peak)}"
         rows.append(("MFU", percent(speed["mfu"]), "model TFLOP/s/GPU", tflops))
     return rows
-
-
-def number(value: float) -> str:
-    """Three significant digits at least, whole numbers above 100."""
-    if abs(value) >= 100:
-        return f"{value:,.0f}"
-    return f"{value:.3g}" if abs(value) >= 0.001 or value == 0 else f"{value:.2e}"
 
 
 def _duration_rows(summary: Summary) -> list[_Row]:
@@ -440,7 +339,7 @@ def _cost_rows(summary: Summary) -> list[_Row]:
     return rows
 
 
-def _answers(page: _Page, summary: Summary) -> None:
+def _answers(page: Page, summary: Summary) -> None:
     page.blank()
     if summary.get("bound_by"):
         page.labelled("Bound by", [Text(summary["bound_by"]["text"])])
@@ -459,7 +358,7 @@ def _answers(page: _Page, summary: Summary) -> None:
 
 def _help(change: Summary) -> Text:
     if change.get("fits") is False:
-        return Text(_pretty(f"{change['text']} (would not fit)"), "dim")
+        return Text(pretty(f"{change['text']} (would not fit)"), "dim")
     return Text(_change(change))
 
 
@@ -498,45 +397,23 @@ def references(summary: Summary) -> list[str]:
 def _reference(row: Summary) -> str:
     name = row["name"]
 
-    def shown(value: float | None) -> str:
-        if value is None:
-            return "not predicted"
+    def shown(value: float) -> str:
         if name.endswith("seconds"):
             return format_seconds(value)
-        return size(value) if name == "memory_peak" else number(value)
+        return format_bytes(value) if name == "memory_peak" else number(value)
 
-    words = name.replace("_", " ")
-    sentence = f"{words} {shown(row['measured'])}, predicted {shown(row.get('predicted'))}"
-    error = row.get("error_frac")
+    sentence = f"{name.replace('_', ' ')} {shown(row['measured'])}"
+    predicted, error = row.get("predicted"), row.get("error_frac")
+    if predicted is None:
+        return f"{sentence}, not predicted"
+    sentence += f", predicted {shown(predicted)}"
     return sentence if error is None else f"{sentence} ({error * 100:+.1f} %)"
 
 
-def _said(page: _Page, summary: Summary) -> None:
+def _said(page: Page, summary: Summary) -> None:
     for label, key, style in (
         ("Warning", "warnings", "bold yellow"),
         ("Simplified", "simplifications", "bold"),
     ):
         for sentence in summary.get(key) or []:
             page.labelled(label, [Text(str(sentence))], style=style)
-
-
-def collectives_rows(summary: Summary) -> list[dict[str, str]]:
-    """The collectives table, with the columns of DeepSpeed's comms summary (GB/s, not Gb/s)."""
-    rows = []
-    for c in summary.get("collectives") or []:
-        count = c["count"] or 1
-        rows.append(
-            {
-                "op": c["op"],
-                "what": f"{c.get('phase') or ''} {c.get('what') or ''}".strip(),
-                "ranks": f"{c['group_ranks']:,}",
-                "message": size(c["bytes"] / count),
-                "count": f"{c['count']:,}",
-                "total": format_seconds(c["seconds"]),
-                "average": format_seconds(c["seconds"] / count),
-                "exposed": format_seconds(c["exposed_seconds"]) if c["exposed_seconds"] else "-",
-                "busbw": format_bytes_per_s(c["bus_bytes_per_s"]),
-                "algorithm": f"{c['algorithm']} {c['protocol']}",
-            }
-        )
-    return rows

@@ -2,9 +2,9 @@
 
 Real counterpart: ``protos/perfetto/trace/track_event`` and the Trace Event Format. Process = node;
 below it one group per GPU with one track per stream, so slices nest and never overlap (a slice that
-would is put on a second lane of its stream). Counters hold device memory by category and link rates;
-a span argument ``flow`` shared by two spans draws an arrow from the earlier to the later. Times are
-virtual nanoseconds.
+would is put on a second lane of its stream). Counters hold device memory by category and link
+rates; a span argument ``flow`` shared by two spans draws an arrow from the earlier to the later.
+Times are virtual nanoseconds.
 """
 
 from __future__ import annotations
@@ -31,17 +31,18 @@ def lanes(spans: Iterable[Span]) -> list[list[Span]]:
     made: list[list[Span]] = []
     open_ends: list[list[int]] = []
     for span in sorted(spans, key=lambda s: (s.start_ns, -s.end_ns)):
-        for n, ends in enumerate(open_ends):
+        lane = 0
+        for ends in open_ends:
             while ends and ends[-1] <= span.start_ns:
                 ends.pop()
             if not ends or ends[-1] >= span.end_ns:
                 break
+            lane += 1
         else:
-            n = len(made)
             made.append([])
             open_ends.append([])
-        made[n].append(span)
-        open_ends[n].append(span.end_ns)
+        made[lane].append(span)
+        open_ends[lane].append(span.end_ns)
     return made
 
 
@@ -233,8 +234,8 @@ class _Writer:
         event = packet.track_event
         event.type = self.pb.TrackEvent.TYPE_COUNTER
         event.track_uuid = uuid
-        if isinstance(value, int):
-            event.counter_value = value
+        if value == int(value):
+            event.counter_value = int(value)
         else:
             event.double_counter_value = value
 

@@ -1,7 +1,8 @@
 """What a run found: numbers, records and the scenario, frozen; and how a folder is made of them.
 
-A Result shows itself: ``str(result)`` and ``result.write()`` call the renderers of ``raysim.report``,
-late. Those are the only upward calls of the house; they are listed in ``pyproject.toml``.
+A Result shows itself: ``str(result)`` and ``result.write()`` call the renderers of
+``raysim.report``, late. Those are the only upward calls of the house; they are listed in
+``pyproject.toml``.
 """
 
 from __future__ import annotations
@@ -163,7 +164,7 @@ class Result:
 
 
 def summary_json(summary: Mapping[str, Any]) -> str:
-    """The text of ``summary.json``: strict JSON in the summary's own order, the same bytes always."""
+    """The text of ``summary.json``: strict, in the summary's own order, the same bytes always."""
     return json.dumps(_strict(summary), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
