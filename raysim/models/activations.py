@@ -1,0 +1,69 @@
+"""What each activation of ``transformers.activations.ACT2FN`` costs when run eagerly.
+
+Some are one fused kernel (``torch.nn.functional.gelu``); others are a line of Python, one kernel and
+often one saved tensor per arithmetic operation. Counts follow ``transformers/activations.py``; passes
+are elements read plus written per element of input.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Activation:
+    """Cost of one pointwise nonlinearity."""
+
+    cls: str
+    kernels: int = 1
+    passes: float = 2
+    kernels_backward: int = 1
+    passes_backward: float = 3
+    saves_input: bool = True
+    saves_output: bool = False
+    """Its derivative is computed from the output (relu, tanh, sigmoid)."""
+    temporaries: int = 0
+    """Further tensors of the input's size kept for backward."""
+
+
+_FROM_OUTPUT = {"saves_input": False, "saves_output": True}
+_GELU = Activation(cls="GELUActivation")
+
+ACTIVATIONS: dict[str, Activation] = {
+    "gelu": _GELU,
+    "gelu_pytorch_tanh": Activation(cls="GELUTanh"),
+    # 0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3)))
+    "gelu_new": Activation(
+        cls="NewGELUActivation", kernels=8, passes=18, kernels_backward=12, passes_backward=30,
+        temporaries=3,
+    ),
+    # 0.5 * x * (1 + tanh(x * 0.7978845608 * (1 + 0.044715 * x * x)))
+    "gelu_fast": Activation(
+        cls="FastGELUActivation", kernels=9, passes=21, kernels_backward=16, passes_backward=43,
+        temporaries=6,
+    ),
+    # An autograd function of its own, which keeps only its input: BloomGelu.
+    "bloom_gelu": Activation(
+        cls="BloomGelu", kernels=9, passes=21, kernels_backward=17, passes_backward=41,
+    ),
+    "quick_gelu": Activation(
+        cls="QuickGELUActivation", kernels=3, passes=7, kernels_backward=5, passes_backward=14,
+        temporaries=1,
+    ),
+    "silu": Activation(cls="SiLUActivation"),
+    "swish": Activation(cls="SiLUActivation"),
+    "mish": Activation(cls="MishActivation"),
+    "relu": Activation(cls="ReLU", **_FROM_OUTPUT),
+    "relu2": Activation(
+        cls="ReLUSquaredActivation", kernels=2, passes=4, kernels_backward=4, passes_backward=10,
+        **_FROM_OUTPUT,
+    ),
+    "relu6": Activation(cls="ReLU6"),
+    "leaky_relu": Activation(cls="LeakyReLU"),
+    "tanh": Activation(cls="Tanh", **_FROM_OUTPUT),
+    "sigmoid": Activation(cls="Sigmoid", **_FROM_OUTPUT),
+    "linear": Activation(
+        cls="LinearActivation", kernels=0, passes=0, kernels_backward=0, passes_backward=0,
+        saves_input=False,
+    ),
+}  # fmt: skip

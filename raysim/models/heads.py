@@ -1,0 +1,110 @@
+"""The ends of a model: language-model heads and their loss, classification heads.
+
+A causal language model's loss is taken in fp32 (``transformers/loss/loss_utils.py``): logits in the
+compute type, an fp32 copy that lives as long as the loss function, and the fp32 log-softmax that
+autograd keeps. The logits stay too: the model's output object holds them until the step is over.
+"""
+
+from __future__ import annotations
+
+from raysim.models.table import Layer, Operator, Saved
+from raysim.models.tape import Tape, Tensor
+
+
+def logits_loss(
+    tape: Tape, logits: Tensor, *, name: str = "", upcast: bool = True, shifted: bool = True
+) -> None:
+    """Cross-entropy over the last dimension of ``logits``, mean over rows.
+
+    ``upcast`` casts to fp32 first; ``shifted`` pads and copies the labels by one position.
+    """
+    label = f"{name}.loss" if name else "loss"
+    n = logits.numel
+    wide = 2 if upcast else 1
+    softmax = Saved(
+        name=f"{label}.log_softmax",
+        numel=n,
+        dtype="fp32" if upcast else "compute",
+        sharded=logits.sharded,
+    )
+    labels = Saved(name="labels", numel=logits.rows, dtype="int64")
+    # cast (1 read, 2 written), log-softmax (read, written); backward: zeroed gradient of the
+    # likelihood, log-softmax (two read, one written), cast back
+    tape.run(
+        name,
+        "CrossEntropyLoss",
+        kind="loss",
+        operator=label,
+        inputs=(logits,),
+        output=Tensor(name=f"{label}.out", rows=1, width=1),
+        moved=(3 * upcast + 2 * wide) * n,
+        kernels=2 + upcast + 2 * shifted,
+        moved_backward=(4 * wide + 3 * upcast) * n,
+        kernels_backward=3 + upcast,
+        saves=(logits.saved(), softmax, labels),
+        split="heads" if logits.sharded else "none",
+    )
+
+
+def lm_head(
+    tokens: float,
+    hidden: int,
+    vocab: int,
+    *,
+    name: str = "lm_head",
+    bias: bool = False,
+    tied_to: str | None = None,
+    fused_loss: bool = False,
+    softcap: bool = False,
+    scaled: bool = False,
+) -> Layer:
+    """Projection to the vocabulary and the shifted cross-entropy of ``...ForCausalLM``.
+
+    ``fused_loss`` takes the loss chunk by chunk (Liger's fused linear cross-entropy): forward already
+    computes the input's gradient and keeps that instead of any logits.
+    """
+    tape = Tape()
+    x = Tensor(name="hidden", rows=tokens, width=hidden)
+    if scaled:
+        x = tape.scale("", x, cls="Head")
+    logits = tape.linear("", x, vocab, bias=bias, split="column", tied_to=tied_to)
+    if fused_loss:
+        tape.append("", "LigerFusedLinearCrossEntropyLoss", Operator(
+            name="loss", kind="loss", moved=5 * logits.numel, moved_backward=0, output=1,
+            split="heads", kernels=2, kernels_backward=0,
+        ))  # fmt: skip
+    else:
+        if softcap:
+            logits = _capped(tape, logits)
+        logits_loss(tape, logits)
+    return Layer(name=name, kind="head", cls="Linear", body=tape.body(), output=1)
+
+
+def _capped(tape: Tape, logits: Tensor) -> Tensor:
+    """Gemma's ``tanh(logits / cap) * cap``; keeps the tanh."""
+    tanh = Tensor(name="tanh", rows=logits.rows, width=logits.width, sharded=logits.sharded)
+    out = Tensor(name="capped", rows=logits.rows, width=logits.width, sharded=logits.sharded)
+    return tape.run(
+        "", "Softcap", operator="softcap", inputs=(logits,), output=out, moved=6 * logits.numel,
+        kernels=3, moved_backward=7 * logits.numel, kernels_backward=3, saves=(tanh.saved(),),
+    )  # fmt: skip
+
+
+def linear_head(
+    name: str,
+    rows: float,
+    hidden: int,
+    outputs: int,
+    *,
+    bias: bool = True,
+    dropout: float = 0.0,
+    loss: bool = True,
+) -> Layer:
+    """Dropout, one projection and a loss over its few outputs (classification, question answering)."""
+    tape = Tape()
+    x = Tensor(name="hidden", rows=rows, width=hidden)
+    x = tape.dropout("dropout", x, dropout)
+    y = tape.linear("", x, outputs, bias=bias)
+    if loss:
+        logits_loss(tape, y, upcast=False, shifted=False)
+    return Layer(name=name, kind="head", cls="Linear", body=tape.body(), output=1)

@@ -1,0 +1,141 @@
+"""A Hugging Face ``config.json``, unmodified, into the layer table; no network, no transformers.
+
+``read_config`` reads the file, ``build`` makes the ``Model``. The family is ``model_type``; the class
+name in ``architectures`` (or ``architecture=``) picks the head; keys that are absent take the default
+of the family's configuration class in transformers 5, whose parameter names the table carries.
+
+Not modelled: quantised weights, adapters, key-value caches, multi-token-prediction layers, the
+auxiliary loss of routers, ``trust_remote_code`` families.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, get_args
+
+from raysim.errors import Location, Problem, ScenarioError
+from raysim.models.attention import Implementation
+from raysim.models.config import HfConfig, Reader, read_config
+from raysim.models.families import bert, gpt, llama, opt, vit
+from raysim.models.request import Head, Request
+from raysim.models.table import Model
+
+__all__ = ["HfConfig", "build", "known_model_types", "read_config"]
+
+Family = tuple[Callable[[Request, Reader], Model], str, str]
+"""Builder, class prefix, and the head taken when the config names none."""
+
+_FAMILIES: dict[str, Family] = {
+    "bert": (bert.bert, "Bert", "ForMaskedLM"),
+    "roberta": (bert.roberta, "Roberta", "ForMaskedLM"),
+    "distilbert": (bert.distilbert, "DistilBert", "ForMaskedLM"),
+    "gpt2": (gpt.gpt2, "GPT2", "LMHeadModel"),
+    "gpt_neo": (gpt.gpt_neo, "GPTNeo", "ForCausalLM"),
+    "gptj": (gpt.gptj, "GPTJ", "ForCausalLM"),
+    "gpt_neox": (gpt.gpt_neox, "GPTNeoX", "ForCausalLM"),
+    "phi": (gpt.phi, "Phi", "ForCausalLM"),
+    "opt": (opt.opt, "OPT", "ForCausalLM"),
+    "vit": (vit.vit, "ViT", "ForImageClassification"),
+    "llama": (llama.llama, "Llama", "ForCausalLM"),
+}
+_HEAD = re.compile(rf"(?P<head>{'|'.join(get_args(Head))}|LMHeadModel|DoubleHeadsModel)$")
+
+
+def known_model_types() -> tuple[str, ...]:
+    """Every ``model_type`` that ``build`` reads, sorted."""
+    return tuple(sorted(_FAMILIES))
+
+
+def build(
+    config: Mapping[str, Any],
+    *,
+    seq_len: int | None = None,
+    attention: Implementation = "sdpa",
+    architecture: str | None = None,
+    fused_loss: bool = False,
+    target_len: int | None = None,
+    name: str | None = None,
+    file: str = "config.json",
+) -> Model:
+    """The layer table of a configuration.
+
+    Parameters
+    ----------
+    config
+        Keys of a ``config.json``; from ``read_config``, errors carry line and column.
+    seq_len
+        Tokens per sample; None: the model's own limit. Vision models take it from the image size.
+    attention
+        ``attn_implementation``; a family without sdpa runs eager, as ``from_pretrained`` does.
+    architecture
+        Class to build, for example ``BertForSequenceClassification``; None: ``architectures[0]``.
+    fused_loss
+        Loss fused with the vocabulary projection (Liger), so that logits are never whole.
+    target_len
+        Decoder tokens per sample of an encoder-decoder; None: as ``seq_len``.
+    name
+        Shown in reports; None: ``_name_or_path`` or the family.
+    file
+        Shown in errors when ``config`` does not know its own.
+
+    Raises
+    ------
+    ScenarioError
+        The family or head is unknown, or keys have impossible values; lists every problem found.
+    """
+    text = ""
+    if isinstance(config, HfConfig):
+        file, text = config.file, config.text
+    reader = Reader(config, file=file, text=text)
+    model_type = _model_type(reader)
+    builder, cls, default_head = _FAMILIES[model_type]
+    full = architecture or _architecture(reader) or f"{cls}{default_head}"
+    match = _HEAD.search(full)
+    if match is None:
+        heads = ", ".join(get_args(Head))
+        reader.refuse("architectures", f"{full!r} ends in no known head: {heads}")
+        reader.check()
+    head = match["head"] if match else default_head
+    if head == "LMHeadModel":
+        head = "ForCausalLM"
+    path = config.get("_name_or_path")
+    request = Request(
+        model_type=model_type,
+        architecture=full,
+        head=head,  # type: ignore[arg-type]
+        name=name or (path if isinstance(path, str) and path else model_type),
+        seq_len=seq_len,
+        target_len=target_len,
+        attention=attention,
+        fused_loss=fused_loss,
+    )
+    return builder(request, reader)
+
+
+def _model_type(reader: Reader) -> str:
+    value = reader.values.get("model_type")
+    if isinstance(value, str) and value in _FAMILIES:
+        return value
+    known = ", ".join(known_model_types())
+    if value is None:
+        where = Location(file=reader.file)
+        raise ScenarioError(
+            Problem(message=f"missing; known are {known}", where=where, key="model_type")
+        )
+    near = difflib.get_close_matches(str(value), _FAMILIES, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    reader.refuse("model_type", f"unknown {value!r}; {hint}known are {known}")
+    reader.check()
+    raise AssertionError("check raises")
+
+
+def _architecture(reader: Reader) -> str | None:
+    value = reader.values.get("architectures")
+    if value is None or value == []:
+        return None
+    if not isinstance(value, list) or not isinstance(value[0], str):
+        reader.refuse("architectures", "expected a list of class names")
+        reader.check()
+    return str(value[0])

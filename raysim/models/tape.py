@@ -1,0 +1,374 @@
+"""Write a layer down as its ``forward`` would run it, and get the layer table's ``Body``.
+
+``Tape`` has one method per building block of an eager Hugging Face model: linear, norms, activations,
+dropout, residual additions, embeddings, convolution. Each appends a ``Module`` and returns the
+``Tensor`` it produces, so that a family's file reads like its ``modeling_*.py``. The tape keeps the
+accounts that are the same everywhere:
+
+- what autograd saves (``torch/csrc/autograd`` derivatives.yaml): by storage, so that three views of one
+  projection are one tensor, and a tensor used twice is saved once;
+- a gradient summed at every tensor used more than once: one kernel and three passes per extra use;
+- which tensors tensor parallelism divides: the output of ``column`` until a ``row`` operator.
+
+Bytes moved are those of 16-bit compute: an fp32 element counts as two. Not modelled: kernels on position
+ids, masks and rotary tables, which run once per forward and do not grow with the batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from raysim.models.activations import ACTIVATIONS
+from raysim.models.table import (
+    Body,
+    Gemm,
+    Module,
+    Operator,
+    OperatorKind,
+    Parameter,
+    Saved,
+    Split,
+    TensorDtype,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tensor:
+    """An activation: ``rows`` per sample times ``width``; a view keeps the name of its storage."""
+
+    name: str
+    rows: float
+    width: int
+    storage: int = 0
+    """Width of the storage it is a view of; 0: its own."""
+    dtype: TensorDtype = "compute"
+    sharded: bool = False
+
+    @property
+    def numel(self) -> float:
+        """Elements per sample."""
+        return self.rows * self.width
+
+    def saved(self) -> Saved:
+        """What autograd keeps alive when it saves this tensor: the whole storage."""
+        numel = self.rows * (self.storage or self.width)
+        return Saved(name=self.name, numel=numel, dtype=self.dtype, sharded=self.sharded)
+
+    def view(self, width: int) -> Tensor:
+        """A slice of the last dimension, sharing storage."""
+        return replace(self, width=width, storage=self.storage or self.width)
+
+    def regroup(self, width: int) -> Tensor:
+        """The same elements in rows of ``width`` (heads), for norms over the last dimension."""
+        factor = self.width / width
+        storage = round(self.storage / factor) if self.storage else 0
+        return replace(self, rows=self.rows * factor, width=width, storage=storage)
+
+
+class Tape:
+    """Modules of one layer, in execution order."""
+
+    def __init__(self) -> None:
+        self.modules: list[Module] = []
+        self._used: set[str] = set()
+
+    def body(self) -> Body:
+        """The finished layer."""
+        return Body(modules=tuple(self.modules))
+
+    def forks(self, *inputs: Tensor) -> list[Tensor]:
+        """Inputs whose gradient backward must add to another use's; marks all of them used.
+
+        Views do not count: ``split`` accounts for their gradients.
+        """
+        own = [x for x in inputs if not x.storage]
+        extra = [x for x in own if x.name in self._used]
+        self._used.update(x.name for x in own)
+        return extra
+
+    def append(
+        self, name: str, cls: str, *operators: Operator, parameters: tuple[Parameter, ...] = ()
+    ) -> None:
+        """Add one ``torch.nn.Module``; one without parameters groups the operators of its forward."""
+        self.modules.append(Module(name=name, cls=cls, operators=operators, parameters=parameters))
+
+    def run(
+        self,
+        name: str,
+        cls: str,
+        *,
+        kind: OperatorKind = "elementwise",
+        operator: str = "",
+        inputs: tuple[Tensor, ...],
+        output: Tensor,
+        moved: float,
+        kernels: int = 1,
+        moved_backward: float,
+        kernels_backward: int = 1,
+        saves: tuple[Saved, ...] = (),
+        parameters: tuple[Parameter, ...] = (),
+        split: Split | None = None,
+    ) -> Tensor:
+        """Add a memory-bound operator; gradient sums for reused inputs are added to backward."""
+        forks = self.forks(*inputs)
+        op = Operator(
+            name=operator or name,
+            kind=kind,
+            moved=moved,
+            moved_backward=moved_backward + sum(3 * x.numel for x in forks),
+            saves=saves,
+            output=output.numel,
+            split=split or ("heads" if output.sharded else "none"),
+            kernels=kernels,
+            kernels_backward=kernels_backward + len(forks),
+        )
+        self.append(name, cls, op, parameters=parameters)
+        return output
+
+    def linear(
+        self,
+        name: str,
+        x: Tensor,
+        width: int,
+        *,
+        bias: bool = True,
+        split: Split = "none",
+        cls: str = "Linear",
+        transposed: bool = False,
+        tied_to: str | None = None,
+        bias_tied_to: str | None = None,
+        groups: int = 1,
+    ) -> Tensor:
+        """``y = x W^T + b``; ``transposed`` is GPT-2's Conv1D with its weight stored [in, out].
+
+        Backward is two GEMMs over the same activations, and a sum over rows for the bias.
+        """
+        k, rows = x.width, x.rows
+        column, row = split in ("column", "vocab"), split == "row"
+        dim = 0 if column else 1 if row else None
+        shape = (k, width) if transposed else (width, k)
+        shard = dim if dim is None or not transposed else 1 - dim
+        parameters = [
+            Parameter(name=_join(name, "weight"), shape=shape, shard=shard, tied_to=tied_to)
+        ]
+        if bias:
+            b = Parameter(
+                name=_join(name, "bias"), shape=(width,), shard=0 if column else None,
+                tied_to=bias_tied_to,
+            )  # fmt: skip
+            parameters.append(b)
+        forks = self.forks(x)
+        activations = rows * (k + width)
+        op = Operator(
+            name=name or cls,
+            kind="gemm",
+            flops=2.0 * rows * k * width,
+            moved=activations,
+            moved_backward=2 * activations
+            + (rows * width if bias else 0)
+            + sum(3 * t.numel for t in forks),
+            gemm=Gemm(rows=rows, n=width, k=k, groups=groups),
+            saves=(x.saved(),),
+            output=rows * width,
+            split=split,
+            kernels=1,
+            kernels_backward=2 + bias + len(forks),
+        )
+        self.append(name, cls, op, parameters=tuple(parameters))
+        return Tensor(name=f"{name}.out", rows=rows, width=width, sharded=column)
+
+    def layer_norm(
+        self,
+        name: str,
+        x: Tensor,
+        *,
+        bias: bool = True,
+        affine: bool = True,
+        cls: str = "LayerNorm",
+    ) -> Tensor:
+        """``native_layer_norm``: one fused kernel; keeps its input, mean and reciprocal deviation."""
+        names = (["weight"] if affine else []) + (["bias"] if affine and bias else [])
+        stats = [
+            Saved(name=f"{name}.{s}", numel=x.rows, dtype="fp32", sharded=x.sharded)
+            for s in ("mean", "rstd")
+        ]
+        return self.run(
+            name,
+            cls,
+            kind="norm",
+            inputs=(x,),
+            output=Tensor(name=f"{name}.out", rows=x.rows, width=x.width, sharded=x.sharded),
+            moved=2 * x.numel,
+            # CUDA: one kernel for dx (dy, x -> dx), one for the weight gradients (dy, x).
+            moved_backward=5 * x.numel if affine else 3 * x.numel,
+            kernels_backward=2 if affine else 1,
+            saves=(x.saved(), *stats),
+            parameters=tuple(Parameter(name=_join(name, n), shape=(x.width,)) for n in names),
+        )
+
+    def rms_norm(self, name: str, x: Tensor, *, cls: str, style: str = "llama") -> Tensor:
+        """Eager RMSNorm, one kernel per line of ``LlamaRMSNorm.forward``.
+
+        ``llama`` casts back before the weight, ``gemma`` multiplies by ``1 + weight`` in fp32, ``t5``
+        scales the uncast input, ``plain`` has no weight. All keep the fp32 copy of the input that
+        ``.to(float32)`` made (t5 the input as well), and the reciprocal root per row.
+        """
+        kernels, passes, kernels_backward, passes_backward = RMS_COSTS[style]
+        own = replace(x, name=f"{name}.x32", storage=0, dtype="fp32").saved()
+        rstd = Saved(name=f"{name}.rstd", numel=x.rows, dtype="fp32", sharded=x.sharded)
+        normed = Saved(
+            name=f"{name}.normed",
+            numel=x.numel,
+            dtype="fp32" if style == "gemma" else "compute",
+            sharded=x.sharded,
+        )
+        saves = [own, rstd]
+        if style == "t5":
+            saves.append(x.saved())
+        if style != "plain":
+            saves.append(normed)
+        weight = (
+            () if style == "plain" else (Parameter(name=_join(name, "weight"), shape=(x.width,)),)
+        )
+        return self.run(
+            name,
+            cls,
+            kind="norm",
+            inputs=(x,),
+            output=Tensor(name=f"{name}.out", rows=x.rows, width=x.width, sharded=x.sharded),
+            moved=passes * x.numel,
+            kernels=kernels,
+            moved_backward=passes_backward * x.numel,
+            kernels_backward=kernels_backward,
+            saves=tuple(saves),
+            parameters=weight,
+        )
+
+    def activation(self, name: str, x: Tensor, act: str, *, cls: str = "") -> Tensor:
+        """A pointwise nonlinearity of ``transformers.activations.ACT2FN``."""
+        cost = ACTIVATIONS[act]
+        out = Tensor(name=f"{name}.out", rows=x.rows, width=x.width, sharded=x.sharded)
+        saves = [x.saved()] if cost.saves_input else []
+        saves += [out.saved()] if cost.saves_output else []
+        saves += [replace(out, name=f"{name}.t{i}").saved() for i in range(cost.temporaries)]
+        return self.run(
+            name,
+            cls or cost.cls,
+            inputs=(x,),
+            output=out,
+            moved=cost.passes * x.numel,
+            kernels=cost.kernels,
+            moved_backward=cost.passes_backward * x.numel,
+            kernels_backward=cost.kernels_backward,
+            saves=tuple(saves),
+        )
+
+    def multiply(self, name: str, a: Tensor, b: Tensor, *, cls: str) -> Tensor:
+        """``a * b``, of one shape; keeps both factors."""
+        return self.run(
+            name,
+            cls,
+            operator=f"{name}.mul",
+            inputs=(a, b),
+            output=Tensor(name=f"{name}.product", rows=a.rows, width=a.width, sharded=a.sharded),
+            moved=3 * a.numel,
+            moved_backward=6 * a.numel,
+            kernels_backward=2,
+            saves=(a.saved(), b.saved()),
+        )
+
+    def scale(self, name: str, x: Tensor, *, cls: str) -> Tensor:
+        """Multiplication by a constant; nothing kept."""
+        out = replace(x, name=f"{name}.scaled", storage=0)
+        return self.run(
+            name, cls, operator=f"{name}.scale", inputs=(x,), output=out,
+            moved=2 * x.numel, moved_backward=2 * x.numel,
+        )  # fmt: skip
+
+    def dropout(self, name: str, x: Tensor, probability: float, *, cls: str = "Dropout") -> Tensor:
+        """``native_dropout``: one kernel, keeps a mask of one byte per element; absent at 0."""
+        if probability == 0:
+            return x
+        mask = Saved(name=f"{name}.mask", numel=x.numel, dtype="bool", sharded=x.sharded)
+        return self.run(
+            name,
+            cls,
+            operator=f"{name}.dropout",
+            inputs=(x,),
+            output=replace(x, name=f"{name}.out", storage=0),
+            moved=2.5 * x.numel,
+            moved_backward=2.5 * x.numel,
+            saves=(mask,),
+        )
+
+    def add(self, name: str, a: Tensor, b: Tensor, *, cls: str, operator: str = "add") -> Tensor:
+        """Residual addition: keeps nothing, and its gradient passes through unchanged."""
+        label = f"{name}.{operator}" if name else operator
+        return self.run(
+            name,
+            cls,
+            operator=label,
+            inputs=(a, b),
+            output=Tensor(name=f"{label}.out", rows=a.rows, width=a.width, sharded=a.sharded),
+            moved=3 * a.numel,
+            moved_backward=0,
+            kernels_backward=0,
+        )
+
+    def split(self, name: str, x: Tensor, widths: list[int], *, cls: str) -> list[Tensor]:
+        """Views of a fused projection; backward concatenates their gradients in one kernel."""
+        self.run(
+            name, cls, operator=f"{name}.split", inputs=(x,), output=x,
+            moved=0, kernels=0, moved_backward=2 * x.numel,
+        )  # fmt: skip
+        return [x.view(w) for w in widths]
+
+    def embedding(
+        self,
+        name: str,
+        rows: float,
+        width: int,
+        count: int,
+        *,
+        vocab_parallel: bool = False,
+        cls: str = "Embedding",
+        ids: str = "input_ids",
+        tied_to: str | None = None,
+        per_sample: bool = True,
+    ) -> Tensor:
+        """Table look-up: keeps the indices; ``per_sample`` False for positions shared by the batch."""
+        weight = Parameter(
+            name=_join(name, "weight"),
+            shape=(count, width),
+            shard=0 if vocab_parallel else None,
+            tied_to=tied_to,
+        )
+        out = Tensor(name=f"{name}.out", rows=rows, width=width)
+        indices = Saved(name=ids, numel=rows, dtype="int64")
+        return self.run(
+            name,
+            cls,
+            kind="embedding",
+            inputs=(),
+            output=out,
+            moved=2 * out.numel if per_sample else 0.0,
+            moved_backward=2 * out.numel,
+            # CUDA's embedding_dense_backward sorts the indices: thrust sort, segment and reduce.
+            kernels_backward=8,
+            saves=(indices,) if per_sample else (),
+            parameters=(weight,),
+            split="vocab" if vocab_parallel else "none",
+        )
+
+
+RMS_COSTS = {
+    # style: kernels, passes (16-bit elements per element), and the same for backward
+    "llama": (8, 18.0, 18, 47.0),
+    "gemma": (10, 20.0, 18, 50.0),
+    "t5": (8, 17.0, 18, 44.0),
+    "plain": (7, 16.0, 14, 36.0),
+}
+
+
+def _join(prefix: str, name: str) -> str:
+    return f"{prefix}.{name}" if prefix else name
