@@ -277,6 +277,8 @@ def _node(name: str) -> NodeSpec:
     }
     if "gpu" in values:
         parts["gpu"] = gpu(values.pop("gpu"))
+    if "host_nic" in values:
+        parts["host_nic"] = nic(values.pop("host_nic"))
     types = {f.name: str(f.type) for f in fields(NodeSpec)}
     plain = {key: _parse(key, types[key], text) for key, text in values.items()}
     return NodeSpec(name=name, provenance=provenance, **plain, **parts)
@@ -357,8 +359,8 @@ def provenance_rows(specs: Iterable[Spec]) -> list[ProvenanceRow]:
     seen: dict[tuple[type[Spec], str], Spec] = {}
     for spec in pending:
         if seen.setdefault((type(spec), spec.name), spec) is spec and isinstance(spec, NodeSpec):
-            pending += [spec.cpu, spec.nic, *(d for d, _ in spec.disks)]
-            pending += [spec.gpu] if spec.gpu else []
+            parts = (spec.cpu, spec.gpu, spec.nic, spec.host_nic, *(d for d, _ in spec.disks))
+            pending += [part for part in parts if part]
     return [
         ProvenanceRow(spec.name, key, _value_of(spec, key), origin.basis, origin.source)
         for spec in seen.values()

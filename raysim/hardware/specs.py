@@ -120,6 +120,8 @@ class NodeSpec(Spec):
     """How the GPUs of one node reach each other."""
     nic: NicSpec
     nic_count: int = 1
+    host_nic: NicSpec | None = None
+    """The Ethernet NIC of TCP traffic (Ray, storage) where ``nic`` carries only the GPUs' RDMA."""
     disks: tuple[tuple[DiskSpec, int], ...] = ()
     """Instance storage and the default root volume, each with a count."""
     nvlink_domain: int = 0
