@@ -1,0 +1,385 @@
+"""Figures of the report as pure functions of data: bars as shares of a scale, slices as columns.
+
+Bars are drawn by the page's style sheet (`left` and `width` in per cent), the two time charts by a
+hundred lines of script on a canvas. Nothing here knows HTML, and no chart library is loaded: a page
+weighs its own data, not five megabytes of plotly, and opens at once.
+
+Colours are the Okabe-Ito set (safe for the usual colour blindnesses), given out so that the hues of
+torch's ``memory_viz`` stay: parameters green, gradients blue, activations red, optimizer gold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from raysim.units import format_bytes, format_bytes_per_s, format_seconds
+
+MAX_SLICES = 20_000
+"""Slices drawn at most; more make the page slow to open. The page says how many are left out."""
+MAX_POINTS = 3_000
+"""Moments kept at most of one memory curve; the fullest moment of each interval is what is kept."""
+MAX_GPUS = 32
+"""GPUs drawn at most on the time line."""
+
+Track = tuple[str, ...]
+
+
+class Color(NamedTuple):
+    """One category's colour on a light and on a dark page."""
+
+    light: str
+    dark: str
+
+
+NEUTRAL = Color("#7f8790", "#8b949e")
+MEMORY_COLORS: dict[str, Color] = {  # also the order of stacking, from the ground up
+    "context": Color("#7f8790", "#8b949e"),
+    "process": Color("#7f8790", "#8b949e"),
+    "parameter": Color("#009e73", "#12b083"),
+    "optimizer_state": Color("#e69f00", "#e69f00"),
+    "gradient": Color("#0072b2", "#3b97d3"),
+    "bucket": Color("#56b4e9", "#7cc8f2"),
+    "communication": Color("#1f4e79", "#a3bfd9"),
+    "gathered_parameter": Color("#8fd3bf", "#8fd3bf"),
+    "input": Color("#24292f", "#d7dce2"),
+    "activation": Color("#d55e00", "#e8742a"),
+    "temporary": Color("#cc79a7", "#cc79a7"),
+    "logits": Color("#f0e442", "#f0e442"),
+    "slack": Color("#c9ced4", "#4b535c"),
+}
+SLICE_COLORS: dict[str, Color] = {
+    "forward": Color("#56b4e9", "#56b4e9"),
+    "backward": Color("#0072b2", "#1f7fc0"),
+    "recompute": Color("#cc79a7", "#cc79a7"),
+    "collective": Color("#e69f00", "#e69f00"),
+    "p2p": Color("#f0e442", "#f0e442"),
+    "copy": Color("#009e73", "#12b083"),
+    "optimizer": Color("#d55e00", "#e8742a"),
+    "data": Color("#8fd3bf", "#a5dccb"),
+    "host": Color("#7f8790", "#8b949e"),
+    "launch": Color("#c9ced4", "#4b535c"),
+}
+
+
+class SpanLike(Protocol):
+    """What is read of a span record."""
+
+    @property
+    def track(self) -> Track:
+        """Node, GPU, stream."""
+
+    @property
+    def name(self) -> str:
+        """What ran."""
+
+    @property
+    def category(self) -> str:
+        """Kind of work."""
+
+    @property
+    def start_ns(self) -> int:
+        """Beginning."""
+
+    @property
+    def end_ns(self) -> int:
+        """End."""
+
+    @property
+    def args(self) -> Mapping[str, Any] | None:
+        """Step, micro-batch, bytes, FLOPs, operation."""
+
+
+class CounterLike(Protocol):
+    """What is read of a counter record."""
+
+    @property
+    def track(self) -> Track:
+        """Node, GPU."""
+
+    @property
+    def name(self) -> str:
+        """``memory/<category>`` for memory."""
+
+    @property
+    def t_ns(self) -> int:
+        """Moment of the change."""
+
+    @property
+    def value(self) -> float:
+        """Value from that moment on."""
+
+
+class Bar(NamedTuple):
+    """One bar or one part of a stacked bar; positions are shares of the scale."""
+
+    key: str
+    name: str
+    value: float
+    left: float
+    width: float
+
+
+def stacked(parts: Iterable[tuple[str, str, float]], scale: float) -> list[Bar]:
+    """Parts (key, name, value) laid end to end from zero; ``scale`` is a full width's value."""
+    bars, left = [], 0.0
+    for key, name, value in parts:
+        width = max(0.0, value) / scale if scale > 0 else 0.0
+        bars.append(Bar(key, name, value, left, width))
+        left += width
+    return bars
+
+
+def tornado(changes: Sequence[float]) -> list[tuple[float, float]]:
+    """(left, width) of each change about a zero line at 0.5; the largest fills its half."""
+    reach = max((abs(c) for c in changes), default=0.0) or 1.0
+    return [(0.5 + min(0.0, c) / reach / 2, abs(c) / reach / 2) for c in changes]
+
+
+class Gpu(NamedTuple):
+    """A GPU to draw: the first two parts of its track, and how the page calls it."""
+
+    track: Track
+    label: str
+
+
+def gpu_tracks(spans: Iterable[SpanLike], counters: Iterable[CounterLike]) -> list[Track]:
+    """Every (node, GPU) recorded, node and GPU numbers in order."""
+    seen = {s.track[:2]: None for s in spans} | {
+        c.track[:2]: None for c in counters if c.name.startswith("memory/")
+    }
+    return sorted((t for t in seen if len(t) == 2 and t[1].startswith("gpu-")), key=_natural)
+
+
+def _natural(track: Track) -> tuple[tuple[str, int, str], ...]:
+    """Sort key by which gpu-10 follows gpu-9."""
+    split = (part.rpartition("-") for part in track)
+    return tuple((head, int(tail) if tail.isdecimal() else -1, tail) for head, _, tail in split)
+
+
+def step_windows(spans: Iterable[SpanLike]) -> dict[int, tuple[int, int]]:
+    """First start and last end of the slices of each step, by the step's number."""
+    windows: dict[int, tuple[int, int]] = {}
+    for span in spans:
+        step = (span.args or {}).get("step")
+        if isinstance(step, int):
+            start, end = windows.get(step, (span.start_ns, span.end_ns))
+            windows[step] = (min(start, span.start_ns), max(end, span.end_ns))
+    return dict(sorted(windows.items()))
+
+
+def choose_step(windows: Mapping[int, tuple[int, int]], peak_ns: int | None) -> int | None:
+    """The step to show first: the one where memory peaked, else the last."""
+    for step, (start, end) in windows.items():
+        if peak_ns is not None and start <= peak_ns <= end:
+            return step
+    return max(windows, default=None)
+
+
+_STREAM_ORDER = ("host", "compute", "comm", "comm:dp", "comm:gather", "comm:tp", "comm:pp")
+
+
+def _stream_key(stream: str) -> tuple[int, str]:
+    """Streams from the host down to the copies, as a profiler shows them."""
+    known = stream in _STREAM_ORDER
+    return (_STREAM_ORDER.index(stream) if known else len(_STREAM_ORDER), stream)
+
+
+def timeline(
+    spans: Sequence[SpanLike],
+    gpus: Sequence[Gpu],
+    view_ns: tuple[int, int] | None = None,
+    max_slices: int = MAX_SLICES,
+) -> dict[str, Any]:
+    """Slices of ``gpus`` as columns for the page's script; times in ns from ``t0``.
+
+    Where there are more than ``max_slices``, those in ``view_ns`` come first and the longest of
+    them; ``drawn``, ``total`` and ``missed_s`` (seconds in slices left out) say what is missing.
+    """
+    wanted = {gpu.track for gpu in gpus}
+    mine = [s for s in spans if s.track[:2] in wanted]
+    drawn = _most_visible(mine, view_ns, max_slices)
+    t0 = min((s.start_ns for s in mine), default=0)
+    t1 = max((s.end_ns for s in mine), default=0)
+    rows: dict[Track, list[SpanLike]] = {s.track: [] for s in mine}
+    for span in drawn:
+        rows[span.track].append(span)
+    words = _Vocabulary(_Words(), _Words(), _Words())
+    groups = []
+    for gpu in gpus:
+        tracks = sorted((t for t in rows if t[:2] == gpu.track), key=lambda t: _stream_key(t[-1]))
+        columns = [_columns(t[-1], rows[t], t0, words) for t in tracks]
+        if columns:
+            groups.append({"label": gpu.label, "where": "/".join(gpu.track), "rows": columns})
+    missed_ns = sum(s.end_ns - s.start_ns for s in mine) - sum(s.end_ns - s.start_ns for s in drawn)
+    return {
+        "t0": t0, "span": t1 - t0, "groups": groups, "names": words.names.words,
+        "infos": words.infos.words, "categories": words.categories.words,
+        "drawn": len(drawn), "total": len(mine), "missed_s": missed_ns / 1e9,
+    }  # fmt: skip
+
+
+def _most_visible(
+    spans: Sequence[SpanLike], view_ns: tuple[int, int] | None, limit: int
+) -> Sequence[SpanLike]:
+    """At most ``limit`` spans: those that touch the view first, long before short."""
+    if len(spans) <= limit:
+        return spans
+    start, end = view_ns or (0, 0)
+
+    def rank(i: int) -> tuple[bool, int]:
+        s = spans[i]
+        return (s.end_ns <= start or s.start_ns >= end, s.start_ns - s.end_ns)
+
+    kept = sorted(sorted(range(len(spans)), key=rank)[:limit])
+    return [spans[i] for i in kept]
+
+
+class _Words:
+    """Each distinct text once, numbered in order of first use."""
+
+    def __init__(self) -> None:
+        self.words: list[str] = []
+        self._index: dict[str, int] = {}
+
+    def number(self, word: str) -> int:
+        """The number of ``word``."""
+        if word not in self._index:
+            self._index[word] = len(self.words)
+            self.words.append(word)
+        return self._index[word]
+
+
+class _Vocabulary(NamedTuple):
+    """The texts of all slices."""
+
+    names: _Words
+    infos: _Words
+    categories: _Words
+
+
+def _columns(stream: str, spans: Sequence[SpanLike], t0: int, words: _Vocabulary) -> dict[str, Any]:
+    """One stream's slices: starts as differences, durations, and numbers of words."""
+    ordered = sorted(spans, key=lambda s: (s.start_ns, s.end_ns))
+    starts = [s.start_ns - t0 for s in ordered]
+    return {
+        "label": stream,
+        "start": [b - a for a, b in zip([0, *starts], starts, strict=False)],
+        "ns": [s.end_ns - s.start_ns for s in ordered],
+        "name": [words.names.number(s.name) for s in ordered],
+        "category": [words.categories.number(s.category) for s in ordered],
+        "info": [words.infos.number(_info(s)) for s in ordered],
+    }
+
+
+def _info(span: SpanLike) -> str:
+    """The arguments of a slice in the field's words; without its duration, so that they repeat."""
+    args = span.args or {}
+    said = []
+    if isinstance(op := args.get("op"), str) and op not in span.name:
+        said.append(op)
+    if isinstance(micro := args.get("micro_batch"), int):
+        said.append(f"micro-batch {micro}")
+    if isinstance(size := args.get("bytes"), (int, float)) and size:
+        said.append(format_bytes(size))
+    if isinstance(flops := args.get("flops"), (int, float)) and flops:
+        said.append(f"{flops / 1e12:,.3g} TFLOP")
+    if isinstance(rate := args.get("bus_bytes_per_s"), (int, float)) and rate:
+        said.append(f"bus bandwidth {format_bytes_per_s(rate)}")
+    return ", ".join(said)
+
+
+class Busy(NamedTuple):
+    """How one stream spent a step."""
+
+    gpu: str
+    stream: str
+    busy_s: float
+    frac: float
+    by_category: list[tuple[str, float]]
+
+
+def busy(
+    spans: Iterable[SpanLike], gpus: Sequence[Gpu], view_ns: tuple[int, int] | None
+) -> list[Busy]:
+    """Seconds of each stream in ``view_ns`` by category: the time line as numbers."""
+    labels = {gpu.track: (i, gpu.label) for i, gpu in enumerate(gpus)}
+    start, end = view_ns or (0, 2**63)
+    sums: dict[Track, dict[str, int]] = {}
+    first, last = 2**63, 0
+    for s in spans:
+        inside = min(s.end_ns, end) - max(s.start_ns, start)
+        if s.track[:2] in labels and inside > 0:
+            row = sums.setdefault(s.track, {})
+            row[s.category] = row.get(s.category, 0) + inside
+            first, last = min(first, s.start_ns), max(last, s.end_ns)
+    whole = (end - start if view_ns else last - first) or 1
+    order = sorted(sums, key=lambda t: (labels[t[:2]][0], _stream_key(t[-1])))
+    return [
+        Busy(
+            labels[t[:2]][1], t[-1], sum(sums[t].values()) / 1e9, sum(sums[t].values()) / whole,
+            sorted(((c, ns / 1e9) for c, ns in sums[t].items()), key=lambda row: -row[1]),
+        )
+        for t in order
+    ]  # fmt: skip
+
+
+def memory_order(categories: Iterable[str]) -> list[str]:
+    """Categories from the ground up: what stays below, what comes and goes above."""
+    order = {name: i for i, name in enumerate(MEMORY_COLORS)}
+    middle = order["temporary"]
+    return sorted(dict.fromkeys(categories), key=lambda c: (order.get(c, middle), c))
+
+
+def memory_curve(
+    counters: Iterable[CounterLike], track: Track, t0: int, max_points: int = MAX_POINTS
+) -> dict[str, Any] | None:
+    """Memory of one GPU by category as steps; None where nothing was recorded.
+
+    Times are ns from ``t0``, sizes KiB. Where more than ``max_points`` moments changed something,
+    each interval keeps its fullest moment and its last, so that every peak stays at its height.
+    """
+    changes: dict[int, dict[str, float]] = {}
+    for c in counters:
+        if c.track[:2] == track and c.name.startswith("memory/"):
+            changes.setdefault(c.t_ns, {})[c.name[len("memory/") :]] = c.value
+    if not changes:
+        return None
+    categories = memory_order(key for change in changes.values() for key in change)
+    times = sorted(changes)
+    interval = (times[-1] - times[0]) / max(1, max_points // 2) if len(times) > max_points else 0
+    now: dict[str, float] = dict.fromkeys(categories, 0.0)
+    kept: list[tuple[int, float, tuple[float, ...]]] = []
+    fullest: tuple[int, float, tuple[float, ...]] | None = None
+    peak = (times[0], 0.0)
+    for i, t in enumerate(times):
+        now.update(changes[t])
+        row = (t, sum(now.values()), tuple(now.values()))
+        peak = max(peak, (t, row[1]), key=lambda p: p[1])
+        fullest = row if fullest is None or row[1] > fullest[1] else fullest
+        last = i + 1 == len(times)
+        if last or not interval or _bucket(times, i, interval) != _bucket(times, i + 1, interval):
+            kept.extend([fullest, row] if fullest[0] < t else [row])
+            fullest = None
+    starts = [t - t0 for t, _, _ in kept]
+    return {
+        "categories": categories,
+        "t": [b - a for a, b in zip([0, *starts], starts, strict=False)],
+        "kib": [[round(row[i] / 1024) for _, _, row in kept] for i in range(len(categories))],
+        "peak": {"t": peak[0] - t0, "bytes": round(peak[1])},
+        "moments": len(times),
+        "kept": len(kept),
+    }
+
+
+def _bucket(times: Sequence[int], i: int, interval: float) -> int:
+    """Interval number of moment ``i``."""
+    return int((times[i] - times[0]) / interval)
+
+
+def running_at(spans: Iterable[SpanLike], track: Track, t_ns: int) -> str | None:
+    """What the compute stream of a GPU ran at a moment, with its duration."""
+    for s in spans:
+        if s.track == (*track, "compute") and s.start_ns <= t_ns < s.end_ns:
+            return f"{s.name} ({format_seconds((s.end_ns - s.start_ns) / 1e9)})"
+    return None

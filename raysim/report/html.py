@@ -1,0 +1,217 @@
+"""One offline HTML page for a result: ``render(result) -> str``.
+
+What it models: nothing; it shows a ``Result``. The page is one file without a single request: data,
+style and script are inside it, so that it can be mailed, printed and kept. Same result, same bytes.
+
+Not here: the printed report (``console``), the trace for Perfetto (``results.perfetto``).
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from raysim.report import charts, sections
+
+if TYPE_CHECKING:
+    import jinja2
+
+MAX_STAGES = charts.MAX_GPUS
+
+
+class Records(Protocol):
+    """What the run recorded (``kernel.record.ColumnRecorder``)."""
+
+    def spans(self) -> Sequence[charts.SpanLike]:
+        """Slices of time."""
+
+    def counters(self) -> Sequence[charts.CounterLike]:
+        """Values over time."""
+
+    def instants(self) -> Sequence[Any]:
+        """Moments."""
+
+
+class Reportable(Protocol):
+    """What a page is made of (``results.result.Result``)."""
+
+    @property
+    def summary(self) -> Mapping[str, Any]:
+        """Numbers with units in their names; any key may be missing or null."""
+
+    @property
+    def records(self) -> Records | None:
+        """What happened, or None where nothing was recorded."""
+
+    @property
+    def scenario_yaml(self) -> str:
+        """The resolved scenario, which replays the run."""
+
+
+def render(result: Reportable) -> str:
+    """The report as one HTML document without external references.
+
+    Parameters
+    ----------
+    result
+        A finished run of any kind; sections it has nothing for say so.
+    """
+    summary = result.summary
+    recorded = _recorded(summary, result.records)
+    return _environment().get_template("report.html.j2").render(
+        summary=summary,
+        verdict_text=sections.verdict(summary),
+        tiles=sections.tiles(summary),
+        cluster=sections.cluster(summary),
+        job=sections.job(summary),
+        waterfall=sections.waterfall(summary),
+        peaks=sections.peaks(summary),
+        host=sections.host_peak(summary),
+        changes=sections.changes(summary),
+        run=sections.run_facts(summary),
+        cost=sections.cost_facts(summary),
+        reference=sections.reference(summary),
+        recorded=recorded,
+        data=_json({"timeline": recorded["timeline"], "memory": recorded["memory"]}),
+        memory_colors=charts.MEMORY_COLORS,
+        slice_colors=charts.SLICE_COLORS,
+        neutral=charts.NEUTRAL,
+        scenario_yaml=result.scenario_yaml or "",
+    )  # fmt: skip
+
+
+def _json(data: object) -> str:
+    """JSON that may stand inside a script element: nothing in it can close the element."""
+    text = json.dumps(data, separators=(",", ":"), sort_keys=True, allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    """Templates with the units' filters; whatever is undefined prints as nothing."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("raysim.report", "templates"),
+        autoescape=True, undefined=jinja2.ChainableUndefined, trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    environment.filters |= {
+        "plain": sections.plain, "percent": sections.percent, "usd": sections.usd,
+        "tflops": sections.tflops, "bytes": sections.size, "rate": sections.rate,
+        "count": sections.count, "seconds": sections.seconds, "number": sections.number,
+        "rows": sections.rows, "table": sections.table, "color": _color,
+    }  # fmt: skip
+    environment.globals |= {
+        "quantity": sections.quantity, "reached": sections.reached,
+        "collective_formula": sections.collective_formula,
+    }  # fmt: skip
+    return environment
+
+
+def _color(key: Any) -> str:
+    """Name of the style sheet's variable for a category's colour."""
+    known = key in charts.MEMORY_COLORS or key in charts.SLICE_COLORS
+    return f"--c-{key}" if known else "--c-other"
+
+
+def _recorded(summary: Mapping[str, Any], records: Records | None) -> dict[str, Any]:
+    """The time charts: which GPUs, which step, slices, memory curves, busy seconds."""
+    empty: dict[str, Any] = {"timeline": None, "memory": None, "busy": [], "step": None}
+    if records is None:
+        return empty
+    spans, counters = records.spans(), records.counters()
+    every = charts.gpu_tracks(spans, counters)
+    gpus = _gpus(summary, every)
+    mine = {gpu.track for gpu in gpus}
+    windows = charts.step_windows(s for s in spans if s.track[:2] in mine)
+    fullest = _fullest(summary, gpus)
+    curves = _curves(summary, counters, gpus, fullest)
+    top = max((c for c in curves if c["fullest"]), key=lambda c: c["peak"]["bytes"], default=None)
+    step = charts.choose_step(windows, top["peak"]["t"] if top else None)
+    view = windows.get(step) if step is not None else None
+    timeline = charts.timeline(spans, gpus, view)
+    t0 = timeline["t0"] if timeline["total"] else 0
+    for curve in curves:
+        curve["running"] = charts.running_at(spans, tuple(curve.pop("track")), curve["peak"]["t"])
+    timeline |= {
+        "steps": [[n, a - t0, b - t0] for n, (a, b) in windows.items()],
+        "view": [view[0] - t0, view[1] - t0] if view else [0, timeline["span"]],
+    }
+    return {
+        "timeline": timeline if timeline["total"] else None,
+        "memory": {"curves": curves, "t0": t0, "names": sections.memory_names(summary)}
+        if curves else None,
+        "busy": charts.busy(spans, gpus, view),
+        "step": step,
+        "gpus": len(gpus), "recorded_gpus": len(every),
+        "peak": top,
+    }  # fmt: skip
+
+
+def _gpus(summary: Mapping[str, Any], recorded: Sequence[charts.Track]) -> list[charts.Gpu]:
+    """GPUs to draw: one per pipeline stage where there are stages, else the slowest rank."""
+    memory, step = sections.table(summary.get("memory")), sections.table(summary.get("step"))
+    stages = sections.rows(memory.get("per_stage"))
+    if len(stages) > 1:
+        named = [(s.get("rank"), f"stage {sections.plain(s.get('pp'))}") for s in stages]
+        if len(stages) == len(recorded):  # one rank of each stage was simulated: match in order
+            pairs = zip(named, recorded, strict=True)
+            gpus = [charts.Gpu(t, f"{label}, rank {rank}") for (rank, label), t in pairs]
+        else:
+            found = [(_track(summary, r), r, label) for r, label in named]
+            gpus = [charts.Gpu(t, f"{lb}, rank {r}") for t, r, lb in found if t in recorded]
+        if gpus:
+            return gpus[:MAX_STAGES]
+    slowest = step.get("slowest_rank")
+    if (track := _track(summary, slowest)) in recorded:
+        return [charts.Gpu(track, f"rank {slowest}")]
+    pipeline = (sections.number(sections.table(summary.get("job")).get("pp")) or 1) > 1
+    shown = recorded[: MAX_STAGES if pipeline else 1]
+    by_track = {_track(summary, n): n for n in range(_ranks(summary))} if shown else {}
+    return [charts.Gpu(t, f"rank {by_track[t]}" if t in by_track else t[-1]) for t in shown]
+
+
+def _ranks(summary: Mapping[str, Any]) -> int:
+    """GPUs of the cluster."""
+    return int(sections.number(sections.table(summary.get("cluster")).get("gpus")) or 0)
+
+
+def _track(summary: Mapping[str, Any], rank: Any) -> charts.Track:
+    """Node and GPU of a rank, ranks filling nodes in order as launchers place them."""
+    per_node = sections.number(sections.table(summary.get("cluster")).get("gpus_per_node"))
+    if not per_node or not isinstance(rank, int):
+        return ()
+    return (f"node-{rank // int(per_node)}", f"gpu-{rank % int(per_node)}")
+
+
+def _fullest(summary: Mapping[str, Any], gpus: Sequence[charts.Gpu]) -> charts.Track:
+    """The GPU the summary calls fullest, if it is drawn or recorded."""
+    memory = sections.table(summary.get("memory"))
+    named = (str(memory.get("node")), f"gpu-{memory.get('gpu')}")
+    return named if memory.get("node") else (gpus[0].track if gpus else ())
+
+
+def _curves(
+    summary: Mapping[str, Any],
+    counters: Sequence[charts.CounterLike],
+    gpus: Sequence[charts.Gpu],
+    fullest: charts.Track,
+) -> list[dict[str, Any]]:
+    """Memory curves of the fullest GPU and of those on the time line; times from zero."""
+    capacity = sections.number(sections.table(summary.get("memory")).get("capacity_bytes"))
+    shown = [*gpus]
+    if fullest and fullest not in {g.track for g in gpus}:
+        shown.insert(0, charts.Gpu(fullest, "fullest GPU"))
+    curves = []
+    for gpu in shown:
+        curve = charts.memory_curve(counters, gpu.track, 0)
+        if curve is not None:
+            curves.append(curve | {
+                "label": gpu.label, "where": "/".join(gpu.track), "track": gpu.track,
+                "capacity": capacity, "fullest": gpu.track == fullest,
+            })  # fmt: skip
+    if curves and not any(c["fullest"] for c in curves):  # folded: a like rank stands for it
+        max(curves, key=lambda c: float(c["peak"]["bytes"]))["fullest"] = True
+    return curves

@@ -1,0 +1,483 @@
+"""What each section of the page says, from a summary in which every key may be missing or null.
+
+Pure functions from the summary (a plain dict) to rows of text and bars; no HTML, no colours. A
+number goes with the formula that made it, in figures, for the reader who points at it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from raysim.report import charts
+from raysim.units import (
+    format_bytes,
+    format_bytes_per_s,
+    format_count,
+    format_seconds,
+)
+
+DASH = "-"
+Table = Mapping[str, Any]
+
+
+class Fact(NamedTuple):
+    """A label, its value as text, a remark beneath it, and the formula behind it."""
+
+    label: str
+    value: str
+    note: str = ""
+    formula: str = ""
+
+
+def number(value: Any) -> float | None:
+    """``value`` if it is a finite number, else None (booleans and text are not numbers)."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return float(value) if math.isfinite(value) else None
+
+
+def table(value: Any) -> Table:
+    """``value`` if it is a mapping, else an empty one."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def rows(value: Any) -> list[Table]:
+    """The mappings in ``value`` if it is a list, else nothing."""
+    return [row for row in value if isinstance(row, Mapping)] if isinstance(value, list) else []
+
+
+def shown(form: Callable[[float], str]) -> Callable[[Any], str]:
+    """``form`` for numbers; a dash where there is none, the text itself where it is text."""
+
+    def show(value: Any) -> str:
+        known = number(value)
+        if known is not None:
+            return form(known)
+        return value if isinstance(value, str) and value else DASH
+
+    return show
+
+
+def _plain(value: float) -> str:
+    """A bare number: whole with thousands separators, else three significant digits."""
+    if value == int(value) or abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.2f}" if abs(value) >= 1 else f"{value:.3g}"
+
+
+def _flops(value: float) -> str:
+    """``"448 TFLOP"``."""
+    for unit, scale in (("PFLOP", 1e15), ("TFLOP", 1e12), ("GFLOP", 1e9)):
+        if abs(value) >= scale:
+            return (
+                f"{value / scale:,.0f} {unit}"
+                if value >= 100 * scale
+                else (f"{value / scale:,.1f} {unit}")
+            )
+    return f"{value:,.0f} FLOP"
+
+
+def _usd(value: float) -> str:
+    """Dollars: cents below a hundred, three significant digits below ten cents."""
+    if abs(value) >= 100:
+        return f"${value:,.0f}"
+    return (
+        f"${value:.2f}" if abs(value) >= 1 or value * 100 == int(value * 100) else f"${value:.3g}"
+    )
+
+
+def _percent(value: float) -> str:
+    """A share of one as per cent, one digit after the point below ten."""
+    share = value * 100
+    return f"{share:,.0f} %" if abs(share) >= 99.95 else f"{share:,.1f} %"
+
+
+def _tflops(value: float) -> str:
+    """A rate in TFLOP/s, whatever its size, so that two of them compare at a glance."""
+    return f"{value / 1e12:,.0f} TFLOP/s" if value >= 10e12 else f"{value / 1e12:,.3g} TFLOP/s"
+
+
+plain = shown(_plain)
+percent = shown(_percent)
+usd = shown(_usd)
+tflops = shown(_tflops)
+size = shown(format_bytes)
+rate = shown(format_bytes_per_s)
+count = shown(format_count)
+seconds = shown(lambda value: format_seconds(value) if value else "0 s")
+
+
+_BY_SUFFIX: tuple[tuple[str, Callable[[Any], str]], ...] = (
+    ("bytes_per_s", rate), ("_bytes", size), ("flops_per_s", tflops), ("_usd_per_hour", usd),
+    ("_usd", usd), ("_frac", percent), ("_s", seconds),
+)  # fmt: skip
+
+
+def quantity(name: Any, value: Any) -> str:
+    """A value printed by the unit at the end of its name."""
+    known = number(value)
+    if known is not None and str(name).endswith("_ns"):
+        return seconds(known / 1e9)
+    for suffix, form in _BY_SUFFIX:
+        if str(name).endswith(suffix):
+            return form(value)
+    return plain(value)
+
+
+def _facts(*facts: Fact) -> list[Fact]:
+    """Those facts that are known."""
+    return [f for f in facts if f.value not in {DASH, ""}]
+
+
+def _join(*parts: str, by: str = " ") -> str:
+    """The parts that say something."""
+    return by.join(p for p in parts if p and p != DASH)
+
+
+def tiles(summary: Table) -> list[Fact]:
+    """The headline numbers."""
+    step, memory = table(summary.get("step")), table(summary.get("memory"))
+    through, run = table(summary.get("throughput")), table(summary.get("run"))
+    cost, job = table(summary.get("cost")), table(summary.get("job"))
+    unit = "tokens" if job.get("sample_unit", "tokens") == "tokens" else str(job["sample_unit"])
+    speed = through.get("tokens_per_s" if unit == "tokens" else "samples_per_s")
+    samples, steps = number(job.get("global_batch_samples")), plain(run.get("steps"))
+    batch = "" if samples is None else f"{_plain(samples)} samples per step"
+    if unit == "tokens" and samples and (length := number(job.get("seq_len"))):
+        batch += f" ({format_count(samples * length)} tokens)"
+    per_gpu = number(through.get("tokens_per_s_per_gpu"))
+    if per_gpu is None and number(speed) and (gpus := number(_gpus(summary))):
+        per_gpu = (number(speed) or 0.0) / gpus
+    where, over = _where(memory), _over(memory)
+    tokens = _join(steps, "steps") if steps != DASH else ""
+    if number(run.get("tokens")):
+        tokens = _join(tokens, f"{count(run['tokens'])} tokens", by=", ")
+    return _facts(
+        Fact(f"{unit}/s", plain(_round(speed)),
+             f"{plain(_round(per_gpu))} {unit}/s/GPU" if per_gpu else "",
+             _join(f"{unit}/s = {batch} / {seconds(step.get('seconds'))}") if batch else ""),
+        Fact("step", seconds(step.get("seconds")), batch, _step_formula(step)),
+        Fact("MFU", percent(through.get("mfu")),
+             _of(tflops(through.get("model_flops_per_s_per_gpu")),
+                 tflops(through.get("peak_flops_per_s")), "per GPU"),
+             "MFU = model FLOP/s per GPU / peak FLOP/s; recomputation does not count"
+             + _also(", with it HFU = ", percent(through.get("hfu")))),
+        Fact("peak memory", size(memory.get("peak_bytes")),
+             _join(_of("", size(memory.get("capacity_bytes")), ""),
+                   f"({percent(memory.get('frac'))})" if number(memory.get("frac")) else ""),
+             _join("fullest GPU", where, str(memory.get("when") or ""), by=", ")),
+        Fact("too much", "" if over is None else format_bytes(over), "more than the GPU has",
+             "peak memory - capacity"),
+        Fact("run", seconds(run.get("seconds")), tokens,
+             _sum(run.get("phases"))),
+        Fact("cost", usd(cost.get("usd")),
+             _join(plain(_round(cost.get("gpu_hours"))), "GPU-h at",
+                   usd(cost.get("usd_per_gpu_hour"))) if number(cost.get("gpu_hours")) else "",
+             "GPU-hours x price per GPU-hour"),
+    )  # fmt: skip
+
+
+def _round(value: Any) -> Any:
+    """Whole numbers from 100 up, so that tokens/s has no decimals."""
+    known = number(value)
+    return round(known) if known is not None and abs(known) >= 100 else value
+
+
+def _of(part: str, whole: str, after: str) -> str:
+    """``part of whole after``, where both are known."""
+    return "" if DASH in (part, whole) else _join(part, "of", whole, after)
+
+
+def _also(words: str, value: str) -> str:
+    """``words`` and ``value``, if it is known."""
+    return "" if value == DASH else words + value
+
+
+def _over(memory: Table) -> float | None:
+    """Bytes by which the fullest GPU is overfull, if it is."""
+    peak, capacity = number(memory.get("peak_bytes")), number(memory.get("capacity_bytes"))
+    return peak - capacity if peak and capacity and peak > capacity else None
+
+
+def _gpus(summary: Table) -> Any:
+    """GPUs of the cluster."""
+    return table(summary.get("cluster")).get("gpus")
+
+
+def _where(memory: Table) -> str:
+    """``node-0/gpu-3``."""
+    gpu = memory.get("gpu")
+    return _join(str(memory.get("node") or ""), "" if gpu is None else f"gpu-{gpu}", by="/")
+
+
+def _step_formula(step: Table) -> str:
+    """The parts of a step as a sum."""
+    return _sum([p for p in rows(step.get("breakdown")) if number(p.get("seconds"))])
+
+
+def _sum(parts: Any) -> str:
+    """Named durations as a sum."""
+    return " + ".join(f"{p.get('name')} {seconds(p.get('seconds'))}" for p in rows(parts))
+
+
+def verdict(summary: Table) -> str:
+    """The verdict's sentence without the word that stands above it on the page."""
+    text = str(table(summary.get("verdict")).get("text") or "")
+    for head in ("Fits: ", "Does not fit: "):
+        text = text.removeprefix(head)
+    return text[:1].upper() + text[1:]
+
+
+def cluster(summary: Table) -> list[Fact]:
+    """What the job runs on."""
+    c = table(summary.get("cluster"))
+    price = usd(c.get("usd_per_hour"))
+    known = [n for n in (number(c.get("gpu_nodes")), number(c.get("gpus_per_node"))) if n]
+    shape = f"{known[0]:g} nodes of {known[1]:g}" if len(known) == 2 else ""
+    return _facts(
+        Fact("GPUs", _join(plain(c.get("gpus")), "x" if c.get("gpu") else "",
+                           str(c.get("gpu") or "")), shape),
+        Fact("node", str(c.get("node") or "")),
+        Fact("network", str(c.get("network") or "")),
+        Fact("fabric", str(c.get("fabric") or "").replace("_", " ")),
+        Fact("price", "" if price == DASH else f"{price}/h"),
+    )  # fmt: skip
+
+
+def job(summary: Table) -> list[Fact]:
+    """What runs."""
+    j = table(summary.get("job"))
+    degrees = [(n, number(j.get(n))) for n in ("dp", "tp", "pp")]
+    mesh = ", ".join(f"{n} {d:g}" for n, d in degrees if d)
+    micro, accumulation = plain(j.get("micro_batch")), plain(j.get("gradient_accumulation_steps"))
+    batch = _join("" if micro == DASH else f"micro {micro}",
+                  "" if accumulation == DASH else f"x ga {accumulation}",
+                  "" if not number(j.get("dp")) else f"x dp {plain(j.get('dp'))}")  # fmt: skip
+    whole = plain(j.get("global_batch_samples"))
+    ranks = plain(j.get("simulated_ranks"))
+    return _facts(
+        Fact("model", str(j.get("architecture") or j.get("model") or ""),
+             f"{count(j['parameters'])} parameters" if number(j.get("parameters")) else ""),
+        Fact("engine", str(j.get("engine") or "")),
+        Fact("parallelism", mesh, str(j.get("strategy") or "")),
+        Fact("precision", str(j.get("precision") or ""), str(j.get("optimizer") or "")),
+        Fact("batch", batch or whole, f"global batch {whole} samples" if whole != DASH else ""),
+        Fact("sequence", _join(plain(j.get("seq_len")), "tokens") if j.get("sample_unit", "tokens")
+             == "tokens" and number(j.get("seq_len")) else ""),
+        Fact("activation checkpointing", str(j.get("activation_checkpointing") or "")),
+        Fact("simulated ranks", ranks,
+             "identical ranks folded into one" if j.get("folded") else "every rank simulated"),
+    )  # fmt: skip
+
+
+class Waterfall(NamedTuple):
+    """The step as bars end to end, the parts that take no time, and the whole."""
+
+    bars: list[charts.Bar]
+    absent: list[str]
+    total_s: float
+
+
+def waterfall(summary: Table) -> Waterfall:
+    """Breakdown of the step."""
+    step = table(summary.get("step"))
+    parts = [(str(p.get("key") or ""), str(p.get("name") or p.get("key") or ""),
+              number(p.get("seconds")) or 0.0) for p in rows(step.get("breakdown"))]  # fmt: skip
+    some = [p for p in parts if p[2] > 0]
+    total = number(step.get("seconds")) or sum(p[2] for p in some)
+    scale = max(total, sum(p[2] for p in some))
+    return Waterfall(charts.stacked(some, scale), [p[1] for p in parts if p[2] <= 0], total)
+
+
+class Peak(NamedTuple):
+    """Memory of one GPU (or host) at its peak as a stacked bar against its capacity."""
+
+    label: str
+    note: str
+    bars: list[charts.Bar]
+    peak_bytes: float
+    capacity_bytes: float | None
+    capacity_left: float
+    fits: bool
+
+
+Parts = list[tuple[str, str, float]]
+
+
+def _parts(value: Any) -> Parts:
+    """(category, name, bytes) of rows that have these keys."""
+    return [
+        (
+            str(row.get("category") or ""),
+            str(row.get("name") or row.get("category") or ""),
+            number(row.get("bytes")) or 0.0,
+        )
+        for row in rows(value)
+    ]
+
+
+def _peak(
+    label: str, note: str, parts: Parts, *, peak: float | None, capacity: float | None, scale: float
+) -> Peak:
+    """A peak whose parts fill it: what the parts leave is named ``not itemised``."""
+    order = charts.memory_order(key for key, _, _ in parts)
+    parts = sorted(parts, key=lambda p: order.index(p[0]))
+    most = peak or sum(p[2] for p in parts)
+    rest = most - sum(p[2] for p in parts)
+    if rest > 0.005 * most:
+        parts.append(("", "not itemised", rest))
+    left = (capacity or 0.0) / scale if scale else 0.0
+    fits = capacity is None or most <= capacity
+    return Peak(label, note, charts.stacked(parts, scale), most, capacity, left, fits)
+
+
+def memory_name(category: str, names: Mapping[str, str]) -> str:
+    """What the page calls a memory category."""
+    return names.get(category) or category.replace("_", " ")
+
+
+def memory_names(summary: Table) -> dict[str, str]:
+    """Category to the name the summary gives it."""
+    memory = table(summary.get("memory"))
+    named = rows(memory.get("by_category")) + rows(table(memory.get("host")).get("by_category"))
+    return {str(row.get("category")): str(row.get("name") or "") for row in named}
+
+
+def peaks(summary: Table) -> list[Peak]:
+    """The fullest GPU, then each pipeline stage (where there are several), on one scale."""
+    memory, names = table(summary.get("memory")), memory_names(summary)
+    stages, most = rows(memory.get("per_stage")), number(memory.get("peak_bytes"))
+    capacity = number(memory.get("capacity_bytes"))
+    tops = [most, capacity, *(number(s.get("peak_bytes")) for s in stages)]
+    scale = max((t for t in tops if t), default=0.0) * 1.02
+    parts = _parts(memory.get("by_category"))
+    found = []
+    if parts or most:
+        where = _where(memory)
+        found.append(_peak("fullest GPU", where, parts, peak=most, capacity=capacity, scale=scale))
+    for stage in stages if len(stages) > 1 else ():
+        held = table(stage.get("by_category")).items()
+        parts = [(str(k), memory_name(str(k), names), number(v) or 0.0) for k, v in held]
+        label, rank = f"stage {plain(stage.get('pp'))}", f"rank {plain(stage.get('rank'))}"
+        peak = number(stage.get("peak_bytes"))
+        found.append(_peak(label, rank, parts, peak=peak, capacity=capacity, scale=scale))
+    return found
+
+
+def host_peak(summary: Table) -> Peak | None:
+    """Host memory per node, where the summary says it."""
+    host = table(table(summary.get("memory")).get("host"))
+    peak, capacity = number(host.get("peak_bytes_per_node")), number(host.get("capacity_bytes"))
+    if peak is None:
+        return None
+    scale, parts = max(peak, capacity or 0.0) * 1.02, _parts(host.get("by_category"))
+    return _peak("host, per node", "", parts, peak=peak, capacity=capacity, scale=scale)
+
+
+_BUS_FACTOR = {
+    "all_reduce": "2(n-1)/n", "all_gather": "(n-1)/n", "reduce_scatter": "(n-1)/n",
+    "all_to_all": "(n-1)/n",
+}  # fmt: skip
+"""Bytes on the bus per byte of the buffer, as nccl-tests' PERFORMANCE.md defines them."""
+
+
+def collective_formula(row: Table) -> str:
+    """How the bus bandwidth of a row comes about."""
+    factor = _BUS_FACTOR.get(str(row.get("op")), "1")
+    ranks = plain(row.get("group_ranks"))
+    return f"bytes x {factor} / seconds, n = {ranks} (nccl-tests)"
+
+
+class Change(NamedTuple):
+    """One change that would help: what, by how much, and whether it fits."""
+
+    text: str
+    change: str
+    delta: float | None
+    fits: bool | None
+    left: float
+    width: float
+
+
+def changes(summary: Table) -> list[Change]:
+    """Finite differences, the largest first as the summary orders them."""
+    found = rows(summary.get("would_help"))
+    deltas = [number(row.get("step_delta_frac")) for row in found]
+    bars = charts.tornado([d or 0.0 for d in deltas])
+    return [
+        Change(str(row.get("text") or row.get("change") or ""), str(row.get("change") or ""), delta,
+               row.get("fits") if isinstance(row.get("fits"), bool) else None, *bar)
+        for row, delta, bar in zip(found, deltas, bars, strict=True)
+    ]  # fmt: skip
+
+
+def run_facts(summary: Table) -> list[Fact]:
+    """Duration of the whole run."""
+    run = table(summary.get("run"))
+    return _facts(
+        Fact("whole run", seconds(run.get("seconds"))),
+        Fact("optimizer steps", plain(run.get("steps"))),
+        Fact("epochs", plain(run.get("epochs"))),
+        Fact("one epoch", seconds(run.get("epoch_seconds"))),
+        Fact("start-up", seconds(run.get("startup_seconds"))),
+        Fact("first step", seconds(run.get("first_step_seconds"))),
+        Fact("evaluation", seconds(run.get("evaluation_seconds") or None)),
+        Fact("checkpoints", seconds(run.get("checkpoint_seconds") or None)),
+        Fact("tokens", count(run.get("tokens"))),
+    )
+
+
+def cost_facts(summary: Table) -> list[Fact]:
+    """Money."""
+    cost, c = table(summary.get("cost")), table(summary.get("cluster"))
+    hours, price = plain(_round(cost.get("gpu_hours"))), usd(cost.get("usd_per_gpu_hour"))
+    return _facts(
+        Fact("whole run", usd(cost.get("usd")), formula=f"{hours} GPU-hours x {price}"),
+        Fact("GPU-hours", hours, formula=f"{plain(_gpus(summary))} GPUs x run time"),
+        Fact("price per GPU-hour", price,
+             formula=f"{usd(c.get('usd_per_hour'))}/h for the cluster / its GPUs"),
+        Fact("per million tokens", usd(cost.get("usd_per_million_tokens"))),
+        Fact("per epoch", usd(cost.get("usd_per_epoch"))),
+    )  # fmt: skip
+
+
+_SHARES = {"mfu", "hfu", "gpu_mem_peak"}
+
+
+def metric(name: str, value: Any) -> str:
+    """A value of one of the metrics that targets and references name."""
+    if name in _SHARES:
+        return percent(value)
+    if name.endswith("seconds"):
+        return seconds(value)
+    if name == "memory_peak":
+        return size(value)
+    return usd(value) if name.startswith("usd") else plain(value)
+
+
+def reached(row: Table) -> str:
+    """The value of a target's metric, as its own unit prints it."""
+    text = row.get("value_text")
+    return text if isinstance(text, str) else metric(str(row.get("name") or ""), row.get("value"))
+
+
+class Compared(NamedTuple):
+    """A prediction beside a measurement."""
+
+    name: str
+    predicted: str
+    measured: str
+    error: float | None
+
+
+def reference(summary: Table) -> list[Compared]:
+    """Predicted and measured, where the scenario brings a measurement."""
+    found = []
+    for row in rows(table(summary.get("reference")).get("values")):
+        name = str(row.get("name") or "")
+        predicted, measured = metric(name, row.get("predicted")), metric(name, row.get("measured"))
+        error = number(row.get("error_frac"))
+        found.append(Compared(name.replace("_", " "), predicted, measured, error))
+    return found
