@@ -1,9 +1,9 @@
 """Seconds of one collective, and the bytes it puts on links, for a group of ranks.
 
 A group inside one node whose GPU was measured reads its time from ``tables/nccl.csv``; every other
-group takes NCCL's own predictor (``nccl``) with the bandwidth plateaus nccl-tests reaches. The time is
-``latency_s + size_bytes / bytes_per_s`` with the links to itself; ``intra_bytes_per_rank`` and
-``inter_bytes_per_node`` let the network charge the links when they are shared.
+group takes NCCL's own predictor (``nccl``) with the bandwidth plateaus nccl-tests reaches. The
+time is ``latency_s + size_bytes / bytes_per_s`` with the links to itself; ``intra_bytes_per_rank``
+and ``inter_bytes_per_node`` let the network charge the links when they are shared.
 
 Not modelled: stragglers, the SMs that NCCL kernels take from concurrent compute, NIC congestion.
 """
@@ -12,9 +12,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from math import log2
 from typing import Literal
 
 from raysim.hardware.specs import GpuSpec, NicSpec, Provenance
+from raysim.perf import tables
+from raysim.perf.constants import measured_system
 from raysim.perf.nccl import (
     Algorithm,
     Candidate,
@@ -24,19 +27,24 @@ from raysim.perf.nccl import (
     bus_factor,
     candidates,
 )
+from raysim.perf.tables import Basis, Curve
 
 Fabric = Literal["nvswitch", "nvlink_mesh", "pcie"]
-Basis = Literal["interpolated", "extrapolated", "formula"]
 
 RING_SHARE = {"volta": 0.80, "ampere": 0.783, "hopper": 0.816, "blackwell": 0.758}
-"""Ring bus bandwidth at large sizes over the sum of NVLink rates: 8 A100 235 of 300 GB/s, 8 H200 367
-of 450, 8 B200 682 of 900 (ml-engineering, nccl-tests); V100 20 of 25 per link (NCCL ``topo.h``)."""
+"""Ring bus bandwidth at large sizes over the sum of NVLink rates: 8 A100 235 of 300 GB/s, 8 H200
+367 of 450, 8 B200 682 of 900 (ml-engineering, nccl-tests); V100 20 of 25 per link (NCCL
+``topo.h``)."""
 NVLS_SHARE = {"hopper": 0.60, "blackwell": 0.53}
 """NVLS algorithm bandwidth over the sum of NVLink rates: 8 H200 270 GB/s, 8 B200 477."""
 NVLS_MIN_RANKS = {"hopper": 5, "blackwell": 6}
 """NCCL stays on rings for fewer (8 GiB all-reduce on H200 and B200, ml-engineering)."""
 PCIE_SHARE = {2: 0.80, 3: 0.21}
 """Ring bus bandwidth over a pinned copy's, for two ranks and for more (8 L40S on one host)."""
+MEASURED_LINKS = {
+    "a100": 300e9, "h100": 450e9, "h200": 450e9, "b200": 900e9, "gb200": 900e9, "l40s": 24.5e9,
+}  # fmt: skip
+"""Bytes per second of the links under the measured curves, as the catalog counts them."""
 P2P_SHARE = 0.80
 P2P_LATENCY_S = {"intra": 8e-6, "inter": 15e-6}
 
@@ -47,7 +55,7 @@ _FORMULA = Provenance(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class GroupShape:
-    """A communicator: how many ranks on how many nodes, and what joins them. Compared by identity."""
+    """A communicator: how many ranks on how many nodes, what joins them; compared by identity."""
 
     ranks: int
     nodes: int
@@ -102,26 +110,88 @@ class CollectiveCost:
 def collective(op: Operation, size_bytes: float, group: GroupShape) -> CollectiveCost:
     """Cost of ``op`` over ``group``; ``size_bytes`` is the full buffer.
 
-    The full buffer is all-gather's output, reduce-scatter's input, one rank's all-to-all buffer, and
-    the message of a ``send_recv`` between two ranks.
+    The full buffer is all-gather's output, reduce-scatter's input, one rank's all-to-all buffer,
+    and the message of a ``send_recv`` between two ranks.
     """
-    if group.ranks <= 1:
-        return _cost(op, size_bytes, group, _alone())
-    if op == "send_recv":
-        return _cost(op, size_bytes, group, _send_recv(group))
-    if op == "all_to_all":
-        return _cost(op, size_bytes, group, _all_to_all(group))
-    wires = _wires(group)
-    best = min(candidates(op, size_bytes, wires), key=lambda c: _seconds(c, size_bytes))
+    best = _formula(op, size_bytes, group)
+    if group.ranks > 1 and group.nodes == 1 and size_bytes > 0:
+        measured = _measured(op, size_bytes, group, best)
+        if measured is not None:
+            return measured
     return _cost(op, size_bytes, group, best)
 
 
-def _seconds(c: Candidate, size_bytes: float) -> float:
-    return c.latency_s + size_bytes / c.bytes_per_s
+def _formula(op: Operation, size_bytes: float, group: GroupShape) -> Candidate:
+    """NCCL's choice by its own predictor."""
+    if group.ranks <= 1:
+        return Candidate(
+            algorithm="p2p", protocol="Simple", latency_s=0.0, bytes_per_s=float("inf")
+        )
+    if op == "send_recv":
+        return _send_recv(group)
+    if op == "all_to_all":
+        return _all_to_all(group)
+    found = candidates(op, size_bytes, _wires(group))
+    return min(found, key=lambda c: c.latency_s + size_bytes / c.bytes_per_s)
 
 
-def _alone() -> Candidate:
-    return Candidate(algorithm="p2p", protocol="Simple", latency_s=0.0, bytes_per_s=float("inf"))
+def _measured(
+    op: Operation, size_bytes: float, g: GroupShape, best: Candidate
+) -> CollectiveCost | None:
+    """The measured time inside one node, split into latency and bandwidth; None: not measured.
+
+    Between measured rank counts time is interpolated in the logarithm of ranks. Where the group's
+    links are not those measured, the bandwidth part is scaled by their ratio.
+    """
+    system, exact = measured_system(g.gpu)
+    fits = g.fabric == "pcie" if system == "l40s" else g.fabric == "nvswitch"
+    if not fits or (system == "l40s" and not exact) or g.architecture in ("volta", "cdna3"):
+        return None
+    curves = _curves(op, g.ranks, system)
+    if curves is None:
+        return None
+    low, high, share = curves
+    seconds, basis = low.at(size_bytes)
+    slope, start = low.last_slope, low.values[0]
+    if share > 0.0:
+        above, basis = high.at(size_bytes)
+        seconds = seconds ** (1 - share) * above**share
+        slope = slope ** (1 - share) * high.last_slope**share
+        start = start ** (1 - share) * high.values[0] ** share
+    # The rate never exceeds the plateau, so that a shared link is charged what it can carry.
+    latency = min(start, max(0.0, seconds - size_bytes * slope), 0.99 * seconds)
+    if g.fabric == "pcie":
+        latency = min(latency, seconds / 2)
+    rate = size_bytes / (seconds - latency) * g.intra_bytes_per_s / MEASURED_LINKS[system]
+    algorithm: Algorithm = "p2p" if op == "all_to_all" else best.algorithm
+    return _cost(
+        op, size_bytes, g,
+        Candidate(
+            algorithm=algorithm, protocol=best.protocol, latency_s=latency, bytes_per_s=rate
+        ),
+        basis=basis, provenance=_origin(system, exact=exact),
+    )  # fmt: skip
+
+
+def _curves(op: Operation, ranks: int, system: str) -> tuple[Curve, Curve, float] | None:
+    """Curves of the rank counts at or around ``ranks`` and the place between them."""
+    known = tables.nccl_curves(system)
+    counts = sorted(n for name, n in known if name == op)
+    below = [n for n in counts if n <= ranks]
+    above = [n for n in counts if n >= ranks]
+    if not below or not above:
+        return None
+    low, high = below[-1], above[0]
+    share = log2(ranks / low) / log2(high / low) if high > low else 0.0
+    return known[op, low], known[op, high], share
+
+
+def _origin(system: str, *, exact: bool) -> Provenance:
+    """Provenance of a measured curve, or of one borrowed within the architecture."""
+    source = f"{tables.meta('nccl')['source']}; {system}"
+    if exact:
+        return Provenance(basis="measured", source=source)
+    return Provenance(basis="assumed", source=f"{source}, scaled by link bandwidth")
 
 
 def _ring_bytes_per_s(g: GroupShape) -> float:
@@ -154,7 +224,7 @@ def _send_recv(g: GroupShape) -> Candidate:
 
 
 def _all_to_all(g: GroupShape) -> Candidate:
-    """Every rank sends ``1 / ranks`` of its buffer to every rank; the slower of two paths limits."""
+    """Every rank sends ``1 / ranks`` of its buffer to each; the slower of two paths limits."""
     intra, inter = _loads("all_to_all", "p2p", g)
     per_byte = intra / _ring_bytes_per_s(g) if intra else 0.0
     latency = P2P_LATENCY_S["intra"]
@@ -188,11 +258,19 @@ def _loads(op: Operation, algorithm: Algorithm, g: GroupShape) -> tuple[float, f
     return factor * inside, factor * across
 
 
-def _cost(op: Operation, size_bytes: float, g: GroupShape, c: Candidate) -> CollectiveCost:
+def _cost(
+    op: Operation,
+    size_bytes: float,
+    g: GroupShape,
+    c: Candidate,
+    *,
+    basis: Basis = "formula",
+    provenance: Provenance = _FORMULA,
+) -> CollectiveCost:
     intra, inter = _loads(op, c.algorithm, g)
     return CollectiveCost(
         op=op, size_bytes=size_bytes, ranks=g.ranks, algorithm=c.algorithm, protocol=c.protocol,
         latency_s=c.latency_s, bytes_per_s=c.bytes_per_s,
         intra_bytes_per_rank=intra * size_bytes, inter_bytes_per_node=inter * size_bytes,
-        basis="formula", provenance=_FORMULA,
+        basis=basis, provenance=provenance,
     )  # fmt: skip

@@ -15,21 +15,27 @@ from typing import Literal
 from raysim.hardware.specs import CpuSpec, GpuSpec, Provenance
 from raysim.models.table import COMPUTE_DTYPE_BYTES, Operator
 from raysim.perf import host, optimizer
-from raysim.perf.attention import AttentionConstants, eager_bytes, fused_seconds
-from raysim.perf.constants import GpuConstants, constants_for
-from raysim.perf.gemm import GemmConstants, gemm_seconds
+from raysim.perf.attention import eager_bytes, fused_seconds
+from raysim.perf.constants import FusedKernel, GpuConstants, constants_for
+from raysim.perf.gemm import GemmConstants, gemm_seconds, granule
 
 Dtype = Literal["fp32", "tf32", "fp16", "bf16", "fp8"]
 
 CONV_SHARE = 0.8
-"""Implicit-GEMM convolution over the plain product of the same shape."""
+"""Implicit-GEMM convolution over the plain product of the same shape; assumed."""
+FP32_FUSED_SCORE_SHARE = 0.25
+"""Score traffic that memory-efficient fp32 attention keeps, over eager's; assumed."""
+
+_CONV = Provenance(basis="assumed", source="implicit GEMM at 0.8 of the plain product's rate")
+_FP32_ATTENTION = Provenance(
+    basis="assumed", source="memory-efficient fp32 attention moves a quarter of eager's scores"
+)
 
 
 class ComputeModel:
     """How long operators, optimizer steps, copies and launches take on one GPU type.
 
-    Deterministic and stateless but for caches. ``provenance`` names the origin of every constant that
-    a computed time depends on.
+    Deterministic and stateless but for caches.
 
     Parameters
     ----------
@@ -38,16 +44,29 @@ class ComputeModel:
     allow_tf32
         ``torch.backends.cuda.matmul.allow_tf32``; torch's default is False, so fp32 products run
         without tensor cores.
+    fused_kernel
+        Which kernel ``sdpa`` and ``flash_attention_2`` stand for: torch's, or the GPU's best.
     """
 
-    def __init__(self, gpu: GpuSpec, *, allow_tf32: bool = False) -> None:
+    def __init__(
+        self, gpu: GpuSpec, *, allow_tf32: bool = False, fused_kernel: FusedKernel = "torch"
+    ) -> None:
         self.gpu = gpu
         self.allow_tf32 = allow_tf32
+        self.fused_kernel: FusedKernel = fused_kernel
         self.constants: GpuConstants = constants_for(gpu)
-        self.provenance: dict[str, Provenance] = {**host.PROVENANCE, **self.constants.provenance}
-        self.notes: tuple[str, ...] = self.constants.notes
         self._operators: dict[tuple[int, int, Dtype, int, bool], tuple[float, Operator]] = {}
-        self._gemms: dict[tuple[float, int, int, Dtype, int], float] = {}
+        self._gemms: dict[tuple[float, int, int, Dtype, int, int | None], float] = {}
+
+    @property
+    def provenance(self) -> dict[str, Provenance]:
+        """Origin of every constant that the times computed so far depend on, by name."""
+        return {**host.PROVENANCE, **self.constants.provenance}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader should know of this GPU's times, for example an emulated data type."""
+        return self.constants.notes
 
     def operator_s(
         self, op: Operator, *, batch: int, dtype: Dtype, tp: int = 1, backward: bool = False
@@ -73,6 +92,7 @@ class ComputeModel:
         moved_bytes = moved * batch * COMPUTE_DTYPE_BYTES[dtype] / share
         seconds = self.memory_s(moved_bytes, kernels=self.launches(op, backward=backward))
         if op.kind == "conv":
+            self.constants.provenance["conv"] = _CONV
             flops = op.flops * batch * (2.0 if backward else 1.0) / share
             return max(seconds, flops / (self._rate(dtype) * CONV_SHARE))
         return seconds
@@ -88,12 +108,18 @@ class ComputeModel:
                 k = -(-k // tp)
             elif op.split == "expert":
                 rows, groups = rows / tp, -(-groups // tp)
-        scale = 1.0 / CONV_SHARE if op.kind == "conv" else 1.0
+        scale = 1.0
+        if op.kind == "conv":
+            self.constants.provenance["conv"] = _CONV
+            scale /= CONV_SHARE
+        if groups > 1 and op.kernels >= groups:  # a loop over experts: one product after another
+            scale, rows, groups = scale * groups, rows / groups, 1
         if not backward:
             return scale * self.gemm_s(rows, n, k, dtype, groups)
         data = self.gemm_s(rows, k, n, dtype, groups)
-        # The weight gradient sums over rows: each group is an [n, rows/groups] x [rows/groups, k].
-        weight = self.gemm_s(float(n) * groups, k, max(1, round(rows / groups)), dtype, groups)
+        # The weight gradient sums over rows; its operands' leading dimensions are still n and k.
+        depth = max(1, round(rows / groups))
+        weight = self.gemm_s(float(n) * groups, k, depth, dtype, groups, lead=granule(n, k))
         return scale * (data + weight)
 
     def _attention_s(
@@ -104,7 +130,7 @@ class ComputeModel:
         share = tp if op.split != "none" else 1
         heads, kv_heads = -(-a.heads // share), -(-a.kv_heads // share)
         if a.implementation != "eager" and dtype in ("fp16", "bf16", "fp8"):
-            c: AttentionConstants = self.constants.attention(a.implementation, a.head_dim)
+            c = self.constants.attention(self.fused_kernel)
             return fused_seconds(
                 c, a, batch=batch, heads=heads, kv_heads=kv_heads, backward=backward
             )
@@ -113,7 +139,7 @@ class ComputeModel:
     def _eager_attention_s(
         self, op: Operator, batch: int, dtype: Dtype, heads: int, backward: bool
     ) -> float:
-        """Two batched products per pass (four in backward) and the traffic of the score matrices."""
+        """Two batched products (four in backward) and the traffic of the score matrices."""
         a = op.attention
         assert a is not None
         count = batch * heads
@@ -122,7 +148,8 @@ class ComputeModel:
         size = COMPUTE_DTYPE_BYTES[dtype]
         moved = eager_bytes(a, batch=batch, heads=heads, element_bytes=size, backward=backward)
         if a.implementation != "eager":
-            moved *= 0.25  # memory-efficient fp32 kernels keep scores on chip; products still run
+            self.constants.provenance["attention.fp32"] = _FP32_ATTENTION
+            moved *= FP32_FUSED_SCORE_SHARE
         kernels = max(1, self.launches(op, backward=backward) - (4 if backward else 2))
         times = 2.0 if backward else 1.0
         return times * (scores + values) + self.memory_s(moved, kernels=kernels)
@@ -133,12 +160,18 @@ class ComputeModel:
             return op.kernels
         return 2 * op.kernels if op.kernels_backward is None else op.kernels_backward
 
-    def gemm_s(self, m: float, n: int, k: int, dtype: Dtype, groups: int = 1) -> float:
-        """GPU seconds of ``groups`` products sharing ``m`` rows: ``[m / groups, k] x [k, n]`` each."""
-        key = (m, n, k, dtype, groups)
+    def gemm_s(
+        self, m: float, n: int, k: int, dtype: Dtype, groups: int = 1, *, lead: int | None = None
+    ) -> float:
+        """GPU seconds of ``groups`` products ``[m / groups, k] x [k, n]`` in one kernel.
+
+        ``lead`` divides the operands' leading dimensions where those are not ``n`` and ``k``.
+        """
+        key = (m, n, k, dtype, groups, lead)
         known = self._gemms.get(key)
         if known is None:
-            known = self._gemms[key] = gemm_seconds(self._gemm(dtype), m, n, k, groups)
+            known = gemm_seconds(self._gemm(dtype), m, n, k, groups=groups, lead=lead)
+            self._gemms[key] = known
         return known
 
     def _gemm(self, dtype: Dtype) -> GemmConstants:
@@ -206,7 +239,7 @@ class ComputeModel:
         bound: bool = False,
         low_precision_copy: bool = True,
     ) -> float:
-        """Seconds of DeepSpeed's CPU Adam while each rank of the node updates ``numel`` elements."""
+        """Seconds of DeepSpeed's CPU Adam; each rank of the node updates ``numel`` elements."""
         return host.cpu_adam_seconds(
             numel, cpu, ranks_per_node, bound=bound, low_precision_copy=low_precision_copy
         )

@@ -1,31 +1,64 @@
-"""Which constants stand for which GPU: fitted where measured, else those of its architecture.
+"""Which constants stand for which GPU: fitted where measured, else borrowed from its architecture.
 
 A GPU without measurements borrows the shape constants of a measured one of the same or the nearest
-architecture and keeps its own peaks; its provenance then says ``assumed``.
+architecture and keeps its own peaks; its provenance then says ``assumed``. Every choice made while
+pricing is recorded under the name of the constant.
+
+Not modelled: differences between boards of one GPU (power limit, cooling), driver versions.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import Literal
 
 from raysim.hardware.specs import GpuSpec, Provenance
+from raysim.perf import tables
 from raysim.perf.attention import AttentionConstants
 from raysim.perf.gemm import GemmConstants
 
-MEMORY_SHARE = 0.82
-"""Streaming kernels over the datasheet's bandwidth: 0.75-0.85 across V100 to B200."""
-KERNEL_FLOOR_S = 2.0e-6
+FusedKernel = Literal["torch", "best"]
+"""``torch``: what its SDPA and the flash-attn package run (FlashAttention 2); ``best``: the fastest
+measured kernel of the GPU (FlashAttention 3 on Hopper, TensorRT-LLM's or cuDNN's on Blackwell)."""
 
-# (efficiency, k_half, tile_exponent) per architecture, until a table says better.
-_GEMM = {
-    "volta": (0.78, 64.0, 0.25), "turing": (0.70, 64.0, 0.25), "ampere": (0.88, 96.0, 0.2),
-    "ada": (0.80, 96.0, 0.2), "hopper": (0.80, 160.0, 0.3), "blackwell": (0.72, 200.0, 0.3),
-    "cdna3": (0.55, 200.0, 0.3),
+MEMORY_SHARE = 0.82
+KERNEL_FLOOR_S = 2.0e-6
+_MEMORY = Provenance(
+    basis="assumed", source="streaming kernels reach 0.75-0.85 of the datasheet's bandwidth"
+)
+_FLOOR = Provenance(basis="assumed", source="an empty CUDA kernel takes 2-3 us in a stream")
+
+_BORROW = {
+    "volta": ("a100", 0.85, "best case 90-95 of 125 TFLOP/s on V100"),
+    "turing": ("a100", 0.60, "70 W power limit, assumed"),
+    "ampere": ("a100", 1.0, "same architecture"),
+    "ada": ("l40s", 1.0, "same architecture"),
+    "hopper": ("h100", 1.0, "same architecture"),
+    "blackwell": ("b200", 1.0, "same architecture"),
+    "cdna3": ("h100", 0.60, "best shape 668 of 1300 TFLOP/s on MI300X (ml-engineering)"),
+}
+"""Measured system an architecture borrows from, factor on its efficiency, and why."""
+PCIE_CARD_SHARE = 0.93
+"""Efficiency of a PCIe card over the SXM module: A100 252.9 and 271.2 TFLOP/s (ml-engineering)."""
+FP32_SHARE = {
+    "volta": 0.90, "turing": 0.60, "ampere": 0.90, "ada": 0.70, "hopper": 0.75, "blackwell": 0.75,
+    "cdna3": 0.50,
 }  # fmt: skip
-_ATTENTION = {
-    "volta": 0.35, "turing": 0.35, "ampere": 0.60, "ada": 0.50, "hopper": 0.40, "blackwell": 0.45,
-    "cdna3": 0.30,
-}  # fmt: skip
+"""Share of the fp32 peak that products without tensor cores reach; assumed."""
+
+# FlashAttention 2 where it was not measured, as a share of the 16-bit peak: (share, source).
+_FLASH_2 = {
+    "volta": (0.35, "memory-efficient kernel instead of flash; assumed"),
+    "turing": (0.30, "memory-efficient kernel instead of flash; assumed"),
+    "hopper": (0.40, "FlashAttention-2 on H100 350-400 TFLOP/s (FlashAttention-3 paper's figures)"),
+    "blackwell": (0.19, "FlashAttention-2 on B200 about as on H100; assumed"),
+    "cdna3": (0.25, "composable-kernel flash on MI300X; assumed"),
+}
+_FLASH_2_HEAD_DIM = (0.32, 0.026)
+"""Exponents of head dimension below and above 128, from L40S, where A100 measured 128 only."""
+BACKWARD_RATIO = {"fa2": 0.80, "fa3": 0.72, "trtllm": 0.70}
+"""Backward's rate over forward's: A100 130-190 against 170-230 TFLOP/s, H100 400-550 against
+550-740; Blackwell assumed."""
 
 
 @dataclass(slots=True)
@@ -33,57 +66,165 @@ class GpuConstants:
     """Constants of one GPU, built per data type on first use."""
 
     gpu: GpuSpec
+    system: str
+    """Measured system whose constants are used."""
+    exact: bool
+    """Whether that system is this GPU."""
     memory_bytes_per_s: float
-    kernel_floor_s: float = KERNEL_FLOOR_S
-    provenance: dict[str, Provenance] = field(default_factory=dict)
+    kernel_floor_s: float
+    provenance: dict[str, Provenance]
     notes: tuple[str, ...] = ()
     _gemm: dict[str, GemmConstants] = field(default_factory=dict)
-    _attention: dict[tuple[str, int], AttentionConstants] = field(default_factory=dict)
+    _attention: dict[FusedKernel, AttentionConstants] = field(default_factory=dict)
 
     def gemm(self, dtype: str) -> GemmConstants:
         """Constants of products in ``dtype``; a type the GPU lacks runs at fp32's rate."""
         known = self._gemm.get(dtype)
         if known is None:
-            known = self._gemm[dtype] = _gemm_constants(self.gpu, dtype)
+            known, origin = _gemm_constants(self, dtype)
+            self._gemm[dtype] = known
+            self.provenance[f"gemm.{dtype}"] = origin
         return known
 
-    def attention(self, implementation: str, head_dim: int) -> AttentionConstants:
-        """Constants of a fused attention kernel."""
-        key = (implementation, head_dim)
-        known = self._attention.get(key)
+    def attention(self, kernel: FusedKernel) -> AttentionConstants:
+        """Constants of the fused attention kernel."""
+        known = self._attention.get(kernel)
         if known is None:
-            known = self._attention[key] = _attention_constants(self.gpu, self.memory_bytes_per_s)
+            known, origin = _attention_constants(self, kernel)
+            self._attention[kernel] = known
+            self.provenance[f"attention.{kernel}"] = origin
         return known
 
 
 def constants_for(gpu: GpuSpec) -> GpuConstants:
-    """Constants of ``gpu`` with their provenance."""
+    """Constants of ``gpu``, with the origin of those every time depends on."""
     notes: tuple[str, ...] = ()
     if "bf16" not in gpu.flops_per_s:
-        notes = (f"{gpu.name} has no bf16 units: bf16 products are priced at the fp32 rate",)
-    memory = gpu.memory_bytes_per_s * MEMORY_SHARE
-    provenance = {"memory_share": Provenance(basis="assumed", source="0.75-0.85 of the datasheet")}
-    return GpuConstants(gpu=gpu, memory_bytes_per_s=memory, provenance=provenance, notes=notes)
+        notes = (
+            f"{gpu.name} has no bf16 units: bf16 products are emulated and priced at its fp32 rate",
+        )
+    system, exact = measured_system(gpu)
+    return GpuConstants(
+        gpu=gpu,
+        system=system,
+        exact=exact,
+        memory_bytes_per_s=gpu.memory_bytes_per_s * MEMORY_SHARE,
+        kernel_floor_s=KERNEL_FLOOR_S,
+        provenance={"memory_share": _MEMORY, "kernel_floor_s": _FLOOR},
+        notes=notes,
+    )
 
 
-def _gemm_constants(gpu: GpuSpec, dtype: str) -> GemmConstants:
-    efficiency, k_half, exponent = _GEMM[gpu.architecture]
-    size = {"fp32": 4, "tf32": 4, "fp8": 1}.get(dtype, 2)
-    peak = gpu.flops_per_s.get(dtype)
-    if peak is None:
-        peak = gpu.flops_per_s["bf16" if dtype == "fp8" and "bf16" in gpu.flops_per_s else "fp32"]
+def measured_system(gpu: GpuSpec) -> tuple[str, bool]:
+    """The measured system that stands for ``gpu``, and whether it is the same part.
+
+    The same part: its name says so, it has as many SMs, and bandwidth and peak agree within 5 %.
+    """
+    name = gpu.name.lower()
+    for system in tables.systems("gemm"):
+        row = tables.rows("gemm", system)[0]
+        if system in name.replace("-", " ").split() and gpu.sm_count == int(row["sm_count"]):
+            peak = gpu.flops_per_s.get("bf16", 0.0) / float(row["peak_flops_per_s"])
+            memory = gpu.memory_bytes_per_s / float(row["memory_bytes_per_s"])
+            if abs(peak - 1.0) <= 0.05 and abs(memory - 1.0) <= 0.05:
+                return system, True
+    if gpu.name.lower().startswith("gb"):
+        return "gb200", False
+    return _BORROW[gpu.architecture][0], False
+
+
+def _efficiency_scale(c: GpuConstants) -> float:
+    """Factor on the borrowed efficiency; 1 for the measured part itself."""
+    if c.exact:
+        return 1.0
+    card = PCIE_CARD_SHARE if "pcie" in c.gpu.name.lower() else 1.0
+    return _BORROW[c.gpu.architecture][1] * card
+
+
+def _gemm_constants(c: GpuConstants, dtype: str) -> tuple[GemmConstants, Provenance]:
+    """Constants of one data type: fitted, borrowed, or without tensor cores."""
+    gpu = c.gpu
+    tensor = dtype != "fp32" and dtype in gpu.flops_per_s
+    if dtype == "fp8" and not tensor and "bf16" in gpu.flops_per_s:
+        return _gemm_constants(c, "bf16")
+    by_dtype = {row["dtype"]: row for row in tables.rows("gemm", c.system)}
+    shape = "fp8" if dtype == "fp8" and tensor and "fp8" in by_dtype else "bf16"
+    row = {k: float(v) for k, v in by_dtype[shape].items() if k not in ("system", "dtype")}
+    fitted = c.exact and tensor and dtype in ("bf16", "fp16", "fp8")
+    same = _BORROW[gpu.architecture][0] == c.system or c.system == "gb200"
+    peak = gpu.flops_per_s[dtype if tensor else "fp32"]
+    share = row["efficiency"] * _efficiency_scale(c)
     constants = GemmConstants(
-        peak_flops_per_s=peak, memory_bytes_per_s=gpu.memory_bytes_per_s, sm_count=gpu.sm_count,
-        efficiency=efficiency, memory_efficiency=0.85, k_half=k_half, tile_exponent=exponent,
-        quantisation=0.8, sharpness=4.0, fixed_s=2.5e-6, element_bytes=size,
-    )  # fmt: skip
-    return replace(constants, efficiency=0.9) if peak == gpu.flops_per_s["fp32"] else constants
+        peak_flops_per_s=row["peak_flops_per_s"] if fitted else peak,
+        memory_bytes_per_s=row["memory_bytes_per_s"] if fitted else gpu.memory_bytes_per_s,
+        sm_count=gpu.sm_count,
+        efficiency=share if tensor else FP32_SHARE[gpu.architecture],
+        memory_efficiency=row["memory_efficiency"],
+        k_half=row["k_half"],
+        tile_exponent=row["tile_exponent"],
+        quantisation=row["quantisation"],
+        sharpness=row["sharpness"],
+        fixed_s=row["fixed_s"],
+        slowdown=row["slowdown"] if tensor else 0.0,
+        slowdown_s=row["slowdown_s"],
+        cast_passes=row["cast_passes"],
+        element_bytes={"fp32": 4, "tf32": 4, "fp8": 1}.get(dtype, 2),
+        output_bytes=4 if dtype in ("fp32", "tf32") else 2,
+        tensor_cores=tensor,
+        grid=tables.gemm_grid(c.system, shape) if tensor and (c.exact or same) else None,
+    )
+    return constants, _gemm_origin(c, dtype, fitted=fitted, tensor=tensor, row=by_dtype[shape])
 
 
-def _attention_constants(gpu: GpuSpec, memory: float) -> AttentionConstants:
-    peak = gpu.flops_per_s.get("bf16", gpu.flops_per_s.get("fp16", gpu.flops_per_s["fp32"]))
-    return AttentionConstants(
-        flops_per_s=peak * _ATTENTION[gpu.architecture], seq_half=700.0, head_dim_exponent=0.3,
-        backward_ratio=0.75, fixed_s=5e-6, block_rows=128, sm_count=gpu.sm_count,
-        memory_bytes_per_s=memory, element_bytes=2,
-    )  # fmt: skip
+def _gemm_origin(
+    c: GpuConstants, dtype: str, *, fitted: bool, tensor: bool, row: dict[str, str]
+) -> Provenance:
+    """Where the constants of one data type come from, in words."""
+    error = f"{row['error_percent']} % mean error on held-out shapes"
+    if fitted:
+        return Provenance(
+            basis="measured", source=f"{tables.meta('gemm')['source']}; {c.system}, {error}"
+        )
+    if not tensor:
+        lacks = "" if dtype == "fp32" else f"no {dtype} units on {c.gpu.name}: emulated; "
+        share = FP32_SHARE[c.gpu.architecture]
+        return Provenance(
+            basis="assumed", source=f"{lacks}fp32 without tensor cores at {share:.2f} of its peak"
+        )
+    why = _BORROW[c.gpu.architecture][2]
+    return Provenance(
+        basis="assumed", source=f"shape constants of {c.system} scaled to own peaks ({why})"
+    )
+
+
+def _attention_constants(
+    c: GpuConstants, kernel: FusedKernel
+) -> tuple[AttentionConstants, Provenance]:
+    """Constants of the fused kernel: measured where the table holds that very kernel."""
+    own = tables.rows("attention", c.system)[0]
+    measured = own["kernel"] == "fa2" or kernel == "best"
+    row = own if measured else tables.rows("attention", "a100")[0]
+    peak = c.gpu.flops_per_s.get("bf16", c.gpu.flops_per_s.get("fp16", c.gpu.flops_per_s["fp32"]))
+    reference = float(tables.rows("gemm", row["system"])[0]["peak_flops_per_s"])
+    same = measured and _BORROW[c.gpu.architecture][0] in (c.system, "b200", "h100")
+    if same and c.gpu.architecture not in ("volta", "turing", "cdna3"):
+        scale = 1.0 if c.exact else peak / reference * _efficiency_scale(c)
+        rate = float(row["flops_per_s"]) * scale
+        text = f"{tables.meta('attention')['source']}; {row['system']} {row['kernel']}"
+        basis: Literal["measured", "assumed"] = "measured" if c.exact else "assumed"
+        text += f", {row['error_long_percent']} % mean error, sequences >= 512; backward assumed"
+    else:
+        share, text = _FLASH_2[c.gpu.architecture]
+        rate, basis = share * peak, "assumed"
+    below, above = _FLASH_2_HEAD_DIM
+    constants = AttentionConstants(
+        flops_per_s=rate,
+        head_dim_exponent=float(row["head_dim_exponent"] or below),
+        wide_exponent=float(row["wide_exponent"] or above),
+        backward_ratio=BACKWARD_RATIO[row["kernel"]],
+        fixed_s=float(row["fixed_s"]),
+        quantisation=float(row["quantisation"]),
+        sm_count=c.gpu.sm_count,
+        io_bytes_per_s=c.gpu.memory_bytes_per_s * float(row["memory_efficiency"]),
+    )
+    return constants, Provenance(basis=basis, source=text)

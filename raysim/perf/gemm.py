@@ -1,25 +1,35 @@
 """Seconds of one matrix product on the GPU, from its shape, the data type and few fitted constants.
 
-Models a cuBLAS-like library: it picks, from a set of thread-block tiles and k-splits, the one whose
-whole waves over the streaming multiprocessors (SMs) finish first, and cannot beat the memory roofline.
-The constants per GPU and data type are fitted to measured kernels (``tables/gemm.csv``).
+Models a cuBLAS-like library: it picks, from a set of thread-block tiles and k-splits, the one
+whose waves over the streaming multiprocessors (SMs) finish first, and cannot beat the memory
+roofline. The constants per GPU and data type are fitted to measured kernels (``tables/gemm.csv``);
+what they leave unexplained is a coarse grid of factors over the shape (``tables/gemm_grid.csv``).
 
-Not modelled: operand layouts (NN, NT, TN), epilogue fusion, power capping by operand values, clocks.
+Not modelled: operand layouts (NN, NT, TN), epilogue fusion, power capping by operand values,
+clocks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil
+from functools import cache
+from math import ceil, inf
 
-TILES: tuple[tuple[int, int], ...] = (
-    (256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (64, 32), (32, 64),
+from raysim.perf.tables import Grid
+
+TILES: tuple[tuple[int, int, float], ...] = tuple(
+    (rows, columns, float(rows * columns))
+    for rows, columns in (
+        (256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (64, 32), (32, 64),
+    )
 )  # fmt: skip
-"""Thread-block tiles (rows, columns) that cuBLAS and CUTLASS ship for tensor cores."""
-SPLITS = (1, 2, 4, 8, 16)
+"""Thread-block tiles (rows, columns, area) that cuBLAS and CUTLASS ship for tensor cores."""
+LARGEST_TILE = 32768.0
+SPLIT_MAX = 16
 SPLIT_K_MIN = 128
 """A k-slice shorter than this is never worth a reduction."""
+SPLIT_WAVES = 2
+"""Splitting k serves to fill the SMs: not beyond this many waves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +41,7 @@ class GemmConstants:
     memory_bytes_per_s: float
     sm_count: int
     efficiency: float
-    """Share of the peak that a full wave of the largest tile sustains at large k."""
+    """Share of the peak that a full wave of the largest tile sustains at large k, cool."""
     memory_efficiency: float
     """Share of the datasheet's memory bandwidth that operand traffic reaches."""
     k_half: float
@@ -44,68 +54,86 @@ class GemmConstants:
     """Exponent of the norm that joins compute and memory time; large: the plain roofline's max."""
     fixed_s: float
     """What the shortest kernel takes on the GPU."""
+    slowdown: float = 0.0
+    """Share by which long products run slower (power limit, cache misses), reached gradually ..."""
+    slowdown_s: float = 1e-3
+    """... half of it at this compute time."""
+    cast_passes: float = 0.0
+    """fp8: passes over the 16-bit activation that cast it, in units of 3 bytes per element."""
     element_bytes: int
+    output_bytes: int = 2
+    tensor_cores: bool = True
+    grid: Grid | None = None
 
 
-def alignment_factor(n: int, k: int, element_bytes: int) -> float:
-    """Share of the rate kept when rows of the operands are not aligned to 16 bytes.
+def alignment_factor(granule: int, element_bytes: int) -> float:
+    """Share of the rate kept when ``granule``, a divisor of all leading dimensions, is unaligned.
 
-    Tensor-core kernels load 16 bytes at a time; unaligned leading dimensions fall back to narrower
-    loads. Source: NVIDIA matrix multiplication guide; measured on H100, a SwiGLU width of 10,922
-    reaches 273 TFLOP/s and 10,944 reaches 398 (ml-engineering), the two figures behind 0.69 here.
+    Tensor-core kernels load 16 bytes at a time; other strides fall back to narrower loads. Source:
+    NVIDIA's matrix multiplication guide; on H100 a SwiGLU width of 10,922 reaches 273 TFLOP/s and
+    10,944 reaches 398 (ml-engineering), hence 0.69; the step to odd sizes is assumed.
     """
-    lanes = 16 // element_bytes
-    worst = min(_lowest_bit(n), _lowest_bit(k))
-    if worst >= lanes:
+    if granule * element_bytes >= 16:
         return 1.0
-    return 0.69 if worst >= 2 else 0.35
+    return 0.69 if granule >= 2 else 0.35
 
 
-def _lowest_bit(value: int) -> int:
-    """The largest power of two dividing ``value``."""
-    return value & -value if value > 0 else 1 << 30
+def granule(*sizes: int) -> int:
+    """The largest power of two that divides all ``sizes``."""
+    joined = 0
+    for size in sizes:
+        joined |= size
+    return joined & -joined
 
 
-def gemm_seconds(c: GemmConstants, m: float, n: int, k: int, groups: int = 1) -> float:
-    """GPU seconds of ``groups`` products that share ``m`` rows evenly, each ``[m / groups, k] x [k, n]``.
+def gemm_seconds(
+    c: GemmConstants, m: float, n: int, k: int, *, groups: int = 1, lead: int | None = None
+) -> float:
+    """GPU seconds of ``groups`` products ``[m / groups, k] x [k, n]`` run as one kernel.
 
-    ``m`` counts rows over all groups and may be fractional (routed tokens).
+    ``m`` counts rows over all groups and may be fractional (routed tokens). ``lead`` is a divisor
+    of the operands' leading dimensions; None: ``n`` and ``k`` are those.
     """
     if m <= 0 or n <= 0 or k <= 0:
         return 0.0
     rows = max(1.0, m / groups)
-    rate = c.peak_flops_per_s * c.efficiency * alignment_factor(n, k, c.element_bytes)
-    compute = _compute_seconds(c, rows, n, k, groups, rate, TILES)
-    moved = c.element_bytes * groups * (rows * k + k * n + rows * n)
+    rate = c.peak_flops_per_s * c.efficiency
+    if c.tensor_cores:
+        rate *= alignment_factor(granule(n, k) if lead is None else lead, c.element_bytes)
+    compute = _compute_seconds(c, rows, n, k, groups, rate / c.sm_count)
+    compute *= 1.0 + c.slowdown * compute / (compute + c.slowdown_s)
+    moved = groups * (c.element_bytes * (rows * k + k * n) + c.output_bytes * rows * n)
     memory = moved / (c.memory_bytes_per_s * c.memory_efficiency)
     high, low = (compute, memory) if compute > memory else (memory, compute)
     joined: float = high * (1.0 + (low / high) ** c.sharpness) ** (1.0 / c.sharpness)
-    return c.fixed_s + joined
+    cast = c.cast_passes * 3.0 * groups * rows * k / c.memory_bytes_per_s
+    factor = c.grid.factor(rows * groups, n, k) if c.grid is not None else 1.0
+    return factor * (c.fixed_s + joined + cast)
 
 
 def _compute_seconds(
-    c: GemmConstants,
-    rows: float,
-    n: int,
-    k: int,
-    groups: int,
-    rate: float,
-    tiles: Sequence[tuple[int, int]],
+    c: GemmConstants, rows: float, n: int, k: int, groups: int, flops_per_s_per_sm: float
 ) -> float:
     """The fastest tile and k-split: waves of tiles, each ``2 tm tn (k + k_half)`` operations."""
-    sms, quantisation = c.sm_count, c.quantisation
-    per_sm = rate / sms
-    best = float("inf")
-    for tm, tn in tiles:
-        area = tm * tn
-        count = ceil(rows / tm) * ceil(n / tn) * groups
-        speed = per_sm * (area / 32768.0) ** c.tile_exponent
-        for split in SPLITS:
-            if split > 1 and (count * split > 2 * sms or k < split * SPLIT_K_MIN):
-                break
+    sms, quantisation, k_half = c.sm_count, c.quantisation, c.k_half
+    whole_rows = ceil(rows)
+    best = inf
+    for (tile_rows, tile_columns, _), work in zip(TILES, _tile_work(c.tile_exponent), strict=True):
+        count = -(-whole_rows // tile_rows) * -(-n // tile_columns) * groups
+        split = 1
+        while True:
             share = count * split / sms
-            waves = ceil(share) if share <= 1.0 else share + quantisation * (ceil(share) - share)
-            seconds = waves * 2.0 * area * (k / split + c.k_half) / speed
-            if seconds < best:
-                best = seconds
-    return best
+            whole = ceil(share)
+            waves = whole if whole <= 1 else share + quantisation * (whole - share)
+            seconds = waves * work * (k / split + k_half)
+            best = min(best, seconds)
+            split *= 2
+            if count * split > SPLIT_WAVES * sms or k < split * SPLIT_K_MIN or split > SPLIT_MAX:
+                break
+    return 2.0 * best / flops_per_s_per_sm
+
+
+@cache
+def _tile_work(exponent: float) -> tuple[float, ...]:
+    """Area of each tile over its relative rate."""
+    return tuple(area * (LARGEST_TILE / area) ** exponent for _, _, area in TILES)

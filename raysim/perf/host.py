@@ -75,5 +75,5 @@ def cpu_adam_seconds(
 
 
 def host_pass_seconds(size_bytes: float, cpu: CpuSpec, ranks_per_node: int) -> float:
-    """Seconds of one plain pass (norm, unscale, cast) over ``size_bytes`` of host memory per rank."""
+    """Seconds of one plain pass (norm, unscale, cast) over ``size_bytes`` of host memory a rank."""
     return size_bytes * ranks_per_node / (cpu.memory_bytes_per_s * CPU_STREAM_SHARE)

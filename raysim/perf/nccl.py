@@ -1,9 +1,9 @@
 """NCCL's own performance predictor: the candidates it weighs for one collective, with their times.
 
 Real counterpart: ``src/graph/tuning.cc`` of NCCL 2.29: a candidate (algorithm, protocol) takes
-``latency + bytes / bandwidth``; NCCL runs the fastest. Latency and correction tables are NCCL's. The
-bandwidths are what nccl-tests reaches on real links rather than NCCL's search over channel graphs:
-its graphs need the machine's PCI tree, and agree with the plateaus to a few percent.
+``latency + bytes / bandwidth``; NCCL runs the fastest. Latency and correction tables are NCCL's.
+The bandwidths are what nccl-tests reaches on real links rather than NCCL's search over channel
+graphs: its graphs need the machine's PCI tree, and agree with the plateaus to a few percent.
 
 Not modelled: SHARP and CollNet, NCCL_* environment variables, user tuner plugins, MNNVL trees.
 """
@@ -48,7 +48,7 @@ _TREE_CORRECTION: dict[Protocol, tuple[float, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wires:
-    """What the predictor needs to know of a group's machines; bandwidths as large messages see them."""
+    """What the predictor needs of a group's machines; bandwidths as large messages see them."""
 
     ranks: int
     nodes: int

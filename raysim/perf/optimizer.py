@@ -1,8 +1,9 @@
 """What one optimizer step moves through memory, per element, by optimizer and kernel style.
 
-Optimizer steps are bound by memory: time is bytes over bandwidth. ``fused`` is one kernel per chunk of
-tensors that reads and writes each state once (DeepSpeed's FusedAdam, torch ``fused=True``); otherwise
-torch's ``foreach`` runs one multi-tensor kernel per arithmetic step, each reading and writing again.
+Optimizer steps are bound by memory: time is bytes over bandwidth. ``fused`` is one kernel per chunk
+of tensors that reads and writes each state once (DeepSpeed's FusedAdam, torch ``fused=True``);
+otherwise torch's ``foreach`` runs one multi-tensor kernel per arithmetic step, each reading and
+writing again.
 
 Master weights, gradients and states are fp32. Not modelled: sparse gradients, capturable variants.
 """
@@ -23,7 +24,7 @@ class StepTraffic:
     foreach_kernels: int
 
 
-# Fused: each fp32 state r+w 8, gradient r 4. Foreach: the passes of torch/optim/*.py, `_multi_tensor_*`:
+# Fused: each fp32 state r+w 8, gradient r 4. Foreach: the passes of torch/optim, `_multi_tensor_*`:
 # Adam = decay p 8, lerp m 12, mul v 8, addcmul v 12, sqrt 8, div 8, add 8, addcdiv p 16.
 # LAMB = FusedLamb's two stages 28 + 12 and three norms 12. Adafactor has no fused kernel.
 _TRAFFIC = {
@@ -70,7 +71,7 @@ def optimizer_key(name: str, *, momentum: float = 0.0) -> str:
 
 
 def step_bytes(key: str, *, fused: bool, low_precision_copy: bool) -> float:
-    """Bytes per element of one step; the low-precision copy is written by it, or re-read when foreach."""
+    """Bytes per element of one step; foreach re-reads the master to write the 16-bit copy."""
     traffic = _TRAFFIC[key]
     copy = (2.0 if fused else 6.0) if low_precision_copy else 0.0
     return (traffic.fused_bytes if fused else traffic.foreach_bytes) + copy
