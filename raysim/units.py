@@ -1,7 +1,7 @@
 """Parse and print quantities; SI inside, unit last in every name.
 
-Inside raysim: seconds are ``float`` in formulas and ``int`` nanoseconds on the clock, sizes are bytes,
-rates are bytes per second. Strings with units are read here and nowhere else.
+Inside raysim: seconds are ``float`` in formulas and ``int`` nanoseconds on the clock, sizes are
+bytes, rates are bytes per second. Strings with units are read here and nowhere else.
 """
 
 from __future__ import annotations

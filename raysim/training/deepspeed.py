@@ -1,7 +1,7 @@
 """Typed DeepSpeed settings that raysim honours, with DeepSpeed 0.19's defaults.
 
-Field names are the keys of the JSON. Sizes count elements, not bytes. ``scenario/deepspeed_json.py``
-reads a user's file into this; nothing here knows about files.
+Field names are the keys of the JSON. Sizes count elements, not bytes.
+``scenario/deepspeed_json.py`` reads a user's file into this; nothing here knows about files.
 
 Source: ``deepspeed/runtime/constants.py``, ``zero/config.py``, ``zero/offload_config.py``,
 ``runtime/config.py`` of DeepSpeed 0.19.
@@ -164,7 +164,7 @@ def complete_batch_triple(
     sizes = (train, micro, accumulation)
     if min(sizes) <= 0 or train != micro * accumulation * data_parallel:
         raise ScenarioError(
-            "train_batch_size is not equal to micro_batch_per_gpu * gradient_acc_step * world_size: "
-            f"{train} != {micro} * {accumulation} * {data_parallel}"
+            "train_batch_size is not equal to micro_batch_per_gpu * gradient_acc_step * "
+            f"world_size: {train} != {micro} * {accumulation} * {data_parallel}"
         )
     return triple

@@ -1,8 +1,8 @@
 """The parallel mesh: axes ``pp``, ``dp``, ``tp``, and which rank stands where.
 
-Rank order is DeepSpeed's ``PipeModelDataParallelTopology`` and Megatron's default without context or
-expert parallelism: ``rank = (pp * DP + dp) * TP + tp`` (``deepspeed/runtime/pipe/topology.py``), so
-tensor-parallel peers are neighbours and pipeline stages are farthest apart.
+Rank order is DeepSpeed's ``PipeModelDataParallelTopology`` and Megatron's default without context
+or expert parallelism: ``rank = (pp * DP + dp) * TP + tp`` (``deepspeed/runtime/pipe/topology.py``),
+so tensor-parallel peers are neighbours and pipeline stages are farthest apart.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -89,8 +90,9 @@ def partition_layers(layers: Sequence[Layer], stages: int, method: str) -> list[
         raise ScenarioError(
             f"pipeline partition_method {method!r}: DeepSpeed knows uniform, parameters, type:regex"
         )
-    if any(a == b for a, b in zip(bounds, bounds[1:], strict=False)):
+    if any(a == b for a, b in pairwise(bounds)):
         raise ScenarioError(
-            f"pipeline: {len(layers)} layers over {stages} stages by {method!r} leaves a stage empty"
+            f"pipeline: {len(layers)} layers over {stages} stages by {method!r} leaves a stage
+            empty"
         )
     return bounds

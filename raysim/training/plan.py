@@ -1,4 +1,4 @@
-"""What one training step is: model, parallelism, precision, ZeRO and schedule, before it is compiled."""
+"""What one training step is, before it is compiled: model, mesh, precision, ZeRO, schedule."""
 
 from __future__ import annotations
 

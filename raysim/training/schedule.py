@@ -19,8 +19,8 @@ class Do(Enum):
     """What one pipeline instruction does; the names are DeepSpeed's."""
 
     LOAD_MICRO_BATCH = "LoadMicroBatch"
-    FORWARD_PASS = "ForwardPass"
-    BACKWARD_PASS = "BackwardPass"
+    FORWARD_PASS = "ForwardPass"  # noqa: S105 (not a password)
+    BACKWARD_PASS = "BackwardPass"  # noqa: S105 (not a password)
     SEND_ACTIVATION = "SendActivation"
     RECV_ACTIVATION = "RecvActivation"
     SEND_GRAD = "SendGrad"

@@ -32,7 +32,9 @@ class CheckpointSettings:
     every_s: float | None = None
     every_steps: int | None = None
     kind: Literal["model", "full"] = "full"
-    """``model``: low-precision weights from rank 0; ``full``: weights and sharded optimizer state."""
+    """``model``: low-precision weights from rank 0; ``full``: weights and sharded optimizer
+    state.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +45,9 @@ class TrainJob:
     plan: TrainingPlan
     epochs: int | None = None
     steps: int | None = None
-    """Optimizer steps in all; exactly one of ``epochs`` (with ``data.train_samples``) and ``steps``."""
+    """Optimizer steps in all; exactly one of ``epochs`` (with ``data.train_samples``) and
+    ``steps``.
+    """
     data: DataSettings = field(default_factory=DataSettings)
     checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
     exact: bool = False

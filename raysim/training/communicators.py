@@ -1,0 +1,211 @@
+"""Process groups on the machine: who forms a communicator, where they sit, what a call costs.
+
+Ranks fill the GPU nodes in order, as launchers place them. A folded simulation runs one rank of
+each class of symmetric ranks; its calls then load the links for all sibling groups at once, because
+those run the same call at the same time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from raysim.errors import ScenarioError
+from raysim.hardware.maxmin import Loads
+from raysim.hardware.node_links import Link
+from raysim.hardware.topology import Member, Topology
+from raysim.perf.collectives import CollectiveCost, GroupShape, collective
+from raysim.training.parallel import Coordinate, Mesh
+from raysim.training.program import Call
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """One call as the network sees it."""
+
+    cost: CollectiveCost
+    loads: Loads
+    """Bytes on each link per byte of the call's size."""
+
+
+class Communicators:
+    """Groups, placement and costs of a job on a cluster.
+
+    Parameters
+    ----------
+    mesh
+        The job's parallel mesh.
+    topology
+        Of the cluster the job runs on.
+    folded
+        Whether one rank stands for all data-parallel replicas and tensor-parallel peers.
+    tied_stages
+        Pipeline stages that share a tied weight.
+
+    Raises
+    ------
+    ScenarioError
+        The job needs more GPUs than the cluster has.
+    """
+
+    def __init__(
+        self, mesh: Mesh, topology: Topology, *, folded: bool, tied_stages: Sequence[int] = ()
+    ) -> None:
+        self.mesh = mesh
+        self.topology = topology
+        self.folded = folded
+        self.tied_stages = tuple(tied_stages)
+        nodes = topology.cluster.gpu_nodes
+        self.placement: tuple[Member, ...] = tuple(
+            (n, i) for n, node in enumerate(nodes) for i in range(node.gpu_count)
+        )
+        if mesh.world > len(self.placement):
+            raise ScenarioError(
+                f"the job needs {mesh.world} GPUs (pp {mesh.pp} x dp {mesh.dp} x tp {mesh.tp}); "
+                f"the cluster has {len(self.placement)}"
+            )
+        self._members: dict[tuple[str, int], tuple[int, ...]] = {}
+        self._shapes: dict[tuple[object, ...], GroupShape] = {}
+        self._traffic: dict[tuple[object, ...], Traffic] = {}
+
+    @cached_property
+    def ranks_per_node(self) -> int:
+        """Ranks of this job on its fullest node."""
+        used = [n for n, _ in self.placement[: self.mesh.world]]
+        return max(used.count(n) for n in dict.fromkeys(used))
+
+    def members(self, group: str, rank: int) -> tuple[int, ...]:
+        """Global ranks of the communicator ``group`` that ``rank`` belongs to."""
+        key = (group, rank)
+        found = self._members.get(key)
+        if found is None:
+            found = self._members[key] = self._build(group, self.mesh.coordinate(rank))
+        return found
+
+    def _build(self, group: str, at: Coordinate) -> tuple[int, ...]:
+        mesh = self.mesh
+        if group == "dp":
+            return mesh.dp_group(at)
+        if group == "tp":
+            return mesh.tp_group(at)
+        if group == "pp":
+            return mesh.pp_group(at)
+        if group == "tied":
+            line = mesh.pp_group(at)
+            return tuple(line[stage] for stage in self.tied_stages)
+        assert group == "mp", f"no communicator named {group!r}"
+        return tuple(
+            mesh.rank(Coordinate(pp=p, dp=at.dp, tp=t))
+            for p in range(mesh.pp)
+            for t in range(mesh.tp)
+        )
+
+    def representatives(self) -> tuple[int, ...]:
+        """Ranks to simulate: one per pipeline stage when folded, else all."""
+        if not self.folded:
+            return tuple(range(self.mesh.world))
+        return tuple(self.mesh.rank(Coordinate(pp=p, dp=0, tp=0)) for p in range(self.mesh.pp))
+
+    def participants(self, group: str, rank: int) -> int:
+        """How many simulated ranks a call over this communicator waits for."""
+        members = self.members(group, rank)
+        if not self.folded:
+            return len(members)
+        simulated = set(self.representatives())
+        return sum(r in simulated for r in members)
+
+    def _siblings(self, group: str, rank: int) -> list[tuple[int, ...]]:
+        """Groups that make the same call at the same time; just this one when not folded."""
+        if not self.folded:
+            return [self.members(group, rank)]
+        mesh, stage = self.mesh, self.mesh.coordinate(rank).pp
+        if group == "dp":
+            starts = [Coordinate(pp=stage, dp=0, tp=t) for t in range(mesh.tp)]
+        elif group == "tp":
+            starts = [Coordinate(pp=stage, dp=d, tp=0) for d in range(mesh.dp)]
+        elif group in {"pp", "tied"}:
+            starts = [
+                Coordinate(pp=stage, dp=d, tp=t) for d in range(mesh.dp) for t in range(mesh.tp)
+            ]
+        else:
+            starts = [Coordinate(pp=stage, dp=d, tp=0) for d in range(mesh.dp)]
+        return [self.members(group, mesh.rank(at)) for at in starts]
+
+    def traffic(self, call: Call, rank: int) -> Traffic:
+        """Cost and link loads of a collective issued by ``rank``."""
+        members = self.members(call.group, rank)
+        key = (call.op, call.size_bytes, members)
+        known = self._traffic.get(key)
+        if known is None:
+            known = self._traffic[key] = self._collective(call, rank, members)
+        return known
+
+    def _collective(self, call: Call, rank: int, members: tuple[int, ...]) -> Traffic:
+        cost = collective(call.op, call.size_bytes, self.shape(members))
+        size = max(call.size_bytes, 1)
+        places = [[self.placement[r] for r in group] for group in self._siblings(call.group, rank)]
+        loads = self.topology.sibling_loads(
+            places, cost.intra_bytes_per_rank / size, cost.inter_bytes_per_node / size
+        )
+        return Traffic(cost, Loads(loads.items()))
+
+    def point_to_point(self, src: int, dst: int, size_bytes: int) -> Traffic:
+        """Cost and link loads of a send; folded, of the same send in every replica.
+
+        When replicas differ in where their stages sit, the slowest one counts.
+        """
+        key = ("send", src, dst, size_bytes)
+        known = self._traffic.get(key)
+        if known is not None:
+            return known
+        pairs = [(src, dst)]
+        if self.folded:
+            a, b = self.mesh.coordinate(src), self.mesh.coordinate(dst)
+            pairs = [
+                (
+                    self.mesh.rank(Coordinate(pp=a.pp, dp=d, tp=t)),
+                    self.mesh.rank(Coordinate(pp=b.pp, dp=d, tp=t)),
+                )
+                for d in range(self.mesh.dp)
+                for t in range(self.mesh.tp)
+            ]
+        costs = [collective("send_recv", size_bytes, self.shape(pair)) for pair in pairs]
+        loads: dict[Link, float] = {}
+        for x, y in pairs:
+            for link in self.topology.path(
+                ("gpu", *self.placement[x]), ("gpu", *self.placement[y])
+            ):
+                loads[link] = loads.get(link, 0.0) + 1.0
+        known = Traffic(max(costs, key=lambda c: c.seconds), Loads(loads.items()))
+        self._traffic[key] = known
+        return known
+
+    def shape(self, members: Sequence[int]) -> GroupShape:
+        """Shape of a communicator; equal shapes are one object, so that costs are cached."""
+        places = [self.placement[r] for r in members]
+        islands = self.topology.islands(places)
+        per_island = max(len(group) for group in islands)
+        node = self.topology.specs[places[0][0]]
+        near = min(len(self.topology.nics_near(group)) for group in islands)
+        names = tuple(dict.fromkeys(self.topology.specs[n].name for n, _ in places))
+        key = (len(places), len(islands), per_island, near, names)
+        known = self._shapes.get(key)
+        if known is None:
+            assert node.gpu is not None, f"rank placed on {node.name}, which has no GPU"
+            intra = node.gpu.scale_up_bytes_per_s
+            latency = self.topology.inter_node_latency_s(places)
+            known = self._shapes[key] = GroupShape(
+                ranks=len(places),
+                nodes=len(islands),
+                ranks_per_node=per_island,
+                architecture=node.gpu.architecture,
+                fabric=node.gpu_fabric or "pcie",
+                gpu=node.gpu,
+                intra_bytes_per_s=intra if node.gpu_fabric != "pcie" else node.gpu.pcie_bytes_per_s,
+                nic=node.nic,
+                inter_bytes_per_s=near * node.nic.bytes_per_s if len(islands) > 1 else math.inf,
+                inter_latency_s=latency,
+            )
+        return known

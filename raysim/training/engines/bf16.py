@@ -1,0 +1,79 @@
+"""DeepSpeed's BF16_Optimizer: sharded fp32 states, but an unsharded gradient accumulation buffer.
+
+Runs for stage 1 with bf16 and ``data_types.grad_accum_dtype`` fp32, and for bf16 pipelines at stage
+0. Source: ``deepspeed/runtime/bf16_optimizer.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from raysim.training.engines.context import EngineContext
+from raysim.training.program import Call
+from raysim.training.sections import Unit
+from raysim.training.zero import DTYPE_BYTES, flat_partition_numel
+
+
+class Bf16Optimizer:
+    """Gradients are added into a flat buffer after each backward and reduced once, exposed."""
+
+    def __init__(self, context: EngineContext) -> None:
+        self.c = context
+        self.accum_bytes = DTYPE_BYTES[context.plan.grad_accum_dtype or "bf16"]
+
+    def setup(self) -> None:
+        """bf16 weights, the whole accumulation buffer, this rank's slice of master and states."""
+        b, c = self.c.builder, self.c
+        own = flat_partition_numel(c.numel, c.ranks)
+        b.alloc("parameter", c.stored_numel * c.weight_bytes, "weights")
+        b.alloc("gradient", c.numel * self.accum_bytes, "accumulation buffer")
+        b.alloc("optimizer_state", own * (c.master_bytes + c.state_bytes), "optimizer states")
+
+    def begin_forward(self) -> None:
+        """Nothing is due."""
+
+    def begin_backward(self, *, boundary: bool) -> None:
+        """Every micro-batch is alike."""
+
+    def before(self, unit: Unit, phase: str) -> Sequence[int]:
+        """Backward makes low-precision gradients that live until they are folded in."""
+        if phase == "backward":
+            self.c.builder.alloc("gradient", unit.numel * self.c.weight_bytes, unit.name)
+        return ()
+
+    def after(self, unit: Unit, phase: str, op: int) -> None:
+        """No hooks without ``immediate_grad_update``."""
+
+    def backward_extra(self, unit: Unit) -> tuple[float, int]:
+        """Adding into the accumulation buffer, one kernel per tensor."""
+        moved = unit.numel * (self.c.weight_bytes + 2.0 * self.accum_bytes)
+        tensors = len(unit.gradients)
+        return (self.c.costs.memory_s(moved, kernels=tensors), tensors) if tensors else (0.0, 0)
+
+    def end_backward(self) -> None:
+        """Low-precision gradients are cleared once folded in."""
+        self.c.builder.free("gradient", self.c.numel * self.c.weight_bytes, "clear gradients")
+
+    def reduce_gradients(self) -> None:
+        """Cast to the wire's dtype, one all-reduce of the flat group, copy back."""
+        c, b = self.c, self.c.builder
+        if c.ranks == 1:
+            return
+        wire = c.numel * c.comm_bytes
+        b.alloc("bucket", wire, "gradients on the wire")
+        copy_s = c.costs.memory_s(c.numel * (self.accum_bytes + c.comm_bytes))
+        packed = b.compute("cast gradients", "collective", copy_s)
+        work = b.collective("all-reduce gradients", Call("all_reduce", "dp", wire), waits=(packed,))
+        b.compute("copy back", "collective", copy_s, waits=(work,))
+        b.free("bucket", wire, "gradients on the wire")
+
+    def step(self) -> None:
+        """Norm over the whole buffer, the optimizer on the own slice, all-gather of the weights."""
+        c, b = self.c, self.c.builder
+        own = flat_partition_numel(c.numel, c.ranks)
+        c.overflow_and_norm(own * float(self.accum_bytes), 1, overflow=False)
+        stepped = c.optimizer_step(own, low_precision_copy=True)
+        if c.ranks > 1:
+            call = Call("all_gather", "dp", own * c.ranks * c.weight_bytes)
+            work = b.collective("all-gather weights", call, waits=(stepped,))
+            b.compute("weights ready", "collective", 0.0, launches=0, waits=(work,))

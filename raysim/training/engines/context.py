@@ -1,0 +1,154 @@
+"""What every data-parallel engine needs to know, and the protocol the compiler drives it by."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from raysim.hardware.specs import CpuSpec
+from raysim.perf.compute import ComputeModel
+from raysim.training.deepspeed import Precision
+from raysim.training.plan import TrainingPlan
+from raysim.training.program import Call, ProgramBuilder
+from raysim.training.sections import Unit
+from raysim.training.zero import DTYPE_BYTES, optimizer_state_bytes
+
+SCALAR_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineContext:
+    """One rank's view: its plan, its program so far, the units it runs and the host under it."""
+
+    plan: TrainingPlan
+    builder: ProgramBuilder
+    costs: ComputeModel
+    units: tuple[Unit, ...]
+    """All units of the stage in forward order."""
+    cpu: CpuSpec
+    ranks_per_node: int
+    model_parallel: int
+    """Pipeline stages times tensor-parallel ranks: the group the gradient norm is summed over."""
+
+    @property
+    def ranks(self) -> int:
+        """Data-parallel size N."""
+        return self.plan.mesh.dp
+
+    @property
+    def numel(self) -> int:
+        """Trainable elements of this stage's shard."""
+        return sum(u.numel for u in self.units)
+
+    @property
+    def stored_numel(self) -> int:
+        """Elements of all parameters stored here, frozen ones included."""
+        return sum({g.name: g.numel for u in self.units for g in u.uses}.values())
+
+    @property
+    def tensors(self) -> int:
+        """Trainable parameter tensors."""
+        return sum(len(u.gradients) for u in self.units)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes per stored weight element."""
+        return DTYPE_BYTES[self.plan.precision]
+
+    @property
+    def comm_bytes(self) -> int:
+        """Bytes per gradient element on the wire."""
+        wire: Precision = self.plan.communication_data_type or self.plan.precision
+        return DTYPE_BYTES[wire]
+
+    @property
+    def master_bytes(self) -> float:
+        """Bytes per element of the master copy; 0 when the weights are fp32 already.
+
+        DeepSpeed's ``bf16_master_weights_and_grads`` keeps it in bf16.
+        """
+        if self.plan.precision == "fp32":
+            return 0.0
+        return 2.0 if self.plan.bf16_master_weights_and_grads else 4.0
+
+    @property
+    def state_bytes(self) -> float:
+        """Optimizer state bytes per element, master copy excluded."""
+        full = optimizer_state_bytes(self.plan.optimizer)
+        return full / 2 if self.plan.bf16_optimizer_states else full
+
+    @property
+    def checks_overflow(self) -> bool:
+        """Whether the step scans gradients for inf or nan and waits for the answer."""
+        return self.plan.precision == "fp16" or (
+            self.plan.precision == "bf16" and self.plan.check_grad_overflow
+        )
+
+    def scan(self, name: str, size_bytes: float, tensors: int, waits: Sequence[int] = ()) -> int:
+        """One pass over ``tensors`` gradients held in ``size_bytes``."""
+        seconds = self.costs.memory_s(size_bytes, kernels=tensors)
+        return self.builder.compute(name, "optimizer", seconds, launches=tensors, waits=waits)
+
+    def scalar_all_reduce(self, name: str) -> None:
+        """Reduce one number over the data-parallel group, then wait for it (``.item()``)."""
+        b = self.builder
+        waits = b.last_on("compute")
+        if self.ranks > 1:
+            waits = (b.collective(name, Call("all_reduce", "dp", SCALAR_BYTES), waits=waits),)
+        if self.model_parallel > 1:
+            waits = (b.collective(name, Call("all_reduce", "mp", SCALAR_BYTES), waits=waits),)
+        if waits:
+            b.sync(f"{name}.item()", waits)
+
+    def overflow_and_norm(self, held_bytes: float, tensors: int, *, overflow: bool) -> None:
+        """Overflow scan and global gradient norm, each with its scalar all-reduce and host sync."""
+        if overflow:
+            self.scan("check overflow", held_bytes, tensors)
+            self.scalar_all_reduce("overflow")
+        if self.plan.gradient_clipping > 0:
+            self.scan("gradient norm", held_bytes, tensors)
+            self.scalar_all_reduce("gradient norm")
+
+    def optimizer_step(self, numel: float, *, low_precision_copy: bool, name: str = "") -> int:
+        """The optimizer's kernels over ``numel`` fp32 elements."""
+        o = self.plan.optimizer
+        seconds = self.costs.optimizer_s(
+            o.type,
+            numel,
+            fused=o.fused,
+            low_precision_copy=low_precision_copy,
+            momentum=o.momentum,
+        )
+        return self.builder.compute(name or o.type, "optimizer", seconds, launches=4)
+
+
+class Engine(Protocol):
+    """The compiler calls these around every unit of every micro-batch, in program order."""
+
+    def setup(self) -> None:
+        """Allocate what lives for the whole run."""
+
+    def begin_forward(self) -> None:
+        """A micro-batch's forward starts."""
+
+    def begin_backward(self, *, boundary: bool) -> None:
+        """A micro-batch's backward starts; ``boundary``: it is the last of its optimizer step."""
+
+    def before(self, unit: Unit, phase: str) -> Sequence[int]:
+        """Before a unit's ``forward``, ``recompute`` or ``backward``; returns its waits."""
+
+    def after(self, unit: Unit, phase: str, op: int) -> None:
+        """After that unit's operation ``op``."""
+
+    def backward_extra(self, unit: Unit) -> tuple[float, int]:
+        """Seconds and launches a unit's backward pays for gradient bookkeeping."""
+
+    def end_backward(self) -> None:
+        """The micro-batch's backward is complete."""
+
+    def reduce_gradients(self) -> None:
+        """At the accumulation boundary, before the step."""
+
+    def step(self) -> None:
+        """The optimizer step."""

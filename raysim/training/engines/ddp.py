@@ -1,0 +1,115 @@
+"""Torch's ``DistributedDataParallel``: replicated states, bucketed all-reduce in backward.
+
+Sources: ``torch/nn/parallel/distributed.py``, ``torch/csrc/distributed/c10d/reducer.cpp``. Gradient
+accumulation runs under ``no_sync``, as Hugging Face's Trainer and the documentation do it.
+
+Not modelled: unused-parameter search, buffer broadcasts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from raysim.training.engines.context import EngineContext
+from raysim.training.program import Call
+from raysim.training.sections import Unit
+from raysim.units import MIB
+
+FIRST_BUCKET_BYTES = MIB
+"""``dist._DEFAULT_FIRST_BUCKET_BYTES``."""
+
+
+class Ddp:
+    """Buckets launch in index order as soon as their last gradient is ready."""
+
+    def __init__(self, context: EngineContext) -> None:
+        self.c = context
+        self.grad_bytes = context.weight_bytes
+        self.flushes = self._assign_buckets()
+        self.boundary = False
+        self.works: list[int] = []
+
+    def _assign_buckets(self) -> dict[str, list[int]]:
+        """Bytes of the buckets that become complete when a unit's backward ends, by unit name."""
+        capacity = FIRST_BUCKET_BYTES
+        held = 0
+        flushes: dict[str, list[int]] = {}
+        last = ""
+        for unit in reversed(self.c.units):
+            for gradient in reversed(unit.gradients):
+                held += gradient.numel * self.grad_bytes
+                last = unit.name
+                if held >= capacity:
+                    flushes.setdefault(unit.name, []).append(held)
+                    held, capacity = 0, round(self.c.plan.ddp.bucket_cap_mb * MIB)
+        if held:
+            flushes.setdefault(last, []).append(held)
+        return flushes
+
+    def setup(self) -> None:
+        """Weights, optimizer states and, unless gradients view into them, the buckets."""
+        b, numel = self.c.builder, self.c.numel
+        b.alloc("parameter", self.c.stored_numel * self.c.weight_bytes, "weights")
+        b.alloc("optimizer_state", numel * self.c.state_bytes, "optimizer states")
+        if self.c.ranks > 1 and not self.c.plan.ddp.gradient_as_bucket_view:
+            b.alloc("bucket", numel * self.grad_bytes, "DDP buckets")
+
+    def begin_forward(self) -> None:
+        """Nothing is due."""
+
+    def begin_backward(self, *, boundary: bool) -> None:
+        """Only the boundary micro-batch communicates."""
+        self.boundary = boundary
+
+    def before(self, unit: Unit, phase: str) -> Sequence[int]:
+        """The first backward of a step allocates the gradients."""
+        if phase == "backward" and self.c.builder.backward_index == 0:
+            self.c.builder.alloc("gradient", unit.numel * self.grad_bytes, unit.name)
+        return ()
+
+    def after(self, unit: Unit, phase: str, op: int) -> None:
+        """Launch the buckets this unit completed."""
+        if phase != "backward" or not self.boundary or self.c.ranks == 1:
+            return
+        for size in self.flushes.get(unit.name, ()):
+            call = Call("all_reduce", "dp", size)
+            self.works.append(self.c.builder.collective("all-reduce gradients", call, waits=(op,)))
+
+    def backward_extra(self, unit: Unit) -> tuple[float, int]:
+        """Copy into the bucket, or accumulate into an existing gradient."""
+        copies = self.boundary and self.c.ranks > 1
+        accumulates = self.c.builder.backward_index > 0
+        passes = copies + accumulates
+        if not passes or not unit.gradients:
+            return 0.0, 0
+        tensors = len(unit.gradients) * passes
+        moved = 3.0 * unit.numel * self.grad_bytes * passes
+        return self.c.costs.memory_s(moved, kernels=tensors), tensors
+
+    def end_backward(self) -> None:
+        """Compute waits for every bucket, then copies the averages back."""
+        if not self.works:
+            return
+        moved = 2.0 * self.c.numel * self.grad_bytes
+        self.c.builder.compute(
+            "copy buckets back",
+            "backward",
+            self.c.costs.memory_s(moved, kernels=len(self.works)),
+            launches=len(self.works),
+            waits=tuple(self.works),
+        )
+        self.works = []
+
+    def reduce_gradients(self) -> None:
+        """Nothing is left to reduce."""
+
+    def step(self) -> None:
+        """torch's optimizer over all gradients, then ``zero_grad(set_to_none=True)``."""
+        b, c = self.c.builder, self.c
+        if c.plan.gradient_clipping > 0:
+            c.scan("gradient norm", c.numel * self.grad_bytes, c.tensors)
+        foreach = 0.0 if c.plan.optimizer.fused else 4.0 * c.numel
+        b.alloc("temporary", foreach, "foreach temporaries")
+        c.optimizer_step(c.numel, low_precision_copy=False)
+        b.free("temporary", foreach, "foreach temporaries")
+        b.free_all("gradient", "zero_grad")

@@ -1,0 +1,29 @@
+"""The optimizer step on the host: norm, unscale, DeepSpeedCPUAdam, cast, copy back.
+
+Sources: ``deepspeed/runtime/zero/stage_1_and_2.py`` and ``stage3.py`` (offload branches),
+``csrc/adam/cpu_adam_impl.cpp``. All ranks of a node share its memory bandwidth; the GPU idles.
+"""
+
+from __future__ import annotations
+
+from raysim.perf.host import host_pass_seconds
+from raysim.training.engines.context import EngineContext
+from raysim.training.program import CPU, H2D
+
+
+def cpu_step(c: EngineContext, own: int, *, update_gpu: bool) -> None:
+    """Step ``own`` elements on the CPU after their gradients arrived; copy weights to the GPU."""
+    b = c.builder
+    arrived = (*b.last_on("d2h"), *b.last_on("compute"))
+    if arrived:
+        b.sync("wait for gradients", arrived)
+    passes = host_pass_seconds(3 * 4.0 * own, c.cpu, c.ranks_per_node)
+    b.background("norm and unscale on CPU", CPU, "offload", passes)
+    c.scalar_all_reduce("gradient norm")
+    seconds = c.costs.cpu_adam_s(own, c.cpu, c.ranks_per_node, bound=False)
+    adam = b.background("DeepSpeedCPUAdam", CPU, "offload", seconds, b.last_on(CPU))
+    b.sync("wait for CPU Adam", (adam,))
+    if update_gpu:
+        back = c.costs.copy_s(own * float(c.weight_bytes), "h2d")
+        done = b.copy("weights to GPU", H2D, back, (adam,))
+        b.compute("weights arrived", "copy", 0.0, launches=0, waits=(done,))

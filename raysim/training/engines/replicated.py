@@ -1,0 +1,89 @@
+"""DeepSpeed ZeRO stage 0: every rank keeps everything; gradients are all-reduced after backward.
+
+Sources: ``deepspeed/runtime/engine.py`` (``allreduce_gradients``, ``buffered_allreduce_fallback``),
+``runtime/fp16/fused_optimizer.py`` (FP16_Optimizer, also used for bf16 without pipeline).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from raysim.training.engines.context import EngineContext
+from raysim.training.program import Call
+from raysim.training.sections import Unit
+from raysim.training.zero import pack
+
+MEMORY_OPT_ALLREDUCE_SIZE = 500_000_000
+"""Elements per all-reduce (``runtime/constants.py``)."""
+
+
+class Replicated:
+    """Flatten, all-reduce and copy back whole buckets on the compute stream: nothing overlaps."""
+
+    def __init__(self, context: EngineContext) -> None:
+        self.c = context
+
+    def setup(self) -> None:
+        """Weights, master copy and optimizer states, all whole."""
+        b, c = self.c.builder, self.c
+        b.alloc("parameter", c.stored_numel * c.weight_bytes, "weights")
+        b.alloc("optimizer_state", c.numel * (c.master_bytes + c.state_bytes), "optimizer states")
+
+    def begin_forward(self) -> None:
+        """Nothing is due."""
+
+    def begin_backward(self, *, boundary: bool) -> None:
+        """Every micro-batch is alike."""
+
+    def before(self, unit: Unit, phase: str) -> Sequence[int]:
+        """The first backward of a step allocates the gradients."""
+        if phase == "backward" and self.c.builder.backward_index == 0:
+            self.c.builder.alloc("gradient", unit.numel * self.c.weight_bytes, unit.name)
+        return ()
+
+    def after(self, unit: Unit, phase: str, op: int) -> None:
+        """No hooks."""
+
+    def backward_extra(self, unit: Unit) -> tuple[float, int]:
+        """From the second micro-batch on, gradients are added to those held."""
+        if self.c.builder.backward_index == 0 or not unit.gradients:
+            return 0.0, 0
+        moved = 3.0 * unit.numel * self.c.weight_bytes
+        tensors = len(unit.gradients)
+        return self.c.costs.memory_s(moved, kernels=tensors), tensors
+
+    def end_backward(self) -> None:
+        """Nothing is in flight."""
+
+    def reduce_gradients(self) -> None:
+        """One exposed all-reduce per bucket of up to 500 million elements."""
+        c, b = self.c, self.c.builder
+        if c.ranks == 1:
+            return
+        gradients = [g for u in c.units for g in u.gradients]
+        for bucket in pack(gradients, MEMORY_OPT_ALLREDUCE_SIZE):
+            numel = sum(g.numel for g in bucket)
+            flat = numel * c.comm_bytes
+            b.alloc("bucket", flat, "flattened gradients")
+            copy_s = c.costs.memory_s(numel * (c.weight_bytes + c.comm_bytes))
+            packed = b.compute("flatten gradients", "collective", copy_s, launches=len(bucket))
+            work = b.collective(
+                "all-reduce gradients", Call("all_reduce", "dp", flat), waits=(packed,)
+            )
+            b.compute("copy back", "collective", copy_s, launches=len(bucket), waits=(work,))
+            b.free("bucket", flat, "flattened gradients")
+
+    def step(self) -> None:
+        """FP16_Optimizer's step, or the plain optimizer in fp32."""
+        c, b = self.c, self.c.builder
+        low_precision = c.plan.precision != "fp32"
+        held = c.numel * c.weight_bytes
+        c.overflow_and_norm(held, c.tensors, overflow=c.plan.precision == "fp16")
+        flat = 4.0 * c.numel if low_precision else 0.0
+        b.alloc("temporary", flat, "flat fp32 gradients")
+        if low_precision:
+            seconds = c.costs.memory_s(c.numel * (c.weight_bytes + 4.0 + 8.0), kernels=2)
+            b.compute("flatten and unscale", "optimizer", seconds, launches=c.tensors)
+        c.optimizer_step(c.numel, low_precision_copy=low_precision)
+        b.free("temporary", flat, "flat fp32 gradients")
+        b.free_all("gradient", "zero_grad")

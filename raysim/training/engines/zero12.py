@@ -1,0 +1,180 @@
+"""ZeRO stages 1 and 2: sharded optimizer states, and for stage 2 sharded gradients.
+
+Source: ``deepspeed/runtime/zero/stage_1_and_2.py`` of 0.19. What the code really does, and older
+texts do not say: a bucket is reduced by one *all-reduce*, from which each rank copies its slices;
+stage 2 reduces after every micro-batch; stage 1 without ``overlap_comm`` reduces after backward,
+exposed; one all-gather of the whole flat group ends the step.
+
+Not modelled: ``use_multi_rank_bucket_allreduce=false``, ``round_robin_gradients``, sparse
+gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from raysim.training.engines.context import EngineContext
+from raysim.training.engines.offload import cpu_step
+from raysim.training.program import D2H, Call
+from raysim.training.sections import Gradient, Unit
+from raysim.training.zero import flat_partition_numel, pack
+
+
+class ZeroOneTwo:
+    """Buckets of ``reduce_bucket_size`` elements, at most one in flight."""
+
+    def __init__(self, context: EngineContext) -> None:
+        self.c = context
+        self.zero = context.plan.zero
+        # PipelineEngine turns overlap off with a warning (runtime/pipe/engine.py).
+        self.overlap = self.zero.overlaps and context.plan.mesh.pp == 1
+        self.offload = self.zero.offload_optimizer.device != "none"
+        self.own = flat_partition_numel(context.numel, context.ranks)
+        self.boundary = False
+        self.bucket: list[Gradient] = []
+        self.held = 0
+        self.buffers = 0
+        self.in_flight: tuple[int, ...] = ()
+        self.must_wait: tuple[int, ...] = ()
+
+    @property
+    def hooks(self) -> bool:
+        """Whether gradients are bucketed during backward, rather than after it."""
+        return self.zero.stage == 2 or (self.overlap and self.boundary)
+
+    def setup(self) -> None:
+        """Whole weights; this rank's slice of master and states, unless they live on the host."""
+        b, c = self.c.builder, self.c
+        b.alloc("parameter", c.stored_numel * c.weight_bytes, "weights")
+        if not self.offload:
+            states = self.own * (c.master_bytes + c.state_bytes)
+            b.alloc("optimizer_state", states, "optimizer states")
+
+    def begin_forward(self) -> None:
+        """Nothing is due."""
+
+    def begin_backward(self, *, boundary: bool) -> None:
+        """Stage 1 communicates only at the boundary."""
+        self.boundary = boundary
+
+    def before(self, unit: Unit, phase: str) -> Sequence[int]:
+        """Gradients are new each micro-batch under stage 2, once a step under stage 1."""
+        waits, self.must_wait = self.must_wait, ()
+        if phase == "backward" and (self.zero.stage == 2 or self.c.builder.backward_index == 0):
+            self.c.builder.alloc("gradient", unit.numel * self.c.weight_bytes, unit.name)
+        return waits
+
+    def after(self, unit: Unit, phase: str, op: int) -> None:
+        """Feed the bucket in gradient-ready order, flushing it when the next one does not fit."""
+        if phase != "backward" or not self.hooks:
+            return
+        for gradient in reversed(unit.gradients):
+            if self.bucket and self.held + gradient.numel > self.zero.reduce_bucket_size:
+                self._flush(self.bucket, op)
+                self.bucket, self.held = [], 0
+            if gradient.numel > self.zero.reduce_bucket_size:
+                self._flush([gradient], op)
+                continue
+            self._take_buffers()
+            self.bucket.append(gradient)
+            self.held += gradient.numel
+
+    def backward_extra(self, unit: Unit) -> tuple[float, int]:
+        """Copy into the flat buffer (stage 2), or add to held gradients (stage 1)."""
+        c = self.c
+        passes = int(self.hooks) + int(self.zero.stage == 1 and c.builder.backward_index > 0)
+        if not passes or not unit.gradients:
+            return 0.0, 0
+        tensors = len(unit.gradients) * passes
+        return c.costs.memory_s(
+            2.5 * unit.numel * c.weight_bytes * passes, kernels=tensors
+        ), tensors
+
+    def end_backward(self) -> None:
+        """Reduce the remainder; with overlap the host then waits for the device."""
+        if self.bucket:
+            self._flush(self.bucket, len(self.c.builder.program.ops) - 1)
+            self.bucket, self.held = [], 0
+        if self.overlap and self.in_flight:
+            self.c.builder.sync("synchronize", self.in_flight)
+            self.in_flight = ()
+        self._give_buffers()
+
+    def reduce_gradients(self) -> None:
+        """Stage 1 without overlap: in forward order, after backward, nothing to hide behind."""
+        if self.zero.stage != 1 or self.overlap:
+            return
+        self._take_buffers()
+        for bucket in pack(
+            (g for u in self.c.units for g in u.gradients), self.zero.reduce_bucket_size
+        ):
+            self._flush(bucket, len(self.c.builder.program.ops) - 1)
+        self._give_buffers()
+
+    def _take_buffers(self) -> None:
+        """Flat buffers are allocated at the configured size even if the model is smaller."""
+        if not self.buffers and self.zero.contiguous_gradients:
+            size = self.zero.reduce_bucket_size * self.c.comm_bytes
+            self.buffers = size * (2 if self.overlap else 1)
+            self.c.builder.alloc("bucket", self.buffers, "reduce buckets")
+
+    def _give_buffers(self) -> None:
+        self.c.builder.free("bucket", self.buffers, "reduce buckets")
+        self.buffers = 0
+
+    def _flush(self, bucket: list[Gradient], ready: int) -> None:
+        """One all-reduce of the whole bucket, then copies of the own slices."""
+        c, b = self.c, self.c.builder
+        numel = sum(g.numel for g in bucket)
+        wire = numel * c.comm_bytes
+        copied = wire if len(bucket) > 1 else 0
+        b.alloc("communication", copied, "flattened bucket")
+        waits = (ready, *self.in_flight)
+        if c.ranks > 1:
+            call = Call("all_reduce", "dp", wire)
+            waits = (b.collective("all-reduce gradients", call, waits=waits),)
+        slices_s = c.costs.memory_s(2.0 * wire / c.ranks)
+        done = b.compute("copy own slices", "collective", slices_s, stream="reduce", waits=waits)
+        if self.offload and self.boundary:
+            done = b.copy(
+                "gradients to host", D2H, c.costs.copy_s(4.0 * numel / c.ranks, "d2h"), (done,)
+            )
+        b.free("communication", copied, "flattened bucket")
+        # Compute waits for the bucket before this one when overlapping, for this one otherwise.
+        self.must_wait = self.in_flight if self.overlap else (done,)
+        self.in_flight = (done,)
+        if self.zero.stage == 2:
+            self._keep_own_slice(bucket)
+
+    def _keep_own_slice(self, bucket: list[Gradient]) -> None:
+        """Stage 2 frees what other ranks own; offload keeps nothing on the GPU."""
+        b, c = self.c.builder, self.c
+        numel = sum(g.numel for g in bucket)
+        b.free("gradient", numel * c.weight_bytes, "reduced gradients")
+        if not self.offload and b.backward_index == 0:
+            b.alloc("gradient", numel * c.weight_bytes // c.ranks, "own gradient slices")
+
+    def step(self) -> None:
+        """Overflow, norm, cast, unscale, step the own partition, all-gather the group."""
+        c, b = self.c, self.c.builder
+        own_bytes = self.own * float(c.weight_bytes)
+        if self.offload:
+            b.free_all("gradient", "gradients on the host")
+            cpu_step(c, self.own, update_gpu=True)
+        else:
+            tensors = max(1, -(-c.tensors // c.ranks))
+            c.overflow_and_norm(own_bytes, tensors, overflow=c.checks_overflow)
+            low_precision = c.plan.precision != "fp32"
+            flat = own_bytes + (4.0 * self.own if low_precision else 0.0)
+            b.alloc("temporary", flat, "flat fp32 gradients")
+            cast_s = c.costs.memory_s(self.own * (3.0 * c.weight_bytes + 4.0 + 8.0), kernels=3)
+            b.compute("flatten and unscale", "optimizer", cast_s, launches=tensors + 2)
+            b.free_all("gradient", "zero_grad")
+            c.optimizer_step(self.own, low_precision_copy=low_precision)
+            b.free("temporary", flat, "flat fp32 gradients")
+        if c.ranks > 1:
+            waits = b.last_on("h2d" if self.offload else "compute")
+            call = Call("all_gather", "dp", self.own * c.ranks * c.weight_bytes)
+            work = b.collective("all-gather weights", call, waits=waits)
+            b.compute("weights ready", "collective", 0.0, launches=0, waits=(work,))
+        self.in_flight = self.must_wait = ()

@@ -1,0 +1,249 @@
+"""The program of one rank: the operations its host thread issues, in order, and the memory they
+take.
+
+A program is compiled once and played by ``executor``. It knows durations and bytes but not the
+clock: when an operation really runs depends on its stream, on what it waits for and on the other
+ranks.
+
+Memory changes are kept in *program order*, because PyTorch's caching allocator hands out and takes
+back blocks when the host asks, not when the GPU gets there; so peak memory does not depend on
+timing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import NamedTuple
+
+from raysim.units import to_ns
+
+
+class Kind(IntEnum):
+    """What the executor does with an operation."""
+
+    LOCAL = 0
+    """Occupies a stream of this rank for a known time."""
+    COLLECTIVE = 1
+    """Starts when every rank of the group has reached it."""
+    SEND = 2
+    RECV = 3
+    """Point to point, by rendezvous: both sides are busy until the bytes are through."""
+    HOST = 4
+    """The host thread works; GPUs run on."""
+    SYNC = 5
+    """The host thread waits for other operations."""
+
+
+COMPUTE = "compute"
+"""The stream that kernels of forward and backward run on."""
+H2D, D2H, CPU, LOADER = "h2d", "d2h", "cpu", "loader"
+
+
+class Call(NamedTuple):
+    """What a communicating operation asks of the network."""
+
+    op: str
+    """all_reduce, all_gather, reduce_scatter, broadcast, or send_recv."""
+    group: str
+    """Communicator name: dp, tp, pp, tied, world. Peers of a send or recv: see ``peer``."""
+    size_bytes: int
+    """Full buffer: output of an all-gather, input of a reduce-scatter."""
+    peer: int = -1
+    """Global rank of the other side of a send or recv."""
+
+
+class Op:
+    """One operation of a rank; waits are indices into the same program."""
+
+    __slots__ = (
+        "before_ns", "call", "category", "duration_ns", "flops", "host_ns", "kind", "micro_batch",
+        "name", "stream", "waits",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        kind: Kind,
+        stream: str,
+        name: str,
+        category: str,
+        duration_ns: int,
+        host_ns: int,
+        waits: tuple[int, ...],
+        micro_batch: int,
+    ) -> None:
+        self.kind = kind
+        self.stream = stream
+        self.name = name
+        self.category = category
+        self.duration_ns = duration_ns
+        self.host_ns = host_ns
+        self.waits = waits
+        self.micro_batch = micro_batch
+        self.before_ns = 0
+        """Host work between the previous operation and this one (Python hooks)."""
+        self.call: Call | None = None
+        self.flops = 0.0
+
+    def __repr__(self) -> str:
+        """Short form for tests and debugging."""
+        return f"Op({self.kind.name} {self.stream} {self.name!r} {self.duration_ns} ns)"
+
+
+class MemoryEvent(NamedTuple):
+    """A change of device memory just before operation ``position`` is issued."""
+
+    position: int
+    category: str
+    delta_bytes: int
+    label: str
+
+
+@dataclass(slots=True)
+class Program:
+    """Everything one rank does in some optimizer steps."""
+
+    rank: int
+    ops: list[Op] = field(default_factory=list)
+    memory: list[MemoryEvent] = field(default_factory=list)
+    step_ends: list[int] = field(default_factory=list)
+    """Index one past the last operation of each optimizer step."""
+
+    def calls(self) -> list[Call]:
+        """Collectives and point-to-point operations in order."""
+        return [op.call for op in self.ops if op.call is not None]
+
+
+class ProgramBuilder:
+    """Appends operations to a program; every method returns the new operation's index."""
+
+    def __init__(self, rank: int, *, launch_s: float) -> None:
+        self.program = Program(rank=rank)
+        self.launch_ns = to_ns(launch_s)
+        """Host time per kernel launch."""
+        self.micro_batch = -1
+        self.backward_index = 0
+        """Backward passes completed since the last optimizer step."""
+        self._hook_ns = 0
+        self.live: dict[str, int] = {}
+        """Device bytes held now, by category."""
+        self._ops = self.program.ops
+        self._memory = self.program.memory
+
+    def _add(
+        self,
+        kind: Kind,
+        stream: str,
+        name: str,
+        category: str,
+        seconds: float,
+        host_ns: int,
+        waits: Sequence[int],
+    ) -> int:
+        ops = self._ops
+        op = Op(
+            kind, stream, name, category, to_ns(seconds), host_ns, tuple(waits), self.micro_batch
+        )
+        op.before_ns, self._hook_ns = self._hook_ns, 0
+        ops.append(op)
+        return len(ops) - 1
+
+    def hook(self, seconds: float) -> None:
+        """Python that the host runs before it issues the next operation."""
+        self._hook_ns += to_ns(seconds)
+
+    def compute(
+        self,
+        name: str,
+        category: str,
+        seconds: float,
+        *,
+        launches: int = 1,
+        waits: Sequence[int] = (),
+        stream: str = COMPUTE,
+        flops: float = 0.0,
+    ) -> int:
+        """Kernels on ``stream``: ``seconds`` of GPU time issued by ``launches`` launches."""
+        host_ns = launches * self.launch_ns
+        index = self._add(Kind.LOCAL, stream, name, category, seconds, host_ns, waits)
+        self._ops[index].flops = flops
+        return index
+
+    def copy(self, name: str, stream: str, seconds: float, waits: Sequence[int] = ()) -> int:
+        """A transfer over PCIe on the ``h2d`` or ``d2h`` copy engine."""
+        return self._add(Kind.LOCAL, stream, name, "copy", seconds, self.launch_ns, waits)
+
+    def background(
+        self, name: str, stream: str, category: str, seconds: float, waits: Sequence[int] = ()
+    ) -> int:
+        """Work of other processes or CPU threads that costs the host thread nothing."""
+        return self._add(Kind.LOCAL, stream, name, category, seconds, 0, waits)
+
+    def collective(
+        self,
+        name: str,
+        call: Call,
+        *,
+        waits: Sequence[int] = (),
+        stream: str | None = None,
+        launches: int = 1,
+    ) -> int:
+        """A collective on its communicator's stream (NCCL uses one per communicator)."""
+        host_ns = launches * self.launch_ns
+        where = stream or f"comm:{call.group}"
+        index = self._add(Kind.COLLECTIVE, where, name, "collective", 0.0, host_ns, waits)
+        self._ops[index].call = call
+        return index
+
+    def send(self, name: str, peer: int, size_bytes: int, *, waits: Sequence[int] = ()) -> int:
+        """Blocking NCCL send on the compute stream, as DeepSpeed's ``p2p.send``."""
+        return self._p2p(Kind.SEND, name, peer, size_bytes, waits)
+
+    def recv(self, name: str, peer: int, size_bytes: int, *, waits: Sequence[int] = ()) -> int:
+        """Blocking NCCL receive on the compute stream."""
+        return self._p2p(Kind.RECV, name, peer, size_bytes, waits)
+
+    def _p2p(self, kind: Kind, name: str, peer: int, size_bytes: int, waits: Sequence[int]) -> int:
+        index = self._add(kind, COMPUTE, name, "p2p", 0.0, self.launch_ns, waits)
+        self._ops[index].call = Call("send_recv", "pp", size_bytes, peer)
+        return index
+
+    def host(self, name: str, seconds: float, category: str = "host") -> int:
+        """The host thread is busy and issues nothing."""
+        return self._add(Kind.HOST, "host", name, category, 0.0, to_ns(seconds), ())
+
+    def sync(self, name: str, waits: Sequence[int]) -> int:
+        """The host waits, as ``.item()`` or ``event.synchronize()`` does."""
+        return self._add(Kind.SYNC, "host", name, "sync", 0.0, 0, waits)
+
+    def last_on(self, stream: str) -> tuple[int, ...]:
+        """The latest operation on ``stream``, if any: what a ``wait_stream`` waits for."""
+        for index in range(len(self._ops) - 1, -1, -1):
+            if self._ops[index].stream == stream:
+                return (index,)
+        return ()
+
+    def alloc(self, category: str, size_bytes: float, label: str = "") -> None:
+        """Device memory taken from here on."""
+        self._change(category, round(size_bytes), label)
+
+    def free(self, category: str, size_bytes: float, label: str = "") -> None:
+        """Device memory given back from here on."""
+        self._change(category, -round(size_bytes), label)
+
+    def free_all(self, category: str, label: str = "") -> None:
+        """Give back everything held in a category."""
+        self._change(category, -self.live.get(category, 0), label)
+
+    def _change(self, category: str, delta_bytes: int, label: str) -> None:
+        if not delta_bytes:
+            return
+        held = self.live.get(category, 0) + delta_bytes
+        assert held >= 0, f"rank {self.program.rank} frees {-held} bytes of {category} it lacks"
+        self.live[category] = held
+        self._memory.append(MemoryEvent(len(self._ops), category, delta_bytes, label))
+
+    def end_step(self) -> None:
+        """Mark the end of an optimizer step."""
+        self.program.step_ends.append(len(self._ops))

@@ -1,0 +1,61 @@
+"""ZeRO's arithmetic: which rank keeps how many bytes, and how gradients fill buckets.
+
+Sources: ``deepspeed/runtime/zero/stage_1_and_2.py`` (flat partitions aligned to 2N elements, bucket
+rule of ``reduce_independent_p_g_buckets_and_remove_grads``), ``partition_parameters.py`` (ZeRO-3
+pads every parameter to a multiple of N). Pure functions; the order of events is in ``engines``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from raysim.perf.optimizer import optimizer_key
+from raysim.training.deepspeed import Optimizer, Precision
+from raysim.training.sections import Gradient
+
+DTYPE_BYTES: dict[Precision, int] = {"fp32": 4, "fp16": 2, "bf16": 2}
+
+# fp32 elements of optimizer state per parameter element, in bytes (torch.optim and DeepSpeed
+# sources).
+_STATE_BYTES = {
+    "adam": 8.0, "lamb": 8.0, "adam8bit": 2.0 + 2 * 4 / 2048, "sgd": 0.0, "sgd_momentum": 4.0,
+    "lion": 4.0, "adagrad": 4.0, "muon": 4.0, "adafactor": 0.0,
+}  # fmt: skip
+"""Adam8bit keeps one fp32 scale per 2,048 elements and moment (bitsandbytes block size). Muon keeps
+one moment on matrices; Adafactor's row and column sums are neglected."""
+
+
+def optimizer_state_bytes(optimizer: Optimizer) -> float:
+    """Bytes of optimizer state per parameter element, fp32 master copy excluded."""
+    return _STATE_BYTES[optimizer_key(optimizer.type, momentum=optimizer.momentum)]
+
+
+def flat_partition_numel(total: int, ranks: int) -> int:
+    """Elements of one rank's slice of a flat buffer aligned to ``2 * ranks`` (ZeRO-1/2)."""
+    align = 2 * ranks
+    return -(-total // align) * align // ranks
+
+
+def shard_numel(numel: int, ranks: int) -> int:
+    """Elements of one parameter a rank keeps under ZeRO-3, padding included."""
+    return -(-numel // ranks)
+
+
+def pack(gradients: Iterable[Gradient], capacity: int) -> Iterator[list[Gradient]]:
+    """Bucket contents in order: a gradient that would overflow the bucket flushes it first.
+
+    A gradient larger than the bucket travels alone, as DeepSpeed reduces it from its own storage.
+    """
+    bucket: list[Gradient] = []
+    held = 0
+    for gradient in gradients:
+        if bucket and held + gradient.numel > capacity:
+            yield bucket
+            bucket, held = [], 0
+        if gradient.numel > capacity:
+            yield [gradient]
+            continue
+        bucket.append(gradient)
+        held += gradient.numel
+    if bucket:
+        yield bucket
