@@ -331,50 +331,56 @@ def memory_order(categories: Iterable[str]) -> list[str]:
     return sorted(dict.fromkeys(categories), key=lambda c: (order.get(c, middle), c))
 
 
-def memory_curve(
-    counters: Iterable[CounterLike], track: Track, t0: int, max_points: int = MAX_POINTS
-) -> dict[str, Any] | None:
-    """Memory of one GPU by category as steps; None where nothing was recorded.
-
-    Times are ns from ``t0``, sizes KiB. Where more than ``max_points`` moments changed something,
-    each interval keeps its fullest moment and its last, so that every peak stays at its height.
-    """
-    changes: dict[int, dict[str, float]] = {}
+def memory_changes(counters: Iterable[CounterLike]) -> dict[Track, dict[int, dict[str, float]]]:
+    """Memory counters by GPU, then by moment: each category that changed and its new size."""
+    changes: dict[Track, dict[int, dict[str, float]]] = {}
     for c in counters:
-        if c.track[:2] == track and c.name.startswith("memory/"):
-            changes.setdefault(c.t_ns, {})[c.name[len("memory/") :]] = c.value
-    if not changes:
-        return None
+        if c.name.startswith("memory/"):
+            moments = changes.setdefault(c.track[:2], {})
+            moments.setdefault(c.t_ns, {})[c.name[len("memory/") :]] = c.value
+    return changes
+
+
+def memory_curve(
+    changes: Mapping[int, Mapping[str, float]], max_points: int = MAX_POINTS
+) -> dict[str, Any]:
+    """Memory of one GPU by category as steps, from the changes at each moment (at least one).
+
+    Times in ns (the first as it is, then differences), sizes in KiB. Where more than
+    ``max_points`` moments changed something, each interval keeps its fullest moment and its last,
+    so that every peak stays at its height.
+    """
     categories = memory_order(key for change in changes.values() for key in change)
     times = sorted(changes)
-    interval = (times[-1] - times[0]) / max(1, max_points // 2) if len(times) > max_points else 0
+    thin = len(times) > max_points
+    interval = max(1, (times[-1] - times[0]) // (max_points // 2)) if thin else 0
     now: dict[str, float] = dict.fromkeys(categories, 0.0)
-    kept: list[tuple[int, float, tuple[float, ...]]] = []
-    fullest: tuple[int, float, tuple[float, ...]] | None = None
-    peak = (times[0], 0.0)
+    kept: dict[int, list[float]] = {}
+    peak, fullest = (times[0], -1.0), (times[0], -1.0, [*now.values()])
     for i, t in enumerate(times):
         now.update(changes[t])
-        row = (t, sum(now.values()), tuple(now.values()))
-        peak = max(peak, (t, row[1]), key=lambda p: p[1])
-        fullest = row if fullest is None or row[1] > fullest[1] else fullest
-        last = i + 1 == len(times)
-        if last or not interval or _bucket(times, i, interval) != _bucket(times, i + 1, interval):
-            kept.extend([fullest, row] if fullest[0] < t else [row])
-            fullest = None
-    starts = [t - t0 for t, _, _ in kept]
+        total = sum(now.values())
+        if total > fullest[1]:
+            fullest = (t, total, [*now.values()])
+        if total > peak[1]:
+            peak = (t, total)
+        after = times[i + 1] if i + 1 < len(times) else None
+        if (
+            after is None
+            or not thin
+            or (after - times[0]) // interval != (t - times[0]) // interval
+        ):
+            kept[fullest[0]] = fullest[2]
+            kept[t] = [*now.values()]
+            fullest = (t, -1.0, [])
     return {
         "categories": categories,
-        "t": [b - a for a, b in zip([0, *starts], starts, strict=False)],
-        "kib": [[round(row[i] / 1024) for _, _, row in kept] for i in range(len(categories))],
-        "peak": {"t": peak[0] - t0, "bytes": round(peak[1])},
+        "t": [b - a for a, b in zip([0, *kept], kept, strict=False)],
+        "kib": [[round(row[i] / 1024) for row in kept.values()] for i in range(len(categories))],
+        "peak": {"t": peak[0], "bytes": round(peak[1])},
         "moments": len(times),
         "kept": len(kept),
     }
-
-
-def _bucket(times: Sequence[int], i: int, interval: float) -> int:
-    """Interval number of moment ``i``."""
-    return int((times[i] - times[0]) / interval)
 
 
 def running_at(spans: Iterable[SpanLike], track: Track, t_ns: int) -> str | None:

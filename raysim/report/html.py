@@ -133,8 +133,9 @@ def _recorded(summary: Mapping[str, Any], records: Records | None) -> dict[str, 
     view = windows.get(step) if step is not None else None
     timeline = charts.timeline(spans, gpus, view)
     t0 = timeline["t0"] if timeline["total"] else 0
-    for curve in curves:
-        curve["running"] = charts.running_at(spans, tuple(curve.pop("track")), curve["peak"]["t"])
+    if top:
+        track = tuple(top["where"].split("/"))
+        top["running"] = charts.running_at(spans, track, top["peak"]["t"])
     timeline |= {
         "steps": [[n, a - t0, b - t0] for n, (a, b) in windows.items()],
         "view": [view[0] - t0, view[1] - t0] if view else [0, timeline["span"]],
@@ -204,14 +205,14 @@ def _curves(
     shown = [*gpus]
     if fullest and fullest not in {g.track for g in gpus}:
         shown.insert(0, charts.Gpu(fullest, "fullest GPU"))
-    curves = []
-    for gpu in shown:
-        curve = charts.memory_curve(counters, gpu.track, 0)
-        if curve is not None:
-            curves.append(curve | {
-                "label": gpu.label, "where": "/".join(gpu.track), "track": gpu.track,
-                "capacity": capacity, "fullest": gpu.track == fullest,
-            })  # fmt: skip
+    changes = charts.memory_changes(counters)
+    curves = [
+        charts.memory_curve(changes[gpu.track])
+        | {"label": gpu.label, "where": "/".join(gpu.track), "capacity": capacity,
+           "fullest": gpu.track == fullest}
+        for gpu in shown
+        if gpu.track in changes
+    ]  # fmt: skip
     if curves and not any(c["fullest"] for c in curves):  # folded: a like rank stands for it
         max(curves, key=lambda c: float(c["peak"]["bytes"]))["fullest"] = True
     return curves

@@ -106,31 +106,36 @@ def test_busy_counts_only_what_lies_in_the_step() -> None:
     assert row.by_category == [("forward", pytest.approx(40e-9))]
 
 
-def memory(*rows: tuple[int, str, float]) -> list[Counter]:
-    return [Counter(GPU, f"memory/{key}", t, value) for t, key, value in rows]
+def memory(*rows: tuple[int, str, float]) -> dict[int, dict[str, float]]:
+    written = [Counter(GPU, f"memory/{key}", t, value) for t, key, value in rows]
+    return charts.memory_changes([*written, Counter(("node-9", "gpu-9"), "link/nic-0", 0, 1.0)])[
+        GPU
+    ]
 
 
 def test_memory_holds_a_category_until_it_changes() -> None:
     curve = charts.memory_curve(
-        memory((10, "parameter", 4096), (20, "activation", 2048), (30, "activation", 0)), GPU, 0
+        memory((10, "parameter", 4096), (20, "activation", 2048), (30, "activation", 0))
     )
-    assert curve is not None
     assert curve["categories"] == ["parameter", "activation"]
     assert curve["kib"] == [[4, 4, 4], [0, 2, 0]]
     assert list(itertools.accumulate(curve["t"])) == [10, 20, 30]
     assert curve["peak"] == {"t": 20, "bytes": 6144}
 
 
-def test_memory_of_a_gpu_that_recorded_none_is_none() -> None:
-    assert charts.memory_curve(memory((0, "parameter", 1)), ("node-9", "gpu-9"), 0) is None
+def test_memory_is_told_apart_by_gpu() -> None:
+    rows = [Counter(("node-0", f"gpu-{i}"), "memory/parameter", 0, i) for i in (1, 2)]
+    assert charts.memory_changes(rows) == {
+        ("node-0", "gpu-1"): {0: {"parameter": 1}},
+        ("node-0", "gpu-2"): {0: {"parameter": 2}},
+    }
 
 
 def test_a_long_memory_curve_is_thinned_but_keeps_its_peaks() -> None:
     rows = [(t, "activation", 1024.0 * (t % 97)) for t in range(20_000)]
     rows[12_345] = (12_345, "activation", 1024.0 * 5000)
-    curve = charts.memory_curve(memory(*rows), GPU, 0, max_points=200)
-    assert curve is not None
-    assert curve["kept"] <= 210 < curve["moments"] == 20_000
+    curve = charts.memory_curve(memory(*rows), max_points=200)
+    assert curve["kept"] <= 204 < curve["moments"] == 20_000
     assert curve["peak"] == {"t": 12_345, "bytes": 1024 * 5000}
     times = list(itertools.accumulate(curve["t"]))
     assert max(zip(curve["kib"][0], times, strict=True)) == (5000, 12_345)
