@@ -1,12 +1,12 @@
 """The layer table: what one training step of a model computes, stores and moves, layer by layer.
 
-Every quantity is *per sample* at a fixed sequence length and grows linearly with the micro-batch, so
-a table is built once and priced for any batch, data type or tensor-parallel degree. Models read from
-a Hugging Face config and modules traced on the meta device give the same table.
+Every quantity is *per sample* at a fixed sequence length and grows linearly with the micro-batch,
+so a table is built once and priced for any batch, data type or tensor-parallel degree. Models read
+from a Hugging Face config and modules traced on the meta device give the same table.
 
-Structure, outside in: ``Model`` > ``Layer`` (what pipeline partitioning and activation checkpointing
-cut at) > ``Module`` (a ``torch.nn.Module`` that owns parameters directly: the unit of ZeRO-3's fetch)
-> ``Operator`` (what the GPU runs).
+Structure, outside in: ``Model`` > ``Layer`` (what pipeline partitioning and activation
+checkpointing cut at) > ``Module`` (a ``torch.nn.Module`` that owns parameters directly: the unit of
+ZeRO-3's fetch) > ``Operator`` (what the GPU runs).
 
 Not modelled: data-dependent control flow; operators whose cost is not linear in the batch.
 """
@@ -48,7 +48,9 @@ class Parameter:
     tied_to: str | None = None
     """Full name of the parameter whose storage this one shares; counted once."""
     expert: bool = False
-    """Belongs to routed experts: divided by expert parallelism, not data-replicated with the rest."""
+    """Belongs to routed experts: divided by expert parallelism, not data-replicated with the
+    rest.
+    """
     trainable: bool = True
 
     @property
@@ -126,7 +128,7 @@ class Operator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Module:
-    """A ``torch.nn.Module`` seen by ZeRO-3's hooks: parameters it owns directly, operators it runs."""
+    """What ZeRO-3's hooks see: a ``torch.nn.Module``, its own parameters and its operators."""
 
     name: str
     """Relative to its layer, for example ``self_attn.q_proj``."""
@@ -180,7 +182,9 @@ class Layer:
     """What pipeline stages and activation checkpoints cut at."""
 
     name: str
-    """Prefix of its parameters in the ``state_dict``, for example ``model.layers.3``; may be empty."""
+    """Prefix of its parameters in the ``state_dict``, for example ``model.layers.3``; may be
+    empty.
+    """
     kind: LayerKind
     cls: str
     """Class name, matched by DeepSpeed's ``type:regex`` partitioning."""
@@ -215,7 +219,7 @@ class Model:
 
     @cached_property
     def num_parameters(self) -> int:
-        """Elements as ``sum(p.numel() for p in module.parameters())`` counts: shared storage once."""
+        """Elements as ``sum(p.numel() for p in model.parameters())``: shared storage once."""
         return sum(p.numel for _, p in self.parameters() if p.tied_to is None)
 
     @cached_property

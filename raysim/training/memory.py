@@ -31,13 +31,11 @@ HOST_PROCESS_BYTES = 3 * GIB
 PROVENANCE = {
     "allocator slack": Provenance(
         basis="measured",
-        source="reserved/allocated 1.06-1.20 in BigScience's Megatron-DeepSpeed logs; 1.08 for
-        ZeRO-3",
+        source="reserved/allocated 1.06-1.20 in BigScience's pipeline logs, 1.08 for ZeRO-3",
     ),
     "NCCL buffers per communicator": Provenance(
         basis="assumed",
-        source="channel buffers and lazily loaded kernels: 0.3-0.6 GiB per communicator in
-        practice",
+        source="channel buffers and lazily loaded kernels: 0.3-0.6 GiB each",
     ),
     "cuBLAS workspace": Provenance(
         basis="datasheet", source="torch aten/src/ATen/cuda/CublasHandlePool.cpp defaults"

@@ -92,7 +92,6 @@ def partition_layers(layers: Sequence[Layer], stages: int, method: str) -> list[
         )
     if any(a == b for a, b in pairwise(bounds)):
         raise ScenarioError(
-            f"pipeline: {len(layers)} layers over {stages} stages by {method!r} leaves a stage
-            empty"
+            f"pipeline: {len(layers)} layers over {stages} stages by {method!r} leave one empty"
         )
     return bounds

@@ -1,5 +1,4 @@
-"""The program of one rank: the operations its host thread issues, in order, and the memory they
-take.
+"""The program of one rank: what its host thread issues, in order, and the memory that takes.
 
 A program is compiled once and played by ``executor``. It knows durations and bytes but not the
 clock: when an operation really runs depends on its stream, on what it waits for and on the other
