@@ -95,6 +95,14 @@ class MemoryLedger:
         self._rows.append((t_ns, category, delta_bytes, label))
         self._sorted = None
 
+    def clear(self, t_ns: int) -> None:
+        """Free whatever is held at ``t_ns``, and forget entries of later times."""
+        held = self.held(t_ns)
+        self._rows = [row for row in self._rows if row[0] <= t_ns]
+        for category, size_bytes in held.items():
+            self.apply(t_ns, category, -size_bytes, "clear")
+        self._sorted = None
+
     def __len__(self) -> int:
         """Entries so far."""
         return len(self._rows)
@@ -225,5 +233,4 @@ class Gpu:
         """Work again, empty and idle."""
         self.failure = None
         self.streams = {}
-        for category, size_bytes in self.ledger.held(now_ns).items():
-            self.ledger.apply(now_ns, category, -size_bytes, "restore")
+        self.ledger.clear(now_ns)
