@@ -59,6 +59,7 @@ SLICE_COLORS: dict[str, Color] = {
     "data": Color("#8fd3bf", "#a5dccb"),
     "host": Color("#7f8790", "#8b949e"),
     "launch": Color("#c9ced4", "#4b535c"),
+    "sync": Color("#e1e5e9", "#333b45"),
 }
 
 
@@ -176,7 +177,16 @@ def choose_step(windows: Mapping[int, tuple[int, int]], peak_ns: int | None) -> 
     return max(windows, default=None)
 
 
-_STREAM_ORDER = ("host", "compute", "comm", "comm:dp", "comm:gather", "comm:tp", "comm:pp")
+_STREAM_ORDER = (
+    "loader",
+    "host",
+    "compute",
+    "comm",
+    "comm:dp",
+    "comm:gather",
+    "comm:tp",
+    "comm:pp",
+)
 
 
 def _stream_key(stream: str) -> tuple[int, str]:
@@ -199,6 +209,7 @@ def timeline(
     wanted = {gpu.track for gpu in gpus}
     mine = [s for s in spans if s.track[:2] in wanted]
     drawn = _most_visible(mine, view_ns, max_slices)
+    start, end = view_ns or (0, 0)
     t0 = min((s.start_ns for s in mine), default=0)
     t1 = max((s.end_ns for s in mine), default=0)
     rows: dict[Track, list[SpanLike]] = {s.track: [] for s in mine}
@@ -216,6 +227,8 @@ def timeline(
         "t0": t0, "span": t1 - t0, "groups": groups, "names": words.names.words,
         "infos": words.infos.words, "categories": words.categories.words,
         "drawn": len(drawn), "total": len(mine), "missed_s": missed_ns / 1e9,
+        "view_drawn": sum(s.end_ns > start and s.start_ns < end for s in drawn),
+        "view_total": sum(s.end_ns > start and s.start_ns < end for s in mine),
     }  # fmt: skip
 
 

@@ -148,6 +148,11 @@ def _recorded(summary: Mapping[str, Any], records: Records | None) -> dict[str, 
         "step": step,
         "gpus": len(gpus), "recorded_gpus": len(every),
         "peak": top,
+        "uncurved": [
+            row.get("name") or row.get("category")
+            for row in sections.rows(sections.table(summary.get("memory")).get("by_category"))
+            if top and row.get("category") not in top["categories"]
+        ],
     }  # fmt: skip
 
 

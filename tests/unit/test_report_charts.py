@@ -80,6 +80,7 @@ def test_too_many_slices_keeps_the_longest_of_the_view_and_counts_the_rest() -> 
         given, [charts.Gpu(GPU, "rank 0")], (2_000_000_000, 2_000_000_030), max_slices=2
     )
     assert (line["drawn"], line["total"], line["missed_s"]) == (2, 3, 1.0)
+    assert (line["view_drawn"], line["view_total"]) == (2, 2)
     assert sorted(line["names"]) == ["op 1", "op 2"]
 
 
