@@ -146,7 +146,7 @@ def test_slices_left_out_are_counted_on_the_page(monkeypatch: pytest.MonkeyPatch
     total = len(case.records.spans())
     monkeypatch.setattr(html.charts.timeline, "__defaults__", (None, 100))
     text = Page(html.render(case)).text("timeline")
-    assert f"100 of {total} slices are drawn" in text
+    assert f"100 of {total} recorded slices are drawn, of this step the longest 100 of" in text
 
 
 def payload(text: str) -> Any:
