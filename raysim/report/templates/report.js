@@ -181,7 +181,8 @@ function upright(p, t, y0, y1, ink, dash) {
 }
 
 // ---- timeline
-const ROW = 24, HEAD = 25, lineHeight = (l) => l.row ? ROW : HEAD;
+const dense = lines.length > 24, ROW = dense ? 15 : 24, HEAD = dense ? 22 : 25, GAP = dense ? 1 : 2;
+const lineHeight = (l) => l.row ? ROW : HEAD;
 const linesHeight = lines.reduce((h, l) => h + lineHeight(l), 0);
 const fits = new Map();
 function clip(g, text, room) {
@@ -210,14 +211,14 @@ function drawTimeline(p, w) {
     g.textAlign = "left"; g.textBaseline = "middle";
     if (!l.row) { y += HEAD; continue; }
     g.fillStyle = inks.soft; g.fillText(l.row.label, 0, y + ROW / 2);
-    g.globalAlpha = 0.6; g.fillStyle = inks.track; g.fillRect(LEFT, y + 2, p.plot, ROW - 4); g.globalAlpha = 1;
+    g.globalAlpha = 0.6; g.fillStyle = inks.track; g.fillRect(LEFT, y + GAP, p.plot, ROW - 2 * GAP); g.globalAlpha = 1;
     g.save(); g.beginPath(); g.rect(LEFT, y, p.plot, ROW); g.clip();
     let x1 = -1, last = -1; // slices narrower than a pixel merge with a neighbour of the same kind
     for (let i = firstAfter(l, view[0]); i < l.start.length && l.start[i] < view[1]; i++) {
       const x = px(p, l.start[i]), width = l.row.ns[i] / (view[1] - view[0]) * p.plot, c = l.row.category[i];
       if (width < 0.7 && x + width < x1 && c === last) continue;
       const fill = color(T.categories[c]), shown = Math.max(width, 0.8);
-      g.fillStyle = fill; g.fillRect(x, y + 2, shown > 3 ? shown - 0.8 : shown, ROW - 4);
+      g.fillStyle = fill; g.fillRect(x, y + GAP, shown > 3 ? shown - 0.8 : shown, ROW - 2 * GAP);
       x1 = x + shown; last = c;
       if (width > 26) {
         const a = Math.max(x, LEFT), room = Math.min(x + width, LEFT + p.plot) - a - 9;
@@ -225,7 +226,7 @@ function drawTimeline(p, w) {
         if (word) { g.fillStyle = inkOn(fill); g.fillText(word, a + 4, y + ROW / 2 + 0.5); }
       }
       if (picked && picked.l === l && picked.i === i) {
-        g.strokeStyle = inks.ink; g.lineWidth = 2; g.strokeRect(x + 1, y + 2, Math.max(2, width - 2), ROW - 4); g.lineWidth = 1;
+        g.strokeStyle = inks.ink; g.lineWidth = 2; g.strokeRect(x + 1, y + GAP, Math.max(2, width - 2), ROW - 2 * GAP); g.lineWidth = 1;
       }
     }
     g.restore();
