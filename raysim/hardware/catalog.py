@@ -66,7 +66,7 @@ _CLASSES: Mapping[str, type[Spec]] = {
 _HEAD = re.compile(r"^([^\s#:][^:]*):", re.MULTILINE)
 _ROW = re.compile(r"^    ([^\s#:][^:]*): \[(.*)\]$", re.MULTILINE)
 _ALIASES = re.compile(r"^  aliases: \[(.*)\]$", re.MULTILINE)
-_PREFIXES = ("accelerator_type:", "nvidia-", "tesla-", "amd-instinct-", "amd-")
+_PREFIXES = ("nvidia-", "tesla-", "amd-instinct-", "amd-")
 
 
 class ProvenanceRow(NamedTuple):
@@ -144,8 +144,7 @@ def _table_row(table: Record, block: str, name: str) -> Record:
     out = {k: v for k, v in table.items() if k not in ("columns", "basis", "sources", "rows:")}
     heads = (table["columns"], cells, table["basis"], table["sources"])
     for column, value, basis, source in zip(*heads, strict=True):
-        if value != "none":
-            out[column] = [value, basis, source]
+        out[column] = [value, basis, source]
     return out
 
 
@@ -257,7 +256,7 @@ def _slice_cpu(name: str, vcpus: int, threads_per_core: int | None) -> CpuSpec:
 
 
 def _disks(text: str) -> tuple[tuple[DiskSpec, int], ...]:
-    """``8x aws-nvme-p5 + 1x ebs-gp3`` as specs with counts."""
+    """``8x nvme-aws-3840 + 1x ebs-gp3`` as specs with counts."""
     pairs = (part.strip().split("x ", 1) for part in text.split("+"))
     return tuple((disk(name), int(count)) for count, name in pairs)
 
@@ -288,7 +287,7 @@ def _node(name: str) -> NodeSpec:
 
 
 def gpu(name: str) -> GpuSpec:
-    """The accelerator called ``name`` (``H100-SXM-80GB``, ``h100``, ``NVIDIA A100-SXM4-80GB``).
+    """The accelerator called ``name`` (``H100-SXM-80GB``, ``h100``, ``a100-40gb``).
 
     Raises
     ------
