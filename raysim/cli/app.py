@@ -45,7 +45,7 @@ Changes = Annotated[
     typer.Option("--set", metavar="A.B=C", help="Change one key of the scenario; may be repeated."),
 ]
 RunPath = Annotated[
-    Path | None, typer.Argument(metavar="[RUN]", help="A run's folder; by default the last run.")
+    Path | None, typer.Argument(metavar="RUN", help="A run's folder; by default the last run.")
 ]
 
 
@@ -116,7 +116,7 @@ def run(
 @app.command()
 def check(
     scenario: Annotated[
-        Path | None, typer.Argument(metavar="[SCENARIO]", help="A scenario folder or YAML file.")
+        Path | None, typer.Argument(metavar="SCENARIO", help="A scenario folder or YAML file.")
     ] = None,
     changes: Changes = None,
     schema: Annotated[
@@ -190,11 +190,11 @@ def open_(run: RunPath = None) -> None:
 @app.command()
 def catalog(
     kind: Annotated[
-        str | None, typer.Argument(metavar="[KIND]", help="gpus, nics, disks, nodes or models.")
+        str | None, typer.Argument(metavar="KIND", help="gpus, nics, disks, nodes or models.")
     ] = None,
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[NAME]", help="One entry, with the basis of each number."),
+        typer.Argument(metavar="NAME", help="One entry, with the basis of each number."),
     ] = None,
 ) -> None:
     """List known hardware and models, with sources."""

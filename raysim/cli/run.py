@@ -41,14 +41,18 @@ def run(path: Path, options: RunOptions) -> bool:
 
     scenario = load(path, options.changes)
     started = terminal.wall_s()
-    with terminal.progress(shown=not (options.quiet or options.as_json)) as progress:
-        result = simulate(
-            scenario,
-            seed=options.seed,
-            record=options.trace != "none",
-            check=options.check,
-            progress=progress,
-        )
+    try:
+        with terminal.progress(shown=not (options.quiet or options.as_json)) as progress:
+            result = simulate(
+                scenario,
+                seed=options.seed,
+                record=options.trace != "none",
+                check=options.check,
+                progress=progress,
+            )
+    except Exception as error:
+        error.add_note(f"seed {scenario.seed if options.seed is None else options.seed}")
+        raise
     wall_s = terminal.wall_s() - started
     folder = _write(result, options)
     _print(result, folder, wall_s, options)

@@ -6,6 +6,7 @@ when somebody looks at it. `SCHEMA` is the data dictionary: what each column hol
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -121,6 +122,7 @@ class Frames(Mapping[str, "pd.DataFrame"]):
         return written
 
 
+@functools.lru_cache(maxsize=65536)
 def _where(track: tuple[str, ...], gpus_per_node: int) -> tuple[str | None, str, str | None]:
     """Rank, node and GPU of a track such as ("node-0", "gpu-3", "compute")."""
     node = track[0]
@@ -163,7 +165,7 @@ def _spans(records: ColumnRecorder, gpus_per_node: int) -> Columns:
     rows = []
     for track, name, category, start, end, given in records.spans():
         args = given or {}
-        rest = {k: v for k, v in args.items() if k not in _ARGS}
+        rest = {} if args.keys() <= _ARGS.keys() else {k: args[k] for k in args if k not in _ARGS}
         stream = track[-1] if len(track) > 1 else None
         place = _where(track, gpus_per_node)
         times = (start, end, end - start)

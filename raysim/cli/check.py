@@ -1,0 +1,146 @@
+"""``raysim check``: what a scenario says once every default is taken; nothing is simulated."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from raysim.cli import terminal
+from raysim.cli.run import load
+from raysim.errors import ScenarioError
+
+_JOB = "jobs.train"
+
+
+def print_resolved(path: Path, changes: tuple[str, ...]) -> None:
+    """Print the resolved scenario as YAML that replays it; notes and warnings are its comments."""
+    from rich.text import Text
+
+    from raysim.results.result import yaml_text
+
+    scenario = load(path, changes)
+    terminal.say(yaml_text(scenario.resolved()))
+    for heading, problems in (
+        ("Defaults taken and choices made", scenario.notes),
+        ("Warnings", scenario.warnings),
+    ):
+        if problems:
+            terminal.show(Text(f"\n# {heading}:", "bold"))
+        for problem in problems:
+            terminal.show(Text(f"#   {problem}"))
+
+
+def print_schema() -> None:
+    """Print the JSON Schema of scenario files."""
+    terminal.say(json.dumps(_schema(), indent=2, ensure_ascii=False))
+
+
+def print_explanation(key: str, path: Path | None, changes: tuple[str, ...]) -> None:
+    """Print what ``key`` means, what it accepts, its default and, given a scenario, its value.
+
+    Raises
+    ------
+    ScenarioError
+        There is no such key; says the nearest.
+    """
+    known = dict(keys(_schema()))
+    name = _full_name(key, known)
+    entry = known[name]
+    terminal.say(f"{key}: {entry.get('description', 'a section')}")
+    terminal.say(f"  accepts  {_accepts(entry)}")
+    if "default" in entry:
+        terminal.say(f"  default  {json.dumps(entry['default'])}")
+    below = [k.removeprefix(f"{name}.") for k in known if k.startswith(f"{name}.")]
+    if below:
+        terminal.say(f"  keys     {', '.join(k for k in below if '.' not in k)}")
+    if path is not None:
+        resolved = load(path, changes).resolved()
+        terminal.say(f"  here     {json.dumps(_value(resolved, name), default=str)}")
+
+
+def keys(schema: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every key of a JSON Schema by dotted path; ``*`` stands for a name the user chooses."""
+    definitions = schema.get("$defs", {})
+
+    def below(node: Mapping[str, Any], path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        for option in _options(node, definitions):
+            for name, child in option.get("properties", {}).items():
+                yield from entry(child, f"{path}.{name}" if path else name)
+            if isinstance(option.get("additionalProperties"), dict):
+                yield from entry(option["additionalProperties"], f"{path}.*")
+            if isinstance(option.get("items"), dict):
+                yield from below(option["items"], path)
+
+    def entry(node: Mapping[str, Any], path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        merged: dict[str, Any] = {}
+        for option in _options(node, definitions):
+            merged = option | merged
+        yield path, merged | dict(node)
+        yield from below(node, path)
+
+    yield from below(schema, "")
+
+
+def _options(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The alternatives of a node, references followed."""
+    found: list[dict[str, Any]] = []
+    for part in node.get("anyOf") or node.get("oneOf") or node.get("allOf") or [node]:
+        reference = part.get("$ref")
+        found.append(definitions[reference.rsplit("/", 1)[-1]] if reference else dict(part))
+    return found
+
+
+def _full_name(key: str, known: Mapping[str, Any]) -> str:
+    short = key.removeprefix("train.")
+    wanted = key.replace("jobs.0.", "jobs.")
+    for name in (wanted, f"jobs.{wanted}", f"{_JOB}.{short}"):
+        if name in known:
+            return name
+    parts = wanted.split(".")
+    for name in known:
+        pieces = name.split(".")
+        if len(pieces) == len(parts) and all(
+            p in {"*", q} for p, q in zip(pieces, parts, strict=True)
+        ):
+            return name
+    spoken = [name.removeprefix("jobs.") for name in known]
+    near = difflib.get_close_matches(key, spoken, 3, 0.5)
+    near += [n for n in spoken if n.rpartition(".")[2] == key.rpartition(".")[2]][:3]
+    hint = f"; did you mean {' or '.join(dict.fromkeys(near))}?" if near else ""
+    raise ScenarioError(f"--explain {key}: no such key{hint}")
+
+
+def _accepts(entry: Mapping[str, Any]) -> str:
+    words = []
+    for option in entry.get("anyOf") or [entry]:
+        if "enum" in option:
+            words.append(", ".join(map(str, option["enum"])))
+        elif "const" in option:
+            words.append(str(option["const"]))
+        elif "$ref" in option or option.get("type") == "object":
+            words.append("a section")
+        elif option.get("type") != "null":
+            kind = option.get("type", "any value")
+            words.append(" or ".join(kind) if isinstance(kind, list) else str(kind))
+        if option.get("examples"):
+            words[-1] += f" such as {option['examples'][0]}"
+    return " or ".join(words)
+
+
+def _value(resolved: Any, name: str) -> Any:
+    """Where ``name`` stands in the resolved scenario; a list gives its first entry with the key."""
+    here = resolved
+    for part in name.split("."):
+        if isinstance(here, list):
+            here = next((h for h in here if isinstance(h, Mapping) and part in h), None)
+        here = here.get(part) if isinstance(here, Mapping) else None
+    return here
+
+
+def _schema() -> dict[str, Any]:
+    from raysim.scenario.schema import ScenarioSection
+
+    return ScenarioSection.model_json_schema(by_alias=True)

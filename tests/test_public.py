@@ -1,0 +1,98 @@
+"""The public surface, frozen: names, options, weight, errors. A change here is felt by users."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import raysim
+from raysim import errors
+
+OPTIONS = {
+    "run": [
+        "SCENARIO", "--set", "--seed", "--out/-o", "--until", "--check", "--json", "--quiet/-q",
+        "--no-trace", "--trace-format",
+    ],
+    "check": ["[SCENARIO]", "--set", "--schema", "--explain"],
+    "init": ["NAME", "--from", "--deepspeed", "--cluster"],
+    "show": ["[RUN]", "--table", "--tree"],
+    "open": ["[RUN]"],
+    "catalog": ["[KIND]", "[NAME]"],
+}  # fmt: skip
+
+HEAVY = {
+    "pandas",
+    "pyarrow",
+    "plotly",
+    "networkx",
+    "torch",
+    "ray",
+    "jinja2",
+    "perfetto",
+    "pydantic",
+}
+
+
+def surface() -> dict[str, list[str]]:
+    """Verb to its arguments and options, as typer sees them."""
+    import typer.main
+
+    from raysim.cli.app import app
+
+    def word(parameter: object) -> str:
+        opts = [o for o in getattr(parameter, "opts", ()) if o.startswith("-")]
+        metavar = str(getattr(parameter, "metavar", ""))
+        required = getattr(parameter, "required", False)
+        return "/".join(opts) or (metavar if required else f"[{metavar}]")
+
+    group = typer.main.get_command(app)
+    return {name: [word(p) for p in verb.params] for name, verb in group.commands.items()}  # type: ignore[attr-defined]
+
+
+def test_the_option_set_is_frozen() -> None:
+    assert surface() == OPTIONS
+
+
+def test_every_public_name_can_be_imported() -> None:
+    missing = [name for name in raysim.__all__ if getattr(raysim, name, None) is None]
+    assert missing == []
+    assert sorted(raysim.__all__) == raysim.__all__
+
+
+def test_run_stays_a_function_after_its_module_is_imported() -> None:
+    import importlib
+
+    importlib.import_module("raysim.run")
+    assert inspect.isfunction(raysim.run)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'simulate'"):
+        raysim.simulate  # noqa: B018
+
+
+@pytest.mark.parametrize("module", ["raysim", "raysim.cli"])
+def test_importing_is_cheap(module: str, root: Path) -> None:
+    code = (
+        "import time, sys, json; start = time.process_time(); import MODULE;"
+        "print(json.dumps([time.process_time() - start, sorted(sys.modules)]))"
+    ).replace("MODULE", module)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=root, check=True, capture_output=True, text=True
+    )
+    cpu_s, modules = json.loads(done.stdout)
+    assert HEAVY & set(modules) == set()
+    assert cpu_s < 0.3
+
+
+def test_the_error_tree_has_four_branches() -> None:
+    branches = {c.__name__ for c in errors.RaysimError.__subclasses__()}
+    assert branches >= {
+        "ScenarioError", "InfeasibleError", "CalibrationError", "InvariantViolation",
+    }  # fmt: skip
+    assert branches <= set(raysim.__all__)
