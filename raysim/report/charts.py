@@ -53,7 +53,7 @@ SLICE_COLORS: dict[str, Color] = {
     "backward": Color("#0072b2", "#1f7fc0"),
     "recompute": Color("#cc79a7", "#cc79a7"),
     "collective": Color("#e69f00", "#e69f00"),
-    "p2p": Color("#f0e442", "#f0e442"),
+    "p2p": Color("#b8a100", "#f0e442"),
     "copy": Color("#009e73", "#12b083"),
     "optimizer": Color("#d55e00", "#e8742a"),
     "data": Color("#8fd3bf", "#a5dccb"),
