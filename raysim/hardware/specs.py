@@ -1,4 +1,4 @@
-"""Frozen datasheets: what a GPU, link, NIC, disk, CPU and rentable node is, and whence each number.
+"""Frozen datasheets: GPU, NIC, disk, CPU and rentable node, with where each number is from.
 
 Rates are bytes per second in one direction unless the name says otherwise; floating-point peaks are
 dense (no structured sparsity).
