@@ -1,0 +1,195 @@
+"""From a checked scenario to the things a simulation is made of: cluster, model, job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from raysim.errors import Problem, ScenarioError
+from raysim.hardware.cluster import ClusterSpec
+from raysim.models.huggingface import build as build_huggingface
+from raysim.models.sequential import build as build_sequential
+from raysim.models.table import Model
+from raysim.scenario.documents import Document
+from raysim.scenario.load import Scenario
+from raysim.scenario.overrides import TRAIN
+from raysim.scenario.sources import MODEL, hf_config
+from raysim.training.plan import DdpSettings, TrainingPlan
+from raysim.workloads.train_job import CheckpointSettings, DataSettings, TrainJob
+
+CLASSES = {
+    "ddp": DdpSettings,
+    "data": DataSettings,
+    "checkpoint": CheckpointSettings,
+    "train": TrainJob,
+}
+"""YAML names of sections and the classes that a simulation knows them by."""
+DEFAULT_STEPS = 100
+_TOKEN_INPUT_BYTES = 24
+"""input_ids, attention_mask and labels, int64 each, per token (a Hugging Face collator's batch)."""
+_PIXEL_BYTES = 4
+_LABEL_BYTES = 8
+
+
+def build_cluster(scenario: Scenario) -> ClusterSpec:
+    """The cluster the job runs on."""
+    return scenario.cluster
+
+
+def build_model(scenario: Scenario) -> Model:
+    """The layer table of the scenario's model.
+
+    Raises
+    ------
+    ScenarioError
+        The config's family is unknown, or keys have impossible values.
+    """
+    section = scenario.spec.model
+    where = scenario.document.child(("model",))
+    try:
+        if section.sequential is not None:
+            layers = [x if isinstance(x, str) else x.linear for x in section.sequential]
+            return build_sequential(layers, name=section.name or "sequential")
+        source = scenario.sources[MODEL]
+        return build_huggingface(
+            hf_config(source),
+            seq_len=scenario.spec.train.seq_len,
+            attention=section.attention,
+            architecture=section.architecture,
+            fused_loss=section.fused_loss,
+            target_len=section.target_len,
+            name=section.name,
+            file=source.documents[0].file,
+        )
+    except ValueError as error:
+        raise ScenarioError(where.problem(("sequential",), str(error))) from None
+    except ScenarioError as error:
+        raise ScenarioError(_placed(p, scenario, where) for p in error.problems) from None
+
+
+def _placed(problem: Problem, scenario: Scenario, where: Document) -> Problem:
+    """A position for problems that have none, or only a file."""
+    if problem.where is not None and problem.where.line is not None:
+        return problem
+    source = scenario.sources.get(MODEL)
+    if source is not None and problem.key is not None:
+        return replace(problem, where=source.documents[0].where(tuple(problem.key.split("."))))
+    if problem.message.startswith("seq_len"):
+        return replace(problem, where=scenario.document.where((*TRAIN, "seq_len")))
+    return replace(problem, where=where.where(("from",)))
+
+
+def build_job(scenario: Scenario, model: Model | None = None) -> TrainJob:
+    """The training job.
+
+    Parameters
+    ----------
+    model
+        The scenario's model, if it has been built already.
+
+    Raises
+    ------
+    ScenarioError
+        The layout does not fit the model: heads not divisible, more stages than layers.
+    """
+    model = model or build_model(scenario)
+    train, strategy = scenario.spec.train, scenario.strategy
+    document = scenario.document.child(TRAIN)
+    problems = list(_misfits(scenario, model, document))
+    if problems:
+        raise ScenarioError(problems)
+    deepspeed = strategy.deepspeed
+    fields: dict[str, Any] = {}
+    if deepspeed is not None:
+        names = (
+            "zero", "communication_data_type", "grad_accum_dtype", "bf16_master_weights_and_grads",
+            "bf16_optimizer_states", "check_grad_overflow", "partition_activations",
+            "cpu_checkpointing",
+        )  # fmt: skip
+        fields = {name: getattr(deepspeed, name) for name in names}
+    plan = TrainingPlan(
+        model=model,
+        mesh=strategy.mesh,
+        engine=strategy.engine,
+        micro_batch=strategy.batch.micro,
+        gradient_accumulation_steps=strategy.batch.accumulation,
+        precision=strategy.precision,
+        optimizer=strategy.optimizer,
+        ddp=CLASSES["ddp"](**train.ddp.model_dump()),
+        pipeline=strategy.pipeline,
+        activation_checkpointing=train.activation_checkpointing,
+        gradient_clipping=strategy.gradient_clipping,
+        **fields,
+    )
+    return TrainJob(
+        name=scenario.spec.jobs[0].name,
+        plan=plan,
+        data=_data(scenario, model),
+        checkpoint=_checkpoint(scenario),
+        exact=train.exact,
+        **_length(scenario, plan),
+    )
+
+
+def _misfits(scenario: Scenario, model: Model, document: Document) -> Iterator[Problem]:
+    """Parallel degrees that this model cannot be split into."""
+    mesh = scenario.strategy.mesh
+    for key, value in model.divisible:
+        if value % mesh.tp:
+            message = f"{mesh.tp} does not divide {key}: {value}"
+            yield document.problem(("tensor_parallel",), message)
+    if mesh.pp > len(model.layers):
+        message = f"{mesh.pp} stages, but the model has {len(model.layers)} layers"
+        yield document.problem(("pipeline", "stages"), message)
+    if scenario.spec.train.tokens is not None and model.sample_unit != "tokens":
+        message = f"this model trains on {model.sample_unit}; give steps or epochs"
+        yield document.problem(("tokens",), message)
+
+
+def _length(scenario: Scenario, plan: TrainingPlan) -> dict[str, int]:
+    """Exactly one of steps and epochs."""
+    train = scenario.spec.train
+    if train.epochs is not None:
+        return {"epochs": train.epochs}
+    if train.steps is not None:
+        return {"steps": train.steps}
+    if train.tokens is not None:
+        return {"steps": -(-train.tokens // (plan.samples_per_step * plan.model.seq_len))}
+    return {"epochs": 1} if train.data.train_samples is not None else {"steps": DEFAULT_STEPS}
+
+
+def _data(scenario: Scenario, model: Model) -> DataSettings:
+    """The data section; bytes to copy per sample by default from the model's input."""
+    said = scenario.spec.train.data
+    size = said.bytes_per_sample
+    return DataSettings(
+        train_samples=said.train_samples,
+        eval_samples=said.eval_samples,
+        eval_batch_per_gpu=said.eval_batch_per_gpu,
+        cpu_seconds_per_sample=said.cpu_time_per_sample,
+        loader_workers=said.loader_workers,
+        bytes_per_sample=size if size is not None else _input_bytes(scenario, model),
+    )
+
+
+def _input_bytes(scenario: Scenario, model: Model) -> float:
+    """What a collator hands over per sample."""
+    if model.sample_unit == "tokens":
+        return float(_TOKEN_INPUT_BYTES * model.seq_len)
+    if scenario.spec.model.sequential is not None:
+        first = scenario.spec.model.sequential[0]
+        width = 0 if isinstance(first, str) else first.linear[0]
+        return float(_PIXEL_BYTES * width + _LABEL_BYTES)
+    config = hf_config(scenario.sources[MODEL])
+    side, channels = config.get("image_size", 224), config.get("num_channels", 3)
+    sides = side if isinstance(side, list) and len(side) == 2 else (side, side)
+    return float(_PIXEL_BYTES * sides[0] * sides[1] * channels + _LABEL_BYTES)
+
+
+def _checkpoint(scenario: Scenario) -> CheckpointSettings:
+    said = scenario.spec.train.checkpoint
+    every = said.every if said.every is not None else scenario.spec.train.checkpoint_every
+    return CheckpointSettings(
+        every_epoch=said.every_epoch, every_s=every, every_steps=said.every_steps, kind=said.kind
+    )

@@ -1,0 +1,244 @@
+"""The ``cluster`` section and its file into a ``ClusterSpec``.
+
+Nodes an autoscaler would add are added here when the job's workers need them; the time that takes is
+not modelled in this place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from raysim.errors import Problem, ScenarioError
+from raysim.hardware import catalog
+from raysim.hardware.cluster import ClusterSpec, FabricSpec, NodeGroup
+from raysim.hardware.specs import NodeSpec
+from raysim.scenario.documents import Document, KeyPath, did_you_mean
+from raysim.scenario.hardware_choice import choose_node, customised
+from raysim.scenario.kuberay import is_kuberay, read_kuberay
+from raysim.scenario.node_request import ClusterReading, NodeRequest
+from raysim.scenario.ray_cluster_yaml import is_ray_cluster_yaml, read_ray_cluster
+from raysim.scenario.schema_cluster import ClusterSection
+
+WORKERS = "workers"
+"""Name of the node group of a cluster written in place."""
+
+
+@dataclass(slots=True)
+class ClusterResult:
+    """The cluster, when nothing was wrong, and what was said."""
+
+    spec: ClusterSpec | None = None
+    errors: list[Problem] = field(default_factory=list)
+    notes: list[Problem] = field(default_factory=list)
+
+
+def make_cluster(
+    section: ClusterSection,
+    document: Document,
+    files: list[Document] | None,
+    workers: int | None,
+) -> ClusterResult:
+    """The cluster of a scenario.
+
+    Parameters
+    ----------
+    section, document
+        The ``cluster`` section and the same as a document, for positions.
+    files
+        Documents of the cluster file; None when the cluster is written in place.
+    workers
+        GPUs the job asks for; an autoscaled group grows to give them.
+    """
+    result = ClusterResult()
+    if files is None:
+        groups = _inline_groups(section, document, result)
+    else:
+        groups = _file_groups(section, document, files, workers, result)
+    groups = _priced(section, document, groups, result)
+    if not result.errors:
+        result.spec = ClusterSpec(groups=tuple(groups), fabric=_fabric(section, groups, result))
+    return result
+
+
+def _inline_groups(
+    section: ClusterSection, document: Document, result: ClusterResult
+) -> list[NodeGroup]:
+    """``nodes``, ``node`` and an optional head."""
+    groups = []
+    if section.head is not None:
+        head = _from_catalog(section.head, document, ("head",), result)
+        if head is not None:
+            groups.append(NodeGroup(name="head", node=head, count=1, head=True))
+    base = _from_catalog(str(section.node), document, ("node",), result)
+    if base is not None:
+        try:
+            node = customised(base, gpu=section.gpu, gpus=section.gpus, nics=section.nics)
+        except ScenarioError as error:
+            result.errors += _placed(error, document, ("node",))
+        else:
+            count = section.nodes or 1
+            resources = {"CPU": float(node.vcpus), "GPU": float(node.gpu_count)}
+            groups.append(
+                NodeGroup(
+                    name=WORKERS,
+                    node=node,
+                    count=count,
+                    resources=resources,
+                    min_count=count,
+                    max_count=count,
+                )
+            )
+    return groups
+
+
+def _from_catalog(
+    name: str, document: Document, path: KeyPath, result: ClusterResult
+) -> NodeSpec | None:
+    try:
+        return catalog.node(name)
+    except ScenarioError as error:
+        result.errors += _placed(error, document, path)
+        return None
+
+
+def _placed(error: ScenarioError, document: Document, path: KeyPath) -> list[Problem]:
+    """Problems of a module that knows no files, with the position of what caused them."""
+    return [
+        p if p.where else document.problem(path, f"{p.key}: {p.message}" if p.key else p.message)
+        for p in error.problems
+    ]
+
+
+def _file_groups(
+    section: ClusterSection,
+    document: Document,
+    files: list[Document],
+    workers: int | None,
+    result: ClusterResult,
+) -> list[NodeGroup]:
+    """Groups of a Ray file with the hardware the scenario adds."""
+    reading = _read(files)
+    result.errors += reading.errors
+    result.notes += reading.notes
+    names = [request.name for request in reading.groups]
+    for name in section.hardware:
+        if name not in names:
+            hint = did_you_mean(name, names) or f"; groups: {', '.join(names)}"
+            message = f"{reading.document.file} has no group {name!r}{hint}"
+            result.errors.append(document.problem(("hardware", name), message, key=True))
+    if result.errors:
+        return []
+    groups = [
+        group
+        for request in reading.groups
+        if (group := _group(section, document, reading, request, result)) is not None
+    ]
+    return _grown(groups, workers, reading, result)
+
+
+def _read(files: list[Document]) -> ClusterReading:
+    """The first document that describes a cluster."""
+    for document in files:
+        if is_kuberay(document):
+            return read_kuberay(document)
+        if is_ray_cluster_yaml(document):
+            return read_ray_cluster(document)
+    reading = ClusterReading(files[0] if files else Document(file="cluster", data=None))
+    kinds = [d.data.get("kind") for d in files if isinstance(d.data, dict)]
+    found = f" (kind: {kinds[0]})" if kinds and kinds[0] else ""
+    reading.error(
+        (),
+        "neither a `ray up` cluster file (available_node_types) nor a KubeRay RayCluster, "
+        f"RayJob or RayService{found}",
+    )
+    return reading
+
+
+def _group(
+    section: ClusterSection,
+    document: Document,
+    reading: ClusterReading,
+    request: NodeRequest,
+    result: ClusterResult,
+) -> NodeGroup | None:
+    """One group with its node chosen."""
+    hardware = section.hardware.get(request.name)
+    if request.count == 0 and not request.max_count and not (hardware and hardware.replicas):
+        return None
+    try:
+        node = choose_node(request, hardware)
+    except ScenarioError as error:
+        said = hardware is not None and hardware.node is not None
+        if said:
+            result.errors += _placed(error, document, ("hardware", request.name))
+        else:
+            result.errors += _placed(error, reading.document, request.path)
+        return None
+    count, highest = request.count, request.max_count
+    if hardware is not None and hardware.replicas is not None:
+        count = highest = hardware.replicas
+    resources = request.resources or {"CPU": float(node.vcpus)}
+    if node.gpu_count:
+        resources = {**resources, "GPU": resources.get("GPU", float(node.gpu_count))}
+    return NodeGroup(
+        name=request.name,
+        node=node,
+        count=count,
+        head=request.head,
+        resources=resources,
+        min_count=min(request.min_count, count),
+        max_count=highest,
+    )
+
+
+def _grown(
+    groups: list[NodeGroup], workers: int | None, reading: ClusterReading, result: ClusterResult
+) -> list[NodeGroup]:
+    """Groups after the autoscaler has added what the workers need, first group first."""
+    missing = (workers or 0) - sum(g.count * g.node.gpu_count for g in groups)
+    grown = []
+    for group in groups:
+        room = (group.max_count or group.count) - group.count
+        if missing > 0 and room > 0 and group.node.gpu_count:
+            added = min(room, -(-missing // group.node.gpu_count))
+            missing -= added * group.node.gpu_count
+            path = next(r.path for r in reading.groups if r.name == group.name)
+            message = f"autoscaled from {group.count} to {group.count + added} nodes for the job"
+            result.notes.append(reading.document.problem(path, message, key=True))
+            grown.append(replace(group, count=group.count + added))
+        else:
+            grown.append(group)
+    return grown
+
+
+def _priced(
+    section: ClusterSection, document: Document, groups: list[NodeGroup], result: ClusterResult
+) -> list[NodeGroup]:
+    """Prices of the scenario in place of the catalog's."""
+    names = [group.name for group in groups]
+    for name in section.prices:
+        if name not in names and not result.errors:
+            hint = did_you_mean(name, names) or f"; groups: {', '.join(names)}"
+            message = f"no group {name!r}{hint}"
+            result.errors.append(document.problem(("prices", name), message, key=True))
+    return [
+        replace(group, usd_per_hour=section.prices.get(group.name, group.usd_per_hour))
+        for group in groups
+    ]
+
+
+def _fabric(section: ClusterSection, groups: list[NodeGroup], result: ClusterResult) -> FabricSpec:
+    """What the scenario says, else rails where every GPU has its own NIC, else one switch."""
+    said = section.fabric
+    if said is not None:
+        return FabricSpec(
+            kind=said.kind,
+            oversubscription=said.oversubscription,
+            nodes_per_leaf=said.nodes_per_leaf,
+        )
+    railed = any(g.node.gpu_count > 1 and g.node.nic_count >= g.node.gpu_count for g in groups)
+    kind = "rail_fat_tree" if railed else "star"
+    result.notes.append(
+        Problem(key="cluster.fabric", message=f"default {kind}, not oversubscribed")
+    )
+    return FabricSpec(kind="rail_fat_tree" if railed else "star")

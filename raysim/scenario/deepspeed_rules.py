@@ -1,0 +1,282 @@
+"""Combinations that DeepSpeed refuses once its engine starts, each with DeepSpeed's reason.
+
+Source: ``runtime/config.py`` (``_do_error_check``), ``runtime/engine.py`` (``_do_sanity_check``,
+``_do_optimizer_sanity_check``, ``_configure_optimizer``), ``zero/stage_1_and_2.py``,
+``zero/stage3.py``, ``runtime/pipe/engine.py`` of release 0.19.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from raysim.scenario.deepspeed_auto import ScriptSettings
+from raysim.scenario.deepspeed_schema import Bf16Block, Fp16Block, ZeroBlock
+from raysim.scenario.documents import KeyPath, did_you_mean, shorten
+
+Refusal = tuple[KeyPath, str]
+ZERO: KeyPath = ("zero_optimization",)
+
+DEEPSPEED_OPTIMIZERS = (
+    "adagrad", "adam", "adamw", "lamb", "muadam", "muadamw", "musgd", "lion", "muon",
+)  # fmt: skip
+TORCH_OPTIMIZERS = (
+    "ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "LBFGS", "Muon", "NAdam",
+    "RAdam", "RMSprop", "Rprop", "SGD", "SparseAdam",
+)  # fmt: skip
+ONE_BIT = ("onebitadam", "zerooneadam", "onebitlamb")
+CPU_OPTIMIZERS = ("deepspeedcpuadam", "deepspeedcpulion")
+ZERO_TESTED = (
+    "adam", "adamw", "fusedadam", "adagrad", "lion", "fusedlion", "deepspeedcpuadagrad", "muon",
+    *CPU_OPTIMIZERS,
+)  # fmt: skip
+SCHEDULERS = (
+    "LRRangeTest", "OneCycle", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR",
+    "LambdaLR", "MultiplicativeLR", "StepLR", "MultiStepLR", "ConstantLR", "LinearLR",
+    "ExponentialLR", "SequentialLR", "CosineAnnealingLR", "ChainedScheduler", "ReduceLROnPlateau",
+    "CyclicLR", "CosineAnnealingWarmRestarts", "OneCycleLR", "PolynomialLR",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parsed:
+    """The JSON after its blocks have passed their own checks."""
+
+    data: dict[str, Any]
+    zero: ZeroBlock
+    fp16: Fp16Block
+    bf16: Bf16Block
+    script: ScriptSettings
+
+    @property
+    def stage(self) -> int:
+        """ZeRO stage as a plain number."""
+        return int(self.zero.stage)
+
+    @property
+    def precision(self) -> str:
+        """Type of weights and activations."""
+        return "fp16" if self.fp16.enabled else "bf16" if self.bf16.enabled else "fp32"
+
+    @property
+    def json_optimizer(self) -> str | None:
+        """``optimizer.type``."""
+        name = self.data.get("optimizer", {}).get("type")
+        return None if name is None else str(name)
+
+    @property
+    def optimizer_params(self) -> dict[str, Any]:
+        """``optimizer.params``."""
+        params: dict[str, Any] = self.data.get("optimizer", {}).get("params") or {}
+        return params
+
+    @property
+    def offloads_optimizer(self) -> bool:
+        """Whether the optimizer step runs on the CPU."""
+        offload = self.zero.offload_optimizer
+        return self.stage > 0 and offload is not None and offload.device != "none"
+
+
+def refusals(p: Parsed) -> Iterator[Refusal]:
+    """Every rule the configuration breaks."""
+    yield from _precision(p)
+    yield from _gradients(p)
+    yield from _zero(p)
+    yield from _offload(p)
+    yield from _optimizer(p)
+    yield from _master_weights(p)
+    yield from _parallelism(p)
+    yield from _other_blocks(p)
+
+
+def _precision(p: Parsed) -> Iterator[Refusal]:
+    if p.fp16.enabled and p.bf16.enabled:
+        yield ("bf16", "enabled"), "bfloat16 and fp16 modes cannot be simultaneously enabled"
+    wanted = p.script.precision
+    if wanted is not None and wanted != p.precision:
+        message = f"the JSON trains in {p.precision}, the scenario says precision: {wanted}"
+        yield (("bf16",) if p.bf16.enabled else ("fp16",)), message
+    declared = dtype_name(p.data.get("data_types", {}).get("param_dtype"))
+    if declared is not None and declared != p.precision:
+        message = f"{declared} conflicts with the enabled precision mode ({p.precision})"
+        yield ("data_types", "param_dtype"), message
+
+
+def dtype_name(value: Any) -> str | None:
+    """``fp32``, ``fp16`` or ``bf16`` of any spelling that DeepSpeed's ``DtypeEnum`` takes."""
+    spellings = {
+        "torch.float16": "fp16", "fp16": "fp16", "float16": "fp16", "half": "fp16",
+        "torch.float32": "fp32", "fp32": "fp32", "float32": "fp32", "float": "fp32",
+        "torch.bfloat16": "bf16", "bf16": "bf16", "bfloat16": "bf16",
+    }  # fmt: skip
+    return spellings.get(value) if isinstance(value, str) else None
+
+
+def _gradients(p: Parsed) -> Iterator[Refusal]:
+    wire = p.data.get("communication_data_type")
+    if wire is not None and (not isinstance(wire, str) or wire.lower() not in _WIRE_TYPES):
+        message = f"must be one of fp16, bf16, fp32 (got {shorten(wire)})"
+        yield ("communication_data_type",), message
+    op = p.data.get("gradient_allreduce_op", "mean")
+    if not isinstance(op, str) or op.lower() not in ("mean", "sum"):
+        yield ("gradient_allreduce_op",), f"must be mean or sum (got {shorten(op)})"
+    elif op.lower() == "sum" and p.stage == 3:
+        yield ("gradient_allreduce_op",), "'sum' is not supported with ZeRO stage 3"
+    elif op.lower() == "sum" and p.zero.zenflow is not None:
+        yield ("gradient_allreduce_op",), "'sum' is not supported with ZenFlow"
+    if p.stage >= 2 and p.zero.reduce_scatter:
+        suffix = f"is not supported with ZeRO-{p.stage} with reduce_scatter enabled"
+        if p.data.get("gradient_predivide_factor", 1.0) != 1.0:
+            yield ("gradient_predivide_factor",), f"!= 1.0 {suffix}"
+        if p.data.get("prescale_gradients", False) is not False:
+            yield ("prescale_gradients",), suffix
+    grads = p.data.get("data_types", {}).get("grad_accum_dtype")
+    if grads is not None and dtype_name(grads) is None:
+        message = f"must be fp32, fp16 or bf16 (got {shorten(grads)})"
+        yield ("data_types", "grad_accum_dtype"), message
+    elif p.stage == 0 and grads is not None and dtype_name(grads) != p.precision:
+        message = (
+            f"{dtype_name(grads)} with a {p.precision} model needs ZeRO (stage 0: unsupported mix)"
+        )
+        yield ("data_types", "grad_accum_dtype"), message
+
+
+_WIRE_TYPES = ("fp32", "fp16", "bf16")
+
+
+def _zero(p: Parsed) -> Iterator[Refusal]:
+    zero = p.zero
+    if zero.allgather_bucket_size % 2 and p.stage in (1, 2):
+        yield (*ZERO, "allgather_bucket_size"), "must be a multiple of 2"
+    if zero.legacy_stage1:
+        yield (*ZERO, "legacy_stage1"), "the old ZeRO stage 1 is no longer supported"
+    if not zero.compute_grad_norm:
+        key = (*ZERO, "compute_grad_norm")
+        if p.stage not in (1, 2):
+            yield key, "false is supported only with ZeRO stage 1 or 2"
+        elif p.data.get("gradient_clipping", 1.0):
+            yield key, "false requires gradient_clipping: 0 (its default is 1.0)"
+        elif p.offloads_optimizer:
+            yield key, "false does not support optimizer offload"
+    hpz = zero.zero_hpz_partition_size
+    if p.stage == 3 and hpz > 1 and p.script.world % hpz:
+        message = f"{hpz} does not divide the world size {p.script.world}"
+        yield (*ZERO, "zero_hpz_partition_size"), message
+
+
+def _offload(p: Parsed) -> Iterator[Refusal]:
+    offload, param = p.zero.offload_optimizer, p.zero.offload_param
+    if offload is not None and offload.ratio < 1.0 and p.stage != 3:
+        message = "partial offloading is only supported for ZeRO stage 3"
+        yield (*ZERO, "offload_optimizer", "ratio"), message
+    if offload is not None and offload.device == "nvme":
+        if p.stage != 3:
+            yield (*ZERO, "offload_optimizer", "device"), "nvme needs ZeRO stage 3"
+        elif offload.nvme_path is None:
+            yield (*ZERO, "offload_optimizer"), "device nvme needs nvme_path"
+    if param is not None and param.device == "nvme" and p.stage == 3 and param.nvme_path is None:
+        yield (*ZERO, "offload_param"), "device nvme needs nvme_path"
+
+
+def _optimizer(p: Parsed) -> Iterator[Refusal]:
+    name, client = p.json_optimizer, p.script.optimizer_type
+    if name is not None and client is None:
+        yield from _json_optimizer(p, name)
+    used = client or name
+    if used is None:
+        return
+    low = used.lower()
+    if p.stage > 0 and low in ONE_BIT:
+        yield ("optimizer", "type"), f"{used} does not work with ZeRO"
+    elif p.stage > 0 and low not in ZERO_TESTED and not p.data.get("zero_allow_untested_optimizer"):
+        if not (p.script.hf_trainer and name is None):
+            message = (
+                f"{used} is untested with ZeRO; set zero_allow_untested_optimizer: true to use it"
+            )
+            yield ("optimizer", "type"), message
+    force = p.data.get("zero_force_ds_cpu_optimizer", True)
+    if client and p.offloads_optimizer and low not in CPU_OPTIMIZERS and force:
+        if not p.script.hf_trainer:
+            message = (
+                f"with ZeRO-Offload the script's {used} must be DeepSpeedCPUAdam; use it, put the "
+                "optimizer into the JSON, or set zero_force_ds_cpu_optimizer: false"
+            )
+            yield (*ZERO, "offload_optimizer"), message
+
+
+def _json_optimizer(p: Parsed, name: str) -> Iterator[Refusal]:
+    """Rules on the optimizer that DeepSpeed builds itself."""
+    if name.lower() not in DEEPSPEED_OPTIMIZERS and name not in TORCH_OPTIMIZERS:
+        hint = did_you_mean(name, [*TORCH_OPTIMIZERS, *DEEPSPEED_OPTIMIZERS])
+        if name.lower() in ONE_BIT:
+            hint = "; 1-bit optimizers have been removed"
+        yield ("optimizer", "type"), f"{shorten(name)} is not a supported DeepSpeed optimizer{hint}"
+    if "max_grad_norm" in p.optimizer_params:
+        message = "is not supported as an optimizer parameter; use gradient_clipping"
+        yield ("optimizer", "params", "max_grad_norm"), message
+    if name.lower() == "lamb" and p.precision == "fp16" and p.fp16.loss_scale != 0:
+        yield ("fp16", "loss_scale"), "the lamb optimizer requires dynamic loss scaling (0)"
+    if name.lower() == "muon" and p.stage == 3 and p.zero.reduce_scatter:
+        yield (*ZERO, "reduce_scatter"), "Muon and reduce scatter cannot be used together"
+
+
+def _master_weights(p: Parsed) -> Iterator[Refusal]:
+    bf16, fp16 = p.bf16, p.fp16
+    for block, key, on in (
+        ("fp16", "fp16_master_weights_and_grads", fp16.fp16_master_weights_and_grads),
+        ("bf16", "bf16_master_weights_and_grads", bf16.bf16_master_weights_and_grads),
+        ("bf16", "bf16_optimizer_states", bf16.bf16_optimizer_states),
+    ):
+        if on and p.stage == 0:
+            yield (block, key), "is only supported with ZeRO stage 1, 2 or 3"
+    if bf16.bf16_optimizer_states and not bf16.bf16_master_weights_and_grads:
+        yield ("bf16", "bf16_optimizer_states"), "requires bf16_master_weights_and_grads"
+    low = (p.script.optimizer_type or p.json_optimizer or "deepspeedcpuadam").lower()
+    on_cpu = p.offloads_optimizer and low in ("adam", "adamw", "deepspeedcpuadam")
+    if fp16.fp16_master_weights_and_grads and p.stage > 0 and not on_cpu:
+        message = "requires ZeRO-Offload with DeepSpeedCPUAdam"
+        yield ("fp16", "fp16_master_weights_and_grads"), message
+    if bf16.bf16_master_weights_and_grads and p.stage > 0 and not on_cpu:
+        if not bf16.bf16_optimizer_states or p.offloads_optimizer:
+            message = "requires ZeRO-Offload with DeepSpeedCPUAdam, or bf16_optimizer_states"
+            yield ("bf16", "bf16_master_weights_and_grads"), message
+
+
+def _parallelism(p: Parsed) -> Iterator[Refusal]:
+    if p.script.pipeline_stages > 1 and p.stage >= 2:
+        message = (
+            f"ZeRO-{p.stage} is incompatible with pipeline parallelism (stages 0 and 1 are not)"
+        )
+        yield (*ZERO, "stage"), message
+    sequence = p.data.get("sequence_parallel_size", 1)
+    if sequence not in (1, None):
+        message = "sequence parallelism is not modelled yet, and the batch size depends on it"
+        yield ("sequence_parallel_size",), message
+    autotp = p.data.get("tensor_parallel", {}).get("autotp_size", 0)
+    wanted = p.script.tensor_parallel
+    if wanted is not None and isinstance(autotp, int) and autotp > 1 and autotp != wanted:
+        message = f"{autotp} differs from the scenario's tensor_parallel: {wanted}"
+        yield ("tensor_parallel", "autotp_size"), message
+
+
+def _other_blocks(p: Parsed) -> Iterator[Refusal]:
+    scheduler = p.data.get("scheduler", {}).get("type")
+    if scheduler is not None and scheduler not in SCHEDULERS:
+        hint = did_you_mean(scheduler, SCHEDULERS)
+        yield ("scheduler", "type"), f"DeepSpeed does not recognize {shorten(scheduler)}{hint}"
+    recompute = p.data.get("activation_checkpointing", {})
+    if recompute.get("contiguous_memory_optimization"):
+        key = ("activation_checkpointing", "contiguous_memory_optimization")
+        if not recompute.get("partition_activations"):
+            yield key, "requires partition_activations"
+        elif recompute.get("number_checkpoints") is None:
+            yield key, "requires number_checkpoints"
+    tag = p.data.get("checkpoint", {}).get("tag_validation", "Warn")
+    if not isinstance(tag, str) or tag.upper() not in ("WARN", "IGNORE", "FAIL"):
+        message = f"must be Warn, Ignore or Fail (got {shorten(tag)})"
+        yield ("checkpoint", "tag_validation"), message
+    stage = p.data.get("checkpoint", {}).get("parallel_write", {}).get("pipeline_stage", False)
+    if stage not in (True, False):
+        message = f"must be true or false (got {shorten(stage)})"
+        yield ("checkpoint", "parallel_write", "pipeline_stage"), message

@@ -1,0 +1,157 @@
+"""From what a cluster file asks for to a node of the catalog.
+
+Order: ``cluster.hardware.<group>`` of the scenario, the instance type in the file, the GPU model a
+label names together with the number of GPUs. Without any of these the file does not say what the
+nodes are, and the user is asked. A pod smaller than its node gets the pod's share.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+from raysim.errors import Problem, ScenarioError
+from raysim.hardware import catalog
+from raysim.hardware.specs import GpuSpec, NicSpec, NodeSpec, Provenance
+from raysim.scenario.node_request import NodeRequest
+from raysim.scenario.quantities import NicChoice
+from raysim.scenario.schema_cluster import HardwareSection
+
+_SAID = "the scenario"
+
+
+def choose_node(request: NodeRequest, hardware: HardwareSection | None) -> NodeSpec:
+    """The node of a group.
+
+    Raises
+    ------
+    ScenarioError
+        Nothing says what it is, or the name is not in the catalog.
+    """
+    hardware = hardware or HardwareSection()
+    if hardware.node is not None:
+        base = catalog.node(hardware.node)
+    elif request.instance_type is not None:
+        base = _rented(request)
+    elif request.accelerator is not None and request.gpus:
+        base = _with_accelerator(request)
+    else:
+        hint = "such as {node: hgx-h100-8} or {node: cpu-32}"
+        message = (
+            f"the file does not say what node it is; add cluster.hardware.{request.name}, {hint}"
+        )
+        raise ScenarioError(Problem(message=message))
+    gpus = hardware.gpus if hardware.gpus is not None else request.gpus
+    changed = customised(base, gpu=hardware.gpu, gpus=gpus, nics=hardware.nics)
+    return _pod_share(changed, request)
+
+
+def _rented(request: NodeRequest) -> NodeSpec:
+    """The instance type; GCP's general machines may carry GPUs of their own."""
+    try:
+        return catalog.node(str(request.instance_type))
+    except ScenarioError:
+        if request.accelerator is not None and request.gpus:
+            return _with_accelerator(request)
+        raise
+
+
+def _with_accelerator(request: NodeRequest) -> NodeSpec:
+    """The smallest node with enough GPUs of a kind, the provider's own if it has one."""
+    gpu = catalog.gpu_from_accelerator_type(str(request.accelerator))
+    wanted = request.gpus or 1
+    fitting = [n for n in _all_nodes() if n.gpu == gpu and n.gpu_count >= wanted]
+    if not fitting:
+        message = f"no node of the catalog has {wanted} x {gpu.name}; add cluster.hardware"
+        raise ScenarioError(Problem(message=f"{message}.{request.name}"))
+    return min(fitting, key=lambda n: (n.provider != request.provider, n.gpu_count, n.name))
+
+
+def _all_nodes() -> Iterator[NodeSpec]:
+    return (catalog.node(name) for name in catalog.names("node"))
+
+
+def customised(
+    node: NodeSpec, *, gpu: str | None, gpus: int | None, nics: NicChoice | None
+) -> NodeSpec:
+    """``node`` with another GPU, number of GPUs or network interfaces.
+
+    Raises
+    ------
+    ScenarioError
+        A name is not in the catalog, or GPUs are asked of a node that has none.
+    """
+    changes: dict[str, object] = {}
+    if gpu is not None:
+        changes["gpu"] = catalog.gpu(gpu)
+        changes["gpu_fabric"] = node.gpu_fabric if _same_kind(node.gpu, gpu) else _fabric(gpu)
+        changes["usd_per_hour"] = None
+    if gpus is not None and gpus != node.gpu_count:
+        if gpus > node.gpu_count and node.gpu_count and gpu is None:
+            message = f"{gpus} GPUs asked, but {node.name} has {node.gpu_count}"
+            raise ScenarioError(Problem(message=message))
+        if gpus and node.gpu is None and gpu is None:
+            raise ScenarioError(Problem(message=f"{node.name} has no GPUs; name one with `gpu`"))
+        changes["gpu_count"] = gpus
+        changes |= {} if gpus else {"gpu": None, "gpu_fabric": None}
+    if nics is not None:
+        changes |= {"nic": _nic(node, nics), "nic_count": nics.count}
+    elif gpu is not None and gpus is None and not node.gpu_count:
+        changes["gpu_count"] = 1
+    return replace(node, **changes) if changes else node  # type: ignore[arg-type]
+
+
+def _same_kind(gpu: GpuSpec | None, name: str) -> bool:
+    """Whether another GPU plugs into the same switch (H100 for H200)."""
+    return gpu is not None and bool(gpu.scale_up) == bool(catalog.gpu(name).scale_up)
+
+
+def _fabric(name: str) -> str:
+    """How GPUs of a kind usually reach each other inside a node."""
+    gpu = catalog.gpu(name)
+    if gpu.scale_up == "nvlink":
+        return "nvswitch" if (gpu.scale_up_generation or 0) >= 3 else "nvlink_mesh"
+    return "nvlink_mesh" if gpu.scale_up else "pcie"
+
+
+def _nic(node: NodeSpec, choice: NicChoice) -> NicSpec:
+    """A catalog NIC of that rate, of the node's own kind if possible, InfiniBand above 100 Gb/s."""
+    if choice.name is not None:
+        return catalog.nic(choice.name)
+    rate = choice.bytes_per_s or 0.0
+    if math.isclose(rate, node.nic.bytes_per_s):
+        return node.nic
+    fitting = [nic for nic in _all_nics() if math.isclose(nic.bytes_per_s, rate)]
+    fast = rate >= 100e9 / 8
+    kinds = (node.nic.kind, "infiniband" if fast else "ethernet", "ethernet")
+    for kind in kinds:
+        for nic in fitting:
+            if nic.kind == kind:
+                return nic
+    said = Provenance(basis="assumed", source=_SAID)
+    return replace(
+        node.nic,
+        name=f"{node.nic.kind}-{rate * 8 / 1e9:g}",
+        bytes_per_s=rate,
+        provenance={**node.nic.provenance, "bytes_per_s": said},
+    )
+
+
+def _all_nics() -> Iterator[NicSpec]:
+    return (catalog.nic(name) for name in catalog.names("nic"))
+
+
+def _pod_share(node: NodeSpec, request: NodeRequest) -> NodeSpec:
+    """A pod may use less of the host than there is."""
+    vcpus, memory = request.vcpus, request.memory_bytes
+    smaller_cpu = vcpus is not None and 0 < vcpus < node.vcpus
+    smaller_memory = memory is not None and 0 < memory < node.memory_bytes
+    if smaller_cpu and vcpus is not None:
+        share = vcpus / node.vcpus
+        cores = max(1, math.ceil(node.cpu.cores * share))
+        cpu = replace(node.cpu, cores=cores, flops_per_s=node.cpu.flops_per_s * share)
+        node = replace(node, vcpus=vcpus, cpu=cpu)
+    if smaller_memory and memory is not None:
+        node = replace(node, memory_bytes=memory)
+    return node

@@ -1,0 +1,238 @@
+"""KubeRay's custom resources: RayCluster, RayJob and RayService, ``ray.io/v1`` and ``v1alpha1``.
+
+A pod is a node here. Container limits become Ray resources as the operator does it: ``num-cpus`` from
+the CPU limit (else the request) rounded up, ``memory`` from the limit, ``num-gpus`` from any resource
+ending in ``gpu``; ``rayStartParams`` wins over both.
+
+Real counterpart: ``ray-operator/controllers/ray/common/pod.go`` (``setMissingRayStartParams``,
+``updateRayStartParamsResources``) and ``apis/ray/v1/raycluster_types.go``.
+
+Not modelled: images, volumes, init containers, services, network policies.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator
+
+from raysim.scenario.documents import Document, KeyPath, did_you_mean, shorten
+from raysim.scenario.node_request import ClusterReading, NodeRequest
+
+_CLUSTER_SPEC: dict[str, KeyPath] = {
+    "RayCluster": ("spec",),
+    "RayJob": ("spec", "rayClusterSpec"),
+    "RayService": ("spec", "rayClusterConfig"),
+}
+_VERSIONS = ("ray.io/v1", "ray.io/v1alpha1")
+_INSTANCE_LABELS = (
+    "node.kubernetes.io/instance-type",
+    "beta.kubernetes.io/instance-type",
+    "karpenter.k8s.aws/instance-type",
+)
+_GPU_LABELS = (
+    "cloud.google.com/gke-accelerator",
+    "nvidia.com/gpu.product",
+    "karpenter.k8s.aws/instance-gpu-name",
+    "accelerator",
+)
+# k8s.io/apimachinery/pkg/api/resource: decimal and binary suffixes, milli, exponents.
+_SUFFIX = {
+    "n": 1e-9, "u": 1e-6, "m": 1e-3, "": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15,
+    "E": 1e18, "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50,
+}  # fmt: skip
+_QUANTITY = re.compile(r"\+?(\d+\.?\d*|\.\d+)(?:[eE]([-+]?\d{1,3})|([a-zA-Z]*))")
+
+
+def is_kuberay(document: Document) -> bool:
+    """Whether a document is one of KubeRay's resources."""
+    data = document.data
+    return isinstance(data, dict) and data.get("kind") in _CLUSTER_SPEC
+
+
+def read_kuberay(document: Document) -> ClusterReading:
+    """Node groups of the resource; problems are collected in the result."""
+    reading = ClusterReading(document)
+    data = reading.mapping(())
+    version = data.get("apiVersion")
+    if version not in _VERSIONS:
+        hint = did_you_mean(version, _VERSIONS)
+        reading.error(("apiVersion",), f"expected {' or '.join(_VERSIONS)}{hint}")
+    root = _CLUSTER_SPEC[str(data["kind"])]
+    spec = reading.mapping(root, required=True)
+    if not spec:
+        return reading
+    autoscaled = spec.get("enableInTreeAutoscaling") is True
+    _group(reading, (*root, "headGroupSpec"), head=True, autoscaled=False)
+    workers = spec.get("workerGroupSpecs", [])
+    if not isinstance(workers, list):
+        message = f"expected a list, got {shorten(workers)}"
+        reading.error((*root, "workerGroupSpecs"), message)
+        workers = []
+    for i in range(len(workers)):
+        _group(reading, (*root, "workerGroupSpecs", i), head=False, autoscaled=autoscaled)
+    names = [group.name for group in reading.groups]
+    for group in reading.groups:
+        if names.count(group.name) > 1:
+            reading.error(group.path, f"two groups are called {group.name!r}")
+            break
+    return reading
+
+
+def parse_quantity(value: object) -> float:
+    """A Kubernetes quantity: ``54Gi``, ``500m``, ``1e3``, ``2``.
+
+    Raises
+    ------
+    ValueError
+        It is not one.
+    """
+    text = str(value).strip() if isinstance(value, (str, int, float)) else ""
+    match = None if isinstance(value, bool) else _QUANTITY.fullmatch(text)
+    if match is None or (match[3] or "") not in _SUFFIX:
+        raise ValueError(f"expected a Kubernetes quantity such as '54Gi' or '500m', got {value!r}")
+    scale = 10.0 ** int(match[2]) if match[2] else _SUFFIX[match[3] or ""]
+    number = float(match[1]) * scale
+    if not math.isfinite(number) or number > 1e18:
+        raise ValueError(f"too large: {value!r}")
+    return number
+
+
+def _group(reading: ClusterReading, path: KeyPath, *, head: bool, autoscaled: bool) -> None:
+    """``headGroupSpec`` or one entry of ``workerGroupSpecs``."""
+    spec = reading.mapping(path, required=True)
+    if not spec:
+        return
+    name = "head" if head else str(spec.get("groupName", f"worker-{path[-1]}"))
+    count, lowest, highest = 1, 1, 1
+    if not head:
+        count, lowest, highest = _sizes(reading, path, spec, autoscaled=autoscaled)
+    pod: KeyPath = (*path, "template", "spec")
+    template = reading.mapping(pod, required=True)
+    limits = _pod_resources(reading, pod)
+    start = reading.mapping((*path, "rayStartParams"))
+    labels = dict(_labels(template))
+    reading.groups.append(
+        NodeRequest(
+            name=name,
+            path=path,
+            head=head,
+            count=count,
+            min_count=lowest,
+            max_count=highest,
+            resources=_ray_resources(reading, (*path, "rayStartParams"), start, limits),
+            instance_type=next((labels[k] for k in _INSTANCE_LABELS if k in labels), None),
+            accelerator=next((labels[k] for k in _GPU_LABELS if k in labels), None),
+            provider="gcp" if "cloud.google.com/gke-accelerator" in labels else None,
+            gpus=int(limits.get("GPU", 0)),
+            vcpus=math.ceil(limits["CPU"]) if "CPU" in limits else None,
+            memory_bytes=int(limits["memory"]) if "memory" in limits else None,
+        )
+    )
+
+
+def _sizes(
+    reading: ClusterReading, path: KeyPath, spec: dict[str, object], *, autoscaled: bool
+) -> tuple[int, int, int]:
+    """Pods at the start, at least, at most. ``numOfHosts`` pods make one replica."""
+    lowest = reading.count((*path, "minReplicas"), spec.get("minReplicas"), 0)
+    replicas = reading.count((*path, "replicas"), spec.get("replicas"), lowest)
+    highest = reading.count((*path, "maxReplicas"), spec.get("maxReplicas"), max(replicas, lowest))
+    hosts = reading.count((*path, "numOfHosts"), spec.get("numOfHosts"), 1)
+    if lowest > highest:
+        reading.error((*path, "minReplicas"), f"{lowest} is more than maxReplicas: {highest}")
+    elif "replicas" in spec and not lowest <= replicas <= highest:
+        message = f"{replicas} is not between minReplicas: {lowest} and maxReplicas: {highest}"
+        reading.error((*path, "replicas"), message)
+    if hosts < 1:
+        reading.error((*path, "numOfHosts"), "must be at least 1")
+    if spec.get("suspend") is True:
+        reading.error((*path, "suspend"), "a suspended group has no nodes")
+    return replicas * hosts, lowest * hosts, (highest if autoscaled else replicas) * hosts
+
+
+def _pod_resources(reading: ClusterReading, pod: KeyPath) -> dict[str, float]:
+    """CPU, memory and GPU of the Ray container, which is the first."""
+    containers = reading.mapping(pod).get("containers")
+    if not isinstance(containers, list) or not containers or not isinstance(containers[0], dict):
+        reading.error((*pod, "containers"), "needs a container with resources")
+        return {}
+    path: KeyPath = (*pod, "containers", 0, "resources")
+    limits = reading.mapping((*path, "limits"))
+    requests = reading.mapping((*path, "requests"))
+    found: dict[str, float] = {}
+    for name in ("cpu", "memory"):
+        side = "limits" if name in limits else "requests"
+        value = limits.get(name, requests.get(name))
+        if value is not None:
+            key = "CPU" if name == "cpu" else name
+            found[key] = _checked(reading, (*path, side, name), value)
+    for name, value in limits.items():
+        if str(name).endswith("gpu"):
+            found["GPU"] = found.get("GPU", 0.0) + _checked(reading, (*path, "limits", name), value)
+    if found.get("GPU", 0.0) % 1 or found.get("GPU", 0.0) > 1024:
+        reading.error((*path, "limits"), f"not a number of GPUs: {found['GPU']:g}")
+        found["GPU"] = 0.0
+    return found
+
+
+def _checked(reading: ClusterReading, path: KeyPath, value: object) -> float:
+    """A quantity, or 0 and an error."""
+    try:
+        return parse_quantity(value)
+    except ValueError as error:
+        reading.error(path, str(error))
+        return 0.0
+
+
+def _ray_resources(
+    reading: ClusterReading, path: KeyPath, start: dict[str, object], limits: dict[str, float]
+) -> dict[str, float]:
+    """Logical resources: what ``ray start`` is told, else what the container may use."""
+    found = {}
+    if "CPU" in limits:
+        found["CPU"] = float(math.ceil(limits["CPU"]))
+    found |= {key: limits[key] for key in ("GPU", "memory") if limits.get(key)}
+    for option, key in (("num-cpus", "CPU"), ("num-gpus", "GPU"), ("memory", "memory")):
+        if option in start:
+            try:
+                found[key] = float(str(start[option]))
+            except ValueError:
+                message = f"expected a number, got {shorten(start[option])}"
+                reading.error((*path, option), message)
+            if not 0 <= found.get(key, 0.0) < 1e18:
+                reading.error((*path, option), f"expected a number, got {shorten(start[option])}")
+    if "resources" in start:
+        found |= _custom(reading, (*path, "resources"), start["resources"])
+    return found
+
+
+def _custom(reading: ClusterReading, path: KeyPath, text: object) -> dict[str, float]:
+    """``resources: '"{\\"TPU\\": 4}"'``: JSON, often quoted twice."""
+    try:
+        data = json.loads(text) if isinstance(text, str) else text
+        data = json.loads(data) if isinstance(data, str) else data
+        return {str(name): float(amount) for name, amount in dict(data).items()}
+    except (ValueError, TypeError, RecursionError):
+        reading.error(path, f"expected JSON such as '{{\"TPU\": 4}}', got {shorten(text)}")
+        return {}
+
+
+def _labels(template: dict[str, object]) -> Iterator[tuple[str, str]]:
+    """Node labels the pod insists on: ``nodeSelector`` and required node affinity with one value."""
+    selector = template.get("nodeSelector")
+    if isinstance(selector, dict):
+        yield from ((str(key), str(value)) for key, value in selector.items())
+    here: object = template
+    for step in (
+        "affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution",
+        "nodeSelectorTerms",
+    ):  # fmt: skip
+        here = here.get(step) if isinstance(here, dict) else None
+    for term in here if isinstance(here, list) else []:
+        expressions = term.get("matchExpressions") if isinstance(term, dict) else None
+        for expression in expressions if isinstance(expressions, list) else []:
+            values = expression.get("values") if isinstance(expression, dict) else None
+            if isinstance(values, list) and len(values) == 1 and expression.get("operator") == "In":
+                yield str(expression.get("key")), str(values[0])

@@ -1,0 +1,201 @@
+"""``load(path)``: a scenario folder or file into a frozen ``Scenario``, or every problem at once.
+
+Everything a run depends on is here afterwards: the scenario, the content of the user's files, and
+what raysim read into them. The layer table is not built yet (``build.build_model``).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from raysim.errors import Location, Problem, ScenarioError
+from raysim.hardware.cluster import ClusterSpec
+from raysim.scenario.clusters import make_cluster
+from raysim.scenario.documents import Document, KeyPath, shorten
+from raysim.scenario.notes import defaults_taken, not_simulated, with_defaults
+from raysim.scenario.overrides import TRAIN, Overrides
+from raysim.scenario.problems import problems_of
+from raysim.scenario.schema import ScenarioSection
+from raysim.scenario.sources import CLUSTER, DEEPSPEED, MODEL, Source, hf_config, read_sources
+from raysim.scenario.targets import Target, parse_target
+from raysim.scenario.training import Strategy, make_strategy
+from raysim.scenario.yaml_text import read_yaml
+
+FILE_NAME = "scenario.yaml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """A scenario with everything it points to, checked."""
+
+    file: str
+    """As shown to the user."""
+    folder: Path
+    """Relative paths start here."""
+    spec: ScenarioSection = field(repr=False)
+    cluster: ClusterSpec = field(repr=False)
+    strategy: Strategy = field(repr=False)
+    """Mesh, batch sizes and engine settings of the training job."""
+    targets: tuple[Target, ...] = ()
+    notes: tuple[Problem, ...] = field(default=(), repr=False)
+    """Every default taken and every value derived."""
+    warnings: tuple[Problem, ...] = field(default=(), repr=False)
+    """What the files say and the prediction does not have."""
+    document: Document = field(repr=False)
+    sources: Mapping[KeyPath, Source] = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        """Name of the run and its reports."""
+        return self.spec.name
+
+    @property
+    def seed(self) -> int:
+        """Seed of every random stream."""
+        return self.spec.seed
+
+    @property
+    def files(self) -> dict[str, str]:
+        """SHA-256 of each user file, by its path in the scenario."""
+        hashes = {} if self.spec.resolved is None else dict(self.spec.resolved.files)
+        for source in self.sources.values():
+            if source.path is not None:
+                hashes[source.path] = source.documents[0].sha256 or ""
+        return hashes
+
+    @property
+    def reference(self) -> dict[str, float]:
+        """Measured metrics the prediction is compared with; empty when there are none."""
+        said = self.spec.train.reference
+        values = {} if said is None else said.model_dump(exclude={"source", "gpu"})
+        return {name: float(value) for name, value in values.items() if value is not None}
+
+    def with_(self, changes: Mapping[str, Any]) -> Scenario:
+        """A new scenario with keys changed: ``{"train.micro_batch": 4, "cluster.nodes": 2}``.
+
+        Raises
+        ------
+        ScenarioError
+            A key does not exist or the changed scenario is wrong.
+        """
+        document, sources = Overrides(self.document, self.sources).apply(changes)
+        return _scenario(document, self.folder, sources)
+
+    def resolved(self) -> dict[str, Any]:
+        """Plain data that replays this run from one YAML file: user files inline, defaults filled."""
+        from raysim import __version__
+
+        data = copy.deepcopy(self.document.data)
+        for slot, source in self.sources.items():
+            parent = data
+            for step in slot[:-1]:
+                parent = parent[step]
+            parent[slot[-1]] = copy.deepcopy(source.content)
+        filled: dict[str, Any] = with_defaults(ScenarioSection, data)
+        filled["resolved"] = {"raysim": __version__, "files": self.files}
+        return filled
+
+
+def load(path: str | Path, changes: Mapping[str, Any] | None = None) -> Scenario:
+    """Read a scenario.
+
+    Parameters
+    ----------
+    path
+        A folder with ``scenario.yaml``, or a YAML file.
+    changes
+        Keys to change before anything is checked, as ``Scenario.with_`` takes them.
+
+    Raises
+    ------
+    ScenarioError
+        Anything is wrong with the scenario or a file it points to; ``problems`` has one line each.
+    """
+    try:
+        given = Path(path)
+        file = given / FILE_NAME if given.is_dir() else given
+        if given.is_dir() and not file.is_file():
+            message = f"the folder has no {FILE_NAME}"
+            raise ScenarioError(Problem(message=message, where=Location(file=str(given))))
+    except (OSError, ValueError) as error:
+        where = Location(file=shorten(str(path)))
+        raise ScenarioError(Problem(message=f"cannot be read: {error}", where=where)) from None
+    document = read_yaml(file, str(file))
+    if changes:
+        problems: list[Problem] = []
+        known = read_sources(document, file.parent, {}, problems)
+        if isinstance(document.data, dict):
+            document, known = Overrides(document, known).apply(changes)
+        return _scenario(document, file.parent, known)
+    return _scenario(document, file.parent, {})
+
+
+def from_mapping(data: Mapping[str, Any], *, folder: str | Path = ".") -> Scenario:
+    """A scenario from plain data, as ``resolved()`` gives it; errors as :func:`load`."""
+    document = Document(file="scenario", data=copy.deepcopy(dict(data)))
+    return _scenario(document, Path(folder), {})
+
+
+def _scenario(document: Document, folder: Path, known: Mapping[KeyPath, Source]) -> Scenario:
+    """Check a document against the schema and everything it points to."""
+    problems: list[Problem] = []
+    spec = _validated(document, problems)
+    targets = _targets(document, problems)
+    sources = read_sources(document, folder, known, problems)
+    if spec is None or problems:
+        raise ScenarioError(problems)
+    train = spec.train
+    made = make_cluster(
+        spec.cluster,
+        document.child(("cluster",)),
+        list(sources[CLUSTER].documents) if CLUSTER in sources else None,
+        train.workers,
+    )
+    if made.spec is None:
+        raise ScenarioError(made.errors)
+    config = hf_config(sources[MODEL]) if MODEL in sources else None
+    deepspeed = sources[DEEPSPEED].documents[0] if DEEPSPEED in sources else None
+    strategy = make_strategy(train, document.child(TRAIN), made.spec, deepspeed, config)
+    return Scenario(
+        file=document.file,
+        folder=folder,
+        spec=spec,
+        cluster=made.spec,
+        strategy=strategy,
+        targets=tuple(targets),
+        notes=(*defaults_taken(spec, document), *made.notes, *strategy.notes),
+        warnings=(*not_simulated(spec, document), *strategy.warnings),
+        document=document,
+        sources=sources,
+    )
+
+
+def _validated(document: Document, problems: list[Problem]) -> ScenarioSection | None:
+    if not isinstance(document.data, dict):
+        message = f"expected a mapping with cluster, model and jobs, got {shorten(document.data)}"
+        problems.append(document.problem((), message))
+        return None
+    try:
+        return ScenarioSection.model_validate(document.data)
+    except ValidationError as error:
+        problems += problems_of(error, document, ScenarioSection)
+        return None
+
+
+def _targets(document: Document, problems: list[Problem]) -> list[Target]:
+    """Conditions, with the position of each that cannot be read."""
+    written = document.data.get("targets") if isinstance(document.data, dict) else None
+    targets = []
+    for name, condition in written.items() if isinstance(written, dict) else ():
+        try:
+            targets.append(parse_target(name, condition))
+        except ValueError as error:
+            if isinstance(condition, str):
+                problems.append(document.problem(("targets", name), str(error)))
+    return targets

@@ -1,0 +1,183 @@
+"""``--set a.b=c`` and ``scenario.with_``: change any key, also inside the files a scenario points to.
+
+Short names: ``train.x`` is ``jobs.0.train.x``; ``train.zero_stage`` is the stage in DeepSpeed's JSON;
+``cluster.GROUP.replicas`` is ``cluster.hardware.GROUP.replicas``. A batch size that DeepSpeed's JSON
+states is changed there too, and of the triple the number nobody asked for gives way, so that
+``train.micro_batch=4`` alone is never a contradiction.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from raysim.errors import Location, Problem, ScenarioError
+from raysim.scenario.documents import Document, KeyPath, dotted
+from raysim.scenario.schema import ScenarioSection, known_keys
+from raysim.scenario.schema_cluster import ClusterSection
+from raysim.scenario.sources import DEEPSPEED, MODEL, SLOTS, Source, value_at
+
+TRAIN: KeyPath = ("jobs", 0, "train")
+_JSON_KEY = {
+    "micro_batch": "train_micro_batch_size_per_gpu",
+    "gradient_accumulation_steps": "gradient_accumulation_steps",
+    "global_batch": "train_batch_size",
+    "global_batch_tokens": "train_batch_size",
+}
+_BATCH_TOTALS = ("global_batch", "global_batch_tokens")
+_REPLICAS = ("workers", "tensor_parallel", "pipeline")
+
+
+class Overrides:
+    """Copies of a scenario's documents with changes applied."""
+
+    def __init__(self, document: Document, sources: Mapping[KeyPath, Source]) -> None:
+        self.data = copy.deepcopy(document.data)
+        self.document = document
+        self.sources = dict(sources)
+        self.changed: list[tuple[KeyPath, str]] = []
+
+    def apply(self, changes: Mapping[str, Any]) -> tuple[Document, dict[KeyPath, Source]]:
+        """The changed scenario document and file contents.
+
+        Raises
+        ------
+        ScenarioError
+            A key cannot exist: its parent is not a mapping.
+        """
+        paths = {key: self.path_of(key) for key in changes}
+        for key, path in paths.items():
+            self.set(path, changes[key], f"--set {key}={_short(changes[key])}")
+        self.reconcile_batch({p[3] for p in paths.values() if p[:3] == TRAIN and len(p) > 3})
+        return self.document.with_data(self.data, self.changed), self.sources
+
+    def path_of(self, key: str) -> KeyPath:
+        """The full path of a key or short name."""
+        steps: list[str | int] = [
+            int(s) if s.isdecimal() and len(s) < 9 else s for s in key.split(".")
+        ]
+        if steps[0] == "train":
+            if steps[1:] == ["zero_stage"]:
+                return (*DEEPSPEED, "zero_optimization", "stage")
+            return (*TRAIN, *steps[1:])
+        if steps[0] == "cluster" and len(steps) > 2 and steps[1] not in known_keys(ClusterSection):
+            if "nodes" in self.data.get("cluster", {}) and steps[2:] == ["replicas"]:
+                return ("cluster", "nodes")
+            return ("cluster", "hardware", *steps[1:])
+        if steps[0] == "model" and self.reaches_into_model(steps):
+            return (*MODEL, *steps[1:])
+        return tuple(steps)
+
+    def reaches_into_model(self, steps: list[str | int]) -> bool:
+        """``model.num_hidden_layers`` means the config's key when the section has none of that name."""
+        section = known_keys(ScenarioSection)["model"] and ScenarioSection.model_fields["model"]
+        names = known_keys(section.annotation) if section.annotation else {}
+        source = self.sources.get(MODEL)
+        known = source.content if source is not None else None
+        return (
+            len(steps) > 1
+            and steps[1] not in names
+            and isinstance(known, dict)
+            and steps[1] in known
+        )
+
+    def set(self, path: KeyPath, value: Any, said: str) -> None:
+        """Put ``value`` at ``path``, in the scenario or in the content of a file."""
+        for slot in SLOTS:
+            if path[: len(slot)] == slot and len(path) > len(slot):
+                source = self.sources.get(slot)
+                if source is not None and source.path is not None:
+                    self.sources[slot] = _changed_file(source, path[len(slot) :], value, said)
+                    return
+            elif path == slot:
+                self.sources.pop(slot, None)
+        _put(self.data, path, value, said)
+        self.changed.append((path, said))
+
+    def reconcile_batch(self, fields: set[str | int]) -> None:
+        """Make DeepSpeed's JSON and the ``auto`` block follow a changed batch size."""
+        train = value_at(self.data, TRAIN)
+        source = self.sources.get(DEEPSPEED)
+        if source is None or not isinstance(train, dict) or not isinstance(source.content, dict):
+            return
+        json = source.content
+        given = {key for key in _JSON_KEY.values() if json.get(key) not in (None, "auto")}
+        asked = {_JSON_KEY[str(name)] for name in fields if name in _JSON_KEY}
+        auto = train.get("auto")
+        for name in fields & _JSON_KEY.keys():
+            key = _JSON_KEY[str(name)]
+            if isinstance(auto, dict) and key in auto:
+                train["auto"] = {k: v for k, v in auto.items() if k != key}
+                self.changed.append(((*TRAIN, "auto"), f"--set train.{name}"))
+            if key in given and name not in _BATCH_TOTALS:
+                self.set((*DEEPSPEED, key), train[name], f"--set train.{name}={train[name]}")
+        total_asked = "train_batch_size" in asked
+        if total_asked:
+            self.drop("train_batch_size")
+        elif asked == {"train_micro_batch_size_per_gpu"} and self.has_total(json, train):
+            self.drop("gradient_accumulation_steps")
+        elif asked:
+            self.drop("train_batch_size")
+        if not asked and fields & set(_REPLICAS) and len(given) == len(set(_JSON_KEY.values())):
+            self.drop("train_batch_size")
+
+    def has_total(self, json: Mapping[str, Any], train: Mapping[str, Any]) -> bool:
+        """Whether the samples per step are fixed by the JSON or the scenario."""
+        stated = json.get("train_batch_size") not in (None, "auto")
+        return stated or any(train.get(name) is not None for name in _BATCH_TOTALS)
+
+    def drop(self, key: str) -> None:
+        """Remove a key from DeepSpeed's JSON."""
+        source = self.sources[DEEPSPEED]
+        if isinstance(source.content, dict) and key in source.content:
+            if source.path is None:
+                value_at(self.data, DEEPSPEED).pop(key, None)
+                return
+            content = {k: v for k, v in source.content.items() if k != key}
+            document = source.documents[0].with_data(content, ())
+            self.sources[DEEPSPEED] = replace(source, documents=(document,))
+
+
+def _changed_file(source: Source, path: KeyPath, value: Any, said: str) -> Source:
+    """A file's content with one key changed."""
+    documents = list(source.documents)
+    which = 0
+    if len(documents) > 1 and isinstance(path[0], int) and path[0] < len(documents):
+        which, path = path[0], path[1:]
+    data = copy.deepcopy(documents[which].data)
+    _put(data, path, value, said)
+    documents[which] = documents[which].with_data(data, [(path, said)])
+    return replace(source, documents=tuple(documents))
+
+
+def _put(data: Any, path: KeyPath, value: Any, said: str) -> None:
+    """Set a key, making the mappings on the way."""
+    for i, step in enumerate(path[:-1]):
+        if isinstance(data, dict):
+            if data.get(step) is None:
+                data[step] = {}
+            data = data[step]
+        elif isinstance(data, list) and isinstance(step, int) and step < len(data):
+            data = data[step]
+        else:
+            _refuse(path[: i + 1], said)
+    last = path[-1]
+    if isinstance(data, dict):
+        data[str(last)] = value
+    elif isinstance(data, list) and isinstance(last, int) and last < len(data):
+        data[last] = value
+    else:
+        _refuse(path, said)
+
+
+def _refuse(path: KeyPath, said: str) -> None:
+    parent = dotted(path[:-1]) or "the scenario"
+    message = f"no key {path[-1]!r}: {parent} is neither a mapping nor a list that long"
+    raise ScenarioError(Problem(message=message, where=Location(file=said)))
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 40 else text[:37] + "..."

@@ -1,0 +1,165 @@
+"""The cluster YAML of ``ray up``: node types, their instance types and how far they scale.
+
+Real counterpart: ``python/ray/autoscaler/ray-schema.json`` and the providers' ``config.py``, which
+fill in resources that the file leaves out from the instance type.
+
+Not modelled: everything under setup, auth, docker and file mounts (said in one note).
+"""
+
+from __future__ import annotations
+
+from raysim.scenario.documents import Document, KeyPath, did_you_mean, shorten
+from raysim.scenario.node_request import ClusterReading, NodeRequest
+
+_READ = (
+    "cluster_name", "available_node_types", "head_node_type", "max_workers", "provider",
+    "idle_timeout_minutes", "upscaling_speed",
+)  # fmt: skip
+_PROVIDERS = {"aws": "aws", "gcp": "gcp", "azure": "azure", "local": "local"}
+
+
+def is_ray_cluster_yaml(document: Document) -> bool:
+    """Whether a document looks like the YAML of ``ray up``."""
+    data = document.data
+    return isinstance(data, dict) and ("available_node_types" in data or "provider" in data)
+
+
+def read_ray_cluster(document: Document) -> ClusterReading:
+    """Node groups of the file; problems are collected in the result."""
+    reading = ClusterReading(document)
+    data = reading.mapping(())
+    provider = str(reading.mapping(("provider",)).get("type", ""))
+    for key, highest in (("idle_timeout_minutes", 1e7), ("upscaling_speed", 1e6)):
+        value = data.get(key, 0)
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not number or not 0 <= float(str(value)) <= highest:
+            reading.error((key,), f"expected a number of at least 0, got {shorten(value)}")
+    if provider == "local" or ("available_node_types" not in data and provider):
+        _local_nodes(reading)
+    else:
+        _node_types(reading, provider)
+    ignored = [key for key in data if key not in _READ]
+    if ignored:
+        reading.note((), f"no effect on the prediction: {', '.join(map(str, ignored))}")
+    return reading
+
+
+def _local_nodes(reading: ClusterReading) -> None:
+    """``provider: {type: local, head_ip, worker_ips}``: the file names addresses, not hardware."""
+    provider = reading.mapping(("provider",), required=True)
+    workers = provider.get("worker_ips", [])
+    if not isinstance(workers, list):
+        reading.error(("provider", "worker_ips"), f"expected a list, got {shorten(workers)}")
+        workers = []
+    path: KeyPath = ("provider",)
+    reading.groups.append(NodeRequest(name="head", path=path, head=True, count=1, provider="local"))
+    if workers:
+        reading.groups.append(
+            NodeRequest(
+                name="worker",
+                path=("provider", "worker_ips"),
+                head=False,
+                count=len(workers),
+                min_count=len(workers),
+                provider="local",
+            )
+        )
+
+
+def _node_types(reading: ClusterReading, provider: str) -> None:
+    """``available_node_types``; one node of ``head_node_type`` is the head."""
+    types = reading.mapping(("available_node_types",), required=True)
+    head_type = reading.document.data.get("head_node_type") if types else None
+    if types and head_type is None and len(types) == 1:
+        head_type = next(iter(types))
+    if types and head_type not in types:
+        hint = did_you_mean(head_type, types) or f"; known: {', '.join(types)}"
+        message = f"{shorten(head_type)} is not one of available_node_types{hint}"
+        reading.error(("head_node_type",), message)
+    total = reading.count(("max_workers",), reading.document.data.get("max_workers"), 2)
+    for name in types:
+        _node_type(reading, name, provider, total, head=name == head_type)
+    started = sum(group.count for group in reading.groups if not group.head)
+    if started > total and not reading.errors:
+        message = f"{total}, but min_workers of the node types add up to {started}"
+        reading.error(("max_workers",), message)
+
+
+def _node_type(
+    reading: ClusterReading, name: str, provider: str, total: int, *, head: bool
+) -> None:
+    """One entry of ``available_node_types`` as one request, two if the head's type has workers."""
+    path: KeyPath = ("available_node_types", name)
+    entry = reading.mapping(path, required=True)
+    resources = _resources(reading, path)
+    lowest = reading.count((*path, "min_workers"), entry.get("min_workers"), 0)
+    highest = reading.count((*path, "max_workers"), entry.get("max_workers"), 0 if head else total)
+    if lowest > highest:
+        if "max_workers" in entry:
+            reading.error((*path, "min_workers"), f"{lowest} is more than max_workers: {highest}")
+        highest = lowest
+    config = reading.mapping((*path, "node_config"))
+    gpus = resources.get("GPU")
+    common = NodeRequest(
+        name=name,
+        path=path,
+        head=False,
+        count=lowest,
+        min_count=lowest,
+        max_count=highest,
+        resources=resources,
+        instance_type=_instance_type(reading, path, config),
+        accelerator=_guest_accelerator(config),
+        provider=_PROVIDERS.get(provider, provider or None),
+        gpus=int(gpus) if gpus is not None else None,
+    )
+    if head:
+        fields = {"head": True, "count": 1, "min_count": 1, "max_count": 1}
+        reading.groups.append(_changed(common, **fields))
+        if highest:
+            reading.groups.append(_changed(common, name=f"{name}-workers"))
+    else:
+        reading.groups.append(common)
+
+
+def _changed(request: NodeRequest, **changes: object) -> NodeRequest:
+    from dataclasses import replace
+
+    return replace(request, **changes)  # type: ignore[arg-type]
+
+
+def _resources(reading: ClusterReading, path: KeyPath) -> dict[str, float]:
+    """``resources`` as numbers."""
+    found: dict[str, float] = {}
+    for name, value in reading.mapping((*path, "resources")).items():
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not number or not 0 <= float(str(value)) < 1e18:
+            message = f"expected a number of at least 0, got {shorten(value)}"
+            reading.error((*path, "resources", name), message)
+        else:
+            found[str(name)] = float(str(value))
+    if found.get("GPU", 0) > 1024 or found.get("GPU", 0) % 1:
+        reading.error((*path, "resources", "GPU"), f"not a number of GPUs: {found['GPU']:g}")
+    return found
+
+
+def _instance_type(reading: ClusterReading, path: KeyPath, config: dict[str, object]) -> str | None:
+    """AWS ``InstanceType``, GCP ``machineType``, Azure ``azure_arm_parameters.vmSize``."""
+    azure = config.get("azure_arm_parameters")
+    nested = azure.get("vmSize") if isinstance(azure, dict) else None
+    found = config.get("InstanceType", config.get("machineType", nested))
+    if found is None:
+        return None
+    if not isinstance(found, str):
+        reading.error((*path, "node_config"), f"expected an instance type, got {shorten(found)}")
+        return None
+    return found.rsplit("/", 1)[-1]
+
+
+def _guest_accelerator(config: dict[str, object]) -> str | None:
+    """GCP ``guestAccelerators[0].acceleratorType``."""
+    listed = config.get("guestAccelerators")
+    if isinstance(listed, list) and listed and isinstance(listed[0], dict):
+        kind = listed[0].get("acceleratorType")
+        return kind.rsplit("/", 1)[-1] if isinstance(kind, str) else None
+    return None

@@ -1,0 +1,82 @@
+"""The ``cluster`` section: a user's Ray file plus what it cannot say, or a few words in place."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from raysim.scenario.quantities import Nics, UsdPerHour
+from raysim.scenario.section import FileOrDocuments, Section, shorthand
+
+
+class HardwareSection(Section):
+    """Hardware of one node group."""
+
+    node: str | None = Field(
+        None, description="Catalog name of the node, such as hgx-h100-8 or p5.48xlarge."
+    )
+    gpu: str | None = Field(None, description="GPU type in place of the node's own.")
+    gpus: int | None = Field(None, ge=0, le=128, description="GPUs per node in place of its own.")
+    nics: Nics | None = Field(
+        None, description="Network interfaces per node, such as 8x400Gb/s, in place of its own."
+    )
+    replicas: int | None = Field(
+        None, ge=0, le=1_000_000, description="Nodes in the group, in place of what the file says."
+    )
+
+
+class FabricSection(Section):
+    """The network between nodes."""
+
+    kind: Literal["star", "rail_fat_tree", "fat_tree"] = Field(
+        "star",
+        description="star: one non-blocking switch; rail_fat_tree: NIC i of every node on leaf i.",
+    )
+    oversubscription: float = Field(
+        1.0, ge=1, le=1000, description="Leaf down-link over up-link capacity."
+    )
+    nodes_per_leaf: int = Field(32, ge=1, le=100_000, description="Nodes that share a leaf switch.")
+
+
+class ClusterSection(Section):
+    """Which nodes there are and how they are connected."""
+
+    source: FileOrDocuments | None = Field(
+        None,
+        alias="from",
+        description="`ray up` YAML or KubeRay RayCluster, RayJob or RayService, unmodified.",
+    )
+    hardware: dict[str, HardwareSection] = Field(
+        default_factory=dict,
+        description="Per node group (worker group, node type, or `head`): what the file cannot say.",
+    )
+    nodes: int | None = Field(
+        None, ge=1, le=1_000_000, description="Number of equal nodes, when there is no file."
+    )
+    node: str | None = Field(None, description="Catalog name of those nodes.")
+    gpu: str | None = Field(None, description="GPU type in place of the node's own.")
+    gpus: int | None = Field(None, ge=0, le=128, description="GPUs per node in place of its own.")
+    nics: Nics | None = Field(None, description="Network interfaces per node, such as 8x400Gb/s.")
+    head: str | None = Field(None, description="Catalog name of a head node without GPUs.")
+    fabric: Annotated[FabricSection, shorthand("kind")] | None = Field(
+        None, description="Network between nodes: a kind, or its settings."
+    )
+    prices: dict[str, UsdPerHour] = Field(
+        default_factory=dict, description="Price per node of a group, such as 23.92 usd/h."
+    )
+
+    @model_validator(mode="after")
+    def _one_way_to_say_it(self) -> ClusterSection:
+        inline = ("nodes", "node", "gpu", "gpus", "nics", "head")
+        given = [name for name in inline if getattr(self, name) is not None]
+        if self.source is not None and given:
+            raise ValueError(
+                f"give either `from` or {', '.join(given)}, not both; "
+                "hardware of a group in a file goes under `hardware`"
+            )
+        if self.source is None and self.node is None:
+            raise ValueError("needs `from` (a cluster file) or `nodes` and `node`")
+        if self.source is None and self.hardware:
+            raise ValueError("`hardware` describes the groups of a cluster file; `from` is missing")
+        return self

@@ -1,0 +1,188 @@
+"""The ``train`` job: what the training script's own files and arguments say."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from raysim.scenario.quantities import Bytes, Count, PositiveCount, Seconds
+from raysim.scenario.section import FileOrMapping, Section, shorthand
+
+WORKERS_MAX = 1_000_000
+
+
+class OptimizerSection(Section):
+    """The optimizer the script builds itself."""
+
+    type: str = Field("AdamW", description="Class name: Adam, AdamW, SGD, Lion, Adagrad, Muon ...")
+    lr: float = Field(1e-3, ge=0, description="Learning rate; no effect on time or memory.")
+    fused: bool = Field(True, description="One fused kernel per step, or torch's foreach kernels.")
+    momentum: float = Field(0.0, ge=0, description="Of SGD: above 0, a momentum buffer exists.")
+
+
+class DdpSection(Section):
+    """Arguments of torch's DistributedDataParallel."""
+
+    bucket_cap_mb: float = Field(25.0, gt=0, le=1e6, description="Gradient bucket size in MiB.")
+    gradient_as_bucket_view: bool = Field(
+        False, description="Gradients live in the buckets: no second copy."
+    )
+    autocast: Literal["fp16", "bf16"] | None = Field(
+        None, description="torch.autocast type; parameters stay fp32."
+    )
+
+
+class PipelineSection(Section):
+    """PipelineModule's constructor arguments."""
+
+    stages: int = Field(1, ge=1, le=10_000, description="num_stages.")
+    partition_method: str = Field(
+        "parameters",
+        pattern=r"(?i)^(uniform|parameters|type:.+)$",
+        description="uniform, parameters or type:REGEX.",
+    )
+    activation_checkpoint_interval: int = Field(
+        0, ge=0, description="Recompute every so many layers; 0: keep all activations."
+    )
+    schedule: Literal["1f1b", "gpipe"] = Field(
+        "1f1b", description="Order of micro-batches: DeepSpeed's is 1f1b."
+    )
+
+
+class DataSection(Section):
+    """Where samples come from and what they cost."""
+
+    train_samples: PositiveCount | None = Field(None, description="Samples in one epoch.")
+    eval_samples: Count = Field(0, description="Samples evaluated after each epoch.")
+    eval_batch_per_gpu: PositiveCount | None = Field(
+        None, description="Evaluation batch per GPU; by default the training micro-batch."
+    )
+    cpu_time_per_sample: Seconds = Field(
+        0.0, description="Decode and transform of one sample on one vCPU."
+    )
+    loader_workers: int = Field(0, ge=0, le=1024, description="Loader processes per GPU.")
+    bytes_per_sample: Annotated[float, Field(ge=0, le=1e15)] | None = Field(
+        None, description="Bytes copied to the GPU per sample; by default from the model's input."
+    )
+    bytes_per_token: Annotated[float, Field(ge=0, le=1e9)] | None = Field(
+        None, description="Stored bytes per token; reading from storage is not simulated yet."
+    )
+    dataset: str | None = Field(None, description="Name, for the report.")
+    read_from: str | None = Field(
+        None, description="Where it is stored; reading from storage is not simulated yet."
+    )
+
+
+class CheckpointSection(Section):
+    """When the model is saved."""
+
+    every_epoch: bool = Field(False, description="After each epoch.")
+    every: Seconds | None = Field(None, description="Time between checkpoints, such as 30min.")
+    every_steps: PositiveCount | None = Field(None, description="Steps between checkpoints.")
+    kind: Literal["model", "full"] = Field(
+        "full", description="model: low-precision weights; full: optimizer state as well."
+    )
+
+
+class ReferenceSection(Section):
+    """What a real run measured, to compare the prediction with."""
+
+    source: str | None = Field(None, description="Where the measurement is from.")
+    gpu: str | None = Field(None, description="GPU it ran on, when known.")
+    epoch_seconds: float | None = Field(None, gt=0, description="Seconds per steady epoch.")
+    total_seconds: float | None = Field(None, gt=0, description="Seconds in all, with start-up.")
+    step_seconds: float | None = Field(None, gt=0, description="Seconds per optimizer step.")
+    tokens_per_s: float | None = Field(None, gt=0, description="Tokens per second, all GPUs.")
+    tokens_per_s_per_gpu: float | None = Field(None, gt=0, description="Tokens per second and GPU.")
+    samples_per_s: float | None = Field(None, gt=0, description="Samples per second, all GPUs.")
+    model_flops_per_s_per_gpu: float | None = Field(None, gt=0, description="Model FLOP/s and GPU.")
+    mfu: float | None = Field(None, gt=0, le=1, description="Model FLOP utilisation.")
+    memory_peak: Bytes | None = Field(None, description="Peak memory of the fullest GPU.")
+
+
+class TrainSection(Section):
+    """One training job: `TorchTrainer`, `deepspeed` or `torchrun`."""
+
+    deepspeed: FileOrMapping | None = Field(
+        None,
+        description='DeepSpeed\'s JSON, unmodified (comments and "auto" allowed), or in place.',
+    )
+    engine: Literal["ddp", "deepspeed"] | None = Field(
+        None, description="By default deepspeed when there is a DeepSpeed JSON, otherwise ddp."
+    )
+    launcher: Literal["script", "hf_trainer"] = Field(
+        "script", description='hf_trainer: the Hugging Face Trainer fills "auto" values.'
+    )
+    ddp: DdpSection = Field(default_factory=DdpSection, description="DistributedDataParallel.")
+    optimizer: Annotated[OptimizerSection, shorthand("type")] | None = Field(
+        None, description="The script's optimizer, when DeepSpeed's JSON has none."
+    )
+    seq_len: PositiveCount | None = Field(
+        None, le=10**9, description="Tokens per sample; by default the model's maximum."
+    )
+    micro_batch: PositiveCount | None = Field(
+        None, le=10**9, description="Samples per GPU and micro-step."
+    )
+    gradient_accumulation_steps: PositiveCount | None = Field(
+        None, le=10**9, description="Micro-steps per optimizer step."
+    )
+    global_batch: PositiveCount | None = Field(None, description="Samples per optimizer step.")
+    global_batch_tokens: PositiveCount | None = Field(
+        None, description="Tokens per optimizer step: global_batch times seq_len."
+    )
+    tokens: PositiveCount | None = Field(None, description="Tokens to train on in all.")
+    steps: PositiveCount | None = Field(None, description="Optimizer steps in all.")
+    epochs: PositiveCount | None = Field(
+        None, le=10**6, description="Passes over data.train_samples."
+    )
+    activation_checkpointing: Literal["none", "full"] = Field(
+        "none", description="full: every block is recomputed in backward."
+    )
+    workers: int | None = Field(
+        None, ge=1, le=WORKERS_MAX, description="Ranks, one per GPU; by default every GPU there is."
+    )
+    tensor_parallel: int | None = Field(
+        None, ge=1, le=WORKERS_MAX, description="Tensor-parallel degree."
+    )
+    pipeline: PipelineSection | None = Field(None, description="Pipeline parallelism.")
+    precision: Literal["fp32", "fp16", "bf16"] | None = Field(
+        None, description="Type of weights and activations; by default what DeepSpeed's JSON says."
+    )
+    gradient_clipping: float | None = Field(
+        None, ge=0, le=1e9, description="Of a script without DeepSpeed: norm to clip to; 0: none."
+    )
+    auto: dict[str, Any] = Field(
+        default_factory=dict,
+        description='Values for "auto" in DeepSpeed\'s JSON, by key or dotted key.',
+    )
+    data: DataSection = Field(default_factory=DataSection, description="Samples and their cost.")
+    checkpoint: CheckpointSection = Field(
+        default_factory=CheckpointSection, description="When the model is saved."
+    )
+    checkpoint_every: Seconds | None = Field(None, description="Short for checkpoint.every.")
+    exact: bool = Field(
+        False, description="Simulate every rank instead of one per class of symmetric ranks."
+    )
+    reference: ReferenceSection | None = Field(
+        None, description="A measurement to compare the prediction with."
+    )
+
+    @model_validator(mode="after")
+    def _no_contradiction(self) -> TrainSection:
+        lengths = [n for n in ("tokens", "steps", "epochs") if getattr(self, n) is not None]
+        if len(lengths) > 1:
+            raise ValueError(f"give one of {', '.join(lengths)}, not {len(lengths)}")
+        if self.epochs is not None and self.data.train_samples is None:
+            raise ValueError("epochs needs data.train_samples")
+        if self.global_batch is not None and self.global_batch_tokens is not None:
+            raise ValueError("give global_batch or global_batch_tokens, not both")
+        if self.deepspeed is None and self.engine == "deepspeed":
+            raise ValueError("engine: deepspeed needs `deepspeed`, its JSON")
+        if self.deepspeed is not None and self.engine == "ddp":
+            raise ValueError("engine: ddp does not read a DeepSpeed JSON; remove `deepspeed`")
+        if self.deepspeed is None and self.auto:
+            raise ValueError("`auto` fills a DeepSpeed JSON; `deepspeed` is missing")
+        if self.checkpoint_every is not None and self.checkpoint.every is not None:
+            raise ValueError("give checkpoint_every or checkpoint.every, not both")
+        return self

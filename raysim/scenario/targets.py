@@ -1,0 +1,105 @@
+"""``targets:`` of a scenario: a metric, an operator and a limit, decided once the run is done."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from raysim import units
+from raysim.scenario.documents import did_you_mean, shorten
+
+Unit = Literal["days", "seconds", "usd", "count", "share", "bytes"]
+Operator = Literal["<=", "<", ">=", ">"]
+
+METRICS: dict[str, Unit] = {
+    "days": "days",
+    "seconds": "seconds",
+    "epoch_seconds": "seconds",
+    "step_seconds": "seconds",
+    "startup_seconds": "seconds",
+    "usd": "usd",
+    "usd_per_million_tokens": "usd",
+    "gpu_hours": "count",
+    "tokens_per_s": "count",
+    "tokens_per_s_per_gpu": "count",
+    "samples_per_s": "count",
+    "mfu": "share",
+    "hfu": "share",
+    "gpu_mem_peak": "share",
+}
+"""Names a target may set a limit on; ``gpu_mem_peak`` takes a share or a size."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A limit that a run passes or fails."""
+
+    name: str
+    op: Operator
+    limit: float
+    """In ``unit``; a share of 1.0 is 100 %."""
+    unit: Unit
+    condition: str
+    """As the user wrote it."""
+
+    def passed(self, value: float) -> bool:
+        """Whether ``value`` meets the limit."""
+        if self.op == "<=":
+            return value <= self.limit
+        if self.op == "<":
+            return value < self.limit
+        return value >= self.limit if self.op == ">=" else value > self.limit
+
+
+def parse_target(name: str, condition: object) -> Target:
+    """A target of ``days`` and ``"<= 14"``; a bare number is in the metric's own unit.
+
+    Raises
+    ------
+    ValueError
+        The metric is unknown, or the condition is not an operator and a quantity.
+    """
+    if name not in METRICS:
+        hint = did_you_mean(name, METRICS) or f"; known: {', '.join(METRICS)}"
+        raise ValueError(f"unknown metric {name!r}{hint}")
+    match = None
+    if isinstance(condition, str):
+        match = re.fullmatch(r"\s*(<=|<|>=|>)\s*(\S.*?)\s*", condition)
+    if match is None or not isinstance(condition, str):
+        raise ValueError(f"expected a condition such as '<= 14', got {shorten(condition)}")
+    limit, unit = _limit(name, match[2])
+    if not math.isfinite(limit) or limit < 0:
+        raise ValueError(f"expected a limit of at least 0, got {match[2]!r}")
+    op = cast("Operator", match[1])
+    return Target(name=name, op=op, limit=limit, unit=unit, condition=condition.strip())
+
+
+def _limit(name: str, text: str) -> tuple[float, Unit]:
+    """Number and unit of the right-hand side."""
+    unit = METRICS[name]
+    number = _number(text)
+    if unit in ("days", "seconds"):
+        scale = 86400.0 if unit == "days" else 1.0
+        return (number if number is not None else units.parse_seconds(text) / scale), unit
+    if unit == "usd":
+        return _count(text.replace("$", "", 1).removesuffix("usd").strip()), unit
+    if unit == "count":
+        return _count(text), unit
+    if name == "gpu_mem_peak" and number is None and not text.endswith("%"):
+        return float(units.parse_bytes(text)), "bytes"
+    return units.parse_fraction(text), unit
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _count(text: str) -> float:
+    """A number with an optional SI prefix: ``12000``, ``12k``."""
+    number = _number(text)
+    return float(units.parse_count(text)) if number is None else number

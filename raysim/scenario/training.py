@@ -1,0 +1,270 @@
+"""How the job is laid out: workers, mesh, engine settings and batch sizes, before a model is built."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from raysim.errors import CalibrationError, Problem, ScenarioError
+from raysim.hardware.cluster import ClusterSpec
+from raysim.perf.optimizer import optimizer_key
+from raysim.scenario.deepspeed_json import ScriptSettings, read_deepspeed
+from raysim.scenario.documents import Document
+from raysim.scenario.schema_train import TrainSection
+from raysim.training.deepspeed import (
+    BatchTriple,
+    DeepSpeedConfig,
+    Optimizer,
+    PipelineSettings,
+    Precision,
+    complete_batch_triple,
+)
+from raysim.training.parallel import Mesh
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strategy:
+    """Everything about the job that does not need the layer table."""
+
+    engine: Literal["ddp", "deepspeed"]
+    mesh: Mesh
+    batch: BatchTriple
+    precision: Precision
+    optimizer: Optimizer
+    deepspeed: DeepSpeedConfig | None
+    pipeline: PipelineSettings
+    gradient_clipping: float
+    notes: tuple[Problem, ...] = ()
+    warnings: tuple[Problem, ...] = ()
+
+
+def make_strategy(
+    train: TrainSection,
+    document: Document,
+    cluster: ClusterSpec,
+    deepspeed: Document | None,
+    config: Mapping[str, Any] | None,
+) -> Strategy:
+    """Mesh, engine and batch sizes.
+
+    Parameters
+    ----------
+    train, document
+        The job's section and the same as a document, for positions.
+    deepspeed
+        DeepSpeed's JSON; None for plain DistributedDataParallel.
+    config
+        The Hugging Face config, for the bucket sizes its Trainer derives.
+
+    Raises
+    ------
+    ScenarioError
+        Sizes contradict each other or the cluster, or DeepSpeed would refuse its JSON.
+    """
+    errors = [*_contradictions(train, document), *_optimizer_errors(train, document)]
+    mesh, mesh_errors = _mesh(train, document, cluster, deepspeed)
+    errors += mesh_errors
+    if errors or mesh is None:
+        raise ScenarioError(errors)
+    notes: list[Problem] = []
+    if train.workers is None:
+        notes.append(Problem(key="train.workers", message=f"default {mesh.world}: every GPU"))
+    if deepspeed is None:
+        return _ddp(train, document, mesh, notes)
+    return _deepspeed(train, document, mesh, deepspeed, config, notes)
+
+
+def _contradictions(train: TrainSection, document: Document) -> Iterator[Problem]:
+    """Rules that need no file."""
+    for key in ("global_batch_tokens", "tokens"):
+        if getattr(train, key) is not None and train.seq_len is None and key != "tokens":
+            yield document.problem((key,), "needs seq_len")
+    tokens, length = train.global_batch_tokens, train.seq_len
+    if tokens is not None and length is not None and tokens % length:
+        message = f"{tokens} is not a multiple of seq_len: {length}"
+        yield document.problem(("global_batch_tokens",), message)
+    if train.deepspeed is None:
+        if train.pipeline is not None and train.pipeline.stages > 1:
+            yield document.problem(("pipeline",), "needs DeepSpeed's engine and its JSON", key=True)
+        if train.ddp.autocast is not None and train.precision not in (None, "fp32"):
+            message = f"autocast keeps parameters in fp32, but precision is {train.precision}"
+            yield document.problem(("ddp", "autocast"), message)
+    elif train.gradient_clipping is not None:
+        message = "belongs into DeepSpeed's JSON when there is one"
+        yield document.problem(("gradient_clipping",), message, key=True)
+
+
+def _optimizer_errors(train: TrainSection, document: Document) -> Iterator[Problem]:
+    if train.optimizer is not None:
+        try:
+            optimizer_key(train.optimizer.type, momentum=train.optimizer.momentum)
+        except CalibrationError as error:
+            path = (
+                ("optimizer",)
+                if isinstance(document.data["optimizer"], str)
+                else ("optimizer", "type")
+            )
+            yield document.problem(path, str(error))
+
+
+def _mesh(
+    train: TrainSection, document: Document, cluster: ClusterSpec, deepspeed: Document | None
+) -> tuple[Mesh | None, list[Problem]]:
+    """Axes from workers, tensor-parallel degree and stages."""
+    gpus = cluster.num_gpus
+    if gpus == 0:
+        return None, [document.problem(("workers",), "the cluster has no GPUs")]
+    workers = gpus if train.workers is None else train.workers
+    if workers > gpus:
+        message = f"{workers} workers need a GPU each, the cluster has {gpus}"
+        return None, [document.problem(("workers",), message)]
+    tp, pp = train.tensor_parallel or _autotp(deepspeed), 1
+    if train.pipeline is not None:
+        pp = train.pipeline.stages
+    if workers % (tp * pp):
+        parts = [f"tensor_parallel {tp}"] * (tp > 1) + [f"{pp} pipeline stages"] * (pp > 1)
+        message = f"{workers} workers are not divisible by {' x '.join(parts)}"
+        path = ("tensor_parallel",) if tp > 1 else ("pipeline", "stages")
+        return None, [document.problem(path, message)]
+    return Mesh(pp=pp, dp=workers // (tp * pp), tp=tp), []
+
+
+def _autotp(deepspeed: Document | None) -> int:
+    """``tensor_parallel.autotp_size`` of the JSON, before it is checked."""
+    data = deepspeed.data if deepspeed is not None else None
+    block = data.get("tensor_parallel") if isinstance(data, dict) else None
+    size = block.get("autotp_size") if isinstance(block, dict) else None
+    plain = isinstance(size, int) and not isinstance(size, bool)
+    return max(1, min(int(size), 10**6)) if plain and size is not None else 1
+
+
+def _global_batch(train: TrainSection) -> int | None:
+    """Samples per optimizer step, when the scenario fixes them."""
+    if train.global_batch_tokens is not None and train.seq_len is not None:
+        return train.global_batch_tokens // train.seq_len
+    return train.global_batch
+
+
+def _client_optimizer(train: TrainSection) -> Optimizer | None:
+    said = train.optimizer
+    if said is None:
+        return None
+    return Optimizer(type=said.type, lr=said.lr, fused=said.fused, momentum=said.momentum)
+
+
+def _pipeline(train: TrainSection) -> PipelineSettings:
+    said = train.pipeline
+    if said is None:
+        return PipelineSettings()
+    return PipelineSettings(
+        stages=said.stages,
+        partition_method=said.partition_method,
+        activation_checkpoint_interval=said.activation_checkpoint_interval,
+        schedule=said.schedule,
+    )
+
+
+def _ddp(train: TrainSection, document: Document, mesh: Mesh, notes: list[Problem]) -> Strategy:
+    """Plain DistributedDataParallel."""
+    total = _global_batch(train)
+    key = "global_batch_tokens" if train.global_batch is None else "global_batch"
+    try:
+        batch = complete_batch_triple(
+            total, train.micro_batch, train.gradient_accumulation_steps, mesh.dp
+        )
+    except ScenarioError:
+        if total is None:
+            message = "needs micro_batch (samples per GPU) or global_batch"
+            raise ScenarioError(document.problem((), message)) from None
+        micro = train.micro_batch or "?"
+        message = (
+            f"{total} samples per step cannot be split into {mesh.dp} replicas x micro_batch {micro}"
+            f" x {train.gradient_accumulation_steps or 'any'} accumulation steps"
+        )
+        raise ScenarioError(document.problem((key,), message)) from None
+    optimizer = _client_optimizer(train)
+    if optimizer is None:
+        optimizer = Optimizer()
+        notes.append(Problem(key="train.optimizer", message="default AdamW"))
+    return Strategy(
+        engine="ddp",
+        mesh=mesh,
+        batch=batch,
+        precision=train.precision or "fp32",
+        optimizer=optimizer,
+        deepspeed=None,
+        pipeline=PipelineSettings(),
+        gradient_clipping=train.gradient_clipping or 0.0,
+        notes=tuple(notes),
+    )
+
+
+def _deepspeed(
+    train: TrainSection,
+    document: Document,
+    mesh: Mesh,
+    deepspeed: Document,
+    config: Mapping[str, Any] | None,
+    notes: list[Problem],
+) -> Strategy:
+    """DeepSpeed's engine with what its JSON says."""
+    client = _client_optimizer(train)
+    script = ScriptSettings(
+        data_parallel=mesh.dp,
+        world=mesh.world,
+        pipeline_stages=mesh.pp,
+        tensor_parallel=train.tensor_parallel,
+        micro_batch=train.micro_batch,
+        gradient_accumulation_steps=train.gradient_accumulation_steps,
+        global_batch=_global_batch(train),
+        precision=train.precision,
+        optimizer_type=client.type if client is not None else None,
+        hidden_size=_hidden_size(config),
+        hf_trainer=train.launcher == "hf_trainer",
+        auto=train.auto,
+        scenario=document,
+    )
+    reading = read_deepspeed(deepspeed, script)
+    read = reading.config
+    optimizer = client or read.optimizer
+    if optimizer is None:
+        optimizer = Optimizer()
+        message = "default AdamW: neither the JSON nor the scenario names one"
+        notes.append(Problem(key="train.optimizer", message=message))
+    pipeline = replace(
+        _pipeline(train),
+        pipe_partitioned=read.pipeline.pipe_partitioned,
+        grad_partitioned=read.pipeline.grad_partitioned,
+    )
+    return Strategy(
+        engine="deepspeed",
+        mesh=mesh,
+        batch=BatchTriple(
+            train=read.train_batch_size,
+            micro=read.train_micro_batch_size_per_gpu,
+            accumulation=read.gradient_accumulation_steps,
+        ),
+        precision=read.precision,
+        optimizer=optimizer,
+        deepspeed=replace(read, optimizer=optimizer, pipeline=pipeline, tensor_parallel=mesh.tp),
+        pipeline=pipeline,
+        gradient_clipping=read.gradient_clipping,
+        notes=(*notes, *reading.notes),
+        warnings=tuple(reading.warnings),
+    )
+
+
+def _hidden_size(config: Mapping[str, Any] | None) -> int | None:
+    """``hidden_size`` as the Trainer finds it (``trainer_config_finalize``), and GPT-2's old names."""
+    for section in (config, (config or {}).get("text_config")):
+        if not isinstance(section, Mapping):
+            continue
+        sizes = section.get("hidden_sizes")
+        for key in ("hidden_size", "n_embd", "d_model"):
+            value = section.get(key)
+            if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**24:
+                return value
+        if isinstance(sizes, list) and sizes and all(isinstance(s, int) for s in sizes):
+            return int(max(sizes))
+    return None
