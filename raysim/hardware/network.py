@@ -14,7 +14,7 @@ Not modelled: slow start and congestion control's transients, packet headers, ch
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 from typing import Any
 
@@ -124,7 +124,7 @@ class FlowNetwork:
     def cancel(self, flow: Flow) -> None:
         """As ``Network.cancel``."""
         if flow.state == "active":
-            self._take_off(flow)
+            self._mark(self._take_off(flow))
             self._arm()
         elif flow.state == "waiting" and flow.handle is not None:
             self.sim.cancel(flow.handle)
@@ -201,11 +201,11 @@ class FlowNetwork:
             if self._watched:
                 self._sample()
         else:
-            self._mark(c for c, _ in flow.uses)
+            self._mark([c for c, _ in flow.uses])
 
-    def _mark(self, classes: Iterable[LinkClass]) -> None:
+    def _mark(self, classes: Sequence[LinkClass]) -> None:
         """Have the flows that these classes reach solved again, later in this instant."""
-        if not self._dirty:
+        if classes and not self._dirty:
             self.sim.call_at(self._clock.now, self._solve)
         self._dirty.update(dict.fromkeys(classes))
 
@@ -269,12 +269,14 @@ class FlowNetwork:
         self._timer_ns = -1
         due = self._due_at
         limit_ns = self._clock.now + self.tolerance_ns
-        through = []
+        through: list[Flow] = []
+        shared: list[LinkClass] = []
         while due and due[0][0] <= limit_ns:
             _t_ns, _index, latest, flow = heappop(due)
             if flow.latest == latest:
                 through.append(flow)
-                self._take_off(flow, whole=True)
+                shared += self._take_off(flow, whole=True)
+        self._mark([c for c in shared if c.flows])
         for flow in through:
             self._through(flow)
         self._arm()
@@ -287,20 +289,18 @@ class FlowNetwork:
         self._clock.note(flow.then)
         flow.then(flow.arg)
 
-    def _take_off(self, flow: Flow, *, whole: bool = False) -> None:
-        """Take an active flow off its links, with the bytes it moved or all of them."""
+    def _take_off(self, flow: Flow, *, whole: bool = False) -> list[LinkClass]:
+        """Take an active flow off its links, with the bytes it moved or all; who shared them."""
         now_ns = self._clock.now
         flow.remaining = 0.0 if whole else flow.left(now_ns)
         flow.latest += 1
         flow.since_ns = now_ns
         del self.active[flow]
-        shared = self._links.leave(flow, now_ns, flow.size - flow.remaining)
-        if shared:
-            self._mark(shared)
+        return self._links.leave(flow, now_ns, flow.size - flow.remaining)
 
     def _fail(self, flow: Flow, cause: Any) -> None:
         if flow.state == "active":
-            self._take_off(flow)
+            self._mark(self._take_off(flow))
         flow.state = "failed"
         flow.failure = cause
         if flow.failed is not None:

@@ -83,9 +83,9 @@ class NodeLinks:
     """Links of one node, made when it is first touched; lists are indexed by GPU, switch or NIC."""
 
     __slots__ = (
-        "index", "island", "memory", "mesh", "mesh_rows", "nic_in", "nic_out", "nics_of_gpu",
-        "nvlink_in", "nvlink_out", "pcie_in", "pcie_out", "socket_in", "socket_out", "spec",
-        "switch_down", "switch_of_nic", "switch_up", "switches",
+        "host_in", "host_out", "index", "island", "memory", "mesh", "mesh_rows", "nic_in",
+        "nic_out", "nics_of_gpu", "nvlink_in", "nvlink_out", "pcie_in", "pcie_out", "socket_in",
+        "socket_out", "spec", "switch_down", "switch_of_nic", "switch_up", "switches",
     )  # fmt: skip
 
     def __init__(self, index: int, spec: NodeSpec, island: Vertex) -> None:
@@ -100,6 +100,12 @@ class NodeLinks:
         half_s = spec.nic.latency_s / 2
         self.nic_out = [Link(f"{name}/nic-{k}/out", rate, half_s) for k in range(spec.nic_count)]
         self.nic_in = [Link(f"{name}/nic-{k}/in", rate, half_s) for k in range(spec.nic_count)]
+        self.host_out, self.host_in = self.nic_out[0], self.nic_in[0]
+        if spec.host_nic is not None:
+            rate = spec.host_nic.bytes_per_s * spec.host_nic.efficiency
+            half_s = spec.host_nic.latency_s / 2
+            self.host_out = Link(f"{name}/host-nic/out", rate, half_s)
+            self.host_in = Link(f"{name}/host-nic/in", rate, half_s)
         self.switch_of_nic = [k * self.switches // spec.nic_count for k in range(spec.nic_count)]
         self.nics_of_gpu = [_nics_near(i, spec) for i in gpus]
         self.nvlink_out: list[Link] = []
@@ -196,7 +202,7 @@ class NodeLinks:
     def gpu_to_nic(self, gpu: int, nic: int) -> tuple[Link, ...]:
         """To the NIC's port: GPUDirect RDMA when the NIC has it, else through host memory."""
         if not self.spec.nic.rdma:
-            return (*self.gpu_to_host(gpu), self.nic_out[nic])
+            return (*self.gpu_to_host(gpu), self.memory, self.nic_out[nic])
         switch = gpu // GPUS_PER_SWITCH
         return (self.pcie_out[gpu], *self._between(switch, self.switch_of_nic[nic]),
                 self.nic_out[nic])  # fmt: skip
@@ -204,23 +210,28 @@ class NodeLinks:
     def nic_to_gpu(self, nic: int, gpu: int) -> tuple[Link, ...]:
         """From the NIC's port; the mirror of ``gpu_to_nic``."""
         if not self.spec.nic.rdma:
-            return (self.nic_in[nic], *self.host_to_gpu(gpu))
+            return (self.nic_in[nic], self.memory, *self.host_to_gpu(gpu))
         switch = gpu // GPUS_PER_SWITCH
         return (self.nic_in[nic], *self._between(self.switch_of_nic[nic], switch),
                 self.pcie_in[gpu])  # fmt: skip
 
     def host_to_nic(self) -> tuple[Link, ...]:
-        """Host traffic leaves by NIC 0, out of memory."""
-        down = self.switch_down[:1] if self.spec.nic.rdma else []
-        return (self.memory, *down, self.nic_out[0])
+        """Host traffic leaves memory by the host's own NIC, or by NIC 0."""
+        return (self.memory, *self._above(self.switch_down), self.host_out)
 
     def nic_to_host(self) -> tuple[Link, ...]:
-        """Host traffic enters by NIC 0, into memory."""
-        up = self.switch_up[:1] if self.spec.nic.rdma else []
-        return (self.nic_in[0], *up, self.memory)
+        """Host traffic enters memory by the host's own NIC, or by NIC 0."""
+        return (self.host_in, *self._above(self.switch_up), self.memory)
 
-    def edges(self, port: list[Vertex]) -> Iterator[tuple[Vertex, Vertex, Link]]:
-        """Every link with its ends; ``port[k]`` is the switch that NIC k is plugged into."""
+    def _above(self, switches: list[Link]) -> list[Link]:
+        """The switch above NIC 0, where host traffic goes through one."""
+        return switches[:1] if self.spec.nic.rdma and self.spec.host_nic is None else []
+
+    def edges(self, port: list[Vertex], host_port: Vertex) -> Iterator[tuple[Vertex, Vertex, Link]]:
+        """Every link with its ends; ``port[k]`` is the switch that NIC k is plugged into.
+
+        ``host_port`` is that of the host's own NIC, if it has one.
+        """
         n = self.index
         host: Vertex = ("host", n)
         for i, (out, into) in enumerate(zip(self.nvlink_out, self.nvlink_in, strict=True)):
@@ -247,6 +258,9 @@ class NodeLinks:
             side: Vertex = ("switch", n, at) if under_switch else ("socket", n, 0)
             yield side, port[k], self.nic_out[k]
             yield port[k], side, self.nic_in[k]
+        if self.spec.host_nic is not None:
+            yield ("socket", n, 0), host_port, self.host_out
+            yield host_port, ("socket", n, 0), self.host_in
 
 
 def _nics_near(gpu: int, spec: NodeSpec) -> tuple[int, ...]:

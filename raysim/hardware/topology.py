@@ -9,8 +9,12 @@ Fabrics: ``star`` (one Ethernet switch; with oversubscription its backplane is a
 of those nodes on leaf i, and NCCL's PXN: traffic changes rail over NVLink before it leaves a node).
 An island is what NCCL calls a node: the GPUs of one host, or of an NVLink domain (NVL72) of many.
 
+Traffic between GPUs takes the NICs of the fabric. What starts or ends in host memory or in object
+storage takes ``host_nic`` where nodes have one: then those, and nodes without GPUs, form a network
+of their own, a non-blocking switch ("front"), joined to the fabric without a limit.
+
 Not modelled: collisions of equal-cost paths (leaf to spine is one fat link), a third switch layer,
-adaptive routing, front-end networks beside the NICs of the datasheet.
+adaptive routing, limits between the fabric, the front network and storage.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["Link", "Member", "Topology", "Vertex"]
 
 Member = tuple[int, int]
-"""One GPU: (node index, local index)."""
+"""One GPU: (node index, local index); also one NIC."""
 
 # One more switch on the way. InfiniBand: Quantum-2 (QM9700), under 150 ns port to port; Ethernet:
 # Spectrum-2 product brief, 300 ns.
@@ -47,6 +51,9 @@ class Topology:
         self._leaves: dict[Member, tuple[Link, Link]] = {}
         self._paths: dict[tuple[Vertex, Vertex], tuple[Link, ...]] = {}
         self._island = self._number_islands()
+        front = any(s.host_nic is not None for s in self.specs)
+        self._join = (Link("front/in", math.inf), Link("front/out", math.inf)) if front else ()
+        """From the fabric to the hosts' own network and back; not a limit."""
         self._store = (Link("storage/in", math.inf), Link("storage/out", math.inf))
         self._backplane: Link | None = None
         if self.fabric.kind == "star" and self.fabric.oversubscription > 1:
@@ -83,6 +90,10 @@ class Topology:
             links = self._nodes[index] = NodeLinks(index, self.specs[index], island)
         return links
 
+    def _in_fabric(self, node: int) -> bool:
+        """Whether a node's NICs are in the fabric; a bare node's are not beside a host network."""
+        return not self._join or self.specs[node].gpu_count > 0
+
     def _leaf_of(self, node: int, nic: int) -> Member:
         """(pod, rail) of the leaf switch that a NIC is plugged into; rail 0 without rails."""
         if self.fabric.kind == "star":
@@ -96,7 +107,8 @@ class Topology:
         if links is None:
             pod, rail = leaf
             size = self.fabric.nodes_per_leaf
-            specs = self.specs[pod * size : (pod + 1) * size]
+            indices = range(pod * size, min((pod + 1) * size, len(self.specs)))
+            specs = [self.specs[index] for index in indices if self._in_fabric(index)]
             ports = 0.0
             for s in specs:
                 on_leaf = s.nic_count if self.fabric.kind == "fat_tree" else s.nic_count > rail
@@ -116,30 +128,33 @@ class Topology:
         return () if here == there else (self._leaf(here)[0], self._leaf(there)[1])
 
     def _edges(self) -> Iterator[tuple[Vertex, Vertex, Link]]:
-        """Every link with its ends, node by node, then the fabric."""
-        star = self.fabric.kind == "star"
-        into: Vertex = ("switch", "in") if self._backplane else ("switch",)
-        out: Vertex = ("switch", "out") if self._backplane else ("switch",)
+        """Every link with its ends, node by node, then the fabric, then what is beyond it."""
+        star, plane = self.fabric.kind == "star", self._backplane
+        into: Vertex = ("switch", "in") if plane else ("switch",)
+        out: Vertex = ("switch", "out") if plane else ("switch",)
+        front: Vertex = ("front",)
         leaves: dict[Member, None] = {}
         for index, spec in enumerate(self.specs):
             at = [self._leaf_of(index, k) for k in range(spec.nic_count)]
-            leaves.update(dict.fromkeys(at))
-            port: list[Vertex] = [("switch",) if star else ("leaf", *leaf) for leaf in at]
-            for u, v, link in self.node(index).edges(port):
-                if star and v == ("switch",):
-                    yield u, into, link
-                elif star and u == ("switch",):
-                    yield out, v, link
-                else:
-                    yield u, v, link
-        if self._backplane:
-            yield into, out, self._backplane
+            port: list[Vertex] = [front] * spec.nic_count
+            if self._in_fabric(index):
+                port = [("switch",) if star else ("leaf", *leaf) for leaf in at]
+                leaves.update(dict.fromkeys(at))
+            for u, v, link in self.node(index).edges(port, front):
+                yield (out if u == ("switch",) else u), (into if v == ("switch",) else v), link
+        if plane:
+            yield into, out, plane
         for leaf in () if star else leaves:
             up, down = self._leaf(leaf)
             yield ("leaf", *leaf), ("spine",), up
             yield ("spine",), ("leaf", *leaf), down
-        yield (out if star else ("spine",)), ("storage",), self._store[0]
-        yield ("storage",), (into if star else ("spine",)), self._store[1]
+        above, below = (out, into) if star else (("spine",), ("spine",))
+        if self._join:
+            yield above, front, self._join[0]
+            yield front, below, self._join[1]
+            above = below = front
+        yield above, ("storage",), self._store[0]
+        yield ("storage",), below, self._store[1]
 
     @property
     def links(self) -> tuple[Link, ...]:
@@ -147,19 +162,20 @@ class Topology:
         return tuple(dict.fromkeys(link for _, _, link in self._edges()))
 
     @property
-    def graph(self) -> nx.DiGraph[Vertex]:
-        """The cluster as a directed graph; each edge holds its ``link`` and the link's numbers."""
+    def graph(self) -> nx.MultiDiGraph[Vertex]:
+        """The cluster as a directed graph, an edge per link with its ``link`` and numbers."""
         import networkx as nx
 
-        graph: nx.DiGraph[Vertex] = nx.DiGraph()
+        graph: nx.MultiDiGraph[Vertex] = nx.MultiDiGraph()
         for u, v, link in self._edges():
             graph.add_edge(u, v, link=link, bytes_per_s=link.bytes_per_s, latency_s=link.latency_s)
         return graph
 
     def node_links(self, index: int) -> tuple[Link, ...]:
         """Every link that dies with one node."""
-        leaf: list[Vertex] = [("port", k) for k in range(self.specs[index].nic_count)]
-        return tuple(dict.fromkeys(link for _, _, link in self.node(index).edges(leaf)))
+        port: list[Vertex] = [("port", k) for k in range(self.specs[index].nic_count)]
+        edges = self.node(index).edges(port, ("front",))
+        return tuple(dict.fromkeys(link for _, _, link in edges))
 
     # ---- routes ----------------------------------------------------------------------------------
 
@@ -181,50 +197,56 @@ class Topology:
         for end in (src, dst):
             if end[0] not in {"gpu", "host", "storage"}:
                 raise ValueError(f"no such end of a route: {end!r}")
-        if src[0] == "storage" or dst[0] == "storage":
-            return self._storage_route(src, dst)
-        a, b = int(src[1]), int(dst[1])
-        if src[0] == "gpu" and dst[0] == "gpu":
-            return self._gpu_route((a, int(src[2])), (b, int(dst[2])))
-        if a == b:
-            if src[0] == "gpu":
-                return self.node(a).gpu_to_host(int(src[2]))
-            if dst[0] == "gpu":
-                return self.node(a).host_to_gpu(int(dst[2]))
-            return (self.node(a).memory,)
-        nic_a, leave = self._leave(src)
-        nic_b, enter = self._enter(dst)
-        return (*leave, *self._across((a, nic_a), (b, nic_b)), *enter)
+        if src[0] == dst[0] == "gpu":
+            return self._gpu_route((int(src[1]), int(src[2])), (int(dst[1]), int(dst[2])))
+        if src[0] == dst[0] == "storage":
+            raise ValueError("a route needs an end other than storage")
+        if src[1:2] == dst[1:2]:
+            return self._local_route(self.node(int(src[1])), src, dst)
+        leave, a = self._leave(src)
+        enter, b = self._enter(dst)
+        return (*leave, *self._between(a, b), *enter)
 
-    def _leave(self, src: Vertex) -> tuple[int, tuple[Link, ...]]:
-        """NIC and links by which an end's traffic leaves its node."""
+    @staticmethod
+    def _local_route(node: NodeLinks, src: Vertex, dst: Vertex) -> tuple[Link, ...]:
+        """Between a GPU and its host; a copy inside the host reads and writes memory."""
+        if src[0] == "gpu":
+            return node.gpu_to_host(int(src[2]))
+        if dst[0] == "gpu":
+            return node.host_to_gpu(int(dst[2]))
+        return (node.memory, node.memory)
+
+    def _leave(self, src: Vertex) -> tuple[tuple[Link, ...], Member | None]:
+        """Links by which host traffic leaves, and its fabric port; None: beyond the fabric."""
+        if src[0] == "storage":
+            return (self._store[1],), None
         node = self.node(int(src[1]))
-        if src[0] == "host":
-            return 0, node.host_to_nic()
-        nic = node.nics_of_gpu[int(src[2])][0]
-        return nic, node.gpu_to_nic(int(src[2]), nic)
+        to_memory = node.gpu_to_host(int(src[2])) if src[0] == "gpu" else ()
+        return (*to_memory, *node.host_to_nic()), self._host_port(node)
 
-    def _enter(self, dst: Vertex) -> tuple[int, tuple[Link, ...]]:
-        """NIC and links by which an end's traffic enters its node."""
+    def _enter(self, dst: Vertex) -> tuple[tuple[Link, ...], Member | None]:
+        """Links by which host traffic enters, and its fabric port; None: beyond the fabric."""
+        if dst[0] == "storage":
+            return (self._store[0],), None
         node = self.node(int(dst[1]))
-        if dst[0] == "host":
-            return 0, node.nic_to_host()
-        nic = node.nics_of_gpu[int(dst[2])][0]
-        return nic, node.nic_to_gpu(nic, int(dst[2]))
+        from_memory = node.host_to_gpu(int(dst[2])) if dst[0] == "gpu" else ()
+        return (*node.nic_to_host(), *from_memory), self._host_port(node)
 
-    def _storage_route(self, src: Vertex, dst: Vertex) -> tuple[Link, ...]:
-        """To or from object storage, which stands outside the fabric, beyond the spine."""
+    def _host_port(self, node: NodeLinks) -> Member | None:
+        own = node.spec.host_nic is not None or not self._in_fabric(node.index)
+        return None if own else (node.index, 0)
+
+    def _between(self, a: Member | None, b: Member | None) -> tuple[Link, ...]:
+        """Links between two ports of host traffic."""
+        if a and b:
+            return self._across(a, b)
         plane = (self._backplane,) if self._backplane else ()
         star = self.fabric.kind == "star"
-        if src[0] == dst[0]:
-            raise ValueError("a route needs an end other than storage")
-        if dst[0] == "storage":
-            nic, leave = self._leave(src)
-            up = () if star else (self._leaf(self._leaf_of(int(src[1]), nic))[0],)
-            return (*leave, *plane, *up, self._store[0])
-        nic, enter = self._enter(dst)
-        down = () if star else (self._leaf(self._leaf_of(int(dst[1]), nic))[1],)
-        return (self._store[1], *plane, *down, *enter)
+        if a:
+            return (*(plane if star else (self._leaf(self._leaf_of(*a))[0],)), *self._join[:1])
+        if b:
+            return (*self._join[1:], *(plane if star else (self._leaf(self._leaf_of(*b))[1],)))
+        return ()
 
     def _gpu_route(self, a: Member, b: Member) -> tuple[Link, ...]:
         """GPU to GPU: scale-up fabric inside an island, NICs between."""
