@@ -11,7 +11,9 @@ Order at equal time is (time, priority, sequence), as in SimPy: interrupts and p
 How: a heap of distinct times (comparing ints is several times cheaper than comparing SimPy's
 tuples) and a dict from time to what happens then: one entry, or a deque of them. What is scheduled
 for the current instant never touches the heap. Entries with another priority than ``NORMAL`` are
-rare and live in a small heap of their own.
+rare and live in a small heap of their own. When thousands are pending, those beyond a horizon wait
+unsorted in slots of equal width; a slot is sorted into ``run`` when time gets there, and the heap
+keeps only what is scheduled into the open slot (a calendar queue: Brown, CACM 31(10), 1988).
 
 Fractions of a nanosecond: a delay or time that is a float is rounded *up*, as ``units.to_ns`` does
 and with its tolerance of a millionth of a nanosecond for floating-point noise. Infinite and NaN
@@ -21,11 +23,12 @@ delays are refused.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
-from itertools import repeat
-from operator import attrgetter, index
+from itertools import chain, repeat
+from operator import attrgetter, index, itemgetter
 from typing import Any
 
 from simpy.core import BoundClass, EmptySchedule, Environment, Infinity, StopSimulation
@@ -36,6 +39,10 @@ from raysim.kernel.invariants import EventLog
 Handle = list[Any]
 """An entry ``[fn, arg]``: what ``call_at`` returns and ``cancel`` takes."""
 
+_NEVER = 1 << 100
+_CROWD = 1024  # a heap of fewer is faster than slots
+_BLOCK = 4096  # how often the loop looks after the log and the slots
+_time_of = itemgetter(0)
 _RESUMED = EventPriority(-1)  # SimPy's own: callbacks left over when ``run`` stopped at an event
 
 
@@ -69,7 +76,15 @@ class Clock(Environment):
         self._soon: deque[Any] = deque()
         self._ranked: list[tuple[int, int, Event]] = []
         self._ranked_at: dict[int, list[tuple[int, int, Event]]] = {}
+        self._horizon = _NEVER
+        self._far: dict[int, list[tuple[int, Any]]] = {}
+        self._slots: list[int] = []
+        self._run: list[tuple[int, Any]] = []
+        self._shift = 0
+        self._slots_opened = 0
+        self._crowd = _CROWD
         self._cancelled = 0
+        self._cancelled_limit = _CROWD
         self.log = EventLog(hashing=False) if log is None else log
         self.after_event: Callable[[], None] | None = None
         """Called after every event when set (by invariant checking)."""
@@ -93,20 +108,7 @@ class Clock(Environment):
         """
         if t_ns.__class__ is not int:
             t_ns = whole_ns(t_ns)
-        entry = [fn, arg]
-        if t_ns > self._now:
-            there = self._at.setdefault(t_ns, entry)
-            if there is entry:
-                heappush(self._times, t_ns)
-            elif there.__class__ is deque:
-                there.append(entry)
-            else:
-                self._at[t_ns] = deque((there, entry))
-        elif t_ns == self._now:
-            self._soon.append(entry)
-        else:
-            raise ValueError(f"cannot call at {t_ns} ns: it is {self._now} ns already")
-        return entry
+        return self.call_later(t_ns - self._now, fn, arg)
 
     def call_later(self, delay_ns: int, fn: Callable[[Any], object], arg: Any = None) -> Handle:
         """Call ``fn(arg)`` after ``delay_ns``; zero means later in this instant.
@@ -120,7 +122,15 @@ class Clock(Environment):
         if t_ns.__class__ is not int:
             t_ns = self._now + whole_ns(delay_ns)
         entry = [fn, arg]
-        if t_ns > self._now:
+        if t_ns >= self._horizon:  # _put_far, inlined
+            slot = t_ns >> self._shift
+            entries = self._far.get(slot)
+            if entries is None:
+                self._far[slot] = [(t_ns, entry)]
+                heappush(self._slots, slot)
+            else:
+                entries.append((t_ns, entry))
+        elif t_ns > self._now:
             there = self._at.setdefault(t_ns, entry)
             if there is entry:
                 heappush(self._times, t_ns)
@@ -131,31 +141,24 @@ class Clock(Environment):
         elif t_ns == self._now:
             self._soon.append(entry)
         else:
-            raise ValueError(f"negative delay: {delay_ns} ns")
+            raise ValueError(f"{delay_ns} ns from now is in the past (now = {self._now} ns)")
         return entry
 
     def cancel(self, handle: Handle) -> None:
         """Make sure ``handle`` is not called; harmless when it already was.
 
-        A cancelled entry leaves no trace: time does not stop at it. Its place on the heap is
-        reclaimed when most of the heap is such places.
+        A cancelled entry leaves no trace: time does not stop at it. Its place is reclaimed when
+        as many were cancelled as are pending.
         """
         handle[0] = handle[1] = None
         self._cancelled += 1
-        if self._cancelled > 512 and 2 * self._cancelled > len(self._times):
-            self._compact()
+        if self._cancelled > self._cancelled_limit:
+            self._gather()
+            self._cancelled = 0
+            self._cancelled_limit = max(_CROWD, len(self._times))
+            self._spread()
 
-    def _compact(self) -> None:
-        """Drop cancelled entries; in place, since ``_loop`` holds these containers."""
-        self._cancelled = 0
-        gone = [t for t, x in self._at.items() if x.__class__ is list and x[0] is None]
-        for t in gone:
-            del self._at[t]
-        if gone:
-            self._times[:] = self._at
-            heapify(self._times)
-
-    def schedule(self, event: Event, priority: EventPriority = NORMAL, delay: float = 0) -> None:
+    def schedule(self, event: Event, priority: EventPriority = NORMAL, delay: Any = 0) -> None:
         """Schedule a triggered SimPy event.
 
         Raises
@@ -163,43 +166,35 @@ class Clock(Environment):
         ValueError
             The delay is negative, infinite or not a number.
         """
-        if delay == 0:
+        if delay.__class__ is int and delay > 0 and priority == NORMAL:
+            self._put(self._now + delay, event)
+        elif delay == 0:
             if priority == NORMAL:
                 self._soon.append(event)
             else:
                 heappush(self._ranked, (priority, next(self._eid), event))
-            return
-        t_ns = self._now + (delay if delay.__class__ is int else whole_ns(delay))
-        if t_ns <= self._now:
-            raise ValueError(f"negative delay: {delay} ns")
-        if priority != NORMAL:
+        elif delay < 0:
+            raise ValueError(f"Negative delay {delay}")
+        elif delay.__class__ is not int:
+            self.schedule(event, priority, whole_ns(delay))
+        else:
+            t_ns = self._now + delay
             ranked = self._ranked_at.setdefault(t_ns, [])
             heappush(ranked, (priority, next(self._eid), event))
-        there = self._at.get(t_ns)
-        if there is None:
-            self._at[t_ns] = event if priority == NORMAL else deque()
-            heappush(self._times, t_ns)
-            return
-        if there.__class__ is not deque:
-            there = self._at[t_ns] = deque((there,))
-        if priority == NORMAL:
-            there.append(event)
+            self._put(t_ns, deque())
 
-    def peek(self) -> float:
+    def peek(self) -> int | float:
         """Time of the next thing to happen, infinity if there is none."""
         soon = self._soon
-        while soon and soon[0].__class__ is list and soon[0][0] is None:
+        while soon and not _is_live(soon[0]):
             soon.popleft()
         if soon or self._ranked:
             return self._now
-        times = self._times
-        while times:
-            there = self._at[times[0]]
-            entries = there if there.__class__ is deque else (there,)
-            if times[0] in self._ranked_at or any(map(_is_live, entries)):
-                return times[0]
-            del self._at[heappop(times)]
-        return Infinity
+        while True:
+            t_ns, there = self._take(keep=True)
+            if there is None or t_ns in self._ranked_at or any(map(_is_live, _entries(there))):
+                return t_ns  # type: ignore[no-any-return]
+            self._take()
 
     def step(self) -> None:
         """Let the next thing happen.
@@ -213,8 +208,7 @@ class Clock(Environment):
         if t_ns is Infinity:
             raise EmptySchedule
         if t_ns > self._now:
-            there = self._at.pop(heappop(self._times))
-            self._open(int(t_ns), there if there.__class__ is deque else (there,))
+            self._open(*self._take())
         ranked, soon = self._ranked, self._soon
         if ranked and (ranked[0][0] < NORMAL or not soon):
             self._happen(heappop(ranked)[2])
@@ -275,33 +269,39 @@ class Clock(Environment):
     def _loop_checked(self, after_event: Callable[[], None]) -> None:
         """Step and check, until an exception says why to stop."""
         while True:
-            for _ in repeat(None, self.log.every):
+            for _ in repeat(None, _BLOCK):
                 self.step()
                 after_event()
             self.log.fold()
 
-    def _loop(self) -> None:
+    def _loop(self) -> None:  # noqa: C901, PLR0912  (the one hot loop)
         """``step()`` until an exception, inlined: every name here is a local for speed."""
         times, at_pop, soon, ranked = self._times, self._at.pop, self._soon, self._ranked
-        popleft, pop = soon.popleft, heappop
+        run, run_pop, popleft, pop = self._run, self._run.pop, soon.popleft, heappop
         log_time, log_what = self.log.times.append, self.log.whats.append
         while True:
-            for _ in repeat(None, self.log.every):
+            self._spread()
+            for _ in repeat(None, _BLOCK):
                 if ranked and (ranked[0][0] < 1 or not soon):  # 1 is NORMAL
                     self._happen(pop(ranked)[2])
                     continue
                 if soon:
                     entry = popleft()
                     t_ns = self._now
-                else:
-                    try:
-                        t_ns = pop(times)
-                    except IndexError:
-                        raise EmptySchedule from None
+                elif run:
+                    t_ns, entry = run[-1]
+                    if not times or t_ns < times[0]:
+                        run_pop()
+                    else:
+                        t_ns, entry = self._take()
+                elif times:
+                    t_ns = pop(times)
                     entry = at_pop(t_ns)
-                    if entry.__class__ is deque:
-                        self._open(t_ns, entry)
-                        continue
+                elif self._slots:
+                    self._open_slot()
+                    continue
+                else:
+                    raise EmptySchedule
                 if entry.__class__ is list:
                     fn, arg = entry
                     if fn is None:
@@ -310,14 +310,128 @@ class Clock(Environment):
                     log_time(t_ns)
                     log_what(fn)
                     fn(arg)
-                else:
+                elif entry.__class__ is deque:
+                    self._open(t_ns, entry)
+                else:  # _happen, inlined
                     self._now = t_ns
-                    self._happen(entry)
+                    callbacks, entry.callbacks = entry.callbacks, None
+                    log_time(t_ns)
+                    log_what(callbacks[0] if callbacks else entry.__class__)
+                    try:
+                        for callback in callbacks:
+                            callback(entry)
+                    except StopSimulation:
+                        self._put_back(entry, callbacks[callbacks.index(callback) + 1 :])
+                        raise
+                    if not entry._ok and not hasattr(entry, "_defused"):  # noqa: SLF001
+                        raise _failure_of(entry)
             self.log.fold()
 
-    def _open(self, t_ns: int, entries: Any) -> None:
+    def _put(self, t_ns: int, entry: Any) -> None:
+        """Have ``entry`` happen at ``t_ns``, which is in the future."""
+        at = self._at
+        if t_ns >= self._horizon:
+            self._put_far(t_ns, entry)
+        elif t_ns in at:
+            at[t_ns] = _both(at[t_ns], entry)
+        else:
+            at[t_ns] = entry
+            heappush(self._times, t_ns)
+
+    def _put_far(self, t_ns: int, entry: Any) -> None:
+        """Drop ``entry`` into its slot."""
+        slot = t_ns >> self._shift
+        entries = self._far.get(slot)
+        if entries is None:
+            self._far[slot] = [(t_ns, entry)]
+            heappush(self._slots, slot)
+        else:
+            entries.append((t_ns, entry))
+
+    def _take(self, *, keep: bool = False) -> tuple[Any, Any]:
+        """The next time and what is due then, taken out unless ``keep``; infinity if nothing is."""
+        times, run = self._times, self._run
+        while not run and not times and self._slots:
+            self._open_slot()
+        if run and (not times or run[-1][0] <= times[0]):
+            t_ns, entry = run[-1]
+            if times and times[0] == t_ns:  # what was put into the open slot came later
+                entry = _both(entry, self._at.pop(heappop(times)))
+                run[-1] = t_ns, entry
+            if not keep:
+                run.pop()
+            return t_ns, entry
+        if not times:
+            return Infinity, None
+        if keep:
+            return times[0], self._at[times[0]]
+        t_ns = heappop(times)
+        return t_ns, self._at.pop(t_ns)
+
+    def _open_slot(self) -> None:
+        """Sort the next slot into ``run``, latest first, and move the horizon behind it."""
+        slot = heappop(self._slots)
+        self._horizon = (slot + 1) << self._shift
+        entries = self._far.pop(slot)
+        self._slots_opened += 1
+        entries.sort(key=_time_of)  # stable: first scheduled, first to happen
+        run = self._run
+        for t_ns, entry in entries:
+            if run and run[-1][0] == t_ns:
+                run[-1] = t_ns, _both(run[-1][1], entry)
+            else:
+                run.append((t_ns, entry))
+        run.reverse()
+
+    def _spread(self) -> None:
+        """Choose the width of slots anew, if the heap grew or slots hold next to nothing.
+
+        A slot takes some 256 entries at the density of what comes next, so that bursts far away
+        do not matter before time gets there.
+        """
+        times = self._times
+        scattered, self._slots_opened = self._slots_opened > _BLOCK // 8, 0
+        if len(times) <= self._crowd and not scattered:
+            return
+        self._gather()
+        if len(times) > _CROWD:
+            times.sort()
+            near = min(len(times) - 1, 1024)
+            width_ns = max(1, (times[near] - times[0]) * 256 // near)
+            self._shift = width_ns.bit_length() - 1
+            self._horizon = ((times[0] >> self._shift) + 1) << self._shift
+            first = bisect_left(times, self._horizon)
+            for t_ns in times[first:]:
+                self._put_far(t_ns, self._at.pop(t_ns))
+            del times[first:]
+        self._crowd = max(_CROWD, 2 * len(times))
+
+    def _gather(self) -> None:
+        """Put everything pending back on the heap, but for what was cancelled.
+
+        In place, since ``_loop`` holds these containers. What is in ``run`` was scheduled before
+        what is on the heap for the same time.
+        """
+        near = list(self._at.items())
+        far = [self._far[slot] for slot in sorted(self._far)]
+        at = self._at
+        at.clear()
+        for t_ns, there in chain(reversed(self._run), near, chain.from_iterable(far)):
+            entries = deque(filter(_is_live, _entries(there)))
+            if not entries and t_ns not in self._ranked_at:
+                continue
+            entry = entries[0] if len(entries) == 1 else entries
+            at[t_ns] = _both(at[t_ns], entry) if t_ns in at else entry
+        self._times[:] = at
+        heapify(self._times)
+        self._run.clear()
+        self._far.clear()
+        self._slots.clear()
+        self._horizon = _NEVER
+
+    def _open(self, t_ns: int, there: Any) -> None:
         """Go to ``t_ns``, where more than one thing may be due; stay if all were cancelled."""
-        live = [x for x in entries if x.__class__ is not list or x[0] is not None]
+        live = [x for x in _entries(there) if _is_live(x)]
         ranked = self._ranked_at.pop(t_ns, None)
         if live or ranked:
             self._now = t_ns
@@ -334,15 +448,38 @@ class Clock(Environment):
             for callback in callbacks:
                 callback(event)
         except StopSimulation:
-            event.callbacks = callbacks[callbacks.index(callback) + 1 :]
-            self.schedule(event, _RESUMED)
+            self._put_back(event, callbacks[callbacks.index(callback) + 1 :])
             raise
         if not event._ok and not hasattr(event, "_defused"):  # noqa: SLF001
-            exc = type(event._value)(*event._value.args)  # noqa: SLF001
-            exc.__cause__ = event._value  # noqa: SLF001
-            raise exc
+            raise _failure_of(event)
+
+    def _put_back(self, event: Event, callbacks: list[Any]) -> None:
+        """Have the callbacks that ``run`` stopped before called first when it goes on."""
+        event.callbacks = callbacks
+        self.schedule(event, _RESUMED)
+
+
+def _failure_of(event: Event) -> BaseException:
+    """A copy of the exception nobody handled, with a traceback of its own."""
+    cause: BaseException = event._value  # noqa: SLF001
+    copy = type(cause)(*cause.args)
+    copy.__cause__ = cause
+    return copy
 
 
 def _is_live(entry: Any) -> bool:
     """Whether ``entry`` is a SimPy event or a call that was not cancelled."""
     return entry.__class__ is not list or entry[0] is not None
+
+
+def _entries(there: Any) -> Any:
+    """What is due at one time, as something to iterate over."""
+    return there if there.__class__ is deque else (there,)
+
+
+def _both(first: Any, then: Any) -> Any:
+    """What is due at one time, when that is ``first`` and ``then``."""
+    if first.__class__ is not deque:
+        first = deque((first,))
+    first.extend(_entries(then))
+    return first

@@ -19,6 +19,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Literal, Protocol
 
 from raysim.errors import InvariantViolation
@@ -71,6 +72,13 @@ Failure = RoomDown | NodeDied | Timeout
 def handler_name(message_type: type) -> str:
     """``on_pin_object_ids`` for ``PinObjectIDs``."""
     return "on_" + "_".join(_WORD.findall(message_type.__name__)).lower()
+
+
+def _addressed(fn: Callable[[Any], None], address: str) -> Callable[[Any], None]:
+    """``fn``, entered into the event log under the room's address."""
+    entry = partial(fn)
+    entry.__qualname__ = address  # type: ignore[attr-defined]
+    return entry
 
 
 class Reply:
@@ -160,6 +168,12 @@ class Component:
         """Calls accepted and not answered yet, oldest first."""
         self._cause: RoomDown | NodeDied = RoomDown(address=address, reason="never started")
         self._silent = False
+        self._clock = sim.clock
+        self._call_later = sim.clock.call_later
+        self._log_time = sim.log.times.append
+        self._log_what = sim.log.whats.append
+        self._serve = _addressed(self._handle, address)
+        self._resume = _addressed(self._continue, address)
 
     # Life
 
@@ -168,7 +182,7 @@ class Component:
         assert self.state != "up", f"{self.address} is up already"
         self.state = "up"
         self._silent = False
-        self.busy_until = self.sim.clock.now
+        self.busy_until = self._clock.now
         self.started()
 
     def restart(self) -> None:
@@ -271,7 +285,7 @@ class Component:
             return
         if call.caller is not None:
             self.unanswered[call] = None
-        self._queue(call.message, self._handle, call)
+        self._queue(call.message, self._serve, call)
 
     def answer_arrives(self, call: Reply) -> None:
         """An answer has come off the wire; for transports only."""
@@ -279,23 +293,25 @@ class Component:
             return
         if call.timer is not None:
             self.sim.cancel(call.timer)
-        self._queue(call.value, self._continue, call)
+        self._queue(call.value, self._resume, call)
 
     def _queue(self, message: Any, fn: Callable[[Any], None], call: Reply) -> None:
         """Run ``fn(call)`` when the room is free and has served ``message``."""
         cost_ns = self.service_ns.get(message.__class__, 0)
         if cost_ns.__class__ is not int:
             cost_ns = cost_ns(message)  # type: ignore[operator]
-        start_ns: int = self.sim.clock.now
-        if self.busy_until >= start_ns:  # at busy_until itself the one before may still be due
-            start_ns = self.busy_until
-        elif not cost_ns:
-            call.start_ns = start_ns
+        now_ns = self._clock.now
+        if self.busy_until >= now_ns:  # at busy_until itself the one before may still be due
+            call.start_ns = self.busy_until
+            self.busy_until += cost_ns  # type: ignore[operator]
+        elif cost_ns:
+            call.start_ns = now_ns
+            self.busy_until = now_ns + cost_ns  # type: ignore[operator]
+        else:
+            call.start_ns = now_ns
             fn(call)
             return
-        call.start_ns = start_ns
-        done_ns = self.busy_until = start_ns + cost_ns
-        self.sim.call_at(done_ns, fn, call)
+        self._call_later(self.busy_until - now_ns, fn, call)
 
     def _handle(self, call: Reply) -> None:
         if call.epoch != self.epoch:  # died while it waited; the caller was told
@@ -304,7 +320,8 @@ class Component:
         if self.sim.recorder.enabled:
             self._record(call.start_ns, message)
         handler = self._handlers.get(message.__class__) or self._find(message.__class__)
-        self.sim.clock.note(handler)
+        self._log_time(self._clock.now)
+        self._log_what(handler)
         handler(self, message, call)
 
     def _continue(self, call: Reply) -> None:
@@ -312,12 +329,14 @@ class Component:
         if call.caller_epoch == self.epoch and then is not None:
             if self.sim.recorder.enabled:
                 self._record(call.start_ns, call.value)
+            self._log_time(self._clock.now)
+            self._log_what(then)
             call.then = None
             then(call.value)
 
     def _record(self, start_ns: int, message: Any) -> None:
         """Show the service of ``message``, which ends now, if it took any time."""
-        now_ns = self.sim.clock.now
+        now_ns = self._clock.now
         if start_ns < now_ns:
             name = message.__class__.__name__
             self.sim.recorder.span(self.track, name, "message", start_ns, now_ns)
@@ -352,5 +371,5 @@ class Component:
     def _timer(self, timer: tuple[int, Callable[[Any], object], Any]) -> None:
         epoch, fn, arg = timer
         if epoch == self.epoch:
-            self.sim.clock.note(fn)
+            self._clock.note(fn)
             fn(arg)

@@ -11,11 +11,15 @@ from __future__ import annotations
 
 import hashlib
 from array import array
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from raysim.errors import InvariantViolation
+
+_qualname = attrgetter("__qualname__")
 
 Checker = Callable[[], object]
 """Returns a falsy value when all is well, or what is wrong; may also raise ``AssertionError``."""
@@ -60,8 +64,10 @@ class Invariants:
 
 def label(what: object) -> str:
     """A name for a function or event that is the same in every process: no hashes, no ids."""
-    what = getattr(what, "__wrapped__", None) or getattr(what, "func", None) or what
-    name = getattr(what, "__qualname__", None) or type(what).__qualname__
+    name = getattr(what, "__qualname__", None)
+    if name is None:
+        wrapped = getattr(what, "func", None)  # functools.partial
+        return label(type(what) if wrapped is None else wrapped)
     owner = getattr(what, "__self__", None)
     if owner is None or isinstance(owner, type):
         return str(name)
@@ -69,14 +75,6 @@ def label(what: object) -> str:
     if isinstance(who, tuple):
         who = "/".join(str(p) for p in who if isinstance(p, (str, int)))
     return f"{name} {who}" if isinstance(who, (str, int)) else str(name)
-
-
-class _Labels(dict[Any, str]):
-    """Labels seen lately; looking one up is then a single C call."""
-
-    def __missing__(self, what: object) -> str:
-        text = self[what] = label(what)
-        return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +116,7 @@ class EventLog:
 
     The clock appends to ``times`` and ``whats``; ``fold`` reduces full blocks of them. Blocks are
     always of ``every`` events, so how a run was sliced does not show in the digest.
+    Without ``hashing`` nothing is kept at all.
     """
 
     def __init__(
@@ -128,12 +127,10 @@ class EventLog:
         self.kept: list[tuple[int, int, str]] = []
         """(index, time, label) of the events whose index is in ``keep``."""
         self.checkpoints: list[Checkpoint] = []
-        self.times: list[int] = []
-        self.whats: list[Any] = []
+        self.times: Any = [] if hashing else deque(maxlen=0)
+        self.whats: Any = [] if hashing else deque(maxlen=0)
         self._folded = 0
-        self._hashing = hashing
         self._hash = hashlib.blake2b(digest_size=16)
-        self._labels = _Labels()
 
     @property
     def events(self) -> int:
@@ -151,22 +148,16 @@ class EventLog:
         """Reduce full blocks; in place, since the clock holds the lists' ``append``."""
         every = self.every
         while len(self.times) >= every:
-            if self._hashing:
-                self._hash.update(self._block(every))
-                self._keep(every)
-                self.checkpoints.append(
-                    Checkpoint(self._folded + every, self.times[every - 1], self._hash.hexdigest())
-                )
+            self._hash.update(self._block(every))
+            self._keep(every)
             self._folded += every
+            digest = self._hash.hexdigest()
+            self.checkpoints.append(Checkpoint(self._folded, self.times[every - 1], digest))
             del self.times[:every], self.whats[:every]
-            if len(self._labels) > 4 * every:
-                self._labels.clear()
 
     def events_in(self, window: range) -> list[tuple[int, int, str]]:
         """Events of ``window`` that were kept, the unfolded tail included."""
-        if self._hashing:
-            return [*self.kept, *self._tail(len(self.times), window)]
-        return []
+        return [*self.kept, *self._tail(len(self.times), window)]
 
     def _keep(self, count: int) -> None:
         if self._folded < self.keep.stop and self._folded + count > self.keep.start:
@@ -184,8 +175,8 @@ class EventLog:
         """Times, then names, of the first ``count`` unfolded events."""
         whats = self.whats[:count]
         try:
-            names = "\n".join(map(self._labels.__getitem__, whats))
-        except TypeError:  # a callable object that cannot be hashed
+            names = "\n".join(map(_qualname, whats))
+        except AttributeError:  # a callable object without a name of its own
             names = "\n".join(map(label, whats))
         return array("q", self.times[:count]).tobytes() + names.encode()
 

@@ -52,7 +52,7 @@ class Recorder(Protocol):
     def enabled(self) -> bool:
         """False when records are thrown away: then skip the work of making them."""
 
-    def span(  # noqa: PLR0917  (the fields of a Span, in their order)
+    def span(
         self,
         track: Track,
         name: str,
@@ -82,7 +82,7 @@ class NullRecorder:
 
     enabled = False
 
-    def span(  # noqa: PLR0917  (the fields of a Span, in their order)
+    def span(
         self,
         track: Track,
         name: str,
@@ -183,7 +183,7 @@ class ColumnRecorder:
         tables = (self._spans, self._counters, self._instants)
         return sum(table.packed + len(table.rows) for table in tables)
 
-    def span(  # noqa: PLR0917  (the fields of a Span, in their order)
+    def span(
         self,
         track: Track,
         name: str,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from simpy.events import Event
 
 from raysim.kernel.clock import Clock, Handle
-from raysim.kernel.invariants import EventLog, Invariants
+from raysim.kernel.invariants import EventLog, Invariants, label
 from raysim.kernel.record import NullRecorder, Recorder
 from raysim.kernel.rng import Streams
 from raysim.kernel.transport import InstantTransport, Transport
@@ -32,14 +32,13 @@ Room = TypeVar("Room", bound="Component")
 class _Planned:
     """``fn(*args)`` as an entry of the clock, logged under the name of ``fn``."""
 
-    __slots__ = ("__wrapped__", "args")
-
     def __init__(self, fn: Callable[..., object], args: tuple[Any, ...]) -> None:
-        self.__wrapped__ = fn
-        self.args = args
+        self.__qualname__ = label(fn)
+        self._fn = fn
+        self._args = args
 
     def __call__(self, _: None) -> None:
-        self.__wrapped__(*self.args)
+        self._fn(*self._args)
 
 
 class Simulation:
