@@ -45,6 +45,8 @@ MEASURED_LINKS = {
     "a100": 300e9, "h100": 450e9, "h200": 450e9, "b200": 900e9, "gb200": 900e9, "l40s": 24.5e9,
 }  # fmt: skip
 """Bytes per second of the links under the measured curves, as the catalog counts them."""
+EFA_PROXY_S = 20e-6
+"""Per hop of a collective over EFA beyond the wire: 4 x 8 B200 all-reduce 1-8 MiB in 380-460 us."""
 P2P_SHARE = 0.80
 P2P_LATENCY_S = {"intra": 8e-6, "inter": 15e-6}
 
@@ -209,15 +211,21 @@ def _wires(g: GroupShape) -> Wires:
         ranks=g.ranks, nodes=g.nodes, ranks_per_node=g.ranks_per_node, architecture=g.architecture,
         nvlink=g.fabric != "pcie", nvls=nvls, ring_bytes_per_s=_ring_bytes_per_s(g),
         nvls_bytes_per_s=g.intra_bytes_per_s * NVLS_SHARE.get(g.architecture, 0.0),
-        net_bytes_per_s=g.inter_bytes_per_s * g.nic.efficiency, net_latency_s=g.inter_latency_s,
+        net_bytes_per_s=g.inter_bytes_per_s * g.nic.efficiency, net_latency_s=_hop_s(g),
+        ordered_network=g.nodes == 1 or g.nic.kind in ("infiniband", "roce"),
     )  # fmt: skip
+
+
+def _hop_s(g: GroupShape) -> float:
+    """One way between nodes, with what the network plugin adds."""
+    return g.inter_latency_s + (EFA_PROXY_S if g.nic.kind == "efa" else 0.0)
 
 
 def _send_recv(g: GroupShape) -> Candidate:
     """One message between two ranks: one NIC between nodes, one GPU's links inside."""
     if g.nodes > 1:
         rate = min(g.nic.bytes_per_s, g.inter_bytes_per_s) * g.nic.efficiency
-        latency = P2P_LATENCY_S["inter"] + g.inter_latency_s
+        latency = P2P_LATENCY_S["inter"] + _hop_s(g)
     else:
         rate, latency = g.intra_bytes_per_s * P2P_SHARE, P2P_LATENCY_S["intra"]
     return Candidate(algorithm="p2p", protocol="Simple", latency_s=latency, bytes_per_s=rate)
@@ -231,7 +239,7 @@ def _all_to_all(g: GroupShape) -> Candidate:
     if g.nodes > 1:
         per_byte = max(per_byte, inter / (g.inter_bytes_per_s * g.nic.efficiency))
         # Peers are served in turn by NCCL's proxies; about a microsecond each.
-        latency = P2P_LATENCY_S["inter"] + g.inter_latency_s + 1e-6 * g.ranks
+        latency = P2P_LATENCY_S["inter"] + _hop_s(g) + 1e-6 * g.ranks
     return Candidate(
         algorithm="p2p", protocol="Simple", latency_s=latency, bytes_per_s=1.0 / per_byte
     )

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Literal
 
 from raysim.hardware.specs import CpuSpec, GpuSpec, Provenance
-from raysim.models.table import COMPUTE_DTYPE_BYTES, Operator
+from raysim.models.table import COMPUTE_DTYPE_BYTES, Gemm, Operator, Split
 from raysim.perf import host, optimizer
 from raysim.perf.attention import eager_bytes, fused_seconds
 from raysim.perf.constants import FusedKernel, GpuConstants, constants_for
@@ -30,6 +30,17 @@ _CONV = Provenance(basis="assumed", source="implicit GEMM at 0.8 of the plain pr
 _FP32_ATTENTION = Provenance(
     basis="assumed", source="memory-efficient fp32 attention moves a quarter of eager's scores"
 )
+
+
+def shard(gemm: Gemm, split: Split, tp: int) -> Gemm:
+    """What one of ``tp`` tensor-parallel ranks computes of a product; uneven shares round up."""
+    if split in ("column", "vocab", "heads"):
+        return Gemm(rows=gemm.rows, n=-(-gemm.n // tp), k=gemm.k, groups=gemm.groups)
+    if split == "row":
+        return Gemm(rows=gemm.rows, n=gemm.n, k=-(-gemm.k // tp), groups=gemm.groups)
+    if split == "expert":
+        return Gemm(rows=gemm.rows / tp, n=gemm.n, k=gemm.k, groups=-(-gemm.groups // tp))
+    return gemm
 
 
 class ComputeModel:
@@ -88,8 +99,10 @@ class ComputeModel:
         moved = op.moved
         if backward:
             moved = 2.0 * moved if op.moved_backward is None else op.moved_backward
-        share = tp if op.split != "none" else 1
-        moved_bytes = moved * batch * COMPUTE_DTYPE_BYTES[dtype] / share
+        # A vocabulary-parallel look-up still writes its whole output on every rank.
+        share = tp if op.split != "none" and op.kind != "embedding" else 1
+        # Around fp8 products activations stay in 16 bits.
+        moved_bytes = moved * batch * max(2, COMPUTE_DTYPE_BYTES[dtype]) / share
         seconds = self.memory_s(moved_bytes, kernels=self.launches(op, backward=backward))
         if op.kind == "conv":
             self.constants.provenance["conv"] = _CONV
@@ -100,14 +113,8 @@ class ComputeModel:
     def _product_s(self, op: Operator, batch: int, dtype: Dtype, tp: int, backward: bool) -> float:
         """A product: ``y = x w`` forward; ``dx = dy w'`` and ``dw = x' dy`` backward."""
         assert op.gemm is not None
-        rows, n, k, groups = op.gemm.rows * batch, op.gemm.n, op.gemm.k, op.gemm.groups
-        if tp > 1:
-            if op.split in ("column", "vocab", "heads"):
-                n = -(-n // tp)
-            elif op.split == "row":
-                k = -(-k // tp)
-            elif op.split == "expert":
-                rows, groups = rows / tp, -(-groups // tp)
+        shape = shard(op.gemm, op.split, tp) if tp > 1 else op.gemm
+        rows, n, k, groups = shape.rows * batch, shape.n, shape.k, shape.groups
         scale = 1.0
         if op.kind == "conv":
             self.constants.provenance["conv"] = _CONV

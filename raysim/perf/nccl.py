@@ -61,6 +61,8 @@ class Wires:
     """Bus bandwidth of a ring inside one node."""
     nvls_bytes_per_s: float
     """Algorithm bandwidth of an NVLS all-reduce inside one node."""
+    ordered_network: bool
+    """Stores of 128 bytes arrive whole across nodes, which LL128 needs."""
     net_bytes_per_s: float
     """One node's network, one direction."""
     net_latency_s: float
@@ -93,7 +95,7 @@ def candidates(op: Operation, size_bytes: float, w: Wires) -> list[Candidate]:
     """Every (algorithm, protocol) NCCL weighs for a ring-family collective on these wires."""
     found = []
     for i, protocol in enumerate(PROTOCOLS):
-        if protocol == "LL128" and not w.nvlink:
+        if protocol == "LL128" and not (w.nvlink and w.ordered_network):
             continue
         found.append(_ring(op, size_bytes, w, i))
         if op == "all_reduce" and w.ranks > 2:
@@ -152,15 +154,24 @@ def _tree(size_bytes: float, w: Wires, i: int) -> Candidate:
         half *= 7.0 / 9.0 if w.nodes == 1 else 120.0 / 128.0
     if w.nodes == 1:
         half *= 0.85
-    step = int(log2(size_bytes / 64.0)) if size_bytes >= 64.0 else -1
-    table = _TREE_CORRECTION[protocol]
-    half *= table[step] if 0 <= step < len(table) else 1.0
+    half *= _tree_correction(protocol, size_bytes)
     hop = (_TREE_NVLINK if w.nvlink else _TREE_PCI)[i]
     net = _TREE_NET[i] + w.net_latency_s * 1e6 * (2.0 if protocol == "Simple" else 1.0)
     latency = _TREE_BASE[i] + 2.0 * ((w.ranks_per_node - 1) * hop + log2(w.nodes) * net)
     return Candidate(
         algorithm="tree", protocol=protocol, latency_s=latency * 1e-6, bytes_per_s=half
     )
+
+
+def _tree_correction(protocol: Protocol, size_bytes: float) -> float:
+    """NCCL's factor, joined linearly between its steps so that time never falls with size."""
+    table = _TREE_CORRECTION[protocol]
+    place = log2(max(size_bytes, 64.0) / 64.0)
+    step = int(place)
+    if step >= len(table):
+        return 1.0
+    after = table[step + 1] if step + 1 < len(table) else 1.0
+    return table[step] + (place - step) * (after - table[step])
 
 
 def _nvls(w: Wires) -> Candidate:

@@ -1,0 +1,82 @@
+"""Attention cores: what is computed, fused against eager, backward against forward."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from raysim.hardware import catalog
+from raysim.models.table import Attention, Operator
+from raysim.perf.attention import score_elements
+from raysim.perf.compute import ComputeModel
+
+CORE = Attention(
+    q_len=4096, kv_len=4096, heads=32, kv_heads=8, head_dim=128, v_head_dim=128, causal=True
+)
+
+
+def seconds(core: Attention, gpu: str = "A100-SXM-80GB", *, backward: bool = False) -> float:
+    op = Operator(name="core", kind="attention", attention=core, split="heads")
+    return ComputeModel(catalog.gpu(gpu)).operator_s(op, batch=2, dtype="bf16", backward=backward)
+
+
+@pytest.mark.parametrize(
+    ("core", "elements"),
+    [
+        (replace(CORE, q_len=4, kv_len=4), 10),  # 1 + 2 + 3 + 4
+        (replace(CORE, q_len=4, kv_len=4, causal=False), 16),
+        (replace(CORE, q_len=2, kv_len=4), 7),  # 3 + 4
+        (replace(CORE, q_len=5, kv_len=5, window=2), 9),  # 1 + 2 + 2 + 2 + 2
+        (replace(CORE, q_len=4, kv_len=4, window=9), 10),
+    ],
+)
+def test_scores_computed(core: Attention, elements: int) -> None:
+    assert score_elements(core) == elements
+
+
+def test_causal_costs_about_half() -> None:
+    full = seconds(replace(CORE, causal=False))
+    assert seconds(CORE) == pytest.approx(full / 2, rel=0.1)
+
+
+def test_fused_backward_takes_between_two_and_four_forwards() -> None:
+    assert 2.0 < seconds(CORE, backward=True) / seconds(CORE) < 4.0
+
+
+def test_eager_is_bound_by_the_score_matrix() -> None:
+    eager = replace(CORE, implementation="eager")
+    scores_bytes = 2 * 32 * 4096 * 4096 * 2
+    assert seconds(eager) > 12 * scores_bytes / 2.039e12
+    assert seconds(eager) > 5 * seconds(CORE)
+    longer = replace(eager, q_len=8192, kv_len=8192)
+    assert seconds(longer) == pytest.approx(4 * seconds(eager), rel=0.1)
+
+
+def test_a_sliding_window_is_cheaper() -> None:
+    assert seconds(replace(CORE, window=1024)) < 0.6 * seconds(CORE)
+
+
+def test_flash_rates_stay_in_published_bands() -> None:
+    long = replace(CORE, q_len=16384, kv_len=16384)
+    flops = 4 * 2 * 32 * 128 * 16384**2 / 2
+
+    def tflops(gpu: str, *, backward: bool = False) -> float:
+        return (2.5 if backward else 1.0) * flops / seconds(long, gpu, backward=backward) / 1e12
+
+    # FlashAttention 2, causal, head dimension 128: A100 170-230 forward, 130-190 backward;
+    # H100 350-400 forward.
+    assert 165 < tflops("A100-SXM-80GB") < 230
+    assert 130 < tflops("A100-SXM-80GB", backward=True) < 190
+    assert 340 < tflops("H100-SXM-80GB") < 410
+
+
+def test_best_kernel_on_hopper_is_measured_flash_attention_3() -> None:
+    op = Operator(name="core", kind="attention", attention=CORE)
+    torch_like = ComputeModel(catalog.gpu("H100-SXM-80GB"))
+    best = ComputeModel(catalog.gpu("H100-SXM-80GB"), fused_kernel="best")
+    slow = torch_like.operator_s(op, batch=4, dtype="bf16")
+    fast = best.operator_s(op, batch=4, dtype="bf16")
+    assert 1.3 < slow / fast < 2.0
+    assert best.provenance["attention.best"].basis == "measured"
+    assert torch_like.provenance["attention.torch"].basis == "assumed"

@@ -1,0 +1,101 @@
+"""Matrix products: roofline corners, waves, alignment, groups, and measured anchors."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from raysim.hardware import catalog
+from raysim.perf.compute import ComputeModel
+from raysim.perf.gemm import GemmConstants, alignment_factor, gemm_seconds, granule
+
+PLAIN = GemmConstants(
+    peak_flops_per_s=1e15, memory_bytes_per_s=1e14, sm_count=100, efficiency=1.0,
+    memory_efficiency=1.0, k_half=0.0, tile_exponent=0.0, quantisation=1.0, sharpness=64.0,
+    fixed_s=0.0, element_bytes=2,
+)  # fmt: skip
+
+
+def test_compute_bound_corner_is_operations_over_peak() -> None:
+    # 100 tiles of 256 x 128 fill 100 SMs in one wave.
+    m, n, k = 256 * 10, 128 * 10, 65536
+    assert gemm_seconds(PLAIN, m, n, k) == pytest.approx(2 * m * n * k / 1e15, rel=0.01)
+
+
+def test_memory_bound_corner_is_bytes_over_bandwidth() -> None:
+    moved = 2 * (1 * 8192 + 8192 * 8192 + 1 * 8192)
+    slow = replace(PLAIN, memory_bytes_per_s=1e12)
+    assert gemm_seconds(slow, 1, 8192, 8192) == pytest.approx(moved / 1e12, rel=0.01)
+
+
+def test_one_tile_more_than_a_wave_costs_a_second_wave() -> None:
+    large = replace(PLAIN, tile_exponent=5.0)  # only the largest tile is worth it
+    wave = gemm_seconds(large, 256 * 10, 128 * 10, 8192)
+    one_more = gemm_seconds(large, 256 * 10, 128 * 10 + 64, 8192)
+    assert one_more == pytest.approx(2 * wave, rel=0.05)
+    smooth = replace(large, quantisation=0.0)
+    assert gemm_seconds(smooth, 256 * 10, 128 * 10 + 64, 8192) < 1.2 * wave
+
+
+def test_splitting_k_fills_idle_multiprocessors() -> None:
+    # One tile, k = 16,384: unsplit it would take 2 * 256 * 128 * k / (1e15 / 100) = 107 us.
+    assert gemm_seconds(PLAIN, 256, 128, 16384) < 2 * 256 * 128 * 16384 / 1e13 / 10
+
+
+@pytest.mark.parametrize(
+    ("size", "factor"), [(8, 1.0), (64, 1.0), (10922, 0.69), (10944, 1.0), (50257, 0.35)]
+)
+def test_alignment_in_16_bits(size: int, factor: float) -> None:
+    assert alignment_factor(granule(size, 4096), 2) == factor
+
+
+def test_fp8_needs_twice_the_alignment() -> None:
+    assert alignment_factor(8, 1) == 0.69
+    assert alignment_factor(16, 1) == 1.0
+
+
+def test_groups_in_one_kernel_equal_one_product_when_they_fill_tiles() -> None:
+    one = gemm_seconds(PLAIN, 2560 * 8, 1280, 16384)
+    grouped = gemm_seconds(PLAIN, 2560 * 8, 1280, 16384, groups=8)
+    assert grouped == pytest.approx(one, rel=0.02)
+
+
+def test_many_groups_with_few_rows_read_every_weight() -> None:
+    weights = 64 * 4096 * 4096 * 2
+    slow = replace(PLAIN, memory_bytes_per_s=1e12)
+    assert gemm_seconds(slow, 64, 4096, 4096, groups=64) >= weights / 1e12
+
+
+def test_nothing_to_do_takes_no_time() -> None:
+    assert gemm_seconds(PLAIN, 0, 128, 128) == 0.0
+
+
+# Best shapes of ml-engineering's mamf-finder, TFLOP/s; the tables were not fitted to them.
+@pytest.mark.parametrize(
+    ("gpu", "shape", "tflops"),
+    [
+        ("A100-SXM-80GB", (1024, 10240, 5120), 271.2),
+        ("A100-PCIe-80GB", (2048, 5120, 6144), 252.9),
+        ("H100-SXM-80GB", (2048, 2048, 13312), 794.5),
+        ("B200", (1792, 16128, 3072), 1745.0),
+        ("GB200", (4096, 9728, 2048), 1822.0),
+        ("MI300X", (10240, 15360, 8192), 668.4),
+    ],
+)
+def test_best_shapes_of_another_source(
+    gpu: str, shape: tuple[int, int, int], tflops: float
+) -> None:
+    m, n, k = shape
+    seconds = ComputeModel(catalog.gpu(gpu)).gemm_s(m, n, k, "bf16")
+    assert 2 * m * n * k / seconds / 1e12 == pytest.approx(tflops, rel=0.12)
+
+
+def test_badly_chosen_ffn_width_costs_what_was_measured_on_h100() -> None:
+    model = ComputeModel(catalog.gpu("H100-SXM-80GB"))
+
+    def tflops(width: int) -> float:
+        seconds = 2 * model.gemm_s(4096, width, 4096, "bf16")
+        return 1 / (seconds + model.gemm_s(4096, 4096, width, "bf16"))
+
+    assert tflops(10922) / tflops(10944) == pytest.approx(272.73 / 398.38, rel=0.05)
