@@ -8,7 +8,6 @@ from typing import Any
 
 from raysim.errors import Problem, ScenarioError
 from raysim.hardware.cluster import ClusterSpec
-from raysim.models.huggingface import build as build_huggingface
 from raysim.models.sequential import build as build_sequential
 from raysim.models.table import Model
 from raysim.scenario.documents import Document
@@ -45,8 +44,10 @@ def build_model(scenario: Scenario) -> Model:
     ScenarioError
         The config's family is unknown, or keys have impossible values.
     """
+    from raysim.models.huggingface import build as build_huggingface
+
     section = scenario.spec.model
-    where = scenario.document.child(("model",))
+    where = scenario.document.child(("model",), "model")
     try:
         if section.sequential is not None:
             layers = [x if isinstance(x, str) else x.linear for x in section.sequential]
@@ -95,7 +96,7 @@ def build_job(scenario: Scenario, model: Model | None = None) -> TrainJob:
     """
     model = model or build_model(scenario)
     train, strategy = scenario.spec.train, scenario.strategy
-    document = scenario.document.child(TRAIN)
+    document = scenario.document.child(TRAIN, "train")
     problems = list(_misfits(scenario, model, document))
     if problems:
         raise ScenarioError(problems)

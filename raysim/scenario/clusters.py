@@ -1,7 +1,8 @@
 """The ``cluster`` section and its file into a ``ClusterSpec``.
 
-Nodes an autoscaler would add are added here when the job's workers need them; the time that takes is
-not modelled in this place.
+Nodes that an autoscaler would add are added when the job's workers need them.
+
+Not modelled: the time that takes.
 """
 
 from __future__ import annotations

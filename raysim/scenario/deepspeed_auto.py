@@ -1,4 +1,4 @@
-""" "auto" in DeepSpeed's JSON: what fills it, and what happens when nothing does.
+"""What fills ``"auto"`` in DeepSpeed's JSON, and what happens when nothing does.
 
 DeepSpeed itself drops ``"auto"`` and uses its default; the Hugging Face Trainer fills it from its
 arguments and the model (``transformers/integrations/deepspeed.py``). Order here: the scenario's
@@ -105,7 +105,7 @@ def _fill_one(
 ) -> None:
     """Put a value in place of one ``"auto"``, or drop the key as DeepSpeed does."""
     name = dotted(path)
-    parent = filled.data
+    parent: Any = filled.data
     for step in path[:-1]:
         parent = parent[step]
     key = str(path[-1])

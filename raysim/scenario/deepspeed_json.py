@@ -26,7 +26,7 @@ from raysim.scenario.deepspeed_schema import (
     OffloadParamBlock,
     ZeroBlock,
 )
-from raysim.scenario.documents import Document, KeyPath, did_you_mean, dotted, shorten
+from raysim.scenario.documents import Document, KeyPath, did_you_mean, dotted, shorten, value_at
 from raysim.scenario.problems import problems_of
 from raysim.training.deepspeed import (
     BatchTriple,
@@ -151,12 +151,10 @@ def _scalars(document: Document, data: dict[str, Any]) -> Iterator[Problem]:
         message = f"expected a number, got {shorten(factor)}"
         yield document.problem(("gradient_predivide_factor",), message)
     for path in _BOOLS:
-        value: Any = data
-        for step in path:
-            value = value.get(step) if isinstance(value, dict) else None
-        if value is not None and not isinstance(value, bool):
-            yield document.problem(path, f"expected true or false, got {shorten(value)}")
-    momentum = ((data.get("optimizer") or {}).get("params") or {}).get("momentum", 0.0)
+        flag = value_at(data, path)
+        if flag is not None and not isinstance(flag, bool):
+            yield document.problem(path, f"expected true or false, got {shorten(flag)}")
+    momentum = value_at(data, ("optimizer", "params", "momentum")) or 0.0
     if isinstance(momentum, bool) or not isinstance(momentum, (int, float)):
         message = f"expected a number, got {shorten(momentum)}"
         yield document.problem(("optimizer", "params", "momentum"), message)
@@ -180,9 +178,7 @@ def _blocks(document: Document, filled: Filled, errors: list[Problem]) -> _Block
     """All strict blocks, checked; those the prediction needs are returned."""
     found: dict[str, BaseModel] = {}
     for path, model in BLOCKS.items():
-        data: Any = filled.data
-        for step in path:
-            data = data.get(step) if isinstance(data, dict) else None
+        data = value_at(filled.data, path)
         if data is not None:
             here = Document(file=document.file, data=filled.data, marks=document.marks)
             try:
@@ -266,10 +262,10 @@ def _silent_changes(document: Document, p: Parsed) -> Iterator[Problem]:
     if zero.offload_param is not None and zero.offload_param.device != "none" and p.stage < 3:
         message = f"DeepSpeed ignores it at stage {p.stage}; it needs stage 3"
         yield document.problem(("zero_optimization", "offload_param"), message)
-    if zero.offload_optimizer is not None and zero.offload_optimizer.device != "none":
-        if p.stage == 0:
-            message = "DeepSpeed ignores it at stage 0"
-            yield document.problem(("zero_optimization", "offload_optimizer"), message)
+    offload = zero.offload_optimizer
+    if offload is not None and offload.device != "none" and p.stage == 0:
+        message = "DeepSpeed ignores it at stage 0"
+        yield document.problem(("zero_optimization", "offload_optimizer"), message)
     if p.script.pipeline_stages > 1 and zero.overlap_comm:
         message = "the pipeline engine turns it off"
         yield document.problem(("zero_optimization", "overlap_comm"), message)

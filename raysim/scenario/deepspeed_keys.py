@@ -1,7 +1,7 @@
 """What each key of DeepSpeed's JSON means to a prediction: modelled, no effect, not modelled yet.
 
-A pattern names a key or a whole block. Sources: ``deepspeed/runtime/constants.py``, ``zero/config.py``
-and the configuration page of the documentation, release 0.19.
+A pattern names a key or a whole block. Sources: ``deepspeed/runtime/constants.py``,
+``zero/config.py`` and the configuration page of the documentation, release 0.19.
 """
 
 from __future__ import annotations
@@ -81,11 +81,12 @@ aio checkpoint data_efficiency compile hybrid_engine weight_quantization datasta
 expert_parallel use_data_before_expert_parallelism flops_profiler data_types tensor_parallel
 """
 
-STATUS: dict[str, Status] = (
-    dict.fromkeys(_MODELLED.split(), "modelled")
-    | dict.fromkeys(_NO_EFFECT.split(), "no effect")
-    | dict.fromkeys(_NOT_MODELLED.split(), "not modelled")
+_GROUPS: tuple[tuple[Status, str], ...] = (
+    ("modelled", _MODELLED),
+    ("no effect", _NO_EFFECT),
+    ("not modelled", _NOT_MODELLED),
 )
+STATUS: dict[str, Status] = {name: kind for kind, names in _GROUPS for name in names.split()}
 TOP_LEVEL = tuple(dict.fromkeys(name.split(".")[0] for name in STATUS))
 
 REMOVED = {

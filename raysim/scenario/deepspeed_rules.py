@@ -189,20 +189,18 @@ def _optimizer(p: Parsed) -> Iterator[Refusal]:
     low = used.lower()
     if p.stage > 0 and low in ONE_BIT:
         yield ("optimizer", "type"), f"{used} does not work with ZeRO"
-    elif p.stage > 0 and low not in ZERO_TESTED and not p.data.get("zero_allow_untested_optimizer"):
-        if not (p.script.hf_trainer and name is None):
-            message = (
-                f"{used} is untested with ZeRO; set zero_allow_untested_optimizer: true to use it"
-            )
-            yield ("optimizer", "type"), message
+    allowed = p.data.get("zero_allow_untested_optimizer") or (p.script.hf_trainer and name is None)
+    if p.stage > 0 and low not in (*ONE_BIT, *ZERO_TESTED) and not allowed:
+        message = f"{used} is untested with ZeRO; zero_allow_untested_optimizer: true allows it"
+        yield ("optimizer", "type"), message
     force = p.data.get("zero_force_ds_cpu_optimizer", True)
-    if client and p.offloads_optimizer and low not in CPU_OPTIMIZERS and force:
-        if not p.script.hf_trainer:
-            message = (
-                f"with ZeRO-Offload the script's {used} must be DeepSpeedCPUAdam; use it, put the "
-                "optimizer into the JSON, or set zero_force_ds_cpu_optimizer: false"
-            )
-            yield (*ZERO, "offload_optimizer"), message
+    on_gpu = client is not None and low not in CPU_OPTIMIZERS and not p.script.hf_trainer
+    if on_gpu and p.offloads_optimizer and force:
+        message = (
+            f"with ZeRO-Offload the script's {used} must be DeepSpeedCPUAdam; use it, put the "
+            "optimizer into the JSON, or set zero_force_ds_cpu_optimizer: false"
+        )
+        yield (*ZERO, "offload_optimizer"), message
 
 
 def _json_optimizer(p: Parsed, name: str) -> Iterator[Refusal]:
@@ -237,10 +235,10 @@ def _master_weights(p: Parsed) -> Iterator[Refusal]:
     if fp16.fp16_master_weights_and_grads and p.stage > 0 and not on_cpu:
         message = "requires ZeRO-Offload with DeepSpeedCPUAdam"
         yield ("fp16", "fp16_master_weights_and_grads"), message
-    if bf16.bf16_master_weights_and_grads and p.stage > 0 and not on_cpu:
-        if not bf16.bf16_optimizer_states or p.offloads_optimizer:
-            message = "requires ZeRO-Offload with DeepSpeedCPUAdam, or bf16_optimizer_states"
-            yield ("bf16", "bf16_master_weights_and_grads"), message
+    needs_cpu = not bf16.bf16_optimizer_states or p.offloads_optimizer
+    if bf16.bf16_master_weights_and_grads and p.stage > 0 and needs_cpu and not on_cpu:
+        message = "requires ZeRO-Offload with DeepSpeedCPUAdam, or bf16_optimizer_states"
+        yield ("bf16", "bf16_master_weights_and_grads"), message
 
 
 def _parallelism(p: Parsed) -> Iterator[Refusal]:

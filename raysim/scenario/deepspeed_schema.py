@@ -23,7 +23,9 @@ MAX_INT = 2**63 - 1
 class Block(BaseModel):
     """``DeepSpeedConfigModel``: extra keys are errors, a field goes by its name or its alias."""
 
-    model_config = ConfigDict(extra="forbid", populate_by_name=True, protected_namespaces=())
+    model_config = ConfigDict(
+        extra="forbid", populate_by_name=True, protected_namespaces=(), defer_build=True
+    )
 
 
 class Stage(int, Enum):

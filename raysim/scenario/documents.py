@@ -1,8 +1,8 @@
 """User files as plain data in which every key and value still knows its line and column.
 
-A ``Document`` is what a YAML or Hjson text says, plus the marks that error messages need. Everything
-that can be wrong with a *file* (absent, a folder, binary, not UTF-8, too large) ends here as one
-``ScenarioError``; nothing below ever sees an ``OSError``.
+A ``Document`` is what a YAML or Hjson text says, plus the marks that error messages need.
+Everything that can be wrong with a *file* (absent, a folder, binary, not UTF-8, too large) ends
+here as one ``ScenarioError``; nothing below ever sees an ``OSError``.
 
 Not modelled: encodings other than UTF-8 (a UTF-8 byte order mark is skipped).
 """
@@ -44,6 +44,8 @@ class Document:
     marks: Mapping[KeyPath, Mark] = field(default_factory=dict, compare=False)
     text: str = field(default="", repr=False, compare=False)
     """The file's text, where a later reader searches it; empty after an override."""
+    prefix: str = ""
+    """Put before keys in messages, where the document is a part of another."""
     overrides: tuple[tuple[KeyPath, str], ...] = ()
     """Paths that ``--set`` replaced, with the text of the override."""
 
@@ -61,16 +63,17 @@ class Document:
 
     def problem(self, path: KeyPath, message: str, *, key: bool = False) -> Problem:
         """A problem at ``path``; ``key`` points at the key instead of the value."""
-        return Problem(message=message, where=self.where(path, key=key), key=dotted(path) or None)
+        name = ".".join(part for part in (self.prefix, dotted(path)) if part)
+        return Problem(message=message, where=self.where(path, key=key), key=name or None)
 
-    def child(self, path: KeyPath) -> Document:
+    def child(self, path: KeyPath, prefix: str = "") -> Document:
         """The part under ``path`` as a document of its own, with the same positions."""
         data, cut = self.data, len(path)
         for step in path:
             data = data[step]
         marks = {p[cut:]: m for p, m in self.marks.items() if p[:cut] == path}
         overrides = tuple((p[cut:], text) for p, text in self.overrides if p[:cut] == path)
-        return Document(file=self.file, data=data, marks=marks, overrides=overrides)
+        return Document(file=self.file, data=data, marks=marks, overrides=overrides, prefix=prefix)
 
     def with_data(self, data: Any, overrides: Iterable[tuple[KeyPath, str]]) -> Document:
         """The same file with some paths replaced."""
@@ -78,8 +81,22 @@ class Document:
 
 
 def dotted(path: KeyPath) -> str:
-    """``jobs.0.train.workers`` of a path."""
+    """``train.workers`` of a path: the one job is called by its kind, as in ``--set``."""
+    if path[:3] == ("jobs", 0, "train"):
+        path = path[2:]
     return ".".join(str(step) for step in path)
+
+
+def value_at(data: Any, path: KeyPath) -> Any:
+    """The value at ``path``, or None."""
+    for step in path:
+        if isinstance(data, dict) or (
+            isinstance(data, list) and isinstance(step, int) and step < len(data)
+        ):
+            data = data.get(step) if isinstance(data, dict) else data[step]  # type: ignore[index]
+        else:
+            return None
+    return data
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:

@@ -1,8 +1,8 @@
 """JSON as DeepSpeed reads it: Hjson (comments, trailing commas, no quotes needed), positions kept.
 
-DeepSpeed loads its file with ``hjson.load(..., object_pairs_hook=dict_raise_error_on_duplicate_keys)``
-(``deepspeed/runtime/config.py``). The same library scans every token here; only the two loops over
-objects and arrays are our own, because the library keeps no positions.
+DeepSpeed loads its file with ``hjson.load`` and refuses duplicate keys (``runtime/config.py``). The
+same library scans every token here; only the two loops over objects and arrays are our own, because
+the library keeps no positions.
 """
 
 from __future__ import annotations

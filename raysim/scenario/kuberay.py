@@ -1,8 +1,8 @@
 """KubeRay's custom resources: RayCluster, RayJob and RayService, ``ray.io/v1`` and ``v1alpha1``.
 
-A pod is a node here. Container limits become Ray resources as the operator does it: ``num-cpus`` from
-the CPU limit (else the request) rounded up, ``memory`` from the limit, ``num-gpus`` from any resource
-ending in ``gpu``; ``rayStartParams`` wins over both.
+A pod is a node here. Container limits become Ray resources as the operator does it: ``num-cpus``
+from the CPU limit (else the request) rounded up, ``memory`` from the limit, ``num-gpus`` from any
+resource ending in ``gpu``; ``rayStartParams`` wins over both.
 
 Real counterpart: ``ray-operator/controllers/ray/common/pod.go`` (``setMissingRayStartParams``,
 ``updateRayStartParamsResources``) and ``apis/ray/v1/raycluster_types.go``.
@@ -16,6 +16,7 @@ import json
 import math
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from raysim.scenario.documents import Document, KeyPath, did_you_mean, shorten
 from raysim.scenario.node_request import ClusterReading, NodeRequest
@@ -209,7 +210,8 @@ def _ray_resources(
 
 
 def _custom(reading: ClusterReading, path: KeyPath, text: object) -> dict[str, float]:
-    """``resources: '"{\\"TPU\\": 4}"'``: JSON, often quoted twice."""
+    """Custom resources: a mapping in JSON, often quoted twice."""
+    data: Any
     try:
         data = json.loads(text) if isinstance(text, str) else text
         data = json.loads(data) if isinstance(data, str) else data
@@ -220,7 +222,7 @@ def _custom(reading: ClusterReading, path: KeyPath, text: object) -> dict[str, f
 
 
 def _labels(template: dict[str, object]) -> Iterator[tuple[str, str]]:
-    """Node labels the pod insists on: ``nodeSelector`` and required node affinity with one value."""
+    """Node labels the pod insists on: ``nodeSelector``, and affinity required with one value."""
     selector = template.get("nodeSelector")
     if isinstance(selector, dict):
         yield from ((str(key), str(value)) for key, value in selector.items())

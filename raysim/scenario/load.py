@@ -88,7 +88,7 @@ class Scenario:
         return _scenario(document, self.folder, sources)
 
     def resolved(self) -> dict[str, Any]:
-        """Plain data that replays this run from one YAML file: user files inline, defaults filled."""
+        """Plain data whose YAML replays this run: user files inline, defaults filled."""
         from raysim import __version__
 
         data = copy.deepcopy(self.document.data)
@@ -153,7 +153,7 @@ def _scenario(document: Document, folder: Path, known: Mapping[KeyPath, Source])
     train = spec.train
     made = make_cluster(
         spec.cluster,
-        document.child(("cluster",)),
+        document.child(("cluster",), "cluster"),
         list(sources[CLUSTER].documents) if CLUSTER in sources else None,
         train.workers,
     )
@@ -161,7 +161,7 @@ def _scenario(document: Document, folder: Path, known: Mapping[KeyPath, Source])
         raise ScenarioError(made.errors)
     config = hf_config(sources[MODEL]) if MODEL in sources else None
     deepspeed = sources[DEEPSPEED].documents[0] if DEEPSPEED in sources else None
-    strategy = make_strategy(train, document.child(TRAIN), made.spec, deepspeed, config)
+    strategy = make_strategy(train, document.child(TRAIN, "train"), made.spec, deepspeed, config)
     return Scenario(
         file=document.file,
         folder=folder,

@@ -54,7 +54,7 @@ class ClusterReading:
         self.notes.append(self.document.problem(path, message, key=True))
 
     def mapping(self, path: KeyPath, *, required: bool = False) -> dict[str, object]:
-        """The mapping at ``path``; empty (and an error, if it is something else) when there is none."""
+        """The mapping at ``path``; empty when there is none, with an error if it is not one."""
         data: object = self.document.data
         for step in path:
             if isinstance(data, dict):

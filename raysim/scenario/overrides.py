@@ -1,7 +1,7 @@
-"""``--set a.b=c`` and ``scenario.with_``: change any key, also inside the files a scenario points to.
+"""``--set a.b=c`` and ``scenario.with_``: change any key, also inside the user's files.
 
-Short names: ``train.x`` is ``jobs.0.train.x``; ``train.zero_stage`` is the stage in DeepSpeed's JSON;
-``cluster.GROUP.replicas`` is ``cluster.hardware.GROUP.replicas``. A batch size that DeepSpeed's JSON
+Short names: ``train.x`` is ``jobs.0.train.x``; ``train.zero_stage`` is the stage in DeepSpeed's
+JSON; ``cluster.GROUP.replicas`` is ``cluster.hardware.GROUP.replicas``. A batch size that the JSON
 states is changed there too, and of the triple the number nobody asked for gives way, so that
 ``train.micro_batch=4`` alone is never a contradiction.
 """
@@ -14,10 +14,10 @@ from dataclasses import replace
 from typing import Any
 
 from raysim.errors import Location, Problem, ScenarioError
-from raysim.scenario.documents import Document, KeyPath, dotted
-from raysim.scenario.schema import ScenarioSection, known_keys
+from raysim.scenario.documents import Document, KeyPath, dotted, value_at
+from raysim.scenario.schema import ModelSection, known_keys
 from raysim.scenario.schema_cluster import ClusterSection
-from raysim.scenario.sources import DEEPSPEED, MODEL, SLOTS, Source, value_at
+from raysim.scenario.sources import DEEPSPEED, MODEL, SLOTS, Source
 
 TRAIN: KeyPath = ("jobs", 0, "train")
 _JSON_KEY = {
@@ -49,7 +49,7 @@ class Overrides:
         """
         paths = {key: self.path_of(key) for key in changes}
         for key, path in paths.items():
-            self.set(path, changes[key], f"--set {key}={_short(changes[key])}")
+            self.put(path, changes[key], f"--set {key}={_short(changes[key])}")
         self.reconcile_batch({p[3] for p in paths.values() if p[:3] == TRAIN and len(p) > 3})
         return self.document.with_data(self.data, self.changed), self.sources
 
@@ -71,9 +71,8 @@ class Overrides:
         return tuple(steps)
 
     def reaches_into_model(self, steps: list[str | int]) -> bool:
-        """``model.num_hidden_layers`` means the config's key when the section has none of that name."""
-        section = known_keys(ScenarioSection)["model"] and ScenarioSection.model_fields["model"]
-        names = known_keys(section.annotation) if section.annotation else {}
+        """``model.num_hidden_layers`` is the config's key: the section has none of that name."""
+        names = known_keys(ModelSection)
         source = self.sources.get(MODEL)
         known = source.content if source is not None else None
         return (
@@ -83,7 +82,7 @@ class Overrides:
             and steps[1] in known
         )
 
-    def set(self, path: KeyPath, value: Any, said: str) -> None:
+    def put(self, path: KeyPath, value: Any, said: str) -> None:
         """Put ``value`` at ``path``, in the scenario or in the content of a file."""
         for slot in SLOTS:
             if path[: len(slot)] == slot and len(path) > len(slot):
@@ -112,7 +111,7 @@ class Overrides:
                 train["auto"] = {k: v for k, v in auto.items() if k != key}
                 self.changed.append(((*TRAIN, "auto"), f"--set train.{name}"))
             if key in given and name not in _BATCH_TOTALS:
-                self.set((*DEEPSPEED, key), train[name], f"--set train.{name}={train[name]}")
+                self.put((*DEEPSPEED, key), train[name], f"--set train.{name}={train[name]}")
         total_asked = "train_batch_size" in asked
         if total_asked:
             self.drop("train_batch_size")

@@ -49,7 +49,7 @@ class ClusterSection(Section):
     )
     hardware: dict[str, HardwareSection] = Field(
         default_factory=dict,
-        description="Per node group (worker group, node type, or `head`): what the file cannot say.",
+        description="What the file cannot say, by node group (worker group, node type, or head).",
     )
     nodes: int | None = Field(
         None, ge=1, le=1_000_000, description="Number of equal nodes, when there is no file."

@@ -17,6 +17,7 @@ class Section(BaseModel):
         populate_by_name=False,
         validate_default=True,
         protected_namespaces=(),
+        defer_build=True,
     )
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from raysim.errors import Location, Problem, ScenarioError
-from raysim.models.huggingface import HfConfig, read_config
-from raysim.scenario.documents import Document, KeyPath, read_text
+from raysim.scenario.documents import Document, KeyPath, read_text, value_at
 from raysim.scenario.hjson_text import MAX_BYTES, parse_hjson, read_hjson
 from raysim.scenario.yaml_text import read_yaml_all
+
+if TYPE_CHECKING:
+    from raysim.models.config import HfConfig
 
 CLUSTER: KeyPath = ("cluster", "from")
 MODEL: KeyPath = ("model", "from")
@@ -57,18 +59,6 @@ def read_sources(
     return found
 
 
-def value_at(data: Any, path: KeyPath) -> Any:
-    """The value at ``path``, or None."""
-    for step in path:
-        if isinstance(data, dict) or (
-            isinstance(data, list) and isinstance(step, int) and step < len(data)
-        ):
-            data = data.get(step) if isinstance(data, dict) else data[step]  # type: ignore[index]
-        else:
-            return None
-    return data
-
-
 def _shown(folder: Path, value: str) -> str:
     """The file's path as the user sees it from where the command runs."""
     return str(folder / value)
@@ -93,7 +83,9 @@ def _read(slot: KeyPath, path: Path, shown: str) -> tuple[Document, ...]:
 
 
 def _model_config(path: Path, shown: str) -> Document:
-    """A Hugging Face config: plain JSON, as ``transformers`` reads it; positions as far as found."""
+    """A Hugging Face config: plain JSON, as ``transformers`` reads it, with positions."""
+    from raysim.models.config import read_config
+
     text, sha256 = read_text(path, shown, MAX_BYTES)
     try:
         data = dict(read_config(path))
@@ -117,6 +109,8 @@ def hf_config(source: Source) -> HfConfig:
     ScenarioError
         The content is not a mapping.
     """
+    from raysim.models.config import HfConfig
+
     document = source.documents[0]
     if not isinstance(document.data, dict):
         raise ScenarioError(document.problem((), "expected a mapping: a Hugging Face config.json"))

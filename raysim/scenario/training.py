@@ -1,4 +1,4 @@
-"""How the job is laid out: workers, mesh, engine settings and batch sizes, before a model is built."""
+"""How the job is laid out: workers, mesh, engine settings, batch sizes; before a model is built."""
 
 from __future__ import annotations
 
@@ -179,8 +179,8 @@ def _ddp(train: TrainSection, document: Document, mesh: Mesh, notes: list[Proble
             raise ScenarioError(document.problem((), message)) from None
         micro = train.micro_batch or "?"
         message = (
-            f"{total} samples per step cannot be split into {mesh.dp} replicas x micro_batch {micro}"
-            f" x {train.gradient_accumulation_steps or 'any'} accumulation steps"
+            f"{total} samples per step cannot be split into {mesh.dp} replicas x micro_batch "
+            f"{micro} x {train.gradient_accumulation_steps or 'any'} accumulation steps"
         )
         raise ScenarioError(document.problem((key,), message)) from None
     optimizer = _client_optimizer(train)
@@ -256,7 +256,7 @@ def _deepspeed(
 
 
 def _hidden_size(config: Mapping[str, Any] | None) -> int | None:
-    """``hidden_size`` as the Trainer finds it (``trainer_config_finalize``), and GPT-2's old names."""
+    """``hidden_size`` as ``trainer_config_finalize`` finds it, and GPT-2's old names for it."""
     for section in (config, (config or {}).get("text_config")):
         if not isinstance(section, Mapping):
             continue

@@ -65,11 +65,9 @@ def parse_yaml_all(text: str, shown: str, sha256: str | None = None) -> list[Doc
 
     _check_brackets(text, shown)
     loader = YAML(typ="safe", pure=True)
-    documents = []
     try:
-        for node in loader.compose_all(text):
-            if node is not None:
-                documents.append(_build(node, shown, sha256))
+        nodes = loader.compose_all(text)
+        documents = [_build(node, shown, sha256) for node in nodes if node is not None]
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = Location(file=shown, line=mark.line + 1, column=mark.column + 1) if mark else None
@@ -85,7 +83,7 @@ def parse_yaml_all(text: str, shown: str, sha256: str | None = None) -> list[Doc
 
 
 def parse_scalar(text: str) -> Any:
-    """The value of one YAML flow text, as ``--set key=VALUE`` gives it; the text itself if not YAML."""
+    """The value of ``--set key=VALUE``: YAML, or the text itself if it is not."""
     try:
         documents = parse_yaml_all(text, "--set")
     except ScenarioError:
