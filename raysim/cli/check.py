@@ -6,11 +6,16 @@ import difflib
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from raysim.cli import terminal
 from raysim.cli.run import load
 from raysim.errors import ScenarioError
+from raysim.units import format_count
+
+if TYPE_CHECKING:
+    from raysim.hardware.cluster import ClusterSpec
+    from raysim.workloads.train_job import TrainJob
 
 _JOB = "jobs.train"
 
@@ -20,8 +25,10 @@ def print_resolved(path: Path, changes: tuple[str, ...]) -> None:
     from rich.text import Text
 
     from raysim.results.result import yaml_text
+    from raysim.scenario.build import build_job
 
     scenario = load(path, changes)
+    terminal.show(Text(f"# {_in_one_line(build_job(scenario), scenario.cluster)}", "bold"))
     terminal.say(yaml_text(scenario.resolved()))
     for heading, problems in (
         ("Defaults taken and choices made", scenario.notes),
@@ -31,6 +38,19 @@ def print_resolved(path: Path, changes: tuple[str, ...]) -> None:
             terminal.show(Text(f"\n# {heading}:", "bold"))
         for problem in problems:
             terminal.show(Text(f"#   {problem}"))
+
+
+def _in_one_line(job: TrainJob, cluster: ClusterSpec) -> str:
+    """Model, cluster, layout and batch as they were understood."""
+    plan, mesh = job.plan, job.plan.mesh
+    nodes = " + ".join(f"{g.count} x {g.node.name}" for g in cluster.groups if g.count)
+    zero = f"ZeRO-{plan.zero.stage}" if plan.engine == "deepspeed" else "DDP"
+    batch = f"micro {plan.micro_batch} x ga {plan.gradient_accumulation_steps}"
+    return (
+        f"{plan.model.name}, {format_count(plan.model.num_parameters)} parameters; "
+        f"{nodes}, {cluster.num_gpus} GPUs; {zero}, dp {mesh.dp}, tp {mesh.tp}, pp {mesh.pp}, "
+        f"{plan.precision}, {batch}"
+    )
 
 
 def print_schema() -> None:

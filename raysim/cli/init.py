@@ -111,6 +111,8 @@ def _text(folder: Path, config: Path | None, deepspeed: Path | None, cluster: Pa
     """scenario.yaml; the user's files are read before anything is written."""
     engine = _read_deepspeed(deepspeed, starter=config is None)
     train = _train_lines(_read_config(config), engine)
+    kept = "none" if config is not None else "full"
+    train.append((f"activation_checkpointing: {kept}", "full recomputes every block; or none"))
     if engine is not None:
         name = "ds_config.json" if deepspeed is None else deepspeed.name
         train.insert(0, (f"deepspeed: {_quoted(name)}", 'unmodified; comments and "auto" allowed'))
@@ -148,7 +150,6 @@ def _train_lines(
     if "optimizer" not in given:
         lines.append(("optimizer: AdamW", "the one your script builds"))
     lines.append(("steps: 1000", "or tokens: 100G, or epochs: 3 with data.train_samples"))
-    lines.append(("activation_checkpointing: full", "none, or full: recompute every block"))
     return lines
 
 

@@ -63,8 +63,7 @@ def load(path: Path, changes: tuple[str, ...]) -> Scenario:
     """The scenario at ``path`` with ``--set`` applied."""
     from raysim.scenario.load import load as load_scenario
 
-    scenario = load_scenario(path)
-    return scenario.with_(parse_changes(changes)) if changes else scenario
+    return load_scenario(path, parse_changes(changes))
 
 
 def parse_changes(changes: tuple[str, ...]) -> dict[str, Any]:

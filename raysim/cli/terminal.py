@@ -10,6 +10,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from raysim.report.layout import NARROW, SPECIAL, WIDE, ascii_only
@@ -66,13 +67,18 @@ def complain(problems: Iterable[str]) -> None:
 
 
 def confess(command: str) -> None:
-    """Traceback of the exception in flight, and what to send us."""
+    """Traceback of the exception in flight, from our first frame on, and what to send us."""
     import platform
     import traceback
 
     from raysim import __version__
 
-    sys.stderr.write(traceback.format_exc())
+    _, error, trace = sys.exc_info()
+    here = str(Path(__file__).parent)
+    frame = trace.tb_next if trace else None
+    while frame and not frame.tb_frame.f_code.co_filename.startswith(here):
+        frame = frame.tb_next
+    traceback.print_exception(type(error), error, frame or trace)
     sys.stderr.write(
         "\nThis is a fault of raysim, not of your files. Please report the lines above and these:\n"
         f"    raysim {__version__}, Python {platform.python_version()}, {platform.system()}\n"

@@ -1,0 +1,175 @@
+"""`init` and `check` on real files: what is written loads, and what is printed loads again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raysim.cli import main
+from raysim.scenario.build import build_job
+from raysim.scenario.load import load
+
+BERT: dict[str, Any] = {
+    "architectures": ["BertForMaskedLM"],
+    "model_type": "bert",
+    "vocab_size": 28996,
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "intermediate_size": 3072,
+    "hidden_act": "gelu",
+    "max_position_embeddings": 512,
+    "type_vocab_size": 2,
+}
+AUTO = """{
+  // the Trainer fills these
+  "train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto",
+  "zero_optimization": {"stage": 2}, "bf16": {"enabled": true},
+}"""
+FIXED = '{"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2}'
+RAY_UP = """
+provider: {type: aws, region: us-west-2}
+head_node_type: head
+available_node_types:
+  head: {node_config: {InstanceType: m5.2xlarge}}
+  worker: {node_config: {InstanceType: p4d.24xlarge}, min_workers: 2, max_workers: 4}
+"""
+KUBERAY = """
+apiVersion: ray.io/v1
+kind: RayCluster
+spec:
+  headGroupSpec:
+    rayStartParams: {}
+    template: {spec: {containers: [{name: h, resources: {limits: {cpu: "8", memory: 32Gi}}}]}}
+  workerGroupSpecs:
+  - groupName: gpu-group
+    replicas: 2
+    rayStartParams: {}
+    template: {spec: {containers: [{name: w, resources:
+      {limits: {cpu: "96", memory: 800Gi, nvidia.com/gpu: "4"}}}]}}
+"""
+
+
+@pytest.fixture
+def files(in_tmp: Path) -> None:
+    Path("bert.json").write_text(json.dumps(BERT))
+    Path("auto.json").write_text(AUTO)
+    Path("fixed.json").write_text(FIXED)
+    Path("ray.yaml").write_text(RAY_UP)
+    Path("kube.yaml").write_text(KUBERAY)
+
+
+def made(*arguments: str) -> dict[str, Any]:
+    """What the starter means once loaded."""
+    assert main(["init", "new", *arguments]) == 0
+    scenario = load("new")
+    plan = build_job(scenario).plan
+    return {
+        "gpus": scenario.cluster.num_gpus,
+        "engine": plan.engine,
+        "stage": plan.zero.stage,
+        "batch": (plan.micro_batch, plan.gradient_accumulation_steps),
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        ([], {"gpus": 16, "engine": "deepspeed", "stage": 3, "batch": (1, 8)}),
+        (["--from", "bert.json"], {"gpus": 16, "engine": "ddp", "stage": 0, "batch": (1, 8)}),
+        (["--deepspeed", "auto.json"],
+         {"gpus": 16, "engine": "deepspeed", "stage": 2, "batch": (1, 8)}),
+        (["--deepspeed", "fixed.json", "--from", "bert.json"],
+         {"gpus": 16, "engine": "deepspeed", "stage": 0, "batch": (4, 2)}),
+        (["--cluster", "ray.yaml"],
+         {"gpus": 16, "engine": "deepspeed", "stage": 3, "batch": (1, 8)}),
+        (["--cluster", "kube.yaml", "--from", "bert.json", "--deepspeed", "auto.json"],
+         {"gpus": 8, "engine": "deepspeed", "stage": 2, "batch": (1, 8)}),
+    ],
+)  # fmt: skip
+def test_a_starter_loads_at_once_around_any_of_the_users_files(
+    files: None, arguments: list[str], meant: dict[str, Any]
+) -> None:
+    assert made(*arguments) == meant
+
+
+def test_files_are_copied_unchanged(files: None) -> None:
+    made("--deepspeed", "auto.json", "--from", "bert.json")
+    assert Path("new/auto.json").read_bytes() == Path("auto.json").read_bytes()
+    assert Path("new/bert.json").read_bytes() == Path("bert.json").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--from", "absent.json"], ["--cluster", "bert.json"], ["--deepspeed", "ray.yaml"],
+     ["--deepspeed", "."], ["--cluster", "absent"]],
+)  # fmt: skip
+def test_files_that_cannot_be_used_leave_no_folder(
+    files: None, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    assert main(["init", "new", *arguments]) == 2
+    assert not Path("new").exists()
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_init_never_touches_what_is_there(files: None) -> None:
+    Path("new").mkdir()
+    Path("new/mine").write_text("x")
+    assert main(["init", "new"]) == 2
+    assert [p.name for p in Path("new").iterdir()] == ["mine"]
+    assert main(["init", "bert.json"]) == 2
+
+
+def test_what_check_prints_is_the_same_scenario(
+    files: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made("--deepspeed", "auto.json", "--cluster", "kube.yaml")
+    capsys.readouterr()
+    assert main(["check", "new"]) == 0
+    first = capsys.readouterr().out
+    Path("again.yaml").write_text(first)
+    assert main(["check", "again.yaml"]) == 0
+    assert load("again.yaml").resolved() == load("new").resolved()
+    one, other = (build_job(load(name)).plan for name in ("again.yaml", "new"))
+    assert one.zero == other.zero
+    assert one.mesh == other.mesh
+    assert one.model.num_parameters == other.model.num_parameters
+
+
+def test_check_says_every_default_and_every_warning(
+    files: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made("--deepspeed", "auto.json")
+    capsys.readouterr()
+    main(["check", "new", "--set", "faults.gpu_mtbf=50000h"])
+    out = capsys.readouterr().out
+    scenario = load("new", {"faults.gpu_mtbf": "50000h"})
+    assert scenario.notes
+    assert scenario.warnings
+    for problem in (*scenario.notes, *scenario.warnings):
+        assert f"#   {problem}" in out
+
+
+def test_check_points_at_the_line(files: None, capsys: pytest.CaptureFixture[str]) -> None:
+    made()
+    text = Path("new/scenario.yaml").read_text().replace("seq_len", "seq_lenn")
+    Path("new/scenario.yaml").write_text(text)
+    capsys.readouterr()
+    assert main(["check", "new"]) == 2
+    out, err = capsys.readouterr()
+    line = 1 + next(n for n, s in enumerate(text.splitlines()) if "seq_lenn:" in s)
+    assert out == ""
+    assert err.startswith(f"new/scenario.yaml:{line}:7")
+    assert "did you mean 'seq_len'" in err
+
+
+def test_explain_says_the_value_in_a_scenario(
+    files: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made()
+    capsys.readouterr()
+    assert main(["check", "new", "--explain", "train.seq_len"]) == 0
+    assert "here     4096" in capsys.readouterr().out
