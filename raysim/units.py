@@ -89,9 +89,9 @@ def parse_count(text: str | float) -> int:
         The text is not a whole number.
     """
     value = _parse(text, _PREFIX, "a count", "100G")
-    if value != int(value):
+    if abs(value - round(value)) > 1e-9 * abs(value):
         raise ValueError(f"expected a whole number, got {text!r}")
-    return int(value)
+    return round(value)
 
 
 def parse_fraction(text: str | float) -> float:

@@ -144,13 +144,16 @@ def _tied_bytes(plan: TrainingPlan, bounds: list[int], owners: dict[str, int], s
     return total * (4 if plan.precision == "fp32" else 2)
 
 
-def choose_engine(context: EngineContext, stage: StageSpec) -> Engine:
+def choose_engine(
+    context: EngineContext, stage: StageSpec, *, forward_only: bool = False
+) -> Engine:
     """The wrapper DeepSpeed would choose (``engine.py``, ``_configure_optimizer``), or DDP."""
     plan, zero = context.plan, context.plan.zero
     if plan.engine == "ddp":
         return Ddp(context)
     if zero.stage == 3:
-        return ZeroThree(context, [unit for _, unit, _ in stage.visits()])
+        visits = stage.units if forward_only else [unit for _, unit, _ in stage.visits()]
+        return ZeroThree(context, visits)
     if _uses_bf16_optimizer(plan, zero):
         return Bf16Optimizer(context)
     return ZeroOneTwo(context) if zero.stage else Replicated(context)
@@ -177,6 +180,7 @@ class RankCompiler:
         cpu: CpuSpec,
         ranks_per_node: int,
         feed: Feed,
+        forward_only: bool = False,
     ) -> None:
         self.plan = plan
         self.at = at
@@ -195,6 +199,7 @@ class RankCompiler:
                 model_parallel=plan.mesh.pp * plan.mesh.tp,
             ),
             stage,
+            forward_only=forward_only,
         )
         self.pending: tuple[int, ...] = ()
         self.handlers: dict[Do, Callable[[int], None]] = {
@@ -223,6 +228,24 @@ class RankCompiler:
                     micro_batch = -1 if instruction.micro_batch is None else instruction.micro_batch
                     self.b.micro_batch = micro_batch
                     self.handlers[instruction.do](micro_batch)
+            self.b.end_step()
+        return self.b.program
+
+    def compile_evaluation(self, batches: int) -> Program:
+        """The program of ``batches`` forward passes without gradients."""
+        first, last = self.stage.index == 0, self.stage.index == self.plan.mesh.pp - 1
+        self.engine.setup()
+        for micro_batch in range(batches):
+            self.b.micro_batch = micro_batch
+            if not first:
+                self._recv("activation", -1, self.stage.input_bytes)
+            if first or last:
+                self._load(micro_batch)
+            self.engine.begin_forward()
+            for unit in self.stage.units:
+                self._forward(unit, "forward", keep=False)
+            if not last:
+                self._send("activation", +1, self.stage.output_bytes)
             self.b.end_step()
         return self.b.program
 

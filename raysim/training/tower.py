@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from raysim.hardware.cluster import ClusterSpec
 from raysim.hardware.network import FlowNetwork, Network
@@ -70,8 +70,9 @@ def compile_programs(
     *,
     feed: Feed,
     steps: int,
+    forward_only: bool = False,
 ) -> tuple[Program, ...]:
-    """Programs of every simulated rank."""
+    """Programs of every simulated rank: optimizer steps, or forward passes only."""
     node = comms.topology.specs[comms.placement[0][0]]
     programs = []
     for rank in comms.representatives():
@@ -84,8 +85,10 @@ def compile_programs(
             cpu=node.cpu,
             ranks_per_node=comms.ranks_per_node,
             feed=feed,
+            forward_only=forward_only,
         )
-        programs.append(compiler.compile(steps))
+        compiled = compiler.compile_evaluation if forward_only else compiler.compile
+        programs.append(compiled(steps))
     return tuple(programs)
 
 
@@ -97,6 +100,7 @@ def simulate(
     feed: Feed | None = None,
     steps: int = 2,
     exact: bool = False,
+    forward_only: bool = False,
 ) -> StepOutcome:
     """Play ``steps`` optimizer steps of ``plan`` on ``cluster``.
 
@@ -112,6 +116,8 @@ def simulate(
         Optimizer steps to play; the last counts as the steady state.
     exact
         Simulate every rank instead of one per pipeline stage.
+    forward_only
+        Evaluation: the steps are forward passes of one micro-batch.
 
     Raises
     ------
@@ -125,7 +131,9 @@ def simulate(
     stages = build_stages(plan, costs)
     tied = [stage.index for stage in stages if stage.tied_bytes]
     comms = Communicators(plan.mesh, topology, folded=not exact, tied_stages=tied)
-    programs = compile_programs(plan, comms, stages, costs, feed=feed or Feed(), steps=steps)
+    programs = compile_programs(
+        plan, comms, stages, costs, feed=feed or Feed(), steps=steps, forward_only=forward_only
+    )
     network = FlowNetwork(simulation, topology)
     timelines = Executor(simulation, network, comms).play(programs)
     memory = tuple(
@@ -143,6 +151,22 @@ def simulate(
         memory=memory,
         simulation=simulation,
     )
+
+
+def peak_memory(plan: TrainingPlan, cluster: ClusterSpec) -> tuple[RankMemory, ...]:
+    """Peak memory of every simulated rank without playing: it does not depend on time.
+
+    A few micro-batches show it: one more than pipeline stages, where activations accumulate.
+    """
+    gpu = cluster.gpu
+    assert gpu is not None, "a training job needs a cluster with GPUs"
+    few = min(plan.gradient_accumulation_steps, plan.mesh.pp + 1)
+    plan = replace(plan, gradient_accumulation_steps=few)
+    costs = ComputeModel(gpu)
+    stages = build_stages(plan, costs)
+    comms = Communicators(plan.mesh, Topology.build(cluster), folded=True)
+    programs = compile_programs(plan, comms, stages, costs, feed=Feed(), steps=1)
+    return tuple(rank_memory(p, None, gpu, _track(comms, p.rank)) for p in programs)
 
 
 def _track(comms: Communicators, rank: int) -> tuple[str, str]:

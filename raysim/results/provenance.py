@@ -1,0 +1,91 @@
+"""How far to trust a prediction: the numbers it really used, each with its basis and source."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+from raysim.hardware.specs import Provenance
+from raysim.training import memory
+from raysim.workloads import startup
+from raysim.workloads.train_run import JobOutcome
+
+_ALWAYS = {"memory_bytes", "memory_bytes_per_s", "context_bytes", "pcie_bytes_per_s"}
+_BETWEEN_GPUS = {"scale_up_bytes_per_s"}
+_BETWEEN_NODES = {"bytes_per_s", "latency_s", "efficiency"}
+_OFFLOAD = {"memory_bytes_per_s", "cores"}
+
+
+class Row(Protocol):
+    """What a catalog row says (``hardware.catalog.ProvenanceRow``)."""
+
+    spec: str
+    field: str
+    value: Any
+    basis: str
+    source: str
+
+
+def trust(outcome: JobOutcome, rows: Iterable[Row]) -> dict[str, Any]:
+    """The ``trust`` part of the summary: counts by basis, and every input."""
+    inputs = [
+        {
+            "name": f"{row.spec} {row.field}",
+            "value": row.value,
+            "basis": row.basis,
+            "source": row.source,
+        }
+        for row in rows
+        if _used(outcome, row)
+    ]
+    inputs += [
+        {"name": name, "value": None, "basis": origin.basis, "source": origin.source}
+        for name, origin in _model_constants(outcome).items()
+    ]
+    counts = Counter(item["basis"] for item in inputs)
+    return {
+        "measured": counts["measured"],
+        "datasheet": counts["datasheet"],
+        "assumed": counts["assumed"],
+        "past_error": None,
+        "inputs": inputs,
+    }
+
+
+def _used(outcome: JobOutcome, row: Row) -> bool:
+    """Whether a catalog number can have influenced this outcome."""
+    plan, step = outcome.job.plan, outcome.step
+    gpu = step.cluster.gpu
+    node = step.comms.topology.specs[0]
+    assert gpu is not None, "a training job needs GPUs"
+    if row.spec == gpu.name:
+        return row.field in _ALWAYS | {f"flops_per_s.{plan.precision}"} or (
+            plan.mesh.world > 1 and row.field in _BETWEEN_GPUS
+        )
+    if row.spec == node.nic.name:
+        return plan.mesh.world > node.gpu_count and row.field in _BETWEEN_NODES
+    if row.spec == node.cpu.name:
+        return plan.zero.offload_optimizer.device != "none" and row.field in _OFFLOAD
+    if row.spec == node.name:
+        return row.field == "usd_per_hour" and outcome.steps is not None
+    return False
+
+
+def _model_constants(outcome: JobOutcome) -> dict[str, Provenance]:
+    """Constants of the cost models, the memory model and the start-up."""
+    known: dict[str, Provenance] = {**outcome.step.costs.provenance, **memory.PROVENANCE}
+    plan = outcome.job.plan
+    if plan.zero.offload_optimizer.device == "none":
+        known.pop("cpu_adam", None)
+    if plan.zero.stage != 3 or plan.engine != "deepspeed":
+        known.pop("hook_s", None)
+    if plan.mesh.world > 1:
+        for line in outcome.step.timelines[:1]:
+            for call in line.program.calls()[:64]:
+                if call.op != "send_recv":
+                    cost = outcome.step.comms.traffic(call, line.program.rank).cost
+                    known[f"NCCL {cost.op} over {cost.ranks} ranks"] = cost.provenance
+    if outcome.steps is not None:
+        known |= startup.PROVENANCE
+    return known

@@ -1,0 +1,375 @@
+"""From a job's outcome to the summary dictionary: plain numbers, units in the names.
+
+Everything printed, drawn or compared later is read from here. Keys are stable; formulas stand
+beside the numbers they make.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from raysim.hardware.catalog import provenance_rows
+from raysim.hardware.cluster import ClusterSpec
+from raysim.perf.collectives import bus_factor
+from raysim.results.bottleneck import bound_by
+from raysim.results.cost import cost
+from raysim.results.provenance import trust
+from raysim.training.breakdown import Breakdown
+from raysim.training.program import Kind
+from raysim.training.tower import StepOutcome
+from raysim.units import format_bytes, format_bytes_per_s, format_seconds, to_seconds
+from raysim.workloads.train_run import JobOutcome
+from raysim.workloads.whatif import Effect
+
+PART_NAMES = {
+    "compute": "forward + backward kernels",
+    "recompute": "recomputed activations",
+    "exposed_collectives": "exposed collectives",
+    "pipeline_transfers": "pipeline sends and receives",
+    "bubble": "pipeline bubble",
+    "offload": "copies and CPU optimizer",
+    "launch": "launch gaps",
+    "data_wait": "data wait",
+    "optimizer": "optimizer step",
+    "other": "other",
+}
+CATEGORY_NAMES = {
+    "parameter": "parameters",
+    "gradient": "gradients",
+    "optimizer_state": "optimizer states",
+    "activation": "activations",
+    "temporary": "temporaries",
+    "input": "pipeline buffers",
+    "logits": "logits + loss",
+    "gathered_parameter": "gathered parameters (ZeRO-3 live)",
+    "bucket": "gradient buckets",
+    "communication": "communication buffers",
+    "context": "CUDA context + NCCL",
+    "slack": "allocator slack",
+    "process": "Python and CUDA per process",
+}
+
+
+def summarize(
+    outcome: JobOutcome, effects: Sequence[Effect], simplifications: Sequence[str]
+) -> dict[str, Any]:
+    """All parts of the summary that follow from the simulation alone."""
+    step, cluster = outcome.step, outcome.step.cluster
+    breakdown = step.breakdown()
+    rows = _breakdown_rows(breakdown)
+    memory = _memory(outcome)
+    throughput = _throughput(outcome)
+    total = outcome.total_s
+    plan = outcome.job.plan
+    tokens = None
+    if plan.model.sample_unit == "tokens" and outcome.steps is not None:
+        tokens = outcome.steps * plan.samples_per_step * plan.model.seq_len
+    money = cost(
+        gpus=cluster.num_gpus,
+        seconds=total if total is not None else outcome.step_s,
+        usd_per_hour=cluster.usd_per_hour,
+        tokens=tokens,
+    )
+    return {
+        "verdict": _verdict(outcome, memory, throughput),
+        "cluster": _cluster(cluster),
+        "job": _job(outcome),
+        "step": {
+            "seconds": outcome.step_s,
+            "p95_seconds": None,
+            "slowest_rank": step.slowest.program.rank,
+            "breakdown": rows,
+            "hidden_collectives_frac": breakdown.hidden_collectives_frac,
+        },
+        "memory": memory,
+        "throughput": throughput,
+        "collectives": _collectives(step),
+        "run": _run(outcome, tokens),
+        "cost": money if total is not None else None,
+        "bound_by": bound_by(rows, hidden_collectives_frac=breakdown.hidden_collectives_frac),
+        "would_help": [
+            {
+                "change": e.change.change,
+                "text": e.text,
+                "step_delta_frac": e.step_delta_frac,
+                "fits": e.fits,
+                "peak_bytes": e.peak_bytes,
+            }
+            for e in effects
+        ],
+        "trust": trust(outcome, provenance_rows(_specs(cluster))),
+        "simplifications": list(simplifications),
+        "simulation": {
+            "virtual_seconds": to_seconds(sum(step.step_ns)),
+            "simulated_steps": len(step.step_ns),
+            "ops": sum(len(line.program.ops) for line in step.timelines),
+            "events": step.simulation.log.events,
+            "digest": step.simulation.digest,
+        },
+    }
+
+
+def _specs(cluster: ClusterSpec) -> list[Any]:
+    return [g.node for g in cluster.groups if g.count and g.node.gpu_count]
+
+
+def _breakdown_rows(breakdown: Breakdown) -> list[dict[str, Any]]:
+    """Parts of the step, largest first; parts of no length are left out."""
+    rows = [
+        {
+            "name": PART_NAMES[key],
+            "key": key,
+            "seconds": to_seconds(ns),
+            "frac": ns / breakdown.step_ns,
+        }
+        for key, ns in breakdown.parts_ns.items()
+        if ns
+    ]
+    return sorted(rows, key=lambda row: -row["frac"])
+
+
+def _memory(outcome: JobOutcome) -> dict[str, Any]:
+    step = outcome.step
+    gpu = step.cluster.gpu
+    assert gpu is not None, "a training job needs GPUs"
+    fullest = step.fullest
+    node, local = step.comms.placement[fullest.rank]
+    host = outcome.host
+    return {
+        "peak_bytes": fullest.peak_bytes,
+        "allocated_peak_bytes": fullest.allocated_bytes,
+        "capacity_bytes": gpu.memory_bytes,
+        "frac": fullest.peak_bytes / gpu.memory_bytes,
+        "fits": fullest.peak_bytes <= gpu.memory_bytes,
+        "rank": fullest.rank,
+        "node": f"node-{node}",
+        "gpu": local,
+        "when": fullest.when,
+        "peak_t_s": to_seconds(fullest.at_ns),
+        "by_category": _categories(fullest.by_category),
+        "per_stage": [
+            {
+                "pp": step.plan.mesh.coordinate(m.rank).pp,
+                "rank": m.rank,
+                "peak_bytes": m.peak_bytes,
+                "allocated_peak_bytes": m.allocated_bytes,
+                "by_category": m.by_category,
+            }
+            for m in step.memory
+        ],
+        "host": {
+            "peak_bytes_per_node": host.peak_bytes,
+            "capacity_bytes": host.capacity_bytes,
+            "fits": host.peak_bytes <= host.capacity_bytes,
+            "by_category": _categories(host.by_category),
+        },
+    }
+
+
+def _categories(by_category: dict[str, int]) -> list[dict[str, Any]]:
+    return [
+        {"category": key, "name": CATEGORY_NAMES.get(key, key), "bytes": size}
+        for key, size in sorted(by_category.items(), key=lambda item: -item[1])
+        if size
+    ]
+
+
+def _throughput(outcome: JobOutcome) -> dict[str, Any]:
+    """MFU = 3 x forward FLOPs x samples / (step x GPUs x dense peak); HFU counts recomputation."""
+    step, plan = outcome.step, outcome.job.plan
+    gpu = step.cluster.gpu
+    assert gpu is not None, "a training job needs GPUs"
+    gpus = plan.mesh.world
+    samples_per_s = plan.samples_per_step / outcome.step_s
+    model_flops = 3.0 * plan.model.flops * plan.samples_per_step / outcome.step_s / gpus
+    peak = gpu.flops_per_s.get(plan.precision, gpu.flops_per_s["fp32"])
+    is_tokens = plan.model.sample_unit == "tokens"
+    tokens_per_s = samples_per_s * plan.model.seq_len if is_tokens else None
+    return {
+        "samples_per_s": samples_per_s,
+        "tokens_per_s": tokens_per_s,
+        "tokens_per_s_per_gpu": None if tokens_per_s is None else tokens_per_s / gpus,
+        "mfu": model_flops / peak,
+        "hfu": _hardware_flops(step) / outcome.step_s / peak,
+        "model_flops_per_s_per_gpu": model_flops,
+        "peak_flops_per_s": peak,
+    }
+
+
+def _hardware_flops(step: StepOutcome) -> float:
+    """FLOPs that one GPU really executes in the last step, averaged over simulated ranks."""
+    total = 0.0
+    for line in step.timelines:
+        ends = line.program.step_ends
+        first = ends[-2] if len(ends) > 1 else 0
+        total += sum(op.flops for op in line.program.ops[first:])
+    return total / len(step.timelines)
+
+
+def _verdict(
+    outcome: JobOutcome, memory: dict[str, Any], throughput: dict[str, Any]
+) -> dict[str, Any]:
+    used = format_bytes(memory["peak_bytes"])
+    limit = format_bytes(memory["capacity_bytes"])
+    gpus = outcome.job.plan.mesh.world
+    if not memory["fits"]:
+        missing = format_bytes(memory["peak_bytes"] - memory["capacity_bytes"])
+        text = f"Does not fit: needs {used} of {limit} per GPU, {missing} too much, "
+        text += f"in {memory['when']}."
+        return {"fits": False, "text": text}
+    if not memory["host"]["fits"]:
+        need = format_bytes(outcome.host.peak_bytes)
+        have = format_bytes(outcome.host.capacity_bytes)
+        return {
+            "fits": False,
+            "text": f"Does not fit: needs {need} of {have} of main memory per node.",
+        }
+    share = f"{used} of {limit} on the fullest GPU ({memory['frac'] * 100:.0f} %)"
+    if throughput["tokens_per_s"] is not None:
+        rate = f"{throughput['tokens_per_s']:,.0f} tokens/s"
+    else:
+        rate = f"{throughput['samples_per_s']:,.0f} {outcome.job.plan.model.sample_unit}/s"
+    return {"fits": True, "text": f"Fits: {share}; {rate} on {gpus} GPUs."}
+
+
+def _cluster(cluster: ClusterSpec) -> dict[str, Any]:
+    nodes = cluster.gpu_nodes
+    node = nodes[0]
+    assert node.gpu is not None, "GPU nodes have GPUs"
+    inside = {"nvswitch": "NVSwitch", "nvlink_mesh": "NVLink mesh", "pcie": "PCIe"}
+    fabric = inside.get(node.gpu_fabric or "", "single GPU")
+    if node.gpu_fabric != "pcie" and node.gpu.scale_up_generation and node.gpu_count > 1:
+        fabric += f", NVLink {node.gpu.scale_up_generation}"
+    rate = format_bytes_per_s(node.nic.bytes_per_s)
+    return {
+        "gpu_nodes": len(nodes),
+        "gpus": cluster.num_gpus,
+        "gpus_per_node": node.gpu_count,
+        "gpu": node.gpu.name,
+        "node": node.name,
+        "network": f"{fabric} + {node.nic_count} x {rate} {node.nic.kind}",
+        "fabric": cluster.fabric.kind,
+        "usd_per_hour": cluster.usd_per_hour,
+        "groups": [
+            {
+                "name": g.name,
+                "node": g.node.name,
+                "count": g.count,
+                "usd_per_hour": g.usd_per_hour
+                if g.usd_per_hour is not None
+                else g.node.usd_per_hour,
+            }
+            for g in cluster.groups
+        ],
+    }
+
+
+def _job(outcome: JobOutcome) -> dict[str, Any]:
+    plan, mesh = outcome.job.plan, outcome.job.plan.mesh
+    engine = "DDP" if plan.engine == "ddp" else f"DeepSpeed ZeRO-{plan.zero.stage}"
+    layout = "DDP" if plan.engine == "ddp" else f"ZeRO-{plan.zero.stage}"
+    for axis in ("pp", "tp"):
+        if getattr(mesh, axis) > 1:
+            layout += f", {axis} {getattr(mesh, axis)}"
+    unit = "seq" if plan.model.sample_unit == "tokens" else "patches"
+    length = f", {unit} {plan.model.seq_len}" if plan.model.seq_len > 1 else ""
+    accumulation = plan.gradient_accumulation_steps
+    return {
+        "name": outcome.job.name,
+        "model": plan.model.model_type,
+        "architecture": plan.model.architecture,
+        "parameters": plan.model.num_parameters,
+        "engine": engine,
+        "strategy": f"{layout}, dp {mesh.dp}, {plan.precision}{length}, "
+        f"micro {plan.micro_batch} x ga {accumulation}",
+        "precision": plan.precision,
+        "dp": mesh.dp,
+        "tp": mesh.tp,
+        "pp": mesh.pp,
+        "zero_stage": plan.zero.stage if plan.engine == "deepspeed" else 0,
+        "seq_len": plan.model.seq_len,
+        "micro_batch": plan.micro_batch,
+        "gradient_accumulation_steps": accumulation,
+        "global_batch_samples": plan.samples_per_step,
+        "activation_checkpointing": plan.activation_checkpointing,
+        "optimizer": plan.optimizer.type,
+        "sample_unit": plan.model.sample_unit,
+        "simulated_ranks": len(outcome.step.timelines),
+        "folded": outcome.step.comms.folded,
+    }
+
+
+def _run(outcome: JobOutcome, tokens: int | None) -> dict[str, Any]:
+    total = outcome.total_s
+    checkpoint_s = outcome.checkpoints * outcome.checkpoint.seconds
+    evaluation_s = outcome.evaluations * outcome.evaluation_s
+    phases = [{"name": p.name, "seconds": p.seconds} for p in outcome.startup if p.seconds]
+    if outcome.training_s is not None:
+        phases.append({"name": "training steps", "seconds": outcome.training_s})
+    phases += [
+        {"name": name, "seconds": seconds}
+        for name, seconds in (("evaluation", evaluation_s), ("checkpoints", checkpoint_s))
+        if seconds
+    ]
+    return {
+        "seconds": total,
+        "days": None if total is None else total / 86400,
+        "text": None if total is None else format_seconds(total),
+        "steps": outcome.steps,
+        "steps_per_epoch": outcome.steps_per_epoch,
+        "epochs": outcome.job.epochs,
+        "epoch_seconds": outcome.epoch_s,
+        "startup_seconds": outcome.startup_s,
+        "first_step_seconds": outcome.first_step_s,
+        "evaluation_seconds": evaluation_s,
+        "checkpoint_seconds": checkpoint_s,
+        "checkpoint_bytes": outcome.checkpoint.total_bytes if outcome.checkpoints else 0,
+        "tokens": tokens,
+        "phases": phases,
+    }
+
+
+def _collectives(step: StepOutcome) -> list[dict[str, Any]]:
+    """Calls of the last step on the slowest rank, grouped as DeepSpeed's comms logger does."""
+    line = step.slowest
+    ends = line.program.step_ends
+    groups: dict[tuple[str, str, str], list[int]] = defaultdict(list)
+    for i in range(ends[-2] if len(ends) > 1 else 0, ends[-1]):
+        op = line.program.ops[i]
+        if op.kind == Kind.COLLECTIVE and op.call is not None:
+            groups[op.call.op, op.call.group, _what(op.name)].append(i)
+    rank = line.program.rank
+    rows = []
+    for (op_name, group, what), indices in groups.items():
+        calls = [c for i in indices if (c := line.program.ops[i].call) is not None]
+        cost_of = step.comms.traffic(calls[0], rank).cost
+        seconds = to_seconds(sum(line.end_ns[i] - line.met_ns[i] for i in indices))
+        size = sum(c.size_bytes for c in calls)
+        ranks = len(step.comms.members(group, rank))
+        bus = size * bus_factor(cost_of.op, ranks) / seconds if seconds else 0.0
+        rows.append(
+            {
+                "op": op_name,
+                "what": what,
+                "group": group,
+                "group_ranks": ranks,
+                "count": len(indices),
+                "bytes": size,
+                "seconds": seconds,
+                "bus_bytes_per_s": bus,
+                "algorithm": cost_of.algorithm,
+                "protocol": cost_of.protocol,
+            }
+        )
+    return sorted(rows, key=lambda row: -row["seconds"])
+
+
+def _what(name: str) -> str:
+    """What a call carries: ``all-gather model.layers.3.mlp`` carries parameters."""
+    if name.startswith("all-gather ") and "." in name:
+        return "parameters"
+    if name.startswith("all-reduce ") and "." in name:
+        return "tensor-parallel activations"
+    return name.removeprefix("all-gather ").removeprefix("all-reduce ")

@@ -1,0 +1,113 @@
+"""Scenario in, Result out: the one door."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import raysim
+from raysim.hardware.specs import GpuSpec
+from raysim.kernel.record import ColumnRecorder, NullRecorder
+from raysim.kernel.simulation import Simulation
+from raysim.results import targets
+from raysim.results.result import Result, run_id
+from raysim.results.summary import summarize
+from raysim.scenario.build import build_cluster, build_job
+from raysim.scenario.load import Scenario
+from raysim.training.recording import record_outcome
+from raysim.workloads.train_job import TrainJob
+from raysim.workloads.train_run import JobOutcome, play_job
+from raysim.workloads.whatif import Effect, faster, smallest_fit
+
+WOULD_HELP_ROWS = 4
+Progress = Callable[[str, float], None]
+
+
+def run(
+    scenario: Scenario,
+    *,
+    seed: int | None = None,
+    record: bool = True,
+    check: bool = False,
+    progress: Progress | None = None,
+) -> Result:
+    """Simulate a scenario.
+
+    Parameters
+    ----------
+    scenario
+        From ``raysim.load``.
+    seed
+        Replaces the scenario's.
+    record
+        Keep spans and counters for the trace, the frames and the report.
+    check
+        Run the invariants after every event.
+    progress
+        Told what is being done and how far along it is, from 0 to 1.
+
+    Returns
+    -------
+    Result
+        Frozen; running out of memory is a result, not an exception.
+
+    Raises
+    ------
+    ScenarioError
+        The scenario cannot be built or run.
+    """
+    if seed is not None:
+        scenario = scenario.with_({"seed": seed})
+    cluster = build_cluster(scenario)
+    job = build_job(scenario)
+    recorder = ColumnRecorder() if record else NullRecorder()
+    simulation = Simulation(seed=scenario.seed, recorder=recorder, check=check)
+    outcome = play_job(job, cluster, simulation, progress)
+    record_outcome(outcome.step, recorder)
+    if progress:
+        progress("what would help", 0.6)
+    effects = _effects(outcome)
+    resolved = scenario.resolved()
+    summary = {
+        "raysim": raysim.__version__,
+        "scenario": scenario.name,
+        "seed": scenario.seed,
+        "run_id": run_id(resolved, raysim.__version__),
+        **summarize(outcome, effects, simplifications(job)),
+    }
+    summary["targets"] = targets.evaluate(scenario.targets, summary)
+    summary["reference"] = _reference(scenario, summary)
+    summary["warnings"] = [str(problem) for problem in scenario.warnings]
+    if progress:
+        progress("done", 1.0)
+    kept = recorder if isinstance(recorder, ColumnRecorder) else None
+    return Result(summary=summary, records=kept, scenario=scenario)
+
+
+def _effects(outcome: JobOutcome) -> list[Effect]:
+    gpu: GpuSpec | None = outcome.step.cluster.gpu
+    assert gpu is not None, "a training job needs GPUs"
+    plan, cluster = outcome.job.plan, outcome.step.cluster
+    if outcome.step.fullest.peak_bytes > gpu.memory_bytes:
+        return smallest_fit(plan, cluster, gpu.memory_bytes)
+    return faster(plan, cluster, gpu.memory_bytes)[:WOULD_HELP_ROWS]
+
+
+def simplifications(job: TrainJob) -> list[str]:
+    """What this prediction leaves out, in the user's words; shown with the result."""
+    said = [
+        "A steady step is simulated twice and multiplied; stragglers, failures and jitter are not.",
+        "Allocator slack is one measured share of the peak, not an emulated allocator.",
+    ]
+    if job.data.train_samples or job.data.cpu_seconds_per_sample:
+        said.append("Data loading is priced per sample on the worker's CPU; Ray Data is not run.")
+    return said
+
+
+def _reference(scenario: Scenario, summary: dict[str, object]) -> dict[str, object] | None:
+    """Measured values the scenario names, beside the predicted ones."""
+    if not scenario.reference:
+        return None
+    said = scenario.spec.train.reference
+    return targets.compare(
+        scenario.reference, summary, source=None if said is None else said.source
+    )

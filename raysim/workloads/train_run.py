@@ -1,0 +1,183 @@
+"""Play a training job: start-up, steps, evaluation, checkpoints, extrapolated from a few steps.
+
+Simplification: the job is a repetition of its steady step. Two optimizer steps and two evaluation
+batches are simulated event by event; epochs, evaluations and checkpoints multiply them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from raysim.errors import ScenarioError
+from raysim.hardware.cluster import ClusterSpec
+from raysim.kernel.simulation import Simulation
+from raysim.training.checkpointing import CheckpointCost, checkpoint_cost
+from raysim.training.compile import Feed
+from raysim.training.memory import HostMemory, host_memory
+from raysim.training.tower import StepOutcome, simulate
+from raysim.units import to_seconds
+from raysim.workloads.startup import Phase, startup_phases
+from raysim.workloads.train_job import DataSettings, TrainJob
+
+Progress = Callable[[str, float], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOutcome:
+    """What a training job takes."""
+
+    job: TrainJob
+    step: StepOutcome
+    host: HostMemory
+    startup: tuple[Phase, ...]
+    step_s: float
+    first_step_s: float
+    steps: int | None
+    """Optimizer steps in all; None when the scenario does not say how long the job is."""
+    steps_per_epoch: int | None
+    evaluation_s: float
+    """One evaluation pass; 0 without evaluation data."""
+    evaluations: int
+    checkpoint: CheckpointCost
+    checkpoints: int
+
+    @property
+    def fits(self) -> bool:
+        """Whether every GPU and host has memory enough."""
+        gpu = self.step.cluster.gpu
+        assert gpu is not None, "a training job needs GPUs"
+        return (
+            self.step.fullest.peak_bytes <= gpu.memory_bytes
+            and self.host.peak_bytes <= self.host.capacity_bytes
+        )
+
+    @property
+    def startup_s(self) -> float:
+        """Before the first step."""
+        return sum(phase.seconds for phase in self.startup)
+
+    @property
+    def epoch_s(self) -> float | None:
+        """One epoch with its evaluation and checkpoint; None when epochs are not defined."""
+        if self.steps_per_epoch is None:
+            return None
+        saved = self.checkpoint.seconds if self.job.checkpoint.every_epoch else 0.0
+        return self.steps_per_epoch * self.step_s + self.evaluation_s + saved
+
+    @property
+    def training_s(self) -> float | None:
+        """All optimizer steps."""
+        return None if self.steps is None else self.steps * self.step_s
+
+    @property
+    def total_s(self) -> float | None:
+        """From start-up to the end."""
+        if self.training_s is None:
+            return None
+        return (
+            self.startup_s
+            + self.training_s
+            + self.evaluations * self.evaluation_s
+            + self.checkpoints * self.checkpoint.seconds
+        )
+
+
+def feed_of(data: DataSettings, batch: int) -> Feed:
+    """What loading one batch costs."""
+    cpu_s = batch * data.cpu_seconds_per_sample
+    if data.loader_workers:
+        return Feed(loader_s=cpu_s / data.loader_workers, copy_bytes=batch * data.bytes_per_sample)
+    return Feed(host_s=cpu_s, copy_bytes=batch * data.bytes_per_sample)
+
+
+def play_job(
+    job: TrainJob, cluster: ClusterSpec, simulation: Simulation, progress: Progress | None = None
+) -> JobOutcome:
+    """Simulate a job.
+
+    Raises
+    ------
+    ScenarioError
+        The job cannot run on this cluster at all; running out of memory is a result.
+    """
+    if cluster.gpu is None:
+        raise ScenarioError("a training job needs a cluster with GPUs; none of the nodes has one")
+    if progress:
+        progress("training steps", 0.1)
+    feed = feed_of(job.data, job.plan.micro_batch)
+    step = simulate(job.plan, cluster, simulation=simulation, feed=feed, steps=2, exact=job.exact)
+    if progress:
+        progress("evaluation", 0.5)
+    steps_per_epoch = _steps_per_epoch(job)
+    steps = job.steps
+    if steps is None and job.epochs is not None and steps_per_epoch is not None:
+        steps = job.epochs * steps_per_epoch
+    evaluation_s = _evaluation_s(job, cluster)
+    epochs = _epochs(job, steps, steps_per_epoch)
+    node = step.comms.topology.specs[0]
+    checkpoint = checkpoint_cost(job.plan, step.comms, job.checkpoint.kind)
+    step_s = to_seconds(step.steady_step_ns)
+    stage = max(step.stages, key=lambda s: sum(u.numel for u in s.units))
+    numel = sum(u.numel for u in stage.units)
+    return JobOutcome(
+        job=job,
+        step=step,
+        host=host_memory(job.plan, numel, numel, node, step.comms.ranks_per_node),
+        startup=startup_phases(job.plan, node, step.comms.ranks_per_node),
+        step_s=step_s,
+        first_step_s=to_seconds(step.step_ns[0]),
+        steps=steps,
+        steps_per_epoch=steps_per_epoch,
+        evaluation_s=evaluation_s,
+        evaluations=epochs if evaluation_s else 0,
+        checkpoint=checkpoint,
+        checkpoints=_checkpoints(job, steps, epochs, step_s),
+    )
+
+
+def _steps_per_epoch(job: TrainJob) -> int | None:
+    """As DistributedSampler and the loader count: every rank rounds up, the last batch is kept."""
+    samples = job.data.train_samples
+    if samples is None:
+        return None
+    batches = math.ceil(math.ceil(samples / job.plan.mesh.dp) / job.plan.micro_batch)
+    return max(1, math.ceil(batches / job.plan.gradient_accumulation_steps))
+
+
+def _epochs(job: TrainJob, steps: int | None, steps_per_epoch: int | None) -> int:
+    if job.epochs is not None:
+        return job.epochs
+    if steps is None or steps_per_epoch is None:
+        return 0
+    return steps // steps_per_epoch
+
+
+def _evaluation_s(job: TrainJob, cluster: ClusterSpec) -> float:
+    """One pass over the evaluation set, split over the replicas, from simulated forward passes."""
+    data = job.data
+    if not data.eval_samples:
+        return 0.0
+    batch = data.eval_batch_per_gpu or job.plan.micro_batch
+    batches = math.ceil(math.ceil(data.eval_samples / job.plan.mesh.dp) / batch)
+    plan = replace(job.plan, micro_batch=batch, activation_checkpointing="none")
+    outcome = simulate(
+        plan,
+        cluster,
+        simulation=Simulation(),
+        feed=feed_of(data, batch),
+        steps=2,
+        forward_only=True,
+    )
+    return batches * to_seconds(outcome.steady_step_ns)
+
+
+def _checkpoints(job: TrainJob, steps: int | None, epochs: int, step_s: float) -> int:
+    settings = job.checkpoint
+    count = epochs if settings.every_epoch else 0
+    if steps is not None and settings.every_steps:
+        count += steps // settings.every_steps
+    if steps is not None and settings.every_s:
+        count += int(steps * step_s // settings.every_s)
+    return count

@@ -1,0 +1,246 @@
+"""What one change would do: the same job with one input moved, simulated again.
+
+For a job that fits, the changes that might make it faster; for one that does not, the smallest
+changes that make it fit. Global batch and model stay as they are.
+
+Simplification: a step with many micro-batches is extrapolated from two shorter ones, since the
+steady state adds the same time per micro-batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from raysim.errors import ScenarioError
+from raysim.hardware.cluster import ClusterSpec, NodeGroup
+from raysim.kernel.simulation import Simulation
+from raysim.training.deepspeed import OffloadOptimizer, OffloadParam, ZeroConfig
+from raysim.training.plan import TrainingPlan
+from raysim.training.tower import peak_memory, simulate
+from raysim.units import format_bytes, to_seconds
+
+NOISE = 0.001
+"""A change below this share of the step is not worth a line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One input moved."""
+
+    change: str
+    """In the scenario's words."""
+    text: str
+    plan: TrainingPlan
+    cluster: ClusterSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effect:
+    """What a change does."""
+
+    change: Change
+    fits: bool
+    peak_bytes: int
+    step_delta_frac: float | None
+    """Relative change of the time per sample; None where it was not simulated."""
+
+    @property
+    def text(self) -> str:
+        """The change, and whether it fits."""
+        verdict = "fits" if self.fits else "does not fit"
+        return f"{self.change.text} ({verdict}, {format_bytes(self.peak_bytes)})"
+
+
+def quick_step_s(plan: TrainingPlan, cluster: ClusterSpec) -> float:
+    """Seconds of an optimizer step, extrapolated over gradient accumulation."""
+    wanted = plan.gradient_accumulation_steps
+    short = plan.mesh.pp
+    if wanted <= short + 1:
+        return _play_s(plan, cluster, wanted)
+    first, second = (_play_s(plan, cluster, m) for m in (short, short + 1))
+    return second + (wanted - short - 1) * (second - first)
+
+
+def _play_s(plan: TrainingPlan, cluster: ClusterSpec, micro_batches: int) -> float:
+    short = replace(plan, gradient_accumulation_steps=micro_batches)
+    return to_seconds(simulate(short, cluster, simulation=Simulation(), steps=1).steady_step_ns)
+
+
+def faster(plan: TrainingPlan, cluster: ClusterSpec, limit_bytes: int) -> list[Effect]:
+    """Changes worth trying on a job that fits, best first, useless ones left out."""
+    base = quick_step_s(plan, cluster)
+    effects = []
+    for change in _speed_changes(plan, cluster):
+        try:
+            peak = max(m.peak_bytes for m in peak_memory(change.plan, change.cluster))
+            if peak > limit_bytes:
+                continue
+            step = quick_step_s(change.plan, change.cluster)
+        except ScenarioError:
+            continue  # the change makes a job that DeepSpeed would refuse
+        delta = step / base - 1
+        if abs(delta) >= NOISE:
+            effects.append(Effect(change=change, fits=True, peak_bytes=peak, step_delta_frac=delta))
+    return sorted(effects, key=lambda e: e.step_delta_frac or 0.0)
+
+
+def _speed_changes(plan: TrainingPlan, cluster: ClusterSpec) -> Iterator[Change]:
+    micro, ga = plan.micro_batch, plan.gradient_accumulation_steps
+    if ga % 2 == 0:
+        yield Change(
+            change=f"micro_batch: {2 * micro}, gradient_accumulation_steps: {ga // 2}",
+            text=f"micro {2 * micro} x ga {ga // 2}",
+            plan=replace(plan, micro_batch=2 * micro, gradient_accumulation_steps=ga // 2),
+            cluster=cluster,
+        )
+    if plan.activation_checkpointing == "full":
+        without = replace(plan, activation_checkpointing="none")
+        yield Change(
+            change="activation_checkpointing: none",
+            text="no activation checkpointing",
+            plan=without,
+            cluster=cluster,
+        )
+    yield from _zero_changes(plan, cluster)
+    if len(cluster.gpu_nodes) > 1 and plan.mesh.world > cluster.gpu_nodes[0].gpu_count:
+        yield Change(
+            change="cluster.hardware nics +10 %",
+            text="+10 % inter-node bandwidth",
+            plan=plan,
+            cluster=_faster_nics(cluster, 1.1),
+        )
+
+
+def _zero_changes(plan: TrainingPlan, cluster: ClusterSpec) -> Iterator[Change]:
+    zero = plan.zero
+    if plan.engine != "deepspeed":
+        return
+    if zero.stage in {1, 2} and not zero.overlaps and plan.mesh.pp == 1 and plan.mesh.dp > 1:
+        yield Change(
+            change="zero_optimization.overlap_comm: true",
+            text="overlap_comm true",
+            plan=replace(plan, zero=replace(zero, overlap_comm=True)),
+            cluster=cluster,
+        )
+    if zero.offload_optimizer.device != "none" or zero.offload_param.device != "none":
+        on_gpu = replace(zero, offload_optimizer=OffloadOptimizer(), offload_param=OffloadParam())
+        yield Change(
+            change="zero_optimization without offload",
+            text="no offload",
+            plan=replace(plan, zero=on_gpu),
+            cluster=cluster,
+        )
+    elif zero.stage == 3:
+        yield Change(
+            change="zero_optimization.stage: 2",
+            text="ZeRO-2",
+            plan=replace(plan, zero=replace(zero, stage=2)),
+            cluster=cluster,
+        )
+
+
+def _faster_nics(cluster: ClusterSpec, factor: float) -> ClusterSpec:
+    def faster_group(group: NodeGroup) -> NodeGroup:
+        nic = replace(group.node.nic, bytes_per_s=group.node.nic.bytes_per_s * factor)
+        return replace(group, node=replace(group.node, nic=nic))
+
+    return replace(cluster, groups=tuple(faster_group(g) for g in cluster.groups))
+
+
+def smallest_fit(plan: TrainingPlan, cluster: ClusterSpec, limit_bytes: int) -> list[Effect]:
+    """Changes that make a job fit: single ones, else the first combination that does.
+
+    When nothing fits, the combination that comes closest.
+    """
+    singles = [_effect(change, limit_bytes) for change in _memory_changes(plan, cluster)]
+    fitting = [e for e in singles if e is not None and e.fits]
+    if fitting:
+        return sorted(fitting, key=lambda e: -e.peak_bytes)[:3]
+    combined, names = plan, []
+    best: Effect | None = None
+    for step in _memory_changes(plan, cluster, single=False):
+        for change in _memory_changes(combined, cluster, single=False):
+            if change.change == step.change:
+                combined = change.plan
+                names.append(change)
+        effect = _effect(
+            Change(
+                change=", ".join(n.change for n in names),
+                text=" + ".join(n.text for n in names),
+                plan=combined,
+                cluster=cluster,
+            ),
+            limit_bytes,
+        )
+        best = effect or best
+        if effect is not None and effect.fits:
+            break
+    if best is not None and not best.fits:
+        more = _more_nodes(combined, cluster, names, limit_bytes)
+        best = more or best
+    return [best] if best else []
+
+
+def _effect(change: Change, limit_bytes: int) -> Effect | None:
+    try:
+        peak = max(m.peak_bytes for m in peak_memory(change.plan, change.cluster))
+    except ScenarioError:
+        return None
+    return Effect(change=change, fits=peak <= limit_bytes, peak_bytes=peak, step_delta_frac=None)
+
+
+def _memory_changes(
+    plan: TrainingPlan, cluster: ClusterSpec, *, single: bool = True
+) -> Iterator[Change]:
+    """From least to most intrusive."""
+
+    def change(name: str, text: str, new: TrainingPlan) -> Change:
+        return Change(change=name, text=text, plan=new, cluster=cluster)
+
+    zero = plan.zero
+    if plan.mesh.pp == 1 and (plan.engine == "ddp" or zero.stage < 3):
+        stages = (1, 2, 3) if single else (3,)
+        for stage in stages:
+            if plan.engine == "ddp" or stage > zero.stage:
+                sharded = replace(zero if plan.engine == "deepspeed" else ZeroConfig(), stage=stage)
+                new = replace(plan, engine="deepspeed", zero=sharded)
+                yield change(f"zero_optimization.stage: {stage}", f"ZeRO-{stage}", new)
+    if plan.activation_checkpointing == "none":
+        new = replace(plan, activation_checkpointing="full")
+        yield change("activation_checkpointing: full", "activation checkpointing", new)
+    if plan.micro_batch > 1:
+        ga = plan.gradient_accumulation_steps * plan.micro_batch
+        new = replace(plan, micro_batch=1, gradient_accumulation_steps=ga)
+        yield change(
+            f"micro_batch: 1, gradient_accumulation_steps: {ga}", f"micro 1 x ga {ga}", new
+        )
+    if plan.engine == "deepspeed" and zero.stage and zero.offload_optimizer.device == "none":
+        new = replace(plan, zero=replace(zero, offload_optimizer=OffloadOptimizer(device="cpu")))
+        yield change("offload_optimizer.device: cpu", "optimizer on CPU", new)
+    if plan.engine == "deepspeed" and zero.stage == 3 and zero.offload_param.device == "none":
+        new = replace(plan, zero=replace(zero, offload_param=OffloadParam(device="cpu")))
+        yield change("offload_param.device: cpu", "parameters on CPU", new)
+
+
+def _more_nodes(
+    plan: TrainingPlan, cluster: ClusterSpec, names: list[Change], limit_bytes: int
+) -> Effect | None:
+    """Double the nodes, up to 64 times, until the job fits."""
+    for factor in (2, 4, 8, 16, 32, 64):
+        groups = tuple(
+            replace(g, count=g.count * factor) if g.node.gpu_count else g for g in cluster.groups
+        )
+        mesh = replace(plan.mesh, dp=plan.mesh.dp * factor)
+        effect = _effect(
+            Change(
+                change=", ".join([*(n.change for n in names), f"{factor}x nodes"]),
+                text=" + ".join([*(n.text for n in names), f"{factor}x nodes"]),
+                plan=replace(plan, mesh=mesh),
+                cluster=replace(cluster, groups=groups),
+            ),
+            limit_bytes,
+        )
+        if effect is not None and effect.fits:
+            return effect
+    return None
