@@ -29,6 +29,8 @@ from raysim.perf.nccl import (
 )
 from raysim.perf.tables import Basis, Curve
 
+__all__ = ["CollectiveCost", "GroupShape", "Operation", "bus_factor", "collective"]
+
 Fabric = Literal["nvswitch", "nvlink_mesh", "pcie"]
 
 RING_SHARE = {"volta": 0.80, "ampere": 0.783, "hopper": 0.816, "blackwell": 0.758}

@@ -57,15 +57,28 @@ class ComputeModel:
         without tensor cores.
     fused_kernel
         Which kernel ``sdpa`` and ``flash_attention_2`` stand for: torch's, or the GPU's best.
+    sustained_share
+        Share of an isolated kernel's rate that products and fused attention keep in a long run,
+        where power, heat and cold caches tell; 1: as measured in isolation.
+
+    Raises
+    ------
+    CalibrationError
+        ``sustained_share`` is not in (0, 1].
     """
 
     def __init__(
-        self, gpu: GpuSpec, *, allow_tf32: bool = False, fused_kernel: FusedKernel = "torch"
+        self,
+        gpu: GpuSpec,
+        *,
+        allow_tf32: bool = False,
+        fused_kernel: FusedKernel = "torch",
+        sustained_share: float = 1.0,
     ) -> None:
         self.gpu = gpu
         self.allow_tf32 = allow_tf32
         self.fused_kernel: FusedKernel = fused_kernel
-        self.constants: GpuConstants = constants_for(gpu)
+        self.constants: GpuConstants = constants_for(gpu, sustained_share)
         self._operators: dict[tuple[int, int, Dtype, int, bool], tuple[float, Operator]] = {}
         self._gemms: dict[tuple[float, int, int, Dtype, int, int | None], float] = {}
 

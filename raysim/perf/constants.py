@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from raysim.errors import CalibrationError
 from raysim.hardware.specs import GpuSpec, Provenance
 from raysim.perf import tables
 from raysim.perf.attention import AttentionConstants
@@ -72,6 +73,8 @@ class GpuConstants:
     """Whether that system is this GPU."""
     memory_bytes_per_s: float
     kernel_floor_s: float
+    sustained_share: float
+    """Factor on the rates of products and fused attention, for long runs."""
     provenance: dict[str, Provenance]
     notes: tuple[str, ...] = ()
     _gemm: dict[str, GemmConstants] = field(default_factory=dict)
@@ -96,8 +99,21 @@ class GpuConstants:
         return known
 
 
-def constants_for(gpu: GpuSpec) -> GpuConstants:
-    """Constants of ``gpu``, with the origin of those every time depends on."""
+def constants_for(gpu: GpuSpec, sustained_share: float = 1.0) -> GpuConstants:
+    """Constants of ``gpu``, with the origin of those every time depends on.
+
+    Raises
+    ------
+    CalibrationError
+        ``sustained_share`` is not in (0, 1].
+    """
+    if not 0.0 < sustained_share <= 1.0:
+        raise CalibrationError(f"sustained_share must be in (0, 1], got {sustained_share}")
+    provenance = {"memory_share": _MEMORY, "kernel_floor_s": _FLOOR}
+    if sustained_share < 1.0:
+        provenance["sustained_share"] = Provenance(
+            basis="assumed", source=f"given: long runs keep {sustained_share:.2f} of isolated rates"
+        )
     notes: tuple[str, ...] = ()
     if "bf16" not in gpu.flops_per_s:
         notes = (
@@ -110,7 +126,8 @@ def constants_for(gpu: GpuSpec) -> GpuConstants:
         exact=exact,
         memory_bytes_per_s=gpu.memory_bytes_per_s * MEMORY_SHARE,
         kernel_floor_s=KERNEL_FLOOR_S,
-        provenance={"memory_share": _MEMORY, "kernel_floor_s": _FLOOR},
+        sustained_share=sustained_share,
+        provenance=provenance,
         notes=notes,
     )
 
@@ -158,7 +175,7 @@ def _gemm_constants(c: GpuConstants, dtype: str) -> tuple[GemmConstants, Provena
         peak_flops_per_s=row["peak_flops_per_s"] if fitted else peak,
         memory_bytes_per_s=row["memory_bytes_per_s"] if fitted else gpu.memory_bytes_per_s,
         sm_count=gpu.sm_count,
-        efficiency=share if tensor else FP32_SHARE[gpu.architecture],
+        efficiency=c.sustained_share * (share if tensor else FP32_SHARE[gpu.architecture]),
         memory_efficiency=row["memory_efficiency"],
         k_half=row["k_half"],
         tile_exponent=row["tile_exponent"],
@@ -218,7 +235,7 @@ def _attention_constants(
         rate, basis = share * peak, "assumed"
     below, above = _FLASH_2_HEAD_DIM
     constants = AttentionConstants(
-        flops_per_s=rate,
+        flops_per_s=rate * c.sustained_share,
         head_dim_exponent=float(row["head_dim_exponent"] or below),
         wide_exponent=float(row["wide_exponent"] or above),
         backward_ratio=BACKWARD_RATIO[row["kernel"]],

@@ -103,6 +103,17 @@ def test_bf16_on_v100_is_emulated_and_says_so() -> None:
     assert ComputeModel(A100).notes == ()
 
 
+def test_a_sustained_share_slows_products_but_not_memory() -> None:
+    cool, hot = ComputeModel(A100), ComputeModel(A100, sustained_share=0.8)
+    ratio = cool.gemm_s(8192, 8192, 8192, "bf16") / hot.gemm_s(8192, 8192, 8192, "bf16")
+    assert ratio == pytest.approx(0.8, abs=0.01)
+    assert hot.memory_s(1e9) == cool.memory_s(1e9)
+    assert hot.provenance["sustained_share"].basis == "assumed"
+    assert "sustained_share" not in cool.provenance
+    with pytest.raises(CalibrationError):
+        ComputeModel(A100, sustained_share=0.0)
+
+
 def test_provenance_tells_measured_from_borrowed() -> None:
     measured, borrowed = ComputeModel(A100), ComputeModel(catalog.gpu("A100-SXM-40GB"))
     for model in (measured, borrowed):
