@@ -240,6 +240,7 @@ class FlowNetwork:
         self._links.leave(flow, self._clock.now, 0.0)
         del self.active[flow]
         flow.latest += 1
+        flow.rate = 0.0
         flow.state = "waiting"
         flow.handle = self.sim.call_at(flow.since_ns, self._join, flow)
 

@@ -58,6 +58,17 @@ def test_latency_of_one_does_not_hold_a_share_from_another():
     assert [u.busy_ns for u in net.uses()] == [3 * S]
 
 
+def test_a_flow_put_off_by_another_starts_when_its_latency_is_over():
+    # Both would have the wire to themselves: the second enters before the first's latency is over,
+    # leaves at the moment it is, and the first's rate is what it was going to be at once.
+    sim, net, seen, log = play()
+    wire = Link("wire", 1.0)
+    net.start([(wire, 1.0)], 2.0, latency_ns=S, then=log, arg="early")
+    net.start([(wire, 1.0)], 1.0, then=log, arg="now")
+    sim.run()
+    assert seen == [(1.0, "now"), (3.0, "early")]
+
+
 def test_arriving_and_leaving_changes_only_who_is_reached():
     sim, net, _, log = play()
     left, right = Link("left", 1.0), Link("right", 1.0)
@@ -167,7 +178,7 @@ def test_a_slower_link_slows_what_is_on_it():
 
 
 def test_loads_are_bytes_per_byte_of_size_whatever_the_unit():
-    # The same collective, with sizes in bytes of the buffer or in executions: same time, same share.
+    # The same collective, with sizes in bytes of the buffer or in executions.
     ends = []
     for unit in (1.0, 1e9):
         sim, net, seen, log = play()
@@ -189,7 +200,7 @@ def test_a_collective_over_many_links_is_a_handful_of_classes():
     topology = Topology.build(cluster(64, kind="rail_fat_tree"))
     members = [(n, i) for n in range(64) for i in range(8)]
     loads = topology.collective_loads(members, 1.75, 0.5)
-    sim, net, seen, log = play(topology=topology)
+    sim, net, _, log = play(topology=topology)
     collective = Loads(loads.items())
     for k in range(3):
         flow = net.start(collective, 1e9, then=log, arg=k)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import math
-from itertools import pairwise, product
+from itertools import product
 
 import networkx as nx
 import pytest
@@ -19,6 +19,7 @@ def by_name(loads: dict[Link, float]) -> dict[str, float]:
     return {link.name: load for link, load in loads.items()}
 
 
+NO_LINKS = node(gpu=gpu(scale_up_links=0), gpu_fabric="nvlink_mesh")
 FABRICS = [
     {"kind": "star"},
     {"kind": "star", "oversubscription": 4.0},
@@ -254,9 +255,7 @@ def test_an_end_that_does_not_exist_is_refused():
     with pytest.raises(ValueError, match="other than storage"):
         topology.path(("storage",), ("storage",))
     with pytest.raises(ValueError, match="no NVLinks"):
-        Topology.build(
-            cluster(1, of=node(gpu=gpu(scale_up_links=0), gpu_fabric="nvlink_mesh"))
-        ).links
+        Topology.build(cluster(1, of=NO_LINKS)).node(0)
 
 
 def test_a_node_without_gpus_has_a_port_and_memory_only():
