@@ -34,7 +34,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "gelu_pytorch_tanh": Activation(cls="GELUTanh"),
     # 0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3)))
     "gelu_new": Activation(
-        cls="NewGELUActivation", kernels=8, passes=18, kernels_backward=12, passes_backward=30,
+        cls="NewGELUActivation", kernels=8, passes=18, kernels_backward=11, passes_backward=28,
         temporaries=3,
     ),
     # 0.5 * x * (1 + tanh(x * 0.7978845608 * (1 + 0.044715 * x * x)))
@@ -44,7 +44,7 @@ ACTIVATIONS: dict[str, Activation] = {
     ),
     # An autograd function of its own, which keeps only its input: BloomGelu.
     "bloom_gelu": Activation(
-        cls="BloomGelu", kernels=9, passes=21, kernels_backward=17, passes_backward=41,
+        cls="BloomGelu", kernels=9, passes=21, kernels_backward=18, passes_backward=44,
     ),
     "quick_gelu": Activation(
         cls="QuickGELUActivation", kernels=3, passes=7, kernels_backward=5, passes_backward=14,

@@ -11,10 +11,10 @@ convention count them; ``Attention.causal`` and ``window`` say what a kernel can
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from raysim.models.table import Attention, Operator, Saved
+from raysim.models.table import Attention, Operator, Saved, TensorDtype
 from raysim.models.tape import Tape, Tensor
 
 Implementation = Literal["eager", "sdpa", "flash_attention_2"]
@@ -43,6 +43,12 @@ class Core:
     softcap: bool = False
     biased: bool = False
     """Eager adds a position bias to the scores (ALiBi, T5)."""
+    scales: bool = True
+    """Eager scales the scores in a kernel of its own (BLOOM's product does it)."""
+    keeps_mask: bool = False
+    """Eager fills masked scores and keeps the mask per layer (MPT)."""
+    unfused: bool = False
+    """sdpa gets shapes no fused kernel takes and runs PyTorch's math path, in fp32."""
     copies_output: bool = False
     """The output comes out head-major and is copied before the output projection."""
 
@@ -63,8 +69,12 @@ def attend(
         sharded=q.sharded,
     )
     forks = tape.forks(q, k, v)
-    cost = _eager if core.implementation == "eager" else _fused
-    kernels, moved, kernels_backward, moved_backward, saves = cost(q, k, v, out, core)
+    if core.implementation == "eager":
+        cost = _eager(q, k, v, out, core)
+    elif core.unfused and core.implementation == "sdpa":
+        cost = _unfused(q, k, v, out, core)
+    else:
+        cost = _fused(q, k, v, out, core)
     pairs = q.rows * k.rows
     shape = Attention(
         q_len=round(q.rows),
@@ -75,116 +85,171 @@ def attend(
         v_head_dim=core.v_head_dim,
         causal=core.causal,
         window=core.window,
-        implementation=core.implementation,
+        implementation="eager" if core.unfused else core.implementation,
     )
     operator = Operator(
         name=f"{name}.core",
         kind="attention",
         flops=2.0 * pairs * core.heads * (core.head_dim + core.v_head_dim),
-        moved=moved,
-        moved_backward=moved_backward,
+        moved=cost.moved,
+        moved_backward=cost.moved_backward + sum(3 * x.numel for x in forks),
         attention=shape,
-        saves=tuple(saves),
+        saves=tuple(cost.saves),
         output=out.numel,
         split="heads" if q.sharded else "none",
-        kernels=kernels,
-        kernels_backward=kernels_backward + len(forks),
+        kernels=cost.kernels,
+        kernels_backward=cost.kernels_backward + len(forks),
     )
     tape.append(name, cls, operator)
     return out
 
 
-_Cost = tuple[int, float, int, float, list[Saved]]
+@dataclass(slots=True)
+class _Cost:
+    """Kernels launched and elements moved, summed line by line."""
+
+    kernels: int = 0
+    moved: float = 0.0
+    kernels_backward: int = 0
+    moved_backward: float = 0.0
+    saves: list[Saved] = field(default_factory=list)
+
+    def line(
+        self, kernels: int, moved: float, kernels_backward: int, moved_backward: float
+    ) -> None:
+        """One line of Python: its kernels and traffic, forward and backward."""
+        self.kernels += kernels
+        self.moved += moved
+        self.kernels_backward += kernels_backward
+        self.moved_backward += moved_backward
 
 
 def _fused(q: Tensor, k: Tensor, v: Tensor, out: Tensor, core: Core) -> _Cost:
     """One kernel forward; backward: row sums of dO * O, then dK, dV and dQ, then a cast of dQ."""
-    kernels, kernels_backward = 1, 3
-    extra = 0.0
+    cost = _Cost()
     repeats = core.heads // core.kv_heads
-    saves = []
     mask = core.needs_mask and core.implementation == "sdpa"
     if mask and repeats > 1:
-        k, v, extra = _repeat(k, v, repeats)
-        kernels, kernels_backward = kernels + 2, kernels_backward + 2
-    if mask:
-        bias = Saved(name=f"{out.name}.mask", numel=q.rows * k.rows)
-        kernels += 1
-        extra += 2 * bias.numel
-        saves.append(bias)
-    if core.copies_output:
-        kernels, kernels_backward = kernels + 1, kernels_backward + 1
-        extra += 2 * out.numel
+        k, v = _repeat(cost, k, v, repeats)
+    bias = []
+    if mask:  # the boolean mask becomes a float bias of this call's own
+        bias = [Saved(name=f"{out.name}.mask", numel=q.rows * k.rows)]
+        cost.line(1, 2 * bias[0].numel, 0, 0)
     moved = q.numel + k.numel + v.numel + out.numel
+    cost.line(1, moved, 3, 2 * moved + out.numel)
+    if core.copies_output:
+        cost.line(1, 2 * out.numel, 1, 2 * out.numel)
     rows = Saved(name=f"{out.name}.lse", numel=q.rows * core.heads, dtype="fp32", sharded=q.sharded)
-    raw = replace(out, name=f"{out.name}.raw").saved() if core.copies_output else out.saved()
-    saves = [q.saved(), k.saved(), v.saved(), raw, rows, *saves]
-    return kernels, moved + extra, kernels_backward, 2 * moved + out.numel + extra, saves
+    raw = replace(out, name=f"{out.name}.raw") if core.copies_output else out
+    cost.saves = [q.saved(), k.saved(), v.saved(), raw.saved(), rows, *bias]
+    return cost
 
 
-def _repeat(k: Tensor, v: Tensor, repeats: int) -> tuple[Tensor, Tensor, float]:
-    """``repeat_kv``: copies with one key-value head per query head, and the elements moved."""
-    full = [
-        replace(t, name=f"{t.name}.repeated", width=t.width * repeats, storage=0) for t in (k, v)
+def _repeat(cost: _Cost, k: Tensor, v: Tensor, repeats: int) -> tuple[Tensor, Tensor]:
+    """``repeat_kv``: copies with one key-value head per query head."""
+    wide = [
+        replace(t, name=f"{t.name}.repeated_{part}", width=t.width * repeats, storage=0)
+        for part, t in (("k", k), ("v", v))
     ]
-    moved = k.numel + v.numel + sum(t.numel for t in full)
-    return full[0], full[1], moved
+    moved = k.numel + v.numel + sum(t.numel for t in wide)
+    cost.line(2, moved, 2, moved)
+    return wide[0], wide[1]
+
+
+def _head_major(out: Tensor, part: str, x: Tensor, dtype: TensorDtype = "compute") -> Tensor:
+    """The copy that matmul makes of a transposed operand; the copy is what stays."""
+    return replace(x, name=f"{out.name}.{part}", storage=0, dtype=dtype)
+
+
+def _unfused(q: Tensor, k: Tensor, v: Tensor, out: Tensor, core: Core) -> _Cost:
+    """``_scaled_dot_product_attention_math`` in 16 bits: everything cast to fp32 and kept so."""
+    cost = _Cost()
+    widths = [core.heads * core.head_dim, core.heads * core.head_dim, out.width]
+    full = [
+        replace(_head_major(out, part, t, "fp32"), width=w)
+        for part, t, w in zip("qkv", (q, k, v), widths, strict=True)
+    ]
+    scores = Tensor(
+        name=f"{out.name}.softmax", rows=q.rows * k.rows * core.heads, width=1, dtype="fp32",
+        sharded=q.sharded,
+    )  # fmt: skip
+    n, operands = scores.numel, sum(t.numel for t in full)
+    cost.line(3, 3 * (q.numel + k.numel + v.numel), 3, 3 * (q.numel + k.numel + v.numel))  # casts
+    cost.line(2, 4 * (q.numel + k.numel), 2, 4 * (q.numel + k.numel))  # scale of q and k
+    cost.line(3, 4 * operands, 2, 4 * operands)  # expanded copies
+    cost.line(1, 2 * (full[0].numel + full[1].numel + n), 2, 4 * (n + full[0].numel))
+    if core.masked or core.causal:
+        cost.line(1, 4 * n, 0, 0)
+    cost.line(1, 4 * n, 1, 6 * n)  # softmax
+    cost.line(1, 3 * n, 0, 0)  # the returned weights, cast
+    cost.line(1, 2 * (n + full[2].numel + out.numel), 2, 4 * (n + full[2].numel + out.numel))
+    cost.line(2, 5 * out.numel, 2, 5 * out.numel)  # cast and copy of the output
+    cost.saves = [*(t.saved() for t in full), scores.saved()]
+    return cost
 
 
 def _eager(q: Tensor, k: Tensor, v: Tensor, out: Tensor, core: Core) -> _Cost:
     """The score matrix in memory: one kernel and one pass per line of ``eager_attention_forward``."""
+    cost = _Cost()
     repeats = core.heads // core.kv_heads
-    kernels, kernels_backward, moved = 0, 0, 0.0
     if repeats > 1:
-        k, v, moved = _repeat(k, v, repeats)
-        kernels, kernels_backward = 2, 2
-    # matmul on transposed views copies each operand first; the copy is what stays.
-    dtype = "fp32" if core.upcast_scores else "compute"
-    q, k = (replace(t, name=f"{t.name}.head", storage=0, dtype=dtype) for t in (q, k))
-    v = replace(v, name=f"{v.name}.head", storage=0)
+        k, v = _repeat(cost, k, v, repeats)
+    dtype: TensorDtype = "fp32" if core.upcast_scores else "compute"
     wide = 2 if core.upcast_scores else 1
-    copied = q.numel + (k.numel + v.numel if repeats == 1 else 0)
-    kernels += (3 if repeats == 1 else 1) + 2 * core.upcast_scores
-    moved += 2 * copied + 3 * (wide - 1) * (q.numel + k.numel)
-    scores = q.rows * k.rows * core.heads
-    score = replace(out, name=f"{out.name}.scores", width=1, rows=scores, storage=0)
+    if core.upcast_scores:
+        cost.line(2, 3 * (q.numel + k.numel), 2, 3 * (q.numel + k.numel))
+    copied = q.numel * wide + (k.numel * wide + v.numel if repeats == 1 else 0)
+    cost.line(3 if repeats == 1 else 1, 2 * copied, 0, 0)
+    q, k = (_head_major(out, part, t, dtype) for part, t in (("q", q), ("k", k)))
+    v = _head_major(out, "v", v)
+    n = q.rows * k.rows * core.heads
+    score = Tensor(name=f"{out.name}.scores", rows=n, width=1, sharded=out.sharded)
+    operands = (q.numel + k.numel) * wide
+    cost.line(1, operands + wide * n, 2, 2 * operands + 2 * wide * n)
+    cost.saves = [q.saved(), k.saved(), v.saved()]
+    _score_lines(cost, core, score, wide)
+    probabilities = _softmax(cost, core, score)
+    cost.saves.append(probabilities.saved())
+    cost.line(1, n + v.numel + out.numel, 2, 2 * (n + v.numel + out.numel))
+    cost.line(1, 2 * out.numel, 1, 2 * out.numel)  # token-major copy of the output
+    return cost
 
-    def keep(tag: str, dtype: Literal["compute", "fp32", "bool"]) -> Saved:
-        return replace(score, name=f"{score.name}.{tag}", dtype=dtype).saved()
 
-    saves = [q.saved(), k.saved(), v.saved()]
+def _score_lines(cost: _Cost, core: Core, score: Tensor, wide: int) -> None:
+    """Scale, bias, mask and cap of the raw scores."""
+    n = score.numel
+    if core.scales:
+        cost.line(1, 2 * wide * n, 1, 2 * wide * n)
+    if core.softcap:  # divide, tanh, multiply
+        cost.line(3, 6 * wide * n, 3, 7 * wide * n)
+        cost.saves.append(replace(score, name=f"{score.name}.tanh").saved())
+    if core.biased:
+        cost.line(1, 2 * wide * n, 0, 0)
     masked = core.masked_eager if core.masked_eager is not None else core.causal or core.masked
-    passes, back = 1.0 * wide, 1.0 * wide  # written by the product; its gradient read
-    kernels, kernels_backward = kernels + 1, kernels_backward + 2
-    lines = 1 + masked + core.biased + 3 * core.softcap  # scale, mask, bias, cap
-    passes += 2 * wide * lines
-    kernels += lines
-    kernels_backward += 1 + 3 * core.softcap
-    back += 2 * wide * (1 + 3 * core.softcap)
-    if core.softcap:
-        saves.append(keep("tanh", "compute"))
+    if masked:
+        cost.line(1, 2 * wide * n, 0, 0)
+    if core.keeps_mask:
+        mask = replace(score, name=f"{score.name}.filled", rows=score.numel / core.heads)
+        cost.saves.append(replace(mask, dtype="bool").saved())
+
+
+def _softmax(cost: _Cost, core: Core, score: Tensor) -> Tensor:
+    """Softmax in fp32 or as it is, cast back, dropout; returns what multiplies the values."""
+    n = score.numel
+    fp32 = core.upcast_softmax or core.upcast_scores
     if core.upcast_softmax and not core.upcast_scores:
-        kernels, kernels_backward = kernels + 1, kernels_backward + 1
-        passes, back = passes + 3, back + 3  # cast up
-    upcast = core.upcast_softmax or core.upcast_scores
-    passes, back = passes + (4 if upcast else 2), back + (6 if upcast else 3)
-    kernels, kernels_backward = kernels + 1, kernels_backward + 1
-    saves.append(keep("softmax", "fp32" if upcast else "compute"))
-    if upcast:
-        kernels, kernels_backward = kernels + 1, kernels_backward + 1
-        passes, back = passes + 3, back + 3  # cast down
-        if not core.dropout:
-            saves.append(keep("probabilities", "compute"))
+        cost.line(1, 3 * n, 1, 3 * n)
+    cost.line(1, (4 if fp32 else 2) * n, 1, (6 if fp32 else 3) * n)
+    result = replace(score, name=f"{score.name}.softmax", dtype="fp32" if fp32 else "compute")
+    cost.saves.append(result.saved())
+    if fp32:
+        cost.line(1, 3 * n, 1, 3 * n)
+        result = replace(result, name=f"{score.name}.probabilities", dtype="compute")
     if core.dropout:
-        kernels, kernels_backward = kernels + 1, kernels_backward + 1
-        passes, back = passes + 2.5, back + 2.5
-        saves += [keep("mask", "bool"), keep("dropped", "compute")]
-    # The product with the values, and the copy of its output to token-major order.
-    kernels, kernels_backward = kernels + 2, kernels_backward + 3
-    passes, back = passes + 1, back + 2
-    moved += passes * scores + (q.numel + k.numel) * wide + v.numel + 3 * out.numel
-    moved_backward = back * scores + 3 * (q.numel + k.numel) * wide + 3 * v.numel + 4 * out.numel
-    return kernels, moved, kernels_backward, moved_backward, saves
+        cost.line(1, 2.5 * n, 1, 2.5 * n)
+        cost.saves.append(replace(score, name=f"{score.name}.mask", dtype="bool").saved())
+        result = replace(result, name=f"{score.name}.dropped")
+    return result
 
 
 def rotary(

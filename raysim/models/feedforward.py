@@ -103,7 +103,8 @@ def moe(tape: Tape, x: Tensor, spec: Experts) -> Tensor:
     bank, cls = spec.bank, f"{spec.cls}Experts"
     gathered = Tensor(name=f"{bank}.gathered", rows=rows, width=x.width)
     ids = [Saved(name=f"{bank}.{n}", numel=rows, dtype="int64") for n in ("token", "order")]
-    # sort, integer division, gather of rows and weights, cast, histogram, offsets
+    # sort, divide, gather rows and weights, cast, histogram, running sum, cast; backward scatters
+    # into zeros by a sorting index_put
     tape.run(
         bank,
         cls,
@@ -113,8 +114,8 @@ def moe(tape: Tape, x: Tensor, spec: Experts) -> Tensor:
         output=gathered,
         moved=2 * gathered.numel,
         kernels=8,
-        moved_backward=2 * gathered.numel,
-        kernels_backward=3,
+        moved_backward=2 * gathered.numel + x.numel,
+        kernels_backward=4,
         saves=(x.saved(), *ids),
         split="column",
     )
@@ -128,8 +129,9 @@ def moe(tape: Tape, x: Tensor, spec: Experts) -> Tensor:
     )
     inverse = Saved(name=f"{bank}.inverse", numel=rows, dtype="int64")
     out = Tensor(name=f"{bank}.out", rows=x.rows, width=x.width)
-    wide_passes = 2 if spec.weights_fp32 else 1
-    # weight rows, invert the order, gather back, sum over the chosen experts, cast
+    fp32 = spec.weights_fp32
+    # weigh rows, invert the order (2), gather back, sum over the chosen experts, cast; backward
+    # expands the sum, scatters into zeros, multiplies for rows and for weights, sums the latter
     return tape.run(
         bank,
         cls,
@@ -137,10 +139,10 @@ def moe(tape: Tape, x: Tensor, spec: Experts) -> Tensor:
         operator=f"{bank}.combine",
         inputs=(y,),
         output=out,
-        moved=(1 + 4 * wide_passes) * y.numel + 2 * wide_passes * out.numel,
-        kernels=5 + spec.weights_fp32,
-        moved_backward=(2 + 5 * wide_passes) * y.numel,
-        kernels_backward=6,
+        moved=(9 if fp32 else 5) * y.numel + (5 if fp32 else 1) * out.numel,
+        kernels=6 if fp32 else 5,
+        moved_backward=(24 if fp32 else 11) * y.numel + (3 * out.numel if fp32 else 0),
+        kernels_backward=8 if fp32 else 6,
         saves=(y.saved(), weight, inverse),
         split="row",
     )
@@ -175,6 +177,10 @@ def grouped(
     return Tensor(name=f"{name}.out", rows=x.rows, width=width, sharded=first)
 
 
+_ROUTER_KERNELS = {"softmax": (4, 4), "normalised": (6, 11), "fp32": (3, 4), "grouped": (17, 11)}
+"""Small kernels after the gate's GEMM, forward and backward."""
+
+
 def _route(tape: Tape, x: Tensor, spec: Experts) -> None:
     """The router: a small GEMM and a top-k over its scores."""
     gate, cls = spec.gate, f"{spec.cls}TopKRouter"
@@ -191,7 +197,7 @@ def _route(tape: Tape, x: Tensor, spec: Experts) -> None:
         Saved(name=f"{gate}.scores", numel=scores, dtype="fp32"),
         Saved(name=f"{gate}.chosen", numel=chosen, dtype="int64"),
     ]
-    kernels = {"softmax": 4, "normalised": 7, "fp32": 3, "grouped": 17}[spec.router]
+    kernels, kernels_backward = _ROUTER_KERNELS[spec.router]
     if spec.router in ("normalised", "grouped"):
         saves += [
             Saved(name=f"{gate}.sum", numel=x.rows, dtype="fp32"),
@@ -209,6 +215,6 @@ def _route(tape: Tape, x: Tensor, spec: Experts) -> None:
         moved=(3 + 4 + 2) * scores,
         kernels=kernels,
         moved_backward=(2 + 6 + 3) * scores,
-        kernels_backward=kernels,
+        kernels_backward=kernels_backward,
         saves=tuple(saves),
     )

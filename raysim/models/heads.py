@@ -57,6 +57,7 @@ def lm_head(
     fused_loss: bool = False,
     softcap: bool = False,
     scaled: bool = False,
+    upcast: bool = True,
 ) -> Layer:
     """Projection to the vocabulary and the shifted cross-entropy of ``...ForCausalLM``.
 
@@ -76,7 +77,7 @@ def lm_head(
     else:
         if softcap:
             logits = _capped(tape, logits)
-        logits_loss(tape, logits)
+        logits_loss(tape, logits, upcast=upcast, shifted=upcast)
     return Layer(name=name, kind="head", cls="Linear", body=tape.body(), output=1)
 
 
@@ -98,13 +99,15 @@ def linear_head(
     *,
     bias: bool = True,
     dropout: float = 0.0,
-    loss: bool = True,
+    view_of: int = 0,
 ) -> Layer:
-    """Dropout, one projection and a loss over its few outputs (classification, question answering)."""
+    """Dropout, one projection and a loss over its few outputs (classification, question answering).
+
+    ``view_of``: the rows are a view of that many, all of which stay (a class token).
+    """
     tape = Tape()
-    x = Tensor(name="hidden", rows=rows, width=hidden)
+    x = Tensor(name="hidden", rows=rows, width=hidden, storage=view_of * hidden)
     x = tape.dropout("dropout", x, dropout)
     y = tape.linear("", x, outputs, bias=bias)
-    if loss:
-        logits_loss(tape, y, upcast=False, shifted=False)
+    logits_loss(tape, y, upcast=False, shifted=False)
     return Layer(name=name, kind="head", cls="Linear", body=tape.body(), output=1)

@@ -18,7 +18,19 @@ from typing import Any, get_args
 from raysim.errors import Location, Problem, ScenarioError
 from raysim.models.attention import Implementation
 from raysim.models.config import HfConfig, Reader, read_config
-from raysim.models.families import bert, gpt, llama, opt, vit
+from raysim.models.families import (
+    alibi,
+    bert,
+    deepseek,
+    gemma,
+    gpt,
+    llama,
+    llama4,
+    mixture,
+    opt,
+    t5,
+    vit,
+)
 from raysim.models.request import Head, Request
 from raysim.models.table import Model
 
@@ -38,7 +50,28 @@ _FAMILIES: dict[str, Family] = {
     "phi": (gpt.phi, "Phi", "ForCausalLM"),
     "opt": (opt.opt, "OPT", "ForCausalLM"),
     "vit": (vit.vit, "ViT", "ForImageClassification"),
+    "bloom": (alibi.bloom, "Bloom", "ForCausalLM"),
+    "mpt": (alibi.mpt, "Mpt", "ForCausalLM"),
+    "falcon": (alibi.falcon, "Falcon", "ForCausalLM"),
+    "RefinedWeb": (alibi.falcon, "Falcon", "ForCausalLM"),
+    "RefinedWebModel": (alibi.falcon, "Falcon", "ForCausalLM"),
+    "t5": (t5.t5, "T5", "ForConditionalGeneration"),
+    "deepseek_v2": (deepseek.deepseek_v2, "DeepseekV2", "ForCausalLM"),
+    "deepseek_v3": (deepseek.deepseek_v3, "DeepseekV3", "ForCausalLM"),
+    "llama4_text": (llama4.llama4_text, "Llama4", "ForCausalLM"),
+    "llama4": (llama4.llama4, "Llama4", "ForConditionalGeneration"),
     "llama": (llama.llama, "Llama", "ForCausalLM"),
+    "mistral": (llama.mistral, "Mistral", "ForCausalLM"),
+    "qwen2": (llama.qwen2, "Qwen2", "ForCausalLM"),
+    "qwen3": (llama.qwen3, "Qwen3", "ForCausalLM"),
+    "phi3": (llama.phi3, "Phi3", "ForCausalLM"),
+    "mixtral": (mixture.mixtral, "Mixtral", "ForCausalLM"),
+    "qwen2_moe": (mixture.qwen2_moe, "Qwen2Moe", "ForCausalLM"),
+    "qwen3_moe": (mixture.qwen3_moe, "Qwen3Moe", "ForCausalLM"),
+    "gemma": (gemma.gemma, "Gemma", "ForCausalLM"),
+    "gemma2": (gemma.gemma2, "Gemma2", "ForCausalLM"),
+    "gemma3_text": (gemma.gemma3_text, "Gemma3", "ForCausalLM"),
+    "gemma3": (gemma.gemma3, "Gemma3", "ForConditionalGeneration"),
 }
 _HEAD = re.compile(rf"(?P<head>{'|'.join(get_args(Head))}|LMHeadModel|DoubleHeadsModel)$")
 

@@ -93,8 +93,8 @@ def prefix(request: Request, base: str, *, answering: str = "") -> str:
 
     ``answering``: what a question-answering head calls it, where that differs.
     """
-    if request.head == "Model":
-        return ""
+    if request.head == "Model":  # a multimodal base model keeps the inner name
+        return f"{base.partition('.')[2]}." if "." in base else ""
     return f"{answering}." if answering and request.head == "ForQuestionAnswering" else f"{base}."
 
 
@@ -146,14 +146,16 @@ def unsupported(request: Request) -> Problem:
     )
 
 
-def norm_layer(name: str, cls: str, tokens: int, hidden: int, *, style: str = "") -> Layer:
+def norm_layer(
+    name: str, cls: str, tokens: int, hidden: int, *, style: str = "", bias: bool = True
+) -> Layer:
     """A final norm: LayerNorm, or RMSNorm of the given style."""
     tape = Tape()
     x = Tensor(name="hidden", rows=tokens, width=hidden)
     if style:
         tape.rms_norm("", x, cls=cls, style=style)
     else:
-        tape.layer_norm("", x, cls=cls)
+        tape.layer_norm("", x, cls=cls, bias=bias)
     return Layer(name=name, kind="norm", cls=cls, body=tape.body(), output=float(tokens * hidden))
 
 

@@ -200,7 +200,7 @@ def _heads(
     words = f"{name}embeddings.word_embeddings.weight"
     head, h = request.head, e.hidden
     if head == "Model":
-        return [] if base == "distilbert" else [_pooler("pooler", h)]
+        return [] if base == "distilbert" else [_pooler("pooler", tokens, h)]
     if head == "ForMaskedLM":
         return [_masked_lm(request, e, base, tokens, words)]
     if head == "ForTokenClassification":
@@ -209,7 +209,7 @@ def _heads(
         return [linear_head("qa_outputs", tokens, h, 2)]
     if head == "ForPreTraining" and base == "bert":
         return [
-            _pooler("bert.pooler", h),
+            _pooler("bert.pooler", tokens, h),
             _masked_lm(request, e, base, tokens, words),
             linear_head("cls.seq_relationship", 1, h, 2),
         ]
@@ -218,24 +218,24 @@ def _heads(
     labels = count_labels(r)
     if base == "bert":
         score = linear_head("classifier", 1, h, labels, dropout=e.classifier_drop)
-        return [_pooler("bert.pooler", h), score]
+        return [_pooler("bert.pooler", tokens, h), score]
     dense, act = ("classifier.dense", "tanh") if base == "roberta" else ("pre_classifier", "relu")
     final = "classifier.out_proj" if base == "roberta" else "classifier"
     drop = e.classifier_drop if base == "roberta" else 0.0
     return [
-        _dense(dense, h, act, drop),
+        _dense(dense, tokens, h, act, drop),
         linear_head(final, 1, h, labels, dropout=e.classifier_drop),
     ]
 
 
-def _pooler(name: str, hidden: int) -> Layer:
+def _pooler(name: str, tokens: int, hidden: int) -> Layer:
     """The first token through a tanh layer."""
-    return _dense(f"{name}.dense", hidden, "tanh", 0.0)
+    return _dense(f"{name}.dense", tokens, hidden, "tanh", 0.0)
 
 
-def _dense(name: str, hidden: int, act: str, drop: float) -> Layer:
+def _dense(name: str, tokens: int, hidden: int, act: str, drop: float) -> Layer:
     tape = Tape()
-    x = Tensor(name="first_token", rows=1, width=hidden)
+    x = Tensor(name="first_token", rows=1, width=hidden, storage=tokens * hidden)
     x = tape.dropout("dropout", x, drop)
     x = tape.linear("", x, hidden)
     tape.activation("act", x, act)

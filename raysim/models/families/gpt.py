@@ -67,6 +67,7 @@ def decoder(
     vocab: int,
     divisible: list[tuple[str, int]],
     head: dict[str, Any],
+    norm_bias: bool = True,
 ) -> Model:
     """Embedding, blocks, final LayerNorm and head; ``bodies`` has one entry per block."""
     name = prefix(request, base)
@@ -75,7 +76,7 @@ def decoder(
     layers += [
         block_layer(f"{name}{stack}.{i}", block_cls, body, output) for i, body in enumerate(bodies)
     ]
-    layers.append(norm_layer(f"{name}{final_norm}", "LayerNorm", tokens, hidden))
+    layers.append(norm_layer(f"{name}{final_norm}", "LayerNorm", tokens, hidden, bias=norm_bias))
     layers += decoder_heads(request, r, tokens=tokens, hidden=hidden, vocab=vocab, **head)
     return assemble(
         request, r, layers, seq_len=tokens, hidden=hidden, vocab=vocab,

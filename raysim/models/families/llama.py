@@ -8,6 +8,7 @@ stacked as transformers 5 does (``mlp.experts.gate_up_proj``), the router's auxi
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -27,7 +28,7 @@ from raysim.models.table import Body, Layer, Model
 from raysim.models.tape import Tape, Tensor
 
 ALL: tuple[Implementation, ...] = ("eager", "sdpa", "flash_attention_2")
-ANSWERS_AS_TRANSFORMER = ("llama",)
+ANSWERS_AS_TRANSFORMER = ("llama", "qwen2", "qwen3", "qwen3_moe")
 """Families whose question answering head calls the base model ``transformer``."""
 LAYER_TYPES = ("full_attention", "sliding_attention", "chunked_attention")
 
@@ -223,16 +224,25 @@ def gated(
 
 
 def build_decoder(
-    request: Request, r: Reader, top: Reader, d: Decoder, base: str = "model"
+    request: Request,
+    r: Reader,
+    top: Reader,
+    d: Decoder,
+    *,
+    base: str = "model",
+    before: Sequence[Layer] = (),
 ) -> Model:
-    """The whole model; ``top`` is the outer config, ``base`` the name its text model goes by."""
+    """The whole model; ``top`` is the outer config, ``base`` the name its text model goes by.
+
+    ``before``: layers ahead of the embedding that text does not pass through.
+    """
     tokens = request.positions(r, d.positions)
     implementation = request.implementation(d.supported, r)
     r.check()
     answering = "transformer" if request.model_type in ANSWERS_AS_TRANSFORMER else ""
     name = prefix(request, base, answering=answering)
     hidden = float(tokens * d.hidden)
-    layers = [_embedding(f"{name}embed_tokens", d, tokens)]
+    layers = [*before, _embedding(f"{name}embed_tokens", d, tokens)]
     bodies: dict[tuple[int | None, Sparse | None], Body] = {}
     for i in range(d.layers):
         kind = (d.windows[i] if d.windows else None, d.sparse[i] if d.sparse else None)
@@ -289,3 +299,77 @@ def llama(request: Request, r: Reader) -> Model:
         mlp_bias=r.flag("mlp_bias", default=False),
     )  # fmt: skip
     return build_decoder(request, r, r, d)
+
+
+def layer_windows(
+    r: Reader, layers: int, window: int | None, sliding: Callable[[int], bool]
+) -> tuple[int | None, ...]:
+    """The window of each layer: from ``layer_types``, else where ``sliding(index)`` says."""
+    types = r.texts("layer_types", length=layers, among=LAYER_TYPES)
+    if types is not None:
+        return tuple(None if t == "full_attention" else window for t in types)
+    if window is None:
+        return ()
+    return tuple(window if sliding(i) else None for i in range(layers))
+
+
+def mistral(request: Request, r: Reader) -> Model:
+    """``MistralConfig``: every layer has the sliding window, 4096 unless the config says null."""
+    d = read_decoder(
+        r,
+        "Mistral",
+        {
+            "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 14336,
+            "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+            "max_position_embeddings": 131072,
+        },
+    )  # fmt: skip
+    window = r.optional_integer("sliding_window", default=4096)
+    return build_decoder(request, r, r, replace(d, windows=(window,) * d.layers))
+
+
+def qwen_windows(r: Reader, layers: int) -> tuple[int | None, ...]:
+    """Qwen2 and Qwen3: with ``use_sliding_window``, layers from ``max_window_layers`` on."""
+    first = r.integer("max_window_layers", default=28, least=0)
+    window = r.optional_integer("sliding_window", default=4096)
+    if not r.flag("use_sliding_window", default=False):
+        window = None
+    return layer_windows(r, layers, window, lambda i: i >= first)
+
+
+def qwen2(request: Request, r: Reader) -> Model:
+    """``Qwen2Config``: biases on query, key and value only."""
+    d = read_decoder(r, "Qwen2", QWEN, qkv_bias=True)
+    return build_decoder(request, r, r, replace(d, windows=qwen_windows(r, d.layers)))
+
+
+def qwen3(request: Request, r: Reader) -> Model:
+    """``Qwen3Config``: query and key are normalised per head; head_dim is a key of its own."""
+    bias = r.flag("attention_bias", default=False)
+    d = read_decoder(
+        r, "Qwen3", QWEN | {"head_dim": 128}, qkv_bias=bias, o_bias=bias, qk_norm=True
+    )
+    return build_decoder(request, r, r, replace(d, windows=qwen_windows(r, d.layers)))
+
+
+def phi3(request: Request, r: Reader) -> Model:
+    """``Phi3Config``: fused projections, dropout on the residual branches."""
+    d = read_decoder(
+        r,
+        "Phi3",
+        {
+            "vocab_size": 32064, "hidden_size": 3072, "intermediate_size": 8192,
+            "num_hidden_layers": 32, "num_attention_heads": 32, "max_position_embeddings": 4096,
+        },
+        fused=True,
+        residual_dropout=r.probability("resid_pdrop"),
+    )  # fmt: skip
+    window = r.optional_integer("sliding_window")
+    return build_decoder(request, r, r, replace(d, windows=(window,) * d.layers))
+
+
+QWEN = {
+    "vocab_size": 151936, "hidden_size": 4096, "intermediate_size": 22016,
+    "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 32,
+    "max_position_embeddings": 32768,
+}  # fmt: skip

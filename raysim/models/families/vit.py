@@ -76,9 +76,9 @@ def vit(request: Request, r: Reader) -> Model:
     layers += [block_layer(f"{name}layers.{i}", "ViTLayer", body, output) for i in range(count)]
     layers.append(norm_layer(f"{name}layernorm", "LayerNorm", tokens, hidden))
     if request.head == "Model":
-        layers.append(_pooler(hidden, pooled, pooler_act))
+        layers.append(_pooler(tokens, hidden, pooled, pooler_act))
     elif request.head == "ForImageClassification":
-        layers.append(linear_head("classifier", 1, hidden, labels))
+        layers.append(linear_head("classifier", 1, hidden, labels, view_of=tokens))
     else:
         raise ScenarioError(unsupported(request))
     return assemble(
@@ -155,9 +155,10 @@ def _block(
     return tape.body()
 
 
-def _pooler(hidden: int, pooled: int, act: str) -> Layer:
+def _pooler(tokens: int, hidden: int, pooled: int, act: str) -> Layer:
     tape = Tape()
-    x = tape.linear("", Tensor(name="class_token", rows=1, width=hidden), pooled)
+    token = Tensor(name="class_token", rows=1, width=hidden, storage=tokens * hidden)
+    x = tape.linear("", token, pooled)
     tape.activation("act", x, act)
     return Layer(
         name="pooler.dense", kind="head", cls="Linear", body=tape.body(), output=float(pooled)

@@ -1,0 +1,108 @@
+"""Mixtures of experts of Llama's shape: mixtral, qwen2_moe, qwen3_moe (``transformers/models/...``)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from raysim.models.config import Reader
+from raysim.models.families.llama import (
+    QWEN,
+    Sparse,
+    build_decoder,
+    layer_windows,
+    read_decoder,
+)
+from raysim.models.feedforward import Experts
+from raysim.models.request import Request
+from raysim.models.table import Model
+
+
+def _chosen(r: Reader, experts: int, default: int) -> int:
+    """``num_experts_per_tok``, at most all of them."""
+    chosen = r.integer("num_experts_per_tok", default=min(default, experts))
+    if chosen > experts:
+        r.refuse("num_experts_per_tok", f"{chosen} of only {experts} experts")
+    return chosen
+
+
+def mixtral(request: Request, r: Reader) -> Model:
+    """``MixtralConfig``: every layer routes each token to two of eight experts."""
+    d = read_decoder(
+        r,
+        "Mixtral",
+        {
+            "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 14336,
+            "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+            "max_position_embeddings": 131072,
+        },
+    )  # fmt: skip
+    experts = r.integer("num_local_experts", "num_experts", default=8)
+    spec = Experts(
+        experts=experts, per_token=_chosen(r, experts, 2), width=d.width, act=d.act,
+        cls="Mixtral", router="normalised",
+    )  # fmt: skip
+    window = r.optional_integer("sliding_window")
+    d = replace(d, sparse=(Sparse(spec=spec),) * d.layers, windows=(window,) * d.layers)
+    return build_decoder(request, r, r, d)
+
+
+def _pattern(r: Reader, layers: int, sparse: Sparse) -> tuple[Sparse | None, ...]:
+    """Qwen's choice of dense layers: ``mlp_only_layers``, and all but every n-th."""
+    dense = set(r.integers("mlp_only_layers") or ())
+    step = r.integer("decoder_sparse_step", default=1)
+    return tuple(None if i in dense or (i + 1) % step else sparse for i in range(layers))
+
+
+def qwen2_moe(request: Request, r: Reader) -> Model:
+    """``Qwen2MoeConfig``: a gated shared expert beside sixty routed ones."""
+    d = read_decoder(
+        r,
+        "Qwen2Moe",
+        QWEN | {
+            "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 24,
+            "num_attention_heads": 16, "num_key_value_heads": 16,
+        },
+        qkv_bias=r.flag("qkv_bias", default=True),
+    )  # fmt: skip
+    experts = r.integer("num_experts", default=60)
+    spec = Experts(
+        experts=experts, per_token=_chosen(r, experts, 4), act=d.act, cls="Qwen2Moe",
+        width=r.integer("moe_intermediate_size", default=1408), weights_fp32=False,
+        router="normalised" if r.flag("norm_topk_prob", default=False) else "softmax",
+    )  # fmt: skip
+    shared = r.integer("shared_expert_intermediate_size", default=5632)
+    sparse = Sparse(spec=spec, shared_width=shared, shared_gate=True)
+    first = r.integer("max_window_layers", default=28, least=0)
+    window = r.optional_integer("sliding_window", default=4096)
+    if not r.flag("use_sliding_window", default=False):
+        window = None
+    windows = layer_windows(r, d.layers, window, lambda i: i % 2 == 0 and i < first)
+    d = replace(d, sparse=_pattern(r, d.layers, sparse), windows=windows)
+    return build_decoder(request, r, r, d)
+
+
+def qwen3_moe(request: Request, r: Reader) -> Model:
+    """``Qwen3MoeConfig``: no shared expert; head_dim defaults to hidden_size / heads."""
+    bias = r.flag("attention_bias", default=False)
+    d = read_decoder(
+        r,
+        "Qwen3Moe",
+        QWEN | {
+            "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 24,
+            "num_key_value_heads": 4,
+        },
+        qkv_bias=bias, o_bias=bias, qk_norm=True,
+    )  # fmt: skip
+    experts = r.integer("num_experts", "num_local_experts", default=128)
+    spec = Experts(
+        experts=experts, per_token=_chosen(r, experts, 8), act=d.act, cls="Qwen3Moe",
+        width=r.integer("moe_intermediate_size", default=768), weights_fp32=False,
+        router="normalised" if r.flag("norm_topk_prob", default=False) else "softmax",
+    )  # fmt: skip
+    window = r.optional_integer("sliding_window", default=4096)
+    if not r.flag("use_sliding_window", default=False):
+        window = None
+    d = replace(
+        d, sparse=_pattern(r, d.layers, Sparse(spec=spec)), windows=(window,) * d.layers
+    )
+    return build_decoder(request, r, r, d)

@@ -1,0 +1,122 @@
+"""Parameters of the vision towers inside multimodal models: siglip (Gemma 3) and Llama 4's own.
+
+Samples are text: a tower holds parameters, gradients and optimizer state but runs nothing, as in
+``forward`` without ``pixel_values``. Its layers come first, with nothing handed to the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from raysim.models.config import MOST_LAYERS, Reader
+from raysim.models.families.vit import size_pair
+from raysim.models.table import Body, Layer, Module, Parameter
+
+Shapes = Iterable[tuple[str, tuple[int, ...]]]
+
+
+def idle_layer(name: str, cls: str, shapes: Shapes) -> Layer:
+    """A layer of parameters that text never passes through; one module per owner."""
+    owners: dict[str, list[Parameter]] = {}
+    for full, shape in shapes:
+        owners.setdefault(full.rpartition(".")[0], []).append(Parameter(name=full, shape=shape))
+    modules = tuple(
+        Module(name=owner, cls=cls, parameters=tuple(parameters))
+        for owner, parameters in owners.items()
+    )
+    return Layer(name=name, kind="other", cls=cls, body=Body(modules=modules), output=0.0)
+
+
+def _linear(name: str, n_in: int, n_out: int) -> list[tuple[str, tuple[int, ...]]]:
+    return [(f"{name}.weight", (n_out, n_in)), (f"{name}.bias", (n_out,))]
+
+
+def _norm(name: str, width: int) -> list[tuple[str, tuple[int, ...]]]:
+    return [(f"{name}.weight", (width,)), (f"{name}.bias", (width,))]
+
+
+def _attention(names: str, prefix: str, out: str, h: int) -> list[tuple[str, tuple[int, ...]]]:
+    rows = [row for p in names for row in _linear(f"{prefix}.{p}_proj", h, h)]
+    return [*rows, *_linear(f"{prefix}.{out}", h, h)]
+
+
+def siglip(r: Reader, prefix: str, text_hidden: int) -> list[Layer]:
+    """``SiglipVisionModel`` under ``{prefix}vision_tower`` and Gemma 3's projector."""
+    h = r.integer("hidden_size", default=768)
+    f = r.integer("intermediate_size", default=3072)
+    count = r.integer("num_hidden_layers", default=12, most=MOST_LAYERS)
+    channels = r.integer("num_channels", default=3)
+    image, patch = size_pair(r, "image_size", 224), size_pair(r, "patch_size", 16)
+    positions = (image[0] // patch[0]) * (image[1] // patch[1])
+    mlp = [*_linear("mlp.fc1", h, f), *_linear("mlp.fc2", f, h)]
+    tower = f"{prefix}vision_tower"
+    patches = [
+        ("patch_embedding.weight", (h, channels, *patch)),
+        ("patch_embedding.bias", (h,)),
+        ("position_embedding.weight", (positions, h)),
+    ]
+    block = idle_layer(
+        "", "SiglipEncoderLayer",
+        [*_norm("layer_norm1", h), *_attention("kvq", "self_attn", "out_proj", h),
+         *_norm("layer_norm2", h), *mlp],
+    )  # fmt: skip
+    layers = [idle_layer(f"{tower}.embeddings", "SiglipVisionEmbeddings", patches)]
+    layers += _stack(f"{tower}.encoder.layers", block, count)
+    layers.append(idle_layer(f"{tower}.post_layernorm", "LayerNorm", [("weight", (h,)), ("bias", (h,))]))
+    if r.flag("vision_use_head", default=True):
+        pooling = [
+            ("probe", (1, 1, h)),
+            ("attention.in_proj_weight", (3 * h, h)),
+            ("attention.in_proj_bias", (3 * h,)),
+            *_linear("attention.out_proj", h, h),
+            *_norm("layernorm", h),
+            *mlp,
+        ]
+        layers.append(idle_layer(f"{tower}.head", "SiglipMultiheadAttentionPoolingHead", pooling))
+    projector = [("mm_input_projection_weight", (h, text_hidden)), ("mm_soft_emb_norm.weight", (h,))]
+    layers.append(
+        idle_layer(f"{prefix}multi_modal_projector", "Gemma3MultiModalProjector", projector)
+    )
+    return layers
+
+
+def llama4_vision(r: Reader, text_hidden: int) -> list[Layer]:
+    """``Llama4VisionModel`` under ``vision_model`` and the projector to the text model."""
+    h = r.integer("hidden_size", default=768)
+    f = r.integer("intermediate_size", default=5632)
+    count = r.integer("num_hidden_layers", default=34, most=MOST_LAYERS)
+    channels = r.integer("num_channels", default=3)
+    image, patch = size_pair(r, "image_size", 448), size_pair(r, "patch_size", 14)
+    positions = (image[0] // patch[0]) * (image[1] // patch[1]) + 1
+    output = r.integer("vision_output_dim", default=7680)
+    wide = r.integer("projector_input_dim", default=4096)
+    narrow = r.integer("projector_output_dim", default=4096)
+    block = idle_layer(
+        "", "Llama4VisionEncoderLayer",
+        [*_attention("qkv", "self_attn", "o_proj", h), *_linear("mlp.fc1", h, f),
+         *_linear("mlp.fc2", f, h), *_norm("input_layernorm", h),
+         *_norm("post_attention_layernorm", h)],
+    )  # fmt: skip
+    tower = [
+        ("class_embedding", (h,)),
+        ("positional_embedding_vlm", (positions, h)),
+        ("patch_embedding.linear.weight", (h, channels * patch[0] * patch[1])),
+        *_norm("layernorm_pre", h),
+        *_norm("layernorm_post", h),
+    ]
+    adapter = [("fc1.weight", (wide, f)), ("fc2.weight", (narrow, narrow))]
+    return [
+        idle_layer("vision_model", "Llama4VisionModel", tower),
+        *_stack("vision_model.model.layers", block, count),
+        idle_layer("vision_model.vision_adapter.mlp", "Llama4VisionMLP2", adapter),
+        idle_layer(
+            "multi_modal_projector.linear_1", "Linear", [("weight", (text_hidden, output))]
+        ),
+    ]
+
+
+def _stack(name: str, block: Layer, count: int) -> list[Layer]:
+    return [
+        Layer(name=f"{name}.{i}", kind="other", cls=block.cls, body=block.body, output=0.0)
+        for i in range(count)
+    ]
