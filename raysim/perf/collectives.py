@@ -11,7 +11,7 @@ Not modelled: stragglers, the SMs that NCCL kernels take from concurrent compute
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from math import log2
 from typing import Literal
 
@@ -147,14 +147,10 @@ def _measured(
     Between measured rank counts time is interpolated in the logarithm of ranks. Where the group's
     links are not those measured, the bandwidth part is scaled by their ratio.
     """
-    system, exact = measured_system(g.gpu)
-    fits = g.fabric == "pcie" if system == "l40s" else g.fabric == "nvswitch"
-    if not fits or (system == "l40s" and not exact) or g.architecture in ("volta", "cdna3"):
+    found = _curves(op, g)
+    if found is None:
         return None
-    curves = _curves(op, g.ranks, system)
-    if curves is None:
-        return None
-    low, high, share = curves
+    system, exact, low, high, share = found
     seconds, basis = low.at(size_bytes)
     slope, start = low.last_slope, low.values[0]
     if share > 0.0:
@@ -164,8 +160,6 @@ def _measured(
         start = start ** (1 - share) * high.values[0] ** share
     # The rate never exceeds the plateau, so that a shared link is charged what it can carry.
     latency = min(start, max(0.0, seconds - size_bytes * slope), 0.99 * seconds)
-    if g.fabric == "pcie":
-        latency = min(latency, seconds / 2)
     rate = size_bytes / (seconds - latency) * g.intra_bytes_per_s / MEASURED_LINKS[system]
     algorithm: Algorithm = "p2p" if op == "all_to_all" else best.algorithm
     return _cost(
@@ -177,19 +171,25 @@ def _measured(
     )  # fmt: skip
 
 
-def _curves(op: Operation, ranks: int, system: str) -> tuple[Curve, Curve, float] | None:
-    """Curves of the rank counts at or around ``ranks`` and the place between them."""
+@lru_cache(maxsize=1 << 12)
+def _curves(op: Operation, g: GroupShape) -> tuple[str, bool, Curve, Curve, float] | None:
+    """Measured system, whether it is this GPU, curves around the rank count, place between them."""
+    system, exact = measured_system(g.gpu)
+    fits = g.fabric == "pcie" if system == "l40s" else g.fabric == "nvswitch"
+    if not fits or (system == "l40s" and not exact) or g.architecture in ("volta", "cdna3"):
+        return None
     known = tables.nccl_curves(system)
     counts = sorted(n for name, n in known if name == op)
-    below = [n for n in counts if n <= ranks]
-    above = [n for n in counts if n >= ranks]
+    below = [n for n in counts if n <= g.ranks]
+    above = [n for n in counts if n >= g.ranks]
     if not below or not above:
         return None
     low, high = below[-1], above[0]
-    share = log2(ranks / low) / log2(high / low) if high > low else 0.0
-    return known[op, low], known[op, high], share
+    share = log2(g.ranks / low) / log2(high / low) if high > low else 0.0
+    return system, exact, known[op, low], known[op, high], share
 
 
+@cache
 def _origin(system: str, *, exact: bool) -> Provenance:
     """Provenance of a measured curve, or of one borrowed within the architecture."""
     source = f"{tables.meta('nccl')['source']}; {system}"
@@ -205,6 +205,7 @@ def _ring_bytes_per_s(g: GroupShape) -> float:
     return g.intra_bytes_per_s * RING_SHARE.get(g.architecture, 0.75)
 
 
+@lru_cache(maxsize=1 << 12)
 def _wires(g: GroupShape) -> Wires:
     nvls = g.fabric == "nvswitch" and g.ranks_per_node >= NVLS_MIN_RANKS.get(
         g.architecture, 1 << 30

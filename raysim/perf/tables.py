@@ -45,6 +45,7 @@ def rows(name: str, system: str) -> tuple[dict[str, str], ...]:
     return tuple(dict(zip(columns, cells, strict=True)) for cells in own)
 
 
+@cache
 def systems(name: str) -> tuple[str, ...]:
     """Systems a table holds, in file order."""
     lines = [line for line in _text(name) if not line.startswith("#")]
