@@ -103,6 +103,6 @@ def _print(result: Result, folder: Path, wall_s: float, options: RunOptions) -> 
     elif options.quiet:
         terminal.say(result.summary["verdict"]["text"])
     else:
-        wrote = f"{folder}/   {'  '.join(written(folder))}"
+        wrote = (f"{folder}/", *written(folder))
         width = terminal.width()
         terminal.show(console.render(result.summary, width=width, wall_s=wall_s, wrote=wrote))

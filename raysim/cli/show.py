@@ -114,18 +114,18 @@ def _collectives(summary: Mapping[str, Any]) -> Table:
         rows.append(
             {
                 "op": c["op"],
-                "what": f"{c.get('phase') or ''} {c.get('what') or ''}".strip(),
+                "what": c["what"],
+                "group": c["group"],
                 "ranks": f"{c['group_ranks']:,}",
                 "message": format_bytes(c["bytes"] / count),
                 "count": f"{c['count']:,}",
                 "total": format_seconds(c["seconds"]),
                 "average": format_seconds(c["seconds"] / count),
-                "exposed": format_seconds(c["exposed_seconds"]) if c["exposed_seconds"] else "-",
                 "busbw": format_bytes_per_s(c["bus_bytes_per_s"]),
                 "algorithm": f"{c['algorithm']} {c['protocol']}",
             }
         )
-    return _rows(rows, {"op", "what", "algorithm"})
+    return _rows(rows, {"op", "what", "group", "algorithm"})
 
 
 def _step(summary: Mapping[str, Any]) -> Table:
@@ -196,6 +196,8 @@ def _changes(summary: Mapping[str, Any]) -> Table:
 
 
 def _cell(value: object) -> str:
+    if value is None:
+        return "-"
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 

@@ -7,8 +7,7 @@ without them. Machine times (how long the simulation took) are an argument, neve
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.text import Text
@@ -43,7 +42,11 @@ def text(summary: Summary, *, width: int = WIDE) -> str:
 
 
 def render(
-    summary: Summary, *, width: int = WIDE, wall_s: float | None = None, wrote: str | None = None
+    summary: Summary,
+    *,
+    width: int = WIDE,
+    wall_s: float | None = None,
+    wrote: Sequence[str] = (),
 ) -> Text:
     """The report as styled text.
 
@@ -73,7 +76,7 @@ def render(
     _answers(page, summary)
     _said(page, summary)
     if wrote:
-        page.labelled("Wrote", [Text(wrote)])
+        page.labelled("Wrote", [Text(w) for w in wrote], joint="  ")
     return Text("\n").join(page.lines)
 
 
@@ -160,11 +163,18 @@ def _step_notes(summary: Summary) -> list[str]:
         notes.append(f"p95 {format_seconds(step['p95_seconds'])}")
     if step.get("slowest_rank") is not None and job.get("simulated_ranks", 1) > 1:
         notes.append(f"slowest rank {step['slowest_rank']}")
-    if job.get("folded"):
-        ranks = job.get("simulated_ranks", 1)
-        gpus = summary["cluster"]["gpus"]
-        notes.append(f"{ranks} of {gpus:,} equal ranks simulated")
+    simulated, world = job.get("simulated_ranks", 1), _world(summary)
+    if simulated < world:
+        notes.append(f"{simulated} of {world:,} ranks simulated, the others are equal")
     return notes
+
+
+def _world(summary: Summary) -> int:
+    """GPUs the job uses; the cluster may have more."""
+    job = summary["job"]
+    if "dp" not in job:
+        return int(summary["cluster"]["gpus"])
+    return int(job["dp"]) * int(job.get("tp", 1)) * int(job.get("pp", 1))
 
 
 def _memory(page: Page, summary: Summary) -> None:
@@ -182,7 +192,7 @@ def _memory(page: Page, summary: Summary) -> None:
     over = peak > capacity
     for name, size_bytes in rows:
         page.add(
-            f" {name:<{NAME}}{size_bytes / scale:>10,.2f}",
+            f" {name:<{NAME}}{_hundredths(size_bytes / scale):>10}",
             ("   " + bar(size_bytes / largest, columns), "red" if over else "magenta"),
         )
     page.add((f" {'peak':<{NAME}}{peak / scale:>10,.2f}", "bold red" if over else "bold"), "   ")
@@ -192,6 +202,10 @@ def _memory(page: Page, summary: Summary) -> None:
         notes.append(memory["when"])
     page.words(", ".join(notes), indent=NAME + 14, style="dim")
     _memory_elsewhere(page, memory)
+
+
+def _hundredths(value: float) -> str:
+    return f"{value:,.2f}" if value >= 0.005 else "<0.01"
 
 
 def _memory_rows(memory: Summary) -> list[tuple[str, float]]:
@@ -283,14 +297,13 @@ def _speed_rows(summary: Summary) -> list[_Row]:
     if not speed:
         return []
     unit = summary["job"].get("sample_unit", "samples")
-    gpus = summary["cluster"]["gpus"]
     rows: list[_Row] = []
     if unit == "tokens" and speed.get("tokens_per_s"):
         rate, per_gpu = speed["tokens_per_s"], speed["tokens_per_s_per_gpu"]
     else:
         unit = "samples" if unit == "tokens" else unit
         rate = speed["samples_per_s"]
-        per_gpu = rate / gpus
+        per_gpu = rate / _world(summary)
     rows.append((f"{unit}/s", number(rate), f"{unit}/s/GPU", number(per_gpu)))
     if speed.get("mfu") is not None:
         achieved = speed["model_flops_per_s_per_gpu"] / 1e12
@@ -302,27 +315,33 @@ def _speed_rows(summary: Summary) -> list[_Row]:
 
 def _duration_rows(summary: Summary) -> list[_Row]:
     run = summary.get("run")
-    if not run:
+    if not run or run.get("seconds") is None:
         return []
-    if run.get("tokens"):
-        what = f"{format_count(run['tokens'])} tokens"
-    elif run.get("epochs"):
-        what = f"{run['epochs']:g} epoch{'s' * (run['epochs'] != 1)}"
+    steps = f"{run['steps']:,} steps" if run.get("steps") is not None else ""
+    if run.get("epochs"):
+        length = f"{run['epochs']:,} epoch{'s' * (run['epochs'] != 1)}"
+    elif run.get("tokens"):
+        length = f"{format_count(run['tokens'])} tokens"
     else:
-        what = f"{run['steps']:,} steps"
-    lefts = [(what, run["seconds"])]
-    lefts += [
-        ("one epoch", run.get("epoch_seconds")),
-        ("first step", run.get("first_step_seconds")),
+        length, steps = steps, ""
+    rows: list[_Row] = [("whole run", format_seconds(run["seconds"]), length, steps)]
+    first, epoch = run.get("first_step_seconds"), run.get("epoch_seconds")
+    extras = [("first step", format_seconds(first))] if first else []
+    if epoch and run.get("epochs") is not None:
+        extras.append(("one epoch, evaluated", format_seconds(epoch)))
+    if extras:
+        pairs = [*extras, ("", "")]
+        rows.append((*pairs[0], *pairs[1]))
+    return rows
+
+
+def _phases(summary: Summary) -> list[Text]:
+    """Where the whole run's time goes, longest first."""
+    phases = (summary.get("run") or {}).get("phases") or []
+    return [
+        Text(f"{p['name']} {format_seconds(p['seconds'])}")
+        for p in sorted(phases, key=lambda p: -p["seconds"])
     ]
-    phases = [p for p in run.get("phases") or [] if p["name"] != "training"]
-    rights = [(f"of it {p['name']}", p["seconds"]) for p in phases]
-    left = [(name, format_seconds(s)) for name, s in lefts if s]
-    right = [(name, format_seconds(s)) for name, s in rights if s]
-    if "steps" not in what:
-        left.append(("steps", f"{run['steps']:,}"))
-    pairs = itertools.zip_longest(left, right, fillvalue=("", ""))
-    return [(*one, *other) for one, other in pairs]
 
 
 def _cost_rows(summary: Summary) -> list[_Row]:
@@ -343,12 +362,20 @@ def _answers(page: Page, summary: Summary) -> None:
     page.blank()
     if summary.get("bound_by"):
         page.labelled("Bound by", [Text(summary["bound_by"]["text"])])
-    helps = summary.get("would_help") or []
-    if helps and _fits(summary):
-        page.labelled("Would help", [_help(w) for w in helps])
-    if summary.get("trust"):
-        page.labelled("Trust", [Text(t) for t in _trust(summary["trust"])], joint=", ")
+    if _fits(summary):
+        changes = summary.get("would_help") or []
+        helps = [c for c in changes if (c.get("step_delta_frac") or -1) < 0]
+        hurts = [c for c in changes if c not in helps]
+        for label, group in (("Would help", helps), ("Would not", hurts)):
+            if group:
+                page.labelled(label, [_help(c) for c in group])
+        phases = _phases(summary)
+        if phases:
+            page.labelled("Run time", phases)
     measured = references(summary)
+    if summary.get("trust"):
+        trust = _trust(summary["trust"], compared=bool(measured))
+        page.labelled("Trust", [Text(t) for t in trust], joint=", ")
     if measured:
         page.labelled("Measured", [Text(m) for m in measured])
     targets = summary.get("targets") or []
@@ -362,14 +389,14 @@ def _help(change: Summary) -> Text:
     return Text(_change(change))
 
 
-def _trust(trust: Summary) -> list[str]:
-    parts = [f"{trust[basis]} inputs {basis}" if not n else f"{trust[basis]} {basis}"
-             for n, basis in enumerate(("measured", "datasheet", "assumed"))]  # fmt: skip
+def _trust(trust: Summary, *, compared: bool) -> list[str]:
+    parts = [f"{trust[basis]} {basis}" for basis in ("measured", "datasheet", "assumed")]
+    parts[0] = parts[0].replace(" ", " inputs ", 1)
     error = trust.get("past_error")
-    if error is None:
+    if error is not None:
+        parts.append(f"past error on this kind \N{PLUS-MINUS SIGN}{percent(error, 0)}")
+    elif not compared:
         parts.append("no measured run of this kind to compare with yet")
-    else:
-        parts.append(f"past error on this kind ±{percent(error, 0)}")
     return parts
 
 
@@ -415,5 +442,5 @@ def _said(page: Page, summary: Summary) -> None:
         ("Warning", "warnings", "bold yellow"),
         ("Simplified", "simplifications", "bold"),
     ):
-        for sentence in summary.get(key) or []:
-            page.labelled(label, [Text(str(sentence))], style=style)
+        for n, sentence in enumerate(summary.get(key) or []):
+            page.labelled("" if n else label, [Text(str(sentence))], style=style)

@@ -11,7 +11,9 @@ from typing import Any
 
 _WORDS = {
     "compute": "GPU kernels",
+    "recompute": "recomputed activations",
     "exposed_collectives": "collectives",
+    "pipeline_transfers": "sends and receives between stages",
     "bubble": "the pipeline bubble",
     "offload": "copies and the CPU optimizer",
     "launch": "kernel launches on the host",
@@ -19,6 +21,8 @@ _WORDS = {
     "optimizer": "the optimizer step",
 }
 _REMEDY = {
+    "recompute": "less activation checkpointing would shorten it",
+    "pipeline_transfers": "more bandwidth or fewer stages would shorten it",
     "exposed_collectives": "more bandwidth or more overlap would shorten it",
     "bubble": "more micro-batches per step or fewer stages would shorten it",
     "offload": "a faster PCIe link, more cores or less offload would shorten it",

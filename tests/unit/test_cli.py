@@ -66,7 +66,7 @@ def test_run_prints_the_report_and_where_it_was_written(
     assert main(["run", "x"]) == 0
     out, err = capsys.readouterr()
     assert out.startswith("Fits: ")
-    assert "Wrote       runs/small-abc123/   report.html  trace.pftrace" in out
+    assert "Wrote       runs/small-abc123/  report.html  trace.pftrace" in out
     assert err == ""
     assert Path("runs/small-abc123/summary.json").is_file()
 
@@ -196,9 +196,9 @@ def test_show_table_has_the_columns_of_deepspeeds_summary(
 ) -> None:
     found["collectives"] = [
         {
-            "op": "all_gather", "phase": "forward", "what": "parameters", "count": 4,
-            "bytes": 4 * 2**20, "seconds": 0.4, "exposed_seconds": 0.0, "bus_bytes_per_s": 340e9,
-            "group_ranks": 16, "algorithm": "ring", "protocol": "simple",
+            "op": "all_gather", "what": "forward parameters", "group": "dp", "group_ranks": 16,
+            "count": 4, "bytes": 4 * 2**20, "seconds": 0.4, "bus_bytes_per_s": 340e9,
+            "algorithm": "ring", "protocol": "Simple",
         }
     ]  # fmt: skip
     main(["run", "x", "-q"])
@@ -206,7 +206,7 @@ def test_show_table_has_the_columns_of_deepspeeds_summary(
     assert main(["show", "--table", "collectives"]) == 0
     header, row = capsys.readouterr().out.splitlines()
     assert header.split() == [
-        "op", "what", "ranks", "message", "count", "total", "average", "exposed", "busbw",
+        "op", "what", "group", "ranks", "message", "count", "total", "average", "busbw",
         "algorithm",
     ]  # fmt: skip
     for cell in ("all_gather", "forward parameters", "1.00 MiB", "400 ms", "100 ms", "340 GB/s"):

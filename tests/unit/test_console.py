@@ -132,11 +132,36 @@ def test_samples_are_named_by_their_unit() -> None:
     )
     assert "images/s       1,600" in text
     assert "images/s/GPU               100" in text
-    assert "3 epochs" in text
+    assert "whole run      10.0 days      3 epochs                   95,367 steps" in text
+
+
+def test_a_job_on_part_of_the_cluster_is_divided_by_its_own_ranks() -> None:
+    part = {"sample_unit": "samples", "dp": 1, "pp": 2, "simulated_ranks": 2}
+    shown = lines(job=part, throughput={"tokens_per_s": None, "samples_per_s": 1000.0})
+    assert "samples/s/GPU              500" in line("samples/s", shown)
+    assert "ranks simulated" not in "\n".join(shown)
+
+
+def test_changes_that_slow_the_step_are_not_said_to_help() -> None:
+    changes = [
+        {"change": "a", "text": "micro 4", "step_delta_frac": -0.02, "fits": True},
+        {"change": "b", "text": "ZeRO-2", "step_delta_frac": 0.38, "fits": True},
+    ]
+    shown = lines(would_help=changes)
+    assert line("Would help", shown) == "Would help  micro 4: -2.0 % step"
+    assert line("Would not", shown) == "Would not   ZeRO-2: +38.0 % step"
+
+
+def test_the_time_of_the_run_is_taken_apart() -> None:
+    phases = [{"name": "imports", "seconds": 4.0}, {"name": "training steps", "seconds": 90.0}]
+    shown = lines(run={"phases": phases})
+    assert (
+        line("Run time", shown) == "Run time    training steps 90.0 s \N{MIDDLE DOT} imports 4.00 s"
+    )
 
 
 def test_every_special_character_has_a_plain_one() -> None:
-    report = console.render(summary(), wrote="runs/x")
+    report = console.render(summary(), wrote=["runs/x/", "report.html"])
     assert set(SPECIAL) <= set(report.plain) | set("\N{PLUS-MINUS SIGN}\N{LEFT ONE EIGHTH BLOCK}")
     assert ascii_only(report).plain.isascii()
     assert len(ascii_only(report).plain) == len(report.plain)
