@@ -1,8 +1,8 @@
 """What each activation of ``transformers.activations.ACT2FN`` costs when run eagerly.
 
-Some are one fused kernel (``torch.nn.functional.gelu``); others are a line of Python, one kernel and
-often one saved tensor per arithmetic operation. Counts follow ``transformers/activations.py``; passes
-are elements read plus written per element of input.
+Some are one fused kernel (``torch.nn.functional.gelu``); others are a line of Python, one kernel
+and often one saved tensor per arithmetic operation. Counts follow ``transformers/activations.py``;
+passes are elements read plus written per element of input.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _GELU = Activation(cls="GELUActivation")
 ACTIVATIONS: dict[str, Activation] = {
     "gelu": _GELU,
     "gelu_pytorch_tanh": Activation(cls="GELUTanh"),
-    # 0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3)))
+    # half of x, times one plus the tanh of a cubic in x: seven intermediate results
     "gelu_new": Activation(
         cls="NewGELUActivation", kernels=8, passes=18, kernels_backward=11, passes_backward=28,
         temporaries=3,
     ),
-    # 0.5 * x * (1 + tanh(x * 0.7978845608 * (1 + 0.044715 * x * x)))
+    # the same formula in Horner's form
     "gelu_fast": Activation(
         cls="FastGELUActivation", kernels=9, passes=21, kernels_backward=16, passes_backward=43,
         temporaries=6,

@@ -1,9 +1,10 @@
 """Attention as eager Hugging Face models run it: rotary embedding and the core, by implementation.
 
-``sdpa`` and ``flash_attention_2`` keep query, key, value, output and an fp32 log-sum-exp per row and
-head. ``eager`` materialises the scores: it keeps softmax and, where it is upcast, its 16-bit copy.
-With a mask that ``is_causal`` cannot express (a window, ALiBi, a position bias) sdpa takes a float mask
-of its own per layer and repeats grouped key-value heads (``transformers/integrations/sdpa_attention.py``).
+``sdpa`` and ``flash_attention_2`` keep query, key, value, output and an fp32 log-sum-exp per row
+and head. ``eager`` materialises the scores: it keeps softmax and, where it is upcast, its 16-bit
+copy. With a mask that ``is_causal`` cannot express (a window, ALiBi, a position bias) sdpa takes a
+float mask of its own per layer and repeats grouped key-value heads
+(``transformers/integrations/sdpa_attention.py``).
 
 FLOPs are those of the full score matrix, causal or not, as ``torch.utils.flop_counter`` and the MFU
 convention count them; ``Attention.causal`` and ``window`` say what a kernel can skip.
@@ -189,7 +190,7 @@ def _unfused(q: Tensor, k: Tensor, v: Tensor, out: Tensor, core: Core) -> _Cost:
 
 
 def _eager(q: Tensor, k: Tensor, v: Tensor, out: Tensor, core: Core) -> _Cost:
-    """The score matrix in memory: one kernel and one pass per line of ``eager_attention_forward``."""
+    """The score matrix in memory: a kernel and a pass per line of ``eager_attention_forward``."""
     cost = _Cost()
     repeats = core.heads // core.kv_heads
     if repeats > 1:
@@ -264,9 +265,10 @@ def rotary(
 ) -> list[Tensor]:
     """Rotary position embedding of ``rotated`` of each head's ``head_dim`` columns.
 
-    ``half`` is Llama's ``x * cos + rotate_half(x) * sin`` (mul, neg, cat, mul, add); ``half_cat`` and
-    partial rotation join the rest of the head by one more copy; ``interleaved`` is GPT-J's, whose
-    tables are repeated per tensor. The tables themselves are shared by the batch and not counted.
+    ``half`` is Llama's ``x * cos + rotate_half(x) * sin`` (mul, neg, cat, mul, add); ``half_cat``
+    and partial rotation join the rest of the head by one more copy; ``interleaved`` is GPT-J's,
+    whose tables are repeated per tensor. The tables themselves are shared by the batch and not
+    counted.
     """
     share = rotated / head_dim
     cat = rotated < head_dim or style == "half_cat"

@@ -1,8 +1,9 @@
 """Typed access to the keys of a Hugging Face ``config.json``, with the place of every mistake.
 
-A ``Reader`` collects problems instead of raising at the first: a wrong value is reported once and its
-default used in its place, and ``check`` raises one ``ScenarioError`` with all of them. Like
-``PretrainedConfig`` it accepts a family's own name for a key and the common one (``attribute_map``).
+A ``Reader`` collects problems instead of raising at the first: a wrong value is reported once and
+its default used in its place, and ``check`` raises one ``ScenarioError`` with all of them. Like
+``PretrainedConfig`` it accepts a family's own name for a key and the common one
+(``attribute_map``).
 """
 
 from __future__ import annotations

@@ -95,8 +95,8 @@ def moe(tape: Tape, x: Tensor, spec: Experts) -> Tensor:
     """Route, gather rows by expert, two grouped GEMMs around a gated unit, and weighted sum.
 
     The work of ``transformers``' ``grouped_mm`` experts (its default for bf16 on recent GPUs):
-    weights are two stacked tensors per layer, ``gate_up_proj`` and ``down_proj``. Routing is taken as
-    balanced: every expert gets the same share of rows.
+    weights are two stacked tensors per layer, ``gate_up_proj`` and ``down_proj``. Routing is taken
+    as balanced: every expert gets the same share of rows.
     """
     _route(tape, x, spec)
     rows = x.rows * spec.per_token

@@ -61,8 +61,8 @@ def lm_head(
 ) -> Layer:
     """Projection to the vocabulary and the shifted cross-entropy of ``...ForCausalLM``.
 
-    ``fused_loss`` takes the loss chunk by chunk (Liger's fused linear cross-entropy): forward already
-    computes the input's gradient and keeps that instead of any logits.
+    ``fused_loss`` takes the loss chunk by chunk (Liger's fused linear cross-entropy): forward
+    already computes the input's gradient and keeps that instead of any logits.
     """
     tape = Tape()
     x = Tensor(name="hidden", rows=tokens, width=hidden)

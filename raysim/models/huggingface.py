@@ -1,8 +1,9 @@
 """A Hugging Face ``config.json``, unmodified, into the layer table; no network, no transformers.
 
-``read_config`` reads the file, ``build`` makes the ``Model``. The family is ``model_type``; the class
-name in ``architectures`` (or ``architecture=``) picks the head; keys that are absent take the default
-of the family's configuration class in transformers 5, whose parameter names the table carries.
+``read_config`` reads the file, ``build`` makes the ``Model``. The family is ``model_type``; the
+class name in ``architectures`` (or ``architecture=``) picks the head; keys that are absent take the
+default of the family's configuration class in transformers 5, whose parameter names the table
+carries.
 
 Not modelled: quantised weights, adapters, key-value caches, multi-token-prediction layers, the
 auxiliary loss of routers, ``trust_remote_code`` families.

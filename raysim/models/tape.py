@@ -1,17 +1,17 @@
 """Write a layer down as its ``forward`` would run it, and get the layer table's ``Body``.
 
-``Tape`` has one method per building block of an eager Hugging Face model: linear, norms, activations,
-dropout, residual additions, embeddings, convolution. Each appends a ``Module`` and returns the
-``Tensor`` it produces, so that a family's file reads like its ``modeling_*.py``. The tape keeps the
-accounts that are the same everywhere:
+``Tape`` has one method per building block of an eager Hugging Face model: linear, norms,
+activations, dropout, residual additions, embeddings, convolution. Each appends a ``Module`` and
+returns the ``Tensor`` it produces, so that a family's file reads like its ``modeling_*.py``. The
+tape keeps the accounts that are the same everywhere:
 
-- what autograd saves (``torch/csrc/autograd`` derivatives.yaml): by storage, so that three views of one
-  projection are one tensor, and a tensor used twice is saved once;
+- what autograd saves (``torch/csrc/autograd`` derivatives.yaml): by storage, so that three views of
+  one projection are one tensor, and a tensor used twice is saved once;
 - a gradient summed at every tensor used more than once: one kernel and three passes per extra use;
 - which tensors tensor parallelism divides: the output of ``column`` until a ``row`` operator.
 
-Bytes moved are those of 16-bit compute: an fp32 element counts as two. Not modelled: kernels on position
-ids, masks and rotary tables, which run once per forward and do not grow with the batch.
+Bytes moved are those of 16-bit compute: an fp32 element counts as two. Not modelled: kernels on
+position ids, masks and rotary tables, which run once per forward and do not grow with the batch.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Tape:
     def append(
         self, name: str, cls: str, *operators: Operator, parameters: tuple[Parameter, ...] = ()
     ) -> None:
-        """Add one ``torch.nn.Module``; one without parameters groups the operators of its forward."""
+        """Add one ``torch.nn.Module``; without parameters it groups operators of its forward."""
         self.modules.append(Module(name=name, cls=cls, operators=operators, parameters=parameters))
 
     def run(
@@ -187,7 +187,7 @@ class Tape:
         affine: bool = True,
         cls: str = "LayerNorm",
     ) -> Tensor:
-        """``native_layer_norm``: one fused kernel; keeps its input, mean and reciprocal deviation."""
+        """``native_layer_norm``: one kernel; keeps its input, mean and reciprocal deviation."""
         names = (["weight"] if affine else []) + (["bias"] if affine and bias else [])
         stats = [
             Saved(name=f"{name}.{s}", numel=x.rows, dtype="fp32", sharded=x.sharded)
@@ -210,9 +210,9 @@ class Tape:
     def rms_norm(self, name: str, x: Tensor, *, cls: str, style: str = "llama") -> Tensor:
         """Eager RMSNorm, one kernel per line of ``LlamaRMSNorm.forward``.
 
-        ``llama`` casts back before the weight, ``gemma`` multiplies by ``1 + weight`` in fp32, ``t5``
-        scales the uncast input, ``plain`` has no weight. All keep the fp32 copy of the input that
-        ``.to(float32)`` made (t5 the input as well), and the reciprocal root per row.
+        ``llama`` casts back before the weight, ``gemma`` multiplies by ``1 + weight`` in fp32,
+        ``t5`` scales the uncast input, ``plain`` has no weight. All keep the fp32 copy of the input
+        that ``.to(float32)`` made (t5 the input as well), and the reciprocal root per row.
         """
         kernels, passes, kernels_backward, passes_backward = RMS_COSTS[style]
         own = replace(x, name=f"{name}.x32", storage=0, dtype="fp32").saved()
@@ -337,7 +337,7 @@ class Tape:
         tied_to: str | None = None,
         per_sample: bool = True,
     ) -> Tensor:
-        """Table look-up: keeps the indices; ``per_sample`` False for positions shared by the batch."""
+        """Table look-up: keeps the indices; ``per_sample`` False: positions shared by the batch."""
         weight = Parameter(
             name=_join(name, "weight"),
             shape=(count, width),
@@ -354,7 +354,8 @@ class Tape:
             output=out,
             moved=2 * out.numel if per_sample else 0.0,
             moved_backward=2 * out.numel,
-            # CUDA's embedding_dense_backward sorts the indices: thrust sort, segment and reduce.
+            # embedding_dense_backward on CUDA sorts the indices, then finds and sums segments;
+            # eight launches are assumed (ATen/native/cuda/EmbeddingBackwardKernel.cu).
             kernels_backward=8,
             saves=(indices,) if per_sample else (),
             parameters=(weight,),

@@ -1,9 +1,9 @@
-"""Decoders with linear position biases, and Falcon: bloom, mpt, falcon (``transformers/models/...``).
+"""Decoders with linear position biases, and Falcon: ``transformers/models/{bloom,mpt,falcon}``.
 
-BLOOM and MPT run eager attention only: the bias is added to the scores. Falcon rotates queries and keys
-unless ``alibi`` is set, has one key-value head (7B) or a few (40B, expanded before attention), and
-runs attention and MLP side by side. It calls sdpa with an explicit mask and, with one key-value head,
-in shapes the fused kernels refuse, so PyTorch falls back to its unfused fp32 path.
+BLOOM and MPT run eager attention only: the bias is added to the scores. Falcon rotates queries and
+keys unless ``alibi`` is set, has one key-value head (7B) or a few (40B, expanded before attention),
+and runs attention and MLP side by side. It calls sdpa with an explicit mask and, with one key-value
+head, in shapes the fused kernels refuse, so PyTorch falls back to its unfused fp32 path.
 """
 
 from __future__ import annotations
@@ -78,9 +78,10 @@ def _normed_embedding(name: str, tokens: int, hidden: int, vocab: int) -> Layer:
 
 
 def mpt(request: Request, r: Reader) -> Model:
-    """``MptConfig``; blocks as ``MptBlock.forward``: no biases, and always ALiBi, as transformers has it.
+    """``MptConfig``; blocks as ``MptBlock.forward``: no biases, and ALiBi always.
 
-    ``attn_pdrop`` is also the dropout of both residual branches there; ``expansion_ratio`` is unread.
+    ``attn_pdrop`` is also the dropout of both residual branches there; ``expansion_ratio`` is
+    unread.
     """
     vocab = r.integer("vocab_size", default=50368)
     hidden = r.integer("d_model", "hidden_size", default=2048)
@@ -130,7 +131,7 @@ def mpt(request: Request, r: Reader) -> Model:
 
 
 def falcon(request: Request, r: Reader) -> Model:
-    """``FalconConfig``, and its older spelling in RefinedWeb configs; blocks as ``FalconDecoderLayer``."""
+    """``FalconConfig``, and RefinedWeb's older keys; blocks as ``FalconDecoderLayer.forward``."""
     vocab = r.integer("vocab_size", default=65024)
     hidden = r.integer("hidden_size", "n_embed", default=4544)
     heads = r.integer("num_attention_heads", "n_head", default=71)
@@ -198,7 +199,7 @@ def _falcon_attention(
     bias: bool,
     rotates: bool,
 ) -> Tensor:
-    """Fused projection; keys and values are picked out by index (copies), and expanded in the 40B."""
+    """Fused projection; keys and values picked out by index (copies), expanded in the 40B."""
     name, cls, heads = "self_attention", "FalconAttention", core.heads
     width = kv * core.head_dim
     qkv = tape.linear(
@@ -223,6 +224,4 @@ def _falcon_attention(
     if rotates:
         q, k = rotary(tape, name, [q, k], core.head_dim, core.head_dim, cls=cls)
     out = attend(tape, name, q, k, v, core, cls=cls)
-    return tape.linear(
-        f"{name}.dense", out, hidden, bias=bias, split="row", cls="FalconLinear"
-    )
+    return tape.linear(f"{name}.dense", out, hidden, bias=bias, split="row", cls="FalconLinear")

@@ -160,7 +160,7 @@ def _build(
 
 
 def _embedding(name: str, e: Encoder, tokens: int) -> Layer:
-    """Words, token types (indices per sample) and positions (shared by the batch), norm, dropout."""
+    """Words, token types and positions (shared by the batch), norm, dropout."""
     tape, cls = Tape(), "Embeddings"
     x = tape.embedding("word_embeddings", tokens, e.hidden, e.vocab, vocab_parallel=True)
     if e.types:
@@ -243,7 +243,7 @@ def _dense(name: str, tokens: int, hidden: int, act: str, drop: float) -> Layer:
 
 
 def _masked_lm(request: Request, e: Encoder, base: str, tokens: int, words: str) -> Layer:
-    """Dense, gelu, norm, and the tied projection with a bias of its own; loss in the compute type."""
+    """Dense, gelu, norm, tied projection with its own bias; loss in the compute type."""
     dense, norm, decoder, bias = {
         "bert": ("transform.dense", "transform.LayerNorm", "decoder", "bias"),
         "roberta": ("dense", "layer_norm", "decoder", "bias"),

@@ -1,9 +1,10 @@
 """DeepSeek V2 and V3: multi-head latent attention, routed and shared experts.
 
-``transformers/models/{deepseek_v2,deepseek_v3}``. Queries (where ``q_lora_rank`` is set) and keys and
-values pass through low-rank projections; one rotated key per token is shared by all heads; key and
-value heads differ in width. The first layers are dense. Multi-token-prediction layers are not built
-(``from_pretrained`` ignores them), and the router's correction bias is a buffer, not a parameter.
+``transformers/models/{deepseek_v2,deepseek_v3}``. Queries (where ``q_lora_rank`` is set) and keys
+and values pass through low-rank projections; one rotated key per token is shared by all heads; key
+and value heads differ in width. The first layers are dense. Multi-token-prediction layers are not
+built (``from_pretrained`` ignores them), and the router's correction bias is a buffer, not a
+parameter.
 """
 
 from __future__ import annotations
@@ -169,9 +170,7 @@ def _layer(d: Latent, tokens: int, implementation: Implementation, *, sparse: bo
     h = tape.rms_norm("post_attention_layernorm", x, cls=norm)
     if sparse:
         routed = moe(tape, h, d.experts)
-        shared = gated(
-            tape, "mlp.shared_experts", h, d.shared_width, d.act, cls=f"{d.cls}MLP"
-        )
+        shared = gated(tape, "mlp.shared_experts", h, d.shared_width, d.act, cls=f"{d.cls}MLP")
         h = tape.add("mlp", routed, shared, cls=f"{d.cls}MoE")
     else:
         h = gated(tape, "mlp", h, d.width, d.act, cls=f"{d.cls}MLP")
@@ -205,9 +204,7 @@ def _attention(tape: Tape, d: Latent, h: Tensor, implementation: Implementation)
     return tape.linear(f"{name}.o_proj", out, d.hidden, bias=d.bias, split="row")
 
 
-def _join(
-    tape: Tape, d: Latent, q: Tensor, nope: Tensor, rotated: Tensor
-) -> tuple[Tensor, Tensor]:
+def _join(tape: Tape, d: Latent, q: Tensor, nope: Tensor, rotated: Tensor) -> tuple[Tensor, Tensor]:
     """Rotary embedding of the rotated parts, then queries and keys put together in new tensors.
 
     Interleaved rotation on even and odd halves: four products, two sums, one join.

@@ -1,9 +1,9 @@
 """Gemma 1, 2 and 3 (``transformers/models/{gemma,gemma2,gemma3}``).
 
-Embeddings scaled by sqrt(hidden), norms that multiply by ``1 + weight`` in fp32, head_dim apart from the
-hidden size, tied embeddings. Gemma 2 caps scores and logits, which sdpa cannot, and so runs eager;
-2 and 3 put a norm after each branch and alternate windowed layers with full ones. The multimodal
-Gemma 3 is its text model (``text_config``) with the parameters of its vision tower.
+Embeddings scaled by sqrt(hidden), norms that multiply by ``1 + weight`` in fp32, head_dim apart
+from the hidden size, tied embeddings. Gemma 2 caps scores and logits, which sdpa cannot, and so
+runs eager; 2 and 3 put a norm after each branch and alternate windowed layers with full ones. The
+multimodal Gemma 3 is its text model (``text_config``) with the parameters of its vision tower.
 """
 
 from __future__ import annotations
@@ -73,9 +73,7 @@ def gemma3(request: Request, r: Reader) -> Model:
     return _gemma3(request, text, r, base="model.language_model", vision=vision)
 
 
-def _gemma3(
-    request: Request, r: Reader, top: Reader, *, base: str, vision: list[Layer]
-) -> Model:
+def _gemma3(request: Request, r: Reader, top: Reader, *, base: str, vision: list[Layer]) -> Model:
     bias = r.flag("attention_bias", default=False)
     d = read_decoder(
         r, "Gemma3", _SMALL | {"vocab_size": 262208, "max_position_embeddings": 131072},
@@ -89,6 +87,4 @@ def _gemma3(
     pattern = r.integer("sliding_window_pattern", "_sliding_window_pattern", default=6)
     window = r.optional_integer("sliding_window", default=4096)
     windows = layer_windows(r, d.layers, window, lambda i: (i + 1) % pattern != 0)
-    return build_decoder(
-        request, r, top, replace(d, windows=windows), base=base, before=vision
-    )
+    return build_decoder(request, r, top, replace(d, windows=windows), base=base, before=vision)

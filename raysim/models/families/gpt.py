@@ -1,8 +1,8 @@
 """Decoders of GPT's shape with LayerNorm: gpt2 (Megatron's GPT), gpt_neo, gptj, gpt_neox, phi.
 
-``transformers/models/{gpt2,gpt_neo,gptj,gpt_neox,phi}``. GPT-J, GPT-NeoX and Phi run attention and MLP
-in parallel from the block's input; GPT-Neo alternates global and local layers. GPT-J and GPT-Neo have
-no sdpa and cast query and key to fp32 for the scores.
+``transformers/models/{gpt2,gpt_neo,gptj,gpt_neox,phi}``. GPT-J, GPT-NeoX and Phi run attention and
+MLP in parallel from the block's input; GPT-Neo alternates global and local layers. GPT-J and
+GPT-Neo have no sdpa and cast query and key to fp32 for the scores.
 """
 
 from __future__ import annotations
@@ -125,14 +125,13 @@ def gpt2(request: Request, r: Reader) -> Model:
 
 
 def _gpt2_block(tokens: int, hidden: int, inner: int, act: str, drop: float, core: Core) -> Body:
-    tape = Tape()
-    conv = {"cls": "Conv1D", "transposed": True}
+    tape, cls = Tape(), "GPT2Attention"
     x = Tensor(name="hidden", rows=tokens, width=hidden)
     h = tape.layer_norm("ln_1", x)
-    qkv = tape.linear("attn.c_attn", h, 3 * hidden, split="column", **conv)  # type: ignore[arg-type]
-    q, k, v = tape.split("attn", qkv, [hidden] * 3, cls="GPT2Attention")
-    h = attend(tape, "attn", q, k, v, core, cls="GPT2Attention")
-    h = tape.linear("attn.c_proj", h, hidden, split="row", **conv)  # type: ignore[arg-type]
+    qkv = tape.linear("attn.c_attn", h, 3 * hidden, split="column", cls="Conv1D", transposed=True)
+    q, k, v = tape.split("attn", qkv, [hidden] * 3, cls=cls)
+    h = attend(tape, "attn", q, k, v, core, cls=cls)
+    h = tape.linear("attn.c_proj", h, hidden, split="row", cls="Conv1D", transposed=True)
     h = tape.dropout("attn.resid_dropout", h, drop)
     x = tape.add("", x, h, cls="GPT2Block", operator="attention_residual")
     h = tape.layer_norm("ln_2", x)
@@ -151,9 +150,7 @@ def _gpt_neo_layers(r: Reader, count: int) -> list[str]:
     names: list[str] = []
     try:
         for kinds, repeats in value:
-            if not 0 <= repeats <= MOST_LAYERS:
-                raise ValueError
-            names += [str(k) for k in kinds] * repeats
+            names += [str(k) for k in kinds] * min(max(repeats, 0), MOST_LAYERS)
     except (TypeError, ValueError):
         r.refuse("attention_types", 'expected a list such as [[["global", "local"], 12]]')
         return ["global"] * count

@@ -1,9 +1,10 @@
-"""Decoders of Llama's shape: RMSNorm, rotary embedding, grouped-query attention, gated unit or experts.
+"""Decoders of Llama's shape: RMSNorm, rotary embedding, grouped queries, gated unit or experts.
 
 ``transformers/models/{llama,mistral,mixtral,qwen2,qwen2_moe,qwen3,qwen3_moe,gemma,gemma2,gemma3,phi3}``.
-Each family's function reads its keys, with its configuration class's defaults, into one ``Decoder``;
-the layers are built once per distinct kind and shared. Mixture-of-experts weights are named and
-stacked as transformers 5 does (``mlp.experts.gate_up_proj``), the router's auxiliary loss is left out.
+Each family's function reads its keys, with its configuration class's defaults, into one
+``Decoder``; the layers are built once per distinct kind and shared. Mixture-of-experts weights are
+named and stacked as transformers 5 does (``mlp.experts.gate_up_proj``), the router's auxiliary loss
+is left out.
 """
 
 from __future__ import annotations
@@ -346,9 +347,7 @@ def qwen2(request: Request, r: Reader) -> Model:
 def qwen3(request: Request, r: Reader) -> Model:
     """``Qwen3Config``: query and key are normalised per head; head_dim is a key of its own."""
     bias = r.flag("attention_bias", default=False)
-    d = read_decoder(
-        r, "Qwen3", QWEN | {"head_dim": 128}, qkv_bias=bias, o_bias=bias, qk_norm=True
-    )
+    d = read_decoder(r, "Qwen3", QWEN | {"head_dim": 128}, qkv_bias=bias, o_bias=bias, qk_norm=True)
     return build_decoder(request, r, r, replace(d, windows=qwen_windows(r, d.layers)))
 
 

@@ -1,9 +1,10 @@
 """Llama 4: ``transformers/models/llama4``, the text model alone or inside the multimodal one.
 
-Three layers in four have rotary embedding, normalised queries and keys, and attention in chunks; the
-fourth has neither position nor chunk. Experts run eagerly as batched GEMMs over *every* token and
-expert, inputs scaled by router scores of which all but the chosen are zero: that is what transformers
-executes, so that is what the FLOPs count. Images are not part of a sample (see ``vision``).
+Three layers in four have rotary embedding, normalised queries and keys, and attention in chunks;
+the fourth has neither position nor chunk. Experts run eagerly as batched GEMMs over *every* token
+and expert, inputs scaled by router scores of which all but the chosen are zero: that is what
+transformers executes, so that is what the FLOPs count. Images are not part of a sample (see
+``vision``).
 """
 
 from __future__ import annotations
@@ -135,9 +136,7 @@ def _build(
     for i, kind in enumerate(zip(d.rotated, d.windows, d.sparse, strict=True)):
         if kind not in bodies:
             bodies[kind] = _layer(d, tokens, implementation, *kind)
-        layers.append(
-            block_layer(f"{name}layers.{i}", f"{CLS}DecoderLayer", bodies[kind], output)
-        )
+        layers.append(block_layer(f"{name}layers.{i}", f"{CLS}DecoderLayer", bodies[kind], output))
     layers.append(norm_layer(f"{name}norm", f"{CLS}RMSNorm", tokens, d.hidden, style="llama"))
     layers += decoder_heads(
         request, top, tokens=tokens, hidden=d.hidden, vocab=d.vocab,
@@ -166,9 +165,9 @@ def _layer(
     d: Text,
     tokens: int,
     implementation: Implementation,
-    rotated: bool,  # noqa: FBT001  (a key of the table of distinct layers)
+    rotated: bool,
     window: int | None,
-    sparse: bool,  # noqa: FBT001
+    sparse: bool,
 ) -> Body:
     tape, cls, norm = Tape(), f"{CLS}DecoderLayer", f"{CLS}RMSNorm"
     x = Tensor(name="hidden", rows=tokens, width=d.hidden)
@@ -286,9 +285,7 @@ def _experts(tape: Tape, d: Text, h: Tensor) -> Tensor:
 def _bank(tape: Tape, d: Text, x: Tensor, width: int, weight: str, *, shard: int) -> Tensor:
     """One batched GEMM over all experts; weights are stored as [experts, in, out]."""
     name = f"feed_forward.experts.{weight}"
-    parameter = Parameter(
-        name=name, shape=(d.experts, x.width, width), shard=shard, expert=True
-    )
+    parameter = Parameter(name=name, shape=(d.experts, x.width, width), shard=shard, expert=True)
     activations = x.rows * (x.width + width)
     op = Operator(
         name=name, kind="gemm", flops=2.0 * x.rows * x.width * width, moved=activations,

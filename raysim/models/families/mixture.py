@@ -1,4 +1,4 @@
-"""Mixtures of experts of Llama's shape: mixtral, qwen2_moe, qwen3_moe (``transformers/models/...``)."""
+"""Mixtures of experts of Llama's shape: mixtral, qwen2_moe, qwen3_moe."""
 
 from __future__ import annotations
 
@@ -102,7 +102,5 @@ def qwen3_moe(request: Request, r: Reader) -> Model:
     window = r.optional_integer("sliding_window", default=4096)
     if not r.flag("use_sliding_window", default=False):
         window = None
-    d = replace(
-        d, sparse=_pattern(r, d.layers, Sparse(spec=spec)), windows=(window,) * d.layers
-    )
+    d = replace(d, sparse=_pattern(r, d.layers, Sparse(spec=spec)), windows=(window,) * d.layers)
     return build_decoder(request, r, r, d)

@@ -1,4 +1,4 @@
-"""OPT: ``transformers/models/opt``. Learned positions with an offset of two; relu; pre- or post-norm."""
+"""OPT: ``transformers/models/opt``. Learned positions offset by two; relu; pre- or post-norm."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """T5: ``transformers/models/t5``. Encoder-decoder with relative position biases.
 
-``seq_len`` is the encoder's length, ``target_len`` the decoder's. The first block of each stack owns the
-bias table; the biases themselves are shared by the batch and not counted. Embeddings and the
-vocabulary projection are one tensor: transformers 5 ties them whatever ``tie_word_embeddings`` says.
-The encoder's output, kept once for all decoder blocks, is counted in the first. Not modelled: what a
-pipeline stage must send of the encoder's output to later decoder blocks.
+``seq_len`` is the encoder's length, ``target_len`` the decoder's. The first block of each stack
+owns the bias table; the biases themselves are shared by the batch and not counted. Embeddings and
+the vocabulary projection are one tensor: transformers 5 ties them whatever ``tie_word_embeddings``
+says. The encoder's output, kept once for all decoder blocks, is counted in the first. Not modelled:
+what a pipeline stage must send of the encoder's output to later decoder blocks.
 """
 
 from __future__ import annotations

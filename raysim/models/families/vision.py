@@ -62,7 +62,9 @@ def siglip(r: Reader, prefix: str, text_hidden: int) -> list[Layer]:
     )  # fmt: skip
     layers = [idle_layer(f"{tower}.embeddings", "SiglipVisionEmbeddings", patches)]
     layers += _stack(f"{tower}.encoder.layers", block, count)
-    layers.append(idle_layer(f"{tower}.post_layernorm", "LayerNorm", [("weight", (h,)), ("bias", (h,))]))
+    layers.append(
+        idle_layer(f"{tower}.post_layernorm", "LayerNorm", [("weight", (h,)), ("bias", (h,))])
+    )
     if r.flag("vision_use_head", default=True):
         pooling = [
             ("probe", (1, 1, h)),
@@ -73,7 +75,10 @@ def siglip(r: Reader, prefix: str, text_hidden: int) -> list[Layer]:
             *mlp,
         ]
         layers.append(idle_layer(f"{tower}.head", "SiglipMultiheadAttentionPoolingHead", pooling))
-    projector = [("mm_input_projection_weight", (h, text_hidden)), ("mm_soft_emb_norm.weight", (h,))]
+    projector = [
+        ("mm_input_projection_weight", (h, text_hidden)),
+        ("mm_soft_emb_norm.weight", (h,)),
+    ]
     layers.append(
         idle_layer(f"{prefix}multi_modal_projector", "Gemma3MultiModalProjector", projector)
     )
@@ -109,9 +114,7 @@ def llama4_vision(r: Reader, text_hidden: int) -> list[Layer]:
         idle_layer("vision_model", "Llama4VisionModel", tower),
         *_stack("vision_model.model.layers", block, count),
         idle_layer("vision_model.vision_adapter.mlp", "Llama4VisionMLP2", adapter),
-        idle_layer(
-            "multi_modal_projector.linear_1", "Linear", [("weight", (text_hidden, output))]
-        ),
+        idle_layer("multi_modal_projector.linear_1", "Linear", [("weight", (text_hidden, output))]),
     ]
 
 
