@@ -328,7 +328,8 @@ def _duration_rows(summary: Summary) -> list[_Row]:
     first, epoch = run.get("first_step_seconds"), run.get("epoch_seconds")
     extras = [("first step", format_seconds(first))] if first else []
     if epoch and run.get("epochs") is not None:
-        extras.append(("one epoch, evaluated", format_seconds(epoch)))
+        evaluated = ", evaluated" if run.get("evaluation_seconds") else ""
+        extras.append((f"one epoch{evaluated}", format_seconds(epoch)))
     if extras:
         pairs = [*extras, ("", "")]
         rows.append((*pairs[0], *pairs[1]))

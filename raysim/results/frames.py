@@ -257,7 +257,29 @@ def _write_parquet(name: str, columns: Columns, path: Path) -> Path:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    types = {"int": pa.int64(), "float": pa.float64(), "text": pa.string()}
-    schema = pa.schema([(c, types[kind]) for c, (kind, _) in SCHEMA[name].items()])
-    pq.write_table(pa.table(columns, schema=schema), path, compression="zstd")
+    kinds = {column: kind for column, (kind, _) in SCHEMA[name].items()}
+    arrays = [_arrow(pa, kind, columns[column]) for column, kind in kinds.items()]
+    pq.write_table(pa.Table.from_arrays(arrays, names=list(kinds)), path, compression="zstd")
     return path
+
+
+def _arrow(pa: Any, kind: Kind, values: list[Any]) -> Any:
+    """An Arrow array from its buffers: ``pa.array`` would import pandas first (0.4 s).
+
+    Layout: https://arrow.apache.org/docs/format/Columnar.html
+    """
+    import numpy as np
+
+    present = [value is not None for value in values]
+    known = all(present)
+    validity = None if known else pa.py_buffer(np.packbits(present, bitorder="little"))
+    if kind == "text":
+        data = [b"" if value is None else value.encode() for value in values]
+        ends = np.zeros(len(data) + 1, dtype=np.int32)
+        np.cumsum([len(d) for d in data], out=ends[1:])
+        buffers = [validity, pa.py_buffer(ends), pa.py_buffer(b"".join(data))]
+        return pa.Array.from_buffers(pa.string(), len(values), buffers)
+    filled = values if known else [0 if value is None else value for value in values]
+    numbers = np.array(filled, dtype=np.int64 if kind == "int" else np.float64)
+    arrow_type = pa.int64() if kind == "int" else pa.float64()
+    return pa.Array.from_buffers(arrow_type, len(values), [validity, pa.py_buffer(numbers)])
