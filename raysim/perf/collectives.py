@@ -192,7 +192,7 @@ def _curves(op: Operation, g: GroupShape) -> tuple[str, bool, Curve, Curve, floa
 @cache
 def _origin(system: str, *, exact: bool) -> Provenance:
     """Provenance of a measured curve, or of one borrowed within the architecture."""
-    source = f"{tables.meta('nccl')['source']}; {system}"
+    source = f"{tables.meta('nccl')['source']}; curves of {system}"
     if exact:
         return Provenance(basis="measured", source=source)
     return Provenance(basis="assumed", source=f"{source}, scaled by link bandwidth")

@@ -60,6 +60,7 @@ def test_one_node_plateaus(op: str, gpu: str, ranks: int, size: int, measured: f
 @pytest.mark.parametrize(
     ("size", "measured"), [(MIB, 5.37), (16 * MIB, 64.4), (GIB, 362), (16 * GIB, 382)]
 )
+# EFA_PROXY_S was set on this very run: a guard against change, not evidence of accuracy.
 def test_four_nodes_of_b200_over_efa(size: int, measured: float) -> None:
     cost = collective("all_reduce", size, group("B200", 32, 4, nic=EFA))
     assert cost.basis == "formula"
