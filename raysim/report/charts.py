@@ -60,7 +60,16 @@ SLICE_COLORS: dict[str, Color] = {
     "host": Color("#7f8790", "#8b949e"),
     "launch": Color("#c9ced4", "#4b535c"),
     "sync": Color("#e1e5e9", "#333b45"),
+    "offload": Color("#1f4e79", "#a3bfd9"),
 }
+
+
+PART_COLORS = {
+    "compute": "backward", "recompute": "recompute", "exposed_collectives": "collective",
+    "pipeline_transfers": "p2p", "bubble": "launch", "offload": "offload", "launch": "host",
+    "data_wait": "data", "optimizer": "optimizer",
+}  # fmt: skip
+"""Part of the step to the kind of slice it is made of; the same colour for both."""
 
 
 class SpanLike(Protocol):
@@ -159,14 +168,20 @@ def _natural(track: Track) -> tuple[tuple[str, int, str], ...]:
 
 
 def step_windows(spans: Iterable[SpanLike]) -> dict[int, tuple[int, int]]:
-    """First start and last end of the slices of each step, by the step's number."""
-    windows: dict[int, tuple[int, int]] = {}
+    """First start and last end of the slices of each step, by the step's number.
+
+    Slices on compute streams decide where there are any: batches are loaded, and parameters are
+    fetched, while the step before still runs.
+    """
+    every: dict[int, tuple[int, int]] = {}
+    kernels: dict[int, tuple[int, int]] = {}
     for span in spans:
         step = (span.args or {}).get("step")
         if isinstance(step, int):
-            start, end = windows.get(step, (span.start_ns, span.end_ns))
-            windows[step] = (min(start, span.start_ns), max(end, span.end_ns))
-    return dict(sorted(windows.items()))
+            for windows in (every, kernels) if span.track[-1] == "compute" else (every,):
+                start, end = windows.get(step, (span.start_ns, span.end_ns))
+                windows[step] = (min(start, span.start_ns), max(end, span.end_ns))
+    return dict(sorted((every | kernels).items()))
 
 
 def choose_step(windows: Mapping[int, tuple[int, int]], peak_ns: int | None) -> int | None:
@@ -190,9 +205,10 @@ _STREAM_ORDER = (
 
 
 def _stream_key(stream: str) -> tuple[int, str]:
-    """Streams from the host down to the copies, as a profiler shows them."""
-    known = stream in _STREAM_ORDER
-    return (_STREAM_ORDER.index(stream) if known else len(_STREAM_ORDER), stream)
+    """Streams from the loader and the host down to the copies, as a profiler shows them."""
+    kind = stream.partition(":")[0]
+    known = kind in _STREAM_ORDER
+    return (_STREAM_ORDER.index(kind) if known else len(_STREAM_ORDER), stream)
 
 
 def timeline(
@@ -344,54 +360,57 @@ def memory_order(categories: Iterable[str]) -> list[str]:
     return sorted(dict.fromkeys(categories), key=lambda c: (order.get(c, middle), c))
 
 
-def memory_changes(counters: Iterable[CounterLike]) -> dict[Track, dict[int, dict[str, float]]]:
-    """Memory counters by GPU, then by moment: each category that changed and its new size."""
-    changes: dict[Track, dict[int, dict[str, float]]] = {}
+Change = tuple[int, str, float]
+"""Moment in ns, memory category, its size from then on."""
+
+
+def memory_changes(counters: Iterable[CounterLike]) -> dict[Track, list[Change]]:
+    """Memory counters by GPU, in order of time; those of one moment as they were recorded."""
+    changes: dict[Track, list[Change]] = {}
     for c in counters:
         if c.name.startswith("memory/"):
-            moments = changes.setdefault(c.track[:2], {})
-            moments.setdefault(c.t_ns, {})[c.name[len("memory/") :]] = c.value
+            rows = changes.setdefault(c.track[:2], [])
+            rows.append((c.t_ns, c.name[len("memory/") :], c.value))
+    for rows in changes.values():
+        rows.sort(key=lambda row: row[0])
     return changes
 
 
-def memory_curve(
-    changes: Mapping[int, Mapping[str, float]], max_points: int = MAX_POINTS
-) -> dict[str, Any]:
-    """Memory of one GPU by category as steps, from the changes at each moment (at least one).
+def memory_curve(changes: Sequence[Change], max_points: int = MAX_POINTS) -> dict[str, Any]:
+    """Memory of one GPU by category as steps, from its changes (at least one).
 
-    Times in ns (the first as it is, then differences), sizes in KiB. Where more than
-    ``max_points`` moments changed something, each interval keeps its fullest moment and its last,
-    so that every peak stays at its height.
+    Times in ns (the first as it is, then differences), sizes in KiB. Each moment keeps its fullest
+    state and its last: a bucket may come and go within one. Where more than ``max_points`` moments
+    changed something, so does each interval of time, and every peak stays at its height.
     """
-    categories = memory_order(key for change in changes.values() for key in change)
-    times = sorted(changes)
-    thin = len(times) > max_points
-    interval = max(1, (times[-1] - times[0]) // (max_points // 2)) if thin else 0
+    categories = memory_order(row[1] for row in changes)
+    moments = len({row[0] for row in changes})
+    begin, end = changes[0][0], changes[-1][0]
+    interval = max(1, (end - begin) // (max_points // 2)) if moments > max_points else 1
     now: dict[str, float] = dict.fromkeys(categories, 0.0)
-    kept: dict[int, list[float]] = {}
-    peak, fullest = (times[0], -1.0), (times[0], -1.0, [*now.values()])
-    for i, t in enumerate(times):
-        now.update(changes[t])
-        total = sum(now.values())
-        if total > fullest[1]:
-            fullest = (t, total, [*now.values()])
-        if total > peak[1]:
-            peak = (t, total)
-        after = times[i + 1] if i + 1 < len(times) else None
-        if (
-            after is None
-            or not thin
-            or (after - times[0]) // interval != (t - times[0]) // interval
-        ):
-            kept[fullest[0]] = fullest[2]
-            kept[t] = [*now.values()]
-            fullest = (t, -1.0, [])
+    total, top = 0.0, (begin, -1.0, [*now.values()])
+    peak = top[:2]
+    kept: list[tuple[int, list[float]]] = []
+    for i, (t, category, value) in enumerate(changes):
+        total += value - now[category]
+        now[category] = value
+        if total > top[1]:
+            top = (t, total, [*now.values()])
+        after = changes[i + 1][0] if i + 1 < len(changes) else None
+        if after is None or (after - begin) // interval != (t - begin) // interval:
+            peak = max(peak, top[:2], key=lambda p: p[1])
+            if top[1] > total:
+                kept.append((top[0], top[2]))
+            kept.append((t, [*now.values()]))
+            top = (t, -1.0, [])
+    starts = [t for t, _ in kept]
     return {
         "categories": categories,
-        "t": [b - a for a, b in zip([0, *kept], kept, strict=False)],
-        "kib": [[round(row[i] / 1024) for row in kept.values()] for i in range(len(categories))],
+        "t": [b - a for a, b in zip([0, *starts], starts, strict=False)],
+        "kib": [[round(row[i] / 1024) for _, row in kept] for i in range(len(categories))],
         "peak": {"t": peak[0], "bytes": round(peak[1])},
-        "moments": len(times),
+        "moments": moments,
+        "thinned": interval > 1,
         "kept": len(kept),
     }
 

@@ -13,7 +13,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from raysim.report import charts, sections
+from raysim.report import charts, sections, words
 
 if TYPE_CHECKING:
     import jinja2
@@ -63,7 +63,7 @@ def render(result: Reportable) -> str:
     return _environment().get_template("report.html.j2").render(
         summary=summary,
         verdict_text=sections.verdict(summary),
-        tiles=sections.tiles(summary),
+        headline=sections.headline(summary),
         cluster=sections.cluster(summary),
         job=sections.job(summary),
         waterfall=sections.waterfall(summary),
@@ -77,6 +77,7 @@ def render(result: Reportable) -> str:
         data=_json({"timeline": recorded["timeline"], "memory": recorded["memory"]}),
         memory_colors=charts.MEMORY_COLORS,
         slice_colors=charts.SLICE_COLORS,
+        part_colors=charts.PART_COLORS,
         neutral=charts.NEUTRAL,
         scenario_yaml=result.scenario_yaml or "",
     )  # fmt: skip
@@ -98,13 +99,13 @@ def _environment() -> jinja2.Environment:
         autoescape=True, undefined=jinja2.ChainableUndefined, trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     environment.filters |= {
-        "plain": sections.plain, "percent": sections.percent, "usd": sections.usd,
-        "tflops": sections.tflops, "bytes": sections.size, "rate": sections.rate,
-        "count": sections.count, "seconds": sections.seconds, "number": sections.number,
-        "rows": sections.rows, "table": sections.table, "color": _color,
+        "plain": words.plain, "percent": words.percent, "usd": words.usd,
+        "tflops": words.tflops, "bytes": words.size, "rate": words.rate,
+        "count": words.count, "seconds": words.seconds, "number": words.number,
+        "rows": words.rows, "table": words.table, "color": _color,
     }  # fmt: skip
     environment.globals |= {
-        "quantity": sections.quantity, "reached": sections.reached,
+        "quantity": words.quantity, "reached": sections.reached,
         "collective_formula": sections.collective_formula,
     }  # fmt: skip
     return environment
@@ -150,7 +151,7 @@ def _recorded(summary: Mapping[str, Any], records: Records | None) -> dict[str, 
         "peak": top,
         "uncurved": [
             row.get("name") or row.get("category")
-            for row in sections.rows(sections.table(summary.get("memory")).get("by_category"))
+            for row in words.rows(words.table(summary.get("memory")).get("by_category"))
             if top and row.get("category") not in top["categories"]
         ],
     }  # fmt: skip
@@ -158,10 +159,10 @@ def _recorded(summary: Mapping[str, Any], records: Records | None) -> dict[str, 
 
 def _gpus(summary: Mapping[str, Any], recorded: Sequence[charts.Track]) -> list[charts.Gpu]:
     """GPUs to draw: one per pipeline stage where there are stages, else the slowest rank."""
-    memory, step = sections.table(summary.get("memory")), sections.table(summary.get("step"))
-    stages = sections.rows(memory.get("per_stage"))
+    memory, step = words.table(summary.get("memory")), words.table(summary.get("step"))
+    stages = words.rows(memory.get("per_stage"))
     if len(stages) > 1:
-        named = [(s.get("rank"), f"stage {sections.plain(s.get('pp'))}") for s in stages]
+        named = [(s.get("rank"), f"stage {words.plain(s.get('pp'))}") for s in stages]
         if len(stages) == len(recorded):  # one rank of each stage was simulated: match in order
             pairs = zip(named, recorded, strict=True)
             gpus = [charts.Gpu(t, f"{label}, rank {rank}") for (rank, label), t in pairs]
@@ -173,7 +174,7 @@ def _gpus(summary: Mapping[str, Any], recorded: Sequence[charts.Track]) -> list[
     slowest = step.get("slowest_rank")
     if (track := _track(summary, slowest)) in recorded:
         return [charts.Gpu(track, f"rank {slowest}")]
-    pipeline = (sections.number(sections.table(summary.get("job")).get("pp")) or 1) > 1
+    pipeline = (words.number(words.table(summary.get("job")).get("pp")) or 1) > 1
     shown = recorded[: MAX_STAGES if pipeline else 1]
     by_track = {_track(summary, n): n for n in range(_ranks(summary))} if shown else {}
     return [charts.Gpu(t, f"rank {by_track[t]}" if t in by_track else t[-1]) for t in shown]
@@ -181,12 +182,12 @@ def _gpus(summary: Mapping[str, Any], recorded: Sequence[charts.Track]) -> list[
 
 def _ranks(summary: Mapping[str, Any]) -> int:
     """GPUs of the cluster."""
-    return int(sections.number(sections.table(summary.get("cluster")).get("gpus")) or 0)
+    return int(words.number(words.table(summary.get("cluster")).get("gpus")) or 0)
 
 
 def _track(summary: Mapping[str, Any], rank: Any) -> charts.Track:
     """Node and GPU of a rank, ranks filling nodes in order as launchers place them."""
-    per_node = sections.number(sections.table(summary.get("cluster")).get("gpus_per_node"))
+    per_node = words.number(words.table(summary.get("cluster")).get("gpus_per_node"))
     if not per_node or not isinstance(rank, int):
         return ()
     return (f"node-{rank // int(per_node)}", f"gpu-{rank % int(per_node)}")
@@ -194,7 +195,7 @@ def _track(summary: Mapping[str, Any], rank: Any) -> charts.Track:
 
 def _fullest(summary: Mapping[str, Any], gpus: Sequence[charts.Gpu]) -> charts.Track:
     """The GPU the summary calls fullest, if it is drawn or recorded."""
-    memory = sections.table(summary.get("memory"))
+    memory = words.table(summary.get("memory"))
     named = (str(memory.get("node")), f"gpu-{memory.get('gpu')}")
     return named if memory.get("node") else (gpus[0].track if gpus else ())
 
@@ -206,7 +207,7 @@ def _curves(
     fullest: charts.Track,
 ) -> list[dict[str, Any]]:
     """Memory curves of the fullest GPU and of those on the time line; times from zero."""
-    capacity = sections.number(sections.table(summary.get("memory")).get("capacity_bytes"))
+    capacity = words.number(words.table(summary.get("memory")).get("capacity_bytes"))
     shown = [*gpus]
     if fullest and fullest not in {g.track for g in gpus}:
         shown.insert(0, charts.Gpu(fullest, "fullest GPU"))

@@ -6,20 +6,26 @@ number goes with the formula that made it, in figures, for the reader who points
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from raysim.report import charts
-from raysim.units import (
-    format_bytes,
-    format_bytes_per_s,
-    format_count,
-    format_seconds,
+from raysim.report.words import (
+    DASH,
+    Table,
+    count,
+    number,
+    percent,
+    plain,
+    plain_text,
+    rows,
+    seconds,
+    size,
+    table,
+    tflops,
+    usd,
 )
-
-DASH = "-"
-Table = Mapping[str, Any]
+from raysim.units import format_bytes, format_count
 
 
 class Fact(NamedTuple):
@@ -29,101 +35,6 @@ class Fact(NamedTuple):
     value: str
     note: str = ""
     formula: str = ""
-
-
-def number(value: Any) -> float | None:
-    """``value`` if it is a finite number, else None (booleans and text are not numbers)."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    return float(value) if math.isfinite(value) else None
-
-
-def table(value: Any) -> Table:
-    """``value`` if it is a mapping, else an empty one."""
-    return value if isinstance(value, Mapping) else {}
-
-
-def rows(value: Any) -> list[Table]:
-    """The mappings in ``value`` if it is a list, else nothing."""
-    return [row for row in value if isinstance(row, Mapping)] if isinstance(value, list) else []
-
-
-def shown(form: Callable[[float], str]) -> Callable[[Any], str]:
-    """``form`` for numbers; a dash where there is none, the text itself where it is text."""
-
-    def show(value: Any) -> str:
-        known = number(value)
-        if known is not None:
-            return form(known)
-        return value if isinstance(value, str) and value else DASH
-
-    return show
-
-
-def _plain(value: float) -> str:
-    """A bare number: whole with thousands separators, else three significant digits."""
-    if value == int(value) or abs(value) >= 100:
-        return f"{value:,.0f}"
-    return f"{value:.2f}" if abs(value) >= 1 else f"{value:.3g}"
-
-
-def _flops(value: float) -> str:
-    """``"448 TFLOP"``."""
-    for unit, scale in (("PFLOP", 1e15), ("TFLOP", 1e12), ("GFLOP", 1e9)):
-        if abs(value) >= scale:
-            return (
-                f"{value / scale:,.0f} {unit}"
-                if value >= 100 * scale
-                else (f"{value / scale:,.1f} {unit}")
-            )
-    return f"{value:,.0f} FLOP"
-
-
-def _usd(value: float) -> str:
-    """Dollars: cents below a hundred, three significant digits below ten cents."""
-    if abs(value) >= 100:
-        return f"${value:,.0f}"
-    return (
-        f"${value:.2f}" if abs(value) >= 1 or value * 100 == int(value * 100) else f"${value:.3g}"
-    )
-
-
-def _percent(value: float) -> str:
-    """A share of one as per cent, one digit after the point below ten."""
-    share = value * 100
-    return f"{share:,.0f} %" if abs(share) >= 99.95 else f"{share:,.1f} %"
-
-
-def _tflops(value: float) -> str:
-    """A rate in TFLOP/s, whatever its size, so that two of them compare at a glance."""
-    return f"{value / 1e12:,.0f} TFLOP/s" if value >= 10e12 else f"{value / 1e12:,.3g} TFLOP/s"
-
-
-plain = shown(_plain)
-percent = shown(_percent)
-usd = shown(_usd)
-tflops = shown(_tflops)
-size = shown(format_bytes)
-rate = shown(format_bytes_per_s)
-count = shown(format_count)
-seconds = shown(lambda value: format_seconds(value) if value else "0 s")
-
-
-_BY_SUFFIX: tuple[tuple[str, Callable[[Any], str]], ...] = (
-    ("bytes_per_s", rate), ("_bytes", size), ("flops_per_s", tflops), ("_usd_per_hour", usd),
-    ("_usd", usd), ("_frac", percent), ("_s", seconds),
-)  # fmt: skip
-
-
-def quantity(name: Any, value: Any) -> str:
-    """A value printed by the unit at the end of its name."""
-    known = number(value)
-    if known is not None and str(name).endswith("_ns"):
-        return seconds(known / 1e9)
-    for suffix, form in _BY_SUFFIX:
-        if str(name).endswith(suffix):
-            return form(value)
-    return plain(value)
 
 
 def _facts(*facts: Fact) -> list[Fact]:
@@ -136,47 +47,96 @@ def _join(*parts: str, by: str = " ") -> str:
     return by.join(p for p in parts if p and p != DASH)
 
 
-def tiles(summary: Table) -> list[Fact]:
-    """The headline numbers."""
-    step, memory = table(summary.get("step")), table(summary.get("memory"))
-    through, run = table(summary.get("throughput")), table(summary.get("run"))
-    cost, job = table(summary.get("cost")), table(summary.get("job"))
+class Headline(NamedTuple):
+    """The numbers under the verdict; ``if_it_fitted`` are kept apart where it does not fit."""
+
+    facts: list[Fact]
+    if_it_fitted: list[Fact]
+
+
+def headline(summary: Table) -> Headline:
+    """What matters most: speed, memory and money; memory alone, first, where it does not fit."""
+    if table(summary.get("verdict")).get("fits") is False:
+        return Headline(_memory(summary), _facts(*_speed(summary), *_money(summary)))
+    memory = _memory(summary)[:1]
+    return Headline(_facts(*_speed(summary), *memory, *_money(summary)), [])
+
+
+def _speed(summary: Table) -> list[Fact]:
+    """Samples per second, the step, MFU."""
+    through, job = table(summary.get("throughput")), table(summary.get("job"))
+    took = table(summary.get("step"))
     unit = "tokens" if job.get("sample_unit", "tokens") == "tokens" else str(job["sample_unit"])
     speed = through.get("tokens_per_s" if unit == "tokens" else "samples_per_s")
-    samples, steps = number(job.get("global_batch_samples")), plain(run.get("steps"))
-    batch = "" if samples is None else f"{_plain(samples)} samples per step"
+    samples = number(job.get("global_batch_samples"))
+    batch = "" if samples is None else f"{plain_text(samples)} samples per step"
     if unit == "tokens" and samples and (length := number(job.get("seq_len"))):
         batch += f" ({format_count(samples * length)} tokens)"
     per_gpu = number(through.get("tokens_per_s_per_gpu"))
-    if per_gpu is None and number(speed) and (gpus := number(_gpus(summary))):
-        per_gpu = (number(speed) or 0.0) / gpus
-    where, over = _where(memory), _over(memory)
-    tokens = _join(steps, "steps") if steps != DASH else ""
-    if number(run.get("tokens")):
-        tokens = _join(tokens, f"{count(run['tokens'])} tokens", by=", ")
-    return _facts(
+    if per_gpu is None and number(speed) and (ranks := _ranks(summary)):
+        per_gpu = (number(speed) or 0.0) / ranks
+    hfu = percent(through.get("hfu"))
+    return [
         Fact(f"{unit}/s", plain(_round(speed)),
              f"{plain(_round(per_gpu))} {unit}/s/GPU" if per_gpu else "",
-             _join(f"{unit}/s = {batch} / {seconds(step.get('seconds'))}") if batch else ""),
-        Fact("step", seconds(step.get("seconds")), batch, _step_formula(step)),
+             f"{unit}/s = {batch} / {seconds(took.get('seconds'))}" if batch else ""),
+        Fact("step", seconds(took.get("seconds")), batch, _sum(took.get("breakdown"))),
         Fact("MFU", percent(through.get("mfu")),
              _of(tflops(through.get("model_flops_per_s_per_gpu")),
                  tflops(through.get("peak_flops_per_s")), "per GPU"),
              "MFU = model FLOP/s per GPU / peak FLOP/s; recomputation does not count"
-             + _also(", with it HFU = ", percent(through.get("hfu")))),
+             + ("" if hfu == DASH else f", with it HFU = {hfu}")),
+    ]  # fmt: skip
+
+
+def _ranks(summary: Table) -> float:
+    """GPUs the job uses; those of the cluster where the summary does not say."""
+    job = table(summary.get("job"))
+    dp, tp, pp = (number(job.get(axis)) for axis in ("dp", "tp", "pp"))
+    return dp * (tp or 1) * (pp or 1) if dp else number(_gpus(summary)) or 0.0
+
+
+def _memory(summary: Table) -> list[Fact]:
+    """Peak of the fullest GPU; what is too much there, and on the host."""
+    memory = table(summary.get("memory"))
+    host = table(memory.get("host"))
+    over, host_peak_bytes = _over(memory, "peak_bytes"), size(host.get("peak_bytes_per_node"))
+    host_over = _over(host, "peak_bytes_per_node")
+    share = number(memory.get("frac"))
+    return _facts(
         Fact("peak memory", size(memory.get("peak_bytes")),
              _join(_of("", size(memory.get("capacity_bytes")), ""),
-                   f"({percent(memory.get('frac'))})" if number(memory.get("frac")) else ""),
-             _join("fullest GPU", where, str(memory.get("when") or ""), by=", ")),
-        Fact("too much", "" if over is None else format_bytes(over), "more than the GPU has",
-             "peak memory - capacity"),
-        Fact("run", seconds(run.get("seconds")), tokens,
-             _sum(run.get("phases"))),
-        Fact("cost", usd(cost.get("usd")),
-             _join(plain(_round(cost.get("gpu_hours"))), "GPU-h at",
-                   usd(cost.get("usd_per_gpu_hour"))) if number(cost.get("gpu_hours")) else "",
-             "GPU-hours x price per GPU-hour"),
+                   f"({percent(share)})" if share else ""),
+             _join("fullest GPU", _where(memory), str(memory.get("when") or ""), by=", ")),
+        Fact("too much per GPU", over, "", "peak memory - capacity"),
+        Fact("host memory", host_peak_bytes if host_over else "",
+             f"of {size(host.get('capacity_bytes'))} per node"),
+        Fact("too much per node", host_over, "", "host memory - what the node has"),
     )  # fmt: skip
+
+
+def _over(memory: Table, key: str) -> str:
+    """By how much a peak exceeds its capacity, if it does."""
+    peak, capacity = number(memory.get(key)), number(memory.get("capacity_bytes"))
+    return format_bytes(peak - capacity) if peak and capacity and peak > capacity else ""
+
+
+def _money(summary: Table) -> list[Fact]:
+    """Duration and cost of the whole run."""
+    run, cost = table(summary.get("run")), table(summary.get("cost"))
+    hours = number(cost.get("gpu_hours"))
+    length = _join(
+        f"{plain(run['steps'])} steps" if number(run.get("steps")) else "",
+        f"{count(run['tokens'])} tokens" if number(run.get("tokens")) else "",
+        by=", ",
+    )
+    price = _join(plain(_round(hours)), "GPU hours at", usd(cost.get("usd_per_gpu_hour")))
+    return [
+        Fact("run", seconds(run.get("seconds")), length, _sum(run.get("phases"))),
+        Fact(
+            "cost", usd(cost.get("usd")), price if hours else "", "GPU hours x price per GPU-hour"
+        ),
+    ]
 
 
 def _round(value: Any) -> Any:
@@ -190,17 +150,6 @@ def _of(part: str, whole: str, after: str) -> str:
     return "" if DASH in (part, whole) else _join(part, "of", whole, after)
 
 
-def _also(words: str, value: str) -> str:
-    """``words`` and ``value``, if it is known."""
-    return "" if value == DASH else words + value
-
-
-def _over(memory: Table) -> float | None:
-    """Bytes by which the fullest GPU is overfull, if it is."""
-    peak, capacity = number(memory.get("peak_bytes")), number(memory.get("capacity_bytes"))
-    return peak - capacity if peak and capacity and peak > capacity else None
-
-
 def _gpus(summary: Table) -> Any:
     """GPUs of the cluster."""
     return table(summary.get("cluster")).get("gpus")
@@ -212,14 +161,10 @@ def _where(memory: Table) -> str:
     return _join(str(memory.get("node") or ""), "" if gpu is None else f"gpu-{gpu}", by="/")
 
 
-def _step_formula(step: Table) -> str:
-    """The parts of a step as a sum."""
-    return _sum([p for p in rows(step.get("breakdown")) if number(p.get("seconds"))])
-
-
 def _sum(parts: Any) -> str:
     """Named durations as a sum."""
-    return " + ".join(f"{p.get('name')} {seconds(p.get('seconds'))}" for p in rows(parts))
+    known = [p for p in rows(parts) if number(p.get("seconds"))]
+    return " + ".join(f"{p.get('name')} {seconds(p['seconds'])}" for p in known)
 
 
 def verdict(summary: Table) -> str:
@@ -235,7 +180,9 @@ def cluster(summary: Table) -> list[Fact]:
     c = table(summary.get("cluster"))
     price = usd(c.get("usd_per_hour"))
     known = [n for n in (number(c.get("gpu_nodes")), number(c.get("gpus_per_node"))) if n]
-    shape = f"{known[0]:g} nodes of {known[1]:g}" if len(known) == 2 else ""
+    shape = ""
+    if len(known) == 2:
+        shape = f"{known[0]:g} node{'s' * (known[0] != 1)} of {known[1]:g}"
     return _facts(
         Fact("GPUs", _join(plain(c.get("gpus")), "x" if c.get("gpu") else "",
                            str(c.get("gpu") or "")), shape),

@@ -38,12 +38,18 @@ def test_gpus_are_in_the_order_of_their_numbers() -> None:
     assert found == [("node-2", "gpu-9"), ("node-2", "gpu-10"), ("node-10", "gpu-0")]
 
 
-def test_step_windows_span_all_streams() -> None:
+def test_step_windows_by_number() -> None:
     rows = [Span(COMPUTE, "a", "forward", 5, 9, {"step": 2}),
-            Span((*GPU, "comm:dp"), "b", "collective", 8, 12, {"step": 2}),
+            Span(COMPUTE, "b", "optimizer", 8, 12, {"step": 2}),
             Span(COMPUTE, "c", "forward", 0, 5, {"step": 1}),
             Span(COMPUTE, "set-up", "host", 0, 99, None)]  # fmt: skip
     assert charts.step_windows(rows) == {1: (0, 5), 2: (5, 12)}
+
+
+def test_what_is_fetched_ahead_does_not_begin_the_step() -> None:
+    rows = [Span((*GPU, "h2d"), "inputs", "copy", 0, 1, {"step": 2}),
+            Span(COMPUTE, "a", "forward", 5, 9, {"step": 2})]  # fmt: skip
+    assert charts.step_windows(rows) == {2: (5, 9)}
 
 
 def test_the_step_where_memory_peaked_is_shown_else_the_last() -> None:
@@ -107,7 +113,7 @@ def test_busy_counts_only_what_lies_in_the_step() -> None:
     assert row.by_category == [("forward", pytest.approx(40e-9))]
 
 
-def memory(*rows: tuple[int, str, float]) -> dict[int, dict[str, float]]:
+def memory(*rows: tuple[int, str, float]) -> list[charts.Change]:
     written = [Counter(GPU, f"memory/{key}", t, value) for t, key, value in rows]
     return charts.memory_changes([*written, Counter(("node-9", "gpu-9"), "link/nic-0", 0, 1.0)])[
         GPU
@@ -124,11 +130,20 @@ def test_memory_holds_a_category_until_it_changes() -> None:
     assert curve["peak"] == {"t": 20, "bytes": 6144}
 
 
+def test_a_bucket_that_comes_and_goes_within_a_moment_is_seen() -> None:
+    curve = charts.memory_curve(
+        memory((10, "parameter", 4096), (20, "bucket", 8192), (20, "bucket", 0))
+    )
+    assert curve["kib"] == [[4, 4, 4], [0, 8, 0]]
+    assert list(itertools.accumulate(curve["t"])) == [10, 20, 20]
+    assert curve["peak"] == {"t": 20, "bytes": 12288}
+
+
 def test_memory_is_told_apart_by_gpu() -> None:
     rows = [Counter(("node-0", f"gpu-{i}"), "memory/parameter", 0, i) for i in (1, 2)]
     assert charts.memory_changes(rows) == {
-        ("node-0", "gpu-1"): {0: {"parameter": 1}},
-        ("node-0", "gpu-2"): {0: {"parameter": 2}},
+        ("node-0", "gpu-1"): [(0, "parameter", 1)],
+        ("node-0", "gpu-2"): [(0, "parameter", 2)],
     }
 
 
@@ -140,7 +155,7 @@ def test_a_long_memory_curve_is_thinned_but_keeps_its_peaks() -> None:
     assert curve["peak"] == {"t": 12_345, "bytes": 1024 * 5000}
     times = list(itertools.accumulate(curve["t"]))
     assert max(zip(curve["kib"][0], times, strict=True)) == (5000, 12_345)
-    assert times == sorted(set(times))
+    assert times == sorted(times)
     assert times[-1] == 19_999
 
 

@@ -97,7 +97,7 @@ def test_verdict_first_with_its_numbers() -> None:
 def test_a_job_that_does_not_fit_says_by_how_much() -> None:
     page = Page(html.render(report_cases.too_big()))
     assert page.text("verdict").startswith("Does not fit 121.4 of 79.6 GiB")
-    assert "too much 41.8 GiB" in page.text("verdict")
+    assert "too much per GPU 41.8 GiB" in page.text("verdict")
     assert "does not fit in memory" in page.text("step")
     assert "41.8 GiB too much" in page.text("memory")
 

@@ -292,9 +292,22 @@ function hatch(g, fill) {
   s.beginPath(); s.moveTo(-1, 7); s.lineTo(7, -1); s.stroke();
   return g.createPattern(stripes, "repeat");
 }
+function columns(p, c) { // for each pixel the state with the most memory in it, so that no peak is lost
+  const found = new Int32Array(Math.ceil(p.plot)), step = (view[1] - view[0]) / p.plot;
+  let i = indexAt(c, view[0]);
+  for (let x = 0; x < found.length; x++) {
+    let best = i;
+    while (i + 1 < c.t.length && c.t[i + 1] < view[0] + (x + 1) * step) { i++; if (best < 0 || c.total[i] > c.total[best]) best = i; }
+    found[x] = best;
+  }
+  return found;
+}
+let toCapacity = null; // null: until asked, as large as the curve needs
 function drawMemory(p, w, h) {
-  const c = curves[curve], g = p.g, y1 = h - AXIS - 4, y0 = 24, cap = c.capacity ? c.capacity / 1024 : 0;
-  const top = Math.max(c.peak.bytes / 1024, cap) * 1.04 || 1, y = (v) => y1 - v / top * (y1 - y0);
+  const c = curves[curve], g = p.g, y1 = h - AXIS - 4, y0 = 24, most = c.peak.bytes / 1024, room = c.capacity ? c.capacity / 1024 : 0;
+  const small = room > 2.5 * most, cap = small && !toCapacity ? 0 : room;
+  $("memory-scale").hidden = !small; $("memory-scale").textContent = cap ? "Scale to the peak" : "Scale to the capacity";
+  const top = Math.max(most, cap) * (cap ? 1.04 : 1.12) || 1, y = (v) => y1 - v / top * (y1 - y0);
   axis(p, y0 - 8, y1);
   g.textAlign = "right"; g.textBaseline = "middle";
   const gib = 2 ** 20, unit = top > 2 * gib ? gib : 1024, rough = top / unit / 5, pow = 10 ** Math.floor(Math.log10(rough));
@@ -304,35 +317,28 @@ function drawMemory(p, w, h) {
     g.strokeStyle = inks.line; g.beginPath(); g.moveTo(LEFT, yy); g.lineTo(LEFT + p.plot, yy); g.stroke();
     g.fillStyle = inks.soft; g.fillText(+v.toPrecision(6) + (unit === gib ? " GiB" : " MiB"), LEFT - 8, yy);
   }
-  g.save(); g.beginPath(); g.rect(LEFT, 0, p.plot, h); g.clip();
-  const from = Math.max(0, indexAt(c, view[0])), base = new Float64Array(c.t.length);
-  let to = indexAt(c, view[1]);
+  const state = columns(p, c), base = new Float64Array(state.length);
   c.categories.forEach((key, k) => {
     g.fillStyle = key === "slack" ? hatch(g, color(key)) : color(key);
     g.beginPath();
-    const up = [];
-    for (let i = from; i <= to; i++) {
-      const xa = px(p, c.t[i]), xb = i + 1 < c.t.length ? px(p, c.t[i + 1]) : px(p, view[1]);
-      const low = base[i], high = low + c.kib[k][i];
-      up.push([xa, xb, y(low), y(high)]); base[i] = high;
+    for (let x = 0, from = 0; x < state.length; x = from) { // runs of pixels that look the same
+      const i = state[x], low = base[x], high = i < 0 ? 0 : low + c.kib[k][i];
+      for (from = x; from < state.length && state[from] === i; from++) base[from] = high;
+      if (high > low) g.rect(LEFT + x, y(high), Math.min(from, p.plot) - x, y(low) - y(high));
     }
-    if (!up.length) return;
-    g.moveTo(up[0][0], up[0][2]);
-    for (const [xa, xb, , hi] of up) { g.lineTo(xa, hi); g.lineTo(xb, hi); }
-    for (const [xa, xb, lo] of up.reverse()) { g.lineTo(xb, lo); g.lineTo(xa, lo); }
     g.fill();
   });
-  g.restore();
   if (cap) {
     g.strokeStyle = inks.ink; g.lineWidth = 2; g.beginPath(); g.moveTo(LEFT, y(cap)); g.lineTo(LEFT + p.plot, y(cap)); g.stroke(); g.lineWidth = 1;
     label(g, "capacity " + bytes(cap), LEFT + 6, y(cap) - 10, "left");
   }
+  else if (room) label(g, "capacity " + bytes(room) + ", beyond the top", LEFT + p.plot - 6, y0 + 2, "right");
   if (c.at >= view[0] && c.at <= view[1]) {
     upright(p, c.at, y(c.peak.bytes / 1024), y1, inks.ink, [4, 3]);
     const x = px(p, c.at), right = x > LEFT + p.plot * 0.6, yy = y(c.peak.bytes / 1024);
     g.fillStyle = inks.bad; g.beginPath(); g.arc(x, yy, 4, 0, 7); g.fill();
     g.strokeStyle = inks.card; g.lineWidth = 1.5; g.stroke(); g.lineWidth = 1;
-    const crowded = cap && Math.abs(yy - y(cap)) < 30;
+    const crowded = cap && yy > y(cap) - 6 && yy < y(cap) + 30;
     label(g, "peak " + bytes(c.peak.bytes / 1024), x + (right ? -9 : 9), crowded ? yy + 12 : yy - 10, right ? "right" : "left");
   }
   upright(p, cross, y0 - 8, y1, inks.ink, []);
@@ -372,6 +378,7 @@ if (curves.length) {
   const p = picture("memory-canvas", drawMemory, () => 320);
   if (p) p.say = sayMemory;
   memoryLegend();
+  $("memory-scale").onclick = () => { toCapacity = !toCapacity; draws(); };
   $("memory-gpu").onchange = (e) => { curve = +e.target.value; memoryLegend(); draws(); };
 }
 drawNow();

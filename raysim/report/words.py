@@ -1,0 +1,98 @@
+"""Numbers of a summary as text, whatever is in it: a dash where a number is missing.
+
+The units are those of `raysim.units`; here are shares, dollars and FLOP/s.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from raysim.units import format_bytes, format_bytes_per_s, format_count, format_seconds
+
+DASH = "-"
+Table = Mapping[str, Any]
+
+
+def number(value: Any) -> float | None:
+    """``value`` if it is a finite number, else None (booleans and text are not numbers)."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return float(value) if math.isfinite(value) else None
+
+
+def table(value: Any) -> Table:
+    """``value`` if it is a mapping, else an empty one."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def rows(value: Any) -> list[Table]:
+    """The mappings in ``value`` if it is a list, else nothing."""
+    return [row for row in value if isinstance(row, Mapping)] if isinstance(value, list) else []
+
+
+def shown(form: Callable[[float], str]) -> Callable[[Any], str]:
+    """``form`` for numbers; a dash where there is none, the text itself where it is text."""
+
+    def show(value: Any) -> str:
+        known = number(value)
+        if known is not None:
+            return form(known)
+        return value if isinstance(value, str) and value else DASH
+
+    return show
+
+
+def plain_text(value: float) -> str:
+    """A bare number: whole with thousands separators, else three significant digits."""
+    if value == int(value) or abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.2f}" if abs(value) >= 1 else f"{value:.3g}"
+
+
+def _usd(value: float) -> str:
+    """Dollars: cents below a hundred, three significant digits below ten cents."""
+    if abs(value) >= 100:
+        return f"${value:,.0f}"
+    return (
+        f"${value:.2f}" if abs(value) >= 1 or value * 100 == int(value * 100) else f"${value:.3g}"
+    )
+
+
+def _percent(value: float) -> str:
+    """A share of one as per cent, one digit after the point below ten."""
+    share = value * 100
+    return f"{share:,.0f} %" if abs(share) >= 99.95 else f"{share:,.1f} %"
+
+
+def _tflops(value: float) -> str:
+    """A rate in TFLOP/s, whatever its size, so that two of them compare at a glance."""
+    return f"{value / 1e12:,.0f} TFLOP/s" if value >= 10e12 else f"{value / 1e12:,.3g} TFLOP/s"
+
+
+plain = shown(plain_text)
+percent = shown(_percent)
+usd = shown(_usd)
+tflops = shown(_tflops)
+size = shown(format_bytes)
+rate = shown(format_bytes_per_s)
+count = shown(format_count)
+seconds = shown(lambda value: format_seconds(value) if value else "0 s")
+
+
+_BY_SUFFIX: tuple[tuple[str, Callable[[Any], str]], ...] = (
+    ("bytes_per_s", rate), ("_bytes", size), ("flops_per_s", tflops), ("_usd_per_hour", usd),
+    ("_usd", usd), ("_frac", percent), ("_s", seconds),
+)  # fmt: skip
+
+
+def quantity(name: Any, value: Any) -> str:
+    """A value printed by the unit at the end of its name."""
+    known = number(value)
+    if known is not None and str(name).endswith("_ns"):
+        return seconds(known / 1e9)
+    for suffix, form in _BY_SUFFIX:
+        if str(name).endswith(suffix):
+            return form(value)
+    return plain(value)
