@@ -1,1 +1,1 @@
-"""."""
+"""What exists: datasheets, links, shared servers, devices and nodes in virtual time."""

@@ -7,6 +7,9 @@ Capacities are what large transfers reach, so that concurrent users share what i
 NVLink at NCCL's own per-link figure, PCIe as a pinned copy achieves it (the datasheet gives it so),
 NICs at line rate times ``NicSpec.efficiency``.
 
+Traffic by way of host memory crosses its bus once per host: of writing and reading back, one is
+spared by DMA into the last-level cache (Intel's Data Direct I/O).
+
 Not modelled: NVLink bridges between pairs of PCIe cards, PCIe read/write turn-around, a second
 memory controller per socket (one bus per host), NICs that hang under another socket's switch.
 """
@@ -32,6 +35,10 @@ _SCALE_UP_SHARE = 0.8
 # SRP_QPI_BW 22 GB/s. The host CPU's generation is taken from that of its GPUs.
 _SOCKET_BYTES_PER_S = {"volta": 10e9, "turing": 10e9, "ampere": 16e9}
 _SOCKET_DEFAULT_BYTES_PER_S = 22e9
+
+# A PCIe 6.0 GPU reaches a PCIe 6.0 NIC under the same switch at twice the 52 GB/s measured on 5.0
+# (PCI-SIG: 6.0 doubles 5.0), though its host, still on 5.0, copies no faster than before.
+_PCIE6_PORT_BYTES_PER_S = 104e9
 
 # NCCL src/graph/tuning.cc, ring LL latency per hop: 0.6 us over NVLink, 1.0 us over PCIe. Two links
 # make a hop.
@@ -132,9 +139,10 @@ class NodeLinks:
     def _pcie_tree(self, name: str, spec: NodeSpec, gpu: GpuSpec) -> None:
         """GPU to switch at x16, switch to its socket at x16, socket to socket."""
         rate, latency_s = gpu.pcie_bytes_per_s, _PCIE_LATENCY_S
+        port = max(rate, _PCIE6_PORT_BYTES_PER_S) if gpu.pcie_generation >= 6 else rate
         gpus, switches = range(spec.gpu_count), range(self.switches)
-        self.pcie_out = [Link(f"{name}/gpu-{i}/pcie-out", rate, latency_s) for i in gpus]
-        self.pcie_in = [Link(f"{name}/gpu-{i}/pcie-in", rate, latency_s) for i in gpus]
+        self.pcie_out = [Link(f"{name}/gpu-{i}/pcie-out", port, latency_s) for i in gpus]
+        self.pcie_in = [Link(f"{name}/gpu-{i}/pcie-in", port, latency_s) for i in gpus]
         self.switch_up = [Link(f"{name}/pcie-{s}/up", rate, latency_s) for s in switches]
         self.switch_down = [Link(f"{name}/pcie-{s}/down", rate, latency_s) for s in switches]
         cross = _SOCKET_BYTES_PER_S.get(gpu.architecture, _SOCKET_DEFAULT_BYTES_PER_S)
@@ -202,7 +210,7 @@ class NodeLinks:
     def gpu_to_nic(self, gpu: int, nic: int) -> tuple[Link, ...]:
         """To the NIC's port: GPUDirect RDMA when the NIC has it, else through host memory."""
         if not self.spec.nic.rdma:
-            return (*self.gpu_to_host(gpu), self.memory, self.nic_out[nic])
+            return (*self.gpu_to_host(gpu), self.nic_out[nic])
         switch = gpu // GPUS_PER_SWITCH
         return (self.pcie_out[gpu], *self._between(switch, self.switch_of_nic[nic]),
                 self.nic_out[nic])  # fmt: skip
@@ -210,7 +218,7 @@ class NodeLinks:
     def nic_to_gpu(self, nic: int, gpu: int) -> tuple[Link, ...]:
         """From the NIC's port; the mirror of ``gpu_to_nic``."""
         if not self.spec.nic.rdma:
-            return (self.nic_in[nic], self.memory, *self.host_to_gpu(gpu))
+            return (self.nic_in[nic], *self.host_to_gpu(gpu))
         switch = gpu // GPUS_PER_SWITCH
         return (self.nic_in[nic], *self._between(self.switch_of_nic[nic], switch),
                 self.pcie_in[gpu])  # fmt: skip
@@ -250,17 +258,18 @@ class NodeLinks:
         for s, (out, into) in enumerate(zip(self.socket_out, self.socket_in, strict=True)):
             yield ("socket", n, s), ("interconnect", n), out
             yield ("interconnect", n), ("socket", n, s), into
-        for s in range(max(1, len(self.socket_out))):
-            yield ("socket", n, s), host, self.memory
-            yield host, ("socket", n, s), self.memory
-        under_switch = self.spec.nic.rdma and self.switches
+        around: list[Vertex] = [host]
+        around += [("socket", n, s) for s in range(max(1, len(self.socket_out)))]
+        yield from ((u, v, self.memory) for u in around for v in around)
         for k, at in enumerate(self.switch_of_nic):
-            side: Vertex = ("switch", n, at) if under_switch else ("socket", n, 0)
+            side: Vertex = host
+            if self.spec.nic.rdma:
+                side = ("switch", n, at) if self.switches else ("socket", n, 0)
             yield side, port[k], self.nic_out[k]
             yield port[k], side, self.nic_in[k]
         if self.spec.host_nic is not None:
-            yield ("socket", n, 0), host_port, self.host_out
-            yield host_port, ("socket", n, 0), self.host_in
+            yield host, host_port, self.host_out
+            yield host_port, host, self.host_in
 
 
 def _nics_near(gpu: int, spec: NodeSpec) -> tuple[int, ...]:

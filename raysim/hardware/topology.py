@@ -221,7 +221,7 @@ class Topology:
         if src[0] == "storage":
             return (self._store[1],), None
         node = self.node(int(src[1]))
-        to_memory = node.gpu_to_host(int(src[2])) if src[0] == "gpu" else ()
+        to_memory = node.gpu_to_host(int(src[2]))[:-1] if src[0] == "gpu" else ()
         return (*to_memory, *node.host_to_nic()), self._host_port(node)
 
     def _enter(self, dst: Vertex) -> tuple[tuple[Link, ...], Member | None]:
@@ -229,7 +229,7 @@ class Topology:
         if dst[0] == "storage":
             return (self._store[0],), None
         node = self.node(int(dst[1]))
-        from_memory = node.host_to_gpu(int(dst[2])) if dst[0] == "gpu" else ()
+        from_memory = node.host_to_gpu(int(dst[2]))[1:] if dst[0] == "gpu" else ()
         return (*node.nic_to_host(), *from_memory), self._host_port(node)
 
     def _host_port(self, node: NodeLinks) -> Member | None:
@@ -381,9 +381,8 @@ class Topology:
                 node = self.node(n)
                 if node.spec.nic.rdma:
                     _add(loads, (node.pcie_out[i], node.pcie_in[i]), share)
-                else:  # through memory, in and out: each written there and read again
+                else:
                     _add(loads, (*node.gpu_to_host(i), *node.host_to_gpu(i)), share)
-                    _add(loads, (node.memory, node.memory), share)
         for here, there in zip(nics, nics[1:] + nics[:1], strict=True):
             share = size_bytes / len(here)
             for index, nic in enumerate(here):

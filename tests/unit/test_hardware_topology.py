@@ -3,7 +3,6 @@ from __future__ import annotations
 import math
 from itertools import product
 
-import networkx as nx
 import pytest
 
 from raysim.hardware.node_links import mesh_widths
@@ -59,9 +58,7 @@ def test_every_route_is_a_walk_on_the_graph(box, fabric):
             at = {v for u, v in edges[link] if u in at}
             assert at, f"{src} to {dst}: {link.name} does not follow in {names(path)}"
         assert dst in at
-        # Every route that is not deliberately longer (PXN, host memory) is a shortest one.
-        shortest = nx.shortest_path_length(topology.graph, src, dst)
-        assert len(path) >= shortest
+        assert len(set(path)) == len(path), f"{names(path)} crosses a link twice"
 
 
 def test_links_are_numbered_over_all_nodes_gpu_nodes_first():
@@ -119,8 +116,8 @@ def test_host_traffic_takes_the_hosts_own_network():
         "node-0/memory", "node-0/host-nic/out", "node-2/nic-0/in", "node-2/memory",
     ]  # fmt: skip
     assert names(topology.path(("gpu", 0, 5), ("storage",))) == [
-        "node-0/gpu-5/pcie-out", "node-0/pcie-2/up", "node-0/memory", "node-0/memory",
-        "node-0/host-nic/out", "storage/in",
+        "node-0/gpu-5/pcie-out", "node-0/pcie-2/up", "node-0/memory", "node-0/host-nic/out",
+        "storage/in",
     ]  # fmt: skip
     assert topology.path(("host", 0), ("host", 1))[1].bytes_per_s == pytest.approx(12.5 * GB)
     assert "node-0/nic-5/out" in names(topology.path(("gpu", 0, 5), ("gpu", 1, 5)))
@@ -263,3 +260,18 @@ def test_a_node_without_gpus_has_a_port_and_memory_only():
     assert {link.name for link in topology.node_links(0)} == {
         "node-0/memory", "node-0/nic-0/out", "node-0/nic-0/in",
     }  # fmt: skip
+
+
+def test_plain_ethernet_collectives_cross_memory_in_and_out():
+    topology = Topology.build(cluster(2, of=BOXES["pcie"]))
+    loads = by_name(topology.collective_loads([(0, 0), (1, 0)], 0.0, 3.0))
+    assert loads["node-0/memory"] == 6.0
+    assert loads["node-0/pcie-0/up"] == loads["node-0/pcie-0/down"] == 3.0
+    rdma = Topology.build(cluster(2))
+    assert "node-0/memory" not in by_name(rdma.collective_loads([(0, 0), (1, 0)], 0.0, 3.0))
+
+
+def test_a_pcie_6_gpu_feeds_its_nic_faster_than_its_host():
+    topology = Topology.build(cluster(1, of=node(gpu=gpu(pcie_generation=6))))
+    port, switch, _ = topology.path(("gpu", 0, 0), ("host", 0))
+    assert (port.bytes_per_s, switch.bytes_per_s) == (104 * GB, 60 * GB)
