@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raysim.cli import terminal
 from raysim.errors import Problem, ScenarioError
+from raysim.units import format_seconds, parse_seconds
 
 if TYPE_CHECKING:
     from raysim.results.result import Result, TraceFormat
@@ -37,13 +40,26 @@ def run(path: Path, options: RunOptions) -> bool:
         True when a target is missed or the job does not fit.
     """
     from raysim.results import targets
-    from raysim.run import run as simulate
 
+    until_s = None if options.until is None else _duration(options.until)
     scenario = load(path, options.changes)
     started = terminal.wall_s()
+    if until_s is not None:
+        whole = _simulate(scenario, replace(options, trace="none"))
+        scenario = shortened(scenario, whole.summary, until_s)
+    result = _simulate(scenario, options)
+    wall_s = terminal.wall_s() - started
+    folder = _write(result, options)
+    _print(result, folder, wall_s, options)
+    return targets.missed(result.summary)
+
+
+def _simulate(scenario: Scenario, options: RunOptions) -> Result:
+    from raysim.run import run as simulate
+
     try:
         with terminal.progress(shown=not (options.quiet or options.as_json)) as progress:
-            result = simulate(
+            return simulate(
                 scenario,
                 seed=options.seed,
                 record=options.trace != "none",
@@ -53,10 +69,36 @@ def run(path: Path, options: RunOptions) -> bool:
     except Exception as error:
         error.add_note(f"seed {scenario.seed if options.seed is None else options.seed}")
         raise
-    wall_s = terminal.wall_s() - started
-    folder = _write(result, options)
-    _print(result, folder, wall_s, options)
-    return targets.missed(result.summary)
+
+
+def shortened(scenario: Scenario, summary: Mapping[str, Any], until_s: float) -> Scenario:
+    """The scenario with only the steps that end before ``until_s``, by the whole run's mean pace.
+
+    Raises
+    ------
+    ScenarioError
+        Not even the first step ends by then.
+    """
+    run, step_s = summary["run"], summary["step"]["seconds"]
+    startup_s = run["startup_seconds"]
+    if run["seconds"] is not None:
+        if run["seconds"] <= until_s:
+            return scenario
+        step_s = (run["seconds"] - startup_s) / run["steps"]
+    steps = math.floor((until_s - startup_s) / step_s)
+    if steps < 1:
+        first = format_seconds(startup_s + step_s)
+        raise ScenarioError(
+            f"--until {format_seconds(until_s)}: the first step ends only after {first}"
+        )
+    return scenario.with_({"train.epochs": None, "train.tokens": None, "train.steps": steps})
+
+
+def _duration(text: str) -> float:
+    try:
+        return parse_seconds(text)
+    except ValueError as error:
+        raise ScenarioError(f"--until {text}: {error}") from error
 
 
 def load(path: Path, changes: tuple[str, ...]) -> Scenario:

@@ -78,7 +78,7 @@ def confess(command: str) -> None:
     frame = trace.tb_next if trace else None
     while frame and not frame.tb_frame.f_code.co_filename.startswith(here):
         frame = frame.tb_next
-    traceback.print_exception(type(error), error, frame or trace)
+    traceback.print_exception(None if error is None else type(error), error, frame or trace)
     sys.stderr.write(
         "\nThis is a fault of raysim, not of your files. Please report the lines above and these:\n"
         f"    raysim {__version__}, Python {platform.python_version()}, {platform.system()}\n"

@@ -93,6 +93,20 @@ def test_flags_reach_the_simulation(door: dict[str, Any]) -> None:
     assert (door["seed"], door["check"], door["record"]) == (7, True, False)
 
 
+def test_until_keeps_the_steps_that_end_by_then(
+    door: dict[str, Any], found: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    found["run"] = {"seconds": 1100.0, "startup_seconds": 100.0, "steps": 100}
+    assert main(["run", "x", "-q", "--until", "5min"]) == 0
+    assert door["scenario"].changes["train.steps"] == 20
+    assert main(["run", "x", "-q", "--until", "3h"]) == 0
+    assert door["scenario"].changes == {}
+    capsys.readouterr()
+    assert main(["run", "x", "-q", "--until", "105s"]) == 2
+    assert "the first step ends only after 110 s" in capsys.readouterr().err
+    assert main(["run", "x", "-q", "--until", "soon"]) == 2
+
+
 def test_out_names_the_folder_and_the_trace_its_format(door: dict[str, Any]) -> None:
     assert main(["run", "x", "-o", "mine", "--trace-format", "chrome"]) == 0
     assert {"trace.json.gz", "frames", "report.html"} <= {p.name for p in Path("mine").iterdir()}
