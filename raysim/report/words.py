@@ -82,17 +82,17 @@ seconds = shown(lambda value: format_seconds(value) if value else "0 s")
 
 
 _BY_SUFFIX: tuple[tuple[str, Callable[[Any], str]], ...] = (
-    ("bytes_per_s", rate), ("_bytes", size), ("flops_per_s", tflops), ("_usd_per_hour", usd),
-    ("_usd", usd), ("_frac", percent), ("_s", seconds),
+    ("_bytes_per_s", rate), ("_bytes", size), ("_flops_per_s", tflops), ("_usd", usd),
+    ("_usd_per_hour", shown(lambda value: f"{_usd(value)}/h")),
+    ("_ns", shown(lambda value: format_seconds(value / 1e9))), ("_s", seconds),
+    ("_frac", percent), ("_share", percent),
 )  # fmt: skip
 
 
 def quantity(name: Any, value: Any) -> str:
-    """A value printed by the unit at the end of its name."""
-    known = number(value)
-    if known is not None and str(name).endswith("_ns"):
-        return seconds(known / 1e9)
+    """A value printed by the unit in its name: ``A100 memory_bytes``, ``T4 flops_per_s.fp32``."""
+    base = f"_{name}".rpartition(" ")[2].partition(".")[0]
     for suffix, form in _BY_SUFFIX:
-        if str(name).endswith(suffix):
+        if f"_{base}".endswith(suffix):
             return form(value)
     return plain(value)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raysim.report import html
+from raysim.report import html, words
 from tests.unit import report_cases
 from tests.unit.report_cases import Case, Recorded
 
@@ -113,6 +113,20 @@ def test_units_stand_with_their_numbers() -> None:
     assert "3.35 TB/s datasheet NVIDIA H100 datasheet" in page.text("trust")
     assert "4.50 us measured" in page.text("trust")
     assert "step seconds 8.93 s 9.21 s -3.0 %" in page.text("reference")
+
+
+@pytest.mark.parametrize(("name", "value", "said"), [
+    ("A100-SXM-80GB flops_per_s.fp32", 19.5e12, "20 TFLOP/s"),
+    ("a2-ultragpu-4g usd_per_hour", 20.28, "$20.28/h"),
+    ("T4 memory_bytes", 2**34, "16.0 GiB"),
+    ("launch_s", 4.5e-6, "4.50 us"),
+    ("step_ns", 1500, "1.50 us"),
+    ("memory_share", 0.8, "80.0 %"),
+    ("gemm.fp32", None, "-"),
+    ("sm_count", 108, "108"),
+])  # fmt: skip
+def test_inputs_are_printed_by_the_unit_in_their_name(name: str, value: Any, said: str) -> None:
+    assert words.quantity(name, value) == said
 
 
 def test_formulas_are_there_to_point_at() -> None:
