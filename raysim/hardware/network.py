@@ -172,11 +172,10 @@ class FlowNetwork:
         if self._dirty:  # rates are solved later in this instant
             return ""
         now_ns = self._clock.now
-        for link in self._links.of:
-            link_class = self._links.of[link]
-            rate = sum(f.rate * load for f, load in link_class.flows.items())
-            if rate > link_class.capacity * (1 + 1e-9):
-                return f"{link.name} carries {rate} of {link_class.capacity} bytes/s"
+        for c in dict.fromkeys(c for flow in self.active for c, _ in flow.uses):
+            rate = sum(f.rate * load for f, load in c.flows.items())
+            if rate > c.capacity * (1 + 1e-9):
+                return f"{next(iter(c.links)).name} carries {rate} of {c.capacity} bytes/s"
         for flow in self.active:
             late_s = (now_ns - flow.since_ns) * 1e-9
             if late_s > 0 and flow.rate * late_s > flow.remaining + flow.rate * 2e-9 + 1e-6:
