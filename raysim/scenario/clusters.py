@@ -121,6 +121,8 @@ def _file_groups(
     reading = _read(files)
     result.errors += reading.errors
     result.notes += reading.notes
+    if reading.errors:
+        return []
     names = [request.name for request in reading.groups]
     for name in section.hardware:
         if name not in names:

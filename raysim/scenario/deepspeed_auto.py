@@ -155,16 +155,22 @@ def _scenario_against_json(
             filled.data[key] = script.auto[key]
         elif wanted is not None and given is None:
             filled.data[key] = wanted
+            message = f"{document.file} has no {key}; the scenario's {wanted} is used"
+            filled.notes.append(script.scenario.problem((_shown(name, script),), message))
         if wanted is None or filled.data.get(key) in (None, wanted):
             continue
-        shown = name
-        if name == "global_batch" and script.scenario.data.get("global_batch") is None:
-            shown = "global_batch_tokens"
         message = (
             f"{wanted} differs from {key}: {shorten(filled.data[key])} in {document.file}; "
             'make them equal, or set the JSON\'s value to "auto"'
         )
-        filled.errors.append(script.scenario.problem((shown,), message))
+        filled.errors.append(script.scenario.problem((_shown(name, script),), message))
+
+
+def _shown(name: str, script: ScriptSettings) -> str:
+    """The key the user wrote: a global batch may be given in tokens."""
+    if name == "global_batch" and script.scenario.data.get("global_batch") is None:
+        return "global_batch_tokens"
+    return name
 
 
 def _unused(document: Document, script: ScriptSettings, key: str) -> Problem:

@@ -241,7 +241,8 @@ def _optimizer(document: Document, p: Parsed, errors: list[Problem]) -> Optimize
     try:
         optimizer_key(name, momentum=momentum)
     except CalibrationError as error:
-        errors.append(document.problem(("optimizer", "type"), str(error)))
+        if not errors:
+            errors.append(document.problem(("optimizer", "type"), str(error)))
     built_fused = name.lower() in ("adam", "adamw", "lamb", "lion")
     lr = p.optimizer_params.get("lr", 1e-3)
     return Optimizer(

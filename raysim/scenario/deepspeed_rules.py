@@ -182,7 +182,10 @@ def _offload(p: Parsed) -> Iterator[Refusal]:
 def _optimizer(p: Parsed) -> Iterator[Refusal]:
     name, client = p.json_optimizer, p.script.optimizer_type
     if name is not None and client is None:
-        yield from _json_optimizer(p, name)
+        refused = list(_json_optimizer(p, name))
+        yield from refused
+        if refused:
+            return
     used = client or name
     if used is None:
         return
@@ -251,9 +254,9 @@ def _parallelism(p: Parsed) -> Iterator[Refusal]:
     if sequence not in (1, None):
         message = "sequence parallelism is not modelled yet, and the batch size depends on it"
         yield ("sequence_parallel_size",), message
-    autotp = p.data.get("tensor_parallel", {}).get("autotp_size", 0)
+    autotp = int(p.data.get("tensor_parallel", {}).get("autotp_size", 0))
     wanted = p.script.tensor_parallel
-    if wanted is not None and isinstance(autotp, int) and autotp > 1 and autotp != wanted:
+    if wanted is not None and autotp > 1 and autotp != wanted:
         message = f"{autotp} differs from the scenario's tensor_parallel: {wanted}"
         yield ("tensor_parallel", "autotp_size"), message
 

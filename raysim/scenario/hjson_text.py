@@ -25,6 +25,8 @@ def read_hjson(path: Path, shown: str) -> Document:
         The file cannot be read, is not Hjson, or repeats a key.
     """
     text, sha256 = read_text(path, shown, MAX_BYTES)
+    if not text.strip():
+        raise ScenarioError(Document(file=shown, data=None).problem((), "is empty"))
     return parse_hjson(text, shown, sha256)
 
 
@@ -44,7 +46,8 @@ def parse_hjson(text: str, shown: str, sha256: str | None = None) -> Document:
         raise ScenarioError(problem) from None
     except (ValueError, IndexError, OverflowError, RecursionError) as error:
         line, column = scan.line_column(min(scan.last, len(text)))
-        reason = "ends too early" if isinstance(error, IndexError) else one_line(str(error))
+        reasons = {IndexError: "ends too early", OverflowError: "the number is too large"}
+        reason = reasons.get(type(error), one_line(str(error)))
         where = Location(file=shown, line=line, column=column)
         raise ScenarioError(Problem(message=f"not JSON: {reason}", where=where)) from None
     document = Document(file=shown, data=data, sha256=sha256, marks=scan.marks)

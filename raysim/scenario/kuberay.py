@@ -49,7 +49,7 @@ _QUANTITY = re.compile(r"\+?(\d+\.?\d*|\.\d+)(?:[eE]([-+]?\d{1,3})|([a-zA-Z]*))"
 def is_kuberay(document: Document) -> bool:
     """Whether a document is one of KubeRay's resources."""
     data = document.data
-    return isinstance(data, dict) and data.get("kind") in _CLUSTER_SPEC
+    return isinstance(data, dict) and str(data.get("kind")) in _CLUSTER_SPEC
 
 
 def read_kuberay(document: Document) -> ClusterReading:

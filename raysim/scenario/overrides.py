@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from raysim.errors import Location, Problem, ScenarioError
-from raysim.scenario.documents import Document, KeyPath, dotted, value_at
+from raysim.scenario.documents import Document, KeyPath, dotted, one_line, value_at
 from raysim.scenario.schema import ModelSection, known_keys
 from raysim.scenario.schema_cluster import ClusterSection
 from raysim.scenario.sources import DEEPSPEED, MODEL, SLOTS, Source
@@ -49,7 +49,7 @@ class Overrides:
         """
         paths = {key: self.path_of(key) for key in changes}
         for key, path in paths.items():
-            self.put(path, changes[key], f"--set {key}={_short(changes[key])}")
+            self.put(path, changes[key], f"--set {one_line(key)}={_short(changes[key])}")
         self.reconcile_batch({p[3] for p in paths.values() if p[:3] == TRAIN and len(p) > 3})
         return self.document.with_data(self.data, self.changed), self.sources
 
@@ -178,5 +178,5 @@ def _refuse(path: KeyPath, said: str) -> None:
 
 
 def _short(value: Any) -> str:
-    text = str(value)
+    text = one_line(str(value))
     return text if len(text) <= 40 else text[:37] + "..."

@@ -46,6 +46,8 @@ def problems_of(
     """Every finding as a problem; ``prefix`` is where ``root`` stands in ``document``."""
     found: dict[tuple[KeyPath, str], Problem] = {}
     for item in error.errors(include_url=False):
+        if item["loc"] and str(item["loc"][-1]).startswith("literal["):
+            continue  # the other member of a union has its own finding
         path = _real_path(item["loc"], document, prefix)
         if item["type"] == "extra_forbidden":
             problem = _unknown_key(path, document, root, prefix, unknown_key_note)
@@ -101,6 +103,10 @@ def _message(item: dict[str, Any]) -> str:
         return f"{words} {context[bound]:,} (got {got})"
     if kind in _EXPECTED:
         return f"expected {_EXPECTED[kind]}, got {got}"
+    if kind in ("too_short", "string_too_short"):
+        return f"needs at least {context['min_length']} (got {got})"
+    if kind == "too_long":
+        return f"takes at most {context['max_length']} (got {got})"
     if kind == "literal_error":
         names = [name.strip("' ") for name in context["expected"].replace(" or ", ",").split(",")]
         hint = did_you_mean(item.get("input"), names)

@@ -72,7 +72,7 @@ def _node_types(reading: ClusterReading, provider: str) -> None:
     head_type = reading.document.data.get("head_node_type") if types else None
     if types and head_type is None and len(types) == 1:
         head_type = next(iter(types))
-    if types and head_type not in types:
+    if types and (not isinstance(head_type, str) or head_type not in types):
         hint = did_you_mean(head_type, types) or f"; known: {', '.join(types)}"
         message = f"{shorten(head_type)} is not one of available_node_types{hint}"
         reading.error(("head_node_type",), message)

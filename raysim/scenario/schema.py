@@ -17,12 +17,20 @@ from raysim.scenario.schema_cluster import ClusterSection
 from raysim.scenario.schema_train import TrainSection
 from raysim.scenario.section import FileOrMapping, Section
 
+Width = Annotated[int, Field(ge=1, le=10**9)]
+
+
+def _two_widths(value: Any) -> Any:
+    if isinstance(value, (list, tuple)) and len(value) == 2:
+        return value
+    raise ValueError("expected [in_features, out_features]")
+
 
 class LinearLayer(Section):
     """``torch.nn.Linear`` in a plain sequential model."""
 
-    linear: tuple[Annotated[int, Field(ge=1, le=10**9)], Annotated[int, Field(ge=1, le=10**9)]] = (
-        Field(description="[in_features, out_features].")
+    linear: Annotated[tuple[Width, Width], BeforeValidator(_two_widths)] = Field(
+        description="[in_features, out_features]."
     )
 
 

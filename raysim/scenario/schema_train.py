@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from raysim.scenario.quantities import Bytes, Count, PositiveCount, Seconds
 from raysim.scenario.section import FileOrMapping, Section, shorthand
@@ -33,14 +34,24 @@ class DdpSection(Section):
     )
 
 
+def _partition_method(value: Any) -> Any:
+    """PipelineModule's methods (``runtime/pipe/module.py``); the expression must compile."""
+    low = value.lower() if isinstance(value, str) else ""
+    if low in ("uniform", "parameters") or (low.startswith("type:") and len(low) > 5):
+        try:
+            re.compile(low[5:])
+        except re.error as error:
+            raise ValueError(f"not a regular expression: {error}") from None
+        return value
+    raise ValueError(f"expected uniform, parameters or type:REGEX, got {value!r}")
+
+
 class PipelineSection(Section):
     """PipelineModule's constructor arguments."""
 
     stages: int = Field(1, ge=1, le=10_000, description="num_stages.")
-    partition_method: str = Field(
-        "parameters",
-        pattern=r"(?i)^(uniform|parameters|type:.+)$",
-        description="uniform, parameters or type:REGEX.",
+    partition_method: Annotated[str, BeforeValidator(_partition_method)] = Field(
+        "parameters", description="uniform, parameters or type:REGEX."
     )
     activation_checkpoint_interval: int = Field(
         0, ge=0, description="Recompute every so many layers; 0: keep all activations."

@@ -44,7 +44,7 @@ def read_sources(
     found: dict[KeyPath, Source] = {}
     for slot in SLOTS:
         value = value_at(scenario.data, slot)
-        if isinstance(value, (dict, list)) and value:
+        if isinstance(value, (dict, list)):
             found[slot] = _inline(scenario, slot, value)
         elif isinstance(value, str) and value.strip() and value.isprintable():
             kept = known.get(slot)
@@ -55,8 +55,15 @@ def read_sources(
                 documents = _read(slot, folder / value, _shown(folder, value))
                 found[slot] = Source(path=value, documents=documents)
             except ScenarioError as error:
-                problems += error.problems
+                problems += [_at_its_mention(p, scenario, slot) for p in error.problems]
     return found
+
+
+def _at_its_mention(problem: Problem, scenario: Document, slot: KeyPath) -> Problem:
+    """A problem with a file as a whole stands where the scenario names the file."""
+    if problem.where is not None and problem.where.line is not None:
+        return problem
+    return scenario.problem(slot, f"{problem.where}: {problem.message}")
 
 
 def _shown(folder: Path, value: str) -> str:

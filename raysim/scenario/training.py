@@ -135,8 +135,9 @@ def _autotp(deepspeed: Document | None) -> int:
     data = deepspeed.data if deepspeed is not None else None
     block = data.get("tensor_parallel") if isinstance(data, dict) else None
     size = block.get("autotp_size") if isinstance(block, dict) else None
-    plain = isinstance(size, int) and not isinstance(size, bool)
-    return max(1, min(int(size), 10**6)) if plain and size is not None else 1
+    if isinstance(size, str) and size.isascii() and size.isdecimal() and len(size) < 7:
+        size = int(size)
+    return max(1, min(size, 10**6)) if isinstance(size, int) else 1
 
 
 def _global_batch(train: TrainSection) -> int | None:
