@@ -165,7 +165,7 @@ def _step_notes(summary: Summary) -> list[str]:
         notes.append(f"slowest rank {step['slowest_rank']}")
     simulated, world = job.get("simulated_ranks", 1), _world(summary)
     if simulated < world:
-        notes.append(f"{simulated} of {world:,} ranks simulated, the others are equal")
+        notes.append(f"{simulated} of {world:,} ranks, the others are equal")
     return notes
 
 

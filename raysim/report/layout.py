@@ -95,7 +95,7 @@ class Page:
                 line = Text(" " * indent)
                 self.lines.append(line)
                 glue = ""
-            line.append(glue, "dim")
+            line.append(glue, "dim" if glue.strip() else item.style)
             line.append_text(item)
             first = False
 
