@@ -122,7 +122,7 @@ class Clock(Environment):
         if t_ns.__class__ is not int:
             t_ns = self._now + whole_ns(delay_ns)
         entry = [fn, arg]
-        if t_ns >= self._horizon:  # _put_far, inlined
+        if t_ns >= self._horizon:  # _put, inlined
             slot = t_ns >> self._shift
             entries = self._far.get(slot)
             if entries is None:
@@ -329,24 +329,19 @@ class Clock(Environment):
 
     def _put(self, t_ns: int, entry: Any) -> None:
         """Have ``entry`` happen at ``t_ns``, which is in the future."""
-        at = self._at
         if t_ns >= self._horizon:
-            self._put_far(t_ns, entry)
-        elif t_ns in at:
-            at[t_ns] = _both(at[t_ns], entry)
+            slot = t_ns >> self._shift
+            entries = self._far.get(slot)
+            if entries is None:
+                self._far[slot] = [(t_ns, entry)]
+                heappush(self._slots, slot)
+            else:
+                entries.append((t_ns, entry))
+        elif t_ns in self._at:
+            self._at[t_ns] = _both(self._at[t_ns], entry)
         else:
-            at[t_ns] = entry
+            self._at[t_ns] = entry
             heappush(self._times, t_ns)
-
-    def _put_far(self, t_ns: int, entry: Any) -> None:
-        """Drop ``entry`` into its slot."""
-        slot = t_ns >> self._shift
-        entries = self._far.get(slot)
-        if entries is None:
-            self._far[slot] = [(t_ns, entry)]
-            heappush(self._slots, slot)
-        else:
-            entries.append((t_ns, entry))
 
     def _take(self, *, keep: bool = False) -> tuple[Any, Any]:
         """The next time and what is due then, taken out unless ``keep``; infinity if nothing is."""
@@ -402,7 +397,7 @@ class Clock(Environment):
             self._horizon = ((times[0] >> self._shift) + 1) << self._shift
             first = bisect_left(times, self._horizon)
             for t_ns in times[first:]:
-                self._put_far(t_ns, self._at.pop(t_ns))
+                self._put(t_ns, self._at.pop(t_ns))
             del times[first:]
         self._crowd = max(_CROWD, 2 * len(times))
 
@@ -417,10 +412,12 @@ class Clock(Environment):
         at = self._at
         at.clear()
         for t_ns, there in chain(reversed(self._run), near, chain.from_iterable(far)):
-            entries = deque(filter(_is_live, _entries(there)))
-            if not entries and t_ns not in self._ranked_at:
-                continue
-            entry = entries[0] if len(entries) == 1 else entries
+            entry = deque(filter(_is_live, _entries(there)))
+            if t_ns not in self._ranked_at:  # those need a deque, be it empty
+                if not entry:
+                    continue
+                if len(entry) == 1:
+                    entry = entry[0]
             at[t_ns] = _both(at[t_ns], entry) if t_ns in at else entry
         self._times[:] = at
         heapify(self._times)

@@ -303,10 +303,10 @@ class Component:
         now_ns = self._clock.now
         if self.busy_until >= now_ns:  # at busy_until itself the one before may still be due
             call.start_ns = self.busy_until
-            self.busy_until += cost_ns  # type: ignore[operator]
+            self.busy_until += cost_ns
         elif cost_ns:
             call.start_ns = now_ns
-            self.busy_until = now_ns + cost_ns  # type: ignore[operator]
+            self.busy_until = now_ns + cost_ns
         else:
             call.start_ns = now_ns
             fn(call)
@@ -371,5 +371,5 @@ class Component:
     def _timer(self, timer: tuple[int, Callable[[Any], object], Any]) -> None:
         epoch, fn, arg = timer
         if epoch == self.epoch:
-            self._clock.note(fn)
+            self._clock.note(fn if hasattr(fn, "__qualname__") else fn.__class__)
             fn(arg)
