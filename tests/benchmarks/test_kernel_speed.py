@@ -3,9 +3,9 @@
     pytest tests/benchmarks/test_kernel_speed.py -m benchmark --benchmark-enable -s
 
 Every ratio is between two things run one after the other in the same process, each the best of a
-few rounds, in CPU seconds. What is compared: n actors that each wait a random while again and again,
-as SimPy processes on timeouts and as entries of the clock; and a server asked by 50 clients, as a
-SimPy process with a store and as rooms.
+few rounds, in CPU seconds. What is compared: n actors that each wait a random while again and
+again, as SimPy processes on timeouts and as entries of the clock; and a server asked by 50 clients,
+as a SimPy process with a store and as rooms.
 """
 
 import time
