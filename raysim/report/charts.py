@@ -10,17 +10,23 @@ torch's ``memory_viz`` stay: parameters green, gradients blue, activations red, 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from raysim.units import format_bytes, format_bytes_per_s, format_seconds
 
+if TYPE_CHECKING:
+    from raysim.kernel.record import Span
+
 MAX_SLICES = 20_000
 """Slices drawn at most; more make the page slow to open. The page says how many are left out."""
-MAX_POINTS = 3_000
-"""Moments kept at most of one memory curve; the fullest moment of each interval is what is kept."""
+MAX_POINTS = 16_000
+"""Moments kept at most of all memory curves; the fullest of each interval is what is kept."""
 MAX_GPUS = 32
 """GPUs drawn at most on the time line."""
+SHADES = 160
+"""Parts of the recorded time in which slices that are not drawn are shown as a shade."""
 
 Track = tuple[str, ...]
 
@@ -72,54 +78,6 @@ PART_COLORS = {
 """Part of the step to the kind of slice it is made of; the same colour for both."""
 
 
-class SpanLike(Protocol):
-    """What is read of a span record."""
-
-    @property
-    def track(self) -> Track:
-        """Node, GPU, stream."""
-
-    @property
-    def name(self) -> str:
-        """What ran."""
-
-    @property
-    def category(self) -> str:
-        """Kind of work."""
-
-    @property
-    def start_ns(self) -> int:
-        """Beginning."""
-
-    @property
-    def end_ns(self) -> int:
-        """End."""
-
-    @property
-    def args(self) -> Mapping[str, Any] | None:
-        """Step, micro-batch, bytes, FLOPs, operation."""
-
-
-class CounterLike(Protocol):
-    """What is read of a counter record."""
-
-    @property
-    def track(self) -> Track:
-        """Node, GPU."""
-
-    @property
-    def name(self) -> str:
-        """``memory/<category>`` for memory."""
-
-    @property
-    def t_ns(self) -> int:
-        """Moment of the change."""
-
-    @property
-    def value(self) -> float:
-        """Value from that moment on."""
-
-
 class Bar(NamedTuple):
     """One bar or one part of a stacked bar; positions are shares of the scale."""
 
@@ -153,12 +111,10 @@ class Gpu(NamedTuple):
     label: str
 
 
-def gpu_tracks(spans: Iterable[SpanLike], counters: Iterable[CounterLike]) -> list[Track]:
-    """Every (node, GPU) recorded, node and GPU numbers in order."""
-    seen = {s.track[:2]: None for s in spans} | {
-        c.track[:2]: None for c in counters if c.name.startswith("memory/")
-    }
-    return sorted((t for t in seen if len(t) == 2 and t[1].startswith("gpu-")), key=_natural)
+def gpu_tracks(tracks: Iterable[Track]) -> list[Track]:
+    """Every (node, GPU) among the tracks recorded, node and GPU numbers in order."""
+    gpus = {t[:2] for t in tracks if len(t) > 1 and t[1].startswith("gpu-")}
+    return sorted(gpus, key=_natural)
 
 
 def _natural(track: Track) -> tuple[tuple[str, int, str], ...]:
@@ -167,21 +123,19 @@ def _natural(track: Track) -> tuple[tuple[str, int, str], ...]:
     return tuple((head, int(tail) if tail.isdecimal() else -1, tail) for head, _, tail in split)
 
 
-def step_windows(spans: Iterable[SpanLike]) -> dict[int, tuple[int, int]]:
+def step_windows(spans: Sequence[Span]) -> dict[int, tuple[int, int]]:
     """First start and last end of the slices of each step, by the step's number.
 
     Slices on compute streams decide where there are any: batches are loaded, and parameters are
     fetched, while the step before still runs.
     """
-    every: dict[int, tuple[int, int]] = {}
-    kernels: dict[int, tuple[int, int]] = {}
-    for span in spans:
-        step = (span.args or {}).get("step")
+    windows: dict[int, tuple[int, int]] = {}
+    for _, _, _, start, end, args in [s for s in spans if s.track[-1] == "compute"] or spans:
+        step = args.get("step") if args else None
         if isinstance(step, int):
-            for windows in (every, kernels) if span.track[-1] == "compute" else (every,):
-                start, end = windows.get(step, (span.start_ns, span.end_ns))
-                windows[step] = (min(start, span.start_ns), max(end, span.end_ns))
-    return dict(sorted((every | kernels).items()))
+            first, last = windows.get(step, (start, end))
+            windows[step] = (min(first, start), max(last, end))
+    return dict(sorted(windows.items()))
 
 
 def choose_step(windows: Mapping[int, tuple[int, int]], peak_ns: int | None) -> int | None:
@@ -212,7 +166,7 @@ def _stream_key(stream: str) -> tuple[int, str]:
 
 
 def timeline(
-    spans: Sequence[SpanLike],
+    spans: Sequence[Span],
     gpus: Sequence[Gpu],
     view_ns: tuple[int, int] | None = None,
     max_slices: int = MAX_SLICES,
@@ -220,48 +174,70 @@ def timeline(
     """Slices of ``gpus`` as columns for the page's script; times in ns from ``t0``.
 
     Where there are more than ``max_slices``, those in ``view_ns`` come first and the longest of
-    them; ``drawn``, ``total`` and ``missed_s`` (seconds in slices left out) say what is missing.
+    them; the others are summed by stream, kind and ``SHADES``-th part of the time. ``drawn``,
+    ``total`` and ``missed_s`` (seconds in slices left out) say what is missing.
     """
     wanted = {gpu.track for gpu in gpus}
-    mine = [s for s in spans if s.track[:2] in wanted]
-    drawn = _most_visible(mine, view_ns, max_slices)
-    start, end = view_ns or (0, 0)
+    tracks = {t for t in {s.track for s in spans} if t[:2] in wanted}
+    mine = [s for s in spans if s.track in tracks]
     t0 = min((s.start_ns for s in mine), default=0)
     t1 = max((s.end_ns for s in mine), default=0)
-    rows: dict[Track, list[SpanLike]] = {s.track: [] for s in mine}
+    start, end = view_ns or (t0, t1)
+    drawn, rest = _most_visible(mine, (start, end), max_slices)
+    rows: dict[Track, list[Span]] = {track: [] for track in tracks}
     for span in drawn:
         rows[span.track].append(span)
     words = _Vocabulary(_Words(), _Words(), _Words())
+    shades = _shades(rest, t0, t1, words.categories)
     groups = []
     for gpu in gpus:
-        tracks = sorted((t for t in rows if t[:2] == gpu.track), key=lambda t: _stream_key(t[-1]))
-        columns = [_columns(t[-1], rows[t], t0, words) for t in tracks]
+        own = sorted((t for t in tracks if t[:2] == gpu.track), key=lambda t: _stream_key(t[-1]))
+        columns = [_columns(t[-1], rows[t], t0, words) | {"shade": shades.get(t, [])} for t in own]
         if columns:
             groups.append({"label": gpu.label, "where": "/".join(gpu.track), "rows": columns})
-    missed_ns = sum(s.end_ns - s.start_ns for s in mine) - sum(s.end_ns - s.start_ns for s in drawn)
+    missed = sum(s.end_ns > start and s.start_ns < end for s in rest)
+    shown = sum(s.end_ns > start and s.start_ns < end for s in drawn)
     return {
         "t0": t0, "span": t1 - t0, "groups": groups, "names": words.names.words,
         "infos": words.infos.words, "categories": words.categories.words,
-        "drawn": len(drawn), "total": len(mine), "missed_s": missed_ns / 1e9,
-        "view_drawn": sum(s.end_ns > start and s.start_ns < end for s in drawn),
-        "view_total": sum(s.end_ns > start and s.start_ns < end for s in mine),
+        "drawn": len(drawn), "total": len(mine),
+        "missed_s": sum(s.end_ns - s.start_ns for s in rest) / 1e9,
+        "view_drawn": shown, "view_total": shown + missed, "shades": SHADES,
     }  # fmt: skip
 
 
 def _most_visible(
-    spans: Sequence[SpanLike], view_ns: tuple[int, int] | None, limit: int
-) -> Sequence[SpanLike]:
-    """At most ``limit`` spans: those that touch the view first, long before short."""
+    spans: Sequence[Span], view_ns: tuple[int, int], limit: int
+) -> tuple[Sequence[Span], Sequence[Span]]:
+    """At most ``limit`` spans, those that touch the view first, long before short; and the rest."""
     if len(spans) <= limit:
-        return spans
-    start, end = view_ns or (0, 0)
+        return spans, ()
+    start, end = view_ns
+    order = sorted(
+        (s.end_ns <= start or s.start_ns >= end, s.start_ns - s.end_ns, i)
+        for i, s in enumerate(spans)
+    )
+    kept = sorted(i for _, _, i in order[:limit])
+    return [spans[i] for i in kept], [spans[i] for _, _, i in order[limit:]]
 
-    def rank(i: int) -> tuple[bool, int]:
-        s = spans[i]
-        return (s.end_ns <= start or s.start_ns >= end, s.start_ns - s.end_ns)
 
-    kept = sorted(sorted(range(len(spans)), key=rank)[:limit])
-    return [spans[i] for i in kept]
+def _shades(
+    spans: Iterable[Span], t0: int, t1: int, categories: _Words
+) -> dict[Track, list[list[int]]]:
+    """[part of the time, category, busy per mille] of slices too many to draw, by stream."""
+    part = max(1, -(-(t1 - t0) // SHADES))
+    sums: dict[tuple[Track, int, int], int] = {}
+    for track, _, category, start, end, _ in spans:
+        number = categories.number(category)
+        while start < end:
+            i = (start - t0) // part
+            stop = min(end, t0 + (i + 1) * part)
+            sums[track, i, number] = sums.get((track, i, number), 0) + stop - start
+            start = stop  # noqa: PLW2901  (walks through the parts the slice touches)
+    shades: dict[Track, list[list[int]]] = {}
+    for (track, i, number), ns in sorted(sums.items(), key=lambda item: item[0][1:]):
+        shades.setdefault(track, []).append([i, number, round(1000 * ns / part)])
+    return shades
 
 
 class _Words:
@@ -287,7 +263,7 @@ class _Vocabulary(NamedTuple):
     categories: _Words
 
 
-def _columns(stream: str, spans: Sequence[SpanLike], t0: int, words: _Vocabulary) -> dict[str, Any]:
+def _columns(stream: str, spans: Sequence[Span], t0: int, words: _Vocabulary) -> dict[str, Any]:
     """One stream's slices: starts as differences, durations, and numbers of words."""
     ordered = sorted(spans, key=lambda s: (s.start_ns, s.end_ns))
     starts = [s.start_ns - t0 for s in ordered]
@@ -301,7 +277,7 @@ def _columns(stream: str, spans: Sequence[SpanLike], t0: int, words: _Vocabulary
     }
 
 
-def _info(span: SpanLike) -> str:
+def _info(span: Span) -> str:
     """The arguments of a slice in the field's words; without its duration, so that they repeat."""
     args = span.args or {}
     said = []
@@ -328,29 +304,26 @@ class Busy(NamedTuple):
     by_category: list[tuple[str, float]]
 
 
-def busy(
-    spans: Iterable[SpanLike], gpus: Sequence[Gpu], view_ns: tuple[int, int] | None
-) -> list[Busy]:
+def busy(spans: Iterable[Span], gpus: Sequence[Gpu], view_ns: tuple[int, int] | None) -> list[Busy]:
     """Seconds of each stream in ``view_ns`` by category: the time line as numbers."""
     labels = {gpu.track: (i, gpu.label) for i, gpu in enumerate(gpus)}
     start, end = view_ns or (0, 2**63)
     sums: dict[Track, dict[str, int]] = {}
     first, last = 2**63, 0
-    for s in spans:
-        inside = min(s.end_ns, end) - max(s.start_ns, start)
-        if s.track[:2] in labels and inside > 0:
-            row = sums.setdefault(s.track, {})
-            row[s.category] = row.get(s.category, 0) + inside
-            first, last = min(first, s.start_ns), max(last, s.end_ns)
+    for track, _, category, a, b, _ in spans:
+        inside = min(b, end) - max(a, start)
+        if inside > 0:
+            row = sums.setdefault(track, {})
+            row[category] = row.get(category, 0) + inside
+            first, last = min(first, a), max(last, b)
     whole = (end - start if view_ns else last - first) or 1
-    order = sorted(sums, key=lambda t: (labels[t[:2]][0], _stream_key(t[-1])))
-    return [
-        Busy(
-            labels[t[:2]][1], t[-1], sum(sums[t].values()) / 1e9, sum(sums[t].values()) / whole,
-            sorted(((c, ns / 1e9) for c, ns in sums[t].items()), key=lambda row: -row[1]),
-        )
-        for t in order
-    ]  # fmt: skip
+    mine = [track for track in sums if track[:2] in labels]
+    found = []
+    for t in sorted(mine, key=lambda t: (labels[t[:2]][0], _stream_key(t[-1]))):
+        total = sum(sums[t].values())
+        kinds = sorted(((c, ns / 1e9) for c, ns in sums[t].items()), key=lambda row: -row[1])
+        found.append(Busy(labels[t[:2]][1], t[-1], total / 1e9, total / whole, kinds))
+    return found
 
 
 def memory_order(categories: Iterable[str]) -> list[str]:
@@ -364,19 +337,26 @@ Change = tuple[int, str, float]
 """Moment in ns, memory category, its size from then on."""
 
 
-def memory_changes(counters: Iterable[CounterLike]) -> dict[Track, list[Change]]:
+def memory_changes(
+    counters: Iterable[tuple[Track, str, int, float]],
+) -> dict[Track, list[Change]]:
     """Memory counters by GPU, in order of time; those of one moment as they were recorded."""
     changes: dict[Track, list[Change]] = {}
-    for c in counters:
-        if c.name.startswith("memory/"):
-            rows = changes.setdefault(c.track[:2], [])
-            rows.append((c.t_ns, c.name[len("memory/") :], c.value))
+    categories: dict[str, str] = {}
+    for track, name, t_ns, value in counters:
+        category = categories.get(name)
+        if category is None:
+            category = categories[name] = (
+                name[len("memory/") :] if name.startswith("memory/") else ""
+            )
+        if category:
+            changes.setdefault(track[:2], []).append((t_ns, category, value))
     for rows in changes.values():
-        rows.sort(key=lambda row: row[0])
+        rows.sort(key=operator.itemgetter(0))
     return changes
 
 
-def memory_curve(changes: Sequence[Change], max_points: int = MAX_POINTS) -> dict[str, Any]:
+def memory_curve(changes: Sequence[Change], max_points: int) -> dict[str, Any]:
     """Memory of one GPU by category as steps, from its changes (at least one).
 
     Times in ns (the first as it is, then differences), sizes in KiB. Each moment keeps its fullest
@@ -415,7 +395,7 @@ def memory_curve(changes: Sequence[Change], max_points: int = MAX_POINTS) -> dic
     }
 
 
-def running_at(spans: Iterable[SpanLike], track: Track, t_ns: int) -> str | None:
+def running_at(spans: Iterable[Span], track: Track, t_ns: int) -> str | None:
     """What the compute stream of a GPU ran at a moment, with its duration."""
     for s in spans:
         if s.track == (*track, "compute") and s.start_ns <= t_ns < s.end_ns:

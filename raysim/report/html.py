@@ -18,20 +18,19 @@ from raysim.report import charts, sections, words
 if TYPE_CHECKING:
     import jinja2
 
+    from raysim.kernel.record import Span
+
 MAX_STAGES = charts.MAX_GPUS
 
 
 class Records(Protocol):
     """What the run recorded (``kernel.record.ColumnRecorder``)."""
 
-    def spans(self) -> Sequence[charts.SpanLike]:
+    def spans(self) -> Sequence[Span]:
         """Slices of time."""
 
-    def counters(self) -> Sequence[charts.CounterLike]:
-        """Values over time."""
-
-    def instants(self) -> Sequence[Any]:
-        """Moments."""
+    def counter_columns(self) -> dict[str, list[Any]]:
+        """Values over time, one list per field of ``Counter``."""
 
 
 class Reportable(Protocol):
@@ -122,11 +121,11 @@ def _recorded(summary: Mapping[str, Any], records: Records | None) -> dict[str, 
     empty: dict[str, Any] = {"timeline": None, "memory": None, "busy": [], "step": None}
     if records is None:
         return empty
-    spans, counters = records.spans(), records.counters()
-    every = charts.gpu_tracks(spans, counters)
+    spans, counters = records.spans(), records.counter_columns()
+    every = charts.gpu_tracks({s.track for s in spans} | set(counters["track"]))
     gpus = _gpus(summary, every)
     mine = {gpu.track for gpu in gpus}
-    windows = charts.step_windows(s for s in spans if s.track[:2] in mine)
+    windows = charts.step_windows([s for s in spans if s.track[:2] in mine])
     fullest = _fullest(summary, gpus)
     curves = _curves(summary, counters, gpus, fullest)
     top = max((c for c in curves if c["fullest"]), key=lambda c: c["peak"]["bytes"], default=None)
@@ -202,7 +201,7 @@ def _fullest(summary: Mapping[str, Any], gpus: Sequence[charts.Gpu]) -> charts.T
 
 def _curves(
     summary: Mapping[str, Any],
-    counters: Sequence[charts.CounterLike],
+    counters: Mapping[str, list[Any]],
     gpus: Sequence[charts.Gpu],
     fullest: charts.Track,
 ) -> list[dict[str, Any]]:
@@ -211,13 +210,14 @@ def _curves(
     shown = [*gpus]
     if fullest and fullest not in {g.track for g in gpus}:
         shown.insert(0, charts.Gpu(fullest, "fullest GPU"))
-    changes = charts.memory_changes(counters)
+    changes = charts.memory_changes(zip(*counters.values(), strict=True))
+    shown = [gpu for gpu in shown if gpu.track in changes]
+    points = charts.MAX_POINTS // max(4, len(shown))
     curves = [
-        charts.memory_curve(changes[gpu.track])
+        charts.memory_curve(changes[gpu.track], points)
         | {"label": gpu.label, "where": "/".join(gpu.track), "capacity": capacity,
            "fullest": gpu.track == fullest}
         for gpu in shown
-        if gpu.track in changes
     ]  # fmt: skip
     if curves and not any(c["fullest"] for c in curves):  # folded: a like rank stands for it
         max(curves, key=lambda c: float(c["peak"]["bytes"]))["fullest"] = True

@@ -2,56 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
+from raysim.kernel.record import ColumnRecorder
 from raysim.units import GIB, MIB
 
 MS = 1_000_000
 Track = tuple[str, ...]
 
 
-class Span(NamedTuple):
-    track: Track
-    name: str
-    category: str
-    start_ns: int
-    end_ns: int
-    args: Mapping[str, Any] | None = None
+class Recorded(ColumnRecorder):
+    """Records, and two short pens to write them with."""
 
-
-class Counter(NamedTuple):
-    track: Track
-    name: str
-    t_ns: int
-    value: float
-
-
-@dataclass
-class Recorded:
-    """Records, and the two pens that write them."""
-
-    all_spans: list[Span] = field(default_factory=list)
-    all_counters: list[Counter] = field(default_factory=list)
-
-    def spans(self) -> list[Span]:
-        return self.all_spans
-
-    def counters(self) -> list[Counter]:
-        return self.all_counters
-
-    def instants(self) -> list[Any]:
-        return []
-
-    def span(
+    def slice(
         self, track: Track, name: str, category: str, start: int, end: int, **args: Any
     ) -> int:
-        self.all_spans.append(Span(track, name, category, start, end, args))
+        self.span(track, name, category, start, end, args)
         return end
 
     def memory(self, track: Track, category: str, t: int, value: float) -> None:
-        self.all_counters.append(Counter(track[:2], f"memory/{category}", t, value))
+        self.counter(track[:2], f"memory/{category}", t, value)
 
 
 @dataclass
@@ -76,29 +47,29 @@ def ddp_records(steps: int = 3, layers: int = 32, micro_batches: int = 2) -> Rec
     _standing(to, gpu, 15 * GIB, 30 * GIB)
     compute, comm, host = (*gpu, "compute"), (*gpu, "comm:dp"), (*gpu, "host")
     for step in range(1, steps + 1):
-        to.span(host, "next(dataloader)", "data", t, t + 6 * MS, step=step)
+        to.slice(host, "next(dataloader)", "data", t, t + 6 * MS, step=step)
         t += 6 * MS
         for micro in range(micro_batches):
             args = {"step": step, "micro_batch": micro}
             for i in range(layers):
-                t = to.span(compute, f"model.layers.{i} forward", "forward", t, t + 9 * MS,
+                t = to.slice(compute, f"model.layers.{i} forward", "forward", t, t + 9 * MS,
                             flops=4.1e12, **args)  # fmt: skip
                 to.memory(gpu, "activation", t, (i + 1) * 0.25 * GIB)
-            t = to.span(compute, "lm_head forward", "forward", t, t + 5 * MS, **args)
+            t = to.slice(compute, "lm_head forward", "forward", t, t + 5 * MS, **args)
             to.memory(gpu, "logits", t, 5.1 * GIB)
-            t = to.span(compute, "lm_head backward", "backward", t, t + 11 * MS, **args)
+            t = to.slice(compute, "lm_head backward", "backward", t, t + 11 * MS, **args)
             to.memory(gpu, "logits", t, 0)
             free = t
             for i in reversed(range(layers)):
-                t = to.span(compute, f"model.layers.{i} backward", "backward", t, t + 19 * MS,
+                t = to.slice(compute, f"model.layers.{i} backward", "backward", t, t + 19 * MS,
                             flops=8.2e12, **args)  # fmt: skip
                 to.memory(gpu, "activation", t, i * 0.25 * GIB)
                 to.memory(gpu, "gradient", t, (layers - i) * 0.47 * GIB)
                 if micro == micro_batches - 1:
-                    free = to.span(comm, "all_reduce gradients", "collective", max(t, free),
+                    free = to.slice(comm, "all_reduce gradients", "collective", max(t, free),
                                    max(t, free) + 16 * MS, op="all_reduce", bytes=436 * MIB,
                                    bus_bytes_per_s=341e9, **args)  # fmt: skip
-        t = to.span(compute, "AdamW step", "optimizer", free, free + 42 * MS, step=step)
+        t = to.slice(compute, "AdamW step", "optimizer", free, free + 42 * MS, step=step)
         to.memory(gpu, "gradient", t, 0)
     return to
 
@@ -132,11 +103,11 @@ def pipeline_records(stages: int = 4, micro_batches: int = 8) -> Recorded:
             start = max(free[s], ready.get(before, 0))
             free[s] = start + took[kind]
             gpu, args = (f"node-{s}", "gpu-0"), {"step": 1, "micro_batch": m}
-            to.span((*gpu, "compute"), f"stage {s} {kind} {m}", kind, start, free[s], **args)
+            to.slice((*gpu, "compute"), f"stage {s} {kind} {m}", kind, start, free[s], **args)
             ready[kind, s, m] = free[s] + 4 * MS
             last = s == (stages - 1 if kind == "forward" else 0)
             if not last:
-                to.span((*gpu, "comm:pp"), "send_recv", "p2p", free[s], free[s] + 4 * MS,
+                to.slice((*gpu, "comm:pp"), "send_recv", "p2p", free[s], free[s] + 4 * MS,
                         bytes=64 * MIB, op="send_recv", bus_bytes_per_s=21e9, **args)  # fmt: skip
             held = sum(k[0] == "forward" and k[1] == s for k in ready) - sum(
                 k[0] == "backward" and k[1] == s for k in ready
@@ -144,9 +115,9 @@ def pipeline_records(stages: int = 4, micro_batches: int = 8) -> Recorded:
             to.memory(gpu, "activation", free[s], held * 3.1 * GIB)
     for s in range(stages):
         gpu = (f"node-{s}", "gpu-0")
-        end = to.span((*gpu, "comm:dp"), "reduce_scatter gradients", "collective", free[s],
+        end = to.slice((*gpu, "comm:dp"), "reduce_scatter gradients", "collective", free[s],
                       free[s] + 18 * MS, step=1, bytes=4 * GIB, bus_bytes_per_s=48e9)  # fmt: skip
-        to.span((*gpu, "compute"), "AdamW step", "optimizer", end, end + 12 * MS, step=1)
+        to.slice((*gpu, "compute"), "AdamW step", "optimizer", end, end + 12 * MS, step=1)
     return to
 
 
@@ -313,18 +284,18 @@ def too_big() -> Case:
     _standing(to, gpu, 29.9 * GIB, 0)
     t = 10 * MS
     for i in range(32):
-        t = to.span(
+        t = to.slice(
             (*gpu, "compute"), f"model.layers.{i} forward", "forward", t, t + 9 * MS, step=1
         )
         to.memory(gpu, "activation", t, (i + 1) * 0.9 * GIB)
     for i in range(32):
-        t = to.span(
+        t = to.slice(
             (*gpu, "compute"), f"model.layers.{31 - i} backward", "backward", t, t + 18 * MS, step=1
         )
         to.memory(gpu, "gradient", t, (i + 1) * 0.93 * GIB)
         to.memory(gpu, "activation", t, (31 - i) * 0.9 * GIB)
     to.memory(gpu, "optimizer_state", t, 59.8 * GIB)
-    to.span((*gpu, "compute"), "AdamW step", "optimizer", t, t + 40 * MS, step=1)
+    to.slice((*gpu, "compute"), "AdamW step", "optimizer", t, t + 40 * MS, step=1)
     case.summary |= {
         "scenario": "llama31-8b-sft", "reference": None, "step": None, "throughput": None,
         "run": None, "cost": None, "collectives": [], "would_help": [],

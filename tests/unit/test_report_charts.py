@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
+from raysim.kernel.record import Counter, Span
 from raysim.report import charts
-from tests.unit.report_cases import Counter, Span
 
 GPU = ("node-0", "gpu-0")
 COMPUTE = (*GPU, "compute")
@@ -34,7 +34,7 @@ def test_tornado_puts_savings_left_of_the_middle() -> None:
 def test_gpus_are_in_the_order_of_their_numbers() -> None:
     tracks = [("node-10", "gpu-0", "compute"), ("node-2", "gpu-10", "compute"),
               ("node-2", "gpu-9", "compute"), ("node-2", "host")]  # fmt: skip
-    found = charts.gpu_tracks([Span(t, "x", "forward", 0, 1) for t in tracks], [])
+    found = charts.gpu_tracks(tracks)
     assert found == [("node-2", "gpu-9"), ("node-2", "gpu-10"), ("node-10", "gpu-0")]
 
 
@@ -87,6 +87,9 @@ def test_too_many_slices_keeps_the_longest_of_the_view_and_counts_the_rest() -> 
     )
     assert (line["drawn"], line["total"], line["missed_s"]) == (2, 3, 1.0)
     assert (line["view_drawn"], line["view_total"]) == (2, 2)
+    shade = line["groups"][0]["rows"][0]["shade"]
+    part = -(-line["span"] // charts.SHADES)
+    assert sum(share for _, _, share in shade) * part == pytest.approx(1e9 * 1000, rel=0.01)
     assert sorted(line["names"]) == ["op 1", "op 2"]
 
 
@@ -122,7 +125,7 @@ def memory(*rows: tuple[int, str, float]) -> list[charts.Change]:
 
 def test_memory_holds_a_category_until_it_changes() -> None:
     curve = charts.memory_curve(
-        memory((10, "parameter", 4096), (20, "activation", 2048), (30, "activation", 0))
+        memory((10, "parameter", 4096), (20, "activation", 2048), (30, "activation", 0)), 100
     )
     assert curve["categories"] == ["parameter", "activation"]
     assert curve["kib"] == [[4, 4, 4], [0, 2, 0]]
@@ -132,7 +135,7 @@ def test_memory_holds_a_category_until_it_changes() -> None:
 
 def test_a_bucket_that_comes_and_goes_within_a_moment_is_seen() -> None:
     curve = charts.memory_curve(
-        memory((10, "parameter", 4096), (20, "bucket", 8192), (20, "bucket", 0))
+        memory((10, "parameter", 4096), (20, "bucket", 8192), (20, "bucket", 0)), 100
     )
     assert curve["kib"] == [[4, 4, 4], [0, 8, 0]]
     assert list(itertools.accumulate(curve["t"])) == [10, 20, 20]

@@ -188,7 +188,7 @@ def test_names_cannot_become_markup(case: Callable[[], Case]) -> None:
     bad.summary = hostile(bad.summary)
     bad.scenario_yaml = HOSTILE
     to, gpu = Recorded(), ("node-0", "gpu-0")
-    to.span((*gpu, HOSTILE), HOSTILE, HOSTILE, 0, 5, step=1, op=HOSTILE)
+    to.slice((*gpu, HOSTILE), HOSTILE, HOSTILE, 0, 5, step=1, op=HOSTILE)
     to.memory(gpu, HOSTILE, 0, 5.0)
     bad.records = to
     text = html.render(bad)

@@ -213,6 +213,13 @@ function drawTimeline(p, w) {
     g.fillStyle = inks.soft; g.fillText(l.row.label, 0, y + ROW / 2);
     g.globalAlpha = 0.6; g.fillStyle = inks.track; g.fillRect(LEFT, y + GAP, p.plot, ROW - 2 * GAP); g.globalAlpha = 1;
     g.save(); g.beginPath(); g.rect(LEFT, y, p.plot, ROW); g.clip();
+    const part = Math.ceil(T.span / T.shades);
+    for (const [i, c, share] of l.row.shade) { // slices left out: how busy they kept each part of the time
+      const x = px(p, i * part), width = part / (view[1] - view[0]) * p.plot;
+      if (x > LEFT + p.plot || x + width < LEFT) continue;
+      g.globalAlpha = Math.max(0.12, Math.min(1, share / 1000));
+      g.fillStyle = color(T.categories[c]); g.fillRect(x, y + GAP, width, ROW - 2 * GAP); g.globalAlpha = 1;
+    }
     let x1 = -1, last = -1; // slices narrower than a pixel merge with a neighbour of the same kind
     for (let i = firstAfter(l, view[0]); i < l.start.length && l.start[i] < view[1]; i++) {
       const x = px(p, l.start[i]), width = l.row.ns[i] / (view[1] - view[0]) * p.plot, c = l.row.category[i];
