@@ -8,12 +8,12 @@ what of the rest is not modelled yet (``deepspeed_keys``). Release followed: 0.1
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from raysim.errors import CalibrationError, Problem, ScenarioError
+from raysim.errors import CalibrationError, Location, Problem, ScenarioError
 from raysim.perf.optimizer import optimizer_key
 from raysim.scenario.deepspeed_auto import Filled, ScriptSettings, fill
 from raysim.scenario.deepspeed_keys import REMOVED, REMOVED_ZERO, STATUS, TOP_LEVEL, matters, status
@@ -49,6 +49,8 @@ _DICTS = (
     "tensorboard", "wandb", "csv_monitor", "comet", "compile", "hybrid_engine", "timers",
     "flops_profiler", "torch_autocast",
 )  # fmt: skip
+_ONLY_3 = ("sub_group_size", "memory_efficient_linear")
+_ONLY_12 = ("allgather_bucket_size", "use_multi_rank_bucket_allreduce", "round_robin_gradients")
 _BOOLS = (
     ("wall_clock_breakdown",), ("prescale_gradients",), ("zero_allow_untested_optimizer",),
     ("zero_force_ds_cpu_optimizer",), ("pipeline", "pipe_partitioned"),
@@ -96,7 +98,7 @@ def read_deepspeed(document: Document, script: ScriptSettings) -> Reading:
     optimizer = _optimizer(document, parsed, errors)
     if errors or triple is None:
         raise ScenarioError(errors)
-    notes = [*filled.notes, *_silent_changes(document, parsed)]
+    notes = [*filled.notes, *_silent_changes(document, parsed), *_defaults(document, parsed)]
     config = _typed(parsed, triple, optimizer)
     return Reading(config=config, notes=notes, warnings=list(_not_modelled(document)))
 
@@ -180,7 +182,7 @@ def _blocks(document: Document, filled: Filled, errors: list[Problem]) -> _Block
     for path, model in BLOCKS.items():
         data = value_at(filled.data, path)
         if data is not None:
-            here = Document(file=document.file, data=filled.data, marks=document.marks)
+            here = replace(document, data=filled.data)
             try:
                 found[path[-1]] = model.model_validate(data)
             except ValidationError as error:
@@ -276,6 +278,27 @@ def _silent_changes(document: Document, p: Parsed) -> Iterator[Problem]:
     if "activation_checkpointing" in p.data:
         message = "does not switch recomputation on; the scenario's activation_checkpointing does"
         yield document.problem(("activation_checkpointing",), message, key=True)
+
+
+def _defaults(document: Document, p: Parsed) -> Iterator[Problem]:
+    """DeepSpeed's defaults that act at this stage and that the file leaves to it."""
+    where = Location(file=document.file)
+    given = p.zero.model_fields_set
+    for name, info in type(p.zero).model_fields.items() if p.stage else ():
+        key = f"zero_optimization.{info.alias or name}"
+        plain = isinstance(info.default, (bool, int)) and name != "stage"
+        acts = name not in (_ONLY_12 if p.stage == 3 else _ONLY_3) and not info.deprecated
+        acts = acts and (p.stage == 3 or info.alias is None)
+        if plain and acts and name not in given and STATUS[key] == "modelled":
+            message = f"DeepSpeed's default {_shown(info.default)}"
+            yield Problem(key=key, message=message, where=where)
+    if "gradient_clipping" not in p.data:
+        message = "DeepSpeed's default 1.0 (0.0 in old releases)"
+        yield Problem(key="gradient_clipping", message=message, where=where)
+
+
+def _shown(value: bool | int) -> str:
+    return str(value).lower() if isinstance(value, bool) else f"{value:,}"
 
 
 def _not_modelled(document: Document) -> Iterator[Problem]:

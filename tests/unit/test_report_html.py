@@ -155,6 +155,13 @@ def test_the_step_with_the_memory_peak_is_in_view() -> None:
     assert line["view"] == line["steps"][0][1:]
 
 
+def test_a_recorded_step_of_another_length_is_owned_up_to() -> None:
+    case = report_cases.pipeline()
+    assert "recorded step lasts" not in Page(html.render(case)).text("timeline")
+    case.summary["step"]["seconds"] = 3.0
+    assert "The recorded step lasts 1.11 s" in Page(html.render(case)).text("timeline")
+
+
 def test_slices_left_out_are_counted_on_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
     case = report_cases.ddp()
     total = len(case.records.spans())

@@ -1,0 +1,232 @@
+"""Ray's and KubeRay's files, unmodified, into nodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from raysim.hardware.cluster import ClusterSpec
+from raysim.scenario.clusters import ClusterResult, make_cluster
+from raysim.scenario.documents import Document
+from raysim.scenario.kuberay import parse_quantity
+from raysim.scenario.schema_cluster import ClusterSection
+from raysim.scenario.yaml_text import parse_yaml_all
+
+
+def result(text: str | None, workers: int | None = None, **section: Any) -> ClusterResult:
+    files = None if text is None else parse_yaml_all(text, "cluster.yaml")
+    data = section if text is None else {"from": "cluster.yaml", **section}
+    document = Document(file="scenario.yaml", data=data, prefix="cluster")
+    return make_cluster(ClusterSection.model_validate(data), document, files, workers)
+
+
+def cluster(text: str | None, workers: int | None = None, **section: Any) -> ClusterSpec:
+    made = result(text, workers, **section)
+    assert made.spec is not None, [str(p) for p in made.errors]
+    return made.spec
+
+
+def errors(text: str | None, workers: int | None = None, **section: Any) -> str:
+    made = result(text, workers, **section)
+    assert made.spec is None
+    return "\n".join(str(p) for p in made.errors)
+
+
+AWS = """
+cluster_name: x
+max_workers: 10
+provider: {type: aws, region: us-west-2}
+docker: {image: rayproject/ray}
+available_node_types:
+  head: {node_config: {InstanceType: m5.4xlarge}, resources: {CPU: 0}}
+  gpu:
+    node_config: {InstanceType: p4d.24xlarge}
+    min_workers: 1
+    max_workers: 6
+head_node_type: head
+"""
+
+
+def test_aws() -> None:
+    made = cluster(AWS)
+    head, gpu = made.groups
+    assert (head.name, head.node.name, head.count, head.head) == ("head", "m5.4xlarge", 1, True)
+    assert (gpu.node.name, gpu.count, gpu.min_count, gpu.max_count) == ("p4d.24xlarge", 1, 1, 6)
+    assert head.resources["CPU"] == 0
+    assert gpu.resources == {"CPU": 96.0, "GPU": 8.0}
+    assert made.num_gpus == 8
+
+
+def test_the_autoscaler_brings_what_the_workers_need() -> None:
+    made = result(AWS, workers=32)
+    assert made.spec is not None
+    assert made.spec.num_gpus == 32
+    assert any("autoscaled from 1 to 4 nodes" in str(note) for note in made.notes)
+    assert cluster(AWS, workers=1000).num_gpus == 48  # max_workers: the job will be refused
+
+
+def test_what_has_no_effect_is_said_in_one_note() -> None:
+    said = [str(note) for note in result(AWS).notes]
+    assert any("no effect on the prediction: docker" in line for line in said)
+
+
+def test_a_head_type_with_workers_is_two_groups() -> None:
+    text = AWS.replace("max_workers: 6", "max_workers: 2").replace(
+        "head_node_type: head", "head_node_type: gpu"
+    )
+    names = [(g.name, g.count, g.head) for g in cluster(text).groups]
+    assert names == [("head", 0, False), ("gpu", 1, True), ("gpu-workers", 1, False)]
+
+
+def test_gcp_and_azure_instance_types() -> None:
+    gcp = AWS.replace(
+        "InstanceType: p4d.24xlarge", "machineType: zones/x/machineTypes/a2-highgpu-8g"
+    )
+    assert cluster(gcp).groups[1].node.provider == "gcp"
+    azure = AWS.replace(
+        "InstanceType: p4d.24xlarge", "azure_arm_parameters: {vmSize: Standard_ND96asr_v4}"
+    )
+    assert cluster(azure).groups[1].node.provider == "azure"
+
+
+def test_local_provider_needs_hardware() -> None:
+    text = "cluster_name: x\nprovider: {type: local, head_ip: a, worker_ips: [b, c]}\n"
+    assert "add cluster.hardware.head" in errors(text)
+    made = cluster(text, hardware={"head": {"node": "cpu-32"}, "worker": {"node": "hgx-h100-8"}})
+    assert [(g.name, g.count) for g in made.groups] == [("head", 1), ("worker", 2)]
+
+
+RAYJOB = """
+apiVersion: ray.io/v1alpha1
+kind: {kind}
+spec:
+  {field}:
+    headGroupSpec:
+      template: {{spec: {{containers: [{{resources: {{limits: {{cpu: 500m, memory: 2Gi}}}}}}]}}}}
+    workerGroupSpecs:
+    - groupName: workers
+      replicas: 2
+      numOfHosts: 2
+      rayStartParams: {{num-cpus: "3", resources: '"{{\\"TPU\\": 4}}"'}}
+      template:
+        spec:
+          nodeSelector: {{{selector}}}
+          containers:
+          - resources:
+              limits: {{cpu: "11.5", memory: 80G, nvidia.com/gpu: "{gpus}"}}
+"""
+
+
+def kuberay(
+    selector: str, gpus: int = 8, kind: str = "RayJob", field: str = "rayClusterSpec"
+) -> str:
+    return RAYJOB.format(kind=kind, field=field, selector=selector, gpus=gpus)
+
+
+HEAD = {"head": {"node": "cpu-32"}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "field"), [("RayJob", "rayClusterSpec"), ("RayService", "rayClusterConfig")]
+)
+def test_kuberay_resources(kind: str, field: str) -> None:
+    text = kuberay("node.kubernetes.io/instance-type: p5.48xlarge", kind=kind, field=field)
+    head, workers = cluster(text, hardware=HEAD).groups
+    assert head.resources == {"CPU": 1.0, "memory": 2.0 * 2**30}
+    assert workers.count == 4  # two replicas of two hosts
+    assert workers.resources == {"CPU": 3.0, "GPU": 8.0, "memory": 80e9, "TPU": 4.0}
+    assert workers.node.name == "p5.48xlarge"
+    assert (workers.node.vcpus, workers.node.memory_bytes) == (12, 80_000_000_000)
+
+
+@pytest.mark.parametrize(
+    ("selector", "gpus", "gpu", "provider"),
+    [
+        ("cloud.google.com/gke-accelerator: nvidia-tesla-a100", 8, "A100-SXM-40GB", "gcp"),
+        ("cloud.google.com/gke-accelerator: nvidia-l4", 4, "L4", "gcp"),
+        ("cloud.google.com/gke-accelerator: nvidia-h100-80gb", 8, "H100-SXM-80GB", "gcp"),
+        ("nvidia.com/gpu.product: NVIDIA-A100-SXM4-80GB", 4, "A100-SXM-80GB", None),
+    ],
+)
+def test_hardware_from_node_labels(
+    selector: str, gpus: int, gpu: str, provider: str | None
+) -> None:
+    node = cluster(kuberay(selector, gpus), hardware=HEAD).groups[1].node
+    assert node.gpu is not None
+    assert (node.gpu.name, node.gpu_count) == (gpu, gpus)
+    assert provider in (None, node.provider)
+
+
+def test_the_scenario_says_what_the_file_does_not() -> None:
+    said = {**HEAD, "workers": {"node": "hgx-h100-8", "gpu": "h200", "nics": "4x200Gb/s"}}
+    made = cluster(kuberay("a: b", 4), hardware=said, prices={"workers": "10 usd/h"})
+    node = made.groups[1].node
+    assert node.gpu is not None
+    assert (node.gpu.name, node.gpu_count) == ("H200-SXM-141GB", 4)
+    assert (node.nic_count, node.nic.bytes_per_s, node.nic.kind) == (4, 25e9, "infiniband")
+    assert made.groups[1].usd_per_hour == 10
+    assert "add cluster.hardware.workers" in errors(kuberay("a: b"), hardware=HEAD)
+
+
+def test_several_documents_in_one_file() -> None:
+    text = "apiVersion: v1\nkind: ConfigMap\n---" + kuberay("a: b")
+    assert cluster(text, hardware={**HEAD, "workers": {"node": "hgx-h100-8"}}).num_gpus == 32
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("54Gi", 54 * 2**30), ("500m", 0.5), ("2", 2), ("1e3", 1000), (".5k", 500), ("3E", 3e18)],
+)
+def test_kubernetes_quantities(text: str, value: float) -> None:
+    if value > 1e18:
+        with pytest.raises(ValueError, match="too large"):
+            parse_quantity(text)
+    else:
+        assert parse_quantity(text) == pytest.approx(value)
+
+
+@pytest.mark.parametrize("text", ["", "5GB", "-1", "1.2.3", "Gi", True, None, [], "1e9999"])
+def test_no_kubernetes_quantities(text: object) -> None:
+    with pytest.raises(ValueError, match=r"expected|too large"):
+        parse_quantity(text)
+
+
+def test_written_in_place() -> None:
+    made = cluster(None, nodes=3, node="hgx-h100-8", gpus=4, head="cpu-32", fabric="fat_tree")
+    assert [(g.name, g.count, g.node.gpu_count) for g in made.groups] == [
+        ("head", 1, 0),
+        ("workers", 3, 4),
+    ]
+    assert made.fabric.kind == "fat_tree"
+
+
+def test_fabric_by_default_follows_the_nics() -> None:
+    assert cluster(None, nodes=2, node="hgx-h100-8").fabric.kind == "rail_fat_tree"
+    assert cluster(None, nodes=2, node="g5.12xlarge").fabric.kind == "star"
+
+
+@pytest.mark.parametrize(
+    ("section", "reason"),
+    [
+        ({"node": "hgx-h100-8", "gpus": 9}, "9 GPUs asked, but hgx-h100-8 has 8"),
+        ({"node": "cpu-32", "gpus": 1}, "cpu-32 has no GPUs"),
+        ({"node": "hgx-h100-8", "gpu": "H900"}, "unknown gpu 'H900'"),
+        ({"node": "hgx-h100-8", "prices": {"nobody": "1 usd/h"}}, "no group 'nobody'"),
+        ({"node": "hgx-h100-8", "head": "cpu-33"}, "unknown node 'cpu-33'"),
+    ],
+)
+def test_wrong_in_place(section: dict[str, Any], reason: str) -> None:
+    assert reason in errors(None, nodes=2, **section)
+
+
+def test_sections_contradict() -> None:
+    for data in ({}, {"from": "x", "node": "y"}, {"node": "y", "hardware": {"a": {}}}):
+        with pytest.raises(ValueError, match="validation error"):
+            ClusterSection.model_validate(data)
+
+
+def test_groups_are_listed_when_a_name_is_wrong() -> None:
+    text = kuberay("node.kubernetes.io/instance-type: p5.48xlarge")
+    said = errors(text, hardware={"wrokers": {"node": "cpu-32"}})
+    assert "no group 'wrokers'; did you mean 'workers'?" in said
