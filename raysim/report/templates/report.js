@@ -217,7 +217,7 @@ function drawTimeline(p, w) {
     for (const [i, c, share] of l.row.shade) { // slices left out: how busy they kept each part of the time
       const x = px(p, i * part), width = part / (view[1] - view[0]) * p.plot;
       if (x > LEFT + p.plot || x + width < LEFT) continue;
-      g.globalAlpha = Math.max(0.12, Math.min(1, share / 1000));
+      g.globalAlpha = Math.min(1, 0.15 + 0.85 * share / 1000);
       g.fillStyle = color(T.categories[c]); g.fillRect(x, y + GAP, width, ROW - 2 * GAP); g.globalAlpha = 1;
     }
     let x1 = -1, last = -1; // slices narrower than a pixel merge with a neighbour of the same kind
