@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -148,39 +149,53 @@ def _int(value: float | None) -> int | None:
     return None if value is None else round(value)
 
 
-def _known(args: Mapping[str, Any]) -> tuple[Any, ...]:
-    get = args.get
-    flops = get("flops")
-    return (
-        _int(get("step")),
-        _int(get("micro_batch")),
-        _int(get("bytes")),
-        None if flops is None else float(flops),
-        get("op"),
-        get("bus_bytes_per_s"),
-    )
+def _float(value: float | None) -> float | None:
+    return None if value is None else float(value)
+
+
+_CAST: dict[Kind, Callable[[Any], Any]] = {"int": _int, "float": _float, "text": lambda v: v}
+
+
+def _span_columns(columns: Columns, gpus_per_node: int) -> Columns:
+    """All columns a span can give, from the recorder's columns."""
+    tracks, given = columns["track"], [args or {} for args in columns["args"]]
+    places = [_where(track, gpus_per_node) for track in tracks]
+    times = zip(columns["start_ns"], columns["end_ns"], strict=True)
+    made: Columns = {
+        "rank": [p[0] for p in places],
+        "node": [p[1] for p in places],
+        "gpu": [p[2] for p in places],
+        "stream": [t[-1] if len(t) > 1 else None for t in tracks],
+        "name": columns["name"],
+        "category": columns["category"],
+        "start_ns": columns["start_ns"],
+        "end_ns": columns["end_ns"],
+        "duration_ns": [end - start for start, end in times],
+    }
+    for key, (kind, _) in _ARGS.items():
+        cast = _CAST[kind]
+        made[key] = [cast(args.get(key)) for args in given]
+    return made
+
+
+def _rest(args: Mapping[str, Any] | None) -> str | None:
+    """Arguments without a column of their own."""
+    if not args or args.keys() <= _ARGS.keys():
+        return None
+    return _json({k: v for k, v in args.items() if k not in _ARGS})
 
 
 def _spans(records: ColumnRecorder, gpus_per_node: int) -> Columns:
-    rows = []
-    for track, name, category, start, end, given in records.spans():
-        args = given or {}
-        rest = {} if args.keys() <= _ARGS.keys() else {k: args[k] for k in args if k not in _ARGS}
-        stream = track[-1] if len(track) > 1 else None
-        place = _where(track, gpus_per_node)
-        times = (start, end, end - start)
-        rows.append((*place, stream, name, category, *times, *_known(args), _json(rest)))
-    return _table("spans", rows)
+    columns = records.span_columns()
+    return _span_columns(columns, gpus_per_node) | {"args": list(map(_rest, columns["args"]))}
 
 
 def _collectives(records: ColumnRecorder, gpus_per_node: int) -> Columns:
-    rows = []
-    for track, name, category, start, end, args in records.spans():
-        if category in _COLLECTIVE:
-            place = _where(track, gpus_per_node)
-            known = _known(args or {})
-            rows.append((*place, track[-1], name, start, end, end - start, *known))
-    return _table("collectives", rows)
+    columns = records.span_columns()
+    kept = [category in _COLLECTIVE for category in columns["category"]]
+    columns = {name: list(compress(values, kept)) for name, values in columns.items()}
+    made = _span_columns(columns, gpus_per_node)
+    return {name: made[name] for name in SCHEMA["collectives"]}
 
 
 def _steps(records: ColumnRecorder, gpus_per_node: int) -> Columns:
@@ -203,23 +218,31 @@ def _steps(records: ColumnRecorder, gpus_per_node: int) -> Columns:
     return _table("steps", rows)
 
 
+def _counters(records: ColumnRecorder, prefix: str) -> Columns:
+    """Counter samples whose name starts with ``prefix``, without it."""
+    columns = records.counter_columns()
+    kept = [name.startswith(prefix) for name in columns["name"]]
+    columns = {name: list(compress(values, kept)) for name, values in columns.items()}
+    return columns | {"name": [name.removeprefix(prefix) for name in columns["name"]]}
+
+
 def _memory(records: ColumnRecorder, gpus_per_node: int) -> Columns:
-    rows = []
-    for track, name, t_ns, value in records.counters():
-        kind, _, category = name.partition("/")
-        if kind == "memory":
-            rows.append((*_where(track, gpus_per_node), t_ns, category, round(value)))
-    return _table("memory", rows)
+    columns = _counters(records, "memory/")
+    places = [_where(track, gpus_per_node) for track in columns["track"]]
+    return {
+        "rank": [p[0] for p in places],
+        "node": [p[1] for p in places],
+        "gpu": [p[2] for p in places],
+        "t_ns": columns["t_ns"],
+        "category": columns["name"],
+        "bytes": list(map(round, columns["value"])),
+    }
 
 
 def _links(records: ColumnRecorder, gpus_per_node: int) -> Columns:
     del gpus_per_node
-    rows = []
-    for _, name, t_ns, value in records.counters():
-        kind, _, link = name.partition("/")
-        if kind == "link":
-            rows.append((link, t_ns, float(value)))
-    return _table("links", rows)
+    columns = _counters(records, "link/")
+    return {"link": columns["name"], "t_ns": columns["t_ns"], "bytes_per_s": columns["value"]}
 
 
 def _instants(records: ColumnRecorder, gpus_per_node: int) -> Columns:

@@ -10,10 +10,10 @@ Times are virtual nanoseconds.
 from __future__ import annotations
 
 import gzip
-import itertools
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from raysim.kernel.record import ColumnRecorder, Span
 
 Track = tuple[str, ...]
-_BATCH = 4096
 _SEQUENCE = 1
 _STREAMS = ("host", "compute", "comm", "h2d", "d2h")
 
@@ -86,7 +85,6 @@ class _Writer:
         self.pb: Any = pb
         self.file = file
         self.trace = pb.Trace()
-        self.pending = 0
         self.uuids: dict[Track, int] = {}
         self.names: dict[str, int] = {}
         self.categories: dict[str, int] = {}
@@ -94,25 +92,21 @@ class _Writer:
 
     def write(self, records: ColumnRecorder) -> None:
         """All descriptors and names first, then slices, counters and instants."""
+        self.intern(records)
         laid_out = tracks(records)
-        counters, instants = records.counters(), records.instants()
-        self.intern(laid_out, instants)
         for track in laid_out:
             self.track(track)
+        self.flush()
         ends = flow_ends(laid_out)
         for track, spans in laid_out.items():
             self.slices(self.uuids[track], spans, ends)
-        for track, name, t_ns, value in counters:
-            self.counter(track, name, t_ns, value)
-        for track, name, category, t_ns, args in instants:
+        self.counters(records)
+        for track, name, category, t_ns, args in records.instants():
             self.instant(track, name, category, t_ns, args)
         self.flush()
 
     def packet(self) -> Any:
-        """A fresh TracePacket; every few thousand go to the file."""
-        if self.pending >= _BATCH:
-            self.flush()
-        self.pending += 1
+        """A fresh TracePacket, written at the next `flush`."""
         packet = self.trace.packet.add()
         packet.trusted_packet_sequence_id = _SEQUENCE
         packet.sequence_flags = self.pb.TracePacket.SEQ_NEEDS_INCREMENTAL_STATE
@@ -122,30 +116,21 @@ class _Writer:
         """Append the packets so far: concatenated Traces are one Trace."""
         self.file.write(self.trace.SerializeToString())
         self.trace.Clear()
-        self.pending = 0
 
-    def intern(self, laid_out: Mapping[Track, list[Span]], instants: Iterable[Any]) -> None:
+    def intern(self, records: ColumnRecorder) -> None:
         """Give every name, category and argument key a number, in the first packet."""
-        for spans in laid_out.values():
-            for _, name, category, _, _, args in spans:
-                self.names.setdefault(name, len(self.names) + 1)
-                self.categories.setdefault(category, len(self.categories) + 1)
-                for key in args or ():
-                    self.keys.setdefault(key, len(self.keys) + 1)
-        for _, name, category, _, args in instants:
-            self.names.setdefault(name, len(self.names) + 1)
-            self.categories.setdefault(category, len(self.categories) + 1)
-            for key in args or ():
-                self.keys.setdefault(key, len(self.keys) + 1)
         packet = self.packet()
         packet.sequence_flags = self.pb.TracePacket.SEQ_INCREMENTAL_STATE_CLEARED
         data = packet.interned_data
-        for table, field in (
-            (self.names, data.event_names),
-            (self.categories, data.event_categories),
-            (self.keys, data.debug_annotation_names),
+        both = records.span_columns(), records.instant_columns()
+        keys = (key for columns in both for args in columns["args"] for key in args or ())
+        for table, found, field in (
+            (self.names, chain(*(c["name"] for c in both)), data.event_names),
+            (self.categories, chain(*(c["category"] for c in both)), data.event_categories),
+            (self.keys, keys, data.debug_annotation_names),
         ):
-            for name, iid in table.items():
+            for iid, name in enumerate(dict.fromkeys(found), 1):
+                table[name] = iid
                 field.add(iid=iid, name=name)
 
     def track(self, track: Track) -> int:
@@ -169,25 +154,17 @@ class _Writer:
 
     def slices(self, uuid: int, spans: list[Span], ends: Mapping[int, Span]) -> None:
         """Begin and end events of one lane; an end comes before a begin of the same instant."""
-        begin, end = self.pb.TrackEvent.TYPE_SLICE_BEGIN, self.pb.TrackEvent.TYPE_SLICE_END
+        out = bytearray()
+        closing = self.template(self.pb.TrackEvent.TYPE_SLICE_END, uuid)
         open_ends: list[int] = []
-
-        def close(until_ns: float) -> None:
-            while open_ends and open_ends[-1] <= until_ns:
-                packet = self.packet()
-                packet.timestamp = open_ends.pop()
-                event = packet.track_event
-                event.type = end
-                event.track_uuid = uuid
-
         for span in spans:
             _, name, category, start_ns, end_ns, args = span
-            close(start_ns)
-            packet = self.packet()
+            while open_ends and open_ends[-1] <= start_ns:
+                closing.timestamp = open_ends.pop()
+                out += framed(closing)
+            packet = self.template(self.pb.TrackEvent.TYPE_SLICE_BEGIN, uuid)
             packet.timestamp = start_ns
             event = packet.track_event
-            event.type = begin
-            event.track_uuid = uuid
             event.name_iid = self.names[name]
             event.category_iids.append(self.categories[category])
             if args:
@@ -196,8 +173,20 @@ class _Writer:
                     last = ends[args["flow"]] is span
                     field = event.terminating_flow_ids if last else event.flow_ids
                     field.append(args["flow"])
+            out += framed(packet)
             open_ends.append(end_ns)
-        close(float("inf"))
+        while open_ends:
+            closing.timestamp = open_ends.pop()
+            out += framed(closing)
+        self.file.write(out)
+
+    def template(self, kind: int, uuid: int = 0) -> Any:
+        """An event packet with what does not change from event to event."""
+        packet = self.pb.TracePacket(trusted_packet_sequence_id=_SEQUENCE)
+        packet.sequence_flags = self.pb.TracePacket.SEQ_NEEDS_INCREMENTAL_STATE
+        packet.track_event.type = kind
+        packet.track_event.track_uuid = uuid
+        return packet
 
     def annotate(self, event: Any, args: Mapping[str, Any]) -> None:
         """Arguments shown when a slice is clicked."""
@@ -213,31 +202,44 @@ class _Writer:
             else:
                 note.string_value = str(value)
 
-    def counter(self, track: Track, name: str, t_ns: int, value: float) -> None:
-        """One value of a counter track, described at its first value."""
-        key = (*track, name)
-        uuid = self.uuids.get(key)
-        if uuid is None:
-            parent = self.track(track)
-            uuid = self.uuids[key] = len(self.uuids) + 1
-            descriptor = self.packet().track_descriptor
-            descriptor.uuid = uuid
-            descriptor.parent_uuid = parent
-            descriptor.name = name
-            descriptor.sibling_order_rank = uuid
-            if name.startswith("memory/"):
-                descriptor.counter.unit = self.pb.CounterDescriptor.UNIT_SIZE_BYTES
-            else:
-                descriptor.counter.unit_name = "B/s"
-        packet = self.packet()
-        packet.timestamp = t_ns
+    def counters(self, records: ColumnRecorder) -> None:
+        """Counter tracks, each described at its first value; one message serves all samples."""
+        columns = records.counter_columns()
+        for track in dict.fromkeys(columns["track"]):
+            self.track(track)
+        self.flush()
+        packet = self.template(self.pb.TrackEvent.TYPE_COUNTER)
         event = packet.track_event
-        event.type = self.pb.TrackEvent.TYPE_COUNTER
-        event.track_uuid = uuid
-        if value == int(value):
-            event.counter_value = int(value)
+        out = bytearray()
+        for track, name, t_ns, value in zip(*columns.values(), strict=True):
+            uuid = self.uuids.get((*track, name))
+            if uuid is None:
+                uuid, described = self.counter_track(track, name)
+                out += framed(described)
+            packet.timestamp = t_ns
+            event.track_uuid = uuid
+            if value == int(value):
+                event.counter_value = int(value)
+            else:
+                event.double_counter_value = value
+            out += framed(packet)
+        self.file.write(out)
+
+    def counter_track(self, track: Track, name: str) -> tuple[int, Any]:
+        """Uuid of a new counter track below ``track``, and the packet that describes it."""
+        parent = self.track(track)
+        uuid = self.uuids[*track, name] = len(self.uuids) + 1
+        packet = self.pb.TracePacket(trusted_packet_sequence_id=_SEQUENCE)
+        descriptor = packet.track_descriptor
+        descriptor.uuid = uuid
+        descriptor.parent_uuid = parent
+        descriptor.name = name
+        descriptor.sibling_order_rank = uuid
+        if name.startswith("memory/"):
+            descriptor.counter.unit = self.pb.CounterDescriptor.UNIT_SIZE_BYTES
         else:
-            event.double_counter_value = value
+            descriptor.counter.unit_name = "B/s"
+        return uuid, packet
 
     def instant(
         self, track: Track, name: str, category: str, t_ns: int, args: Mapping[str, Any] | None
@@ -254,10 +256,22 @@ class _Writer:
         self.annotate(event, args or {})
 
 
+def framed(packet: Any) -> bytes:
+    """A TracePacket as field 1 of a Trace: tag, length as a varint, bytes."""
+    data: bytes = packet.SerializeToString()
+    length = len(data)
+    header = bytearray(b"\n")
+    while length > 0x7F:
+        header.append(length & 0x7F | 0x80)
+        length >>= 7
+    header.append(length)
+    return bytes(header) + data
+
+
 def flow_ends(laid_out: Mapping[Track, list[Span]]) -> dict[int, Span]:
     """The last span of each flow: where its arrow ends."""
     found: dict[int, Span] = {}
-    for span in itertools.chain.from_iterable(laid_out.values()):
+    for span in chain.from_iterable(laid_out.values()):
         flow = (span.args or {}).get("flow")
         if flow is not None and (flow not in found or span.start_ns >= found[flow].start_ns):
             found[flow] = span

@@ -173,3 +173,28 @@ def test_explain_says_the_value_in_a_scenario(
     capsys.readouterr()
     assert main(["check", "new", "--explain", "train.seq_len"]) == 0
     assert "here     4096" in capsys.readouterr().out
+
+
+def test_a_starter_runs_and_its_resolved_scenario_replays_it(
+    files: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made("--from", "bert.json", "--cluster", "kube.yaml")
+    capsys.readouterr()
+    assert main(["run", "new", "--json", "-o", "first"]) == 0
+    first = capsys.readouterr().out
+    assert main(["run", "first/scenario.resolved.yaml", "--json", "-o", "second"]) == 0
+    assert capsys.readouterr().out == first
+    assert Path("first/trace.pftrace").read_bytes() == Path("second/trace.pftrace").read_bytes()
+
+
+def test_another_seed_is_another_run(files: None, capsys: pytest.CaptureFixture[str]) -> None:
+    made("--from", "bert.json")
+    capsys.readouterr()
+    ids = set()
+    for seed in ("1", "2", "1"):
+        main(["run", "new", "--json", "--no-trace", "--seed", seed])
+        summary = json.loads(capsys.readouterr().out)
+        assert summary["seed"] == int(seed)
+        ids.add(summary["run_id"])
+    assert len(ids) == 2
+    assert len(list(Path("runs").iterdir())) == 2
