@@ -7,14 +7,13 @@ from collections.abc import Callable
 import raysim
 from raysim.hardware.specs import GpuSpec
 from raysim.kernel.record import ColumnRecorder, NullRecorder
-from raysim.kernel.simulation import Simulation
+from raysim.kernel.simulation import Simulation, collector_at_ease
 from raysim.results import targets
 from raysim.results.result import Result, run_id
 from raysim.results.summary import summarize
 from raysim.scenario.build import build_cluster, build_job
 from raysim.scenario.load import Scenario
 from raysim.training.recording import record_outcome
-from raysim.workloads.train_job import TrainJob
 from raysim.workloads.train_run import JobOutcome, play_job
 from raysim.workloads.whatif import Effect, faster, smallest_fit
 
@@ -57,6 +56,11 @@ def run(
     """
     if seed is not None:
         scenario = scenario.with_({"seed": seed})
+    with collector_at_ease():
+        return _run(scenario, record=record, check=check, progress=progress)
+
+
+def _run(scenario: Scenario, *, record: bool, check: bool, progress: Progress | None) -> Result:
     cluster = build_cluster(scenario)
     job = build_job(scenario)
     recorder = ColumnRecorder() if record else NullRecorder()
@@ -72,7 +76,7 @@ def run(
         "scenario": scenario.name,
         "seed": scenario.seed,
         "run_id": run_id(resolved, raysim.__version__),
-        **summarize(outcome, effects, simplifications(job)),
+        **summarize(outcome, effects, simplifications(outcome)),
     }
     summary["targets"] = targets.evaluate(scenario.targets, summary)
     summary["reference"] = _reference(scenario, summary)
@@ -87,17 +91,24 @@ def _effects(outcome: JobOutcome) -> list[Effect]:
     gpu: GpuSpec | None = outcome.step.cluster.gpu
     assert gpu is not None, "a training job needs GPUs"
     plan, cluster = outcome.job.plan, outcome.step.cluster
-    if outcome.step.fullest.peak_bytes > gpu.memory_bytes:
+    if not outcome.fits:
         return smallest_fit(plan, cluster, gpu.memory_bytes)
-    return faster(plan, cluster, gpu.memory_bytes)[:WOULD_HELP_ROWS]
+    return faster(plan, cluster, gpu.memory_bytes, outcome.step_s)[:WOULD_HELP_ROWS]
 
 
-def simplifications(job: TrainJob) -> list[str]:
+def simplifications(outcome: JobOutcome) -> list[str]:
     """What this prediction leaves out, in the user's words; shown with the result."""
+    job, step = outcome.job, outcome.step
     said = [
-        "A steady step is simulated twice and multiplied; stragglers, failures and jitter are not.",
+        "A steady step is simulated and multiplied; stragglers, failures and jitter are not.",
         "Allocator slack is one measured share of the peak, not an emulated allocator.",
     ]
+    if step.extrapolated:
+        few, asked = step.plan.gradient_accumulation_steps, step.micro_batches
+        said.append(
+            f"{few} of {asked} micro-batches of a step are simulated; "
+            "the others repeat the steady period."
+        )
     if job.data.train_samples or job.data.cpu_seconds_per_sample:
         said.append("Data loading is priced per sample on the worker's CPU; Ray Data is not run.")
     return said

@@ -127,7 +127,7 @@ class Simulation:
         stop = until if until is None or isinstance(until, Event) else self._time_ns(until)
         if isinstance(stop, int) and stop <= self.now_ns:
             return
-        with _collector_at_ease():
+        with collector_at_ease():
             self.clock.run(stop)
         if self.check and stop is None:
             self.invariants.check(self.now_ns, self.log.events, None, ended=True)
@@ -141,7 +141,7 @@ class Simulation:
 
 
 @contextmanager
-def _collector_at_ease() -> Iterator[None]:
+def collector_at_ease() -> Iterator[None]:
     """Python's collector told to leave what exists alone and to look rarely; restored after.
 
     A run makes many small objects and few cycles, so looking often finds nothing.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Any
 
+from raysim.hardware.catalog import ProvenanceRow
 from raysim.hardware.specs import Provenance
 from raysim.training import memory
 from raysim.workloads import startup
@@ -17,17 +18,7 @@ _BETWEEN_NODES = {"bytes_per_s", "latency_s", "efficiency"}
 _OFFLOAD = {"memory_bytes_per_s", "cores"}
 
 
-class Row(Protocol):
-    """What a catalog row says (``hardware.catalog.ProvenanceRow``)."""
-
-    spec: str
-    field: str
-    value: Any
-    basis: str
-    source: str
-
-
-def trust(outcome: JobOutcome, rows: Iterable[Row]) -> dict[str, Any]:
+def trust(outcome: JobOutcome, rows: Iterable[ProvenanceRow]) -> dict[str, Any]:
     """The ``trust`` part of the summary: counts by basis, and every input."""
     inputs = [
         {
@@ -53,7 +44,7 @@ def trust(outcome: JobOutcome, rows: Iterable[Row]) -> dict[str, Any]:
     }
 
 
-def _used(outcome: JobOutcome, row: Row) -> bool:
+def _used(outcome: JobOutcome, row: ProvenanceRow) -> bool:
     """Whether a catalog number can have influenced this outcome."""
     plan, step = outcome.job.plan, outcome.step
     gpu = step.cluster.gpu

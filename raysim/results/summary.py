@@ -6,8 +6,8 @@ beside the numbers they make.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from raysim.hardware.catalog import provenance_rows
@@ -17,7 +17,7 @@ from raysim.results.bottleneck import bound_by
 from raysim.results.cost import cost
 from raysim.results.provenance import trust
 from raysim.training.breakdown import Breakdown
-from raysim.training.program import Kind
+from raysim.training.program import Call, Kind
 from raysim.training.tower import StepOutcome
 from raysim.units import format_bytes, format_bytes_per_s, format_seconds, to_seconds
 from raysim.workloads.train_run import JobOutcome
@@ -102,6 +102,8 @@ def summarize(
         "trust": trust(outcome, provenance_rows(_specs(cluster))),
         "simplifications": list(simplifications),
         "simulation": {
+            "simulated_micro_batches": step.plan.gradient_accumulation_steps,
+            "micro_batches": step.micro_batches,
             "virtual_seconds": to_seconds(sum(step.step_ns)),
             "simulated_steps": len(step.step_ns),
             "ops": sum(len(line.program.ops) for line in step.timelines),
@@ -202,9 +204,8 @@ def _hardware_flops(step: StepOutcome) -> float:
     """FLOPs that one GPU really executes in the last step, averaged over simulated ranks."""
     total = 0.0
     for line in step.timelines:
-        ends = line.program.step_ends
-        first = ends[-2] if len(ends) > 1 else 0
-        total += sum(op.flops for op in line.program.ops[first:])
+        for ops, times in step.weighted_ops(line):
+            total += times * sum(line.program.ops[i].flops for i in ops)
     return total / len(step.timelines)
 
 
@@ -334,19 +335,22 @@ def _run(outcome: JobOutcome, tokens: int | None) -> dict[str, Any]:
 def _collectives(step: StepOutcome) -> list[dict[str, Any]]:
     """Calls of the last step on the slowest rank, grouped as DeepSpeed's comms logger does."""
     line = step.slowest
-    ends = line.program.step_ends
-    groups: dict[tuple[str, str, str], list[int]] = defaultdict(list)
-    for i in range(ends[-2] if len(ends) > 1 else 0, ends[-1]):
-        op = line.program.ops[i]
-        if op.kind == Kind.COLLECTIVE and op.call is not None:
-            groups[op.call.op, op.call.group, _what(op.name)].append(i)
     rank = line.program.rank
+    groups: dict[tuple[str, str, str], _Calls] = {}
+    for ops, times in step.weighted_ops(line):
+        for i in ops:
+            op = line.program.ops[i]
+            if op.kind == Kind.COLLECTIVE and op.call is not None:
+                key = (op.call.op, op.call.group, _what(op.name))
+                calls = groups.setdefault(key, _Calls(op.call))
+                calls.count += times
+                calls.size_bytes += times * op.call.size_bytes
+                calls.busy_ns += times * (line.end_ns[i] - line.met_ns[i])
     rows = []
-    for (op_name, group, what), indices in groups.items():
-        calls = [c for i in indices if (c := line.program.ops[i].call) is not None]
-        cost_of = step.comms.traffic(calls[0], rank).cost
-        seconds = to_seconds(sum(line.end_ns[i] - line.met_ns[i] for i in indices))
-        size = sum(c.size_bytes for c in calls)
+    for (op_name, group, what), calls in groups.items():
+        cost_of = step.comms.traffic(calls.example, rank).cost
+        seconds = calls.busy_ns / 1e9
+        size = round(calls.size_bytes)
         ranks = len(step.comms.members(group, rank))
         bus = size * bus_factor(cost_of.op, ranks) / seconds if seconds else 0.0
         rows.append(
@@ -355,7 +359,7 @@ def _collectives(step: StepOutcome) -> list[dict[str, Any]]:
                 "what": what,
                 "group": group,
                 "group_ranks": ranks,
-                "count": len(indices),
+                "count": round(calls.count),
                 "bytes": size,
                 "seconds": seconds,
                 "bus_bytes_per_s": bus,
@@ -364,6 +368,16 @@ def _collectives(step: StepOutcome) -> list[dict[str, Any]]:
             }
         )
     return sorted(rows, key=lambda row: -row["seconds"])
+
+
+@dataclass(slots=True)
+class _Calls:
+    """Running totals of equal calls."""
+
+    example: Call
+    count: float = 0.0
+    size_bytes: float = 0.0
+    busy_ns: float = 0.0
 
 
 def _what(name: str) -> str:

@@ -10,7 +10,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from raysim.training.executor import BY_HOST, Timeline
-from raysim.training.program import COMPUTE, Kind
+from raysim.training.program import COMPUTE, Kind, Op
 
 KERNELS = {"forward", "backward", "recompute"}
 
@@ -32,6 +32,15 @@ class Breakdown:
         exposed = min(self.parts_ns["exposed_collectives"], self.collective_ns)
         return 1.0 - exposed / self.collective_ns
 
+    def plus(self, other: Breakdown, times: float) -> Breakdown:
+        """Add ``times`` as much of another."""
+        parts = {k: v + round(times * other.parts_ns[k]) for k, v in self.parts_ns.items()}
+        return Breakdown(
+            step_ns=sum(parts.values()),
+            parts_ns=parts,
+            collective_ns=self.collective_ns + round(times * other.collective_ns),
+        )
+
 
 PARTS = (
     "compute", "recompute", "exposed_collectives", "pipeline_transfers", "bubble", "offload",
@@ -42,21 +51,25 @@ PARTS = (
 def step_breakdown(line: Timeline, step: int) -> Breakdown:
     """Account for every nanosecond of an optimizer step on one rank."""
     begin, end = line.step_window(step)
-    parts: dict[str, int] = defaultdict(int)
     ends = line.program.step_ends
-    first, stop = (ends[step - 1] if step else 0), ends[step]
+    return range_breakdown(line, ends[step - 1] if step else 0, ends[step], begin, end)
+
+
+def range_breakdown(line: Timeline, first: int, stop: int, begin: int, end: int) -> Breakdown:
+    """Account for ``begin`` to ``end``, during which operations ``first`` to ``stop`` ran."""
+    parts: dict[str, int] = defaultdict(int)
     ops = line.program.ops
     now = begin
     for i in range(first, stop):
         op = ops[i]
         if op.stream != COMPUTE:
             continue
-        start, finish = max(line.start_ns[i], now), max(line.end_ns[i], now)
+        start, finish = (min(max(t, now), end) for t in (line.start_ns[i], line.end_ns[i]))
         if start > now:
             _account_gap(line, i, now, start, parts)
         _account_busy(line, i, start, finish, parts)
         now = finish
-    if end > now:
+    if end > now and stop > first:
         _account_tail(line, first, stop, now, end, parts)
     collective = _union(
         (line.met_ns[i], line.end_ns[i])
@@ -92,37 +105,54 @@ def _busy_part(category: str) -> str:
 
 
 def _account_gap(line: Timeline, i: int, start: int, end: int, parts: dict[str, int]) -> None:
-    """Idle before operation ``i``: blame what it waited for, or what held the host up."""
-    cause = line.cause[i]
-    if cause == BY_HOST:
-        held = line.blocked_by[i]
-        if held != BY_HOST:
-            until = min(max(line.end_ns[held], start), end)
-            if until > start:
-                parts[_sync_part(line, held)] += until - start
-                start = until
-        parts["launch"] += end - start
-        return
-    parts[_cause_part(line, cause)] += end - start
+    """Idle before operation ``i``: follow what held it up back to ``start``.
+
+    An operation is blamed for the part of the gap in which it ran; what it waited for itself is
+    blamed for the rest.
+    """
+    at = i
+    while end > start:
+        cause = line.cause[at]
+        if cause == BY_HOST:
+            held = line.blocked_by[at]
+            released = line.end_ns[held] if held != BY_HOST else start
+            idle_from = min(max(released, start), end)
+            parts["launch"] += end - idle_from
+            end = idle_from
+            if held == BY_HOST or end <= start:
+                break
+            at = held
+            if line.program.ops[held].kind == Kind.HOST:
+                end = _blame(line, held, start, end, parts)
+            continue
+        end = _blame(line, cause, start, end, parts)
+        at = cause
+    parts["launch"] += max(0, end - start)
 
 
-def _sync_part(line: Timeline, held: int) -> str:
-    """The host was in ``held``: its own work, or a wait for another operation."""
-    op = line.program.ops[held]
-    if op.kind == Kind.HOST:
-        return "data_wait" if op.category == "data" else "launch"
-    cause = line.cause[held]
-    return "launch" if cause == BY_HOST else _cause_part(line, cause)
-
-
-def _cause_part(line: Timeline, cause: int) -> str:
+def _blame(line: Timeline, cause: int, start: int, end: int, parts: dict[str, int]) -> int:
+    """Give ``cause`` the part of the gap in which it ran; returns where its own wait ends."""
     op = line.program.ops[cause]
+    ran_from = min(max(line.start_ns[cause], start), end)
+    met = min(max(line.met_ns[cause], ran_from), end)
+    if op.kind in {Kind.SEND, Kind.RECV}:
+        parts["pipeline_transfers"] += end - met
+        parts["bubble"] += met - ran_from
+    elif op.call is not None and op.call.group not in {"dp", "tp"}:
+        # Stages of a pipeline reach such a call at different times.
+        parts["exposed_collectives"] += end - met
+        parts["bubble"] += met - ran_from
+    else:
+        parts[_cause_part(op)] += end - ran_from
+    return ran_from
+
+
+def _cause_part(op: Op) -> str:
     if op.kind == Kind.COLLECTIVE or op.category == "collective":
         return "exposed_collectives"
-    if op.kind in {Kind.SEND, Kind.RECV}:
-        return "bubble"
     by_category = {
         "copy": "offload", "offload": "offload", "data": "data_wait", "optimizer": "optimizer",
+        "host": "launch", "sync": "launch",
     }  # fmt: skip
     if op.category in by_category:
         return by_category[op.category]
@@ -134,9 +164,9 @@ def _account_tail(
 ) -> None:
     """After the last kernel: the step ends with whatever operation ends last."""
     last = max(range(first, stop), key=lambda i: line.end_ns[i])
-    op = line.program.ops[last]
-    part = _sync_part(line, last) if op.kind in {Kind.SYNC, Kind.HOST} else _cause_part(line, last)
-    parts[part] += end - start
+    if line.program.ops[last].kind != Kind.SYNC:
+        end = _blame(line, last, start, end, parts)
+    _account_gap(line, last, start, end, parts)
 
 
 def _union(intervals: object) -> int:

@@ -67,6 +67,7 @@ class Communicators:
                 f"the cluster has {len(self.placement)}"
             )
         self._members: dict[tuple[str, int], tuple[int, ...]] = {}
+        self._participants: dict[tuple[str, int], int] = {}
         self._shapes: dict[tuple[object, ...], GroupShape] = {}
         self._traffic: dict[tuple[object, ...], Traffic] = {}
 
@@ -75,6 +76,17 @@ class Communicators:
         """Ranks of this job on its fullest node."""
         used = [n for n, _ in self.placement[: self.mesh.world]]
         return max(used.count(n) for n in dict.fromkeys(used))
+
+    @cached_property
+    def copy_bytes_per_s(self) -> float:
+        """Host to GPU while every rank of a node copies: GPUs may share a PCIe uplink."""
+        loads: dict[Link, float] = {}
+        first = self.placement[0][0]
+        here = [m for m in self.placement[: self.mesh.world] if m[0] == first]
+        for member in here:
+            for link in self.topology.path(("host", first), ("gpu", *member)):
+                loads[link] = loads.get(link, 0.0) + 1.0
+        return min(link.bytes_per_s / load for link, load in loads.items())
 
     def members(self, group: str, rank: int) -> tuple[int, ...]:
         """Global ranks of the communicator ``group`` that ``rank`` belongs to."""
@@ -102,6 +114,10 @@ class Communicators:
             for t in range(mesh.tp)
         )
 
+    @cached_property
+    def _simulated(self) -> frozenset[int]:
+        return frozenset(self.representatives())
+
     def representatives(self) -> tuple[int, ...]:
         """Ranks to simulate: one per pipeline stage when folded, else all."""
         if not self.folded:
@@ -110,11 +126,12 @@ class Communicators:
 
     def participants(self, group: str, rank: int) -> int:
         """How many simulated ranks a call over this communicator waits for."""
-        members = self.members(group, rank)
-        if not self.folded:
-            return len(members)
-        simulated = set(self.representatives())
-        return sum(r in simulated for r in members)
+        key = (group, rank)
+        count = self._participants.get(key)
+        if count is None:
+            count = sum(r in self._simulated for r in self.members(group, rank))
+            self._participants[key] = count
+        return count
 
     def _siblings(self, group: str, rank: int) -> list[tuple[int, ...]]:
         """Groups that make the same call at the same time; just this one when not folded."""

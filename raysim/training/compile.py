@@ -179,15 +179,17 @@ class RankCompiler:
         *,
         cpu: CpuSpec,
         ranks_per_node: int,
+        copy_bytes_per_s: float,
         feed: Feed,
         forward_only: bool = False,
+        memory: bool = True,
     ) -> None:
         self.plan = plan
         self.at = at
         self.stage = stage
         self.costs = costs
         self.feed = feed
-        self.b = ProgramBuilder(plan.mesh.rank(at), launch_s=costs.launch_s)
+        self.b = ProgramBuilder(plan.mesh.rank(at), launch_s=costs.launch_s, memory=memory)
         self.engine = choose_engine(
             EngineContext(
                 plan=plan,
@@ -196,6 +198,7 @@ class RankCompiler:
                 units=stage.units,
                 cpu=cpu,
                 ranks_per_node=ranks_per_node,
+                copy_bytes_per_s=copy_bytes_per_s,
                 model_parallel=plan.mesh.pp * plan.mesh.tp,
             ),
             stage,
@@ -325,6 +328,7 @@ class RankCompiler:
                 self.b.free("activation", section.input_bytes, "checkpoint")
         self.engine.end_backward()
         self.b.backward_index += 1
+        self.b.program.backward_ends.append(len(self.b.program.ops))
 
     def _backward(self, unit: Unit) -> None:
         b = self.b

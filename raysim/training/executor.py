@@ -18,10 +18,12 @@ from raysim.errors import InvariantViolation
 from raysim.hardware.network import Network
 from raysim.kernel.simulation import Simulation
 from raysim.training.communicators import Communicators, Traffic
-from raysim.training.program import Kind, Op, Program
+from raysim.training.program import COMPUTE, Kind, Op, Program
 from raysim.units import to_ns
 
 UNKNOWN = -1
+NEGLIGIBLE_BYTES = 1 << 16
+"""Calls below this are latency: they neither slow others nor are slowed."""
 BY_HOST = -1
 """In ``cause``: the host issued it last."""
 
@@ -42,6 +44,12 @@ class Timeline:
         """Index of the operation whose end let this one start, or ``BY_HOST``."""
         self.blocked_by = [BY_HOST] * n
         """Index of the synchronisation that last held the host up before it issued this."""
+
+    def backward_end_ns(self, count: int) -> int:
+        """When the ``count``-th backward pass had ended, its tail on side streams excepted."""
+        stop = self.program.backward_ends[count - 1]
+        ops = self.program.ops
+        return next(self.end_ns[i] for i in range(stop - 1, -1, -1) if ops[i].stream == COMPUTE)
 
     def step_window(self, step: int) -> tuple[int, int]:
         """When everything before an optimizer step, and the step itself, had ended."""
@@ -115,6 +123,7 @@ class RankPlayer:
     def _sync_done(self, i: int, op: Op) -> None:
         line = self.timeline
         line.start_ns[i] = line.met_ns[i] = self.host_ns = self.host_ns + op.before_ns
+        line.blocked_by[i] = self.blocked_by
         for w in op.waits:
             if line.end_ns[w] > self.host_ns:
                 self.host_ns = line.end_ns[w]
@@ -160,6 +169,11 @@ class RankPlayer:
             if op.kind == Kind.LOCAL:
                 line.met_ns[i] = start
                 end = start + op.duration_ns
+                line.end_ns[i] = max(end, self.issued_ns[i])
+                self._release(i, work)
+            elif op.kind == Kind.COLLECTIVE and self.executor.is_alone(op):
+                line.met_ns[i] = start
+                end = start + self.executor.duration_ns(op, self.rank)
                 line.end_ns[i] = max(end, self.issued_ns[i])
                 self._release(i, work)
             else:
@@ -223,6 +237,8 @@ class Executor:
         self.network = network
         self.comms = communicators
         self.players: list[RankPlayer] = []
+        self.alone: dict[str, bool] = {}
+        """Whether a communicator of one simulated rank has its links to itself."""
         self.calls: dict[tuple[int, object], int] = {}
         self.meetings: dict[tuple[object, int], Meeting] = {}
 
@@ -234,6 +250,7 @@ class Executor:
         InvariantViolation
             Ranks wait for each other for ever.
         """
+        self.alone = _communicators_alone(programs, self.comms)
         self.players = [RankPlayer(self, program) for program in programs]
         for player in self.players:
             self.simulation.call_at(self.simulation.now_ns, self._begin, player)
@@ -244,6 +261,15 @@ class Executor:
     def _begin(self, player: RankPlayer) -> None:
         player.host_ns = self.simulation.now_ns
         player.issue()
+
+    def is_alone(self, op: Op) -> bool:
+        """Whether nothing can interfere with a collective, so that no event is needed."""
+        return op.call is not None and self.alone.get(op.call.group, False)
+
+    def duration_ns(self, op: Op, rank: int) -> int:
+        """Time of a collective that has its links to itself."""
+        assert op.call is not None, f"{op!r} communicates without a call"
+        return to_ns(self.comms.traffic(op.call, rank).cost.seconds)
 
     def arrive(self, player: RankPlayer, i: int, op: Op, at_ns: int) -> None:
         """A rank reached a communication; start it when all have."""
@@ -312,3 +338,33 @@ class Executor:
                 for p in stuck[:4]
             )
             raise InvariantViolation(f"{len(stuck)} ranks wait for ever: {where}")
+
+
+def _communicators_alone(programs: Sequence[Program], comms: Communicators) -> dict[str, bool]:
+    """Communicators in which one simulated rank stands for all, and whose links no other uses.
+
+    Calls too small to slow anything down are not looked at.
+    """
+    users: dict[int, set[tuple[str, int]]] = {}
+    links: dict[str, set[int]] = {}
+    single: dict[str, bool] = {}
+    for program in programs:
+        rank = program.rank
+        for call in dict.fromkeys(program.calls()):
+            if call.size_bytes < NEGLIGIBLE_BYTES:
+                continue
+            name = call.group
+            if call.op == "send_recv":
+                name = "p2p"
+                traffic = comms.point_to_point(rank, call.peer, call.size_bytes)
+            else:
+                traffic = comms.traffic(call, rank)
+            one = call.op != "send_recv" and comms.participants(name, rank) == 1
+            single[name] = single.get(name, True) and one
+            for link in traffic.loads.links:
+                links.setdefault(name, set()).add(id(link))
+                users.setdefault(id(link), set()).add((name, rank))
+    return {
+        name: single[name] and all(len(users[link]) == 1 for link in links.get(name, ()))
+        for name in single
+    }

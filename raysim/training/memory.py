@@ -129,7 +129,7 @@ class HostMemory:
 
 
 def _pinned(size_bytes: float) -> int:
-    """torch rounds each pinned allocation up to a power of two."""
+    """Torch rounds each pinned allocation up to a power of two."""
     size = round(size_bytes)
     return 1 << (size - 1).bit_length() if size > 1 else size
 
@@ -137,7 +137,11 @@ def _pinned(size_bytes: float) -> int:
 def host_memory(
     plan: TrainingPlan, numel: int, stored: int, node: NodeSpec, ranks_per_node: int
 ) -> HostMemory:
-    """Main memory per node: processes, and what offload keeps there (spec: sections 5.1, 5.2, 3.9).
+    """Main memory per node: processes, and what offload keeps there.
+
+    Master weights, gradients and low-precision staging are pinned, one allocation per sub-group
+    under ZeRO-3 and one in all under ZeRO-1/2; DeepSpeedCPUAdam's moments are pageable.
+    Sources: ``stage_1_and_2.py``, ``stage3.py``, ``ops/adam/cpu_adam.py`` of DeepSpeed 0.19.
 
     Parameters
     ----------
@@ -148,17 +152,24 @@ def host_memory(
     own = flat_partition_numel(numel, n)
     by_category = {"process": HOST_PROCESS_BYTES * ranks_per_node}
     low = 4 if plan.precision == "fp32" else 2
-    if zero.stage and zero.offload_optimizer.device == "cpu":
-        states = 4.0 + 4.0 + optimizer_state_bytes(plan.optimizer)
-        staging = float(low) if plan.precision != "fp32" else 0.0
-        sizes = [own * 4.0, own * 4.0, own * (states - 8.0), own * staging]
-        pinned = zero.offload_optimizer.pin_memory
-        total = sum(_pinned(s) if pinned else round(s) for s in sizes)
-        by_category["optimizer_state"] = total * ranks_per_node
-    if zero.stage == 3 and zero.offload_param.device == "cpu":
-        size = float(low * -(-stored // n))
-        each = _pinned(size) if zero.offload_param.pin_memory else round(size)
-        by_category["parameter"] = each * ranks_per_node
+    group = min(own, zero.sub_group_size) if zero.stage == 3 else own
+
+    def pinned(bytes_per_element: float) -> float:
+        """Bytes of a buffer of ``own`` elements, allocated sub-group by sub-group."""
+        if not zero.offload_optimizer.pin_memory:
+            return own * bytes_per_element
+        whole, rest = divmod(own, group)
+        return whole * _pinned(group * bytes_per_element) + _pinned(rest * bytes_per_element)
+
+    if zero.stage and zero.offload_optimizer.device == "cpu" and own:
+        staging = pinned(low) if plan.precision != "fp32" else 0.0
+        moments = own * optimizer_state_bytes(plan.optimizer)
+        total = 2 * pinned(4.0) + staging + moments
+        by_category["optimizer_state"] = round(total) * ranks_per_node
+    if zero.stage == 3 and zero.offload_param.device == "cpu" and own:
+        shard = -(-stored // n) * float(low)
+        # Shards are pinned parameter by parameter; powers of two in themselves for most shapes.
+        by_category["parameter"] = round(shard) * ranks_per_node
     return HostMemory(
         peak_bytes=sum(by_category.values()),
         capacity_bytes=node.memory_bytes,

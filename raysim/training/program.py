@@ -108,6 +108,8 @@ class Program:
     memory: list[MemoryEvent] = field(default_factory=list)
     step_ends: list[int] = field(default_factory=list)
     """Index one past the last operation of each optimizer step."""
+    backward_ends: list[int] = field(default_factory=list)
+    """Index one past the last operation of each backward pass."""
 
     def calls(self) -> list[Call]:
         """Collectives and point-to-point operations in order."""
@@ -117,10 +119,11 @@ class Program:
 class ProgramBuilder:
     """Appends operations to a program; every method returns the new operation's index."""
 
-    def __init__(self, rank: int, *, launch_s: float) -> None:
+    def __init__(self, rank: int, *, launch_s: float, memory: bool = True) -> None:
         self.program = Program(rank=rank)
         self.launch_ns = to_ns(launch_s)
         """Host time per kernel launch."""
+        self.keeps_memory = memory
         self.micro_batch = -1
         self.backward_index = 0
         """Backward passes completed since the last optimizer step."""
@@ -236,7 +239,7 @@ class ProgramBuilder:
         self._change(category, -self.live.get(category, 0), label)
 
     def _change(self, category: str, delta_bytes: int, label: str) -> None:
-        if not delta_bytes:
+        if not delta_bytes or not self.keeps_memory:
             return
         held = self.live.get(category, 0) + delta_bytes
         assert held >= 0, f"rank {self.program.rank} frees {-held} bytes of {category} it lacks"

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from raysim.hardware.cluster import ClusterSpec
 from raysim.hardware.network import FlowNetwork, Network
 from raysim.hardware.topology import Topology
 from raysim.kernel.simulation import Simulation
 from raysim.perf.compute import ComputeModel
-from raysim.training.breakdown import Breakdown, step_breakdown
+from raysim.training.breakdown import Breakdown, range_breakdown, step_breakdown
 from raysim.training.communicators import Communicators
 from raysim.training.compile import Feed, RankCompiler, StageSpec, build_stages
 from raysim.training.executor import Executor, Timeline
-from raysim.training.memory import RankMemory, rank_memory
+from raysim.training.memory import HostMemory, RankMemory, host_memory, rank_memory
 from raysim.training.plan import TrainingPlan
 from raysim.training.program import Program
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class StepOutcome:
     """What playing some optimizer steps showed."""
 
     plan: TrainingPlan
+    """As simulated: with fewer micro-batches than asked when the rest was extrapolated."""
+    micro_batches: int
+    """Per optimizer step, as asked."""
     cluster: ClusterSpec
     costs: ComputeModel
     comms: Communicators
@@ -37,19 +41,62 @@ class StepOutcome:
     simulation: Simulation
 
     @property
-    def steady_step_ns(self) -> int:
-        """The last simulated step: the first ones fill pipelines and prefetch queues."""
-        return self.step_ns[-1]
+    def extrapolated(self) -> int:
+        """Micro-batches per step that were not simulated but repeat the steady period."""
+        return self.micro_batches - self.plan.gradient_accumulation_steps
 
     @property
+    def steady_step_ns(self) -> int:
+        """The last simulated step, and the steady period for every micro-batch left out."""
+        return self.step_ns[-1] + self._left_out_ns
+
+    @property
+    def first_step_ns(self) -> int:
+        """The first step, which starts with nothing gathered and no stream busy."""
+        return self.step_ns[0] + self._left_out_ns
+
+    @property
+    def _left_out_ns(self) -> int:
+        if not self.extrapolated:
+            return 0
+        return round(self.extrapolated * self._period_ns(self.slowest))
+
+    def _period(self) -> tuple[int, int]:
+        """Which backward passes of the last step bound the steady stretch (counted over all)."""
+        simulated, stages = self.plan.gradient_accumulation_steps, self.plan.mesh.pp
+        before = (len(self.step_ns) - 1) * simulated
+        return before + stages, before + simulated - stages
+
+    def _period_ns(self, line: Timeline) -> float:
+        """Nanoseconds between backward passes in the steady stretch of a step."""
+        first, last = self._period()
+        return (line.backward_end_ns(last) - line.backward_end_ns(first)) / (last - first)
+
+    @cached_property
     def slowest(self) -> Timeline:
         """The rank whose compute stream idles least in the last step: the others wait for it."""
         last = len(self.step_ns) - 1
         return max(self.timelines, key=lambda line: _kernel_ns(line, last))
 
+    def weighted_ops(self, line: Timeline) -> Iterator[tuple[range, float]]:
+        """Operations of a full step of one rank: ranges of indices, and how often each counts."""
+        ends = line.program.step_ends
+        yield range(ends[-2] if len(ends) > 1 else 0, ends[-1]), 1.0
+        if self.extrapolated:
+            first, last = self._period()
+            bounds = line.program.backward_ends
+            steady = range(bounds[first - 1], bounds[last - 1])
+            yield steady, self.extrapolated / (last - first)
+
     def breakdown(self) -> Breakdown:
-        """Where the last step's time went on the slowest rank."""
-        return step_breakdown(self.slowest, len(self.step_ns) - 1)
+        """Where a step's time went on the slowest rank."""
+        line = self.slowest
+        total = step_breakdown(line, len(self.step_ns) - 1)
+        for ops, times in list(self.weighted_ops(line))[1:]:
+            first, last = self._period()
+            window = line.backward_end_ns(first), line.backward_end_ns(last)
+            total = total.plus(range_breakdown(line, ops.start, ops.stop, *window), times)
+        return total
 
     @property
     def fullest(self) -> RankMemory:
@@ -71,6 +118,7 @@ def compile_programs(
     feed: Feed,
     steps: int,
     forward_only: bool = False,
+    memory: bool = True,
 ) -> tuple[Program, ...]:
     """Programs of every simulated rank: optimizer steps, or forward passes only."""
     node = comms.topology.specs[comms.placement[0][0]]
@@ -84,8 +132,10 @@ def compile_programs(
             costs,
             cpu=node.cpu,
             ranks_per_node=comms.ranks_per_node,
+            copy_bytes_per_s=comms.copy_bytes_per_s,
             feed=feed,
             forward_only=forward_only,
+            memory=memory,
         )
         compiled = compiler.compile_evaluation if forward_only else compiler.compile
         programs.append(compiled(steps))
@@ -98,9 +148,10 @@ def simulate(
     *,
     simulation: Simulation,
     feed: Feed | None = None,
-    steps: int = 2,
+    steps: int | None = None,
     exact: bool = False,
     forward_only: bool = False,
+    memory: bool = True,
 ) -> StepOutcome:
     """Play ``steps`` optimizer steps of ``plan`` on ``cluster``.
 
@@ -113,11 +164,14 @@ def simulate(
     feed
         What the data of a micro-batch costs; None: nothing.
     steps
-        Optimizer steps to play; the last counts as the steady state.
+        Optimizer steps to play; the last counts as the steady state. None: two, or one of a
+        pipeline, which drains between steps.
     exact
         Simulate every rank instead of one per pipeline stage.
     forward_only
         Evaluation: the steps are forward passes of one micro-batch.
+    memory
+        Whether to account for memory; without, only time is right.
 
     Raises
     ------
@@ -126,21 +180,35 @@ def simulate(
     """
     gpu = cluster.gpu
     assert gpu is not None, "a training job needs a cluster with GPUs"
+    micro_batches = plan.gradient_accumulation_steps
+    if steps is None:
+        steps = 1 if plan.mesh.pp > 1 else 2
+    plan = replace(plan, gradient_accumulation_steps=min(micro_batches, enough(plan)))
     costs = ComputeModel(gpu)
     topology = Topology.build(cluster)
     stages = build_stages(plan, costs)
     tied = [stage.index for stage in stages if stage.tied_bytes]
     comms = Communicators(plan.mesh, topology, folded=not exact, tied_stages=tied)
     programs = compile_programs(
-        plan, comms, stages, costs, feed=feed or Feed(), steps=steps, forward_only=forward_only
+        plan,
+        comms,
+        stages,
+        costs,
+        feed=feed or Feed(),
+        steps=steps,
+        forward_only=forward_only,
+        memory=memory,
     )
     network = FlowNetwork(simulation, topology)
     timelines = Executor(simulation, network, comms).play(programs)
-    memory = tuple(
-        rank_memory(line.program, line, gpu, _track(comms, line.program.rank)) for line in timelines
-    )
+    used = [
+        rank_memory(line.program, line, gpu, _track(comms, line.program.rank))
+        for line in timelines
+        if memory
+    ]
     return StepOutcome(
         plan=plan,
+        micro_batches=micro_batches,
         cluster=cluster,
         costs=costs,
         comms=comms,
@@ -148,15 +216,28 @@ def simulate(
         stages=stages,
         timelines=tuple(timelines),
         step_ns=_step_durations(timelines, steps),
-        memory=memory,
+        memory=tuple(used),
         simulation=simulation,
     )
 
 
-def peak_memory(plan: TrainingPlan, cluster: ClusterSpec) -> tuple[RankMemory, ...]:
-    """Peak memory of every simulated rank without playing: it does not depend on time.
+def enough(plan: TrainingPlan) -> int:
+    """Micro-batches that show filling, a steady stretch and draining."""
+    return max(8, 3 * plan.mesh.pp)
 
-    A few micro-batches show it: one more than pipeline stages, where activations accumulate.
+
+def host_need(plan: TrainingPlan, stages: Sequence[StageSpec], comms: Communicators) -> HostMemory:
+    """Main memory of the fullest node: the one with the largest pipeline stage."""
+    numel = max(sum(u.numel for u in stage.units) for stage in stages)
+    node = comms.topology.specs[comms.placement[0][0]]
+    return host_memory(plan, numel, numel, node, comms.ranks_per_node)
+
+
+def memory_need(plan: TrainingPlan, cluster: ClusterSpec) -> tuple[int, HostMemory]:
+    """Peak bytes of the fullest GPU and of the fullest host, without playing.
+
+    Peaks do not depend on time, and a few micro-batches show them: one more than pipeline stages,
+    where activations accumulate.
     """
     gpu = cluster.gpu
     assert gpu is not None, "a training job needs a cluster with GPUs"
@@ -166,7 +247,8 @@ def peak_memory(plan: TrainingPlan, cluster: ClusterSpec) -> tuple[RankMemory, .
     stages = build_stages(plan, costs)
     comms = Communicators(plan.mesh, Topology.build(cluster), folded=True)
     programs = compile_programs(plan, comms, stages, costs, feed=Feed(), steps=1)
-    return tuple(rank_memory(p, None, gpu, _track(comms, p.rank)) for p in programs)
+    peaks = (rank_memory(p, None, gpu, _track(comms, p.rank)).peak_bytes for p in programs)
+    return max(peaks), host_need(plan, stages, comms)
 
 
 def _track(comms: Communicators, rank: int) -> tuple[str, str]:

@@ -15,8 +15,8 @@ from raysim.hardware.cluster import ClusterSpec
 from raysim.kernel.simulation import Simulation
 from raysim.training.checkpointing import CheckpointCost, checkpoint_cost
 from raysim.training.compile import Feed
-from raysim.training.memory import HostMemory, host_memory
-from raysim.training.tower import StepOutcome, simulate
+from raysim.training.memory import HostMemory
+from raysim.training.tower import StepOutcome, host_need, simulate
 from raysim.units import to_seconds
 from raysim.workloads.startup import Phase, startup_phases
 from raysim.workloads.train_job import DataSettings, TrainJob
@@ -107,7 +107,7 @@ def play_job(
     if progress:
         progress("training steps", 0.1)
     feed = feed_of(job.data, job.plan.micro_batch)
-    step = simulate(job.plan, cluster, simulation=simulation, feed=feed, steps=2, exact=job.exact)
+    step = simulate(job.plan, cluster, simulation=simulation, feed=feed, exact=job.exact)
     if progress:
         progress("evaluation", 0.5)
     steps_per_epoch = _steps_per_epoch(job)
@@ -119,15 +119,13 @@ def play_job(
     node = step.comms.topology.specs[0]
     checkpoint = checkpoint_cost(job.plan, step.comms, job.checkpoint.kind)
     step_s = to_seconds(step.steady_step_ns)
-    stage = max(step.stages, key=lambda s: sum(u.numel for u in s.units))
-    numel = sum(u.numel for u in stage.units)
     return JobOutcome(
         job=job,
         step=step,
-        host=host_memory(job.plan, numel, numel, node, step.comms.ranks_per_node),
+        host=host_need(job.plan, step.stages, step.comms),
         startup=startup_phases(job.plan, node, step.comms.ranks_per_node),
         step_s=step_s,
-        first_step_s=to_seconds(step.step_ns[0]),
+        first_step_s=to_seconds(step.first_step_ns),
         steps=steps,
         steps_per_epoch=steps_per_epoch,
         evaluation_s=evaluation_s,

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from raysim.errors import ScenarioError
 from raysim.hardware.cluster import ClusterSpec, NodeGroup
 from raysim.kernel.simulation import Simulation
 from raysim.training.deepspeed import OffloadOptimizer, OffloadParam, ZeroConfig
 from raysim.training.plan import TrainingPlan
-from raysim.training.tower import peak_memory, simulate
+from raysim.training.tower import memory_need, simulate
 from raysim.units import format_bytes, to_seconds
 
 NOISE = 0.001
@@ -53,35 +54,40 @@ class Effect:
 
 
 def quick_step_s(plan: TrainingPlan, cluster: ClusterSpec) -> float:
-    """Seconds of an optimizer step, extrapolated over gradient accumulation."""
+    """Seconds of an optimizer step, the first one simulated alone."""
+    short = plan.mesh.pp + 1
     wanted = plan.gradient_accumulation_steps
-    short = plan.mesh.pp
-    if wanted <= short + 1:
+    if wanted <= short:
         return _play_s(plan, cluster, wanted)
-    first, second = (_play_s(plan, cluster, m) for m in (short, short + 1))
-    return second + (wanted - short - 1) * (second - first)
+    first, second = (_play_s(plan, cluster, m) for m in (short - 1, short))
+    return second + (wanted - short) * (second - first)
 
 
 def _play_s(plan: TrainingPlan, cluster: ClusterSpec, micro_batches: int) -> float:
-    short = replace(plan, gradient_accumulation_steps=micro_batches)
-    return to_seconds(simulate(short, cluster, simulation=Simulation(), steps=1).steady_step_ns)
+    few = replace(plan, gradient_accumulation_steps=micro_batches)
+    outcome = simulate(few, cluster, simulation=Simulation(), steps=1, memory=False)
+    return to_seconds(outcome.steady_step_ns)
 
 
-def faster(plan: TrainingPlan, cluster: ClusterSpec, limit_bytes: int) -> list[Effect]:
-    """Changes worth trying on a job that fits, best first, useless ones left out."""
-    base = quick_step_s(plan, cluster)
+def faster(
+    plan: TrainingPlan, cluster: ClusterSpec, limit_bytes: int, base_s: float
+) -> list[Effect]:
+    """Changes worth trying on a job that fits, best first, useless ones left out.
+
+    ``base_s`` is its own step.
+    """
     effects = []
     for change in _speed_changes(plan, cluster):
         try:
-            peak = max(m.peak_bytes for m in peak_memory(change.plan, change.cluster))
-            if peak > limit_bytes:
+            effect = _effect(change, limit_bytes)
+            if not effect.fits:
                 continue
             step = quick_step_s(change.plan, change.cluster)
         except ScenarioError:
             continue  # the change makes a job that DeepSpeed would refuse
-        delta = step / base - 1
+        delta = step / base_s - 1
         if abs(delta) >= NOISE:
-            effects.append(Effect(change=change, fits=True, peak_bytes=peak, step_delta_frac=delta))
+            effects.append(replace(effect, step_delta_frac=delta))
     return sorted(effects, key=lambda e: e.step_delta_frac or 0.0)
 
 
@@ -153,41 +159,47 @@ def smallest_fit(plan: TrainingPlan, cluster: ClusterSpec, limit_bytes: int) -> 
 
     When nothing fits, the combination that comes closest.
     """
-    singles = [_effect(change, limit_bytes) for change in _memory_changes(plan, cluster)]
-    fitting = [e for e in singles if e is not None and e.fits]
+    singles = [*_memory_changes(plan, cluster), *_more_nodes(plan, cluster)]
+    fitting = [e for c in singles if (e := _effect(c, limit_bytes)).fits]
     if fitting:
-        return sorted(fitting, key=lambda e: -e.peak_bytes)[:3]
-    combined, names = plan, []
-    best: Effect | None = None
+        return fitting[:3]
+    combined, names = plan, list[Change]()
     for step in _memory_changes(plan, cluster, single=False):
-        for change in _memory_changes(combined, cluster, single=False):
-            if change.change == step.change:
-                combined = change.plan
-                names.append(change)
-        effect = _effect(
-            Change(
-                change=", ".join(n.change for n in names),
-                text=" + ".join(n.text for n in names),
-                plan=combined,
-                cluster=cluster,
-            ),
-            limit_bytes,
-        )
-        best = effect or best
-        if effect is not None and effect.fits:
-            break
-    if best is not None and not best.fits:
-        more = _more_nodes(combined, cluster, names, limit_bytes)
-        best = more or best
-    return [best] if best else []
+        again = [
+            c for c in _memory_changes(combined, cluster, single=False) if c.change == step.change
+        ]
+        if not again:
+            continue
+        combined = again[0].plan
+        names.append(again[0])
+        effect = _effect(_joined(names, combined, cluster), limit_bytes)
+        if effect.fits:
+            return [effect]
+    for more in _more_nodes(combined, cluster):
+        effect = _effect(_joined([*names, more], more.plan, more.cluster), limit_bytes)
+        if effect.fits:
+            return [effect]
+    return []
 
 
-def _effect(change: Change, limit_bytes: int) -> Effect | None:
+def _joined(changes: list[Change], plan: TrainingPlan, cluster: ClusterSpec) -> Change:
+    """Several changes as one."""
+    return Change(
+        change=", ".join(c.change for c in changes),
+        text=" + ".join(c.text for c in changes),
+        plan=plan,
+        cluster=cluster,
+    )
+
+
+def _effect(change: Change, limit_bytes: int) -> Effect:
+    """Peak memory after a change; what cannot run at all does not fit."""
     try:
-        peak = max(m.peak_bytes for m in peak_memory(change.plan, change.cluster))
+        peak, host = memory_need(change.plan, change.cluster)
     except ScenarioError:
-        return None
-    return Effect(change=change, fits=peak <= limit_bytes, peak_bytes=peak, step_delta_frac=None)
+        return Effect(change=change, fits=False, peak_bytes=0, step_delta_frac=None)
+    fits = peak <= limit_bytes and host.peak_bytes <= host.capacity_bytes
+    return Effect(change=change, fits=fits, peak_bytes=peak, step_delta_frac=None)
 
 
 def _memory_changes(
@@ -200,7 +212,7 @@ def _memory_changes(
 
     zero = plan.zero
     if plan.mesh.pp == 1 and (plan.engine == "ddp" or zero.stage < 3):
-        stages = (1, 2, 3) if single else (3,)
+        stages: tuple[Literal[1, 2, 3], ...] = (1, 2, 3) if single else (3,)
         for stage in stages:
             if plan.engine == "ddp" or stage > zero.stage:
                 sharded = replace(zero if plan.engine == "deepspeed" else ZeroConfig(), stage=stage)
@@ -223,24 +235,15 @@ def _memory_changes(
         yield change("offload_param.device: cpu", "parameters on CPU", new)
 
 
-def _more_nodes(
-    plan: TrainingPlan, cluster: ClusterSpec, names: list[Change], limit_bytes: int
-) -> Effect | None:
-    """Double the nodes, up to 64 times, until the job fits."""
+def _more_nodes(plan: TrainingPlan, cluster: ClusterSpec) -> Iterator[Change]:
+    """The same job on 2, 4, ... 64 times the nodes, with as many more replicas."""
     for factor in (2, 4, 8, 16, 32, 64):
         groups = tuple(
             replace(g, count=g.count * factor) if g.node.gpu_count else g for g in cluster.groups
         )
-        mesh = replace(plan.mesh, dp=plan.mesh.dp * factor)
-        effect = _effect(
-            Change(
-                change=", ".join([*(n.change for n in names), f"{factor}x nodes"]),
-                text=" + ".join([*(n.text for n in names), f"{factor}x nodes"]),
-                plan=replace(plan, mesh=mesh),
-                cluster=replace(cluster, groups=groups),
-            ),
-            limit_bytes,
+        yield Change(
+            change=f"{factor}x nodes",
+            text=f"{factor}x nodes",
+            plan=replace(plan, mesh=replace(plan.mesh, dp=plan.mesh.dp * factor)),
+            cluster=replace(cluster, groups=groups),
         )
-        if effect is not None and effect.fits:
-            return effect
-    return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from raysim.hardware.specs import CpuSpec
 from raysim.perf.compute import ComputeModel
@@ -28,6 +28,8 @@ class EngineContext:
     """All units of the stage in forward order."""
     cpu: CpuSpec
     ranks_per_node: int
+    copy_bytes_per_s: float
+    """Host to GPU, or back, while every GPU of the node copies."""
     model_parallel: int
     """Pipeline stages times tensor-parallel ranks: the group the gradient norm is summed over."""
 
@@ -84,6 +86,11 @@ class EngineContext:
         return self.plan.precision == "fp16" or (
             self.plan.precision == "bf16" and self.plan.check_grad_overflow
         )
+
+    def copy_s(self, size_bytes: float, kind: Literal["h2d", "d2h"]) -> float:
+        """Seconds of a pinned copy that every rank of the node makes at the same time."""
+        alone = self.costs.copy_s(size_bytes, kind)
+        return max(alone, size_bytes / self.copy_bytes_per_s)
 
     def scan(self, name: str, size_bytes: float, tensors: int, waits: Sequence[int] = ()) -> int:
         """One pass over ``tensors`` gradients held in ``size_bytes``."""

@@ -24,6 +24,6 @@ def cpu_step(c: EngineContext, own: int, *, update_gpu: bool) -> None:
     adam = b.background("DeepSpeedCPUAdam", CPU, "offload", seconds, b.last_on(CPU))
     b.sync("wait for CPU Adam", (adam,))
     if update_gpu:
-        back = c.costs.copy_s(own * float(c.weight_bytes), "h2d")
+        back = c.copy_s(own * float(c.weight_bytes), "h2d")
         done = b.copy("weights to GPU", H2D, back, (adam,))
         b.compute("weights arrived", "copy", 0.0, launches=0, waits=(done,))
