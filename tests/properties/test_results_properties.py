@@ -17,9 +17,9 @@ from tests.unit.result_cases import summary
 
 positive = st.floats(1e-9, 1e15)
 words = st.text(
-    st.characters(codec="utf-8", exclude_categories=("Cc", "Cs", "Zl", "Zp")), max_size=200
+    st.characters(codec="utf-8", exclude_categories=("Cc", "Cs", "Zl", "Zp")), max_size=60
 )
-parts = st.lists(st.tuples(words, st.floats(0, 1e6)), min_size=1, max_size=12)
+parts = st.lists(st.tuples(words, st.floats(0, 1e6)), min_size=1, max_size=8)
 spans = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20)), max_size=30)
 
 
