@@ -339,7 +339,10 @@ function drawMemory(p, w, h) {
     g.strokeStyle = inks.ink; g.lineWidth = 2; g.beginPath(); g.moveTo(LEFT, y(cap)); g.lineTo(LEFT + p.plot, y(cap)); g.stroke(); g.lineWidth = 1;
     label(g, "capacity " + bytes(cap), LEFT + 6, y(cap) - 10, "left");
   }
-  else if (room) label(g, "capacity " + bytes(room) + ", beyond the top", LEFT + p.plot - 6, y0 + 2, "right");
+  else if (room) {
+    const left = px(p, c.at) > LEFT + p.plot * 0.6; // away from the peak's label
+    label(g, "capacity " + bytes(room) + ", beyond the top", left ? LEFT + 6 : LEFT + p.plot - 6, y0 + 2, left ? "left" : "right");
+  }
   if (c.at >= view[0] && c.at <= view[1]) {
     upright(p, c.at, y(c.peak.bytes / 1024), y1, inks.ink, [4, 3]);
     const x = px(p, c.at), right = x > LEFT + p.plot * 0.6, yy = y(c.peak.bytes / 1024);
