@@ -19,7 +19,7 @@ from raysim.results.provenance import trust
 from raysim.training.breakdown import Breakdown
 from raysim.training.program import Call, Kind
 from raysim.training.tower import StepOutcome
-from raysim.units import format_bytes, format_bytes_per_s, format_seconds, to_seconds
+from raysim.units import format_bytes, format_seconds, to_seconds
 from raysim.workloads.train_run import JobOutcome
 from raysim.workloads.whatif import Effect
 
@@ -149,6 +149,7 @@ def _memory(outcome: JobOutcome) -> dict[str, Any]:
         "node": f"node-{node}",
         "gpu": local,
         "when": fullest.when,
+        "allocating": fullest.allocating,
         "peak_t_s": to_seconds(fullest.at_ns),
         "by_category": _categories(fullest.by_category),
         "per_stage": [
@@ -243,7 +244,7 @@ def _cluster(cluster: ClusterSpec) -> dict[str, Any]:
     fabric = inside.get(node.gpu_fabric or "", "single GPU")
     if node.gpu_fabric != "pcie" and node.gpu.scale_up_generation and node.gpu_count > 1:
         fabric += f", NVLink {node.gpu.scale_up_generation}"
-    rate = format_bytes_per_s(node.nic.bytes_per_s)
+    rate = f"{node.nic.bytes_per_s * 8 / 1e9:g} Gb/s"
     return {
         "gpu_nodes": len(nodes),
         "gpus": cluster.num_gpus,

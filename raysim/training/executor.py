@@ -92,7 +92,7 @@ class RankPlayer:
     @property
     def done(self) -> bool:
         """Whether everything was issued and has ended."""
-        return self.next == len(self.program.ops) and not self.dependents and not self.host_waits
+        return self.next == len(self.program.ops) and UNKNOWN not in self.timeline.end_ns
 
     def issue(self) -> None:
         """Let the host run ahead until it must wait."""

@@ -59,6 +59,8 @@ class RankMemory:
     at_ns: int
     when: str
     """What the rank was doing."""
+    allocating: str
+    """Label of the allocation that made the peak."""
     ledger: MemoryLedger
 
 
@@ -106,6 +108,7 @@ def rank_memory(
         by_category=dict(sorted(by_category.items(), key=lambda item: -item[1])),
         at_ns=peak.t_ns,
         when=when,
+        allocating=peak.label,
         ledger=ledger,
     )
 

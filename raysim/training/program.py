@@ -108,6 +108,8 @@ class Program:
     memory: list[MemoryEvent] = field(default_factory=list)
     step_ends: list[int] = field(default_factory=list)
     """Index one past the last operation of each optimizer step."""
+    step_held: list[dict[str, int]] = field(default_factory=list)
+    """Device bytes held at the end of each optimizer step, by category; zeros left out."""
     backward_ends: list[int] = field(default_factory=list)
     """Index one past the last operation of each backward pass."""
 
@@ -249,3 +251,4 @@ class ProgramBuilder:
     def end_step(self) -> None:
         """Mark the end of an optimizer step."""
         self.program.step_ends.append(len(self._ops))
+        self.program.step_held.append({k: v for k, v in self.live.items() if v})

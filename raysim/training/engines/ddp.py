@@ -29,18 +29,18 @@ class Ddp:
         self.boundary = False
         self.works: list[int] = []
 
-    def _assign_buckets(self) -> dict[str, list[int]]:
-        """Bytes of the buckets that become complete when a unit's backward ends, by unit name."""
+    def _assign_buckets(self) -> dict[int, list[int]]:
+        """Bytes of the buckets that become complete when a unit's backward ends, by its ``id``."""
         capacity = FIRST_BUCKET_BYTES
         held = 0
-        flushes: dict[str, list[int]] = {}
-        last = ""
+        flushes: dict[int, list[int]] = {}
+        last = 0
         for unit in reversed(self.c.units):
             for gradient in reversed(unit.gradients):
                 held += gradient.numel * self.grad_bytes
-                last = unit.name
+                last = id(unit)
                 if held >= capacity:
-                    flushes.setdefault(unit.name, []).append(held)
+                    flushes.setdefault(last, []).append(held)
                     held, capacity = 0, round(self.c.plan.ddp.bucket_cap_mb * MIB)
         if held:
             flushes.setdefault(last, []).append(held)
@@ -71,7 +71,7 @@ class Ddp:
         """Launch the buckets this unit completed."""
         if phase != "backward" or not self.boundary or self.c.ranks == 1:
             return
-        for size in self.flushes.get(unit.name, ()):
+        for size in self.flushes.get(id(unit), ()):
             call = Call("all_reduce", "dp", size)
             self.works.append(self.c.builder.collective("all-reduce gradients", call, waits=(op,)))
 

@@ -1,0 +1,163 @@
+"""Programs: what each engine emits, and that memory taken is given back."""
+
+from __future__ import annotations
+
+import pytest
+
+from raysim.errors import ScenarioError
+from raysim.training.deepspeed import OffloadOptimizer, OffloadParam, PipelineSettings
+from raysim.training.parallel import Coordinate, Mesh
+from raysim.training.program import COMPUTE, Call, Kind, Program, ProgramBuilder
+from raysim.training.schedule import num_pipe_buffers
+from tests.training_parts import llama, plan, programs
+
+ENGINES = {
+    "ddp": {"engine": "ddp"},
+    "zero0": {"stage": 0},
+    "zero0 fp16": {"stage": 0, "precision": "fp16"},
+    "zero1": {"stage": 1},
+    "zero1 overlap": {"stage": 1, "zero": {"overlap_comm": True}},
+    "zero1 bf16 optimizer": {"stage": 1, "grad_accum_dtype": "fp32"},
+    "zero2": {"stage": 2},
+    "zero2 overlap": {"stage": 2, "zero": {"overlap_comm": True}},
+    "zero2 offload": {"stage": 2, "zero": {"offload_optimizer": OffloadOptimizer(device="cpu")}},
+    "zero3": {"stage": 3},
+    "zero3 no overlap": {"stage": 3, "zero": {"overlap_comm": False}},
+    "zero3 offload": {
+        "stage": 3,
+        "zero": {
+            "offload_optimizer": OffloadOptimizer(device="cpu"),
+            "offload_param": OffloadParam(device="cpu"),
+        },
+    },
+    "zero3 checkpointing": {"stage": 3, "activation_checkpointing": "full"},
+}
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_second_step_ends_holding_what_the_first_held(name: str) -> None:
+    options = dict(ENGINES[name])
+    (program,) = programs(plan(**options), steps=3)
+    _, second, third = program.step_held
+    assert second == third
+    assert not {"activation", "logits", "temporary", "communication"} & set(second)
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_every_wait_is_for_something_earlier(name: str) -> None:
+    for program in programs(plan(**dict(ENGINES[name])), steps=2):
+        for i, op in enumerate(program.ops):
+            assert all(w < i for w in op.waits)
+
+
+def test_zero2_reduces_every_micro_batch_and_zero1_only_the_last() -> None:
+    def reduced(stage: int) -> int:
+        (program,) = programs(plan(stage=stage, gradient_accumulation_steps=4))
+        return sum(
+            c.size_bytes for c in program.calls() if c.op == "all_reduce" and c.size_bytes > 8
+        )
+
+    params = llama().num_parameters
+    assert reduced(1) == 2 * params
+    assert reduced(2) == 4 * 2 * params
+
+
+def test_zero1_with_grad_accum_fp32_runs_bf16_optimizer() -> None:
+    """An unsharded fp32 accumulation buffer, and one all-reduce of the flat group in bf16."""
+    (program,) = programs(plan(stage=1, grad_accum_dtype="fp32"))
+    params = llama().num_parameters
+    buffer = next(e for e in program.memory if e.label == "accumulation buffer")
+    assert buffer.delta_bytes == 4 * params
+    big = [c for c in program.calls() if c.op == "all_reduce" and c.size_bytes > 8]
+    assert big == [Call("all_reduce", "dp", 2 * params)]
+
+
+def test_reduce_bucket_is_allocated_at_its_configured_size() -> None:
+    """A bucket larger than the model is not clamped (DeepSpeed issue 4875)."""
+    (program,) = programs(plan(stage=2, zero={"reduce_bucket_size": 10**9}))
+    bucket = next(e for e in program.memory if e.category == "bucket" and e.delta_bytes > 0)
+    assert bucket.delta_bytes == 2 * 10**9
+
+
+def test_overlap_doubles_the_buckets_of_stage_2() -> None:
+    def bucket_bytes(*, overlap: bool) -> int:
+        (program,) = programs(plan(stage=2, zero={"overlap_comm": overlap}))
+        return max(e.delta_bytes for e in program.memory if e.category == "bucket")
+
+    assert bucket_bytes(overlap=True) == 2 * bucket_bytes(overlap=False)
+
+
+def test_ddp_buckets_first_one_mib_then_25() -> None:
+    model = llama(layers=8, hidden=1024)
+    (program,) = programs(plan(model, engine="ddp", precision="fp32"))
+    sizes = [c.size_bytes for c in program.calls()]
+    assert sum(sizes) == 4 * model.num_parameters
+    assert sizes[0] >= 2**20
+    # A bucket closes with the gradient that fills it, so it is between 25 MiB and one tensor more.
+    assert all(s >= 25 * 2**20 for s in sizes[1:-1])
+
+
+def test_ddp_accumulates_without_communication() -> None:
+    (program,) = programs(plan(engine="ddp", gradient_accumulation_steps=4))
+    boundary = program.backward_ends[2]
+    assert not [op for op in program.ops[:boundary] if op.kind == Kind.COLLECTIVE]
+
+
+def test_pipeline_turns_overlap_off_and_keeps_micro_batches_in_flight() -> None:
+    mesh = Mesh(pp=4, dp=2)
+    p = plan(
+        llama(layers=6),
+        stage=1,
+        mesh=mesh,
+        gradient_accumulation_steps=8,
+        zero={"overlap_comm": True},
+        pipeline=PipelineSettings(stages=4, partition_method="uniform"),
+    )
+    for stage, program in enumerate(programs(p)):
+        assert program.rank == mesh.rank(Coordinate(pp=stage, dp=0, tp=0))
+        in_flight, most = 0, 0
+        for op in program.ops:
+            first = op.name.endswith(program.ops[_first_forward(program)].name)
+            if op.category == "forward" and first:
+                in_flight += 1
+            elif op.category == "backward" and first:
+                in_flight -= 1
+            most = max(most, in_flight)
+        assert most == min(4 - stage, 8) <= num_pipe_buffers(stage, 4, 8)
+        assert not [op for op in program.ops if op.kind == Kind.SYNC and op.name == "synchronize"]
+
+
+def _first_forward(program: Program) -> int:
+    return next(i for i, op in enumerate(program.ops) if op.category == "forward")
+
+
+def test_tensor_parallel_all_reduces_four_times_a_layer() -> None:
+    """Megatron's f and g: two in forward, two in backward, of b * s * h elements each."""
+    model = llama(layers=3)
+    p = plan(model, mesh=Mesh(dp=2, tp=4), stage=1, gradient_accumulation_steps=1)
+    (program,) = programs(p)
+    hidden = 2 * 128 * 256 * 2
+    calls = [c for c in program.calls() if c.group == "tp"]
+    blocks = [c for c in calls if c.size_bytes == hidden]
+    assert len(blocks) >= 3 * 4
+    assert len(blocks) - 3 * 4 <= 2  # the vocabulary-parallel embedding and head
+
+
+def test_tensor_parallelism_must_divide_heads() -> None:
+    with pytest.raises(ScenarioError, match=r"does not divide num_attention_heads 8"):
+        programs(plan(mesh=Mesh(dp=1, tp=16)))
+
+
+def test_freeing_more_than_is_held_is_our_bug() -> None:
+    b = ProgramBuilder(0, launch_s=1e-6)
+    b.alloc("activation", 10)
+    with pytest.raises(AssertionError, match="frees 5 bytes of activation it lacks"):
+        b.free("activation", 15)
+
+
+def test_last_on_finds_the_latest_of_a_stream() -> None:
+    b = ProgramBuilder(0, launch_s=1e-6)
+    assert b.last_on(COMPUTE) == ()
+    first = b.compute("a", "forward", 1e-3)
+    b.copy("c", "h2d", 1e-3)
+    assert b.last_on(COMPUTE) == (first,)
