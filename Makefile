@@ -1,0 +1,61 @@
+# raysim: the two commands are `make demo` and `make test`; both make what they need.
+#
+#   make demo    .venv with the light core (no torch, no ray), the main job, the report's path
+#   make test    everything installed, every test: fast, slow, real, and the house rules
+#   make lint    the house rules alone: format, lint, types, import contracts, limits
+#   make bench   speed ratios against other ways; prints, never fails
+#   make clean   remove what these commands made, runs/ included
+#
+# Variables: PYTHON (any 3.11 or newer), VENV, TORCH (what to ask pip for), JOBS, SCENARIO.
+
+VENV ?= .venv
+JOBS ?= 2
+SCENARIO ?= scenarios/llama3_8b_zero3
+# The CPU build where the package index offers one; a plain `torch` may drag in gigabytes of CUDA.
+TORCH ?= torch==2.13.0
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3 python; do \
+	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && \
+	{ echo "$$p"; break; }; done)
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input
+
+.PHONY: demo test lint bench clean
+.DELETE_ON_ERROR:
+
+demo: $(VENV)/.core
+	$(BIN)/raysim run $(SCENARIO)
+	@echo "Report: $$(ls -td "$$PWD"/runs/*/report.html | head -n 1)"
+
+test: $(VENV)/.all
+	$(BIN)/python -m pytest -n $(JOBS) -m 'not benchmark'
+
+lint: $(VENV)/.all
+	$(BIN)/python -m pytest -n $(JOBS) -m 'not benchmark' tests/test_tidy.py
+
+bench: $(VENV)/.all
+	$(BIN)/python -m pytest -m benchmark --benchmark-enable -s
+
+clean:
+	rm -rf $(VENV) runs build dist *.egg-info .benchmarks .hypothesis .import_linter_cache \
+		.mypy_cache .pytest_cache .ruff_cache
+	find raysim tests scenarios -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "raysim needs Python 3.11 or newer: make PYTHON=..."; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+# Stamps: a second run installs nothing unless pyproject.toml changed.
+$(VENV)/.core: pyproject.toml | $(BIN)/python
+	@echo "Installing the light core into $(VENV) (about half a minute) ..."
+	$(PIP) -e .
+	@touch $@
+
+# torch goes first: deepspeed's set-up imports it, which is why it is built without isolation.
+$(VENV)/.all: $(VENV)/.core
+	@echo "Installing torch, ray, deepspeed, transformers and the tools (some minutes) ..."
+	$(BIN)/python -c 'import torch' 2>/dev/null || $(PIP) "$(TORCH)"
+	$(PIP) "ray[default,data,train,tune,serve]>=2.50" "transformers>=4.51" "setuptools>=77" wheel
+	$(PIP) --no-build-isolation "deepspeed>=0.17"
+	$(PIP) -e '.[all]'
+	@touch $@
