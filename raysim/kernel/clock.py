@@ -41,6 +41,7 @@ Handle = list[Any]
 
 _NEVER = 1 << 100
 _CROWD = 1024  # a heap of fewer is faster than slots
+_SLOT = 256  # entries a slot should take; half or twice as many cost nearly the same
 _BLOCK = 4096  # how often the loop looks after the log and the slots
 _time_of = itemgetter(0)
 _RESUMED = EventPriority(-1)  # SimPy's own: callbacks left over when ``run`` stopped at an event
@@ -381,8 +382,8 @@ class Clock(Environment):
     def _spread(self) -> None:
         """Choose the width of slots anew, if the heap grew or slots hold next to nothing.
 
-        A slot takes some 256 entries at the density of what comes next, so that bursts far away
-        do not matter before time gets there.
+        A slot takes some ``_SLOT`` entries at the density of what comes next, so that bursts far
+        away do not matter before time gets there.
         """
         times = self._times
         scattered, self._slots_opened = self._slots_opened > _BLOCK // 8, 0
@@ -391,8 +392,8 @@ class Clock(Environment):
         self._gather()
         if len(times) > _CROWD:
             times.sort()
-            near = min(len(times) - 1, 1024)
-            width_ns = max(1, (times[near] - times[0]) * 256 // near)
+            near = min(len(times) - 1, 4 * _SLOT)
+            width_ns = max(1, (times[near] - times[0]) * _SLOT // near)
             self._shift = width_ns.bit_length() - 1
             self._horizon = ((times[0] >> self._shift) + 1) << self._shift
             first = bisect_left(times, self._horizon)

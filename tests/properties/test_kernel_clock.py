@@ -140,18 +140,24 @@ class Program:
                 env.step()
 
 
-@pytest.mark.parametrize("crowd", [1024, 2], ids=["heap", "slots"])
-def test_thousands_of_simpy_programs_play_alike(monkeypatch: pytest.MonkeyPatch, crowd: int):
-    monkeypatch.setattr(clock_module, "_CROWD", crowd)
-    monkeypatch.setattr(clock_module, "_BLOCK", 4096 if crowd == 1024 else 8)
+def shrink(patch: pytest.MonkeyPatch, crowd: int, slot: int, block: int) -> None:
+    """Have a few entries count as a crowd, so that small programs see slots opened and respread."""
+    patch.setattr(clock_module, "_CROWD", crowd)
+    patch.setattr(clock_module, "_SLOT", slot)
+    patch.setattr(clock_module, "_BLOCK", block)
+
+
+@pytest.mark.parametrize("sizes", [(1024, 256, 4096), (2, 1, 8), (4, 3, 64)], ids=str)
+def test_thousands_of_simpy_programs_play_alike(monkeypatch: pytest.MonkeyPatch, sizes):
+    shrink(monkeypatch, *sizes)
     stopped = long = 0
-    for seed in range(1500):
+    for seed in range(1000):
         expected = Program(simpy.Environment(), seed).play()
         assert Program(Clock(), seed).play() == expected, f"program {seed}"
         stopped += any("stopped" in row for row in expected)
         long += len(expected) > 20
-    assert stopped > 50, "too few programs fail to say anything about failures"
-    assert long > 300, "programs too short to say anything about order"
+    assert stopped > 40, "too few programs fail to say anything about failures"
+    assert long > 200, "programs too short to say anything about order"
 
 
 class Scheduler:
@@ -210,13 +216,12 @@ DELAYS = st.one_of(st.integers(0, 3), st.integers(0, 60), st.integers(0, 10**12)
     st.lists(DELAYS, min_size=1, max_size=120),
     st.lists(st.integers(0, 119), max_size=120),
     st.integers(0, 3),
-    st.sampled_from([(1024, 4096), (3, 4), (1, 1), (2, 16)]),
+    st.sampled_from([(1024, 256, 4096), (3, 2, 4), (1, 1, 1), (2, 1, 16), (5, 3, 50)]),
 )
 @settings(max_examples=250, deadline=None)
 def test_entries_happen_as_a_sorted_list_would_have_them(delays, cancels, fanout, sizes):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(clock_module, "_CROWD", sizes[0])
-        patch.setattr(clock_module, "_BLOCK", sizes[1])
+        shrink(patch, *sizes)
         assert play(Clock(), delays, cancels, fanout) == play(Scheduler(), delays, cancels, fanout)
 
 
@@ -233,7 +238,7 @@ def test_stepping_and_peeking_see_what_run_sees(rows, crowd):
                 clock.cancel(handle)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(clock_module, "_CROWD", crowd)
+        shrink(patch, crowd, slot=2, block=8)
         run_log: Log = []
         step_log: Log = []
         whole, stepped = Clock(), Clock()

@@ -96,6 +96,7 @@ def test_messages_are_served_first_in_first_out(sim, raylet, driver):
     assert driver.log == [
         (120, Granted(n=0)), (220, Granted(n=1)), (320, Granted(n=2)), (470, Granted(n=3)),
     ]  # fmt: skip
+    assert not raylet.unanswered
 
 
 def test_a_free_message_does_not_overtake_one_due_in_the_same_instant(sim, raylet, driver):

@@ -116,10 +116,11 @@ def test_cancelled_timers_do_not_pile_up():
 
 def test_crowds_leave_the_heap_and_come_back(monkeypatch):
     monkeypatch.setattr(clock_module, "_CROWD", 100)
+    monkeypatch.setattr(clock_module, "_SLOT", 30)
     clock = Clock()
     seen = []
-    for i in range(5000):
-        clock.call_at(1 + (i * 7919) % 10_007, lambda i: seen.append((clock.now, i)), i)
+    for i in range(5000):  # three or so at every time
+        clock.call_at(1 + (i * 7919) % 1_999 * 5, lambda i: seen.append((clock.now, i)), i)
     clock.call_at(10**9, nothing)
     clock.run(until=5000)
     assert 0 < len(clock._times) + len(clock._run) < 2000, "most wait in slots"
@@ -154,3 +155,25 @@ def test_a_handler_may_run_the_clock_itself():
     clock.call_at(40, done.append, "after")
     clock.run()
     assert done == ["between", 30, "after"]
+
+
+def test_ties_keep_their_order_when_the_slots_are_respread(monkeypatch):
+    monkeypatch.setattr(clock_module, "_CROWD", 10)
+    monkeypatch.setattr(clock_module, "_SLOT", 8)
+    clock = Clock()
+    seen = []
+
+    def respread(_):
+        # 15 waits in the open slot, and again on the heap; then enough is cancelled to rebuild.
+        assert any(t == 15 for t, _ in clock._run)
+        clock.call_at(15, seen.append, "scheduled last")
+        assert 15 in clock._at
+        for _ in range(200):
+            clock.cancel(clock.call_at(16, nothing))
+        assert not any(t == 15 for t, _ in clock._run)
+
+    for t in range(1, 200):
+        clock.call_at(t, respread if t == 13 else nothing)
+    clock.call_at(15, seen.append, "scheduled first")
+    clock.run()
+    assert seen == ["scheduled first", "scheduled last"]
