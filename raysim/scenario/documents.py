@@ -64,6 +64,7 @@ class Document:
     def problem(self, path: KeyPath, message: str, *, key: bool = False) -> Problem:
         """A problem at ``path``; ``key`` points at the key instead of the value."""
         name = ".".join(part for part in (self.prefix, dotted(path)) if part)
+        message = printable(message)
         return Problem(message=message, where=self.where(path, key=key), key=name or None)
 
     def child(self, path: KeyPath, prefix: str = "") -> Document:
@@ -84,7 +85,13 @@ def dotted(path: KeyPath) -> str:
     """``train.workers`` of a path: the one job is called by its kind, as in ``--set``."""
     if path[:3] == ("jobs", 0, "train"):
         path = path[2:]
-    return ".".join(str(step) for step in path)
+    return ".".join(_plain(str(step)) for step in path)
+
+
+def _plain(step: str) -> str:
+    """A key as it may be printed: one line, no control characters, not endless."""
+    text = printable(step)
+    return text if len(text) <= 80 else text[:77] + "..."
 
 
 def value_at(data: Any, path: KeyPath) -> Any:
@@ -121,6 +128,11 @@ def _outline(value: dict[Any, Any] | list[Any]) -> str:
 def one_line(message: str) -> str:
     """A library's message without line breaks or control characters."""
     return " ".join("".join(c if c.isprintable() else " " for c in message).split())
+
+
+def printable(text: str) -> str:
+    """``text`` as it is, or on one line without what a terminal cannot show."""
+    return text if text.isprintable() else one_line(text)
 
 
 def read_text(path: Path, shown: str, max_bytes: int) -> tuple[str, str]:

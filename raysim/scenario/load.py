@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from raysim.errors import Location, Problem, ScenarioError
 from raysim.hardware.cluster import ClusterSpec
 from raysim.scenario.clusters import make_cluster
-from raysim.scenario.documents import Document, KeyPath, shorten
+from raysim.scenario.documents import Document, KeyPath, printable, shorten
 from raysim.scenario.notes import defaults_taken, not_simulated, with_defaults
 from raysim.scenario.overrides import TRAIN, Overrides
 from raysim.scenario.problems import problems_of
@@ -122,11 +122,13 @@ def load(path: str | Path, changes: Mapping[str, Any] | None = None) -> Scenario
         file = given / FILE_NAME if given.is_dir() else given
         if given.is_dir() and not file.is_file():
             message = f"the folder has no {FILE_NAME}"
-            raise ScenarioError(Problem(message=message, where=Location(file=str(given))))
+            raise ScenarioError(
+                Problem(message=message, where=Location(file=printable(str(given))))
+            )
     except (OSError, ValueError) as error:
         where = Location(file=shorten(str(path)))
         raise ScenarioError(Problem(message=f"cannot be read: {error}", where=where)) from None
-    document = read_yaml(file, str(file))
+    document = read_yaml(file, printable(str(file)))
     if changes:
         problems: list[Problem] = []
         known = read_sources(document, file.parent, {}, problems)

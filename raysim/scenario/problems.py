@@ -7,7 +7,15 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from raysim.errors import Problem
-from raysim.scenario.documents import Document, KeyPath, did_you_mean, dotted, one_line, shorten
+from raysim.scenario.documents import (
+    Document,
+    KeyPath,
+    did_you_mean,
+    dotted,
+    one_line,
+    printable,
+    shorten,
+)
 from raysim.scenario.schema import known_keys, section_at
 
 _BOUNDS = {
@@ -52,7 +60,7 @@ def problems_of(
         if item["type"] == "extra_forbidden":
             problem = _unknown_key(path, document, root, prefix, unknown_key_note)
         elif item["type"] == "missing":
-            message = f"{dotted(path)} is required"
+            message = printable(f"{dotted(path)} is required")
             problem = Problem(message=message, where=document.where(path[:-1], key=True))
         else:
             problem = document.problem(path, _message(dict(item)))
@@ -90,7 +98,7 @@ def _unknown_key(
     hint = did_you_mean(path[-1], known)
     if not hint and known and len(known) <= 12:
         hint = f"; known: {', '.join(known)}"
-    message = f"unknown key {shorten(path[-1])}{where}{hint}{note}"
+    message = printable(f"unknown key {shorten(path[-1])}{where}{hint}{note}")
     return Problem(message=message, where=document.where(path, key=True))
 
 

@@ -59,6 +59,7 @@ def checked(error: ScenarioError) -> list[str]:
         assert "\n" not in line
         assert "\r" not in line
         assert len(line) < 1000, line
+        line.encode("utf-8")  # can be printed
         assert problem.where is not None, line
         assert problem.message
     return [str(p) for p in error.problems]

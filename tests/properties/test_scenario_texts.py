@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import Any
 
 import hjson
-from hypothesis import given, settings
+import pytest
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from raysim.errors import ScenarioError
@@ -61,6 +63,7 @@ def test_json_means_the_same_and_is_found_again(value: dict[str, Any], indent: i
 @given(data, st.sampled_from([None, 2]))
 def test_json_is_yaml(value: dict[str, Any], indent: int | None) -> None:
     text = json.dumps(value, indent=indent)
+    assume(re.search(r"\\ud[89a-f]", text) is None)  # YAML has no surrogate pairs
     (document,) = parse_yaml_all(text, "x.yaml")
     assert same(document.data, value)
 
@@ -83,12 +86,12 @@ def test_relaxed_json_is_accepted_as_the_library_does(text: str) -> None:
         wanted = hjson.loads(text, object_pairs_hook=unique)
     except (ValueError, IndexError, OverflowError):
         wanted = None
-    try:
-        found = parse_hjson(text, "x.json").data
-    except ScenarioError as error:
-        assert all(p.where is not None and p.where.line is not None for p in error.problems)
-        found = None
-    assert found == wanted
+    if wanted is None:
+        with pytest.raises(ScenarioError) as caught:
+            parse_hjson(text, "x.json")
+        assert all(p.where is not None and p.where.line for p in caught.value.problems)
+    else:
+        assert parse_hjson(text, "x.json").data == wanted
 
 
 def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
