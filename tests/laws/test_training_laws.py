@@ -1,0 +1,236 @@
+"""Closed forms through the whole training tower: compiled, played and accounted for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+
+from raysim.hardware.cluster import ClusterSpec
+from raysim.hardware.network import FlowNetwork
+from raysim.hardware.topology import Topology
+from raysim.kernel.simulation import Simulation
+from raysim.models import sequential
+from raysim.models.table import Model
+from raysim.perf.collectives import bus_factor
+from raysim.training.breakdown import step_breakdown
+from raysim.training.communicators import Communicators
+from raysim.training.deepspeed import Optimizer, PipelineSettings
+from raysim.training.parallel import Mesh
+from raysim.training.plan import TrainingPlan
+from raysim.training.program import COMPUTE, Call, Program
+from tests.training_parts import cluster, llama, plan, play, programs
+
+GIB = 2**30
+SCALAR_BYTES = 8
+"""Norms and overflow flags are single numbers; the volume laws count tensors."""
+
+
+# 1F1B: p stages, m micro-batches, forward f and backward b on every stage. The last stage starts
+# after (p - 1) forwards and the first ends (p - 1) backwards after it: T = (m + p - 1)(f + b), of
+# which each stage works m(f + b); so the bubble is (p - 1)/(m + p - 1) of the step.
+
+
+def wide_stack(count: int) -> Model:
+    """Equal layers, no loss: their kernels take far longer than launches, sends, gradient sums."""
+    model = sequential.build([(8192, 8192)] * 2)
+    first = model.layers[0]
+    return replace(model, layers=tuple(replace(first, name=str(i)) for i in range(count)))
+
+
+def fast_wires(nodes: int = 1) -> ClusterSpec:
+    """One HGX H100 whose NVLinks cost next to nothing."""
+    where = cluster(nodes=nodes)
+    (group,) = where.groups
+    assert group.node.gpu is not None
+    gpu = replace(group.node.gpu, scale_up_bytes_per_s=1e15)
+    return replace(where, groups=(replace(group, node=replace(group.node, gpu=gpu)),))
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+@pytest.mark.parametrize(("stages", "micro_batches"), [(2, 1), (2, 8), (4, 4), (4, 12), (8, 16)])
+def test_pipeline_bubble_is_stages_minus_one_slots(
+    stages: int, micro_batches: int, schedule: str
+) -> None:
+    p = plan(
+        wide_stack(stages * 2),
+        mesh=Mesh(pp=stages),
+        micro_batch=1 << 17,
+        gradient_accumulation_steps=micro_batches,
+        precision="bf16",
+        gradient_clipping=0.0,
+        optimizer=Optimizer(type="SGD"),
+        pipeline=PipelineSettings(stages=stages, partition_method="uniform", schedule=schedule),  # type: ignore[arg-type]
+    )
+    outcome = play(p, fast_wires())
+    assert not outcome.extrapolated
+    slots = micro_batches + stages - 1
+    for line in outcome.timelines:
+        parts = step_breakdown(line, 0).parts_ns
+        passes = parts["compute"] + parts["bubble"]
+        assert passes == pytest.approx(parts["compute"] / micro_batches * slots, rel=0.002)
+        assert parts["bubble"] / passes == pytest.approx((stages - 1) / slots, abs=0.002)
+
+
+# Spec of ZeRO's communication: bytes a rank sends per optimizer step, with K bytes per element, P
+# elements, N ranks and g micro-batches, all times (N - 1)/N:
+#   DDP, stage 0   2KP            one all-reduce
+#   stage 1        3KP            all-reduce, all-gather of the weights
+#   stage 2        (2g + 1)KP     all-reduce every micro-batch
+#   stage 3        3gKP           two gathers and one reduce-scatter every micro-batch
+# Sizes below divide by N, so that padding adds nothing.
+
+RANKS = 8
+
+
+def second_step(program: Program) -> list[Call]:
+    """Calls of the second step: the steady state, not the first gathers."""
+    start, end = program.step_ends[0], program.step_ends[1]
+    return [op.call for op in program.ops[start:end] if op.call is not None]
+
+
+def sent_bytes(calls: Iterable[Call], ranks: int = RANKS) -> float:
+    """Bytes each rank sends for its calls' tensors, by a ring."""
+    big = (c for c in calls if c.size_bytes > SCALAR_BYTES)
+    return sum(c.size_bytes * bus_factor(c.op, ranks) for c in big)  # type: ignore[arg-type]
+
+
+def volume(p: TrainingPlan) -> float:
+    """Bytes sent per rank and step, in units of the weights' bytes times (N - 1)/N."""
+    (program,) = programs(p, steps=2)
+    width = 4 if p.precision == "fp32" else 2
+    one = width * p.model.num_parameters * (RANKS - 1) / RANKS
+    return sent_bytes(second_step(program)) / one
+
+
+@pytest.mark.parametrize("g", [1, 3])
+@pytest.mark.parametrize("overlap", [False, True])
+def test_volume_of_replicas_and_of_stages_1_and_2(g: int, overlap: bool) -> None:
+    def of(**options: object) -> float:
+        return volume(plan(gradient_accumulation_steps=g, **options))
+
+    assert of(engine="ddp", precision="fp32") == 2
+    assert of(stage=0) == 2
+    assert of(stage=1, zero={"overlap_comm": overlap}) == 3
+    assert of(stage=2, zero={"overlap_comm": overlap}) == 2 * g + 1
+    # Small buckets move the same bytes in more calls.
+    small = {"overlap_comm": overlap, "reduce_bucket_size": 50_000}
+    assert of(stage=2, zero=small) == 2 * g + 1
+
+
+PLAIN = {
+    "stage3_param_persistence_threshold": 0,
+    "stage3_prefetch_bucket_size": 0,
+    "stage3_max_reuse_distance": 0,
+}
+
+
+@pytest.mark.parametrize("g", [1, 3])
+def test_volume_of_stage_3(g: int) -> None:
+    def of(checkpointing: str = "none", **changes: int) -> float:
+        p = plan(
+            stage=3,
+            zero=PLAIN | changes,
+            gradient_accumulation_steps=g,
+            activation_checkpointing=checkpointing,
+        )
+        return volume(p)
+
+    assert of() == 3 * g
+    # Weights that are used again within the reuse distance stay: forward to backward, everything.
+    assert of(stage3_max_reuse_distance=10**9) == 2 * g
+    # Recomputed blocks are gathered a third time unless recompute and backward share a gather.
+    model = llama()
+    blocks = sum(la.body.numel for la in model.layers if la.kind == "block")
+    assert of("full") == pytest.approx((3 + blocks / model.num_parameters) * g)
+    block = max(la.body.numel for la in model.layers if la.kind == "block")
+    shared = of("full", stage3_max_reuse_distance=2 * block)
+    kept = 2 * block / model.num_parameters
+    assert (3 - kept) * g <= shared < 3 * g
+
+
+def test_persistent_parameters_are_gathered_once_a_step() -> None:
+    """Norms (numel = hidden) stay: no gathers in passes, one after the step."""
+    model, g = llama(), 3
+    hidden = model.hidden_size
+    p = plan(
+        model,
+        stage=3,
+        gradient_accumulation_steps=g,
+        zero=PLAIN | {"stage3_param_persistence_threshold": hidden},
+    )
+    kept = sum(q.numel for _, q in model.parameters() if q.numel <= hidden) / model.num_parameters
+    assert 0 < kept < 0.01
+    assert volume(p) == pytest.approx(3 * g - 2 * g * kept + kept)
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_one_rank_sends_nothing(stage: int) -> None:
+    (program,) = programs(plan(stage=stage, mesh=Mesh(dp=1)))
+    assert program.calls() == []
+
+
+# A ring all-reduce of S bytes over n ranks sends 2(n - 1)/n S from each, in that many bytes over
+# the slowest link. Played as one flow, it must take what the cost model says and load the links
+# with what the ring sends.
+
+
+def played(op: str, nodes: int, per_node: int, node: str) -> tuple[int, float, FlowNetwork]:
+    """Nanoseconds of one collective of a GiB on an idle network, and what the cost model says."""
+    simulation = Simulation()
+    topology = Topology.build(cluster(nodes=nodes, node=node, gpus=per_node))
+    comms = Communicators(Mesh(dp=nodes * per_node), topology, folded=True)
+    traffic = comms.traffic(Call(op, "dp", GIB), 0)
+    network = FlowNetwork(simulation, topology)
+    ends: list[int] = []
+    network.start(
+        traffic.loads,
+        GIB,
+        latency_ns=round(traffic.cost.latency_s * 1e9),
+        max_bytes_per_s=traffic.cost.bytes_per_s,
+        then=lambda _: ends.append(simulation.now_ns),
+    )
+    simulation.run()
+    (end,) = ends
+    return end, traffic.cost.seconds, network
+
+
+@pytest.mark.parametrize("op", ["all_reduce", "all_gather", "reduce_scatter"])
+@pytest.mark.parametrize(("nodes", "per_node"), [(1, 2), (1, 4), (1, 8), (2, 8), (4, 8), (16, 1)])
+@pytest.mark.parametrize("node", ["hgx-h100-8", "dgx-a100-80-8"])
+def test_a_collective_alone_takes_what_it_costs(
+    op: str, nodes: int, per_node: int, node: str
+) -> None:
+    end_ns, seconds, _ = played(op, nodes, per_node, node)
+    assert end_ns == pytest.approx(seconds * 1e9, rel=1e-6, abs=2)
+
+
+@pytest.mark.parametrize("per_node", [2, 4, 8])
+def test_a_ring_loads_every_link_with_its_share(per_node: int) -> None:
+    n = per_node
+    _, seconds, network = played("all_reduce", 1, n, "dgx-a100-80-8")
+    carried = [use.carried_bytes for use in network.uses() if use.carried_bytes]
+    ring = 2 * (n - 1) / n * GIB
+    assert carried == pytest.approx([ring] * 2 * n)  # out of and into every GPU
+    assert ring / seconds < 300e9  # NVLink 3, one direction
+
+
+# Without communication nothing waits for anything but the kernel before it.
+
+
+@pytest.mark.parametrize("engine", [{"engine": "ddp", "precision": "fp32"}, {"stage": 0}])
+def test_a_step_without_communication_is_the_sum_of_its_kernels(engine: dict[str, object]) -> None:
+    p = plan(
+        llama(layers=2, hidden=4096, seq_len=2048),
+        mesh=Mesh(dp=1),
+        gradient_clipping=0.0,
+        **engine,
+    )
+    outcome = play(p, cluster(nodes=1))
+    (line,) = outcome.timelines
+    start, end = line.program.step_ends
+    ops = line.program.ops[start:end]
+    assert {op.stream for op in ops} == {COMPUTE}
+    assert outcome.steady_step_ns == sum(op.duration_ns for op in ops)
+    assert outcome.breakdown().parts_ns["exposed_collectives"] == 0
