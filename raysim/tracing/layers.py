@@ -1,0 +1,280 @@
+"""From what a trace heard to the table: visits become layers, entries modules, calls operators.
+
+Neighbouring memory-bound calls of one module become one operator with their kernels and bytes
+summed, as the tables read from configs have it. A storage that several operators keep is one
+tensor; the first layer that keeps it holds it. Layers with equal contents share one ``Body``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby, pairwise
+from typing import Literal
+
+import torch
+
+from raysim.models.table import (
+    Body,
+    Layer,
+    LayerKind,
+    Model,
+    Module,
+    Operator,
+    Parameter,
+    Saved,
+    TensorDtype,
+)
+from raysim.tracing.operators import Call, Kept
+from raysim.tracing.recording import Listener
+from raysim.tracing.walk import LOSS, Entry, Visit, Walk
+
+FUSED = ("norm", "elementwise", "routing", "loss", "other")
+"""Kinds whose neighbouring calls become one operator."""
+FIXED: dict[torch.dtype, TensorDtype] = {
+    torch.float32: "fp32", torch.int64: "int64", torch.int32: "int32", torch.bool: "bool",
+    torch.uint8: "bool",
+}  # fmt: skip
+
+
+def assemble(
+    walk: Walk,
+    listener: Listener,
+    held: Sequence[torch.Tensor],
+    *,
+    name: str,
+    architecture: str,
+    first: torch.Tensor,
+    compute: torch.dtype,
+    config_dtype: str | None,
+    stacked: Literal["sequential", "stacks", "children"],
+    has_loss: bool,
+) -> Model:
+    """The finished table; ``held`` are outputs that live until backward is over."""
+    for t in held:
+        if listener.loss is not None and listener.grows(t):
+            listener.loss.keeps.append(Kept(listener.key(t), t.untyped_storage().nbytes(), t.dtype))
+    unused = walk.unused()
+    if unused:
+        walk.visits.append(Visit(None, entries=unused))
+    for visit, following in pairwise(walk.visits):
+        visit.output_shape = visit.output_shape or following.input_shape
+    visits = _layers(walk.visits, stacked)
+    writer = _Writer(listener, compute)
+    layers = [writer.layer(v, _place(i, visits, stacked)) for i, v in enumerate(visits)]
+    if has_loss and stacked != "sequential":
+        layers[-1] = replace(layers[-1], output=1.0)
+    tokens, hidden = _hidden(visits, stacked)
+    look_up = first.dtype in {torch.int64, torch.int32}
+    vocabulary = (p.shape[0] for v in visits for p in v.parameters) if look_up else iter(())
+    return Model(
+        name=name,
+        model_type="traced",
+        architecture=architecture,
+        layers=tuple(layers),
+        seq_len=tokens,
+        sample_unit="tokens" if look_up else "images" if first.dim() == 4 else "samples",
+        hidden_size=hidden,
+        vocab_size=next(vocabulary, None),
+        config_dtype=config_dtype,
+    )
+
+
+def _hidden(visits: Sequence[Visit], stacked: str) -> tuple[int, int]:
+    """Tokens and width of what the first block is given: [batch, tokens, width], else 1 and 0."""
+    shapes = (v.input_shape for v in visits if v.path is not None) if stacked == "stacks" else ()
+    shape = next(iter(shapes), ())
+    return (shape[1], shape[2]) if len(shape) == 3 else (1, 0)
+
+
+def _layers(visits: Sequence[Visit], stacked: str) -> list[Visit]:
+    """Visits that are layers; what runs between two and owns nothing joins the one before."""
+    layers: list[Visit] = []
+    waiting: list[Entry] = []
+    for i, visit in enumerate(visits):
+        last = i == len(visits) - 1
+        apart = visit.path is not None or any(visit.parameters) or (last and stacked == "stacks")
+        if apart:
+            visit.entries[:0] = waiting
+            waiting = []
+            layers += _norm_apart(visit) if last and stacked == "stacks" else [visit]
+        elif layers:
+            layers[-1].entries += visit.entries
+        else:
+            waiting += visit.entries
+    if waiting:
+        layers.append(Visit(None, entries=waiting))
+    return layers
+
+
+def _norm_apart(visit: Visit) -> list[Visit]:
+    """A final norm ahead of the head is a layer of its own."""
+    entries = visit.entries
+    head = next((i for i, e in enumerate(entries) if e.path != entries[0].path), len(entries))
+    if visit.path is None and 0 < head < len(entries) and "Norm" in entries[0].cls:
+        return [Visit(None, entries=entries[:head]), Visit(None, entries=entries[head:])]
+    return [visit]
+
+
+def _place(i: int, visits: Sequence[Visit], stacked: str) -> LayerKind:
+    """What kind of layer stands there."""
+    visit, last = visits[i], i == len(visits) - 1
+    if stacked != "stacks":
+        return "head" if last else "block"
+    if visit.path is not None:
+        return "block"
+    norm = all("Norm" in e.cls for e in visit.entries)
+    if not any(v.path is not None for v in visits[:i]):
+        looks_up = any(c.kind == "embedding" for c in visit.calls)
+        return "embedding" if looks_up or any("Embed" in e.cls for e in visit.entries) else "other"
+    if norm:
+        return "norm"
+    return "head" if last else "other"
+
+
+class _Writer:
+    """Writes layers in order; knows which storages earlier layers hold and which bodies exist."""
+
+    def __init__(self, listener: Listener, compute: torch.dtype) -> None:
+        self.batch = listener.batch
+        self.produced = listener.produced
+        self.compute = compute
+        self._held: set[int] = set()
+        self._bodies: dict[tuple[Module, ...], Body] = {}
+        self._prefix = ""
+        self._names: dict[int, str] = {}
+        self._labels: dict[int, str] = {}
+
+    def layer(self, visit: Visit, kind: LayerKind) -> Layer:
+        """One layer with its modules."""
+        self._prefix = _prefix(visit)
+        self._names = {}
+        self._labels = {
+            id(c): f"{self._relative(e.path)}.{c.name}".strip(".")
+            for e in visit.entries
+            for c in e.calls
+        }
+        modules = tuple(m for e in visit.entries if (m := self._module(e)) is not None)
+        self._held.update(self._names)
+        body = self._bodies.setdefault(modules, Body(modules=modules))
+        return Layer(
+            name=self._prefix,
+            kind=kind,
+            cls=visit.cls or _class(visit, self._prefix),
+            body=body,
+            output=self._output(visit),
+        )
+
+    def _output(self, visit: Visit) -> float:
+        """Elements per sample handed on."""
+        if visit.output_shape:
+            return torch.Size(visit.output_shape).numel() / self.batch
+        last = [c.output for c in visit.calls if c.output]
+        return last[-1] / self.batch if last else 0.0
+
+    def _relative(self, path: str) -> str:
+        if path == LOSS:
+            return "loss"
+        if not self._prefix:
+            return path
+        inside = path.startswith(f"{self._prefix}.")
+        return path[len(self._prefix) + 1 :] if inside else ""
+
+    def _module(self, entry: Entry) -> Module | None:
+        """One module, or None if it did nothing and owns nothing."""
+        name = self._relative(entry.path)
+        calls = entry.calls
+        if not calls and not entry.parameters:
+            return None
+        operators = tuple(self._operator(run, name, entry.cls) for run in _runs(calls))
+        parameters = tuple(self._parameter(p) for p in entry.parameters)
+        return Module(name=name, cls=entry.cls, operators=operators, parameters=parameters)
+
+    def _parameter(self, parameter: Parameter) -> Parameter:
+        local = parameter.name[len(self._prefix) + 1 :] if self._prefix else parameter.name
+        return replace(parameter, name=local)
+
+    def _operator(self, calls: Sequence[Call], name: str, cls: str) -> Operator:
+        """Calls that run back to back, per sample."""
+        head, batch = calls[0], self.batch
+        own = head.kind in {"gemm", "conv", "embedding"} or len(calls) > 1
+        outputs = [c.output for c in calls if c.output]
+        gemm = head.gemm
+        return Operator(
+            name=(name or cls) if own else f"{name}.{head.name}".strip("."),
+            kind=head.kind,
+            flops=sum(c.flops for c in calls) / batch,
+            moved=sum(c.moved for c in calls) / batch,
+            moved_backward=sum(c.moved_backward for c in calls) / batch,
+            gemm=None if gemm is None else replace(gemm, rows=gemm.rows / batch),
+            attention=head.attention,
+            saves=tuple(self._saves(calls)),
+            output=outputs[-1] / batch if outputs else 0.0,
+            kernels=sum(c.kernels for c in calls),
+            kernels_backward=sum(c.kernels_backward for c in calls),
+        )
+
+    def _saves(self, calls: Sequence[Call]) -> Iterator[Saved]:
+        """Storages kept, each once; one that an earlier layer holds is not listed again."""
+        listed: set[int] = set()
+        for kept in (k for c in calls for k in c.keeps):
+            if kept.key in listed or kept.key in self._held:
+                continue
+            listed.add(kept.key)
+            numel, dtype = self._stored(kept)
+            yield Saved(name=self._name(kept.key), numel=numel / self.batch, dtype=dtype)
+
+    def _stored(self, kept: Kept) -> tuple[float, TensorDtype]:
+        """Elements in the table's data types; another width is counted in fp32 elements."""
+        if kept.dtype == self.compute:
+            return kept.size_bytes / self.compute.itemsize, "compute"
+        fixed = FIXED.get(kept.dtype)
+        return (
+            (kept.size_bytes / kept.dtype.itemsize, fixed)
+            if fixed
+            else (kept.size_bytes / 4, "fp32")
+        )
+
+    def _name(self, key: int) -> str:
+        """What a storage is called in this layer: its operator, or input."""
+        if key not in self._names:
+            call = self.produced.get(key)
+            label = self._labels.get(id(call), "input")
+            taken = sum(1 for n in self._names.values() if n.split("#")[0] == label)
+            self._names[key] = f"{label}#{taken}" if taken else label
+        return self._names[key]
+
+
+def _runs(calls: Sequence[Call]) -> Iterator[list[Call]]:
+    """Neighbours of one memory-bound kind together, everything else alone."""
+    for kind, run in groupby(calls, key=lambda c: c.kind):
+        together = list(run)
+        if kind in FUSED:
+            yield together
+        else:
+            yield from ([c] for c in together)
+
+
+def _prefix(visit: Visit) -> str:
+    """The path that a layer's parameters (or, without any, its entries) all stand under."""
+    if visit.path is not None:
+        return visit.path
+    owners = [e.path for e in visit.entries if e.parameters]
+    paths = owners or [e.path for e in visit.entries if e.path != LOSS]
+    if not paths:
+        return ""
+    common = paths[0].split(".")
+    for path in paths[1:]:
+        parts = path.split(".")
+        same = next(
+            (i for i, (a, b) in enumerate(zip(common, parts, strict=False)) if a != b),
+            min(len(common), len(parts)),
+        )
+        common = common[:same]
+    return ".".join(common)
+
+
+def _class(visit: Visit, prefix: str) -> str:
+    """Class of the module at the prefix, else of the first entry."""
+    exact = [e.cls for e in visit.entries if e.path == prefix]
+    return (exact or [e.cls for e in visit.entries] or ["Module"])[0]

@@ -1,0 +1,247 @@
+"""Any ``torch.nn.Module`` into the layer table, by running it once on the meta device.
+
+The module is copied without its data (``copy.deepcopy`` with every tensor replaced by a meta one),
+put in training mode and run forward and backward on shapes alone: no memory, no arithmetic, and the
+user's module and random state stay as they were. What is heard is divided by the batch.
+
+Layers are cut at the longest ``ModuleList`` or ``Sequential`` of repeated blocks, and at the other
+stacks of blocks beside it (a decoder's beside an encoder's, a ResNet's four); a plain
+``Sequential`` gives one layer per child, as DeepSpeed's PipelineModule sees it.
+
+Not modelled: data-dependent control flow, tensor parallelism (nothing is marked as divisible),
+activation checkpointing inside the module (the plan decides on that).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from torch.utils._pytree import tree_map_only
+
+from raysim.errors import Problem, ScenarioError
+from raysim.models.table import Model
+from raysim.tracing.layers import assemble
+from raysim.tracing.operators import tensors
+from raysim.tracing.recording import Functions, Listener
+from raysim.tracing.walk import Walk
+
+DTYPES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
+
+
+def trace(
+    module: torch.nn.Module,
+    example_inputs: Any,
+    *,
+    name: str | None = None,
+    loss: Callable[[Any], torch.Tensor] | None = None,
+    dtype: torch.dtype | None = None,
+) -> Model:
+    """The layer table of ``module``, as one training step on ``example_inputs`` shows it.
+
+    Parameters
+    ----------
+    module
+        Runs in training mode on the meta device; it is copied, not changed.
+    example_inputs
+        A tensor, a sequence of positional or a mapping of keyword arguments; real or meta. The
+        first tensor's leading dimension is the batch. Give two samples or more: with
+        one, what does not grow with the batch cannot always be told from what does.
+    name
+        Of the model; None: its class name.
+    loss
+        From the module's output to a scalar. None: the output's ``loss`` if it has one (Hugging
+        Face, given labels), else backward starts from the outputs.
+    dtype
+        Floating-point parameters and inputs are taken in this type; None: as they are. Trace in the
+        type that training will use: casts to fp32 only show in a 16-bit module.
+
+    Raises
+    ------
+    ValueError
+        ``example_inputs`` holds no tensor with a batch dimension.
+    ScenarioError
+        The module cannot be traced: its control flow depends on data, it uses an operator without
+        a meta kernel, it cannot be copied, or it checkpoints activations itself.
+    """
+    batch = _batch(example_inputs)
+    _refuse(module)
+    model = _on_meta(module, dtype)
+    given = tree_map_only(torch.Tensor, lambda t: _shape_of(t, dtype), example_inputs)
+    stacks, cuts = _cuts(model)
+    walk = Walk(model, cuts)
+    compute = _compute_dtype(model, given)
+    listener = Listener(walk, model, batch=batch, width=compute.itemsize)
+    for t, real in zip(tensors(given), tensors(example_inputs), strict=True):
+        if t.dim() and t.shape[0] == batch:
+            listener.mark(t)
+        if not real.is_floating_point():
+            listener.values.learn(t, real)
+    held, has_loss = _run(model, given, loss, listener)
+    return assemble(
+        walk,
+        listener,
+        held,
+        name=name or type(module).__name__,
+        architecture=type(module).__name__,
+        first=next(tensors(given)),
+        compute=compute,
+        config_dtype=DTYPES.get(compute),
+        stacked=stacks,
+        has_loss=has_loss,
+    )
+
+
+def _batch(example_inputs: Any) -> int:
+    first = next(tensors(example_inputs), None)
+    if first is None or first.dim() == 0 or first.shape[0] == 0:
+        raise ValueError(
+            "example_inputs: the first tensor's leading dimension is the batch; found "
+            + ("no tensor" if first is None else f"shape {tuple(first.shape)}")
+        )
+    return int(first.shape[0])
+
+
+def _refuse(module: torch.nn.Module) -> None:
+    if any(getattr(m, "gradient_checkpointing", False) is True for m in module.modules()):
+        raise ScenarioError(
+            f"{type(module).__name__} checkpoints activations itself; call "
+            "gradient_checkpointing_disable() and ask for checkpointing in the plan instead"
+        )
+    for path, p in module.named_parameters():
+        if isinstance(p, torch.nn.UninitializedParameter):
+            raise ScenarioError(
+                f"parameter {path} has no shape yet; run the lazy module once first"
+            )
+
+
+def _shape_of(tensor: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
+    """A tensor without its data, strides kept."""
+    kind = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
+    made = torch.empty_like(tensor, dtype=kind, device="meta")
+    return made.requires_grad_(tensor.requires_grad)
+
+
+def _on_meta(module: torch.nn.Module, dtype: torch.dtype | None) -> torch.nn.Module:
+    """A copy in training mode whose tensors have no data; shared storage stays shared."""
+    memo: dict[int, Any] = {}
+    twins: dict[tuple[object, ...], torch.Tensor] = {}
+    for tensor in _tensors_of(module):
+        parameter = isinstance(tensor, torch.nn.Parameter)
+        storage = tensor.untyped_storage()
+        place = (storage._cdata, tensor.storage_offset(), tuple(tensor.shape), tensor.stride())  # noqa: SLF001
+        twin = twins.get((parameter, *place))
+        if twin is None:
+            twin = _shape_of(tensor.detach(), dtype)
+            if parameter:
+                twin = torch.nn.Parameter(twin, requires_grad=tensor.requires_grad)
+            twins[parameter, *place] = twin
+        memo[id(tensor)] = twin
+    try:
+        model = copy.deepcopy(module, memo)
+    except (RuntimeError, TypeError, AttributeError) as error:
+        raise ScenarioError(
+            f"{type(module).__name__} cannot be copied for tracing: {error}"
+        ) from error
+    return model.train()
+
+
+def _tensors_of(module: torch.nn.Module) -> Iterator[torch.Tensor]:
+    """Parameters, buffers and tensors kept as plain attributes."""
+    for m in module.modules():
+        for values in (m._parameters, m._buffers, vars(m)):  # noqa: SLF001 (duplicates included)
+            yield from (v for v in values.values() if isinstance(v, torch.Tensor))
+
+
+def _compute_dtype(model: torch.nn.Module, given: Any) -> torch.dtype:
+    """The floating-point type of most parameter elements; without any, of the inputs."""
+    sizes: Counter[torch.dtype] = Counter()
+    for t in [*model.parameters(), *tensors(given)]:
+        if t.is_floating_point():
+            sizes[t.dtype] += t.numel()
+    return sizes.most_common(1)[0][0] if sizes else torch.get_default_dtype()
+
+
+def _cuts(
+    model: torch.nn.Module,
+) -> tuple[Literal["sequential", "stacks", "children"], list[torch.nn.Module]]:
+    """How layers are cut, and the modules that become layers."""
+    if isinstance(model, torch.nn.Sequential):
+        return "sequential", list(model)
+    stacks = sorted(_stacks(model), key=_longest_first)
+    if not stacks:
+        return "children", list(model.children())
+    # Beside the longest stack, stacks of modules with parts of their own are blocks too; a short
+    # run of leaves (a head's Linear, ReLU, Linear) is not.
+    blocks = [s for i, s in enumerate(stacks) if i == 0 or any(list(m.children()) for m in s)]
+    return "stacks", [m for s in blocks for m in s]
+
+
+def _stacks(module: torch.nn.Module) -> Iterator[list[torch.nn.Module]]:
+    """Children of the outermost containers that hold two or more modules of one class."""
+    for child in module.children():
+        if isinstance(child, (torch.nn.ModuleList, torch.nn.Sequential)) and _repeats(child) > 1:
+            yield list(child.children())
+        else:
+            yield from _stacks(child)
+
+
+def _repeats(modules: Sequence[torch.nn.Module] | torch.nn.Module) -> int:
+    """How often the commonest class occurs."""
+    children = modules.children() if isinstance(modules, torch.nn.Module) else modules
+    return max(Counter(type(m) for m in children).values(), default=0)
+
+
+def _longest_first(stack: list[torch.nn.Module]) -> tuple[int, int]:
+    return -_repeats(stack), -sum(p.numel() for m in stack for p in m.parameters())
+
+
+def _run(
+    model: torch.nn.Module,
+    given: Any,
+    loss: Callable[[Any], torch.Tensor] | None,
+    listener: Listener,
+) -> tuple[list[torch.Tensor], bool]:
+    """Forward, loss, backward; what the output object holds until then; whether a loss ran."""
+    keeping = torch.autograd.graph.saved_tensors_hooks(listener.keep, lambda t: t)
+    try:
+        with torch.random.fork_rng(devices=[]), torch.enable_grad(), listener, Functions(listener):
+            with keeping:
+                out = _call(model, given)
+                own = out.get("loss") if isinstance(out, Mapping) else getattr(out, "loss", None)
+                value = own
+                if loss is not None:
+                    with listener.in_loss():
+                        value = loss(out)
+            starts = [value] if isinstance(value, torch.Tensor) else list(tensors(out))
+            starts = [t for t in starts if t.requires_grad]
+            if starts:
+                with listener.in_backward():
+                    torch.autograd.backward(starts, [torch.ones_like(t) for t in starts])
+    except RuntimeError as error:  # NotImplementedError is one
+        raise ScenarioError(_untraceable(model, listener, error)) from error
+    listener.finish()
+    held = [t for t in tensors(out) if t is not own] if isinstance(own, torch.Tensor) else []
+    return held, isinstance(value, torch.Tensor)
+
+
+def _call(model: torch.nn.Module, given: Any) -> Any:
+    if isinstance(given, Mapping):
+        return model(**given)
+    return model(*given) if isinstance(given, (tuple, list)) else model(given)
+
+
+def _untraceable(model: torch.nn.Module, listener: Listener, error: Exception) -> Problem:
+    where = listener.walk.where
+    place = f"{type(model).__name__}.{where}" if where else type(model).__name__
+    first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return Problem(
+        message=(
+            f"{place} cannot be traced on shapes alone, at {listener.running}: {first} "
+            "(control flow that reads tensor values, and operators without a meta kernel, "
+            "are not supported)"
+        )
+    )

@@ -1,0 +1,215 @@
+"""What one ATen operator of eager PyTorch costs: kind, FLOPs, elements moved, shape, kernels.
+
+FLOPs are those of ``torch.utils.flop_counter`` (products, convolutions, attention; nothing else).
+Elements moved are what the operator reads and writes of *activations*, in elements of the compute
+dtype; parameters and what does not grow with the batch are left to the caller to leave out.
+Kernels are CUDA's: one per operator, but for the few in ``_KERNELS``.
+
+Not modelled: cuDNN workspaces, kernels that CUDA picks by shape, split-K reductions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
+
+from raysim.models.table import Attention, Gemm, OperatorKind
+
+IsBatch = Callable[[torch.Tensor], bool]
+"""Whether a tensor grows with the batch."""
+
+_PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm"})
+_CONVOLUTIONS = frozenset({"convolution", "_convolution"})
+_NORMS = ("layer_norm", "batch_norm", "group_norm", "rms_norm")
+_EMBEDDINGS = frozenset({"embedding", "_embedding_bag"})
+_LOSSES = ("nll_loss", "mse_loss", "l1_loss", "huber_loss", "binary_cross_entropy", "kl_div")
+_ROUTING = frozenset({"topk", "sort", "histc", "bincount"})
+
+_FREE = frozenset(
+    [
+        "_unsafe_view",
+        "_reshape_alias",
+        "detach",
+        "alias",
+        "lift_fresh",
+        "empty",
+        "empty_like",
+        "empty_strided",
+        "new_empty",
+        "new_empty_strided",
+        "_local_scalar_dense",
+    ]
+)
+"""No kernel, although the schema does not say that the result is a view."""
+
+_KERNELS = {
+    # aten/src/ATen/native/cuda: EmbeddingBackwardKernel.cu sorts, segments and reduces;
+    # layer_norm_kernel.cu has one kernel for dx and one for the weight gradients;
+    # Loss.cu zeroes the gradient before it scatters.
+    "embedding_dense_backward": 8,
+    "native_layer_norm_backward": 2,
+    "native_group_norm_backward": 2,
+    "nll_loss_backward": 2,
+}
+_GATHERS = frozenset({"embedding", "gather", "index", "index_select", "nll_loss_forward"})
+"""Read no more of their source than they write."""
+_SCATTERS = frozenset({"nll_loss_backward", "embedding_dense_backward"})
+"""Read nothing as large as what they write; the second one's result is a parameter's gradient."""
+
+
+@dataclass(slots=True)
+class Kept:
+    """A storage that autograd keeps; ``key`` identifies it within one trace."""
+
+    key: int
+    size_bytes: int
+    dtype: torch.dtype
+
+
+@dataclass(slots=True, kw_only=True)
+class Call:
+    """One forward operator with, later, what it keeps and what its backward does; whole batch."""
+
+    name: str
+    kind: OperatorKind
+    flops: float = 0.0
+    moved: float = 0.0
+    output: float = 0.0
+    kernels: int = 0
+    gemm: Gemm | None = None
+    """Rows of the whole batch."""
+    attention: Attention | None = None
+    """Per sample."""
+    keeps: list[Kept] = field(default_factory=list)
+    moved_backward: float = 0.0
+    kernels_backward: int = 0
+    weight_shapes: tuple[tuple[int, ...], ...] = ()
+    """Shapes of its module's own parameters."""
+
+
+def aten_name(func: OpOverload) -> str:
+    """``mm`` of ``aten.mm.default``, ``add`` of ``aten.add_.Tensor``."""
+    name = func._schema.name.rpartition("::")[2]  # noqa: SLF001 (torch's only way to the name)
+    return name.rstrip("_") or name
+
+
+def launches_nothing(func: OpOverload, name: str) -> bool:
+    """Views and bare allocations: no kernel, no bytes."""
+    if name in _FREE:
+        return True
+    returned = [r.alias_info for r in func._schema.returns]  # noqa: SLF001
+    return bool(returned) and all(a is not None and not a.is_write for a in returned)
+
+
+def tensors(tree: object) -> Iterator[torch.Tensor]:
+    """Every tensor of arguments or results."""
+    return (leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor))
+
+
+def elements(tensor: torch.Tensor, width: int) -> float:
+    """Distinct elements of a tensor, as elements of ``width`` bytes; broadcasts count once."""
+    sizes = zip(tensor.shape, tensor.stride(), strict=True)
+    distinct = math.prod(size for size, stride in sizes if stride or size == 0)
+    return distinct * tensor.element_size() / width
+
+
+def kernels(name: str, out: object) -> int:
+    """CUDA kernels of an operator."""
+    if name == "convolution_backward":
+        return sum(1 for _ in tensors(out))
+    return _KERNELS.get(name, 1)
+
+
+def moved(name: str, args: object, out: object, *, width: int, counts: IsBatch) -> float:
+    """Elements of ``width`` bytes read and written, over tensors for which ``counts`` holds."""
+    read = sum(elements(t, width) for t in tensors(args) if counts(t))
+    written = sum(elements(t, width) for t in tensors(out) if counts(t))
+    if name in _GATHERS:
+        return 2 * written
+    if name in _SCATTERS:
+        return written or 2 * read
+    if name == "convolution_backward":
+        return _convolution_backward(args, out, width)
+    if name == "native_layer_norm_backward":
+        # The second kernel reads the gradient and the input again.
+        return written + 2 * read
+    return read + written
+
+
+def _convolution_backward(args: object, out: object, width: int) -> float:
+    """The input's and the weight's gradient pass over gradient and input, the bias's over one."""
+    grad, source = list(tensors(args))[:2]
+    small, large = elements(grad, width), elements(source, width)
+    assert isinstance(out, tuple), "convolution_backward returns three tensors or None"
+    data, weight, bias = (t is not None for t in out)
+    return (data + weight) * (small + large) + bias * small
+
+
+def flops(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], out: object) -> float:
+    """``torch.utils.flop_counter``'s formula, 0 where it has none."""
+    formula = flop_registry.get(func.overloadpacket)
+    return float(formula(*args, **kwargs, out_val=out)) if formula is not None else 0.0
+
+
+def is_product(name: str) -> bool:
+    """Whether it is a matrix product."""
+    return name in _PRODUCTS
+
+
+def kind_of(name: str, *, in_loss: bool, norm_module: bool) -> OperatorKind:
+    """The table's word for an operator; a loss function or a norm module decides over the name."""
+    if name in _PRODUCTS:
+        return "gemm"
+    if name in _CONVOLUTIONS:
+        return "conv"
+    if name in _EMBEDDINGS:
+        return "embedding"
+    if in_loss or name.startswith(_LOSSES):
+        return "loss"
+    if norm_module or any(norm in name for norm in _NORMS):
+        return "norm"
+    return "routing" if name in _ROUTING else "elementwise"
+
+
+def product_shape(
+    name: str, args: Sequence[Any], out: object, *, batch: int, counts: IsBatch
+) -> Gemm | None:
+    """The matrix product an operator runs, with rows of the whole batch; None if it runs none.
+
+    The side that does not grow with the batch is the weight. A batched product of two activations
+    (eager attention) has one group per head; one with stacked weights has one per expert.
+    """
+    if name in _CONVOLUTIONS:
+        return _convolution_shape(args, out)
+    if name not in _PRODUCTS:
+        return None
+    a, b = args[1:3] if name in {"addmm", "baddbmm"} else args[:2]
+    groups = a.shape[0] if a.dim() == 3 else 1
+    m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
+    if counts(b) and not counts(a):
+        m, n = n, m
+    rows = float(groups * m)
+    if groups > 1 and counts(a) and counts(b):
+        groups = max(1, round(groups / batch))
+    return Gemm(rows=rows, n=n, k=k, groups=groups)
+
+
+def _convolution_shape(args: Sequence[Any], out: object) -> Gemm:
+    """Implicit GEMM: one row per output position and group, one column per output channel."""
+    assert isinstance(out, torch.Tensor), "a convolution returns one tensor"
+    source, weight, transposed, groups = args[0], args[1], bool(args[6]), int(args[8])
+    kernel = math.prod(weight.shape[2:])
+    positions = source if transposed else out
+    rows = float(positions.shape[0] * math.prod(positions.shape[2:]) * groups)
+    if transposed:  # weight is [in, out / groups, kernel...]
+        return Gemm(
+            rows=rows, n=weight.shape[1] * kernel, k=weight.shape[0] // groups, groups=groups
+        )
+    return Gemm(rows=rows, n=weight.shape[0] // groups, k=weight.shape[1] * kernel, groups=groups)

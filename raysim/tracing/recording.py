@@ -1,0 +1,376 @@
+"""Listening to one forward and backward pass on the meta device.
+
+A ``TorchDispatchMode`` sees every ATen operator below autograd, in forward and in backward;
+``saved_tensors_hooks`` shows what autograd keeps; a ``TorchFunctionMode`` stands in for the two
+functions that the meta device runs unlike CUDA, fused attention and fused dropout, and knows when a
+loss function runs. What is kept for an operator, and its backward, are matched to it by autograd's
+sequence number, which forward drew last and the backward node carries (``Node::sequence_nr``).
+
+A tensor *grows* with the batch if it was computed from one that does, or starts with a dimension of
+the batch's size. What does not grow (position tables, masks, casts of weights) costs launches only.
+
+Not modelled: gradient sums of tied parameters, what autograd runs while it accumulates into leaves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
+
+from raysim.models.table import Attention
+from raysim.tracing import operators
+from raysim.tracing.operators import Call, Kept, tensors
+from raysim.tracing.values import Values
+from raysim.tracing.walk import Walk
+
+
+class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes every operator with its module; ``width`` is the bytes of a compute-dtype element."""
+
+    def __init__(self, walk: Walk, model: torch.nn.Module, *, batch: int, width: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.walk = walk
+        self.batch = batch
+        self.width = width
+        self.running = ""
+        """The operator that runs, for messages."""
+        self.losses = 0
+        """Loss functions running, one inside the other."""
+        self.values = Values()
+        self.produced: dict[int, Call] = {}
+        """The operator that made a storage."""
+        self.loss: Call | None = None
+        """The last operator of a loss function."""
+        self._deaf = False
+        self._backward = False
+        self._calls: dict[int, Call] = {}
+        self._keeps: list[tuple[int, Call | None, Kept]] = []
+        self._latest: Call | None = None
+        self._alive: dict[int, torch.UntypedStorage] = {}
+        self._growing: set[int] = set()
+        self._on_meta: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._parameters = {self.key(p): p for p in model.parameters()}
+        self._fixed = {*self._parameters, *(self.key(b) for b in model.buffers())}
+
+    def key(self, tensor: torch.Tensor) -> int:
+        """Identity of a storage, kept alive so that no other one takes its place."""
+        storage = tensor.untyped_storage()
+        key = int(storage._cdata)  # noqa: SLF001 (a meta storage has no other identity)
+        self._alive.setdefault(key, storage)
+        return key
+
+    def grows(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor's size is proportional to the batch."""
+        return self.key(tensor) in self._growing
+
+    def mark(self, tensor: torch.Tensor) -> None:
+        """Note that a tensor grows."""
+        key = self.key(tensor)
+        if key not in self._fixed:
+            self._growing.add(key)
+
+    @contextmanager
+    def in_loss(self) -> Iterator[None]:
+        """Operators inside are the loss's."""
+        self.losses += 1
+        yield
+        self.losses -= 1
+
+    @contextmanager
+    def in_backward(self) -> Iterator[None]:
+        """Operators inside are backward's."""
+        self._backward = True
+        yield
+        self._backward = False
+
+    def keep(self, tensor: torch.Tensor) -> torch.Tensor:
+        """``pack`` of ``saved_tensors_hooks``: the operator that just drew a number saves this."""
+        kept = Kept(self.key(tensor), tensor.untyped_storage().nbytes(), tensor.dtype)
+        self._keeps.append((_drawn(), self._latest, kept))
+        return tensor
+
+    def finish(self) -> None:
+        """Hand what was kept, and grows with the batch, to the operators that kept it."""
+        for sequence, latest, kept in self._keeps:
+            call = self._calls.get(sequence, latest)
+            if call is not None and kept.key in self._growing:
+                call.keeps.append(kept)
+
+    def __torch_dispatch__(
+        self,
+        func: OpOverload,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Run an operator, all of it on meta if any of it is, and note it."""
+        self.running = str(func)
+        kwargs = kwargs or {}
+        if any(t.is_meta for t in tensors((args, kwargs))):
+            args, kwargs = tree_map_only(torch.Tensor, self._moved_to_meta, (args, kwargs))
+        answer = self.values.answer(func, args, kwargs)
+        if answer is not None:
+            return answer[0]
+        out = func(*args, **kwargs)
+        if not self._deaf and any(t.is_meta for t in tensors(out)):
+            self.values.follow(func, args, kwargs, out)
+            note = self._note_backward if self._backward else self._note_forward
+            note(func, args, kwargs, out)
+        return out
+
+    def _moved_to_meta(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A real tensor that a closure or the module made (labels, tables), without its data."""
+        if tensor.is_meta:
+            return tensor
+        known = self._on_meta.get(id(tensor))
+        if known is None:
+            known = self._on_meta[id(tensor)] = (tensor, tensor.to("meta"))
+            self.values.learn(known[1], tensor)
+            if self._batched(tensor):
+                self.mark(tensor)
+                self.mark(known[1])
+        return known[1]
+
+    def _batched(self, tensor: torch.Tensor) -> bool:
+        return self.batch > 1 and tensor.dim() > 0 and tensor.shape[0] == self.batch
+
+    def _spread(self, given: Sequence[torch.Tensor], out: object, *, free: bool) -> bool:
+        """Mark results that grow; whether the operator works on the batch."""
+        grows = any(self.grows(t) for t in given)
+        for t in tensors(out):
+            if grows or (not free and self._batched(t)):
+                self.mark(t)
+        return grows or any(self.grows(t) for t in tensors(out))
+
+    def _note_forward(
+        self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any
+    ) -> None:
+        name = operators.aten_name(func)
+        free = operators.launches_nothing(func, name)
+        given = list(tensors((args, kwargs)))
+        for t in given:
+            parameter = self._parameters.get(self.key(t))
+            if parameter is not None:
+                self.walk.use(parameter)
+        grows = self._spread(given, out, free=free)
+        if free:
+            # What a view's backward launches is charged to the operator before it.
+            if self._latest is not None:
+                self._calls.setdefault(_drawn(), self._latest)
+            return
+        kind = operators.kind_of(name, in_loss=self.losses > 0, norm_module=self.walk.in_norm)
+        call = Call(name=name, kind=kind, kernels=operators.kernels(name, out))
+        if grows:
+            result = next(tensors(out), None)
+            call.output = operators.elements(result, self.width) if result is not None else 0.0
+            call.flops = operators.flops(func, args, kwargs, out)
+            call.moved = operators.moved(
+                name, (args, kwargs), out, width=self.width, counts=self.grows
+            )
+            call.gemm = operators.product_shape(
+                name, args, out, batch=self.batch, counts=self.grows
+            )
+        self._add(call, out)
+
+    def _add(self, call: Call, out: object) -> None:
+        entry = self.walk.entry()
+        entry.calls.append(call)
+        call.weight_shapes = tuple(p.shape for p in entry.parameters)
+        self._calls.setdefault(_drawn(), call)
+        self._latest = call
+        for t in tensors(out):
+            self.produced.setdefault(self.key(t), call)
+        if call.kind == "loss":
+            self.loss = call
+
+    def _note_backward(
+        self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any
+    ) -> None:
+        """Charge an operator of backward to the forward operator whose node runs."""
+        name = operators.aten_name(func)
+        free = operators.launches_nothing(func, name)
+        self._spread(list(tensors((args, kwargs))), out, free=free)
+        node = torch._C._current_autograd_node()  # noqa: SLF001 (as torch.utils.module_tracker does)
+        call = self._calls.get(_number(node))
+        if call is None or free or call.attention is not None:
+            return
+        call.kernels_backward += operators.kernels(name, out)
+        if call.gemm is not None and operators.is_product(name):
+            call.moved_backward += call.moved  # the same three matrices, in another order
+            return
+        call.moved_backward += operators.moved(
+            name,
+            (args, kwargs),
+            out,
+            width=self.width,
+            # A weight's gradient has the weight's shape and does not grow.
+            counts=lambda t: self.grows(t) and tuple(t.shape) not in call.weight_shapes,
+        )
+
+    def attend(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        mask: torch.Tensor | None,
+        *,
+        causal: bool,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """One fused attention: output (token-major, as flash writes it), log-sum-exp, bias.
+
+        A boolean mask becomes a float bias of this call's own. Backward is row sums of dO * O, then
+        dK, dV and dQ, then a cast of dQ; it reads and writes everything twice.
+        """
+        self._deaf = True
+        lead, heads, rows, width = q.shape[:-3], q.shape[-3], q.shape[-2], v.shape[-1]
+        out = q.new_empty(*lead, rows, heads, width).transpose(-3, -2)
+        lse = q.new_empty(*lead, heads, rows, dtype=torch.float32)
+        bias = mask
+        if mask is not None and mask.dtype == torch.bool:
+            bias = torch.empty_like(mask, dtype=q.dtype)
+        self._deaf = False
+        for t in (out, lse):
+            self.mark(t)
+        if bias is not None and mask is not None and self.grows(mask):
+            self.mark(bias)
+        samples = math.prod(lead) / self.batch
+        passes = sum(operators.elements(t, self.width) for t in (q, k, v, out))
+        written = operators.elements(out, self.width)
+        call = Call(
+            name="scaled_dot_product_attention",
+            kind="attention",
+            flops=2.0 * math.prod(q.shape[:-1]) * k.shape[-2] * (q.shape[-1] + width),
+            moved=passes,
+            output=written,
+            kernels=1 + (bias is not mask),
+            moved_backward=2 * passes + written,
+            kernels_backward=3,
+            attention=Attention(
+                q_len=rows,
+                kv_len=k.shape[-2],
+                heads=round(heads * samples),
+                kv_heads=round(k.shape[-3] * samples),
+                head_dim=q.shape[-1],
+                v_head_dim=width,
+                causal=causal,
+            ),
+        )
+        self._add(call, (out, lse))
+        return out, lse, bias
+
+
+def _drawn() -> int:
+    """The sequence number that autograd drew last."""
+    return int(torch._C._autograd._get_sequence_nr()) - 1  # noqa: SLF001 (as torch.fx.traceback does)
+
+
+def _number(node: Any) -> int:
+    return int(node._sequence_nr()) if node is not None else -1  # noqa: SLF001
+
+
+class _Attention(torch.autograd.Function):
+    """Fused attention on the meta device; keeps what CUDA's kernels keep."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        listener: Listener,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        mask: torch.Tensor | None,
+        causal: bool,
+    ) -> torch.Tensor:
+        """Shapes only."""
+        out, lse, bias = listener.attend(q, k, v, mask, causal=causal)
+        ctx.save_for_backward(q, k, v, out, lse, bias)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:  # noqa: ARG004
+        """Gradients of q, k and v."""
+        q, k, v, *_ = ctx.saved_tensors
+        return None, torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), None, None
+
+
+class Functions(TorchFunctionMode):
+    """Stands in for what the meta device would run unlike CUDA."""
+
+    def __init__(self, listener: Listener) -> None:
+        super().__init__()
+        self.listener = listener
+        body = functional.multi_head_attention_forward
+        # Functions called inside another one escape this mode; this one's body gets ours by name.
+        inside = {
+            "scaled_dot_product_attention": self._attend,
+            "dropout": _dropout,
+            "has_torch_function": lambda _: False,
+        }
+        self._multi_head = FunctionType(
+            body.__code__, {**body.__globals__, **inside}, body.__name__, body.__defaults__
+        )
+        self._multi_head.__kwdefaults__ = body.__kwdefaults__
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Run a torch function, or what stands in for it."""
+        kwargs = kwargs or {}
+        if func is functional.scaled_dot_product_attention:
+            return self._attend(*args, **kwargs)
+        if func is functional.dropout or func is torch.dropout:
+            return _dropout(*args, **kwargs)
+        if func is functional.multi_head_attention_forward:
+            return self._multi_head(*args, **kwargs)
+        name = getattr(func, "__name__", "")
+        if name.endswith("_loss") or name.startswith(("cross_entropy", "binary_cross_entropy")):
+            with self.listener.in_loss():
+                return func(*args, **kwargs)
+        return func(*args, **kwargs)
+
+    def _attend(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attn_mask: torch.Tensor | None = None,
+        dropout_p: float = 0.0,  # noqa: ARG002 (inside the kernel)
+        is_causal: bool = False,
+        **_: Any,
+    ) -> torch.Tensor:
+        """``scaled_dot_product_attention`` as one fused kernel."""
+        single = query.dim() == 3
+        if single:
+            query, key, value = (t.unsqueeze(-3) for t in (query, key, value))
+        out: torch.Tensor = _Attention.apply(  # type: ignore[no-untyped-call]
+            self.listener, query, key, value, attn_mask, is_causal
+        )
+        return out.squeeze(-3) if single else out
+
+
+def _dropout(
+    input: torch.Tensor,  # noqa: A002 (torch's name)
+    p: float = 0.5,
+    training: bool = True,
+    inplace: bool = False,  # noqa: ARG001
+    *,
+    train: bool | None = None,
+) -> torch.Tensor:
+    """CUDA's ``native_dropout``: one kernel, a mask of one byte per element."""
+    if not (training if train is None else train) or p == 0:
+        return input
+    return torch.native_dropout(input, p, True)[0]

@@ -1,0 +1,80 @@
+"""Values of the few tensors that a forward may branch on: positions, masks, integer inputs.
+
+The meta device has shapes only, yet models ask ``if mask.all()``. Small tensors that were computed
+from known ones alone (``arange``, comparisons of it, real integer inputs) are computed beside their
+meta twins on the CPU, so that such questions are answered as a real run answers them. What depends
+on parameters or on floating-point inputs stays unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.utils._pytree import tree_map_only
+
+from raysim.tracing.operators import aten_name, tensors
+
+MOST_ELEMENTS = 2**22
+"""Larger tensors are not followed."""
+_FACTORIES = frozenset(["arange", "eye", "full", "linspace", "ones", "scalar_tensor", "zeros"])
+_TAGS = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
+
+
+class Values:
+    """Known values by tensor; tensors are kept alive, so that no other takes their identity."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def learn(self, tensor: torch.Tensor, real: torch.Tensor) -> None:
+        """``tensor`` has the values of the user's ``real`` (copied: a forward may write to it)."""
+        if real.device.type == "cpu" and real.numel() <= MOST_ELEMENTS:
+            self._remember(tensor, real.detach().clone())
+
+    def _remember(self, tensor: torch.Tensor, real: torch.Tensor) -> None:
+        self._known[id(tensor)] = (tensor, real)
+
+    def answer(
+        self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[Any] | None:
+        """Result, in a tuple, of an operator that depends on values, if they are known."""
+        if not any(tag in func.tags for tag in _TAGS) or not self._knows(args, kwargs):
+            return None
+        out = self._compute(func, args, kwargs)
+
+        def twin(real: torch.Tensor) -> torch.Tensor:
+            made = real.to("meta")
+            self._remember(made, real)
+            return made
+
+        return (tree_map_only(torch.Tensor, twin, out),)
+
+    def follow(
+        self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], out: object
+    ) -> None:
+        """Compute beside the meta device, or forget what an in-place operator made unknown."""
+        made = list(tensors(out))
+        given = any(True for _ in tensors((args, kwargs)))
+        deterministic = torch.Tag.nondeterministic_seeded not in func.tags
+        start = given or aten_name(func) in _FACTORIES
+        small = sum(t.numel() for t in made) <= MOST_ELEMENTS
+        if start and small and deterministic and self._knows(args, kwargs):
+            for t, real in zip(made, tensors(self._compute(func, args, kwargs)), strict=True):
+                self._remember(t, real)
+        else:
+            for t in made:
+                self._known.pop(id(t), None)
+
+    def _knows(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        return all(id(t) in self._known for t in tensors((args, kwargs)))
+
+    def _compute(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        real_args, real_kwargs = tree_map_only(
+            torch.Tensor, lambda t: self._known[id(t)][1], (args, dict(kwargs))
+        )
+        if real_kwargs.get("device") is not None:
+            real_kwargs["device"] = torch.device("cpu")
+        return func(*real_args, **real_kwargs)
