@@ -50,6 +50,7 @@ _DICTS = (
     "flops_profiler", "torch_autocast",
 )  # fmt: skip
 _ONLY_3 = ("sub_group_size", "memory_efficient_linear")
+_DEPRECATED = ("stage3_gather_fp16_weights_on_model_save",)
 _ONLY_12 = ("allgather_bucket_size", "use_multi_rank_bucket_allreduce", "round_robin_gradients")
 _BOOLS = (
     ("wall_clock_breakdown",), ("prescale_gradients",), ("zero_allow_untested_optimizer",),
@@ -287,7 +288,7 @@ def _defaults(document: Document, p: Parsed) -> Iterator[Problem]:
     for name, info in type(p.zero).model_fields.items() if p.stage else ():
         key = f"zero_optimization.{info.alias or name}"
         plain = isinstance(info.default, (bool, int)) and name != "stage"
-        acts = name not in (_ONLY_12 if p.stage == 3 else _ONLY_3) and not info.deprecated
+        acts = name not in (*(_ONLY_12 if p.stage == 3 else _ONLY_3), *_DEPRECATED)
         acts = acts and (p.stage == 3 or info.alias is None)
         if plain and acts and name not in given and STATUS[key] == "modelled":
             message = f"DeepSpeed's default {_shown(info.default)}"

@@ -131,7 +131,7 @@ class ZeroBlock(Block):
         False, alias="stage3_use_all_reduce_for_fetch_params"
     )
     allgather_sequential: bool = Field(False, alias="stage3_allgather_sequential")
-    stage3_gather_fp16_weights_on_model_save: bool = Field(False, deprecated=True)
+    stage3_gather_fp16_weights_on_model_save: bool = False
     ignore_unused_parameters: bool = True
     legacy_stage1: bool = False
     round_robin_gradients: bool = False

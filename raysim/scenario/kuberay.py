@@ -93,8 +93,7 @@ def parse_quantity(value: object) -> float:
     match = None if isinstance(value, bool) else _QUANTITY.fullmatch(text)
     if match is None or (match[3] or "") not in _SUFFIX:
         raise ValueError(f"expected a Kubernetes quantity such as '54Gi' or '500m', got {value!r}")
-    scale = 10.0 ** int(match[2]) if match[2] else _SUFFIX[match[3] or ""]
-    number = float(match[1]) * scale
+    number = float(f"{match[1]}e{match[2] or 0}") * _SUFFIX[match[3] or ""]
     if not math.isfinite(number) or number > 1e18:
         raise ValueError(f"too large: {value!r}")
     return number

@@ -176,7 +176,15 @@ def test_several_documents_in_one_file() -> None:
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("54Gi", 54 * 2**30), ("500m", 0.5), ("2", 2), ("1e3", 1000), (".5k", 500), ("3E", 3e18)],
+    [
+        ("54Gi", 54 * 2**30),
+        ("500m", 0.5),
+        ("2", 2),
+        ("1e3", 1000),
+        (".5k", 500),
+        ("3E", 3e18),
+        ("0E400", 0),
+    ],
 )
 def test_kubernetes_quantities(text: str, value: float) -> None:
     if value > 1e18:
