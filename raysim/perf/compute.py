@@ -59,7 +59,8 @@ class ComputeModel:
         Which kernel ``sdpa`` and ``flash_attention_2`` stand for: torch's, or the GPU's best.
     sustained_share
         Share of an isolated kernel's rate that products and fused attention keep in a long run,
-        where power, heat and cold caches tell; 1: as measured in isolation.
+        where power, heat and cold caches tell; 1: as measured in isolation, None: as measured in
+        training runs.
 
     Raises
     ------
@@ -73,7 +74,7 @@ class ComputeModel:
         *,
         allow_tf32: bool = False,
         fused_kernel: FusedKernel = "torch",
-        sustained_share: float = 1.0,
+        sustained_share: float | None = 1.0,
     ) -> None:
         self.gpu = gpu
         self.allow_tf32 = allow_tf32

@@ -60,6 +60,26 @@ _FLASH_2_HEAD_DIM = (0.32, 0.026)
 BACKWARD_RATIO = {"fa2": 0.80, "fa3": 0.72, "trtllm": 0.70}
 """Backward's rate over forward's: A100 130-190 against 170-230 TFLOP/s, H100 400-550 against
 550-740; Blackwell assumed."""
+SUSTAINED = {"ampere": 0.85, "hopper": 0.71}
+"""Share of isolated rates that products keep in a training run: power caps the clocks.
+
+Fitted with ``SUSTAINED_BACKWARD`` by least squares on five single-node rows per GPU of MosaicML's
+MPT throughput tables (``validation/data/published/llmfoundry_mpt.json``, ``use: calibration``):
+A100 0.849 and 0.70, H100 0.713 and 0.73. The other rows there are for validation."""
+SUSTAINED_ELSEWHERE = 0.78
+"""Their mean, for GPUs without such rows."""
+SUSTAINED_BACKWARD = 0.71
+"""Further share that the backward of fused attention keeps; one value for all GPUs."""
+
+
+def sustained(gpu: GpuSpec) -> tuple[float, Provenance]:
+    """Share of isolated rates in a long training run, and where it is from."""
+    share = SUSTAINED.get(gpu.architecture)
+    if share is None:
+        source = "mean of A100 and H100 in MosaicML's MPT runs"
+        return SUSTAINED_ELSEWHERE, Provenance(basis="assumed", source=source)
+    source = f"fitted on five single-node MPT runs on {gpu.architecture}, MosaicML llm-foundry"
+    return share, Provenance(basis="measured", source=source)
 
 
 @dataclass(slots=True)
@@ -74,6 +94,7 @@ class GpuConstants:
     memory_bytes_per_s: float
     kernel_floor_s: float
     sustained_share: float
+    sustained_backward: float
     """Factor on the rates of products and fused attention, for long runs."""
     provenance: dict[str, Provenance]
     notes: tuple[str, ...] = ()
@@ -99,21 +120,27 @@ class GpuConstants:
         return known
 
 
-def constants_for(gpu: GpuSpec, sustained_share: float = 1.0) -> GpuConstants:
+def constants_for(gpu: GpuSpec, sustained_share: float | None = 1.0) -> GpuConstants:
     """Constants of ``gpu``, with the origin of those every time depends on.
+
+    ``sustained_share`` None: as measured in training runs.
 
     Raises
     ------
     CalibrationError
         ``sustained_share`` is not in (0, 1].
     """
-    if not 0.0 < sustained_share <= 1.0:
-        raise CalibrationError(f"sustained_share must be in (0, 1], got {sustained_share}")
     provenance = {"memory_share": _MEMORY, "kernel_floor_s": _FLOOR}
-    if sustained_share < 1.0:
+    backward = 1.0
+    if sustained_share is None:
+        backward = SUSTAINED_BACKWARD
+        sustained_share, provenance["sustained_share"] = sustained(gpu)
+    elif sustained_share < 1.0:
         provenance["sustained_share"] = Provenance(
             basis="assumed", source=f"given: long runs keep {sustained_share:.2f} of isolated rates"
         )
+    if not 0.0 < sustained_share <= 1.0:
+        raise CalibrationError(f"sustained_share must be in (0, 1], got {sustained_share}")
     notes: tuple[str, ...] = ()
     if "bf16" not in gpu.flops_per_s:
         notes = (
@@ -127,6 +154,7 @@ def constants_for(gpu: GpuSpec, sustained_share: float = 1.0) -> GpuConstants:
         memory_bytes_per_s=gpu.memory_bytes_per_s * MEMORY_SHARE,
         kernel_floor_s=KERNEL_FLOOR_S,
         sustained_share=sustained_share,
+        sustained_backward=backward,
         provenance=provenance,
         notes=notes,
     )
@@ -238,7 +266,7 @@ def _attention_constants(
         flops_per_s=rate * c.sustained_share,
         head_dim_exponent=float(row["head_dim_exponent"] or below),
         wide_exponent=float(row["wide_exponent"] or above),
-        backward_ratio=BACKWARD_RATIO[row["kernel"]],
+        backward_ratio=BACKWARD_RATIO[row["kernel"]] * c.sustained_backward,
         fixed_s=float(row["fixed_s"]),
         quantisation=float(row["quantisation"]),
         sm_count=c.gpu.sm_count,

@@ -184,7 +184,7 @@ def simulate(
     if steps is None:
         steps = 1 if plan.mesh.pp > 1 else 2
     plan = replace(plan, gradient_accumulation_steps=min(micro_batches, enough(plan)))
-    costs = ComputeModel(gpu)
+    costs = ComputeModel(gpu, sustained_share=None)
     topology = Topology.build(cluster)
     stages = build_stages(plan, costs)
     tied = [stage.index for stage in stages if stage.tied_bytes]
@@ -243,7 +243,7 @@ def memory_need(plan: TrainingPlan, cluster: ClusterSpec) -> tuple[int, HostMemo
     assert gpu is not None, "a training job needs a cluster with GPUs"
     few = min(plan.gradient_accumulation_steps, plan.mesh.pp + 1)
     plan = replace(plan, gradient_accumulation_steps=few)
-    costs = ComputeModel(gpu)
+    costs = ComputeModel(gpu, sustained_share=None)
     stages = build_stages(plan, costs)
     comms = Communicators(plan.mesh, Topology.build(cluster), folded=True)
     programs = compile_programs(plan, comms, stages, costs, feed=Feed(), steps=1)
