@@ -39,7 +39,7 @@ ACTIVATIONS: dict[str, Activation] = {
     ),
     # the same formula in Horner's form
     "gelu_fast": Activation(
-        cls="FastGELUActivation", kernels=9, passes=21, kernels_backward=16, passes_backward=43,
+        cls="FastGELUActivation", kernels=9, passes=21, kernels_backward=13, passes_backward=36,
         temporaries=6,
     ),
     # An autograd function of its own, which keeps only its input: BloomGelu.
@@ -51,7 +51,7 @@ ACTIVATIONS: dict[str, Activation] = {
         temporaries=1,
     ),
     "silu": Activation(cls="SiLUActivation"),
-    "swish": Activation(cls="SiLUActivation"),
+    "swish": Activation(cls="SiLU"),
     "mish": Activation(cls="MishActivation"),
     "relu": Activation(cls="ReLU", **_FROM_OUTPUT),
     "relu2": Activation(

@@ -130,7 +130,8 @@ def decoder_heads(
         name = "score" if request.model_type not in TOKEN_CLASSIFIER else "classifier"
         return [linear_head(name, tokens, hidden, labels, dropout=dropout)]
     if request.head == "ForQuestionAnswering":
-        return [linear_head("qa_outputs", tokens, hidden, 2)]
+        answers = count_labels(reader) if request.model_type == "gptj" else 2
+        return [linear_head("qa_outputs", tokens, hidden, answers)]
     raise ScenarioError(unsupported(request))
 
 

@@ -206,7 +206,7 @@ def _heads(
     if head == "ForTokenClassification":
         return [linear_head("classifier", tokens, h, count_labels(r), dropout=e.classifier_drop)]
     if head == "ForQuestionAnswering":
-        return [linear_head("qa_outputs", tokens, h, 2)]
+        return [linear_head("qa_outputs", tokens, h, count_labels(r))]
     if head == "ForPreTraining" and base == "bert":
         return [
             _pooler("bert.pooler", tokens, h),

@@ -17,7 +17,7 @@ from raysim.models.attention import Core, Implementation, attend
 from raysim.models.config import MOST_LAYERS, Reader
 from raysim.models.feedforward import Names, glu, mlp
 from raysim.models.heads import linear_head, lm_head
-from raysim.models.request import Request, assemble, block_layer, unsupported
+from raysim.models.request import Request, assemble, block_layer, count_labels, unsupported
 from raysim.models.table import Body, Layer, Model, Module, Parameter
 from raysim.models.tape import Tape, Tensor
 
@@ -77,7 +77,7 @@ def t5(request: Request, r: Reader) -> Model:
     layers = _stack(d, "encoder", tokens, 0)
     if not encoder_only:
         layers += _stack(d, "decoder", target, tokens)
-        layers += _head(request, d, target)
+        layers += _head(request, r, d, target)
     return assemble(
         request, r, [_shared(d), *layers], seq_len=tokens, hidden=d.hidden, vocab=d.vocab,
         divisible=(("num_heads", d.heads), ("d_ff", d.inner), ("vocab_size", d.vocab)),
@@ -91,11 +91,11 @@ def _shared(d: T5) -> Layer:
     return Layer(name="shared", kind="other", cls="Embedding", body=body, output=0.0)
 
 
-def _head(request: Request, d: T5, target: int) -> list[Layer]:
+def _head(request: Request, r: Reader, d: T5, target: int) -> list[Layer]:
     if request.head == "Model":
         return []
     if request.head == "ForQuestionAnswering":
-        return [linear_head("qa_outputs", target, d.hidden, 2)]
+        return [linear_head("qa_outputs", target, d.hidden, count_labels(r))]
     if request.head not in ("ForConditionalGeneration", "ForCausalLM"):
         raise ScenarioError(unsupported(request))
     return [

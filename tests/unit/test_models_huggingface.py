@@ -1,0 +1,314 @@
+"""Parameter counts of published models, what a config's words do, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raysim.errors import ScenarioError
+from raysim.models.huggingface import build, known_model_types, read_config
+from raysim.models.table import Model
+
+CONFIGS = Path(__file__).parents[1] / "data" / "hf_configs"
+
+# As the model cards and `sum(p.numel() for p in model.parameters())` of the named class have them.
+PUBLISHED = {
+    "bert-large-uncased": 335_174_458,
+    "roberta-base": 124_697_433,
+    "distilbert-base-uncased": 66_985_530,
+    "gpt2": 124_439_808,
+    "gpt2-xl": 1_557_611_200,
+    "gpt-neo-2.7B": 2_651_307_520,
+    "gpt-j-6b": 6_050_882_784,
+    "gpt-neox-20b": 20_554_567_680,
+    "pythia-6.9b": 6_857_302_016,
+    "opt-350m": 331_196_416,
+    "opt-6.7b": 6_658_473_984,
+    "opt-175b": 174_604_468_224,
+    "bloom": 176_247_271_424,
+    "mpt-7b": 6_649_286_656,
+    "falcon-7b": 6_921_720_704,
+    "falcon-40b": 41_303_293_952,
+    "llama-2-7b": 6_738_415_616,
+    "llama-2-70b": 68_976_648_192,
+    "llama-3-8b": 8_030_261_248,
+    "llama-3.1-8b": 8_030_261_248,
+    "llama-3.1-70b": 70_553_706_496,
+    "llama-3.1-405b": 405_853_388_800,
+    "llama-3.2-1b": 1_235_814_400,
+    "llama-4-scout": 108_641_793_536,
+    "smollm2-360m": 361_821_120,
+    "mistral-7b": 7_241_732_096,
+    "mixtral-8x7b": 46_702_792_704,
+    "qwen2-7b": 7_615_616_512,
+    "qwen2.5-0.5b": 494_032_768,
+    "qwen1.5-moe-a2.7b": 14_315_784_192,
+    "qwen3-4b": 4_022_468_096,
+    "qwen3-8b": 8_190_735_360,
+    "qwen3-30b-a3b": 30_532_122_624,
+    "gemma-2b": 2_506_172_416,
+    "gemma-7b": 8_537_680_896,
+    "gemma-2-9b": 9_241_705_984,
+    "gemma-3-1b": 999_885_952,
+    "gemma-3-4b-it": 4_300_079_472,
+    "phi-2": 2_779_683_840,
+    "phi-3-mini-4k": 3_821_079_552,
+    "deepseek-v2-lite": 15_706_484_224,
+    # The published 671,026,419,200 has 58 correction biases of 256, which are buffers.
+    "deepseek-v3": 671_026_419_200 - 58 * 256,
+    "t5-base": 222_903_552,
+    "t5-3b": 2_851_598_336,
+    "vit-base-patch16-224": 86_567_656,
+}
+
+
+def load(name: str, **arguments: Any) -> Model:
+    return build(read_config(CONFIGS / f"{name}.json"), **arguments)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_parameter_count_is_the_published_one(name: str) -> None:
+    model = load(name)
+    assert model.num_parameters == PUBLISHED[name]
+    assert model.num_trainable == model.num_parameters
+
+
+def test_every_committed_config_is_covered() -> None:
+    assert {p.stem for p in CONFIGS.glob("*.json")} - {"bert-base-cased"} == set(PUBLISHED)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "count"),
+    [
+        ("BertModel", 108_310_272),
+        ("BertForMaskedLM", 108_340_804),
+        ("BertForSequenceClassification", 108_311_810),
+        ("BertForTokenClassification", 107_721_218),
+    ],
+)
+def test_architecture_picks_the_head(architecture: str, count: int) -> None:
+    assert load("bert-base-cased", architecture=architecture).num_parameters == count
+
+
+def test_labels_come_from_id2label_then_num_labels_then_two() -> None:
+    base = dict(read_config(CONFIGS / "bert-base-cased.json"))
+    rows = [
+        dict(build(base | extra, architecture="BertForSequenceClassification").parameters())[
+            "classifier.weight"
+        ].shape[0]
+        for extra in ({}, {"num_labels": 5}, {"id2label": {"0": "a", "1": "b", "2": "c"}})
+    ]
+    assert rows == [2, 5, 3]
+
+
+def test_tied_projection_is_listed_and_not_counted() -> None:
+    model = load("gpt2")
+    head = dict(model.parameters())["lm_head.weight"]
+    assert head.tied_to == "transformer.wte.weight"
+    untied = dict(read_config(CONFIGS / "gpt2.json")) | {"tie_word_embeddings": False}
+    assert build(untied).num_parameters - model.num_parameters == 50257 * 768
+
+
+def test_layers_of_a_kind_share_one_body() -> None:
+    blocks = [x for x in load("deepseek-v3", seq_len=4096).layers if x.kind == "block"]
+    assert len(blocks) == 61
+    assert len({id(x.body) for x in blocks}) == 2
+    windows = [x for x in load("gemma-3-1b", seq_len=4096).layers if x.kind == "block"]
+    assert [x.body is windows[0].body for x in windows[:7]] == [True] * 5 + [False, True]
+
+
+def test_experts_are_marked_and_everything_else_is_not() -> None:
+    experts = sum(p.numel for _, p in load("mixtral-8x7b").parameters() if p.expert)
+    assert experts == 32 * 8 * 3 * 4096 * 14336
+
+
+def test_vision_tower_is_held_but_text_runs_none_of_it() -> None:
+    model = load("gemma-3-4b-it", seq_len=1024)
+    tower = [x for x in model.layers if x.kind == "other"]
+    assert sum(x.body.numel for x in tower) == 416_866_032 + 1152 * 2560 + 1152
+    assert sum(x.body.flops for x in tower) == 0
+    text = load("gemma-3-4b-it", seq_len=1024, architecture="Gemma3ForCausalLM")
+    assert text.flops == model.flops
+    assert next(text.parameters())[0] == "model.embed_tokens.weight"
+
+
+def test_sequence_length_defaults_to_the_models_own() -> None:
+    assert load("llama-3-8b").seq_len == 8192
+    assert load("roberta-base").seq_len == 512  # 514 rows less the padding offset
+    vit = load("vit-base-patch16-224")
+    assert (vit.seq_len, vit.sample_unit, vit.vocab_size) == (197, "images", None)
+
+
+def test_learned_positions_bound_the_sequence_and_rotary_ones_do_not() -> None:
+    with pytest.raises(ScenarioError, match=r"gpt2\.json:\d+:\d+.*seq_len 2048 exceeds the 1024"):
+        load("gpt2", seq_len=2048)
+    assert load("llama-2-7b", seq_len=8192).seq_len == 8192
+
+
+def test_config_dtype_is_read_in_both_spellings() -> None:
+    assert load("llama-2-7b").config_dtype == "fp16"
+    assert build({"model_type": "llama", "dtype": "bfloat16"}, seq_len=8).config_dtype == "bf16"
+
+
+def test_fused_loss_keeps_no_logits() -> None:
+    whole, fused = load("llama-3-8b", seq_len=64), load("llama-3-8b", seq_len=64, fused_loss=True)
+    kept = {s.name for s in whole.layers[-1].body.saved().values()}
+    assert {"loss.log_softmax", ".out"} <= kept
+    assert {s.name for s in fused.layers[-1].body.saved().values()} == {"hidden"}
+    assert fused.flops == whole.flops
+
+
+def test_attention_falls_back_to_eager_where_there_is_no_sdpa() -> None:
+    def implementations(name: str, attention: Any) -> set[str]:
+        model = load(name, seq_len=64, attention=attention)
+        operators = (o for x in model.layers for o in x.body.operators)
+        return {o.attention.implementation for o in operators if o.attention is not None}
+
+    assert implementations("bloom", "sdpa") == {"eager"}
+    assert implementations("gemma-2-9b", "flash_attention_2") == {"flash_attention_2"}
+    assert implementations("llama-3-8b", "sdpa") == {"sdpa"}
+    with pytest.raises(ScenarioError, match="does not support flash_attention_2"):
+        load("t5-base", attention="flash_attention_2")
+
+
+def test_expert_parallel_work_is_grouped() -> None:
+    operators = [o for o in load("mixtral-8x7b", seq_len=128).layers[1].body.operators if o.gemm]
+    grouped = {o.name: o.gemm for o in operators if o.gemm and o.gemm.groups > 1}
+    assert {n: (g.rows, g.n, g.k, g.groups) for n, g in grouped.items()} == {
+        "mlp.experts.gate_up_proj": (256, 28672, 4096, 8),
+        "mlp.experts.down_proj": (256, 4096, 14336, 8),
+    }
+
+
+def test_encoder_decoder_takes_two_lengths() -> None:
+    short, long = load("t5-base", seq_len=64, target_len=8), load("t5-base", seq_len=64)
+    assert short.flops < long.flops
+    assert short.num_parameters == long.num_parameters
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"hidden_size": -1}, "hidden_size: expected a whole number from 1"),
+        ({"hidden_size": None}, "hidden_size: expected a whole number, got null"),
+        ({"hidden_size": "4096"}, 'hidden_size: expected a whole number, got "4096"'),
+        ({"hidden_size": 4096.0}, "hidden_size: expected a whole number, got 4096.0"),
+        ({"hidden_size": True}, "hidden_size: expected a whole number, got true"),
+        ({"vocab_size": 10**400}, "vocab_size: expected a whole number from 1 to .*huge"),
+        (
+            {"num_hidden_layers": 10**6},
+            "num_hidden_layers: expected a whole number from 1 to 4,096",
+        ),
+        ({"num_attention_heads": 33}, "num_attention_heads: 33 does not divide hidden_size"),
+        ({"num_key_value_heads": 5}, "num_key_value_heads: 5 does not divide num_attention_heads"),
+        ({"hidden_act": "sylu"}, "hidden_act: expected one of .*silu"),
+        ({"attention_dropout": 1.5}, r"attention_dropout: expected a probability in \[0, 1\)"),
+        ({"tie_word_embeddings": "no"}, "tie_word_embeddings: expected true or false"),
+        ({"torch_dtype": "int3"}, "torch_dtype: expected one of float32, float16, bfloat16"),
+        ({"architectures": ["LlamaForDancing"]}, "architectures: .*ends in no known head"),
+        ({"architectures": "LlamaForCausalLM"}, "architectures: expected a list of class names"),
+    ],
+)
+def test_wrong_value_is_refused_with_its_place(
+    tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    path = tmp_path / "config.json"
+    values = json.loads((CONFIGS / "llama-3-8b.json").read_text()) | change
+    path.write_text(json.dumps(values, indent=2))
+    with pytest.raises(ScenarioError, match=message) as caught:
+        build(read_config(path))
+    line = (
+        path.read_text()
+        .splitlines()
+        .index(next(x for x in path.read_text().splitlines() if f'"{next(iter(change))}"' in x))
+    )
+    where = caught.value.problems[0].where
+    assert where is not None
+    assert (where.file, where.line, where.column) == (str(path), line + 1, 3)
+
+
+def test_all_problems_are_reported_at_once() -> None:
+    values = {"model_type": "llama", "hidden_size": 0, "vocab_size": "x", "mlp_bias": 3}
+    with pytest.raises(ScenarioError) as caught:
+        build(values, seq_len=8)
+    assert [p.key for p in caught.value.problems] == ["mlp_bias", "hidden_size", "vocab_size"]
+
+
+def test_nested_key_is_named_in_full(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    values = json.loads((CONFIGS / "gemma-3-4b-it.json").read_text())
+    values["text_config"]["hidden_size"] = "wide"
+    path.write_text(json.dumps(values, indent=2))
+    with pytest.raises(ScenarioError, match=r"text_config\.hidden_size") as caught:
+        build(read_config(path))
+    where = caught.value.problems[0].where
+    assert where is not None
+    assert where.line is not None
+    assert "wide" in path.read_text().splitlines()[where.line - 1]
+
+
+def test_unknown_family_names_the_nearest_and_all() -> None:
+    with pytest.raises(ScenarioError, match="did you mean 'llama'") as caught:
+        build({"model_type": "lama"})
+    assert all(name in str(caught.value) for name in known_model_types())
+    with pytest.raises(ScenarioError, match="model_type: missing"):
+        build({"hidden_size": 8})
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'{"model_type": "llama",\n  "hidden_size": }', r"config\.json:2:18 .*broken JSON"),
+        (b"", r"config\.json:1:1 .*broken JSON"),
+        (b"[1, 2]", "expected a JSON object, got a list"),
+        (b"\xff\xfe\x00\x01", "not a text file"),
+        (b'{"a": ' + b"[" * 200_000, "broken JSON"),
+        (b'{"a": ' + b"9" * 10_000 + b"}", "broken JSON"),
+    ],
+)
+def test_broken_file_is_refused_in_one_line(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "config.json"
+    path.write_bytes(content)
+    with pytest.raises(ScenarioError, match=message) as caught:
+        read_config(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_absent_file_and_directory_are_refused(tmp_path: Path) -> None:
+    for path in (tmp_path / "none.json", tmp_path):
+        with pytest.raises(ScenarioError, match="cannot be read"):
+            read_config(path)
+
+
+def test_model_can_be_sent_to_another_process() -> None:
+    model = load("llama-3-8b", seq_len=64)
+    again = pickle.loads(pickle.dumps(model))
+    assert (again.flops, again.num_parameters) == (model.flops, model.num_parameters)
+
+
+@pytest.mark.parametrize(("name", "limit_s"), [("llama-3.1-70b", 0.03), ("deepseek-v3", 0.1)])
+def test_building_is_fast(name: str, limit_s: float) -> None:
+    config = read_config(CONFIGS / f"{name}.json")
+
+    def once() -> float:
+        start = time.perf_counter()
+        build(config, seq_len=4096)
+        return time.perf_counter() - start
+
+    assert min(once() for _ in range(5)) < limit_s
+
+
+def test_import_brings_no_heavy_library() -> None:
+    code = (
+        "import sys, raysim.models.huggingface; "
+        "print([m for m in ('torch', 'numpy', 'pandas', 'transformers') if m in sys.modules])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"
