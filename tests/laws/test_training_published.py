@@ -37,6 +37,7 @@ def predicted(row: dict[str, Any]) -> float:
         "n_layer": row["layers"],
         "n_positions": row["seq_len"],
         "vocab_size": row["vocab"],
+        "activation_function": "gelu",  # MPT's own; gelu_new would run eight kernels
         **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0),
     }
     gpus, micro = row["gpus"], row["micro_batch"]
