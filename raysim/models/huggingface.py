@@ -125,6 +125,9 @@ def build(
     reader = Reader(config, file=file, text=text)
     model_type = _model_type(reader)
     builder, cls, default_head = _FAMILIES[model_type]
+    if architecture and not architecture.lower().startswith(cls.lower()):
+        reader.refuse("model_type", f"{architecture} is not a class of {model_type!r} ({cls}...)")
+        reader.check()
     full = architecture or _architecture(reader) or f"{cls}{default_head}"
     match = _HEAD.search(full)
     if match is None:

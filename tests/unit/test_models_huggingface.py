@@ -97,6 +97,11 @@ def test_architecture_picks_the_head(architecture: str, count: int) -> None:
     assert load("bert-base-cased", architecture=architecture).num_parameters == count
 
 
+def test_architecture_of_another_family_is_refused() -> None:
+    with pytest.raises(ScenarioError, match="LlamaForCausalLM is not a class of 'bert'"):
+        load("bert-base-cased", architecture="LlamaForCausalLM")
+
+
 def test_labels_come_from_id2label_then_num_labels_then_two() -> None:
     base = dict(read_config(CONFIGS / "bert-base-cased.json"))
     rows = [

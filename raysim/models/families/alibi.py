@@ -183,7 +183,9 @@ def falcon(request: Request, r: Reader) -> Model:
     return decoder(
         request, r, base="transformer", embedding=embedding, bodies=[tape.body()] * count,
         stack="h", block_cls=cls, final_norm="ln_f", tokens=tokens, hidden=hidden, vocab=vocab,
-        divisible=[("num_attention_heads", heads), ("ffn_hidden_size", inner)],
+        divisible=[
+            ("num_attention_heads", heads), ("num_kv_heads", kv), ("ffn_hidden_size", inner),
+        ],
         head={"tied_to": f"{name}word_embeddings.weight" if tied else None, "dropout": 0.1},
     )  # fmt: skip
 

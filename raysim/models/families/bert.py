@@ -155,7 +155,7 @@ def _build(
     layers += _heads(request, r, e, base, name, tokens)
     return assemble(
         request, r, layers, seq_len=tokens, hidden=e.hidden, vocab=e.vocab,
-        divisible=[(key, e.heads), ("intermediate_size", e.inner), ("vocab_size", e.vocab)],
+        divisible=[(key, e.heads), ("intermediate_size", e.inner)],
     )  # fmt: skip
 
 

@@ -145,7 +145,6 @@ def _build(request: Request, r: Reader, d: Latent) -> Model:
         ("num_attention_heads", d.heads),
         ("intermediate_size", d.width),
         ("moe_intermediate_size", d.experts.width),
-        ("vocab_size", d.vocab),
     )
     return assemble(
         request, r, layers, seq_len=tokens, hidden=d.hidden, vocab=d.vocab, divisible=divisible

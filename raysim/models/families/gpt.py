@@ -80,7 +80,7 @@ def decoder(
     layers += decoder_heads(request, r, tokens=tokens, hidden=hidden, vocab=vocab, **head)
     return assemble(
         request, r, layers, seq_len=tokens, hidden=hidden, vocab=vocab,
-        divisible=[*divisible, ("vocab_size", vocab)],
+        divisible=divisible,
     )  # fmt: skip
 
 

@@ -264,13 +264,24 @@ def build_decoder(
     )
     return assemble(
         request, top, layers, seq_len=tokens, hidden=d.hidden, vocab=d.vocab,
-        divisible=(
-            ("num_attention_heads", d.heads),
-            ("num_key_value_heads", d.kv_heads),
-            ("intermediate_size", d.width),
-            ("vocab_size", d.vocab),
-        ),
+        divisible=divisible_keys(d),
     )  # fmt: skip
+
+
+def divisible_keys(d: Decoder) -> list[tuple[str, int]]:
+    """What tensor parallelism divides: heads, and the widths of whatever feed-forwards there are.
+
+    Not the vocabulary, which Megatron pads and DTensor shards unevenly.
+    """
+    keys = [("num_attention_heads", d.heads), ("num_key_value_heads", d.kv_heads)]
+    if not d.sparse or None in d.sparse:
+        keys.append(("intermediate_size", d.width))
+    for sparse in dict.fromkeys(s for s in d.sparse if s is not None):
+        own = "intermediate_size" if d.cls == "Mixtral" else "moe_intermediate_size"
+        keys.append((own, sparse.spec.width))
+        if sparse.shared_width:
+            keys.append(("shared_expert_intermediate_size", sparse.shared_width))
+    return keys
 
 
 def _embedding(name: str, d: Decoder, tokens: int) -> Layer:

@@ -147,7 +147,7 @@ def _build(
         request, top, layers, seq_len=tokens, hidden=d.hidden, vocab=d.vocab,
         divisible=(
             ("num_attention_heads", d.heads), ("num_key_value_heads", d.kv_heads),
-            ("intermediate_size", d.width), ("vocab_size", d.vocab),
+            ("intermediate_size", d.width), ("intermediate_size_mlp", d.dense_width),
         ),
     )  # fmt: skip
 

@@ -60,7 +60,7 @@ def opt(request: Request, r: Reader) -> Model:
     )  # fmt: skip
     return assemble(
         request, r, layers, seq_len=tokens, hidden=hidden, vocab=vocab,
-        divisible=[("num_attention_heads", heads), ("ffn_dim", inner), ("vocab_size", vocab)],
+        divisible=[("num_attention_heads", heads), ("ffn_dim", inner)],
     )  # fmt: skip
 
 

@@ -80,7 +80,7 @@ def t5(request: Request, r: Reader) -> Model:
         layers += _head(request, r, d, target)
     return assemble(
         request, r, [_shared(d), *layers], seq_len=tokens, hidden=d.hidden, vocab=d.vocab,
-        divisible=(("num_heads", d.heads), ("d_ff", d.inner), ("vocab_size", d.vocab)),
+        divisible=(("num_heads", d.heads), ("d_ff", d.inner)),
     )  # fmt: skip
 
 
