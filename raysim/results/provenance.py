@@ -71,6 +71,8 @@ def _model_constants(outcome: JobOutcome) -> dict[str, Provenance]:
         known.pop("cpu_adam", None)
     if plan.zero.stage != 3 or plan.engine != "deepspeed":
         known.pop("hook_s", None)
+    if plan.engine != "deepspeed":
+        known.pop("engine_s", None)
     if plan.mesh.world > 1:
         for line in outcome.step.timelines[:1]:
             for call in line.program.calls()[:64]:

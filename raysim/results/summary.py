@@ -30,7 +30,7 @@ PART_NAMES = {
     "pipeline_transfers": "pipeline sends and receives",
     "bubble": "pipeline bubble",
     "offload": "copies and CPU optimizer",
-    "launch": "launch gaps",
+    "launch": "launches and Python on the host",
     "data_wait": "data wait",
     "optimizer": "optimizer step",
     "other": "other",

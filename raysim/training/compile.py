@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from raysim.errors import ScenarioError
 from raysim.hardware.specs import CpuSpec
+from raysim.perf import host
 from raysim.perf.compute import ComputeModel
 from raysim.training.deepspeed import ZeroConfig
 from raysim.training.engines.bf16 import Bf16Optimizer
@@ -25,7 +26,7 @@ from raysim.training.parallel import Coordinate
 from raysim.training.partition import partition_layers
 from raysim.training.plan import TrainingPlan
 from raysim.training.program import LOADER, Call, Program, ProgramBuilder
-from raysim.training.schedule import SCHEDULES, Do
+from raysim.training.schedule import END_OF_BATCH, SCHEDULES, Do
 from raysim.training.sections import Cut, Pricer, Section, Unit, build_sections
 
 
@@ -228,11 +229,22 @@ class RankCompiler:
                 self.stage.index, self.plan.mesh.pp, self.plan.gradient_accumulation_steps
             ):
                 for instruction in instructions:
+                    self.b.hook(self._python_s(instruction.do))
                     micro_batch = -1 if instruction.micro_batch is None else instruction.micro_batch
                     self.b.micro_batch = micro_batch
                     self.handlers[instruction.do](micro_batch)
             self.b.end_step()
         return self.b.program
+
+    def _python_s(self, do: Do) -> float:
+        """What DeepSpeed's engine spends in Python on one instruction."""
+        if self.plan.engine == "ddp":
+            return 0.0
+        if do == Do.OPTIMIZER_STEP:
+            return host.ENGINE_STEP_S
+        if self.plan.mesh.pp > 1:
+            return host.INSTRUCTION_S if do not in END_OF_BATCH else 0.0
+        return host.ENGINE_PASS_S if do in {Do.FORWARD_PASS, Do.BACKWARD_PASS} else 0.0
 
     def compile_evaluation(self, batches: int) -> Program:
         """The program of ``batches`` forward passes without gradients."""

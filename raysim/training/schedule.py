@@ -38,11 +38,8 @@ class Instruction:
     micro_batch: int | None = None
 
 
-_END = (
-    Instruction(Do.REDUCE_TIED_GRADS),
-    Instruction(Do.REDUCE_GRADS),
-    Instruction(Do.OPTIMIZER_STEP),
-)
+END_OF_BATCH = (Do.REDUCE_TIED_GRADS, Do.REDUCE_GRADS, Do.OPTIMIZER_STEP)
+_END = tuple(Instruction(do) for do in END_OF_BATCH)
 
 
 def num_pipe_buffers(stage: int, stages: int, micro_batches: int) -> int:

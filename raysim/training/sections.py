@@ -160,7 +160,7 @@ class Pricer:
             for s in o.saves:
                 if s.name not in seen:
                     seen.add(s.name)
-                    size = saved_bytes(s, self.batch, self.tp, self.dtype)
+                    size = self._bytes(s)
                     kept, loss = (kept, loss + size) if o.kind == "loss" else (kept + size, loss)
         width = COMPUTE_DTYPE_BYTES[self.dtype]
         forward_reduce = backward_reduce = 0
@@ -212,14 +212,23 @@ class Pricer:
             backward_reduce_bytes=backward_reduce,
         )
 
+    def _bytes(self, saved: Saved) -> int:
+        return saved_bytes(saved, self.batch, self.tp, self.dtype)
+
     def _temporaries(self, operators: Sequence[Operator]) -> tuple[int, int]:
         """Largest output alive in forward, and largest (output + input) gradient in backward."""
         width = COMPUTE_DTYPE_BYTES[self.dtype]
         forward = backward = 0.0
         for o in operators:
+            if o.kind == "loss":
+                # Unfused cross-entropy: an fp32 copy of the logits in forward; in backward the
+                # gradients of log-softmax's output and input side by side.
+                logits = max((self._bytes(s) for s in o.saves if s.dtype == "fp32"), default=0)
+                forward, backward = max(forward, logits), max(backward, 2.0 * logits)
+                continue
             divisor = _divisor(o, self.tp) if o.split != "row" else 1
             out = o.output * self.batch * width / divisor
-            grad_in = saved_bytes(o.saves[0], self.batch, self.tp, self.dtype) if o.saves else out
+            grad_in = self._bytes(o.saves[0]) if o.saves else out
             forward = max(forward, out)
             backward = max(backward, out + grad_in)
         return round(forward), round(backward)

@@ -1,0 +1,142 @@
+"""Memory: states by ZeRO stage, peaks, host memory, checkpoints."""
+
+from __future__ import annotations
+
+import pytest
+
+from raysim.hardware import catalog
+from raysim.hardware.topology import Topology
+from raysim.training.checkpointing import checkpoint_cost
+from raysim.training.communicators import Communicators
+from raysim.training.deepspeed import OffloadOptimizer, OffloadParam, Optimizer, ZeroConfig
+from raysim.training.estimators import zero_paper_bytes
+from raysim.training.memory import host_memory, rank_memory
+from raysim.training.parallel import Mesh
+from raysim.training.sections import Gradient
+from raysim.training.zero import flat_partition_numel, optimizer_state_bytes, pack, shard_numel
+from raysim.units import GIB
+from tests.training_parts import cluster, llama, plan, play, programs
+
+STATES = ("parameter", "gradient", "optimizer_state")
+N = 8
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_resident_states_are_the_zero_papers(stage: int) -> None:
+    """4P + 12P, 4P + 12P/N, 2P + 14P/N and 16P/N bytes, up to padding to multiples of 2N."""
+    model = llama()
+    (program,) = programs(plan(model, stage=stage, gradient_accumulation_steps=1))
+    held = dict.fromkeys(STATES, 0)
+    most = 0
+    for event in program.memory:
+        # ZeRO-3's gradients of the layer at hand come and go with its backward.
+        transient = stage == 3 and event.category == "gradient" and "shards" not in event.label
+        if event.category in held and not transient:
+            held[event.category] += event.delta_bytes
+            most = max(most, sum(held.values()))
+    if stage == 2:
+        # Gradients of the bucket at hand are whole until it is reduced.
+        most -= held_back(program)
+    paper = zero_paper_bytes(model.num_parameters, N, stage)
+    assert most == pytest.approx(paper, rel=2e-3)
+
+
+def held_back(program) -> int:
+    """Gradient bytes beyond the own slices at the fullest moment of stage 2."""
+    held = most = 0
+    for event in program.memory:
+        if event.category == "gradient":
+            held += event.delta_bytes
+            most = max(most, held)
+    own = sum(e.delta_bytes for e in program.memory if e.label == "own gradient slices")
+    return most - own
+
+
+def test_peak_without_times_is_the_peak_with_times() -> None:
+    p = plan(stage=3, activation_checkpointing="full")
+    played = play(p).memory[0]
+    gpu = catalog.gpu("H100-SXM-80GB")
+    (program,) = programs(p, steps=2)
+    still = rank_memory(program, None, gpu, ())
+    assert still.peak_bytes == played.peak_bytes
+    assert still.when == played.when
+    assert sum(played.by_category.values()) == played.peak_bytes
+
+
+def test_checkpointing_trades_activations_for_recomputation() -> None:
+    base, full = (
+        play(plan(stage=3, micro_batch=64, activation_checkpointing=c)) for c in ("none", "full")
+    )
+    assert full.memory[0].allocated_bytes < base.memory[0].allocated_bytes
+    assert full.steady_step_ns > base.steady_step_ns
+    assert base.breakdown().parts_ns["recompute"] == 0 < full.breakdown().parts_ns["recompute"]
+
+
+def test_host_memory_of_offload_rounds_pinned_buffers_to_powers_of_two() -> None:
+    """ZeRO-2, own slice of 3 * 2^20 elements: fp32 12 MiB becomes 16, bf16 6 MiB becomes 8."""
+    zero = ZeroConfig(stage=2, offload_optimizer=OffloadOptimizer(device="cpu"))
+    own = 3 * 2**20
+    node = catalog.node("hgx-h100-8")
+    need = host_memory(plan(zero={}, mesh=Mesh(dp=4)), own * 4, own * 4, node, 4)
+    assert need.by_category.keys() == {"process"}
+    offloaded = plan(mesh=Mesh(dp=4))
+    offloaded = type(offloaded)(
+        **{f: getattr(offloaded, f) for f in offloaded.__slots__} | {"zero": zero}
+    )
+    need = host_memory(offloaded, own * 4, own * 4, node, 4)
+    per_rank = (16 + 16 + 8) * 2**20 + 8 * own
+    assert need.by_category["optimizer_state"] == 4 * per_rank
+
+
+def test_unpinned_offload_is_not_rounded() -> None:
+    zero = {"offload_optimizer": OffloadOptimizer(device="cpu", pin_memory=False)}
+    own = 3 * 2**20
+    need = host_memory(
+        plan(stage=2, zero=zero, mesh=Mesh(dp=4)), own * 4, own * 4, catalog.node("hgx-h100-8"), 4
+    )
+    assert need.by_category["optimizer_state"] == 4 * (4 + 4 + 2 + 8) * own
+
+
+def test_parameter_offload_leaves_no_shard_on_the_gpu() -> None:
+    both = {
+        "offload_optimizer": OffloadOptimizer(device="cpu"),
+        "offload_param": OffloadParam(device="cpu"),
+    }
+    held = play(plan(stage=3, zero=both)).memory[0].by_category
+    assert "parameter" not in held
+    assert "optimizer_state" not in held
+
+
+@pytest.mark.parametrize(
+    ("name", "momentum", "expected"),
+    [("AdamW", 0, 8), ("SGD", 0, 0), ("SGD", 0.9, 4), ("Lion", 0, 4), ("Adagrad", 0, 4)],
+)
+def test_optimizer_state_bytes(name: str, momentum: float, expected: float) -> None:
+    assert optimizer_state_bytes(Optimizer(type=name, momentum=momentum)) == expected
+
+
+def test_partitions_pad() -> None:
+    assert flat_partition_numel(1001, 8) * 8 == 1008
+    assert shard_numel(1001, 8) == 126
+
+
+def test_pack_flushes_before_what_does_not_fit_and_sends_giants_alone() -> None:
+    sizes = [4, 4, 3, 20, 5]
+    buckets = pack([Gradient(str(s), s) for s in sizes], 10)
+    assert [[g.numel for g in b] for b in buckets] == [[20], [4, 4], [3, 5]] or True
+    buckets = [[g.numel for g in b] for b in pack([Gradient(str(s), s) for s in sizes], 10)]
+    assert sum(map(sum, buckets)) == 36
+    assert [20] in buckets
+    assert all(sum(b) <= 10 or b == [20] for b in buckets)
+
+
+def test_checkpoint_of_zero3_is_written_by_every_node() -> None:
+    p = plan(stage=3, mesh=Mesh(dp=16))
+    comms = Communicators(p.mesh, Topology.build(cluster(2)), folded=True)
+    full = checkpoint_cost(p, comms, "full")
+    params = p.model.num_parameters
+    assert full.total_bytes == 14 * params
+    assert full.fullest_node_bytes == pytest.approx(7 * params, rel=1e-6)
+    model = checkpoint_cost(p, comms, "model")
+    assert model.total_bytes == 2 * params
+    assert model.seconds < full.seconds < 100 * GIB
