@@ -16,7 +16,7 @@ from raysim.hardware.specs import NodeSpec
 from raysim.scenario.documents import Document, KeyPath, did_you_mean
 from raysim.scenario.hardware_choice import choose_node, customised
 from raysim.scenario.kuberay import is_kuberay, read_kuberay
-from raysim.scenario.node_request import ClusterReading, NodeRequest
+from raysim.scenario.node_request import NODES_MAX, ClusterReading, NodeRequest
 from raysim.scenario.ray_cluster_yaml import is_ray_cluster_yaml, read_ray_cluster
 from raysim.scenario.schema_cluster import ClusterSection
 
@@ -177,6 +177,9 @@ def _group(
         else:
             result.errors += _placed(error, reading.document, request.path)
         return None
+    if (hardware is None or hardware.node is None) and request.instance_type != node.name:
+        asked = request.instance_type or request.accelerator
+        reading.note(request.path, f"{asked} is taken as {node.name} of the catalog")
     count, highest = request.count, request.max_count
     if hardware is not None and hardware.replicas is not None:
         count = highest = hardware.replicas
@@ -199,12 +202,15 @@ def _grown(
 ) -> list[NodeGroup]:
     """Groups after the autoscaler has added what the workers need, first group first."""
     missing = (workers or 0) - sum(g.count * g.node.gpu_count for g in groups)
+    started = sum(g.count for g in groups if not g.head)
+    left = NODES_MAX if reading.max_workers is None else reading.max_workers - started
     grown = []
     for group in groups:
-        room = (group.max_count or group.count) - group.count
+        room = min(left, (group.max_count or group.count) - group.count)
         if missing > 0 and room > 0 and group.node.gpu_count:
             added = min(room, -(-missing // group.node.gpu_count))
             missing -= added * group.node.gpu_count
+            left -= added
             path = next(r.path for r in reading.groups if r.name == group.name)
             message = f"autoscaled from {group.count} to {group.count + added} nodes for the job"
             result.notes.append(reading.document.problem(path, message, key=True))

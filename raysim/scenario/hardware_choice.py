@@ -48,13 +48,18 @@ def choose_node(request: NodeRequest, hardware: HardwareSection | None) -> NodeS
 
 
 def _rented(request: NodeRequest) -> NodeSpec:
-    """The instance type; GCP's general machines may carry GPUs of their own."""
+    """The instance type; GCP attaches GPUs to general machines (``guestAccelerators``)."""
+    attached = request.accelerator is not None and request.gpus
     try:
-        return catalog.node(str(request.instance_type))
+        node = catalog.node(str(request.instance_type))
     except ScenarioError:
-        if request.accelerator is not None and request.gpus:
+        if attached:
             return _with_accelerator(request)
         raise
+    if attached and not node.gpu_count:
+        gpu = catalog.gpu_from_accelerator_type(str(request.accelerator))
+        return customised(node, gpu=gpu.name, gpus=request.gpus, nics=None)
+    return node
 
 
 def _with_accelerator(request: NodeRequest) -> NodeSpec:

@@ -61,6 +61,10 @@ def read_kuberay(document: Document) -> ClusterReading:
         hint = did_you_mean(version, _VERSIONS)
         reading.error(("apiVersion",), f"expected {' or '.join(_VERSIONS)}{hint}")
     root = _CLUSTER_SPEC[str(data["kind"])]
+    if "clusterSelector" in reading.mapping(("spec",)):
+        message = "the job runs on a cluster of another file; point at that RayCluster"
+        reading.error(("spec", "clusterSelector"), message, key=True)
+        return reading
     spec = reading.mapping(root, required=True)
     if not spec:
         return reading

@@ -44,6 +44,8 @@ class ClusterReading:
     groups: list[NodeRequest] = field(default_factory=list)
     errors: list[Problem] = field(default_factory=list)
     notes: list[Problem] = field(default_factory=list)
+    max_workers: int | None = None
+    """Limit over all groups without the head; None: each group has its own."""
 
     def error(self, path: KeyPath, message: str, *, key: bool = False) -> None:
         """Record a problem."""

@@ -17,7 +17,7 @@ from raysim.errors import Location, Problem, ScenarioError
 from raysim.scenario.documents import Document, KeyPath, dotted, one_line, value_at
 from raysim.scenario.schema import ModelSection, known_keys
 from raysim.scenario.schema_cluster import ClusterSection
-from raysim.scenario.sources import DEEPSPEED, MODEL, SLOTS, Source
+from raysim.scenario.sources import CLUSTER, DEEPSPEED, MODEL, SLOTS, Source
 
 TRAIN: KeyPath = ("jobs", 0, "train")
 _JSON_KEY = {
@@ -62,13 +62,31 @@ class Overrides:
             if steps[1:] == ["zero_stage"]:
                 return (*DEEPSPEED, "zero_optimization", "stage")
             return (*TRAIN, *steps[1:])
-        if steps[0] == "cluster" and len(steps) > 2 and steps[1] not in known_keys(ClusterSection):
-            if "nodes" in self.data.get("cluster", {}) and steps[2:] == ["replicas"]:
+        written = isinstance(self.data.get("cluster"), dict)
+        if (
+            written
+            and steps[0] == "cluster"
+            and len(steps) > 2
+            and steps[1] not in known_keys(ClusterSection)
+        ):
+            if "nodes" in self.data["cluster"] and steps[2:] == ["replicas"]:
                 return ("cluster", "nodes")
-            return ("cluster", "hardware", *steps[1:])
+            return ("cluster", "hardware", *self.split_group(key.removeprefix("cluster.")))
         if steps[0] == "model" and self.reaches_into_model(steps):
             return (*MODEL, *steps[1:])
         return tuple(steps)
+
+    def split_group(self, key: str) -> list[str]:
+        """Group name and the rest; names of node types may have dots (``ray.worker.default``)."""
+        names = list(self.data["cluster"].get("hardware") or {})
+        source = self.sources.get(CLUSTER)
+        for document in source.documents if source is not None else ():
+            types = value_at(document.data, ("available_node_types",))
+            names += list(types) if isinstance(types, dict) else []
+        for name in sorted(map(str, names), key=len, reverse=True):
+            if key.startswith(f"{name}."):
+                return [name, *key.removeprefix(f"{name}.").split(".")]
+        return key.split(".")
 
     def reaches_into_model(self, steps: list[str | int]) -> bool:
         """``model.num_hidden_layers`` is the config's key: the section has none of that name."""

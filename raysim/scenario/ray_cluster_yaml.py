@@ -8,6 +8,8 @@ Not modelled: everything under setup, auth, docker and file mounts (said in one 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from raysim.scenario.documents import Document, KeyPath, did_you_mean, shorten
 from raysim.scenario.node_request import ClusterReading, NodeRequest
 
@@ -15,6 +17,10 @@ _READ = (
     "cluster_name", "available_node_types", "head_node_type", "max_workers", "provider",
     "idle_timeout_minutes", "upscaling_speed",
 )  # fmt: skip
+_DEFAULT_HEADS = ("ray.head.default", "ray_head_default")
+"""``head_node_type`` of the providers' ``defaults.yaml``, for files that leave it out."""
+_LEGACY_HEAD = "ray-legacy-head-node-type"
+_LEGACY_WORKER = "ray-legacy-worker-node-type"
 _PROVIDERS = {"aws": "aws", "gcp": "gcp", "azure": "azure", "local": "local"}
 
 
@@ -26,7 +32,7 @@ def is_ray_cluster_yaml(document: Document) -> bool:
 
 def read_ray_cluster(document: Document) -> ClusterReading:
     """Node groups of the file; problems are collected in the result."""
-    reading = ClusterReading(document)
+    reading = ClusterReading(_modern(document))
     data = reading.mapping(())
     provider = str(reading.mapping(("provider",)).get("type", ""))
     for key, highest in (("idle_timeout_minutes", 1e7), ("upscaling_speed", 1e6)):
@@ -34,7 +40,7 @@ def read_ray_cluster(document: Document) -> ClusterReading:
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
         if not number or not 0 <= float(str(value)) <= highest:
             reading.error((key,), f"expected a number of at least 0, got {shorten(value)}")
-    if provider == "local" or ("available_node_types" not in data and provider):
+    if provider == "local":
         _local_nodes(reading)
     else:
         _node_types(reading, provider)
@@ -42,6 +48,35 @@ def read_ray_cluster(document: Document) -> ClusterReading:
     if ignored:
         reading.note((), f"no effect on the prediction: {', '.join(map(str, ignored))}")
     return reading
+
+
+def _modern(document: Document) -> Document:
+    """Node types of a file from before Ray 2, which has ``head_node`` and ``worker_nodes``.
+
+    As ``merge_legacy_yaml_with_defaults`` does (``autoscaler/_private/util.py``).
+    """
+    data = document.data
+    old = {"head_node": _LEGACY_HEAD, "worker_nodes": _LEGACY_WORKER}
+    if not isinstance(data, dict) or "available_node_types" in data or not old.keys() & data.keys():
+        return document
+    types = {
+        name: {"node_config": data.get(key), "min_workers": 0, "max_workers": 0}
+        for key, name in old.items()
+    }
+    if "head_node" in data and isinstance(data["head_node"], dict):
+        types[_LEGACY_HEAD]["resources"] = data["head_node"].get("resources") or {}
+    types[_LEGACY_WORKER] |= {
+        "min_workers": data.get("min_workers", 0),
+        "max_workers": data.get("max_workers", 2),
+    }
+    marks = dict(document.marks)
+    for path, mark in document.marks.items():
+        if path and path[0] in old:
+            marks["available_node_types", old[str(path[0])], "node_config", *path[1:]] = mark
+            marks.setdefault(("available_node_types", old[str(path[0])]), mark)
+    modern = {key: value for key, value in data.items() if key not in (*old, "min_workers")}
+    modern |= {"available_node_types": types, "head_node_type": _LEGACY_HEAD}
+    return replace(document, data=modern, marks=marks)
 
 
 def _local_nodes(reading: ClusterReading) -> None:
@@ -70,13 +105,15 @@ def _node_types(reading: ClusterReading, provider: str) -> None:
     """``available_node_types``; one node of ``head_node_type`` is the head."""
     types = reading.mapping(("available_node_types",), required=True)
     head_type = reading.document.data.get("head_node_type") if types else None
-    if types and head_type is None and len(types) == 1:
-        head_type = next(iter(types))
+    if types and head_type is None:
+        known = [*_DEFAULT_HEADS, *types][: len(_DEFAULT_HEADS) + (len(types) == 1)]
+        head_type = next((name for name in known if name in types), None)
     if types and (not isinstance(head_type, str) or head_type not in types):
         hint = did_you_mean(head_type, types) or f"; known: {', '.join(types)}"
         message = f"{shorten(head_type)} is not one of available_node_types{hint}"
         reading.error(("head_node_type",), message)
     total = reading.count(("max_workers",), reading.document.data.get("max_workers"), 2)
+    reading.max_workers = total
     for name in types:
         _node_type(reading, name, provider, total, head=name == head_type)
     started = sum(group.count for group in reading.groups if not group.head)
@@ -100,6 +137,7 @@ def _node_type(
         highest = lowest
     config = reading.mapping((*path, "node_config"))
     gpus = resources.get("GPU")
+    accelerator, attached = _guest_accelerator(config)
     common = NodeRequest(
         name=name,
         path=path,
@@ -109,9 +147,9 @@ def _node_type(
         max_count=highest,
         resources=resources,
         instance_type=_instance_type(reading, path, config),
-        accelerator=_guest_accelerator(config),
+        accelerator=accelerator,
         provider=_PROVIDERS.get(provider, provider or None),
-        gpus=int(gpus) if gpus is not None else None,
+        gpus=int(gpus) if gpus is not None else attached,
     )
     if head:
         fields = {"head": True, "count": 1, "min_count": 1, "max_count": 1}
@@ -123,8 +161,6 @@ def _node_type(
 
 
 def _changed(request: NodeRequest, **changes: object) -> NodeRequest:
-    from dataclasses import replace
-
     return replace(request, **changes)  # type: ignore[arg-type]
 
 
@@ -156,10 +192,11 @@ def _instance_type(reading: ClusterReading, path: KeyPath, config: dict[str, obj
     return found.rsplit("/", 1)[-1]
 
 
-def _guest_accelerator(config: dict[str, object]) -> str | None:
-    """GCP ``guestAccelerators[0].acceleratorType``."""
+def _guest_accelerator(config: dict[str, object]) -> tuple[str | None, int | None]:
+    """Type and number of GCP's ``guestAccelerators``."""
     listed = config.get("guestAccelerators")
     if isinstance(listed, list) and listed and isinstance(listed[0], dict):
-        kind = listed[0].get("acceleratorType")
-        return kind.rsplit("/", 1)[-1] if isinstance(kind, str) else None
-    return None
+        kind, count = listed[0].get("acceleratorType"), listed[0].get("acceleratorCount")
+        if isinstance(kind, str) and isinstance(count, int) and 0 < count <= 16:
+            return kind.rsplit("/", 1)[-1], count
+    return None, None

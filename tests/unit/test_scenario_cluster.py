@@ -238,3 +238,67 @@ def test_groups_are_listed_when_a_name_is_wrong() -> None:
     text = kuberay("node.kubernetes.io/instance-type: p5.48xlarge")
     said = errors(text, hardware={"wrokers": {"node": "cpu-32"}})
     assert "no group 'wrokers'; did you mean 'workers'?" in said
+
+
+MINIMAL = """
+cluster_name: minimal
+provider: {type: aws, region: us-west-2}
+available_node_types:
+  ray.head.default: {resources: {}, node_config: {InstanceType: m5.large}}
+  ray.worker.default:
+    min_workers: 1
+    max_workers: 4
+    node_config: {InstanceType: g5.12xlarge}
+"""
+
+
+def test_head_type_and_total_of_the_providers_defaults() -> None:
+    made = cluster(MINIMAL, workers=16)
+    assert [(g.name, g.count) for g in made.groups] == [
+        ("ray.head.default", 1),
+        ("ray.worker.default", 2),  # max_workers of aws/defaults.yaml
+    ]
+
+
+def test_a_file_from_before_ray_2() -> None:
+    text = """
+cluster_name: old
+min_workers: 1
+max_workers: 3
+provider: {type: azure, location: westus2}
+head_node: {azure_arm_parameters: {vmSize: Standard_D32s_v5}}
+worker_nodes: {azure_arm_parameters: {vmSize: Standard_ND96asr_v4}}
+"""
+    made = result(text, workers=24, hardware={"ray-legacy-head-node-type": {"node": "cpu-32"}})
+    assert made.spec is not None, made.errors
+    assert [(g.name, g.count) for g in made.spec.groups] == [
+        ("ray-legacy-head-node-type", 1),
+        ("ray-legacy-worker-node-type", 3),
+    ]
+    wrong = errors(
+        text.replace("ND96asr", "ND96xyz"),
+        hardware={"ray-legacy-head-node-type": {"node": "cpu-32"}},
+    )
+    assert wrong.startswith("cluster.yaml:7:15   available_node_types.ray-legacy-worker-node-type")
+
+
+def test_gpus_attached_to_a_gcp_machine() -> None:
+    text = MINIMAL.replace("type: aws", "type: gcp").replace(
+        "{InstanceType: g5.12xlarge}",
+        "{machineType: n1-standard-2, guestAccelerators: "
+        "[{acceleratorType: nvidia-tesla-t4, acceleratorCount: 2}]}",
+    )
+    node = cluster(text, hardware={"ray.head.default": {"node": "cpu-32"}}).groups[1].node
+    assert node.gpu is not None
+    assert (node.name, node.gpu.name, node.gpu_count) == ("n1-standard-2", "T4", 2)
+    assert (node.gpu_fabric, node.usd_per_hour) == ("pcie", None)
+    other = cluster(
+        text.replace("n1-standard-2", "n1-custom-2"),
+        hardware={"ray.head.default": {"node": "cpu-32"}},
+    )
+    assert other.groups[1].node.gpu == node.gpu
+
+
+def test_a_job_on_a_cluster_of_another_file() -> None:
+    text = "apiVersion: ray.io/v1\nkind: RayJob\nspec:\n  clusterSelector: {ray.io/cluster: x}\n"
+    assert errors(text).startswith("cluster.yaml:4:3   spec.clusterSelector: the job runs on")
