@@ -164,17 +164,17 @@ def smallest_fit(plan: TrainingPlan, cluster: ClusterSpec, limit_bytes: int) -> 
     if fitting:
         return fitting[:3]
     combined, names = plan, list[Change]()
-    for step in _memory_changes(plan, cluster, single=False):
-        again = [
-            c for c in _memory_changes(combined, cluster, single=False) if c.change == step.change
-        ]
+    lowest = memory_need(plan, cluster)[0]
+    for name in [c.change for c in _memory_changes(plan, cluster, single=False)]:
+        again = [c for c in _memory_changes(combined, cluster, single=False) if c.change == name]
         if not again:
-            continue
-        combined = again[0].plan
-        names.append(again[0])
-        effect = _effect(_joined(names, combined, cluster), limit_bytes)
+            continue  # an earlier change made it pointless
+        effect = _effect(_joined([*names, *again], again[0].plan, cluster), limit_bytes)
         if effect.fits:
             return [effect]
+        if 0 < effect.peak_bytes < lowest:
+            combined, lowest = again[0].plan, effect.peak_bytes
+            names += again
     for more in _more_nodes(combined, cluster):
         effect = _effect(_joined([*names, more], more.plan, more.cluster), limit_bytes)
         if effect.fits:
