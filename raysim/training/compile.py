@@ -308,7 +308,7 @@ class RankCompiler:
         if keep:
             b.alloc("activation", unit.saved_bytes, unit.name)
             b.alloc("logits", unit.loss_bytes, unit.name)
-        b.alloc("temporary", unit.forward_temp_bytes, unit.name)
+        b.alloc(unit.temp_category, unit.forward_temp_bytes, unit.name)
         op = b.compute(
             unit.name,
             phase,
@@ -317,7 +317,7 @@ class RankCompiler:
             waits=waits,
             flops=unit.flops,
         )
-        b.free("temporary", unit.forward_temp_bytes, unit.name)
+        b.free(unit.temp_category, unit.forward_temp_bytes, unit.name)
         self._tensor_all_reduce(unit, unit.forward_reduce_bytes, op)
         self.engine.after(unit, phase, op)
 
@@ -346,7 +346,7 @@ class RankCompiler:
         b = self.b
         waits = (*self.engine.before(unit, "backward"), *self._take_pending())
         extra_s, extra_launches = self.engine.backward_extra(unit)
-        b.alloc("temporary", unit.backward_temp_bytes, unit.name)
+        b.alloc(unit.temp_category, unit.backward_temp_bytes, unit.name)
         op = b.compute(
             unit.name,
             "backward",
@@ -355,7 +355,7 @@ class RankCompiler:
             waits=waits,
             flops=2 * unit.flops,
         )
-        b.free("temporary", unit.backward_temp_bytes, unit.name)
+        b.free(unit.temp_category, unit.backward_temp_bytes, unit.name)
         b.free("activation", unit.saved_bytes, unit.name)
         b.free("logits", unit.loss_bytes, unit.name)
         self._tensor_all_reduce(unit, unit.backward_reduce_bytes, op)

@@ -57,6 +57,8 @@ class Unit:
     """Logits and what the loss keeps of them."""
     forward_temp_bytes: int
     backward_temp_bytes: int
+    temp_category: str
+    """``logits`` where the temporaries are the loss's, else ``temporary``."""
     forward_reduce_bytes: int
     """Tensor-parallel all-reduce after forward; 0: none."""
     backward_reduce_bytes: int
@@ -208,6 +210,7 @@ class Pricer:
             loss_bytes=loss,
             forward_temp_bytes=forward_temp,
             backward_temp_bytes=backward_temp,
+            temp_category="logits" if any(o.kind == "loss" for o in operators) else "temporary",
             forward_reduce_bytes=forward_reduce,
             backward_reduce_bytes=backward_reduce,
         )
