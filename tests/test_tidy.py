@@ -157,7 +157,7 @@ def test_nothing_is_left_unfinished_or_tied_to_a_machine(pattern: re.Pattern[str
 
 @pytest.mark.parametrize("synonym", SYNONYMS, ids=SYNONYMS.get)
 def test_one_word_for_one_thing(synonym: str) -> None:
-    pattern = re.compile(rf"(?<![\w\"'])({synonym})", re.IGNORECASE)
+    pattern = re.compile(rf"(?<![\w\"'-])({synonym})", re.IGNORECASE)
     assert offending(pattern, WRITTEN) == [], f"say {SYNONYMS[synonym]}"
 
 
