@@ -178,17 +178,11 @@ def simulate(
     ScenarioError
         The plan does not fit the cluster's GPUs, or the model cannot be cut as asked.
     """
-    gpu = cluster.gpu
-    assert gpu is not None, "a training job needs a cluster with GPUs"
     micro_batches = plan.gradient_accumulation_steps
     if steps is None:
         steps = 1 if plan.mesh.pp > 1 else 2
     plan = replace(plan, gradient_accumulation_steps=min(micro_batches, enough(plan)))
-    costs = ComputeModel(gpu, sustained_share=None)
-    topology = Topology.build(cluster)
-    stages = build_stages(plan, costs)
-    tied = [stage.index for stage in stages if stage.tied_bytes]
-    comms = Communicators(plan.mesh, topology, folded=not exact, tied_stages=tied)
+    costs, stages, comms = _prepare(plan, cluster, folded=not exact)
     programs = compile_programs(
         plan,
         comms,
@@ -199,13 +193,8 @@ def simulate(
         forward_only=forward_only,
         memory=memory,
     )
-    network = FlowNetwork(simulation, topology)
+    network = FlowNetwork(simulation, comms.topology)
     timelines = Executor(simulation, network, comms).play(programs)
-    used = [
-        rank_memory(line.program, line, gpu, _track(comms, line.program.rank))
-        for line in timelines
-        if memory
-    ]
     return StepOutcome(
         plan=plan,
         micro_batches=micro_batches,
@@ -216,9 +205,26 @@ def simulate(
         stages=stages,
         timelines=tuple(timelines),
         step_ns=_step_durations(timelines, steps),
-        memory=tuple(used),
+        memory=tuple(
+            rank_memory(line.program, line, costs.gpu, _track(comms, line.program.rank))
+            for line in timelines
+            if memory
+        ),
         simulation=simulation,
     )
+
+
+def _prepare(
+    plan: TrainingPlan, cluster: ClusterSpec, *, folded: bool
+) -> tuple[ComputeModel, tuple[StageSpec, ...], Communicators]:
+    """Prices, stages and communicators of a plan on a cluster."""
+    gpu = cluster.gpu
+    assert gpu is not None, "a training job needs a cluster with GPUs"
+    costs = ComputeModel(gpu, sustained_share=None)
+    stages = build_stages(plan, costs)
+    tied = [stage.index for stage in stages if stage.tied_bytes]
+    topology = Topology.build(cluster)
+    return costs, stages, Communicators(plan.mesh, topology, folded=folded, tied_stages=tied)
 
 
 def enough(plan: TrainingPlan) -> int:
@@ -239,15 +245,11 @@ def memory_need(plan: TrainingPlan, cluster: ClusterSpec) -> tuple[int, HostMemo
     Peaks do not depend on time, and a few micro-batches show them: one more than pipeline stages,
     where activations accumulate.
     """
-    gpu = cluster.gpu
-    assert gpu is not None, "a training job needs a cluster with GPUs"
     few = min(plan.gradient_accumulation_steps, plan.mesh.pp + 1)
     plan = replace(plan, gradient_accumulation_steps=few)
-    costs = ComputeModel(gpu, sustained_share=None)
-    stages = build_stages(plan, costs)
-    comms = Communicators(plan.mesh, Topology.build(cluster), folded=True)
+    costs, stages, comms = _prepare(plan, cluster, folded=True)
     programs = compile_programs(plan, comms, stages, costs, feed=Feed(), steps=1)
-    peaks = (rank_memory(p, None, gpu, _track(comms, p.rank)).peak_bytes for p in programs)
+    peaks = (rank_memory(p, None, costs.gpu, _track(comms, p.rank)).peak_bytes for p in programs)
     return max(peaks), host_need(plan, stages, comms)
 
 
