@@ -219,7 +219,9 @@ def test_a_ring_loads_every_link_with_its_share(per_node: int) -> None:
 # Without communication nothing waits for anything but the kernel before it.
 
 
-@pytest.mark.parametrize("engine", [{"engine": "ddp", "precision": "fp32"}, {"stage": 0}])
+@pytest.mark.parametrize(
+    "engine", [{"engine": "ddp", "precision": "fp32"}, {"stage": 0, "precision": "fp32"}]
+)
 def test_a_step_without_communication_is_the_sum_of_its_kernels(engine: dict[str, object]) -> None:
     p = plan(
         llama(layers=2, hidden=4096, seq_len=2048),

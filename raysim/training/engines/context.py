@@ -15,6 +15,8 @@ from raysim.training.sections import Unit
 from raysim.training.zero import DTYPE_BYTES, optimizer_state_bytes
 
 SCALAR_BYTES = 4
+FLAG_BYTES = 1
+"""The overflow flag is a ByteTensor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,25 +99,41 @@ class EngineContext:
         seconds = self.costs.memory_s(size_bytes, kernels=tensors)
         return self.builder.compute(name, "optimizer", seconds, launches=tensors, waits=waits)
 
-    def scalar_all_reduce(self, name: str) -> None:
-        """Reduce one number over the data-parallel group, then wait for it (``.item()``)."""
+    def scalar_all_reduce(
+        self, name: str, size_bytes: int = SCALAR_BYTES, *, sharded: bool = True
+    ) -> None:
+        """Reduce one number, then wait for it (``.item()``).
+
+        ``sharded``: each data-parallel rank has its own part of it.
+        """
         b = self.builder
         waits = b.last_on("compute")
-        if self.ranks > 1:
-            waits = (b.collective(name, Call("all_reduce", "dp", SCALAR_BYTES), waits=waits),)
+        if self.ranks > 1 and sharded:
+            waits = (b.collective(name, Call("all_reduce", "dp", size_bytes), waits=waits),)
         if self.model_parallel > 1:
-            waits = (b.collective(name, Call("all_reduce", "mp", SCALAR_BYTES), waits=waits),)
+            waits = (b.collective(name, Call("all_reduce", "mp", size_bytes), waits=waits),)
         if waits:
             b.sync(f"{name}.item()", waits)
 
-    def overflow_and_norm(self, held_bytes: float, tensors: int, *, overflow: bool) -> None:
-        """Overflow scan and global gradient norm, each with its scalar all-reduce and host sync."""
+    def overflow_and_norm(
+        self,
+        held_bytes: float,
+        tensors: int,
+        *,
+        overflow: bool,
+        norm_bytes: int = SCALAR_BYTES,
+        sharded: bool = True,
+    ) -> None:
+        """Overflow scan and global gradient norm, each with its scalar all-reduce and host sync.
+
+        DeepSpeed's optimizers take the norm whether or not it clips. Where every rank holds all
+        gradients (not ``sharded``), nothing is reduced over replicas.
+        """
         if overflow:
             self.scan("check overflow", held_bytes, tensors)
-            self.scalar_all_reduce("overflow")
-        if self.plan.gradient_clipping > 0:
-            self.scan("gradient norm", held_bytes, tensors)
-            self.scalar_all_reduce("gradient norm")
+            self.scalar_all_reduce("overflow", FLAG_BYTES, sharded=sharded)
+        self.scan("gradient norm", held_bytes, tensors)
+        self.scalar_all_reduce("gradient norm", norm_bytes, sharded=sharded)
 
     def optimizer_step(self, numel: float, *, low_precision_copy: bool, name: str = "") -> int:
         """The optimizer's kernels over ``numel`` fp32 elements."""

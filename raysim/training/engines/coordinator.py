@@ -123,7 +123,8 @@ class Coordinator:
         for p in self.visits[visit_index]:
             if p.name in self.persistent or p.name not in self.available:
                 continue
-            if self.fetched_for.get(p.name, -1) > self.step:
+            # The very next visit counts too: in DeepSpeed a parent module's visit stands between.
+            if self.fetched_for.get(p.name, -1) >= self.step:
                 continue
             following = self.next_use[visit_index].get(p.name)
             if following is not None:

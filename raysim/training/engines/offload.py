@@ -7,11 +7,11 @@ Sources: ``deepspeed/runtime/zero/stage_1_and_2.py`` and ``stage3.py`` (offload 
 from __future__ import annotations
 
 from raysim.perf.host import host_pass_seconds
-from raysim.training.engines.context import EngineContext
+from raysim.training.engines.context import FLAG_BYTES, EngineContext
 from raysim.training.program import CPU, H2D
 
 
-def cpu_step(c: EngineContext, own: int, *, update_gpu: bool) -> None:
+def cpu_step(c: EngineContext, own: int, *, update_gpu: bool, overflow: bool) -> None:
     """Step ``own`` elements on the CPU after their gradients arrived; copy weights to the GPU."""
     b = c.builder
     arrived = (*b.last_on("d2h"), *b.last_on("compute"))
@@ -19,6 +19,8 @@ def cpu_step(c: EngineContext, own: int, *, update_gpu: bool) -> None:
         b.sync("wait for gradients", arrived)
     passes = host_pass_seconds(3 * 4.0 * own, c.cpu, c.ranks_per_node)
     b.background("norm and unscale on CPU", CPU, "offload", passes)
+    if overflow:
+        c.scalar_all_reduce("overflow", FLAG_BYTES)
     c.scalar_all_reduce("gradient norm")
     seconds = c.costs.cpu_adam_s(own, c.cpu, c.ranks_per_node, bound=False)
     adam = b.background("DeepSpeedCPUAdam", CPU, "offload", seconds, b.last_on(CPU))

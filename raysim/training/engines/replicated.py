@@ -78,7 +78,11 @@ class Replicated:
         c, b = self.c, self.c.builder
         low_precision = c.plan.precision != "fp32"
         held = c.numel * c.weight_bytes
-        c.overflow_and_norm(held, c.tensors, overflow=c.plan.precision == "fp16")
+        if low_precision:
+            fp16 = c.plan.precision == "fp16"
+            c.overflow_and_norm(held, c.tensors, overflow=fp16, sharded=False)
+        elif c.plan.gradient_clipping > 0:  # engine.py, clip_fp32_gradients averages over replicas
+            c.overflow_and_norm(held, c.tensors, overflow=False)
         flat = 4.0 * c.numel if low_precision else 0.0
         b.alloc("temporary", flat, "flat fp32 gradients")
         if low_precision:

@@ -158,7 +158,7 @@ class ZeroOneTwo:
         own_bytes = self.own * float(c.weight_bytes)
         if self.offload:
             b.free_all("gradient", "gradients on the host")
-            cpu_step(c, self.own, update_gpu=True)
+            cpu_step(c, self.own, update_gpu=True, overflow=c.checks_overflow)
         else:
             tensors = max(1, -(-c.tensors // c.ranks))
             c.overflow_and_norm(own_bytes, tensors, overflow=c.checks_overflow)

@@ -22,6 +22,8 @@ from raysim.training.zero import DTYPE_BYTES, pack, shard_numel
 
 MAX_ONGOING = 2
 """Outstanding fetch events, and outstanding reduce events (hard-coded in DeepSpeed)."""
+NORM_BYTES = 8
+"""Stage 3 sums norms in fp64 (zero/utils.py, get_norm_dtype)."""
 GATHER = "gather"
 """The all-gather stream: waits and copy-outs run here."""
 
@@ -36,7 +38,12 @@ class ZeroThree:
         parameters = tuple({g.name: g for u in c.units for g in u.uses}.values())
         self.parameters = parameters
         self.persistent = persistent_names(parameters, self.zero)
-        self.coordinator = Coordinator([u.uses for u in visits], self.persistent, self.zero)
+        forward = len(c.units)
+        # The root module owns nothing, but its hooks run first in both passes and prefetch.
+        trace = [(), *(u.uses for u in visits[:forward])]
+        if len(visits) > forward:
+            trace += [(), *(u.uses for u in visits[forward:])]
+        self.coordinator = Coordinator(trace, self.persistent, self.zero)
         self.own = sum(shard_numel(g.numel, self.n) for u in c.units for g in u.gradients)
         self.offload = self.zero.offload_optimizer.device != "none"
         self.offload_param = self.zero.offload_param.device != "none"
@@ -66,10 +73,16 @@ class ZeroThree:
     def begin_forward(self) -> None:
         """The trace starts over with every forward."""
         self.coordinator.reset()
+        self._visit_root()
 
     def begin_backward(self, *, boundary: bool) -> None:
         """The boundary micro-batch sends fp32 gradients to the host."""
         self.boundary = boundary
+        self._visit_root()
+
+    def _visit_root(self) -> None:
+        self.c.builder.hook(self.c.costs.hook_s)
+        self._all_gather(self.coordinator.fetch().prefetch, "prefetch")
 
     def before(self, unit: Unit, phase: str) -> Sequence[int]:
         """Gather what is missing, wait for it, prefetch; make room for gradients."""
@@ -129,7 +142,7 @@ class ZeroThree:
             self._drop(p.name)
         if phase != "backward":
             return
-        for gradient in reversed(unit.gradients):
+        for gradient in self._ready_order(unit):
             if self.bucket and self.held + gradient.numel > self.zero.reduce_bucket_size:
                 self._flush(op)
             if gradient.numel > self.zero.reduce_bucket_size:
@@ -138,6 +151,11 @@ class ZeroThree:
             self.bucket.append(gradient)
             self.held += gradient.numel
             self.c.builder.free("gradient", gradient.numel * self.c.weight_bytes, gradient.name)
+
+    def _ready_order(self, unit: Unit) -> Sequence[Gradient]:
+        """Autograd's order: bias before weight, but for the memory-efficient linear's."""
+        own_linear = self.zero.memory_efficient_linear and unit.modules[0].cls == "Linear"
+        return unit.gradients if own_linear else unit.gradients[::-1]
 
     def _drop(self, name: str) -> None:
         self.c.builder.free("gathered_parameter", self.gathered.pop(name), name)
@@ -210,7 +228,8 @@ class ZeroThree:
         for name in self.coordinator.release_all():
             self._drop(name)
         if self.offload:
-            cpu_step(c, self.own, update_gpu=not self.offload_param)
+            fp16 = c.plan.precision == "fp16"
+            cpu_step(c, self.own, update_gpu=not self.offload_param, overflow=fp16)
         else:
             groups = [
                 sum(g.numel for g in group)
@@ -224,7 +243,10 @@ class ZeroThree:
                 )
             ]
             c.overflow_and_norm(
-                self.own * float(self.accum_bytes), len(groups), overflow=c.plan.precision == "fp16"
+                self.own * float(self.accum_bytes),
+                len(groups),
+                overflow=c.plan.precision == "fp16",
+                norm_bytes=NORM_BYTES,
             )
             for numel in groups:
                 self._step_group(numel)
@@ -242,15 +264,18 @@ class ZeroThree:
         b.free("temporary", numel * width, "flat gradients of a sub-group")
 
     def _gather_persistent(self) -> None:
-        """Persistent parameters were updated: gather them again, all at once."""
+        """Persistent parameters were updated: gather each again, then synchronize.
+
+        ``partition_parameters.py``, ``_allgather_params_coalesced``: one call per parameter.
+        """
         c, b = self.c, self.c.builder
         kept = [p for p in self.parameters if p.name in self.coordinator.available]
         if not kept or self.n == 1:
             return
-        size = sum(shard_numel(p.numel, self.n) * self.n for p in kept) * c.weight_bytes
-        b.alloc("communication", size, "persistent parameters")
-        call = Call("all_gather", "dp", size)
-        work = b.collective("all-gather persistent", call, waits=b.last_on("compute"))
-        copy_s = c.costs.memory_s(2.0 * size, kernels=len(kept))
-        b.compute("copy out", "collective", copy_s, launches=len(kept), waits=(work,))
-        b.free("communication", size, "persistent parameters")
+        waits, works = b.last_on("compute"), []
+        for p in kept:
+            size = shard_numel(p.numel, self.n) * self.n * c.weight_bytes
+            works.append(
+                b.collective(f"all-gather {p.name}", Call("all_gather", "dp", size), waits=waits)
+            )
+        b.sync("persistent parameters", works)
