@@ -19,8 +19,11 @@ LinearShape = tuple[int, int]
 """``(in_features, out_features)``."""
 
 
-def _linear(shape: LinearShape, saved_as: str) -> Body:
-    """``torch.nn.Linear`` with bias: one GEMM with the bias added in its epilogue."""
+def _linear(shape: LinearShape, *, after_relu: bool) -> Body:
+    """``torch.nn.Linear`` with bias: one GEMM with the bias added in its epilogue.
+
+    After a ReLU its input is that layer's saved output: one storage, counted there.
+    """
     inputs, outputs = shape
     operator = Operator(
         name="linear",
@@ -28,7 +31,7 @@ def _linear(shape: LinearShape, saved_as: str) -> Body:
         flops=2.0 * inputs * outputs,
         moved=float(inputs + outputs),
         gemm=Gemm(rows=1.0, n=outputs, k=inputs),
-        saves=(Saved(name=saved_as, numel=float(inputs)),),
+        saves=() if after_relu else (Saved(name="input", numel=float(inputs)),),
         output=float(outputs),
         # backward: input gradient, weight gradient, and the sum over rows for the bias
         kernels_backward=3,
@@ -94,7 +97,8 @@ def build(layers: Sequence[LinearShape | str], *, name: str = "sequential") -> M
                 raise ValueError(
                     f"layer {i}: takes {layer[0]} inputs but layer {i - 1} gives {width}"
                 )
-            body, cls, width = _linear(layer, "input"), "Linear", layer[1]
+            after_relu = i > 0 and layers[i - 1] == "relu"
+            body, cls, width = _linear(layer, after_relu=after_relu), "Linear", layer[1]
         table.append(Layer(name=str(i), kind="block", cls=cls, body=body, output=float(width)))
     if width is None:
         raise ValueError("no layers")
