@@ -159,8 +159,10 @@ def _trust() -> dict[str, Any]:
 
 
 def _compared() -> dict[str, Any]:
-    """A target met, one missed, and a measurement of each of two values."""
+    """A target met, one missed, a measurement of each of two values, and what is left out."""
     return {
+        "warnings": ["ds_config.json:7:3   comms_logger: not modelled yet"],
+        "simplifications": ["Data loading is priced from cpu_seconds_per_sample."],
         "targets": [
             {"name": "days", "condition": "<= 14", "value": 9.9, "value_text": "9.9",
              "limit": 14.0, "op": "<=", "passed": True, "text": "days <= 14"},
@@ -240,8 +242,6 @@ def ddp() -> Case:
                  "text": "bucket_cap_mb 100 instead of 25", "step_delta_frac": 0.008}],
             "trust": _trust(),
             **_compared(),
-            "warnings": ["ds_config.json:7:3   comms_logger: not modelled yet"],
-            "simplifications": ["Data loading is priced from cpu_seconds_per_sample."],
             "simulation": {"virtual_seconds": 26.8, "simulated_steps": 3, "events": 21034,
                            "ops": 40211, "digest": "9a31c0de"},
         },
