@@ -16,6 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from raysim.kernel.simulation import collector_at_ease
 from raysim.results.frames import SCHEMA, Frames
 
 if TYPE_CHECKING:
@@ -137,10 +138,15 @@ class Result:
             The folder, with summary.json, summary.txt, scenario.resolved.yaml, report.html, the
             trace and the parquet files in frames/.
         """
-        from raysim.report import html
-
         folder = self.folder() if directory is None else Path(directory)
         folder.mkdir(parents=True, exist_ok=True)
+        with collector_at_ease():
+            self._write_all(folder, trace)
+        return folder
+
+    def _write_all(self, folder: Path, trace: TraceFormat) -> None:
+        from raysim.report import html
+
         _remove_old(folder)
         _write_text(folder / "summary.json", summary_json(self.summary))
         _write_text(folder / "summary.txt", str(self))
@@ -149,7 +155,6 @@ class Result:
         _write_text(folder / "report.html", html.render(self))
         if self.records is not None:
             self._write_records(folder, trace)
-        return folder
 
     def _write_records(self, folder: Path, trace: TraceFormat) -> None:
         from raysim.results import perfetto
