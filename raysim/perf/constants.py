@@ -45,7 +45,10 @@ FP32_SHARE = {
     "volta": 0.90, "turing": 0.60, "ampere": 0.90, "ada": 0.70, "hopper": 0.75, "blackwell": 0.75,
     "cdna3": 0.50,
 }  # fmt: skip
-"""Share of the fp32 peak that products without tensor cores reach; assumed."""
+"""Share of the fp32 peak that products without tensor cores reach, in long runs too; assumed.
+
+What a product pays before its first and after its last step along k (``k_half``) is a latency, so
+without tensor cores it weighs as much less as they are slower."""
 
 # FlashAttention 2 where it was not measured, as a share of the 16-bit peak: (share, source).
 _FLASH_2 = {
@@ -203,9 +206,9 @@ def _gemm_constants(c: GpuConstants, dtype: str) -> tuple[GemmConstants, Provena
         peak_flops_per_s=row["peak_flops_per_s"] if fitted else peak,
         memory_bytes_per_s=row["memory_bytes_per_s"] if fitted else gpu.memory_bytes_per_s,
         sm_count=gpu.sm_count,
-        efficiency=c.sustained_share * (share if tensor else FP32_SHARE[gpu.architecture]),
+        efficiency=c.sustained_share * share if tensor else FP32_SHARE[gpu.architecture],
         memory_efficiency=row["memory_efficiency"],
-        k_half=row["k_half"],
+        k_half=row["k_half"] * (1.0 if tensor else peak / row["peak_flops_per_s"]),
         tile_exponent=row["tile_exponent"],
         quantisation=row["quantisation"],
         sharpness=row["sharpness"],
