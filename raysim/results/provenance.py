@@ -51,7 +51,7 @@ def _used(outcome: JobOutcome, row: ProvenanceRow) -> bool:
     node = step.comms.topology.specs[0]
     assert gpu is not None, "a training job needs GPUs"
     if row.spec == gpu.name:
-        return row.field in _ALWAYS | {f"flops_per_s.{plan.precision}"} or (
+        return row.field in _ALWAYS | {f"flops_per_s.{plan.compute_dtype}"} or (
             plan.mesh.world > 1 and row.field in _BETWEEN_GPUS
         )
     if row.spec == node.nic.name:

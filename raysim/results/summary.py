@@ -187,7 +187,7 @@ def _throughput(outcome: JobOutcome) -> dict[str, Any]:
     gpus = plan.mesh.world
     samples_per_s = plan.samples_per_step / outcome.step_s
     model_flops = 3.0 * plan.model.flops * plan.samples_per_step / outcome.step_s / gpus
-    peak = gpu.flops_per_s.get(plan.precision, gpu.flops_per_s["fp32"])
+    peak = gpu.flops_per_s.get(plan.compute_dtype, gpu.flops_per_s["fp32"])
     is_tokens = plan.model.sample_unit == "tokens"
     tokens_per_s = samples_per_s * plan.model.seq_len if is_tokens else None
     return {
@@ -276,6 +276,9 @@ def _job(outcome: JobOutcome) -> dict[str, Any]:
         if getattr(mesh, axis) > 1:
             layout += f", {axis} {getattr(mesh, axis)}"
     unit = "seq" if plan.model.sample_unit == "tokens" else "patches"
+    dtype: str = plan.precision
+    if plan.compute_dtype != plan.precision:
+        dtype = f"{plan.precision} under {plan.compute_dtype} autocast"
     length = f", {unit} {plan.model.seq_len}" if plan.model.seq_len > 1 else ""
     accumulation = plan.gradient_accumulation_steps
     return {
@@ -284,7 +287,7 @@ def _job(outcome: JobOutcome) -> dict[str, Any]:
         "architecture": plan.model.architecture,
         "parameters": plan.model.num_parameters,
         "engine": engine,
-        "strategy": f"{layout}, dp {mesh.dp}, {plan.precision}{length}, "
+        "strategy": f"{layout}, dp {mesh.dp}, {dtype}{length}, "
         f"micro {plan.micro_batch} x ga {accumulation}",
         "precision": plan.precision,
         "dp": mesh.dp,

@@ -108,7 +108,7 @@ def build_stages(plan: TrainingPlan, costs: ComputeModel) -> tuple[StageSpec, ..
         pricer = Pricer(
             costs,
             batch=plan.micro_batch,
-            dtype=plan.precision,
+            dtype=plan.compute_dtype,
             tp=mesh.tp,
             cut=gradient_cut(plan),
             resident=resident,

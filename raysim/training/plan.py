@@ -46,6 +46,13 @@ class TrainingPlan:
     cpu_checkpointing: bool = False
 
     @property
+    def compute_dtype(self) -> Precision:
+        """What kernels run in: autocast's type over fp32 parameters, else the parameters' own."""
+        if self.engine == "ddp" and self.ddp.autocast is not None:
+            return self.ddp.autocast
+        return self.precision
+
+    @property
     def samples_per_step(self) -> int:
         """Samples all replicas consume per optimizer step."""
         return self.micro_batch * self.gradient_accumulation_steps * self.mesh.dp

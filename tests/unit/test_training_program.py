@@ -7,12 +7,19 @@ import pytest
 from raysim.errors import ScenarioError
 from raysim.training.deepspeed import OffloadOptimizer, OffloadParam, PipelineSettings
 from raysim.training.parallel import Coordinate, Mesh
+from raysim.training.plan import DdpSettings
 from raysim.training.program import COMPUTE, Call, Kind, Program, ProgramBuilder
 from raysim.training.schedule import num_pipe_buffers
 from tests.training_parts import llama, plan, programs
 
 ENGINES = {
     "ddp": {"engine": "ddp"},
+    "ddp autocast": {
+        "engine": "ddp",
+        "precision": "fp32",
+        "ddp": DdpSettings(autocast="fp16"),
+        "activation_checkpointing": "full",
+    },
     "zero0": {"stage": 0},
     "zero0 fp16": {"stage": 0, "precision": "fp16"},
     "zero1": {"stage": 1},
@@ -161,3 +168,33 @@ def test_last_on_finds_the_latest_of_a_stream() -> None:
     first = b.compute("a", "forward", 1e-3)
     b.copy("c", "h2d", 1e-3)
     assert b.last_on(COMPUTE) == (first,)
+
+
+def test_autocast_computes_in_bf16_over_fp32_states() -> None:
+    """fp32 weights, gradients and states; bf16 products and activations; copies until backward."""
+    fp32 = plan(engine="ddp", precision="fp32")
+    cast = plan(engine="ddp", precision="fp32", ddp=DdpSettings(autocast="bf16"))
+    (a,), (b,) = programs(fp32, steps=2), programs(cast, steps=2)
+    assert a.step_held == b.step_held
+    assert [c.size_bytes for c in a.calls()] == [c.size_bytes for c in b.calls()]
+
+    def most(program: Program, category: str) -> int:
+        held = peak = 0
+        for event in program.memory:
+            held += event.delta_bytes if event.category == category else 0
+            peak = max(peak, held)
+        return peak
+
+    numel = llama().num_parameters
+    assert most(b, "parameter") == most(a, "parameter") + 2 * numel
+    assert most(b, "activation") < 0.75 * most(a, "activation")
+    assert sum(op.duration_ns for op in b.ops) < sum(op.duration_ns for op in a.ops)
+
+
+def test_states_of_a_pure_bf16_model_are_bf16() -> None:
+    def states(precision: str) -> int:
+        (program,) = programs(plan(engine="ddp", precision=precision))
+        return next(e.delta_bytes for e in program.memory if e.category == "optimizer_state")
+
+    assert states("fp32") == 8 * llama().num_parameters
+    assert states("bf16") == 4 * llama().num_parameters

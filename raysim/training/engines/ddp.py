@@ -17,6 +17,8 @@ from raysim.units import MIB
 
 FIRST_BUCKET_BYTES = MIB
 """``dist._DEFAULT_FIRST_BUCKET_BYTES``."""
+CAST_BYTES = 2
+"""Per element of the copies that ``torch.autocast`` makes of fp32 weights."""
 
 
 class Ddp:
@@ -25,6 +27,9 @@ class Ddp:
     def __init__(self, context: EngineContext) -> None:
         self.c = context
         self.grad_bytes = context.weight_bytes
+        self.autocast = context.plan.compute_dtype != context.plan.precision
+        self.cast: set[int] = set()
+        """Units, by ``id``, whose low-precision copies are alive."""
         self.flushes = self._assign_buckets()
         self.boundary = False
         self.works: list[int] = []
@@ -50,7 +55,9 @@ class Ddp:
         """Weights, optimizer states and, unless gradients view into them, the buckets."""
         b, numel = self.c.builder, self.c.numel
         b.alloc("parameter", self.c.stored_numel * self.c.weight_bytes, "weights")
-        b.alloc("optimizer_state", numel * self.c.state_bytes, "optimizer states")
+        # torch.optim keeps its states in the parameters' dtype.
+        states = self.c.state_bytes * self.c.weight_bytes / 4
+        b.alloc("optimizer_state", numel * states, "optimizer states")
         if self.c.ranks > 1 and not self.c.plan.ddp.gradient_as_bucket_view:
             b.alloc("bucket", numel * self.grad_bytes, "DDP buckets")
 
@@ -62,13 +69,29 @@ class Ddp:
         self.boundary = boundary
 
     def before(self, unit: Unit, phase: str) -> Sequence[int]:
-        """The first backward of a step allocates the gradients."""
+        """The first backward of a step allocates the gradients; autocast copies the weights."""
         if phase == "backward" and self.c.builder.backward_index == 0:
             self.c.builder.alloc("gradient", unit.numel * self.grad_bytes, unit.name)
+        if phase != "backward" and self.autocast and id(unit) not in self.cast:
+            self._cast_weights(unit, phase)
         return ()
+
+    def _cast_weights(self, unit: Unit, phase: str) -> None:
+        """Autocast's cache copies each weight once a forward; autograd holds it until backward.
+
+        Simplification: copies of checkpointed layers, which only the cache holds, live as long.
+        """
+        self.cast.add(id(unit))
+        self.c.builder.alloc("parameter", unit.numel * CAST_BYTES, "autocast copies")
+        moved = unit.numel * (self.c.weight_bytes + CAST_BYTES)
+        seconds = self.c.costs.memory_s(moved, kernels=len(unit.gradients))
+        self.c.builder.compute("cast weights", phase, seconds, launches=len(unit.gradients))
 
     def after(self, unit: Unit, phase: str, op: int) -> None:
         """Launch the buckets this unit completed."""
+        if phase == "backward" and id(unit) in self.cast:
+            self.cast.discard(id(unit))
+            self.c.builder.free("parameter", unit.numel * CAST_BYTES, "autocast copies")
         if phase != "backward" or not self.boundary or self.c.ranks == 1:
             return
         for size in self.flushes.get(id(unit), ()):
@@ -77,13 +100,17 @@ class Ddp:
 
     def backward_extra(self, unit: Unit) -> tuple[float, int]:
         """Copy into the bucket, or accumulate into an existing gradient."""
+        if not unit.gradients:
+            return 0.0, 0
         copies = self.boundary and self.c.ranks > 1
         accumulates = self.c.builder.backward_index > 0
-        passes = copies + accumulates
-        if not passes or not unit.gradients:
+        passes = copies + accumulates + self.autocast
+        if not passes:
             return 0.0, 0
         tensors = len(unit.gradients) * passes
-        moved = 3.0 * unit.numel * self.grad_bytes * passes
+        moved = 3.0 * unit.numel * self.grad_bytes * (copies + accumulates)
+        if self.autocast:
+            moved += unit.numel * (CAST_BYTES + self.grad_bytes)
         return self.c.costs.memory_s(moved, kernels=tensors), tensors
 
     def end_backward(self) -> None:
