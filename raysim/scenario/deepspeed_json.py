@@ -312,6 +312,9 @@ def _not_modelled(document: Document) -> Iterator[Problem]:
             yield document.problem(path, message, key=True)
         elif kind == "not modelled" and matters(path, value):
             yield document.problem(path, "not modelled yet; the prediction is without it", key=True)
+        elif path[-1] == "device" and value == "nvme":
+            message = "nvme is not modelled yet; time is that of cpu, main memory is not charged"
+            yield document.problem(path, message, key=True)
 
 
 def _leaves(data: dict[str, Any], path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:

@@ -13,16 +13,16 @@ Status = Literal["modelled", "no effect", "not modelled", "unknown"]
 _MODELLED = """
 train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps gradient_clipping
 communication_data_type data_types.grad_accum_dtype data_types.param_dtype
-fp16.enabled fp16.loss_scale bf16.enabled bf16.check_grad_overflow
+fp16.enabled bf16.enabled bf16.check_grad_overflow
 bf16.bf16_master_weights_and_grads bf16.bf16_optimizer_states
 bfloat16.enabled bfloat16.check_grad_overflow bfloat16.bf16_master_weights_and_grads
 bfloat16.bf16_optimizer_states
 optimizer.type optimizer.params.torch_adam optimizer.params.momentum
 zero_allow_untested_optimizer zero_force_ds_cpu_optimizer
 zero_optimization.stage zero_optimization.contiguous_gradients zero_optimization.reduce_scatter
-zero_optimization.reduce_bucket_size zero_optimization.use_multi_rank_bucket_allreduce
-zero_optimization.allgather_bucket_size zero_optimization.overlap_comm
-zero_optimization.round_robin_gradients zero_optimization.sub_group_size
+zero_optimization.reduce_bucket_size
+zero_optimization.overlap_comm
+zero_optimization.sub_group_size
 zero_optimization.stage3_prefetch_bucket_size zero_optimization.prefetch_bucket_size
 zero_optimization.stage3_param_persistence_threshold zero_optimization.param_persistence_threshold
 zero_optimization.stage3_model_persistence_threshold zero_optimization.model_persistence_threshold
@@ -32,18 +32,13 @@ zero_optimization.stage3_gather_16bit_weights_on_model_save
 zero_optimization.gather_16bit_weights_on_model_save
 zero_optimization.stage3_gather_fp16_weights_on_model_save
 zero_optimization.stage3_allgather_sequential zero_optimization.allgather_sequential
-zero_optimization.stage3_module_granularity_threshold zero_optimization.module_granularity_threshold
 zero_optimization.memory_efficient_linear
 zero_optimization.cpu_offload zero_optimization.cpu_offload_param
 zero_optimization.offload_optimizer zero_optimization.offload_param
 zero_optimization.offload_optimizer.device zero_optimization.offload_optimizer.pin_memory
-zero_optimization.offload_optimizer.ratio zero_optimization.offload_optimizer.buffer_count
-zero_optimization.offload_optimizer.pipeline_read zero_optimization.offload_optimizer.pipeline_write
 zero_optimization.offload_param.device zero_optimization.offload_param.pin_memory
-zero_optimization.offload_param.buffer_count zero_optimization.offload_param.buffer_size
-zero_optimization.offload_param.max_in_cpu
 activation_checkpointing.partition_activations activation_checkpointing.cpu_checkpointing
-wall_clock_breakdown pipeline.pipe_partitioned pipeline.grad_partitioned
+pipeline.pipe_partitioned pipeline.grad_partitioned
 tensor_parallel.autotp_size
 """
 _NO_EFFECT = """
@@ -66,6 +61,10 @@ checkpoint.tag_validation checkpoint.load_universal pipeline.seed_layers pipelin
 pipeline.stages pipeline.partition pipeline.activation_checkpoint_interval
 data_types.keep_in_fp32_modules autotuning managed_gradient_accumulation
 sequence_parallel_size timers.throughput.enabled
+fp16.loss_scale zero_optimization.allgather_bucket_size
+zero_optimization.offload_optimizer.buffer_count zero_optimization.offload_optimizer.pipeline_read
+zero_optimization.offload_optimizer.pipeline_write zero_optimization.offload_param.buffer_count
+zero_optimization.offload_param.buffer_size zero_optimization.offload_param.max_in_cpu
 """
 _NOT_MODELLED = """
 torch_autocast bf16.immediate_grad_update bfloat16.immediate_grad_update
@@ -80,6 +79,10 @@ zero_optimization.offload_optimizer.cpuadam_cores_perc
 activation_checkpointing.synchronize_checkpoint_boundary
 aio checkpoint data_efficiency compile hybrid_engine weight_quantization datastates timers
 expert_parallel use_data_before_expert_parallelism flops_profiler data_types tensor_parallel
+zero_optimization.use_multi_rank_bucket_allreduce zero_optimization.round_robin_gradients
+zero_optimization.stage3_module_granularity_threshold
+zero_optimization.module_granularity_threshold zero_optimization.offload_optimizer.ratio
+wall_clock_breakdown
 """
 
 _GROUPS: tuple[tuple[Status, str], ...] = (
@@ -113,6 +116,10 @@ REMOVED_ZERO = {
 _DEFAULTS: dict[str, Any] = {
     "zero_optimization.zero_hpz_partition_size": 1,
     "zero_optimization.compute_grad_norm": True,
+    "zero_optimization.use_multi_rank_bucket_allreduce": True,
+    "zero_optimization.stage3_module_granularity_threshold": 0,
+    "zero_optimization.module_granularity_threshold": 0,
+    "zero_optimization.offload_optimizer.ratio": 1.0,
     "zero_optimization.offload_optimizer.cpuadam_cores_perc": 0.8,
 }
 

@@ -39,7 +39,13 @@ def checkpoint_cost(
     used = {n for n, _ in comms.placement[: plan.mesh.world]}
     node = comms.topology.specs[comms.placement[0][0]]
     sharded = plan.engine == "deepspeed" and plan.zero.stage > 0
-    if plan.engine == "deepspeed" and plan.zero.stage == 3:
+    stage3 = plan.engine == "deepspeed" and plan.zero.stage == 3
+    if stage3 and kind == "model" and plan.zero.stage3_gather_16bit_weights_on_model_save:
+        # save_16bit_model: module by module to rank 0, which alone copies and writes.
+        return CheckpointCost(
+            total_bytes=model, fullest_node_bytes=model, seconds=_seconds(model, node, 1)
+        )
+    if stage3:
         model_share = model / len(used)
     else:
         # Data-parallel rank 0 of each stage and tensor-parallel rank writes its part.

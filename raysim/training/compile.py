@@ -25,7 +25,7 @@ from raysim.training.engines.zero12 import ZeroOneTwo
 from raysim.training.parallel import Coordinate
 from raysim.training.partition import partition_layers
 from raysim.training.plan import TrainingPlan
-from raysim.training.program import LOADER, Call, Program, ProgramBuilder
+from raysim.training.program import COMPUTE, D2H, H2D, LOADER, Call, Program, ProgramBuilder
 from raysim.training.schedule import END_OF_BATCH, SCHEDULES, Do
 from raysim.training.sections import Cut, Pricer, Section, Unit, build_sections
 
@@ -287,10 +287,39 @@ class RankCompiler:
         self.engine.begin_forward()
         for section in self.stage.sections:
             if section.checkpointed:
-                self.b.alloc("activation", section.input_bytes, "checkpoint")
+                self._keep_checkpoint(section)
             for unit in section.units:
                 self._forward(unit, "forward", keep=not section.checkpointed)
         self.b.alloc("input", self._kept_output_bytes(), "pipe buffers")
+
+    def _checkpoint_bytes(self, section: Section) -> int:
+        """What this rank keeps of a checkpoint: its share under ``partition_activations``."""
+        share = self.plan.mesh.tp if self.plan.partition_activations else 1
+        return section.input_bytes // share
+
+    def _keep_checkpoint(self, section: Section) -> None:
+        size = self._checkpoint_bytes(section)
+        if not self.plan.cpu_checkpointing:
+            self.b.alloc("activation", size, "checkpoint")
+            return
+        waits = self.b.last_on(COMPUTE)
+        self.b.copy("checkpoint to CPU", D2H, self.costs.copy_s(size, "d2h"), waits)
+
+    def _fetch_checkpoint(self, section: Section) -> None:
+        """Bring a checkpoint back whole: from the CPU, from its tensor-parallel shares."""
+        size = self._checkpoint_bytes(section)
+        arrived: tuple[int, ...] = ()
+        if self.plan.cpu_checkpointing:
+            self.b.alloc("activation", size, "checkpoint")
+            arrived = (self.b.copy("checkpoint to GPU", H2D, self.costs.copy_s(size, "h2d")),)
+        if size < section.input_bytes:
+            self.b.alloc("activation", section.input_bytes - size, "gathered checkpoint")
+            call = Call("all_gather", "tp", section.input_bytes)
+            arrived = (self.b.collective("all-gather checkpoint", call, waits=arrived),)
+        self._join(arrived)
+
+    def _drop_checkpoint(self, section: Section) -> None:
+        self.b.free("activation", section.input_bytes, "checkpoint")
 
     def _kept_output_bytes(self) -> int:
         """Stage output (and received input) that pipe buffers hold until backward (spec 4.6)."""
@@ -332,12 +361,13 @@ class RankCompiler:
         self.b.free("input", self._kept_output_bytes(), "pipe buffers")
         for section in reversed(self.stage.sections):
             if section.checkpointed:
+                self._fetch_checkpoint(section)
                 for unit in section.units:
                     self._forward(unit, "recompute", keep=True)
             for unit in reversed(section.units):
                 self._backward(unit)
             if section.checkpointed:
-                self.b.free("activation", section.input_bytes, "checkpoint")
+                self._drop_checkpoint(section)
         self.engine.end_backward()
         self.b.backward_index += 1
         self.b.program.backward_ends.append(len(self.b.program.ops))

@@ -73,3 +73,8 @@ def test_parameters_a_prefetch_skipped_over_are_kept() -> None:
     assert log[0] == ("A", "BC", "A")
     assert [r for _, _, r in log] == ["A", "", "C", "B"]
     assert log[3][0] == ""
+
+
+def test_sequential_all_gather_prefetches_one_parameter() -> None:
+    one = zero(stage3_prefetch_bucket_size=1000, stage3_allgather_sequential=True)
+    assert walk([(A,), (B,), (C,)], one) == [("A", "B", "A"), ("", "C", "B"), ("", "", "C")]

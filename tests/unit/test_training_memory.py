@@ -140,3 +140,51 @@ def test_checkpoint_of_zero3_is_written_by_every_node() -> None:
     model = checkpoint_cost(p, comms, "model")
     assert model.total_bytes == 2 * params
     assert model.seconds < full.seconds < 100 * GIB
+
+
+def test_partitioned_and_cpu_checkpoints_shrink_what_is_kept() -> None:
+    """Inputs of 4 blocks, 2 x 128 x 256 bf16 elements each, whole, in quarters, or on the CPU."""
+    block = 2 * 128 * 256 * 2
+
+    def kept(**options: bool) -> int:
+        p = plan(
+            mesh=Mesh(dp=1, tp=4), stage=1, activation_checkpointing="full",
+            gradient_accumulation_steps=1, **options,
+        )  # fmt: skip
+        (program,) = programs(p)
+        return sum(max(0, e.delta_bytes) for e in program.memory if e.label == "checkpoint")
+
+    assert kept() == 4 * block
+    assert kept(partition_activations=True) == 4 * block // 4
+    (program,) = programs(
+        plan(stage=1, activation_checkpointing="full", cpu_checkpointing=True, mesh=Mesh(dp=1))
+    )
+    held = most = 0
+    for event in program.memory:
+        held += event.delta_bytes if event.label == "checkpoint" else 0
+        most = max(most, held)
+    assert most == block
+    assert len([op for op in program.ops if op.name == "checkpoint to CPU"]) == 2 * 4
+
+
+def test_gathered_save_goes_through_rank_zero() -> None:
+    gathers = {"stage3_gather_16bit_weights_on_model_save": True}
+    plain, gathered = (plan(stage=3, mesh=Mesh(dp=16), zero=z) for z in ({}, gathers))
+    comms = Communicators(plain.mesh, Topology.build(cluster(2)), folded=True)
+    assert checkpoint_cost(gathered, comms, "model").fullest_node_bytes == pytest.approx(
+        2 * checkpoint_cost(plain, comms, "model").fullest_node_bytes
+    )
+    assert checkpoint_cost(gathered, comms, "full") == checkpoint_cost(plain, comms, "full")
+
+
+def test_unpinned_copies_take_twice_as_long() -> None:
+    def copy_ns(*, pinned: bool) -> int:
+        zero = {
+            "offload_optimizer": OffloadOptimizer(device="cpu", pin_memory=pinned),
+            "offload_param": OffloadParam(device="cpu", pin_memory=pinned),
+        }
+        p = plan(llama(hidden=1024), stage=3, zero=zero, mesh=Mesh(dp=1))
+        (program,) = programs(p)
+        return sum(op.duration_ns for op in program.ops if op.stream in {"h2d", "d2h"})
+
+    assert copy_ns(pinned=False) == pytest.approx(2 * copy_ns(pinned=True), rel=0.1)

@@ -89,9 +89,11 @@ class EngineContext:
             self.plan.precision == "bf16" and self.plan.check_grad_overflow
         )
 
-    def copy_s(self, size_bytes: float, kind: Literal["h2d", "d2h"]) -> float:
-        """Seconds of a pinned copy that every rank of the node makes at the same time."""
-        alone = self.costs.copy_s(size_bytes, kind)
+    def copy_s(
+        self, size_bytes: float, kind: Literal["h2d", "d2h"], *, pinned: bool = True
+    ) -> float:
+        """Seconds of a copy that every rank of the node makes at the same time."""
+        alone = self.costs.copy_s(size_bytes, kind, pinned=pinned)
         return max(alone, size_bytes / self.copy_bytes_per_s)
 
     def scan(self, name: str, size_bytes: float, tensors: int, waits: Sequence[int] = ()) -> int:

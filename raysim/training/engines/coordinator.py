@@ -103,9 +103,8 @@ class Coordinator:
     def _prefetch(self) -> tuple[Gradient, ...]:
         """Whole parameters along the trace until the smaller budget is crossed."""
         zero = self.zero
-        budget = min(
-            zero.stage3_max_live_parameters - self.available_numel, zero.stage3_prefetch_bucket_size
-        )
+        bucket = 1 if zero.stage3_allgather_sequential else zero.stage3_prefetch_bucket_size
+        budget = min(zero.stage3_max_live_parameters - self.available_numel, bucket)
         ahead: dict[str, Gradient] = {}
         numel = 0
         while self.queue and numel < budget:

@@ -26,6 +26,8 @@ def cpu_step(c: EngineContext, own: int, *, update_gpu: bool, overflow: bool) ->
     adam = b.background("DeepSpeedCPUAdam", CPU, "offload", seconds, b.last_on(CPU))
     b.sync("wait for CPU Adam", (adam,))
     if update_gpu:
-        back = c.copy_s(own * float(c.weight_bytes), "h2d")
+        back = c.copy_s(
+            own * float(c.weight_bytes), "h2d", pinned=c.plan.zero.offload_optimizer.pin_memory
+        )
         done = b.copy("weights to GPU", H2D, back, (adam,))
         b.compute("weights arrived", "copy", 0.0, launches=0, waits=(done,))

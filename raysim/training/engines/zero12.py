@@ -136,7 +136,14 @@ class ZeroOneTwo:
         slices_s = c.costs.memory_s(2.0 * wire / c.ranks)
         done = b.compute("copy own slices", "collective", slices_s, stream="reduce", waits=waits)
         if self.offload and self.boundary:
-            done = b.copy("gradients to host", D2H, c.copy_s(4.0 * numel / c.ranks, "d2h"), (done,))
+            done = b.copy(
+                "gradients to host",
+                D2H,
+                c.copy_s(
+                    4.0 * numel / c.ranks, "d2h", pinned=self.zero.offload_optimizer.pin_memory
+                ),
+                (done,),
+            )
         b.free("communication", copied, "flattened bucket")
         # Compute waits for the bucket before this one when overlapping, for this one otherwise.
         self.must_wait = self.in_flight if self.overlap else (done,)

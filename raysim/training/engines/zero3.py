@@ -113,7 +113,13 @@ class ZeroThree:
         waits: tuple[int, ...] = ()
         if self.offload_param:
             own = padded // self.n * float(c.weight_bytes)
-            waits = (b.copy(f"shards of {what}", H2D, c.copy_s(own, "h2d")),)
+            waits = (
+                b.copy(
+                    f"shards of {what}",
+                    H2D,
+                    c.copy_s(own, "h2d", pinned=self.zero.offload_param.pin_memory),
+                ),
+            )
         for p in parameters:
             self.gathered[p.name] = p.numel * c.weight_bytes
             b.alloc("gathered_parameter", self.gathered[p.name], p.name)
@@ -191,7 +197,7 @@ class ZeroThree:
             done = b.collective(f"{op} gradients", Call(op, "dp", wire), waits=(packed,))
         if self.offload:
             width = 4.0 if self.boundary else float(c.weight_bytes)
-            copy_s = c.copy_s(own * width, "d2h")
+            copy_s = c.copy_s(own * width, "d2h", pinned=self.zero.offload_optimizer.pin_memory)
             done = b.copy("gradients to host", D2H, copy_s, (done,))
         else:
             add_s = c.costs.memory_s(own * (c.comm_bytes + 2.0 * self.accum_bytes))
