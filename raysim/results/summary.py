@@ -390,4 +390,6 @@ def _what(name: str) -> str:
         return "parameters"
     if name.startswith("all-reduce ") and "." in name:
         return "tensor-parallel activations"
-    return name.removeprefix("all-gather ").removeprefix("all-reduce ")
+    for op in ("all-gather ", "all-reduce ", "reduce-scatter "):
+        name = name.removeprefix(op)
+    return name

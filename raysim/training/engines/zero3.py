@@ -194,7 +194,9 @@ class ZeroThree:
         done = packed
         if self.n > 1:
             op = "reduce_scatter" if self.zero.reduce_scatter else "all_reduce"
-            done = b.collective(f"{op} gradients", Call(op, "dp", wire), waits=(packed,))
+            done = b.collective(
+                f"{op.replace('_', '-')} gradients", Call(op, "dp", wire), waits=(packed,)
+            )
         if self.offload:
             width = 4.0 if self.boundary else float(c.weight_bytes)
             copy_s = c.copy_s(own * width, "d2h", pinned=self.zero.offload_optimizer.pin_memory)
