@@ -93,7 +93,14 @@ def _effects(outcome: JobOutcome) -> list[Effect]:
     plan, cluster = outcome.job.plan, outcome.step.cluster
     if not outcome.fits:
         return smallest_fit(plan, cluster, gpu.memory_bytes)
-    return faster(plan, cluster, gpu.memory_bytes, outcome.step_s)[:WOULD_HELP_ROWS]
+    effects = faster(
+        plan,
+        cluster,
+        gpu.memory_bytes,
+        step_s=outcome.step_s,
+        peak_bytes=outcome.step.fullest.peak_bytes,
+    )
+    return effects[:WOULD_HELP_ROWS]
 
 
 def simplifications(outcome: JobOutcome) -> list[str]:

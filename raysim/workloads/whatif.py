@@ -70,22 +70,24 @@ def _play_s(plan: TrainingPlan, cluster: ClusterSpec, micro_batches: int) -> flo
 
 
 def faster(
-    plan: TrainingPlan, cluster: ClusterSpec, limit_bytes: int, base_s: float
+    plan: TrainingPlan, cluster: ClusterSpec, limit_bytes: int, *, step_s: float, peak_bytes: int
 ) -> list[Effect]:
     """Changes worth trying on a job that fits, best first, useless ones left out.
 
-    ``base_s`` is its own step.
+    ``step_s`` and ``peak_bytes`` are its own.
     """
     effects = []
     for change in _speed_changes(plan, cluster):
         try:
-            effect = _effect(change, limit_bytes)
+            effect = Effect(change=change, fits=True, peak_bytes=peak_bytes, step_delta_frac=None)
+            if change.plan is not plan:  # other hardware between nodes leaves memory as it is
+                effect = _effect(change, limit_bytes)
             if not effect.fits:
                 continue
             step = quick_step_s(change.plan, change.cluster)
         except ScenarioError:
             continue  # the change makes a job that DeepSpeed would refuse
-        delta = step / base_s - 1
+        delta = step / step_s - 1
         if abs(delta) >= NOISE:
             effects.append(replace(effect, step_delta_frac=delta))
     return sorted(effects, key=lambda e: e.step_delta_frac or 0.0)

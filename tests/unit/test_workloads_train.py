@@ -119,7 +119,7 @@ def test_quick_step_agrees_with_the_full_simulation() -> None:
 def test_faster_finds_that_checkpointing_costs_time() -> None:
     p = plan(stage=3, activation_checkpointing="full", micro_batch=16)
     base = play(p).steady_step_ns / 1e9
-    effects = faster(p, cluster(), GPU.memory_bytes, base)
+    effects = faster(p, cluster(), GPU.memory_bytes, step_s=base, peak_bytes=0)
     best = {e.change.change: e.step_delta_frac for e in effects}
     assert best["activation_checkpointing: none"] < -0.1  # type: ignore[operator]
     deltas = [e.step_delta_frac for e in effects]
@@ -130,7 +130,7 @@ def test_faster_finds_that_checkpointing_costs_time() -> None:
 def test_faster_leaves_out_what_does_not_fit() -> None:
     p = plan(stage=3, activation_checkpointing="full", micro_batch=64)
     peak = play(p).fullest.peak_bytes
-    changes = {e.change.change for e in faster(p, cluster(), peak, 1.0)}
+    changes = {e.change.change for e in faster(p, cluster(), peak, step_s=1.0, peak_bytes=peak)}
     assert "activation_checkpointing: none" not in changes
 
 
