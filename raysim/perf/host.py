@@ -12,7 +12,7 @@ from raysim.hardware.specs import CpuSpec, GpuSpec, Provenance
 
 CopyKind = Literal["h2d", "d2h", "d2d"]
 
-LAUNCH_S = 5e-6
+LAUNCH_S = 8e-6
 HOOK_S = 190e-6
 INSTRUCTION_S = 400e-6
 ENGINE_PASS_S = 400e-6
@@ -27,8 +27,10 @@ CPU_ADAM_FLOPS = 20.0
 
 PROVENANCE = {
     "launch_s": Provenance(
-        basis="assumed",
-        source="eager torch spends 4-8 us of host time per kernel; low end, for a current CPU",
+        basis="measured",
+        source="CPU time of eager Hugging Face layers on tiny tensors per kernel launched: Llama "
+        "8.2 us forward, 5.0 us backward; GPT-2 20 and 9, BERT 23 and 11; torch 2.13, AMD EPYC, "
+        "one thread, 2026-11-21",
     ),
     "hook_s": Provenance(
         basis="measured",
