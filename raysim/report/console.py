@@ -325,14 +325,10 @@ def _duration_rows(summary: Summary) -> list[_Row]:
     else:
         length, steps = steps, ""
     rows: list[_Row] = [("whole run", format_seconds(run["seconds"]), length, steps)]
-    first, epoch = run.get("first_step_seconds"), run.get("epoch_seconds")
-    extras = [("first step", format_seconds(first))] if first else []
+    epoch = run.get("epoch_seconds")
     if epoch and run.get("epochs") is not None:
         evaluated = ", evaluated" if run.get("evaluation_seconds") else ""
-        extras.append((f"one epoch{evaluated}", format_seconds(epoch)))
-    if extras:
-        pairs = [*extras, ("", "")]
-        rows.append((*pairs[0], *pairs[1]))
+        rows.append((f"one epoch{evaluated}", format_seconds(epoch), "", ""))
     return rows
 
 

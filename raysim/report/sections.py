@@ -369,7 +369,6 @@ def run_facts(summary: Table) -> list[Fact]:
         Fact("epochs", plain(run.get("epochs"))),
         Fact("one epoch", seconds(run.get("epoch_seconds"))),
         Fact("start-up", seconds(run.get("startup_seconds"))),
-        Fact("first step", seconds(run.get("first_step_seconds"))),
         Fact("evaluation", seconds(run.get("evaluation_seconds") or None)),
         Fact("checkpoints", seconds(run.get("checkpoint_seconds") or None)),
         Fact("tokens", count(run.get("tokens"))),

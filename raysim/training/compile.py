@@ -205,6 +205,8 @@ class RankCompiler:
             stage,
             forward_only=forward_only,
         )
+        self.micro_batches = plan.gradient_accumulation_steps
+        """Of the step being compiled."""
         self.pending: tuple[int, ...] = ()
         self.handlers: dict[Do, Callable[[int], None]] = {
             Do.LOAD_MICRO_BATCH: self._load,
@@ -220,14 +222,17 @@ class RankCompiler:
         }
 
     def compile(self, steps: int) -> Program:
-        """The program of ``steps`` optimizer steps."""
+        """The program of ``steps`` optimizer steps.
+
+        All but the last warm up, with one micro-batch each.
+        """
         self.engine.setup()
         schedule = SCHEDULES[self.plan.pipeline.schedule]
-        for _ in range(steps):
+        for step in range(steps):
             self.b.backward_index = 0
-            for instructions in schedule(
-                self.stage.index, self.plan.mesh.pp, self.plan.gradient_accumulation_steps
-            ):
+            warm_up = step < steps - 1
+            self.micro_batches = 1 if warm_up else self.plan.gradient_accumulation_steps
+            for instructions in schedule(self.stage.index, self.plan.mesh.pp, self.micro_batches):
                 for instruction in instructions:
                     self.b.hook(self._python_s(instruction.do))
                     micro_batch = -1 if instruction.micro_batch is None else instruction.micro_batch
@@ -356,7 +361,7 @@ class RankCompiler:
             self._join((self.b.collective(f"all-reduce {unit.name}", call, waits=(op,)),))
 
     def _backward_pass(self, _: int) -> None:
-        last = self.b.backward_index == self.plan.gradient_accumulation_steps - 1
+        last = self.b.backward_index == self.micro_batches - 1
         self.engine.begin_backward(boundary=last)
         self.b.free("input", self._kept_output_bytes(), "pipe buffers")
         for section in reversed(self.stage.sections):

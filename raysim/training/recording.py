@@ -1,10 +1,16 @@
-"""Turn what was played into records: spans per stream, memory counters, the peak."""
+"""Turn what was played into records: spans per stream, memory and link counters, the peak.
+
+Of the links, each simulated rank's way out is recorded: its NIC where the job spans nodes, else its
+NVLink or PCIe port. The others carry the same by symmetry.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 
+from raysim.hardware.node_links import Link
 from raysim.kernel.record import Recorder
+from raysim.training.communicators import Traffic
 from raysim.training.executor import Timeline
 from raysim.training.memory import RankMemory
 from raysim.training.program import Kind, Op
@@ -22,6 +28,47 @@ def record_outcome(outcome: StepOutcome, recorder: Recorder) -> None:
         track = memory.ledger.track
         _spans(outcome, line, last, track, recorder)
         _memory(memory, line.step_window(last)[0], recorder)
+        _way_out(outcome, line, last, track, recorder)
+
+
+def _way_out(
+    outcome: StepOutcome, line: Timeline, step: int, track: tuple[str, ...], recorder: Recorder
+) -> None:
+    """Bytes per second on the rank's way out, while each communication moved its bytes."""
+    link = _nearest_link(outcome, line.program.rank)
+    changes: Counter[int] = Counter()
+    first = line.program.step_ends[step - 1] if step else 0
+    for i in range(first, line.program.step_ends[step]):
+        call = line.program.ops[i].call
+        begin, end = line.met_ns[i], line.end_ns[i]
+        if call is None or line.program.ops[i].kind == Kind.RECV or end <= begin:
+            continue
+        loads = _traffic(outcome, line.program.ops[i], line.program.rank).loads
+        rate = round(
+            loads.links.get(link, 0.0) * loads.scale * call.size_bytes / (end - begin) * 1e9
+        )
+        changes[begin] += rate
+        changes[end] -= rate
+    rate = 0
+    for t_ns in sorted(t for t, change in changes.items() if change):
+        rate += changes[t_ns]
+        recorder.counter(track[:1], f"link/{link.name}", t_ns, rate)
+
+
+def _nearest_link(outcome: StepOutcome, rank: int) -> Link:
+    comms = outcome.comms
+    node, local = comms.placement[rank]
+    links = comms.topology.node(node)
+    if comms.placement[comms.mesh.world - 1][0] != comms.placement[0][0]:
+        return links.nic_out[links.nics_of_gpu[local][0]]
+    return (links.nvlink_out or links.pcie_out)[local]
+
+
+def _traffic(outcome: StepOutcome, op: Op, rank: int) -> Traffic:
+    assert op.call is not None, f"{op!r} communicates without a call"
+    if op.kind == Kind.COLLECTIVE:
+        return outcome.comms.traffic(op.call, rank)
+    return outcome.comms.point_to_point(rank, op.call.peer, op.call.size_bytes)
 
 
 def _memory(memory: RankMemory, begin: int, recorder: Recorder) -> None:

@@ -51,11 +51,6 @@ class StepOutcome:
         return self.step_ns[-1] + self._left_out_ns
 
     @property
-    def first_step_ns(self) -> int:
-        """The first step, which starts with nothing gathered and no stream busy."""
-        return self.step_ns[0] + self._left_out_ns
-
-    @property
     def _left_out_ns(self) -> int:
         if not self.extrapolated:
             return 0
@@ -64,7 +59,7 @@ class StepOutcome:
     def _period(self) -> tuple[int, int]:
         """Which backward passes of the last step bound the steady stretch (counted over all)."""
         simulated, stages = self.plan.gradient_accumulation_steps, self.plan.mesh.pp
-        before = (len(self.step_ns) - 1) * simulated
+        before = len(self.step_ns) - 1  # warm-up steps have one micro-batch
         return before + stages, before + simulated - stages
 
     def _period_ns(self, line: Timeline) -> float:
@@ -164,8 +159,8 @@ def simulate(
     feed
         What the data of a micro-batch costs; None: nothing.
     steps
-        Optimizer steps to play; the last counts as the steady state. None: two, or one of a
-        pipeline, which drains between steps.
+        Optimizer steps to play; the last is the steady state, those before warm up with one
+        micro-batch. None: two, or one of a pipeline, which drains between steps.
     exact
         Simulate every rank instead of one per pipeline stage.
     forward_only

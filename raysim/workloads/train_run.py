@@ -1,7 +1,8 @@
 """Play a training job: start-up, steps, evaluation, checkpoints, extrapolated from a few steps.
 
-Simplification: the job is a repetition of its steady step. Two optimizer steps and two evaluation
-batches are simulated event by event; epochs, evaluations and checkpoints multiply them.
+Simplification: the job is a repetition of its steady step. One optimizer step after a short
+warm-up, and two evaluation batches, are simulated event by event; epochs, evaluations and
+checkpoints multiply them.
 """
 
 from __future__ import annotations
@@ -33,7 +34,6 @@ class JobOutcome:
     host: HostMemory
     startup: tuple[Phase, ...]
     step_s: float
-    first_step_s: float
     steps: int | None
     """Optimizer steps in all; None when the scenario does not say how long the job is."""
     steps_per_epoch: int | None
@@ -125,7 +125,6 @@ def play_job(
         host=host_need(job.plan, step.stages, step.comms),
         startup=startup_phases(job.plan, node, step.comms.ranks_per_node),
         step_s=step_s,
-        first_step_s=to_seconds(step.first_step_ns),
         steps=steps,
         steps_per_epoch=steps_per_epoch,
         evaluation_s=evaluation_s,

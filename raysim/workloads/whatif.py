@@ -54,7 +54,7 @@ class Effect:
 
 
 def quick_step_s(plan: TrainingPlan, cluster: ClusterSpec) -> float:
-    """Seconds of an optimizer step, the first one simulated alone."""
+    """Seconds of an optimizer step, extrapolated over gradient accumulation."""
     short = plan.mesh.pp + 1
     wanted = plan.gradient_accumulation_steps
     if wanted <= short:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -107,7 +108,23 @@ def test_memory_counters_replay_to_the_peak(played: JobOutcome) -> None:
     held: dict[str, float] = {}
     most = 0.0
     for row in recorder.counters():
+        if not row.name.startswith("memory/"):
+            continue
         held[row.name] = row.value
         most = max(most, sum(held.values()))
     # The first step, whose gathers are not all prefetched, may peak a little higher.
     assert most == pytest.approx(played.step.fullest.peak_bytes, rel=0.01)
+
+
+def test_link_counters_carry_the_bytes_of_the_step() -> None:
+    """The area under the rate of rank 0's NVLink port is what the ring sends through it."""
+    found = outcome(stage=1, gradient_accumulation_steps=1, mesh=Mesh(dp=4))  # too few for NVLS
+    recorder = ColumnRecorder()
+    record_outcome(found.step, recorder)
+    rows = [c for c in recorder.counters() if c.name.startswith("link/")]
+    assert {c.name for c in rows} == {"link/node-0/gpu-0/nvlink-out"}
+    assert rows[-1].value == 0
+    carried = sum(a.value * (b.t_ns - a.t_ns) / 1e9 for a, b in pairwise(rows))
+    params = 2 * found.job.plan.model.num_parameters
+    # Ring: 2 (n - 1) / n for the all-reduce, (n - 1) / n for the all-gather.
+    assert carried == pytest.approx(params * (2 + 1) * 3 / 4, rel=0.05)
