@@ -327,8 +327,8 @@ def _duration_rows(summary: Summary) -> list[_Row]:
     rows: list[_Row] = [("whole run", format_seconds(run["seconds"]), length, steps)]
     epoch = run.get("epoch_seconds")
     if epoch and run.get("epochs") is not None:
-        evaluated = ", evaluated" if run.get("evaluation_seconds") else ""
-        rows.append((f"one epoch{evaluated}", format_seconds(epoch), "", ""))
+        evaluated = "evaluation included" if run.get("evaluation_seconds") else ""
+        rows.append(("one epoch", format_seconds(epoch), evaluated, ""))
     return rows
 
 

@@ -128,3 +128,9 @@ def test_link_counters_carry_the_bytes_of_the_step() -> None:
     params = 2 * found.job.plan.model.num_parameters
     # Ring: 2 (n - 1) / n for the all-reduce, (n - 1) / n for the all-gather.
     assert carried == pytest.approx(params * (2 + 1) * 3 / 4, rel=0.05)
+
+
+def test_past_error_is_said_only_of_the_kind_that_was_compared(summary: dict[str, Any]) -> None:
+    assert summary["trust"]["past_error"] == 0.062
+    assert summarize(outcome(stage=2), [], [])["trust"]["past_error"] is None
+    assert summarize(outcome(stage=3, precision="fp16"), [], [])["trust"]["past_error"] is None
