@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import raysim
-from raysim.hardware.specs import GpuSpec
 from raysim.kernel.record import ColumnRecorder, NullRecorder
 from raysim.kernel.simulation import Simulation, collector_at_ease
 from raysim.results import targets
@@ -88,7 +87,7 @@ def _run(scenario: Scenario, *, record: bool, check: bool, progress: Progress | 
 
 
 def _effects(outcome: JobOutcome) -> list[Effect]:
-    gpu: GpuSpec | None = outcome.step.cluster.gpu
+    gpu = outcome.step.cluster.gpu
     assert gpu is not None, "a training job needs GPUs"
     plan, cluster = outcome.job.plan, outcome.step.cluster
     if not outcome.fits:

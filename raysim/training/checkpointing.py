@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from raysim.hardware.specs import NodeSpec
+from raysim.models.table import COMPUTE_DTYPE_BYTES
 from raysim.training.communicators import Communicators
 from raysim.training.plan import TrainingPlan
-from raysim.training.zero import DTYPE_BYTES, optimizer_state_bytes
+from raysim.training.zero import optimizer_state_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +33,7 @@ def checkpoint_cost(
     plan: TrainingPlan, comms: Communicators, kind: Literal["model", "full"]
 ) -> CheckpointCost:
     """Bytes and pause of one save: ``model`` keeps weights only, ``full`` optimizer state too."""
-    model = plan.model.num_parameters * DTYPE_BYTES[plan.precision]
+    model = plan.model.num_parameters * COMPUTE_DTYPE_BYTES[plan.precision]
     master = 0.0 if plan.precision == "fp32" else 4.0
     per_element = master + optimizer_state_bytes(plan.optimizer)
     optimizer = round(plan.model.num_trainable * per_element) if kind == "full" else 0

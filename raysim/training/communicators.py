@@ -18,7 +18,7 @@ from raysim.hardware.node_links import Link
 from raysim.hardware.topology import Member, Topology
 from raysim.perf.collectives import CollectiveCost, GroupShape, collective
 from raysim.training.parallel import Coordinate, Mesh
-from raysim.training.program import Call
+from raysim.training.program import Call, Kind, Op
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +167,16 @@ class Communicators:
             places, cost.intra_bytes_per_rank / size, cost.inter_bytes_per_node / size
         )
         return Traffic(cost, Loads(loads.items()))
+
+    def traffic_of(self, op: Op, rank: int) -> Traffic:
+        """What a collective, send or receive of ``rank`` puts on the network."""
+        assert op.call is not None, f"{op!r} communicates without a call"
+        if op.kind == Kind.COLLECTIVE:
+            return self.traffic(op.call, rank)
+        src, dst = rank, op.call.peer
+        if op.kind == Kind.RECV:
+            src, dst = dst, src
+        return self.point_to_point(src, dst, op.call.size_bytes)
 
     def point_to_point(self, src: int, dst: int, size_bytes: int) -> Traffic:
         """Cost and link loads of a send; folded, of the same send in every replica.

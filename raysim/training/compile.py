@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from raysim.errors import ScenarioError
 from raysim.hardware.specs import CpuSpec
+from raysim.models.table import COMPUTE_DTYPE_BYTES
 from raysim.perf import host
 from raysim.perf.compute import ComputeModel
 from raysim.training.deepspeed import ZeroConfig
@@ -27,7 +28,7 @@ from raysim.training.partition import partition_layers
 from raysim.training.plan import TrainingPlan
 from raysim.training.program import COMPUTE, D2H, H2D, LOADER, Call, Program, ProgramBuilder
 from raysim.training.schedule import END_OF_BATCH, SCHEDULES, Do
-from raysim.training.sections import Cut, Pricer, Section, Unit, build_sections
+from raysim.training.sections import Cut, Pricer, Section, Unit, build_sections, tp_numel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,17 +59,13 @@ class StageSpec:
         """All units in forward order."""
         return tuple(u for s in self.sections for u in s.units)
 
-    def visits(self) -> Iterator[tuple[Section, Unit, str]]:
+    def visits(self) -> Iterator[Unit]:
         """Units of one micro-batch in execution order: forward, then recompute and backward."""
-        for section in self.sections:
-            for unit in section.units:
-                yield section, unit, "forward"
+        yield from self.units
         for section in reversed(self.sections):
             if section.checkpointed:
-                for unit in section.units:
-                    yield section, unit, "recompute"
-            for unit in reversed(section.units):
-                yield section, unit, "backward"
+                yield from section.units
+            yield from reversed(section.units)
 
 
 def gradient_cut(plan: TrainingPlan) -> Cut:
@@ -116,7 +113,6 @@ def build_stages(plan: TrainingPlan, costs: ComputeModel) -> tuple[StageSpec, ..
         sections = build_sections(
             layers[start:end],
             pricer,
-            offset=start,
             input_numel=layers[start - 1].output if start else 0.0,
             checkpoint=plan.activation_checkpointing,
             interval=plan.pipeline.activation_checkpoint_interval if mesh.pp > 1 else 0,
@@ -141,8 +137,8 @@ def _tied_bytes(plan: TrainingPlan, bounds: list[int], owners: dict[str, int], s
             for p in layer.body.parameters:
                 owner = owners.get(p.tied_to, other) if p.tied_to else other
                 if owner != other and stage in {owner, other}:
-                    total += p.numel // plan.mesh.tp
-    return total * (4 if plan.precision == "fp32" else 2)
+                    total += tp_numel(p, plan.mesh.tp)
+    return total * COMPUTE_DTYPE_BYTES[plan.precision]
 
 
 def choose_engine(
@@ -153,7 +149,7 @@ def choose_engine(
     if plan.engine == "ddp":
         return Ddp(context)
     if zero.stage == 3:
-        visits = stage.units if forward_only else [unit for _, unit, _ in stage.visits()]
+        visits = stage.units if forward_only else tuple(stage.visits())
         return ZeroThree(context, visits)
     if _uses_bf16_optimizer(plan, zero):
         return Bf16Optimizer(context)
@@ -323,9 +319,6 @@ class RankCompiler:
             arrived = (self.b.collective("all-gather checkpoint", call, waits=arrived),)
         self._join(arrived)
 
-    def _drop_checkpoint(self, section: Section) -> None:
-        self.b.free("activation", section.input_bytes, "checkpoint")
-
     def _kept_output_bytes(self) -> int:
         """Stage output (and received input) that pipe buffers hold until backward (spec 4.6)."""
         plan, stage = self.plan, self.stage
@@ -372,7 +365,7 @@ class RankCompiler:
             for unit in reversed(section.units):
                 self._backward(unit)
             if section.checkpointed:
-                self._drop_checkpoint(section)
+                self.b.free("activation", section.input_bytes, "checkpoint")
         self.engine.end_backward()
         self.b.backward_index += 1
         self.b.program.backward_ends.append(len(self.b.program.ops))

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from raysim.errors import InvariantViolation
 from raysim.hardware.network import Network
 from raysim.kernel.simulation import Simulation
-from raysim.training.communicators import Communicators, Traffic
+from raysim.training.communicators import Communicators
 from raysim.training.program import COMPUTE, Kind, Op, Program
 from raysim.units import to_ns
 
@@ -31,7 +31,7 @@ BY_HOST = -1
 class Timeline:
     """When each operation of one rank ran; parallel to ``program.ops``."""
 
-    __slots__ = ("blocked_by", "busy_ns", "cause", "end_ns", "met_ns", "program", "start_ns")
+    __slots__ = ("blocked_by", "cause", "end_ns", "met_ns", "program", "start_ns")
 
     def __init__(self, program: Program) -> None:
         n = len(program.ops)
@@ -166,18 +166,13 @@ class RankPlayer:
             op = ops[i]
             start = self._start(i, op)
             line.start_ns[i] = start
-            if op.kind == Kind.LOCAL:
-                line.met_ns[i] = start
-                end = start + op.duration_ns
-                line.end_ns[i] = max(end, self.issued_ns[i])
-                self._release(i, work)
-            elif op.kind == Kind.COLLECTIVE and self.executor.is_alone(op):
-                line.met_ns[i] = start
-                end = start + self.executor.duration_ns(op, self.rank)
-                line.end_ns[i] = max(end, self.issued_ns[i])
-                self._release(i, work)
-            else:
+            duration = self.executor.duration_ns(op, self.rank)
+            if duration is None:
                 self.executor.arrive(self, i, op, start)
+                continue
+            line.met_ns[i] = start
+            line.end_ns[i] = max(start + duration, self.issued_ns[i])
+            self._release(i, work)
 
     def _start(self, i: int, op: Op) -> int:
         line = self.timeline
@@ -262,14 +257,13 @@ class Executor:
         player.host_ns = self.simulation.now_ns
         player.issue()
 
-    def is_alone(self, op: Op) -> bool:
-        """Whether nothing can interfere with a collective, so that no event is needed."""
-        return op.call is not None and self.alone.get(op.call.group, False)
-
-    def duration_ns(self, op: Op, rank: int) -> int:
-        """Time of a collective that has its links to itself."""
-        assert op.call is not None, f"{op!r} communicates without a call"
-        return to_ns(self.comms.traffic(op.call, rank).cost.seconds)
+    def duration_ns(self, op: Op, rank: int) -> int | None:
+        """Time of an operation that nothing can interfere with; None: it must meet others."""
+        if op.kind == Kind.LOCAL:
+            return op.duration_ns
+        if op.kind == Kind.COLLECTIVE and op.call is not None and self.alone.get(op.call.group):
+            return to_ns(self.comms.traffic(op.call, rank).cost.seconds)
+        return None
 
     def arrive(self, player: RankPlayer, i: int, op: Op, at_ns: int) -> None:
         """A rank reached a communication; start it when all have."""
@@ -296,15 +290,17 @@ class Executor:
             self.simulation.call_at(meeting.ready_ns, self._start, meeting)
 
     def _start(self, meeting: Meeting) -> None:
-        traffic = self._traffic(meeting)
         player, i = meeting.arrivals[0]
-        call = player.program.ops[i].call
-        assert call is not None
+        op = player.program.ops[i]
+        call = op.call
+        assert call is not None, f"{op!r} communicates without a call"
         for other, j in meeting.arrivals:
             theirs = other.program.ops[j].call
-            assert theirs is None or theirs[:3] == call[:3], (
+            assert theirs is not None, f"{other.program.ops[j]!r} communicates without a call"
+            assert theirs[:3] == call[:3], (
                 f"ranks {player.rank} and {other.rank} disagree: {call} and {theirs}"
             )
+        traffic = self.comms.traffic_of(op, player.rank)
         self.network.start(
             traffic.loads,
             float(call.size_bytes),
@@ -313,17 +309,6 @@ class Executor:
             then=self._end,
             arg=meeting,
         )
-
-    def _traffic(self, meeting: Meeting) -> Traffic:
-        player, i = meeting.arrivals[0]
-        op = player.program.ops[i]
-        assert op.call is not None
-        if op.kind == Kind.COLLECTIVE:
-            return self.comms.traffic(op.call, player.rank)
-        src, dst = player.rank, op.call.peer
-        if op.kind == Kind.RECV:
-            src, dst = dst, src
-        return self.comms.point_to_point(src, dst, op.call.size_bytes)
 
     def _end(self, meeting: Meeting) -> None:
         now = self.simulation.now_ns
@@ -350,18 +335,15 @@ def _communicators_alone(programs: Sequence[Program], comms: Communicators) -> d
     single: dict[str, bool] = {}
     for program in programs:
         rank = program.rank
-        for call in dict.fromkeys(program.calls()):
-            if call.size_bytes < NEGLIGIBLE_BYTES:
+        distinct = {(op.kind, op.call): op for op in program.ops if op.call is not None}
+        for (kind, call), op in distinct.items():
+            if call is None or call.size_bytes < NEGLIGIBLE_BYTES:
                 continue
-            name = call.group
-            if call.op == "send_recv":
-                name = "p2p"
-                traffic = comms.point_to_point(rank, call.peer, call.size_bytes)
-            else:
-                traffic = comms.traffic(call, rank)
-            one = call.op != "send_recv" and comms.participants(name, rank) == 1
+            collective = kind == Kind.COLLECTIVE
+            name = call.group if collective else "p2p"
+            one = collective and comms.participants(name, rank) == 1
             single[name] = single.get(name, True) and one
-            for link in traffic.loads.links:
+            for link in comms.traffic_of(op, rank).loads.links:
                 links.setdefault(name, set()).add(id(link))
                 users.setdefault(id(link), set()).add((name, rank))
     return {

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from raysim.hardware.device import MemoryLedger
 from raysim.hardware.specs import GpuSpec, NodeSpec, Provenance
+from raysim.models.table import COMPUTE_DTYPE_BYTES
 from raysim.training.executor import Timeline
 from raysim.training.plan import TrainingPlan
 from raysim.training.program import Program
@@ -154,7 +155,7 @@ def host_memory(
     zero, n = plan.zero, plan.mesh.dp
     own = flat_partition_numel(numel, n)
     by_category = {"process": HOST_PROCESS_BYTES * ranks_per_node}
-    low = 4 if plan.precision == "fp32" else 2
+    low = COMPUTE_DTYPE_BYTES[plan.precision]
     group = min(own, zero.sub_group_size) if zero.stage == 3 else own
 
     def pinned(bytes_per_element: float) -> float:

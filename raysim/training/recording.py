@@ -10,7 +10,6 @@ from collections import Counter
 
 from raysim.hardware.node_links import Link
 from raysim.kernel.record import Recorder
-from raysim.training.communicators import Traffic
 from raysim.training.executor import Timeline
 from raysim.training.memory import RankMemory
 from raysim.training.program import Kind, Op
@@ -43,7 +42,7 @@ def _way_out(
         begin, end = line.met_ns[i], line.end_ns[i]
         if call is None or line.program.ops[i].kind == Kind.RECV or end <= begin:
             continue
-        loads = _traffic(outcome, line.program.ops[i], line.program.rank).loads
+        loads = outcome.comms.traffic_of(line.program.ops[i], line.program.rank).loads
         rate = round(
             loads.links.get(link, 0.0) * loads.scale * call.size_bytes / (end - begin) * 1e9
         )
@@ -62,13 +61,6 @@ def _nearest_link(outcome: StepOutcome, rank: int) -> Link:
     if comms.placement[comms.mesh.world - 1][0] != comms.placement[0][0]:
         return links.nic_out[links.nics_of_gpu[local][0]]
     return (links.nvlink_out or links.pcie_out)[local]
-
-
-def _traffic(outcome: StepOutcome, op: Op, rank: int) -> Traffic:
-    assert op.call is not None, f"{op!r} communicates without a call"
-    if op.kind == Kind.COLLECTIVE:
-        return outcome.comms.traffic(op.call, rank)
-    return outcome.comms.point_to_point(rank, op.call.peer, op.call.size_bytes)
 
 
 def _memory(memory: RankMemory, begin: int, recorder: Recorder) -> None:

@@ -32,7 +32,8 @@ class Gradient(NamedTuple):
 
     name: str
     numel: int
-    trainable: bool = True
+    tied: bool = False
+    """Named in full by the storage it shares with another layer of the stage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +75,6 @@ class Unit:
 class Section:
     """Layers recomputed together (``checkpointed``), or one layer that is not."""
 
-    layers: tuple[int, ...]
-    """Indices into the model's layers."""
     units: tuple[Unit, ...]
     checkpointed: bool
     input_bytes: int
@@ -83,7 +82,7 @@ class Section:
     output_bytes: int
 
 
-def shard_numel(parameter: Parameter, tp: int) -> int:
+def tp_numel(parameter: Parameter, tp: int) -> int:
     """Elements of a parameter on one tensor-parallel rank."""
     if parameter.shard is None or tp == 1:
         return parameter.numel
@@ -178,16 +177,14 @@ class Pricer:
         forward_temp, backward_temp = self._temporaries(operators)
         parameters = [p for m in run for p in m.parameters]
         gradients = tuple(
-            Gradient(p.name, shard_numel(p, self.tp))
+            Gradient(p.name, tp_numel(p, self.tp))
             for p in parameters
             if p.trainable and (p.tied_to is None or p.tied_to not in self.resident)
         )
         uses = tuple(
-            Gradient(
-                f"={p.tied_to}" if p.tied_to in self.resident else p.name,
-                shard_numel(p, self.tp),
-                p.trainable,
-            )
+            Gradient(p.tied_to, tp_numel(p, self.tp), tied=True)
+            if p.tied_to in self.resident
+            else Gradient(p.name, tp_numel(p, self.tp))
             for p in parameters
         )
 
@@ -263,10 +260,7 @@ def _common_name(run: Sequence[Module]) -> str:
 def _named(unit: Unit, prefix: str, layer: Layer) -> Unit:
     name = (prefix + unit.name).rstrip(".") or layer.cls
     gradients = tuple(g._replace(name=prefix + g.name) for g in unit.gradients)
-    uses = tuple(
-        g._replace(name=g.name[1:] if g.name.startswith("=") else prefix + g.name)
-        for g in unit.uses
-    )
+    uses = tuple(g if g.tied else g._replace(name=prefix + g.name) for g in unit.uses)
     return replace(unit, name=name, gradients=gradients, uses=uses)
 
 
@@ -274,7 +268,6 @@ def build_sections(
     layers: Sequence[Layer],
     pricer: Pricer,
     *,
-    offset: int,
     input_numel: float,
     checkpoint: Literal["none", "full"],
     interval: int = 0,
@@ -285,8 +278,6 @@ def build_sections(
     ----------
     layers
         The stage's layers.
-    offset
-        Index of the first one in the model.
     input_numel
         Elements per sample handed in by the previous stage.
     checkpoint
@@ -315,7 +306,6 @@ def build_sections(
         before = layers[run[0] - 1].output if run[0] else input_numel
         sections.append(
             Section(
-                layers=tuple(offset + i for i in run),
                 units=tuple(u for i in run for u in pricer.layer(layers[i])),
                 checkpointed=checkpointed,
                 input_bytes=size(before),

@@ -10,10 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from raysim.perf.optimizer import optimizer_key
-from raysim.training.deepspeed import Optimizer, Precision
+from raysim.training.deepspeed import Optimizer
 from raysim.training.sections import Gradient
-
-DTYPE_BYTES: dict[Precision, int] = {"fp32": 4, "fp16": 2, "bf16": 2}
 
 # fp32 elements of optimizer state per parameter element, in bytes (torch.optim and DeepSpeed
 # sources).
@@ -41,21 +39,38 @@ def shard_numel(numel: int, ranks: int) -> int:
     return -(-numel // ranks)
 
 
-def pack(gradients: Iterable[Gradient], capacity: int) -> Iterator[list[Gradient]]:
-    """Bucket contents in order: a gradient that would overflow the bucket flushes it first.
+class Bucket:
+    """Gradients waiting to be reduced together, at most ``capacity`` elements.
 
-    A gradient larger than the bucket travels alone, as DeepSpeed reduces it from its own storage.
+    A gradient that would overflow the bucket flushes it first; one larger than the bucket travels
+    alone, as DeepSpeed reduces it from its own storage.
     """
-    bucket: list[Gradient] = []
-    held = 0
-    for gradient in gradients:
-        if bucket and held + gradient.numel > capacity:
-            yield bucket
-            bucket, held = [], 0
-        if gradient.numel > capacity:
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.gradients: list[Gradient] = []
+        self._held = 0
+
+    def add(self, gradient: Gradient) -> Iterator[list[Gradient]]:
+        """Take a gradient in; yields what must be reduced now, before it is in."""
+        if self.gradients and self._held + gradient.numel > self.capacity:
+            yield self.drain()
+        if gradient.numel > self.capacity:
             yield [gradient]
-            continue
-        bucket.append(gradient)
-        held += gradient.numel
-    if bucket:
-        yield bucket
+            return
+        self.gradients.append(gradient)
+        self._held += gradient.numel
+
+    def drain(self) -> list[Gradient]:
+        """What it holds; it is empty afterwards."""
+        full, self.gradients, self._held = self.gradients, [], 0
+        return full
+
+
+def pack(gradients: Iterable[Gradient], capacity: int) -> Iterator[list[Gradient]]:
+    """Bucket contents, in order, of gradients that are all there."""
+    bucket = Bucket(capacity)
+    for gradient in gradients:
+        yield from bucket.add(gradient)
+    if bucket.gradients:
+        yield bucket.drain()

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from raysim.models.table import COMPUTE_DTYPE_BYTES
 from raysim.training.engines.context import EngineContext
 from raysim.training.program import Call
 from raysim.training.sections import Unit
-from raysim.training.zero import DTYPE_BYTES, flat_partition_numel
+from raysim.training.zero import flat_partition_numel
 
 
 class Bf16Optimizer:
@@ -19,7 +20,7 @@ class Bf16Optimizer:
 
     def __init__(self, context: EngineContext) -> None:
         self.c = context
-        self.accum_bytes = DTYPE_BYTES[context.plan.grad_accum_dtype or "bf16"]
+        self.accum_bytes = COMPUTE_DTYPE_BYTES[context.plan.grad_accum_dtype or "bf16"]
 
     def setup(self) -> None:
         """bf16 weights, the whole accumulation buffer, this rank's slice of master and states."""

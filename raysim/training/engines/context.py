@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from raysim.hardware.specs import CpuSpec
+from raysim.models.table import COMPUTE_DTYPE_BYTES
 from raysim.perf.compute import ComputeModel
 from raysim.training.deepspeed import Precision
 from raysim.training.plan import TrainingPlan
 from raysim.training.program import Call, ProgramBuilder
 from raysim.training.sections import Unit
-from raysim.training.zero import DTYPE_BYTES, optimizer_state_bytes
+from raysim.training.zero import optimizer_state_bytes
 
 SCALAR_BYTES = 4
 FLAG_BYTES = 1
@@ -58,13 +59,13 @@ class EngineContext:
     @property
     def weight_bytes(self) -> int:
         """Bytes per stored weight element."""
-        return DTYPE_BYTES[self.plan.precision]
+        return COMPUTE_DTYPE_BYTES[self.plan.precision]
 
     @property
     def comm_bytes(self) -> int:
         """Bytes per gradient element on the wire."""
         wire: Precision = self.plan.communication_data_type or self.plan.precision
-        return DTYPE_BYTES[wire]
+        return COMPUTE_DTYPE_BYTES[wire]
 
     @property
     def master_bytes(self) -> float:

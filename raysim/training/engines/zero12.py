@@ -17,7 +17,7 @@ from raysim.training.engines.context import EngineContext
 from raysim.training.engines.offload import cpu_step
 from raysim.training.program import D2H, Call
 from raysim.training.sections import Gradient, Unit
-from raysim.training.zero import flat_partition_numel, pack
+from raysim.training.zero import Bucket, flat_partition_numel, pack
 
 
 class ZeroOneTwo:
@@ -31,8 +31,7 @@ class ZeroOneTwo:
         self.offload = self.zero.offload_optimizer.device != "none"
         self.own = flat_partition_numel(context.numel, context.ranks)
         self.boundary = False
-        self.bucket: list[Gradient] = []
-        self.held = 0
+        self.bucket = Bucket(self.zero.reduce_bucket_size)
         self.buffers = 0
         self.in_flight: tuple[int, ...] = ()
         self.must_wait: tuple[int, ...] = ()
@@ -69,15 +68,10 @@ class ZeroOneTwo:
         if phase != "backward" or not self.hooks:
             return
         for gradient in reversed(unit.gradients):
-            if self.bucket and self.held + gradient.numel > self.zero.reduce_bucket_size:
-                self._flush(self.bucket, op)
-                self.bucket, self.held = [], 0
-            if gradient.numel > self.zero.reduce_bucket_size:
-                self._flush([gradient], op)
-                continue
-            self._take_buffers()
-            self.bucket.append(gradient)
-            self.held += gradient.numel
+            for full in self.bucket.add(gradient):
+                self._flush(full, op)
+            if self.bucket.gradients:
+                self._take_buffers()
 
     def backward_extra(self, unit: Unit) -> tuple[float, int]:
         """Copy into the flat buffer (stage 2), or add to held gradients (stage 1)."""
@@ -92,9 +86,8 @@ class ZeroOneTwo:
 
     def end_backward(self) -> None:
         """Reduce the remainder; with overlap the host then waits for the device."""
-        if self.bucket:
-            self._flush(self.bucket, len(self.c.builder.program.ops) - 1)
-            self.bucket, self.held = [], 0
+        if self.bucket.gradients:
+            self._flush(self.bucket.drain(), len(self.c.builder.program.ops) - 1)
         if self.overlap and self.in_flight:
             self.c.builder.sync("synchronize", self.in_flight)
             self.in_flight = ()

@@ -13,12 +13,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
+from raysim.models.table import COMPUTE_DTYPE_BYTES
 from raysim.training.engines.context import EngineContext
 from raysim.training.engines.coordinator import Coordinator, persistent_names
 from raysim.training.engines.offload import cpu_step
 from raysim.training.program import D2H, H2D, Call
 from raysim.training.sections import Gradient, Unit
-from raysim.training.zero import DTYPE_BYTES, pack, shard_numel
+from raysim.training.zero import Bucket, pack, shard_numel
 
 MAX_ONGOING = 2
 """Outstanding fetch events, and outstanding reduce events (hard-coded in DeepSpeed)."""
@@ -47,15 +48,14 @@ class ZeroThree:
         self.own = sum(shard_numel(g.numel, self.n) for u in c.units for g in u.gradients)
         self.offload = self.zero.offload_optimizer.device != "none"
         self.offload_param = self.zero.offload_param.device != "none"
-        self.accum_bytes = DTYPE_BYTES[c.plan.grad_accum_dtype or c.plan.precision]
+        self.accum_bytes = COMPUTE_DTYPE_BYTES[c.plan.grad_accum_dtype or c.plan.precision]
         self.visit = 0
         self.boundary = False
         self.arriving: dict[str, int] = {}
         self.gathered: dict[str, int] = {}
         self.fetch_events: deque[int] = deque()
         self.reduce_events: deque[int] = deque()
-        self.bucket: list[Gradient] = []
-        self.held = 0
+        self.bucket = Bucket(self.zero.reduce_bucket_size)
         self.must_wait: tuple[int, ...] = ()
 
     def setup(self) -> None:
@@ -149,14 +149,10 @@ class ZeroThree:
         if phase != "backward":
             return
         for gradient in self._ready_order(unit):
-            if self.bucket and self.held + gradient.numel > self.zero.reduce_bucket_size:
-                self._flush(op)
-            if gradient.numel > self.zero.reduce_bucket_size:
-                self._reduce([gradient], op)
-                continue
-            self.bucket.append(gradient)
-            self.held += gradient.numel
-            self.c.builder.free("gradient", gradient.numel * self.c.weight_bytes, gradient.name)
+            for full in self.bucket.add(gradient):
+                self._reduce(full, op)
+            if gradient.numel <= self.bucket.capacity:
+                self.c.builder.free("gradient", gradient.numel * self.c.weight_bytes, gradient.name)
 
     def _ready_order(self, unit: Unit) -> Sequence[Gradient]:
         """Autograd's order: bias before weight, but for the memory-efficient linear's."""
@@ -173,10 +169,6 @@ class ZeroThree:
             return 0.0, 0
         moved = 2.0 * unit.numel * self.c.weight_bytes
         return self.c.costs.memory_s(moved, kernels=tensors), tensors
-
-    def _flush(self, ready: int) -> None:
-        bucket, self.bucket, self.held = self.bucket, [], 0
-        self._reduce(bucket, ready)
 
     def _reduce(self, bucket: list[Gradient], ready: int) -> None:
         """Interleave the shards, reduce-scatter, add into the gradient shard."""
@@ -220,8 +212,8 @@ class ZeroThree:
 
     def end_backward(self) -> None:
         """Reduce the remainder, then wait for the reduction stream."""
-        if self.bucket:
-            self._flush(len(self.c.builder.program.ops) - 1)
+        if self.bucket.gradients:
+            self._reduce(self.bucket.drain(), len(self.c.builder.program.ops) - 1)
         if self.reduce_events:
             self.c.builder.sync("synchronize reductions", (self.reduce_events[-1],))
         self.reduce_events.clear()
