@@ -86,14 +86,15 @@ def _model_constants(outcome: JobOutcome) -> dict[str, Provenance]:
         known.pop("cpu_adam", None)
     if plan.zero.stage != 3 or plan.engine != "deepspeed":
         known.pop("hook_s", None)
+    if outcome.steps is not None:
+        known |= startup.PROVENANCE
     if plan.engine != "deepspeed":
-        known.pop("engine_s", None)
+        for name in ("engine_s", "deepspeed.initialize"):
+            known.pop(name, None)
     if plan.mesh.world > 1:
         for line in outcome.step.timelines[:1]:
             for call in line.program.calls()[:64]:
                 if call.op != "send_recv":
                     cost = outcome.step.comms.traffic(call, line.program.rank).cost
                     known[f"NCCL {cost.op} over {cost.ranks} ranks"] = cost.provenance
-    if outcome.steps is not None:
-        known |= startup.PROVENANCE
     return known

@@ -10,7 +10,7 @@ from raysim.training.parallel import Coordinate, Mesh
 from raysim.training.plan import DdpSettings
 from raysim.training.program import COMPUTE, Call, Kind, Program, ProgramBuilder
 from raysim.training.schedule import num_pipe_buffers
-from tests.training_parts import llama, plan, programs
+from tests.training_parts import cluster, llama, plan, play, programs
 
 ENGINES = {
     "ddp": {"engine": "ddp"},
@@ -55,6 +55,22 @@ def test_every_wait_is_for_something_earlier(name: str) -> None:
     for program in programs(plan(**dict(ENGINES[name])), steps=2):
         for i, op in enumerate(program.ops):
             assert all(w < i for w in op.waits)
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_the_step_begins_when_all_gradients_are_reduced(name: str) -> None:
+    model = llama(layers=4, hidden=1024)
+    (line,) = play(plan(model, **dict(ENGINES[name])), cluster(2)).timelines
+    ops, begin = line.program.ops, line.program.step_ends[0]
+    stepping = {"optimizer", "offload"}
+    first = next(i for i in range(begin, len(ops)) if ops[i].category in stepping)
+    reduced = [
+        line.end_ns[i]
+        for i in range(begin, first)
+        if (call := ops[i].call) and call.op != "all_gather" and call.size_bytes > 8
+    ]
+    assert reduced
+    assert line.start_ns[first] >= max(reduced)
 
 
 def test_zero2_reduces_every_micro_batch_and_zero1_only_the_last() -> None:

@@ -126,16 +126,18 @@ class EngineContext:
         overflow: bool,
         norm_bytes: int = SCALAR_BYTES,
         sharded: bool = True,
+        waits: Sequence[int] = (),
     ) -> None:
         """Overflow scan and global gradient norm, each with its scalar all-reduce and host sync.
 
         DeepSpeed's optimizers take the norm whether or not it clips. Where every rank holds all
-        gradients (not ``sharded``), nothing is reduced over replicas.
+        gradients (not ``sharded``), nothing is reduced over replicas. ``waits`` is what makes the
+        gradients complete.
         """
         if overflow:
-            self.scan("check overflow", held_bytes, tensors)
+            self.scan("check overflow", held_bytes, tensors, waits)
             self.scalar_all_reduce("overflow", FLAG_BYTES, sharded=sharded)
-        self.scan("gradient norm", held_bytes, tensors)
+        self.scan("gradient norm", held_bytes, tensors, waits)
         self.scalar_all_reduce("gradient norm", norm_bytes, sharded=sharded)
 
     def optimizer_step(self, numel: float, *, low_precision_copy: bool, name: str = "") -> int:

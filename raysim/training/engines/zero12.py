@@ -161,7 +161,9 @@ class ZeroOneTwo:
             cpu_step(c, self.own, update_gpu=True, overflow=c.checks_overflow)
         else:
             tensors = max(1, -(-c.tensors // c.ranks))
-            c.overflow_and_norm(own_bytes, tensors, overflow=c.checks_overflow)
+            c.overflow_and_norm(
+                own_bytes, tensors, overflow=c.checks_overflow, waits=self.in_flight
+            )
             low_precision = c.plan.precision != "fp32"
             flat = own_bytes + (4.0 * self.own if low_precision else 0.0)
             b.alloc("temporary", flat, "flat fp32 gradients")
