@@ -91,10 +91,10 @@ def _model_constants(outcome: JobOutcome) -> dict[str, Provenance]:
     if plan.engine != "deepspeed":
         for name in ("engine_s", "deepspeed.initialize"):
             known.pop(name, None)
-    if plan.mesh.world > 1:
-        for line in outcome.step.timelines[:1]:
-            for call in line.program.calls()[:64]:
-                if call.op != "send_recv":
-                    cost = outcome.step.comms.traffic(call, line.program.rank).cost
-                    known[f"NCCL {cost.op} over {cost.ranks} ranks"] = cost.provenance
+    for line in outcome.step.timelines:
+        distinct = {(call.op, call.group): call for call in line.program.calls()}
+        for call in distinct.values():
+            if call.op != "send_recv":
+                cost = outcome.step.comms.traffic(call, line.program.rank).cost
+                known[f"NCCL {cost.op} over {cost.ranks} ranks"] = cost.provenance
     return known
