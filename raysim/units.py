@@ -13,6 +13,8 @@ from collections.abc import Mapping
 KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
 KB, MB, GB, TB = 10**3, 10**6, 10**9, 10**12
 NS_PER_S = 1_000_000_000
+NS_PER_MS = 1_000_000
+NS_PER_US = 1_000
 
 _SI = {"": 1, "k": KB, "K": KB, "M": MB, "G": GB, "T": TB, "P": 10**15}
 _BINARY = {"Ki": KIB, "Mi": MIB, "Gi": GIB, "Ti": TIB, "Pi": 2**50}

@@ -34,6 +34,11 @@ class NodeGroup:
     usd_per_hour: float | None = None
     """Overrides the catalog's price per node."""
 
+    @property
+    def node_usd_per_hour(self) -> float | None:
+        """Price of one node; None where it is not known."""
+        return self.node.usd_per_hour if self.usd_per_hour is None else self.usd_per_hour
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSpec:
@@ -68,10 +73,7 @@ class ClusterSpec:
     @property
     def usd_per_hour(self) -> float | None:
         """Price of all nodes; None when a node has none."""
-        prices = [
-            (g.usd_per_hour if g.usd_per_hour is not None else g.node.usd_per_hour, g.count)
-            for g in self.groups
-        ]
+        prices = [(g.node_usd_per_hour, g.count) for g in self.groups]
         if any(price is None for price, count in prices if count):
             return None
         return sum((price or 0.0) * count for price, count in prices)

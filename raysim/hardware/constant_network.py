@@ -97,17 +97,35 @@ class ConstantNetwork:
             flow.failed(flow.arg, flow.failure)
 
     def send(
-        self, src: Vertex, dst: Vertex, size_bytes: float, then: Then, arg: Any = None
+        self,
+        src: Vertex,
+        dst: Vertex,
+        size_bytes: float,
+        then: Then,
+        arg: Any = None,
+        *,
+        through: tuple[Link, ...] = (),
+        max_bytes_per_s: float = math.inf,
+        failed: Failed | None = None,
     ) -> Flow:
         """As ``Network.send``."""
-        loads, latency_ns = self._routes(src, dst)
-        return self.start(loads, size_bytes, latency_ns=latency_ns, then=then, arg=arg)
+        loads, latency_ns = self._routes(src, dst, through)
+        return self.start(
+            loads, size_bytes, latency_ns=latency_ns, max_bytes_per_s=max_bytes_per_s,
+            then=then, arg=arg, failed=failed,
+        )  # fmt: skip
 
     def deliver(
-        self, src: str, dst: str, message_bytes: float, fn: Callable[[Any], object], arg: Any
+        self,
+        src: str,
+        dst: str,
+        message_bytes: float,
+        fn: Callable[[Any], object],
+        arg: Any,
+        lead_ns: int = 0,
     ) -> None:
         """As the kernel's ``Transport``."""
-        self.messages.deliver(src, dst, message_bytes, fn, arg)
+        self.messages.deliver(src, dst, message_bytes, fn, arg, lead_ns)
 
     def cancel(self, flow: Flow) -> None:
         """As ``Network.cancel``."""
@@ -142,6 +160,10 @@ class ConstantNetwork:
                     self._take_off(flow)
                     flow.failure = cause
                     self._fail(flow)
+
+    def set_bytes_per_s(self, link: Link, bytes_per_s: float) -> None:
+        """As ``Network.set_bytes_per_s``, for transfers that start after it."""
+        self._links.alone(link).capacity = bytes_per_s
 
     def restore(self, link: Link) -> None:
         """As ``Network.restore``; what waited for the link starts now."""

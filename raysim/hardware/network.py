@@ -109,17 +109,35 @@ class FlowNetwork:
         return flow
 
     def send(
-        self, src: Vertex, dst: Vertex, size_bytes: float, then: Then, arg: Any = None
+        self,
+        src: Vertex,
+        dst: Vertex,
+        size_bytes: float,
+        then: Then,
+        arg: Any = None,
+        *,
+        through: tuple[Link, ...] = (),
+        max_bytes_per_s: float = math.inf,
+        failed: Failed | None = None,
     ) -> Flow:
         """As ``Network.send``."""
-        loads, latency_ns = self._routes(src, dst)
-        return self.start(loads, size_bytes, latency_ns=latency_ns, then=then, arg=arg)
+        loads, latency_ns = self._routes(src, dst, through)
+        return self.start(
+            loads, size_bytes, latency_ns=latency_ns, max_bytes_per_s=max_bytes_per_s,
+            then=then, arg=arg, failed=failed,
+        )  # fmt: skip
 
     def deliver(
-        self, src: str, dst: str, message_bytes: float, fn: Callable[[Any], object], arg: Any
+        self,
+        src: str,
+        dst: str,
+        message_bytes: float,
+        fn: Callable[[Any], object],
+        arg: Any,
+        lead_ns: int = 0,
     ) -> None:
         """As the kernel's ``Transport``."""
-        self.messages.deliver(src, dst, message_bytes, fn, arg)
+        self.messages.deliver(src, dst, message_bytes, fn, arg, lead_ns)
 
     def cancel(self, flow: Flow) -> None:
         """As ``Network.cancel``."""

@@ -58,15 +58,30 @@ class Network(Protocol):
         """
 
     def send(
-        self, src: Vertex, dst: Vertex, size_bytes: float, then: Then, arg: Any = None
+        self,
+        src: Vertex,
+        dst: Vertex,
+        size_bytes: float,
+        then: Then,
+        arg: Any = None,
+        *,
+        through: tuple[Link, ...] = (),
+        max_bytes_per_s: float = math.inf,
+        failed: Failed | None = None,
     ) -> Flow:
-        """Move bytes along the topology's route between two ends, its latency first."""
+        """Move bytes along the topology's route between two ends, its latency first.
+
+        ``through``: links they load besides, such as threads that copy them.
+        """
 
     def cancel(self, flow: Flow) -> None:
         """End a flow without telling anyone; harmless when it has ended."""
 
     def fail_link(self, link: Link, cause: Any = None) -> None:
         """Cut a link; with a cause, flows over it, present and future, end with it."""
+
+    def set_bytes_per_s(self, link: Link, bytes_per_s: float) -> None:
+        """Make a link slower or faster from now on."""
 
     def restore(self, link: Link) -> None:
         """Undo ``fail_link`` and ``set_bytes_per_s``."""
@@ -80,16 +95,18 @@ class Routes:
 
     def __init__(self, topology: Topology | None) -> None:
         self._topology = topology
-        self._known: dict[tuple[Vertex, Vertex], tuple[Loads, int]] = {}
+        self._known: dict[tuple[Vertex | Link, ...], tuple[Loads, int]] = {}
 
-    def __call__(self, src: Vertex, dst: Vertex) -> tuple[Loads, int]:
-        """Loads of 1 along the topology's route, and its latency in nanoseconds."""
-        key = (src, dst)
+    def __call__(
+        self, src: Vertex, dst: Vertex, through: tuple[Link, ...] = ()
+    ) -> tuple[Loads, int]:
+        """Loads of 1 along the topology's route and on more links, and its latency in ns."""
+        key: tuple[Vertex | Link, ...] = (src, dst, *through)
         found = self._known.get(key)
         if found is None:
             assert self._topology is not None, "send() needs a network made with a topology"
             path = self._topology.path(src, dst)
-            found = Loads((link, 1.0) for link in path), to_ns(latency_s(path))
+            found = Loads((link, 1.0) for link in path + through), to_ns(latency_s(path))
             self._known[key] = found
         return found
 
@@ -152,16 +169,26 @@ class Messages:
         return end
 
     def deliver(
-        self, src: str, dst: str, message_bytes: float, fn: Callable[[Any], object], arg: Any
+        self,
+        src: str,
+        dst: str,
+        message_bytes: float,
+        fn: Callable[[Any], object],
+        arg: Any,
+        lead_ns: int = 0,
     ) -> None:
         """Call ``fn(arg)`` when ``message_bytes`` from ``src`` have arrived at ``dst``."""
         post = self._posts.get((src, dst)) or self._open(src, dst)
         if message_bytes > FLUID_BYTES or (self.cut and any(x in self.cut for x in post.path)):
             self._network.start(
-                post.loads, message_bytes or 1, latency_ns=post.latency_ns, then=fn, arg=arg
+                post.loads,
+                message_bytes or 1,
+                latency_ns=lead_ns + post.latency_ns,
+                then=fn,
+                arg=arg,
             )
             return
-        wait_ns = post.latency_ns + math.ceil(message_bytes * post.s_per_byte * NS_PER_S)
+        wait_ns = lead_ns + post.latency_ns + math.ceil(message_bytes * post.s_per_byte * NS_PER_S)
         post.last_ns = max(post.last_ns, self.sim.clock.now + wait_ns)
         self.sim.call_at(post.last_ns, fn, arg)
 

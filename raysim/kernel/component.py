@@ -129,6 +129,7 @@ class Reply:
             getattr(value, "size_bytes", 0),
             caller.answer_arrives,
             self,
+            room.lead_ns,
         )
 
 
@@ -146,6 +147,7 @@ class Component:
     """
 
     service_ns: Mapping[type, Cost] = {}
+    runs_ahead: ClassVar[bool] = False
     _handlers: ClassVar[dict[type, Callable[..., None]]] = {}
 
     def __init_subclass__(cls) -> None:
@@ -164,6 +166,8 @@ class Component:
         self.epoch = 0
         """Counts crashes: what began in an earlier epoch no longer reaches the room."""
         self.busy_until = 0
+        self.lead_ns = 0
+        """How far ahead of the clock it is, while it handles a message ahead."""
         self.unanswered: dict[Reply, None] = {}
         """Calls accepted and not answered yet, oldest first."""
         self._cause: RoomDown | NodeDied = RoomDown(address=address, reason="never started")
@@ -217,6 +221,10 @@ class Component:
             self._refuse(call)
         self.stopped(self._cause)
 
+    def break_silence(self) -> None:
+        """After a silent crash: from now on callers are refused, as by a machine that is back."""
+        self._silent = False
+
     def started(self) -> None:
         """Hook: called when the room starts and restarts; set up the state it starts with."""
 
@@ -237,7 +245,7 @@ class Component:
             room = self.sim.components[address]
             self.sim.transport.deliver(
                 self.address, address, message.size_bytes, room.message_arrives,
-                Reply(room, message),
+                Reply(room, message), self.lead_ns,
             )  # fmt: skip
 
     def call(
@@ -267,14 +275,21 @@ class Component:
         call.then = then
         call.timer = None
         if timeout_ns is not None:
-            call.timer = self.sim.call_later(timeout_ns, self._give_up, (call, timeout_ns))
+            call.timer = self.sim.call_later(
+                self.lead_ns + timeout_ns, self._give_up, (call, timeout_ns)
+            )
         self.sim.transport.deliver(
-            self.address, address, message.size_bytes, room.message_arrives, call
+            self.address, address, message.size_bytes, room.message_arrives, call, self.lead_ns
         )
 
     def after(self, delay_ns: int, fn: Callable[[Any], object], arg: Any = None) -> Handle:
         """Call ``fn(arg)`` later, unless this room dies first; ``sim.cancel`` cancels it."""
-        return self.sim.call_later(delay_ns, self._timer, (self.epoch, fn, arg))
+        return self.sim.call_later(self.lead_ns + delay_ns, self._timer, (self.epoch, fn, arg))
+
+    @property
+    def now_ns(self) -> int:
+        """The clock's time, or the instant in whose name a message is handled ahead of it."""
+        return int(self._clock.now) + self.lead_ns
 
     # In
 
@@ -285,7 +300,16 @@ class Component:
             return
         if call.caller is not None:
             self.unanswered[call] = None
-        self._queue(call.message, self._serve, call)
+        if not self.runs_ahead:
+            self._queue(call.message, self._serve, call)
+            return
+        message = call.message
+        self._go_ahead(message)
+        handler = self._handlers.get(message.__class__) or self._find(message.__class__)
+        self._log_time(self._clock.now)
+        self._log_what(handler)
+        handler(self, message, call)
+        self.lead_ns = 0
 
     def answer_arrives(self, call: Reply) -> None:
         """An answer has come off the wire; for transports only."""
@@ -293,7 +317,29 @@ class Component:
             return
         if call.timer is not None:
             self.sim.cancel(call.timer)
-        self._queue(call.value, self._resume, call)
+        if not self.runs_ahead:
+            self._queue(call.value, self._resume, call)
+            return
+        self._go_ahead(call.value)
+        then, call.then = call.then, None
+        self._log_time(self._clock.now)
+        self._log_what(then)
+        then(call.value)
+        self.lead_ns = 0
+
+    def _go_ahead(self, message: Any) -> None:
+        """Be where the room is through with a message or answer that has just come."""
+        cost_ns = self.service_ns.get(message.__class__, 0)
+        if cost_ns.__class__ is not int:
+            cost_ns = cost_ns(message)  # type: ignore[operator]
+        now_ns = self._clock.now
+        start_ns = self.busy_until
+        if start_ns < now_ns:
+            start_ns = now_ns
+        self.busy_until = end_ns = start_ns + cost_ns
+        self.lead_ns = end_ns - now_ns
+        if self.sim.recorder.enabled:
+            self._record(start_ns, message)
 
     def _queue(self, message: Any, fn: Callable[[Any], None], call: Reply) -> None:
         """Run ``fn(call)`` when the room is free and has served ``message``."""
@@ -336,7 +382,7 @@ class Component:
 
     def _record(self, start_ns: int, message: Any) -> None:
         """Show the service of ``message``, which ends now, if it took any time."""
-        now_ns = self._clock.now
+        now_ns = self._clock.now + self.lead_ns
         if start_ns < now_ns:
             name = message.__class__.__name__
             self.sim.recorder.span(self.track, name, "message", start_ns, now_ns)

@@ -17,9 +17,18 @@ class Transport(Protocol):
     """Carries messages; may take as long as it likes, and may lose them."""
 
     def deliver(
-        self, src: str, dst: str, message_bytes: float, fn: Callable[[Any], object], arg: Any
+        self,
+        src: str,
+        dst: str,
+        message_bytes: float,
+        fn: Callable[[Any], object],
+        arg: Any,
+        lead_ns: int = 0,
     ) -> None:
-        """Call ``fn(arg)`` when ``message_bytes`` from ``src`` have arrived at ``dst``."""
+        """Call ``fn(arg)`` when ``message_bytes`` from ``src`` have arrived at ``dst``.
+
+        They leave ``lead_ns`` from now: the sender is so far ahead of the clock.
+        """
 
 
 class InstantTransport:
@@ -36,6 +45,7 @@ class InstantTransport:
         message_bytes: float,  # noqa: ARG002  (distance and size do not matter here)
         fn: Callable[[Any], object],
         arg: Any,
+        lead_ns: int = 0,
     ) -> None:
         """Call ``fn(arg)`` after the latency."""
-        self._call_later(self.latency_ns, fn, arg)
+        self._call_later(lead_ns + self.latency_ns, fn, arg)
