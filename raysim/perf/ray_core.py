@@ -1,0 +1,106 @@
+"""How long Ray's own code takes: service times of its threads and event loops.
+
+Reference machine: one m5.16xlarge (64 vCPU Xeon Platinum 8175M, 2.5 GHz), where Ray publishes its
+microbenchmarks (``release/perf_metrics/microbenchmark.json`` of ray-project/ray).
+
+Twelve numbers are fixed by rows of Ray 2.48.0, marked calibration in
+``validation/data/published/ray_core.json``: the two submissions, get, put, wait per reference and
+memcpy by one row each; gRPC's hop and a trivial execution by a synchronous actor call; the four
+parts of a lease by a synchronous task, which says only their sum; a placement group by its own row;
+pages touched for the first time by the 100 GiB object. The others are inferred from the order of
+magnitude of such work, or from the sources named beside them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RayCosts:
+    """Nanoseconds of a single thread unless the name says otherwise."""
+
+    # the program's own thread (driver, or task)
+    submit_task_ns: int = 117_000
+    """``f.remote()``: make the spec, serialise small arguments."""
+    submit_actor_task_ns: int = 107_900
+    submitters_frac: float = 0.095
+    """How much longer a call takes for every other program that submits on the same host: shared
+    caches, turbo, the kernel's loopback. From 4 clients calling 32 actors (27,376 calls/s)."""
+    serialize_bytes_per_s: float = 2e9
+    """Pickling of plain Python values; arrays go out of band and are copied once, into plasma."""
+    per_arg_ns: int = 5_000
+    get_ns: int = 49_200
+    """``ray.get`` of something that is here: the call itself, without the store's answer."""
+    per_ref_get_ns: int = 7_500
+    put_ns: int = 102_800
+    wait_ns: int = 30_000
+    per_ref_wait_ns: int = 100
+
+    # a core worker's io thread
+    io_submit_ns: int = 10_000
+    io_lease_reply_ns: int = 50_000
+    io_reply_ns: int = 40_000
+    """A PushTask reply."""
+    io_message_ns: int = 10_000
+    """Any other message."""
+
+    # a worker's execution thread
+    execute_ns: int = 91_000
+    """A trivial call: deserialise, run nothing, serialise, reply."""
+    per_return_ns: int = 5_000
+
+    # raylet main loop
+    raylet_lease_ns: int = 164_000
+    raylet_pop_worker_ns: int = 60_000
+    raylet_return_ns: int = 30_000
+    raylet_message_ns: int = 10_000
+    pin_ns: int = 30_000
+
+    # plasma store thread
+    plasma_request_ns: int = 15_000
+
+    # object manager
+    object_manager_message_ns: int = 10_000
+    chunk_ns: int = 50_000
+    copy_bytes_per_s: float = 2.0e9
+    """One object-manager thread: plasma to protobuf to socket, or back."""
+    io_worker_bytes_per_s: float = 1.0e9
+    """One spill or restore worker, through Python's buffered files: 0.1-1 GB/s (assumed)."""
+
+    # GCS main loop
+    gcs_message_ns: int = 20_000
+    gcs_register_actor_ns: int = 700_000
+    gcs_create_actor_ns: int = 800_000
+    gcs_placement_group_ns: int = 415_000
+    gcs_prepare_commit_ns: int = 150_000
+    gcs_kv_ns: int = 50_000
+
+    # compiled graphs: measured with ray 2.60 on a host of 2 cores (2026-11): driver, one actor and
+    # back 135 us, a second method of the same actor 54 us more, where an actor's call took 860 us
+    channel_wake_ns: int = 10_000
+    """From a write to the reader that waits for it: a semaphore in shared memory."""
+    channel_execute_ns: int = 30_000
+    """``execute``: check, serialise, write into the input channels."""
+    channel_get_ns: int = 35_000
+    """``get`` of a result: read and deserialise."""
+    channel_task_ns: int = 50_000
+    """One method in an actor's loop: read, call, write."""
+
+    # transport
+    unix_socket_ns: int = 15_000
+    grpc_same_host_ns: int = 119_000
+    grpc_cross_host_extra_ns: int = 70_000
+
+    # memory
+    memcpy_bytes_per_s: float = 28.5e9
+    """``ray.put`` of an array into pages that were written to before; Ray copies with 6 threads."""
+    first_touch_bytes_per_s: float = 7.24e9
+    """The same into pages that the kernel must first provide; reading such pages costs as much."""
+
+    # processes
+    worker_start_core_s: float = 0.7
+    """Median of a lognormal: interpreter, imports, registration, on a quiet core."""
+    worker_start_sigma: float = 0.25
+    worker_memory_bytes: int = 80_000_000
+    """Resident size of an idle worker."""
