@@ -1,0 +1,1 @@
+"""Ray Core as separate rooms that talk by messages named as Ray's RPCs."""

@@ -1,0 +1,155 @@
+"""One execution of one task: what its body sees, and what the executor keeps of it.
+
+Real counterpart: ``task_execution_handler`` of ``_raylet.pyx``, ``concurrency_group_manager.cc``.
+
+Not modelled: memory of a task beyond what its process declares.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from raysim.kernel.component import Reply
+from raysim.raycore.core_worker.references import Reference
+from raysim.raycore.protocol import PushTask
+from raysim.raycore.resources import Allocation
+from raysim.raycore.tasks import ErrorType, Payload, TaskError, TaskSpec, Value
+
+if TYPE_CHECKING:
+    from raysim.raycore.core_worker.worker import CoreWorker
+
+NOTHING_HELD: tuple[Reference, ...] = ()
+
+
+class Running:
+    """One execution of one task: what its body sees (``running.RunningTask``)."""
+
+    __slots__ = (
+        "args", "attempt", "cancelled", "core", "ended", "epoch", "error", "group", "held",
+        "on_cancel", "reply", "resource_ids", "returns", "spec", "stream",
+    )  # fmt: skip
+
+    args: Sequence[Value]
+
+    def __init__(self, core: CoreWorker, m: PushTask, reply: Reply) -> None:
+        self.core = core
+        self.spec: TaskSpec = m.spec
+        self.resource_ids: Allocation = m.resource_ids
+        self.reply = reply
+        self.args = ()
+        self.attempt = m.spec.attempt
+        self.epoch = core.epoch
+        self.on_cancel: Callable[[], None] | None = None
+        self.group: Group | None = None
+        self.held: Sequence[Reference] = NOTHING_HELD
+        """References it was given, kept until it ends."""
+        self.returns: Sequence[Payload] = ()
+        self.error: TaskError | None = None
+        self.ended = False
+        self.cancelled = False
+        self.stream: Any = None
+
+    @property
+    def worker(self) -> CoreWorker:
+        """The process it runs in."""
+        return self.core
+
+    @property
+    def state(self) -> Any:
+        """The actor's instance, kept from its creation task."""
+        return self.core.executor.instance
+
+    @state.setter
+    def state(self, instance: Any) -> None:
+        self.core.executor.instance = instance
+
+    def keep(self, instance: Any) -> None:
+        """Of a creation task: what later methods find as ``state``."""
+        self.core.executor.instance = instance
+
+    def compute(self, core_s: float, then: Callable[[], object], *, width: float = 1.0) -> None:
+        """Use the node's cores; its share is that of ``width`` threads."""
+        work: list[Any] = [then, None]
+        work[1] = self.core.node.cpu.job(core_s * width, self._computed, work, width=width)
+        self.core.executor.computing[id(work)] = work
+
+    def _computed(self, work: list[Any]) -> None:
+        if self.core.executor.computing.pop(id(work), None) is not None:
+            work[0]()
+
+    def sleep(self, delay_ns: int, then: Callable[[], object]) -> None:
+        """Let time pass."""
+        self.core.after(delay_ns, self._slept, then)
+
+    def _slept(self, then: Callable[[], object]) -> None:
+        then()
+
+    def finish(self, returns: Sequence[Payload] = (), *, lead_ns: int = 0) -> None:
+        """Return: the reply leaves when the thread has serialised the values."""
+        assert not self.ended, f"task {self.spec.task_id} of {self.core.address} ended twice"
+        self.ended = True
+        self.returns = returns
+        core = self.core
+        for payload in returns:
+            if payload.contained:  # kept until the caller is known to have them
+                self.held = [*self.held, *core.references.hold(payload.contained)]
+        now_ns = core.sim.clock.now
+        end_ns = now_ns + core.lead_ns + lead_ns
+        executor = core.executor
+        end_ns = max(end_ns, executor.free_ns)
+        end_ns += executor.execute_ns
+        if len(returns) > 1:
+            end_ns += core.costs.per_return_ns * (len(returns) - 1)
+        executor.free_ns = end_ns
+        core.sim.call_later(end_ns - now_ns, executor.over, self)
+
+    def fail(self, error: TaskError, *, lead_ns: int = 0) -> None:
+        """Raise."""
+        assert not self.ended, f"task {self.spec.task_id} of {self.core.address} ended twice"
+        self.error = error._replace(task_id=self.spec.task_id)
+        self.finish((), lead_ns=lead_ns)
+
+    def exit_process(self, *, reason: str, intended: bool, lead_ns: int = 0) -> None:
+        """End the process; an intended end answers this call first."""
+        self.core.after(lead_ns, self._exit, (reason, intended))
+
+    def _exit(self, why: tuple[str, bool]) -> None:
+        reason, intended = why
+        if intended and not self.ended:
+            self.ended = True
+            kind: ErrorType = "ACTOR_DIED" if self.spec.actor_id else "WORKER_DIED"
+            self.error = TaskError(
+                kind, reason, actor_id=self.spec.actor_id, task_id=self.spec.task_id
+            )
+            self.core.executor.leaving = reason
+            self.core.executor.over(self)
+        else:
+            self.core.exit(reason, intended=intended)
+
+    def yield_item(self, item: Payload, then: Callable[[], object], *, lead_ns: int = 0) -> None:
+        """Of a streaming generator: hand over one item; ``then`` when it may go on."""
+        self.core.item_reports.report(self, item, then, lead_ns)
+
+
+class Group:
+    """A concurrency group: so many calls at once, the others in order."""
+
+    __slots__ = ("limit", "name", "queue", "running")
+
+    def __init__(self, name: str, limit: int) -> None:
+        self.name = name
+        self.limit = limit
+        self.running = 0
+        self.queue: deque[Running] = deque()
+
+
+class Caller:
+    """Calls of one process to this actor, in the order of their numbers."""
+
+    __slots__ = ("early", "next")
+
+    def __init__(self) -> None:
+        self.next = 0
+        self.early: dict[int, Running] = {}

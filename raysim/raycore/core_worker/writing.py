@@ -1,0 +1,156 @@
+"""Writing into plasma: create, copy, seal, pin; for puts, large returns and items of generators.
+
+Real counterpart: ``plasma_store_provider.cc`` (``Create``, ``Seal``), ``CoreWorker::SealOwned``.
+The copy takes the memory bus of the node, shared with all else that copies there.
+
+Not modelled: pages touched for the first time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from raysim.kernel.component import Failure
+from raysim.raycore.core_worker.references import FREED, Reference
+from raysim.raycore.ids import ObjectID, WorkerAddress
+from raysim.raycore.protocol import PlasmaCreate, PlasmaCreated, PlasmaSeal, ReturnObject
+from raysim.raycore.tasks import Payload, TaskError
+from raysim.units import NS_PER_S
+
+if TYPE_CHECKING:
+    from raysim.raycore.core_worker.execution import Running
+    from raysim.raycore.core_worker.generators import Item
+    from raysim.raycore.core_worker.objects import Objects
+
+_BUS_BYTES = 1_000_000
+"""A copy of less does not notice others on the memory bus."""
+
+
+class Write:
+    """One object on its way into plasma: create, write, seal, pin."""
+
+    __slots__ = ("object_id", "objects", "owner", "payload", "then")
+
+    def __init__(
+        self,
+        objects: Objects,
+        object_id: ObjectID,
+        payload: Payload,
+        then: Callable[[TaskError | None], object],
+        owner: WorkerAddress | None = None,
+    ) -> None:
+        self.objects = objects
+        self.object_id = object_id
+        self.payload = payload
+        self.then = then
+        self.owner = owner or objects.core.me
+
+    def start(self) -> None:
+        """Ask for room."""
+        core = self.objects.core
+        core.call(
+            self.objects.plasma,
+            PlasmaCreate(self.object_id, self.payload.size_bytes, self.owner, core.address),
+            self._created,
+        )
+
+    def _created(self, answer: Any) -> None:
+        if answer.__class__ is PlasmaCreated:
+            if answer.existed:
+                self.then(None)
+                return
+            core = self.objects.core
+            size_bytes = self.payload.size_bytes
+            fresh_bytes = min(answer.fresh_bytes, size_bytes)
+            copy_s = (size_bytes - fresh_bytes) / core.costs.memcpy_bytes_per_s
+            copy_s += fresh_bytes / core.costs.first_touch_bytes_per_s
+            rate = size_bytes / copy_s if copy_s else math.inf
+            if size_bytes < _BUS_BYTES:
+                core.after(int(copy_s * NS_PER_S), self._written)
+            else:
+                core.node.memory.job(
+                    2 * size_bytes, self._copied, core.epoch, max_bytes_per_s=2 * rate
+                )
+        elif answer.__class__ is TaskError:
+            self.then(answer)
+        else:
+            self.objects.core.exit("its raylet died", intended=False)
+
+    def _copied(self, epoch: int) -> None:
+        if epoch == self.objects.core.epoch:
+            self._written(None)
+
+    def _written(self, _: object) -> None:
+        core = self.objects.core
+        core.call(self.objects.plasma, PlasmaSeal(self.object_id, self.payload), self._sealed)
+
+    def _sealed(self, answer: Any) -> None:
+        if isinstance(answer, Failure):
+            self.objects.core.exit("its raylet died", intended=False)
+            return
+        self.objects.pin(self.object_id, self.owner)
+        self.then(None)
+
+
+class Put:
+    """The end of one ``ray.put``."""
+
+    __slots__ = ("objects", "payload", "record", "then")
+
+    def __init__(
+        self, objects: Objects, record: Reference, payload: Payload, then: Callable[..., object]
+    ) -> None:
+        self.objects = objects
+        self.record = record
+        self.payload = payload
+        self.then = then
+
+    def __call__(self, error: TaskError | None) -> None:
+        """It is sealed, or could not be stored."""
+        record, objects = self.record, self.objects
+        if error is not None:
+            if record.value is not FREED:
+                objects.references.set_value(record, error)
+        else:
+            objects.core.directory.put_here(record, self.payload.size_bytes)
+        self.then(error)
+
+
+class Returns:
+    """Answers when the large returns of a task are stored."""
+
+    __slots__ = ("left", "returns", "running")
+
+    def __init__(self, running: Running, returns: list[ReturnObject], left: int) -> None:
+        self.running = running
+        self.returns = returns
+        self.left = left
+
+    def __call__(self, error: TaskError | None) -> None:
+        """It is sealed, or could not be stored."""
+        running = self.running
+        if error is not None:
+            running.error = error
+            self.returns = []
+        self.left -= 1
+        if not self.left:
+            running.core.executor.answer(running, tuple(self.returns))
+
+
+class StoredItem:
+    """The end of storing one item."""
+
+    __slots__ = ("item", "stored")
+
+    def __init__(self, item: Item, stored: ReturnObject) -> None:
+        self.item = item
+        self.stored = stored
+
+    def __call__(self, error: TaskError | None) -> None:
+        """It is sealed, or could not be stored."""
+        if error is None:
+            self.item.report(self.stored)
+        else:
+            self.item.failed(error)

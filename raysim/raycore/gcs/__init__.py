@@ -1,0 +1,1 @@
+"""The Global Control Service: the one server that knows the whole cluster."""

@@ -1,0 +1,119 @@
+"""What the cluster lacks: the demand that the autoscaler reads.
+
+Real counterpart: ``gcs_autoscaler_state_manager.cc``, ``gcs_resource_load_puller.cc`` of
+``src/ray/gcs/``. Every second the GCS asks raylets what waits there (queued and infeasible leases,
+backlogs of owners); placement groups that wait are its own; ``request_resources`` is told by the
+program.
+
+Only raylets that said something waits are asked, and no timer runs while there are none; those that
+run fall on whole seconds since the start of the GCS, as Ray's do.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from raysim.kernel.clock import Handle
+from raysim.kernel.component import Failure
+from raysim.raycore.ids import NodeID
+from raysim.raycore.protocol import (
+    ClusterResourceState,
+    GetResourceLoad,
+    RequestClusterResourceConstraint,
+    ResourceDemand,
+)
+from raysim.raycore.resources import ResourceSet
+from raysim.raycore.tasks import LabelMatch
+from raysim.units import NS_PER_MS
+
+if TYPE_CHECKING:
+    from raysim.raycore.gcs.server import Gcs
+
+MAX_GROUPS = 1_000
+"""``max_placement_group_load_report_size``."""
+
+
+class GcsAutoscalerStateManager:
+    """One per GCS."""
+
+    def __init__(self, gcs: Gcs) -> None:
+        self._gcs = gcs
+        self._period_ns = gcs.env.config.gcs_pull_resource_loads_period_milliseconds * NS_PER_MS
+        self._waiting: dict[NodeID, None] = {}
+        """Raylets that said something waits."""
+        self._load: dict[NodeID, tuple[ResourceDemand, ...]] = {}
+        """Their last answers."""
+        self._timer: Handle | None = None
+
+    def reported(self, node_id: NodeID, *, waiting: bool) -> None:
+        """What a resource report says."""
+        if not waiting:
+            if node_id in self._waiting:
+                self.forget(node_id)
+        elif node_id not in self._waiting:
+            self._waiting[node_id] = None
+            if self._timer is None:
+                self._arm()
+
+    def forget(self, node_id: NodeID) -> None:
+        """Nothing waits there (any more)."""
+        self._waiting.pop(node_id, None)
+        self._load.pop(node_id, None)
+        if not self._waiting and self._timer is not None:
+            self._gcs.sim.cancel(self._timer)
+            self._timer = None
+
+    def constrain(self, m: RequestClusterResourceConstraint) -> None:
+        """The cluster shall be able to hold these, in place of what was asked before."""
+        self._gcs.tables.constraints = m.bundles
+
+    def state(self) -> ClusterResourceState:
+        """Everything the autoscaler looks at."""
+        nodes = list(self._gcs.tables.nodes.values())
+        return ClusterResourceState(
+            nodes=tuple(n.row() for n in nodes),
+            idle_since_ns=tuple(n.idle_since_ns for n in nodes),
+            demands=self._demands(),
+            gangs=tuple(g.row() for g in self._gcs.groups.waiting()[:MAX_GROUPS]),
+            constraints=self._gcs.tables.constraints,
+        )
+
+    def _demands(self) -> tuple[ResourceDemand, ...]:
+        """Equal shapes of all raylets together."""
+        total: dict[tuple[ResourceSet, tuple[LabelMatch, ...]], int] = {}
+        for load in self._load.values():
+            for demand in load:
+                shape = (demand.resources, demand.label_selector)
+                total[shape] = total.get(shape, 0) + demand.requests
+        return tuple(ResourceDemand(r, n, labels) for (r, labels), n in total.items())
+
+    def _arm(self) -> None:
+        since_ns = (self._gcs.sim.now_ns - self._gcs.started_ns) % self._period_ns
+        self._timer = self._gcs.after(self._period_ns - since_ns, self._pull)
+
+    def _pull(self, _: object) -> None:
+        self._arm()
+        for node_id in list(self._waiting):
+            node = self._gcs.nodes.alive(node_id)
+            if node is not None:
+                self._gcs.nodes.call(
+                    node_id, node.address, GetResourceLoad(), _Pulled(self, node_id).answered
+                )
+
+    def pulled(self, node_id: NodeID, answer: Any) -> None:
+        """A raylet has said what waits there."""
+        if not isinstance(answer, Failure) and node_id in self._waiting:
+            self._load[node_id] = answer
+
+
+class _Pulled:
+    """What becomes of one question."""
+
+    __slots__ = ("_manager", "_node_id")
+
+    def __init__(self, manager: GcsAutoscalerStateManager, node_id: NodeID) -> None:
+        self._manager, self._node_id = manager, node_id
+
+    def answered(self, answer: Any) -> None:
+        """By the raylet."""
+        self._manager.pulled(self._node_id, answer)

@@ -1,0 +1,1 @@
+"""The object manager of a node: pulls, pushes, primary copies, spilling."""

@@ -1,0 +1,114 @@
+"""Objects on their way into this node's store.
+
+Real counterpart: ``ObjectManager::HandlePush``, ``src/ray/object_manager/object_buffer_pool.cc``:
+the first chunk makes room for the whole object, the last seals it; chunks of what is not wanted any
+more are dropped.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from raysim.raycore.ids import NodeID, ObjectID
+from raysim.raycore.protocol import (
+    PlasmaAbort,
+    PlasmaCreate,
+    PlasmaCreated,
+    PlasmaSeal,
+    PushBegun,
+    PushDone,
+)
+from raysim.raycore.tasks import Payload
+
+if TYPE_CHECKING:
+    from raysim.raycore.object_manager.object_manager import ObjectManager
+
+
+class _Arrival:
+    """One object in transfer."""
+
+    __slots__ = ("cancelled", "object_id", "payload", "room_made", "sources")
+
+    def __init__(self, object_id: ObjectID) -> None:
+        self.object_id = object_id
+        self.sources: dict[NodeID, None] = {}
+        """Who sends it: more than one after a retry."""
+        self.room_made = False
+        self.payload: Payload | None = None
+        """Set when all chunks are here."""
+        self.cancelled = False
+        """Not wanted any more, but plasma has not answered yet."""
+
+
+class Receiver:
+    """What this node receives."""
+
+    def __init__(self, room: ObjectManager) -> None:
+        self.room = room
+        self.arrivals: dict[ObjectID, _Arrival] = {}
+
+    def begin(self, m: PushBegun) -> None:
+        """A first chunk of what is wanted."""
+        arrival = self.arrivals.get(m.object_id)
+        if arrival is not None:
+            arrival.cancelled = False
+            arrival.sources[m.source] = None
+            return
+        if m.object_id in self.room.spills.restoring or m.object_id in self.room.made:
+            return
+        arrival = self.arrivals[m.object_id] = _Arrival(m.object_id)
+        arrival.sources[m.source] = None
+        room = self.room
+        room.call(
+            room.plasma,
+            PlasmaCreate(m.object_id, m.object_size, m.owner, room.address, primary=False),
+            then=partial(self._room_made, arrival),
+        )
+
+    def _room_made(self, arrival: _Arrival, answer: Any) -> None:
+        object_id = arrival.object_id
+        if not isinstance(answer, PlasmaCreated) or answer.existed:
+            del self.arrivals[object_id]  # no disk, or somebody else makes it; asked for again
+        elif arrival.cancelled:
+            del self.arrivals[object_id]
+            self.room.send(self.room.plasma, PlasmaAbort(object_id))
+        else:
+            arrival.room_made = True
+            if arrival.payload is not None:
+                self._seal(arrival)
+
+    def done(self, m: PushDone) -> None:
+        """All chunks of one sender have come."""
+        arrival = self.arrivals.get(m.object_id)
+        if arrival is None or m.source not in arrival.sources:
+            return
+        arrival.payload = m.payload
+        if arrival.room_made:
+            self._seal(arrival)
+
+    def _seal(self, arrival: _Arrival) -> None:
+        object_id, payload = arrival.object_id, arrival.payload
+        assert payload is not None, f"{self.room.address}: {object_id} is not complete"
+        del self.arrivals[object_id]
+        self.room.made[object_id] = payload
+        self.room.send(self.room.plasma, PlasmaSeal(object_id, payload))
+
+    def cancel(self, object_id: ObjectID) -> None:
+        """It is not wanted any more."""
+        arrival = self.arrivals.get(object_id)
+        if arrival is None:
+            return
+        if arrival.room_made:
+            del self.arrivals[object_id]
+            self.room.send(self.room.plasma, PlasmaAbort(object_id))
+        else:
+            arrival.cancelled = True
+            arrival.payload = None
+            arrival.sources.clear()
+
+    def node_removed(self, node_id: NodeID) -> None:
+        """Nothing more comes from there; what nobody else sends is given up, to be asked anew."""
+        for arrival in list(self.arrivals.values()):
+            if arrival.sources.pop(node_id, self) is None and not arrival.sources:
+                self.cancel(arrival.object_id)

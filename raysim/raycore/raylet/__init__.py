@@ -1,0 +1,1 @@
+"""The raylet: one node's scheduler."""

@@ -1,0 +1,130 @@
+"""The transport between rooms: what lies between two addresses, and what cuts it.
+
+Real counterpart: gRPC over TCP, Unix sockets between a process and its own raylet and store, and
+plain calls within the raylet's process, which holds the store and the object manager too.
+
+A message takes the latency of its hop; across nodes its bytes cross the network, as a flow with
+others when it is large. A node that is cut off sends and gets nothing; what was sent meanwhile
+arrives when it is joined again, as TCP sees to, unless its receiver has died in between.
+
+Not modelled: connection set-up, head-of-line blocking between a pair, gRPC's own queues.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from raysim.hardware.transfer import FLUID_BYTES, Network
+from raysim.kernel.simulation import Simulation
+from raysim.perf.ray_core import RayCosts
+from raysim.raycore.ids import NodeID
+from raysim.raycore.protocol import GCS
+
+LOCAL_BYTES_PER_S = 2e9
+"""A message through gRPC on one host: two copies and protobuf; order of magnitude of a core."""
+
+_RAYLET_PROCESS = frozenset({"raylet", "plasma", "object_manager"})
+_SOCKET_SIDE = frozenset({"plasma", "object_manager"})
+
+
+class End(NamedTuple):
+    """Where an address is."""
+
+    node_id: NodeID
+    in_raylet: bool
+    """Within the raylet's process."""
+    by_socket: bool
+    """Reached through a Unix socket from its own node."""
+
+
+class Wire:
+    """The kernel's ``Transport`` for Ray Core."""
+
+    def __init__(
+        self, sim: Simulation, network: Network, costs: RayCosts, head: NodeID = 0
+    ) -> None:
+        self._sim = sim
+        self._network = network
+        self._call_later = sim.clock.call_later
+        self._ends: dict[str, End] = {GCS: End(head, in_raylet=False, by_socket=False)}
+        self._socket_ns = costs.unix_socket_ns
+        self._local_ns = costs.grpc_same_host_ns
+        self._cross_ns = costs.grpc_same_host_ns + costs.grpc_cross_host_extra_ns
+        self._cut: dict[NodeID, None] = {}
+        self._held: list[tuple[str, str, float, Callable[[Any], object], Any]] = []
+
+    def deliver(
+        self,
+        src: str,
+        dst: str,
+        message_bytes: float,
+        fn: Callable[[Any], object],
+        arg: Any,
+        lead_ns: int = 0,
+    ) -> None:
+        """Call ``fn(arg)`` when ``message_bytes`` from ``src`` have arrived at ``dst``."""
+        ends = self._ends
+        a = ends.get(src) or self._end(src)
+        b = ends.get(dst) or self._end(dst)
+        if a[0] != b[0]:
+            self._across(a[0], b[0], (src, dst, message_bytes, fn, arg), lead_ns)
+            return
+        if a[1] and b[1]:
+            latency_ns = 0
+        elif a[2] or b[2]:
+            latency_ns = self._socket_ns
+        else:
+            latency_ns = self._local_ns
+            if message_bytes > FLUID_BYTES:
+                latency_ns += int(message_bytes / LOCAL_BYTES_PER_S * 1e9)
+        self._call_later(lead_ns + latency_ns, fn, arg)
+
+    def cut(self, node_id: NodeID) -> None:
+        """Nothing passes between this node and others any more."""
+        self._cut[node_id] = None
+
+    def join(self, node_id: NodeID) -> None:
+        """It can be reached again; what was sent meanwhile arrives."""
+        if self._cut.pop(node_id, node_id) is None:
+            held, self._held = self._held, []
+            for message in held:
+                self.deliver(*message)
+
+    def lose(self, node_id: NodeID) -> None:
+        """It lost power: what it had sent and could not deliver is gone."""
+        ends = self._ends
+        self._held = [m for m in self._held if (ends.get(m[0]) or self._end(m[0]))[0] != node_id]
+
+    def is_cut(self, node_id: NodeID) -> bool:
+        """Whether it is cut off."""
+        return node_id in self._cut
+
+    def _across(
+        self,
+        a: NodeID,
+        b: NodeID,
+        message: tuple[str, str, float, Callable[[Any], object], Any],
+        lead_ns: int,
+    ) -> None:
+        if self._cut and (a in self._cut or b in self._cut):
+            self._held.append(message)
+            return
+        _, _, message_bytes, fn, arg = message
+        if message_bytes <= FLUID_BYTES:
+            self._call_later(lead_ns + self._cross_ns, fn, arg)
+        else:
+            self._call_later(lead_ns + self._cross_ns, self._flow, (a, b, message_bytes, fn, arg))
+
+    def _flow(self, message: tuple[NodeID, NodeID, float, Callable[[Any], object], Any]) -> None:
+        a, b, message_bytes, fn, arg = message
+        self._network.send(("host", a), ("host", b), message_bytes, fn, arg)
+
+    def _end(self, address: str) -> End:
+        """Read it off the address, once: ``node-3/worker-17``."""
+        node, _, room = address.partition("/")
+        assert node.startswith("node-"), f"{address!r} is on no node"
+        kind = room.split("-", 1)[0]
+        end = End(int(node[5:]), in_raylet=kind in _RAYLET_PROCESS, by_socket=kind in _SOCKET_SIDE)
+        self._ends[address] = end
+        return end
