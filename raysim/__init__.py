@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from raysim.hardware.cluster import ClusterSpec, FabricSpec, NodeGroup
     from raysim.kernel.simulation import Simulation
     from raysim.models.table import Model
+    from raysim.rayapi.compute import charge, cost
     from raysim.results.result import Result
     from raysim.run import run
     from raysim.scenario.load import Scenario, load
@@ -50,6 +51,8 @@ __all__ = [
     "Simulation",
     "TrainJob",
     "TrainingPlan",
+    "charge",
+    "cost",
     "load",
     "run",
 ]
@@ -65,6 +68,8 @@ _HOME = {
     "NodeGroup": "hardware.cluster",
     "Simulation": "kernel.simulation",
     "Model": "models.table",
+    "charge": "rayapi.compute",
+    "cost": "rayapi.compute",
     "Result": "results.result",
     "run": "run",
     "Scenario": "scenario.load",
@@ -93,6 +98,10 @@ class _Door(ModuleType):
     def __setattr__(self, name: str, value: Any) -> None:
         if not (name in _HOME and isinstance(value, ModuleType)):
             super().__setattr__(name, value)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By name, as any module, when a remote function refers to it."""
+        return importlib.import_module, (__name__,)
 
 
 sys.modules[__name__].__class__ = _Door

@@ -1,0 +1,196 @@
+"""What the program's own code costs: declared, measured on this machine, or taken from a table.
+
+``declared`` charges what the program says (``cost``, ``time.sleep``) and nothing else, so that a
+run depends on nothing outside it. ``measured`` runs a stopwatch over the program's own code, not
+over Ray's calls, and scales it by the speed of the emulated cores; what it found can be written as
+``compute.csv``. ``table`` takes such a file instead of the stopwatch: equal runs again.
+
+A table is by function and slice: the k-th stretch of a function's code between two of its calls
+into Ray, averaged over its executions. Slices beyond ``MAX_SLICES`` share the last row.
+
+Cores are shared (``RunningTask.compute``) for stretches above ``SMALL_NS``; shorter ones only delay
+their own thread, as the costs of Ray's calls do.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from raysim.rayapi.clock import host_ns
+from raysim.rayapi.fibers import HUB
+
+if TYPE_CHECKING:
+    from raysim.rayapi.fibers import Fiber
+    from raysim.rayapi.session import ProcessState
+    from raysim.raycore.ids import TaskID
+
+Mode = Literal["declared", "measured", "table"]
+
+SMALL_NS = 100_000
+MAX_SLICES = 1_000
+
+
+class Compute:
+    """One run's way of charging for user code.
+
+    Parameters
+    ----------
+    mode
+        ``declared``, ``measured`` or ``table``.
+    table
+        The file to take times from.
+    slowdown
+        Seconds on an emulated core per second on this machine's.
+    """
+
+    def __init__(
+        self, mode: Mode = "declared", *, table: Path | None = None, slowdown: float = 1.0
+    ) -> None:
+        self.mode = mode
+        self.slowdown = slowdown
+        self.running = mode != "declared"
+        """Whether slices are charged at all."""
+        self._measured: dict[tuple[str, int], list[float]] = {}
+        self._table = _read(table) if table is not None else {}
+
+    def begin(self, fiber: Fiber) -> None:
+        """The fiber's own code runs from here."""
+        if self.mode == "measured":
+            fiber.slice_began_ns = host_ns()
+
+    def end(self, fiber: Fiber) -> None:
+        """It has run until here."""
+        key = (fiber.name, min(fiber.slices, MAX_SLICES))
+        if self.mode == "measured":
+            spent_ns = (host_ns() - fiber.slice_began_ns) * self.slowdown
+            row = self._measured.setdefault(key, [0, 0.0])
+            row[0] += 1
+            row[1] += spent_ns / 1e9
+        else:
+            spent_ns = self._table.get(key, 0.0) * 1e9
+        fiber.slices += 1
+        fiber.computed_ns += int(spent_ns)
+
+    def write(self, path: Path) -> None:
+        """What was measured, for ``table``."""
+        with path.open("w", newline="") as file:
+            out = csv.writer(file)
+            out.writerow(["function", "slice", "calls", "mean_core_s"])
+            for (name, index), (calls, total_s) in sorted(self._measured.items()):
+                out.writerow([name, index, int(calls), f"{total_s / calls:.9f}"])
+
+
+def _read(path: Path) -> dict[tuple[str, int], float]:
+    with path.open(newline="") as file:
+        rows = csv.DictReader(file)
+        return {(r["function"], int(r["slice"])): float(r["mean_core_s"]) for r in rows}
+
+
+def pay_for_compute(fiber: Fiber) -> None:
+    """Let the time of the fiber's own code pass."""
+    spent_ns, fiber.computed_ns = fiber.computed_ns, 0
+    if spent_ns < SMALL_NS:
+        fiber.lead_ns += spent_ns
+    else:
+        use_cores(fiber, spent_ns / 1e9, 1.0)
+
+
+def use_cores(fiber: Fiber, core_s: float, threads: float) -> None:
+    """Occupy ``threads`` cores for ``core_s`` seconds of each, or longer if they are shared."""
+    fiber.settle()
+    running = fiber.running
+    if running is not None:
+        fiber.block(lambda then: running.compute(core_s, then, width=threads))
+        return
+    core = fiber.process.core
+    if core is None:
+        fiber.lead_ns += round(core_s * 1e9)
+        return
+    cpu = fiber.process.session.env.nodes[core.me.node_id].cpu
+    fiber.block(lambda then: cpu.job(core_s, then, width=threads))
+
+
+def charge(
+    seconds: float = 0.0,
+    *,
+    core_seconds: float = 0.0,
+    threads: float = 1.0,
+    memory_bytes: int = 0,
+) -> None:
+    """Declare what the running task costs from here on. Outside an emulated program: nothing.
+
+    Parameters
+    ----------
+    seconds
+        Time that passes, whatever else runs on the node.
+    core_seconds
+        Work for the node's cores, on each of ``threads``; takes longer when they are shared.
+    threads
+        How many cores it can use.
+    memory_bytes
+        What its process holds, until the task ends: of ``__init__`` of an actor and in a driver,
+        until the process does. The node's memory monitor counts it, and may end the process.
+    """
+    fiber = HUB.current
+    if fiber is None:
+        return
+    if memory_bytes and fiber.process.core is not None:
+        _hold(fiber, memory_bytes)
+    if core_seconds:
+        use_cores(fiber, core_seconds, threads)
+    if seconds:
+        fiber.sleep(fiber.take_lead() + round(seconds * 1e9))
+
+
+def _hold(fiber: Fiber, memory_bytes: int) -> None:
+    """The process holds so much more, from where the clock is then."""
+    fiber.settle()
+    core, task = fiber.process.core, fiber.task
+    assert core is not None, "whoever holds memory is a process"
+    core.use_memory(memory_bytes)
+    if task is not None and task.spec.kind != "ACTOR_CREATION_TASK":
+        held = fiber.process.held_bytes
+        held[task.spec.task_id] = held.get(task.spec.task_id, 0) + memory_bytes
+
+
+def release_memory(process: ProcessState, task_id: TaskID) -> None:
+    """The task has ended."""
+    held_bytes = process.held_bytes.pop(task_id, 0)
+    if held_bytes and not process.gone and process.core is not None:
+        process.core.use_memory(-held_bytes)
+
+
+def cost(
+    seconds: float = 0.0,
+    *,
+    core_seconds: float = 0.0,
+    threads: float = 1.0,
+    memory_bytes: int = 0,
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Declare what every call of a function costs: a decorator under ``@ray.remote``.
+
+    The parameters are those of ``charge``, which does the same inside a function.
+
+    Examples
+    --------
+    >>> from raysim.rayapi.compute import cost
+    >>> @cost(core_seconds=2.0, threads=4)
+    ... def train(batch):
+    ...     return sum(batch)
+    >>> train([1, 2])
+    3
+    """
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def costly(*args: Any, **kwargs: Any) -> Any:
+            charge(seconds, core_seconds=core_seconds, threads=threads, memory_bytes=memory_bytes)
+            return function(*args, **kwargs)
+
+        return costly
+
+    return decorate

@@ -1,0 +1,303 @@
+"""Running an unmodified Ray program: ``import ray`` finds this package, time is virtual.
+
+Real counterpart: ``python script.py`` on a machine of the cluster.
+
+While a program runs, ``sys.modules`` has this package under Ray's names, whether the real Ray is
+installed or not, and the functions of ``time``, ``datetime``, ``os`` and ``asyncio`` that would
+look outside answer from the simulation. All of it is put back afterwards, so a session is one at a
+time. Workers' output goes to the driver's, each line with its process, as Ray prints it.
+
+Not modelled: threads of the program's own (``threading.Thread`` is refused in fibers; locks work as
+long as nobody waits for one), subprocesses, and sockets.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import cloudpickle
+
+from raysim.rayapi import asyncio_loop, clock, serialization
+from raysim.rayapi.compute import Compute
+from raysim.rayapi.execution import ProcessExit
+from raysim.rayapi.fibers import HUB
+from raysim.rayapi.session import LIMIT_S, Session
+from raysim.rayapi.unsupported import NotEmulatedError, RefusedImports
+
+
+def _modules() -> dict[str, ModuleType]:
+    """Ray's names for the package's modules."""
+    from raysim.rayapi import (
+        actors,
+        api,
+        autoscaler,
+        dag,
+        exceptions,
+        identifiers,
+        runtime_context,
+        runtime_env,
+        util,
+    )
+    from raysim.rayapi.util import (
+        actor_pool,
+        helpers,
+        multiprocessing,
+        placement_group,  # noqa: F401  (the function; its module is in sys.modules)
+        queue,
+        scheduling_strategies,
+        state,
+    )
+    from raysim.rayapi.util.multiprocessing import pool
+
+    raylet = ModuleType("ray._raylet")
+    for name in dir(identifiers):
+        if isinstance(getattr(identifiers, name), type):
+            setattr(raylet, name, getattr(identifiers, name))
+    raylet.ObjectRef = api.ObjectRef  # type: ignore[attr-defined]
+    raylet.ObjectRefGenerator = api.ObjectRefGenerator  # type: ignore[attr-defined]
+    raylet.DynamicObjectRefGenerator = api.DynamicObjectRefGenerator  # type: ignore[attr-defined]
+    util.multiprocessing = multiprocessing
+    return {
+        "ray": api, "ray.actor": actors, "ray.exceptions": exceptions, "ray._raylet": raylet,
+        "ray.runtime_context": runtime_context, "ray.runtime_env": runtime_env, "ray.util": util,
+        "ray.util.actor_pool": actor_pool, "ray.util.helpers": helpers, "ray.util.queue": queue,
+        "ray.util.multiprocessing": multiprocessing, "ray.util.multiprocessing.pool": pool,
+        "ray.util.placement_group": sys.modules["raysim.rayapi.util.placement_group"],
+        "ray.util.scheduling_strategies": scheduling_strategies, "ray.util.state": state,
+        "ray.util.state.api": state, "ray.cloudpickle": cloudpickle,
+        "ray.autoscaler": autoscaler, "ray.autoscaler.sdk": autoscaler,
+        "ray.dag": dag, "ray.dag.context": dag, "ray.dag.dag_node": dag, "ray.dag.input_node": dag,
+        "ray.dag.output_node": dag, "ray.dag.function_node": dag, "ray.dag.class_node": dag,
+        "ray.dag.compiled_dag_node": dag,
+    }  # fmt: skip
+
+
+@contextmanager
+def ray_names() -> Iterator[None]:
+    """``import ray`` finds this package."""
+    real = {name: module for name, module in sys.modules.items()
+            if name == "ray" or name.startswith("ray.")}  # fmt: skip
+    for name in real:
+        del sys.modules[name]
+    sys.modules.update(_modules())
+    for name in ("ray", "ray.autoscaler"):  # so that ``import ray.data`` asks the finder
+        vars(sys.modules[name]).setdefault("__path__", [])
+    refuse: Any = RefusedImports()
+    sys.meta_path.insert(0, refuse)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(refuse)
+        for name in [n for n in sys.modules if n == "ray" or n.startswith("ray.")]:
+            del sys.modules[name]
+        sys.modules.update(real)
+
+
+class _Output(io.TextIOBase):
+    """Standard output of all processes: workers' lines say whose they are."""
+
+    def __init__(self, real: Any) -> None:
+        self._real = real
+        self._partial: dict[tuple[int, str], str] = {}
+
+    def write(self, text: str) -> int:
+        """A driver's text goes on as it is, when the clock has caught up with it."""
+        fiber = HUB.current
+        if fiber is None:
+            return int(self._real.write(text))
+        if not fiber.depth:
+            fiber.settle()
+        state = fiber.process
+        if state.is_driver:
+            return int(self._real.write(text))
+        if os.environ.get("RAY_LOG_TO_DRIVER") == "0":
+            return len(text)
+        title = state.actor.info.name if state.actor is not None else fiber.name
+        key = (state.pid, title)
+        *lines, rest = (self._partial.get(key, "") + text).split("\n")
+        for line in lines:
+            self._real.write(f"({title} pid={state.pid}, ip={state.ip}) {line}\n")
+        self._partial[key] = rest
+        return len(text)
+
+    def flush(self) -> None:
+        """Lines are written as they end."""
+        self._real.flush()
+
+    def isatty(self) -> bool:
+        """Programs that ask do not draw."""
+        return False
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        """Of the real one."""
+        return str(getattr(self._real, "encoding", "utf-8"))
+
+
+@contextmanager
+def _output() -> Iterator[None]:
+    out, err = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = _Output(out), _Output(err)
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = out, err
+
+
+def _exit_now(code: int) -> Any:
+    if HUB.current is None:
+        _REAL_EXIT(code)
+    raise ProcessExit(f"Worker exits with an exit code {code}.")
+
+
+def _pid() -> int:
+    fiber = HUB.current
+    return _REAL_PID() if fiber is None else fiber.process.pid
+
+
+def _kill(pid: int, number: int) -> None:
+    fiber = HUB.current
+    if fiber is None:
+        _REAL_KILL(pid, number)
+        return
+    session = fiber.process.session
+    if pid == fiber.process.pid and number in (signal.SIGKILL, signal.SIGTERM):
+        raise ProcessExit(f"Worker was killed by signal {number}.")
+    for worker_id, state in list(session.processes.items()):
+        if state.pid == pid:
+            fiber.settle()
+            session.env.launcher.kill(worker_id, reason=f"killed by signal {number}")
+            return
+    raise ProcessLookupError(3, "No such process")
+
+
+def _start_thread(thread: threading.Thread) -> None:
+    if HUB.current is None:
+        _REAL_START(thread)
+        return
+    raise NotEmulatedError(
+        f"threading.Thread ({thread.name}) in an emulated process",
+        "actors with max_concurrency=, asyncio actors, or tasks",
+    )
+
+
+_REAL_EXIT, _REAL_PID, _REAL_KILL = os._exit, os.getpid, os.kill
+_REAL_START = threading.Thread.start
+
+
+@contextmanager
+def _process_calls() -> Iterator[None]:
+    os._exit = _exit_now  # type: ignore[assignment]
+    os.getpid, os.kill = _pid, _kill
+    threading.Thread.start = _start_thread  # type: ignore[assignment, method-assign]
+    try:
+        yield
+    finally:
+        os._exit = _REAL_EXIT
+        os.getpid, os.kill = _REAL_PID, _REAL_KILL
+        threading.Thread.start = _REAL_START  # type: ignore[method-assign]
+
+
+@contextmanager
+def emulated_world() -> Iterator[None]:
+    """Everything a program sees of the machine is the emulated one's."""
+    tables = cloudpickle.cloudpickle
+    classes = tables._DYNAMIC_CLASS_TRACKER_BY_CLASS  # noqa: SLF001  (see ProcessState.enter)
+    class_ids = tables._DYNAMIC_CLASS_TRACKER_BY_ID  # noqa: SLF001  (see ProcessState.enter)
+    policy = asyncio_loop.install()
+    clock.install()
+    try:
+        with ray_names(), _output(), _process_calls():
+            yield
+    finally:
+        clock.remove()
+        asyncio_loop.remove(policy)
+        serialization.inside.clear()
+        HUB.drops.clear()
+        tables._DYNAMIC_CLASS_TRACKER_BY_CLASS = classes  # noqa: SLF001  (as it was)
+        tables._DYNAMIC_CLASS_TRACKER_BY_ID = class_ids  # noqa: SLF001  (as it was)
+
+
+def run_program(
+    main: Callable[[], Any],
+    cluster: Any,
+    *,
+    compute: Compute | None = None,
+    limit_s: float = LIMIT_S,
+) -> tuple[Any, Session]:
+    """Run a function as a driver; what it returns, and the session.
+
+    Parameters
+    ----------
+    main
+        May ``import ray``.
+    cluster
+        As for ``Session``.
+    compute, limit_s
+        As for ``Session``.
+    """
+    session = Session(cluster, compute=compute, limit_s=limit_s)
+    with emulated_world():
+        return session.run(main), session
+
+
+def run_script(
+    path: str | Path,
+    argv: Sequence[str] = (),
+    *,
+    cluster: Any,
+    compute: Compute | None = None,
+    limit_s: float = LIMIT_S,
+) -> Session:
+    """Run a script as ``python path argv...`` would.
+
+    Parameters
+    ----------
+    path
+        The script.
+    argv
+        Its arguments.
+    cluster, compute, limit_s
+        As for ``Session``.
+
+    Raises
+    ------
+    SystemExit
+        The script exits with a code other than 0.
+    """
+    file = Path(path)
+    code = compile(file.read_text(), str(file), "exec")
+    session = Session(cluster, compute=compute, limit_s=limit_s)
+    module = ModuleType("__main__")
+    module.__dict__.update(__file__=str(file), __builtins__=__builtins__)
+    before_main, before_argv, before_path = sys.modules["__main__"], sys.argv, list(sys.path)
+    known = set(sys.modules)
+    sys.modules["__main__"], sys.argv = module, [str(file), *argv]
+    sys.path.insert(0, str(file.parent.resolve()))
+    try:
+        with emulated_world():
+            session.run(lambda: exec(code, module.__dict__))  # noqa: S102  (what running means)
+    except SystemExit as stop:
+        if stop.code not in (None, 0):
+            raise
+    finally:
+        sys.modules["__main__"], sys.argv, sys.path[:] = before_main, before_argv, before_path
+        _forget_modules(set(sys.modules) - known, file.parent.resolve())
+    return session
+
+
+def _forget_modules(names: set[str], folder: Path) -> None:
+    """Modules beside the script are its own; they hold references to this run."""
+    for name in sorted(names):
+        where = getattr(sys.modules.get(name), "__file__", None)
+        if where is not None and Path(where).resolve().is_relative_to(folder):
+            del sys.modules[name]

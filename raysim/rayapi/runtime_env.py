@@ -1,0 +1,100 @@
+"""``ray.runtime_env``: what a worker must have before it runs a task.
+
+Real counterpart: ``python/ray/runtime_env`` and ``_private/runtime_env``. ``env_vars`` are set
+around the code of the worker's tasks. Everything else is not made, only paid for: the first worker
+of an environment on a node waits ``setup_s``, which depends on what is asked for; a path that is
+not there fails as in Ray.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from raysim.raycore.tasks import RuntimeEnv as CoreRuntimeEnv
+
+FIELDS = (
+    "py_modules", "py_executable", "java_jars", "working_dir", "conda", "pip", "uv", "containers",
+    "excludes", "env_vars", "worker_process_setup_hook", "config", "nsight", "rocprof_sys",
+    "image_uri", "mpi", "_ray_release", "_ray_commit", "_inject_current_ray",
+)  # fmt: skip
+
+SETUP_S = {"pip": 10.0, "uv": 3.0, "conda": 60.0, "working_dir": 1.0, "py_modules": 1.0}
+"""First creation on a node; assumed: a small package, a small environment, a small directory."""
+
+
+class RuntimeEnv(dict[str, Any]):
+    """A runtime environment as an object; a dict with checks."""
+
+    def __init__(self, **fields: Any) -> None:
+        validate(fields)
+        super().__init__({k: v for k, v in fields.items() if v is not None})
+
+    def env_vars(self) -> dict[str, str]:
+        """Its environment variables."""
+        return dict(self.get("env_vars", {}))
+
+    def serialize(self) -> str:
+        """As JSON."""
+        return json.dumps(self, sort_keys=True)
+
+    @classmethod
+    def deserialize(cls, text: str) -> RuntimeEnv:
+        """From JSON."""
+        return cls(**json.loads(text))
+
+    def to_dict(self) -> dict[str, Any]:
+        """A plain dict."""
+        return dict(self)
+
+
+RuntimeEnv.__module__ = "ray.runtime_env"
+
+
+def validate(fields: dict[str, Any]) -> None:
+    """Raise what Ray raises for a malformed environment."""
+    env_vars = fields.get("env_vars")
+    if env_vars is not None:
+        if not isinstance(env_vars, dict):
+            raise TypeError(
+                f"runtime_env['env_vars'] must be of type Dict[str, str], got {type(env_vars)}"
+            )
+        for key, value in env_vars.items():
+            if not isinstance(key, str):
+                raise TypeError(
+                    "runtime_env['env_vars'] must be of type Dict[str, str], but the key "
+                    f"{key} is of type {type(key)}"
+                )
+            if not isinstance(value, str):
+                raise TypeError(
+                    "runtime_env['env_vars'] must be of type Dict[str, str], but the value "
+                    f"{value} is of type {type(value)}"
+                )
+    if fields.get("conda") and fields.get("pip"):
+        raise ValueError(
+            "The 'pip' field and 'conda' field of runtime_env cannot both be specified.\n"
+            f"specified pip field: {fields['pip']}\nspecified conda field: {fields['conda']}\n"
+            "To use pip with conda, please only set the 'conda' field, and specify your pip "
+            "dependencies within the conda YAML config dict: see "
+            "https://conda.io/projects/conda/en/latest/user-guide/tasks/"
+            "manage-environments.html#create-env-file-manually"
+        )
+    working_dir = fields.get("working_dir")
+    if working_dir is not None and not isinstance(working_dir, str):
+        raise TypeError(f"`working_dir` must be a string, got {type(working_dir)}.")
+
+
+def described(env: dict[str, Any]) -> CoreRuntimeEnv | None:
+    """What the raylets need to know of it."""
+    validate(env)
+    env = {k: v for k, v in env.items() if v}
+    if not env:
+        return None
+    working_dir = env.get("working_dir")
+    if working_dir and "://" not in working_dir and not Path(working_dir).exists():
+        raise ValueError(f"Path {working_dir} is not a valid path")
+    return CoreRuntimeEnv(
+        key=json.dumps(env, sort_keys=True, default=repr),
+        setup_s=sum(SETUP_S.get(name, 0.0) for name in env),
+    )

@@ -1,0 +1,339 @@
+"""One run of programs on one emulated cluster: the driver, its processes, the hub.
+
+Real counterpart: the processes of a Ray session as the operating system sees them: the driver's and
+the workers', each with its environment, its functions and its handles.
+
+The hub is the greenlet that calls ``run``: it plays the simulation and resumes programs when their
+answers come. Not modelled: memory of its own for every process. Functions and classes of the
+driver's script are unpickled once per process, so their globals are its own, as in Ray; modules,
+and the state of ``random``, are shared by all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary, WeakValueDictionary
+
+import cloudpickle
+from greenlet import getcurrent
+from simpy.events import Event
+
+from raysim.errors import RaysimError
+from raysim.rayapi.compute import Compute, pay_for_compute
+from raysim.rayapi.fibers import HUB, Fiber
+from raysim.raycore.ids import ActorID, JobID, WorkerID, node_ip
+
+if TYPE_CHECKING:
+    from raysim.kernel.simulation import Simulation
+    from raysim.raycore.process import CoreProcess
+    from raysim.raycore.room import Surroundings
+    from raysim.raycore.tasks import TaskSpec
+
+
+class ProgramHangs(RaysimError):  # noqa: N818  (it says what the program does)
+    """The program waits for something that can never happen."""
+
+
+class ProcessState:
+    """What an emulated process has in its memory."""
+
+    __slots__ = (
+        "actor", "canceled", "class_ids", "classes", "core", "env_key", "environ", "functions",
+        "handles", "held_bytes", "is_driver", "loop", "namespace", "policy_loop", "runtime_env",
+        "session", "shows_gpus",
+    )  # fmt: skip
+
+    def __init__(self, session: Session, core: CoreProcess | None, *, is_driver: bool) -> None:
+        self.session = session
+        self.core = core
+        self.is_driver = is_driver
+        self.functions: dict[Any, Any] = {}
+        """Unpickled, by what was submitted."""
+        self.handles: dict[ActorID, int] = {}
+        """How many Python objects stand for each actor."""
+        self.classes: Any = WeakKeyDictionary()
+        self.class_ids: Any = WeakValueDictionary()
+        """cloudpickle's own tables of classes that came by value: every process has its own."""
+        self.env_key = ""
+        self.environ: dict[Any, Any] = dict(session.environ)
+        """What ``os.environ`` holds in it, in bytes."""
+        self.shows_gpus = False
+        """``CUDA_VISIBLE_DEVICES`` is set for the task it runs."""
+        self.namespace = ""
+        self.runtime_env: dict[str, Any] = {}
+        self.loop: Any = None
+        """The event loop of an asyncio actor."""
+        self.policy_loop: Any = None
+        """What ``asyncio.get_event_loop`` answers outside of one."""
+        self.actor: Any = None
+        """What kind of actor lives here, if one does."""
+        self.held_bytes: dict[int, int] = {}
+        """Memory that running tasks have declared."""
+        self.canceled: dict[int, None] = {}
+        """Tasks that have been asked to stop."""
+
+    @property
+    def pid(self) -> int:
+        """As ``os.getpid`` says in it."""
+        return 10_000 + (self.core.me.worker_id if self.core is not None else 0)
+
+    @property
+    def gone(self) -> bool:
+        """Whether the process has died: nothing of it runs any more."""
+        return getattr(self.core, "state", "up") != "up"
+
+    @property
+    def ip(self) -> str:
+        """Of its node."""
+        return node_ip(self.core.me.node_id if self.core is not None else 0)
+
+    def drop_handle(self, actor_id: ActorID, *, lead_ns: int) -> None:
+        """One Python object less for an actor."""
+        left = self.handles.get(actor_id, 0) - 1
+        if left > 0:
+            self.handles[actor_id] = left
+        elif left == 0:
+            del self.handles[actor_id]
+            if self.core is not None:
+                self.core.remove_actor_handle(actor_id, lead_ns=lead_ns)
+
+    def enter(self, fiber: Fiber) -> None:
+        """A slice of it begins."""
+        tables = cloudpickle.cloudpickle
+        tables._DYNAMIC_CLASS_TRACKER_BY_CLASS = self.classes  # noqa: SLF001  (no other way)
+        tables._DYNAMIC_CLASS_TRACKER_BY_ID = self.class_ids  # noqa: SLF001  (no other way)
+        _ENVIRON._data = self.environ  # noqa: SLF001  (a copy each way would cost more than a task)
+        if fiber.loop is not None:
+            fiber.loop.enter()
+        compute = self.session.compute
+        if compute.running and not fiber.depth:
+            compute.begin(fiber)
+
+    def leave(self, fiber: Fiber) -> None:
+        """It has ended, or waits."""
+        compute = self.session.compute
+        if compute.running and not fiber.depth:
+            compute.end(fiber)
+        if fiber.loop is not None:
+            fiber.loop.leave()
+        _ENVIRON._data = self.session.outside  # noqa: SLF001  (as above)
+
+    def set_env(self, name: str, value: str | None) -> None:
+        """Set a variable of its environment; None: there is none."""
+        key = _ENVIRON.encodekey(name)
+        if value is not None:
+            self.environ[key] = _ENVIRON.encodevalue(value)
+        else:
+            self.environ.pop(key, None)
+
+
+_ENVIRON: Any = os.environ
+
+
+_LOOK_EVERY = 256
+"""Processes between two looks at which of them have died."""
+
+LIMIT_S = 7 * 86_400.0
+"""A week: longer than most programs, and short enough to play while everybody waits."""
+
+ClusterFactory = Callable[[dict[str, Any]], Any]
+
+
+class Session:
+    """Runs drivers on a cluster.
+
+    Parameters
+    ----------
+    cluster
+        Has ``sim``, ``env`` and ``driver(then)``; or a function of ``ray.init``'s arguments that
+        makes one: then every ``ray.init`` gets a cluster of its own, as on a laptop.
+    compute
+        How user code is charged; as declared by default.
+    limit_s
+        Virtual time after which a driver that still waits is given up.
+    """
+
+    def __init__(
+        self, cluster: Any, *, compute: Compute | None = None, limit_s: float = LIMIT_S
+    ) -> None:
+        self._make: ClusterFactory | None = cluster if callable(cluster) else None
+        self.cluster: Any = None if callable(cluster) else cluster
+        self.compute = compute or Compute()
+        self.settle_compute = pay_for_compute
+        self.processes: dict[WorkerID, ProcessState] = {}
+        self.jobs: dict[JobID, dict[str, Any]] = {}
+        """Namespace and runtime environment of each."""
+        self.hub: Any = getcurrent()
+        self.outside: Any = _ENVIRON._data  # noqa: SLF001  (as in ProcessState.enter)
+        """The environment of whoever runs the simulation."""
+        self.environ: dict[Any, Any] = dict(self.outside)
+        """What a new process finds in its environment: its raylet's."""
+        self.greenlets: list[Any] = []
+        """That have run a fiber and can run another."""
+        self.base_ns = 0
+        """Time of clusters that are gone."""
+        self.limit_s = limit_s
+        self._stop: Any = None
+        self._handover = False
+        self._hangs = ""
+        """Where, if it does."""
+        self.exports: dict[Any, Any] = {}
+        """What has been pickled in this session, by function or class."""
+
+    @property
+    def sim(self) -> Simulation:
+        """The simulation, once there is a cluster."""
+        sim: Simulation = self.cluster.sim
+        return sim
+
+    @property
+    def env(self) -> Surroundings:
+        """The cluster's surroundings."""
+        env: Surroundings = self.cluster.env
+        return env
+
+    @property
+    def now_ns(self) -> int:
+        """Since the session began."""
+        return self.base_ns + (self.cluster.sim.now_ns if self.cluster is not None else 0)
+
+    def run(self, main: Callable[[], Any]) -> Any:
+        """Run a driver to its end; what it returns.
+
+        Raises
+        ------
+        ProgramHangs
+            The driver has not ended within the limit.
+        """
+        self.hub = getcurrent()
+        self.greenlets.clear()
+        self.outside = _ENVIRON._data  # noqa: SLF001  (as in ProcessState.enter)
+        self.environ = dict(self.outside)
+        state = ProcessState(self, None, is_driver=True)
+        fiber = Fiber(state, None, lambda: self._driver(state, main), self._ended, "driver")
+        fiber.start()
+        while not fiber.over:
+            if self._handover:
+                self._handover = False
+                fiber.resume()
+            else:
+                self._play(fiber)
+        if fiber.error is not None:
+            raise fiber.error
+        return fiber.result
+
+    def _play(self, fiber: Fiber) -> None:
+        sim = self.sim
+        self._stop = Event(sim.clock)
+        limit = sim.call_later(round(self.limit_s * 1e9), self._too_long, fiber)
+        sim.run(self._stop)
+        sim.cancel(limit)
+        if self._hangs:
+            raise ProgramHangs(self._hangs)
+
+    def _too_long(self, fiber: Fiber) -> None:
+        self._hangs = _where(fiber, self.now_ns)
+        self._stop.succeed()
+
+    def _ended(self, _fiber: Fiber) -> None:
+        if self._stop is not None and not self._stop.triggered:
+            self._stop.succeed()
+
+    def _driver(self, state: ProcessState, main: Callable[[], Any]) -> Any:
+        fiber = HUB.current
+        assert fiber is not None
+        try:
+            return main()
+        finally:
+            if state.core is not None:
+                self.disconnect(fiber)
+
+    # ray.init and ray.shutdown
+
+    def connect(self, fiber: Fiber, request: dict[str, Any]) -> None:
+        """Become a driver of the cluster."""
+        state = fiber.process
+        if self.cluster is None:
+            assert self._make is not None
+            self.cluster = self._make(request)
+            self.environ = dict(state.environ)  # ray.init() has started the raylet
+        lead_ns = fiber.take_lead()
+
+        def start(then: Callable[[Any], object]) -> None:
+            driver = self.cluster.driver(then)
+            state.namespace = request.get("namespace") or f"anonymous-{driver.job_id}"
+            driver.namespace = state.namespace
+
+        core: CoreProcess = fiber.block(start)
+        state.core = core
+        fiber.lead_ns += lead_ns
+        state.runtime_env = dict(request.get("runtime_env") or {})
+        state.env_key = json.dumps(state.runtime_env, sort_keys=True, default=repr)
+        self.processes[core.me.worker_id] = state
+        self.jobs[core.job_id] = {
+            "namespace": state.namespace, "runtime_env": state.runtime_env,
+        }  # fmt: skip
+
+    def disconnect(self, fiber: Fiber) -> None:
+        """The driver leaves; a cluster of its own ends with it."""
+        state = fiber.process
+        core: Any = state.core
+        fiber.settle()
+        fiber.block(core.finish_job)
+        self.processes.pop(core.me.worker_id, None)
+        state.core = None
+        state.handles.clear()
+        self.exports.clear()
+        HUB.drops.clear()
+        if self._make is not None:
+            self.base_ns += self.sim.now_ns
+            self._leave(fiber)
+            self.cluster = None
+            self.processes.clear()
+
+    def _leave(self, fiber: Fiber) -> None:
+        """Go on outside the simulation, so that another can be made."""
+
+        def stop(_then: Any) -> None:
+            self._handover = True
+            self._stop.succeed()
+
+        if self._stop is not None and not self._stop.triggered:
+            fiber.block(stop)
+
+    # processes
+
+    def process_of(self, core: CoreProcess, spec: TaskSpec) -> ProcessState:
+        """The memory of a worker process that runs this task; empty at first."""
+        state = self.processes.get(core.me.worker_id)
+        if state is None:
+            if len(self.processes) % _LOOK_EVERY == _LOOK_EVERY - 1:
+                self.processes = {k: s for k, s in self.processes.items() if not s.gone}
+            state = ProcessState(self, core, is_driver=False)
+            state.namespace = self.jobs.get(spec.job_id, {}).get("namespace", "")
+            env = spec.options.runtime_env
+            if env is not None:
+                state.env_key = env.key
+                state.runtime_env = json.loads(env.key)
+                for name, value in (state.runtime_env.get("env_vars") or {}).items():
+                    state.set_env(name, value)
+            worker: Any = core
+            worker.namespace = state.namespace
+            self.processes[core.me.worker_id] = state
+        return state
+
+
+def _where(fiber: Fiber, now_ns: int) -> str:
+    """Where a driver waits, as a traceback of its greenlet."""
+    import traceback
+
+    frame = fiber.greenlet.gr_frame
+    stack = [f for f in traceback.extract_stack(frame) if "/raysim/rayapi/" not in f.filename]
+    where = "".join(traceback.format_list(stack[-3:]))
+    return (
+        f"after {now_ns / 1e9:g} s of virtual time the program still waits, perhaps for something "
+        f"that will never happen (raise limit_s if it may take longer); it waits here:\n{where}"
+    )

@@ -1,0 +1,86 @@
+"""What Ray 2.60 has and this package does not: refused at once, by name.
+
+A name that Ray does not have either stays an ``AttributeError`` or ``ModuleNotFoundError``, so that
+programs that probe for features go on.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+
+class NotEmulatedError(NotImplementedError):
+    """A part of Ray that is not emulated; says which, and what to use instead."""
+
+    def __init__(self, name: str, instead: str = "") -> None:
+        hint = f" Emulated instead: {instead}." if instead else ""
+        super().__init__(f"{name} is not emulated by raysim.{hint}")
+        self.name = name
+        self.instead = instead
+
+    def __reduce__(self) -> tuple[type[NotEmulatedError], tuple[str, str]]:
+        """Made again of the name, not of the text that says it."""
+        return type(self), (self.name, self.instead)
+
+
+_CORE = "tasks, actors, objects, placement groups and ray.util of Ray Core"
+
+NAMES: dict[str, str] = {
+    "ray.client": "ray.init()", "ray.ClientBuilder": "ray.init()",
+    "ray.cpp_function": "Python functions", "ray.java_function": "Python functions",
+    "ray.java_actor_class": "Python classes", "ray.Language": "", "ray.workflow": _CORE,
+    "ray.internal": _CORE, "ray.widgets": "", "ray.LoggingConfig": "the logging module",
+    "ray.cross_language": "Python functions", "ray.dag.plot": "str(node)",
+    "ray.dag.CollectiveOutputNode": _CORE, "ray.dag.GPUFuture": _CORE,
+    "ray.dag.DAGOperationFuture": _CORE,
+    "ray.util.accelerators": "accelerator_type= with the type's name",
+    "ray.util.pdb": "the machine's own debugger", "ray.util.rpdb": "the machine's own debugger",
+    "ray.util.iter": "ray.util.ActorPool", "ray.util.collective": _CORE,
+    "ray.util.connect": "ray.init()", "ray.util.disconnect": "ray.shutdown()",
+    "ray.util.client": "ray.init()", "ray.util.dask": _CORE, "ray.util.joblib": _CORE,
+    "ray.util.spark": _CORE, "ray.util.tpu": _CORE, "ray.util.metrics": "raysim's own report",
+    "ray.util.tracing": "raysim's own timeline", "ray.util.debugpy": "",
+    "ray.util.ray_debugpy": "", "ray.util.xgboost": _CORE, "ray.util.lightgbm": _CORE,
+    "ray.util.sgd": _CORE, "ray.util.horovod": _CORE, "ray.util.actor_group": "ray.util.ActorPool",
+    "ray.dashboard": "raysim's own report", "ray.data": _CORE, "ray.train": _CORE,
+    "ray.tune": _CORE, "ray.serve": _CORE, "ray.rllib": _CORE, "ray.air": _CORE, "ray.llm": _CORE,
+    "ray.job_submission": "raysim run", "ray.cluster_utils": "a cluster file",
+    "ray.experimental": _CORE, "ray.scripts": "raysim", "ray.core": _CORE, "ray.types": "",
+    "ray.client_builder": "ray.init()", "ray.job_config": "ray.init(namespace=, runtime_env=)",
+    "ray.ray_constants": "", "ray.worker": "ray.get_runtime_context()",
+    "ray.state": "ray.util.state", "ray.serialization": "ray.util.register_serializer",
+    "ray.autoscaler": "ray.autoscaler.sdk.request_resources", "ray.setup-dev": "",
+    "ray.remote_function": "ray.remote", "ray._private": "the public functions of ray",
+    "ray._common": "the public functions of ray",
+}  # fmt: skip
+"""Public names of ray 2.60 that are refused, and what to say."""
+
+
+def refuse(name: str) -> None:
+    """Raise if Ray has it and this package does not."""
+    parts = name.split(".")
+    for length in range(len(parts), 1, -1):
+        known = ".".join(parts[:length])
+        if known in NAMES:
+            raise NotEmulatedError(name, NAMES[known])
+
+
+def getattr_of(module: str) -> Any:
+    """A module's ``__getattr__``."""
+
+    def missing(attribute: str) -> Any:
+        refuse(f"{module}.{attribute}")
+        raise AttributeError(f"module {module!r} has no attribute {attribute!r}")
+
+    return missing
+
+
+class RefusedImports:
+    """A finder for ``import``: parts of Ray that are not there."""
+
+    def find_spec(self, name: str, _path: Any = None, _target: ModuleType | None = None) -> None:
+        """Called for every module that nobody else has; ours are all in ``sys.modules``."""
+        if name == "ray" or name.startswith("ray."):
+            refuse(name)
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
