@@ -1,0 +1,41 @@
+"""A Ray program as a job: the script, how its own time is known, and what goes wrong meanwhile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from raysim.raycore.autoscaler import AutoscalerConfig
+from raysim.raycore.config import RayConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultEvent:
+    """One thing that goes wrong, by the name of the method of ``raycore.faults.Faults``."""
+
+    at_s: float
+    kind: str
+    node_id: int
+    notice_s: float = 120.0
+    share: float = 1.0
+    restart_after_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramJob:
+    """What is run."""
+
+    name: str
+    script: Path
+    args: tuple[str, ...] = ()
+    compute: str = "measured"
+    """``measured``, ``declared`` or ``table``."""
+    compute_table: Path | None = None
+    """Of ``table``: the compute.csv of an earlier run."""
+    node_speed: float = 1.0
+    """Speed of a core of the cluster over this host's."""
+    config: RayConfig = field(default_factory=RayConfig)
+    autoscaling: AutoscalerConfig | None = None
+    object_store_bytes: int | None = None
+    faults: tuple[FaultEvent, ...] = ()
+    until_s: float | None = None

@@ -1,0 +1,267 @@
+"""Playing a Ray program: the cluster, what goes wrong meanwhile, and how the driver ends.
+
+Real counterpart: ``ray job submit -- python script.py``, and whoever breaks the machines meanwhile.
+
+Whatever way the driver ends (returns, raises, exits, waits for ever, is stopped), what the state
+log has until then is kept. A program that waits when nothing is left to happen is found out by
+virtual time passing: at ``until_s``, or after a week.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, TextIO
+
+from raysim.errors import InvariantViolation, Location, Problem, ScenarioError
+from raysim.hardware.cluster import ClusterSpec
+from raysim.kernel.simulation import Simulation
+from raysim.rayapi.compute import Compute
+from raysim.rayapi.loader import run_script
+from raysim.rayapi.session import LIMIT_S, ProgramHangs
+from raysim.rayapi.unsupported import NotEmulatedError
+from raysim.raycore.cluster import Cluster, NodeOptions
+from raysim.raycore.faults import Faults
+from raysim.raycore.state_log import StateLog
+from raysim.units import to_ns
+from raysim.workloads.program import FaultEvent, ProgramJob
+
+Ending = Literal["ok", "exit", "exception", "hang", "until"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverExit:
+    """How the driver ended."""
+
+    how: Ending
+    """``exit``: with a code other than 0; ``hang``: nothing was left to happen."""
+    text: str = ""
+    """Of an exception, its traceback; of a wait, where it waits."""
+    message: str = ""
+    """In one line."""
+    code: int = 0
+    """What the process would have returned."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramOutcome:
+    """What is left when the driver has ended."""
+
+    job: ProgramJob
+    spec: ClusterSpec
+    """As it started."""
+    cluster: Cluster
+    """As it stands at the end."""
+    log: StateLog
+    exit: DriverExit
+    end_ns: int
+    """When the driver ended; of a program that hangs, when the last thing happened."""
+    compute: Compute
+    output: str
+    """What the driver and its workers printed."""
+
+    def compute_rows(self) -> list[list[str]]:
+        """What compute.csv holds; empty unless time was measured."""
+        if self.job.compute != "measured":
+            return []
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "compute.csv"
+            self.compute.write(path)
+            with path.open(newline="", encoding="utf-8") as file:
+                return list(csv.reader(file))
+
+
+def play_program(
+    job: ProgramJob, spec: ClusterSpec, simulation: Simulation, log: StateLog
+) -> ProgramOutcome:
+    """Run the script on the cluster.
+
+    Parameters
+    ----------
+    job, spec
+        What is run, and on what.
+    simulation
+        A fresh run: its clock is the program's.
+    log
+        Keeps what happens.
+
+    Raises
+    ------
+    ScenarioError
+        The program uses a part of Ray that is not emulated.
+    """
+    cluster = Cluster(
+        simulation, spec, config=job.config, autoscaling=job.autoscaling, log=log,
+        options={
+            node_id: NodeOptions(object_store_bytes=job.object_store_bytes)
+            for node_id in range(_nodes_at_most(spec))
+        },
+    )  # fmt: skip
+    faults = Faults(cluster)
+    for event in job.faults:
+        _schedule(event, faults)
+    mode: Any = job.compute
+    compute = Compute(mode, table=job.compute_table, slowdown=1 / job.node_speed)
+    with _listening() as heard:
+        ended = _drive(job, cluster, compute)
+    end_ns = simulation.now_ns
+    if ended.how == "hang":
+        end_ns = max((row.t_ns for row in log.rows if row.t_ns <= end_ns), default=end_ns)
+    return ProgramOutcome(
+        job=job, spec=spec, cluster=cluster, log=log, exit=ended, end_ns=end_ns, compute=compute,
+        output="".join(heard),
+    )  # fmt: skip
+
+
+def _nodes_at_most(spec: ClusterSpec) -> int:
+    return sum(max(group.count, group.max_count or 0) for group in spec.groups)
+
+
+def _schedule(event: FaultEvent, faults: Faults) -> None:
+    """Put one event on the clock."""
+    at_ns, node = to_ns(event.at_s), event.node_id
+    after = None if event.restart_after_s is None else f"{event.restart_after_s!r}s"
+    act = {
+        "fail_node": partial(faults.fail_node, node),
+        "restart_node": partial(faults.restart_node, node),
+        "kill_raylet": partial(faults.kill_raylet, node),
+        "kill_worker_on": partial(faults.kill_some_worker, node),
+        "partition": partial(faults.partition, node),
+        "heal": partial(faults.heal, node),
+        "preempt": partial(faults.preempt, node, f"{event.notice_s!r}s"),
+        "slow_links": partial(faults.slow_links, node, event.share),
+        "fill_disk": partial(faults.fill_disk, node, event.share),
+        "kill_gcs": partial(faults.kill_gcs, after),
+    }[event.kind]
+    faults.sim.at(at_ns, act)
+
+
+def _drive(job: ProgramJob, cluster: Cluster, compute: Compute) -> DriverExit:
+    """Run the script; how it ended."""
+    limit_s = LIMIT_S if job.until_s is None else job.until_s
+    try:
+        run_script(job.script, job.args, cluster=cluster, compute=compute, limit_s=limit_s)
+    except ProgramHangs as wait:
+        where = str(wait).partition("it waits here:\n")[2].rstrip()
+        line = where.strip().splitlines()[-1].strip() if where else "the driver"
+        how: Ending = "hang" if job.until_s is None else "until"
+        return DriverExit(how=how, text=where, message=line, code=how == "hang")
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else 1
+        said = "" if isinstance(stop.code, int) else f": {stop.code}"
+        return DriverExit(how="exit", message=f"exit code {code}{said}", code=code)
+    except NotEmulatedError as error:
+        place = _last_place(error, job.script)
+        raise ScenarioError(Problem(message=_in_a_line(error), where=place)) from None
+    except Exception as error:
+        if _is_ours(error, job.script):
+            raise
+        said = user_traceback(error)
+        return DriverExit(how="exception", text=said, message=_in_a_line(error), code=1)
+    return DriverExit(how="ok")
+
+
+# ---- whose error it is ---------------------------------------------------------------------------
+
+_OURS = f"{Path(__file__).resolve().parent.parent}/"
+_NOT_THEIRS = (_OURS, "<frozen ")
+_TITLE = re.compile(r"ray::([^()]*)\(\)")
+_AGAIN = " is not emulated by raysim."
+_COLOR = re.compile(r"\x1b\[[0-9;]*m")
+"""Ray colours the heads of its tracebacks."""
+
+
+def _frames(error: BaseException) -> list[traceback.FrameSummary]:
+    return list(traceback.extract_tb(error.__traceback__))
+
+
+def _is_ours(error: Exception, script: Path) -> bool:
+    """Not raised by the program: by no frame of it, or by an assertion of a room."""
+    if isinstance(error, SyntaxError) and error.filename == str(script):
+        return False
+    frames = _frames(error)
+    outside = isinstance(error, AssertionError | InvariantViolation)
+    if outside and frames and frames[-1].filename.startswith(_OURS):
+        return True
+    return not any(frame.filename == str(script) for frame in frames)
+
+
+def _last_place(error: BaseException, script: Path) -> Location:
+    """Where in the user's own code it was raised."""
+    theirs = [f for f in _frames(error) if not f.filename.startswith(_NOT_THEIRS)]
+    if not theirs:
+        return Location(file=str(script))
+    return Location(file=theirs[-1].filename, line=theirs[-1].lineno)
+
+
+def user_traceback(error: BaseException) -> str:
+    """The traceback as Python prints it, without the frames of raysim."""
+    told = traceback.TracebackException.from_exception(error)
+    seen: TracebackPart | None = told
+    parts = []
+    while seen is not None and seen not in parts:
+        parts.append(seen)
+        seen.stack = traceback.StackSummary.from_list(
+            [f for f in seen.stack if not f.filename.startswith(_NOT_THEIRS)]
+        )
+        seen = seen.__cause__ or (None if seen.__suppress_context__ else seen.__context__)
+    return _COLOR.sub("", "".join(told.format())).rstrip("\n")
+
+
+def _in_a_line(error: BaseException) -> str:
+    """Class and message; of a task's error, those of what the task raised, and which task."""
+    cause = getattr(error, "cause", None)
+    where = ""
+    if isinstance(cause, BaseException):
+        title = _TITLE.search(str(error))
+        where = f" (in {title[1]})" if title else " (in a task)"
+        error = cause
+    if isinstance(error, NotEmulatedError):
+        said = str(error)
+        while said.endswith(_AGAIN) and said.count(_AGAIN) > 1:  # once more per pickling
+            said = said.removesuffix(_AGAIN)
+        return f"{said}{where}"
+    last = traceback.format_exception_only(error)[-1].strip().partition("\n")[0]
+    return f"{_COLOR.sub('', last)}{where}"
+
+
+TracebackPart = traceback.TracebackException
+
+
+# ---- what it prints ------------------------------------------------------------------------------
+
+
+class _Heard:
+    """Standard output that is also kept."""
+
+    def __init__(self, real: TextIO, kept: list[str]) -> None:
+        self._real = real
+        self._kept = kept
+
+    def write(self, text: str) -> int:
+        """To both."""
+        self._kept.append(text)
+        return self._real.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+@contextmanager
+def _listening() -> Iterator[list[str]]:
+    """What is written to standard output and standard error meanwhile."""
+    heard: list[str] = []
+    out, err = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = _Heard(out, heard), _Heard(err, heard)
+    try:
+        yield heard
+    finally:
+        sys.stdout, sys.stderr = out, err

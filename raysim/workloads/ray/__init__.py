@@ -1,0 +1,1 @@
+"""Workloads for an emulated Ray cluster: programs that submit tasks, actors and objects."""
