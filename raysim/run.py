@@ -7,11 +7,13 @@ from collections.abc import Callable
 import raysim
 from raysim.kernel.record import ColumnRecorder, NullRecorder
 from raysim.kernel.simulation import Simulation, collector_at_ease
+from raysim.raycore.state_log import StateLog
 from raysim.results import targets
 from raysim.results.result import Result, run_id
 from raysim.results.summary import summarize
 from raysim.scenario.build import build_cluster, build_job
 from raysim.scenario.load import Scenario
+from raysim.scenario.program import ProgramScenario
 from raysim.training.recording import record_outcome
 from raysim.workloads.train_run import JobOutcome, play_job
 from raysim.workloads.whatif import Effect, faster, smallest_fit
@@ -21,7 +23,7 @@ Progress = Callable[[str, float], None]
 
 
 def run(
-    scenario: Scenario,
+    scenario: Scenario | ProgramScenario,
     *,
     seed: int | None = None,
     record: bool = True,
@@ -33,7 +35,7 @@ def run(
     Parameters
     ----------
     scenario
-        From ``raysim.load``.
+        From ``raysim.load``: a training job, or a Ray program.
     seed
         Replaces the scenario's.
     record
@@ -46,7 +48,7 @@ def run(
     Returns
     -------
     Result
-        Frozen; running out of memory is a result, not an exception.
+        Frozen; running out of memory is a result, and so is a program that fails or hangs.
 
     Raises
     ------
@@ -55,8 +57,36 @@ def run(
     """
     if seed is not None:
         scenario = scenario.with_({"seed": seed})
+    if isinstance(scenario, ProgramScenario):
+        return _run_program(scenario, record=record, check=check)
     with collector_at_ease():
         return _run(scenario, record=record, check=check, progress=progress)
+
+
+def _run_program(scenario: ProgramScenario, *, record: bool, check: bool) -> Result:
+    from raysim.results.program_summary import falls_silent, summarize_program
+    from raysim.results.ray.recorded import Recorded
+    from raysim.workloads.program_run import play_program
+
+    log = StateLog()
+    simulation = Simulation(seed=scenario.seed, check=check)
+    outcome = play_program(scenario.job, scenario.cluster, simulation, log)
+    with collector_at_ease():
+        summary = {
+            "raysim": raysim.__version__,
+            "scenario": scenario.name,
+            "seed": scenario.seed,
+            "run_id": run_id(scenario.identity(), raysim.__version__),
+            **summarize_program(outcome, digest=simulation.digest),
+        }
+    summary["targets"] = targets.evaluate(scenario.targets, summary)
+    summary["warnings"] = [str(problem) for problem in scenario.warnings]
+    kept = Recorded(
+        rows=[row for row in log.rows if row.t_ns <= outcome.end_ns], end_ns=outcome.end_ns,
+        config=scenario.job.config, lost=tuple(falls_silent(scenario.job)),
+        output=outcome.output, compute_rows=tuple(outcome.compute_rows()),
+    )  # fmt: skip
+    return Result(summary=summary, scenario=scenario, program=kept if record else None)
 
 
 def _run(scenario: Scenario, *, record: bool, check: bool, progress: Progress | None) -> Result:

@@ -21,7 +21,7 @@ DONE, MISSED, USER_ERROR, OUR_BUG = 0, 1, 2, 3
 
 app = typer.Typer(
     name="raysim",
-    help="Throughput and memory per GPU of Ray and DeepSpeed jobs, before renting a GPU.",
+    help="Time, throughput and memory of Ray and DeepSpeed jobs, before renting a machine.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -37,8 +37,30 @@ class TraceFormat(StrEnum):
     CHROME = "chrome"
 
 
-ScenarioPath = Annotated[
-    Path, typer.Argument(metavar="SCENARIO", help="A scenario folder, or its YAML file.")
+Runnable = Annotated[
+    Path,
+    typer.Argument(
+        metavar="SCENARIO", help="A scenario folder, its YAML file, or a Ray program (.py)."
+    ),
+]
+Arguments = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="ARGS", help="The program's own arguments, after --."),
+]
+ClusterFile = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Of a program: `ray up` YAML, KubeRay YAML or a cluster section; by default one "
+        "plain node.",
+    ),
+]
+ComputeMode = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOW",
+        help="Of a program: measured, declared, or the compute.csv of an earlier run.",
+    ),
 ]
 Changes = Annotated[
     list[str] | None,
@@ -61,14 +83,17 @@ def raysim(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Throughput and memory per GPU of Ray and DeepSpeed jobs, before renting a GPU."""
+    """Time, throughput and memory of Ray and DeepSpeed jobs, before renting a machine."""
 
 
 @app.command()
 def run(
-    scenario: ScenarioPath,
+    scenario: Runnable,
+    args: Arguments = None,
     *,
     changes: Changes = None,
+    cluster: ClusterFile = None,
+    compute: ComputeMode = None,
     seed: Annotated[
         int | None, typer.Option(min=0, help="Seed; by default the scenario's.")
     ] = None,
@@ -96,12 +121,15 @@ def run(
 ) -> None:
     """Predict a job: print the report, write its folder.
 
-    Exits with 1 when a target is missed or the job does not fit into memory.
+    Exits with 1 when a target is missed, the job does not fit into memory or the program fails.
     """
     from raysim.cli import run as verb
 
     options = verb.RunOptions(
         changes=tuple(changes or ()),
+        args=tuple(args or ()),
+        cluster=cluster,
+        compute=compute,
         seed=seed,
         out=out,
         until=until,
@@ -167,16 +195,28 @@ def init(
 def show(
     run: RunPath = None,
     table: Annotated[
-        str | None, typer.Option(metavar="NAME", help="One table: collectives, memory, inputs, ...")
+        str | None,
+        typer.Option(
+            metavar="NAME", help="One table: collectives, memory, inputs, tasks, actors, ..."
+        ),
     ] = None,
     tree: Annotated[
         bool, typer.Option("--tree", help="The model's modules with their GPU time in one step.")
     ] = False,
+    at: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME", help="Of a program: `ray status` (or --table) at a virtual time."
+        ),
+    ] = None,
+    why: Annotated[
+        str | None, typer.Option(metavar="TASK", help="Of a program: what a task waits for.")
+    ] = None,
 ) -> None:
     """Print any part of a run again."""
     from raysim.cli import show as verb
 
-    verb.show(run, table=table, tree=tree)
+    verb.show(run, table=table, tree=tree, at=at, why=why)
 
 
 @app.command("open")

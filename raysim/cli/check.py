@@ -15,6 +15,7 @@ from raysim.units import format_count
 
 if TYPE_CHECKING:
     from raysim.hardware.cluster import ClusterSpec
+    from raysim.scenario.program import ProgramScenario
     from raysim.workloads.train_job import TrainJob
 
 _JOB = "jobs.train"
@@ -26,9 +27,15 @@ def print_resolved(path: Path, changes: tuple[str, ...]) -> None:
 
     from raysim.results.result import yaml_text
     from raysim.scenario.build import build_job
+    from raysim.scenario.program import ProgramScenario
 
     scenario = load(path, changes)
-    terminal.show(Text(f"# {_in_one_line(build_job(scenario), scenario.cluster)}", "bold"))
+    said = (
+        _program_in_one_line(scenario)
+        if isinstance(scenario, ProgramScenario)
+        else _in_one_line(build_job(scenario), scenario.cluster)
+    )
+    terminal.show(Text(f"# {said}", "bold"))
     terminal.say(yaml_text(scenario.resolved()))
     for heading, problems in (
         ("Defaults taken and choices made", scenario.notes),
@@ -53,8 +60,17 @@ def _in_one_line(job: TrainJob, cluster: ClusterSpec) -> str:
     )
 
 
+def _program_in_one_line(scenario: ProgramScenario) -> str:
+    """Script, cluster and what goes wrong as they were understood."""
+    job, groups = scenario.job, scenario.cluster.groups
+    nodes = " + ".join(f"{g.count} x {g.node.name}" for g in groups if g.count)
+    grows = ", autoscaled" if job.autoscaling is not None else ""
+    faults = f"; {len(job.faults)} faults" if job.faults else ""
+    return f"{job.script.name}, compute {job.compute}; {nodes}{grows}{faults}"
+
+
 def print_schema() -> None:
-    """Print the JSON Schema of scenario files."""
+    """Print the JSON Schema of scenario files: of training jobs, or of Ray programs."""
     terminal.say(json.dumps(_schema(), indent=2, ensure_ascii=False))
 
 
@@ -161,6 +177,10 @@ def _value(resolved: Any, name: str) -> Any:
 
 
 def _schema() -> dict[str, Any]:
-    from raysim.scenario.schema import ScenarioSection
+    from pydantic import TypeAdapter
 
-    return ScenarioSection.model_json_schema(by_alias=True)
+    from raysim.scenario.schema import ScenarioSection
+    from raysim.scenario.schema_program import ProgramSection
+
+    both: TypeAdapter[Any] = TypeAdapter(ScenarioSection | ProgramSection)
+    return both.json_schema(by_alias=True)

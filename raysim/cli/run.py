@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +18,7 @@ from raysim.units import format_seconds, parse_seconds
 if TYPE_CHECKING:
     from raysim.results.result import Result, TraceFormat
     from raysim.scenario.load import Scenario
+    from raysim.scenario.program import ProgramScenario
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +26,9 @@ class RunOptions:
     """The flags of the verb."""
 
     changes: tuple[str, ...] = ()
+    args: tuple[str, ...] = ()
+    cluster: Path | None = None
+    compute: str | None = None
     seed: int | None = None
     out: Path | None = None
     until: str | None = None
@@ -37,24 +44,72 @@ def run(path: Path, options: RunOptions) -> bool:
     Returns
     -------
     bool
-        True when a target is missed or the job does not fit.
+        True when a target is missed, the job does not fit or the program fails.
     """
     from raysim.results import targets
+    from raysim.scenario.program import ProgramScenario
 
-    until_s = None if options.until is None else _duration(options.until)
-    scenario = load(path, options.changes)
+    if path.suffix == ".py" and not path.is_dir():
+        scenario: Any = _script(path, options)
+    else:
+        scenario = load(path, _with_program_flags(path, options))
     started = terminal.wall_s()
-    if until_s is not None:
-        whole = _simulate(scenario, replace(options, trace="none"))
-        scenario = shortened(scenario, whole.summary, until_s)
-    result = _simulate(scenario, options)
+    if isinstance(scenario, ProgramScenario):
+        result = _play(scenario, options)
+    else:
+        if options.until is not None:
+            until_s = _duration(options.until)
+            whole = _simulate(scenario, replace(options, trace="none"))
+            scenario = shortened(scenario, whole.summary, until_s)
+        result = _simulate(scenario, options)
     wall_s = terminal.wall_s() - started
     folder = _write(result, options)
     _print(result, folder, wall_s, options)
     return targets.missed(result.summary)
 
 
-def _simulate(scenario: Scenario, options: RunOptions) -> Result:
+def _script(path: Path, options: RunOptions) -> ProgramScenario:
+    """The scenario that the flags describe."""
+    from raysim.scenario.script import script_scenario
+
+    return script_scenario(
+        path, cluster=options.cluster, compute=options.compute, until=options.until,
+        args=options.args, changes=parse_changes(options.changes),
+    )  # fmt: skip
+
+
+def _with_program_flags(path: Path, options: RunOptions) -> tuple[str, ...]:
+    """``--set`` changes, with what a scenario of a program takes from other flags.
+
+    Raises
+    ------
+    ScenarioError
+        A flag that only a script takes.
+    """
+    if options.cluster is not None:
+        raise ScenarioError(f"--cluster goes with a script; {path} says its own cluster")
+    given = list(options.changes)
+    if options.compute is not None:
+        given.append(f"script.compute={options.compute}")
+    if options.args:
+        given.append(f"script.args={json.dumps(list(options.args))}")
+    return tuple(given)
+
+
+def _play(scenario: ProgramScenario, options: RunOptions) -> Result:
+    """Run a program; what it prints goes to standard error where ours must stand alone."""
+    if options.until is not None and scenario.spec.until != _duration(options.until):
+        scenario = scenario.with_({"until": options.until})
+    alone = options.quiet or options.as_json
+    with contextlib.redirect_stdout(sys.stderr) if alone else contextlib.nullcontext():
+        result = _simulate(scenario, replace(options, quiet=True))
+    told = result.summary["program"]
+    if told["exit"] == "exception":
+        terminal.complain([told["traceback"]])
+    return result
+
+
+def _simulate(scenario: Scenario | ProgramScenario, options: RunOptions) -> Result:
     from raysim.run import run as simulate
 
     try:
@@ -101,7 +156,7 @@ def _duration(text: str) -> float:
         raise ScenarioError(f"--until {text}: {error}") from error
 
 
-def load(path: Path, changes: tuple[str, ...]) -> Scenario:
+def load(path: Path, changes: tuple[str, ...]) -> Any:
     """The scenario at ``path`` with ``--set`` applied."""
     from raysim.scenario.load import load as load_scenario
 

@@ -13,12 +13,27 @@ from raysim.errors import Location, Problem, ScenarioError
 Table = tuple[list[str], list[list[str]], set[str]]
 
 
-def show(run: Path | None, *, table: str | None, tree: bool) -> None:
-    """Print the report of ``run``, or one of its tables, or its module tree."""
+def show(
+    run: Path | None,
+    *,
+    table: str | None,
+    tree: bool,
+    at: str | None = None,
+    why: str | None = None,
+) -> None:
+    """Print the report of ``run``, or one of its tables, or its module tree, or a moment of it."""
     from raysim.report import console
 
     folder = find(run)
     summary = read_summary(folder)
+    if summary.get("kind") == "program" and not tree:
+        from raysim.cli import show_program
+
+        if show_program.show(folder, table=table, at=at, why=why):
+            return
+    elif at is not None or why is not None:
+        flag = "--at" if why is None else "--why"
+        raise ScenarioError(f"{flag}: {folder} is a training job; only Ray programs have moments")
     if tree:
         from raysim.cli.tree import print_tree
 

@@ -61,6 +61,10 @@ def render(
     wrote
         The last line: the folder and its files.
     """
+    if summary.get("kind") == "program":
+        from raysim.report import program_console
+
+        return program_console.render(summary, width=width, wall_s=wall_s, wrote=wrote)
     page = Page(width=max(width, NARROW))
     _verdict(page, summary)
     _header(page, summary, wall_s)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import jinja2
 
     from raysim.kernel.record import Span
+    from raysim.results.ray.recorded import Recorded
 
 MAX_STAGES = charts.MAX_GPUS
 
@@ -45,6 +46,10 @@ class Reportable(Protocol):
         """What happened, or None where nothing was recorded."""
 
     @property
+    def program(self) -> Recorded | None:
+        """Of a Ray program: rows of its state log."""
+
+    @property
     def scenario_yaml(self) -> str:
         """The resolved scenario, which replays the run."""
 
@@ -58,6 +63,11 @@ def render(result: Reportable) -> str:
         A finished run of any kind; sections it has nothing for say so.
     """
     summary = result.summary
+    if summary.get("kind") == "program":
+        from raysim.report import program_html
+
+        yaml = result.scenario_yaml or ""
+        return program_html.render(summary, result.program, yaml, _environment())
     recorded = _recorded(summary, result.records)
     return _environment().get_template("report.html.j2").render(
         summary=summary,

@@ -11,6 +11,8 @@ WIDE, NARROW = 100, 80
 LABEL = 12
 NAME = 33
 BAR = 34
+JOINT = " · "
+"""Between things of one list."""
 TIMES = "\N{MULTIPLICATION SIGN}"
 SPECIAL = f"█▏·─±{TIMES}"
 """What an output must be able to encode, or `ascii_only` is for it."""

@@ -23,9 +23,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from raysim.kernel.record import ColumnRecorder
+    from raysim.results.ray.recorded import Recorded
 
 RUNS = Path("runs")
 TraceFormat = Literal["perfetto", "chrome", "none"]
+_OF_PROGRAMS = ("timeline.json", "output.txt", "compute.csv")
 _TRACES = {"perfetto": "trace.pftrace", "chrome": "trace.json.gz"}
 
 
@@ -34,6 +36,14 @@ class Asked(Protocol):
 
     def resolved(self) -> Mapping[str, Any]:
         """Everything the run depends on, as a scenario that replays it."""
+        ...
+
+
+class Located(Protocol):
+    """A scenario that points at files which a replay needs too (a program's script)."""
+
+    def resolved_in(self, folder: Path) -> Mapping[str, Any]:
+        """The same, with paths that lead from ``folder``."""
         ...
 
 
@@ -55,6 +65,8 @@ class Result:
         Spans, counters and instants of the simulated steps; None when the run did not record.
     scenario
         What was asked.
+    program
+        Of a Ray program: what its cluster's rooms wrote down; None of a training job.
 
     Examples
     --------
@@ -65,6 +77,7 @@ class Result:
     summary: dict[str, Any]
     records: ColumnRecorder | None = field(default=None, repr=False, compare=False)
     scenario: Asked | None = field(default=None, repr=False, compare=False)
+    program: Recorded | None = field(default=None, repr=False, compare=False)
 
     def __str__(self) -> str:
         """The printed report at 100 columns, without colour."""
@@ -73,8 +86,9 @@ class Result:
         return console.text(self.summary)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle the three fields; frames are made again where they are needed."""
-        return {name: getattr(self, name) for name in ("summary", "records", "scenario")}
+        """Pickle the four fields; frames are made again where they are needed."""
+        names = ("summary", "records", "scenario", "program")
+        return {name: getattr(self, name) for name in names}
 
     @property
     def fits(self) -> bool:
@@ -110,6 +124,15 @@ class Result:
     def links(self) -> pd.DataFrame:
         """One row per change of a link's rate."""
         return self.frames["links"]
+
+    def table(self, name: str) -> pd.DataFrame:
+        """Of a Ray program at its end: tasks, actors, objects, nodes, workers, placement_groups.
+
+        Columns are those of ``ray list --detail``.
+        """
+        if self.program is None:
+            raise KeyError(f"{name!r}: a training job has frames, not Ray's tables")
+        return self.program.frame(name)
 
     @cached_property
     def scenario_yaml(self) -> str:
@@ -151,21 +174,32 @@ class Result:
         _write_text(folder / "summary.json", summary_json(self.summary))
         _write_text(folder / "summary.txt", str(self))
         if self.scenario is not None:
-            _write_text(folder / "scenario.resolved.yaml", self.scenario_yaml)
+            _write_text(folder / "scenario.resolved.yaml", self._yaml_in(folder))
         _write_text(folder / "report.html", html.render(self))
         if self.records is not None:
             self._write_records(folder, trace)
+        if self.program is not None and trace != "none":
+            _write_trace(self.program.trace(), folder, trace)
+            self.program.write(folder)
+
+    def _yaml_in(self, folder: Path) -> str:
+        located: Located | None = self.scenario if self.program is not None else None  # type: ignore[assignment]
+        return self.scenario_yaml if located is None else yaml_text(located.resolved_in(folder))
 
     def _write_records(self, folder: Path, trace: TraceFormat) -> None:
-        from raysim.results import perfetto
-
         assert self.records is not None
-        if trace == "perfetto":
-            perfetto.write_pftrace(self.records, folder / _TRACES[trace])
-        elif trace == "chrome":
-            perfetto.write_chrome(self.records, folder / _TRACES[trace])
+        _write_trace(self.records, folder, trace)
         (folder / "frames").mkdir(exist_ok=True)
         self.frames.write(folder / "frames")
+
+
+def _write_trace(records: ColumnRecorder, folder: Path, trace: TraceFormat) -> None:
+    from raysim.results import perfetto
+
+    if trace == "perfetto":
+        perfetto.write_pftrace(records, folder / _TRACES[trace])
+    elif trace == "chrome":
+        perfetto.write_chrome(records, folder / _TRACES[trace])
 
 
 def summary_json(summary: Mapping[str, Any]) -> str:
@@ -176,7 +210,7 @@ def summary_json(summary: Mapping[str, Any]) -> str:
 def written(folder: Path) -> list[str]:
     """Names in a run's folder, in the order a person wants them; sub-folders end in ``/``."""
     order = ["report.html", *_TRACES.values(), "frames/", "summary.json", "summary.txt"]
-    order.append("scenario.resolved.yaml")
+    order += ["scenario.resolved.yaml", *_OF_PROGRAMS]
     return [name for name in order if (folder / name).exists()]
 
 
@@ -195,9 +229,11 @@ def _strict(value: Any) -> Any:
 
 def _remove_old(folder: Path) -> None:
     """Delete what a previous write may have left and this one may not overwrite."""
-    for name in _TRACES.values():
+    from raysim.results.ray.recorded import FRAMES
+
+    for name in (*_TRACES.values(), *_OF_PROGRAMS):
         (folder / name).unlink(missing_ok=True)
-    for name in SCHEMA:
+    for name in (*SCHEMA, *FRAMES):
         (folder / "frames" / f"{name}.parquet").unlink(missing_ok=True)
 
 

@@ -103,7 +103,7 @@ def evaluate(targets: Iterable[Target], summary: Mapping[str, Any]) -> list[dict
     A job that does not fit into memory misses every target that needs it to run. A metric that the
     summary does not have (``epoch_seconds`` of a run counted in steps) is missed as well.
     """
-    fits = bool((summary.get("verdict") or {}).get("fits", True))
+    fits = answered(summary)
     rows = []
     for target in targets:
         in_bytes = target.name == "gpu_mem_peak" and target.unit == "bytes"
@@ -124,9 +124,15 @@ def evaluate(targets: Iterable[Target], summary: Mapping[str, Any]) -> list[dict
     return rows
 
 
+def answered(summary: Mapping[str, Any]) -> bool:
+    """Whether the job fits into memory, or the program came to its end."""
+    verdict = summary.get("verdict") or {}
+    return bool(verdict.get("fits", True) and verdict.get("ok", True))
+
+
 def missed(summary: Mapping[str, Any]) -> bool:
-    """True when a target is missed, or the job does not fit: what exit code 1 says."""
-    if not (summary.get("verdict") or {}).get("fits", True):
+    """True when a target is missed, the job does not fit or the program failed: exit code 1."""
+    if not answered(summary):
         return True
     return any(not row["passed"] for row in summary.get("targets") or [])
 

@@ -18,12 +18,13 @@ from raysim.errors import Location, Problem, ScenarioError
 from raysim.hardware.cluster import ClusterSpec
 from raysim.scenario.clusters import make_cluster
 from raysim.scenario.documents import Document, KeyPath, printable, shorten
-from raysim.scenario.notes import defaults_taken, not_simulated, with_defaults
+from raysim.scenario.notes import defaults_taken, not_simulated, written_out
 from raysim.scenario.overrides import TRAIN, Overrides
 from raysim.scenario.problems import problems_of
+from raysim.scenario.program import ProgramScenario, is_program, program_scenario
 from raysim.scenario.schema import ScenarioSection
 from raysim.scenario.sources import CLUSTER, DEEPSPEED, MODEL, Source, hf_config, read_sources
-from raysim.scenario.targets import Target, parse_target
+from raysim.scenario.targets import Target, targets_of
 from raysim.scenario.training import Strategy, make_strategy
 from raysim.scenario.yaml_text import read_yaml
 
@@ -89,20 +90,10 @@ class Scenario:
 
     def resolved(self) -> dict[str, Any]:
         """Plain data whose YAML replays this run: user files inline, defaults filled."""
-        from raysim import __version__
-
-        data = copy.deepcopy(self.document.data)
-        for slot, source in self.sources.items():
-            parent = data
-            for step in slot[:-1]:
-                parent = parent[step]
-            parent[slot[-1]] = copy.deepcopy(source.content)
-        filled: dict[str, Any] = with_defaults(ScenarioSection, data)
-        filled["resolved"] = {"raysim": __version__, "files": self.files}
-        return filled
+        return written_out(ScenarioSection, self.document, self.sources, self.files)
 
 
-def load(path: str | Path, changes: Mapping[str, Any] | None = None) -> Scenario:
+def load(path: str | Path, changes: Mapping[str, Any] | None = None) -> Scenario | ProgramScenario:
     """Read a scenario.
 
     Parameters
@@ -134,21 +125,31 @@ def load(path: str | Path, changes: Mapping[str, Any] | None = None) -> Scenario
         known = read_sources(document, file.parent, {}, problems)
         if isinstance(document.data, dict):
             document, known = Overrides(document, known).apply(changes)
-        return _scenario(document, file.parent, known)
-    return _scenario(document, file.parent, {})
+        return _made(document, file.parent, known)
+    return _made(document, file.parent, {})
 
 
-def from_mapping(data: Mapping[str, Any], *, folder: str | Path = ".") -> Scenario:
+def from_mapping(
+    data: Mapping[str, Any], *, folder: str | Path = "."
+) -> Scenario | ProgramScenario:
     """A scenario from plain data, as ``resolved()`` gives it; errors as :func:`load`."""
     document = Document(file="scenario", data=copy.deepcopy(dict(data)))
-    return _scenario(document, Path(folder), {})
+    return _made(document, Path(folder), {})
+
+
+def _made(
+    document: Document, folder: Path, known: Mapping[KeyPath, Source]
+) -> Scenario | ProgramScenario:
+    """By the kind of its job."""
+    make = program_scenario if is_program(document) else _scenario
+    return make(document, folder, known)
 
 
 def _scenario(document: Document, folder: Path, known: Mapping[KeyPath, Source]) -> Scenario:
     """Check a document against the schema and everything it points to."""
     problems: list[Problem] = []
     spec = _validated(document, problems)
-    targets = _targets(document, problems)
+    targets = targets_of(document, problems)
     sources = read_sources(document, folder, known, problems)
     if spec is None or problems:
         raise ScenarioError(problems)
@@ -188,16 +189,3 @@ def _validated(document: Document, problems: list[Problem]) -> ScenarioSection |
     except ValidationError as error:
         problems += problems_of(error, document, ScenarioSection)
         return None
-
-
-def _targets(document: Document, problems: list[Problem]) -> list[Target]:
-    """Conditions, with the position of each that cannot be read."""
-    written = document.data.get("targets") if isinstance(document.data, dict) else None
-    targets = []
-    for name, condition in written.items() if isinstance(written, dict) else ():
-        try:
-            targets.append(parse_target(name, condition))
-        except ValueError as error:
-            if isinstance(condition, str):
-                problems.append(document.problem(("targets", name), str(error)))
-    return targets

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pydantic import BaseModel
@@ -12,9 +13,10 @@ from pydantic_core import PydanticUndefined
 from raysim.errors import Problem
 from raysim.scenario.documents import Document, KeyPath, dotted
 from raysim.scenario.schema import ScenarioSection, sections_in
+from raysim.scenario.sources import Source
 
 
-def defaults_taken(spec: ScenarioSection, document: Document) -> Iterator[Problem]:
+def defaults_taken(spec: BaseModel, document: Document) -> Iterator[Problem]:
     """One note per key that was left out and has a value all the same."""
     for path, value in _defaults(type(spec), document.data, ()):
         yield Problem(key=dotted(path), message=f"default {_shown(value)}")
@@ -41,6 +43,26 @@ def with_defaults(model: type[BaseModel], data: Any) -> Any:
             value = _default(info, inner)
             if value is not None:
                 filled[key] = value
+    return filled
+
+
+def written_out(
+    model: type[BaseModel],
+    document: Document,
+    sources: Mapping[KeyPath, Source],
+    files: Mapping[str, str],
+) -> dict[str, Any]:
+    """A scenario as plain data that replays it: user files inline, defaults filled."""
+    from raysim import __version__
+
+    data = copy.deepcopy(document.data)
+    for slot, source in sources.items():
+        parent = data
+        for step in slot[:-1]:
+            parent = parent[step]
+        parent[slot[-1]] = copy.deepcopy(source.content)
+    filled: dict[str, Any] = with_defaults(model, data)
+    filled["resolved"] = {"raysim": __version__, "files": dict(files)}
     return filled
 
 

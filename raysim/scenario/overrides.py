@@ -1,9 +1,9 @@
 """``--set a.b=c`` and ``scenario.with_``: change any key, also inside the user's files.
 
-Short names: ``train.x`` is ``jobs.0.train.x``; ``train.zero_stage`` is the stage in DeepSpeed's
-JSON; ``cluster.GROUP.replicas`` is ``cluster.hardware.GROUP.replicas``. A batch size that the JSON
-states is changed there too, and of the triple the number nobody asked for gives way, so that
-``train.micro_batch=4`` alone is never a contradiction.
+Short names: ``train.x`` is ``jobs.0.train.x``, ``script.x`` likewise; ``train.zero_stage`` is the
+stage in DeepSpeed's JSON; ``cluster.GROUP.replicas`` is ``cluster.hardware.GROUP.replicas``. A
+batch size that the JSON states is changed there too, and of the triple the number nobody asked for
+gives way, so that ``train.micro_batch=4`` alone is never a contradiction.
 """
 
 from __future__ import annotations
@@ -62,6 +62,9 @@ class Overrides:
             if steps[1:] == ["zero_stage"]:
                 return (*DEEPSPEED, "zero_optimization", "stage")
             return (*TRAIN, *steps[1:])
+        if steps[0] == "script":
+            self.spell_out_script()
+            return ("jobs", 0, *steps)
         written = isinstance(self.data.get("cluster"), dict)
         if (
             written
@@ -75,6 +78,12 @@ class Overrides:
         if steps[0] == "model" and self.reaches_into_model(steps):
             return (*MODEL, *steps[1:])
         return tuple(steps)
+
+    def spell_out_script(self) -> None:
+        """``script: main.py`` as a section, so that its keys can be set."""
+        job = value_at(self.data, ("jobs", 0))
+        if isinstance(job, dict) and isinstance(job.get("script"), str):
+            job["script"] = {"path": job["script"]}
 
     def split_group(self, key: str) -> list[str]:
         """Group name and the rest; names of node types may have dots (``ray.worker.default``)."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal, cast
 
 from raysim import units
-from raysim.scenario.documents import did_you_mean, shorten
+from raysim.errors import Problem
+from raysim.scenario.documents import Document, did_you_mean, shorten
 
 Unit = Literal["days", "seconds", "usd", "count", "share", "bytes"]
 Operator = Literal["<=", "<", ">=", ">"]
@@ -53,7 +55,7 @@ class Target:
         return value >= self.limit if self.op == ">=" else value > self.limit
 
 
-def parse_target(name: str, condition: object) -> Target:
+def parse_target(name: str, condition: object, metrics: Collection[str] = METRICS) -> Target:
     """A target of ``days`` and ``"<= 14"``; a bare number is in the metric's own unit.
 
     Raises
@@ -62,8 +64,10 @@ def parse_target(name: str, condition: object) -> Target:
         The metric is unknown, or the condition is not an operator and a quantity.
     """
     if name not in METRICS:
-        hint = did_you_mean(name, METRICS) or f"; known: {', '.join(METRICS)}"
+        hint = did_you_mean(name, metrics) or f"; known: {', '.join(metrics)}"
         raise ValueError(f"unknown metric {name!r}{hint}")
+    if name not in metrics:
+        raise ValueError(f"this kind of job has no {name}; it has {', '.join(metrics)}")
     match = None
     if isinstance(condition, str):
         match = re.fullmatch(r"\s*(<=|<|>=|>)\s*(\S.*?)\s*", condition)
@@ -103,3 +107,21 @@ def _count(text: str) -> float:
     """A number with an optional SI prefix: ``12000``, ``12k``."""
     number = _number(text)
     return float(units.parse_count(text)) if number is None else number
+
+
+def targets_of(
+    document: Document, problems: list[Problem], metrics: Collection[str] = METRICS
+) -> list[Target]:
+    """Conditions of a scenario, with the position of each that cannot be read.
+
+    ``metrics`` are those that its kind of job has.
+    """
+    written = document.data.get("targets") if isinstance(document.data, dict) else None
+    targets = []
+    for name, condition in written.items() if isinstance(written, dict) else ():
+        try:
+            targets.append(parse_target(name, condition, metrics))
+        except ValueError as error:
+            if isinstance(condition, str):
+                problems.append(document.problem(("targets", name), str(error)))
+    return targets

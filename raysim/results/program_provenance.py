@@ -1,0 +1,125 @@
+"""How far to trust a Ray program's prediction: its inputs by basis, and what it leaves out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from raysim.hardware import catalog
+from raysim.workloads.program_run import ProgramOutcome
+
+_MICROBENCHMARKS = "Ray 2.48.0 release microbenchmarks, m5.16xlarge"
+_INFERRED = "order of magnitude of such work; no measurement"
+_RAY: tuple[tuple[str, str, str, str], ...] = (
+    ("submit_task_ns", "measured", _MICROBENCHMARKS, ""),
+    ("submit_actor_task_ns", "measured", _MICROBENCHMARKS, ""),
+    ("get_ns", "measured", _MICROBENCHMARKS, ""),
+    ("put_ns", "measured", _MICROBENCHMARKS, ""),
+    ("per_ref_wait_ns", "measured", _MICROBENCHMARKS, ""),
+    ("memcpy_bytes_per_s", "measured", _MICROBENCHMARKS, ""),
+    ("first_touch_bytes_per_s", "measured", _MICROBENCHMARKS, ""),
+    ("grpc_same_host_ns", "measured", _MICROBENCHMARKS, ""),
+    ("execute_ns", "measured", _MICROBENCHMARKS, ""),
+    ("raylet_lease_ns", "measured", f"{_MICROBENCHMARKS}; the sum of a lease", ""),
+    ("gcs_placement_group_ns", "measured", _MICROBENCHMARKS, ""),
+    ("grpc_cross_host_extra_ns", "assumed", _INFERRED, "nodes"),
+    ("copy_bytes_per_s", "assumed", _INFERRED, "moved"),
+    ("io_worker_bytes_per_s", "assumed", _INFERRED, "spilled"),
+    ("worker_start_core_s", "assumed", _INFERRED, ""),
+)
+"""Field of ``RayCosts``, basis, source, and when it matters."""
+_ALWAYS = {"vcpus", "memory_bytes", "usd_per_hour"}
+_BETWEEN = {"bytes_per_s", "latency_s", "efficiency"}
+_DISK = {"read_bytes_per_s", "write_bytes_per_s"}
+
+
+def compute_basis(outcome: ProgramOutcome) -> dict[str, Any]:
+    """Where the time of the program's own code comes from."""
+    job = outcome.job
+    text = {
+        "declared": "as declared: time.sleep and raysim's cost() count, other code takes no time",
+        "measured": f"measured on this host, cores of the cluster {job.node_speed:g} times as fast",
+        "table": f"replayed from {job.compute_table.name if job.compute_table else 'a table'}",
+    }[job.compute]
+    return {"mode": job.compute, "node_speed": job.node_speed, "text": text}
+
+
+def simplifications(outcome: ProgramOutcome) -> list[str]:
+    """What this prediction leaves out, in the user's words."""
+    job, spec = outcome.job, outcome.cluster.spec
+    said = []
+    if job.compute == "declared":
+        said.append("Code that declares no cost takes no time; only Ray's own calls do.")
+    elif job.compute == "measured":
+        said.append(
+            "User code was timed on this host, one process at a time: shared caches and memory"
+            " bandwidth are not in it, and another run differs by its noise."
+        )
+    said.append("Ray's own service times are those of one machine type (m5.16xlarge).")
+    if len(spec.nodes) > 1:
+        said.append("Objects move as fluid flows: no TCP slow start, no packet loss.")
+    if job.autoscaling is not None:
+        said.append("New machines come after 90 s in the median (assumed).")
+    if outcome.cluster.env.config.gcs_storage == "memory":
+        said.append("The GCS keeps its tables in memory: losing it or its node ends the cluster.")
+    return said
+
+
+def trust(outcome: ProgramOutcome) -> dict[str, Any]:
+    """The ``trust`` part of the summary: counts by basis, and every input."""
+    many = len(outcome.cluster.spec.nodes) > 1
+    matters = {"": True, "nodes": many, "moved": many, "spilled": _spilled(outcome)}
+    costs = outcome.cluster.env.costs
+    inputs = [
+        {"name": f"Ray {field}", "value": getattr(costs, field), "basis": basis, "source": source}
+        for field, basis, source, when in _RAY
+        if matters[when]
+    ]
+    inputs += [
+        {
+            "name": f"{row.spec} {row.field}", "value": row.value, "basis": row.basis,
+            "source": row.source,
+        }
+        for row in _catalog_rows(outcome, many=many)
+    ]  # fmt: skip
+    compute = compute_basis(outcome)
+    basis = {"declared": "assumed", "measured": "measured", "table": "measured"}[compute["mode"]]
+    source = {
+        "declared": "the program", "measured": "a stopwatch on this host",
+        "table": "a stopwatch, in an earlier run",
+    }[compute["mode"]]  # fmt: skip
+    inputs.append(
+        {"name": "time of user functions", "value": None, "basis": basis, "source": source}
+    )
+    if compute["mode"] == "measured":
+        inputs.append({
+            "name": "node_speed", "value": outcome.job.node_speed, "basis": "assumed",
+            "source": "the scenario (ray.node_speed)",
+        })  # fmt: skip
+    counts = Counter(item["basis"] for item in inputs)
+    return {
+        "measured": counts["measured"],
+        "datasheet": counts["datasheet"],
+        "assumed": counts["assumed"],
+        "past_error": None,
+        "inputs": inputs,
+    }
+
+
+def _spilled(outcome: ProgramOutcome) -> bool:
+    return any(row.kind == "object" and row.state == "SPILLED" for row in outcome.log.rows)
+
+
+def _catalog_rows(outcome: ProgramOutcome, *, many: bool) -> list[catalog.ProvenanceRow]:
+    """Numbers of the catalog that can have influenced the run."""
+    spilled = _spilled(outcome)
+    found: dict[tuple[str, str], catalog.ProvenanceRow] = {}
+    for group in outcome.cluster.spec.groups:
+        node = group.node
+        disks = [disk for disk, _ in node.disks]
+        wanted = {node.name: _ALWAYS, node.nic.name: _BETWEEN if many else set()}
+        wanted |= {disk.name: _DISK if spilled else set() for disk in disks}
+        for row in catalog.provenance_rows([node, node.nic, *disks]):
+            if row.field in wanted.get(row.spec, ()):
+                found[row.spec, row.field] = row
+    return list(found.values())

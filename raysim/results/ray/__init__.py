@@ -1,0 +1,1 @@
+"""Looking into an emulated Ray cluster: state tables, status, causes of waiting, timelines."""

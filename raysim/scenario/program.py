@@ -1,0 +1,257 @@
+"""Scenarios of Ray programs: from a checked document to what is run.
+
+``raysim run my_script.py --cluster cluster.yaml`` makes such a document of its two files.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import os
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from raysim.errors import Problem, ScenarioError
+from raysim.hardware.cluster import ClusterSpec
+from raysim.raycore.config import RayConfig
+from raysim.scenario.autoscaling import autoscaler_of
+from raysim.scenario.clusters import make_cluster
+from raysim.scenario.documents import Document, KeyPath, did_you_mean, printable
+from raysim.scenario.notes import defaults_taken, written_out
+from raysim.scenario.overrides import Overrides
+from raysim.scenario.problems import problems_of
+from raysim.scenario.schema_program import FaultSection, ProgramSection
+from raysim.scenario.sources import CLUSTER, Source, read_sources
+from raysim.scenario.targets import Target, targets_of
+from raysim.workloads.program import FaultEvent, ProgramJob
+
+SCRIPT: KeyPath = ("jobs", 0, "script")
+NOTICE_S = 120.0
+"""Of a spot instance that is taken back: AWS gives two minutes."""
+PROGRAM_METRICS = ("seconds", "usd")
+"""Of the metrics a target may name, those that a Ray program has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramScenario:
+    """A Ray program on a cluster, checked."""
+
+    file: str
+    folder: Path
+    spec: ProgramSection = field(repr=False)
+    cluster: ClusterSpec = field(repr=False)
+    job: ProgramJob = field(repr=False)
+    targets: tuple[Target, ...] = ()
+    notes: tuple[Problem, ...] = field(default=(), repr=False)
+    warnings: tuple[Problem, ...] = field(default=(), repr=False)
+    document: Document = field(repr=False)
+    sources: Mapping[KeyPath, Source] = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        """Name of the run and its reports."""
+        return self.spec.name
+
+    @property
+    def seed(self) -> int:
+        """Seed of every random stream."""
+        return self.spec.seed
+
+    def with_(self, changes: Mapping[str, Any]) -> ProgramScenario:
+        """A new scenario with keys changed.
+
+        Raises
+        ------
+        ScenarioError
+            A key does not exist or the changed scenario is wrong.
+        """
+        document, sources = Overrides(self.document, self.sources).apply(changes)
+        return program_scenario(document, self.folder, sources)
+
+    @property
+    def files(self) -> dict[str, str]:
+        """SHA-256 of the script, the compute table and the cluster file, by path as written."""
+        said = self.spec.jobs[0].script
+        hashes = {} if self.spec.resolved is None else dict(self.spec.resolved.files)
+        hashes[Path(said.path).name] = _sha256(self.job.script)
+        if self.job.compute_table is not None:
+            hashes[Path(said.compute).name] = _sha256(self.job.compute_table)
+        source = self.sources.get(CLUSTER)
+        if source is not None and source.path is not None:
+            hashes[source.path] = source.documents[0].sha256 or ""
+        return hashes
+
+    def resolved(self) -> dict[str, Any]:
+        """Plain data that says everything the run depends on; paths as they were written."""
+        return written_out(ProgramSection, self.document, self.sources, self.files)
+
+    def resolved_in(self, folder: Path) -> dict[str, Any]:
+        """The same, with paths that lead from ``folder``: its YAML there replays this run."""
+        return self._placed(lambda path: os.path.relpath(path, folder))
+
+    def identity(self) -> dict[str, Any]:
+        """The same without where files are, which does not change a run: what its id is made of."""
+        return self._placed(lambda path: path.name)
+
+    def _placed(self, place: Callable[[Path], str]) -> dict[str, Any]:
+        data = self.resolved()
+        script = data["jobs"][0]["script"]
+        if not isinstance(script, dict):
+            script = data["jobs"][0]["script"] = {"path": script}
+        script["path"] = place(self.job.script)
+        if self.job.compute_table is not None:
+            script["compute"] = place(self.job.compute_table)
+        return data
+
+
+def is_program(document: Document) -> bool:
+    """Whether the document's job is a Ray program."""
+    data = document.data
+    jobs = data.get("jobs") if isinstance(data, dict) else None
+    first = jobs[0] if isinstance(jobs, list) and jobs else None
+    return isinstance(first, dict) and "script" in first
+
+
+def program_scenario(
+    document: Document, folder: Path, known: Mapping[KeyPath, Source]
+) -> ProgramScenario:
+    """Check a document and everything it points to.
+
+    Raises
+    ------
+    ScenarioError
+        Anything is wrong; one problem each.
+    """
+    problems: list[Problem] = []
+    try:
+        spec = ProgramSection.model_validate(document.data)
+    except ValidationError as error:
+        problems += problems_of(error, document, ProgramSection)
+        spec = None
+    targets = targets_of(document, problems, PROGRAM_METRICS)
+    sources = read_sources(document, folder, known, problems)
+    if spec is None or problems:
+        raise ScenarioError(problems)
+    made = make_cluster(
+        spec.cluster,
+        document.child(("cluster",), "cluster"),
+        list(sources[CLUSTER].documents) if CLUSTER in sources else None,
+        None,
+    )
+    problems += made.errors
+    config = _config(spec, document, problems)
+    if made.spec is not None:
+        most = sum(max(g.count, g.max_count or 0) for g in made.spec.groups)
+        problems += _misplaced(spec.faults, most, document)
+    script = _script(spec, folder, document, problems)
+    table = _table(spec, folder, document, problems)
+    if made.spec is None or problems:
+        raise ScenarioError(problems)
+    job = ProgramJob(
+        name=spec.jobs[0].name or script.stem,
+        script=script,
+        args=tuple(spec.jobs[0].script.args),
+        compute=spec.jobs[0].script.compute if table is None else "table",
+        compute_table=table,
+        node_speed=spec.ray.node_speed,
+        config=config,
+        autoscaling=autoscaler_of(
+            made.spec, sources[CLUSTER].documents if CLUSTER in sources else ()
+        ),
+        object_store_bytes=spec.ray.object_store_memory,
+        faults=tuple(_event(f) for f in spec.faults),
+        until_s=spec.until,
+    )
+    return ProgramScenario(
+        file=document.file,
+        folder=folder,
+        spec=spec,
+        cluster=made.spec,
+        job=job,
+        targets=tuple(targets),
+        notes=(*defaults_taken(spec, document), *made.notes),
+        document=document,
+        sources=sources,
+    )
+
+
+def _config(spec: ProgramSection, document: Document, problems: list[Problem]) -> RayConfig:
+    """Ray's settings, by name; ``RAY_`` before a name is allowed, as in the environment."""
+    types = typing.get_type_hints(RayConfig)
+    values: dict[str, Any] = {}
+    for key, value in spec.ray.config.items():
+        name = key.removeprefix("RAY_")
+        where: KeyPath = ("ray", "config", key)
+        if name not in types:
+            hint = did_you_mean(name, [f.name for f in fields(RayConfig)])
+            message = f"Ray's setting {printable(name)!r} is unknown or not modelled{hint}"
+            problems.append(document.problem(where, message, key=True))
+        elif (
+            not isinstance(value, (types[name], int))
+            or isinstance(value, bool) != (types[name] is bool)
+            or (types[name] is str and not isinstance(value, str))
+        ):
+            problems.append(document.problem(where, f"expected {types[name].__name__}"))
+        else:
+            values[name] = value
+    return RayConfig(**values)
+
+
+def _misplaced(faults: list[FaultSection], nodes: int, document: Document) -> Iterator[Problem]:
+    for i, fault in enumerate(faults):
+        at = getattr(fault, fault.kind)
+        if fault.kind != "kill_gcs" and at >= nodes:
+            message = f"there is no node {at}: the cluster has {nodes}, counted from 0"
+            yield document.problem(("faults", i, fault.kind), message)
+
+
+def _event(fault: FaultSection) -> FaultEvent:
+    return FaultEvent(
+        at_s=fault.at,
+        kind=fault.kind,
+        node_id=-1 if fault.kind == "kill_gcs" else getattr(fault, fault.kind),
+        notice_s=NOTICE_S if fault.notice is None else fault.notice,
+        share=fault.share,
+        restart_after_s=fault.restart_after,
+    )
+
+
+def _script(
+    spec: ProgramSection, folder: Path, document: Document, problems: list[Problem]
+) -> Path:
+    path = folder / spec.jobs[0].script.path
+    if not path.is_file():
+        problems.append(document.problem((*SCRIPT, "path"), f"{path}: no such file"))
+    return path
+
+
+def _table(
+    spec: ProgramSection, folder: Path, document: Document, problems: list[Problem]
+) -> Path | None:
+    """The compute.csv that a job's ``compute`` names; None for a mode."""
+    said = spec.jobs[0].script.compute
+    if said in ("measured", "declared"):
+        return None
+    path = folder / said
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            for row in csv.DictReader(file):
+                _ = row["function"], int(row["slice"]), float(row["mean_core_s"])
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        reason = f"no column {reason}" if isinstance(error, KeyError) else reason
+        message = (
+            f"{path}: {reason}; expected measured, declared, or the compute.csv of an earlier run"
+        )
+        problems.append(document.problem((*SCRIPT, "compute"), printable(message)))
+        return None
+    return path
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,0 +1,119 @@
+"""Scenarios that run Ray programs: a script, unmodified, on a cluster, with things going wrong."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from raysim.scenario.quantities import Bytes, Seconds
+from raysim.scenario.schema import RecordSection, ResolvedSection
+from raysim.scenario.schema_cluster import ClusterSection
+from raysim.scenario.section import Section, shorthand
+
+Share = Annotated[float, Field(gt=0, le=1)]
+NodeIndex = Annotated[int, Field(ge=0, le=1_000_000)]
+
+
+class ScriptSection(Section):
+    """A Ray program, run for its values while virtual time pays."""
+
+    path: str = Field(min_length=1, description="The script, unmodified.")
+    args: list[str] = Field(default_factory=list, description="Its command line.")
+    compute: str = Field(
+        "measured",
+        min_length=1,
+        description="Time of user functions. measured: on this host, scaled; declared: only what "
+        "raysim.cost and time.sleep say; or a CSV file of an earlier run, replayed exactly.",
+    )
+
+
+class FaultSection(Section):
+    """One thing that goes wrong at one time; one of the kinds below."""
+
+    at: Seconds = Field(description="Virtual time, such as 3h.")
+    fail_node: NodeIndex | None = Field(None, description="Power off this node, silently.")
+    restart_node: NodeIndex | None = Field(None, description="Power this node on again.")
+    kill_raylet: NodeIndex | None = Field(None, description="SIGKILL to this node's raylet.")
+    kill_worker_on: NodeIndex | None = Field(None, description="SIGKILL to a worker of this node.")
+    partition: NodeIndex | None = Field(None, description="Cut this node off the network.")
+    heal: NodeIndex | None = Field(None, description="Join this node to the network again.")
+    preempt: NodeIndex | None = Field(None, description="Take this spot node back after `notice`.")
+    notice: Seconds | None = Field(
+        None, description="Of preempt: how long before; 2 minutes by default."
+    )
+    slow_links: NodeIndex | None = Field(None, description="Leave this node `share` of its NICs.")
+    fill_disk: NodeIndex | None = Field(None, description="Fill `share` of this node's disks.")
+    share: Share = Field(1.0, description="Of slow_links and fill_disk.")
+    kill_gcs: bool = Field(False, description="SIGKILL to the GCS server.")
+    restart_after: Seconds | None = Field(
+        None, description="Of kill_gcs: when it comes back; it needs gcs_storage: redis."
+    )
+
+    @property
+    def kind(self) -> str:
+        """The one that was given."""
+        return self._given()[0]
+
+    def _given(self) -> list[str]:
+        settings = ("at", "notice", "share", "restart_after", "kill_gcs")
+        kinds = [
+            name
+            for name in type(self).model_fields
+            if name not in settings and getattr(self, name) is not None
+        ]
+        return [*kinds, *(["kill_gcs"] if self.kill_gcs else [])]
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> FaultSection:
+        given = self._given()
+        if len(given) != 1:
+            said = " and ".join(given) if given else "nothing but a time"
+            raise ValueError(f"give one thing that goes wrong, got {said}")
+        return self
+
+
+class RaySection(Section):
+    """How Ray is started."""
+
+    config: dict[str, Any] = Field(
+        default_factory=dict,
+        description="Ray's settings by Ray's names, as RAY_<name> sets them: gcs_storage: redis.",
+    )
+    object_store_memory: Bytes | None = Field(
+        None, description="Of every node's store, such as 5GiB; by default 30 % of its memory."
+    )
+    node_speed: Annotated[float, Field(gt=0, le=100)] = Field(
+        1.0,
+        description="Speed of a core of the cluster over this host's, for measured time.",
+    )
+
+
+class ProgramJobSection(Section):
+    """One Ray program."""
+
+    script: Annotated[ScriptSection, shorthand("path")] = Field(description="A Ray script.")
+    name: str | None = Field(None, min_length=1, description="Name; by default the script's.")
+
+
+class ProgramSection(Section):
+    """The root of a scenario.yaml whose job is a Ray program."""
+
+    raysim: Literal[1] = Field(1, description="Version of this file format.")
+    name: str = Field(
+        "program", min_length=1, max_length=100, description="Name of runs and reports."
+    )
+    description: str = Field("", description="For people.")
+    seed: int = Field(0, ge=0, lt=2**63, description="Seed of every random stream.")
+    cluster: ClusterSection = Field(description="Nodes and the network between them.")
+    ray: RaySection = Field(default_factory=RaySection, description="How Ray is started.")
+    jobs: list[ProgramJobSection] = Field(
+        min_length=1, max_length=1, description="What runs on the cluster; one job."
+    )
+    faults: list[FaultSection] = Field(default_factory=list, description="What goes wrong, when.")
+    until: Seconds | None = Field(None, description="Stop the run at this virtual time.")
+    targets: dict[str, str] = Field(
+        default_factory=dict, description="Limits by metric, such as `seconds: <= 60`."
+    )
+    record: RecordSection | None = Field(None, description="What is recorded.")
+    resolved: ResolvedSection | None = Field(None, description="Written by raysim; do not edit.")

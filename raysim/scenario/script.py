@@ -1,0 +1,104 @@
+"""``raysim run my_script.py --cluster cluster.yaml``: the scenario that two files make."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from raysim.errors import Location, Problem, ScenarioError
+from raysim.hardware import catalog
+from raysim.scenario.documents import Document, KeyPath, did_you_mean, printable
+from raysim.scenario.kuberay import is_kuberay
+from raysim.scenario.overrides import Overrides
+from raysim.scenario.program import ProgramScenario, program_scenario
+from raysim.scenario.ray_cluster_yaml import is_ray_cluster_yaml
+from raysim.scenario.sources import Source, read_sources
+from raysim.scenario.yaml_text import read_yaml_all
+
+DEFAULT_NODE = "cpu-16"
+"""One of it is the cluster when nobody says otherwise: a plain machine with 16 vCPUs, 64 GiB."""
+
+
+def script_scenario(
+    script: Path,
+    *,
+    cluster: Path | None = None,
+    compute: str | None = None,
+    until: str | None = None,
+    args: Sequence[str] = (),
+    changes: Mapping[str, Any] | None = None,
+) -> ProgramScenario:
+    """A scenario whose job is a script.
+
+    Parameters
+    ----------
+    script
+        A Ray program.
+    cluster
+        `ray up` YAML, KubeRay YAML, or the ``cluster`` section of a scenario; None: one node of
+        the catalog.
+    compute, until, args
+        As in a scenario.
+    changes
+        As ``load`` takes them.
+
+    Raises
+    ------
+    ScenarioError
+        The script or the cluster file is absent or wrong.
+    """
+    if not script.is_file():
+        hint = did_you_mean(script.name, sorted(p.name for p in script.parent.glob("*.py")))
+        where = Location(file=printable(str(script)))
+        raise ScenarioError(Problem(message=f"no such file{hint}", where=where))
+    job: dict[str, Any] = {"path": str(script)}
+    if args:
+        job["args"] = list(args)
+    if compute is not None:
+        job["compute"] = compute
+    data: dict[str, Any] = {"name": script.stem, "jobs": [{"script": job}]}
+    if until is not None:
+        data["until"] = until
+    document = _with_cluster(Document(file=str(script), data=data), cluster)
+    folder = Path()
+    if changes:
+        known = read_sources(document, folder, {}, [])
+        document, known = Overrides(document, known).apply(changes)
+        return _scenario(document, folder, known, cluster)
+    return _scenario(document, folder, {}, cluster)
+
+
+def _scenario(
+    document: Document, folder: Path, known: Mapping[KeyPath, Source], cluster: Path | None
+) -> ProgramScenario:
+    made = program_scenario(document, folder, known)
+    if cluster is not None or "node" not in document.data["cluster"]:
+        return made
+    node = catalog.node(document.data["cluster"]["node"])
+    said = Problem(
+        key="cluster",
+        message=f"no --cluster given; taken is one {node.name} ({node.vcpus} vCPUs, "
+        f"{node.memory_bytes / 2**30:g} GiB, no GPU)",
+    )
+    return replace(made, warnings=(*made.warnings, said))
+
+
+def _with_cluster(document: Document, cluster: Path | None) -> Document:
+    """The document with its ``cluster`` section; positions are those of the cluster's file."""
+    data = dict(document.data)
+    if cluster is None:
+        data["cluster"] = {"nodes": 1, "node": DEFAULT_NODE}
+        return replace(document, data=data)
+    found = read_yaml_all(cluster, printable(str(cluster)))
+    if any(is_kuberay(d) or is_ray_cluster_yaml(d) for d in found):
+        data["cluster"] = {"from": str(cluster)}
+        return replace(document, data=data)
+    if not found or not isinstance(found[0].data, dict):
+        where = Location(file=printable(str(cluster)))
+        raise ScenarioError(Problem(message="expected a mapping", where=where))
+    section = found[0].child(("cluster",)) if "cluster" in found[0].data else found[0]
+    data["cluster"] = section.data
+    marks = {("cluster", *path): mark for path, mark in section.marks.items()}
+    return replace(document, file=str(cluster), data=data, marks=marks)
