@@ -28,7 +28,8 @@ demo: $(VENV)/.core
 	@echo "Report: $$(ls -td "$$PWD"/runs/*/report.html | head -n 1)"
 
 test: $(VENV)/.all
-	$(BIN)/python -m pytest -n $(JOBS) -m 'not benchmark'
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup \
+		-m 'not benchmark and not exhaustive'
 
 lint: $(VENV)/.all
 	$(BIN)/python -m pytest -n $(JOBS) -m 'not benchmark' tests/test_tidy.py

@@ -15,12 +15,12 @@ from raysim import errors
 
 OPTIONS = {
     "run": [
-        "SCENARIO", "--set", "--seed", "--out/-o", "--until", "--check", "--json", "--quiet/-q",
-        "--no-trace", "--trace-format",
+        "SCENARIO", "[ARGS]", "--set", "--cluster", "--compute", "--seed", "--out/-o", "--until",
+        "--check", "--json", "--quiet/-q", "--no-trace", "--trace-format",
     ],
     "check": ["[SCENARIO]", "--set", "--schema", "--explain"],
     "init": ["NAME", "--from", "--deepspeed", "--cluster"],
-    "show": ["[RUN]", "--table", "--tree"],
+    "show": ["[RUN]", "--table", "--tree", "--at", "--why"],
     "open": ["[RUN]"],
     "catalog": ["[KIND]", "[NAME]"],
 }  # fmt: skip
@@ -91,7 +91,9 @@ def test_importing_is_cheap(module: str, root: Path) -> None:
 
 
 def test_the_error_tree_has_four_branches() -> None:
-    branches = {c.__name__ for c in errors.RaysimError.__subclasses__()}
+    branches = {
+        c.__name__ for c in errors.RaysimError.__subclasses__() if c.__module__ == errors.__name__
+    }
     assert branches >= {
         "ScenarioError", "InfeasibleError", "CalibrationError", "InvariantViolation",
     }  # fmt: skip

@@ -298,7 +298,9 @@ def test_explain_says_what_a_key_means(
 def test_schema_is_json_schema(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "--schema"]) == 0
     schema = json.loads(capsys.readouterr().out)
-    assert {"cluster", "model", "jobs", "targets"} <= schema["properties"].keys()
+    training, program = (schema["$defs"][o["$ref"].rpartition("/")[2]] for o in schema["anyOf"])
+    assert {"cluster", "model", "jobs", "targets"} <= training["properties"].keys()
+    assert {"cluster", "ray", "jobs", "faults", "until"} <= program["properties"].keys()
 
 
 def on_a_terminal(arguments: list[str], columns: int, **environment: str) -> str:

@@ -1,0 +1,101 @@
+"""CPU time of an emulated no-op task, full lease protocol, against bare SimPy; ratios, never gates.
+
+    pytest tests/benchmarks/test_ray_core_speed.py -m benchmark --benchmark-enable -s
+
+A driver submits a burst of no-op tasks to a cluster of 1,000 nodes of 32 CPUs. Beside it, in the
+same process: what a task costs as one SimPy process that waits for a worker out of a ``Store``,
+waits four times (request, grant, push, reply) and puts the worker back, with no bookkeeping at all.
+"""
+
+from __future__ import annotations
+
+import resource
+import time
+from typing import Any
+
+import pytest
+import simpy
+
+from raysim.raycore.core_worker.bodies import drive, drop, get, submit
+from tests.raycore_parts import ray_cluster
+from tests.stories.ray_scripts import task
+
+pytestmark = pytest.mark.benchmark
+
+TASKS = 100_000
+NODES, CPUS = 1_000, 32
+
+
+def bare_simpy_s() -> float:
+    """CPU seconds of ``TASKS`` SimPy processes."""
+    env = simpy.Environment()
+    workers = simpy.Store(env)
+    for worker in range(64):
+        workers.put(worker)
+
+    def one() -> Any:
+        yield env.timeout(1)
+        worker = yield workers.get()
+        for _ in range(3):
+            yield env.timeout(1)
+        yield workers.put(worker)
+
+    def driver() -> Any:
+        for _ in range(TASKS):
+            env.process(one())
+            yield env.timeout(1)
+
+    env.process(driver())
+    started = time.process_time()
+    env.run()
+    return time.process_time() - started
+
+
+def emulated_s(tasks: int, nodes: int) -> float:
+    """CPU seconds of a burst on an emulated cluster that is up already."""
+    cluster = ray_cluster(nodes, cpus=CPUS, log=False)
+    no_op = task()
+
+    def main(_: Any) -> Any:
+        refs = []
+        for _ in range(tasks):
+            refs += yield submit(no_op)
+        yield get(refs)
+        yield drop(*refs)
+
+    drivers: list[Any] = []
+    cluster.driver(drivers.append)
+    cluster.sim.run("5s")
+    drive(drivers[0], main)
+    started = time.process_time()
+    cluster.sim.run(f"{5 + tasks * 2e-4}s")
+    return time.process_time() - started
+
+
+def test_a_task_against_a_bare_process(benchmark: Any) -> None:
+    bare_s = min(bare_simpy_s() for _ in range(2))
+    full_s = min(emulated_s(TASKS, NODES) for _ in range(2))
+    benchmark.extra_info["tasks_per_cpu_s"] = TASKS / full_s
+    print(
+        f"bare SimPy process {bare_s / TASKS * 1e6:.1f} us, full protocol"
+        f" {full_s / TASKS * 1e6:.1f} us: {TASKS / full_s:,.0f} tasks per CPU second,"
+        f" {bare_s / full_s:.2f} times as fast"
+    )
+    benchmark.pedantic(lambda: None, rounds=1)
+
+
+def test_a_million_tasks_and_ten_thousand_idle_nodes(benchmark: Any) -> None:
+    full_s = emulated_s(1_000_000, NODES)
+    print(
+        f"1 M tasks: {full_s:.1f} CPU s, {1e6 / full_s:,.0f} tasks per CPU second,"
+        f" {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:.2f} GB at most"
+    )
+    cluster = ray_cluster(10_000, cpus=CPUS, log=False)
+    cluster.sim.run("10s")
+    events, started = cluster.sim.log.events, time.process_time()
+    cluster.sim.run("24h")
+    print(
+        f"10,000 idle nodes: {cluster.sim.log.events - events} events in a day,"
+        f" {time.process_time() - started:.3f} CPU s"
+    )
+    benchmark.pedantic(lambda: None, rounds=1)

@@ -1,0 +1,44 @@
+"""Seeded chaos: whatever a program asks and whatever breaks, values are right and nothing is left.
+
+A failure names its seed; ``python -m tests.faults.replay SEED shrink`` plays it again, with as few
+steps and faults as still fail.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.faults.plans import plan
+from tests.faults.runs import play
+
+
+def clean(seed: int) -> None:
+    """Play one seed."""
+    outcome = play(plan(seed))
+    assert not outcome.problems, f"{plan(seed)}\n" + "\n".join(outcome.problems)
+
+
+@pytest.mark.parametrize("first", range(0, 200, 20))
+def test_chaos_leaves_right_values_and_nothing_else(first: int) -> None:
+    for seed in range(first, first + 20):
+        clean(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("first", range(200, 2200, 200))
+def test_more_chaos(first: int) -> None:
+    for seed in range(first, first + 200):
+        clean(seed)
+
+
+@pytest.mark.parametrize("seed", range(0, 60, 4))
+def test_the_same_seed_is_the_same_run(seed: int) -> None:
+    first, second = play(plan(seed)), play(plan(seed), check=False)
+    assert first.digest == second.digest
+    assert first.results == second.results
+
+
+def test_the_plans_are_not_empty_of_results() -> None:
+    outcomes = [play(plan(seed), check=False) for seed in range(40)]
+    assert sum(o.results for o in outcomes) > 40

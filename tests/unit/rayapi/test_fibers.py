@@ -1,0 +1,71 @@
+"""Fibers: greenlets are used again, and one program sees nothing of another's."""
+
+from __future__ import annotations
+
+import gc
+import os
+from contextvars import ContextVar
+
+from greenlet import greenlet
+
+import raysim.rayapi.api as ray
+from tests.rayapi_parts import run
+
+WORD: ContextVar[str] = ContextVar("word", default="nothing")
+
+
+def greenlets() -> int:
+    return sum(isinstance(thing, greenlet) for thing in gc.get_objects())
+
+
+def test_a_thousand_tasks_take_as_many_greenlets_as_run_at_once() -> None:
+    def main() -> int:
+        ray.init(num_cpus=2)
+        no_op = ray.remote(lambda: None)
+        before = greenlets()
+        ray.get([no_op.remote() for _ in range(1_000)])
+        return greenlets() - before
+
+    assert run(main) <= 2
+
+
+def swap(word: str) -> str:
+    before = WORD.get()
+    WORD.set(word)
+    return before
+
+
+def test_what_a_task_sets_in_its_context_ends_with_it() -> None:
+    def main() -> list[str]:
+        ray.init(num_cpus=1)
+        WORD.set("driver")
+        remote = ray.remote(swap)
+        return [*(ray.get(remote.remote(str(i))) for i in range(3)), WORD.get()]
+
+    assert run(main) == ["nothing"] * 3 + ["driver"]
+
+
+def test_every_process_has_an_environment_of_its_own() -> None:
+    def look(name: str) -> str | None:
+        return os.environ.get(name)
+
+    class Setter:
+        def set(self, name: str, value: str) -> None:
+            os.environ[name] = value
+
+        def look(self, name: str) -> str | None:
+            return look(name)
+
+    def main() -> list[str | None]:
+        os.environ["RAYSIM_BEFORE"] = "driver's"
+        ray.init(num_cpus=2)
+        os.environ["RAYSIM_AFTER"] = "driver's"
+        one, two = (ray.remote(Setter).remote() for _ in range(2))
+        ray.get(one.set.remote("RAYSIM_ONE", "its own"))
+        seen = [ray.get(actor.look.remote("RAYSIM_ONE")) for actor in (one, two)]
+        task = ray.remote(look)
+        seen += [ray.get(task.remote(f"RAYSIM_{when}")) for when in ("BEFORE", "AFTER")]
+        return [*seen, look("RAYSIM_ONE")]
+
+    assert run(main) == ["its own", None, "driver's", None, None]
+    assert not [name for name in os.environ if name.startswith("RAYSIM_")]

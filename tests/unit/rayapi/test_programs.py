@@ -1,0 +1,56 @@
+"""The nine programs that everyone writes first, unmodified, on an emulated cluster."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.rayapi_parts import PROGRAMS, on_demand, printed
+
+PRINTED = {
+    "policy_simulator": ["4 2.247019", "[20, 20, 20]"],
+    "read_array": [
+        "[ 0.  2.  4.  6.  8. 10. 12. 14. 16. 18.]",
+        "(1000000,) float64 999999000000.0 False",
+        "False",
+        "[np.float64(1.0), np.float64(2.0), np.float64(3.0)]",
+        "ValueError",
+    ],
+    "counter": [
+        "[101, 102, 103, 104, 105]",
+        "[115, 125, 135]",
+        "[[0, 1, 2, 3, 4], [0, 1, 2, 3, 4], [0, 1, 2, 3, 4]]",
+        "6",
+        "ActorDiedError",
+    ],
+    "tree_reduce": ["36", "36", "True True True"],
+    "parameter_server": ["0.333500", "3.181e-07", "True"],
+    "hyperparameter_search": ["20 0.9899 3 0.29"],
+    "map_reduce": ["the 6", "fox 4", "dog 3", "a 2", "and 2", "jumps 2", "31"],
+    "nested_tasks": ["8", "[10, 20, 30]", "60", "180"],
+    "monte_carlo_pi": ["0.0", "True True", "3.1344"],
+}
+"""Also what ray 2.60 prints: tests/real/test_rayapi_programs.py."""
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_a_program_prints_what_it_prints_on_ray(name: str, monkeypatch) -> None:
+    monkeypatch.setenv("RAY_LOG_TO_DRIVER", "0")
+    assert printed(PROGRAMS / f"{name}.py") == PRINTED[name]
+
+
+def test_a_program_runs_the_same_twice(monkeypatch) -> None:
+    monkeypatch.setenv("RAY_LOG_TO_DRIVER", "0")
+    digests = []
+
+    def remember(request):
+        cluster = on_demand()(request)
+        digests.append(cluster.sim)
+        return cluster
+
+    for _ in range(2):
+        printed(PROGRAMS / "parameter_server.py", remember)
+    assert digests[0].digest == digests[1].digest
+
+
+def test_every_program_is_tested() -> None:
+    assert {path.stem for path in PROGRAMS.glob("*.py")} == set(PRINTED)

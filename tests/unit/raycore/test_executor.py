@@ -1,0 +1,291 @@
+"""The executing side: functions, the thread, cores, leaving, cancellation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from raysim.raycore import protocol as p
+from raysim.raycore.core_worker import bodies as b
+from raysim.raycore.resources import ResourceSet
+from raysim.raycore.tasks import Payload, TaskError
+from tests.unit.raycore.core_worker_parts import MS, NO_TIME, US, House, S, actor, method, options
+
+
+def test_a_function_is_exported_once_and_fetched_once_per_process():
+    house = House(workers=2)
+    o = options(b.Sleep(MS))
+
+    def main(_):
+        refs = []
+        for _i in range(8):
+            refs += yield b.submit(o)
+        yield b.get(refs)
+
+    house.play(main)
+    kinds = [type(m) for m in house.gcs.got]
+    assert kinds.count(p.InternalKVPut) == 1
+    assert kinds.count(p.InternalKVGet) == 2
+
+
+def test_the_execution_thread_is_one_for_all_concurrent_calls():
+    house = House(costs=replace(NO_TIME, execute_ns=10 * US))
+
+    def main(process):
+        a = yield b.create_actor(actor(is_async=True))
+        yield b.get((yield b.call_actor(a, method(b.no_op))))
+        begin_ns = process.sim.now_ns
+        refs = []
+        for _ in range(5):
+            refs += yield b.call_actor(a, method(b.Sleep(MS)))
+        yield b.get(refs)
+        return process.sim.now_ns - begin_ns
+
+    assert house.play(main) == MS + 5 * 10 * US
+
+
+def test_computations_share_the_nodes_cores():
+    house = House(workers=8)
+    o = options(b.Compute(1.0))
+
+    def main(process):
+        refs = []
+        for _ in range(8):
+            refs += yield b.submit(o)
+        yield b.get(refs)
+        wide = yield b.submit(options(b.Compute(1.0, width=8)))
+        yield b.get(wide)
+        return process.sim.now_ns
+
+    assert house.play(main) == 4 * S  # 8 core-seconds, then 8 threads of one, on 4 cores
+
+
+def test_a_process_that_dies_leaves_the_cores_to_others():
+    house = House(workers=2)
+
+    def main(process):
+        refs = yield b.submit(options(b.Compute(1.0, width=4), max_retries=0))
+        refs += yield b.submit(options(b.Compute(1.0, width=4)))
+        yield b.sleep(S)
+        victim = next(
+            w for w in house.processes.values() if refs[0].object_id >> 32 in w.executor.running
+        )
+        process.env.launcher.kill(victim.me.worker_id, reason="kill -9")
+        (value,) = yield b.get(refs[1:])
+        return value, process.sim.now_ns
+
+    assert house.play(main) == (Payload(0), 3 * S // 2)
+
+
+def test_an_actor_that_exits_by_itself_answers_the_call_and_is_dead():
+    house = House()
+
+    def exit_actor(running):
+        running.exit_process(reason="exit_actor", intended=True)
+
+    def main(_):
+        a = yield b.create_actor(actor())
+        (error,) = yield b.get((yield b.call_actor(a, method(exit_actor))))
+        return error.error_type
+
+    assert house.play(main) == "ACTOR_DIED"
+    assert house.raylets[0].disconnected == ["exit_actor"]
+
+
+def test_a_worker_that_owns_objects_may_refuse_to_exit():
+    house = House()
+    kept = []
+
+    def body(running):
+        kept.append((yield b.put(Payload(10))))
+        return []
+
+    def main(_):
+        yield b.get((yield b.submit(options(b.script(body)))))
+        return kept[0]
+
+    x = house.play(main)
+    answers = []
+    worker = house.processes[x.owner.worker_id]
+    ask = house.raylets[0].call
+    ask(worker.address, p.ExitWorker(), answers.append)
+    house.sim.run(house.sim.now_ns + S)
+    worker.remove_local_reference(x.object_id)
+    ask(worker.address, p.ExitWorker(), answers.append)
+    house.sim.run(house.sim.now_ns + S)
+    assert answers == [False, True]
+    assert worker.state == "crashed"
+
+
+def test_a_worker_told_to_leave_waits_until_its_objects_are_not_needed():
+    house = House(workers=2)
+
+    def body(_):
+        x = yield b.put(Payload(10))
+        return [Payload(1, None, (x,))]
+
+    def main(process):
+        o = options(b.script(body), max_calls=1)
+        refs = yield b.submit(o)
+        ((value,), begin) = (yield b.get(refs)), len(house.processes)
+        (x,) = value.contained
+        yield b.keep(x)
+        yield b.get([x])
+        worker = house.processes[x.owner.worker_id]
+        yield b.drop(*refs, x)
+        worker.remove_local_reference(x.object_id)
+        yield b.sleep(MS)
+        return begin - len(house.processes)
+
+    assert house.play(main) == 1
+
+
+def test_a_graceful_kill_lets_calls_that_are_here_finish():
+    house = House()
+
+    def main(_):
+        a = yield b.create_actor(actor())
+        refs = yield b.call_actor(a, method(b.Sleep(S)))
+        refs += yield b.call_actor(a, method(b.Sleep(S)))
+        yield b.sleep(MS)
+        kill = p.KillActor(a, force_kill=False, no_restart=True)
+        house.gcs.send(house.gcs.rows[a].address.address, kill)
+        values = yield b.get(refs)
+        yield b.sleep(MS)
+        return values, house.gcs.rows[a].state
+
+    assert house.play(main) == ([Payload(0)] * 2, "DEAD")
+
+
+def test_early_calls_wait_for_those_before_them_at_most_30_s():
+    house = House()
+    order = []
+    worker = house.raylets[0].idle[0]
+
+    def record(running):
+        order.append((running.spec.seq_no, house.sim.now_ns // S))
+        running.finish()
+
+    def main(process):
+        a = yield b.create_actor(actor())
+        refs = yield b.call_actor(a, method(record))
+        yield b.get(refs)
+        process.actors.actors[a].seq_no = 3
+        refs = yield b.call_actor(a, method(record))
+        return (yield b.get(refs))
+
+    house.play(main)
+    assert order == [(0, 0), (3, 30)]
+    assert worker.executor.actor_id == worker.executor.actor.actor_id > 0
+
+
+# ---- cancellation --------------------------------------------------------------------------------
+
+
+def cancelled(house, *, while_, force=False, workers_kept=True):
+    def main(process):
+        busy = yield b.submit(options(b.Sleep(S), resources=ResourceSet()))
+        if while_ == "arguments":
+            refs = yield b.submit(options(b.no_op), busy)
+        else:
+            refs = yield b.submit(options(b.Sleep(100 * S)))
+        yield b.sleep(10 * MS)
+        yield b.cancel(refs[0], force=force)
+        (error,) = yield b.get(refs)
+        at_ns = process.sim.now_ns
+        yield b.get(busy)
+        return error.error_type, at_ns // MS
+
+    return house.play(main)
+
+
+def test_a_task_that_waits_for_arguments_for_a_worker_or_runs_can_be_cancelled():
+    assert cancelled(House(), while_="arguments") == ("TASK_CANCELLED", 10)
+    assert cancelled(House(workers=1), while_="queued") == ("TASK_CANCELLED", 10)
+    assert cancelled(House(), while_="running") == ("TASK_CANCELLED", 10)
+
+
+def test_force_kills_the_worker_and_is_not_retried():
+    house = House()
+    before = len(house.processes)
+    assert cancelled(house, while_="running", force=True) == ("TASK_CANCELLED", 10)
+    assert len(house.processes) == before - 1
+
+
+def test_children_are_cancelled_with_their_parent_unless_told_not_to():
+    for recursive, alive in [(True, 0), (False, 1)]:
+        house = House()
+
+        def parent(_):
+            refs = yield b.submit(options(b.Sleep(100 * S)))
+            yield b.get(refs)
+            return []
+
+        def main(_, recursive=recursive, house=house, parent=parent):
+            refs = yield b.submit(options(b.script(parent)))
+            yield b.sleep(MS)
+            yield b.cancel(refs[0], recursive=recursive)
+            yield b.get(refs)
+            yield b.sleep(MS)
+            return sum(len(w.executor.running) for w in house.processes.values())
+
+        assert house.play(main) == alive
+
+
+def test_a_call_of_an_actor_is_cancelled_in_its_queue():
+    house = House()
+
+    def main(_):
+        a = yield b.create_actor(actor())
+        refs = yield b.call_actor(a, method(b.Sleep(S)))
+        refs += yield b.call_actor(a, method(b.Sleep(S)))
+        yield b.sleep(MS)
+        yield b.cancel(refs[1])
+        (error,) = yield b.get(refs[1:])
+        values = yield b.get(refs[:1])
+        return error.error_type, values
+
+    assert house.play(main) == ("TASK_CANCELLED", [Payload(0)])
+
+
+def test_a_borrower_can_cancel():
+    house = House()
+
+    def body(running):
+        yield b.cancel(running.args[0].contained[0])
+        return []
+
+    def main(_):
+        (x,) = yield b.submit(options(b.Sleep(100 * S)))
+        yield b.sleep(MS)
+        yield b.get((yield b.submit(options(b.script(body)), [Payload(1, None, (x,))])))
+        (error,) = yield b.get([x])
+        return error.error_type
+
+    assert house.play(main) == "TASK_CANCELLED"
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_missing_returns_are_none_values(n):
+    house = House()
+
+    def main(_):
+        refs = yield b.submit(options(b.no_op, num_returns=n))
+        return (yield b.get(refs))
+
+    assert house.play(main) == [Payload(0)] * n
+
+
+def test_ending_twice_is_our_bug():
+    house = House()
+
+    def body(running):
+        running.finish()
+        with pytest.raises(AssertionError, match="ended twice"):
+            running.fail(TaskError("WORKER_DIED"))
+
+    def main(_):
+        return (yield b.get((yield b.submit(options(body)))))
+
+    assert house.play(main) == [Payload(0)]

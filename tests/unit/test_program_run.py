@@ -1,0 +1,137 @@
+"""Ways in which a driver ends, what is kept of them, and what surrounds a program."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+import raysim
+from raysim.errors import ScenarioError
+from raysim.scenario.script import script_scenario
+from tests.unit.program_cases import SQUARES, run, script
+
+
+def test_a_program_finishes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = run(tmp_path, SQUARES)
+    assert capsys.readouterr().out == "10416\n"
+    assert result.program is not None
+    assert result.program.output == "10416\n"
+    assert result.summary["program"]["exit"] == "ok"
+    assert result.summary["tasks"]["by_state"] == {"FINISHED": 32}
+    assert 4.0 < result.summary["run"]["seconds"] < 8.0  # 32 tasks of 2 s on 16 CPUs
+
+
+def test_an_exception_has_the_traceback_that_python_prints(tmp_path: Path) -> None:
+    result = run(tmp_path, "import ray\nray.init()\ndef f():\n    raise ValueError('no')\nf()\n")
+    told = result.summary["program"]
+    path = tmp_path / "main.py"
+    assert told["traceback"].splitlines() == [
+        "Traceback (most recent call last):",
+        f'  File "{path}", line 5, in <module>',
+        "    f()",
+        f'  File "{path}", line 4, in f',
+        "    raise ValueError('no')",
+        "ValueError: no",
+    ]
+    assert (told["exit"], told["exit_code"], told["message"]) == ("exception", 1, "ValueError: no")
+    assert result.summary["verdict"]["ok"] is False
+
+
+def test_an_exception_of_a_task_names_the_task(tmp_path: Path) -> None:
+    text = "import ray\n@ray.remote\ndef f(): return 1 / 0\nray.get(f.remote())\n"
+    told = run(tmp_path, text).summary["program"]
+    assert told["message"] == "ZeroDivisionError: division by zero (in f)"
+
+
+def test_an_exit_code_is_kept(tmp_path: Path) -> None:
+    told = run(tmp_path, "import sys, ray\nray.init()\nsys.exit(3)\n").summary["program"]
+    assert (told["exit"], told["exit_code"]) == ("exit", 3)
+
+
+def test_a_program_is_stopped_where_it_is_told_and_keeps_what_it_did(tmp_path: Path) -> None:
+    result = run(tmp_path, SQUARES, until="4s")
+    summary = result.summary
+    assert (summary["program"]["exit"], summary["verdict"]["ok"]) == ("until", True)
+    assert summary["run"] == {"seconds": None, "virtual_seconds": 4.0, "text": "4.00 s"}
+    assert 0 < summary["tasks"]["finished"] < 32
+    assert "ray.get" in summary["program"]["message"]
+
+
+def test_what_hangs_says_where_and_why(tmp_path: Path) -> None:
+    text = "import ray\n@ray.remote(num_gpus=1)\ndef f(): pass\nray.get(f.remote())\n"
+    summary = run(tmp_path, text, until="30s").summary
+    assert summary["pending"]["causes"] == {"infeasible": 1}
+    assert "needs 1 CPU, 1 GPU" in summary["pending"]["examples"][0]
+    assert summary["program"]["message"] == "ray.get(f.remote())"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "name"),
+    [
+        ("import ray\nimport ray.data\n", 2, "ray.data"),
+        ("import ray\n@ray.remote\ndef f():\n    import ray.train\nray.get(f.remote())\n", 5,
+         "ray.train"),
+    ],
+)  # fmt: skip
+def test_what_is_not_emulated_is_one_line_that_names_it(
+    tmp_path: Path, text: str, line: int, name: str
+) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        run(tmp_path, text)
+    (problem,) = caught.value.problems
+    assert str(problem).startswith(f"{tmp_path / 'main.py'}:{line}")
+    assert problem.message.startswith(f"{name} is not emulated by raysim.")
+    assert "\n" not in problem.message
+
+
+def test_the_arguments_are_the_scripts(tmp_path: Path) -> None:
+    assert run(tmp_path, SQUARES, args=["3"]).summary["tasks"]["total"] == 3
+
+
+def test_measured_time_is_kept_and_replayed(tmp_path: Path) -> None:
+    text = (
+        "import ray\nray.init()\n@ray.remote\ndef f(n):\n    return sum(range(n))\n"
+        "ray.get([f.remote(300_000) for _ in range(4)])\n"
+    )
+    scenario = script_scenario(script(tmp_path, text))
+    measured = raysim.run(scenario)
+    folder = measured.write(tmp_path / "first")
+    busy = measured.summary["tasks"]["by_function"][0]["mean_seconds"]
+    assert busy > 0.001
+    assert (folder / "compute.csv").read_text().startswith("function,slice,")
+    again = raysim.run(scenario.with_({"script.compute": str(folder / "compute.csv")}))
+    third = raysim.run(scenario.with_({"script.compute": str(folder / "compute.csv")}))
+    assert again.summary["compute"]["mode"] == "table"
+    assert again.summary["simulation"]["digest"] == third.summary["simulation"]["digest"]
+    assert again.summary["tasks"]["by_function"][0]["mean_seconds"] == pytest.approx(busy, rel=0.2)
+
+
+def test_a_result_can_be_pickled(tmp_path: Path) -> None:
+    result = run(tmp_path, SQUARES)
+    copy = pickle.loads(pickle.dumps(result))
+    assert copy.summary == result.summary
+    assert copy.table("tasks").equals(result.table("tasks"))
+
+
+def test_nodes_are_added_when_the_cluster_file_lets_them(tmp_path: Path) -> None:
+    grows = """
+provider: {type: aws}
+max_workers: 3
+upscaling_speed: 10
+head_node_type: head
+available_node_types:
+  head: {node_config: {InstanceType: m5.large}}
+  worker: {node_config: {InstanceType: m5.2xlarge}, min_workers: 0, max_workers: 3}
+"""
+    text = SQUARES.replace("@ray.remote", "@ray.remote(num_cpus=4)")
+    summary = run(tmp_path, text, cluster=grows).summary
+    assert summary["program"]["exit"] == "ok"
+    assert summary["cluster"]["autoscaled"] is True
+    assert {g["name"]: (g["count"], g["max_count"]) for g in summary["cluster"]["groups"]} == {
+        "head": (1, 1), "worker": (0, 3),
+    }  # fmt: skip
+    worker = next(row for row in summary["utilisation"] if row["group"] == "worker")
+    assert 1 <= worker["nodes"] <= 3
+    assert summary["time"][0]["key"] == "infeasible"  # until the first machine has come
