@@ -39,7 +39,8 @@ if __name__ == "__main__":
     print(ray.get(ray.get_actor("shared").increment.remote(5)))
     ray.kill(named)
     try:
-        ray.get(named.increment.remote())
+        while True:  # the kill is a message: calls that overtake it still count
+            ray.get(named.increment.remote())
     except ray.exceptions.RayActorError as error:
         print(type(error).__name__)
     ray.shutdown()
