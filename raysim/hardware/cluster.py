@@ -46,6 +46,10 @@ class ClusterSpec:
 
     groups: tuple[NodeGroup, ...]
     fabric: FabricSpec = field(default_factory=FabricSpec)
+    host_of: tuple[int, ...] | None = None
+    """The machine that each of ``nodes`` runs on, when they share machines: by number, each one's
+    cores and disks those of its first node. Threads then contend for cores (``hardware/host.py``).
+    None: every node is a machine of its own, with cores for every thread of Ray's."""
 
     @property
     def gpu_nodes(self) -> tuple[NodeSpec, ...]:

@@ -1,8 +1,8 @@
-"""A host: its GPUs, cores, memory, disks and ports, which fail and come back together.
+"""A node: its GPUs, cores, memory, disks and ports, which fail and come back together.
 
-Real counterpart: one machine or instance. Cores are a shared server of the vCPUs that Ray counts;
-the memory bus is a link of the topology, so copies to GPUs, network traffic through host memory and
-the CPU's own work (Adam on the host, say) share it.
+Real counterpart: one machine or instance, or one of several raylets on it (``host``). Cores are a
+shared server of the vCPUs that Ray counts; the memory bus is a link of the topology, so copies to
+GPUs, network traffic through host memory and the CPU's own work (Adam on the host, say) share it.
 
 Not modelled: hyperthreads sharing a core, NUMA distance, caches, frequency under load.
 """
@@ -14,9 +14,9 @@ from collections.abc import Callable
 from typing import Any
 
 from raysim.hardware.device import Gpu, MemoryLedger
+from raysim.hardware.host import Host
 from raysim.hardware.maxmin import Flow, Loads
-from raysim.hardware.server import SharedServer
-from raysim.hardware.storage import Disk
+from raysim.hardware.server import Share, SharedServer
 from raysim.hardware.topology import Link, Topology
 from raysim.hardware.transfer import Network
 from raysim.kernel.component import NodeDied
@@ -54,21 +54,28 @@ class LinkServer:
 class Node:
     """One host of a cluster, by its index in ``ClusterSpec.nodes``."""
 
-    def __init__(self, sim: Simulation, network: Network, topology: Topology, index: int) -> None:
+    def __init__(
+        self,
+        sim: Simulation,
+        network: Network,
+        topology: Topology,
+        index: int,
+        host: Host,
+        *,
+        shared: bool = False,
+    ) -> None:
         self.index = index
         self.name = f"node-{index}"
         self.spec = spec = topology.specs[index]
         self.gpus = [Gpu(spec.gpu, (index, i)) for i in range(spec.gpu_count)] if spec.gpu else []
-        self.cpu = SharedServer(sim, f"{self.name}/cpu", float(spec.vcpus), max_per_s=1.0)
+        self.host = host
+        self.cpu: SharedServer | Share = Share(host.cpu) if shared else host.cpu
         """Core-seconds; a job's ``width`` is its threads."""
         self.memory = LinkServer(network, topology.node(index).memory)
         """Bytes over the memory bus, read and written together."""
         self.ledger = MemoryLedger((self.name, "host"))
         """Host memory by category; ``spec.memory_bytes`` is what there is."""
-        self.disks = [
-            Disk(sim, disk, f"{self.name}/disk-{k}")
-            for k, disk in enumerate(d for d, count in spec.disks for _ in range(count))
-        ]
+        self.disks = [disk.shared() for disk in host.disks] if shared else host.disks
         links = topology.node(index)
         self.nics = list(zip(links.nic_out, links.nic_in, strict=True))
         """(out, in) link of each port."""
@@ -111,6 +118,20 @@ class Node:
             self._network.restore(link)
 
 
-def make_nodes(sim: Simulation, network: Network, topology: Topology) -> list[Node]:
-    """Every node of the topology, in its order."""
-    return [Node(sim, network, topology, index) for index in range(len(topology.specs))]
+def make_nodes(
+    sim: Simulation, network: Network, topology: Topology, host_of: tuple[int, ...] | None = None
+) -> list[Node]:
+    """Every node of the topology, in its order; ``host_of`` as in ``ClusterSpec``."""
+    specs = topology.specs
+    if host_of is None:
+        hosts = [Host(sim, spec, f"node-{i}", contended=False) for i, spec in enumerate(specs)]
+        return [Node(sim, network, topology, i, host) for i, host in enumerate(hosts)]
+    assert len(host_of) == len(specs), f"{len(host_of)} hosts for {len(specs)} nodes"
+    machines: dict[int, Host] = {}
+    for number, spec in zip(host_of, specs, strict=True):
+        if number not in machines:
+            machines[number] = Host(sim, spec, f"host-{number}", contended=True)
+    return [
+        Node(sim, network, topology, i, machines[number], shared=True)
+        for i, number in enumerate(host_of)
+    ]

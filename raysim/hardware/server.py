@@ -87,6 +87,11 @@ class SharedServer:
         """Jobs at work."""
         return len(self._jobs)
 
+    @property
+    def width(self) -> float:
+        """Shares at work: those of all jobs."""
+        return self._width
+
     def job(
         self,
         size: float,
@@ -206,3 +211,81 @@ class SharedServer:
         for job in done:
             self.sim.clock.note(job.then)
             job.then(job.arg)
+
+
+class Share:
+    """What one node has of a server that several nodes use; they fail one by one.
+
+    Called as a ``SharedServer`` is.
+    """
+
+    def __init__(self, whole: SharedServer) -> None:
+        self.whole = whole
+        self.failure: Any = None
+        """Why this node does not work; None while it does."""
+        self.done_units = 0.0
+        """Work finished for this node."""
+        self._jobs: dict[Job, None] = {}
+
+    @property
+    def busy_ns(self) -> int:
+        """Nanoseconds in which there was work, of whichever node."""
+        return self.whole.busy_ns
+
+    def job(
+        self,
+        size: float,
+        then: Callable[[Any], object],
+        arg: Any = None,
+        *,
+        width: float = 1.0,
+        failed: Callable[[Any, Any], object] | None = None,
+    ) -> Job:
+        """As ``SharedServer.job``; ``failed`` also when this node fails."""
+        order: list[Any] = [then, arg, failed]
+        job = self.whole.job(size, self._through, order, width=width, failed=self._failed)
+        order.append(job)
+        if self.failure is None:
+            self._jobs[job] = None
+        else:
+            self.whole.cancel(job)
+            self.whole.sim.call_later(0, self._refuse, order)
+        return job
+
+    def cancel(self, job: Job) -> None:
+        """As ``SharedServer.cancel``."""
+        self._jobs.pop(job, None)
+        self.whole.cancel(job)
+
+    def fail(self, cause: Any) -> None:
+        """Every job of this node, present and future, ends with the cause."""
+        self.failure = cause
+        jobs, self._jobs = self._jobs, {}
+        for job in jobs:
+            self.whole.cancel(job)
+        for job in jobs:
+            self._refuse(job.arg)
+
+    def restore(self) -> None:
+        """Work again, with nothing to do."""
+        self.failure = None
+
+    def _through(self, order: list[Any]) -> None:
+        then, arg, _, job = order
+        self._jobs.pop(job, None)
+        self.done_units += job.size
+        self.whole.sim.clock.note(then)
+        then(arg)
+
+    def _failed(self, order: list[Any], cause: Any) -> None:
+        """The server itself has failed."""
+        _, arg, failed, job = order
+        self._jobs.pop(job, None)
+        if failed is not None:
+            failed(arg, cause)
+
+    def _refuse(self, order: list[Any]) -> None:
+        _, arg, failed, _ = order
+        if failed is not None:
+            self.whole.sim.clock.note(failed)
+            failed(arg, self.failure)

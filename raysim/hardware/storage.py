@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from raysim.hardware.server import SharedServer
+from raysim.hardware.server import Share, SharedServer
 from raysim.hardware.specs import DiskSpec, ObjectStorageSpec
 from raysim.hardware.topology import Topology, Vertex, latency_s
 from raysim.hardware.transfer import Network
@@ -39,14 +39,21 @@ Failed = Callable[[Any, Any], object]
 class Disk:
     """One disk or volume of a node."""
 
-    def __init__(self, sim: Simulation, spec: DiskSpec, name: str) -> None:
+    def __init__(
+        self, sim: Simulation, spec: DiskSpec, name: str, server: SharedServer | Share | None = None
+    ) -> None:
         self.sim = sim
         self.spec = spec
         self.name = name
-        self.server = SharedServer(sim, name, 1.0)
+        self.server = SharedServer(sim, name, 1.0) if server is None else server
         """Seconds of the device."""
         self.read_bytes = 0.0
         self.written_bytes = 0.0
+
+    def shared(self) -> Disk:
+        """The same device as another node of its machine sees it; the two fail one by one."""
+        server = self.server.whole if isinstance(self.server, Share) else self.server
+        return Disk(self.sim, self.spec, self.name, Share(server))
 
     def read(
         self,

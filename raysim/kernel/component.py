@@ -32,6 +32,13 @@ Cost = int | Callable[[Any], int]
 _WORD = re.compile(r"[A-Z]+s(?![a-z])|[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+")
 
 
+class Cores(Protocol):
+    """The cores of a machine for which threads contend."""
+
+    def takes(self, thread: object, start_ns: int, work_ns: int) -> int:
+        """Nanoseconds that ``work_ns`` of work takes a thread that begins at ``start_ns``."""
+
+
 class Message(Protocol):
     """What rooms send: frozen, named as Ray's RPC, and it knows its size."""
 
@@ -168,6 +175,8 @@ class Component:
         self.busy_until = 0
         self.lead_ns = 0
         """How far ahead of the clock it is, while it handles a message ahead."""
+        self.cores: Cores | None = None
+        """Of its machine, where they are few; None: there is a core for its thread."""
         self.unanswered: dict[Reply, None] = {}
         """Calls accepted and not answered yet, oldest first."""
         self._cause: RoomDown | NodeDied = RoomDown(address=address, reason="never started")
@@ -336,6 +345,8 @@ class Component:
         start_ns = self.busy_until
         if start_ns < now_ns:
             start_ns = now_ns
+        if self.cores is not None:
+            cost_ns = self.cores.takes(self, start_ns, cost_ns)
         self.busy_until = end_ns = start_ns + cost_ns
         self.lead_ns = end_ns - now_ns
         if self.sim.recorder.enabled:
@@ -347,6 +358,8 @@ class Component:
         if cost_ns.__class__ is not int:
             cost_ns = cost_ns(message)  # type: ignore[operator]
         now_ns = self._clock.now
+        if cost_ns and self.cores is not None:
+            cost_ns = self.cores.takes(self, max(now_ns, self.busy_until), cost_ns)
         if self.busy_until >= now_ns:  # at busy_until itself the one before may still be due
             call.start_ns = self.busy_until
             self.busy_until += cost_ns

@@ -117,12 +117,13 @@ class Cluster:
         self.head = next((i for i, g in enumerate(self.groups) if g.head), 0)
         self.options = options or {}
         config, costs = config or RayConfig(), costs or RayCosts()
-        self.wire = Wire(sim, network, costs, self.head)
+        self.wire = Wire(sim, network, costs, self.head, self.spec.host_of)
         sim.transport = self.wire
         self.env = Surroundings(
             sim=sim, config=config, costs=costs, ids=Ids(), view=ResourceView(),
             log=log or StateLog(enabled=False), network=network,
-            nodes=make_nodes(sim, network, topology), launcher=self, head=self.head,
+            nodes=make_nodes(sim, network, topology, self.spec.host_of), launcher=self,
+            head=self.head,
         )  # fmt: skip
         self.processes: dict[WorkerID, CoreWorker | IOWorker] = {}
         """Alive, of all nodes, in order of start."""
@@ -130,7 +131,7 @@ class Cluster:
         """Nodes that are not there yet, or not any more."""
         self.provision = provision
         self.gcs = Gcs(self.env)
-        sim.add(self.gcs)
+        self._add(self.gcs, self.head)
         for node_id in range(len(self.env.nodes)):
             if node_id not in self._off and not self.options.get(node_id, NodeOptions()).off:
                 self.start_node(node_id)
@@ -161,7 +162,12 @@ class Cluster:
             ObjectManager(self.env, node_id, disk_capacity_bytes=_disk_bytes(node)),
         )  # fmt: skip
         for room in rooms:
-            self.sim.add(room)
+            self._add(room, node_id)
+
+    def _add(self, room: Component, node_id: NodeID) -> None:
+        """Start a room on a node, with the others that use its cores."""
+        room.cores = self.env.nodes[node_id].host.load
+        self.sim.add(room)
 
     def _detect(
         self, node_id: NodeID, node: Node, given: NodeOptions
@@ -197,7 +203,7 @@ class Cluster:
         at = self.head if node_id is None else node_id
         driver = CoreWorker(env, at, env.ids.worker(), "DRIVER", env.ids.job())
         self.processes[driver.me.worker_id] = driver
-        self.sim.add(driver)
+        self._add(driver, at)
         if then is not None:
             driver.ready(then)
         return driver
@@ -232,7 +238,7 @@ class Cluster:
                 runtime_env_key=spec.runtime_env.key if spec.runtime_env else "",
             )  # fmt: skip
         self.processes[worker_id] = process
-        self.sim.add(process)
+        self._add(process, spec.node_id)
 
     def kill(self, worker_id: WorkerID, *, reason: str, intended: bool = False) -> None:
         """End a process at once; its raylet gets ``WorkerExited``."""

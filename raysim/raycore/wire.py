@@ -42,7 +42,12 @@ class Wire:
     """The kernel's ``Transport`` for Ray Core."""
 
     def __init__(
-        self, sim: Simulation, network: Network, costs: RayCosts, head: NodeID = 0
+        self,
+        sim: Simulation,
+        network: Network,
+        costs: RayCosts,
+        head: NodeID = 0,
+        host_of: tuple[int, ...] | None = None,
     ) -> None:
         self._sim = sim
         self._network = network
@@ -51,6 +56,8 @@ class Wire:
         self._socket_ns = costs.unix_socket_ns
         self._local_ns = costs.grpc_same_host_ns
         self._cross_ns = costs.grpc_same_host_ns + costs.grpc_cross_host_extra_ns
+        self._host_of = host_of
+        """Where several nodes are on one machine: what passes between them stays there."""
         self._cut: dict[NodeID, None] = {}
         self._held: list[tuple[str, str, float, Callable[[Any], object], Any]] = []
 
@@ -111,10 +118,12 @@ class Wire:
             self._held.append(message)
             return
         _, _, message_bytes, fn, arg = message
+        near = self._host_of is not None and self._host_of[a] == self._host_of[b]
+        hop_ns = self._local_ns if near else self._cross_ns
         if message_bytes <= FLUID_BYTES:
-            self._call_later(lead_ns + self._cross_ns, fn, arg)
+            self._call_later(lead_ns + hop_ns, fn, arg)
         else:
-            self._call_later(lead_ns + self._cross_ns, self._flow, (a, b, message_bytes, fn, arg))
+            self._call_later(lead_ns + hop_ns, self._flow, (a, b, message_bytes, fn, arg))
 
     def _flow(self, message: tuple[NodeID, NodeID, float, Callable[[Any], object], Any]) -> None:
         a, b, message_bytes, fn, arg = message

@@ -99,10 +99,10 @@ class Running:
         end_ns = now_ns + core.lead_ns + lead_ns
         executor = core.executor
         end_ns = max(end_ns, executor.free_ns)
-        end_ns += executor.execute_ns
+        work_ns = executor.execute_ns
         if len(returns) > 1:
-            end_ns += core.costs.per_return_ns * (len(returns) - 1)
-        executor.free_ns = end_ns
+            work_ns += core.costs.per_return_ns * (len(returns) - 1)
+        executor.free_ns = end_ns = end_ns + executor.thread_takes(end_ns, work_ns)
         core.sim.call_later(end_ns - now_ns, executor.over, self)
 
     def fail(self, error: TaskError, *, lead_ns: int = 0) -> None:

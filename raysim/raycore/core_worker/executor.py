@@ -114,7 +114,7 @@ class Executor:
         start_ns = now_ns + core.lead_ns
         if start_ns < self.free_ns:
             start_ns = self.free_ns
-        self.free_ns = end_ns = start_ns + self.execute_ns
+        self.free_ns = end_ns = start_ns + self.thread_takes(start_ns, self.execute_ns)
         core.lead_ns = end_ns - now_ns
         item = ReturnObject((spec.task_id << OBJECT_INDEX_BITS) + 1, size_bytes, payload)
         reply(PushTaskReply((item,), None, core.me.node_id, (), bool(self.leaving)))
@@ -413,6 +413,11 @@ class Executor:
             if running.on_cancel is not None:
                 running.on_cancel()
         return True
+
+    def thread_takes(self, start_ns: int, work_ns: int) -> int:
+        """Nanoseconds that the process's main thread needs for ``work_ns`` from ``start_ns`` on."""
+        cores = self.core.cores
+        return work_ns if cores is None else cores.takes(self, start_ns, work_ns)
 
     def died(self) -> None:
         """The process is gone: its threads leave the cores."""

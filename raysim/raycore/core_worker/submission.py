@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from raysim.kernel.clock import Handle
+from raysim.kernel.component import Cores
 from raysim.raycore.core_worker.task_manager import PendingTask
 from raysim.raycore.ids import OBJECT_INDEX_BITS, ActorID, actor_handle
 from raysim.raycore.protocol import InternalKVPut
@@ -199,7 +200,9 @@ class Submission:
             now_ns = self._clock.now
             crowd = self._crowd
             crowd[self.me.worker_id] = now_ns + 2 * self.core.costs.submit_task_ns
-            if len(crowd) > 1:
+            if self.core.cores is not None:
+                self._behind_ns += self._lost_to_threads(self.core.cores, now_ns)
+            elif len(crowd) > 1:
                 self._behind_ns += self._lost_to_others(now_ns)
             ahead_ns = line[0][0] + self._behind_ns - now_ns
             if ahead_ns < 0:
@@ -207,6 +210,11 @@ class Submission:
             self._timer = self._call_later(ahead_ns + self._cost_ns, self._due, epoch)
         if task.state == "args":
             self.submit(task)
+
+    def _lost_to_threads(self, cores: Cores, now_ns: int) -> int:
+        """What a call takes longer because the machine has few cores."""
+        work_ns = self.core.costs.submit_task_ns
+        return cores.takes(self.core.executor, now_ns, work_ns) - work_ns
 
     def _lost_to_others(self, now_ns: int) -> int:
         """What a call takes longer because other programs of this host submit too."""

@@ -113,7 +113,10 @@ class Gcs(Component):
     def work(self, cost_ns: int, fn: Callable[[Any], object], arg: Any = None) -> None:
         """Do ``fn(arg)`` when the loop is free and has spent ``cost_ns`` on it."""
         now_ns = self.sim.now_ns
-        self.busy_until = max(self.busy_until, now_ns) + cost_ns
+        start_ns = max(self.busy_until, now_ns)
+        if self.cores is not None:
+            cost_ns = self.cores.takes(self, start_ns, cost_ns)
+        self.busy_until = start_ns + cost_ns
         self.after(self.busy_until - now_ns, fn, arg)
 
     def _wrong(self) -> str:

@@ -1,0 +1,78 @@
+"""Several nodes on one machine, and the cores for which their threads contend.
+
+Real counterpart: a laptop, or ``ray.cluster_utils.Cluster``: every raylet counts CPUs of its own,
+and all of them run on the same cores and disks.
+
+A thread with a little work (a message to handle, a call to submit) competes with whoever is at work
+when it begins: with n threads on c cores it takes n / c times as long, if that is more than 1. Jobs
+on the cores (processes starting, users' functions) get what such threads leave them, measured over
+windows of 10 ms. Linux's fair scheduler gives the same shares over a few of its slices (3 ms).
+
+Not modelled: the wait for the end of a slice, affinity, caches that others have used.
+"""
+
+from __future__ import annotations
+
+from raysim.hardware.server import SharedServer
+from raysim.hardware.specs import NodeSpec
+from raysim.hardware.storage import Disk
+from raysim.kernel.simulation import Simulation
+
+WINDOW_NS = 10_000_000
+"""Over which the cores' share for jobs is set anew: a few slices of Linux's scheduler."""
+
+MIN_SHARE = 0.1
+"""Of the cores, what jobs get at least."""
+
+
+class CoreLoad:
+    """Who is at work on the cores of a machine."""
+
+    def __init__(self, sim: Simulation, cpu: SharedServer) -> None:
+        self.cores = cpu.capacity_per_s
+        self._sim = sim
+        self._cpu = cpu
+        self._until: dict[object, int] = {}
+        self._used_ns = 0
+        self._watching = False
+
+    def takes(self, thread: object, start_ns: int, work_ns: int) -> int:
+        """Nanoseconds that ``work_ns`` of work takes a thread that begins at ``start_ns``."""
+        until = self._until
+        busy = 1.0 + self._cpu.width
+        for other, end_ns in until.items():
+            if end_ns > start_ns and other is not thread:
+                busy += 1.0
+        taken_ns = int(work_ns * busy / self.cores) if busy > self.cores else work_ns
+        end_ns = start_ns + taken_ns
+        if until.get(thread, 0) < end_ns:
+            until[thread] = end_ns
+        self._used_ns += work_ns
+        if not self._watching:
+            self._watching = True
+            self._sim.call_later(WINDOW_NS, self._window_over)
+        return taken_ns
+
+    def _window_over(self, _: object) -> None:
+        now_ns = self._sim.now_ns
+        self._until = {thread: t for thread, t in self._until.items() if t > now_ns}
+        used = min(self._used_ns / WINDOW_NS, self.cores * (1 - MIN_SHARE))
+        self._cpu.set_capacity(self.cores - used)
+        self._watching = self._used_ns > 0
+        self._used_ns = 0
+        if self._watching:
+            self._sim.call_later(WINDOW_NS, self._window_over)
+
+
+class Host:
+    """The machine of one or more nodes."""
+
+    def __init__(self, sim: Simulation, spec: NodeSpec, name: str, *, contended: bool) -> None:
+        self.cpu = SharedServer(sim, f"{name}/cpu", float(spec.vcpus), max_per_s=1.0)
+        """Core-seconds; a job's ``width`` is its threads."""
+        self.disks = [
+            Disk(sim, disk, f"{name}/disk-{k}")
+            for k, disk in enumerate(d for d, count in spec.disks for _ in range(count))
+        ]
+        self.load = CoreLoad(sim, self.cpu) if contended else None
+        """None: there are cores for every thread of Ray's own."""

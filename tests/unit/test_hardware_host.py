@@ -1,0 +1,132 @@
+"""Nodes that share a machine: its cores and disks, and threads that contend for few cores."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raysim.hardware.cluster import ClusterSpec, NodeGroup
+from raysim.hardware.host import MIN_SHARE, WINDOW_NS, CoreLoad
+from raysim.hardware.server import Share, SharedServer
+from raysim.kernel.simulation import Simulation
+from raysim.raycore.cluster import Cluster
+from raysim.units import NS_PER_S
+from tests.hardware_parts import bare_node
+from tests.rayapi_parts import printed
+
+
+def server(cores: float = 2.0) -> tuple[Simulation, SharedServer]:
+    sim = Simulation()
+    return sim, SharedServer(sim, "cpu", cores, max_per_s=1.0)
+
+
+def test_a_thread_alone_takes_what_its_work_is() -> None:
+    sim, cpu = server()
+    load = CoreLoad(sim, cpu)
+    assert load.takes("a", 0, 1000) == 1000
+    assert load.takes("b", 0, 1000) == 1000  # a core each
+
+
+def test_more_threads_than_cores_share_them() -> None:
+    sim, cpu = server()
+    load = CoreLoad(sim, cpu)
+    load.takes("a", 0, 1000)
+    load.takes("b", 0, 1000)
+    assert load.takes("c", 0, 1000) == 1500
+    assert load.takes("a", 1000, 1000) == 1000  # b is through, c is not
+
+
+def test_jobs_on_the_cores_slow_threads_and_threads_slow_jobs() -> None:
+    sim, cpu = server()
+    load = CoreLoad(sim, cpu)
+    ends: list[int] = []
+    for _ in range(2):
+        cpu.job(1.0, lambda _: ends.append(sim.now_ns))
+    assert load.takes("a", 0, 1000) == 1500
+
+    def busy(_: object) -> None:  # one thread at work all the time, at its third of two cores
+        if len(ends) < 2:
+            sim.call_later(load.takes("a", sim.now_ns, 1_000_000), busy)
+
+    busy(None)
+    sim.run()
+    assert ends[-1] / NS_PER_S == pytest.approx(1.5, rel=0.02)
+
+
+def test_jobs_keep_a_share_however_busy_the_threads() -> None:
+    sim, cpu = server()
+    load = CoreLoad(sim, cpu)
+    for k in range(50):
+        load.takes(k, 0, WINDOW_NS)
+    sim.run(until=WINDOW_NS + 1)
+    assert cpu.capacity_per_s == pytest.approx(2 * MIN_SHARE)
+    sim.run()
+    assert cpu.capacity_per_s == 2.0  # idle again
+
+
+def test_nodes_of_a_machine_fail_one_by_one() -> None:
+    sim, cpu = server(1.0)
+    one, other = Share(cpu), Share(cpu)
+    seen: list[Any] = []
+    one.job(1.0, seen.append, "one", failed=lambda arg, cause: seen.append((arg, cause)))
+    other.job(1.0, seen.append, "other")
+    sim.call_at(NS_PER_S, lambda _: one.fail("gone"))
+    sim.run()
+    assert seen == [("one", "gone"), "other"]
+    assert sim.now_ns == pytest.approx(1.5 * NS_PER_S, abs=2)
+    one.job(1.0, seen.append, "late", failed=lambda arg, cause: seen.append((arg, cause)))
+    sim.run()
+    assert seen[-1] == ("late", "gone")
+    one.restore()
+    job = one.job(1.0, seen.append, "cancelled")
+    one.job(1.0, seen.append, "after")
+    one.cancel(job)
+    sim.run()
+    assert seen[-1] == "after"
+    assert (one.done_units, other.done_units) == (1.0, 1.0)
+
+
+SCRIPT = """
+import time
+import ray
+import raysim
+ray.init()
+@ray.remote(num_cpus=1)
+def work():
+    raysim.charge(core_seconds=1.0)
+@ray.remote
+def nothing():
+    pass
+ray.get([work.options(scheduling_strategy="SPREAD").remote() for _ in range(4)])
+start = time.perf_counter()
+ray.get([work.options(scheduling_strategy="SPREAD").remote() for _ in range(4)])
+print(time.perf_counter() - start)
+start = time.perf_counter()
+ray.get([nothing.remote() for _ in range(5000)])
+print(time.perf_counter() - start)
+"""
+
+
+def machine(host_of: tuple[int, ...] | None) -> Cluster:
+    node = replace(bare_node(vcpus=2), disks=())
+    groups = tuple(
+        NodeGroup(name=name, node=node, count=1, head=name == "head") for name in ("head", "more")
+    )
+    return Cluster(Simulation(), ClusterSpec(groups=groups, host_of=host_of))
+
+
+def test_two_raylets_on_one_machine_share_its_cores(tmp_path: Path) -> None:
+    script = tmp_path / "work.py"
+    script.write_text(SCRIPT)
+
+    def seconds(host_of: tuple[int, ...] | None) -> list[float]:
+        return [float(line) for line in printed(script, lambda _: machine(host_of))]
+
+    apart, together = seconds((0, 1)), seconds((0, 0))
+    assert seconds(None)[0] == pytest.approx(1, rel=0.1)
+    assert apart[0] == pytest.approx(1, rel=0.1)
+    assert together[0] == pytest.approx(2, rel=0.1)
+    assert together[1] > 1.05 * seconds(None)[1]  # Ray's own threads have few cores
