@@ -16,7 +16,7 @@ from raysim.hardware.specs import CpuSpec, GpuSpec, Provenance
 from raysim.models.table import COMPUTE_DTYPE_BYTES, Gemm, Operator, Split
 from raysim.perf import host, optimizer
 from raysim.perf.attention import eager_bytes, fused_seconds
-from raysim.perf.constants import FusedKernel, GpuConstants, constants_for
+from raysim.perf.constants import FusedKernel, GpuConstants, TrainingConstants, constants_for
 from raysim.perf.gemm import GemmConstants, gemm_seconds, granule
 
 Dtype = Literal["fp32", "tf32", "fp16", "bf16", "fp8"]
@@ -61,6 +61,8 @@ class ComputeModel:
         Share of an isolated kernel's rate that products and fused attention keep in a long run,
         where power, heat and cold caches tell; 1: as measured in isolation, None: as measured in
         training runs.
+    given
+        Constants of the host and the GPU, where a profile replaces them.
 
     Raises
     ------
@@ -75,11 +77,13 @@ class ComputeModel:
         allow_tf32: bool = False,
         fused_kernel: FusedKernel = "torch",
         sustained_share: float | None = 1.0,
+        given: TrainingConstants | None = None,
     ) -> None:
         self.gpu = gpu
+        self.given = given or TrainingConstants()
         self.allow_tf32 = allow_tf32
         self.fused_kernel: FusedKernel = fused_kernel
-        self.constants: GpuConstants = constants_for(gpu, sustained_share)
+        self.constants: GpuConstants = constants_for(gpu, sustained_share, self.given)
         self._operators: dict[tuple[int, int, Dtype, int, bool], tuple[float, Operator]] = {}
         self._gemms: dict[tuple[float, int, int, Dtype, int, int | None], float] = {}
 
@@ -239,12 +243,12 @@ class ComputeModel:
     @property
     def launch_s(self) -> float:
         """Host seconds to launch one kernel from eager torch."""
-        return host.LAUNCH_S
+        return self.given.launch_s
 
     @property
     def hook_s(self) -> float:
         """Host seconds of ZeRO-3's fetch and release hooks around one module."""
-        return host.HOOK_S
+        return self.given.hook_s
 
     def copy_s(self, size_bytes: float, kind: host.CopyKind, *, pinned: bool = True) -> float:
         """Seconds of one copy between host and GPU, or within the GPU, alone on its link."""
@@ -262,5 +266,11 @@ class ComputeModel:
     ) -> float:
         """Seconds of DeepSpeed's CPU Adam; each rank of the node updates ``numel`` elements."""
         return host.cpu_adam_seconds(
-            numel, cpu, ranks_per_node, bound=bound, low_precision_copy=low_precision_copy
-        )
+            numel, cpu, ranks_per_node, bound=bound, low_precision_copy=low_precision_copy,
+            stream_share=self.given.host_stream_share,
+        )  # fmt: skip
+
+    def host_pass_s(self, size_bytes: float, cpu: CpuSpec, ranks_per_node: int) -> float:
+        """Seconds of one plain pass (norm, unscale, cast) over ``size_bytes`` of host memory."""
+        share = self.given.host_stream_share
+        return host.host_pass_seconds(size_bytes, cpu, ranks_per_node, stream_share=share)

@@ -14,7 +14,7 @@ from typing import Literal
 
 from raysim.errors import CalibrationError
 from raysim.hardware.specs import GpuSpec, Provenance
-from raysim.perf import tables
+from raysim.perf import host, tables
 from raysim.perf.attention import AttentionConstants
 from raysim.perf.gemm import GemmConstants
 
@@ -73,6 +73,30 @@ SUSTAINED_ELSEWHERE = 0.78
 """Their mean, for GPUs without such rows."""
 SUSTAINED_BACKWARD = 0.71
 """Further share that the backward of fused attention keeps; one value for all GPUs."""
+ALLOCATOR_SLACK = 0.08
+"""Reserved over allocated at the peak, minus one: torch's allocator."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingConstants:
+    """What a profile may replace of a training job's constants; the defaults are raysim's own."""
+
+    sustained_share: float | None = None
+    """Share of isolated rates in a long run; None: by architecture, :func:`sustained`."""
+    sustained_backward: float = SUSTAINED_BACKWARD
+    memory_share: float = MEMORY_SHARE
+    """Share of the datasheet's bandwidth that streaming kernels reach."""
+    kernel_floor_s: float = KERNEL_FLOOR_S
+    """The shortest kernel."""
+    launch_s: float = host.LAUNCH_S
+    hook_s: float = host.HOOK_S
+    instruction_s: float = host.INSTRUCTION_S
+    engine_pass_s: float = host.ENGINE_PASS_S
+    engine_step_s: float = host.ENGINE_STEP_S
+    """Python time of launches, of ZeRO-3's hooks, and of DeepSpeed's engines."""
+    host_stream_share: float = host.CPU_STREAM_SHARE
+    """Share of a host's memory bandwidth that CPU Adam and casts reach."""
+    allocator_slack_frac: float = ALLOCATOR_SLACK
 
 
 def sustained(gpu: GpuSpec) -> tuple[float, Provenance]:
@@ -123,10 +147,14 @@ class GpuConstants:
         return known
 
 
-def constants_for(gpu: GpuSpec, sustained_share: float | None = 1.0) -> GpuConstants:
+def constants_for(
+    gpu: GpuSpec,
+    sustained_share: float | None = 1.0,
+    given: TrainingConstants = TrainingConstants(),
+) -> GpuConstants:
     """Constants of ``gpu``, with the origin of those every time depends on.
 
-    ``sustained_share`` None: as measured in training runs.
+    ``sustained_share`` None: as measured in training runs, or as ``given``.
 
     Raises
     ------
@@ -136,8 +164,10 @@ def constants_for(gpu: GpuSpec, sustained_share: float | None = 1.0) -> GpuConst
     provenance = {"memory_share": _MEMORY, "kernel_floor_s": _FLOOR}
     backward = 1.0
     if sustained_share is None:
-        backward = SUSTAINED_BACKWARD
+        backward = given.sustained_backward
         sustained_share, provenance["sustained_share"] = sustained(gpu)
+        if given.sustained_share is not None:
+            sustained_share = given.sustained_share
     elif sustained_share < 1.0:
         provenance["sustained_share"] = Provenance(
             basis="assumed", source=f"given: long runs keep {sustained_share:.2f} of isolated rates"
@@ -154,8 +184,8 @@ def constants_for(gpu: GpuSpec, sustained_share: float | None = 1.0) -> GpuConst
         gpu=gpu,
         system=system,
         exact=exact,
-        memory_bytes_per_s=gpu.memory_bytes_per_s * MEMORY_SHARE,
-        kernel_floor_s=KERNEL_FLOOR_S,
+        memory_bytes_per_s=gpu.memory_bytes_per_s * given.memory_share,
+        kernel_floor_s=given.kernel_floor_s,
         sustained_share=sustained_share,
         sustained_backward=backward,
         provenance=provenance,

@@ -69,7 +69,13 @@ def copy_seconds(
 
 
 def cpu_adam_seconds(
-    numel: float, cpu: CpuSpec, ranks_per_node: int, *, bound: bool, low_precision_copy: bool
+    numel: float,
+    cpu: CpuSpec,
+    ranks_per_node: int,
+    *,
+    bound: bool,
+    low_precision_copy: bool,
+    stream_share: float = CPU_STREAM_SHARE,
 ) -> float:
     """Seconds of ``DeepSpeedCPUAdam`` when every rank of a node updates ``numel`` elements at once.
 
@@ -77,7 +83,7 @@ def cpu_adam_seconds(
     ``--bind_cores_to_rank``.
     """
     bytes_each = CPU_ADAM_BYTES + (CPU_COPY_BYTES if low_precision_copy else 0.0)
-    share = CPU_STREAM_SHARE * (1.0 if bound else UNBOUND_SHARE)
+    share = stream_share * (1.0 if bound else UNBOUND_SHARE)
     elements = numel * ranks_per_node
     return max(
         elements * bytes_each / (cpu.memory_bytes_per_s * share),
@@ -85,6 +91,12 @@ def cpu_adam_seconds(
     )
 
 
-def host_pass_seconds(size_bytes: float, cpu: CpuSpec, ranks_per_node: int) -> float:
+def host_pass_seconds(
+    size_bytes: float,
+    cpu: CpuSpec,
+    ranks_per_node: int,
+    *,
+    stream_share: float = CPU_STREAM_SHARE,
+) -> float:
     """Seconds of one plain pass (norm, unscale, cast) over ``size_bytes`` of host memory a rank."""
-    return size_bytes * ranks_per_node / (cpu.memory_bytes_per_s * CPU_STREAM_SHARE)
+    return size_bytes * ranks_per_node / (cpu.memory_bytes_per_s * stream_share)

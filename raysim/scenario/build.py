@@ -10,6 +10,7 @@ from raysim.errors import Problem, ScenarioError
 from raysim.hardware.cluster import ClusterSpec
 from raysim.models.sequential import build as build_sequential
 from raysim.models.table import Model
+from raysim.perf.constants import TrainingConstants
 from raysim.scenario.documents import Document
 from raysim.scenario.load import Scenario
 from raysim.scenario.overrides import TRAIN
@@ -121,6 +122,7 @@ def build_job(scenario: Scenario, model: Model | None = None) -> TrainJob:
         pipeline=strategy.pipeline,
         activation_checkpointing=train.activation_checkpointing,
         gradient_clipping=strategy.gradient_clipping,
+        constants=_constants(scenario),
         **fields,
     )
     return TrainJob(
@@ -131,6 +133,11 @@ def build_job(scenario: Scenario, model: Model | None = None) -> TrainJob:
         exact=train.exact,
         **_length(scenario, plan),
     )
+
+
+def _constants(scenario: Scenario) -> TrainingConstants:
+    profile = scenario.profile
+    return TrainingConstants() if profile is None else profile.training_constants()
 
 
 def _misfits(scenario: Scenario, model: Model, document: Document) -> Iterator[Problem]:

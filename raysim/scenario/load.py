@@ -16,14 +16,24 @@ from pydantic import ValidationError
 
 from raysim.errors import Location, Problem, ScenarioError
 from raysim.hardware.cluster import ClusterSpec
+from raysim.perf.profile import Profile
 from raysim.scenario.clusters import make_cluster
 from raysim.scenario.documents import Document, KeyPath, printable, shorten
 from raysim.scenario.notes import defaults_taken, not_simulated, written_out
 from raysim.scenario.overrides import TRAIN, Overrides
 from raysim.scenario.problems import problems_of
+from raysim.scenario.profile import on_cluster, profile_of, without_effect
 from raysim.scenario.program import ProgramScenario, is_program, program_scenario
 from raysim.scenario.schema import ScenarioSection
-from raysim.scenario.sources import CLUSTER, DEEPSPEED, MODEL, Source, hf_config, read_sources
+from raysim.scenario.sources import (
+    CLUSTER,
+    DEEPSPEED,
+    MODEL,
+    PROFILE,
+    Source,
+    hf_config,
+    read_sources,
+)
 from raysim.scenario.targets import Target, targets_of
 from raysim.scenario.training import Strategy, make_strategy
 from raysim.scenario.yaml_text import read_yaml
@@ -43,6 +53,8 @@ class Scenario:
     cluster: ClusterSpec = field(repr=False)
     strategy: Strategy = field(repr=False)
     """Mesh, batch sizes and engine settings of the training job."""
+    profile: Profile | None = None
+    """Constants of the cluster's machines in place of raysim's own."""
     targets: tuple[Target, ...] = ()
     notes: tuple[Problem, ...] = field(default=(), repr=False)
     """Every default taken and every value derived."""
@@ -162,18 +174,25 @@ def _scenario(document: Document, folder: Path, known: Mapping[KeyPath, Source])
     )
     if made.spec is None:
         raise ScenarioError(made.errors)
+    profile = profile_of(sources[PROFILE].documents[0]) if PROFILE in sources else None
+    cluster = made.spec if profile is None else on_cluster(made.spec, profile)
     config = hf_config(sources[MODEL]) if MODEL in sources else None
     deepspeed = sources[DEEPSPEED].documents[0] if DEEPSPEED in sources else None
-    strategy = make_strategy(train, document.child(TRAIN, "train"), made.spec, deepspeed, config)
+    strategy = make_strategy(train, document.child(TRAIN, "train"), cluster, deepspeed, config)
     return Scenario(
         file=document.file,
         folder=folder,
         spec=spec,
-        cluster=made.spec,
+        cluster=cluster,
         strategy=strategy,
+        profile=profile,
         targets=tuple(targets),
         notes=(*defaults_taken(spec, document), *made.notes, *strategy.notes),
-        warnings=(*not_simulated(spec, document), *strategy.warnings),
+        warnings=(
+            *not_simulated(spec, document),
+            *without_effect(profile, "training", document),
+            *strategy.warnings,
+        ),
         document=document,
         sources=sources,
     )

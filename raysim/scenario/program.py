@@ -18,6 +18,8 @@ from pydantic import ValidationError
 
 from raysim.errors import Problem, ScenarioError
 from raysim.hardware.cluster import ClusterSpec
+from raysim.perf.profile import Profile
+from raysim.perf.ray_core import RayCosts
 from raysim.raycore.config import RayConfig
 from raysim.scenario.autoscaling import autoscaler_of
 from raysim.scenario.clusters import make_cluster
@@ -25,8 +27,9 @@ from raysim.scenario.documents import Document, KeyPath, did_you_mean, printable
 from raysim.scenario.notes import defaults_taken, written_out
 from raysim.scenario.overrides import Overrides
 from raysim.scenario.problems import problems_of
+from raysim.scenario.profile import profile_of, without_effect
 from raysim.scenario.schema_program import FaultSection, ProgramSection
-from raysim.scenario.sources import CLUSTER, Source, read_sources
+from raysim.scenario.sources import CLUSTER, PROFILE, Source, read_sources
 from raysim.scenario.targets import Target, targets_of
 from raysim.workloads.program import FaultEvent, ProgramJob
 
@@ -46,6 +49,8 @@ class ProgramScenario:
     spec: ProgramSection = field(repr=False)
     cluster: ClusterSpec = field(repr=False)
     job: ProgramJob = field(repr=False)
+    profile: Profile | None = None
+    """Service times of Ray on the cluster's machines in place of raysim's own."""
     targets: tuple[Target, ...] = ()
     notes: tuple[Problem, ...] = field(default=(), repr=False)
     warnings: tuple[Problem, ...] = field(default=(), repr=False)
@@ -75,15 +80,15 @@ class ProgramScenario:
 
     @property
     def files(self) -> dict[str, str]:
-        """SHA-256 of the script, the compute table and the cluster file, by path as written."""
+        """SHA-256 of script, compute table, cluster file and profile, by path as written."""
         said = self.spec.jobs[0].script
         hashes = {} if self.spec.resolved is None else dict(self.spec.resolved.files)
         hashes[Path(said.path).name] = _sha256(self.job.script)
         if self.job.compute_table is not None:
             hashes[Path(said.compute).name] = _sha256(self.job.compute_table)
-        source = self.sources.get(CLUSTER)
-        if source is not None and source.path is not None:
-            hashes[source.path] = source.documents[0].sha256 or ""
+        for source in self.sources.values():
+            if source.path is not None:
+                hashes[source.path] = source.documents[0].sha256 or ""
         return hashes
 
     def resolved(self) -> dict[str, Any]:
@@ -152,6 +157,7 @@ def program_scenario(
     table = _table(spec, folder, document, problems)
     if made.spec is None or problems:
         raise ScenarioError(problems)
+    profile = profile_of(sources[PROFILE].documents[0]) if PROFILE in sources else None
     job = ProgramJob(
         name=spec.jobs[0].name or script.stem,
         script=script,
@@ -160,6 +166,7 @@ def program_scenario(
         compute_table=table,
         node_speed=spec.ray.node_speed,
         config=config,
+        costs=RayCosts() if profile is None else profile.ray_costs(),
         autoscaling=autoscaler_of(
             made.spec, sources[CLUSTER].documents if CLUSTER in sources else ()
         ),
@@ -173,8 +180,10 @@ def program_scenario(
         spec=spec,
         cluster=made.spec,
         job=job,
+        profile=profile,
         targets=tuple(targets),
         notes=(*defaults_taken(spec, document), *made.notes),
+        warnings=tuple(without_effect(profile, "ray", document)),
         document=document,
         sources=sources,
     )

@@ -120,6 +120,9 @@ class ScenarioSection(Section):
     seed: int = Field(0, ge=0, lt=2**63, description="Seed of every random stream.")
     cluster: ClusterSection = Field(description="Nodes and the network between them.")
     model: ModelSection = Field(description="The model to train.")
+    profile: FileOrMapping | None = Field(
+        None, description="Constants measured on the cluster's machines: raysim calibrate's file."
+    )
     jobs: list[JobSection] = Field(
         min_length=1, max_length=1, description="What runs on the cluster; one job."
     )

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from raysim.scenario.quantities import Bytes, Seconds
 from raysim.scenario.schema import RecordSection, ResolvedSection
 from raysim.scenario.schema_cluster import ClusterSection
-from raysim.scenario.section import Section, shorthand
+from raysim.scenario.section import FileOrMapping, Section, shorthand
 
 Share = Annotated[float, Field(gt=0, le=1)]
 NodeIndex = Annotated[int, Field(ge=0, le=1_000_000)]
@@ -106,6 +106,9 @@ class ProgramSection(Section):
     description: str = Field("", description="For people.")
     seed: int = Field(0, ge=0, lt=2**63, description="Seed of every random stream.")
     cluster: ClusterSection = Field(description="Nodes and the network between them.")
+    profile: FileOrMapping | None = Field(
+        None, description="Constants measured on the cluster's machines: raysim calibrate's file."
+    )
     ray: RaySection = Field(default_factory=RaySection, description="How Ray is started.")
     jobs: list[ProgramJobSection] = Field(
         min_length=1, max_length=1, description="What runs on the cluster; one job."

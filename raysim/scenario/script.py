@@ -26,6 +26,7 @@ def script_scenario(
     *,
     cluster: Path | None = None,
     compute: str | None = None,
+    profile: Path | None = None,
     until: str | None = None,
     args: Sequence[str] = (),
     changes: Mapping[str, Any] | None = None,
@@ -39,7 +40,7 @@ def script_scenario(
     cluster
         `ray up` YAML, KubeRay YAML, or the ``cluster`` section of a scenario; None: one node of
         the catalog.
-    compute, until, args
+    compute, until, args, profile
         As in a scenario.
     changes
         As ``load`` takes them.
@@ -61,6 +62,8 @@ def script_scenario(
     data: dict[str, Any] = {"name": script.stem, "jobs": [{"script": job}]}
     if until is not None:
         data["until"] = until
+    if profile is not None:
+        data["profile"] = str(profile)
     document = _with_cluster(Document(file=str(script), data=data), cluster)
     folder = Path()
     if changes:

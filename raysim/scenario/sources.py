@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from raysim.errors import Location, Problem, ScenarioError
 from raysim.scenario.documents import Document, KeyPath, read_text, value_at
 from raysim.scenario.hjson_text import MAX_BYTES, parse_hjson, read_hjson
-from raysim.scenario.yaml_text import read_yaml_all
+from raysim.scenario.yaml_text import read_yaml, read_yaml_all
 
 if TYPE_CHECKING:
     from raysim.models.config import HfConfig
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 CLUSTER: KeyPath = ("cluster", "from")
 MODEL: KeyPath = ("model", "from")
 DEEPSPEED: KeyPath = ("jobs", 0, "train", "deepspeed")
-SLOTS = (CLUSTER, MODEL, DEEPSPEED)
+PROFILE: KeyPath = ("profile",)
+SLOTS = (CLUSTER, MODEL, DEEPSPEED, PROFILE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +87,8 @@ def _read(slot: KeyPath, path: Path, shown: str) -> tuple[Document, ...]:
         if not documents:
             raise ScenarioError(Document(file=shown, data=None).problem((), "is empty"))
         return tuple(documents)
+    if slot == PROFILE:
+        return (read_yaml(path, shown),)
     return (_model_config(path, shown) if slot == MODEL else read_hjson(path, shown),)
 
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from raysim.errors import ScenarioError
 from raysim.hardware.specs import CpuSpec
 from raysim.models.table import COMPUTE_DTYPE_BYTES
-from raysim.perf import host
 from raysim.perf.compute import ComputeModel
 from raysim.training.deepspeed import ZeroConfig
 from raysim.training.engines.bf16 import Bf16Optimizer
@@ -242,10 +241,11 @@ class RankCompiler:
         if self.plan.engine == "ddp":
             return 0.0
         if do == Do.OPTIMIZER_STEP:
-            return host.ENGINE_STEP_S
+            return self.plan.constants.engine_step_s
         if self.plan.mesh.pp > 1:
-            return host.INSTRUCTION_S if do not in END_OF_BATCH else 0.0
-        return host.ENGINE_PASS_S if do in {Do.FORWARD_PASS, Do.BACKWARD_PASS} else 0.0
+            return self.plan.constants.instruction_s if do not in END_OF_BATCH else 0.0
+        passes = {Do.FORWARD_PASS, Do.BACKWARD_PASS}
+        return self.plan.constants.engine_pass_s if do in passes else 0.0
 
     def compile_evaluation(self, batches: int) -> Program:
         """The program of ``batches`` forward passes without gradients."""

@@ -15,14 +15,13 @@ from dataclasses import dataclass
 from raysim.hardware.device import MemoryLedger
 from raysim.hardware.specs import GpuSpec, NodeSpec, Provenance
 from raysim.models.table import COMPUTE_DTYPE_BYTES
+from raysim.perf.constants import ALLOCATOR_SLACK
 from raysim.training.executor import Timeline
 from raysim.training.plan import TrainingPlan
 from raysim.training.program import Program
 from raysim.training.zero import flat_partition_numel, optimizer_state_bytes
 from raysim.units import GIB, MIB
 
-ALLOCATOR_SLACK = 0.08
-"""Reserved over allocated at the peak, minus one."""
 NCCL_FIRST_BYTES = GIB // 2
 NCCL_NEXT_BYTES = 3 * GIB // 10
 CUBLAS_WORKSPACE_BYTES = {"hopper": 32 * MIB, "blackwell": 32 * MIB}
@@ -79,11 +78,17 @@ def workspace_bytes(gpu: GpuSpec) -> int:
 
 
 def rank_memory(
-    program: Program, timeline: Timeline | None, gpu: GpuSpec, track: tuple[str, ...]
+    program: Program,
+    timeline: Timeline | None,
+    gpu: GpuSpec,
+    track: tuple[str, ...],
+    *,
+    slack_frac: float = ALLOCATOR_SLACK,
 ) -> RankMemory:
     """Replay a program's memory changes in program order and find the fullest moment.
 
-    ``timeline`` None gives the same peak without times.
+    ``timeline`` None gives the same peak without times; ``slack_frac`` is the allocator's share of
+    the peak that is reserved and not allocated.
     """
     ledger = MemoryLedger(track)
     ledger.apply(0, "temporary", workspace_bytes(gpu), "cuBLAS workspace")
@@ -99,7 +104,7 @@ def rank_memory(
     peak = ledger.peak()
     communicators = len({op.call.group for op in program.ops if op.call is not None})
     outside = fixed_bytes(gpu, communicators)
-    slack = round(peak.total_bytes * ALLOCATOR_SLACK)
+    slack = round(peak.total_bytes * slack_frac)
     by_category = {**peak.by_category, "context": outside, "slack": slack}
     when = _describe(program, min(position, count - 1), peak.label)
     return RankMemory(

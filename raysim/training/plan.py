@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from raysim.models.table import Model
+from raysim.perf.constants import TrainingConstants
 from raysim.training.deepspeed import Optimizer, PipelineSettings, Precision, ZeroConfig
 from raysim.training.parallel import Mesh
 
@@ -44,6 +45,8 @@ class TrainingPlan:
     check_grad_overflow: bool = True
     partition_activations: bool = False
     cpu_checkpointing: bool = False
+    constants: TrainingConstants = field(default_factory=TrainingConstants)
+    """What a profile says of host and GPU."""
 
     @property
     def compute_dtype(self) -> Precision:

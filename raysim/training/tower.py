@@ -201,7 +201,13 @@ def simulate(
         timelines=tuple(timelines),
         step_ns=_step_durations(timelines, steps),
         memory=tuple(
-            rank_memory(line.program, line, costs.gpu, _track(comms, line.program.rank))
+            rank_memory(
+                line.program,
+                line,
+                costs.gpu,
+                _track(comms, line.program.rank),
+                slack_frac=plan.constants.allocator_slack_frac,
+            )
             for line in timelines
             if memory
         ),
@@ -215,7 +221,7 @@ def _prepare(
     """Prices, stages and communicators of a plan on a cluster."""
     gpu = cluster.gpu
     assert gpu is not None, "a training job needs a cluster with GPUs"
-    costs = ComputeModel(gpu, sustained_share=None)
+    costs = ComputeModel(gpu, sustained_share=None, given=plan.constants)
     stages = build_stages(plan, costs)
     tied = [stage.index for stage in stages if stage.tied_bytes]
     topology = Topology.build(cluster)
@@ -244,7 +250,11 @@ def memory_need(plan: TrainingPlan, cluster: ClusterSpec) -> tuple[int, HostMemo
     plan = replace(plan, gradient_accumulation_steps=few)
     costs, stages, comms = _prepare(plan, cluster, folded=True)
     programs = compile_programs(plan, comms, stages, costs, feed=Feed(), steps=1)
-    peaks = (rank_memory(p, None, costs.gpu, _track(comms, p.rank)).peak_bytes for p in programs)
+    slack_frac = plan.constants.allocator_slack_frac
+    peaks = (
+        rank_memory(p, None, costs.gpu, _track(comms, p.rank), slack_frac=slack_frac).peak_bytes
+        for p in programs
+    )
     return max(peaks), host_need(plan, stages, comms)
 
 

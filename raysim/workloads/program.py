@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from raysim.perf.ray_core import RayCosts
 from raysim.raycore.autoscaler import AutoscalerConfig
 from raysim.raycore.config import RayConfig
 
@@ -35,6 +36,8 @@ class ProgramJob:
     node_speed: float = 1.0
     """Speed of a core of the cluster over this host's."""
     config: RayConfig = field(default_factory=RayConfig)
+    costs: RayCosts = field(default_factory=RayCosts)
+    """Service times of Ray's own code on these machines."""
     autoscaling: AutoscalerConfig | None = None
     object_store_bytes: int | None = None
     faults: tuple[FaultEvent, ...] = ()

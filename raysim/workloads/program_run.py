@@ -99,7 +99,7 @@ def play_program(
         The program uses a part of Ray that is not emulated.
     """
     cluster = Cluster(
-        simulation, spec, config=job.config, autoscaling=job.autoscaling, log=log,
+        simulation, spec, config=job.config, costs=job.costs, autoscaling=job.autoscaling, log=log,
         options={
             node_id: NodeOptions(object_store_bytes=job.object_store_bytes)
             for node_id in range(_nodes_at_most(spec))

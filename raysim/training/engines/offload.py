@@ -6,7 +6,6 @@ Sources: ``deepspeed/runtime/zero/stage_1_and_2.py`` and ``stage3.py`` (offload 
 
 from __future__ import annotations
 
-from raysim.perf.host import host_pass_seconds
 from raysim.training.engines.context import FLAG_BYTES, EngineContext
 from raysim.training.program import CPU, H2D
 
@@ -17,7 +16,7 @@ def cpu_step(c: EngineContext, own: int, *, update_gpu: bool, overflow: bool) ->
     arrived = (*b.last_on("d2h"), *b.last_on("compute"))
     if arrived:
         b.sync("wait for gradients", arrived)
-    passes = host_pass_seconds(3 * 4.0 * own, c.cpu, c.ranks_per_node)
+    passes = c.costs.host_pass_s(3 * 4.0 * own, c.cpu, c.ranks_per_node)
     b.background("norm and unscale on CPU", CPU, "offload", passes)
     if overflow:
         c.scalar_all_reduce("overflow", FLAG_BYTES)
