@@ -23,6 +23,9 @@ OPTIONS = {
     "show": ["[RUN]", "--table", "--tree", "--at", "--why"],
     "open": ["[RUN]"],
     "catalog": ["[KIND]", "[NAME]"],
+    "measure": [
+        "WHAT", "--out/-o", "--budget", "--quick", "--device", "--backend", "--ranks",
+    ],
 }  # fmt: skip
 
 HEAVY = {

@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from raysim import __version__
-from raysim.errors import ScenarioError
+from raysim.errors import CalibrationError, ScenarioError
 
 DONE, MISSED, USER_ERROR, OUR_BUG = 0, 1, 2, 3
 
@@ -243,6 +243,57 @@ def catalog(
     verb.catalog(kind, name)
 
 
+@app.command()
+def measure(
+    what: Annotated[str, typer.Argument(metavar="WHAT", help="gpu, collectives, ray or disk.")],
+    *,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="DIR",
+            help="Folder of the tables; by default validation/data/HARDWARE/DATE. Rows that are "
+            "there are not measured again.",
+        ),
+    ] = None,
+    budget: Annotated[
+        str, typer.Option(metavar="TIME", help="Stop after about so long, such as 10min.")
+    ] = "2min",
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A few small points, to see that measuring works.")
+    ] = False,
+    device: Annotated[
+        str | None,
+        typer.Option(metavar="DEVICE", help="cuda or cpu; by default the GPU where there is one."),
+    ] = None,
+    backend: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Of collectives: nccl or gloo; by default NCCL where GPUs are."
+        ),
+    ] = None,
+    ranks: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N,N",
+            help="Of collectives: world sizes, as 2,4; by default the machine's. Under torchrun "
+            "its world is taken.",
+        ),
+    ] = None,
+) -> None:
+    """Measure the real machine into tables; an interrupt loses nothing, the same command goes on.
+
+    Exits with 1 when it was interrupted.
+    """
+    from raysim.cli import measure as verb
+
+    options = verb.MeasureOptions(
+        out=out, budget=budget, quick=quick, device=device, backend=backend, ranks=ranks
+    )
+    raise typer.Exit(DONE if verb.measure(what, options) else MISSED)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; the exit code, see the package's docstring."""
     from raysim.cli import terminal
@@ -254,6 +305,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except ScenarioError as error:
         terminal.complain(str(problem) for problem in error.problems)
+        return USER_ERROR
+    except CalibrationError as error:
+        terminal.complain([str(error)])
         return USER_ERROR
     except Exception:  # noqa: BLE001  (the last resort: say that it is our fault, and how to see it again)
         terminal.confess(shlex.join(["raysim", *given]))

@@ -1,0 +1,117 @@
+"""``raysim measure``: the real machine, into tables."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import date
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from raysim.cli import terminal
+from raysim.errors import Problem, ScenarioError
+from raysim.units import format_seconds, parse_seconds
+
+if TYPE_CHECKING:
+    from raysim.measure.session import Session
+
+WHAT = {
+    "gpu": "raysim.measure.gpu",
+    "collectives": "raysim.measure.collectives",
+    "ray": "raysim.measure.ray_core",
+    "disk": "raysim.measure.disk",
+}
+"""Name to the module whose ``measure(session)`` fills its tables."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasureOptions:
+    """As on the command line."""
+
+    out: Path | None
+    budget: str
+    quick: bool
+    device: str | None
+    backend: str | None
+    ranks: str | None
+
+
+def measure(what: str, options: MeasureOptions) -> bool:
+    """Fill the tables of ``what``; False when interrupted.
+
+    Raises
+    ------
+    ScenarioError
+        An option cannot be read.
+    CalibrationError
+        Hardware or a package is absent, or the folder is another machine's.
+    """
+    if what not in WHAT:
+        raise _wrong("WHAT", f"must be one of {', '.join(WHAT)}, got {what!r}")
+    try:
+        budget_s = parse_seconds(options.budget)
+    except ValueError as error:
+        raise _wrong("--budget", str(error)) from None
+    session = _session(what, options, budget_s)
+    fill: Callable[[Session], None] = import_module(WHAT[what]).measure
+    start_s = terminal.wall_s()
+    try:
+        fill(session)
+    except KeyboardInterrupt:
+        terminal.complain(
+            [f"Interrupted; what was measured is in {session.folder}; the same command goes on."]
+        )
+        return False
+    taken = format_seconds(terminal.wall_s() - start_s)
+    terminal.say(f"{session.measured} rows measured in {taken}, {session.kept} were there before")
+    if session.left_out:
+        terminal.say(f"{len(session.left_out)} left out, with reasons above")
+    if session.left:
+        terminal.say(f"{session.left} not measured: the budget is spent; the same command goes on")
+    terminal.say(f"Tables: {session.folder}")
+    return True
+
+
+def _session(what: str, options: MeasureOptions, budget_s: float) -> Session:
+    from raysim.measure import describe, slug
+    from raysim.measure.session import Budget, Session
+
+    folder = options.out
+    if folder is None:
+        folder = Path("validation/data") / slug(describe()) / date.today().isoformat()
+    return Session(
+        folder=folder,
+        budget=Budget(budget_s),
+        command=_command(what, options),
+        quick=options.quick,
+        device=options.device,
+        backend=options.backend,
+        ranks=_ranks(options.ranks),
+        say=terminal.say,
+    )
+
+
+def _command(what: str, options: MeasureOptions) -> str:
+    """The command as it is kept beside the rows: without the folder, which may name a machine."""
+    words = ["raysim", "measure", what, "--budget", options.budget]
+    words += ["--quick"] * options.quick
+    for name in ("device", "backend", "ranks"):
+        value = getattr(options, name)
+        words += [f"--{name}", value] if value else []
+    return shlex.join(words)
+
+
+def _ranks(text: str | None) -> tuple[int, ...]:
+    try:
+        ranks = tuple(int(part) for part in text.split(",")) if text else ()
+    except ValueError:
+        ranks = (0,)
+    if any(n < 2 for n in ranks):
+        raise _wrong("--ranks", f"expected world sizes of at least 2, such as 2,4, got {text!r}")
+    return ranks
+
+
+def _wrong(key: str, message: str) -> ScenarioError:
+    return ScenarioError(Problem(key=key, message=message))

@@ -1,0 +1,36 @@
+"""What one device does: products, attention, bandwidth, optimizer, launches, copies, memory."""
+
+from __future__ import annotations
+
+from raysim.measure.gpu import (
+    attention,
+    copies,
+    elementwise,
+    gemm,
+    launch,
+    memory,
+    optimizer,
+)
+from raysim.measure.gpu.device import choose
+from raysim.measure.session import Session
+
+__all__ = ["measure"]
+
+TABLES = (launch, memory, copies, elementwise, gemm, attention, optimizer)
+"""Cheap and most telling first; each gets an equal share of the time that is left."""
+
+
+def measure(session: Session) -> None:
+    """Fill one table per module.
+
+    Raises
+    ------
+    CalibrationError
+        torch or the device asked for is not there.
+    """
+    device = choose(session.device)
+    for index, module in enumerate(TABLES):
+        points = list(module.points(device, quick=session.quick))
+        if points:
+            with session.table(module.TABLE, module.COLUMNS) as table:
+                session.run(table, points, share=1 / (len(TABLES) - index))
