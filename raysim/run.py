@@ -9,6 +9,7 @@ from raysim.kernel.record import ColumnRecorder, NullRecorder
 from raysim.kernel.simulation import Simulation, collector_at_ease
 from raysim.raycore.state_log import StateLog
 from raysim.results import targets
+from raysim.results.profile_trust import under_profile
 from raysim.results.result import Result, run_id
 from raysim.results.summary import summarize
 from raysim.scenario.build import build_cluster, build_job
@@ -79,6 +80,7 @@ def _run_program(scenario: ProgramScenario, *, record: bool, check: bool) -> Res
             "run_id": run_id(scenario.identity(), raysim.__version__),
             **summarize_program(outcome, digest=simulation.digest),
         }
+    summary["trust"] = under_profile(summary["trust"], scenario.profile, "ray")
     summary["targets"] = targets.evaluate(scenario.targets, summary)
     summary["warnings"] = [str(problem) for problem in scenario.warnings]
     kept = Recorded(
@@ -107,6 +109,7 @@ def _run(scenario: Scenario, *, record: bool, check: bool, progress: Progress | 
         "run_id": run_id(resolved, raysim.__version__),
         **summarize(outcome, effects, simplifications(outcome)),
     }
+    summary["trust"] = under_profile(summary["trust"], scenario.profile, "training")
     summary["targets"] = targets.evaluate(scenario.targets, summary)
     summary["reference"] = _reference(scenario, summary)
     summary["warnings"] = [str(problem) for problem in scenario.warnings]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -29,6 +30,7 @@ class RunOptions:
     args: tuple[str, ...] = ()
     cluster: Path | None = None
     compute: str | None = None
+    profile: Path | None = None
     seed: int | None = None
     out: Path | None = None
     until: str | None = None
@@ -52,7 +54,7 @@ def run(path: Path, options: RunOptions) -> bool:
     if path.suffix == ".py" and not path.is_dir():
         scenario: Any = _script(path, options)
     else:
-        scenario = load(path, _with_program_flags(path, options))
+        scenario = load(path, _with_flags(path, options))
     started = terminal.wall_s()
     if isinstance(scenario, ProgramScenario):
         result = _play(scenario, options)
@@ -73,13 +75,13 @@ def _script(path: Path, options: RunOptions) -> ProgramScenario:
     from raysim.scenario.script import script_scenario
 
     return script_scenario(
-        path, cluster=options.cluster, compute=options.compute, until=options.until,
-        args=options.args, changes=parse_changes(options.changes),
+        path, cluster=options.cluster, compute=options.compute, profile=options.profile,
+        until=options.until, args=options.args, changes=parse_changes(options.changes),
     )  # fmt: skip
 
 
-def _with_program_flags(path: Path, options: RunOptions) -> tuple[str, ...]:
-    """``--set`` changes, with what a scenario of a program takes from other flags.
+def _with_flags(path: Path, options: RunOptions) -> tuple[str, ...]:
+    """``--set`` changes, with what a scenario takes from other flags.
 
     Raises
     ------
@@ -89,6 +91,9 @@ def _with_program_flags(path: Path, options: RunOptions) -> tuple[str, ...]:
     if options.cluster is not None:
         raise ScenarioError(f"--cluster goes with a script; {path} says its own cluster")
     given = list(options.changes)
+    if options.profile is not None:
+        folder = path if path.is_dir() else path.parent
+        given.append(f"profile={json.dumps(os.path.relpath(options.profile, folder))}")
     if options.compute is not None:
         given.append(f"script.compute={options.compute}")
     if options.args:

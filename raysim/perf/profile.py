@@ -65,9 +65,8 @@ class Profile:
     def ray_costs(self, base: RayCosts | None = None) -> RayCosts:
         """``base`` (by default raysim's own) with this profile's values."""
         base = base or RayCosts()
-        return replace(
-            base, **{n: as_field(getattr(base, n), c.value) for n, c in self.ray.items()}
-        )
+        said: dict[str, Any] = {n: as_field(getattr(base, n), c.value) for n, c in self.ray.items()}
+        return replace(base, **said)
 
     def training_constants(self) -> TrainingConstants:
         """raysim's own with this profile's values."""
@@ -76,7 +75,7 @@ class Profile:
 
     def provenance(self, constant: Constant) -> Provenance:
         """Of one of its constants, for reports."""
-        said = f"profile {self.name}: {constant.source}" if constant.source else self.name
+        said = f"profile {self.name}" + f": {constant.source}" * bool(constant.source)
         return Provenance(basis="measured" if constant.rows else "assumed", source=said)
 
 

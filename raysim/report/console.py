@@ -24,6 +24,7 @@ from raysim.report.layout import (
     pretty,
     usd,
 )
+from raysim.report.words import profile_words
 from raysim.units import (
     GIB,
     MIB,
@@ -393,6 +394,7 @@ def _help(change: Summary) -> Text:
 def _trust(trust: Summary, *, compared: bool) -> list[str]:
     parts = [f"{trust[basis]} {basis}" for basis in ("measured", "datasheet", "assumed")]
     parts[0] = parts[0].replace(" ", " inputs ", 1)
+    parts += profile_words(trust)
     error = trust.get("past_error")
     if error is not None:
         parts.append(f"past error on this kind \N{PLUS-MINUS SIGN}{percent(error, 0)}")

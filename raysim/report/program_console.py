@@ -11,6 +11,7 @@ from typing import Any
 from rich.text import Text
 
 from raysim.report.layout import BAR, JOINT, NAME, NARROW, Page, bar, number, percent, pretty, usd
+from raysim.report.words import profile_words
 from raysim.units import format_bytes, format_seconds
 
 Summary = Mapping[str, Any]
@@ -169,6 +170,7 @@ def _answers(page: Page, summary: Summary) -> None:
     trust = summary["trust"]
     parts = [f"{trust[b]} {b}" for b in ("measured", "datasheet", "assumed")]
     parts[0] = parts[0].replace(" ", " inputs ", 1)
+    parts += profile_words(trust)
     page.labelled("Trust", [Text(t) for t in parts], joint=", ")
     if summary["targets"]:
         page.labelled("Targets", [_target(t) for t in summary["targets"]])

@@ -96,3 +96,12 @@ def quantity(name: Any, value: Any) -> str:
         if f"_{base}".endswith(suffix):
             return form(value)
     return plain(value)
+
+
+def profile_words(trust: Table) -> list[str]:
+    """What the Trust line says of the profile; nothing when there is none."""
+    said = table(trust.get("profile"))
+    if not said:
+        return []
+    made = f" of {said['made']}" if said["made"] else ""
+    return [f"{said['constants']} constants from profile {said['name']}{made}"]

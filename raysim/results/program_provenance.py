@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Any
 
 from raysim.hardware import catalog
+from raysim.perf.ray_core import RayCosts
 from raysim.workloads.program_run import ProgramOutcome
 
 _MICROBENCHMARKS = "Ray 2.48.0 release microbenchmarks, m5.16xlarge"
@@ -55,7 +56,10 @@ def simplifications(outcome: ProgramOutcome) -> list[str]:
             "User code was timed on this host, one process at a time: shared caches and memory"
             " bandwidth are not in it, and another run differs by its noise."
         )
-    said.append("Ray's own service times are those of one machine type (m5.16xlarge).")
+    own = "Ray's own service times"
+    if job.costs != RayCosts():
+        own = "Service times of Ray that the profile does not name"
+    said.append(f"{own} are those of one machine type (m5.16xlarge).")
     if len(spec.nodes) > 1:
         said.append("Objects move as fluid flows: no TCP slow start, no packet loss.")
     if job.autoscaling is not None:

@@ -87,9 +87,11 @@ def profile_of(document: Document) -> Profile:
         said = ProfileSection.model_validate(document.data)
     except ValidationError as error:
         raise ScenarioError(problems_of(error, document, ProfileSection)) from None
+    sections: tuple[tuple[SectionName, Mapping[str, ConstantSection]], ...]
+    sections = (("ray", said.ray), ("training", said.training))
     problems = [
         problem
-        for section, constants in (("ray", said.ray), ("training", said.training))
+        for section, constants in sections
         for name, constant in constants.items()
         for problem in _wrong(section, name, constant, document)
     ]
