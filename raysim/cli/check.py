@@ -66,7 +66,7 @@ def _program_in_one_line(scenario: ProgramScenario) -> str:
     nodes = " + ".join(f"{g.count} x {g.node.name}" for g in groups if g.count)
     grows = ", autoscaled" if job.autoscaling is not None else ""
     faults = f"; {len(job.faults)} faults" if job.faults else ""
-    return f"{job.script.name}, compute {job.compute}; {nodes}{grows}{faults}"
+    return f"{job.title}, compute {job.compute}; {nodes}{grows}{faults}"
 
 
 def print_schema() -> None:

@@ -25,7 +25,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
 from itertools import chain, repeat
 from operator import attrgetter, index, itemgetter
@@ -196,6 +196,14 @@ class Clock(Environment):
             if there is None or t_ns in self._ranked_at or any(map(_is_live, _entries(there))):
                 return t_ns  # type: ignore[no-any-return]
             self._take()
+
+    def pending(self) -> Iterator[Any]:
+        """Everything that is still to happen, entries and SimPy events, in no order."""
+        later = (there for _, there in chain(self._run, chain.from_iterable(self._far.values())))
+        for there in chain((self._soon,), self._at.values(), later):
+            yield from filter(_is_live, _entries(there))
+        for _, _, event in chain(self._ranked, chain.from_iterable(self._ranked_at.values())):
+            yield event
 
     def step(self) -> None:
         """Let the next thing happen.

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
@@ -27,6 +28,7 @@ from raysim.rayapi.fibers import HUB, Fiber
 from raysim.raycore.ids import ActorID, JobID, WorkerID, node_ip
 
 if TYPE_CHECKING:
+    from raysim.kernel.clock import Handle
     from raysim.kernel.simulation import Simulation
     from raysim.raycore.process import CoreProcess
     from raysim.raycore.room import Surroundings
@@ -34,7 +36,19 @@ if TYPE_CHECKING:
 
 
 class ProgramHangs(RaysimError):  # noqa: N818  (it says what the program does)
-    """The program waits for something that can never happen."""
+    """The program waits for something that can never happen, or has used up its time.
+
+    Parameters
+    ----------
+    message
+        What is known, and where it waits.
+    certain
+        Nothing was left to happen but what repeats itself; else the limit was reached.
+    """
+
+    def __init__(self, message: str, *, certain: bool = False) -> None:
+        super().__init__(message)
+        self.certain = certain
 
 
 class ProcessState:
@@ -102,6 +116,7 @@ class ProcessState:
 
     def enter(self, fiber: Fiber) -> None:
         """A slice of it begins."""
+        self.session.slices += 1
         tables = cloudpickle.cloudpickle
         tables._DYNAMIC_CLASS_TRACKER_BY_CLASS = self.classes  # noqa: SLF001  (no other way)
         tables._DYNAMIC_CLASS_TRACKER_BY_ID = self.class_ids  # noqa: SLF001  (no other way)
@@ -138,6 +153,12 @@ _LOOK_EVERY = 256
 
 LIMIT_S = 7 * 86_400.0
 """A week: longer than most programs, and short enough to play while everybody waits."""
+
+QUIET_NS = 1_800 * 10**9
+"""Half an hour in which nothing happens but what repeats itself: longer than any period, retry or
+time limit in Ray (the autoscaler's idle time, 5 minutes, is the longest)."""
+_CROWD = 10_000
+"""Where as much is pending, something goes on."""
 
 ClusterFactory = Callable[[dict[str, Any]], Any]
 
@@ -178,8 +199,13 @@ class Session:
         self.limit_s = limit_s
         self._stop: Any = None
         self._handover = False
-        self._hangs = ""
-        """Where, if it does."""
+        self._hangs: ProgramHangs | None = None
+        self.slices = 0
+        """How often a program has been resumed."""
+        self._seen: tuple[Any, dict[int, Any]] | None = None
+        """At the last look: how much had happened, and what was pending."""
+        self._looks: Any = None
+        """When it looks next."""
         self.exports: dict[Any, Any] = {}
         """What has been pickled in this session, by function or class."""
 
@@ -228,14 +254,47 @@ class Session:
     def _play(self, fiber: Fiber) -> None:
         sim = self.sim
         self._stop = Event(sim.clock)
+        self._seen = None
         limit = sim.call_later(round(self.limit_s * 1e9), self._too_long, fiber)
+        self._looks = sim.call_later(QUIET_NS, self._look, (fiber, limit))
         sim.run(self._stop)
         sim.cancel(limit)
-        if self._hangs:
-            raise ProgramHangs(self._hangs)
+        sim.cancel(self._looks)
+        if self._hangs is not None:
+            raise self._hangs
 
     def _too_long(self, fiber: Fiber) -> None:
-        self._hangs = _where(fiber, self.now_ns)
+        self._give_up(
+            f"after {self.now_ns / 1e9:g} s of virtual time the program still waits, perhaps for "
+            "something that will never happen (raise limit_s if it may take longer)", fiber,
+        )  # fmt: skip
+
+    def _look(self, looking: tuple[Fiber, Handle]) -> None:
+        """Give up if nothing has happened since the last look, and nothing is left that could.
+
+        Nothing has: no program ran, no room wrote a row. Nothing could: all that was pending then
+        is over, so what is pending now (timers of the GCS, of the autoscaler) repeats itself; a
+        sleep, a timeout, a fault to come or a transfer would still be there.
+        """
+        fiber, limit = looking
+        pending = {id(x): x for x in islice(self.sim.clock.pending(), _CROWD) if x is not limit}
+        so_far = len(self.env.log.rows), self.slices
+        if (
+            self._seen is not None
+            and self._seen[0] == so_far
+            and self.env.log.enabled
+            and len(pending) < _CROWD - 1
+            and pending.keys().isdisjoint(self._seen[1])
+        ):
+            since_s = (self.now_ns - QUIET_NS) / 1e9
+            said = f"nothing has happened since {since_s:g} s of virtual time or before, and"
+            self._give_up(f"{said} nothing is left that could", fiber, certain=True)
+            return
+        self._seen = so_far, pending
+        self._looks = self.sim.call_later(QUIET_NS, self._look, looking)
+
+    def _give_up(self, why: str, fiber: Fiber, *, certain: bool = False) -> None:
+        self._hangs = ProgramHangs(f"{why}; {_where(fiber)}", certain=certain)
         self._stop.succeed()
 
     def _ended(self, _fiber: Fiber) -> None:
@@ -326,14 +385,11 @@ class Session:
         return state
 
 
-def _where(fiber: Fiber, now_ns: int) -> str:
+def _where(fiber: Fiber) -> str:
     """Where a driver waits, as a traceback of its greenlet."""
     import traceback
 
     frame = fiber.greenlet.gr_frame
     stack = [f for f in traceback.extract_stack(frame) if "/raysim/rayapi/" not in f.filename]
     where = "".join(traceback.format_list(stack[-3:]))
-    return (
-        f"after {now_ns / 1e9:g} s of virtual time the program still waits, perhaps for something "
-        f"that will never happen (raise limit_s if it may take longer); it waits here:\n{where}"
-    )
+    return f"it waits here:\n{where}"

@@ -40,6 +40,7 @@ def compute_basis(outcome: ProgramOutcome) -> dict[str, Any]:
     text = {
         "declared": "as declared: time.sleep and raysim's cost() count, other code takes no time",
         "measured": f"measured on this host, cores of the cluster {job.node_speed:g} times as fast",
+        "drawn": "as the workload says; nothing of the user's is run",
         "table": f"replayed from {job.compute_table.name if job.compute_table else 'a table'}",
     }[job.compute]
     return {"mode": job.compute, "node_speed": job.node_speed, "text": text}
@@ -51,6 +52,8 @@ def simplifications(outcome: ProgramOutcome) -> list[str]:
     said = []
     if job.compute == "declared":
         said.append("Code that declares no cost takes no time; only Ray's own calls do.")
+    elif job.compute == "drawn":
+        said.append("Tasks are a generated workload: values have a size and no content.")
     elif job.compute == "measured":
         said.append(
             "User code was timed on this host, one process at a time: shared caches and memory"
@@ -87,9 +90,9 @@ def trust(outcome: ProgramOutcome) -> dict[str, Any]:
         for row in _catalog_rows(outcome, many=many)
     ]  # fmt: skip
     compute = compute_basis(outcome)
-    basis = {"declared": "assumed", "measured": "measured", "table": "measured"}[compute["mode"]]
+    basis = "measured" if compute["mode"] in {"measured", "table"} else "assumed"
     source = {
-        "declared": "the program", "measured": "a stopwatch on this host",
+        "declared": "the program", "drawn": "the scenario (workload)", "measured": "a stopwatch on this host",
         "table": "a stopwatch, in an earlier run",
     }[compute["mode"]]  # fmt: skip
     inputs.append(

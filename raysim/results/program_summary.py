@@ -127,7 +127,7 @@ def _nodes(outcome: ProgramOutcome) -> int:
 
 def _program(outcome: ProgramOutcome) -> dict[str, Any]:
     return {
-        "script": str(outcome.job.script.name),
+        "script": outcome.job.title,
         "args": list(outcome.job.args),
         "exit": outcome.exit.how,
         "exit_code": outcome.exit.code,

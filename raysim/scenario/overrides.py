@@ -1,9 +1,10 @@
 """``--set a.b=c`` and ``scenario.with_``: change any key, also inside the user's files.
 
-Short names: ``train.x`` is ``jobs.0.train.x``, ``script.x`` likewise; ``train.zero_stage`` is the
-stage in DeepSpeed's JSON; ``cluster.GROUP.replicas`` is ``cluster.hardware.GROUP.replicas``. A
-batch size that the JSON states is changed there too, and of the triple the number nobody asked for
-gives way, so that ``train.micro_batch=4`` alone is never a contradiction.
+Short names: ``train.x`` is ``jobs.0.train.x``, ``script.x`` and ``workload.x`` likewise;
+``train.zero_stage`` is the stage in DeepSpeed's JSON; ``cluster.GROUP.replicas`` is
+``cluster.hardware.GROUP.replicas``. A batch size that the JSON states is changed there too, and of
+the triple the number nobody asked for gives way, so that ``train.micro_batch=4`` alone is never a
+contradiction.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class Overrides:
             if steps[1:] == ["zero_stage"]:
                 return (*DEEPSPEED, "zero_optimization", "stage")
             return (*TRAIN, *steps[1:])
-        if steps[0] == "script":
+        if steps[0] in ("script", "workload"):
             self.spell_out_script()
             return ("jobs", 0, *steps)
         written = isinstance(self.data.get("cluster"), dict)

@@ -23,14 +23,20 @@ from raysim.perf.ray_core import RayCosts
 from raysim.raycore.config import RayConfig
 from raysim.scenario.autoscaling import autoscaler_of
 from raysim.scenario.clusters import make_cluster
-from raysim.scenario.documents import Document, KeyPath, did_you_mean, printable
+from raysim.scenario.documents import Document, KeyPath, did_you_mean, printable, value_at
 from raysim.scenario.notes import defaults_taken, written_out
 from raysim.scenario.overrides import Overrides
 from raysim.scenario.problems import problems_of
 from raysim.scenario.profile import profile_of, without_effect
-from raysim.scenario.schema_program import FaultSection, ProgramSection
+from raysim.scenario.schema_program import (
+    FaultSection,
+    ProgramJobSection,
+    ProgramSection,
+    ScriptSection,
+)
 from raysim.scenario.sources import CLUSTER, PROFILE, Source, read_sources
 from raysim.scenario.targets import Target, targets_of
+from raysim.scenario.workload import files_of, workload_of
 from raysim.workloads.program import FaultEvent, ProgramJob
 
 SCRIPT: KeyPath = ("jobs", 0, "script")
@@ -42,7 +48,7 @@ PROGRAM_METRICS = ("seconds", "usd")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramScenario:
-    """A Ray program on a cluster, checked."""
+    """A Ray program, or a workload, on a cluster, checked."""
 
     file: str
     folder: Path
@@ -51,6 +57,8 @@ class ProgramScenario:
     job: ProgramJob = field(repr=False)
     profile: Profile | None = None
     """Service times of Ray on the cluster's machines in place of raysim's own."""
+    inputs: Mapping[KeyPath, Path] = field(repr=False)
+    """Files of the job that are read when it runs, by the key that names them."""
     targets: tuple[Target, ...] = ()
     notes: tuple[Problem, ...] = field(default=(), repr=False)
     warnings: tuple[Problem, ...] = field(default=(), repr=False)
@@ -80,12 +88,9 @@ class ProgramScenario:
 
     @property
     def files(self) -> dict[str, str]:
-        """SHA-256 of script, compute table, cluster file and profile, by path as written."""
-        said = self.spec.jobs[0].script
+        """SHA-256 of every file the run depends on, by name or by path as written."""
         hashes = {} if self.spec.resolved is None else dict(self.spec.resolved.files)
-        hashes[Path(said.path).name] = _sha256(self.job.script)
-        if self.job.compute_table is not None:
-            hashes[Path(said.compute).name] = _sha256(self.job.compute_table)
+        hashes |= {file.name: _sha256(file) for file in self.inputs.values()}
         for source in self.sources.values():
             if source.path is not None:
                 hashes[source.path] = source.documents[0].sha256 or ""
@@ -105,12 +110,11 @@ class ProgramScenario:
 
     def _placed(self, place: Callable[[Path], str]) -> dict[str, Any]:
         data = self.resolved()
-        script = data["jobs"][0]["script"]
-        if not isinstance(script, dict):
-            script = data["jobs"][0]["script"] = {"path": script}
-        script["path"] = place(self.job.script)
-        if self.job.compute_table is not None:
-            script["compute"] = place(self.job.compute_table)
+        job = data["jobs"][0]
+        if isinstance(job.get("script"), str):
+            job["script"] = {"path": job["script"]}
+        for path, file in self.inputs.items():
+            value_at(data, path[:-1])[path[-1]] = place(file)
         return data
 
 
@@ -119,7 +123,7 @@ def is_program(document: Document) -> bool:
     data = document.data
     jobs = data.get("jobs") if isinstance(data, dict) else None
     first = jobs[0] if isinstance(jobs, list) and jobs else None
-    return isinstance(first, dict) and "script" in first
+    return isinstance(first, dict) and not {"script", "workload"}.isdisjoint(first)
 
 
 def program_scenario(
@@ -153,17 +157,13 @@ def program_scenario(
     if made.spec is not None:
         most = sum(max(g.count, g.max_count or 0) for g in made.spec.groups)
         problems += _misplaced(spec.faults, most, document)
-    script = _script(spec, folder, document, problems)
-    table = _table(spec, folder, document, problems)
+    inputs: dict[KeyPath, Path] = {}
+    what = _what(spec.jobs[0], folder, document, inputs, problems)
     if made.spec is None or problems:
         raise ScenarioError(problems)
     profile = profile_of(sources[PROFILE].documents[0]) if PROFILE in sources else None
     job = ProgramJob(
-        name=spec.jobs[0].name or script.stem,
-        script=script,
-        args=tuple(spec.jobs[0].script.args),
-        compute=spec.jobs[0].script.compute if table is None else "table",
-        compute_table=table,
+        **what,
         node_speed=spec.ray.node_speed,
         config=config,
         costs=RayCosts() if profile is None else profile.ray_costs(),
@@ -180,6 +180,7 @@ def program_scenario(
         spec=spec,
         cluster=made.spec,
         job=job,
+        inputs=inputs,
         profile=profile,
         targets=tuple(targets),
         notes=(*defaults_taken(spec, document), *made.notes),
@@ -230,20 +231,41 @@ def _event(fault: FaultSection) -> FaultEvent:
     )
 
 
-def _script(
-    spec: ProgramSection, folder: Path, document: Document, problems: list[Problem]
-) -> Path:
-    path = folder / spec.jobs[0].script.path
+def _what(
+    said: ProgramJobSection,
+    folder: Path,
+    document: Document,
+    inputs: dict[KeyPath, Path],
+    problems: list[Problem],
+) -> dict[str, Any]:
+    """What a ``ProgramJob`` runs, and the files it takes."""
+    if said.workload is not None:
+        inputs |= files_of(said.workload, folder)
+        try:
+            workload = workload_of(said.workload, inputs, document)
+        except ScenarioError as error:
+            problems += error.problems
+            return {}
+        return {"name": said.name or said.workload.kind, "workload": workload, "compute": "drawn"}
+    script = said.script
+    assert script is not None, "the schema lets one of the two through"
+    path = inputs[*SCRIPT, "path"] = folder / script.path
     if not path.is_file():
         problems.append(document.problem((*SCRIPT, "path"), f"{path}: no such file"))
-    return path
+    table = _table(script, folder, document, problems)
+    if table is not None:
+        inputs[*SCRIPT, "compute"] = table
+    return {
+        "name": said.name or path.stem, "script": path, "args": tuple(script.args),
+        "compute": script.compute if table is None else "table", "compute_table": table,
+    }  # fmt: skip
 
 
 def _table(
-    spec: ProgramSection, folder: Path, document: Document, problems: list[Problem]
+    script: ScriptSection, folder: Path, document: Document, problems: list[Problem]
 ) -> Path | None:
     """The compute.csv that a job's ``compute`` names; None for a mode."""
-    said = spec.jobs[0].script.compute
+    said = script.compute
     if said in ("measured", "declared"):
         return None
     path = folder / said

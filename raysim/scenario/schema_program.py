@@ -1,4 +1,7 @@
-"""Scenarios that run Ray programs: a script, unmodified, on a cluster, with things going wrong."""
+"""Scenarios that run Ray programs on a cluster, with things going wrong.
+
+A program is a script, unmodified, or a generated workload (``schema_workload``).
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from pydantic import Field, model_validator
 from raysim.scenario.quantities import Bytes, Seconds
 from raysim.scenario.schema import RecordSection, ResolvedSection
 from raysim.scenario.schema_cluster import ClusterSection
+from raysim.scenario.schema_workload import WorkloadSection
 from raysim.scenario.section import FileOrMapping, Section, shorthand
 
 Share = Annotated[float, Field(gt=0, le=1)]
@@ -90,10 +94,23 @@ class RaySection(Section):
 
 
 class ProgramJobSection(Section):
-    """One Ray program."""
+    """One Ray program: a script, or a workload to be generated."""
 
-    script: Annotated[ScriptSection, shorthand("path")] = Field(description="A Ray script.")
-    name: str | None = Field(None, min_length=1, description="Name; by default the script's.")
+    script: Annotated[ScriptSection, shorthand("path")] | None = Field(
+        None, description="A Ray script."
+    )
+    workload: WorkloadSection | None = Field(
+        None, description="Tasks, actors and objects by numbers, in place of a script."
+    )
+    name: str | None = Field(
+        None, min_length=1, description="Name; by default the script's or the workload's."
+    )
+
+    @model_validator(mode="after")
+    def _script_or_workload(self) -> ProgramJobSection:
+        if (self.script is None) == (self.workload is None):
+            raise ValueError("give script, or workload, not both")
+        return self
 
 
 class ProgramSection(Section):

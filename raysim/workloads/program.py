@@ -1,13 +1,15 @@
-"""A Ray program as a job: the script, how its own time is known, and what goes wrong meanwhile."""
+"""A Ray program as a job: a script or a generated workload, and what goes wrong meanwhile."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from raysim.perf.ray_core import RayCosts
 from raysim.raycore.autoscaler import AutoscalerConfig
 from raysim.raycore.config import RayConfig
+from raysim.workloads.ray.start import Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,10 +29,12 @@ class ProgramJob:
     """What is run."""
 
     name: str
-    script: Path
+    script: Path | None = None
+    """A Ray program; None: ``workload`` says what is done."""
+    workload: Workload | None = None
     args: tuple[str, ...] = ()
     compute: str = "measured"
-    """``measured``, ``declared`` or ``table``."""
+    """``measured``, ``declared`` or ``table``; of a workload, ``drawn``."""
     compute_table: Path | None = None
     """Of ``table``: the compute.csv of an earlier run."""
     node_speed: float = 1.0
@@ -42,3 +46,10 @@ class ProgramJob:
     object_store_bytes: int | None = None
     faults: tuple[FaultEvent, ...] = ()
     until_s: float | None = None
+
+    @property
+    def title(self) -> str:
+        """The script's file name, or the kind of workload: ``task_bag``."""
+        if self.script is not None:
+            return self.script.name
+        return re.sub("(?<=[a-z])(?=[A-Z])", "_", type(self.workload).__name__).lower()

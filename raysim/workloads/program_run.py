@@ -3,8 +3,9 @@
 Real counterpart: ``ray job submit -- python script.py``, and whoever breaks the machines meanwhile.
 
 Whatever way the driver ends (returns, raises, exits, waits for ever, is stopped), what the state
-log has until then is kept. A program that waits when nothing is left to happen is found out by
-virtual time passing: at ``until_s``, or after a week.
+log has until then is kept. A program that waits when nothing is left to happen is found out after
+half an hour to an hour of virtual time in which nothing happened; one that looks again and again
+for what never comes, at ``until_s`` or after a week.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ from typing import Any, Literal, TextIO
 from raysim.errors import InvariantViolation, Location, Problem, ScenarioError
 from raysim.hardware.cluster import ClusterSpec
 from raysim.kernel.simulation import Simulation
+from raysim.rayapi.calls import this_core, this_fiber
 from raysim.rayapi.compute import Compute
-from raysim.rayapi.loader import run_script
+from raysim.rayapi.failures import exception_of
+from raysim.rayapi.loader import run_program, run_script
 from raysim.rayapi.session import LIMIT_S, ProgramHangs
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.raycore.cluster import Cluster, NodeOptions
@@ -33,6 +36,8 @@ from raysim.raycore.faults import Faults
 from raysim.raycore.state_log import StateLog
 from raysim.units import to_ns
 from raysim.workloads.program import FaultEvent, ProgramJob
+from raysim.workloads.ray.program import Done
+from raysim.workloads.ray.start import start_workload
 
 Ending = Literal["ok", "exit", "exception", "hang", "until"]
 
@@ -82,7 +87,7 @@ class ProgramOutcome:
 def play_program(
     job: ProgramJob, spec: ClusterSpec, simulation: Simulation, log: StateLog
 ) -> ProgramOutcome:
-    """Run the script on the cluster.
+    """Run the script, or the workload, on the cluster.
 
     Parameters
     ----------
@@ -108,7 +113,7 @@ def play_program(
     faults = Faults(cluster)
     for event in job.faults:
         _schedule(event, faults)
-    mode: Any = job.compute
+    mode: Any = "declared" if job.workload is not None else job.compute
     compute = Compute(mode, table=job.compute_table, slowdown=1 / job.node_speed)
     with _listening() as heard:
         ended = _drive(job, cluster, compute)
@@ -145,14 +150,16 @@ def _schedule(event: FaultEvent, faults: Faults) -> None:
 
 
 def _drive(job: ProgramJob, cluster: Cluster, compute: Compute) -> DriverExit:
-    """Run the script; how it ended."""
+    """Run the script, or the workload; how it ended."""
     limit_s = LIMIT_S if job.until_s is None else job.until_s
     try:
+        if job.script is None:
+            return _generate(job, cluster, compute, limit_s)
         run_script(job.script, job.args, cluster=cluster, compute=compute, limit_s=limit_s)
     except ProgramHangs as wait:
-        where = str(wait).partition("it waits here:\n")[2].rstrip()
-        line = where.strip().splitlines()[-1].strip() if where else "the driver"
-        how: Ending = "hang" if job.until_s is None else "until"
+        where = str(wait).partition("it waits here:\n")[2].rstrip() if job.script else ""
+        line = where.strip().splitlines()[-1].strip() if where else f"the driver of {job.title}"
+        how: Ending = "hang" if wait.certain or job.until_s is None else "until"
         return DriverExit(how=how, text=where, message=line, code=how == "hang")
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else 1
@@ -169,6 +176,25 @@ def _drive(job: ProgramJob, cluster: Cluster, compute: Compute) -> DriverExit:
     return DriverExit(how="ok")
 
 
+def _generate(job: ProgramJob, cluster: Cluster, compute: Compute, limit_s: float) -> DriverExit:
+    """Run the workload in a driver; its first error is how it fails."""
+    workload = job.workload
+    assert workload is not None, "a job is a script or a workload"
+
+    def main() -> Done:
+        fiber = this_fiber()
+        core = this_core(fiber)
+        fiber.settle()
+        done: Done = fiber.block(lambda then: start_workload(workload, core, cluster.sim.rng, then))
+        return done
+
+    done, _ = run_program(main, cluster, compute=compute, limit_s=limit_s)
+    if done.error is None:
+        return DriverExit(how="ok")
+    error = exception_of(done.error, "")
+    return DriverExit(how="exception", text=str(error), message=_in_a_line(error), code=1)
+
+
 # ---- whose error it is ---------------------------------------------------------------------------
 
 _OURS = f"{Path(__file__).resolve().parent.parent}/"
@@ -183,7 +209,7 @@ def _frames(error: BaseException) -> list[traceback.FrameSummary]:
     return list(traceback.extract_tb(error.__traceback__))
 
 
-def _is_ours(error: Exception, script: Path) -> bool:
+def _is_ours(error: Exception, script: Path | None) -> bool:
     """Not raised by the program: by no frame of it, or by an assertion of a room."""
     if isinstance(error, SyntaxError) and error.filename == str(script):
         return False
@@ -194,7 +220,7 @@ def _is_ours(error: Exception, script: Path) -> bool:
     return not any(frame.filename == str(script) for frame in frames)
 
 
-def _last_place(error: BaseException, script: Path) -> Location:
+def _last_place(error: BaseException, script: Path | None) -> Location:
     """Where in the user's own code it was raised."""
     theirs = [f for f in _frames(error) if not f.filename.startswith(_NOT_THEIRS)]
     if not theirs:
