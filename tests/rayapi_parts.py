@@ -14,12 +14,12 @@ from typing import Any
 from raysim.hardware.cluster import ClusterSpec, FabricSpec, NodeGroup
 from raysim.kernel.simulation import Simulation
 from raysim.rayapi.loader import run_program, run_script
-from raysim.rayapi.state import NODE_NAME_LABEL
 from raysim.raycore.cluster import Cluster, NodeOptions
 from raysim.raycore.config import RayConfig
 from raysim.raycore.faults import Faults
 from raysim.raycore.ids import node_ip
 from raysim.raycore.state_log import StateLog
+from raysim.raystate.names import NODE_NAME_LABEL
 from tests.conformance.cluster import ADD_NODE, KILL_NODE, parse_nodes
 from tests.hardware_parts import bare_node
 from tests.hardware_parts import node as gpu_node

@@ -13,8 +13,8 @@ from raysim.errors import ScenarioError
 from raysim.units import format_seconds, parse_seconds, to_ns
 
 if TYPE_CHECKING:
+    from raysim.raystate.moment import Moment
     from raysim.results.ray.recorded import Recorded
-    from raysim.results.ray.state import Moment
 
 _SUMMARY_TABLES = ("inputs", "targets")
 """Tables that a program has in its summary, as training jobs do."""
@@ -30,8 +30,8 @@ def show(folder: Path, *, table: str | None, at: str | None, why: str | None) ->
     """
     if (table in _SUMMARY_TABLES or table is None) and at is None and why is None:
         return False
+    from raysim.raystate.moment import moment
     from raysim.results.ray.listing import list_text
-    from raysim.results.ray.state import moment
     from raysim.results.ray.status import cluster_status, status_text
 
     recorded = _recorded(folder)
@@ -74,21 +74,21 @@ def _time_ns(text: str, recorded: Recorded) -> int:
 
 
 def _why(now: Moment, task: str, recorded: Recorded) -> str:
-    """The sentence for a task: its id as ``ray list tasks`` has it, its number, or a name."""
+    """The sentence for a task: its id as ``ray list tasks`` has it, or its name."""
     from raysim.raycore.ids import hex_id
-    from raysim.results.ray.names import task_name
+    from raysim.raystate.moment import ENDED
+    from raysim.raystate.names import task_name
     from raysim.results.ray.pending import why_pending
-    from raysim.results.ray.state import ENDED
 
     by_id = {hex_id("task", number): number for number in now.tasks}
-    number = by_id.get(task) or (int(task) if task.isdecimal() else None)
-    if number is None or number not in now.tasks:
+    number = by_id.get(task)
+    if number is None:
         named = [a for a in now.tasks.values() if a.spec and task_name(a.spec) == task]
         waiting = [a for a in named if a.state not in ENDED] or named
         if not waiting:
             raise ScenarioError(
                 f"--why {task}: no such task by {format_seconds(now.t_ns / 1e9)}; "
-                "give an id of `raysim show --table tasks`, its number, or a task's name"
+                "give an id of `raysim show --table tasks`, or a task's name"
             )
         number = waiting[0].task_id
     return why_pending(now, number, config=recorded.config)

@@ -273,7 +273,7 @@ def _task_options(
 
         body = MethodBody(fiber.process.session, info, name)
         function = CoreFunction(
-            name=f"{info.name}.{name}", body=body, pickled_bytes=0,
+            name=f"{info.kind.__module__}.{info.name}.{name}", body=body, pickled_bytes=0,
             of_failed_argument=body.of_failed_argument,
         )  # fmt: skip
         exports[info.number, name] = function

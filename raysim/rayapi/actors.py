@@ -375,7 +375,8 @@ def _exported(session: Any, actor_class: ActorClass) -> CoreFunction:
     if found is None:
         code = dump_named(info.kind, f"actor class {info.module}.{info.name}")
         body = CreationBody(session, info, code)
-        found = CoreFunction(name=f"{info.name}.__init__", body=body, pickled_bytes=len(code))
+        name = f"{info.kind.__module__}.{info.name}.__init__"
+        found = CoreFunction(name=name, body=body, pickled_bytes=len(code))
         session.exports[number] = found
     return found
 

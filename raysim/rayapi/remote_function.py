@@ -126,7 +126,7 @@ class RemoteFunction:
             code = dump_named(self._function, f"function {module}.{short}")
             body = FunctionBody(session, code, short, module)
             found = CoreFunction(
-                name=short, body=body, pickled_bytes=len(code),
+                name=self._function_name, body=body, pickled_bytes=len(code),
                 of_failed_argument=body.of_failed_argument,
             )  # fmt: skip
             session.exports[self._number] = found

@@ -19,6 +19,7 @@ from raysim.raycore.protocol import GetAllNodeInfo
 from raysim.raycore.resources import UNIT, Allocation, base_name
 from raysim.raycore.running import RunningTask
 from raysim.raycore.tasks import InPlacementGroup
+from raysim.raystate.names import task_name
 
 if TYPE_CHECKING:
     from raysim.rayapi.session import ProcessState
@@ -82,7 +83,7 @@ class RuntimeContext:
     def get_task_name(self) -> str | None:
         """The function's name, or the one that options gave."""
         running = _in_worker()
-        return running.spec.name if running is not None else None
+        return task_name(running.spec) if running is not None else None
 
     def get_task_function_name(self) -> str | None:
         """With its module."""
@@ -90,7 +91,7 @@ class RuntimeContext:
         if running is None:
             return None
         body: Any = running.spec.options.function.body
-        return f"{body.module}.{running.spec.options.function.name}"
+        return f"{body.module}.{body.name}"
 
     def get_attempt_number(self) -> int:
         """How often the running task has been retried."""

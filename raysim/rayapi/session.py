@@ -25,7 +25,7 @@ from simpy.events import Event
 from raysim.errors import RaysimError
 from raysim.rayapi.compute import Compute, pay_for_compute
 from raysim.rayapi.fibers import HUB, Fiber
-from raysim.raycore.ids import ActorID, JobID, WorkerID, node_ip
+from raysim.raycore.ids import ActorID, JobID, WorkerID, node_ip, process_id
 
 if TYPE_CHECKING:
     from raysim.kernel.clock import Handle
@@ -92,7 +92,7 @@ class ProcessState:
     @property
     def pid(self) -> int:
         """As ``os.getpid`` says in it."""
-        return 10_000 + (self.core.me.worker_id if self.core is not None else 0)
+        return process_id(self.core.me.worker_id if self.core is not None else 0)
 
     @property
     def gone(self) -> bool:

@@ -5,7 +5,6 @@ Real counterpart: ``python/ray/_private/state.py`` of ray 2.60.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,8 @@ from raysim.rayapi.calls import program_call, this_core, this_fiber
 from raysim.raycore.ids import hex_id, node_ip
 from raysim.raycore.protocol import GetAllNodeInfo, NodeTableData
 from raysim.raycore.resources import UNIT
-from raysim.raycore.state_log import Change
-
-NODE_NAME_LABEL = "raysim/node-name"
-"""Carries what ``ray start --node-name`` says; not shown as a label."""
+from raysim.raystate.names import given_name, node_labels, node_name
+from raysim.raystate.timeline import chrome_events, write_timeline
 
 
 def ask_gcs(message: Any) -> Any:
@@ -40,18 +37,17 @@ def nodes() -> list[dict[str, Any]]:
 
 def _node(row: NodeTableData) -> dict[str, Any]:
     alive = row.state != "DEAD"
-    address = node_ip(row.node_id)
     return {
         "NodeID": hex_id("node", row.node_id),
         "Alive": alive,
-        "NodeManagerAddress": address,
-        "NodeManagerHostname": f"node-{row.node_id}",
+        "NodeManagerAddress": node_ip(row.node_id),
+        "NodeManagerHostname": node_name(row.node_id),
         "NodeManagerPort": 0,
         "ObjectManagerPort": 0,
         "ObjectStoreSocketName": "",
         "RayletSocketName": "",
         "MetricsExportPort": 0,
-        "NodeName": row.labels.get(NODE_NAME_LABEL, address),
+        "NodeName": given_name(row),
         "MetricsAgentPort": 0,
         "DashboardAgentListenPort": 0,
         "RuntimeEnvAgentPort": 0,
@@ -59,10 +55,7 @@ def _node(row: NodeTableData) -> dict[str, Any]:
         "DeathReasonMessage": row.death_reason,
         "alive": alive,
         "Resources": {k: v / UNIT for k, v in row.resources.items() if v} if alive else {},
-        "Labels": {
-            **{k: v for k, v in row.labels.items() if k != NODE_NAME_LABEL},
-            "ray.io/node-id": hex_id("node", row.node_id),
-        },
+        "Labels": node_labels(row),
     }
 
 
@@ -91,39 +84,8 @@ def available_resources() -> dict[str, float]:
 @program_call
 def timeline(filename: str | None = None) -> Any:
     """Tasks as Chrome tracing events, from the state log."""
-    session = this_fiber().process.session
-    events = _events(session.env.log.rows)
+    env = this_fiber().process.session.env
     if filename is None:
-        return events
-    Path(filename).write_text(json.dumps(events))
+        return chrome_events(env.log.rows, costs=env.costs)
+    write_timeline(env.log.rows, Path(filename), costs=env.costs)
     return None
-
-
-def _events(rows: list[Change]) -> list[dict[str, Any]]:
-    """One complete event per execution of a task."""
-    specs: dict[int, Any] = {}
-    began: dict[int, Change] = {}
-    events = []
-    for row in rows:
-        if row.kind != "task":
-            continue
-        if row.state == "PENDING_ARGS_AVAIL":
-            specs[row.number] = row.detail
-        elif row.state == "RUNNING":
-            began[row.number] = row
-        elif row.state in ("FINISHED", "FAILED") and row.number in began:
-            start, spec = began.pop(row.number), specs[row.number]
-            name = spec.options.function.name
-            method = spec.kind == "ACTOR_TASK"
-            events.append({
-                "cat": f"task::{spec.name}", "cname": "generic_work", "ph": "X",
-                "name": name.rpartition(".")[2] if method else f"__main__.{name}",
-                "ts": start.t_ns / 1e3, "dur": (row.t_ns - start.t_ns) / 1e3,
-                "pid": node_ip(start.node_id), "tid": f"worker:{start.worker_id}",
-                "args": {
-                    "task_id": hex_id("task", row.number), "job_id": hex_id("job", spec.job_id),
-                    "attempt_number": spec.attempt, "func_or_class_name": name,
-                    "actor_id": hex_id("actor", spec.actor_id) if method else None,
-                },
-            })  # fmt: skip
-    return events

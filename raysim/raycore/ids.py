@@ -115,6 +115,11 @@ def node_ip(node_id: NodeID) -> str:
     return f"10.{node_id >> 16 & 255}.{node_id >> 8 & 255}.{node_id & 255}"
 
 
+def process_id(worker_id: WorkerID) -> int:
+    """What ``os.getpid`` says in a worker process: made up, in order."""
+    return 10_000 + worker_id
+
+
 class Ids:
     """Counters of one cluster."""
 

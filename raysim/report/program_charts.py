@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from raysim.raycore.resources import UNIT
+from raysim.raystate.moment import in_order
+from raysim.raystate.names import node_name
 from raysim.results.ray.activity import Activity, Series, binned
-from raysim.results.ray.names import node_name
-from raysim.results.ray.state import in_order
 from raysim.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:

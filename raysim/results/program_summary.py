@@ -11,15 +11,17 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from raysim.raycore.ids import NodeID
 from raysim.raycore.protocol import ActorTableData
 from raysim.raycore.resources import UNIT
+from raysim.raystate.moment import ENDED, Moment, TaskAttempt, in_order, moment
+from raysim.raystate.names import class_name, node_name, task_name
 from raysim.results.program_bound import bound_by, parts
 from raysim.results.program_provenance import compute_basis, simplifications, trust
 from raysim.results.ray.activity import Activity, Series
-from raysim.results.ray.names import class_name, node_name, task_name
 from raysim.results.ray.pending import RUNNING, pending_causes, why_pending
-from raysim.results.ray.state import ENDED, Moment, TaskAttempt, in_order, moment
 from raysim.units import NS_PER_S, format_seconds
 from raysim.workloads.program import ProgramJob
 from raysim.workloads.program_run import ProgramOutcome
@@ -200,8 +202,6 @@ def _function(name: str, attempts: Sequence[TaskAttempt]) -> dict[str, Any]:
         waits.append((begun - attempt.events[0][1]) / NS_PER_S)
         if attempt.end_ns is not None and attempt.state == "FINISHED":
             ran.append((attempt.end_ns - begun) / NS_PER_S)
-    ran.sort()
-    waits.sort()
     latest = {a.task_id: a for a in attempts}
     return {
         "name": name,
@@ -212,18 +212,16 @@ def _function(name: str, attempts: Sequence[TaskAttempt]) -> dict[str, Any]:
         "retried": len(attempts) - len(latest),
         "busy_seconds": sum(ran),
         "mean_seconds": sum(ran) / len(ran) if ran else None,
-        "p50_seconds": _quantile(ran, 0.5),
-        "p95_seconds": _quantile(ran, 0.95),
+        "p50_seconds": _percentile(ran, 50),
+        "p95_seconds": _percentile(ran, 95),
         "wait_mean_seconds": sum(waits) / len(waits) if waits else None,
-        "wait_p95_seconds": _quantile(waits, 0.95),
+        "wait_p95_seconds": _percentile(waits, 95),
     }
 
 
-def _quantile(ordered: Sequence[float], share: float) -> float | None:
-    """Nearest rank."""
-    if not ordered:
-        return None
-    return ordered[min(len(ordered) - 1, max(0, -int(-share * len(ordered) // 1) - 1))]
+def _percentile(values: Sequence[float], percent: float) -> float | None:
+    """As numpy has it: between the two nearest values."""
+    return float(np.percentile(values, percent)) if values else None
 
 
 def _actors(now: Moment) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from raysim.raycore.faults import Faults
 from raysim.raycore.ids import hex_id
 from raysim.raycore.resources import ResourceSet, within_group
 from raysim.raycore.tasks import InPlacementGroup, NodeAffinity, Payload, TaskError
-from raysim.results.ray.state import moment
+from raysim.raystate.moment import moment
 from raysim.units import MB, NS_PER_S
 from tests.faults.plans import plan
 from tests.faults.runs import play

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from raysim.raycore.ids import hex_id
 from raysim.raycore.state_log import Change
-from raysim.results.ray.frames import BASE, rows
+from raysim.raystate.listings import BASE, rows
+from raysim.raystate.moment import ENDED, in_order, moment
+from raysim.raystate.summary import summary
+from raysim.raystate.timeline import slices
 from raysim.results.ray.pending import RUNNING, pending_cause, pending_causes
-from raysim.results.ray.state import ENDED, in_order, moment
 from raysim.results.ray.status import cluster_status, status_text
-from raysim.results.ray.summary import summary
-from raysim.results.ray.timeline import slices
 from raysim.workloads.ray.actor_pool import ActorPool, start_actor_pool
 from raysim.workloads.ray.dag import TaskGraph, start_task_graph
 from raysim.workloads.ray.durations import Constant, Exponential
@@ -115,7 +115,7 @@ def test_every_task_has_a_cause_in_a_sentence(story: Story, t_ms: int) -> None:
     now = moment(story.rows, t_ms * 1_000_000)
     for number, attempt in now.tasks.items():
         kind, sentence = pending_cause(now, number)
-        assert sentence.startswith(f"f (task {number})")
+        assert sentence.startswith(f"f (task {hex_id('task', number)})")
         assert sentence.endswith(".")
         idle = attempt.state in ENDED or attempt.state in RUNNING
         assert (kind == "not pending") == idle

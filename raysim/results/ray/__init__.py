@@ -1,1 +1,1 @@
-"""Looking into an emulated Ray cluster: state tables, status, causes of waiting, timelines."""
+"""Looking into an emulated Ray cluster: tables, status, causes of waiting, traces."""

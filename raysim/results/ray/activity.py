@@ -22,7 +22,7 @@ from raysim.raycore.protocol import LeaseSpec, NodeTableData
 from raysim.raycore.resources import CPU, UNIT
 from raysim.raycore.state_log import Change
 from raysim.raycore.tasks import TaskSpec
-from raysim.results.ray.state import ENDED
+from raysim.raystate.moment import ENDED
 
 PARTS = {
     "full": "tasks run, others wait for resources",

@@ -1,4 +1,4 @@
-"""``ray list X`` of a moment, as text.
+"""``ray list X`` of a moment, as text and as a pandas frame.
 
 Real counterpart: ``get_table_output`` in ``ray/util/state/state_cli.py``; its tables are drawn by
 ``tabulate`` in its plain format. Virtual time stands where Ray prints the date.
@@ -7,17 +7,20 @@ Real counterpart: ``get_table_output`` in ``ray/util/state/state_cli.py``; its t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from raysim.results.ray.frames import columns_of, rows
-from raysim.results.ray.state import Moment
+from raysim.raystate.listings import columns_of, rows
+from raysim.raystate.moment import Moment
 from raysim.results.ray.status import clock
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 RULE = "-" * 30
 
 
 def list_text(now: Moment, resource: str) -> str:
-    """The table of one of ``frames.BASE``.
+    """The table of one of ``listings.BASE``.
 
     Raises
     ------
@@ -34,6 +37,14 @@ def list_text(now: Moment, resource: str) -> str:
         heads = [column.upper() for column in columns]
         lines += _plain(heads, cells, numbers)
     return "\n".join(lines)
+
+
+def frame(now: Moment, resource: str) -> pd.DataFrame:
+    """The same with ``--detail``, as a pandas frame."""
+    import pandas as pd
+
+    columns = list(columns_of(resource, detail=True))
+    return pd.DataFrame(rows(now, resource, detail=True), columns=columns)
 
 
 def _is_number(value: Any) -> bool:

@@ -16,10 +16,11 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from raysim.raycore.config import RayConfig
-from raysim.raycore.ids import NodeID, ObjectID, TaskID, task_of
+from raysim.raycore.ids import ActorID, NodeID, ObjectID, TaskID, hex_id, task_of
 from raysim.raycore.protocol import LeaseSpec
 from raysim.raycore.tasks import Ref, TaskSpec
-from raysim.results.ray.names import node_name, task_name
+from raysim.raystate.moment import ENDED, LEASE_ENDED, LeaseEntry, Moment, TaskAttempt
+from raysim.raystate.names import node_name, task_name
 from raysim.results.ray.shortage import (
     class_cap,
     closest,
@@ -31,7 +32,6 @@ from raysim.results.ray.shortage import (
     shortage,
     size,
 )
-from raysim.results.ray.state import ENDED, LEASE_ENDED, LeaseEntry, Moment, TaskAttempt
 from raysim.units import format_bytes
 
 RUNNING = frozenset(
@@ -68,7 +68,9 @@ def why_pending(now: Moment, task_id: TaskID, *, config: RayConfig | None = None
 def pending_cause(now: Moment, task_id: TaskID, *, config: RayConfig | None = None) -> Cause:
     """The same with the kind of cause."""
     if task_id not in now.tasks:
-        raise KeyError(f"no task {task_id} has been submitted by {seconds(now.t_ns)}")
+        raise KeyError(
+            f"no task {hex_id('task', task_id)} has been submitted by {seconds(now.t_ns)}"
+        )
     return _Inquiry(now, config or RayConfig()).task(now.tasks[task_id])
 
 
@@ -86,7 +88,11 @@ def pending_causes(now: Moment, *, config: RayConfig | None = None) -> Counter[s
 
 def _named(attempt: TaskAttempt) -> str:
     name = task_name(attempt.spec) if attempt.spec else "task"
-    return f"{name} (task {attempt.task_id})"
+    return f"{name} (task {hex_id('task', attempt.task_id)})"
+
+
+def _actor(actor_id: ActorID) -> str:
+    return f"actor {hex_id('actor', actor_id)}"
 
 
 class _Inquiry:
@@ -189,7 +195,7 @@ class _Inquiry:
         if maker is None:
             lost = self.now.objects.get(missing[0])
             how = "is lost" if lost and lost.lost else "has not been put yet"
-            return Cause("argument", f"{sentence}: object {missing[0]} {how}.")
+            return Cause("argument", f"{sentence}: object {hex_id('object', missing[0])} {how}.")
         through = f", through {plural(steps, 'task')} between" if steps else ""
         sentence += f"; the first comes from {_named(maker)}{through}"
         if maker.state in RUNNING:
@@ -271,7 +277,7 @@ class _Inquiry:
         if state == "ALIVE":
             return self.owner(attempt, spec)
         creation = self.creations.get(spec.actor_id)
-        sentence = f"{what} waits for its actor {spec.actor_id}, which is {state}"
+        sentence = f"{what} waits for its {_actor(spec.actor_id)}, which is {state}"
         if creation is None or creation.state in ENDED:
             found = self.creation_lease(spec.actor_id)
             return Cause("actor", f"{sentence}: {found}" if found else f"{sentence}.")
@@ -282,7 +288,7 @@ class _Inquiry:
         lease = self.actor_leases.get(actor_id)
         if lease is None or lease.spec is None:
             return ""
-        return self.lease(f"the next process of actor {actor_id}", lease, lease.spec).sentence
+        return self.lease(f"the next process of {_actor(actor_id)}", lease, lease.spec).sentence
 
     def ordering(self, attempt: TaskAttempt, spec: TaskSpec) -> Cause:
         """At its actor, behind other calls."""
@@ -291,7 +297,7 @@ class _Inquiry:
         before = sum(a.state == attempt.state and a.task_id < attempt.task_id for a in calls)
         return Cause(
             "actor",
-            f"{_named(attempt)} is at its actor {spec.actor_id} behind {plural(before, 'call')};"
+            f"{_named(attempt)} is at its {_actor(spec.actor_id)} behind {plural(before, 'call')};"
             f" {plural(running, 'call')} of it run now.",
         )
 

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 from raysim.raycore.config import RayConfig
 from raysim.raycore.ids import NodeID
 from raysim.raycore.state_log import Change
+from raysim.raystate.listings import BASE
+from raysim.raystate.moment import moment
+from raysim.raystate.timeline import write_timeline
 from raysim.results.ray import state_file
-from raysim.results.ray.frames import BASE, frame
-from raysim.results.ray.state import moment
-from raysim.results.ray.timeline import records, write_timeline
+from raysim.results.ray.listing import frame
+from raysim.results.ray.trace import records
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,8 +12,8 @@ from raysim.raycore.ids import NodeID, ObjectID
 from raysim.raycore.protocol import LeaseSpec
 from raysim.raycore.resources import CPU, UNIT
 from raysim.raycore.tasks import LabelMatch, NodeAffinity, NodeLabels, Ref
-from raysim.results.ray.names import node_name
-from raysim.results.ray.state import LeaseEntry, Moment, NodeEntry, ObjectEntry
+from raysim.raystate.moment import LeaseEntry, Moment, NodeEntry, ObjectEntry
+from raysim.raystate.names import node_name
 from raysim.units import format_bytes
 
 

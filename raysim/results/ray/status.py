@@ -20,8 +20,8 @@ from datetime import timedelta
 from raysim.raycore.ids import NodeID, hex_id
 from raysim.raycore.protocol import ActorTableData, PlacementGroupTableData
 from raysim.raycore.resources import UNIT, ResourceSet
-from raysim.results.ray.names import node_name
-from raysim.results.ray.state import Moment, NodeEntry
+from raysim.raystate.moment import Moment, NodeEntry
+from raysim.raystate.names import node_name
 
 Usage = Mapping[str, tuple[float, float]]
 """Resource to (used, total)."""

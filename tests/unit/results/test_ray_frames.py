@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from raysim.raycore.ids import hex_id, object_id
-from raysim.results.ray.frames import BASE, DETAIL, columns_of, frame, rows
-from raysim.results.ray.state import moment
-from raysim.results.ray.summary import summary
+from raysim.raystate.listings import BASE, DETAIL, columns_of, rows
+from raysim.raystate.moment import moment
+from raysim.raystate.summary import summary
+from raysim.results.ray.listing import frame
 from tests.unit.results.ray_cases import DRIVER, MS, Story, as_seen_on_a_laptop, options
 
 
@@ -51,7 +52,7 @@ def test_task_row() -> None:
     assert row["task_id"] == hex_id("task", 4)
     assert row["parent_task_id"] == hex_id("task", 3)
     assert (row["type"], row["job_id"], row["attempt_number"]) == ("NORMAL_TASK", "01000000", 0)
-    assert (row["worker_pid"], row["node_id"]) == (13, hex_id("node", 0))
+    assert (row["worker_pid"], row["node_id"]) == (10_013, hex_id("node", 0))
     assert row["required_resources"] == {"CPU": 1.0}
     assert (row["creation_time_ms"], row["start_time_ms"], row["end_time_ms"]) == (20, 31, 330)
     assert [e["state"] for e in row["events"]] == [
@@ -83,8 +84,8 @@ def test_each_attempt_has_a_row() -> None:
     story.run(1, 12, 6, node_id=3)
     found = rows(moment(story.rows), "tasks")
     assert [(r["attempt_number"], r["state"], r["worker_pid"]) for r in found] == [
-        (0, "FAILED", 5),
-        (1, "RUNNING", 6),
+        (0, "FAILED", 10_005),
+        (1, "RUNNING", 10_006),
     ]
     assert found[0]["error_type"] == "WORKER_DIED"
     assert found[1]["error_type"] is None
@@ -121,7 +122,12 @@ def test_actor_row() -> None:
     assert one(story, "actors", 5)["state"] == "PENDING_CREATION"
     assert one(story, "actors", 5)["node_id"] is None
     row = one(story, "actors")
-    assert (row["class_name"], row["name"], row["state"], row["pid"]) == ("A", "a1", "ALIVE", 12)
+    assert (row["class_name"], row["name"], row["state"], row["pid"]) == (
+        "A",
+        "a1",
+        "ALIVE",
+        10_012,
+    )
     assert row["required_resources"] == {}
 
 
@@ -176,11 +182,11 @@ def test_dead_node_row() -> None:
     story.node(0, 0, CPU=2)
     story.node(1, 5, CPU=4)
     story.note("node", 1, "DEAD", 9, node_id=1)
-    row = one(story, "nodes", node_name="node-1")
+    row = one(story, "nodes", node_name="10.0.0.1")
     assert (row["state"], row["start_time_ms"], row["end_time_ms"]) == ("DEAD", 5, 9)
     assert row["resources_total"] == {"CPU": 4.0}
-    assert one(story, "nodes", 6, node_name="node-1")["end_time_ms"] == 0
-    assert one(story, "nodes", node_name="node-0")["is_head_node"]
+    assert one(story, "nodes", 6, node_name="10.0.0.1")["end_time_ms"] == 0
+    assert one(story, "nodes", node_name="10.0.0.0")["is_head_node"]
 
 
 def test_a_draining_node_is_alive() -> None:
@@ -199,8 +205,12 @@ def test_workers_and_the_driver() -> None:
     story.note("worker", 13, "IDLE", 29, node_id=0)
     story.note("worker", 13, "DEAD", 1500, node_id=0, detail="idle for a long time")
     driver = one(story, "workers", worker_type="DRIVER")
-    assert (driver["pid"], driver["is_alive"], driver["worker_launch_time_ms"]) == (1, True, -1)
-    idle = one(story, "workers", pid=13)
+    assert (driver["pid"], driver["is_alive"], driver["worker_launch_time_ms"]) == (
+        10_001,
+        True,
+        -1,
+    )
+    idle = one(story, "workers", pid=10_013)
     assert (idle["exit_type"], idle["start_time_ms"], idle["end_time_ms"]) == (
         "INTENDED_SYSTEM_EXIT",
         29,
@@ -313,4 +323,4 @@ def test_owner_of_a_nested_tasks_object_is_the_worker() -> None:
     story = as_seen_on_a_laptop()
     story.note("worker", 11, "LEASED", 2, node_id=0)
     pending = one(story, "objects", 25, object_id=hex_id("object", object_id(4, 1)))
-    assert (pending["pid"], pending["type"]) == (11, "WORKER")
+    assert (pending["pid"], pending["type"]) == (10_011, "WORKER")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from raysim.raycore.ids import WorkerAddress, object_id
+from raysim.raycore.ids import WorkerAddress, hex_id, number_of, object_id
 from raysim.raycore.tasks import LabelMatch, NodeAffinity
+from raysim.raystate.moment import moment
 from raysim.results.ray.pending import pending_cause, pending_causes, why_pending
-from raysim.results.ray.state import moment
 from tests.unit.results.ray_cases import DRIVER, MS, Story, actor_options, options
 
 GIB = 2**30
@@ -17,7 +19,15 @@ def why(story: Story, task_id: int, t_ms: float | None = None) -> tuple[str, str
     now = moment(story.rows, None if t_ms is None else int(t_ms * MS))
     cause = pending_cause(now, task_id)
     assert cause.sentence == why_pending(now, task_id)
-    return cause
+    return cause.kind, _LONG_ID.sub(_in_short, cause.sentence)
+
+
+_LONG_ID = re.compile(r"(task|actor|object) ([0-9a-f]{20,})")
+
+
+def _in_short(found: re.Match[str]) -> str:
+    """Our number in place of Ray's id."""
+    return f"{found[1]} {number_of(found[1], bytes.fromhex(found[2]))}"
 
 
 def waiting(opts=None, *nodes: dict[str, float], state: str = "PENDING_RESOURCES") -> Story:
@@ -41,10 +51,20 @@ def test_a_task_that_runs_is_not_pending() -> None:
     )
 
 
+def test_ids_are_printed_as_ray_prints_them() -> None:
+    story = Story()
+    task_id = 3 << 48 | 1
+    story.submit(task_id, options(), 10)
+    story.run(task_id, 20, 5)
+    printed = "0000000000000003" + "f" * 24 + "01000000"
+    assert printed == hex_id("task", task_id)
+    assert f"f (task {printed}) is" in why_pending(moment(story.rows), task_id)
+
+
 def test_a_task_that_does_not_exist_yet() -> None:
     story = Story()
     story.submit(1, options(), 10)
-    with pytest.raises(KeyError, match=r"no task 1 has been submitted by 0\.009 s"):
+    with pytest.raises(KeyError, match=r"no task f+01000000 has been submitted by 0\.009 s"):
         why(story, 1, 9)
 
 
@@ -113,15 +133,15 @@ def test_infeasible_by_combination() -> None:
         {"CPU": 8, "GPU": 4},
         state="INFEASIBLE",
     )
-    assert why(story, 1).sentence.endswith("no node has all of it; the closest, node-1, has 8 CPU.")
+    assert why(story, 1)[1].endswith("no node has all of it; the closest, node-1, has 8 CPU.")
 
 
 def test_infeasible_by_label_and_by_affinity() -> None:
     match = LabelMatch(key="zone", operator="in", values=("b",))
     story = waiting(options(label_selector=(match,)), state="INFEASIBLE")
-    assert "none of 1 node has the labels it selects (zone)" in why(story, 1).sentence
+    assert "none of 1 node has the labels it selects (zone)" in why(story, 1)[1]
     story = waiting(options(strategy=NodeAffinity(node_id=5)), state="INFEASIBLE")
-    assert "it needs 1 CPU on node-5, which is not alive" in why(story, 1).sentence
+    assert "it needs 1 CPU on node-5, which is not alive" in why(story, 1)[1]
 
 
 def test_behind_others_for_resources() -> None:
@@ -309,6 +329,6 @@ def test_a_lost_argument() -> None:
     story.note("object", number, "CREATED", 0, node_id=1, detail=(8, DRIVER, True))
     story.note("object", number, "LOST", 1)
     story.submit(1, options(), 2, args=(number,))
-    assert why(story, 1).sentence == (
+    assert why(story, 1)[1] == (
         f"f (task 1) waits for 1 of its 1 argument: object {number} is lost."
     )

@@ -6,7 +6,7 @@ import pytest
 
 from raysim.raycore.ids import WorkerAddress
 from raysim.raycore.resources import ResourceSet
-from raysim.results.ray.state import moment
+from raysim.raystate.moment import moment
 from raysim.results.ray.status import (
     ClusterStatus,
     GroupDemand,

@@ -8,17 +8,11 @@ from pathlib import Path
 import pytest
 
 from raysim.perf.ray_core import RayCosts
-from raysim.raycore.ids import hex_id, object_id
+from raysim.raycore.ids import hex_id
+from raysim.raystate.moment import moment
+from raysim.raystate.timeline import chrome_events, slices, write_timeline
 from raysim.results.perfetto import write_pftrace
-from raysim.results.ray.state import moment
-from raysim.results.ray.timeline import (
-    DataLink,
-    chrome_events,
-    data_links,
-    records,
-    slices,
-    write_timeline,
-)
+from raysim.results.ray.trace import records
 from tests.unit.results.ray_cases import DRIVER, MS, Story, as_seen_on_a_laptop, options
 
 
@@ -113,7 +107,7 @@ def test_timeline_file_has_rays_fields(tmp_path: Path) -> None:
     assert task == {
         "cat": "task::f",
         "name": "__main__.f",
-        "pid": "node-0",
+        "pid": "10.0.0.0",
         "tid": "worker:" + hex_id("worker", 13),
         "ts": 31_000.0,
         "dur": 299_000.0,
@@ -122,23 +116,6 @@ def test_timeline_file_has_rays_fields(tmp_path: Path) -> None:
         "args": {"name": "__main__.f", "task_id": hex_id("task", 4)},
     }
     assert {e["tid"].partition(":")[0] for e in events} == {"driver", "worker"}
-
-
-def test_data_links() -> None:
-    story = Story()
-    put = object_id(1, 2)
-    story.submit(1, options(), 0)
-    story.run(1, 1, 5, node_id=2)
-    story.note("object", put, "CREATED", 3, node_id=2, detail=(50, DRIVER, True))
-    made = object_id(1, 1)
-    story.note("object", made, "CREATED", 4, node_id=2, detail=(100, DRIVER, True))
-    story.finish(1, 5)
-    story.submit(2, options(), 6, args=(made, put))
-    story.run(2, 7, 6, node_id=3)
-    assert data_links(story.rows) == [
-        DataLink(made, 1, 2, 100, 2, 3),
-        DataLink(put, 0, 2, 50, 2, 3),
-    ]
 
 
 @pytest.mark.real

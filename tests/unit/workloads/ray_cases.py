@@ -13,7 +13,7 @@ from raysim.kernel.simulation import Simulation
 from raysim.raycore.cluster import Cluster
 from raysim.raycore.process import CoreProcess
 from raysim.raycore.state_log import Change, StateLog
-from raysim.results.ray.state import Moment, TaskAttempt, moment
+from raysim.raystate.moment import Moment, TaskAttempt, moment
 from raysim.units import NS_PER_S
 from raysim.workloads.ray.outcome import Outcome, outcome
 from raysim.workloads.ray.program import Done, Program

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from raysim.errors import ScenarioError
-from raysim.results.ray.timeline import write_timeline
+from raysim.raystate.timeline import write_timeline
 from raysim.workloads.ray.durations import Uniform
 from raysim.workloads.ray.replay import Replay, start_replay
 from raysim.workloads.ray.shapes import TaskShape

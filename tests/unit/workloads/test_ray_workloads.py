@@ -10,7 +10,7 @@ import pytest
 
 from raysim.raycore.ids import WorkerAddress
 from raysim.raycore.tasks import Ref
-from raysim.results.ray.frames import rows
+from raysim.raystate.listings import rows
 from raysim.units import NS_PER_S
 from raysim.workloads.ray.actor_pool import ActorPool, start_actor_pool
 from raysim.workloads.ray.arrivals import Arrivals, Poisson, Times, arrival_times_s, start_arrivals

@@ -6,8 +6,12 @@ Real counterpart: ``PythonFunctionDescriptor::CallString`` (``src/ray/common``) 
 
 from __future__ import annotations
 
-from raysim.raycore.ids import JobID, NodeID, hex_id
+from raysim.raycore.ids import JobID, NodeID, hex_id, node_ip
+from raysim.raycore.protocol import NodeTableData
 from raysim.raycore.tasks import TaskOptions, TaskSpec
+
+NODE_NAME_LABEL = "raysim/node-name"
+"""Carries what ``ray start --node-name`` says; not shown as a label."""
 
 
 def function_name(spec: TaskSpec) -> str:
@@ -35,8 +39,19 @@ def class_name(options: TaskOptions) -> str:
 
 
 def node_name(node_id: NodeID) -> str:
-    """A node's name, which stands for its address."""
+    """A node's host name, by which we speak of it."""
     return f"node-{node_id}"
+
+
+def given_name(row: NodeTableData) -> str:
+    """What ``ray start --node-name`` says, else the address."""
+    return row.labels.get(NODE_NAME_LABEL, node_ip(row.node_id))
+
+
+def node_labels(row: NodeTableData) -> dict[str, str]:
+    """As Ray shows them: with the node's id, which every node has."""
+    given = {key: value for key, value in row.labels.items() if key != NODE_NAME_LABEL}
+    return {**given, "ray.io/node-id": hex_id("node", row.node_id)}
 
 
 def driver_task_id(job_id: JobID) -> str:

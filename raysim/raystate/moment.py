@@ -4,6 +4,8 @@ Real counterpart: what the GCS task manager, the actor, node, worker and placeme
 the owners' reference tables would answer to ``ray list ...`` at that moment (without the second or
 so that real task events need to get there). A row of ``ray list tasks`` is one attempt of a task.
 
+A moment can also be made of the GCS's own tables (``of_tables``): what a program is answered.
+
 Not modelled: Ray's limits on what it remembers (100,000 tasks, 1,000 dead nodes).
 """
 
@@ -362,6 +364,24 @@ def _folded(ordered: list[Change], t_ns: int | None) -> Moment:
     return now
 
 
+def of_tables(
+    t_ns: int,
+    *,
+    nodes: Iterable[NodeTableData] = (),
+    actors: Iterable[ActorTableData] = (),
+    placement_groups: Iterable[PlacementGroupTableData] = (),
+) -> Moment:
+    """What rows of the GCS's tables say; when actors and groups came to be so they do not."""
+    now = Moment(t_ns)
+    for row in nodes:
+        entry = now.nodes[row.node_id] = NodeEntry(row.node_id, row.start_ns)
+        entry.state, entry.data, entry.end_ns = row.state, row, row.end_ns
+        entry.total, entry.available = row.resources, row.available
+    now.actors = {row.actor_id: Timed(row, row.state, 0, 0) for row in actors}
+    now.placement_groups = {row.group: Timed(row, row.state, 0, 0) for row in placement_groups}
+    return now
+
+
 def maker_of(now: Moment, number: ObjectID) -> TaskAttempt | None:
     """The task that returns the object; None if it was put."""
     attempt = now.tasks.get(task_of(number))
@@ -369,14 +389,6 @@ def maker_of(now: Moment, number: ObjectID) -> TaskAttempt | None:
         return None
     returns = attempt.spec.options.num_returns
     return attempt if not isinstance(returns, int) or index_of(number) <= returns else None
-
-
-def address_of(now: Moment, node_id: NodeID) -> str:
-    """A node's address, from its ``node:<ip>`` resource; its name if it has none."""
-    entry = now.nodes.get(node_id)
-    resources = entry.data.resources if entry and entry.data else {}
-    found = (name[5:] for name in resources if name.startswith("node:"))
-    return next((ip for ip in found if not ip.startswith("__")), f"node-{node_id}")
 
 
 def _add_processes(now: Moment) -> None:

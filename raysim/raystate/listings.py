@@ -3,16 +3,16 @@
 Real counterpart: ``ray/util/state/common.py`` (the columns), ``ray/dashboard/state_aggregator.py``
 (what is in them, and their order). Columns after ``DETAIL`` are those of ``--detail``.
 
-What cannot be the same: ids are ours, in Ray's length. A process id is the number of the worker.
-Times in ``*_ms`` count from the start of the run. A task that waits in ``ray.get`` is
-RUNNING_IN_RAY_GET, as in Ray's metrics, where ``ray list tasks`` says RUNNING. The reference type
-of an object is inferred: used by a task that has not ended, else held by its owner.
+What cannot be the same: ids, addresses and process ids are ours, in Ray's form. Times in ``*_ms``
+count from the start of the run. A task that waits in ``ray.get`` is RUNNING_IN_RAY_GET, as in Ray's
+metrics, where ``ray list tasks`` says RUNNING. The reference type of an object is inferred: used by
+a task that has not ended, else held by its owner.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from raysim.kernel.simulation import collector_at_ease
 from raysim.raycore.ids import (
@@ -21,31 +21,31 @@ from raysim.raycore.ids import (
     PlacementGroupID,
     TaskID,
     hex_id,
+    job_of,
+    node_ip,
     object_id,
+    process_id,
 )
 from raysim.raycore.protocol import ActorTableData, PlacementGroupTableData
 from raysim.raycore.resources import UNIT
 from raysim.raycore.tasks import InPlacementGroup, LabelMatch, Ref, TaskOptions, TaskSpec
-from raysim.results.ray.names import (
-    class_name,
-    driver_task_id,
-    exit_type,
-    function_name,
-    node_name,
-    task_name,
-)
-from raysim.results.ray.state import (
+from raysim.raystate.moment import (
     ENDED,
     Moment,
     ObjectEntry,
     TaskAttempt,
     WorkerEntry,
-    address_of,
     maker_of,
 )
-
-if TYPE_CHECKING:
-    import pandas as pd
+from raysim.raystate.names import (
+    class_name,
+    driver_task_id,
+    exit_type,
+    function_name,
+    given_name,
+    node_labels,
+    task_name,
+)
 
 Row = dict[str, Any]
 
@@ -122,17 +122,10 @@ def rows(
     if resource not in BASE:
         raise ValueError(f"{resource!r} is not one of {', '.join(BASE)}")
     columns = columns_of(resource, detail=detail)
-    for column, predicate, _ in filters:
-        if column not in columns_of(resource, detail=True):
-            raise ValueError(f"{resource} have no column {column!r}")
-        if predicate not in {"=", "!="}:
-            raise ValueError(f"Unsupported filter predicate {predicate}: = or !=")
+    test = row_filter(resource, columns_of(resource, detail=True), filters)
     with collector_at_ease():
         made = MAKERS[resource](now)
-        for column, predicate, value in filters:
-            equal = predicate == "="
-            made = [row for row in made if _same(row[column], value) == equal]
-        return [{column: row[column] for column in columns} for row in made]
+        return [{column: row[column] for column in columns} for row in made if test(row)]
 
 
 def columns_of(resource: str, *, detail: bool) -> tuple[str, ...]:
@@ -140,12 +133,24 @@ def columns_of(resource: str, *, detail: bool) -> tuple[str, ...]:
     return BASE[resource] + DETAIL[resource] if detail else BASE[resource]
 
 
-def frame(now: Moment, resource: str, *, detail: bool = True) -> pd.DataFrame:
-    """The same as a pandas frame."""
-    import pandas as pd
+def row_filter(
+    resource: str, columns: Sequence[str], filters: Sequence[tuple[str, str, Any]]
+) -> Callable[[Row], bool]:
+    """Whether a row with these columns passes.
 
-    columns = list(columns_of(resource, detail=detail))
-    return pd.DataFrame(rows(now, resource, detail=detail), columns=columns)
+    Raises
+    ------
+    ValueError
+        There is no such column or predicate.
+    """
+    for column, predicate, _ in filters:
+        if column not in columns:
+            raise ValueError(f"{resource} have no column {column!r}")
+        if predicate not in {"=", "!="}:
+            raise ValueError(f"Unsupported filter predicate {predicate}: = or !=")
+    return lambda row: all(
+        _same(row[column], value) == (predicate == "=") for column, predicate, value in filters
+    )
 
 
 def _same(value: Any, wanted: Any) -> bool:
@@ -209,7 +214,7 @@ def _task(attempt: TaskAttempt) -> Row:
         "state": attempt.state,
         "node_id": _node_or_none(attempt.node_id),
         "worker_id": hex_id("worker", attempt.worker_id) if attempt.worker_id else None,
-        "worker_pid": attempt.worker_id or None,
+        "worker_pid": process_id(attempt.worker_id) if attempt.worker_id else None,
         "error_type": error and error.error_type,
         "error_message": error and error.message,
         "events": [
@@ -276,7 +281,7 @@ def _actor(actor_id: int, state: str, data: ActorTableData) -> Row:
         "job_id": hex_id("job", data.job_id),
         "name": actor.name if actor else "",
         "node_id": hex_id("node", data.address.node_id) if data.address else None,
-        "pid": data.address.worker_id if data.address else 0,
+        "pid": process_id(data.address.worker_id) if data.address else 0,
         "ray_namespace": actor.namespace if actor else "",
         "serialized_runtime_env": env.key if env else "{}",
         "required_resources": options.resources.quantities(),
@@ -310,15 +315,14 @@ def _placement_groups(now: Moment) -> list[Row]:
             }
             for index, (bundle, node) in enumerate(zip(data.bundles, data.nodes, strict=False))
         ]
-        job_id = getattr(data, "job_id", 0)
         made.append(
             {
                 "placement_group_id": group_id(number),
                 "name": data.name,
-                "creator_job_id": hex_id("job", job_id) if job_id else None,
+                "creator_job_id": hex_id("job", job_of(number)),
                 "state": entry.state,
                 "bundles": bundles,
-                "is_detached": getattr(data, "detached", None),
+                "is_detached": False,
                 "stats": {
                     "creation_request_received_ns": str(entry.start_ns),
                     "scheduling_state": "FINISHED" if entry.state == "CREATED" else entry.state,
@@ -345,13 +349,13 @@ def _nodes(now: Moment) -> list[Row]:
         made.append(
             {
                 "node_id": hex_id("node", node_id),
-                "node_ip": address_of(now, node_id),
+                "node_ip": node_ip(node_id),
                 "is_head_node": bool(data and data.is_head),
                 "state": "ALIVE" if entry.alive else "DEAD",
                 "state_message": message,
-                "node_name": node_name(node_id),
+                "node_name": given_name(data) if data else node_ip(node_id),
                 "resources_total": _quantities(data.resources if data else entry.total),
-                "labels": dict(data.labels) if data else {},
+                "labels": node_labels(data) if data else {},
                 "start_time_ms": _ms(entry.start_ns),
                 "end_time_ms": 0 if entry.alive else _ms(entry.end_ns),
             }
@@ -360,10 +364,10 @@ def _nodes(now: Moment) -> list[Row]:
 
 
 def _workers(now: Moment) -> list[Row]:
-    return [_worker(now, entry) for _, entry in sorted(now.workers.items())]
+    return [_worker(entry) for _, entry in sorted(now.workers.items())]
 
 
-def _worker(now: Moment, entry: WorkerEntry) -> Row:
+def _worker(entry: WorkerEntry) -> Row:
     dead = entry.state == "DEAD"
     return {
         "worker_id": hex_id("worker", entry.worker_id),
@@ -371,8 +375,8 @@ def _worker(now: Moment, entry: WorkerEntry) -> Row:
         "worker_type": entry.worker_type,
         "exit_type": exit_type(entry.exit_detail) if dead else None,
         "node_id": hex_id("node", entry.node_id),
-        "ip": address_of(now, entry.node_id),
-        "pid": entry.worker_id,
+        "ip": node_ip(entry.node_id),
+        "pid": process_id(entry.worker_id),
         "exit_detail": entry.exit_detail if dead else None,
         "worker_launch_time_ms": -1 if entry.launch_ns < 0 else _ms(entry.launch_ns),
         "worker_launched_time_ms": -1 if entry.launch_ns < 0 else _ms(entry.launch_ns),
@@ -435,8 +439,8 @@ def _object(
         "reference_type": "USED_BY_PENDING_TASK" if number in used else "LOCAL_REFERENCE",
         "call_site": "disabled",
         "type": owner.worker_type if owner else "WORKER",
-        "pid": entry.owner.worker_id,
-        "ip": address_of(now, entry.owner.node_id),
+        "pid": process_id(entry.owner.worker_id),
+        "ip": node_ip(entry.owner.node_id),
     }
 
 
@@ -462,8 +466,8 @@ def _actor_handles(now: Moment) -> list[Row]:
                 "reference_type": "ACTOR_HANDLE",
                 "call_site": "disabled",
                 "type": owner.worker_type if owner else "WORKER",
-                "pid": data.owner.worker_id,
-                "ip": address_of(now, data.owner.node_id),
+                "pid": process_id(data.owner.worker_id),
+                "ip": node_ip(data.owner.node_id),
             }
         )
     return made

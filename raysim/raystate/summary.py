@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from raysim.results.ray.frames import rows
-from raysim.results.ray.state import Moment
+from raysim.raystate.listings import rows
+from raysim.raystate.moment import Moment
 
 Summary = dict[str, Any]
 
