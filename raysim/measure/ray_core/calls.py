@@ -1,0 +1,154 @@
+"""Calls of tasks and actors, their arguments and results, waiting, the GCS's store."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from raysim.measure.ray_core.probe import Probe, server, timed, while_time
+from raysim.measure.session import repeat, stopwatch
+
+LEASE = "raylet_lease_ns raylet_pop_worker_ns raylet_return_ns io_lease_reply_ns"
+HOP = "grpc_same_host_ns execute_ns"
+BATCH = 1000
+
+
+def probes(*, quick: bool) -> Iterator[Probe]:
+    """Calls one after the other, in batches, with arguments, with results; waits; the KV store."""
+    batch = 20 if quick else BATCH
+    yield Probe(op="actor_call_sync", measure=_actor_sync, informs=f"submit_actor_task_ns {HOP}")
+    yield Probe(op="task_sync", measure=_task_sync, informs=f"submit_task_ns {LEASE} {HOP}")
+    for kind in ("actor", "task"):
+        submit = "submit_actor_task_ns" if kind == "actor" else "submit_task_ns"
+        for op, informs in (
+            (f"{kind}_submit", submit),
+            (f"{kind}_calls_async", f"{submit} io_submit_ns io_reply_ns execute_ns get_ns"),
+        ):
+            yield Probe(op=op, measure=partial(_batch, kind), count=batch, informs=informs)
+    for count in (0, 4) if quick else (0, 10, 100, 1000):
+        yield Probe(op="call_with_args", measure=_args, count=count, informs="per_arg_ns")
+    for count in (1, 4) if quick else (1, 10, 100, 1000):
+        yield Probe(
+            op="call_with_returns", measure=_returns, count=count,
+            informs="per_return_ns per_ref_get_ns",
+        )  # fmt: skip
+    for count in (1, 10) if quick else (1, 100, 1000):
+        yield Probe(op="wait", measure=_wait, count=count, informs="wait_ns per_ref_wait_ns")
+    yield Probe(op="kv_put", measure=_kv_put, informs="gcs_kv_ns grpc_same_host_ns")
+    for count in (1, 2):
+        yield Probe(
+            op="compiled_graph", measure=_graph, count=count,
+            informs="channel_wake_ns channel_execute_ns channel_get_ns channel_task_ns",
+        )  # fmt: skip
+
+
+@contextmanager
+def _actor() -> Iterator[Any]:
+    import ray
+
+    actor = server()
+    try:
+        yield actor
+    finally:
+        ray.kill(actor)
+
+
+def _actor_sync(probe: Probe, allowed_s: float) -> list[float]:  # noqa: ARG001
+    import ray
+
+    with _actor() as actor:
+        return repeat(stopwatch(lambda: ray.get(actor.no_op.remote())), allowed_s, most=1000)
+
+
+def _no_op() -> Any:
+    import ray
+
+    @ray.remote
+    def no_op() -> bytes:
+        return b"ok"
+
+    ray.get([no_op.remote() for _ in range(4)])
+    return no_op
+
+
+def _task_sync(probe: Probe, allowed_s: float) -> list[float]:  # noqa: ARG001
+    import ray
+
+    no_op = _no_op()
+    return repeat(stopwatch(lambda: ray.get(no_op.remote())), allowed_s, most=1000)
+
+
+def _batch(kind: str, probe: Probe, allowed_s: float) -> list[float]:
+    """Seconds per call: of ``.remote()`` alone, or until the last result is here."""
+    import ray
+
+    with _actor() as actor:
+        call = actor.no_op if kind == "actor" else _no_op()
+
+        def once() -> float:
+            start = time.perf_counter()
+            refs = [call.remote() for _ in range(probe.count)]
+            submitted = time.perf_counter()
+            ray.get(refs)
+            end = submitted if probe.op.endswith("submit") else time.perf_counter()
+            return (end - start) / probe.count
+
+        once()
+        return while_time(once, allowed_s)
+
+
+def _args(probe: Probe, allowed_s: float) -> list[float]:
+    """A call with ``count`` small integers."""
+    import ray
+
+    with _actor() as actor:
+        arguments = range(probe.count)
+        return repeat(stopwatch(lambda: ray.get(actor.no_op.remote(*arguments))), allowed_s)
+
+
+def _returns(probe: Probe, allowed_s: float) -> list[float]:
+    """A call with ``count`` results, all of which are fetched."""
+    import ray
+
+    with _actor() as actor:
+        method = actor.many.options(num_returns=probe.count)
+        return repeat(stopwatch(lambda: ray.get(method.remote(probe.count))), allowed_s)
+
+
+def _wait(probe: Probe, allowed_s: float) -> list[float]:
+    """``ray.wait`` for all of ``count`` results that are there."""
+    import ray
+
+    with _actor() as actor:
+        refs = [actor.no_op.remote() for _ in range(probe.count)]
+        ray.get(refs)
+        wait = partial(ray.wait, refs, num_returns=len(refs), fetch_local=False)
+        return repeat(stopwatch(wait), allowed_s)
+
+
+def _kv_put(probe: Probe, allowed_s: float) -> list[float]:  # noqa: ARG001
+    from ray.experimental.internal_kv import _internal_kv_put
+
+    put: Callable[..., object] = _internal_kv_put
+    work = partial(put, b"raysim_measure", b"ok", overwrite=True)
+    return repeat(stopwatch(work), allowed_s)
+
+
+def _graph(probe: Probe, allowed_s: float) -> list[float]:
+    """A compiled graph of ``count`` methods of one actor: execute and get."""
+    import ray
+    from ray.dag import InputNode
+
+    with _actor() as actor:
+        with InputNode() as node:
+            for _ in range(probe.count):
+                node = actor.no_op.bind(node)  # noqa: PLW2901  (a chain)
+        graph = node.experimental_compile()
+        try:
+            timed(lambda: ray.get(graph.execute(1)))
+            return repeat(stopwatch(lambda: ray.get(graph.execute(1))), allowed_s)
+        finally:
+            graph.teardown()
