@@ -36,17 +36,20 @@ def measure(session: Session) -> None:
     quick = session.quick
     node = f"{describe().cores} CPU, {STORE // MIB} MiB object store"
     small = f"{describe().cores} CPU, {SMALL_STORE // MIB} MiB object store"
-    parts: tuple[tuple[str, list[Probe]], ...] = (
-        (node, [
-            *objects.probes(quick=quick), *calls.probes(quick=quick), *processes.probes(quick=quick)
-        ]),
-        (f"{node}; {node}", list(objects.transfers(quick=quick))),
-        (small, list(objects.spills(quick=quick, store_bytes=SMALL_STORE))),
-    )  # fmt: skip
+    parts = {
+        node: [
+            *objects.probes(quick=quick),
+            *calls.probes(quick=quick),
+            *processes.probes(quick=quick),
+        ],
+        f"{node}; {node}": list(objects.transfers(quick=quick)),
+        small: list(objects.spills(quick=quick, store_bytes=SMALL_STORE)),
+    }
+    left = sum(map(len, parts.values()))
     with session.table("ray_core", COLUMNS) as table, LocalCluster() as local:
-        weights = [len(probes) for _, probes in parts]
-        for index, (declaration, probes) in enumerate(parts):
-            share = weights[index] / sum(weights[index:])
+        for declaration, probes in parts.items():
+            share = len(probes) / max(1, left)
+            left -= len(probes)
             _on(local, declaration, session, table, probes, share)
 
 

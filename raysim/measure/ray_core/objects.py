@@ -58,7 +58,7 @@ def spills(*, quick: bool, store_bytes: int) -> Iterator[Probe]:
         for size_bytes in (8 * MIB,) if quick else (2 * MIB, 16 * MIB):
             yield Probe(
                 op=op, measure=_spill if op == "spill" else _restore,
-                count=2 * store_bytes // size_bytes, size_bytes=size_bytes, unit="B/s",
+                count=4 * store_bytes // size_bytes, size_bytes=size_bytes, unit="B/s",
                 informs=informs,
             )  # fmt: skip
 
@@ -185,7 +185,7 @@ def _transfer(probe: Probe, allowed_s: float) -> list[float]:
 
 
 def _spill(probe: Probe, allowed_s: float) -> list[float]:
-    """Twice the store is put after it was filled: every object waits for another to be spilled."""
+    """Four stores are put into a full one: every object waits for another to be spilled."""
     import ray
 
     array = _array(probe.size_bytes)
@@ -207,7 +207,7 @@ def _restore(probe: Probe, allowed_s: float) -> list[float]:
 
     array = _array(probe.size_bytes)
     spilled = [ray.put(array) for _ in range(probe.count)]
-    del spilled[probe.count // 2 :]
+    del spilled[probe.count // 2 :]  # of four stores; what is in the store is among them
     time.sleep(1.0)  # the raylet frees them
 
     def once() -> float:

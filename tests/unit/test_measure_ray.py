@@ -1,0 +1,34 @@
+"""What is measured of Ray, without Ray: every constant named exists, and which are informed."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+
+from raysim.measure.ray_core import calls, objects, processes
+from raysim.perf.ray_core import RayCosts
+
+NOT_MEASURED = {
+    "submitters_frac",  # needs several programs on many cores
+    "io_message_ns", "raylet_message_ns", "gcs_message_ns",  # never alone in what a program times
+    "unix_socket_ns", "grpc_cross_host_extra_ns",  # the latter needs two hosts
+}  # fmt: skip
+
+
+def all_probes(*, quick: bool) -> list:
+    return [
+        *objects.probes(quick=quick), *calls.probes(quick=quick), *processes.probes(quick=quick),
+        *objects.transfers(quick=quick), *objects.spills(quick=quick, store_bytes=2**27),
+    ]  # fmt: skip
+
+
+def test_every_constant_is_informed_or_said_not_to_be() -> None:
+    informed = {name for probe in all_probes(quick=False) for name in probe.informs.split()}
+    assert informed == {field.name for field in fields(RayCosts)} - NOT_MEASURED
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_rows_are_told_apart(quick: bool) -> None:
+    keys = [(p.op, p.count, p.size_bytes) for p in all_probes(quick=quick)]
+    assert len(keys) == len(set(keys))
