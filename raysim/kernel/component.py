@@ -171,7 +171,8 @@ class Component:
             self.service_ns = {**self.service_ns, **service_ns}
         self.state: Literal["new", "up", "stopped", "crashed"] = "new"
         self.epoch = 0
-        """Counts crashes: what began in an earlier epoch no longer reaches the room."""
+        """Grows with every crash and every start after one: what began in an earlier epoch, or
+        between the two, no longer reaches the room."""
         self.busy_until = 0
         self.lead_ns = 0
         """How far ahead of the clock it is, while it handles a message ahead."""
@@ -193,6 +194,8 @@ class Component:
     def start(self) -> None:
         """Accept messages from now on."""
         assert self.state != "up", f"{self.address} is up already"
+        if self.state == "crashed":
+            self.epoch += 1
         self.state = "up"
         self._silent = False
         self.busy_until = self._clock.now

@@ -27,6 +27,10 @@ from raysim.raycore.protocol import (
 if TYPE_CHECKING:
     from raysim.raycore.core_worker.worker import CoreWorker
 
+_RETRIED = frozenset({p.RequestWorkerLease, p.PinObjectIDs})
+"""``raylet_client.cc`` gives these to a ``RetryableGrpcClient``: it keeps what is refused, looks
+each second whether it can connect, and fails it when the GCS has declared the node dead. A raylet
+that starts again does so under another name and port, so that is how it always ends."""
 _MIN_PENDING_REQUESTS = 10
 """``max_pending_lease_requests_per_scheduling_category`` = -1 means max(10, alive nodes)."""
 
@@ -37,6 +41,8 @@ class Calls:
     def __init__(self, core: CoreWorker) -> None:
         self.core = core
         self._subscribed = False
+        self.hears = False
+        """The GCS tells us of nodes that die."""
         self._out: dict[NodeID, dict[_Remote, None]] = {}
         self._view = core.env.view
         self.preempted: dict[NodeID, None] = {}
@@ -51,10 +57,14 @@ class Calls:
 
     def _heard(self, _: object) -> None:
         """Nodes that died before the GCS knew that we want to know."""
+        self.hears = True
+        refused = [call for calls in self._out.values() for call in calls if call.refusal]
         asked = [n for n, calls in self._out.items() if calls]
         for node_id in dict.fromkeys([*asked, *self.core.leases.nodes()]):
             if node_id not in self._view.nodes:
                 self.node_removed(NodeRemoved(node_id, expected=False, reason="node died"))
+        for call in refused:  # its node may have died and come back before that
+            call.over(call.refusal)
 
     @property
     def request_limit(self) -> int:
@@ -77,6 +87,8 @@ class Calls:
             return
         self.subscribe()
         call = _Remote(self, node_id, then)
+        if message.__class__ in _RETRIED:
+            call.retried, call.heard = True, self.hears
         self._out.setdefault(node_id, {})[call] = None
         core.call(address, message, call.answered)
 
@@ -91,7 +103,7 @@ class Calls:
             self.preempted[node_id] = None
         cause = NodeDied(address=f"node-{node_id}", node=f"node-{node_id}", reason=m.reason)
         for call in list(self._out.get(node_id, ())):
-            call.answered(cause)
+            call.over(cause)
         core.leases.node_removed(node_id, cause)
         core.actors.node_removed(node_id)
         core.directory.node_removed(node_id)
@@ -123,14 +135,26 @@ class Told:
 class _Remote:
     """A call to another node, which may be declared dead before it answers."""
 
-    __slots__ = ("calls", "node_id", "then")
+    __slots__ = ("calls", "heard", "node_id", "refusal", "retried", "then")
 
     def __init__(self, calls: Calls, node_id: NodeID, then: Callable[[Any], object]) -> None:
         self.calls = calls
         self.node_id = node_id
         self.then: Callable[[Any], object] | None = then
+        self.retried = False
+        self.heard = False
+        """It was made when its process heard of every node that dies."""
+        self.refusal: Failure | None = None
+        """Of one that is retried: it is dead already, but not yet declared so."""
 
     def answered(self, answer: Any) -> None:
+        """The callee's answer; a refusal is final only once the node has been declared dead."""
+        if self.retried and isinstance(answer, Failure) and self.heard >= self.calls.hears:
+            self.refusal = answer
+        else:
+            self.over(answer)
+
+    def over(self, answer: Any) -> None:
         """The answer, or the cause why there is none; what comes first."""
         then, self.then = self.then, None
         if then is not None:

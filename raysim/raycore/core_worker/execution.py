@@ -119,11 +119,12 @@ class Running:
         reason, intended = why
         if intended and not self.ended:
             self.ended = True
-            kind: ErrorType = "ACTOR_DIED" if self.spec.actor_id else "WORKER_DIED"
+            kind: ErrorType = "ACTOR_UNAVAILABLE" if self.spec.actor_id else "WORKER_DIED"
             self.error = TaskError(
                 kind, reason, actor_id=self.spec.actor_id, task_id=self.spec.task_id
             )
             self.core.executor.leaving = reason
+            self.core.executor.stopped = bool(self.spec.actor_id)
             self.core.executor.over(self)
         else:
             self.core.exit(reason, intended=intended)

@@ -65,12 +65,17 @@ class Executor:
         """Fetched; calls made."""
         self._fetching: dict[RemoteFunction, list[Running]] = {}
         self.leaving = ""
-        """Not empty: the process ends after the task it has."""
+        """Not empty: the process ends after the calls it has."""
+        self.stopped = False
+        """The actor has called ``exit_actor``: what has not begun never will, and its callers hear
+        of it when the process ends; what runs runs to its end (``TaskReceiver::Stop``)."""
 
     # In
 
     def push(self, m: PushTask, reply: Reply) -> None:
         """A task has come in."""
+        if self.stopped:
+            return
         spec = m.spec
         if spec.options.function.instant is not None and self._at_once(spec, reply):
             return
@@ -262,7 +267,7 @@ class Executor:
     def ready(self, group: Group) -> None:
         """Start what may start, in order; one whose arguments are not here holds up the rest."""
         queue = group.queue
-        while queue and group.running < group.limit:
+        while queue and group.running < group.limit and not self.stopped:
             running = queue[0]
             if running.group is not None:  # still waits for something
                 if self.ordered:
@@ -350,7 +355,8 @@ class Executor:
         for record in running.held:
             core.references.remove_local(record.object_id)
         borrowed = core.borrowing.to_report() if core.references.unknown else ()
-        exiting = (bool(self.leaving) and not (self.running or self.waiting)) or (
+        here = self.running or (self.waiting and not self.stopped)
+        exiting = (bool(self.leaving) and not here) or (
             0 < spec.options.max_calls <= self.functions.get(spec.options.function, 0)
         )
         reply = PushTaskReply(returns, running.error, core.me.node_id, borrowed, exiting, items)

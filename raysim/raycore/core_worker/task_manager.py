@@ -234,6 +234,8 @@ class TaskManager:
         task.state = "done"
         task.via = None
         self.pending.pop(spec.task_id, None)
+        if not self.pending:
+            self.core.owns_nothing()
         if spec.actor_id:
             self.core.actors.ended(task)
         if task.returns_alive and task.retries_left != 0:

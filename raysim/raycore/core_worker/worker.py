@@ -165,25 +165,24 @@ class CoreWorker(Component):
         """End this process at once."""
         if self.state == "up":
             if intended:
-                self.send(
-                    p.raylet(self.me.node_id),
-                    p.DisconnectClient(self.me.worker_id, reason, intended),
-                )
+                owed = self.me if any(e.requests for e in self.leases.entries.values()) else None
+                goodbye = p.DisconnectClient(self.me.worker_id, reason, intended, owed)
+                self.send(p.raylet(self.me.node_id), goodbye)
             self.env.launcher.kill(self.me.worker_id, reason=reason, intended=intended)
 
     def leave(self, reason: str) -> None:
-        """End when the objects owned here are not needed any more."""
+        """End when the objects owned here are not needed any more; an actor, when its tasks end."""
         self._leaving = self._leaving or reason
-        if not self.references.owned:
-            self.after(0, self._leave)
+        self.after(0, self._leave)
 
     def owns_nothing(self) -> None:
-        """The last owned object has gone."""
+        """The last owned object, or the last task submitted here, has gone."""
         if self._leaving:
             self.after(0, self._leave)
 
     def _leave(self, _: object) -> None:
-        if not self.references.owned and not self.executor.running:
+        needed = self.tasks.pending if self.executor.actor_id else self.references.owned
+        if not needed and not self.executor.running:
             self.exit(self._leaving, intended=True)
 
     def finish_job(self, then: Callable[[object], object]) -> None:

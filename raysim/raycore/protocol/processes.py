@@ -28,6 +28,8 @@ class DisconnectClient(NamedTuple):
     worker_id: WorkerID
     reason: str = ""
     intended: bool = True
+    owed: WorkerAddress | None = None
+    """Itself, if raylets still owe it answers: they shall hear that nobody waits for these."""
     size_bytes: int = SMALL_BYTES
 
 

@@ -142,8 +142,8 @@ class Raylet(Component):
         self.self_check = SelfCheck(self, env, node_id, self._given_up)
         self.primary_bytes = 0
         self._store_idle_since_ns = self._started_ns = env.sim.now_ns
-        self._subscribed = False
-        self._watching = self._flushing = self._ticking = self._leaving = False
+        self._subscribed = self._watching = False
+        self._flushing = self._ticking = self._leaving = False
         env.view.unwatch(self._view_changed)
         # requests meant for the raylet that was here before: nobody knows this one yet
         self._early: list[tuple[Any, Reply]] | None = [] if self.epoch else None
@@ -213,8 +213,7 @@ class Raylet(Component):
 
     def on_report_worker_backlog(self, m: ReportWorkerBacklog, _reply: Reply) -> None:
         """Remember, for the autoscaler."""
-        backlog = tuple((resources, tasks) for _, resources, tasks in m.backlogs if tasks)
-        if backlog:
+        if backlog := tuple((resources, tasks) for _, resources, tasks in m.backlogs if tasks):
             self.cluster.backlogs[m.worker_id] = backlog
         else:
             self.cluster.backlogs.pop(m.worker_id, None)
@@ -264,6 +263,8 @@ class Raylet(Component):
             worker.exiting = True
             if worker in self.pool.idle:
                 self.pool.idle.remove(worker)
+        if m.owed is not None:
+            self.gcs.tell(WorkerFailed(m.owed, m.reason, m.intended))
 
     def on_notify_worker_blocked(self, m: NotifyWorkerBlocked, _reply: Reply) -> None:
         """Its CPU is free for others."""

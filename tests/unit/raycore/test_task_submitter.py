@@ -210,7 +210,11 @@ def test_a_dead_remote_raylet_means_the_local_one_a_dead_local_one_fails_a_drive
     house = House(nodes=2)
     house.raylets[1].crash()
     o = options(b.Return([3]), strategy=NodeAffinity(node_id=1, soft=True))
+    house.sim.at("20s", house.remove_node, 1)
     assert house.play(many(o, 1)) == [Payload(3)]
+    assert house.sim.now_ns >= 20 * S, "until it is declared dead the call is tried again"
+    asked = house.raylets[0].of(p.RequestWorkerLease)
+    assert len(asked) == 1
     house = House()
     house.sim.run(S)
     house.raylets[0].crash()
