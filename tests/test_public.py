@@ -26,6 +26,10 @@ OPTIONS = {
     "measure": [
         "WHAT", "--out/-o", "--budget", "--quick", "--device", "--backend", "--ranks",
     ],
+    "validate": [
+        "[CASES]", "--real", "--address", "--against", "--profile", "--out/-o", "--budget",
+        "--repeat",
+    ],
 }  # fmt: skip
 
 HEAVY = {

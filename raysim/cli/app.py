@@ -294,6 +294,59 @@ def measure(
     raise typer.Exit(DONE if verb.measure(what, options) else MISSED)
 
 
+@app.command()
+def validate(
+    cases: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="CASES",
+            help="Workload files, folders or parts of their names, or published cases; "
+            "by default all.",
+        ),
+    ] = None,
+    *,
+    real: Annotated[
+        bool,
+        typer.Option("--real", help="First run the workloads on real Ray, on local clusters."),
+    ] = False,
+    address: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Run them on this Ray cluster; auto finds it."),
+    ] = None,
+    against: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Measured tables to compare with; by default the newest."),
+    ] = None,
+    profile: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Constants of the measured machine.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", metavar="DIR", help="Folder of REPORT.md; by default validation."
+        ),
+    ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Of the real side: begin nothing later than this."),
+    ] = None,
+    repeat: Annotated[
+        int, typer.Option(min=1, help="Of the real side: repetitions of each workload.")
+    ] = 3,
+) -> None:
+    """Compare predictions with measurements, row by row.
+
+    Runs at the top of the repository; writes REPORT.md and parity.svg.
+    """
+    from raysim.cli import validate as verb
+
+    options = verb.ValidateOptions(
+        real=real, address=address, against=against, profile=profile, out=out, budget=budget,
+        repeat=repeat,
+    )  # fmt: skip
+    verb.validate(tuple(cases or ()), options)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; the exit code, see the package's docstring."""
     from raysim.cli import terminal

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from raysim.errors import ScenarioError
+from raysim.scenario.declaration import parse_nodes
 from tests.conformance import cluster
 from tests.conformance.raysim_side import run_on_raysim
 
@@ -25,13 +27,13 @@ def test_every_program_has_a_recording_and_no_recording_is_left_over() -> None:
     ("text", "count"), [("2 CPU", 1), ("head 2 CPU", 1), ("2 x 4 CPU, 1 GPU", 2)]
 )
 def test_a_declaration_is_read(text: str, count: int) -> None:
-    nodes = cluster.parse_nodes(text)
+    nodes = parse_nodes(text)
     assert len(nodes) == count
     assert {node.num_cpus for node in nodes} == {4 if "4" in text else 2}
 
 
 def test_parts_of_a_node_are_read() -> None:
-    (node,) = cluster.parse_nodes('1 CPU, 80 MiB object store, {"a": 1, "b": 2}, labels {"z": "q"}')
+    (node,) = parse_nodes('1 CPU, 80 MiB object store, {"a": 1, "b": 2}, labels {"z": "q"}')
     assert node.object_store_bytes == 80 * 2**20
     assert node.resources == {"a": 1, "b": 2}
     assert node.labels == {"z": "q"}
@@ -39,5 +41,5 @@ def test_parts_of_a_node_are_read() -> None:
 
 
 def test_a_declaration_that_makes_no_sense_is_refused() -> None:
-    with pytest.raises(ValueError, match="cannot read"):
-        cluster.parse_nodes("2 CPU, many GPUs")
+    with pytest.raises(ScenarioError, match="cannot read"):
+        parse_nodes("2 CPU, many GPUs")

@@ -16,6 +16,7 @@ pytestmark = [
 ]
 pytest.importorskip("ray")
 
+from raysim.scenario.declaration import declared_by  # noqa: E402
 from tests.conformance import cluster  # noqa: E402
 from tests.conformance.real_side import REAL, run_on_ray  # noqa: E402
 
@@ -31,10 +32,10 @@ def chosen() -> list[Any]:
 
     The rest are marked ``exhaustive``: all of them take a quarter of an hour.
     """
-    common = Counter(cluster.declared_by(p).text for p in cluster.programs()).most_common(1)[0][0]
+    common = Counter(declared_by(p).text for p in cluster.programs()).most_common(1)[0][0]
     params, seen = [], 0
     for program in cluster.programs():
-        always = cluster.declared_by(program).text != common
+        always = declared_by(program).text != common
         if not always:
             always = seen % 5 in {0, 2}
             seen += 1

@@ -1,0 +1,96 @@
+"""What can be validated: workload files, and published runs; all of it, or some by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from raysim.errors import ScenarioError
+from raysim.measure.workload import Workload, find
+from raysim.perf.profile import Profile
+from raysim.perf.ray_core import RayCosts
+from raysim.validate.points import Point, merged, read_points, rounded, write_points
+from raysim.validate.published import memory_points, mpt_points
+from raysim.validate.ray_published import ray_published_points
+from raysim.validate.replayed import Against, replayed_points
+
+COMPARED = "compared"
+"""Folder, under ``validation``, of what was compared last: one CSV per case."""
+Told = Callable[[str], None]
+PUBLISHED: dict[str, Callable[[Path], Iterator[Point]]] = {
+    "mpt": mpt_points,
+    "memory_52b": memory_points,
+    "ray_published": ray_published_points,
+}
+"""Cases that are measured already, and on machines that a profile says nothing about."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """The cases that somebody named."""
+
+    published: tuple[str, ...]
+    workloads: tuple[Workload, ...]
+
+
+def choose(cases: Sequence[str], validation: Path) -> Chosen:
+    """Cases by name: a published one, a folder or a part of the name of workloads; () means all.
+
+    Raises
+    ------
+    ScenarioError
+        A name fits nothing.
+    """
+    named = [case for case in cases if case not in PUBLISHED]
+    published = tuple(case for case in PUBLISHED if not cases or case in cases)
+    try:
+        workloads = find(named, validation / "workloads") if named or not cases else []
+    except ScenarioError as error:
+        raise ScenarioError(f"{error}; published cases are {', '.join(PUBLISHED)}") from None
+    return Chosen(published=published, workloads=tuple(workloads))
+
+
+def compare(
+    chosen: Chosen,
+    validation: Path,
+    *,
+    against: Path | None,
+    profile: Profile | None = None,
+    told: Told = lambda _: None,
+) -> list[Point]:
+    """Predict every row of the chosen cases.
+
+    Parameters
+    ----------
+    chosen
+        From ``choose``.
+    validation
+        The folder with ``data``, ``programs`` and ``workloads``.
+    against
+        Data folder of the workloads' rows; None only if there are no workloads.
+    profile
+        Constants of that machine; published rows, of other machines, are not touched by it.
+    told
+        Hears what is being predicted.
+    """
+    points: list[Point] = []
+    if chosen.workloads:
+        assert against is not None
+        costs = profile.ray_costs() if profile is not None else RayCosts()
+        points += replayed_points(chosen.workloads, Against(folder=against), costs, told)
+    for case in chosen.published:
+        told(case)
+        points += PUBLISHED[case](validation)
+    return [rounded(p) for p in points]
+
+
+def keep(points: Iterable[Point], folder: Path) -> list[Point]:
+    """Put points among those compared before, one CSV per case; all there are, by case."""
+    by_case: dict[str, list[Point]] = {}
+    for p in points:
+        by_case.setdefault(p.family.partition("/")[0], []).append(p)
+    for case, new in by_case.items():
+        path = folder / f"{case}.csv"
+        write_points(merged(read_points(path), new), path)
+    return [p for path in sorted(folder.glob("*.csv")) for p in read_points(path)]

@@ -1,0 +1,131 @@
+"""Published runs and benchmarks, predicted: rows of ``validation/data/published``.
+
+MosaicML's MPT runs use FSDP full shard, bf16 and flash attention; raysim stands in a GPT-2 shape
+without dropout under ZeRO-3, whose traffic is the same. Ten rows, marked ``calibration``, fixed two
+constants per GPU; none of the others was looked at for that.
+
+BigScience's 52 B pipeline: early stages peak in backward, with S - r micro-batches of checkpoints
+in flight; late ones in the optimizer step, at 20 bytes per parameter. Hugging Face GPT-2 layers
+stand in for Megatron's. Nothing was fitted on it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from raysim.hardware import catalog
+from raysim.hardware.cluster import ClusterSpec, FabricSpec, NodeGroup
+from raysim.hardware.topology import Topology
+from raysim.kernel.simulation import Simulation
+from raysim.models.huggingface import build
+from raysim.perf.compute import ComputeModel
+from raysim.training.communicators import Communicators
+from raysim.training.compile import Feed, build_stages
+from raysim.training.deepspeed import Optimizer, PipelineSettings, ZeroConfig
+from raysim.training.memory import RankMemory, rank_memory
+from raysim.training.parallel import Mesh
+from raysim.training.plan import TrainingPlan
+from raysim.training.tower import compile_programs, simulate
+from raysim.units import MIB, to_seconds
+from raysim.validate.points import Point
+
+PUBLISHED = Path("data/published")
+"""Under the folder ``validation``."""
+NODES = {"H100-SXM-80GB": "hgx-h100-8", "A100-SXM-80GB": "dgx-a100-80-8"}
+GPT2 = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}
+PIPELINE_MODEL = {
+    **GPT2, "n_embd": 8192, "n_head": 64, "n_layer": 64, "n_positions": 1024,
+    "vocab_size": 51200,  # 50,257 padded by Megatron to a multiple of 128 times tp
+    "activation_function": "gelu",  # Megatron fuses bias and GELU: one saved tensor
+}  # fmt: skip
+
+
+def rows(validation: Path, name: str) -> list[dict[str, Any]]:
+    """Of a published file."""
+    found: list[dict[str, Any]] = json.loads((validation / PUBLISHED / name).read_text())["rows"]
+    return found
+
+
+def _nodes(name: str, count: int) -> ClusterSpec:
+    group = NodeGroup(name="gpu", node=catalog.node(name), count=count)
+    return ClusterSpec(groups=(group,), fabric=FabricSpec(kind="rail_fat_tree"))
+
+
+def mpt_tokens_per_s(row: dict[str, Any]) -> float:
+    """Tokens per second and GPU of one MPT run."""
+    config = {
+        **GPT2,
+        "n_embd": row["hidden"],
+        "n_head": row["heads"],
+        "n_layer": row["layers"],
+        "n_positions": row["seq_len"],
+        "vocab_size": row["vocab"],
+        "activation_function": "gelu",  # MPT's own; gelu_new would run eight kernels
+        **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0),
+    }
+    gpus, micro = row["gpus"], row["micro_batch"]
+    plan = TrainingPlan(
+        model=build(config, seq_len=row["seq_len"], attention="flash_attention_2"),
+        mesh=Mesh(dp=gpus),
+        engine="deepspeed",
+        micro_batch=micro,
+        gradient_accumulation_steps=max(1, row["global_batch"] // (micro * gpus)),
+        precision="bf16",
+        optimizer=Optimizer(),
+        zero=ZeroConfig(stage=3),
+        activation_checkpointing="full" if row["recompute"] == "full" else "none",
+    )
+    where = _nodes(NODES[row["gpu"]], max(1, gpus // 8))
+    outcome = simulate(plan, where, simulation=Simulation(), memory=False)
+    return float(plan.samples_per_step * row["seq_len"] / to_seconds(outcome.steady_step_ns) / gpus)
+
+
+def mpt_points(validation: Path) -> Iterator[Point]:
+    """Throughput of 68 runs on A100 and H100."""
+    for row in rows(validation, "llmfoundry_mpt.json"):
+        yield Point(
+            family=f"mpt/{row['gpu'].partition('-')[0]}", name=row["id"], role=row["use"],
+            unit="tokens/s/GPU", measured=row["tokens_per_s_per_gpu"],
+            predicted=mpt_tokens_per_s(row),
+        )  # fmt: skip
+
+
+def pipeline_memory() -> list[RankMemory]:
+    """Of the first GPU of each of the 16 stages of the 52 B run."""
+    plan = TrainingPlan(
+        model=build(PIPELINE_MODEL, seq_len=1024, attention="eager"),
+        mesh=Mesh(pp=16, tp=4),
+        engine="deepspeed",
+        micro_batch=4,
+        gradient_accumulation_steps=32,
+        precision="fp16",
+        optimizer=Optimizer(),
+        zero=ZeroConfig(stage=0),
+        pipeline=PipelineSettings(
+            stages=16, partition_method="type:GPT2Block", activation_checkpoint_interval=1
+        ),
+    )
+    where = _nodes("dgx-v100-32-8", 8)
+    gpu = catalog.gpu("V100-SXM2-32GB")
+    costs = ComputeModel(gpu)
+    stages = build_stages(plan, costs)
+    comms = Communicators(
+        plan.mesh, Topology.build(where), folded=True,
+        tied_stages=[s.index for s in stages if s.tied_bytes],
+    )  # fmt: skip
+    programs = compile_programs(plan, comms, stages, costs, feed=Feed(), steps=1)
+    return [rank_memory(program, None, gpu, ()) for program in programs]
+
+
+def memory_points(validation: Path) -> Iterator[Point]:
+    """Peak allocated memory by stage."""
+    memory = pipeline_memory()
+    for row in rows(validation, "bigscience_52b_memory.json"):
+        stage = row["stage"]
+        yield Point(
+            family="memory_52b", name=f"stage {stage:02}", role="validation", unit="MiB",
+            measured=row["max_allocated_mib"], predicted=memory[stage].allocated_bytes / MIB,
+        )  # fmt: skip

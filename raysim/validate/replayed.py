@@ -1,0 +1,160 @@
+"""Workload files that were run on real Ray, predicted on a machine like the measured one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from raysim.errors import CalibrationError, ScenarioError
+from raysim.kernel.simulation import collector_at_ease
+from raysim.measure.machine import describe
+from raysim.measure.table import MeasuredRow, read_meta, read_rows
+from raysim.measure.workload import Workload, read_output
+from raysim.perf.ray_core import RayCosts
+from raysim.rayapi.compute import Compute
+from raysim.rayapi.session import ProgramHangs
+from raysim.validate.emulated import declared_cluster, host, nodes_added, play
+from raysim.validate.points import Point
+
+LIMIT_S = 900.0
+"""Virtual seconds after which a workload counts as hanging; all take less than 20 in truth."""
+COMPUTE = "compute"
+"""Folder, in a data folder, of how long a workload's own code takes on that machine."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Against:
+    """A folder of measured tables."""
+
+    folder: Path
+
+    @property
+    def hardware(self) -> Mapping[str, Any]:
+        """What ``meta.yaml`` says of the machine.
+
+        Raises
+        ------
+        CalibrationError
+            There is no ``meta.yaml``.
+        """
+        meta = read_meta(self.folder)
+        if not meta:
+            raise CalibrationError(f"{self.folder}: has no meta.yaml, so no machine to emulate")
+        hardware: Mapping[str, Any] = meta["hardware"]
+        return hardware
+
+    def rows(self, workload: Workload) -> list[MeasuredRow]:
+        """Measured rows of a workload; [] if there are none."""
+        path = self.folder / f"{workload.table}.csv"
+        if not path.exists():
+            return []
+        return [row for row in read_rows(path) if row.parameters["workload"] == workload.name]
+
+
+def newest(data: Path) -> Path:
+    """The folder ``<hardware>/<date>`` with replayed workloads whose date is the last.
+
+    Raises
+    ------
+    CalibrationError
+        There is none.
+    """
+    folders = {path.parent for path in data.glob("*/*/replay_*.csv")}
+    if not folders:
+        raise CalibrationError(
+            f"{data}: no replayed workloads there; measure some with raysim validate --real"
+        )
+    return max(folders, key=lambda folder: (folder.name, folder.parent.name))
+
+
+def replayed_points(
+    workloads: Sequence[Workload],
+    against: Against,
+    costs: RayCosts,
+    told: Callable[[str], None] = lambda _: None,
+) -> Iterator[Point]:
+    """One point per measured row, and one for each workload that cannot be compared, with why."""
+    for workload in workloads:
+        rows = against.rows(workload)
+        family = f"{workload.family}/{workload.name.partition('_')[0]}"
+        if not rows:
+            yield Point(
+                family=family, name=workload.name, role=workload.role, left_out="not measured"
+            )
+            continue
+        told(workload.name)
+        try:
+            found, why = predicted(workload, against, costs), ""
+        except NotPredicted as reason:
+            found, why = {}, str(reason)
+        for row in rows:
+            name = row.parameters["row"]
+            yield Point(
+                family=family, name=f"{workload.name} {name}", role=workload.role, unit=row.unit,
+                measured=row.value, low=row.low, high=row.high, repetitions=row.repetitions,
+                predicted=found.get(name),
+                left_out=why if why or name in found else "not printed on the emulator",
+            )  # fmt: skip
+
+
+class NotPredicted(Exception):  # noqa: N818  (a reason, not a failure)
+    """Why a workload has no prediction."""
+
+
+def predicted(workload: Workload, against: Against, costs: RayCosts) -> dict[str, float]:
+    """Value of each row on the emulated machine.
+
+    Raises
+    ------
+    NotPredicted
+        The program uses what is not emulated, fails, or hangs there; or the time of its own code
+        is not known.
+    """
+    hardware = against.hardware
+    box = host(cores=hardware["cores"], memory_bytes=hardware["memory_bytes"])
+    declared, later = workload.declared, nodes_added(workload.path)
+    emulation = declared_cluster(
+        declared, lambda _: box, later=later, costs=costs,
+        host_of=(0,) * (len(declared.nodes) + len(later)),
+    )  # fmt: skip
+    lines: list[str] = []
+    compute, table = _compute(workload, against)
+    try:
+        with collector_at_ease():
+            play(workload.path, emulation, compute=compute, limit_s=LIMIT_S, lines=lines)
+        rows = read_output(lines, workload)
+    except ProgramHangs:
+        raise NotPredicted(f"hangs on the emulator for {LIMIT_S:.0f} s") from None
+    except ScenarioError as error:
+        raise NotPredicted(str(error)) from None
+    except (Exception, SystemExit) as error:  # noqa: BLE001  (a prediction that fails is a row of the report)
+        raise NotPredicted(_in_a_line(error)) from None
+    if table is not None and compute.mode == "measured":
+        table.parent.mkdir(exist_ok=True)
+        compute.write(table)
+    return {row.row: row.value for row in rows}
+
+
+def _compute(workload: Workload, against: Against) -> tuple[Compute, Path | None]:
+    """How the time of the program's own code is known: by sleeps alone, or by a table.
+
+    Without a table, the code is timed here if this is the machine that was measured.
+    """
+    if not workload.computes:
+        return Compute("declared"), None
+    table = against.folder / COMPUTE / f"{workload.name}.csv"
+    if table.exists():
+        return Compute("table", table=table), table
+    here, there = describe(), against.hardware
+    if (here.cpu, here.cores) != (there["cpu"], there["cores"]):
+        raise NotPredicted(f"no {COMPUTE}/{table.name}, and this is not the machine measured")
+    return Compute("measured"), table
+
+
+def _in_a_line(error: BaseException) -> str:
+    cause = getattr(error, "cause", None)
+    inner = cause if isinstance(cause, BaseException) else error
+    said = str(inner).strip().partition("\n")[0]
+    return f"{type(inner).__name__}: {said}"

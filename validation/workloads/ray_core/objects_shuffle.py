@@ -1,0 +1,43 @@
+"""Shuffles over two nodes: M maps, R reduces, parts in the store or within the message."""
+# cluster: 2 CPU, 1 GiB object store; 2 CPU, 1 GiB object store
+# role: validation
+# compute: measured
+
+import json
+import time
+
+import numpy as np
+import ray
+
+
+def row(name, start):
+    seconds = time.perf_counter() - start
+    print(json.dumps({"row": name, "value": seconds, "unit": "s"}), flush=True)
+
+
+@ray.remote
+def split(reducers, kib):
+    return [np.ones(kib * 1024, dtype=np.uint8) for _ in range(reducers)]
+
+
+@ray.remote
+def merge(*parts):
+    return sum(len(part) for part in parts)
+
+
+ray.init()
+
+
+def shuffle(mappers, reducers, kib, name=None):
+    start = time.perf_counter()
+    maps = [split.options(num_returns=reducers).remote(reducers, kib) for _ in range(mappers)]
+    sizes = ray.get([merge.remote(*[parts[r] for parts in maps]) for r in range(reducers)])
+    assert sum(sizes) == mappers * reducers * kib * 1024
+    if name:
+        row(name, start)
+
+
+shuffle(8, 8, 1)
+shuffle(4, 4, 8192, "4x4_of_8MiB")
+shuffle(16, 16, 512, "16x16_of_512KiB")
+shuffle(40, 40, 8, "40x40_of_8KiB")
