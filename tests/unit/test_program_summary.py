@@ -139,6 +139,13 @@ def test_numbers_of_a_whole_program(tmp_path: Path) -> None:
     assert sum(counts) == len(summary["trust"]["inputs"])
 
 
+def test_percentiles_lie_between_the_nearest_durations(tmp_path: Path) -> None:
+    naps = SQUARES.replace("time.sleep(2)", "time.sleep(1 + x)").replace("else 32", "else 4")
+    (row_,) = run(tmp_path, naps).summary["tasks"]["by_function"]
+    assert row_["p50_seconds"] == pytest.approx(2.5, abs=0.01)  # of 1, 2, 3 and 4 s
+    assert row_["p95_seconds"] == pytest.approx(3.85, abs=0.01)
+
+
 BINDS = {
     "driver": "x = [f.remote(0) for _ in range(20_000)]",
     "dependencies": "x = [0]\nfor _ in range(10): x = [s.remote(x[0])]",

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from raysim.raycore.ids import TaskID
 from raysim.raycore.state_log import Change
 from raysim.units import NS_PER_S
@@ -79,26 +81,18 @@ def outcome(rows: Iterable[Change], tasks: Iterable[TaskID] | None = None) -> Ou
         attempts=attempts,
         makespan_s=makespan_s,
         tasks_per_s=len(finished) / makespan_s if makespan_s > 0 else 0.0,
-        latencies={name: _latency(sorted(values)) for name, values in phases.items() if values},
+        latencies={name: _latency(values) for name, values in phases.items() if values},
     )
 
 
-def _latency(ordered_ns: list[int]) -> Latency:
-    p50_s, p90_s, p95_s, p99_s = (percentile_s(ordered_ns, p) for p in PERCENTILES)
+def _latency(taken_ns: list[int]) -> Latency:
+    """Percentiles between the two nearest values, as the benchmarks of Ray have them."""
+    p50, p90, p95, p99 = np.percentile(taken_ns, PERCENTILES).tolist()
     return Latency(
-        mean_s=sum(ordered_ns) / len(ordered_ns) / NS_PER_S,
-        p50_s=p50_s,
-        p90_s=p90_s,
-        p95_s=p95_s,
-        p99_s=p99_s,
-        max_s=ordered_ns[-1] / NS_PER_S,
+        mean_s=sum(taken_ns) / len(taken_ns) / NS_PER_S,
+        p50_s=p50 / NS_PER_S,
+        p90_s=p90 / NS_PER_S,
+        p95_s=p95 / NS_PER_S,
+        p99_s=p99 / NS_PER_S,
+        max_s=max(taken_ns) / NS_PER_S,
     )
-
-
-def percentile_s(ordered_ns: list[int], percent: float) -> float:
-    """Between the two nearest values, as numpy and the benchmarks of Ray have it; in seconds."""
-    place = (len(ordered_ns) - 1) * percent / 100
-    low = int(place)
-    high = min(low + 1, len(ordered_ns) - 1)
-    value = ordered_ns[low] + (ordered_ns[high] - ordered_ns[low]) * (place - low)
-    return value / NS_PER_S
