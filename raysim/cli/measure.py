@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -64,6 +65,8 @@ def measure(what: str, options: MeasureOptions) -> bool:
             [f"Interrupted; what was measured is in {session.folder}; the same command goes on."]
         )
         return False
+    if os.environ.get("RANK", "0") != "0":  # under torchrun rank 0 speaks
+        return True
     taken = format_seconds(terminal.wall_s() - start_s)
     terminal.say(f"{session.measured} rows measured in {taken}, {session.kept} were there before")
     if session.left_out:

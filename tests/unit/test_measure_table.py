@@ -77,6 +77,14 @@ def test_a_line_cut_in_its_middle_is_dropped(tmp_path: Path) -> None:
     assert [row.value for row in read_rows(table.path)] == [1.0, 3.0]
 
 
+def test_gpus_are_the_same_after_reading_them_back(tmp_path: Path) -> None:
+    gpu = Gpu(name="NVIDIA H200", memory_bytes=2**37, driver="570.86.15")
+    machine = dataclasses.replace(HERE, gpus=(gpu, gpu))
+    for _ in range(2):
+        opened(tmp_path, machine)
+    assert len(read_meta(tmp_path)["hardware"]["gpus"]) == 2
+
+
 @pytest.mark.parametrize(
     ("changed", "key"),
     [

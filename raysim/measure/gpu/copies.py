@@ -1,4 +1,4 @@
-"""Copies between host and device (h2d, d2h), within a device (d2d) and within the host (h2h)."""
+"""Copies between host and GPU (h2d, d2h) and within the GPU (d2d); on a CPU, of the host (h2h)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def points(device: Device, *, quick: bool) -> Iterator[Point]:
     """Every kind at every size; pinned and pageable host memory where the host has a part."""
     kinds = [("h2h", "pageable")]
     if device.is_gpu:
-        kinds = [*product(("h2d", "d2h"), ("pinned", "pageable")), ("d2d", "device"), *kinds]
+        kinds = [*product(("h2d", "d2h"), ("pinned", "pageable")), ("d2d", "device")]
     sizes = SIZES if device.is_gpu else SIZES[:-1]
     for size_bytes, (kind, memory) in product((4 * KIB,) if quick else sizes, kinds):
         yield _point(device, kind, memory, size_bytes)
@@ -36,14 +36,8 @@ def _point(device: Device, kind: str, memory: str, size_bytes: int) -> Point:
             return made.pin_memory() if memory == "pinned" else made
 
         source, target = buffer(kind[0]), buffer(kind[2])
-        on = host() if kind == "h2h" else device
         pinned = memory == "pinned"
-        return on.times(lambda: target.copy_(source, non_blocking=pinned), allowed_s)
+        return device.times(lambda: target.copy_(source, non_blocking=pinned), allowed_s)
 
     parameters = {"kind": kind, "memory": memory, "bytes": size_bytes}
     return device.point(parameters, measure)
-
-
-def host() -> Device:
-    """Where copies within the host are timed, whatever the device is."""
-    return Device(name="cpu", threads=0)
