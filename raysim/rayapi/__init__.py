@@ -1,8 +1,8 @@
 """Ray's Python API on virtual time: unmodified Ray programs on an emulated cluster.
 
 Real counterpart: the ``ray`` package of ray 2.60. See ``loader`` for how a program is run, ``api``
-for what it imports as ``ray``; a program that raysim runs may also say
-``import raysim.rayapi as ray``.
+for what it imports as ``ray``. A program may also say ``import raysim.rayapi as ray``, and is then
+run by raysim or by plain ``python``: ``standalone`` says on what cluster, and what differs.
 """
 
 from __future__ import annotations

@@ -104,9 +104,11 @@ def init(
     """Connect to the emulated cluster."""
     fiber = HUB.current
     if fiber is None:
-        raise RuntimeError(
-            "ray.init() of an emulated cluster works in programs that raysim runs: "
-            "raysim run script.py"
+        from raysim.rayapi import standalone
+
+        standalone.enter()
+        return init(
+            address, local_mode=local_mode, ignore_reinit_error=ignore_reinit_error, **given
         )
     unknown = ", ".join(name for name in given if name not in _INIT_OPTIONS)
     if unknown:

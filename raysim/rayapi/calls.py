@@ -58,7 +58,9 @@ def this_fiber() -> Fiber:
     """The program that calls; its process is connected, by ``ray.init()`` if it was not."""
     fiber = HUB.current
     if fiber is None:
-        raise RaySystemError("Ray has not been started yet. You can start Ray with 'ray.init()'.")
+        from raysim.rayapi import standalone  # it imports what imports this
+
+        fiber = standalone.driver()
     if fiber.process.core is None:
         fiber.process.session.connect(fiber, {})
     return fiber

@@ -69,7 +69,7 @@ def _clock(name: str) -> Callable[[], Any]:
     start_ns = EPOCH_S * 10**9 if name.startswith("time") else 0
 
     def read() -> Any:
-        fiber = HUB.current
+        fiber = HUB.here()
         if fiber is None:
             return real()
         now_ns = start_ns + _read(fiber)
@@ -80,7 +80,7 @@ def _clock(name: str) -> Callable[[], Any]:
 
 
 def _sleep(seconds: float) -> None:
-    fiber = HUB.current
+    fiber = HUB.here()
     if fiber is None:
         _REAL["sleep"](seconds)
     else:
@@ -92,8 +92,9 @@ def _of_now(name: str) -> Callable[..., Any]:
     real = _REAL[name]
 
     def convert(seconds: float | None = None) -> Any:
-        if seconds is None and HUB.current is not None:
-            seconds = EPOCH_S + _read(HUB.current) / 1e9
+        fiber = HUB.here()
+        if seconds is None and fiber is not None:
+            seconds = EPOCH_S + _read(fiber) / 1e9
         return real(seconds)
 
     convert.__name__ = name
@@ -123,7 +124,7 @@ class _AlsoReal(type):
 class _VirtualDatetime(_RealDatetime, metaclass=_AlsoReal):
     @classmethod
     def now(cls, tz: Any = None) -> Any:
-        if HUB.current is None:
+        if HUB.here() is None:
             return _RealDatetime.now(tz)
         return _RealDatetime.fromtimestamp(time_module.time(), tz)
 

@@ -41,6 +41,11 @@ class Hub:
         self.drops: deque[tuple[Any, Callable[..., Any], Any]] = deque()
         """(core worker, what to call, with what)."""
 
+    def here(self) -> Fiber | None:
+        """The fiber that calls; None also in a thread beside the one that runs programs."""
+        fiber = self.current
+        return fiber if fiber is not None and fiber.greenlet is getcurrent() else None
+
     def drain(self, lead_ns: int = 0) -> None:
         """Act on what has been dropped, in processes that still live."""
         drops = self.drops
@@ -241,7 +246,7 @@ class Fiber:
         if not waiter.fired:
             self.waiter = waiter
             try:
-                self.greenlet.parent.switch()
+                self.process.session.hub.switch()
             except GreenletExit:  # its process is gone, and the collector ends it
                 self.collected, self.interrupted, HUB.current = True, HUB.current, None
                 raise

@@ -111,7 +111,7 @@ class _Output(io.TextIOBase):
 
     def write(self, text: str) -> int:
         """A driver's text goes on as it is, when the clock has caught up with it."""
-        fiber = HUB.current
+        fiber = HUB.here()
         if fiber is None:
             return int(self._real.write(text))
         if not fiber.depth:
@@ -154,18 +154,18 @@ def _output() -> Iterator[None]:
 
 
 def _exit_now(code: int) -> Any:
-    if HUB.current is None:
+    if HUB.here() is None:
         _REAL_EXIT(code)
     raise ProcessExit(f"Worker exits with an exit code {code}.")
 
 
 def _pid() -> int:
-    fiber = HUB.current
+    fiber = HUB.here()
     return _REAL_PID() if fiber is None else fiber.process.pid
 
 
 def _kill(pid: int, number: int) -> None:
-    fiber = HUB.current
+    fiber = HUB.here()
     if fiber is None:
         _REAL_KILL(pid, number)
         return
@@ -181,7 +181,7 @@ def _kill(pid: int, number: int) -> None:
 
 
 def _start_thread(thread: threading.Thread) -> None:
-    if HUB.current is None:
+    if HUB.here() is None:
         _REAL_START(thread)
         return
     raise NotEmulatedError(

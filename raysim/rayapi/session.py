@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import cloudpickle
-from greenlet import getcurrent
+from greenlet import GreenletExit, getcurrent, greenlet
 from simpy.events import Event
 
 from raysim.errors import RaysimError
@@ -204,6 +204,8 @@ class Session:
         """How often a program has been resumed."""
         self._seen: tuple[Any, dict[int, Any]] | None = None
         """At the last look: how much had happened, and what was pending."""
+        self._hosted: Any = None
+        """A driver that is not a fiber of its own, and what to call before it gets an error."""
         self._looks: Any = None
         """When it looks next."""
         self.exports: dict[Any, Any] = {}
@@ -234,22 +236,73 @@ class Session:
         ProgramHangs
             The driver has not ended within the limit.
         """
-        self.hub = getcurrent()
+        state = self._begin(getcurrent())
+        fiber = Fiber(state, None, lambda: self._driver(state, main), self._ended, "driver")
+        fiber.start()
+        self._serve(fiber)
+        if fiber.error is not None:
+            raise fiber.error
+        return fiber.result
+
+    def host(self, *, failed: Callable[[], object]) -> Callable[[], None]:
+        """Make whoever calls the driver, from here on; the hub is a greenlet beside it.
+
+        Parameters
+        ----------
+        failed
+            Called before an error of the hub (``ProgramHangs``) is raised in the driver.
+
+        Returns
+        -------
+        Callable
+            What ends it.
+        """
+        state = self._begin(greenlet(self._beside))
+        fiber = Fiber(state, None, None, None, "driver")
+        self._hosted = fiber, failed
+        fiber.greenlet = getcurrent()
+
+        def end() -> None:
+            fiber.over = True
+            if HUB.current is fiber:
+                HUB.current = None
+                state.leave(fiber)
+            if getcurrent() is not self.hub:
+                self.hub.throw(GreenletExit)
+
+        HUB.current = fiber
+        state.enter(fiber)
+        return end
+
+    def _beside(self) -> None:
+        """What the hub of a hosted driver does, from when that waits for the first time."""
+        fiber, failed = self._hosted
+        HUB.current = None
+        fiber.process.leave(fiber)
+        try:
+            self._serve(fiber)
+        except GreenletExit:
+            raise
+        except BaseException:
+            failed()
+            raise
+
+    def _begin(self, hub: Any) -> ProcessState:
+        """The driver's process, with the environment as it is now."""
+        self.hub = hub
         self.greenlets.clear()
         self.outside = _ENVIRON._data  # noqa: SLF001  (as in ProcessState.enter)
         self.environ = dict(self.outside)
-        state = ProcessState(self, None, is_driver=True)
-        fiber = Fiber(state, None, lambda: self._driver(state, main), self._ended, "driver")
-        fiber.start()
+        return ProcessState(self, None, is_driver=True)
+
+    def _serve(self, fiber: Fiber) -> None:
+        """Play the simulation until the driver has ended."""
         while not fiber.over:
             if self._handover:
                 self._handover = False
                 fiber.resume()
             else:
                 self._play(fiber)
-        if fiber.error is not None:
-            raise fiber.error
-        return fiber.result
 
     def _play(self, fiber: Fiber) -> None:
         sim = self.sim

@@ -15,7 +15,7 @@ import re
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -103,13 +103,7 @@ def play_program(
     ScenarioError
         The program uses a part of Ray that is not emulated.
     """
-    cluster = Cluster(
-        simulation, spec, config=job.config, costs=job.costs, autoscaling=job.autoscaling, log=log,
-        options={
-            node_id: NodeOptions(object_store_bytes=job.object_store_bytes)
-            for node_id in range(_nodes_at_most(spec))
-        },
-    )  # fmt: skip
+    cluster = cluster_of(job, spec, simulation, log)
     faults = Faults(cluster)
     for event in job.faults:
         _schedule(event, faults)
@@ -123,6 +117,21 @@ def play_program(
     return ProgramOutcome(
         job=job, spec=spec, cluster=cluster, log=log, exit=ended, end_ns=end_ns, compute=compute,
         output="".join(heard),
+    )  # fmt: skip
+
+
+def cluster_of(
+    job: ProgramJob,
+    spec: ClusterSpec,
+    simulation: Simulation,
+    log: StateLog,
+    given: Mapping[int, NodeOptions] | None = None,
+) -> Cluster:
+    """The cluster of a job; ``given`` is what single nodes are started with."""
+    usual = NodeOptions(object_store_bytes=job.object_store_bytes)
+    return Cluster(
+        simulation, spec, config=job.config, costs=job.costs, autoscaling=job.autoscaling, log=log,
+        options={**dict.fromkeys(range(_nodes_at_most(spec)), usual), **(given or {})},
     )  # fmt: skip
 
 
