@@ -15,8 +15,8 @@ from raysim import errors
 
 OPTIONS = {
     "run": [
-        "SCENARIO", "[ARGS]", "--set", "--cluster", "--compute", "--seed", "--out/-o", "--until",
-        "--check", "--json", "--quiet/-q", "--no-trace", "--trace-format",
+        "SCENARIO", "[ARGS]", "--set", "--cluster", "--compute", "--profile", "--seed",
+        "--out/-o", "--until", "--check", "--json", "--quiet/-q", "--no-trace", "--trace-format",
     ],
     "check": ["[SCENARIO]", "--set", "--schema", "--explain"],
     "init": ["NAME", "--from", "--deepspeed", "--cluster"],
@@ -29,6 +29,9 @@ OPTIONS = {
     "validate": [
         "[CASES]", "--real", "--address", "--against", "--profile", "--out/-o", "--budget",
         "--repeat",
+    ],
+    "calibrate": [
+        "DATA", "--fit", "--family", "--workloads", "--hold", "--out/-o", "--processes",
     ],
 }  # fmt: skip
 

@@ -62,6 +62,10 @@ ComputeMode = Annotated[
         help="Of a program: measured, declared, or the compute.csv of an earlier run.",
     ),
 ]
+ProfileFile = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Constants measured on the machines: calibrate's file."),
+]
 Changes = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="A.B=C", help="Change one key of the scenario; may be repeated."),
@@ -94,6 +98,7 @@ def run(
     changes: Changes = None,
     cluster: ClusterFile = None,
     compute: ComputeMode = None,
+    profile: ProfileFile = None,
     seed: Annotated[
         int | None, typer.Option(min=0, help="Seed; by default the scenario's.")
     ] = None,
@@ -130,6 +135,7 @@ def run(
         args=tuple(args or ()),
         cluster=cluster,
         compute=compute,
+        profile=profile,
         seed=seed,
         out=out,
         until=until,
@@ -245,7 +251,7 @@ def catalog(
 
 @app.command()
 def measure(
-    what: Annotated[str, typer.Argument(metavar="WHAT", help="gpu, collectives, ray or disk.")],
+    what: Annotated[str, typer.Argument(metavar="WHAT", help="gpu, collectives, ray, disk or step.")],
     *,
     out: Annotated[
         Path | None,
@@ -281,6 +287,10 @@ def measure(
             "its world is taken.",
         ),
     ] = None,
+    cases: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Of step: training cases (JSON); see measure/README."),
+    ] = None,
 ) -> None:
     """Measure the real machine into tables; an interrupt loses nothing, the same command goes on.
 
@@ -289,8 +299,9 @@ def measure(
     from raysim.cli import measure as verb
 
     options = verb.MeasureOptions(
-        out=out, budget=budget, quick=quick, device=device, backend=backend, ranks=ranks
-    )
+        out=out, budget=budget, quick=quick, device=device, backend=backend, ranks=ranks,
+        cases=cases,
+    )  # fmt: skip
     raise typer.Exit(DONE if verb.measure(what, options) else MISSED)
 
 
@@ -345,6 +356,46 @@ def validate(
         repeat=repeat,
     )  # fmt: skip
     verb.validate(tuple(cases or ()), options)
+
+
+@app.command()
+def calibrate(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DATA", help="A folder of measured tables, by date.")
+    ],
+    *,
+    names: Annotated[
+        str | None,
+        typer.Option(
+            "--fit", metavar="A,B", help="Constants to fit; by default those most programs need."
+        ),
+    ] = None,
+    family: Annotated[
+        str, typer.Option(metavar="NAME", help="Of workloads: replay_NAME_calibration.csv.")
+    ] = "ray_core",
+    workloads: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Where they are; by default validation/workloads."),
+    ] = None,
+    hold: Annotated[
+        str | None,
+        typer.Option(metavar="A,B", help="Workloads, by parts of names, not to fit but to judge."),
+    ] = None,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="FILE", help="Profile to write.")
+    ] = Path("profile.yaml"),
+    processes: Annotated[int, typer.Option(min=1, help="That predict at one time.")] = 1,
+) -> None:
+    """Fit constants of a machine on its calibration rows; write a profile.
+
+    Prints the error of every row before and after, of those that were not fitted too.
+    """
+    from raysim.cli import calibrate as verb
+
+    options = verb.CalibrateOptions(
+        names=names, family=family, workloads=workloads, hold=hold, out=out, processes=processes
+    )
+    verb.calibrate(folder, options)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -64,9 +64,7 @@ class Profile:
 
     def ray_costs(self, base: RayCosts | None = None) -> RayCosts:
         """``base`` (by default raysim's own) with this profile's values."""
-        base = base or RayCosts()
-        said: dict[str, Any] = {n: as_field(getattr(base, n), c.value) for n, c in self.ray.items()}
-        return replace(base, **said)
+        return costs_with({name: constant.value for name, constant in self.ray.items()}, base)
 
     def training_constants(self) -> TrainingConstants:
         """raysim's own with this profile's values."""
@@ -77,6 +75,13 @@ class Profile:
         """Of one of its constants, for reports."""
         said = f"profile {self.name}" + f": {constant.source}" * bool(constant.source)
         return Provenance(basis="measured" if constant.rows else "assumed", source=said)
+
+
+def costs_with(values: Mapping[str, float], base: RayCosts | None = None) -> RayCosts:
+    """``base`` (by default raysim's own) with some service times replaced, by name."""
+    base = base or RayCosts()
+    said: dict[str, Any] = {name: as_field(getattr(base, name), v) for name, v in values.items()}
+    return replace(base, **said)
 
 
 def known(section: SectionName) -> dict[str, float | None]:

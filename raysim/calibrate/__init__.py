@@ -1,0 +1,1 @@
+"""Fit a few physical constants to measured rows; see README.md."""

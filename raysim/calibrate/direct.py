@@ -1,0 +1,115 @@
+"""Constants that a table of ``raysim measure ray`` says by themselves: priors of a fit.
+
+One row, the slope of rows over ``count``, or a spread; what only a sum of constants explains is
+left to the fit. A row that timed a call while Ray's other processes shared the cores holds some
+of their work too: such a value is a prior (``parameters.DIRECT_SIGMA``), not the last word.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from raysim.calibrate.rows import DECILES_APART
+from raysim.measure.table import MeasuredRow, read_rows
+from raysim.perf.profile import Constant, known, unit_of
+
+TABLE = "ray_core.csv"
+Rows = Sequence[MeasuredRow]
+"""Of one ``op``, by rising ``count``, then rising ``bytes``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """How the rows of one operation say a constant."""
+
+    name: str
+    op: str
+    value: Callable[[Rows], float | None]
+    """In the table's unit, seconds where the constant is nanoseconds; None: they do not say."""
+    how: str
+
+
+def last(rows: Rows) -> float | None:
+    """The row of the most, where what is fixed per call weighs least."""
+    return rows[-1].value
+
+
+def first(rows: Rows) -> float | None:
+    """The row of the fewest."""
+    return rows[0].value
+
+
+def slope(rows: Rows) -> float | None:
+    """What one more costs, from the fewest to the most."""
+    low, high = rows[0], rows[-1]
+    many = count_of(high) - count_of(low)
+    return (high.value - low.value) / many if many else None
+
+
+def spread(rows: Rows) -> float | None:
+    """Standard deviation of the logarithm, between the 10th and the 90th percentile."""
+    row = rows[-1]
+    return math.log(row.high / row.low) / DECILES_APART if 0 < row.low < row.high else None
+
+
+def count_of(row: MeasuredRow) -> int:
+    """How many of what ``op`` says."""
+    return int(row.parameters["count"])
+
+
+SAID = (
+    Said("submit_task_ns", "task_submit", last, "time per call"),
+    Said("submit_actor_task_ns", "actor_submit", last, "time per call"),
+    Said("per_arg_ns", "call_with_args", slope, "slope over arguments"),
+    Said("per_ref_get_ns", "get", slope, "slope over references"),
+    Said("wait_ns", "wait", first, "wait for one"),
+    Said("per_ref_wait_ns", "wait", slope, "slope over references"),
+    Said("serialize_bytes_per_s", "serialize", last, "rate"),
+    Said("memcpy_bytes_per_s", "put_reused", last, "rate of the largest object"),
+    Said("first_touch_bytes_per_s", "put_fresh", last, "rate of the largest object"),
+    Said("worker_memory_bytes", "worker_memory", last, "resident size"),
+    Said("worker_start_core_s", "worker_start", last, "median"),
+    Said("worker_start_sigma", "worker_start", spread, "spread"),
+    Said("channel_task_ns", "compiled_graph", slope, "slope over methods"),
+)
+
+
+def direct_constants(folder: Path) -> dict[str, Constant]:
+    """Constants that the folder's ``ray_core.csv`` says; none where there is no such table.
+
+    Raises
+    ------
+    CalibrationError
+        The table cannot be read.
+    """
+    path = folder / TABLE
+    if not path.exists():
+        return {}
+    found: dict[str, Constant] = {}
+    everything = read_rows(path)
+    for said in SAID:
+        rows = [row for row in everything if row.parameters.get("op") == said.op]
+        rows.sort(key=lambda row: (count_of(row), int(row.parameters["bytes"])))
+        value = said.value(rows) if rows else None
+        if value is None or not value > 0:
+            continue
+        scale = 1e9 if unit_of(said.name) == "ns" else 1.0
+        found[said.name] = Constant(
+            value=value * scale,
+            unit=unit_of(said.name),
+            prior=known("ray")[said.name],
+            error=_error(rows[-1]),
+            source=f"{said.how}, {TABLE}: {said.op}",
+            rows=tuple(f"{said.op} x {count_of(row)}" for row in (rows[0], rows[-1])[-len(rows) :]),
+        )
+    return found
+
+
+def _error(row: MeasuredRow) -> float:
+    """Of a median over repetitions, as a share; 0 where they do not differ."""
+    if not 0 < row.low < row.high:
+        return 0.0
+    return math.log(row.high / row.low) / DECILES_APART / math.sqrt(row.repetitions)

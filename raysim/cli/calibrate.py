@@ -1,0 +1,155 @@
+"""``raysim calibrate``: constants of this machine from measured rows, into a profile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from raysim.cli import terminal
+from raysim.errors import CalibrationError, Problem, ScenarioError
+
+if TYPE_CHECKING:
+    from raysim.calibrate.fit import Fit
+    from raysim.calibrate.rows import Measured, RowKey
+    from raysim.measure.workload import Workload
+    from raysim.perf.profile import Profile
+
+USUAL = (
+    "submit_task_ns", "submit_actor_task_ns", "get_ns", "put_ns", "execute_ns", "raylet_lease_ns",
+    "grpc_same_host_ns", "io_reply_ns", "plasma_request_ns", "pin_ns", "per_arg_ns",
+    "gcs_register_actor_ns", "gcs_create_actor_ns", "gcs_placement_group_ns",
+    "worker_start_core_s", "memcpy_bytes_per_s", "first_touch_bytes_per_s", "copy_bytes_per_s",
+    "io_worker_bytes_per_s",
+)  # fmt: skip
+"""Constants that most Ray programs respond to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrateOptions:
+    """As on the command line."""
+
+    names: str | None = None
+    family: str = "ray_core"
+    workloads: Path | None = None
+    hold: str | None = None
+    """Words; calibration workloads whose name has one are predicted, and not fitted."""
+    out: Path = Path("profile.yaml")
+    processes: int = 1
+
+
+def calibrate(folder: Path, options: CalibrateOptions) -> None:
+    """Fit constants on a folder's calibration rows; print them and every row; write the profile.
+
+    Raises
+    ------
+    ScenarioError, CalibrationError
+        An option is wrong; rows, workloads or the description of the machine are missing; a fit
+        was asked for on validation rows.
+    """
+    from raysim.calibrate.direct import direct_constants
+    from raysim.calibrate.emulated import Emulator, evaluating, survey
+    from raysim.calibrate.fit import fit
+    from raysim.calibrate.outcome import compare, lines, profile_of_fit
+    from raysim.calibrate.parameters import parameters
+    from raysim.calibrate.rows import read_replays
+
+    rows = read_replays(folder, options.family)
+    workloads = _workloads(rows, options)
+    names = _split(options.names) or USUAL
+    direct = {n: c for n, c in direct_constants(folder).items() if n in names}
+    wanted = parameters(names, "ray", direct)
+    terminal.say(f"Predicting {len(workloads)} workloads with raysim's own constants")
+    before, reasons = survey(workloads, folder)
+    for name, reason in reasons.items():
+        terminal.say(f"  left out: {name}: {reason}")
+    chosen = _chosen(rows, before, options)
+    fitted = _of({row.key[0] for row in chosen}, workloads)
+    terminal.say(
+        f"Fitting {len(wanted)} constants on {len(chosen)} rows of {len(fitted)} workloads"
+    )
+    with evaluating(options.processes) as evaluate:
+        found = fit(wanted, Emulator(workloads=fitted, folder=folder), chosen, evaluate=evaluate)
+    profile = profile_of_fit(
+        found, name=options.out.stem, made=date.today().isoformat(),
+        source=_source(folder, options.family, found), direct=direct,
+    )  # fmt: skip
+    predicted = _of({name for name, _ in before}, workloads)
+    after = Emulator(workloads=predicted, folder=folder)(_values(profile))
+    compared, missing = compare(rows, before, after)
+    terminal.say("\n".join(["", *lines(found, compared, missing)]))
+    _write(profile, options.out, folder)
+
+
+def _workloads(rows: list[Measured], options: CalibrateOptions) -> tuple[Workload, ...]:
+    """The files that the measured rows are from, as many as are there."""
+    from raysim.measure.workload import WORKLOADS, read_workload
+
+    root = (options.workloads or WORKLOADS) / options.family
+    names = dict.fromkeys(row.key[0] for row in rows)
+    files = [root / f"{name}.py" for name in names if (root / f"{name}.py").is_file()]
+    if not files:
+        raise ScenarioError(f"{root}: holds none of the {len(names)} measured workloads")
+    roles = {row.key[0]: row.role for row in rows}
+    found = tuple(map(read_workload, files))
+    wrong = [w for w in found if w.role != roles[w.name]]
+    if wrong:
+        raise CalibrationError(
+            f"{wrong[0].path}: is a {wrong[0].role} workload, but its rows were measured as "
+            f"{roles[wrong[0].name]}"
+        )
+    return found
+
+
+def _of(names: set[str], workloads: tuple[Workload, ...]) -> tuple[Workload, ...]:
+    return tuple(w for w in workloads if w.name in names)
+
+
+def _chosen(
+    rows: list[Measured], predicted: dict[RowKey, float], options: CalibrateOptions
+) -> list[Measured]:
+    """Calibration rows that are predicted and not held back."""
+    hold = _split(options.hold)
+    unknown = [word for word in hold if not any(word in row.key[0] for row in rows)]
+    if unknown:
+        raise ScenarioError(f"--hold {unknown[0]}: no measured workload of that name")
+    return [
+        row
+        for row in rows
+        if row.role == "calibration"
+        and row.key in predicted
+        and not any(word in row.key[0] for word in hold)
+    ]
+
+
+def _split(text: str | None) -> tuple[str, ...]:
+    return tuple(word.strip() for word in (text or "").split(",") if word.strip())
+
+
+def _values(profile: Profile) -> dict[str, float]:
+    return {name: constant.value for name, constant in profile.ray.items()}
+
+
+def _source(folder: Path, family: str, found: Fit) -> str:
+    """What machine and versions, and what was fitted."""
+    from raysim.measure.table import read_meta
+
+    meta = read_meta(folder)
+    machine, versions = meta.get("hardware", {}), meta.get("versions", {})
+    return (
+        f"{len(found.rows)} rows of replay_{family}_calibration.csv on {machine.get('cpu')}, "
+        f"{machine.get('cores')} cores, ray {versions.get('ray')}; raysim calibrate"
+    )
+
+
+def _write(profile: Profile, out: Path, folder: Path) -> None:
+    from raysim.results.result import yaml_text
+    from raysim.scenario.profile import profile_data
+
+    try:
+        out.write_text(yaml_text(profile_data(profile)), encoding="utf-8")
+    except OSError as error:
+        reason = f"cannot write {out}: {error.strerror or error}"
+        raise ScenarioError(Problem(message=reason)) from error
+    terminal.say(f"\n{out}: {len(profile.ray)} constants from {folder}")
