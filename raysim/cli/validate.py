@@ -14,6 +14,7 @@ from raysim.units import parse_seconds
 if TYPE_CHECKING:
     from raysim.measure.workload import Workload
     from raysim.perf.profile import Profile
+    from raysim.validate.replayed import Against
 
 VALIDATION = Path("validation")
 
@@ -44,10 +45,11 @@ def validate(cases: tuple[str, ...], options: ValidateOptions) -> None:
     from raysim.scenario.profile import load_profile
     from raysim.validate import cases as known
     from raysim.validate import report
+    from raysim.validate.replayed import Against
 
     chosen = known.choose(cases, VALIDATION)
     profile = load_profile(options.profile) if options.profile else None
-    against = _data(chosen.workloads, options) if chosen.workloads else None
+    against = Against.at(_data(chosen.workloads, options)) if chosen.workloads else None
     points = known.compare(
         chosen, VALIDATION, against=against, profile=profile, told=lambda w: terminal.say(f"  {w}")
     )
@@ -96,17 +98,14 @@ def _seconds(text: str | None) -> float | None:
         raise ScenarioError(Problem(key="--budget", message=str(error))) from None
 
 
-def _about(against: Path | None, profile: Profile | None) -> list[str]:
+def _about(against: Against | None, profile: Profile | None) -> list[str]:
     said = []
     if against is not None:
-        from raysim.measure.table import read_meta
-
-        meta = read_meta(against)
-        hardware, versions = meta["hardware"], meta["versions"]
+        hardware, folder = against.hardware, against.folder
         said.append(
             f"Workloads were measured on {hardware['cpu']} with {hardware['cores']} cores and "
-            f"{hardware['memory_bytes'] / 2**30:.0f} GiB, Ray {versions['ray']}: "
-            f"`data/{against.parent.name}/{against.name}`."
+            f"{hardware['memory_bytes'] / 2**30:.0f} GiB, Ray {against.versions['ray']}: "
+            f"`data/{folder.parent.name}/{folder.name}`."
         )
     name = "none: raysim's own constants, of another machine" if profile is None else profile.name
     said.append(f"Profile: {name}.")

@@ -161,6 +161,16 @@ class LocalCluster:
         os.environ.update(SETTINGS)
         self._folder = tempfile.mkdtemp(prefix="rc")
         os.environ["RAY_TMPDIR"] = self._folder
+        try:
+            self._start(declared, dashboard=dashboard)
+        except Exception as error:
+            self.stop()
+            raise CalibrationError(
+                f"the cluster {declared.text} does not start: {error}"
+            ) from error
+        self._key = None if declared.disturbed else (declared.text, dashboard)
+
+    def _start(self, declared: ClusterDeclaration, *, dashboard: bool) -> None:
         from ray.cluster_utils import Cluster
 
         self._cluster = Cluster(shutdown_at_exit=True)
@@ -169,7 +179,6 @@ class LocalCluster:
         for node in declared.nodes:
             self._add(node, **head)
             head = {}
-        self._key = None if declared.disturbed else (declared.text, dashboard)
 
     def run(self, program: Path, *, limit_s: float = PROGRAM_SECONDS) -> Printed:
         """Run a driver, and do what lines of its output ask for."""

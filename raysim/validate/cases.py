@@ -47,7 +47,7 @@ def choose(cases: Sequence[str], validation: Path) -> Chosen:
     try:
         workloads = find(named, validation / "workloads") if named or not cases else []
     except ScenarioError as error:
-        raise ScenarioError(f"{error}; published cases are {', '.join(PUBLISHED)}") from None
+        raise ScenarioError(f"{error} Published cases are {', '.join(PUBLISHED)}") from None
     return Chosen(published=published, workloads=tuple(workloads))
 
 
@@ -55,7 +55,7 @@ def compare(
     chosen: Chosen,
     validation: Path,
     *,
-    against: Path | None,
+    against: Against | None,
     profile: Profile | None = None,
     told: Told = lambda _: None,
 ) -> list[Point]:
@@ -78,7 +78,7 @@ def compare(
     if chosen.workloads:
         assert against is not None
         costs = profile.ray_costs() if profile is not None else RayCosts()
-        points += replayed_points(chosen.workloads, Against(folder=against), costs, told)
+        points += replayed_points(chosen.workloads, against, costs, told)
     for case in chosen.published:
         told(case)
         points += PUBLISHED[case](validation)

@@ -29,21 +29,23 @@ class Against:
     """A folder of measured tables."""
 
     folder: Path
+    hardware: Mapping[str, Any]
+    """Of ``meta.yaml``, as ``versions``: the machine that was measured."""
+    versions: Mapping[str, str | None]
 
-    @property
-    def hardware(self) -> Mapping[str, Any]:
-        """What ``meta.yaml`` says of the machine.
+    @classmethod
+    def at(cls, folder: Path) -> Against:
+        """The folder, opened.
 
         Raises
         ------
         CalibrationError
-            There is no ``meta.yaml``.
+            It says nothing of its machine.
         """
-        meta = read_meta(self.folder)
+        meta = read_meta(folder)
         if not meta:
-            raise CalibrationError(f"{self.folder}: has no meta.yaml, so no machine to emulate")
-        hardware: Mapping[str, Any] = meta["hardware"]
-        return hardware
+            raise CalibrationError(f"{folder}: has no meta.yaml, so no machine to emulate")
+        return cls(folder=folder, hardware=meta["hardware"], versions=meta["versions"])
 
     def rows(self, workload: Workload) -> list[MeasuredRow]:
         """Measured rows of a workload; [] if there are none."""

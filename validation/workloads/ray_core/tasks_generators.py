@@ -16,7 +16,8 @@ def row(name, start):
 
 @ray.remote
 def small(n):
-    yield from range(n)
+    for i in range(n):
+        yield i + 1
 
 
 @ray.remote
@@ -29,7 +30,7 @@ def large(n):
 def slow(n):
     for i in range(n):
         time.sleep(0.05)
-        yield i
+        yield i + 1
 
 
 @ray.remote
