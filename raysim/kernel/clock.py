@@ -28,7 +28,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
 from itertools import chain, repeat
-from operator import attrgetter, index, itemgetter
+from operator import index, itemgetter
 from typing import Any
 
 from simpy.core import BoundClass, EmptySchedule, Environment, Infinity, StopSimulation
@@ -71,7 +71,8 @@ class Clock(Environment):
 
     def __init__(self, initial_time_ns: int = 0, *, log: EventLog | None = None) -> None:
         super().__init__(initial_time_ns)
-        self._now: int = initial_time_ns
+        del self._now  # SimPy's own, behind its property
+        self.now = initial_time_ns
         self._times: list[int] = []
         self._at: dict[int, Any] = {}
         self._soon: deque[Any] = deque()
@@ -90,7 +91,9 @@ class Clock(Environment):
         self.after_event: Callable[[], None] | None = None
         """Called after every event when set (by invariant checking)."""
 
-    now = property(attrgetter("_now"), doc="Nanoseconds since the start, always an ``int``.")
+    now: int = 0
+    """Nanoseconds since the start. A plain attribute, since every message reads it several times;
+    only the clock sets it."""
 
     # SimPy binds these only for classes that list them themselves.
     process = BoundClass(Process)
@@ -109,7 +112,7 @@ class Clock(Environment):
         """
         if t_ns.__class__ is not int:
             t_ns = whole_ns(t_ns)
-        return self.call_later(t_ns - self._now, fn, arg)
+        return self.call_later(t_ns - self.now, fn, arg)
 
     def call_later(self, delay_ns: int, fn: Callable[[Any], object], arg: Any = None) -> Handle:
         """Call ``fn(arg)`` after ``delay_ns``; zero means later in this instant.
@@ -119,9 +122,10 @@ class Clock(Environment):
         ValueError
             The delay is negative.
         """
-        t_ns = self._now + delay_ns
+        now_ns = self.now
+        t_ns = now_ns + delay_ns
         if t_ns.__class__ is not int:
-            t_ns = self._now + whole_ns(delay_ns)
+            t_ns = now_ns + whole_ns(delay_ns)
         entry = [fn, arg]
         if t_ns >= self._horizon:  # _put, inlined
             slot = t_ns >> self._shift
@@ -131,7 +135,7 @@ class Clock(Environment):
                 heappush(self._slots, slot)
             else:
                 entries.append((t_ns, entry))
-        elif t_ns > self._now:
+        elif t_ns > now_ns:
             there = self._at.setdefault(t_ns, entry)
             if there is entry:
                 heappush(self._times, t_ns)
@@ -139,10 +143,10 @@ class Clock(Environment):
                 there.append(entry)
             else:
                 self._at[t_ns] = deque((there, entry))
-        elif t_ns == self._now:
+        elif t_ns == now_ns:
             self._soon.append(entry)
         else:
-            raise ValueError(f"{delay_ns} ns from now is in the past (now = {self._now} ns)")
+            raise ValueError(f"{delay_ns} ns from now is in the past (now = {now_ns} ns)")
         return entry
 
     def cancel(self, handle: Handle) -> None:
@@ -168,7 +172,7 @@ class Clock(Environment):
             The delay is negative, infinite or not a number.
         """
         if delay.__class__ is int and delay > 0 and priority == NORMAL:
-            self._put(self._now + delay, event)
+            self._put(self.now + delay, event)
         elif delay == 0:
             if priority == NORMAL:
                 self._soon.append(event)
@@ -179,7 +183,7 @@ class Clock(Environment):
         elif delay.__class__ is not int:
             self.schedule(event, priority, whole_ns(delay))
         else:
-            t_ns = self._now + delay
+            t_ns = self.now + delay
             ranked = self._ranked_at.setdefault(t_ns, [])
             heappush(ranked, (priority, next(self._eid), event))
             self._put(t_ns, deque())
@@ -190,7 +194,7 @@ class Clock(Environment):
         while soon and not _is_live(soon[0]):
             soon.popleft()
         if soon or self._ranked:
-            return self._now
+            return self.now
         while True:
             t_ns, there = self._take(keep=True)
             if there is None or t_ns in self._ranked_at or any(map(_is_live, _entries(there))):
@@ -216,7 +220,7 @@ class Clock(Environment):
         t_ns = self.peek()
         if t_ns is Infinity:
             raise EmptySchedule
-        if t_ns > self._now:
+        if t_ns > self.now:
             self._open(*self._take())
         ranked, soon = self._ranked, self._soon
         if ranked and (ranked[0][0] < NORMAL or not soon):
@@ -248,11 +252,11 @@ class Clock(Environment):
             until.callbacks.append(StopSimulation.callback)
         elif until is not None:
             t_ns = whole_ns(until)
-            if t_ns <= self._now:
+            if t_ns <= self.now:
                 raise ValueError(f"until ({t_ns}) must be greater than the current simulation time")
             until = _Until(self)
             until._ok, until._value = True, None  # noqa: SLF001  (as SimPy does)
-            self.schedule(until, URGENT, t_ns - self._now)
+            self.schedule(until, URGENT, t_ns - self.now)
             until.callbacks.append(StopSimulation.callback)
         try:
             if self.after_event is None:
@@ -272,7 +276,7 @@ class Clock(Environment):
 
     def note(self, what: object) -> None:
         """Enter ``what`` (a function) into the log of what happened, at the present time."""
-        self.log.times.append(self._now)
+        self.log.times.append(self.now)
         self.log.whats.append(what)
 
     def _loop_checked(self, after_event: Callable[[], None]) -> None:
@@ -296,7 +300,7 @@ class Clock(Environment):
                     continue
                 if soon:
                     entry = popleft()
-                    t_ns = self._now
+                    t_ns = self.now
                 elif run:
                     t_ns, entry = run[-1]
                     if not times or t_ns < times[0]:
@@ -315,14 +319,14 @@ class Clock(Environment):
                     fn, arg = entry
                     if fn is None:
                         continue
-                    self._now = t_ns
+                    self.now = t_ns
                     log_time(t_ns)
                     log_what(fn)
                     fn(arg)
                 elif entry.__class__ is deque:
                     self._open(t_ns, entry)
                 else:  # _happen, inlined
-                    self._now = t_ns
+                    self.now = t_ns
                     callbacks, entry.callbacks = entry.callbacks, None
                     log_time(t_ns)
                     log_what(callbacks[0] if callbacks else entry.__class__)
@@ -440,7 +444,7 @@ class Clock(Environment):
         live = [x for x in _entries(there) if _is_live(x)]
         ranked = self._ranked_at.pop(t_ns, None)
         if live or ranked:
-            self._now = t_ns
+            self.now = t_ns
             self._soon.extend(live)
             if ranked:
                 self._ranked[:] = ranked

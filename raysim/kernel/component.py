@@ -134,7 +134,7 @@ class Reply:
             room.address,
             caller.address,
             getattr(value, "size_bytes", 0),
-            caller.answer_arrives,
+            caller.takes_answer,
             self,
             room.lead_ns,
         )
@@ -153,7 +153,14 @@ class Component:
         Cost per message type, over those of the class; types not listed cost nothing.
     """
 
-    service_ns: Mapping[type, Cost] = {}
+    __slots__ = (
+        "_ahead", "_cause", "_clock", "_log_times", "_log_whats", "_records", "_resume", "_rooms",
+        "_serve", "_silent", "address", "busy_until", "cores", "cost_ns", "epoch", "lead_ns", "sim",
+        "state", "takes_answer", "takes_message", "track", "unanswered",
+    )  # fmt: skip
+
+    service_ns: ClassVar[Mapping[type, Cost]] = {}
+    """Of the class; a room's own, over these, are its ``cost_ns``."""
     runs_ahead: ClassVar[bool] = False
     _handlers: ClassVar[dict[type, Callable[..., None]]] = {}
 
@@ -167,8 +174,7 @@ class Component:
         self.sim = sim
         self.address = address
         self.track = tuple(address.split("/"))
-        if service_ns is not None:
-            self.service_ns = {**self.service_ns, **service_ns}
+        self.cost_ns = {**self.service_ns, **(service_ns or {})}
         self.state: Literal["new", "up", "stopped", "crashed"] = "new"
         self.epoch = 0
         """Grows with every crash and every start after one: what began in an earlier epoch, or
@@ -183,11 +189,14 @@ class Component:
         self._cause: RoomDown | NodeDied = RoomDown(address=address, reason="never started")
         self._silent = False
         self._clock = sim.clock
-        self._call_later = sim.clock.call_later
-        self._log_time = sim.log.times.append
-        self._log_what = sim.log.whats.append
+        self._rooms = sim.components
+        self._ahead = self.runs_ahead
+        self._records = sim.recorder.enabled
+        self._log_times, self._log_whats = sim.log.times, sim.log.whats
         self._serve = _addressed(self._handle, address)
         self._resume = _addressed(self._continue, address)
+        self.takes_message, self.takes_answer = self.message_arrives, self.answer_arrives
+        """Bound once, since every message and answer is on its way to one of them."""
 
     # Life
 
@@ -254,9 +263,9 @@ class Component:
             No component was ever added at that address.
         """
         if self.state != "crashed":
-            room = self.sim.components[address]
+            room = self._rooms[address]
             self.sim.transport.deliver(
-                self.address, address, message.size_bytes, room.message_arrives,
+                self.address, address, message.size_bytes, room.takes_message,
                 Reply(room, message), self.lead_ns,
             )  # fmt: skip
 
@@ -280,7 +289,7 @@ class Component:
         """
         if self.state == "crashed":
             return
-        room = self.sim.components[address]
+        room = self._rooms[address]
         call = Reply(room, message)
         call.caller = self
         call.caller_epoch = self.epoch
@@ -291,7 +300,7 @@ class Component:
                 self.lead_ns + timeout_ns, self._give_up, (call, timeout_ns)
             )
         self.sim.transport.deliver(
-            self.address, address, message.size_bytes, room.message_arrives, call, self.lead_ns
+            self.address, address, message.size_bytes, room.takes_message, call, self.lead_ns
         )
 
     def after(self, delay_ns: int, fn: Callable[[Any], object], arg: Any = None) -> Handle:
@@ -301,7 +310,7 @@ class Component:
     @property
     def now_ns(self) -> int:
         """The clock's time, or the instant in whose name a message is handled ahead of it."""
-        return int(self._clock.now) + self.lead_ns
+        return self._clock.now + self.lead_ns
 
     # In
 
@@ -312,36 +321,36 @@ class Component:
             return
         if call.caller is not None:
             self.unanswered[call] = None
-        if not self.runs_ahead:
-            self._queue(call.message, self._serve, call)
-            return
         message = call.message
-        self._go_ahead(message)
+        if not self._ahead:
+            self._queue(message, self._serve, call)
+            return
         handler = self._handlers.get(message.__class__) or self._find(message.__class__)
-        self._log_time(self._clock.now)
-        self._log_what(handler)
+        self._log_times.append(self._go_ahead(message))
+        self._log_whats.append(handler)
         handler(self, message, call)
         self.lead_ns = 0
 
     def answer_arrives(self, call: Reply) -> None:
         """An answer has come off the wire; for transports only."""
-        if call.caller_epoch != self.epoch or call.then is None:
+        then = call.then
+        if call.caller_epoch != self.epoch or then is None:
             return
         if call.timer is not None:
             self.sim.cancel(call.timer)
-        if not self.runs_ahead:
-            self._queue(call.value, self._resume, call)
+        value = call.value
+        if not self._ahead:
+            self._queue(value, self._resume, call)
             return
-        self._go_ahead(call.value)
-        then, call.then = call.then, None
-        self._log_time(self._clock.now)
-        self._log_what(then)
-        then(call.value)
+        call.then = None
+        self._log_times.append(self._go_ahead(value))
+        self._log_whats.append(then)
+        then(value)
         self.lead_ns = 0
 
-    def _go_ahead(self, message: Any) -> None:
-        """Be where the room is through with a message or answer that has just come."""
-        cost_ns = self.service_ns.get(message.__class__, 0)
+    def _go_ahead(self, message: Any) -> int:
+        """Be where the room is through with a message or answer that has just come; the time."""
+        cost_ns = self.cost_ns.get(message.__class__, 0)
         if cost_ns.__class__ is not int:
             cost_ns = cost_ns(message)  # type: ignore[operator]
         now_ns = self._clock.now
@@ -352,12 +361,13 @@ class Component:
             cost_ns = self.cores.takes(self, start_ns, cost_ns)
         self.busy_until = end_ns = start_ns + cost_ns
         self.lead_ns = end_ns - now_ns
-        if self.sim.recorder.enabled:
+        if self._records:
             self._record(start_ns, message)
+        return now_ns
 
     def _queue(self, message: Any, fn: Callable[[Any], None], call: Reply) -> None:
         """Run ``fn(call)`` when the room is free and has served ``message``."""
-        cost_ns = self.service_ns.get(message.__class__, 0)
+        cost_ns = self.cost_ns.get(message.__class__, 0)
         if cost_ns.__class__ is not int:
             cost_ns = cost_ns(message)  # type: ignore[operator]
         now_ns = self._clock.now
@@ -373,26 +383,26 @@ class Component:
             call.start_ns = now_ns
             fn(call)
             return
-        self._call_later(self.busy_until - now_ns, fn, call)
+        self._clock.call_later(self.busy_until - now_ns, fn, call)
 
     def _handle(self, call: Reply) -> None:
         if call.epoch != self.epoch:  # died while it waited; the caller was told
             return
         message = call.message
-        if self.sim.recorder.enabled:
+        if self._records:
             self._record(call.start_ns, message)
         handler = self._handlers.get(message.__class__) or self._find(message.__class__)
-        self._log_time(self._clock.now)
-        self._log_what(handler)
+        self._log_times.append(self._clock.now)
+        self._log_whats.append(handler)
         handler(self, message, call)
 
     def _continue(self, call: Reply) -> None:
         then = call.then
         if call.caller_epoch == self.epoch and then is not None:
-            if self.sim.recorder.enabled:
+            if self._records:
                 self._record(call.start_ns, call.value)
-            self._log_time(self._clock.now)
-            self._log_what(then)
+            self._log_times.append(self._clock.now)
+            self._log_whats.append(then)
             call.then = None
             then(call.value)
 
@@ -422,7 +432,7 @@ class Component:
             return
         call.answered = True
         call.value = self._cause
-        self.sim.transport.deliver(self.address, caller.address, 0, caller.answer_arrives, call)
+        self.sim.transport.deliver(self.address, caller.address, 0, caller.takes_answer, call)
 
     def _give_up(self, call_and_ns: tuple[Reply, int]) -> None:
         call, after_ns = call_and_ns

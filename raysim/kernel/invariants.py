@@ -10,11 +10,11 @@ Not modelled: anything of the cluster; checkers are given by the packages that o
 from __future__ import annotations
 
 import hashlib
-from array import array
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
+from struct import pack
 from typing import Any
 
 from raysim.errors import InvariantViolation
@@ -178,7 +178,7 @@ class EventLog:
             names = "\n".join(map(_qualname, whats))
         except AttributeError:  # a callable object without a name of its own
             names = "\n".join(map(label, whats))
-        return array("q", self.times[:count]).tobytes() + names.encode()
+        return pack(f"={count}q", *self.times[:count]) + names.encode()
 
 
 def compare(left: EventLog, right: EventLog) -> Divergence | None:

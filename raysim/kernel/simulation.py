@@ -82,7 +82,7 @@ class Simulation:
     @property
     def now_ns(self) -> int:
         """Nanoseconds since the start."""
-        return int(self.clock.now)
+        return self.clock.now
 
     @property
     def digest(self) -> str:

@@ -36,7 +36,7 @@ class InstantTransport:
 
     def __init__(self, clock: Clock, latency_ns: int = 0) -> None:
         self.latency_ns = latency_ns
-        self._call_later = clock.call_later
+        self._clock = clock
 
     def deliver(
         self,
@@ -48,4 +48,4 @@ class InstantTransport:
         lead_ns: int = 0,
     ) -> None:
         """Call ``fn(arg)`` after the latency."""
-        self._call_later(lead_ns + self.latency_ns, fn, arg)
+        self._clock.call_later(lead_ns + self.latency_ns, fn, arg)

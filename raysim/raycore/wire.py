@@ -13,7 +13,8 @@ Not modelled: connection set-up, head-of-line blocking between a pair, gRPC's ow
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from raysim.hardware.transfer import FLUID_BYTES, Network
 from raysim.kernel.simulation import Simulation
@@ -28,7 +29,8 @@ _RAYLET_PROCESS = frozenset({"raylet", "plasma", "object_manager"})
 _SOCKET_SIDE = frozenset({"plasma", "object_manager"})
 
 
-class End(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class End:
     """Where an address is."""
 
     node_id: NodeID
@@ -51,7 +53,7 @@ class Wire:
     ) -> None:
         self._sim = sim
         self._network = network
-        self._call_later = sim.clock.call_later
+        self._clock = sim.clock
         self._ends: dict[str, End] = {GCS: End(head, in_raylet=False, by_socket=False)}
         self._socket_ns = costs.unix_socket_ns
         self._local_ns = costs.grpc_same_host_ns
@@ -74,18 +76,18 @@ class Wire:
         ends = self._ends
         a = ends.get(src) or self._end(src)
         b = ends.get(dst) or self._end(dst)
-        if a[0] != b[0]:
-            self._across(a[0], b[0], (src, dst, message_bytes, fn, arg), lead_ns)
+        if a.node_id != b.node_id:
+            self._across(a.node_id, b.node_id, (src, dst, message_bytes, fn, arg), lead_ns)
             return
-        if a[1] and b[1]:
+        if a.in_raylet and b.in_raylet:
             latency_ns = 0
-        elif a[2] or b[2]:
+        elif a.by_socket or b.by_socket:
             latency_ns = self._socket_ns
         else:
             latency_ns = self._local_ns
             if message_bytes > FLUID_BYTES:
                 latency_ns += int(message_bytes / LOCAL_BYTES_PER_S * 1e9)
-        self._call_later(lead_ns + latency_ns, fn, arg)
+        self._clock.call_later(lead_ns + latency_ns, fn, arg)
 
     def cut(self, node_id: NodeID) -> None:
         """Nothing passes between this node and others any more."""
@@ -101,7 +103,9 @@ class Wire:
     def lose(self, node_id: NodeID) -> None:
         """It lost power: what it had sent and could not deliver is gone."""
         ends = self._ends
-        self._held = [m for m in self._held if (ends.get(m[0]) or self._end(m[0]))[0] != node_id]
+        self._held = [
+            m for m in self._held if (ends.get(m[0]) or self._end(m[0])).node_id != node_id
+        ]
 
     def is_cut(self, node_id: NodeID) -> bool:
         """Whether it is cut off."""
@@ -121,9 +125,9 @@ class Wire:
         near = self._host_of is not None and self._host_of[a] == self._host_of[b]
         hop_ns = self._local_ns if near else self._cross_ns
         if message_bytes <= FLUID_BYTES:
-            self._call_later(lead_ns + hop_ns, fn, arg)
+            self._clock.call_later(lead_ns + hop_ns, fn, arg)
         else:
-            self._call_later(lead_ns + hop_ns, self._flow, (a, b, message_bytes, fn, arg))
+            self._clock.call_later(lead_ns + hop_ns, self._flow, (a, b, message_bytes, fn, arg))
 
     def _flow(self, message: tuple[NodeID, NodeID, float, Callable[[Any], object], Any]) -> None:
         a, b, message_bytes, fn, arg = message

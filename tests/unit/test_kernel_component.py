@@ -26,7 +26,7 @@ def test_service_costs_of_an_instance_add_to_those_of_its_class():
 
     sim = Simulation()
     room = sim.add(Room(sim, "a/b", service_ns={str: 5}))
-    assert room.service_ns == {int: 1, str: 5}
+    assert room.cost_ns == {int: 1, str: 5}
     assert Room.service_ns == {int: 1, str: 2}
 
 

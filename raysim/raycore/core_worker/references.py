@@ -252,11 +252,13 @@ class References:
                 del self.table[object_id]
             if self.core.streams.streams:
                 self.core.streams.dropped(object_id)
-            self.core.directory.free(record)
+            if record.copies is not None or sharing is not None:
+                self.core.directory.free(record)
             if self.core.log.enabled:
                 self.core.note("object", object_id, "FREED")
             record.value = FREED
-            self.gone(record)
+            if record.waiters is not None:
+                self.gone(record)
             if record.kept and not (sharing is not None and sharing.lineage):
                 self.core.tasks.uncount(record)
         if sharing is not None and sharing.contains:

@@ -32,10 +32,11 @@ class Submission:
         self.me = core.me
         self.tasks = core.tasks
         self.references = core.references
-        self._new_task_id = core.env.ids.task
+        self._ids = core.env.ids
         self._clock = core.sim.clock
-        self._call_later = core.sim.clock.call_later
         self._cost_ns = core.costs.io_submit_ns
+        self._crowding_ns = 2 * core.costs.submit_task_ns
+        self._worker_id = core.me.worker_id
         self._line: deque[tuple[int, PendingTask]] = deque()
         """When the program is there, and what it submits."""
         self._timer: Handle | None = None
@@ -55,10 +56,10 @@ class Submission:
         core = self.core
         if parent is None:
             job_id = core.job_id
-            spec = TaskSpec(self._new_task_id(job_id), options, tuple(args), self.me, job_id=job_id)
+            spec = TaskSpec(self._ids.task(job_id), options, tuple(args), self.me, job_id=job_id)
         else:
             spec = TaskSpec(
-                self._new_task_id(core.job_id), options, tuple(args), self.me, job_id=core.job_id,
+                self._ids.task(core.job_id), options, tuple(args), self.me, job_id=core.job_id,
                 parent=parent.task_id, depth=parent.depth + 1,
                 root_detached_actor_id=self._root(parent),
             )  # fmt: skip
@@ -86,7 +87,7 @@ class Submission:
         assert options.actor is not None, f"{options.function.name}: no ActorOptions"
         root = self._root(parent)
         spec = TaskSpec(
-            self._new_task_id(actor_id), options, tuple(args), self.me, kind="ACTOR_CREATION_TASK",
+            self._ids.task(actor_id), options, tuple(args), self.me, kind="ACTOR_CREATION_TASK",
             job_id=core.job_id, actor_id=actor_id, parent=parent.task_id if parent else 0,
             depth=parent.depth + 1 if parent else 1,
             root_detached_actor_id=actor_id if options.actor.detached else root,
@@ -126,7 +127,7 @@ class Submission:
         if handle is not None:
             handle.submitted += 1
         spec = TaskSpec(
-            self._new_task_id(actor_id), options, tuple(args), self.me, kind="ACTOR_TASK",
+            self._ids.task(actor_id), options, tuple(args), self.me, kind="ACTOR_TASK",
             job_id=core.job_id, actor_id=actor_id, parent=parent.task_id if parent else 0,
             depth=parent.depth + 1 if parent else 1,
         )  # fmt: skip
@@ -159,7 +160,9 @@ class Submission:
         t_ns = self._clock.now + lead_ns
         if not line:
             line.append((t_ns, task))
-            self._timer = self._call_later(lead_ns + self._cost_ns, self._due, self.core.epoch)
+            self._timer = self._clock.call_later(
+                lead_ns + self._cost_ns, self._due, self.core.epoch
+            )
         elif t_ns >= line[-1][0]:
             line.append((t_ns, task))
         else:  # another program of this process is further ahead
@@ -169,7 +172,9 @@ class Submission:
                 later.append(line.pop())
             if not line and self._timer is not None:
                 self.core.sim.cancel(self._timer)
-                self._timer = self._call_later(lead_ns + self._cost_ns, self._due, self.core.epoch)
+                self._timer = self._clock.call_later(
+                    lead_ns + self._cost_ns, self._due, self.core.epoch
+                )
             line.append((t_ns, task))
             line.extend(reversed(later))
 
@@ -183,14 +188,15 @@ class Submission:
         if core.busy_until > now_ns - self._cost_ns:
             core.busy_until += self._cost_ns
             if core.busy_until > now_ns:
-                self._call_later(core.busy_until - now_ns, self._take, epoch)
+                self._clock.call_later(core.busy_until - now_ns, self._take, epoch)
                 return
         else:
             core.busy_until = now_ns
         self._take(epoch)
 
     def _take(self, epoch: int) -> None:
-        if epoch != self.core.epoch:
+        core = self.core
+        if epoch != core.epoch:
             return
         line = self._line
         _, task = line.popleft()
@@ -199,15 +205,15 @@ class Submission:
         else:
             now_ns = self._clock.now
             crowd = self._crowd
-            crowd[self.me.worker_id] = now_ns + 2 * self.core.costs.submit_task_ns
-            if self.core.cores is not None:
-                self._behind_ns += self._lost_to_threads(self.core.cores, now_ns)
+            crowd[self._worker_id] = now_ns + self._crowding_ns
+            if core.cores is not None:
+                self._behind_ns += self._lost_to_threads(core.cores, now_ns)
             elif len(crowd) > 1:
                 self._behind_ns += self._lost_to_others(now_ns)
             ahead_ns = line[0][0] + self._behind_ns - now_ns
             if ahead_ns < 0:
                 ahead_ns = 0
-            self._timer = self._call_later(ahead_ns + self._cost_ns, self._due, epoch)
+            self._timer = self._clock.call_later(ahead_ns + self._cost_ns, self._due, epoch)
         if task.state == "args":
             self.submit(task)
 

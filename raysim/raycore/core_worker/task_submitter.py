@@ -94,8 +94,10 @@ class Lease:
 
     def __init__(self, entry: SchedulingKey, granted: LeaseGranted, expiry_ns: int) -> None:
         self.entry = entry
-        self.lease_id, self.worker, self.resource_ids = granted[:3]
-        self.address = self.worker.address
+        self.lease_id = granted.lease_id
+        self.worker = granted.worker
+        self.address = granted.worker.address
+        self.resource_ids = granted.resource_ids
         self.expiry_ns = expiry_ns
         self.task: PendingTask | None = None
         self.then = self.replied
@@ -208,7 +210,7 @@ class TaskSubmitter:
         first = entry.queue[0].spec if entry.queue else None
         spec = entry.spec
         if first is not None and (first.task_id != spec.task_id or first.attempt != spec.attempt):
-            spec = entry.spec = spec._replace(task_id=first.task_id, attempt=first.attempt)
+            spec = entry.spec = spec.of(first.task_id, first.attempt)
         self.core.calls.call(
             node_id,
             raylet(node_id),
@@ -315,7 +317,7 @@ class TaskSubmitter:
         """A worker has been granted, or has answered: next task, or give it back."""
         entry = lease.entry
         queue = entry.queue
-        if not queue or exiting or self.core.now_ns >= lease.expiry_ns:
+        if not queue or exiting or self.core.sim.clock.now + self.core.lead_ns >= lease.expiry_ns:
             self.give_back(lease, exiting=exiting)
         else:
             task = queue.popleft()

@@ -64,6 +64,14 @@ class CoreWorker(Component):
     ``job_id``: a driver's, or of the job its raylet started it for; 0: of the first task's.
     """
 
+    __slots__ = (
+        "_job_done", "_leaving", "_ready", "actors", "borrowing", "calls", "cancellation", "config",
+        "costs", "directory", "entrypoint", "env", "executor", "gcs", "groups", "is_ready",
+        "item_reports", "job_id", "kind", "leases", "log", "me", "memory_bytes", "namespace",
+        "objects", "recovery", "references", "runtime_env_key", "started_ns", "startup_token",
+        "streams", "submission", "tasks",
+    )  # fmt: skip
+
     runs_ahead = True
 
     def __init__(

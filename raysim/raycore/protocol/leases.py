@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from raysim.raycore.ids import ActorID, JobID, LeaseID, NodeID, TaskID, WorkerAddress, WorkerID
@@ -10,7 +11,8 @@ from raysim.raycore.resources import Allocation, ResourceSet
 from raysim.raycore.tasks import Ref, TaskOptions
 
 
-class LeaseSpec(NamedTuple):
+@dataclass(slots=True)
+class LeaseSpec:
     """What a lease is for: what all tasks of one scheduling key have in common, and its first."""
 
     options: TaskOptions
@@ -34,8 +36,16 @@ class LeaseSpec(NamedTuple):
         """Tasks of one class wait in one queue of the raylet."""
         return (self.options.scheduling_class, self.depth)
 
+    def of(self, task_id: TaskID, attempt: int) -> LeaseSpec:
+        """The same, with another first task."""
+        return LeaseSpec(
+            self.options, self.resources, self.dependencies, self.owner, self.job_id, task_id,
+            self.depth, self.actor_id, self.root_detached_actor_id, self.retriable, attempt,
+        )  # fmt: skip
 
-class RequestWorkerLease(NamedTuple):
+
+@dataclass(slots=True)
+class RequestWorkerLease:
     """Ask for a worker. Answered, perhaps much later, with one of the four types below."""
 
     lease_id: LeaseID
@@ -49,7 +59,8 @@ class RequestWorkerLease(NamedTuple):
     size_bytes: int = 2_000
 
 
-class LeaseGranted(NamedTuple):
+@dataclass(slots=True)
+class LeaseGranted:
     """A worker is yours until returned."""
 
     lease_id: LeaseID
@@ -86,7 +97,8 @@ class LeaseCancelled(NamedTuple):
     size_bytes: int = SMALL_BYTES
 
 
-class ReturnWorkerLease(NamedTuple):
+@dataclass(slots=True)
+class ReturnWorkerLease:
     """The worker is not needed any more. One way."""
 
     lease_id: LeaseID
@@ -97,7 +109,8 @@ class ReturnWorkerLease(NamedTuple):
     size_bytes: int = SMALL_BYTES
 
 
-class CancelWorkerLease(NamedTuple):
+@dataclass(slots=True)
+class CancelWorkerLease:
     """Answered with True if the request was still waiting."""
 
     lease_id: LeaseID

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from raysim.raycore.ids import ActorID, NodeID, ObjectID, TaskID, WorkerAddress
 from raysim.raycore.protocol.addresses import SMALL_BYTES
 from raysim.raycore.resources import Allocation
-from raysim.raycore.tasks import Payload, Ref, TaskError, TaskSpec
+from raysim.raycore.tasks import SPEC_BYTES, Payload, Ref, TaskError, TaskSpec
 
 
-class PushTask(NamedTuple):
+@dataclass(slots=True)
+class PushTask:
     """Run this. Answered with ``PushTaskReply``."""
 
     spec: TaskSpec
@@ -21,10 +23,12 @@ class PushTask(NamedTuple):
     @property
     def size_bytes(self) -> int:
         """The spec with its inlined arguments."""
-        return self.spec.size_bytes
+        spec = self.spec
+        return spec.size_bytes if spec.args else SPEC_BYTES
 
 
-class ReturnObject(NamedTuple):
+@dataclass(slots=True)
+class ReturnObject:
     """One return: inline, or where it is."""
 
     object_id: ObjectID
@@ -44,7 +48,8 @@ class Borrowed(NamedTuple):
     owner: WorkerAddress
 
 
-class PushTaskReply(NamedTuple):
+@dataclass(slots=True)
+class PushTaskReply:
     """The task's end."""
 
     returns: tuple[ReturnObject, ...]

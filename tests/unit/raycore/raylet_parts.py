@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -169,7 +169,7 @@ class Owner(Peer):
                 self.granted[request.lease_id] = answer
                 self.grants.append((self.sim.now_ns, request.lease_id, answer.worker.node_id))
             elif isinstance(answer, LeaseSpillback) and follow:
-                self._send(answer.node_id, request._replace(grant_or_reject=True), follow)
+                self._send(answer.node_id, replace(request, grant_or_reject=True), follow)
 
         self.call(raylet(at), request, then)
 
