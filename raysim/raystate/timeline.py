@@ -97,7 +97,7 @@ def thread(now: Moment, worker_id: int) -> str:
 
 
 def chrome_events(rows: Iterable[Change], *, costs: RayCosts | None = None) -> list[dict[str, Any]]:
-    """The same events with the same fields, times in microseconds since the start of the run."""
+    """What ``ray.timeline()`` answers; times in microseconds since the start of the run."""
     now = moment(rows)
     events = []
     for part in slices(now, costs or RayCosts()):
