@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -11,10 +13,11 @@ from raysim.cli import terminal
 from raysim.errors import CalibrationError, Problem, ScenarioError
 
 if TYPE_CHECKING:
-    from raysim.calibrate.fit import Fit
+    from raysim.calibrate.fit import Evaluate, Fit
     from raysim.calibrate.rows import Measured, RowKey
     from raysim.measure.workload import Workload
     from raysim.perf.profile import Profile
+    from raysim.validate.replayed import Against
 
 USUAL = (
     "submit_task_ns", "submit_actor_task_ns", "get_ns", "put_ns", "execute_ns", "raylet_lease_ns",
@@ -49,19 +52,21 @@ def calibrate(folder: Path, options: CalibrateOptions) -> None:
         was asked for on validation rows.
     """
     from raysim.calibrate.direct import direct_constants
-    from raysim.calibrate.emulated import Emulator, evaluating, survey
     from raysim.calibrate.fit import fit
     from raysim.calibrate.outcome import compare, lines, profile_of_fit
     from raysim.calibrate.parameters import parameters
     from raysim.calibrate.rows import read_replays
+    from raysim.validate.replayed import Against
+    from raysim.validate.response import Emulator, survey
 
     rows = read_replays(folder, options.family)
+    against = Against.at(folder)
     workloads = _workloads(rows, options)
     names = _split(options.names) or USUAL
     direct = {n: c for n, c in direct_constants(folder).items() if n in names}
     wanted = parameters(names, "ray", direct)
     terminal.say(f"Predicting {len(workloads)} workloads with raysim's own constants")
-    before, reasons = survey(workloads, folder)
+    before, reasons = survey(workloads, against)
     for name, reason in reasons.items():
         terminal.say(f"  left out: {name}: {reason}")
     chosen = _chosen(rows, before, options)
@@ -69,14 +74,14 @@ def calibrate(folder: Path, options: CalibrateOptions) -> None:
     terminal.say(
         f"Fitting {len(wanted)} constants on {len(chosen)} rows of {len(fitted)} workloads"
     )
-    with evaluating(options.processes) as evaluate:
-        found = fit(wanted, Emulator(workloads=fitted, folder=folder), chosen, evaluate=evaluate)
+    with _evaluating(options.processes) as evaluate:
+        found = fit(wanted, Emulator(workloads=fitted, against=against), chosen, evaluate=evaluate)
     profile = profile_of_fit(
         found, name=options.out.stem, made=date.today().isoformat(),
-        source=_source(folder, options.family, found), direct=direct,
+        source=_source(against, options.family, found), direct=direct,
     )  # fmt: skip
     predicted = _of({name for name, _ in before}, workloads)
-    after = Emulator(workloads=predicted, folder=folder)(_values(profile))
+    after = Emulator(workloads=predicted, against=against)(_values(profile))
     compared, missing = compare(rows, before, after)
     terminal.say("\n".join(["", *lines(found, compared, missing)]))
     _write(profile, options.out, folder)
@@ -131,12 +136,9 @@ def _values(profile: Profile) -> dict[str, float]:
     return {name: constant.value for name, constant in profile.ray.items()}
 
 
-def _source(folder: Path, family: str, found: Fit) -> str:
+def _source(against: Against, family: str, found: Fit) -> str:
     """What machine and versions, and what was fitted."""
-    from raysim.measure.table import read_meta
-
-    meta = read_meta(folder)
-    machine, versions = meta.get("hardware", {}), meta.get("versions", {})
+    machine, versions = against.hardware, against.versions
     return (
         f"{len(found.rows)} rows of replay_{family}_calibration.csv on {machine.get('cpu')}, "
         f"{machine.get('cores')} cores, ray {versions.get('ray')}; raysim calibrate"
@@ -153,3 +155,16 @@ def _write(profile: Profile, out: Path, folder: Path) -> None:
         reason = f"cannot write {out}: {error.strerror or error}"
         raise ScenarioError(Problem(message=reason)) from error
     terminal.say(f"\n{out}: {len(profile.ray)} constants from {folder}")
+
+
+@contextmanager
+def _evaluating(processes: int) -> Iterator[Evaluate]:
+    """How ``fit`` evaluates several sets of constants: one by one, or on so many processes."""
+    if processes <= 1:
+        yield map
+        return
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import get_context
+
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        yield pool.map

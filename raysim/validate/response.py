@@ -1,13 +1,10 @@
-"""Workload files on the emulator as a function of constants, alone or on several processes."""
+"""Rows of workload files as a function of constants, for ``calibrate.fit``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from raysim.calibrate.fit import Evaluate
 from raysim.calibrate.rows import RowKey
 from raysim.errors import CalibrationError
 from raysim.measure.workload import Workload
@@ -21,8 +18,8 @@ class Emulator:
     """Predicts every row of its workloads on a machine like the measured one: a ``Predict``."""
 
     workloads: tuple[Workload, ...]
-    folder: Path
-    """Of the measured tables, which says what machine that is."""
+    against: Against
+    """The measured tables, which say what machine that is."""
 
     def __call__(self, values: Mapping[str, float]) -> dict[RowKey, float]:
         """Rows with those constants of ``RayCosts``.
@@ -36,7 +33,7 @@ class Emulator:
         rows: dict[RowKey, float] = {}
         for workload in self.workloads:
             try:
-                rows |= _rows(workload, self.folder, costs)
+                rows |= _rows(workload, self.against, costs)
             except NotPredicted as reason:
                 said = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
                 raise CalibrationError(f"{workload.name}: {reason}; with {said}") from None
@@ -44,7 +41,7 @@ class Emulator:
 
 
 def survey(
-    workloads: Sequence[Workload], folder: Path, told: Callable[[str], None] = lambda _: None
+    workloads: Sequence[Workload], against: Against, told: Callable[[str], None] = lambda _: None
 ) -> tuple[dict[RowKey, float], dict[str, str]]:
     """Every row with raysim's own constants, and why a workload has none, by its name."""
     rows: dict[RowKey, float] = {}
@@ -52,32 +49,12 @@ def survey(
     for workload in workloads:
         told(workload.name)
         try:
-            rows |= _rows(workload, folder, RayCosts())
+            rows |= _rows(workload, against, RayCosts())
         except NotPredicted as reason:
             reasons[workload.name] = str(reason)
     return rows, reasons
 
 
-def _rows(workload: Workload, folder: Path, costs: RayCosts) -> dict[RowKey, float]:
-    found = predicted(workload, Against(folder=folder), costs)
+def _rows(workload: Workload, against: Against, costs: RayCosts) -> dict[RowKey, float]:
+    found = predicted(workload, against, costs)
     return {(workload.name, row): value for row, value in found.items()}
-
-
-@contextmanager
-def evaluating(processes: int) -> Iterator[Evaluate]:
-    """How ``fit`` evaluates several sets of constants: one by one, or on so many processes."""
-    if processes <= 1:
-        yield map
-        return
-    from concurrent.futures import ProcessPoolExecutor
-    from multiprocessing import get_context
-
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-
-        def spread(
-            predict: Callable[[Mapping[str, float]], Mapping[RowKey, float]],
-            points: Iterable[Mapping[str, float]],
-        ) -> Iterable[Mapping[RowKey, float]]:
-            return pool.map(predict, points)
-
-        yield spread
