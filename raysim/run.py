@@ -21,6 +21,7 @@ from raysim.workloads.whatif import Effect, faster, smallest_fit
 
 WOULD_HELP_ROWS = 4
 Progress = Callable[[str, float], None]
+Watch = Callable[[Callable[[], str]], None]
 
 
 def run(
@@ -30,6 +31,7 @@ def run(
     record: bool = True,
     check: bool = False,
     progress: Progress | None = None,
+    watch: Watch | None = None,
 ) -> Result:
     """Simulate a scenario.
 
@@ -44,7 +46,10 @@ def run(
     check
         Run the invariants after every event.
     progress
-        Told what is being done and how far along it is, from 0 to 1.
+        Of a training job: told what is being done and how far along it is, from 0 to 1.
+    watch
+        Of a Ray program: given a function that says in one line where the run is, to be called
+        whenever somebody wants to know, also from another thread.
 
     Returns
     -------
@@ -59,18 +64,23 @@ def run(
     if seed is not None:
         scenario = scenario.with_({"seed": seed})
     if isinstance(scenario, ProgramScenario):
-        return _run_program(scenario, record=record, check=check)
+        return _run_program(scenario, record=record, check=check, watch=watch)
     with collector_at_ease():
         return _run(scenario, record=record, check=check, progress=progress)
 
 
-def _run_program(scenario: ProgramScenario, *, record: bool, check: bool) -> Result:
+def _run_program(
+    scenario: ProgramScenario, *, record: bool, check: bool, watch: Watch | None
+) -> Result:
     from raysim.results.program_summary import falls_silent, summarize_program
     from raysim.results.ray.recorded import Recorded
     from raysim.workloads.program_run import play_program
+    from raysim.workloads.watching import Watching
 
     log = StateLog()
     simulation = Simulation(seed=scenario.seed, check=check)
+    if watch is not None:
+        watch(Watching(simulation, log))
     outcome = play_program(scenario.job, scenario.cluster, simulation, log)
     with collector_at_ease():
         summary = {

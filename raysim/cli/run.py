@@ -107,7 +107,7 @@ def _play(scenario: ProgramScenario, options: RunOptions) -> Result:
         scenario = scenario.with_({"until": options.until})
     alone = options.quiet or options.as_json
     with contextlib.redirect_stdout(sys.stderr) if alone else contextlib.nullcontext():
-        result = _simulate(scenario, replace(options, quiet=True))
+        result = _simulate(scenario, options)
     told = result.summary["program"]
     if told["exit"] == "exception":
         terminal.complain([told["traceback"]])
@@ -116,15 +116,22 @@ def _play(scenario: ProgramScenario, options: RunOptions) -> Result:
 
 def _simulate(scenario: Scenario | ProgramScenario, options: RunOptions) -> Result:
     from raysim.run import run as simulate
+    from raysim.scenario.program import ProgramScenario
 
+    program = isinstance(scenario, ProgramScenario)
+    shown = not (options.quiet or options.as_json)
     try:
-        with terminal.progress(shown=not (options.quiet or options.as_json)) as progress:
+        with (
+            terminal.progress(shown=shown and not program) as progress,
+            terminal.watching(shown=shown and program) as watch,
+        ):
             return simulate(
                 scenario,
                 seed=options.seed,
                 record=options.trace != "none",
                 check=options.check,
                 progress=progress,
+                watch=watch,
             )
     except Exception as error:
         error.add_note(f"seed {scenario.seed if options.seed is None else options.seed}")

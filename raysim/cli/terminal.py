@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 Progress = Callable[[str, float], None]
+Watch = Callable[[Callable[[], str]], None]
 
 
 def width() -> int:
@@ -103,6 +104,39 @@ def progress(*, shown: bool) -> Iterator[Progress | None]:
     ) as bar:
         task = bar.add_task("starting", total=1.0)
         yield lambda name, share: bar.update(task, description=name, completed=share)
+
+
+@contextlib.contextmanager
+def watching(*, shown: bool) -> Iterator[Watch | None]:
+    """A line on stderr that says where a run is, asked for anew a few times a second.
+
+    None when stderr is no terminal. What the program prints on the same terminal goes above it.
+    """
+    if not shown or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    asked: list[Callable[[], str]] = []
+    started = wall_s()
+
+    class Line:
+        def __rich__(self) -> Text:
+            said = asked[-1]() if asked else "starting"
+            return Text(f"{said} ({wall_s() - started:.0f} s here)", "dim", overflow="ellipsis")
+
+    console = Console(stderr=True, markup=False, highlight=False, emoji=False)
+    with Live(
+        Line(), console=console, refresh_per_second=3, transient=True,
+        redirect_stdout=sys.stdout.isatty(),
+    ):  # fmt: skip
+        try:
+            yield asked.append
+        finally:
+            sys.stdout.flush()  # a last line without an end is still with the display
+            sys.stderr.flush()
 
 
 def wall_s() -> float:

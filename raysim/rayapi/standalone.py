@@ -16,9 +16,9 @@ pass. Which cluster:
 
 What differs from ``raysim run``: time is virtual only from the first ``ray.init()`` on, so read
 clocks after it; it stays virtual after ``ray.shutdown()``, so that a time taken then can be
-compared with one taken before, until the program ends or calls ``leave()``. Other threads, which must have
-been started before, see real time and cannot call Ray. No report is written. A program that hangs
-raises ``ProgramHangs`` where it waits.
+compared with one taken before, until the program ends or calls ``leave()``. Other threads, which
+must have been started before, see real time and cannot call Ray. No report is written. A program
+that hangs raises ``ProgramHangs`` where it waits.
 """
 
 from __future__ import annotations
