@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from raysim.cli import terminal
 from raysim.errors import Problem, ScenarioError
+from raysim.measure.machine import busy_share, describe, slug
 from raysim.units import format_seconds, parse_seconds
 
 if TYPE_CHECKING:
@@ -23,8 +24,12 @@ WHAT = {
     "collectives": "raysim.measure.collectives",
     "ray": "raysim.measure.ray_core",
     "disk": "raysim.measure.disk",
+    "step": "raysim.measure.training_step",
 }
 """Name to the module whose ``measure(session)`` fills its tables."""
+
+BUSY = 0.1
+"""From here on a person is told that others use the CPUs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +42,7 @@ class MeasureOptions:
     device: str | None
     backend: str | None
     ranks: str | None
+    cases: Path | None = None
 
 
 def measure(what: str, options: MeasureOptions) -> bool:
@@ -56,6 +62,10 @@ def measure(what: str, options: MeasureOptions) -> bool:
     except ValueError as error:
         raise _wrong("--budget", str(error)) from None
     session = _session(what, options, budget_s)
+    busy = busy_share()
+    session.notes = f"CPUs {busy:.0%} busy before"
+    if busy > BUSY:
+        terminal.complain([f"Others keep the CPUs {busy:.0%} busy: what is measured will scatter"])
     fill: Callable[[Session], None] = import_module(WHAT[what]).measure
     start_s = terminal.wall_s()
     try:
@@ -78,7 +88,6 @@ def measure(what: str, options: MeasureOptions) -> bool:
 
 
 def _session(what: str, options: MeasureOptions, budget_s: float) -> Session:
-    from raysim.measure import describe, slug
     from raysim.measure.session import Budget, Session
 
     folder = options.out
@@ -92,6 +101,7 @@ def _session(what: str, options: MeasureOptions, budget_s: float) -> Session:
         device=options.device,
         backend=options.backend,
         ranks=_ranks(options.ranks),
+        cases=options.cases,
         say=terminal.say,
     )
 

@@ -11,6 +11,7 @@ import platform
 import re
 import shutil
 import subprocess
+import time
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
@@ -77,6 +78,14 @@ def slug(machine: Machine) -> str:
     return f"{_words(machine.cpu)}-{machine.cores}core"
 
 
+def busy_share(seconds: float = 0.5) -> float:
+    """Share of all CPU time that something used in the next ``seconds``; 0 where nobody says."""
+    before = _cpu_ticks()
+    time.sleep(seconds)
+    idle, whole = (after - start for after, start in zip(_cpu_ticks(), before, strict=True))
+    return 1 - idle / whole if whole > 0 else 0.0
+
+
 def installed(package: str) -> str | None:
     """Version of an installed package, without importing it; None if there is none."""
     try:
@@ -94,6 +103,12 @@ def _read(path: str) -> str:
         return Path(path).read_text(encoding="utf-8")
     except OSError:
         return ""
+
+
+def _cpu_ticks() -> tuple[int, int]:
+    """Idle (waiting for disks included) and all ticks since the machine started."""
+    ticks = [int(word) for word in _read("/proc/stat").partition("\n")[0].split()[1:9]]
+    return sum(ticks[3:5]), sum(ticks)
 
 
 def _cpu() -> str:

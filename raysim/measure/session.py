@@ -65,6 +65,10 @@ class Session:
     """``nccl`` or ``gloo``; None takes NCCL where there are GPUs."""
     ranks: tuple[int, ...] = ()
     """World sizes; () takes what the machine has."""
+    notes: str = ""
+    """For ``meta.yaml``."""
+    cases: Path | None = None
+    """Of steps: a JSON list of training cases; None takes a small model's."""
     say: Callable[[str], None] = field(default=_silent)
     measured: int = 0
     kept: int = 0
@@ -76,6 +80,7 @@ class Session:
 
     def table(self, what: str, parameters: Sequence[str], notes: str = "") -> MeasuredTable:
         """Open ``<what>.csv`` of the session's folder."""
+        notes = "; ".join(note for note in (self.notes, notes) if note)
         return MeasuredTable(self.folder, what, parameters, command=self.command, notes=notes)
 
     def run(self, table: MeasuredTable, points: Iterable[Point], share: float = 1.0) -> None:

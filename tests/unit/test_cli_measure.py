@@ -15,6 +15,11 @@ from raysim.measure.session import Point, Session
 from raysim.measure.table import read_meta, read_rows
 
 
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verb, "busy_share", lambda: 0.02)
+
+
 def fake(monkeypatch: pytest.MonkeyPatch, fill: object) -> None:
     monkeypatch.setitem(sys.modules, "fake_measure", SimpleNamespace(measure=fill))
     monkeypatch.setitem(verb.WHAT, "disk", "fake_measure")
@@ -38,6 +43,16 @@ def test_tables_go_to_the_folder_of_this_hardware_and_day(
     assert said[0] == "disk  op=a  500 ms"
     assert said[2].startswith("2 rows measured in")
     assert said[-1] == f"Tables: {path.parent.relative_to(in_tmp)}"
+
+
+def test_a_busy_machine_is_said_and_noted(
+    in_tmp: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(verb, "busy_share", lambda: 0.4)
+    fake(monkeypatch, two_points)
+    assert main(["measure", "disk", "--out", "here"]) == 0
+    assert "Others keep the CPUs 40% busy" in capsys.readouterr().err
+    assert read_meta(in_tmp / "here")["tables"]["disk"]["notes"] == "CPUs 40% busy before"
 
 
 def test_an_interrupt_says_that_the_same_command_goes_on(

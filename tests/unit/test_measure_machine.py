@@ -38,3 +38,11 @@ def test_a_driver_that_fails_is_no_gpu(tmp_path: Path, monkeypatch: pytest.Monke
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     assert machine.describe().gpus == ()
+
+
+def test_a_busy_machine_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = iter([(100, 1000), (130, 1100)])
+    monkeypatch.setattr(machine, "_cpu_ticks", lambda: next(ticks))
+    assert machine.busy_share(0.0) == pytest.approx(0.7)
+    monkeypatch.undo()
+    assert 0.0 <= machine.busy_share(0.1) <= 1.0

@@ -68,9 +68,24 @@ def _on(
         return
     import ray
 
-    local.want(parse_cluster(declaration))
+    declared = parse_cluster(declaration)
+    local.want(declared)
     ray.init(local.address, log_to_driver=False, logging_level=logging.ERROR)
     try:
+        _wake(sum(node.num_cpus for node in declared.nodes))
         session.run(table, points, share)
     finally:
         ray.shutdown()
+
+
+def _wake(workers: int) -> None:
+    """Wait until the workers that a node starts at once are up; no page of the store is touched."""
+    import ray
+
+    @ray.remote
+    def occupy() -> None:
+        import time
+
+        time.sleep(1.0)
+
+    ray.get([occupy.remote() for _ in range(workers)])
