@@ -7,20 +7,25 @@ not run again, so that a run that was stopped, or whose budget ended, goes on.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from raysim.errors import CalibrationError
+from raysim.errors import CalibrationError, ScenarioError
 from raysim.measure.local_cluster import LocalCluster, Printed, run_program
+from raysim.measure.machine import installed
 from raysim.measure.table import MeasuredTable
 from raysim.measure.workload import Row, Workload, read_output
 from raysim.scenario.declaration import wants_dashboard
 
 REPETITIONS = 3
 PARAMETERS = ("workload", "row")
+CLUSTER = "cluster.json"
+"""Beside the tables, of workloads that ran at an address: the nodes of that cluster."""
 Told = Callable[[str], None]
 
 
@@ -74,15 +79,17 @@ def replay(
     """
     done, began_s = Replayed(), time.monotonic()
     with ExitStack() as stack:
-        local = None if address is not None else stack.enter_context(LocalCluster())
+        if address is not None:
+            local = None
+            keep_cluster(nodes_at(address), folder)
+        else:
+            local = stack.enter_context(LocalCluster())
         tables = {
-            (w.family, w.role): stack.enter_context(
-                MeasuredTable(folder, w.table, PARAMETERS, command=command)
-            )
-            for w in workloads
+            name: stack.enter_context(MeasuredTable(folder, name, PARAMETERS, command=command))
+            for name in sorted({w.table for w in workloads})
         }
         for workload in workloads:
-            table = tables[workload.family, workload.role]
+            table = tables[workload.table]
             if any(row.parameters["workload"] == workload.name for row in table):
                 done.known.append(workload.name)
                 continue
@@ -95,7 +102,7 @@ def replay(
             start_s = time.monotonic()
             try:
                 samples = _samples(workload, workload.repeat or repetitions, local, address)
-            except CalibrationError as error:
+            except (CalibrationError, ScenarioError) as error:
                 done.failed[workload.name] = str(error)
                 told(f"{workload.name}: {error}")
                 continue
@@ -104,6 +111,57 @@ def replay(
             done.measured.append(workload.name)
             told(f"{workload.name}: {len(samples)} rows, {time.monotonic() - start_s:.1f} s")
     return done
+
+
+def nodes_at(address: str) -> list[dict[str, Any]]:
+    """What each living node of a cluster offers, the head first; ``host`` numbers the machines.
+
+    Raises
+    ------
+    CalibrationError
+        Ray is not installed, or there is no cluster.
+    """
+    if installed("ray") is None:
+        raise CalibrationError("ray is not installed: pip install 'raysim[real]'")
+    import ray
+
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+    except ConnectionError as error:
+        raise CalibrationError(f"--address {address}: no Ray cluster there: {error}") from error
+    try:
+        alive = [node for node in ray.nodes() if node["Alive"]]
+    finally:
+        ray.shutdown()
+    alive.sort(key=lambda node: ("node:__internal_head__" not in node["Resources"], node["NodeID"]))
+    hosts = list(dict.fromkeys(node["NodeManagerHostname"] for node in alive))
+    return [
+        {
+            "host": hosts.index(node["NodeManagerHostname"]),
+            "resources": {
+                name: amount
+                for name, amount in sorted(node["Resources"].items())
+                if not name.startswith(("node:", "object_store"))
+            },
+            "object_store_bytes": int(node["Resources"].get("object_store_memory", 0)),
+        }
+        for node in alive
+    ]
+
+
+def keep_cluster(nodes: list[dict[str, Any]], folder: Path) -> None:
+    """Write what was measured on beside its rows.
+
+    Raises
+    ------
+    CalibrationError
+        The rows there are of another cluster.
+    """
+    path = folder / CLUSTER
+    if path.exists() and json.loads(path.read_text(encoding="utf-8")) != nodes:
+        raise CalibrationError(f"{path}: of another cluster: give another folder with --against")
+    folder.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(nodes, indent=1) + "\n", encoding="utf-8")
 
 
 def _samples(

@@ -49,8 +49,6 @@ HEALTH_CHECKS = RayConfig(
 _ADDED = re.compile(f"{ADD_NODE}([^'\n]+)'")
 """What a program's ``print('@add-node NODE')`` says."""
 
-Box = Callable[[NodeDeclaration], NodeSpec]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Emulation:
@@ -89,7 +87,7 @@ def host(*, cores: int, memory_bytes: int, disk_bytes_per_s: float = 1e9) -> Nod
 
 def declared_cluster(
     declared: ClusterDeclaration,
-    box: Box,
+    boxes: Sequence[NodeSpec],
     *,
     host_of: tuple[int, ...] | None = None,
     later: Sequence[NodeDeclaration] = (),
@@ -102,10 +100,10 @@ def declared_cluster(
     ----------
     declared
         From ``scenario.declaration``.
-    box
-        The hardware of a node.
+    boxes
+        The hardware of each node, those that are added ``later`` included.
     host_of
-        As in ``ClusterSpec``: which nodes are raylets of one machine.
+        Which of them are raylets of one machine, as in ``ClusterSpec`` but in the order declared.
     later
         Nodes that the program adds: they are there, but off.
     costs
@@ -116,7 +114,7 @@ def declared_cluster(
     groups, options = [], {}
     ordered = sorted(enumerate([*declared.nodes, *later]), key=lambda pair: not pair[1].num_gpus)
     for place, (number, node) in enumerate(ordered):
-        groups.append(NodeGroup(name=f"n{number}", node=box(node), count=1, head=number == 0))
+        groups.append(NodeGroup(name=f"n{number}", node=boxes[number], count=1, head=number == 0))
         resources = {"CPU": node.num_cpus, "GPU": node.num_gpus, **node.resources}
         resources["accelerator_type:gpu"] = 0  # of GPUs that are only declared, Ray knows no type
         resources |= {f"node:{node_ip(i)}": 0 for i in range(len(ordered))}
@@ -130,12 +128,16 @@ def declared_cluster(
             object_store_bytes=node.object_store_bytes or OBJECT_STORE_BYTES,
             off=number >= len(declared.nodes),
         )  # fmt: skip
-    spec = ClusterSpec(groups=tuple(groups), fabric=FabricSpec(kind="star"), host_of=host_of)
+    places = tuple(number for number, _ in ordered)
+    spec = ClusterSpec(
+        groups=tuple(groups),
+        fabric=FabricSpec(kind="star"),
+        host_of=tuple(host_of[number] for number in places) if host_of else None,
+    )
     cluster = Cluster(
         Simulation(check=check), spec, config=HEALTH_CHECKS, costs=costs, options=options,
         log=StateLog(),
     )  # fmt: skip
-    places = tuple(number for number, _ in ordered)
     return Emulation(cluster=cluster, places=places, started=len(declared.nodes))
 
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from raysim.errors import CalibrationError, ScenarioError
+from raysim.hardware.specs import NodeSpec
 from raysim.kernel.simulation import collector_at_ease
 from raysim.measure.machine import describe
+from raysim.measure.replay import CLUSTER
 from raysim.measure.table import MeasuredRow, read_meta, read_rows
 from raysim.measure.workload import Workload, read_output
 from raysim.perf.ray_core import RayCosts
 from raysim.rayapi.compute import Compute
 from raysim.rayapi.session import ProgramHangs
-from raysim.validate.emulated import declared_cluster, host, nodes_added, play
+from raysim.scenario.declaration import ClusterDeclaration, NodeDeclaration
+from raysim.validate.emulated import Emulation, declared_cluster, host, nodes_added, play
 from raysim.validate.points import Point
 
 LIMIT_S = 900.0
@@ -32,6 +36,9 @@ class Against:
     hardware: Mapping[str, Any]
     """Of ``meta.yaml``, as ``versions``: the machine that was measured."""
     versions: Mapping[str, str | None]
+    nodes: tuple[NodeDeclaration, ...] = ()
+    """Of the running cluster that the workloads shared; () if each had its own, on this machine."""
+    host_of: tuple[int, ...] = ()
 
     @classmethod
     def at(cls, folder: Path) -> Against:
@@ -45,7 +52,36 @@ class Against:
         meta = read_meta(folder)
         if not meta:
             raise CalibrationError(f"{folder}: has no meta.yaml, so no machine to emulate")
-        return cls(folder=folder, hardware=meta["hardware"], versions=meta["versions"])
+        nodes: list[dict[str, Any]] = []
+        if (folder / CLUSTER).exists():
+            nodes = json.loads((folder / CLUSTER).read_text(encoding="utf-8"))
+        return cls(
+            folder=folder, hardware=meta["hardware"], versions=meta["versions"],
+            nodes=tuple(_declared(node) for node in nodes),
+            host_of=tuple(node["host"] for node in nodes),
+        )  # fmt: skip
+
+    def emulation(self, workload: Workload, costs: RayCosts) -> Emulation:
+        """The cluster on which the workload was measured."""
+        if not self.nodes:
+            box = host(cores=self.hardware["cores"], memory_bytes=self.hardware["memory_bytes"])
+            declared, later = workload.declared, nodes_added(workload.path)
+            count = len(declared.nodes) + len(later)
+            return declared_cluster(
+                declared, (box,) * count, later=later, costs=costs, host_of=(0,) * count
+            )
+        return declared_cluster(
+            ClusterDeclaration(text=CLUSTER, nodes=self.nodes, named=False, disturbed=False),
+            [self._box(number) for number in self.host_of], costs=costs, host_of=self.host_of,
+        )  # fmt: skip
+
+    def _box(self, number: int) -> NodeSpec:
+        """A machine of the running cluster: what its nodes offer together."""
+        on_it = [n for n, h in zip(self.nodes, self.host_of, strict=True) if h == number]
+        return host(
+            cores=sum(node.num_cpus for node in on_it) or 1,
+            memory_bytes=sum(node.memory_bytes or 0 for node in on_it),
+        )
 
     def rows(self, workload: Workload) -> list[MeasuredRow]:
         """Measured rows of a workload; [] if there are none."""
@@ -114,13 +150,7 @@ def predicted(workload: Workload, against: Against, costs: RayCosts) -> dict[str
         The program uses what is not emulated, fails, or hangs there; or the time of its own code
         is not known.
     """
-    hardware = against.hardware
-    box = host(cores=hardware["cores"], memory_bytes=hardware["memory_bytes"])
-    declared, later = workload.declared, nodes_added(workload.path)
-    emulation = declared_cluster(
-        declared, lambda _: box, later=later, costs=costs,
-        host_of=(0,) * (len(declared.nodes) + len(later)),
-    )  # fmt: skip
+    emulation = against.emulation(workload, costs)
     lines: list[str] = []
     compute, table = _compute(workload, against)
     try:
@@ -153,6 +183,16 @@ def _compute(workload: Workload, against: Against) -> tuple[Compute, Path | None
     if (here.cpu, here.cores) != (there["cpu"], there["cores"]):
         raise NotPredicted(f"no {COMPUTE}/{table.name}, and this is not the machine measured")
     return Compute("measured"), table
+
+
+def _declared(node: dict[str, Any]) -> NodeDeclaration:
+    """A node of ``cluster.json``."""
+    resources = dict(node["resources"])
+    return NodeDeclaration(
+        num_cpus=int(resources.pop("CPU", 0)), num_gpus=int(resources.pop("GPU", 0)),
+        memory_bytes=int(resources.pop("memory", 0)) or None,
+        object_store_bytes=node["object_store_bytes"] or None, resources=resources,
+    )  # fmt: skip
 
 
 def _in_a_line(error: BaseException) -> str:

@@ -14,9 +14,9 @@ from tests.hardware_parts import node as gpu_node
 
 def run_on_raysim(program: Path) -> list[str]:
     """What the program prints on raysim; the same rules as ``measure.local_cluster``."""
-    emulation = declared_cluster(
-        declared_by(program), _machine, later=nodes_added(program), check=True
-    )
+    declared, later = declared_by(program), nodes_added(program)
+    boxes = [_machine(node) for node in (*declared.nodes, *later)]
+    emulation = declared_cluster(declared, boxes, later=later, check=True)
     lines: list[str] = []
     code: Any = 0
     try:

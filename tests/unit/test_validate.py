@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -15,7 +16,7 @@ from raysim.perf.ray_core import RayCosts
 from raysim.validate.cases import keep
 from raysim.validate.parity import parity_svg
 from raysim.validate.points import Point, by_family, coverage, errors, read_points, write_points
-from raysim.validate.replayed import Against, newest, replayed_points
+from raysim.validate.replayed import Against, newest, predicted, replayed_points
 from raysim.validate.report import report_text, write_report
 
 META = """
@@ -158,6 +159,25 @@ def test_a_workload_is_predicted_on_the_machine_that_was_measured(measured: Path
     assert points[0].predicted is not None
     assert 1.0 < points[0].predicted < 2.0  # on one CPU: 4 s
     assert points == list(replayed_points([workload], against, RayCosts()))
+
+
+def test_workloads_of_a_running_cluster_are_predicted_on_its_nodes(measured: Path) -> None:
+    """Four nodes on two machines, then one node of one CPU, whatever the file's header says."""
+    nodes = [
+        {"host": i // 2, "resources": {"CPU": 2.0, "memory": 2**33}, "object_store_bytes": 2**28}
+        for i in range(4)
+    ]
+    folder = newest(measured / "validation/data")
+    (folder / "cluster.json").write_text(json.dumps(nodes))
+    against = Against.at(folder)
+    assert against.host_of == (0, 0, 1, 1)
+    workload = read_workload(measured / "validation/workloads/own/bag_eight.py")
+    emulation = against.emulation(workload, RayCosts())
+    assert emulation.cluster.spec.host_of == (0, 0, 1, 1)
+    assert [box.vcpus for box in emulation.cluster.spec.nodes] == [4] * 4
+    (folder / "cluster.json").write_text(json.dumps(nodes[:1]).replace("2.0", "1.0"))
+    found = predicted(workload, Against.at(folder), RayCosts())
+    assert 4.0 < found["eight"] < 4.3
 
 
 def test_what_is_not_emulated_or_not_measured_is_left_out_with_why(measured: Path) -> None:
