@@ -38,7 +38,7 @@ CLEAR = 0.5
 ALIKE = 0.9
 """Cosine from which two constants are said to be seen by the rows as one."""
 RESPONDS = 0.02
-"""A row responds to a constant when doubling it moves the row by about this share or more."""
+"""A row responds to a constant that moves it by at least this share of its own move."""
 ITERATIONS = 40
 MOST_DAMPING = 100.0
 """Beyond it a step is shorter than a percent of what the gradient asks for."""
