@@ -65,7 +65,7 @@ def plan(model: Model | None = None, *, stage: int = 0, **options: Any) -> Train
 
 
 def programs(
-    p: TrainingPlan, where: ClusterSpec | None = None, steps: int = 1
+    p: TrainingPlan, where: ClusterSpec | None = None, steps: int = 1, *, forward_only: bool = False
 ) -> tuple[Program, ...]:
     """Compiled programs of the simulated ranks."""
     where = where or cluster()
@@ -74,7 +74,9 @@ def programs(
     stages = build_stages(p, costs)
     tied = [s.index for s in stages if s.tied_bytes]
     comms = Communicators(p.mesh, Topology.build(where), folded=True, tied_stages=tied)
-    return compile_programs(p, comms, stages, costs, feed=Feed(), steps=steps)
+    return compile_programs(
+        p, comms, stages, costs, feed=Feed(), steps=steps, forward_only=forward_only
+    )
 
 
 def play(p: TrainingPlan, where: ClusterSpec | None = None, **options: Any) -> StepOutcome:

@@ -148,6 +148,20 @@ class Body:
     """The content of a layer, shared by identical layers so that its cost is computed once."""
 
     modules: tuple[Module, ...]
+    """In execution order."""
+    built_first: tuple[str, ...] = ()
+    """Children that the layer's class builds before all others, in that order; the others are
+    built as they run."""
+
+    @property
+    def built(self) -> Iterator[Parameter]:
+        """Parameters in the order of ``named_parameters()``: as the modules were built."""
+        children = [m.name.partition(".")[0] for m in self.modules]
+        first = {name: place for place, name in enumerate(self.built_first)}
+        order = sorted(
+            range(len(children)), key=lambda i: first.get(children[i], len(first))
+        )  # stable: the rest as it runs
+        return (p for i in order for p in self.modules[i].parameters)
 
     @property
     def parameters(self) -> Iterator[Parameter]:
@@ -216,6 +230,15 @@ class Model:
         for layer in self.layers:
             for p in layer.body.parameters:
                 yield (f"{layer.name}.{p.name}" if layer.name else p.name), p
+
+    @cached_property
+    def built(self) -> tuple[str, ...]:
+        """Full names of all parameters in the order of ``named_parameters()``."""
+        return tuple(
+            f"{layer.name}.{p.name}" if layer.name else p.name
+            for layer in self.layers
+            for p in layer.body.built
+        )
 
     @cached_property
     def num_parameters(self) -> int:

@@ -72,9 +72,9 @@ class Tape:
         self.modules: list[Module] = []
         self._used: set[str] = set()
 
-    def body(self) -> Body:
-        """The finished layer."""
-        return Body(modules=tuple(self.modules))
+    def body(self, *, built_first: tuple[str, ...] = ()) -> Body:
+        """The finished layer; ``built_first`` as in :class:`Body`."""
+        return Body(modules=tuple(self.modules), built_first=built_first)
 
     def forks(self, *inputs: Tensor) -> list[Tensor]:
         """Inputs whose gradient backward must add to another use's; marks all of them used.

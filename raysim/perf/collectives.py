@@ -18,6 +18,7 @@ from typing import Literal
 from raysim.hardware.specs import GpuSpec, NicSpec, Provenance
 from raysim.perf import tables
 from raysim.perf.constants import measured_system
+from raysim.perf.cpu_rank import CpuRankSpec
 from raysim.perf.nccl import (
     Algorithm,
     Candidate,
@@ -117,12 +118,25 @@ def collective(op: Operation, size_bytes: float, group: GroupShape) -> Collectiv
     The full buffer is all-gather's output, reduce-scatter's input, one rank's all-to-all buffer,
     and the message of a ``send_recv`` between two ranks.
     """
+    if isinstance(group.gpu, CpuRankSpec):
+        return _gloo(op, size_bytes, group, group.gpu)
     best = _formula(op, size_bytes, group)
     if group.ranks > 1 and group.nodes == 1 and size_bytes > 0:
         measured = _measured(op, size_bytes, group, best)
         if measured is not None:
             return measured
     return _cost(op, size_bytes, group, best)
+
+
+def _gloo(op: Operation, size_bytes: float, g: GroupShape, rank: CpuRankSpec) -> CollectiveCost:
+    """A ring over loopback: bytes at one rank's rate, a latency per step of the ring."""
+    factor = 1.0 if op == "send_recv" else bus_factor(op, g.ranks)
+    steps = (2 if op == "all_reduce" else 1) * max(1, g.ranks - 1)
+    candidate = Candidate(
+        algorithm="ring", protocol="Simple", latency_s=steps * rank.gloo.latency_s,
+        bytes_per_s=rank.gloo.bytes_per_s / factor if factor else float("inf"),
+    )  # fmt: skip
+    return _cost(op, size_bytes, g, candidate, provenance=rank.provenance["gloo"])
 
 
 def _formula(op: Operation, size_bytes: float, group: GroupShape) -> Candidate:

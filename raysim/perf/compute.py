@@ -46,7 +46,7 @@ def shard(gemm: Gemm, split: Split, tp: int) -> Gemm:
 class ComputeModel:
     """How long operators, optimizer steps, copies and launches take on one GPU type.
 
-    Deterministic and stateless but for caches.
+    Deterministic and stateless but for caches. ``serial``: host and device are one thread.
 
     Parameters
     ----------
@@ -69,6 +69,8 @@ class ComputeModel:
     CalibrationError
         ``sustained_share`` is not in (0, 1].
     """
+
+    serial = False
 
     def __init__(
         self,
@@ -239,6 +241,16 @@ class ComputeModel:
             dtype: Dtype = "bf16" if "bf16" in self.gpu.flops_per_s else "fp32"
             seconds += optimizer.muon_flops(numel, matrix_dim) / self._rate(dtype)
         return seconds
+
+    def optimizer_launches(
+        self,
+        optimizer_name: str,  # noqa: ARG002  (a rank on the CPU looks at all three)
+        tensors: int,  # noqa: ARG002
+        *,
+        fused: bool,  # noqa: ARG002
+    ) -> int:
+        """Kernels of a step: a few multi-tensor ones, however many ``tensors`` there are."""
+        return 4
 
     @property
     def launch_s(self) -> float:

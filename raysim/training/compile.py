@@ -185,7 +185,9 @@ class RankCompiler:
         self.stage = stage
         self.costs = costs
         self.feed = feed
-        self.b = ProgramBuilder(plan.mesh.rank(at), launch_s=costs.launch_s, memory=memory)
+        self.b = ProgramBuilder(
+            plan.mesh.rank(at), launch_s=costs.launch_s, serial=costs.serial, memory=memory
+        )
         self.engine = choose_engine(
             EngineContext(
                 plan=plan,

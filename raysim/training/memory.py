@@ -24,7 +24,7 @@ from raysim.units import GIB, MIB
 
 NCCL_FIRST_BYTES = GIB // 2
 NCCL_NEXT_BYTES = 3 * GIB // 10
-CUBLAS_WORKSPACE_BYTES = {"hopper": 32 * MIB, "blackwell": 32 * MIB}
+CUBLAS_WORKSPACE_BYTES = {"hopper": 32 * MIB, "blackwell": 32 * MIB, "cpu": 0}
 CUBLAS_WORKSPACE_DEFAULT_BYTES = 8320 * 1024
 HOST_PROCESS_BYTES = 3 * GIB
 

@@ -121,10 +121,14 @@ class Program:
 class ProgramBuilder:
     """Appends operations to a program; every method returns the new operation's index."""
 
-    def __init__(self, rank: int, *, launch_s: float, memory: bool = True) -> None:
+    def __init__(
+        self, rank: int, *, launch_s: float, serial: bool = False, memory: bool = True
+    ) -> None:
         self.program = Program(rank=rank)
         self.launch_ns = to_ns(launch_s)
         """Host time per kernel launch."""
+        self.serial = serial
+        """Host and every stream are one thread: all takes turns on the compute stream."""
         self.keeps_memory = memory
         self.micro_batch = -1
         self.backward_index = 0
@@ -146,10 +150,12 @@ class ProgramBuilder:
         waits: Sequence[int],
     ) -> int:
         ops = self._ops
-        op = Op(
-            kind, stream, name, category, to_ns(seconds), host_ns, tuple(waits), self.micro_batch
-        )
-        op.before_ns, self._hook_ns = self._hook_ns, 0
+        busy_ns, before_ns, self._hook_ns = to_ns(seconds), self._hook_ns, 0
+        if self.serial and kind != Kind.SYNC:
+            stream, busy_ns = COMPUTE, busy_ns + host_ns + before_ns
+            kind, host_ns, before_ns = Kind.LOCAL if kind == Kind.HOST else kind, 0, 0
+        op = Op(kind, stream, name, category, busy_ns, host_ns, tuple(waits), self.micro_batch)
+        op.before_ns = before_ns
         ops.append(op)
         return len(ops) - 1
 

@@ -11,6 +11,7 @@ from raysim.hardware.network import FlowNetwork, Network
 from raysim.hardware.topology import Topology
 from raysim.kernel.simulation import Simulation
 from raysim.perf.compute import ComputeModel
+from raysim.perf.cpu_rank import compute_model
 from raysim.training.breakdown import Breakdown, range_breakdown, step_breakdown
 from raysim.training.communicators import Communicators
 from raysim.training.compile import Feed, RankCompiler, StageSpec, build_stages
@@ -201,15 +202,7 @@ def simulate(
         timelines=tuple(timelines),
         step_ns=_step_durations(timelines, steps),
         memory=tuple(
-            rank_memory(
-                line.program,
-                line,
-                costs.gpu,
-                _track(comms, line.program.rank),
-                slack_frac=plan.constants.allocator_slack_frac,
-            )
-            for line in timelines
-            if memory
+            _memory(plan, costs, comms, line.program, line) for line in timelines if memory
         ),
         simulation=simulation,
     )
@@ -221,7 +214,7 @@ def _prepare(
     """Prices, stages and communicators of a plan on a cluster."""
     gpu = cluster.gpu
     assert gpu is not None, "a training job needs a cluster with GPUs"
-    costs = ComputeModel(gpu, sustained_share=None, given=plan.constants)
+    costs = compute_model(gpu, plan.constants)
     stages = build_stages(plan, costs)
     tied = [stage.index for stage in stages if stage.tied_bytes]
     topology = Topology.build(cluster)
@@ -250,12 +243,21 @@ def memory_need(plan: TrainingPlan, cluster: ClusterSpec) -> tuple[int, HostMemo
     plan = replace(plan, gradient_accumulation_steps=few)
     costs, stages, comms = _prepare(plan, cluster, folded=True)
     programs = compile_programs(plan, comms, stages, costs, feed=Feed(), steps=1)
-    slack_frac = plan.constants.allocator_slack_frac
-    peaks = (
-        rank_memory(p, None, costs.gpu, _track(comms, p.rank), slack_frac=slack_frac).peak_bytes
-        for p in programs
-    )
+    peaks = (_memory(plan, costs, comms, program, None).peak_bytes for program in programs)
     return max(peaks), host_need(plan, stages, comms)
+
+
+def _memory(
+    plan: TrainingPlan,
+    costs: ComputeModel,
+    comms: Communicators,
+    program: Program,
+    timeline: Timeline | None,
+) -> RankMemory:
+    """Of one rank; without times where there is no timeline."""
+    slack_frac = plan.constants.allocator_slack_frac
+    track = _track(comms, program.rank)
+    return rank_memory(program, timeline, costs.gpu, track, slack_frac=slack_frac)
 
 
 def _track(comms: Communicators, rank: int) -> tuple[str, str]:

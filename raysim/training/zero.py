@@ -34,6 +34,28 @@ def flat_partition_numel(total: int, ranks: int) -> int:
     return -(-total // align) * align // ranks
 
 
+def slices(start: int, end: int, own: int) -> Iterator[int]:
+    """Lengths of the parts of ``[start, end)`` between the ranks' slices of ``own`` elements."""
+    while start < end:
+        stop = min(end, (start // own + 1) * own)
+        yield stop - start
+        start = stop
+
+
+def touched_numel(sizes: Iterable[int], own: int) -> int:
+    """Elements of whole tensors that the fullest slice of ``own`` elements touches.
+
+    ZeRO-1/2 keep the gradients of a slice tensor by tensor: one at its edge is kept whole.
+    """
+    touched: dict[int, int] = {}
+    end = 0
+    for size in sizes:
+        start, end = end, end + size
+        for slice_ in range(start // own, -(-end // own)):
+            touched[slice_] = touched.get(slice_, 0) + size
+    return max(touched.values(), default=0)
+
+
 def shard_numel(numel: int, ranks: int) -> int:
     """Elements of one parameter a rank keeps under ZeRO-3, padding included."""
     return -(-numel // ranks)

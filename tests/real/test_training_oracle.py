@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -16,8 +17,11 @@ from deepspeed.runtime.pipe import schedule as real_schedule  # noqa: E402
 from deepspeed.runtime.zero import stage3, stage_1_and_2  # noqa: E402
 
 from raysim.training import estimators  # noqa: E402
+from raysim.training.parallel import Mesh  # noqa: E402
 from raysim.training.partition import partition_balanced, partition_uniform  # noqa: E402
+from raysim.training.program import Kind  # noqa: E402
 from raysim.training.schedule import num_pipe_buffers, train_schedule  # noqa: E402
+from tests.training_parts import llama, plan, programs  # noqa: E402
 
 
 @given(items=st.integers(1, 300), parts=st.integers(1, 64))
@@ -51,6 +55,33 @@ def test_train_schedule(stages: int, micro_batches: int, data: st.DataObject) ->
     ]
     theirs = [[(c.name, c.kwargs.get("buffer_id")) for c in step] for step in real.steps()]
     assert ours == theirs
+
+
+@pytest.mark.parametrize("stages", range(2, 9))
+def test_every_train_schedule_of_up_to_32_micro_batches(stages: int) -> None:
+    for micro_batches in range(1, 33):
+        for stage in range(stages):
+            real = real_schedule.TrainSchedule(micro_batches, stages, stage)
+            ours = [[i.do.value for i in s] for s in train_schedule(stage, stages, micro_batches)]
+            assert ours == [[c.name for c in step] for step in real.steps()]
+
+
+@pytest.mark.parametrize("stages", range(2, 9))
+def test_evaluation_runs_what_the_inference_schedule_says(stages: int) -> None:
+    """Each kind of instruction in the same number; every forward between its receive and send.
+
+    DeepSpeed lets odd stages receive the next batch before they send the last one; raysim sends
+    at once.
+    """
+    for batches in (1, 2, 7, 32):
+        p = plan(llama(layers=8), mesh=Mesh(pp=stages))
+        for program in programs(p, steps=batches, forward_only=True):
+            real = real_schedule.InferenceSchedule(batches, stages, program.rank)
+            theirs = Counter(c.name for step in real.steps() for c in step)
+            ours = Counter(op.kind for op in program.ops if op.call is not None)
+            assert ours[Kind.SEND] == theirs["SendActivation"]
+            assert ours[Kind.RECV] == theirs["RecvActivation"]
+            assert len(program.step_ends) == theirs["ForwardPass"] == batches
 
 
 CLUSTER: dict[str, Any] = {

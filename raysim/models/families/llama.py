@@ -136,7 +136,7 @@ def layer_body(d: Decoder, index: int, tokens: int, implementation: Implementati
         h = tape.rms_norm("post_feedforward_layernorm", h, cls=norm_cls, style=d.style)
     h = tape.dropout("resid_mlp_dropout", h, d.residual_dropout)
     tape.add("", x, h, cls=layer_cls, operator="mlp_residual")
-    return tape.body()
+    return tape.body(built_first=("self_attn", "mlp"))
 
 
 def _attention(

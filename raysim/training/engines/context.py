@@ -12,7 +12,7 @@ from raysim.perf.compute import ComputeModel
 from raysim.training.deepspeed import Precision
 from raysim.training.plan import TrainingPlan
 from raysim.training.program import Call, ProgramBuilder
-from raysim.training.sections import Unit
+from raysim.training.sections import Gradient, Unit
 from raysim.training.zero import optimizer_state_bytes
 
 SCALAR_BYTES = 4
@@ -47,6 +47,13 @@ class EngineContext:
         return sum(u.numel for u in self.units)
 
     @property
+    def built(self) -> list[Gradient]:
+        """Trainable parameters in the order of ``named_parameters()``: DeepSpeed's flat order."""
+        place = {name: i for i, name in enumerate(self.plan.model.built)}
+        gradients = (g for u in self.units for g in u.gradients)
+        return sorted(gradients, key=lambda g: place[g.name])
+
+    @property
     def stored_numel(self) -> int:
         """Elements of all parameters stored here, frozen ones included."""
         return sum({g.name: g.numel for u in self.units for g in u.uses}.values())
@@ -69,12 +76,13 @@ class EngineContext:
 
     @property
     def master_bytes(self) -> float:
-        """Bytes per element of the master copy; 0 when the weights are fp32 already.
+        """Bytes per element of the master copy.
 
+        Without sharding, fp32 weights are their own; ZeRO clones its slice even of them.
         DeepSpeed's ``bf16_master_weights_and_grads`` keeps it in bf16.
         """
         if self.plan.precision == "fp32":
-            return 0.0
+            return 4.0 if self.plan.zero.stage else 0.0
         return 2.0 if self.plan.bf16_master_weights_and_grads else 4.0
 
     @property
@@ -140,8 +148,10 @@ class EngineContext:
         self.scan("gradient norm", held_bytes, tensors, waits)
         self.scalar_all_reduce("gradient norm", norm_bytes, sharded=sharded)
 
-    def optimizer_step(self, numel: float, *, low_precision_copy: bool, name: str = "") -> int:
-        """The optimizer's kernels over ``numel`` fp32 elements."""
+    def optimizer_step(
+        self, numel: float, *, low_precision_copy: bool, tensors: int = 1, name: str = ""
+    ) -> int:
+        """The optimizer's kernels over ``numel`` fp32 elements of ``tensors`` tensors."""
         o = self.plan.optimizer
         seconds = self.costs.optimizer_s(
             o.type,
@@ -150,7 +160,8 @@ class EngineContext:
             low_precision_copy=low_precision_copy,
             momentum=o.momentum,
         )
-        return self.builder.compute(name or o.type, "optimizer", seconds, launches=4)
+        launches = self.costs.optimizer_launches(o.type, tensors, fused=o.fused)
+        return self.builder.compute(name or o.type, "optimizer", seconds, launches=launches)
 
 
 class Engine(Protocol):

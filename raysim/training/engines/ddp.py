@@ -16,7 +16,9 @@ from raysim.training.sections import Unit
 from raysim.units import MIB
 
 FIRST_BUCKET_BYTES = MIB
-"""``dist._DEFAULT_FIRST_BUCKET_BYTES``."""
+"""``dist._DEFAULT_FIRST_BUCKET_BYTES``, of the default cap only: any other cap is every bucket's
+(``distributed.py``, ``_BucketSizeConfig``)."""
+DEFAULT_BUCKET_CAP_MB = 25.0
 CAST_BYTES = 2
 """Per element of the copies that ``torch.autocast`` makes of fp32 weights."""
 
@@ -36,7 +38,8 @@ class Ddp:
 
     def _assign_buckets(self) -> dict[int, list[int]]:
         """Bytes of the buckets that become complete when a unit's backward ends, by its ``id``."""
-        capacity = FIRST_BUCKET_BYTES
+        cap = self.c.plan.ddp.bucket_cap_mb
+        capacity = FIRST_BUCKET_BYTES if cap == DEFAULT_BUCKET_CAP_MB else round(cap * MIB)
         held = 0
         flushes: dict[int, list[int]] = {}
         last = 0
@@ -46,7 +49,7 @@ class Ddp:
                 last = id(unit)
                 if held >= capacity:
                     flushes.setdefault(last, []).append(held)
-                    held, capacity = 0, round(self.c.plan.ddp.bucket_cap_mb * MIB)
+                    held, capacity = 0, round(cap * MIB)
         if held:
             flushes.setdefault(last, []).append(held)
         return flushes
@@ -137,6 +140,6 @@ class Ddp:
             c.scan("gradient norm", c.numel * self.grad_bytes, c.tensors)
         foreach = 0.0 if c.plan.optimizer.fused else 4.0 * c.numel
         b.alloc("temporary", foreach, "foreach temporaries")
-        c.optimizer_step(c.numel, low_precision_copy=False)
+        c.optimizer_step(c.numel, low_precision_copy=False, tensors=c.tensors)
         b.free("temporary", foreach, "foreach temporaries")
         b.free_all("gradient", "zero_grad")

@@ -60,8 +60,7 @@ class Replicated:
         c, b = self.c, self.c.builder
         if c.ranks == 1:
             return
-        gradients = [g for u in c.units for g in u.gradients]
-        for bucket in pack(gradients, MEMORY_OPT_ALLREDUCE_SIZE):
+        for bucket in pack(c.built, MEMORY_OPT_ALLREDUCE_SIZE):
             numel = sum(g.numel for g in bucket)
             flat = numel * c.comm_bytes
             b.alloc("bucket", flat, "flattened gradients")
@@ -88,6 +87,8 @@ class Replicated:
         if low_precision:
             seconds = c.costs.memory_s(c.numel * (c.weight_bytes + 4.0 + 8.0), kernels=2)
             b.compute("flatten and unscale", "optimizer", seconds, launches=c.tensors)
-        c.optimizer_step(c.numel, low_precision_copy=low_precision)
+        c.optimizer_step(
+            c.numel, low_precision_copy=low_precision, tensors=1 if low_precision else c.tensors
+        )
         b.free("temporary", flat, "flat fp32 gradients")
         b.free_all("gradient", "zero_grad")

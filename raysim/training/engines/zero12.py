@@ -11,13 +11,15 @@ gradients.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
+from raysim.models.table import COMPUTE_DTYPE_BYTES
 from raysim.training.engines.context import EngineContext
 from raysim.training.engines.offload import cpu_step
 from raysim.training.program import D2H, Call
 from raysim.training.sections import Gradient, Unit
-from raysim.training.zero import Bucket, flat_partition_numel, pack
+from raysim.training.zero import Bucket, flat_partition_numel, pack, slices, touched_numel
 
 
 class ZeroOneTwo:
@@ -30,11 +32,32 @@ class ZeroOneTwo:
         self.overlap = self.zero.overlaps and context.plan.mesh.pp == 1
         self.offload = self.zero.offload_optimizer.device != "none"
         self.own = flat_partition_numel(context.numel, context.ranks)
+        sizes = [g.numel for g in context.built]
+        names = [g.name for g in context.built]
+        self.offsets = dict(zip(names, accumulate(sizes, initial=0), strict=False))
+        """Where each gradient begins in the flat group."""
+        self.kept_bytes = self._kept_bytes()
+        self.kept = False
+        """Whether the gradients of the own slice are held."""
         self.boundary = False
         self.bucket = Bucket(self.zero.reduce_bucket_size)
         self.buffers = 0
         self.in_flight: tuple[int, ...] = ()
         self.must_wait: tuple[int, ...] = ()
+
+    def _kept_bytes(self) -> int:
+        """Gradients a rank keeps from reduction to step: its slice, tensor by tensor.
+
+        One flat buffer of the slice where they are accumulated in fp32 under 16-bit weights
+        (``_build_compact_grad_partition_buffer``). Offload copies them to the host instead.
+        """
+        c = self.c
+        if self.offload:
+            return 0
+        width = COMPUTE_DTYPE_BYTES[c.plan.grad_accum_dtype or c.plan.precision]
+        if width > c.weight_bytes:
+            return self.own * width
+        return touched_numel((g.numel for g in c.built), self.own) * width
 
     @property
     def hooks(self) -> bool:
@@ -92,17 +115,23 @@ class ZeroOneTwo:
             self.c.builder.sync("synchronize", self.in_flight)
             self.in_flight = ()
         self._give_buffers()
+        if self.zero.stage == 1 and self.overlap and self.boundary:
+            self._keep_own("reduced gradients")
 
     def reduce_gradients(self) -> None:
-        """Stage 1 without overlap: in forward order, after backward, nothing to hide behind."""
+        """Stage 1 without overlap: after backward, nothing to hide behind, in flat order."""
         if self.zero.stage != 1 or self.overlap:
             return
         self._take_buffers()
-        for bucket in pack(
-            (g for u in self.c.units for g in u.gradients), self.zero.reduce_bucket_size
-        ):
+        for bucket in pack(self.c.built, self.zero.reduce_bucket_size):
             self._flush(bucket, len(self.c.builder.program.ops) - 1)
         self._give_buffers()
+        self._keep_own("reduced gradients")
+
+    def _keep_own(self, label: str) -> None:
+        """Stage 1 lets go of what other ranks own once everything is reduced."""
+        self.c.builder.free_all("gradient", label)
+        self.c.builder.alloc("gradient", self.kept_bytes, "own gradient slices")
 
     def _take_buffers(self) -> None:
         """Flat buffers are allocated at the configured size even if the model is smaller."""
@@ -115,6 +144,24 @@ class ZeroOneTwo:
         self.c.builder.free("bucket", self.buffers, "reduce buckets")
         self.buffers = 0
 
+    def _pieces(self, bucket: list[Gradient]) -> Iterator[int]:
+        """Elements per all-reduce: the bucket, or what each rank owns of a gradient beyond it.
+
+        ``allreduce_and_scatter`` sends whenever the slices at hand are more than a bucket.
+        """
+        held, capacity = 0, self.bucket.capacity
+        if len(bucket) == 1 and bucket[0].numel > capacity:
+            start = self.offsets[bucket[0].name]
+            for piece in slices(start, start + bucket[0].numel, self.own):
+                held += piece
+                if held > capacity:
+                    yield held
+                    held = 0
+        else:
+            held = sum(g.numel for g in bucket)
+        if held:
+            yield held
+
     def _flush(self, bucket: list[Gradient], ready: int) -> None:
         """One all-reduce of the whole bucket, then copies of the own slices."""
         c, b = self.c, self.c.builder
@@ -122,9 +169,9 @@ class ZeroOneTwo:
         wire = numel * c.comm_bytes
         copied = wire if len(bucket) > 1 else 0
         b.alloc("communication", copied, "flattened bucket")
-        waits = (ready, *self.in_flight)
-        if c.ranks > 1:
-            call = Call("all_reduce", "dp", wire)
+        waits: tuple[int, ...] = (ready, *self.in_flight)
+        for piece in self._pieces(bucket) if c.ranks > 1 else ():
+            call = Call("all_reduce", "dp", piece * c.comm_bytes)
             waits = (b.collective("all-reduce gradients", call, waits=waits),)
         slices_s = c.costs.memory_s(2.0 * wire / c.ranks)
         done = b.compute("copy own slices", "collective", slices_s, stream="reduce", waits=waits)
@@ -142,15 +189,11 @@ class ZeroOneTwo:
         self.must_wait = self.in_flight if self.overlap else (done,)
         self.in_flight = (done,)
         if self.zero.stage == 2:
-            self._keep_own_slice(bucket)
-
-    def _keep_own_slice(self, bucket: list[Gradient]) -> None:
-        """Stage 2 frees what other ranks own; offload keeps nothing on the GPU."""
-        b, c = self.c.builder, self.c
-        numel = sum(g.numel for g in bucket)
-        b.free("gradient", numel * c.weight_bytes, "reduced gradients")
-        if not self.offload and b.backward_index == 0:
-            b.alloc("gradient", numel * c.weight_bytes // c.ranks, "own gradient slices")
+            # Stage 2 keeps its slice from the first bucket of a step on, and frees what is reduced.
+            b.free("gradient", numel * c.weight_bytes, "reduced gradients")
+            if not self.kept:
+                b.alloc("gradient", self.kept_bytes, "own gradient slices")
+                self.kept = True
 
     def step(self) -> None:
         """Overflow, norm, cast, unscale, step the own partition, all-gather the group."""
@@ -178,3 +221,4 @@ class ZeroOneTwo:
             work = b.collective("all-gather weights", call, waits=waits)
             b.compute("weights ready", "collective", 0.0, launches=0, waits=(work,))
         self.in_flight = self.must_wait = ()
+        self.kept = False
