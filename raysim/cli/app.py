@@ -251,7 +251,7 @@ def catalog(
 
 @app.command()
 def measure(
-    what: Annotated[str, typer.Argument(metavar="WHAT", help="gpu, collectives, ray or disk.")],
+    what: Annotated[str, typer.Argument(metavar="WHAT", help="gpu, collectives, ray, disk, step.")],
     *,
     out: Annotated[
         Path | None,
@@ -287,6 +287,10 @@ def measure(
             "its world is taken.",
         ),
     ] = None,
+    cases: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Of step: training cases (JSON); see measure/README."),
+    ] = None,
 ) -> None:
     """Measure the real machine into tables; an interrupt loses nothing, the same command goes on.
 
@@ -295,8 +299,9 @@ def measure(
     from raysim.cli import measure as verb
 
     options = verb.MeasureOptions(
-        out=out, budget=budget, quick=quick, device=device, backend=backend, ranks=ranks
-    )
+        out=out, budget=budget, quick=quick, device=device, backend=backend, ranks=ranks,
+        cases=cases,
+    )  # fmt: skip
     raise typer.Exit(DONE if verb.measure(what, options) else MISSED)
 
 
