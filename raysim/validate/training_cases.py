@@ -187,6 +187,18 @@ def fit_cpu_rank(folder: Path) -> Fit:
     return fit(parameters, lambda values: predict_steps(used, values), rows)
 
 
+def write_cpu_rank(folder: Path) -> Fit:
+    """Fit, and leave ``cpu_rank.json`` beside the rows: values, and which were determined."""
+    found = fit_cpu_rank(folder)
+    content = {
+        "values": found.values,
+        "rows": [list(r.key) for r in read_steps(folder) if r.role == "calibration"],
+    }
+    path = folder / "cpu_rank.json"
+    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    return found
+
+
 def compare_steps(folder: Path, values: Mapping[str, float] | None = None) -> list[Compared]:
     """Step times beside their predictions; ``values`` None: those of ``cpu_rank.json``."""
     if values is None:
