@@ -26,6 +26,9 @@ from raysim.raycore.raylet.raylet import Raylet
 ARGUMENTS_WAIT = "its arguments do not fit beside those of leases that run"
 """What ``waiting_on`` says of a lease held up by ``max_task_args_memory_fraction``. If what runs
 waits for that lease, neither goes on: in Ray neither."""
+EXIT_WAITS = "which exits when the calls it has begun end"
+"""What ``waiting_on`` says of calls that such an actor will not begin. If those it has begun wait
+for one of them, none goes on: nor in Ray, whose ``TaskReceiver::Stop`` waits on the main thread."""
 
 _Books = Iterator[tuple[str, Any]]
 
@@ -208,7 +211,10 @@ def _tasks(cluster: Cluster, process: CoreWorker) -> Iterator[str]:
         if task.spec.kind == "ACTOR_TASK":
             actor = process.actors.actors[task.spec.actor_id]
             at = actor.address.address if actor.address else "nowhere"
-            yield f"{name} is {task.state} for actor {actor.actor_id}, {actor.state} at {at}"
+            home = cluster.processes.get(actor.address.worker_id) if actor.address else None
+            exits = home.executor.running if home is not None and home.executor.stopped else ()
+            said = f", {EXIT_WAITS}" if exits and task.spec.task_id not in exits else ""
+            yield f"{name} is {task.state} for actor {actor.actor_id}, {actor.state} at {at}{said}"
         elif task.spec.kind == "ACTOR_CREATION_TASK":
             row = cluster.gcs.tables.actors.get(task.spec.actor_id)
             state = f"{row.state} {row.phase}" if row is not None else "unknown"

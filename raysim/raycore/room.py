@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from raysim.hardware.node import Node
@@ -13,6 +14,24 @@ from raysim.raycore.ids import Ids, NodeID, WorkerID
 from raysim.raycore.launcher import ProcessLauncher
 from raysim.raycore.resource_view import ResourceView
 from raysim.raycore.state_log import StateLog
+
+
+class Changes:
+    """How often what a raylet says of itself may have changed: idle polls are not played."""
+
+    __slots__ = ("of", "wake")
+
+    def __init__(self) -> None:
+        self.of: dict[NodeID, int] = {}
+        self.wake: Callable[[], object] | None = None
+        """Called once, at the next change."""
+
+    def count(self, node_id: NodeID) -> None:
+        """Something may have changed there."""
+        self.of[node_id] = self.of.get(node_id, 0) + 1
+        wake, self.wake = self.wake, None
+        if wake is not None:
+            wake()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -31,5 +50,6 @@ class Surroundings:
     launcher: ProcessLauncher
     head: NodeID = 0
     """Where the GCS is."""
+    changes: Changes = field(default_factory=Changes)
     submitting: dict[NodeID, dict[WorkerID, int]] = field(default_factory=dict)
     """Programs that submit one call after another, by node, and until when (``Submission``)."""

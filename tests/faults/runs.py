@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from raysim.errors import InvariantViolation
-from raysim.raycore.checks import ARGUMENTS_WAIT, leaks, waiting_on
+from raysim.raycore.checks import ARGUMENTS_WAIT, EXIT_WAITS, leaks, waiting_on
 from raysim.raycore.cluster import Cluster, NodeOptions
 from raysim.raycore.core_worker.bodies import drive
 from raysim.raycore.core_worker.worker import CoreWorker
@@ -250,7 +250,8 @@ class Run:
 
 def _stuck(waits: list[str]) -> bool:
     """Whether tasks wait for each other as they would in Ray."""
-    return any(ARGUMENTS_WAIT in line for line in waits) and not any("LOST" in w for w in waits)
+    known = any(ARGUMENTS_WAIT in line or EXIT_WAITS in line for line in waits)
+    return known and not any("LOST" in w for w in waits)
 
 
 def explained_death(plan: Plan) -> bool:

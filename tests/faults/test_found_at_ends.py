@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -21,7 +22,14 @@ from raysim.raycore.core_worker.bodies import (
     submit,
 )
 from raysim.raycore.faults import Faults
-from raysim.raycore.protocol import CheckAlive, raylet
+from raysim.raycore.protocol import (
+    CheckAlive,
+    PlasmaAbort,
+    PlasmaCreate,
+    object_manager,
+    plasma,
+    raylet,
+)
 from raysim.raycore.tasks import NodeAffinity, Payload, TaskError
 from raysim.units import NS_PER_MS, NS_PER_S
 from tests.faults.tasks import body_of
@@ -180,3 +188,42 @@ def test_a_raylet_that_refuses_is_not_asked_again_until_it_is_declared_dead() ->
     assert 5 < took_s < 16
     assert events < 100
     assert not left(cluster)
+
+
+def test_a_local_write_that_meets_a_cancelled_transfer_is_stored() -> None:
+    """A return is made here while a copy, made elsewhere before, was coming here."""
+    cluster = ray_cluster(1, check=True)
+    manager, store = object_manager(0), plasma(0)
+    other: Any = cluster.sim.components[manager]
+
+    def main(driver: Any) -> Any:
+        number = driver.objects.new_put_id() + 1  # the next
+        arriving = PlasmaCreate(number, 50_000_000, driver.me, manager, primary=False)
+        other.call(store, arriving, lambda _: None)
+        yield sleep(NS_PER_MS)
+        cluster.sim.call_later(S, partial(other.send, store), PlasmaAbort(number))
+        mine = yield put(Payload(50_000_000))
+        assert mine.object_id == number
+        took_s = driver.sim.now_ns / S
+        values = yield get([mine], timeout_ns=5 * S)
+        yield drop(mine)
+        return took_s, values
+
+    took_s, (value,) = run(cluster, main)
+    assert took_s > 2
+    assert value.size_bytes == 50_000_000
+    assert not left(cluster)
+
+
+def test_a_week_of_waiting_for_what_no_node_has_costs_nothing() -> None:
+    cluster = ray_cluster(2)
+
+    def main(_: Any) -> Any:
+        yield get((yield submit(task(resources={"x": 1}))))
+
+    cluster.driver(lambda d: bodies.drive(d, main, lambda _: None))
+    cluster.sim.run("60s")
+    events = cluster.sim.log.events
+    cluster.sim.run("7d")
+    assert cluster.sim.log.events == events
+    assert sum(d.requests for d in cluster.gcs.demand.state().demands) == 1

@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from raysim.raycore.ids import hex_id
 from raysim.raycore.protocol import (
+    AsyncGetObjects,
     Bundle,
     CancelResourceReserve,
     CommitBundleResources,
@@ -22,12 +23,15 @@ from raysim.raycore.protocol import (
     LeaseSpillback,
     NotifyWorkerBlocked,
     NotifyWorkerUnblocked,
+    PlasmaGet,
     PrepareBundleResources,
     PullStatus,
+    object_manager,
+    plasma,
     raylet,
 )
 from raysim.raycore.resources import ResourceSet, within_group
-from raysim.raycore.tasks import InPlacementGroup, RuntimeEnv, TaskOptions
+from raysim.raycore.tasks import InPlacementGroup, Payload, Ref, RuntimeEnv, TaskOptions
 from tests.unit.raycore.raylet_parts import MS, Owner, S, options, world
 
 GROUP = hex_id("placement_group", 7)
@@ -69,6 +73,10 @@ class LeaseMachine(RuleBasedStateMachine):
         self.asked: dict[int, Owner] = {}
         self.blocked: list[int] = []
         self.bundles: dict[int, str] = {}
+        for node in range(2):  # arguments come when ``pulls`` says so
+            self.world.peer(object_manager(node)).hold.add(AsyncGetObjects)
+            here = self.world.peer(plasma(node)).answers
+            here[PlasmaGet] = lambda m: tuple(Payload(10) for _ in m.object_ids)
 
     def granted(self) -> list[tuple[Owner, int]]:
         return [(o, i) for o in self.owners if o.state == "up" for i in o.granted]
@@ -79,10 +87,14 @@ class LeaseMachine(RuleBasedStateMachine):
         local=st.booleans(),
         count=st.sampled_from([1, 1, 3, 12]),
         waits=st.sampled_from([0, 50 * MS, 50 * MS]),
+        arguments=st.booleans(),
     )
-    def ask(self, kind: TaskOptions, owner: int, local: bool, count: int, waits: int) -> None:
+    def ask(
+        self, kind: TaskOptions, owner: int, local: bool, count: int, waits: int, arguments: bool
+    ) -> None:
+        refs = (Ref(1, self.owners[owner].me),) if arguments else ()
         for _ in range(count):
-            lease = self.owners[owner].ask(kind, selected_by_locality=local)
+            lease = self.owners[owner].ask(kind, refs=refs, selected_by_locality=local)
             self.asked[lease] = self.owners[owner]
         self.world.run_for(waits)
 
@@ -152,6 +164,38 @@ class LeaseMachine(RuleBasedStateMachine):
     def store(self, primary: int, blocked: bool) -> None:
         self.world.gcs.send(raylet(0), PullStatus(blocked, primary, primary))
 
+    def pulling(self, node: int) -> list[tuple[int, Any]]:
+        """Leases whose arguments are still to come, and how to say that they are here."""
+        held = self.world.peer(object_manager(node)).open
+        return [(m.request_id[1], reply) for m, reply in held if not reply.answered]
+
+    @rule(
+        data=st.data(), node=st.integers(0, 1),
+        what=st.sampled_from(["come", "come", "wait for room", "have room"]),
+    )  # fmt: skip
+    def pulls(self, data: st.DataObject, node: int, what: str) -> None:
+        """Arguments of some leases are here, or wait for room in the store, or no longer do."""
+        pulling = self.pulling(node)
+        some = [p for p in pulling if data.draw(st.booleans())]
+        leases = tuple(lease for lease, _ in some)
+        if what == "come":
+            for _, here in some:
+                here(())
+        elif what == "wait for room":
+            self.world.gcs.send(raylet(node), PullStatus(bool(leases), 0, 0, leases))
+        else:
+            message = PullStatus(False, 0, 0, leases_unblocked=leases)
+            self.world.gcs.send(raylet(node), message)
+        self.world.run_for(MS)
+
+    def all_arguments_come(self) -> None:
+        for node in range(2):
+            pulling = self.pulling(node)
+            leases = tuple(lease for lease, _ in pulling)
+            self.world.gcs.send(raylet(node), PullStatus(False, 0, 0, leases_unblocked=leases))
+            for _, here in pulling:
+                here(())
+
     @rule(fails=st.integers(1, 3))
     def starts_fail(self, fails: int) -> None:
         self.world.fail_starts = fails
@@ -187,6 +231,7 @@ class LeaseMachine(RuleBasedStateMachine):
         self.world.gcs.send(raylet(0), PullStatus(False, 0, 0))
         quiet = 0
         while quiet < 3:  # starts that fail take a minute each to be noticed
+            self.all_arguments_come()
             self.world.run_for(80 * S)
             quiet = 0 if self.granted() else quiet + 1
             for owner, lease in self.granted():

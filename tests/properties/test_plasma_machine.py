@@ -48,8 +48,9 @@ class PlasmaMachine(RuleBasedStateMachine):
         self.clients: list[Component] = []
         for _ in range(CLIENTS):
             self.clients.append(self.new_client())
-        self.asked: list[tuple[int, str]] = []
-        """Creates not answered yet, oldest first: object and client."""
+        self.asked: list[tuple[int, str, bool]] = []
+        """Creates not answered yet, oldest first: object, client, and whether another makes it or
+        wants to, and may hold this one up."""
         self.making: dict[int, str] = {}
         self.uses: dict[tuple[int, str], int] = {}
         """What clients were given and have not released."""
@@ -67,12 +68,14 @@ class PlasmaMachine(RuleBasedStateMachine):
     @rule(who=WHO, object_id=OBJECTS, size=st.integers(0, 60), primary=st.booleans())
     def create(self, who, object_id, size, primary):
         client = self.clients[who]
-        mark = (object_id, client.address)
+        rival = object_id in self.making or object_id in [m[0] for m in self.asked]
+        mark = (object_id, client.address, rival)
 
         def answered(answer):
-            while self.asked[0][1] in self.dead:
-                self.asked.pop(0)
-            assert self.asked.pop(0) == mark, "answered out of turn"
+            at = next(i for i, other in enumerate(self.asked) if other is mark)
+            before = [m for m in self.asked[:at] if not m[2] and m[1] not in self.dead]
+            assert rival or not before, "answered out of turn"
+            del self.asked[at]
             if isinstance(answer, PlasmaCreated):
                 if not answer.existed:
                     self.making[object_id] = client.address

@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING, Any
 from raysim.kernel.component import Failure
 from raysim.raycore.core_worker.references import FREED, Reference
 from raysim.raycore.ids import ObjectID, WorkerAddress
-from raysim.raycore.protocol import PlasmaCreate, PlasmaCreated, PlasmaSeal, ReturnObject
+from raysim.raycore.protocol import (
+    PinObjectIDs,
+    PlasmaCreate,
+    PlasmaCreated,
+    PlasmaSeal,
+    ReturnObject,
+)
 from raysim.raycore.tasks import Payload, TaskError
 from raysim.units import NS_PER_S
 
@@ -29,9 +35,13 @@ _BUS_BYTES = 1_000_000
 
 
 class Write:
-    """One object on its way into plasma: create, write, seal, pin."""
+    """One object on its way into plasma: create, write, seal, pin.
 
-    __slots__ = ("object_id", "objects", "owner", "payload", "then")
+    What is there already, as a copy that was brought here, is pinned instead; if it has gone before
+    that, it is made after all (``store_task_outputs`` of ``_raylet.pyx``: once).
+    """
+
+    __slots__ = ("object_id", "objects", "owner", "payload", "then", "tries")
 
     def __init__(
         self,
@@ -46,9 +56,11 @@ class Write:
         self.payload = payload
         self.then = then
         self.owner = owner or objects.core.me
+        self.tries = 0
 
     def start(self) -> None:
         """Ask for room."""
+        self.tries += 1
         core = self.objects.core
         core.call(
             self.objects.plasma,
@@ -58,10 +70,11 @@ class Write:
 
     def _created(self, answer: Any) -> None:
         if answer.__class__ is PlasmaCreated:
-            if answer.existed:
-                self.then(None)
-                return
             core = self.objects.core
+            if answer.existed:
+                pin = PinObjectIDs((self.object_id,), self.owner)
+                core.call(self.objects.manager, pin, self._existed)
+                return
             size_bytes = self.payload.size_bytes
             fresh_bytes = min(answer.fresh_bytes, size_bytes)
             copy_s = (size_bytes - fresh_bytes) / core.costs.memcpy_bytes_per_s
@@ -77,6 +90,14 @@ class Write:
             self.then(answer)
         else:
             self.objects.core.exit("its raylet died", intended=False)
+
+    def _existed(self, answer: Any) -> None:
+        if isinstance(answer, Failure):
+            self.objects.core.exit("its raylet died", intended=False)
+        elif answer[0] is True or self.tries > 1:
+            self.then(None)
+        else:
+            self.start()
 
     def _copied(self, epoch: int) -> None:
         if epoch == self.objects.core.epoch:

@@ -43,7 +43,11 @@ class GcsAutoscalerStateManager:
         """Raylets that said something waits."""
         self._load: dict[NodeID, tuple[ResourceDemand, ...]] = {}
         """Their last answers."""
+        self._asked: dict[NodeID, int] = {}
+        """How far their changes had come when they were last asked."""
         self._timer: Handle | None = None
+        """None while no raylet can have anything new to say."""
+        gcs.env.changes.wake = None
 
     def reported(self, node_id: NodeID, *, waiting: bool) -> None:
         """What a resource report says."""
@@ -52,13 +56,13 @@ class GcsAutoscalerStateManager:
                 self.forget(node_id)
         elif node_id not in self._waiting:
             self._waiting[node_id] = None
-            if self._timer is None:
-                self._arm()
+            self._arm()
 
     def forget(self, node_id: NodeID) -> None:
         """Nothing waits there (any more)."""
         self._waiting.pop(node_id, None)
         self._load.pop(node_id, None)
+        self._asked.pop(node_id, None)
         if not self._waiting and self._timer is not None:
             self._gcs.sim.cancel(self._timer)
             self._timer = None
@@ -88,21 +92,31 @@ class GcsAutoscalerStateManager:
         return tuple(ResourceDemand(r, n, labels) for (r, labels), n in total.items())
 
     def _arm(self) -> None:
+        if self._timer is not None or not self._waiting:
+            return
         since_ns = (self._gcs.sim.now_ns - self._gcs.started_ns) % self._period_ns
         self._timer = self._gcs.after(self._period_ns - since_ns, self._pull)
 
     def _pull(self, _: object) -> None:
-        self._arm()
+        self._timer = None
+        changes = self._gcs.env.changes
         for node_id in list(self._waiting):
             node = self._gcs.nodes.alive(node_id)
-            if node is not None:
+            if node is not None and self._asked.get(node_id, -1) != changes.of.get(node_id, 0):
+                self._arm()
+                self._asked[node_id] = changes.of.get(node_id, 0)
                 self._gcs.nodes.call(
                     node_id, node.address, GetResourceLoad(), _Pulled(self, node_id).answered
                 )
+        if self._timer is None:
+            changes.wake = self._arm
 
     def pulled(self, node_id: NodeID, answer: Any) -> None:
         """A raylet has said what waits there."""
-        if not isinstance(answer, Failure) and node_id in self._waiting:
+        if isinstance(answer, Failure):
+            self._asked.pop(node_id, None)
+            self._arm()
+        elif node_id in self._waiting:
             self._load[node_id] = answer
 
 

@@ -8,7 +8,8 @@ A request to create waits in one FIFO queue whose head blocks the rest: it takes
 unused objects are evicted, least recently used first; else the object manager is asked to spill;
 and after ``oom_grace_period_s`` without any spill the object goes to a file outside the capacity
 (fallback allocation). Ray retries every ``object_store_full_delay_ms``; so do we, but only at those
-of the instants before which something changed.
+of the instants before which something changed. What another makes already is answered for when it
+is sealed, and made after all when that is aborted.
 
 A primary copy is used by its maker until the object manager pins it, and by the object manager from
 then on: what nobody uses may be evicted, so what is pinned never is.
@@ -89,6 +90,8 @@ class PlasmaStore(Component):
         self._unused: dict[ObjectID, StoredObject] = {}
         """Sealed, used by nobody; least recently used first."""
         self._creates: deque[tuple[PlasmaCreate, Reply]] = deque()
+        self._rivals: dict[ObjectID, list[tuple[PlasmaCreate, Reply]]] = {}
+        """Requests to create what another is making."""
         self._waiting: dict[ObjectID, dict[tuple[WaitingGet, int], None]] = {}
         self._asked = False
         """The object manager has been told that the store is full and has not answered yet."""
@@ -121,7 +124,10 @@ class PlasmaStore(Component):
         queue = self._creates
         while queue:
             m, reply = queue[0]
-            if m.object_id in self.objects:
+            there = self.objects.get(m.object_id)
+            if there is not None and there.payload is None:
+                self._rivals.setdefault(m.object_id, []).append((m, reply))
+            elif there is not None:
                 reply(PlasmaCreated(existed=True))
             elif self._make_room(m.object_size):
                 self._oom_ns = -1
@@ -246,6 +252,8 @@ class PlasmaStore(Component):
         stored.payload = m.payload
         self.unsealed -= stored.size
         self._usage_changed()
+        for _, rival in self._rivals.pop(m.object_id, ()):
+            rival(PlasmaCreated(existed=True))
         self.send(
             self._manager,
             ObjectSealed(
@@ -282,6 +290,10 @@ class PlasmaStore(Component):
             self.used -= stored.size
         if stored.payload is None:
             self.unsealed -= stored.size
+            rivals = self._rivals.pop(stored.object_id, ())
+            self._creates.extendleft(reversed(rivals))
+            if rivals and self._blocked_ns < 0:
+                self._blocked_ns = self.sim.clock.now
         else:
             self.send(self._manager, ObjectDeleted(stored.object_id))
         self._usage_changed()
@@ -448,10 +460,10 @@ class PlasmaStore(Component):
 
     def _forget_creates(self, client: str) -> None:
         """Answer them, for the books; it does not hear."""
-        for create, answer in self._creates:
-            if create.client == client:
-                answer()
-        self._creates = deque(c for c in self._creates if c[0].client != client)
+        for queue in (self._creates, *self._rivals.values()):
+            for request in [c for c in queue if c[0].client == client]:
+                queue.remove(request)
+                request[1]()
 
     # ---- checks ----------------------------------------------------------------------------------
 

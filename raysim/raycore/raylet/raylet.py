@@ -124,7 +124,7 @@ class Raylet(Component):
         self.classes = Classes(self.resources.total.get(CPU, 0))
         self.gcs = GcsClient(self, env, self._gcs_lost)
         self.scheduler = ClusterResourceScheduler(env, node_id, self.resources)
-        self.reporter = Reporter(self, env, self.gcs, self._report)
+        self.reporter = Reporter(self, env, node_id, self.gcs, self._report)
         self.local = LocalLeaseManager(
             env, node_id, self.scheduler, gone=self._gone, infeasible=self._infeasible,
             changed=self.reporter.changed, wants_tick=self._want_tick,

@@ -206,7 +206,7 @@ def test_a_job_ends_with_its_driver() -> None:
     assert [s for _, s in case.states("job", 1)] == ["RUNNING", "FINISHED"]
 
 
-def test_load_is_pulled_every_second_only_where_something_waits() -> None:
+def test_load_is_pulled_each_second_where_something_waits_and_may_have_changed() -> None:
     case = GcsCase(nodes=3)
     shape = ResourceSet.of({"CPU": 64})
     for node_id in (1, 2):
@@ -214,17 +214,22 @@ def test_load_is_pulled_every_second_only_where_something_waits() -> None:
     case.run(0.5)
     case.report(1, cpus=0, waiting=True)
     case.report(2, cpus=0, waiting=True)
+    case.run(1.4)
+    case.env.changes.count(2)
     case.run(2.1)
     case.report(2, cpus=0, waiting=False)
-    case.run(3.1)
-    assert [round(t, 6) for t, _ in case.raylets[1].of(GetResourceLoad)] == [1, 2, 3]
+    case.run(5.4)
+    case.env.changes.count(1)
+    case.env.changes.count(2)
+    case.run(6.1)
+    assert [round(t, 6) for t, _ in case.raylets[1].of(GetResourceLoad)] == [1, 6]
     assert [round(t, 6) for t, _ in case.raylets[2].of(GetResourceLoad)] == [1, 2]
     assert case.raylets[0].of(GetResourceLoad) == []
     case.me.ask(GetClusterResourceState())
-    case.run(3.2)
+    case.run(6.2)
     assert case.me.last.demands == (ResourceDemand(shape, 5),)
     case.report(1, cpus=4)
-    case.run(3.3)
+    case.run(6.3)
     events = case.sim.log.events
     case.run(60)
     assert case.sim.log.events <= events + 1

@@ -217,6 +217,37 @@ def test_what_exists_is_not_made_again(w):
     assert w.answers == [(1, 1, PlasmaCreated(existed=True))]
 
 
+@pytest.mark.parametrize("sealed", [True, False])
+def test_what_another_makes_is_answered_for_when_it_is_sealed_or_made_when_it_is_not(w, sealed):
+    w.create(1, 60, client=OTHER)
+    w.create(1, 60)
+    w.ask(PlasmaCreate(2, 60, ME, ME.address), 2)
+    w.run(until="100us")
+    assert [(tag, a.existed) for _, tag, a in w.answers] == [(1, False)]
+    if sealed:
+        w.ask(PlasmaSeal(1, Payload(60, "theirs")), by=w.other)
+    else:
+        w.other.send(plasma(0), PlasmaAbort(1))
+    w.run(until="50ms")
+    assert [a.existed for _, tag, a in w.answers if tag == 1] == [False, sealed]
+    assert w.store.objects[1].uses == ({OTHER: 1} if sealed else {ME.address: 1})
+
+
+def test_what_a_dead_client_was_making_is_made_by_the_other(w):
+    w.create(1, 60, client=OTHER)
+    w.create(1, 60)
+    w.run(until="100us")
+    w.me.send(plasma(0), ClientDisconnected(OTHER))
+    w.run(until="50ms")
+    assert w.store.objects[1].uses == {ME.address: 1}
+    w.create(1, 60, client=OTHER)
+    w.run(until="60ms")
+    w.me.send(plasma(0), ClientDisconnected(OTHER))  # nor does a dead client wait
+    w.me.send(plasma(0), PlasmaAbort(1))
+    w.run(until="90ms")
+    assert w.here() == []
+
+
 def test_deletion_waits_for_the_last_user(w):
     w.put(1, 10)
     w.ask(PlasmaGet((1,), OTHER), by=w.other)
