@@ -8,6 +8,7 @@ not run again, so that a run that was stopped, or whose budget ended, goes on.
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
@@ -126,13 +127,14 @@ def nodes_at(address: str) -> list[dict[str, Any]]:
     import ray
 
     try:
-        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except ConnectionError as error:
         raise CalibrationError(f"--address {address}: no Ray cluster there: {error}") from error
     try:
-        alive = [node for node in ray.nodes() if node["Alive"]]
+        listed: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
     finally:
         ray.shutdown()
+    alive = [node for node in listed if node["Alive"]]
     alive.sort(key=lambda node: ("node:__internal_head__" not in node["Resources"], node["NodeID"]))
     hosts = list(dict.fromkeys(node["NodeManagerHostname"] for node in alive))
     return [
