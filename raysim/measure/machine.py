@@ -82,8 +82,13 @@ def busy_share(seconds: float = 0.5) -> float:
     """Share of all CPU time that something used in the next ``seconds``; 0 where nobody says."""
     before = _cpu_ticks()
     time.sleep(seconds)
-    idle, whole = (after - start for after, start in zip(_cpu_ticks(), before, strict=True))
-    return 1 - idle / whole if whole > 0 else 0.0
+    passed = [after - start for after, start in zip(_cpu_ticks(), before, strict=True)]
+    return 1 - sum(passed[3:5]) / sum(passed) if sum(passed) > 0 else 0.0
+
+
+def stolen_s() -> float:
+    """CPU seconds that the hypervisor has given to others since this machine started."""
+    return _cpu_ticks()[7] / os.sysconf("SC_CLK_TCK")
 
 
 def installed(package: str) -> str | None:
@@ -105,10 +110,10 @@ def _read(path: str) -> str:
         return ""
 
 
-def _cpu_ticks() -> tuple[int, int]:
-    """Idle (waiting for disks included) and all ticks since the machine started."""
+def _cpu_ticks() -> list[int]:
+    """user, nice, system, idle, iowait, irq, softirq, steal of all CPUs since the start."""
     ticks = [int(word) for word in _read("/proc/stat").partition("\n")[0].split()[1:9]]
-    return sum(ticks[3:5]), sum(ticks)
+    return ticks or [0] * 8
 
 
 def _cpu() -> str:

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from raysim.errors import CalibrationError
-from raysim.measure.machine import Machine, describe
+from raysim.measure.machine import Machine, describe, stolen_s
 
 META = "meta.yaml"
 VALUES = ("value", "unit", "repetitions", "low", "high")
@@ -86,12 +86,12 @@ class MeasuredTable:
         self.path = folder / f"{what}.csv"
         self.parameters = tuple(parameters)
         self._what, self._command, self._notes = what, command, notes
-        self._start_s = time.monotonic()
+        self._start_s, self._stolen_s = time.monotonic(), stolen_s()
         self._machine = machine or describe(folder)
         self._compare_machines(read_meta(folder))
         self._rows = self._reopened()
         self._seen = {self._key(row.parameters) for row in self._rows}
-        self._write_meta(seconds=0.0)
+        self._write_meta()
 
     def __enter__(self) -> Self:
         """The table itself."""
@@ -104,8 +104,7 @@ class MeasuredTable:
         trace: TracebackType | None,
     ) -> None:
         """Note the seconds taken."""
-        self._write_meta(seconds=time.monotonic() - self._start_s)
-        self._start_s = time.monotonic()
+        self._write_meta()
 
     def __contains__(self, parameters: Mapping[str, object]) -> bool:
         """Whether such a row was measured, now or before."""
@@ -166,14 +165,20 @@ class MeasuredTable:
                     f"this machine has {now}: give another folder with --out"
                 )
 
-    def _write_meta(self, seconds: float) -> None:
+    def _write_meta(self) -> None:
+        """Add the time since it was last written; ``stolen`` is the hypervisor's, of all CPUs."""
+        start_s, self._start_s = self._start_s, time.monotonic()
+        before_s, self._stolen_s = self._stolen_s, stolen_s()
+        passed = {
+            "seconds": self._start_s - start_s, "stolen_cpu_seconds": self._stolen_s - before_s,
+        }  # fmt: skip
         meta = read_meta(self.path.parent) or self._machine.as_dict()
         tables = meta.setdefault("tables", {})
         before = tables.get(self._what, {})
         tables[self._what] = {
             "command": self._command,
             "date": time.strftime("%Y-%m-%d"),
-            "seconds": round(float(before.get("seconds", 0.0)) + seconds, 1),
+            **{key: round(float(before.get(key, 0.0)) + s, 1) for key, s in passed.items()},
             "notes": self._notes,
         }
         _dump(meta, self.path.parent / META)

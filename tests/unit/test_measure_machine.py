@@ -41,7 +41,7 @@ def test_a_driver_that_fails_is_no_gpu(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_busy_machine_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    ticks = iter([(100, 1000), (130, 1100)])
+    ticks = iter([[500, 0, 400, 70, 30, 0, 0, 0], [540, 0, 410, 90, 40, 0, 0, 20]])
     monkeypatch.setattr(machine, "_cpu_ticks", lambda: next(ticks))
     assert machine.busy_share(0.0) == pytest.approx(0.7)
     monkeypatch.undo()

@@ -7,8 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
+from raysim.measure.machine import busy_share
 from raysim.measure.session import LEAST, Point, Unavailable
 
+SETTLE_S = 3.0
+BUSY = 0.1
 COLUMNS = ("op", "count", "bytes", "informs")
 
 
@@ -40,10 +43,18 @@ class Probe:
         """An error of Ray's leaves this row out, with its first line as the reason."""
         from ray.exceptions import RayError
 
+        _settle(min(SETTLE_S, allowed_s))
         try:
             return self.measure(self, allowed_s)
         except RayError as error:
             raise Unavailable(str(error).partition("\n")[0]) from None
+
+
+def _settle(seconds: float) -> None:
+    """Wait until the workers that the last probe left are gone or new ones up, or so long."""
+    end_s = time.monotonic() + seconds
+    while time.monotonic() < end_s and busy_share(0.1) > BUSY:
+        pass
 
 
 def while_time(
