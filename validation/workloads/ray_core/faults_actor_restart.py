@@ -1,8 +1,9 @@
-"""Actors that exit and are restarted; calls are repeated until they answer."""
+"""Actors that are killed and restarted, until they answer from a new process."""
 # cluster: 4 CPU
 # role: validation
 
 import json
+import os
 import time
 
 import ray
@@ -15,24 +16,30 @@ def row(name, start):
 
 @ray.remote(max_restarts=-1, max_task_retries=-1, num_cpus=0)
 class Phoenix:
-    def no_op(self):
-        return b"ok"
+    def pid(self):
+        return os.getpid()
+
+
+def restart(actors):
+    """Kill them all at once; wait until each answers from another process."""
+    before = ray.get([actor.pid.remote() for actor in actors])
+    for actor in actors:
+        ray.kill(actor, no_restart=False)
+    for actor, pid in zip(actors, before, strict=True):
+        while ray.get(actor.pid.remote()) == pid:
+            time.sleep(0.01)
 
 
 ray.init()
 actor = Phoenix.remote()
-ray.get(actor.no_op.remote())
+others = [Phoenix.remote() for _ in range(4)]
+ray.get([each.pid.remote() for each in (actor, *others)])
 
 start = time.perf_counter()
 for _ in range(3):
-    ray.kill(actor, no_restart=False)
-    ray.get(actor.no_op.remote())
-row("killed_3_times", start)
+    restart([actor])
+row("three_times", start)
 
-others = [Phoenix.remote() for _ in range(4)]
-ray.get([other.no_op.remote() for other in others])
 start = time.perf_counter()
-for other in others:
-    ray.kill(other, no_restart=False)
-ray.get([other.no_op.remote() for other in others])
-row("four_killed_at_once", start)
+restart(others)
+row("four_at_once", start)

@@ -21,7 +21,14 @@ def make(i):
     return np.full(4 * 2**20, i, dtype=np.uint8)
 
 
+@ray.remote
+def warm():
+    """As many at once as there are CPUs: afterwards every CPU has its worker process."""
+    time.sleep(1)
+
+
 ray.init()
+ray.get([warm.remote() for _ in range(int(ray.cluster_resources()["CPU"]))])
 (there,) = [node["NodeID"] for node in ray.nodes() if node["NodeName"] == "n1"]
 on_n1 = make.options(scheduling_strategy=NodeAffinitySchedulingStrategy(there, soft=True))
 refs = [on_n1.remote(i) for i in range(8)]

@@ -18,7 +18,14 @@ def doze(seconds):
     time.sleep(seconds)
 
 
+@ray.remote
+def warm():
+    """As many at once as there are CPUs: afterwards every CPU has its worker process."""
+    time.sleep(1)
+
+
 ray.init()
+ray.get([warm.remote() for _ in range(int(ray.cluster_resources()["CPU"]))])
 ray.get([doze.options(scheduling_strategy="SPREAD").remote(0.3) for _ in range(12)])
 
 start = time.perf_counter()

@@ -20,7 +20,14 @@ def doze(seconds):
     time.sleep(seconds)
 
 
+@ray.remote
+def warm():
+    """As many at once as there are CPUs: afterwards every CPU has its worker process."""
+    time.sleep(1)
+
+
 ray.init()
+ray.get([warm.remote() for _ in range(int(ray.cluster_resources()["CPU"]))])
 ray.get([doze.remote(0.1) for _ in range(16)])
 
 group = placement_group([{"CPU": 2}, {"CPU": 2}], strategy="STRICT_SPREAD")

@@ -25,7 +25,14 @@ def merge(*parts):
     return sum(len(part) for part in parts)
 
 
+@ray.remote
+def warm():
+    """As many at once as there are CPUs: afterwards every CPU has its worker process."""
+    time.sleep(1)
+
+
 ray.init()
+ray.get([warm.remote() for _ in range(int(ray.cluster_resources()["CPU"]))])
 
 
 def shuffle(mappers, reducers, kib, name=None):

@@ -30,7 +30,14 @@ def trial(start_at, i, progress):
     return start_at + i
 
 
+@ray.remote
+def warm():
+    """As many at once as there are CPUs: afterwards every CPU has its worker process."""
+    time.sleep(1)
+
+
 ray.init()
+ray.get([warm.remote() for _ in range(int(ray.cluster_resources()["CPU"]))])
 progress = Progress.remote()
 ray.get([trial.remote(0, i, progress) for i in range(16)])
 

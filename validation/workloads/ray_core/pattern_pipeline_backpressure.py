@@ -31,7 +31,14 @@ def total(block):
     return int(block[:10].sum())
 
 
+@ray.remote
+def warm():
+    """As many at once as there are CPUs: afterwards every CPU has its worker process."""
+    time.sleep(1)
+
+
 ray.init()
+ray.get([warm.remote() for _ in range(int(ray.cluster_resources()["CPU"]))])
 ray.get([total.remote(change.remote(load.remote(i))) for i in range(4)])
 
 start = time.perf_counter()

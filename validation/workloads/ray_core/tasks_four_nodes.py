@@ -25,9 +25,7 @@ def warm():
 
 
 ray.init()
-ray.get(
-    [doze.options(scheduling_strategy="SPREAD").remote(0.05) for _ in range(32)]
-)  # the workers are there
+ray.get([warm.remote() for _ in range(int(ray.cluster_resources()["CPU"]))])
 
 start = time.perf_counter()
 ray.get([doze.remote(0.25) for _ in range(64)])

@@ -37,7 +37,14 @@ def dying(attempts, key):
         os._exit(1)
 
 
+@ray.remote
+def warm():
+    """As many at once as there are CPUs: afterwards every CPU has its worker process."""
+    time.sleep(1)
+
+
 ray.init()
+ray.get([warm.remote() for _ in range(int(ray.cluster_resources()["CPU"]))])
 attempts = Attempts.remote()
 ray.get([flaky.remote(attempts, f"warm {i}") for i in range(8)])
 
