@@ -212,8 +212,10 @@ def _tasks(cluster: Cluster, process: CoreWorker) -> Iterator[str]:
             actor = process.actors.actors[task.spec.actor_id]
             at = actor.address.address if actor.address else "nowhere"
             home = cluster.processes.get(actor.address.worker_id) if actor.address else None
-            exits = home.executor.running if home is not None and home.executor.stopped else ()
-            said = f", {EXIT_WAITS}" if exits and task.spec.task_id not in exits else ""
+            said = ""
+            if isinstance(home, CoreWorker) and home.executor.stopped:
+                begun = home.executor.running
+                said = f", {EXIT_WAITS}" if begun and task.spec.task_id not in begun else ""
             yield f"{name} is {task.state} for actor {actor.actor_id}, {actor.state} at {at}{said}"
         elif task.spec.kind == "ACTOR_CREATION_TASK":
             row = cluster.gcs.tables.actors.get(task.spec.actor_id)

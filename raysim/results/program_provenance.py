@@ -92,8 +92,8 @@ def trust(outcome: ProgramOutcome) -> dict[str, Any]:
     compute = compute_basis(outcome)
     basis = "measured" if compute["mode"] in {"measured", "table"} else "assumed"
     source = {
-        "declared": "the program", "drawn": "the scenario (workload)", "measured": "a stopwatch on this host",
-        "table": "a stopwatch, in an earlier run",
+        "declared": "the program", "drawn": "the scenario (workload)",
+        "measured": "a stopwatch on this host", "table": "a stopwatch, in an earlier run",
     }[compute["mode"]]  # fmt: skip
     inputs.append(
         {"name": "time of user functions", "value": None, "basis": basis, "source": source}

@@ -78,7 +78,7 @@ def test_cases_are_parts_of_names_files_and_folders() -> None:
     assert {w.name for w in find(["tasks_chain"], ROOT)} == {"tasks_chain", "tasks_chain_fitted"}
     one = ROOT / "ray_core/tasks_fan.py"
     assert [w.path for w in find([str(one), "tasks_fan"], ROOT)] == [one]
-    with pytest.raises(ScenarioError, match="did you mean .tasks_fan"):
+    with pytest.raises(ScenarioError, match=r"did you mean .tasks_fan"):
         find(["task_fan"], ROOT)
 
 

@@ -76,6 +76,13 @@ class Cancellation:
             delay_ns = self.core.config.cancellation_retry_ms * NS_PER_MS
             self.core.after(delay_ns, self._ask, what)
 
+    def on_cancel_remote_task(self, m: CancelRemoteTask, reply: Reply) -> None:
+        """A borrower wants a task of ours cancelled."""
+        record = self.core.references.table.get(m.object_id)
+        if record is not None:
+            self.cancel((Ref(m.object_id, record.owner), m.force_kill, m.recursive))
+        reply()
+
     def on_cancel_task(self, m: CancelTask, reply: Reply) -> None:
         """The owner of a task here wants it cancelled."""
         if m.recursive:

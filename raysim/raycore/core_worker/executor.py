@@ -22,6 +22,7 @@ from raysim.raycore.ids import OBJECT_INDEX_BITS, ActorID, TaskID, WorkerID, obj
 from raysim.raycore.protocol import (
     ActorCreationTaskDone,
     InternalKVGet,
+    KillActor,
     PushTask,
     PushTaskReply,
     ReturnObject,
@@ -385,6 +386,14 @@ class Executor:
         core.borrowing.announce(reply.borrowed, running.reply, reply)
 
     # Cancellation and death
+
+    def on_kill_actor(self, m: KillActor, reply: Reply) -> None:
+        """End; unless forced, after the calls that are here."""
+        reply()
+        if m.force_kill or not (self.running or self.waiting):
+            self.core.exit(m.reason or "killed", intended=True)
+        else:
+            self.leave_when_idle(m.reason or "killed")
 
     def leave_when_idle(self, reason: str) -> None:
         """End after the calls that are here."""

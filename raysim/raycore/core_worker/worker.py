@@ -447,19 +447,11 @@ class CoreWorker(Component):
 
     def on_cancel_remote_task(self, m: p.CancelRemoteTask, reply: Reply) -> None:
         """A borrower wants a task of ours cancelled."""
-        record = self.references.table.get(m.object_id)
-        if record is not None:
-            ref = Ref(m.object_id, record.owner)
-            self.cancellation.cancel((ref, m.force_kill, m.recursive))
-        reply()
+        self.cancellation.on_cancel_remote_task(m, reply)
 
     def on_kill_actor(self, m: p.KillActor, reply: Reply) -> None:
         """End; unless forced, after the calls that are here."""
-        reply()
-        if m.force_kill or not (self.executor.running or self.executor.waiting):
-            self.exit(m.reason or "killed", intended=True)
-        else:
-            self.executor.leave_when_idle(m.reason or "killed")
+        self.executor.on_kill_actor(m, reply)
 
     def on_exit_worker(self, m: p.ExitWorker, reply: Reply) -> None:
         """The raylet wants us to go: only if nothing of ours is needed."""
