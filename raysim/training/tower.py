@@ -11,6 +11,7 @@ from raysim.hardware.network import FlowNetwork, Network
 from raysim.hardware.topology import Topology
 from raysim.kernel.simulation import Simulation
 from raysim.perf.compute import ComputeModel
+from raysim.perf.cpu_rank import compute_model
 from raysim.training.breakdown import Breakdown, range_breakdown, step_breakdown
 from raysim.training.communicators import Communicators
 from raysim.training.compile import Feed, RankCompiler, StageSpec, build_stages
@@ -213,7 +214,7 @@ def _prepare(
     """Prices, stages and communicators of a plan on a cluster."""
     gpu = cluster.gpu
     assert gpu is not None, "a training job needs a cluster with GPUs"
-    costs = ComputeModel(gpu, sustained_share=None, given=plan.constants)
+    costs = compute_model(gpu, plan.constants)
     stages = build_stages(plan, costs)
     tied = [stage.index for stage in stages if stage.tied_bytes]
     topology = Topology.build(cluster)
