@@ -157,6 +157,7 @@ LIMIT_S = 7 * 86_400.0
 QUIET_NS = 1_800 * 10**9
 """Half an hour in which nothing happens but what repeats itself: longer than any period, retry or
 time limit in Ray (the autoscaler's idle time, 5 minutes, is the longest)."""
+_TWICE = 2
 _CROWD = 10_000
 """Where as much is pending, something goes on."""
 
@@ -204,6 +205,8 @@ class Session:
         """How often a program has been resumed."""
         self._seen: tuple[Any, dict[int, Any]] | None = None
         """At the last look: how much had happened, and what was pending."""
+        self._quiet = 0
+        """Looks in a row that saw nothing happen."""
         self._hosted: Any = None
         """A driver that is not a fiber of its own, and what to call before it gets an error."""
         self._looks: Any = None
@@ -307,7 +310,7 @@ class Session:
     def _play(self, fiber: Fiber) -> None:
         sim = self.sim
         self._stop = Event(sim.clock)
-        self._seen = None
+        self._seen, self._quiet = None, 0
         limit = sim.call_later(round(self.limit_s * 1e9), self._too_long, fiber)
         self._looks = sim.call_later(QUIET_NS, self._look, (fiber, limit))
         sim.run(self._stop)
@@ -327,19 +330,22 @@ class Session:
 
         Nothing has: no program ran, no room wrote a row. Nothing could: all that was pending then
         is over, so what is pending now (timers of the GCS, of the autoscaler) repeats itself; a
-        sleep, a timeout, a fault to come or a transfer would still be there.
+        sleep, a timeout, a fault to come or a transfer would still be there. Twice in a row: what
+        was over may have happened a moment ago (a node lost power, nobody knows yet).
         """
         fiber, limit = looking
         pending = {id(x): x for x in islice(self.sim.clock.pending(), _CROWD) if x is not limit}
         so_far = len(self.env.log.rows), self.slices
-        if (
+        quiet = (
             self._seen is not None
             and self._seen[0] == so_far
             and self.env.log.enabled
             and len(pending) < _CROWD - 1
             and pending.keys().isdisjoint(self._seen[1])
-        ):
-            since_s = (self.now_ns - QUIET_NS) / 1e9
+        )
+        self._quiet = self._quiet + 1 if quiet else 0
+        if self._quiet == _TWICE:
+            since_s = (self.now_ns - _TWICE * QUIET_NS) / 1e9
             said = f"nothing has happened since {since_s:g} s of virtual time or before, and"
             self._give_up(f"{said} nothing is left that could", fiber, certain=True)
             return

@@ -4,7 +4,7 @@ Real counterpart: ``ray job submit -- python script.py``, and whoever breaks the
 
 Whatever way the driver ends (returns, raises, exits, waits for ever, is stopped), what the state
 log has until then is kept. A program that waits when nothing is left to happen is found out after
-half an hour to an hour of virtual time in which nothing happened; one that looks again and again
+an hour or two of virtual time in which nothing happened; one that looks again and again
 for what never comes, at ``until_s`` or after a week.
 """
 

@@ -135,3 +135,58 @@ available_node_types:
     worker = next(row for row in summary["utilisation"] if row["group"] == "worker")
     assert 1 <= worker["nodes"] <= 3
     assert summary["time"][0]["key"] == "infeasible"  # until the first machine has come
+
+
+HANGS = "import ray\n@ray.remote(num_gpus=1)\ndef f(): pass\nray.get(f.remote())\n"
+
+
+@pytest.mark.parametrize("more", ["", "head_node_type: head\n"])
+def test_what_can_never_go_on_is_found_out_soon(tmp_path: Path, more: str) -> None:
+    grows = (
+        "provider: {type: aws}\nmax_workers: 1\n" + more + "available_node_types:\n"
+        "  head: {node_config: {InstanceType: m5.large}}\n"
+        "  worker: {node_config: {InstanceType: m5.2xlarge}, min_workers: 0, max_workers: 1}\n"
+    )
+    result = run(tmp_path, HANGS, **({"cluster": grows} if more else {}))
+    summary = result.summary
+    assert (summary["program"]["exit"], summary["program"]["message"]) == (
+        "hang", "ray.get(f.remote())",
+    )  # fmt: skip
+    assert summary["run"]["virtual_seconds"] < 2  # when the last thing happened
+    assert result.program is not None
+    assert result.program.end_ns < 2e9
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        "ray.get(late.remote())",  # one task sleeps for long
+        "ray.wait([f.remote()], timeout=2e4)",
+        "import time; time.sleep(2e4)",
+        "while time.time() < end: ray.wait([ref], timeout=300)",  # it looks again and again
+    ],
+)
+def test_what_takes_long_is_no_hang(tmp_path: Path, wait: str) -> None:
+    text = (
+        "import time\nimport ray\nray.init()\nend = time.time() + 2e4\n"
+        "@ray.remote(num_gpus=1)\ndef f(): pass\n"
+        "@ray.remote\ndef late(): time.sleep(2e4)\nref = f.remote()\n"
+    )
+    summary = run(tmp_path, text + wait + "\n").summary
+    assert summary["program"]["exit"] == "ok"
+    assert 2e4 < summary["run"]["seconds"] < 2.1e4
+
+
+def test_what_waits_for_a_fault_to_come_is_no_hang(tmp_path: Path) -> None:
+    text = (
+        "import asyncio, ray\nray.init()\n"
+        "far = next(n for n in ray.nodes() if 'node:__internal_head__' not in n['Resources'])\n"
+        "from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as Pin\n"
+        "@ray.remote(scheduling_strategy=Pin(far['NodeID'], False))\nclass A:\n"
+        "    async def f(self):\n        await asyncio.Event().wait()\n"
+        "a = A.remote()\ntry:\n    ray.get(a.f.remote())\n"
+        "except ray.exceptions.RayActorError:\n    print('died')\n"
+    )
+    summary = run(tmp_path, text, changes={"faults": [{"at": "3h", "fail_node": 1}]}).summary
+    assert summary["program"]["exit"] == "ok"
+    assert 10_800 < summary["run"]["seconds"] < 10_900  # health checks find the node dead
