@@ -25,6 +25,7 @@ OPTIONS = {
     "catalog": ["[KIND]", "[NAME]"],
     "measure": [
         "WHAT", "--out/-o", "--budget", "--quick", "--device", "--backend", "--ranks",
+        "--cases",
     ],
     "validate": [
         "[CASES]", "--real", "--address", "--against", "--profile", "--out/-o", "--budget",
