@@ -43,15 +43,15 @@ class Probe:
         """An error of Ray's leaves this row out, with its first line as the reason."""
         from ray.exceptions import RayError
 
-        _settle(min(SETTLE_S, allowed_s))
+        settle(min(SETTLE_S, allowed_s))
         try:
             return self.measure(self, allowed_s)
         except RayError as error:
             raise Unavailable(str(error).partition("\n")[0]) from None
 
 
-def _settle(seconds: float) -> None:
-    """Wait until the workers that the last probe left are gone or new ones up, or so long."""
+def settle(seconds: float = SETTLE_S) -> None:
+    """Wait until workers that were left are gone and new ones are up, or so long."""
     end_s = time.monotonic() + seconds
     while time.monotonic() < end_s and busy_share(0.1) > BUSY:
         pass

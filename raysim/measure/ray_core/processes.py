@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any, cast
 
-from raysim.measure.ray_core.probe import Probe, timed, while_time
+from raysim.measure.ray_core.probe import Probe, settle, timed, while_time
 from raysim.measure.session import Unavailable
 
 CREATE = "gcs_register_actor_ns gcs_create_actor_ns"
 START = "worker_start_core_s worker_start_sigma"
 GROUP = "gcs_placement_group_ns gcs_prepare_commit_ns"
-ACTORS = 12
+ACTORS = 16
 
 
 def probes(*, quick: bool) -> Iterator[Probe]:
@@ -105,12 +105,14 @@ def _created(count: int) -> list[tuple[bool, float, float]]:
 
         time.sleep(0.2)
 
-    ray.get([occupy.remote() for _ in range(count // 2)])  # leaves idle processes
     ticks = os.sysconf("SC_CLK_TCK")
     actors: list[Any] = []
     found = []
     try:
-        for _ in range(count):
+        for number in range(count):
+            if number % 2 == 0:
+                ray.get(occupy.remote())  # leaves a process in waiting
+                settle()
             asked_s = time.clock_gettime(time.CLOCK_BOOTTIME)
             actors.append(cast("Any", Newborn).remote())
             here_s, stat = ray.get(actors[-1].times.remote())
