@@ -29,6 +29,7 @@ def test_rows_of_real_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setattr(module, "probes", lambda **_: [])
     monkeypatch.setattr(objects, "transfers", lambda **_: few)
     monkeypatch.setattr(objects, "spills", lambda **_: [])
+    monkeypatch.setattr(processes, "actors", lambda **_: [])
     monkeypatch.setattr("raysim.measure.session.POINT_S", 0.2)
     session = Session(folder=tmp_path, budget=Budget(120), command="", quick=True)
     ray_core.measure(session)

@@ -19,7 +19,8 @@ NOT_MEASURED = {
 def all_probes(*, quick: bool) -> list:
     return [
         *objects.probes(quick=quick), *calls.probes(quick=quick), *processes.probes(quick=quick),
-        *objects.transfers(quick=quick), *objects.spills(quick=quick, store_bytes=2**27),
+        *processes.actors(quick=quick), *objects.transfers(quick=quick),
+        *objects.spills(quick=quick, store_bytes=2**27),
     ]  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from raysim.measure.local_cluster import LocalCluster
 from raysim.measure.machine import describe
 from raysim.measure.ray_core import calls, objects, processes
-from raysim.measure.ray_core.probe import COLUMNS, Probe
+from raysim.measure.ray_core.probe import COLUMNS, Probe, settle
 from raysim.measure.session import Session, needs
 from raysim.measure.table import MeasuredTable
 from raysim.scenario.declaration import parse_cluster
@@ -22,6 +22,8 @@ __all__ = ["measure"]
 STORE = 1024 * MIB
 SMALL_STORE = 96 * MIB
 """Ray wants 75 MiB at least."""
+START_S = 15.0
+"""For the workers that a node starts at once; nothing else may use them or the store before."""
 
 
 def measure(session: Session) -> None:
@@ -43,7 +45,10 @@ def measure(session: Session) -> None:
             *processes.probes(quick=quick),
         ],
         f"{node}; {node}": list(objects.transfers(quick=quick)),
-        small: list(objects.spills(quick=quick, store_bytes=SMALL_STORE)),
+        small: [
+            *processes.actors(quick=quick),
+            *objects.spills(quick=quick, store_bytes=SMALL_STORE),
+        ],
     }
     left = sum(map(len, parts.values()))
     with session.table("ray_core", COLUMNS) as table, LocalCluster() as local:
@@ -68,24 +73,10 @@ def _on(
         return
     import ray
 
-    declared = parse_cluster(declaration)
-    local.want(declared)
+    local.want(parse_cluster(declaration))
     ray.init(local.address, log_to_driver=False, logging_level=logging.ERROR)
     try:
-        _wake(sum(node.num_cpus for node in declared.nodes))
+        settle(START_S)
         session.run(table, points, share)
     finally:
         ray.shutdown()
-
-
-def _wake(workers: int) -> None:
-    """Wait until the workers that a node starts at once are up; no page of the store is touched."""
-    import ray
-
-    @ray.remote
-    def occupy() -> None:
-        import time
-
-        time.sleep(1.0)
-
-    ray.get([occupy.remote() for _ in range(workers)])

@@ -18,12 +18,16 @@ ACTORS = 16
 
 
 def probes(*, quick: bool) -> Iterator[Probe]:
-    """Placement groups first: they leave nothing behind."""
+    """Placement groups, of few and many bundles, alone and many at once."""
     for count in (1,) if quick else (1, 10, 100):
         for op in ("placement_group_create", "placement_group_remove"):
             yield Probe(op=op, measure=_groups, count=count, informs=GROUP)
     if not quick:
         yield Probe(op="placement_groups", measure=_many_groups, count=100, informs=GROUP)
+
+
+def actors(*, quick: bool) -> Iterator[Probe]:
+    """On a node where nothing has run: only a worker that never had a task may become an actor."""
     for op, informs in (
         ("actor_create_cold", f"{CREATE} {START}"),
         ("actor_create_warm", CREATE),
@@ -99,29 +103,17 @@ def _created(count: int) -> list[tuple[bool, float, float]]:
         def times(self) -> tuple[float, str]:
             return self.here_s, self.stat
 
-    @ray.remote(num_cpus=0.01)
-    def occupy() -> None:
-        import time
-
-        time.sleep(0.2)
-
     ticks = os.sysconf("SC_CLK_TCK")
-    actors: list[Any] = []
     found = []
-    try:
-        for number in range(count):
-            if number % 2 == 0:
-                ray.get(occupy.remote())  # leaves a process in waiting
-                settle()
-            asked_s = time.clock_gettime(time.CLOCK_BOOTTIME)
-            actors.append(cast("Any", Newborn).remote())
-            here_s, stat = ray.get(actors[-1].times.remote())
-            whole_s = time.clock_gettime(time.CLOCK_BOOTTIME) - asked_s
-            started_s = int(stat.rpartition(")")[2].split()[19]) / ticks  # field 22: starttime
-            found.append((started_s > asked_s - 1 / ticks, whole_s, here_s - started_s))
-    finally:
-        for actor in actors:
-            ray.kill(actor)
+    for _ in range(count):
+        settle()
+        asked_s = time.clock_gettime(time.CLOCK_BOOTTIME)
+        actor = cast("Any", Newborn).remote()
+        here_s, stat = ray.get(actor.times.remote())
+        whole_s = time.clock_gettime(time.CLOCK_BOOTTIME) - asked_s
+        started_s = int(stat.rpartition(")")[2].split()[19]) / ticks  # field 22: starttime
+        found.append((started_s > asked_s - 1 / ticks, whole_s, here_s - started_s))
+        ray.kill(actor)
     return found
 
 
