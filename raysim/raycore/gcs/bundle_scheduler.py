@@ -36,7 +36,7 @@ _CANCEL_RETRY_NS = NS_PER_S
 class _Placement:
     """One attempt at one group (``LeaseStatusTracker``)."""
 
-    __slots__ = ("answers_due", "cancelled", "done", "group", "lost", "where")
+    __slots__ = ("answers_due", "cancelled", "done", "group", "lost", "refused", "where")
 
     def __init__(self, group: GcsPlacementGroup, where: dict[int, NodeID]) -> None:
         self.group = group
@@ -45,6 +45,8 @@ class _Placement:
         self.answers_due = 0
         self.done: dict[int, None] = {}
         """Bundles prepared, and in the second phase committed."""
+        self.refused: dict[int, None] = {}
+        """Bundles that their node would not prepare."""
         self.cancelled = False
         """The group was removed meanwhile."""
         self.lost: dict[int, None] = {}
@@ -124,14 +126,16 @@ class GcsPlacementGroupScheduler:
     def _prepared(self, placement: _Placement, indices: list[int], answer: Any) -> None:
         if answer is True:
             placement.done.update(dict.fromkeys(indices))
+        elif answer is False:
+            placement.refused.update(dict.fromkeys(indices))
         placement.answers_due -= 1
         if placement.answers_due:
             return
         group, where = placement.group, placement.where
         if placement.cancelled or placement.lost or len(placement.done) < len(where):
-            there = placement.still_there()
-            self._undo(group, {i: n for i, n in there.items() if i in placement.done})
-            self._give_back(group, there)
+            # also where a node died and came back: it may have prepared and not been heard
+            self._undo(group, {i: n for i, n in where.items() if i not in placement.refused})
+            self._give_back(group, placement.still_there())
             self._end(placement)
             self._gcs.groups.failed(group, feasible=True)
             return
