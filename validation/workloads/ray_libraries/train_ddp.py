@@ -5,6 +5,7 @@
 import json
 import tempfile
 import time
+from pathlib import Path
 
 import ray
 import torch
@@ -30,17 +31,18 @@ def train(settings):
         optimizer.zero_grad()
         model(data).square().mean().backward()
         optimizer.step()
-    ray.train.report({"seconds": time.perf_counter() - start})
+    if ray.train.get_context().get_world_rank() == 0:
+        Path(settings["told"]).write_text(str(time.perf_counter() - start))
 
 
 ray.init()
 with tempfile.TemporaryDirectory() as folder:
     start = time.perf_counter()
-    result = TorchTrainer(
+    TorchTrainer(
         train,
-        train_loop_config={"width": 512, "steps": 50},
+        train_loop_config={"width": 512, "steps": 50, "told": f"{folder}/seconds"},
         scaling_config=ScalingConfig(num_workers=2),
         run_config=RunConfig(storage_path=folder),
     ).fit()
     row("fit_2_workers", time.perf_counter() - start)
-row("steps_50_of_ddp", result.metrics["seconds"])
+    row("steps_50_of_ddp", float(Path(folder, "seconds").read_text()))
