@@ -276,11 +276,13 @@ class Component:
         then: Callable[[Any], object],
         *,
         timeout_ns: int | None = None,
+        epoch: int | None = None,
     ) -> None:
         """Send and have ``then(answer)`` called once, with the answer or a ``Failure``.
 
         ``then`` runs in this room, after whatever it is busy with; it is not called if this room
-        dies first. A script waits with ``then=event.succeed``.
+        dies first. A script waits with ``then=event.succeed``. ``epoch``: the life of the other
+        room that is meant; one that has died and started since refuses.
 
         Raises
         ------
@@ -291,6 +293,8 @@ class Component:
             return
         room = self._rooms[address]
         call = Reply(room, message)
+        if epoch is not None:
+            call.epoch = epoch
         call.caller = self
         call.caller_epoch = self.epoch
         call.then = then

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -51,7 +50,9 @@ class CountingRaylet(ScriptedRaylet):
         self.dirty = False
         self.client = GcsClient(self, self.case.env, lambda: None)
         total = {"CPU": self.cpus * UNIT}
-        self.client.tell(RegisterNode(self.node_id, self.address, total, {}, self.node_id == 0))
+        is_head = self.node_id == 0
+        here = RegisterNode(self.node_id, self.address, total, {}, is_head, incarnation=self.epoch)
+        self.client.tell(here)
 
     @property
     def free(self) -> int:
@@ -239,7 +240,5 @@ class PlacementGroupMachine(RuleBasedStateMachine):
         assert chosen in ("FAILED", "INFEASIBLE"), f"group {spec.group} could be on {chosen}"
 
 
-TestPlacementGroups = pytest.mark.xfail(
-    strict=False, reason="open: a node that comes back during a prepare may keep a prepared bundle"
-)(PlacementGroupMachine.TestCase)
+TestPlacementGroups = PlacementGroupMachine.TestCase
 TestPlacementGroups.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -282,9 +282,12 @@ class _Phase:
 
 
 class _Cancel:
-    """Undo on one node: tried five times, a second apart, while the node is alive."""
+    """Undo on one node: tried five times, a second apart, while the raylet asked first lives.
 
-    __slots__ = ("_done", "_gcs", "_message", "_node_id", "_tries")
+    One started since holds nothing of what is undone, and may by then hold the same bundles anew.
+    """
+
+    __slots__ = ("_done", "_gcs", "_message", "_node", "_node_id", "_tries")
 
     def __init__(
         self,
@@ -294,12 +297,13 @@ class _Cancel:
         done: Callable[[], object],
     ) -> None:
         self._gcs, self._node_id, self._message, self._done = gcs, node_id, message, done
+        self._node = gcs.nodes.alive(node_id)
         self._tries = 0
 
     def send(self, _: object = None) -> None:
         """Once more, or never again."""
         node = self._gcs.nodes.alive(self._node_id)
-        if node is None or self._tries == _CANCEL_TRIES:
+        if node is None or node is not self._node or self._tries == _CANCEL_TRIES:
             self._done()
             return
         self._tries += 1

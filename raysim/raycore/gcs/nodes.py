@@ -170,7 +170,11 @@ class GcsNodeManager:
     def call(
         self, node_id: NodeID, address: str, message: Message, then: Callable[[Any], object]
     ) -> None:
-        """Call a room of a node; its death answers too, be it silent."""
+        """Call a room of a node; its death answers too, be it silent.
+
+        A raylet that has started again and not registered yet refuses what was meant for the one
+        before it: in Ray it listens on another port, under a node id of its own.
+        """
         node = self._table.get(node_id)
         if node is None:
             cause = NodeDied(address=address, node=f"node-{node_id}")
@@ -178,7 +182,9 @@ class GcsNodeManager:
             return
         self._last_call += 1
         self._calls.setdefault(node_id, {})[self._last_call] = then
-        self._gcs.call(address, message, _Answered(self, node_id, self._last_call).here)
+        its_raylet = node.incarnation if address == node.address else None
+        answered = _Answered(self, node_id, self._last_call).here
+        self._gcs.call(address, message, answered, epoch=its_raylet)
 
     def answered(self, node_id: NodeID, number: int, answer: Any) -> None:
         """An answer has come; of a node dead since, it is not wanted any more."""

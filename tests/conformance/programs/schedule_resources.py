@@ -9,35 +9,18 @@ ray.init()
 
 
 @ray.remote(num_cpus=0)
-class Meeting:
-    def __init__(self):
-        self.now = self.most = 0
-
-    def enter(self):
-        self.now += 1
-        self.most = max(self.now, self.most)
-
-    def leave(self):
-        self.now -= 1
-
-    def peak(self):
-        return self.most
-
-
-@ray.remote(num_cpus=0)
-def visit(meeting):
-    ray.get(meeting.enter.remote())
+def visit():
+    begin = time.time()
     time.sleep(0.6)
-    ray.get(meeting.leave.remote())
+    return begin, time.time()
 
 
 def peak(n, **options):
-    meeting = Meeting.remote()
-    ray.get([visit.options(**options).remote(meeting) for _ in range(n)])
-    return ray.get(meeting.peak.remote())
+    visits = ray.get([visit.options(**options).remote() for _ in range(n)])
+    return max(sum(begin <= now < end for begin, end in visits) for now, _ in visits)
 
 
-ray.get([visit.remote(Meeting.remote()) for _ in range(4)])
+peak(4)
 print("slot 1", peak(4, resources={"slot": 1}))
 print("slot 0.5", peak(4, resources={"slot": 0.5}))
 print("tool 1", peak(3, resources={"tool": 1}))
@@ -48,7 +31,7 @@ print(sorted(k for k in ray.cluster_resources() if not k.startswith("node:")))
 print(ray.cluster_resources()["memory"] / 2**20, ray.cluster_resources()["slot"])
 for wrong in ({"slot": 1.5}, {"slot": 0.00001}, {"GPU": 1}, {"memory": 1}, {"": 1}):
     try:
-        visit.options(resources=wrong).remote(None)
+        visit.options(resources=wrong).remote()
         print(wrong, "accepted")
     except Exception as error:
         print(wrong, type(error).__name__, str(error).split(". ")[0][:60])

@@ -202,7 +202,9 @@ class GcsCase:
             its.start()
         resources = ResourceSet.of({"CPU": cpus, **more}).units
         its.ask(
-            RegisterNode(node_id, its.address, resources, labels or {}, node_id == 0, node_type)
+            RegisterNode(
+                node_id, its.address, resources, labels or {}, node_id == 0, node_type, its.epoch
+            )
         )
         return its
 

@@ -232,6 +232,23 @@ def test_a_node_that_dies_while_it_prepares_fails_the_attempt() -> None:
     assert case.gcs.tables.groups[1].nodes == [0, 2]
 
 
+def test_a_raylet_that_has_started_again_is_neither_asked_nor_undone_for_the_one_before() -> None:
+    """It refuses until it has registered, and what it then holds is not cancelled."""
+    case = GcsCase(nodes=1)
+    case.run(1.0)
+    its = case.raylets[0]
+    its.crash(reason="killed")
+    case.group(1, [CPU1])
+    case.run(1.05)  # the prepare is refused, and so is its undoing, tried again in a second
+    its.start()
+    case.run(1.5)
+    assert its.bundles == {}
+    its = case.add_node(0)
+    case.run(4.0)
+    assert case.state_of(1) == "CREATED"
+    assert its.bundles == {(1, 0): "committed"}
+
+
 def test_a_group_removed_while_it_is_prepared_leaves_nothing() -> None:
     case = GcsCase(nodes=1)
     held: list[Any] = []
