@@ -78,7 +78,8 @@ def _inline_groups(
             result.errors += _placed(error, document, ("node",))
         else:
             count = section.nodes or 1
-            resources = {"CPU": float(node.vcpus), "GPU": float(node.gpu_count)}
+            found = {"CPU": float(node.vcpus), "GPU": float(node.gpu_count)}
+            resources = {**found, **section.resources}
             groups.append(
                 NodeGroup(
                     name=WORKERS,

@@ -59,6 +59,10 @@ class ClusterSection(Section):
     gpus: int | None = Field(None, ge=0, le=128, description="GPUs per node in place of its own.")
     nics: Nics | None = Field(None, description="Network interfaces per node, such as 8x400Gb/s.")
     head: str | None = Field(None, description="Catalog name of a head node without GPUs.")
+    resources: dict[str, Annotated[float, Field(ge=0)]] = Field(
+        default_factory=dict,
+        description="Ray resources per node beside, or in place of, its CPUs and GPUs: {slot: 2}.",
+    )
     fabric: Annotated[FabricSection, shorthand("kind")] | None = Field(
         None, description="Network between nodes: a kind, or its settings."
     )
@@ -70,6 +74,7 @@ class ClusterSection(Section):
     def _one_way_to_say_it(self) -> ClusterSection:
         inline = ("nodes", "node", "gpu", "gpus", "nics", "head")
         given = [name for name in inline if getattr(self, name) is not None]
+        given += ["resources"] if self.resources else []
         if self.source is not None and given:
             raise ValueError(
                 f"give either `from` or {', '.join(given)}, not both; "

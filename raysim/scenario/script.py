@@ -14,6 +14,7 @@ from raysim.scenario.kuberay import is_kuberay
 from raysim.scenario.overrides import Overrides
 from raysim.scenario.program import ProgramScenario, program_scenario
 from raysim.scenario.ray_cluster_yaml import is_ray_cluster_yaml
+from raysim.scenario.ray_init import InitCall, init_call
 from raysim.scenario.sources import Source, read_sources
 from raysim.scenario.yaml_text import read_yaml_all
 
@@ -39,7 +40,7 @@ def script_scenario(
         A Ray program.
     cluster
         `ray up` YAML, KubeRay YAML, or the ``cluster`` section of a scenario; None: one node of
-        the catalog.
+        the catalog, with what the script's ``ray.init`` says of it.
     compute, until, args, profile
         As in a scenario.
     changes
@@ -64,35 +65,65 @@ def script_scenario(
         data["until"] = until
     if profile is not None:
         data["profile"] = str(profile)
-    document = _with_cluster(Document(file=str(script), data=data), cluster)
+    init = init_call(script)
+    document = _with_cluster(Document(file=str(script), data=data), cluster, init)
     folder = Path()
     if changes:
         known = read_sources(document, folder, {}, [])
         document, known = Overrides(document, known).apply(changes)
-        return _scenario(document, folder, known, cluster)
-    return _scenario(document, folder, {}, cluster)
+        return _scenario(document, folder, known, cluster, init)
+    return _scenario(document, folder, {}, cluster, init)
 
 
 def _scenario(
-    document: Document, folder: Path, known: Mapping[KeyPath, Source], cluster: Path | None
+    document: Document,
+    folder: Path,
+    known: Mapping[KeyPath, Source],
+    cluster: Path | None,
+    init: InitCall,
 ) -> ProgramScenario:
     made = program_scenario(document, folder, known)
-    if cluster is not None or "node" not in document.data["cluster"]:
+    said = _of_cluster_given(init) if cluster is not None else _of_default_node(document, init)
+    if not said:
         return made
-    node = catalog.node(document.data["cluster"]["node"])
-    said = Problem(
-        key="cluster",
-        message=f"no --cluster given; taken is one {node.name} ({node.vcpus} vCPUs, "
-        f"{node.memory_bytes / 2**30:g} GiB, no GPU)",
-    )
-    return replace(made, warnings=(*made.warnings, said))
+    where = Location(file=document.data["jobs"][0]["script"]["path"], line=init.line)
+    notes = [Problem(key="cluster", message=m, where=where if init.line else None) for m in said]
+    return replace(made, warnings=(*made.warnings, *notes))
 
 
-def _with_cluster(document: Document, cluster: Path | None) -> Document:
+def _of_cluster_given(init: InitCall) -> list[str]:
+    """The cluster is there already, as for ``ray job submit``."""
+    sizes = ", ".join((*init.given, *init.unread))
+    if not sizes:
+        return []
+    return [f"ray.init's {sizes} would start a cluster of its own; taken is the one that was given"]
+
+
+def _of_default_node(document: Document, init: InitCall) -> list[str]:
+    section = document.data["cluster"]
+    if "node" not in section:
+        return []
+    node = catalog.node(section["node"])
+    own = "".join(f", {n:g} {name}" for name, n in section.get("resources", {}).items())
+    said = [
+        f"no --cluster given; taken is one {node.name} ({node.vcpus} vCPUs, "
+        f"{node.memory_bytes / 2**30:g} GiB, no GPU)" + (f" with{own[1:]}" if own else "")
+    ]
+    if init.unread:
+        said.append(f"ray.init's {', '.join(init.unread)} is no constant, so it was not read")
+    return said
+
+
+def _with_cluster(document: Document, cluster: Path | None, init: InitCall) -> Document:
     """The document with its ``cluster`` section; positions are those of the cluster's file."""
     data = dict(document.data)
     if cluster is None:
         data["cluster"] = {"nodes": 1, "node": DEFAULT_NODE}
+        if init.resources():
+            data["cluster"]["resources"] = init.resources()
+        if "object_store_memory" in init.given:
+            store = init.given["object_store_memory"]
+            data["ray"] = {"object_store_memory": f"{store:.0f}B"}
         return replace(document, data=data)
     found = read_yaml_all(cluster, printable(str(cluster)))
     if any(is_kuberay(d) or is_ray_cluster_yaml(d) for d in found):
