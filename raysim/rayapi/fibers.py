@@ -174,8 +174,9 @@ class Fiber:
             self.process.session.sim.call_later(0, self._start_later)
         elif not self.process.gone:
             idle = self.process.session.greenlets
-            self.greenlet = idle.pop() if idle else greenlet(_fibers, self.process.session.hub)
-            self._slice(self.greenlet.switch, self)
+            new = not idle
+            self.greenlet = greenlet(_fibers, self.process.session.hub) if new else idle.pop()
+            self._slice(self.greenlet.switch, [self] if new else self)
 
     def _start_later(self, _arg: Any) -> None:
         self.start()
@@ -291,9 +292,14 @@ class Fiber:
             self.block(lambda then: self.process.session.sim.call_later(delay_ns, then))
 
 
-def _fibers(fiber: Fiber | None) -> None:
-    """What a greenlet does: one fiber after the other."""
+def _fibers(first: list[Fiber]) -> None:
+    """What a greenlet does: one fiber after the other.
+
+    ``first`` is emptied: a greenlet never lets go of what it was begun with, where no collector
+    sees it, and with a fiber that would be the whole session.
+    """
     hub = getcurrent().parent
+    fiber: Fiber | None = first.pop()
     while fiber is not None:
         fiber.run()
         if fiber.collected:

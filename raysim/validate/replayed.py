@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -163,6 +164,9 @@ def predicted(workload: Workload, against: Against, costs: RayCosts) -> dict[str
         raise NotPredicted(str(error)) from None
     except (Exception, SystemExit) as error:  # noqa: BLE001  (a prediction that fails is a row of the report)
         raise NotPredicted(_in_a_line(error)) from None
+    finally:
+        del emulation  # few objects, in cycles, but with the program's gigabytes in its stores
+        gc.collect()
     if table is not None and compute.mode == "measured":
         table.parent.mkdir(exist_ok=True)
         compute.write(table)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 import os
+import weakref
 from contextvars import ContextVar
 
 from greenlet import greenlet
 
 import raysim.rayapi.api as ray
-from tests.rayapi_parts import run
+from raysim.rayapi.loader import run_program
+from tests.rayapi_parts import on_demand, run
 
 WORD: ContextVar[str] = ContextVar("word", default="nothing")
 
@@ -69,3 +71,16 @@ def test_every_process_has_an_environment_of_its_own() -> None:
 
     assert run(main) == ["its own", None, "driver's", None, None]
     assert not [name for name in os.environ if name.startswith("RAYSIM_")]
+
+
+def test_nothing_of_a_session_stays_when_it_is_over() -> None:
+    """Its stores hold what the program put: gigabytes, in runs one after the other."""
+
+    def main() -> None:
+        ray.init(num_cpus=2)
+        no_op = ray.remote(lambda: None)
+        ray.get([no_op.remote() for _ in range(3)])
+
+    session = weakref.ref(run_program(main, on_demand())[1])
+    gc.collect()
+    assert session() is None
