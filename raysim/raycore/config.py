@@ -90,6 +90,7 @@ class RayConfig:
     raylet_death_check_interval_milliseconds: int = 1_000
     raylet_liveness_self_check_interval_ms: int = 60_000
     task_retry_delay_ms: int = 0
+    core_worker_internal_heartbeat_ms: int = 1_000
     task_actor_unavailable_retry_base_ms: int = 100
     task_actor_unavailable_retry_cap_ms: int = 5_000
     timeout_ms_task_wait_for_death_info: int = 1_000

@@ -135,7 +135,7 @@ def test_tries_after_out_of_memory_wait_1_2_4_seconds() -> None:
         if spec_of[r.number].options.function.name == newer
     ][1:]
     for (died_s, _), retry_s, delay_s in zip(killed(cluster), again, (1, 2, 4, 8), strict=False):
-        assert retry_s - died_s == pytest.approx(delay_s, abs=0.05)
+        assert delay_s < retry_s - died_s <= delay_s + 1, "at the next heartbeat"
     assert len(again) >= 4, "a minute has room for four tries"
 
 

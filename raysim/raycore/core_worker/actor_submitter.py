@@ -362,12 +362,12 @@ class ActorSubmitter:
             task.state = "retrying"
             task.via = actor
             actor.waiting[task_id] = task
-            core.after(delay_ms * NS_PER_MS, self._retry, (actor, task))
+            core.tasks.at_heartbeat(delay_ms * NS_PER_MS, self._retry, (actor, task))
             return
         task.via = actor
         actor.waiting[task.spec.task_id] = task
         wait_ms = config.timeout_ms_task_wait_for_death_info
-        core.after(wait_ms * NS_PER_MS, self._no_death_info, (actor, task, cause))
+        core.tasks.at_heartbeat(wait_ms * NS_PER_MS, self._no_death_info, (actor, task, cause))
 
     def _retry(self, call: tuple[Actor, PendingTask]) -> None:
         actor, task = call

@@ -3,9 +3,8 @@
 Real counterpart: ``src/ray/core_worker/task_manager.cc``,
 ``task_submission/dependency_resolver.cc``. System failures are retried ``max_retries`` times,
 out-of-memory kills have their own count and a growing delay, preemptions cost nothing, a program's
-own exceptions are retried if ``retry_exceptions`` says so.
-
-Not modelled: the time between a retry's decision and the io thread's next turn.
+own exceptions are retried if ``retry_exceptions`` says so. What is retried is submitted at the process's
+next heartbeat (``CoreWorker::InternalHeartbeat``), once a second.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from raysim.raycore.tasks import Arg, Payload, Ref, TaskError, TaskSpec
 from raysim.units import NS_PER_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from raysim.raycore.core_worker.worker import CoreWorker
 
@@ -298,10 +297,14 @@ class TaskManager:
     def _resubmit_later(self, task: PendingTask, delay_ms: int) -> None:
         task.state = "retrying"
         task.via = None
-        if delay_ms:
-            self.core.after(delay_ms * NS_PER_MS, self.resubmit, task)
-        else:
-            self.resubmit(task)
+        self.at_heartbeat(delay_ms * NS_PER_MS, self.resubmit, task)
+
+    def at_heartbeat(self, delay_ns: int, fn: Callable[[Any], object], arg: Any) -> None:
+        """Call ``fn(arg)`` at the first heartbeat of this process after ``delay_ns``."""
+        core = self.core
+        period_ns = core.config.core_worker_internal_heartbeat_ms * NS_PER_MS
+        age_ns = core.now_ns - core.started_ns
+        core.after(delay_ns + period_ns - (age_ns + delay_ns) % period_ns, fn, arg)
 
     def resubmit(self, task: PendingTask) -> None:
         """Submit it once more."""

@@ -193,8 +193,11 @@ class WorkerPool:
     # Starting
 
     def prestart(self, count: int, job_id: JobID = 0) -> None:
-        """Start workers that nobody has asked for yet."""
-        for _ in range(count):
+        """Start workers that nobody has asked for yet, as many as may start at once and no more.
+
+        Those beyond are not put off: Ray tries them once (``PrestartWorkersInternal``).
+        """
+        for _ in range(min(count, self.startup_concurrency - len(self.starting))):
             start = Start(job_id, None, None)
             start.prestarted = True
             self._prestarting += 1

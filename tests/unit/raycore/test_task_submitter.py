@@ -319,7 +319,7 @@ def test_out_of_memory_kills_have_their_own_count_and_a_growing_delay():
         values = yield b.get((yield b.submit(o)))
         return values, process.sim.now_ns - begin_ns
 
-    assert house.play(main) == ([Payload(1)], (1 + 2 + 4) * S)
+    assert house.play(main) == ([Payload(1)], (1 + 2 + 4 + 3) * S), "and each to the next heartbeat"
 
 
 def test_an_out_of_memory_kill_of_a_task_without_retries_is_the_end():
@@ -360,7 +360,7 @@ def test_a_node_that_vanished_is_found_out_when_it_is_declared_dead():
         values = yield b.get((yield b.submit(o)))
         return values, process.sim.now_ns
 
-    assert house.play(main) == ([Payload(0)], 12 * S)
+    assert house.play(main) == ([Payload(0)], 13 * S), "at the heartbeat after two seconds"
 
 
 def test_max_calls_ends_the_worker_after_so_many():

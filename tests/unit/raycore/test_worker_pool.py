@@ -210,6 +210,14 @@ def test_prestart_when_enabled_warms_every_node() -> None:
     assert [node for _, node in w.starts] == [0, 0, 1, 1, 1]
 
 
+def test_no_more_are_prestarted_than_may_start_at_once() -> None:
+    """Real Ray 2.60: a node of 4 CPUs on a host of 2 cores has 2 idle workers, and no more later."""
+    config = RayConfig(enable_worker_prestart=True, worker_maximum_startup_concurrency=2)
+    w = world([{"CPU": 4}], config=config)
+    w.run_for(60 * S)
+    assert len(w.starts) == 2
+
+
 def test_who_comes_first_is_served_and_the_lost_process_is_the_others_to_wait_for() -> None:
     w = world([{"CPU": 2}], start_ns=MS)
     owner = w.owner()
