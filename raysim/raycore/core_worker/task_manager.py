@@ -3,8 +3,8 @@
 Real counterpart: ``src/ray/core_worker/task_manager.cc``,
 ``task_submission/dependency_resolver.cc``. System failures are retried ``max_retries`` times,
 out-of-memory kills have their own count and a growing delay, preemptions cost nothing, a program's
-own exceptions are retried if ``retry_exceptions`` says so. What is retried is submitted at the process's
-next heartbeat (``CoreWorker::InternalHeartbeat``), once a second.
+own exceptions are retried if ``retry_exceptions`` says so. What is retried is submitted at the
+process's next heartbeat (``CoreWorker::InternalHeartbeat``), once a second.
 """
 
 from __future__ import annotations

@@ -211,7 +211,7 @@ def test_prestart_when_enabled_warms_every_node() -> None:
 
 
 def test_no_more_are_prestarted_than_may_start_at_once() -> None:
-    """Real Ray 2.60: a node of 4 CPUs on a host of 2 cores has 2 idle workers, and no more later."""
+    """Real Ray 2.60: a node of 4 CPUs on a host of 2 cores has 2 idle workers, no more later."""
     config = RayConfig(enable_worker_prestart=True, worker_maximum_startup_concurrency=2)
     w = world([{"CPU": 4}], config=config)
     w.run_for(60 * S)
