@@ -147,6 +147,8 @@ class Executor:
             self.actor, self.actor_id = spec, spec.actor_id
             options = spec.options.actor
             assert options is not None, f"actor {spec.actor_id} without ActorOptions"
+            if options.is_async:
+                self.execute_ns += self.core.costs.execute_async_ns
             limit = options.max_concurrency or (_ASYNC_CONCURRENCY if options.is_async else 1)
             self.default.limit = limit
             for name, n in options.concurrency_groups:
