@@ -60,6 +60,8 @@ class Streams:
         self.core = core
         self.references = core.references
         self.streams: dict[TaskID, Stream] = {}
+        self._lost: dict[TaskID, list[Reference]] = {}
+        """Items read before and lost since, that a running attempt is to bring again."""
 
     def add(self, task: PendingTask) -> None:
         """It has been submitted."""
@@ -147,8 +149,7 @@ class Streams:
 
     def ended(self, task: PendingTask, items: int, error: TaskError | None) -> None:
         """The generator has returned, or failed."""
-        if task.spec.attempt:
-            self._not_made_again(task, error)
+        self._not_made_again(task, error)
         stream = self.streams.get(task.spec.task_id)
         if stream is None:
             return
@@ -160,11 +161,24 @@ class Streams:
             self.references.set_value(record, NONE)
         self._serve(stream)
 
+    def lost(self, record: Reference, task: PendingTask) -> None:
+        """All copies of what this task made are gone, and it is running."""
+        if task.spec.options.num_returns == "streaming" and index_of(record.object_id) > 1:
+            self._lost.setdefault(task.spec.task_id, []).append(record)
+
     def _not_made_again(self, task: PendingTask, error: TaskError | None) -> None:
-        """Items that were lost, and that another attempt has not brought."""
+        """Items that were lost, and that the attempt has not brought.
+
+        Made before the loss by the first attempt: that has now ended, and may be run again.
+        """
         cause = error or TaskError("OBJECT_LOST", "its generator did not make it again")
-        for record in list(self.references.table.values()):
-            if record.task is task and record.value is PENDING and index_of(record.object_id) > 1:
+        first = error is None and not task.spec.attempt
+        for record in self._lost.pop(task.spec.task_id, ()):
+            if record.value is not PENDING:
+                continue
+            if first:
+                self.core.recovery.make_again(record)
+            else:
                 self.core.tasks.fail_object(record, cause)
 
     def dropped(self, object_id_: ObjectID) -> None:

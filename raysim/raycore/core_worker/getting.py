@@ -160,7 +160,8 @@ class Get:
                 objects.core.send(
                     objects.plasma, PlasmaRelease(record.object_id, objects.core.address)
                 )
-                if payload.contained and record.object_id in objects.references.table:
+                there = record.object_id in objects.references.table
+                if payload.contained and there and record.value is not FREED:  # kept as lineage
                     objects.references.contain(record, payload.contained)
                 self.values[record.object_id] = payload
         if self.request_id is not None:

@@ -104,12 +104,13 @@ class Objects:
 
     def get(
         self,
-        refs: Sequence[Ref],
+        records: list[Reference],
         then: Callable[[list[Value] | TaskError], object],
         timeout_ns: int | None,
     ) -> None:
-        """``ray.get``."""
-        Get(self, [self.references.of(r) for r in refs], then, timeout_ns, "GET").start()
+        """``ray.get``; nothing, if who asked was interrupted since and has let go of them."""
+        if self.references.knows(records):
+            Get(self, records, then, timeout_ns, "GET").start()
 
     def get_args(self, refs: Sequence[Ref], then: Callable[[Any], object]) -> None:
         """Arguments of a task here: nobody is blocked but the task itself."""
@@ -118,16 +119,16 @@ class Objects:
 
     def wait(
         self,
-        refs: Sequence[Ref],
+        records: list[Reference],
         num_returns: int,
         then: Callable[[list[bool]], object],
         timeout_ns: int | None,
         *,
         fetch_local: bool,
     ) -> None:
-        """``ray.wait``."""
-        records = [self.references.of(r) for r in refs]
-        Wait(self, records, num_returns, then, fetch_local=fetch_local).start(timeout_ns)
+        """``ray.wait``; nothing, as for ``get``."""
+        if self.references.knows(records):
+            Wait(self, records, num_returns, then, fetch_local=fetch_local).start(timeout_ns)
 
     def block(self, call: Get | Wait, what: str) -> int:
         """A program begins to wait; the task it is, if it is one that holds a CPU for itself."""

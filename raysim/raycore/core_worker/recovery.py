@@ -34,7 +34,7 @@ class Recovery:
         if record.value is FREED:  # kept as lineage only
             self.references.owned += 1
             record.value = PENDING
-            self._make_again(record)
+            self.make_again(record)
             return
         nodes = record.copies.nodes if record.copies is not None else {}
         alive = self.core.env.view.nodes
@@ -50,7 +50,7 @@ class Recovery:
             return  # its file is still there
         else:
             record.value = PENDING
-            self._make_again(record)
+            self.make_again(record)
 
     def pinned(self, record: Reference, node_id: NodeID, answer: Any) -> None:
         """Another copy is the primary one now, or was gone as well."""
@@ -62,7 +62,8 @@ class Recovery:
             record.copies.nodes.pop(node_id, None)
             self.recover(record)
 
-    def _make_again(self, record: Reference) -> None:
+    def make_again(self, record: Reference) -> None:
+        """Of what has no copy: run its task again, or let it be an error."""
         task = record.task
         tasks = self.core.tasks
         record.copies = None
@@ -70,7 +71,8 @@ class Recovery:
             error: ErrorType = "OBJECT_LOST" if task is None else "OBJECT_UNRECONSTRUCTABLE"
             if task is not None and task.spec.task_id in tasks.pending:
                 self.core.directory.publish(record)
-                return  # it runs again already, for another of its returns
+                self.core.streams.lost(record, task)
+                return  # it runs again already, for another of its returns, or still
             if task is not None and not task.retries_left:
                 error = "OBJECT_UNRECONSTRUCTABLE_MAX_ATTEMPTS_EXCEEDED"
             self._lost(record, error)
@@ -80,10 +82,12 @@ class Recovery:
             task.returns_alive -= 1
         self.core.directory.publish(record)
         if task.spec.task_id in tasks.pending:
+            self.core.streams.lost(record, task)
             return
         if not task.retries_left:
             self._lost(record, "OBJECT_UNRECONSTRUCTABLE_MAX_ATTEMPTS_EXCEEDED")
             return
+        self.core.streams.lost(record, task)
         if task.retries_left > 0:
             task.retries_left -= 1
         tasks.pending[task.spec.task_id] = task

@@ -185,6 +185,11 @@ class References:
             self.core.calls.subscribe()
         return record
 
+    def knows(self, records: Iterable[Reference]) -> bool:
+        """Whether none of them has gone."""
+        table = self.table
+        return all(table.get(record.object_id) is record for record in records)
+
     def hold(self, refs: Iterable[Ref]) -> list[Reference]:
         """One handle more of each, for the process itself; ``remove_local`` ends it."""
         held = [self.of(ref) for ref in refs]

@@ -25,7 +25,7 @@ from raysim.raycore.core_worker.generators import ItemReports, Streams
 from raysim.raycore.core_worker.groups import Groups
 from raysim.raycore.core_worker.objects import Objects
 from raysim.raycore.core_worker.recovery import Recovery
-from raysim.raycore.core_worker.references import IN_PLASMA, PENDING, References
+from raysim.raycore.core_worker.references import IN_PLASMA, PENDING, Reference, References
 from raysim.raycore.core_worker.submission import Submission
 from raysim.raycore.core_worker.task_manager import TaskManager
 from raysim.raycore.core_worker.task_submitter import TaskSubmitter
@@ -324,11 +324,11 @@ class CoreWorker(Component):
         lead_ns: int = 0,
     ) -> None:
         """As ``CoreProcess.get``."""
-        self._when(lead_ns, self._get, (refs, then, timeout_ns))
+        records = [self.references.of(ref) for ref in refs]
+        self._when(lead_ns, self._get, (records, Told(self, then), timeout_ns))
 
-    def _get(self, get: tuple[Sequence[Ref], Callable[[Any], object], int | None]) -> None:
-        refs, then, timeout_ns = get
-        self.objects.get(refs, Told(self, then), timeout_ns)
+    def _get(self, get: tuple[list[Reference], Told, int | None]) -> None:
+        self.objects.get(*get)
 
     def wait(
         self,
@@ -341,11 +341,12 @@ class CoreWorker(Component):
         lead_ns: int = 0,
     ) -> None:
         """As ``CoreProcess.wait``."""
-        self._when(lead_ns, self._wait, (refs, num_returns, then, timeout_ns, fetch_local))
+        records = [self.references.of(ref) for ref in refs]
+        told = Told(self, then)
+        self._when(lead_ns, self._wait, (records, num_returns, told, timeout_ns, fetch_local))
 
     def _wait(self, wait: tuple[Any, Any, Any, Any, bool]) -> None:
-        refs, num_returns, then, timeout_ns, fetch_local = wait
-        self.objects.wait(refs, num_returns, Told(self, then), timeout_ns, fetch_local=fetch_local)
+        self.objects.wait(*wait[:-1], fetch_local=wait[-1])
 
     def add_local_reference(self, ref: Ref) -> None:
         """As ``CoreProcess.add_local_reference``."""
