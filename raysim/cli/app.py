@@ -251,7 +251,9 @@ def catalog(
 
 @app.command()
 def measure(
-    what: Annotated[str, typer.Argument(metavar="WHAT", help="gpu, collectives, ray, disk, step.")],
+    what: Annotated[
+        str, typer.Argument(metavar="WHAT", help="gpu, collectives, ray, disk, step or memory.")
+    ],
     *,
     out: Annotated[
         Path | None,
@@ -371,7 +373,8 @@ def calibrate(
         ),
     ] = None,
     family: Annotated[
-        str, typer.Option(metavar="NAME", help="Of workloads: replay_NAME_calibration.csv.")
+        str,
+        typer.Option(metavar="NAME", help="replay_NAME_calibration.csv; or training."),
     ] = "ray_core",
     workloads: Annotated[
         Path | None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
@@ -28,6 +28,9 @@ USUAL = (
 )  # fmt: skip
 """Constants that most Ray programs respond to."""
 
+TRAINING = "training"
+"""The family whose rows are steps of ``raysim measure step``, and not workloads."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalibrateOptions:
@@ -51,6 +54,9 @@ def calibrate(folder: Path, options: CalibrateOptions) -> None:
         An option is wrong; rows, workloads or the description of the machine are missing; a fit
         was asked for on validation rows.
     """
+    if options.family == TRAINING:
+        _calibrate_training(folder, options)
+        return
     from raysim.calibrate.direct import direct_constants
     from raysim.calibrate.fit import fit
     from raysim.calibrate.outcome import compare, lines, profile_of_fit
@@ -78,10 +84,45 @@ def calibrate(folder: Path, options: CalibrateOptions) -> None:
         found = fit(wanted, Emulator(workloads=fitted, against=against), chosen, evaluate=evaluate)
     profile = profile_of_fit(
         found, name=options.out.stem, made=date.today().isoformat(),
-        source=_source(against, options.family, found), direct=direct,
+        source=_source(against, found, f"replay_{options.family}_calibration.csv", "ray"),
+        direct=direct,
     )  # fmt: skip
     predicted = _of({name for name, _ in before}, workloads)
     after = Emulator(workloads=predicted, against=against)(_values(profile))
+    compared, missing = compare(rows, before, after)
+    terminal.say("\n".join(["", *lines(found, compared, missing)]))
+    _write(profile, options.out, folder)
+
+
+def _calibrate_training(folder: Path, options: CalibrateOptions) -> None:
+    """The same for steps of ranks on the CPU; priors are what the folder's tables say."""
+    from raysim.calibrate.direct_cpu import cpu_constants
+    from raysim.calibrate.fit import fit
+    from raysim.calibrate.outcome import compare, lines, profile_of_fit
+    from raysim.calibrate.parameters import parameters
+    from raysim.validate import training_cases as training
+    from raysim.validate.replayed import Against
+
+    against, rows = Against.at(folder), training.read_steps(folder)
+    cases = training.read_cases(folder)
+    chosen = training.calibration_rows(folder)
+    fitted = [cases[name] for name in dict.fromkeys(row.key[0] for row in chosen)]
+    names = _split(options.names) or training.FITTED
+    direct = {n: c for n, c in cpu_constants(folder).items() if n in names}
+    wanted = parameters(names, "training", direct)
+
+    def predict(values: Mapping[str, float]) -> dict[RowKey, float]:
+        return training.predict_steps(fitted, training.profile_of(values))
+
+    chosen = [row for row in chosen if row.key in predict({})]
+    terminal.say(f"Fitting {len(wanted)} constants on {len(chosen)} rows of {len(fitted)} steps")
+    found = fit(wanted, predict, chosen)
+    profile = profile_of_fit(
+        found, name=options.out.stem, made=date.today().isoformat(), section="training",
+        source=_source(against, found, "training_steps_calibration.csv", "torch"), direct=direct,
+    )  # fmt: skip
+    played = [case for case in cases.values() if case["engine"] in training.ENGINES]
+    before, after = (training.predict_steps(played, p) for p in (training.OWN, profile))
     compared, missing = compare(rows, before, after)
     terminal.say("\n".join(["", *lines(found, compared, missing)]))
     _write(profile, options.out, folder)
@@ -136,12 +177,12 @@ def _values(profile: Profile) -> dict[str, float]:
     return {name: constant.value for name, constant in profile.ray.items()}
 
 
-def _source(against: Against, family: str, found: Fit) -> str:
+def _source(against: Against, found: Fit, table: str, package: str) -> str:
     """What machine and versions, and what was fitted."""
     machine, versions = against.hardware, against.versions
     return (
-        f"{len(found.rows)} rows of replay_{family}_calibration.csv on {machine.get('cpu')}, "
-        f"{machine.get('cores')} cores, ray {versions.get('ray')}; raysim calibrate"
+        f"{len(found.rows)} rows of {table} on {machine.get('cpu')}, {machine.get('cores')} cores, "
+        f"{package} {versions.get(package)}; raysim calibrate"
     )
 
 
@@ -154,7 +195,7 @@ def _write(profile: Profile, out: Path, folder: Path) -> None:
     except OSError as error:
         reason = f"cannot write {out}: {error.strerror or error}"
         raise ScenarioError(Problem(message=reason)) from error
-    terminal.say(f"\n{out}: {len(profile.ray)} constants from {folder}")
+    terminal.say(f"\n{out}: {len(profile.ray) + len(profile.training)} constants from {folder}")
 
 
 @contextmanager

@@ -25,6 +25,7 @@ WHAT = {
     "ray": "raysim.measure.ray_core",
     "disk": "raysim.measure.disk",
     "step": "raysim.measure.training_step",
+    "memory": "raysim.measure.torch_memory",
 }
 """Name to the module whose ``measure(session)`` fills its tables."""
 

@@ -26,6 +26,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, get_args
 from raysim.errors import Problem, ScenarioError
 from raysim.hardware.specs import (
     Basis,
+    CpuRankSpec,
     CpuSpec,
     DiskSpec,
     GpuSpec,
@@ -44,7 +45,7 @@ SpecT = TypeVar("SpecT", bound=Spec)
 
 _FOLDER = Path(__file__).with_name("catalog")
 _FILES: Mapping[str, tuple[str, ...]] = {
-    "gpu": ("gpus.yaml",),
+    "gpu": ("gpus.yaml", "cpu_ranks.yaml"),
     "nic": ("nics.yaml",),
     "disk": ("disks.yaml",),
     "object_storage": ("object_storage.yaml",),
@@ -177,7 +178,7 @@ def _parse(key: str, kind: str, text: str) -> Any:
         return parse_bytes_per_s(text)
     if key.endswith("_bytes"):
         return parse_bytes(text)
-    if key == "latency_s":
+    if key in ("latency_s", "dispatch_s", "gloo_latency_s"):
         return parse_seconds(text)
     if kind.startswith("int"):
         return int(text)
@@ -217,7 +218,9 @@ def _resolve(kind: Kind, name: str) -> str:
 @cache
 def _spec(kind: Kind, name: str) -> Any:
     """The spec called exactly ``name``; one object per spec, whatever alias it was asked by."""
-    return _build(_CLASSES[kind], name, *_read(kind, name))
+    values, provenance = _read(kind, name)
+    cls = CpuRankSpec if values.get("architecture") == "cpu" else _CLASSES[kind]
+    return _build(cls, name, values, provenance)
 
 
 @cache

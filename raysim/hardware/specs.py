@@ -35,7 +35,7 @@ class GpuSpec(Spec):
 
     vendor: Literal["nvidia", "amd"] = "nvidia"
     architecture: str
-    """volta, turing, ampere, ada, hopper, blackwell, cdna3."""
+    """volta, turing, ampere, ada, hopper, blackwell, cdna3; ``cpu``: a :class:`CpuRankSpec`."""
     compute_capability: float
     sm_count: int
     memory_bytes: int
@@ -55,6 +55,31 @@ class GpuSpec(Spec):
     context_bytes: int
     """CUDA context and loaded kernels, before the first tensor."""
     tdp_w: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuRankSpec(GpuSpec):
+    """One core of a host that runs a training process on torch's ``cpu`` device, with gloo.
+
+    Rates are what a rank keeps while every core of the host has one.
+    """
+
+    product_flops_per_s: float
+    """Arithmetic of fp32 products, operands packed."""
+    optimizer_bytes_per_s: float
+    """Of ``torch.optim``'s loop over tensors that fit into ``l2_bytes``, pass by pass."""
+    optimizer_far_bytes_per_s: float
+    """The same over larger ones, as ZeRO's flat partitions."""
+    dispatch_s: float
+    """One eager operator, Python and autograd included."""
+    gloo_latency_s: float
+    """One step of a ring, or one message: Python, gloo's thread and the kernel's TCP."""
+    gloo_bytes_per_s: float
+    """Sent plus received by one rank over loopback, while it reduces or copies."""
+    gloo_staging_bytes_per_s: float
+    """Into and out of the buffer that torch's all-gather and reduce-scatter stage in."""
+    gloo_fresh_bytes_per_s: float
+    """The same above 32 MiB, where every page of the buffer is new."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -91,6 +91,29 @@ def stolen_s() -> float:
     return _cpu_ticks()[7] / os.sysconf("SC_CLK_TCK")
 
 
+class Disturbance:
+    """What this process and its children did not use of the CPUs since it was made."""
+
+    def __init__(self) -> None:
+        self._start = (time.monotonic(), self._used_by_others_s(), stolen_s())
+
+    @staticmethod
+    def _used_by_others_s() -> float:
+        ticks = _cpu_ticks()
+        used = (sum(ticks[:3]) + sum(ticks[5:7])) / os.sysconf("SC_CLK_TCK")
+        t = os.times()
+        return used - (t.user + t.system + t.children_user + t.children_system)
+
+    def cores(self) -> dict[str, float]:
+        """Cores that other processes kept busy, and that the hypervisor took, on average."""
+        wall_s, others_s, taken_s = self._start
+        passed_s = max(time.monotonic() - wall_s, 1e-9)
+        return {
+            "others": max(0.0, (self._used_by_others_s() - others_s) / passed_s),
+            "stolen": max(0.0, (stolen_s() - taken_s) / passed_s),
+        }
+
+
 def installed(package: str) -> str | None:
     """Version of an installed package, without importing it; None if there is none."""
     try:

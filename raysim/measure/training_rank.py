@@ -300,6 +300,7 @@ class PipelineTrainer(Trainer):
         import deepspeed
         from deepspeed.pipe import PipelineModule
 
+        deepspeed.init_distributed(dist_backend=dist.get_backend())  # the module asks for its rank
         pipe = {"num_stages": 2, "partition_method": "parameters", **case.get("pipeline", {})}
         module = PipelineModule(
             pipeline_layers(case["model"]), loss_fn=next_token_loss,

@@ -1,8 +1,9 @@
 """Real training steps on this machine: DDP, DeepSpeed ZeRO, PipelineModule, FSDP2.
 
 Each case runs in ranks of its own under ``torch.distributed.run`` (``training_rank``); what comes
-back is the time of each phase (``training_steps_<role>.csv``), and the collectives and the memory
-of the last step (``training_records.json``), beside the cases themselves.
+back is the time of each phase (``training_steps_<role>.csv``) with the cores that other processes
+and the hypervisor took meanwhile, and the collectives and the memory of the last step
+(``training_records.json``), beside the cases themselves.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from raysim.errors import CalibrationError
+from raysim.measure.machine import Disturbance
 from raysim.measure.session import Session, needs
 
 COLUMNS = ("case", "ranks", "phase")
@@ -169,12 +171,15 @@ def measure(session: Session) -> None:
         if session.budget.left_s() <= 0:
             session.left += 1
             continue
+        disturbance = Disturbance()
         answers = run_cases([case])
+        found = [(p, s, "s") for p, s in samples(slowest_rank(answers, case["name"]))]
+        found += [(who, [cores], "cores") for who, cores in disturbance.cores().items()]
         with table:
-            for phase, seconds in samples(slowest_rank(answers, case["name"])):
+            for phase, values, unit in found:
                 keys = {"case": case["name"], "ranks": case["ranks"], "phase": phase}
-                row = table.add(keys, seconds, "s")
-                session.say(f"step {case['name']} {phase}: {row.value:.4g} s")
+                row = table.add(keys, values, unit)
+                session.say(f"step {case['name']} {phase}: {row.value:.4g} {unit}")
         session.measured += 1
         known[case["name"]] = record(answers, case["name"])
         _save(session.folder / "training_records.json", known)

@@ -15,10 +15,10 @@ from functools import cache, lru_cache
 from math import log2
 from typing import Literal
 
-from raysim.hardware.specs import GpuSpec, NicSpec, Provenance
+from raysim.hardware.specs import CpuRankSpec, GpuSpec, NicSpec, Provenance
 from raysim.perf import tables
 from raysim.perf.constants import measured_system
-from raysim.perf.cpu_rank import CpuRankSpec
+from raysim.perf.cpu_rank import gloo_s
 from raysim.perf.nccl import (
     Algorithm,
     Candidate,
@@ -129,14 +129,13 @@ def collective(op: Operation, size_bytes: float, group: GroupShape) -> Collectiv
 
 
 def _gloo(op: Operation, size_bytes: float, g: GroupShape, rank: CpuRankSpec) -> CollectiveCost:
-    """A ring over loopback: bytes at one rank's rate, a latency per step of the ring."""
-    factor = 1.0 if op == "send_recv" else bus_factor(op, g.ranks)
-    steps = (2 if op == "all_reduce" else 1) * max(1, g.ranks - 1)
+    """Over loopback, every step paid by the ranks' own cores."""
+    latency_s, seconds = gloo_s(op, size_bytes, g.ranks, rank)
+    rate = size_bytes / seconds if seconds else float("inf")
     candidate = Candidate(
-        algorithm="ring", protocol="Simple", latency_s=steps * rank.gloo.latency_s,
-        bytes_per_s=rank.gloo.bytes_per_s / factor if factor else float("inf"),
-    )  # fmt: skip
-    return _cost(op, size_bytes, g, candidate, provenance=rank.provenance["gloo"])
+        algorithm="ring", protocol="Simple", latency_s=latency_s, bytes_per_s=rate
+    )
+    return _cost(op, size_bytes, g, candidate, provenance=rank.provenance["gloo_bytes_per_s"])
 
 
 def _formula(op: Operation, size_bytes: float, group: GroupShape) -> Candidate:

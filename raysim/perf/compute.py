@@ -10,6 +10,7 @@ Not modelled: kernel fusion by a compiler, L2 residency between operators, clock
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from raysim.hardware.specs import CpuSpec, GpuSpec, Provenance
@@ -85,9 +86,12 @@ class ComputeModel:
         self.given = given or TrainingConstants()
         self.allow_tf32 = allow_tf32
         self.fused_kernel: FusedKernel = fused_kernel
-        self.constants: GpuConstants = constants_for(gpu, sustained_share, self.given)
+        self.constants = self._constants(sustained_share)
         self._operators: dict[tuple[int, int, Dtype, int, bool], tuple[float, Operator]] = {}
         self._gemms: dict[tuple[float, int, int, Dtype, int, int | None], float] = {}
+
+    def _constants(self, sustained_share: float | None) -> GpuConstants:
+        return constants_for(self.gpu, sustained_share, self.given)
 
     @property
     def provenance(self) -> dict[str, Provenance]:
@@ -222,10 +226,12 @@ class ComputeModel:
         low_precision_copy: bool = False,
         momentum: float = 0.0,
         matrix_dim: int = 4096,
+        sizes: Sequence[int] = (),  # noqa: ARG002  (a rank on the CPU has caches)
     ) -> float:
         """GPU seconds of one optimizer step over ``numel`` fp32 elements.
 
-        ``matrix_dim`` is the side of Muon's square matrices; others ignore it.
+        ``matrix_dim`` is the side of Muon's square matrices; others ignore it. ``sizes`` are the
+        elements of each tensor; () is one tensor.
 
         Raises
         ------

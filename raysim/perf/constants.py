@@ -36,7 +36,6 @@ _BORROW = {
     "ada": ("l40s", 1.0, "same architecture"),
     "hopper": ("h100", 1.0, "same architecture"),
     "blackwell": ("b200", 1.0, "same architecture"),
-    "cpu": ("h100", 1.0, "no GPU: cpu_rank prices it"),
     "cdna3": ("h100", 0.60, "best shape 668 of 1300 TFLOP/s on MI300X (ml-engineering)"),
 }
 """Measured system an architecture borrows from, factor on its efficiency, and why."""

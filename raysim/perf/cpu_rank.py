@@ -2,7 +2,12 @@
 
 Everything a rank does, Python, operators, gloo's copies and sums, takes turns on its core, so its
 program has one stream. A product is its arithmetic plus the packing of its operands; everything
-else moves bytes; every operator pays the dispatcher. Collectives are gloo's ring over loopback.
+else moves bytes; every operator pays the dispatcher.
+
+Collectives as torch has gloo do them (``ProcessGroupGloo.cpp``): all-reduce is a ring; all-gather a
+ring into one fresh buffer that is then copied out; reduce-scatter an all-reduce of a fresh copy, of
+which a rank keeps its part. A rank's core sends and receives by turns, so a ring of both costs
+twice what a message one way does.
 
 Valid while every rank has a core: with more ranks than cores divide the rates by what each gets.
 Not modelled: caches, vector widths other than the measured host's, several threads per rank.
@@ -10,62 +15,38 @@ Not modelled: caches, vector widths other than the measured host's, several thre
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
-from raysim.hardware.specs import GpuSpec, Provenance
+from raysim.hardware.specs import CpuRankSpec, GpuSpec
 from raysim.models.table import Operator
 from raysim.perf import optimizer
 from raysim.perf.compute import ComputeModel, Dtype
-from raysim.perf.constants import TrainingConstants
+from raysim.perf.constants import GpuConstants, TrainingConstants
+from raysim.perf.nccl import Operation, bus_factor
+
+FP32_BYTES = 4
+MMAP_THRESHOLD_MAX_BYTES = 32 << 20
+"""glibc takes what is larger from the kernel each time, and gives it back (``mallopt(3)``)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GlooSpec:
-    """Ring collectives of gloo over loopback."""
-
-    latency_s: float
-    """One step of the ring, or one message: Python, gloo's thread and the kernel's TCP."""
-    bytes_per_s: float
-    """That one rank sends, and receives, while it reduces or copies."""
+def packed_bytes(m: float, n: int, k: int, groups: int = 1) -> float:
+    """Both operands and the result of a product, each read and written once more."""
+    return 2.0 * FP32_BYTES * (m * k + groups * n * k + m * n)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CpuRankSpec(GpuSpec):
-    """One rank's core and its share of the host's memory bandwidth."""
-
-    product_flops_per_s: float
-    """Arithmetic of fp32 products, operands packed."""
-    dispatch_s: float
-    """One eager operator, Python included."""
-    optimizer_bytes_per_s: float
-    """Of ``torch.optim``'s loop over parameters, states read and written pass by pass."""
-    gloo: GlooSpec
-
-
-def cpu_rank(
-    *,
-    name: str,
-    memory_bytes: int,
-    product_flops_per_s: float,
-    memory_bytes_per_s: float,
-    optimizer_bytes_per_s: float,
-    dispatch_s: float,
-    gloo: GlooSpec,
-    provenance: Provenance,
-) -> CpuRankSpec:
-    """A rank with these rates; what only a GPU has is neutral."""
-    rates = (
-        "product_flops_per_s", "memory_bytes_per_s", "optimizer_bytes_per_s", "dispatch_s", "gloo",
-    )  # fmt: skip
-    return CpuRankSpec(
-        name=name, architecture="cpu", compute_capability=0.0, sm_count=1,
-        memory_bytes=memory_bytes, memory_bytes_per_s=memory_bytes_per_s, l2_bytes=0,
-        flops_per_s={"fp32": product_flops_per_s},
-        pcie_generation=0, pcie_bytes_per_s=memory_bytes_per_s, context_bytes=0, tdp_w=0.0,
-        product_flops_per_s=product_flops_per_s, dispatch_s=dispatch_s,
-        optimizer_bytes_per_s=optimizer_bytes_per_s, gloo=gloo,
-        provenance=dict.fromkeys(rates, provenance),
-    )  # fmt: skip
+def gloo_s(op: Operation, size_bytes: float, ranks: int, rank: CpuRankSpec) -> tuple[float, float]:
+    """Latency, and seconds of the bytes, of one collective; ``size_bytes`` is the full buffer."""
+    as_ring = "all_reduce" if op == "reduce_scatter" else op
+    steps = (2 if as_ring == "all_reduce" else 1) * max(1, ranks - 1)
+    one_way = op in ("send_recv", "broadcast", "reduce")
+    through = 1.0 if one_way else 2.0 * bus_factor(as_ring, ranks)
+    seconds = through * size_bytes / rank.gloo_bytes_per_s
+    if op in ("all_gather", "reduce_scatter"):
+        fresh = size_bytes > MMAP_THRESHOLD_MAX_BYTES
+        rate = rank.gloo_fresh_bytes_per_s if fresh else rank.gloo_staging_bytes_per_s
+        seconds += size_bytes / rate
+    return steps * rank.gloo_latency_s, seconds
 
 
 class CpuRankModel(ComputeModel):
@@ -76,6 +57,14 @@ class CpuRankModel(ComputeModel):
     def __init__(self, rank: CpuRankSpec, given: TrainingConstants) -> None:
         super().__init__(rank, given=replace(given, launch_s=rank.dispatch_s))
         self.rank = rank
+
+    def _constants(self, sustained_share: float | None) -> GpuConstants:  # noqa: ARG002
+        """Nothing of a GPU's: no kernel floor, no clocks that power caps, no tables."""
+        return GpuConstants(
+            gpu=self.gpu, system="", exact=True,
+            memory_bytes_per_s=self.gpu.memory_bytes_per_s, kernel_floor_s=0.0,
+            sustained_share=1.0, sustained_backward=1.0, provenance=dict(self.gpu.provenance),
+        )  # fmt: skip
 
     def gemm_s(
         self,
@@ -90,7 +79,7 @@ class CpuRankModel(ComputeModel):
         """Arithmetic, and packing of both operands (read and written) and of the result."""
         if m <= 0 or n <= 0 or k <= 0:
             return 0.0
-        moved = 8.0 * (m * k + groups * n * k + m * n)
+        moved = packed_bytes(m, n, k, groups)
         return 2.0 * m * n * k / self.rank.product_flops_per_s + self.memory_s(moved)
 
     def _attention_s(
@@ -114,11 +103,20 @@ class CpuRankModel(ComputeModel):
         low_precision_copy: bool = False,
         momentum: float = 0.0,
         matrix_dim: int = 4096,  # noqa: ARG002  (Muon's)
+        sizes: Sequence[int] = (),
     ) -> float:
-        """torch's loop moves what ``foreach`` does, tensor by tensor."""
+        """torch's loop moves what ``foreach`` does, tensor by tensor.
+
+        Between its passes a tensor stays in the core's cache, or is larger and streams.
+        """
+        if numel <= 0:
+            return 0.0
         key = optimizer.optimizer_key(optimizer_name, momentum=momentum)
         each = optimizer.step_bytes(key, fused=fused, low_precision_copy=low_precision_copy)
-        return max(0.0, numel) * each / self.rank.optimizer_bytes_per_s
+        near = sum(size for size in sizes if FP32_BYTES * size <= self.rank.l2_bytes)
+        far = numel - near
+        rank = self.rank
+        return each * (near / rank.optimizer_bytes_per_s + far / rank.optimizer_far_bytes_per_s)
 
     def optimizer_launches(self, optimizer_name: str, tensors: int, *, fused: bool) -> int:
         """One operator per pass and tensor."""

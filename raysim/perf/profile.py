@@ -22,10 +22,21 @@ DATASHEET: Mapping[str, tuple[Literal["nic", "gpu"], str]] = {
     "network_efficiency": ("nic", "efficiency"),
     "pcie_bytes_per_s": ("gpu", "pcie_bytes_per_s"),
     "context_bytes": ("gpu", "context_bytes"),
-}
-"""Constants of section ``training`` that stand in a datasheet: the part, and its field."""
+    **{
+        name: ("gpu", name)
+        for name in (
+            "memory_bytes_per_s", "product_flops_per_s", "optimizer_bytes_per_s",
+            "optimizer_far_bytes_per_s", "dispatch_s",
+            "gloo_latency_s", "gloo_bytes_per_s", "gloo_staging_bytes_per_s",
+            "gloo_fresh_bytes_per_s",
+        )
+    },
+}  # fmt: skip
+"""Constants of section ``training`` that stand in a datasheet: the part, and its field; those of
+the last group in a rank's on the CPU alone, but for ``memory_bytes_per_s``."""
 _UNITS = (
-    ("_bytes_per_s", "bytes/s"), ("_bytes", "bytes"), ("_ns", "ns"), ("_s", "s"),
+    ("_bytes_per_s", "bytes/s"), ("_flops_per_s", "flop/s"), ("_bytes", "bytes"), ("_ns", "ns"),
+    ("_s", "s"),
 )  # fmt: skip
 FAR = 30.0
 """A constant this many times its prior is not the same thing any more."""

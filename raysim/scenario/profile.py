@@ -193,6 +193,9 @@ def _measured_node(node: NodeSpec, profile: Profile, said: Mapping[str, Constant
     for name, constant in said.items():
         part, field = DATASHEET[name]
         spec = parts[part]
+        if spec is not None and not hasattr(spec, field):
+            message = f"profile {profile.name}: {name} is of ranks on the CPU, not of {spec.name}"
+            raise ScenarioError(Problem(message=message))
         if spec is not None:
             origin: dict[str, Provenance] = {
                 **spec.provenance,

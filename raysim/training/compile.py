@@ -26,7 +26,7 @@ from raysim.training.parallel import Coordinate
 from raysim.training.partition import partition_layers
 from raysim.training.plan import TrainingPlan
 from raysim.training.program import COMPUTE, D2H, H2D, LOADER, Call, Program, ProgramBuilder
-from raysim.training.schedule import END_OF_BATCH, SCHEDULES, Do
+from raysim.training.schedule import END_OF_BATCH, SCHEDULES, Do, inference_schedule
 from raysim.training.sections import Cut, Pricer, Section, Unit, build_sections, tp_numel
 
 
@@ -250,22 +250,26 @@ class RankCompiler:
         return self.plan.constants.engine_pass_s if do in passes else 0.0
 
     def compile_evaluation(self, batches: int) -> Program:
-        """The program of ``batches`` forward passes without gradients."""
-        first, last = self.stage.index == 0, self.stage.index == self.plan.mesh.pp - 1
+        """The program of ``batches`` forward passes without gradients.
+
+        A batch ends when it was sent on, at the last stage with its forward.
+        """
+        ends = Do.FORWARD_PASS if self.stage.index == self.plan.mesh.pp - 1 else Do.SEND_ACTIVATION
+        self.handlers[Do.FORWARD_PASS] = self._evaluate
         self.engine.setup()
-        for micro_batch in range(batches):
-            self.b.micro_batch = micro_batch
-            if not first:
-                self._recv("activation", -1, self.stage.input_bytes)
-            if first or last:
-                self._load(micro_batch)
-            self.engine.begin_forward()
-            for unit in self.stage.units:
-                self._forward(unit, "forward", keep=False)
-            if not last:
-                self._send("activation", +1, self.stage.output_bytes)
-            self.b.end_step()
+        for instructions in inference_schedule(self.stage.index, self.plan.mesh.pp, batches):
+            for instruction in instructions:
+                assert instruction.micro_batch is not None
+                self.b.micro_batch = instruction.micro_batch
+                self.handlers[instruction.do](instruction.micro_batch)
+                if instruction.do == ends:
+                    self.b.end_step()
         return self.b.program
+
+    def _evaluate(self, _: int) -> None:
+        self.engine.begin_forward()
+        for unit in self.stage.units:
+            self._forward(unit, "forward", keep=False)
 
     def _load(self, _: int) -> None:
         b, feed = self.b, self.feed

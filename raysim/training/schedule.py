@@ -1,8 +1,9 @@
 """Pipeline schedules as per-stage instruction lists.
 
 ``train_schedule`` is DeepSpeed's ``TrainSchedule`` (1F1B with blocking pairwise exchange),
-instruction for instruction (``deepspeed/runtime/pipe/schedule.py``). ``gpipe_schedule`` runs all
-forwards, then all backwards. A schedule knows nothing of time or bytes.
+instruction for instruction (``deepspeed/runtime/pipe/schedule.py``), and ``inference_schedule`` its
+``InferenceSchedule``. ``gpipe_schedule`` runs all forwards, then all backwards. A schedule knows
+nothing of time or bytes.
 
 Not modelled here: interleaved and zero-bubble schedules.
 """
@@ -89,6 +90,32 @@ def train_schedule(stage: int, stages: int, micro_batches: int) -> Iterator[list
         if step == total - 1:
             todo.extend(_END)
         previous = current
+        yield todo
+
+
+def inference_schedule(stage: int, stages: int, micro_batches: int) -> Iterator[list[Instruction]]:
+    """DeepSpeed's evaluation: one list of instructions per schedule step, M + S - 1 steps.
+
+    Even stages send a micro-batch before they receive the next, odd ones after.
+    """
+
+    def valid(micro_batch: int) -> bool:
+        return 0 <= micro_batch < micro_batches
+
+    first, last = stage == 0, stage == stages - 1
+    for step in range(micro_batches + stages - 1):
+        current, previous = step - stage, step - stage - 1
+        todo: list[Instruction] = []
+        if valid(current) and (first or last):
+            todo.append(Instruction(Do.LOAD_MICRO_BATCH, current))
+        pair: list[Instruction] = []
+        if valid(previous) and not last:
+            pair.append(Instruction(Do.SEND_ACTIVATION, previous))
+        if valid(current) and not first:
+            pair.append(Instruction(Do.RECV_ACTIVATION, current))
+        todo += pair if stage % 2 == 0 else reversed(pair)
+        if valid(current):
+            todo.append(Instruction(Do.FORWARD_PASS, current))
         yield todo
 
 

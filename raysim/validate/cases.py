@@ -14,6 +14,8 @@ from raysim.validate.points import Point, merged, read_points, rounded, write_po
 from raysim.validate.published import memory_points, mpt_points
 from raysim.validate.ray_published import ray_published_points
 from raysim.validate.replayed import Against, replayed_points
+from raysim.validate.torch_memory import torch_memory_points
+from raysim.validate.training_cases import training_points
 
 COMPARED = "compared"
 """Folder, under ``validation``, of what was compared last: one CSV per case."""
@@ -22,6 +24,8 @@ PUBLISHED: dict[str, Callable[[Path], Iterator[Point]]] = {
     "mpt": mpt_points,
     "memory_52b": memory_points,
     "ray_published": ray_published_points,
+    "training": training_points,
+    "torch_memory": torch_memory_points,
 }
 """Cases that are measured already, and on machines that a profile says nothing about."""
 

@@ -2,8 +2,8 @@
 
 A folder holds ``training_cases.json`` (what ran: Hugging Face config and DeepSpeed JSON per case),
 ``training_records.json`` (collectives and memory of the last step), and the step times in
-``training_steps_calibration.csv`` and ``training_steps_validation.csv``; ``cpu_rank.json`` has the
-constants that were fitted on the former.
+``training_steps_calibration.csv`` and ``training_steps_validation.csv``; ``training_profile.yaml``
+has the constants that ``raysim calibrate --family training`` fitted on the former.
 """
 
 from __future__ import annotations
@@ -11,104 +11,65 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from raysim.calibrate.fit import Fit, fit
-from raysim.calibrate.parameters import Parameter
 from raysim.calibrate.rows import Measured, Role
 from raysim.errors import CalibrationError
 from raysim.hardware import catalog
 from raysim.hardware.cluster import ClusterSpec, NodeGroup
-from raysim.hardware.specs import Provenance
 from raysim.kernel.simulation import Simulation
 from raysim.measure.table import read_rows
-from raysim.perf.cpu_rank import CpuRankSpec, GlooSpec, cpu_rank
+from raysim.perf.profile import Constant, Profile, unit_of
+from raysim.scenario.profile import load_profile, on_cluster
 from raysim.training.executor import Timeline
 from raysim.training.program import Kind, Program
 from raysim.training.tower import StepOutcome, simulate
+from raysim.validate.points import Point
 from raysim.validate.training_plans import plan_of
 
-GIB = 2**30
 PHASES = ("forward", "backward", "step", "total")
 ENGINES = ("ddp", "deepspeed", "pipeline")
 """What raysim plays; FSDP2 is only recorded."""
-PRIORS = {
-    "product_flops_per_s": 60e9,
-    "memory_bytes_per_s": 8e9,
-    "optimizer_bytes_per_s": 8e9,
-    "dispatch_s": 10e-6,
-    "gloo_latency_s": 200e-6,
-    "gloo_bytes_per_s": 1e9,
-    "hook_s": 190e-6,
-    "engine_s": 400e-6,
-}
-"""Constants that a fit of CPU ranks may change, and where it starts: one core of a server of the
-2020s. ``engine_s`` is DeepSpeed's Python per pass, twice that per step."""
+FITTED = (
+    "product_flops_per_s", "memory_bytes_per_s", "optimizer_bytes_per_s",
+    "optimizer_far_bytes_per_s", "dispatch_s",
+    "gloo_latency_s", "gloo_bytes_per_s", "gloo_staging_bytes_per_s",
+    "gloo_fresh_bytes_per_s",
+    "hook_s", "engine_pass_s", "engine_step_s", "instruction_s",
+)  # fmt: skip
+"""Constants that steps of ranks on the CPU respond to."""
+PROFILE = "training_profile.yaml"
+NODE = "cpu-ranks-2"
+"""The catalog's host without a GPU, which has one rank per core."""
+OWN = Profile(name="raysim")
+"""No constant but raysim's own."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
-    """One number, predicted and measured."""
-
-    family: str
-    """``collectives``, ``memory`` or ``step time``."""
-    case: str
-    row: str
-    unit: str
-    predicted: float
-    measured: float
-    low: float
-    high: float
-    """10th and 90th percentile over repetitions; the value itself where it is exact."""
-    role: Role = "validation"
-
-    @property
-    def error(self) -> float:
-        """Predicted over measured, minus one."""
-        if self.measured == 0.0:
-            return 0.0 if self.predicted == 0.0 else float("inf")
-        return self.predicted / self.measured - 1.0
+def profile_of(values: Mapping[str, float]) -> Profile:
+    """These constants of section ``training`` as a profile."""
+    said = {name: Constant(value=v, unit=unit_of(name)) for name, v in values.items()}
+    return Profile(name="fit", training=said)
 
 
-def rank_of(values: Mapping[str, float], memory_bytes: int = 8 * GIB) -> CpuRankSpec:
-    """The device that these constants describe."""
-    return cpu_rank(
-        name="CPU rank",
-        memory_bytes=memory_bytes,
-        product_flops_per_s=values["product_flops_per_s"],
-        memory_bytes_per_s=values["memory_bytes_per_s"],
-        optimizer_bytes_per_s=values["optimizer_bytes_per_s"],
-        dispatch_s=values["dispatch_s"],
-        gloo=GlooSpec(
-            latency_s=values["gloo_latency_s"], bytes_per_s=values["gloo_bytes_per_s"]
-        ),
-        provenance=Provenance(basis="measured", source="fitted on measured steps of one model"),
-    )  # fmt: skip
-
-
-def host(rank: CpuRankSpec, ranks: int) -> ClusterSpec:
-    """One machine with so many ranks."""
-    node = replace(
-        catalog.node("m5.2xlarge"), gpu=rank, gpu_count=ranks, gpu_fabric="pcie", nic_count=1
-    )
-    return ClusterSpec(groups=(NodeGroup(name="host", node=node, count=1),))
+def host(ranks: int, profile: Profile = OWN) -> ClusterSpec:
+    """One machine with so many ranks, each with a core."""
+    node = replace(catalog.node(NODE), gpu_count=ranks, vcpus=ranks)
+    return on_cluster(ClusterSpec(groups=(NodeGroup(name="host", node=node, count=1),)), profile)
 
 
 def play(
-    case: Mapping[str, Any], values: Mapping[str, float], *, steps: int | None = None
+    case: Mapping[str, Any],
+    profile: Profile = OWN,
+    *,
+    steps: int | None = None,
+    memory: bool = False,
 ) -> StepOutcome:
     """The case's steady step on CPU ranks with these constants."""
-    plan = plan_of(case)
-    engine_s = values["engine_s"]
-    given = replace(
-        plan.constants, hook_s=values["hook_s"], engine_pass_s=engine_s,
-        engine_step_s=2 * engine_s, instruction_s=engine_s,
-    )  # fmt: skip
-    cluster = host(rank_of(values), case["ranks"])
+    plan = replace(plan_of(case), constants=profile.training_constants())
     return simulate(
-        replace(plan, constants=given), cluster, simulation=Simulation(), steps=steps, memory=False
+        plan, host(case["ranks"], profile), simulation=Simulation(), steps=steps, memory=memory
     )
 
 
@@ -140,13 +101,14 @@ def read_steps(folder: Path) -> list[Measured]:
     for role in roles:
         path = folder / f"training_steps_{role}.csv"
         for row in read_rows(path) if path.exists() else ():
-            rows += [
-                Measured(
-                    key=(row.parameters["case"], row.parameters["phase"]), role=role,
-                    value=row.value, unit=row.unit, repetitions=row.repetitions,
-                    low=row.low, high=row.high, family="step time",
-                )
-            ]  # fmt: skip
+            if row.parameters["phase"] in PHASES:
+                rows += [
+                    Measured(
+                        key=(row.parameters["case"], row.parameters["phase"]), role=role,
+                        value=row.value, unit=row.unit, repetitions=row.repetitions,
+                        low=row.low, high=row.high, family="training",
+                    )
+                ]  # fmt: skip
     return rows
 
 
@@ -157,63 +119,49 @@ def read_cases(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def predict_steps(
-    cases: Sequence[Mapping[str, Any]], values: Mapping[str, float]
+    cases: Sequence[Mapping[str, Any]], profile: Profile = OWN
 ) -> dict[tuple[str, str], float]:
     """Seconds of every phase of every case, by (case, phase)."""
     return {
         (case["name"], phase): seconds
         for case in cases
-        for phase, seconds in phase_seconds(play(case, values)).items()
+        for phase, seconds in phase_seconds(play(case, profile)).items()
     }
 
 
-def fit_cpu_rank(folder: Path) -> Fit:
-    """Constants of this host's ranks from the folder's calibration rows.
+def calibration_rows(folder: Path) -> list[Measured]:
+    """What may be fitted.
 
     Raises
     ------
     CalibrationError
         The folder has no calibration rows.
     """
-    cases = read_cases(folder)
-    rows = [r for r in read_steps(folder) if r.role == "calibration" and r.key[1] in PHASES]
+    rows = [row for row in read_steps(folder) if row.role == "calibration"]
     if not rows:
-        raise CalibrationError(f"{folder}: no rows in training_steps_calibration.csv")
-    used = [cases[name] for name in dict.fromkeys(row.key[0] for row in rows)]
-    parameters = [
-        Parameter(name=name, prior=prior, lower=prior / 10, upper=prior * 10)
-        for name, prior in PRIORS.items()
-    ]
-    return fit(parameters, lambda values: predict_steps(used, values), rows)
-
-
-def write_cpu_rank(folder: Path) -> Fit:
-    """Fit, and leave ``cpu_rank.json`` beside the rows: values, and which were determined."""
-    found = fit_cpu_rank(folder)
-    content = {
-        "values": found.values,
-        "rows": [list(r.key) for r in read_steps(folder) if r.role == "calibration"],
-    }
-    path = folder / "cpu_rank.json"
-    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    return found
-
-
-def compare_steps(folder: Path, values: Mapping[str, float] | None = None) -> list[Compared]:
-    """Step times beside their predictions; ``values`` None: those of ``cpu_rank.json``."""
-    if values is None:
-        values = json.loads((folder / "cpu_rank.json").read_text(encoding="utf-8"))["values"]
-    cases = read_cases(folder)
-    rows = [row for row in read_steps(folder) if row.key[1] in PHASES]
-    predicted = predict_steps([cases[n] for n in dict.fromkeys(r.key[0] for r in rows)], values)
-    return [
-        Compared(
-            family="step time", case=row.key[0], row=row.key[1], unit="s",
-            predicted=predicted[row.key], measured=row.value,
-            low=row.low or row.value, high=row.high or row.value, role=row.role,
+        raise CalibrationError(
+            f"{folder}: no rows in training_steps_calibration.csv; `raysim measure step` makes them"
         )
-        for row in rows
-    ]  # fmt: skip
+    return rows
+
+
+def step_points(folder: Path, profile: Profile | None = None) -> Iterator[Point]:
+    """Step times beside their predictions; ``profile`` None: the folder's own, if it has one."""
+    path = folder / PROFILE
+    if profile is None:
+        profile = load_profile(path) if path.exists() else OWN
+    cases = read_cases(folder)
+    rows = [row for row in read_steps(folder) if cases[row.key[0]]["engine"] in ENGINES]
+    names = dict.fromkeys(row.key[0] for row in rows)
+    predicted = predict_steps([cases[name] for name in names], profile)
+    for row in rows:
+        case, phase = row.key
+        if row.key in predicted:  # a pipeline's passes are interleaved: it has no phases
+            yield Point(
+                family=f"training/{'step' if phase == 'total' else 'phase'} time",
+                name=f"{case} {phase}", role=row.role, unit="s", predicted=predicted[row.key],
+                measured=row.value, low=row.low, high=row.high, repetitions=row.repetitions,
+            )  # fmt: skip
 
 
 def _calls(program: Program) -> Counter[tuple[str, int]]:
@@ -225,12 +173,12 @@ def _calls(program: Program) -> Counter[tuple[str, int]]:
     )
 
 
-def compare_collectives(file: Path) -> Iterator[Compared]:
+def collective_points(file: Path) -> Iterator[Point]:
     """Number and bytes of the collectives of recorded steps, per case, rank and kind."""
     for case in json.loads(file.read_text(encoding="utf-8"))["cases"]:
         if case["engine"] not in ENGINES:
             continue
-        outcome = play(case, PRIORS, steps=3)
+        outcome = play(case, steps=3)
         for line in outcome.timelines:
             ours = _calls(line.program)
             theirs: Counter[tuple[str, int]] = Counter()
@@ -239,10 +187,10 @@ def compare_collectives(file: Path) -> Iterator[Compared]:
             for op in sorted({name for name, _ in (*ours, *theirs)}):
                 for unit in ("calls", "bytes"):
                     a, b = (_sum(found, op, unit) for found in (ours, theirs))
-                    yield Compared(
-                        family="collectives", case=f"{case['name']}, {case['ranks']} ranks",
-                        row=f"rank {line.program.rank} {op}", unit=unit,
-                        predicted=a, measured=b, low=b, high=b,
+                    yield Point(
+                        family="training/collectives", role="validation", unit=unit,
+                        name=f"{case['name']} {case['ranks']} ranks rank {line.program.rank} {op}",
+                        predicted=a, measured=b,
                     )  # fmt: skip
 
 
@@ -250,15 +198,56 @@ def _sum(found: Counter[tuple[str, int]], op: str, unit: str) -> float:
     return sum(n * (size if unit == "bytes" else 1) for (o, size), n in found.items() if o == op)
 
 
-def compare(folder: Path) -> list[Compared]:
-    """Every row of a data folder that raysim can predict; nothing where nothing was measured.
+def training_points(validation: Path) -> Iterator[Point]:
+    """Time and memory of every measured step, of the newest folder of each machine.
 
-    ``folder`` is one of :func:`raysim.measure.training_step.measure`, or
-    ``validation/data/deepspeed_cpu``.
+    Nothing where nothing was measured. Collectives are all equal, and a test holds that.
     """
-    found: list[Compared] = []
-    if (folder / "huggingface.json").exists():
-        found += compare_collectives(folder / "huggingface.json")
-    if (folder / "cpu_rank.json").exists():
-        found += compare_steps(folder)
-    return found
+    newest: dict[Path, Path] = {}
+    for path in sorted((validation / "data").glob("*/*/training_cases.json")):
+        newest[path.parents[1]] = path.parent
+    for folder in newest.values():
+        yield from step_points(folder)
+        yield from memory_points(folder)
+
+
+HELD = ("parameter", "gathered_parameter", "optimizer_state")
+"""After a step."""
+
+
+def memory_points(folder: Path) -> Iterator[Point]:
+    """Bytes by category that each rank holds after a step; of gradients, before the optimizer's.
+
+    Gradients are the fullest rank's: equal ranks are played once. A pipeline's are not recorded.
+    """
+    path = folder / "training_records.json"
+    records = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    cases = read_cases(folder)
+    for name, ranks in records.items():
+        if cases[name]["engine"] not in ENGINES:
+            continue
+        outcome = play(cases[name], steps=3, memory=True)
+        for line in outcome.timelines:
+            held, real = line.program.step_held[-1], ranks[line.program.rank]["memory"]
+            said = {key: (held.get(key, 0), real.get(key, 0)) for key in HELD}
+            if outcome.plan.mesh.pp == 1:
+                said["gradient"] = (
+                    _gradient_bytes(line.program), max(r["memory"]["gradient"] for r in ranks)
+                )  # fmt: skip
+            for key, (ours, theirs) in said.items():
+                if ours or theirs:
+                    yield Point(
+                        family="training/memory", role="validation", unit="bytes",
+                        name=f"{name} rank {line.program.rank} {key}",
+                        predicted=ours, measured=theirs,
+                    )  # fmt: skip
+
+
+def _gradient_bytes(program: Program) -> int:
+    """Held when the last optimizer step begins."""
+    last = range(program.backward_ends[-1], len(program.ops))
+    begins = next(i for i in last if program.ops[i].category == "optimizer")
+    return sum(
+        event.delta_bytes for event in program.memory
+        if event.position <= begins and event.category == "gradient"
+    )  # fmt: skip

@@ -10,7 +10,7 @@ from ruamel.yaml import YAML
 
 from raysim.errors import ScenarioError
 from raysim.hardware import catalog
-from raysim.hardware.specs import GpuSpec, NodeSpec
+from raysim.hardware.specs import CpuRankSpec, GpuSpec, NodeSpec
 from raysim.units import GIB, MIB
 
 FOLDER = Path(catalog.__file__).with_name("catalog")
@@ -20,7 +20,7 @@ WORDS = {  # fields that name a kind of thing and are no numbers
     "vendor", "architecture", "scale_up", "kind", "rdma", "provider", "cpu", "gpu", "gpu_fabric",
     "price_note", "aliases", "columns", "basis", "sources", "rows",
 }  # fmt: skip
-GPUS = [catalog.gpu(name) for name in catalog.names("gpu")]
+GPUS = [g for g in map(catalog.gpu, catalog.names("gpu")) if not isinstance(g, CpuRankSpec)]
 NODES = [catalog.node(name) for name in catalog.names("node")]
 
 

@@ -8,6 +8,8 @@ from raysim.errors import CalibrationError
 from raysim.hardware import catalog
 from raysim.models.table import Attention, Gemm, Operator
 from raysim.perf.compute import ComputeModel, shard
+from raysim.perf.constants import TrainingConstants
+from raysim.perf.cpu_rank import compute_model
 from raysim.perf.optimizer import optimizer_key, step_bytes
 
 A100 = catalog.gpu("A100-SXM-80GB")
@@ -126,7 +128,7 @@ def test_provenance_tells_measured_from_borrowed() -> None:
 @pytest.mark.parametrize("name", catalog.names("gpu"))
 def test_every_catalog_gpu_can_be_priced(name: str) -> None:
     gpu = catalog.gpu(name)
-    model = ComputeModel(gpu)
+    model = compute_model(gpu, TrainingConstants())
     for dtype in ("fp32", "fp16", "bf16", "fp8"):
         seconds = model.gemm_s(4096, 4096, 4096, dtype)  # type: ignore[arg-type]
         assert 2 * 4096**3 / seconds <= max(gpu.flops_per_s.values())

@@ -61,7 +61,12 @@ class EngineContext:
     @property
     def tensors(self) -> int:
         """Trainable parameter tensors."""
-        return sum(len(u.gradients) for u in self.units)
+        return len(self.sizes)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Elements of each of them."""
+        return tuple(g.numel for u in self.units for g in u.gradients)
 
     @property
     def weight_bytes(self) -> int:
@@ -149,9 +154,14 @@ class EngineContext:
         self.scalar_all_reduce("gradient norm", norm_bytes, sharded=sharded)
 
     def optimizer_step(
-        self, numel: float, *, low_precision_copy: bool, tensors: int = 1, name: str = ""
+        self,
+        numel: float,
+        *,
+        low_precision_copy: bool,
+        sizes: Sequence[int] = (),
+        name: str = "",
     ) -> int:
-        """The optimizer's kernels over ``numel`` fp32 elements of ``tensors`` tensors."""
+        """The optimizer's kernels over ``numel`` fp32 elements: tensors of ``sizes``, or one."""
         o = self.plan.optimizer
         seconds = self.costs.optimizer_s(
             o.type,
@@ -159,8 +169,9 @@ class EngineContext:
             fused=o.fused,
             low_precision_copy=low_precision_copy,
             momentum=o.momentum,
+            sizes=sizes,
         )
-        launches = self.costs.optimizer_launches(o.type, tensors, fused=o.fused)
+        launches = self.costs.optimizer_launches(o.type, max(1, len(sizes)), fused=o.fused)
         return self.builder.compute(name or o.type, "optimizer", seconds, launches=launches)
 
 

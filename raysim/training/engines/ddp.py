@@ -138,8 +138,8 @@ class Ddp:
         b, c = self.c.builder, self.c
         if c.plan.gradient_clipping > 0:
             c.scan("gradient norm", c.numel * self.grad_bytes, c.tensors)
-        foreach = 0.0 if c.plan.optimizer.fused else 4.0 * c.numel
+        foreach = 0 if c.plan.optimizer.fused else c.numel * self.grad_bytes
         b.alloc("temporary", foreach, "foreach temporaries")
-        c.optimizer_step(c.numel, low_precision_copy=False, tensors=c.tensors)
+        c.optimizer_step(c.numel, low_precision_copy=False, sizes=c.sizes)
         b.free("temporary", foreach, "foreach temporaries")
         b.free_all("gradient", "zero_grad")

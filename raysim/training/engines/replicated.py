@@ -88,7 +88,7 @@ class Replicated:
             seconds = c.costs.memory_s(c.numel * (c.weight_bytes + 4.0 + 8.0), kernels=2)
             b.compute("flatten and unscale", "optimizer", seconds, launches=c.tensors)
         c.optimizer_step(
-            c.numel, low_precision_copy=low_precision, tensors=1 if low_precision else c.tensors
+            c.numel, low_precision_copy=low_precision, sizes=() if low_precision else c.sizes
         )
         b.free("temporary", flat, "flat fp32 gradients")
         b.free_all("gradient", "zero_grad")
