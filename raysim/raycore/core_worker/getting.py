@@ -30,8 +30,8 @@ class Get:
     """One ``ray.get``, or the arguments of one task."""
 
     __slots__ = (
-        "done", "missing", "objects", "priority", "pulling", "records", "request_id", "task_id",
-        "then", "timeout_ns", "timer", "values",
+        "done", "lost", "missing", "objects", "priority", "pulling", "records", "request_id",
+        "task_id", "then", "timeout_ns", "timer", "values",
     )  # fmt: skip
 
     def __init__(
@@ -49,6 +49,8 @@ class Get:
         self.priority: PullPriority = priority
         self.missing = 0
         self.done = False
+        self.lost = False
+        """What a call's arguments waited for was here, and evicted before it was read."""
         self.pulling: list[Reference] = []
         self.request_id: tuple[str, int] | None = None
         self.values: dict[int, Value] = {}
@@ -115,7 +117,7 @@ class Get:
         if len(batch) < len(refs):
             self.pulling = self.pulling[: len(batch)]
         self.request_id = objects.request_id()
-        priority: PullPriority = "GET" if self.priority == "GET" else "WAIT"
+        priority: PullPriority = "GET" if self.priority == "GET" or self.lost else "WAIT"
         objects.core.call(
             objects.manager, AsyncGetObjects(self.request_id, tuple(batch), priority), self._pulled
         )
@@ -165,6 +167,7 @@ class Get:
                     objects.references.contain(record, payload.contained)
                 self.values[record.object_id] = payload
         if self.request_id is not None:
+            self.lost = True  # from now on a get, which keeps what it brings
             self._cancel_request()
         if self.done:
             return
