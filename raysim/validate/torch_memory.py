@@ -36,13 +36,17 @@ def torch_memory_points(validation: Path) -> Iterator[Point]:
     for name, known in json.loads((validation / DATA).read_text(encoding="utf-8"))["cases"].items():
         case = known["case"]
         for world, theirs in known["bytes"].items():
-            ours = _unsharded(case) if world == "1" else _sharded(case, int(world))
-            for (when, category), predicted in ours.items():
+            for (when, category), predicted in ledger(case, int(world)).items():
                 yield Point(
                     family="torch_memory", name=f"{name} world {world} {category}",
                     role="validation", unit="bytes", predicted=predicted,
                     measured=theirs[when][category],
                 )  # fmt: skip
+
+
+def ledger(case: Mapping[str, Any], world: int) -> Bytes:
+    """What raysim says to a case of ``measure.torch_memory`` on so many ranks."""
+    return _unsharded(case) if world == 1 else _sharded(case, world)
 
 
 def _program(case: Mapping[str, Any], engine: str, world: int) -> Program:
