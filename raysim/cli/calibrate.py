@@ -103,10 +103,12 @@ def _calibrate_training(folder: Path, options: CalibrateOptions) -> None:
     from raysim.validate import training_cases as training
     from raysim.validate.replayed import Against
 
-    against, rows = Against.at(folder), training.read_steps(folder)
-    cases = training.read_cases(folder)
     chosen = training.calibration_rows(folder)
-    fitted = [cases[name] for name in dict.fromkeys(row.key[0] for row in chosen)]
+    against, rows = Against.at(folder), training.read_steps(folder)
+    played = {
+        n: c for n, c in training.read_cases(folder).items() if c["engine"] in training.ENGINES
+    }
+    fitted = [played[name] for name in dict.fromkeys(r.key[0] for r in chosen) if name in played]
     names = _split(options.names) or training.FITTED
     direct = {n: c for n, c in cpu_constants(folder).items() if n in names}
     wanted = parameters(names, "training", direct)
@@ -114,15 +116,17 @@ def _calibrate_training(folder: Path, options: CalibrateOptions) -> None:
     def predict(values: Mapping[str, float]) -> dict[RowKey, float]:
         return training.predict_steps(fitted, training.profile_of(values))
 
-    chosen = [row for row in chosen if row.key in predict({})]
+    known = predict({})
+    chosen = [row for row in chosen if row.key in known]  # a pipeline's phases are not
     terminal.say(f"Fitting {len(wanted)} constants on {len(chosen)} rows of {len(fitted)} steps")
     found = fit(wanted, predict, chosen)
     profile = profile_of_fit(
         found, name=options.out.stem, made=date.today().isoformat(), section="training",
         source=_source(against, found, "training_steps_calibration.csv", "torch"), direct=direct,
     )  # fmt: skip
-    played = [case for case in cases.values() if case["engine"] in training.ENGINES]
-    before, after = (training.predict_steps(played, p) for p in (training.OWN, profile))
+    before, after = (
+        training.predict_steps(tuple(played.values()), p) for p in (training.OWN, profile)
+    )
     compared, missing = compare(rows, before, after)
     terminal.say("\n".join(["", *lines(found, compared, missing)]))
     _write(profile, options.out, folder)

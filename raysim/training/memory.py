@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from raysim.hardware.device import MemoryLedger
-from raysim.hardware.specs import GpuSpec, NodeSpec, Provenance
+from raysim.hardware.specs import CpuRankSpec, GpuSpec, NodeSpec, Provenance
 from raysim.models.table import COMPUTE_DTYPE_BYTES
 from raysim.perf.constants import ALLOCATOR_SLACK
 from raysim.training.executor import Timeline
@@ -65,9 +65,12 @@ class RankMemory:
 
 
 def fixed_bytes(gpu: GpuSpec, communicators: int) -> int:
-    """CUDA context, loaded kernels and NCCL buffers: memory outside torch's allocator."""
+    """CUDA context, loaded kernels and NCCL buffers: memory outside torch's allocator.
+
+    Gloo's, of a rank on the CPU, are no larger than its messages' pieces and left out.
+    """
     nccl = 0
-    if communicators:
+    if communicators and not isinstance(gpu, CpuRankSpec):
         nccl = NCCL_FIRST_BYTES + (communicators - 1) * NCCL_NEXT_BYTES
     return gpu.context_bytes + nccl
 

@@ -17,6 +17,7 @@ from raysim.perf.collectives import collective
 from raysim.perf.cpu_rank import CpuRankModel
 from raysim.scenario.profile import on_cluster
 from raysim.training.deepspeed import Optimizer
+from raysim.training.memory import fixed_bytes
 from raysim.training.parallel import Mesh
 from raysim.training.program import COMPUTE, Kind
 from raysim.training.tower import StepOutcome
@@ -142,3 +143,4 @@ def test_a_scenario_can_ask_for_ranks_on_the_cpu(tmp_path: Path) -> None:
     (tmp_path / "scenario.yaml").write_text(SCENARIO)
     result = raysim.run(raysim.load(tmp_path / "scenario.yaml"))
     assert result.summary["verdict"]
+    assert fixed_bytes(RANK, communicators=1) == 0  # neither a context nor NCCL's buffers
