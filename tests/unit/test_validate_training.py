@@ -11,6 +11,7 @@ import pytest
 from raysim.cli.calibrate import CalibrateOptions, calibrate
 from raysim.hardware import catalog
 from raysim.scenario.profile import load_profile
+from raysim.validate.points import errors, merged, read_points, rounded
 from raysim.validate.training_cases import (
     collective_points,
     memory_points,
@@ -71,3 +72,16 @@ def test_sizes_of_calibration_and_validation_differ() -> None:
         roles[case["role"]].add(case["model"]["hidden_size"])
     assert roles["calibration"].isdisjoint(roles["validation"])
     assert len(roles["validation"]) == 3
+
+
+def test_steps_of_sizes_that_were_not_fitted() -> None:
+    """What is kept is what raysim says today; how far off that is: validation/README.md."""
+    kept = read_points(DATA.parent / "compared" / "training.csv")
+    today = [rounded(p) for p in step_points(MEASURED)]
+    assert [p for p in kept if "time" in p.family] == merged([], today)
+    judged = [p for p in today if p.family == "training/step time" and p.role == "validation"]
+    assert len(judged) == 15
+    found = errors(judged, "training/step time")
+    assert found is not None
+    assert found.median < 0.09
+    assert sum(abs(p.error or 0.0) <= 0.15 for p in judged) == 11
