@@ -171,11 +171,14 @@ class Get:
             self._cancel_request()
         if self.done:
             return
-        self.pulling = [
-            r for r in self.records
-            if r.value is IN_PLASMA and r.object_id not in self.values
-        ]  # fmt: skip
-        if self.pulling:
+        left = [r for r in dict.fromkeys(self.records) if r.object_id not in self.values]
+        made_again = [r for r in left if r.value is PENDING]
+        self.pulling = [r for r in left if r.value is IN_PLASMA]
+        if made_again:  # lost meanwhile
+            self.missing = len(made_again)
+            for record in made_again:
+                self.objects.want(record, self.arrived)
+        elif self.pulling:
             self._pull()
         else:
             self.finish()

@@ -247,6 +247,7 @@ class LocalObjectManager:
         if not local.freed:
             assert local.payload is not None, f"{room.address}: {object_id} spilled, not pinned"
             url = f"{file}?offset={offset}&size={local.size}"
+            self._forget_file(self.spilled.pop(object_id, None))  # of an earlier making
             self.spilled[object_id] = SpilledObject(
                 object_id, local.size, local.owner, local.payload, url, file
             )
@@ -314,18 +315,22 @@ class LocalObjectManager:
                 assert local is not None, f"{self.room.address}: {object_id} is pinned, not here"
                 self._unpin(local)
             spilled = self.spilled.pop(object_id, None)
-            if spilled is not None:
-                left, total = self._files[spilled.file]
-                self._files[spilled.file] = (left - 1, total)
-                if left == 1:
-                    self._deletes[spilled.file] = None
-                if local is None:
-                    self.room.note(object_id, "FREED")
-                    self.room.disown(object_id, spilled.owner)
+            self._forget_file(spilled)
+            if spilled is not None and local is None:
+                self.room.note(object_id, "FREED")
+                self.room.disown(object_id, spilled.owner)
             self._freed[object_id] = None
             if len(self._freed) >= self.config.free_objects_batch_size:
                 self.flush()
         self.arm()
+
+    def _forget_file(self, spilled: SpilledObject | None) -> None:
+        """One object of its file is needed no more."""
+        if spilled is not None:
+            left, total = self._files[spilled.file]
+            self._files[spilled.file] = (left - 1, total)
+            if left == 1:
+                self._deletes[spilled.file] = None
 
     def flush(self) -> None:
         """Delete freed objects from the store, and files of which all objects were freed."""
