@@ -28,6 +28,10 @@ def probes(*, quick: bool) -> Iterator[Probe]:
             (f"{kind}_calls_async", f"{submit} io_submit_ns io_reply_ns execute_ns get_ns"),
         ):
             yield Probe(op=op, measure=partial(_batch, kind), count=batch, informs=informs)
+    yield Probe(
+        op="async_actor_calls_async", measure=partial(_batch, "async_actor"), count=batch,
+        informs="execute_async_ns",
+    )  # fmt: skip
     for count in (0, 4) if quick else (0, 10, 100, 1000):
         yield Probe(op="call_with_args", measure=_args, count=count, informs="per_arg_ns")
     for count in (1, 4) if quick else (1, 10, 100, 1000):
@@ -46,10 +50,10 @@ def probes(*, quick: bool) -> Iterator[Probe]:
 
 
 @contextmanager
-def _actor() -> Iterator[Any]:
+def _actor(*, is_async: bool = False) -> Iterator[Any]:
     import ray
 
-    actor = server()
+    actor = server(is_async=is_async)
     try:
         yield actor
     finally:
@@ -85,8 +89,8 @@ def _batch(kind: str, probe: Probe, allowed_s: float) -> list[float]:
     """Seconds per call: of ``.remote()`` alone, or until the last result is here."""
     import ray
 
-    with _actor() as actor:
-        call = actor.no_op if kind == "actor" else _no_op()
+    with _actor(is_async=kind == "async_actor") as actor:
+        call = _no_op() if kind == "task" else actor.no_op
 
         def once() -> float:
             start = time.perf_counter()

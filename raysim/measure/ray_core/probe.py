@@ -75,8 +75,11 @@ def timed(work: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def server() -> Any:
-    """A new actor that holds no CPU: ``no_op(*args)`` and ``many(n)``, n values; it is up."""
+def server(*, is_async: bool = False) -> Any:
+    """A new actor that holds no CPU: ``no_op(*args)`` and ``many(n)``, n values; it is up.
+
+    ``is_async``: ``no_op`` alone, as a coroutine.
+    """
     import ray
 
     @ray.remote(num_cpus=0)
@@ -87,6 +90,11 @@ def server() -> Any:
         def many(self, n: int) -> tuple[int, ...] | int:
             return tuple(range(n)) if n > 1 else 0
 
-    actor = cast("Any", Server).remote()
+    @ray.remote(num_cpus=0)
+    class AsyncServer:
+        async def no_op(self) -> bytes:
+            return b"ok"
+
+    actor = cast("Any", AsyncServer if is_async else Server).remote()
     ray.get(actor.no_op.remote())
     return actor
