@@ -44,6 +44,10 @@ BARE_NAMES = {"time", "bw", "bandwidth", "latency", "duration"}
 """A quantity's name ends in its unit."""
 
 
+GENERATED = {"REPORT.md"}
+"""Written by commands, a line per row compared."""
+
+
 def tracked(*suffixes: str, under: tuple[str, ...] = TOP) -> list[Path]:
     """Our text files, generated ones excluded."""
     files = [
@@ -52,7 +56,12 @@ def tracked(*suffixes: str, under: tuple[str, ...] = TOP) -> list[Path]:
         for path in ([ROOT / name] if (ROOT / name).is_file() else (ROOT / name).rglob("*"))
     ]
     return sorted(
-        p for p in files if p.is_file() and "__pycache__" not in p.parts and p.suffix in suffixes
+        p
+        for p in files
+        if p.is_file()
+        and "__pycache__" not in p.parts
+        and p.suffix in suffixes
+        and p.name not in GENERATED
     )
 
 
