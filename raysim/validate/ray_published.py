@@ -82,7 +82,8 @@ def ray_published_points(validation: Path) -> Iterator[Point]:
         if "relative" in row["why"]:
             speeds[row["release"]] = row["value"] / benchmarks.predicted(row["metric"])
     for row in data:
-        name = f"{row['metric']} {row['release']}"
+        replaced = " (first run)" if row["why"].startswith("a first run") else ""
+        name = f"{row['metric']} {row['release']}{replaced}"
         sd, value = row["sd"] or 0.0, row["value"]
         measured: dict[str, Any] = {"unit": row["unit"], "measured": value} | (
             {"low": value - P90_SD * sd, "high": value + P90_SD * sd, "repetitions": 2}

@@ -13,7 +13,11 @@ from raysim.models.table import Gemm, Operator
 from raysim.perf.collectives import GroupShape, collective
 from raysim.perf.compute import ComputeModel, shard
 
-MODELS = {name: ComputeModel(catalog.gpu(name)) for name in catalog.names("gpu")}
+MODELS = {
+    name: ComputeModel(gpu)
+    for name in catalog.names("gpu")
+    if (gpu := catalog.gpu(name)).architecture != "cpu"  # a rank on the CPU has a model of its own
+}
 NIC = NicSpec(
     name="ndr", kind="infiniband", bytes_per_s=50e9, latency_s=1.3e-6, efficiency=0.92, rdma=True
 )
