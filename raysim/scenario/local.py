@@ -9,6 +9,7 @@ from typing import Any
 from raysim.kernel.simulation import Simulation
 from raysim.raycore.cluster import Cluster, NodeOptions
 from raysim.raycore.state_log import StateLog
+from raysim.scenario.ray_init import resources_given
 from raysim.scenario.script import script_scenario
 from raysim.workloads.program_run import cluster_of
 
@@ -32,10 +33,8 @@ def local_cluster(file: Path | None, request: Mapping[str, Any]) -> Cluster:
     scenario = script_scenario(Path(__file__), cluster=file)  # any: the program runs already
     here: dict[int, NodeOptions] = {}
     if file is None:
-        sizes = {"CPU": request.get("num_cpus"), "GPU": request.get("num_gpus")}
-        resources = {name: float(n) for name, n in sizes.items() if n is not None}
         here[0] = NodeOptions(
-            resources={**resources, **(request.get("resources") or {})},
+            resources=resources_given(request),
             labels=dict(request.get("labels") or {}),
             object_store_bytes=request.get("object_store_memory"),
         )

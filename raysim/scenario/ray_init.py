@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,11 +32,12 @@ class InitCall:
     unread: tuple[str, ...] = ()
     """Arguments that are no constants."""
 
-    def resources(self) -> dict[str, float]:
-        """Of the node, in place of what Ray finds out."""
-        names = {"CPU": "num_cpus", "GPU": "num_gpus"}
-        sizes = {name: float(self.given[k]) for name, k in names.items() if k in self.given}
-        return {**sizes, **self.given.get("resources", {})}
+
+def resources_given(given: Mapping[str, Any]) -> dict[str, float]:
+    """Resources of a node by what ``ray.init`` was given, in place of what Ray finds out."""
+    names = {"CPU": "num_cpus", "GPU": "num_gpus"}
+    sizes = {n: float(given[k]) for n, k in names.items() if given.get(k) is not None}
+    return {**sizes, **(given.get("resources") or {})}
 
 
 def init_call(script: Path) -> InitCall:
@@ -59,7 +60,8 @@ def init_call(script: Path) -> InitCall:
         except (ValueError, TypeError, ArithmeticError):
             unread.append(keyword.arg)
             continue
-        if _is_size(value) or (isinstance(value, dict) and all(map(_is_size, value.values()))):
+        many = keyword.arg == "resources"
+        if _is_sizes(value) if many else _is_size(value):
             given[keyword.arg] = value  # anything else is Ray's to refuse
     return InitCall(line=first.lineno, given=given, unread=tuple(unread))
 
@@ -75,6 +77,10 @@ def _is_init(called: ast.expr) -> bool:
 
 def _is_size(value: object) -> bool:
     return isinstance(value, int | float) and value >= 0
+
+
+def _is_sizes(value: object) -> bool:
+    return isinstance(value, dict) and all(map(_is_size, value.values()))
 
 
 def _constant(node: ast.expr) -> Any:

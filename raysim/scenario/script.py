@@ -14,7 +14,7 @@ from raysim.scenario.kuberay import is_kuberay
 from raysim.scenario.overrides import Overrides
 from raysim.scenario.program import ProgramScenario, program_scenario
 from raysim.scenario.ray_cluster_yaml import is_ray_cluster_yaml
-from raysim.scenario.ray_init import InitCall, init_call
+from raysim.scenario.ray_init import InitCall, init_call, resources_given
 from raysim.scenario.sources import Source, read_sources
 from raysim.scenario.yaml_text import read_yaml_all
 
@@ -119,8 +119,9 @@ def _with_cluster(document: Document, cluster: Path | None, init: InitCall) -> D
     data = dict(document.data)
     if cluster is None:
         data["cluster"] = {"nodes": 1, "node": DEFAULT_NODE}
-        if init.resources():
-            data["cluster"]["resources"] = init.resources()
+        own = resources_given(init.given)
+        if own:
+            data["cluster"]["resources"] = own
         if "object_store_memory" in init.given:
             store = init.given["object_store_memory"]
             data["ray"] = {"object_store_memory": f"{store:.0f}B"}

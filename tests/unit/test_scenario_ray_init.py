@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from raysim.scenario.ray_init import init_call
+from raysim.scenario.ray_init import init_call, resources_given
 from raysim.scenario.script import script_scenario
 
 SCRIPT = """import ray
@@ -24,7 +24,7 @@ def _script(tmp_path: Path, text: str) -> Path:
 def test_constants_and_products_of_constants_are_read(tmp_path: Path) -> None:
     call = init_call(_script(tmp_path, SCRIPT))
     assert (call.line, call.unread) == (3, ())
-    assert call.resources() == {"CPU": 3, "slot": 2}
+    assert resources_given(call.given) == {"CPU": 3, "slot": 2}
     assert call.given["object_store_memory"] == 200 * 2**20
 
 
@@ -36,6 +36,8 @@ def test_constants_and_products_of_constants_are_read(tmp_path: Path) -> None:
         ("ray.init(num_cpus=4 // 0)", ("num_cpus",)),
         ("ray.init(num_cpus=-1)", ()),
         ("ray.init(resources=[1])", ()),
+        ("ray.init(resources=3)", ()),
+        ("ray.init(num_cpus={'CPU': 1})", ()),
         ("ray.init(num_cpus=None)", ()),
         ("ray.init(**given)", ()),
         ("other.init(num_cpus=4)", ()),
