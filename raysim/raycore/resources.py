@@ -93,7 +93,7 @@ Allocation = dict[str, list[int] | int]
 class NodeResources:
     """What one node has and what of it is free. The raylet owns the one that counts."""
 
-    __slots__ = ("available", "bundles", "instances", "labels", "total")
+    __slots__ = ("available", "bundles", "instances", "labels", "total", "version")
 
     def __init__(self, total: Mapping[str, int], labels: Mapping[str, str] | None = None) -> None:
         self.total: dict[str, int] = dict(total)
@@ -107,6 +107,9 @@ class NodeResources:
         """Free steps per instance."""
         self.bundles: dict[str, list[int]] = {}
         """Indices of the committed bundles of each group that are here, in order."""
+        self.version = 0
+        """Raised by every change, also one that undoes another: what others deducted from their
+        copies of this in between is mended only if it is reported."""
 
     def fits(self, request: ResourceSet) -> bool:
         """Whether an idle node of this kind would do: feasible."""
@@ -134,6 +137,7 @@ class NodeResources:
         """
         if not self.has(request):
             return None
+        self.version += 1
         allocation: Allocation = {}
         for name, n in request.units.items():
             self.available[name] -= n
@@ -156,6 +160,7 @@ class NodeResources:
             names = {base: bundle_names(base, group, bundle) for base in bases}
             if not self.has(ResourceSet({names[base][0]: n for base, n in bases.items()})):
                 continue
+            self.version += 1
             allocation: Allocation = {}
             for base, n in bases.items():
                 indexed, wildcard = names[base]
@@ -174,6 +179,7 @@ class NodeResources:
 
     def free(self, allocation: Allocation) -> None:
         """Give it back."""
+        self.version += 1
         available = self.available
         for name, taken in allocation.items():
             if isinstance(taken, int):
@@ -186,16 +192,19 @@ class NodeResources:
 
     def take_back(self, name: str, n: int) -> None:
         """Take a pool resource even if that makes it negative: an unblocked worker's CPU."""
+        self.version += 1
         self.available[name] = self.available.get(name, 0) - n
 
     def add(self, units: Mapping[str, int]) -> None:
         """Offer more of a pool."""
+        self.version += 1
         for name, n in units.items():
             self.total[name] = self.total.get(name, 0) + n
             self.available[name] = self.available.get(name, 0) + n
 
     def remove(self, units: Mapping[str, int]) -> None:
         """Offer less, and nothing of what falls to zero."""
+        self.version += 1
         for name, n in units.items():
             self.total[name] -= n
             self.available[name] -= n

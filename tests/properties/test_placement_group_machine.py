@@ -66,7 +66,7 @@ class CountingRaylet(ScriptedRaylet):
     def _report(self, _: object) -> None:
         self.dirty = False
         total = {"CPU": self.cpus * UNIT}
-        report = ReportResources(self.node_id, {"CPU": self.free}, total, False, False, -1)
+        report = ReportResources(self.node_id, 0, {"CPU": self.free}, total, False, False, -1)
         if self.client.away or self.case.gcs.state != "up":
             self._changed()  # a broken stream is resumed with the present state
         else:

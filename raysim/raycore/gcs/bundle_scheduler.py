@@ -93,7 +93,10 @@ class GcsPlacementGroupScheduler:
         self._ask(placement, where, self._send_prepare)
 
     def cancel(self, group: GcsPlacementGroup) -> None:
-        """The group has been removed: undo what is committed now, what is under way later."""
+        """The group has been removed: undo what is committed now, what is under way later.
+
+        What was committed is free in the GCS's own view once its raylet reports it, not before.
+        """
         placement = self._under_way.get(group.spec.group)
         under_way: dict[int, NodeID] = {}
         if placement is not None:
@@ -101,7 +104,6 @@ class GcsPlacementGroupScheduler:
             under_way = placement.where
         placed = {i: n for i, n in enumerate(group.nodes) if n >= 0 and i not in under_way}
         self._undo(group, placed)
-        self._give_back(group, placed)
 
     # Prepare
 

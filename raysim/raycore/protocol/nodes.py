@@ -122,6 +122,8 @@ class ReportResources(NamedTuple):
     """
 
     node_id: NodeID
+    version: int
+    """Of the node's resources: two reports with the same amounts may differ in it alone."""
     available: dict[str, int]
     total: dict[str, int]
     draining: bool

@@ -366,8 +366,7 @@ class Raylet(Component):
 
     def on_prepare_bundle_resources(self, m: PrepareBundleResources, reply: Reply) -> None:
         """Hold back what the bundles need."""
-        closed = self._early is not None or self.scheduler.draining
-        reply(not closed and self.bundles.prepare(m.bundles))
+        reply(not self.scheduler.draining and self.bundles.prepare(m.bundles))
         self.reporter.changed()
 
     def on_commit_bundle_resources(self, m: CommitBundleResources, reply: Reply) -> None:
@@ -439,7 +438,8 @@ class Raylet(Component):
         self._leave_if_drained()
         idle_since_ns = max(self.local.idle_since_ns, self._store_idle_since_ns)
         return ReportResources(
-            self.node_id, dict(self.resources.available), dict(self.resources.total),
+            self.node_id, self.resources.version,
+            dict(self.resources.available), dict(self.resources.total),
             self.scheduler.draining, self.scheduler.pulls_blocked,
             idle_since_ns if self.is_idle else -1, self.cluster.something_waits,
         )  # fmt: skip

@@ -1,7 +1,7 @@
 """Reports of this node's resources to the GCS.
 
 Real counterpart: ``src/ray/ray_syncer`` and ``local_resource_manager.cc``: every 100 ms, if
-anything has changed since the last report.
+anything has changed since the last report (resources by their version, not by their amounts).
 """
 
 from __future__ import annotations

@@ -235,7 +235,7 @@ class GcsCase:
     def report(self, node_id: NodeID, *, cpus: float, total: float = 4, waiting: bool = False,
                idle_since_ns: int = -1) -> None:  # fmt: skip
         self.raylets[node_id].send(GCS, ReportResources(
-            node_id, ResourceSet.of({"CPU": cpus}).units, ResourceSet.of({"CPU": total}).units,
+            node_id, 0, ResourceSet.of({"CPU": cpus}).units, ResourceSet.of({"CPU": total}).units,
             False, False, idle_since_ns, waiting,
         ))  # fmt: skip
 

@@ -160,6 +160,8 @@ def test_litmus_16_one_that_does_not_fit_backs_off_and_blocks_nobody() -> None:
     assert case.gcs.tables.groups[2].delay_ns == int(1e9)
     assert case.state_of(3) == "CREATED"
     case.me.ask(RemovePlacementGroup(1))
+    case.run(20.1)
+    case.report(0, cpus=4)
     case.run(21.5)
     assert case.state_of(2) == "CREATED"
 
@@ -271,18 +273,25 @@ def test_a_group_removed_while_it_is_prepared_leaves_nothing() -> None:
     assert case.gcs.tables.nodes[0].available == {"CPU": 40_000}
 
 
-def test_removal_frees_bundles_at_once_and_waiters_hear_of_it() -> None:
+def test_what_a_removed_group_held_is_free_once_reported_and_waiters_hear_of_it() -> None:
+    """Real Ray: 120 groups of a quarter of a node, each removed before the next, take 14 s."""
     case = GcsCase(nodes=1)
     case.group(1, [CPU4])
     case.run(0.1)
     case.me.ask(RemovePlacementGroup(1))
     case.run(0.15)
+    assert case.raylets[0].bundles == {}
     case.group(2, [CPU4])
     case.run(0.2)
+    assert case.raylets[0].bundles == {}
+    case.report(0, cpus=4)
+    case.run(0.95)
+    assert case.raylets[0].bundles == {}
+    case.run(1.05)
     assert case.raylets[0].bundles == {(2, 0): "committed"}
     case.me.ask(WaitPlacementGroupUntilReady(1))
     case.me.ask(GetPlacementGroups())
-    case.run(0.3)
+    case.run(1.1)
     assert case.me.answers[-2][1] is False
     assert [(g.group, g.state) for g in case.me.last] == [(2, "CREATED"), (1, "REMOVED")]
 
