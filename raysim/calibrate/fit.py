@@ -76,6 +76,13 @@ class Fit:
     evaluations: int
 
     @property
+    def spread(self) -> float:
+        """Standard deviation of ``ln(after / measured)``; each fitted constant takes a freedom."""
+        off = [math.log(self.after[row.key] / row.value) for row in self.rows]
+        free = max(1, len(off) - sum(c.determined for c in self.constants))
+        return math.sqrt(math.fsum(x * x for x in off) / free)
+
+    @property
     def values(self) -> dict[str, float]:
         """Every constant, fitted or left at its prior."""
         return {c.parameter.name: c.value for c in self.constants}

@@ -69,7 +69,7 @@ def profile_of_fit(
             )
     empty: dict[str, Constant] = {}
     return Profile(
-        name=name, made=made, source=source,
+        name=name, made=made, source=source, spread=float(f"{fit.spread:.3g}"),
         ray=constants if section == "ray" else empty,
         training=constants if section == "training" else empty,
     )  # fmt: skip

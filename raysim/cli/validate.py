@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import date
+from math import exp
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from raysim.cli import terminal
 from raysim.errors import Problem, ScenarioError
+from raysim.perf.profile import EIGHTY_PERCENT
 from raysim.units import parse_seconds
 
 if TYPE_CHECKING:
@@ -107,6 +109,17 @@ def _about(against: Against | None, profile: Profile | None) -> list[str]:
             f"{hardware['memory_bytes'] / 2**30:.0f} GiB, Ray {against.versions['ray']}: "
             f"`data/{folder.parent.name}/{folder.name}`."
         )
-    name = "none: raysim's own constants, of another machine" if profile is None else profile.name
-    said.append(f"Profile: {name}.")
+        profile = profile or against.profile()
+    if profile is not None:
+        said.append(f"Profile: {_named(profile)}.")
     return said
+
+
+def _named(profile: Profile) -> str:
+    if not profile.ray:
+        return "none: raysim's own constants, of another machine"
+    said = f"{profile.name}, {len(profile.ray)} constants from {profile.source}"
+    if profile.spread is None:
+        return said
+    factor = exp(EIGHTY_PERCENT * profile.spread)
+    return f"{said}; eight of ten rows should lie within a factor of {factor:.2f}"

@@ -16,6 +16,7 @@ from __future__ import annotations
 from raysim.hardware.server import SharedServer
 from raysim.hardware.specs import NodeSpec
 from raysim.hardware.storage import Disk
+from raysim.hardware.topology import Link
 from raysim.kernel.simulation import Simulation
 
 WINDOW_NS = 10_000_000
@@ -35,6 +36,17 @@ class CoreLoad:
         self._until: dict[object, int] = {}
         self._used_ns = 0
         self._watching = False
+        self._links: dict[str, Link] = {}
+        self.wake_ns = 0
+        """What it costs to wake a thread that has nothing to do."""
+
+    def link(self, what: str, core_s_per_byte: float) -> Link:
+        """The cores as what flows share, each byte being so much work; one link per ``what``."""
+        if what not in self._links:
+            self._links[what] = Link(
+                f"{what} on {self.cores:g} cores", self.cores / core_s_per_byte
+            )
+        return self._links[what]
 
     def takes(self, thread: object, start_ns: int, work_ns: int) -> int:
         """Nanoseconds that ``work_ns`` of work takes a thread that begins at ``start_ns``."""
@@ -52,6 +64,15 @@ class CoreLoad:
             self._watching = True
             self._sim.call_later(WINDOW_NS, self._window_over)
         return taken_ns
+
+    def serve(self, thread: object, at_ns: int, work_ns: int) -> int:
+        """When a thread is through with work that reaches it at ``at_ns``; first come, first."""
+        start_ns = max(at_ns, self._until.get(thread, 0))
+        return start_ns + self.takes(thread, start_ns, work_ns + self.wakes(thread, start_ns))
+
+    def wakes(self, thread: object, start_ns: int) -> int:
+        """Work of waking the thread, if it sleeps until then."""
+        return self.wake_ns if self._until.get(thread, 0) < start_ns else 0
 
     def _window_over(self, _: object) -> None:
         now_ns = self._sim.now_ns

@@ -38,6 +38,9 @@ class Cores(Protocol):
     def takes(self, thread: object, start_ns: int, work_ns: int) -> int:
         """Nanoseconds that ``work_ns`` of work takes a thread that begins at ``start_ns``."""
 
+    def wakes(self, thread: object, start_ns: int) -> int:
+        """Nanoseconds of work to wake the thread, if it sleeps until ``start_ns``."""
+
 
 class Message(Protocol):
     """What rooms send: frozen, named as Ray's RPC, and it knows its size."""

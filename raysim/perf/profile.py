@@ -7,6 +7,7 @@ read by ``scenario.profile``; ``calibrate`` writes it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
@@ -40,6 +41,8 @@ _UNITS = (
 )  # fmt: skip
 FAR = 30.0
 """A constant this many times its prior is not the same thing any more."""
+EIGHTY_PERCENT = 1.2816
+"""Standard deviations either side that hold 8 of 10 of a normal distribution."""
 _AT_MOST_ONE = ("_share", "_frac", "_efficiency", "_backward")
 
 
@@ -70,8 +73,24 @@ class Profile:
     made: str = ""
     """Date."""
     source: str = ""
+    spread: float | None = None
+    """Standard deviation of ``ln(predicted / measured)`` over the rows it was fitted on, degrees of
+    freedom taken off: how far a prediction may be off. None: nobody knows."""
     ray: Mapping[str, Constant] = field(default_factory=dict)
     training: Mapping[str, Constant] = field(default_factory=dict)
+
+    def interval(self, predicted: float) -> tuple[float, float]:
+        """In which 8 of 10 measured values should lie; from below, then from above.
+
+        Raises
+        ------
+        ValueError
+            The profile does not say how far it may be off.
+        """
+        if self.spread is None:
+            raise ValueError(f"profile {self.name} has no spread")
+        factor = math.exp(EIGHTY_PERCENT * self.spread)
+        return predicted / factor, predicted * factor
 
     def ray_costs(self, base: RayCosts | None = None) -> RayCosts:
         """``base`` (by default raysim's own) with this profile's values."""

@@ -48,6 +48,10 @@ class RayCosts:
     # a worker's execution thread
     execute_ns: int = 91_000
     """A trivial call: deserialise, run nothing, serialise, reply."""
+    execute_task_ns: int = 100_000
+    """What a task takes beyond an actor's call: 98 us of its process's main thread, measured on 2
+    cores, where tasks one by one take 2.1 times as long (2026-11, /proc schedstat). A synchronous
+    task says only the sum of this and of the parts of a lease."""
     execute_async_ns: int = 144_000
     """What a call of an async actor takes beyond that: a fiber of its own, its coroutine to the
     event loop's thread and back. From ``1_1_async_actor_calls_async`` of 2.48.0 (4,260 calls/s);
@@ -55,7 +59,7 @@ class RayCosts:
     per_return_ns: int = 5_000
 
     # raylet main loop
-    raylet_lease_ns: int = 164_000
+    raylet_lease_ns: int = 64_000
     raylet_pop_worker_ns: int = 60_000
     raylet_return_ns: int = 30_000
     raylet_message_ns: int = 10_000
@@ -95,6 +99,19 @@ class RayCosts:
     unix_socket_ns: int = 15_000
     grpc_same_host_ns: int = 119_000
     grpc_cross_host_extra_ns: int = 70_000
+    grpc_work_ns: int = 22_000
+    """Of a hop, what gRPC's threads of both ends work; told apart from the wait only where nodes
+    share few cores. Measured: 45 us in a burst of actor calls on 2 cores on which such calls take
+    2.1 times as long as on the reference machine (2026-11, ray 2.60, /proc schedstat)."""
+    grpc_bytes_per_s: float = 0.9e9
+    """What a core of gRPC's threads moves, both ends: 1.1 s per GiB pulled (measured there too)."""
+
+    # threads
+    wake_ns: int = 20_000
+    """Of gRPC's threads, and of the one that runs tasks, when they slept: futex, Python's lock,
+    cold caches. Seen only where nodes share few cores; elsewhere it is within the other numbers. On
+    a virtual host of 2 cores a call one by one took 125 us more of gRPC's threads per hop than in a
+    burst, and 280 us more of the actor's (2026-11, /proc schedstat); here assumed."""
 
     # memory
     memcpy_bytes_per_s: float = 28.5e9
@@ -105,6 +122,9 @@ class RayCosts:
     # processes
     worker_start_core_s: float = 0.7
     """Median of a lognormal: interpreter, imports, registration, on a quiet core."""
+    setup_worker_core_s: float = 0.5
+    """More, with a runtime environment: ``setup_worker.py``, an interpreter that imports Ray only
+    to become the worker (0.8 s where a worker takes 1.2 s; 2026-11, ray 2.60)."""
     worker_start_sigma: float = 0.25
     worker_memory_bytes: int = 80_000_000
     """Resident size of an idle worker."""

@@ -117,12 +117,15 @@ class Cluster:
         self.head = next((i for i, g in enumerate(self.groups) if g.head), 0)
         self.options = options or {}
         config, costs = config or RayConfig(), costs or RayCosts()
-        self.wire = Wire(sim, network, costs, self.head, self.spec.host_of)
+        nodes = make_nodes(sim, network, topology, self.spec.host_of)
+        for node in nodes:
+            if node.host.load is not None:
+                node.host.load.wake_ns = costs.wake_ns
+        self.wire = Wire(sim, network, costs, nodes, self.head)
         sim.transport = self.wire
         self.env = Surroundings(
             sim=sim, config=config, costs=costs, ids=Ids(), view=ResourceView(),
-            log=log or StateLog(enabled=False), network=network,
-            nodes=make_nodes(sim, network, topology, self.spec.host_of), launcher=self,
+            log=log or StateLog(enabled=False), network=network, nodes=nodes, launcher=self,
             head=self.head,
         )  # fmt: skip
         self.processes: dict[WorkerID, CoreWorker | IOWorker] = {}
@@ -215,9 +218,10 @@ class Cluster:
         worker_id = self.env.ids.worker()
         costs, node = self.env.costs, self.env.nodes[spec.node_id]
         stream = self.sim.rng(f"{node.name}/worker-start")
-        core_s = costs.worker_start_core_s * math.exp(
-            costs.worker_start_sigma * stream.standard_normal()
-        )
+        core_s = costs.worker_start_core_s
+        if spec.runtime_env is not None:
+            core_s += costs.setup_worker_core_s
+        core_s *= math.exp(costs.worker_start_sigma * stream.standard_normal())
         epoch = self.sim.components[raylet(spec.node_id)].epoch
         node.cpu.job(core_s, self._up, (spec, worker_id, epoch), failed=_nobody)
         return worker_id

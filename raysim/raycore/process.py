@@ -36,6 +36,42 @@ if TYPE_CHECKING:
 BundleStrategy = Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"]
 
 
+class PlacementGroups(Protocol):
+    """Placement groups, as one process asks for them."""
+
+    def create(
+        self,
+        bundles: Sequence[ResourceSet],
+        strategy: BundleStrategy,
+        then: Callable[[PlacementGroupID | TaskError], object],
+        *,
+        name: str = "",
+        detached: bool = False,
+        soft_target_node: NodeID | None = None,
+        label_selectors: Sequence[tuple[LabelMatch, ...]] = (),
+        lead_ns: int = 0,
+    ) -> PlacementGroupID:
+        """Create a group; ``then`` once the GCS has persisted it."""
+
+    def wait(
+        self,
+        group: PlacementGroupID,
+        then: Callable[[bool], object],
+        *,
+        timeout_ns: int | None = None,
+        lead_ns: int = 0,
+    ) -> None:
+        """``PlacementGroup.wait``."""
+
+    def ready(self, group: PlacementGroupID, value: Payload, *, lead_ns: int = 0) -> Ref:
+        """``PlacementGroup.ready``: an object that is ``value`` once it is placed."""
+
+    def remove(
+        self, group: PlacementGroupID, then: Callable[[object], object], *, lead_ns: int = 0
+    ) -> None:
+        """Remove it, and fail what runs in it."""
+
+
 class CoreProcess(Protocol):
     """A driver or worker process, from inside."""
 
@@ -43,6 +79,10 @@ class CoreProcess(Protocol):
     job_id: JobID
     costs: RayCosts
     config: RayConfig
+
+    @property
+    def groups(self) -> PlacementGroups:
+        """What it asks of placement groups."""
 
     def use_memory(self, change_bytes: int) -> None:
         """The process holds so much more or less from now on; the memory monitor looks at it."""
@@ -161,36 +201,7 @@ class CoreProcess(Protocol):
     def peek_locations(self, ref: Ref) -> tuple[int, tuple[NodeID, ...]] | None:
         """Size and nodes of an object this process owns, as far as it knows."""
 
-    # placement groups, names and the cluster
-
-    def create_placement_group(
-        self,
-        bundles: Sequence[ResourceSet],
-        strategy: BundleStrategy,
-        then: Callable[[PlacementGroupID | TaskError], object],
-        *,
-        name: str = "",
-        detached: bool = False,
-        soft_target_node: NodeID | None = None,
-        label_selectors: Sequence[tuple[LabelMatch, ...]] = (),
-        lead_ns: int = 0,
-    ) -> PlacementGroupID:
-        """Create a group; ``then`` once the GCS has persisted it."""
-
-    def wait_placement_group(
-        self,
-        group: PlacementGroupID,
-        then: Callable[[bool], object],
-        *,
-        timeout_ns: int | None = None,
-        lead_ns: int = 0,
-    ) -> None:
-        """``PlacementGroup.wait``."""
-
-    def remove_placement_group(
-        self, group: PlacementGroupID, then: Callable[[object], object], *, lead_ns: int = 0
-    ) -> None:
-        """Remove it, and fail what runs in it."""
+    # names and the cluster
 
     def call_gcs(self, message: Any, then: Callable[[Any], object], *, lead_ns: int = 0) -> None:
         """Any other question to the GCS (KV, node table, cluster resources)."""

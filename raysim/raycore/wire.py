@@ -7,16 +7,22 @@ A message takes the latency of its hop; across nodes its bytes cross the network
 others when it is large. A node that is cut off sends and gets nothing; what was sent meanwhile
 arrives when it is joined again, as TCP sees to, unless its receiver has died in between.
 
+A part of a hop, and copying the bytes, is work of gRPC's threads. Where nodes share few cores it
+competes with all else there: one thread per receiving process, one message after the other. What
+needs no answer here is answered in gRPC all the same, which is work at the sender.
+
 Not modelled: connection set-up, head-of-line blocking between a pair, gRPC's own queues.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from raysim.hardware.node import Node
 from raysim.hardware.transfer import FLUID_BYTES, Network
+from raysim.kernel.component import Reply
 from raysim.kernel.simulation import Simulation
 from raysim.perf.ray_core import RayCosts
 from raysim.raycore.ids import NodeID
@@ -38,6 +44,8 @@ class End:
     """Within the raylet's process."""
     by_socket: bool
     """Reached through a Unix socket from its own node."""
+    process: str
+    """Whose thread of gRPC takes what arrives."""
 
 
 class Wire:
@@ -48,18 +56,19 @@ class Wire:
         sim: Simulation,
         network: Network,
         costs: RayCosts,
+        nodes: Sequence[Node],
         head: NodeID = 0,
-        host_of: tuple[int, ...] | None = None,
     ) -> None:
-        self._sim = sim
         self._network = network
         self._clock = sim.clock
-        self._ends: dict[str, End] = {GCS: End(head, in_raylet=False, by_socket=False)}
+        self._ends: dict[str, End] = {GCS: End(head, in_raylet=False, by_socket=False, process=GCS)}
         self._socket_ns = costs.unix_socket_ns
         self._local_ns = costs.grpc_same_host_ns
         self._cross_ns = costs.grpc_same_host_ns + costs.grpc_cross_host_extra_ns
-        self._host_of = host_of
-        """Where several nodes are on one machine: what passes between them stays there."""
+        self._work_ns = costs.grpc_work_ns
+        self._work_ns_per_byte = 1e9 / costs.grpc_bytes_per_s
+        self._hosts = [node.host for node in nodes]
+        """What passes between nodes of one machine stays there."""
         self._cut: dict[NodeID, None] = {}
         self._held: list[tuple[str, str, float, Callable[[Any], object], Any]] = []
 
@@ -77,14 +86,14 @@ class Wire:
         a = ends.get(src) or self._end(src)
         b = ends.get(dst) or self._end(dst)
         if a.node_id != b.node_id:
-            self._across(a.node_id, b.node_id, (src, dst, message_bytes, fn, arg), lead_ns)
+            self._across(a, b, (src, dst, message_bytes, fn, arg), lead_ns)
             return
         if a.in_raylet and b.in_raylet:
             latency_ns = 0
         elif a.by_socket or b.by_socket:
             latency_ns = self._socket_ns
         else:
-            latency_ns = self._local_ns
+            latency_ns = self._local_ns + self._delay_ns(a, b, message_bytes, arg, lead_ns)
             if message_bytes > FLUID_BYTES:
                 latency_ns += int(message_bytes / LOCAL_BYTES_PER_S * 1e9)
         self._clock.call_later(lead_ns + latency_ns, fn, arg)
@@ -113,21 +122,37 @@ class Wire:
 
     def _across(
         self,
-        a: NodeID,
-        b: NodeID,
+        a: End,
+        b: End,
         message: tuple[str, str, float, Callable[[Any], object], Any],
         lead_ns: int,
     ) -> None:
-        if self._cut and (a in self._cut or b in self._cut):
+        if self._cut and (a.node_id in self._cut or b.node_id in self._cut):
             self._held.append(message)
             return
         _, _, message_bytes, fn, arg = message
-        near = self._host_of is not None and self._host_of[a] == self._host_of[b]
+        near = self._hosts[a.node_id] is self._hosts[b.node_id]
         hop_ns = self._local_ns if near else self._cross_ns
+        hop_ns += self._delay_ns(a, b, message_bytes, arg, lead_ns)
         if message_bytes <= FLUID_BYTES:
             self._clock.call_later(lead_ns + hop_ns, fn, arg)
         else:
-            self._clock.call_later(lead_ns + hop_ns, self._flow, (a, b, message_bytes, fn, arg))
+            self._clock.call_later(
+                lead_ns + hop_ns, self._flow, (a.node_id, b.node_id, message_bytes, fn, arg)
+            )
+
+    def _delay_ns(self, a: End, b: End, message_bytes: float, call: Any, lead_ns: int) -> int:
+        """How much longer the hop is because its work is done on few cores."""
+        load = self._hosts[b.node_id].load
+        if load is None:
+            return 0
+        at_ns = self._clock.now + lead_ns
+        work_ns = self._work_ns + int(message_bytes * self._work_ns_per_byte)
+        done_ns = load.serve(b.process, at_ns, work_ns)
+        one_way = call.__class__ is Reply and call.caller is None
+        if one_way and load is self._hosts[a.node_id].load:
+            load.serve(a.process, done_ns, self._work_ns)
+        return done_ns - at_ns - self._work_ns
 
     def _flow(self, message: tuple[NodeID, NodeID, float, Callable[[Any], object], Any]) -> None:
         a, b, message_bytes, fn, arg = message
@@ -138,6 +163,10 @@ class Wire:
         node, _, room = address.partition("/")
         assert node.startswith("node-"), f"{address!r} is on no node"
         kind = room.split("-", 1)[0]
-        end = End(int(node[5:]), in_raylet=kind in _RAYLET_PROCESS, by_socket=kind in _SOCKET_SIDE)
+        in_raylet = kind in _RAYLET_PROCESS
+        end = End(
+            int(node[5:]), in_raylet=in_raylet, by_socket=kind in _SOCKET_SIDE,
+            process=node if in_raylet else address,
+        )  # fmt: skip
         self._ends[address] = end
         return end

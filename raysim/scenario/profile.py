@@ -60,6 +60,9 @@ class ProfileSection(Section):
     profile: str = Field(min_length=1, max_length=100, description="Name, for reports.")
     made: str = Field("", description="Date.")
     source: str = Field("", description="What was measured, and how it was fitted.")
+    spread: float | None = Field(
+        None, ge=0, description="Standard deviation of ln(predicted / measured) it was fitted to."
+    )
     ray: dict[str, Annotated[ConstantSection, BeforeValidator(_number_alone)]] = Field(
         default_factory=dict, description="Service times of Ray's own threads, by name."
     )
@@ -101,6 +104,7 @@ def profile_of(document: Document) -> Profile:
         name=said.profile,
         made=said.made,
         source=said.source,
+        spread=said.spread,
         ray={name: _constant("ray", name, c) for name, c in said.ray.items()},
         training={name: _constant("training", name, c) for name, c in said.training.items()},
     )
@@ -158,7 +162,11 @@ def without_effect(
 
 def profile_data(profile: Profile) -> dict[str, Any]:
     """A profile as plain data: the YAML that :func:`profile_of` reads."""
-    head = {"profile": profile.name, "made": profile.made, "source": profile.source}
+    head: dict[str, Any] = {
+        "profile": profile.name, "made": profile.made, "source": profile.source,
+    }  # fmt: skip
+    if profile.spread is not None:
+        head["spread"] = profile.spread
     return head | {
         section: {name: _said(constant) for name, constant in constants.items()}
         for section, constants in (("ray", profile.ray), ("training", profile.training))

@@ -9,7 +9,6 @@ from pathlib import Path
 from raysim.errors import ScenarioError
 from raysim.measure.workload import Workload, find
 from raysim.perf.profile import Profile
-from raysim.perf.ray_core import RayCosts
 from raysim.validate.points import Point, merged, read_points, rounded, write_points
 from raysim.validate.published import memory_points, mpt_points
 from raysim.validate.ray_published import ray_published_points
@@ -74,15 +73,15 @@ def compare(
     against
         Data folder of the workloads' rows; None only if there are no workloads.
     profile
-        Constants of that machine; published rows, of other machines, are not touched by it.
+        Constants of that machine, by default the folder's own; published rows, of other machines,
+        are not touched by it.
     told
         Hears what is being predicted.
     """
     points: list[Point] = []
     if chosen.workloads:
         assert against is not None
-        costs = profile.ray_costs() if profile is not None else RayCosts()
-        points += replayed_points(chosen.workloads, against, costs, told)
+        points += replayed_points(chosen.workloads, against, profile or against.profile(), told)
     for case in chosen.published:
         told(case)
         points += PUBLISHED[case](validation)

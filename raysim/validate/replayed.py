@@ -16,15 +16,20 @@ from raysim.measure.machine import describe
 from raysim.measure.replay import CLUSTER
 from raysim.measure.table import MeasuredRow, read_meta, read_rows
 from raysim.measure.workload import Workload, read_output
+from raysim.perf.profile import Profile
 from raysim.perf.ray_core import RayCosts
 from raysim.rayapi.compute import Compute
 from raysim.rayapi.session import ProgramHangs
 from raysim.scenario.declaration import ClusterDeclaration, NodeDeclaration
+from raysim.scenario.profile import load_profile
 from raysim.validate.emulated import Emulation, declared_cluster, host, nodes_added, play
 from raysim.validate.points import Point
 
 LIMIT_S = 900.0
 """Virtual seconds after which a workload counts as hanging; all take less than 20 in truth."""
+OWN = Profile(name="raysim's own")
+PROFILE = "ray_profile.yaml"
+"""Of a data folder: constants of that machine."""
 COMPUTE = "compute"
 """Folder, in a data folder, of how long a workload's own code takes on that machine."""
 
@@ -61,6 +66,11 @@ class Against:
             nodes=tuple(_declared(node) for node in nodes),
             host_of=tuple(node["host"] for node in nodes),
         )  # fmt: skip
+
+    def profile(self) -> Profile:
+        """The folder's own, of a calibration on its rows; raysim's own constants if it has none."""
+        path = self.folder / PROFILE
+        return load_profile(path) if path.exists() else OWN
 
     def emulation(self, workload: Workload, costs: RayCosts) -> Emulation:
         """The cluster on which the workload was measured."""
@@ -111,10 +121,14 @@ def newest(data: Path) -> Path:
 def replayed_points(
     workloads: Sequence[Workload],
     against: Against,
-    costs: RayCosts,
+    profile: Profile = OWN,
     told: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Point]:
-    """One point per measured row, and one for each workload that cannot be compared, with why."""
+    """One point per measured row, and one for each workload that cannot be compared, with why.
+
+    A profile that says how far it may be off gives each prediction its interval.
+    """
+    costs = profile.ray_costs()
     for workload in workloads:
         rows = against.rows(workload)
         family = f"{workload.family}/{workload.name.partition('_')[0]}"
@@ -130,12 +144,19 @@ def replayed_points(
             found, why = {}, str(reason)
         for row in rows:
             name = row.parameters["row"]
+            low, high = _interval(found.get(name), profile)
             yield Point(
                 family=family, name=f"{workload.name} {name}", role=workload.role, unit=row.unit,
                 measured=row.value, low=row.low, high=row.high, repetitions=row.repetitions,
-                predicted=found.get(name),
+                predicted=found.get(name), predicted_low=low, predicted_high=high,
                 left_out=why if why or name in found else "not printed on the emulator",
             )  # fmt: skip
+
+
+def _interval(predicted: float | None, profile: Profile) -> tuple[float | None, float | None]:
+    if predicted is None or profile.spread is None:
+        return None, None
+    return profile.interval(predicted)
 
 
 class NotPredicted(Exception):  # noqa: N818  (a reason, not a failure)

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from raysim.measure.workload import find, read_workload
-from raysim.perf.ray_core import RayCosts
 from raysim.validate.points import errors, read_points
 from raysim.validate.replayed import Against, predicted
 
@@ -45,6 +44,7 @@ def test_how_far_predictions_are_off() -> None:
 @pytest.mark.parametrize("name", CHEAP)
 def test_the_report_is_what_the_emulator_says_today(name: str) -> None:
     workload = read_workload(VALIDATION / "workloads" / "ray_core" / f"{name}.py")
-    found = predicted(workload, Against.at(DATA), RayCosts())
+    against = Against.at(DATA)
+    found = predicted(workload, against, against.profile().ray_costs())
     told = {p.name.split(" ", 1)[1]: p.predicted for p in POINTS if p.name.startswith(f"{name} ")}
     assert found == pytest.approx(told, rel=1e-3)

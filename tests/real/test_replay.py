@@ -15,7 +15,6 @@ pytest.importorskip("ray")
 
 from raysim.measure.replay import replay  # noqa: E402
 from raysim.measure.workload import read_workload  # noqa: E402
-from raysim.perf.ray_core import RayCosts  # noqa: E402
 from raysim.validate.replayed import Against, replayed_points  # noqa: E402
 
 PROGRAM = '''"""Two nodes: sleeps, a chain, calls of an actor, an array from the other node."""
@@ -87,7 +86,7 @@ def test_real_ray_and_raysim_agree_on_a_small_workload(tmp_path: Path) -> None:
     workload, folder = read_workload(path), tmp_path / "data"
     done = replay([workload], folder, repetitions=1, command="test")
     assert done.failed == {}
-    points = list(replayed_points([workload], Against.at(folder), RayCosts()))
+    points = list(replayed_points([workload], Against.at(folder)))
     ratios = {}
     for p in points:
         assert p.left_out == ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from raysim.calibrate.outcome import compare, lines, profile_of_fit
 from raysim.calibrate.parameters import Parameter, parameters
 from raysim.calibrate.rows import Measured, RowKey, read_replays
 from raysim.errors import CalibrationError
+from raysim.perf.profile import Profile
 from raysim.perf.ray_core import RayCosts
 from raysim.scenario.profile import profile_data, profile_of
 from raysim.scenario.yaml_text import parse_yaml_all
@@ -72,6 +74,26 @@ def test_an_outlier_does_not_rule() -> None:
 
     found = fit([constant("a")], same, [*many, wild])
     assert found.values["a"] == pytest.approx(200.0, rel=0.05)
+
+
+def test_a_fit_says_how_far_off_it_is() -> None:
+    """Twice and half of what one constant can be: ln 2 either way, with one degree of freedom."""
+    rows = [
+        Measured(key=("w", name), role="calibration", value=value)
+        for name, value in (("a", 50.0), ("b", 200.0))
+    ]
+
+    def same(values: Mapping[str, float]) -> dict[RowKey, float]:
+        return dict.fromkeys((row.key for row in rows), values["a"])
+
+    found = fit([constant("a")], same, rows)
+    assert found.spread == pytest.approx(math.sqrt(2) * math.log(2), rel=0.01)
+    profile = profile_of_fit(found, name="here", made="", source="")
+    low, high = profile.interval(10.0)
+    assert low * high == pytest.approx(100.0)
+    assert math.log(high / 10.0) == pytest.approx(1.2816 * found.spread, rel=0.01)
+    with pytest.raises(ValueError, match="has no spread"):
+        Profile(name="none").interval(1.0)
 
 
 def test_a_quiet_row_weighs_more_than_a_noisy_one() -> None:

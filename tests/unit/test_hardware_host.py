@@ -39,6 +39,33 @@ def test_more_threads_than_cores_share_them() -> None:
     assert load.takes("a", 1000, 1000) == 1000  # b is through, c is not
 
 
+def test_a_thread_that_slept_works_longer() -> None:
+    sim, cpu = server()
+    load = CoreLoad(sim, cpu)
+    load.wake_ns = 100
+    assert load.wakes("a", 50) == 100
+    assert load.serve("a", 50, 1000) == 1150
+    assert load.wakes("a", 1150) == 0
+    assert load.serve("a", 1150, 1000) == 2150  # it was awake still
+    assert load.serve("a", 5000, 1000) == 6100
+
+
+def test_a_thread_serves_one_after_the_other() -> None:
+    sim, cpu = server()
+    load = CoreLoad(sim, cpu)
+    assert load.serve("a", 0, 1000) == 1000
+    assert load.serve("a", 500, 1000) == 2000
+    assert load.serve("a", 5000, 1000) == 6000
+
+
+def test_flows_share_the_cores_through_one_link() -> None:
+    _, cpu = server()
+    load = CoreLoad(Simulation(), cpu)
+    link = load.link("copying", 2e-9)
+    assert link.bytes_per_s == pytest.approx(1e9)
+    assert load.link("copying", 2e-9) is link
+
+
 def test_jobs_on_the_cores_slow_threads_and_threads_slow_jobs() -> None:
     sim, cpu = server()
     load = CoreLoad(sim, cpu)

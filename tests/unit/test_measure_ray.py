@@ -11,8 +11,11 @@ from raysim.perf.ray_core import RayCosts
 
 NOT_MEASURED = {
     "submitters_frac",  # needs several programs on many cores
+    "setup_worker_core_s",  # no probe has a runtime environment
+    "execute_task_ns",  # only in a sum with the parts of a lease
     "io_message_ns", "raylet_message_ns", "gcs_message_ns",  # never alone in what a program times
     "unix_socket_ns", "grpc_cross_host_extra_ns",  # the latter needs two hosts
+    "grpc_work_ns", "grpc_bytes_per_s", "wake_ns",  # threads that no program times
 }  # fmt: skip
 
 

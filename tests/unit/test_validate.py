@@ -12,6 +12,7 @@ import pytest
 from raysim.cli import main
 from raysim.errors import CalibrationError
 from raysim.measure.workload import read_workload
+from raysim.perf.profile import Profile
 from raysim.perf.ray_core import RayCosts
 from raysim.validate.cases import keep
 from raysim.validate.parity import parity_svg
@@ -151,14 +152,30 @@ def measured(tmp_path: Path) -> Path:
 def test_a_workload_is_predicted_on_the_machine_that_was_measured(measured: Path) -> None:
     workload = read_workload(measured / "validation/workloads/own/bag_eight.py")
     against = Against.at(newest(measured / "validation/data"))
-    points = list(replayed_points([workload], against, RayCosts()))
+    points = list(replayed_points([workload], against))
     assert [(p.family, p.name, p.left_out) for p in points] == [
         ("own/bag", "bag_eight eight", ""),
         ("own/bag", "bag_eight gone", "not printed on the emulator"),
     ]
     assert points[0].predicted is not None
     assert 1.0 < points[0].predicted < 2.0  # on one CPU: 4 s
-    assert points == list(replayed_points([workload], against, RayCosts()))
+    assert points == list(replayed_points([workload], against))
+
+
+def test_a_folders_own_profile_is_used_and_gives_intervals(measured: Path) -> None:
+    workload = read_workload(measured / "validation/workloads/own/bag_eight.py")
+    against = Against.at(newest(measured / "validation/data"))
+    assert against.profile() == Profile(name="raysim's own")
+    own = next(replayed_points([workload], against))
+    assert own.predicted_low is None
+    (against.folder / "ray_profile.yaml").write_text(
+        "profile: slow\nspread: 0.1\nray:\n  execute_ns: 100000000\n"
+    )
+    slow = next(replayed_points([workload], against, against.profile()))
+    assert own.predicted is not None
+    assert slow.predicted is not None
+    assert slow.predicted > own.predicted + 0.1
+    assert (slow.predicted_low, slow.predicted_high) == against.profile().interval(slow.predicted)
 
 
 def test_workloads_of_a_running_cluster_are_predicted_on_its_nodes(measured: Path) -> None:
@@ -186,7 +203,7 @@ def test_what_is_not_emulated_or_not_measured_is_left_out_with_why(measured: Pat
     other = path.with_name("bag_nine.py")
     other.write_text(PROGRAM)
     against = Against.at(newest(measured / "validation/data"))
-    points = list(replayed_points([read_workload(path), read_workload(other)], against, RayCosts()))
+    points = list(replayed_points([read_workload(path), read_workload(other)], against))
     assert "ray.serve is not emulated" in points[0].left_out
     assert points[2].left_out == "not measured"
 

@@ -58,7 +58,7 @@ class PlacementGroup:
         timeout_ns = None if timeout_seconds < 0 else round(timeout_seconds * 1e9)
         return bool(
             fiber.block(
-                lambda then: core.wait_placement_group(
+                lambda then: core.groups.wait(
                     self.id.number, then, timeout_ns=timeout_ns, lead_ns=lead_ns
                 )
             )
@@ -119,7 +119,7 @@ def placement_group(
     chosen: Any = strategy or "PACK"
     answer = fiber.block(
         lambda then: found.append(
-            core.create_placement_group(
+            core.groups.create(
                 [ResourceSet.of(bundle) for bundle in bundles], chosen, then,
                 name=name, detached=lifetime == "detached", soft_target_node=target,
                 label_selectors=[matches(s) for s in bundle_label_selector or []],
@@ -138,9 +138,7 @@ def remove_placement_group(placement_group: PlacementGroup) -> None:
     assert placement_group is not None
     fiber = this_fiber()
     core, lead_ns = this_core(fiber), fiber.take_lead()
-    fiber.block(
-        lambda then: core.remove_placement_group(placement_group.id.number, then, lead_ns=lead_ns)
-    )
+    fiber.block(lambda then: core.groups.remove(placement_group.id.number, then, lead_ns=lead_ns))
 
 
 @program_call

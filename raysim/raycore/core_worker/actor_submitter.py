@@ -22,6 +22,7 @@ from raysim.raycore.ids import ActorID, NodeID, TaskID, WorkerAddress, actor_han
 from raysim.raycore.protocol import (
     ActorTableData,
     CreateActor,
+    GetNamedActorInfo,
     PushTask,
     PushTaskReply,
     RegisterActor,
@@ -101,6 +102,8 @@ class ActorSubmitter:
     def __init__(self, core: CoreWorker) -> None:
         self.core = core
         self.actors: dict[ActorID, Actor] = {}
+        self._named: dict[tuple[str, str], ActorTableData] = {}
+        """Rows that the GCS gave for a namespace and a name."""
 
     # Handles
 
@@ -130,6 +133,29 @@ class ActorSubmitter:
         if owner is not None:
             self.core.references.of(Ref(actor_handle(actor_id), owner)).local += 1
         self.subscribe(actor)
+
+    def find(self, asked: tuple[str, str, Callable[[Any], object]]) -> None:
+        """The row of a namespace's actor of that name: from the GCS, the first time.
+
+        As long as a handle is here and the actor is not known to be dead, it is remembered.
+        """
+        namespace, name, then = asked
+        row = self._named.get((namespace, name))
+        actor = None if row is None else self.actors.get(row.actor_id)
+        if actor is not None and actor.subscribed and actor.state != "DEAD":
+            then(row)
+            return
+
+        def found(row: ActorTableData | None) -> None:
+            if row is not None:
+                self._named[namespace, name] = row
+            then(row)
+
+        self.core.gcs.call(GetNamedActorInfo(name, namespace), found)
+
+    def forget_name(self, actor_id: ActorID) -> None:
+        """Being killed by this process: whoever asks for its name next asks the GCS."""
+        self._named = {key: row for key, row in self._named.items() if row.actor_id != actor_id}
 
     def out_of_scope(self, actor_id: ActorID) -> None:
         """No process has a handle any more; this one, its creator, tells the GCS."""

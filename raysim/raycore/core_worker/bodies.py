@@ -426,7 +426,7 @@ def make_group(bundles: Sequence[ResourceSet], strategy: BundleStrategy = "PACK"
     """``placement_group(bundles)``: its id, once persisted."""
 
     def begin(d: _Driver) -> Any:
-        d.process.create_placement_group(bundles, strategy, d.resume, lead_ns=d.take_lead())
+        d.process.groups.create(bundles, strategy, d.resume, lead_ns=d.take_lead())
         return WAITS
 
     return Ask(begin)
@@ -436,9 +436,7 @@ def wait_group(group: PlacementGroupID, timeout_ns: int | None = None) -> Ask:
     """``pg.wait(timeout)``: whether it is there."""
 
     def begin(d: _Driver) -> Any:
-        d.process.wait_placement_group(
-            group, d.resume, timeout_ns=timeout_ns, lead_ns=d.take_lead()
-        )
+        d.process.groups.wait(group, d.resume, timeout_ns=timeout_ns, lead_ns=d.take_lead())
         return WAITS
 
     return Ask(begin)
@@ -448,7 +446,7 @@ def remove_group(group: PlacementGroupID) -> Ask:
     """``remove_placement_group(pg)``."""
 
     def begin(d: _Driver) -> Any:
-        d.process.remove_placement_group(group, d.resume, lead_ns=d.take_lead())
+        d.process.groups.remove(group, d.resume, lead_ns=d.take_lead())
         return WAITS
 
     return Ask(begin)

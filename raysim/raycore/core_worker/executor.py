@@ -4,8 +4,8 @@ Real counterpart: ``src/ray/core_worker/task_execution/`` (``task_receiver.cc``,
 queues), ``python/ray/_raylet.pyx`` (``execute_task``). Calls of one caller run in the order of
 their numbers unless the actor is async, threaded or allows otherwise; one that came too early waits
 for those before it. Starting, deserialising, serialising and replying take the execution thread
-``execute_ns``; all concurrent calls of a process share that thread, as they share Python's
-interpreter lock.
+``execute_ns``, and a task ``execute_task_ns`` more; all concurrent calls of a process share that
+thread, as they share Python's interpreter lock.
 
 Not modelled: the order of fibers in an event loop; a call's share of the thread is not preempted.
 """
@@ -23,6 +23,7 @@ from raysim.raycore.protocol import (
     ActorCreationTaskDone,
     InternalKVGet,
     KillActor,
+    PullPriority,
     PushTask,
     PushTaskReply,
     ReturnObject,
@@ -45,7 +46,7 @@ class Executor:
 
     def __init__(self, core: CoreWorker) -> None:
         self.core = core
-        self.execute_ns = core.costs.execute_ns
+        self.execute_ns = core.costs.execute_ns + core.costs.execute_task_ns
         self.free_ns = 0
         """When the execution thread has done what it has."""
         self.instance: Any = None
@@ -147,6 +148,7 @@ class Executor:
             self.actor, self.actor_id = spec, spec.actor_id
             options = spec.options.actor
             assert options is not None, f"actor {spec.actor_id} without ActorOptions"
+            self.execute_ns = self.core.costs.execute_ns
             if options.is_async:
                 self.execute_ns += self.core.costs.execute_async_ns
             limit = options.max_concurrency or (_ASYNC_CONCURRENCY if options.is_async else 1)
@@ -235,7 +237,8 @@ class Executor:
                 held += references.hold(arg.contained)
         running.held = held
         if refs:
-            self.core.objects.get_args(refs, _Arguments(self, running))
+            priority: PullPriority = "WAIT" if spec.kind == "ACTOR_TASK" else "TASK_ARGS"
+            self.core.objects.get_args(refs, _Arguments(self, running), priority)
         else:
             self.args_ready(running, ())
 
@@ -434,7 +437,9 @@ class Executor:
     def thread_takes(self, start_ns: int, work_ns: int) -> int:
         """Nanoseconds that the process's main thread needs for ``work_ns`` from ``start_ns`` on."""
         cores = self.core.cores
-        return work_ns if cores is None else cores.takes(self, start_ns, work_ns)
+        if cores is None:
+            return work_ns
+        return cores.takes(self, start_ns, work_ns + cores.wakes(self, start_ns))
 
     def died(self) -> None:
         """The process is gone: its threads leave the cores."""

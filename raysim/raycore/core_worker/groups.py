@@ -1,6 +1,7 @@
-"""Placement groups, as a program asks for them.
+"""Placement groups, as a program asks for them: ``process.PlacementGroups``.
 
-Real counterpart: ``CoreWorker::CreatePlacementGroup``, ``WaitPlacementGroupReady``.
+Real counterpart: ``CoreWorker::CreatePlacementGroup``, ``WaitPlacementGroupReady`` and
+``AsyncWaitPlacementGroupReady``; Ray before 2.5x ran a task in the group to see that it is there.
 
 Not modelled: names looked up again after a failed creation.
 """
@@ -12,9 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from raysim.raycore.ids import NodeID, PlacementGroupID
 from raysim.raycore.process import BundleStrategy
-from raysim.raycore.protocol import Bundle, CreatePlacementGroup, WaitPlacementGroupUntilReady
+from raysim.raycore.protocol import (
+    Bundle,
+    CreatePlacementGroup,
+    RemovePlacementGroup,
+    WaitPlacementGroupUntilReady,
+)
 from raysim.raycore.resources import ResourceSet
-from raysim.raycore.tasks import LabelMatch, TaskError
+from raysim.raycore.tasks import LabelMatch, Payload, Ref, TaskError
 
 if TYPE_CHECKING:
     from raysim.raycore.core_worker.worker import CoreWorker
@@ -32,11 +38,11 @@ class Groups:
         strategy: BundleStrategy,
         then: Callable[[PlacementGroupID | TaskError], object],
         *,
-        name: str,
-        detached: bool,
-        soft_target_node: NodeID | None,
-        label_selectors: Sequence[tuple[LabelMatch, ...]],
-        lead_ns: int,
+        name: str = "",
+        detached: bool = False,
+        soft_target_node: NodeID | None = None,
+        label_selectors: Sequence[tuple[LabelMatch, ...]] = (),
+        lead_ns: int = 0,
     ) -> PlacementGroupID:
         """Have the GCS create it."""
         core = self.core
@@ -55,8 +61,9 @@ class Groups:
         self,
         group: PlacementGroupID,
         then: Callable[[bool], object],
-        timeout_ns: int | None,
-        lead_ns: int,
+        *,
+        timeout_ns: int | None = None,
+        lead_ns: int = 0,
     ) -> None:
         """True when it is placed, False when it is removed or the time is over."""
         once = _Once(then)
@@ -64,6 +71,26 @@ class Groups:
             self.core.after(lead_ns + timeout_ns, once.answered, False)
         message = WaitPlacementGroupUntilReady(group)
         self.core.call_gcs(message, once.answered, lead_ns=lead_ns)
+
+    def ready(self, group: PlacementGroupID, value: Payload, *, lead_ns: int = 0) -> Ref:
+        """An object of this process that is ``value`` once the group is placed."""
+        core = self.core
+        object_id = core.objects.new_put_id()
+        record = core.references.own(object_id, 1, None)
+
+        def answered(placed: bool) -> None:
+            if object_id in core.references.table:
+                gone = TaskError("TASK_PLACEMENT_GROUP_REMOVED")
+                core.references.set_value(record, value if placed else gone)
+
+        self.wait(group, answered, lead_ns=lead_ns)
+        return Ref(object_id, core.me)
+
+    def remove(
+        self, group: PlacementGroupID, then: Callable[[object], object], *, lead_ns: int = 0
+    ) -> None:
+        """Have the GCS remove it."""
+        self.core.call_gcs(RemovePlacementGroup(group), then, lead_ns=lead_ns)
 
 
 class _Once:

@@ -24,6 +24,7 @@ from raysim.raycore.protocol import (
     NotifyWorkerUnblocked,
     ObjectStatus,
     PinObjectIDs,
+    PullPriority,
     ReturnObject,
     object_manager,
     plasma,
@@ -112,10 +113,16 @@ class Objects:
         if self.references.knows(records):
             Get(self, records, then, timeout_ns, "GET").start()
 
-    def get_args(self, refs: Sequence[Ref], then: Callable[[Any], object]) -> None:
-        """Arguments of a task here: nobody is blocked but the task itself."""
+    def get_args(
+        self, refs: Sequence[Ref], then: Callable[[Any], object], priority: PullPriority
+    ) -> None:
+        """Arguments of a task here: nobody is blocked but the task itself.
+
+        The raylet has brought those of a task (``TASK_ARGS``); for those of an actor's call it is
+        asked to (``WAIT``), also if they are here: ``WaitForActorCallArgs``.
+        """
         records = [self.references.of(r) for r in refs]
-        Get(self, records, then, None, "TASK_ARGS").start()
+        Get(self, records, then, None, priority).start()
 
     def wait(
         self,

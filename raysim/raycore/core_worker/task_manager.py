@@ -372,4 +372,5 @@ class _Dependency:
         self.task = task
 
     def __call__(self, _record: Reference) -> None:
-        self.manager.dependency_ready(self.task)
+        """In a turn of its own, as the memory store's callbacks: whoever made it is idle then."""
+        self.manager.core.after(0, self.manager.dependency_ready, self.task)

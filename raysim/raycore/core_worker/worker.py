@@ -35,20 +35,16 @@ from raysim.raycore.ids import (
     JobID,
     NodeID,
     ObjectID,
-    PlacementGroupID,
     WorkerAddress,
     WorkerID,
     actor_handle,
     task_of,
 )
-from raysim.raycore.process import BundleStrategy
 from raysim.raycore.protocol import WorkerType
-from raysim.raycore.resources import ResourceSet
 from raysim.raycore.room import Surroundings
 from raysim.raycore.state_log import Kind
 from raysim.raycore.tasks import (
     Arg,
-    LabelMatch,
     Payload,
     Ref,
     TaskError,
@@ -283,14 +279,14 @@ class CoreWorker(Component):
 
     def kill_actor(self, actor_id: ActorID, *, no_restart: bool, lead_ns: int = 0) -> None:
         """As ``CoreProcess.kill_actor``."""
+        self.actors.forget_name(actor_id)
         self.call_gcs(p.KillActorViaGcs(actor_id, no_restart), ignore, lead_ns=lead_ns)
 
     def get_named_actor(
         self, name: str, namespace: str, then: Callable[[Any], object], *, lead_ns: int = 0
     ) -> None:
         """As ``CoreProcess.get_named_actor``."""
-        message = p.GetNamedActorInfo(name, namespace or self.namespace)
-        self.call_gcs(message, then, lead_ns=lead_ns)
+        self._when(lead_ns, self.actors.find, (namespace or self.namespace, name, Told(self, then)))
 
     # Objects
 
@@ -375,42 +371,7 @@ class CoreWorker(Component):
         """As ``CoreProcess.peek_locations``."""
         return self.directory.peek(ref)
 
-    # Placement groups and anything else of the GCS
-
-    def create_placement_group(
-        self,
-        bundles: Sequence[ResourceSet],
-        strategy: BundleStrategy,
-        then: Callable[[PlacementGroupID | TaskError], object],
-        *,
-        name: str = "",
-        detached: bool = False,
-        soft_target_node: NodeID | None = None,
-        label_selectors: Sequence[tuple[LabelMatch, ...]] = (),
-        lead_ns: int = 0,
-    ) -> PlacementGroupID:
-        """As ``CoreProcess.create_placement_group``."""
-        return self.groups.create(
-            bundles, strategy, then, name=name, detached=detached,
-            soft_target_node=soft_target_node, label_selectors=label_selectors, lead_ns=lead_ns,
-        )  # fmt: skip
-
-    def wait_placement_group(
-        self,
-        group: PlacementGroupID,
-        then: Callable[[bool], object],
-        *,
-        timeout_ns: int | None = None,
-        lead_ns: int = 0,
-    ) -> None:
-        """As ``CoreProcess.wait_placement_group``."""
-        self.groups.wait(group, then, timeout_ns, lead_ns)
-
-    def remove_placement_group(
-        self, group: PlacementGroupID, then: Callable[[object], object], *, lead_ns: int = 0
-    ) -> None:
-        """As ``CoreProcess.remove_placement_group``."""
-        self.call_gcs(p.RemovePlacementGroup(group), then, lead_ns=lead_ns)
+    # Anything else of the GCS
 
     def call_gcs(self, message: Any, then: Callable[[Any], object], *, lead_ns: int = 0) -> None:
         """As ``CoreProcess.call_gcs``."""

@@ -64,6 +64,7 @@ class ObjectDirectory:
         if object_id not in self._owners:
             return
         if isinstance(answer, Failure):
+            del self._owners[object_id]
             self.room.requests.owner_refused(object_id)
         elif isinstance(answer, ObjectLocations):
             self.room.requests.locations_changed(answer)

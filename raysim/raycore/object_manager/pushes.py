@@ -2,7 +2,8 @@
 
 Real counterpart: ``src/ray/object_manager/push_manager.cc`` and ``ObjectManager::Push``,
 ``PushFromFilesystem``. Ray sends chunks of 5 MiB, one of each active push in turn; flows that share
-links by max-min are that in the limit. The node's copying threads are a link at either end.
+links by max-min are that in the limit. The node's copying threads are a link at either end, and
+the few cores of a machine that holds both ends another, for their work and gRPC's.
 
 A request repeated while its push is under way has all chunks sent once more: those sent already
 follow the rest. A request for an object that is not here is remembered for a while.
@@ -82,6 +83,8 @@ class PushManager:
         self.pair_bytes_per_s = CONNECTIONS * each
         self.send_threads = Link(f"{node.name}/chunk-senders", threads * each)
         self.receive_threads = Link(f"{node.name}/chunk-receivers", threads * each)
+        self._core_s_per_byte = 2 / costs.copy_bytes_per_s + 1 / costs.grpc_bytes_per_s
+        """Of both ends: into a message, through gRPC, out of it."""
         self.reset()
 
     def reset(self) -> None:
@@ -148,11 +151,15 @@ class PushManager:
         room.send(
             object_manager(node), PushBegun(object_id, push.size, push.owner, room.node_id)
         )  # fmt: skip
-        threads = (self.send_threads,) if push.through is None else (
-            self.send_threads, push.through)  # fmt: skip
+        threads = [self.send_threads]
+        if push.through is not None:
+            threads.append(push.through)
+        here, there = (room.env.nodes[n].host for n in (room.node_id, node))
+        if here is there and here.load is not None:
+            threads.append(here.load.link("copying", self._core_s_per_byte))
         push.flow = room.env.network.send(
             ("host", room.node_id), ("host", node), size_bytes, self._sent, push,
-            through=threads, max_bytes_per_s=self.pair_bytes_per_s, failed=self._failed,
+            through=tuple(threads), max_bytes_per_s=self.pair_bytes_per_s, failed=self._failed,
         )  # fmt: skip
 
     def _read(self, read: tuple[int, Push]) -> None:

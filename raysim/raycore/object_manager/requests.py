@@ -78,7 +78,7 @@ class Requests:
             if local is not None:
                 self.pulls.is_here(pull, local=True)
                 self.pulls.size_is(pull, local.size)
-            else:
+            if local is None or m.priority == "TASK_ARGS":
                 self._locate(pull)
         if not bundle.missing:
             self._finish(bundle)
@@ -174,7 +174,7 @@ class Requests:
     # ---- pulling ---------------------------------------------------------------------------------
 
     def _locate(self, pull: ObjectPull) -> None:
-        """Ask its owner where it is."""
+        """Ask its owner where it is: of what is missing, and of a lease's arguments in any case."""
         self.directory.subscribe(pull.object_id, pull.owner)
 
     def locations_changed(self, m: ObjectLocations) -> None:
@@ -280,6 +280,7 @@ class Requests:
         if pull is not None and pull.local:
             self.pulls.is_here(pull, local=False)
             pull.next_pull_ns = 0
+            self.directory.unsubscribe(object_id)  # to hear at once where else it is
             self._locate(pull)
 
     def _pull_pinned(self, pull: ObjectPull, pinned: bool) -> None:

@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from raysim.perf.ray_core import RayCosts
 from raysim.rayapi.compute import Compute, charge, cost
 from raysim.rayapi.loader import run_program
 from raysim.rayapi.session import ProgramHangs
@@ -190,3 +191,27 @@ def test_an_asyncio_actor_interleaves() -> None:
         return ray.get(waiting)
 
     assert run(main) == ["through"] * 3
+
+
+def test_a_process_asks_for_a_name_once() -> None:
+    def main() -> tuple[float, float]:
+        import ray
+
+        @ray.remote(num_cpus=0)
+        class Box:
+            def here(self) -> int:
+                return 1
+
+        box = Box.options(name="box").remote()
+        ray.get(box.here.remote())
+        took = []
+        for _ in range(2):
+            start = time.perf_counter()
+            ray.get_actor("box")
+            took.append(time.perf_counter() - start)
+        return took[0], took[1]
+
+    first, second = run(main)
+    hop_s = RayCosts().grpc_same_host_ns * 1e-9
+    assert first > 2 * hop_s
+    assert second < first - 2 * hop_s

@@ -32,6 +32,19 @@ def test_a_local_object_is_there_at_once():
     assert me.got == [(start_ns, (1,))]
 
 
+def test_arguments_of_a_lease_are_subscribed_to_even_if_they_are_here():
+    """Real Ray 2.60: two commands and a publication per task; none for a get or a wait."""
+    for priority, known in (("TASK_ARGS", {1: {}}), ("GET", {}), ("WAIT", {})):
+        case = ObjectCase()
+        me = case.workers[0]
+        ref = me.put(1, 10 * MB)
+        case.sim.run()
+        me.get(ref, priority=priority)
+        case.sim.run()
+        assert [what for _, what in me.got] == [(1,)], priority
+        assert me.subscribers == known, priority
+
+
 def test_a_remote_object_takes_its_bytes_over_the_wire():
     case = ObjectCase(2)
     a, b = case.workers

@@ -170,6 +170,23 @@ def test_reports_are_on_the_beat_and_only_after_a_change() -> None:
     assert report.pulls_blocked
 
 
+def test_a_change_that_was_undone_since_is_reported_too() -> None:
+    """Whoever sent a task here has deducted it from its own view, and waits for word of it."""
+    w = world([{"CPU": 2}])
+    owner = w.owner()
+    w.warm(0, 1)
+    w.run_for(200 * MS)
+    for _ in range(2):
+        lease = owner.ask(options())
+        w.run_for(50 * MS)
+        owner.give_back(lease)
+        w.run_for(50 * MS)
+    w.run_for(200 * MS)
+    before, after = w.gcs.of(ReportResources)[-2:]
+    assert (after.available, after.total) == (before.available, before.total)
+    assert after.version > before.version
+
+
 def test_idleness_counts_from_the_last_use() -> None:
     w = world([{"CPU": 1}])
     owner = w.owner()

@@ -71,6 +71,26 @@ def test_a_lease_is_given_back_after_500_ms_if_tasks_are_left():
     assert pushes_per_lease == 2  # three tasks of 200 ms each: 0, 200 and 400 ms are within 500
 
 
+def test_a_task_that_waited_for_another_finds_its_worker_gone():
+    """Its argument comes in a turn of its own: by then the lease has been given back (real Ray
+    2.60: 200 tasks in a chain, 200 requests, 200 returns, nothing cancelled)."""
+    house = House()
+
+    def main(_):
+        refs = yield b.submit(options(b.no_op))
+        for _i in range(3):
+            refs = yield b.submit(options(b.no_op), refs)
+        return (yield b.get(refs))
+
+    house.play(main)
+    raylet = house.raylets[0]
+    asked, back, cancelled = (
+        len(raylet.of(kind))
+        for kind in (p.RequestWorkerLease, p.ReturnWorkerLease, p.CancelWorkerLease)
+    )
+    assert (asked, back, cancelled) == (4, 4, 0)
+
+
 def test_surplus_requests_are_cancelled_when_the_queue_is_empty():
     house = House(workers=1)
     house.play(many(options(b.Sleep(MS)), 5))
