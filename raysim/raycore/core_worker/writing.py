@@ -80,11 +80,10 @@ class Write:
             copy_s = (size_bytes - fresh_bytes) / core.costs.memcpy_bytes_per_s
             copy_s += fresh_bytes / core.costs.first_touch_bytes_per_s
             rate = size_bytes / copy_s if copy_s else math.inf
-            load = core.node.host.load
             if size_bytes < _BUS_BYTES:
                 core.after(int(copy_s * NS_PER_S), self._written)
-            elif load is not None:  # Ray's copying threads have all the cores there are, alone
-                width = load.cores
+            elif core.cores is not None:  # alone, Ray's copying threads have all the cores
+                width = core.cores.cores
                 core.node.cpu.job(copy_s * width, self._copied, core.epoch, width=width)
             else:
                 core.node.memory.job(
