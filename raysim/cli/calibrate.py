@@ -69,7 +69,7 @@ def calibrate(folder: Path, options: CalibrateOptions) -> None:
     against = Against.at(folder)
     workloads = _workloads(rows, options)
     names = _split(options.names) or USUAL
-    direct = {n: c for n, c in direct_constants(folder).items() if n in names}
+    direct = direct_constants(folder)
     wanted = parameters(names, "ray", direct)
     terminal.say(f"Predicting {len(workloads)} workloads with raysim's own constants")
     before, reasons = survey(workloads, against)
@@ -80,8 +80,10 @@ def calibrate(folder: Path, options: CalibrateOptions) -> None:
     terminal.say(
         f"Fitting {len(wanted)} constants on {len(chosen)} rows of {len(fitted)} workloads"
     )
+    known = {name: constant.value for name, constant in direct.items() if name not in names}
+    emulator = Emulator(workloads=fitted, against=against, known=known)
     with _evaluating(options.processes) as evaluate:
-        found = fit(wanted, Emulator(workloads=fitted, against=against), chosen, evaluate=evaluate)
+        found = fit(wanted, emulator, chosen, evaluate=evaluate)
     profile = profile_of_fit(
         found, name=options.out.stem, made=date.today().isoformat(),
         source=_source(against, found, f"replay_{options.family}_calibration.csv", "ray"),

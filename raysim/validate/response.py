@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from raysim.calibrate.rows import RowKey
 from raysim.errors import CalibrationError
@@ -20,6 +20,8 @@ class Emulator:
     workloads: tuple[Workload, ...]
     against: Against
     """The measured tables, which say what machine that is."""
+    known: Mapping[str, float] = field(default_factory=dict)
+    """Constants of that machine that are not asked about."""
 
     def __call__(self, values: Mapping[str, float]) -> dict[RowKey, float]:
         """Rows with those constants of ``RayCosts``.
@@ -29,7 +31,7 @@ class Emulator:
         CalibrationError
             A workload does not end as it should with these constants.
         """
-        costs = costs_with(values)
+        costs = costs_with({**self.known, **values})
         rows: dict[RowKey, float] = {}
         for workload in self.workloads:
             try:

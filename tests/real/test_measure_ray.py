@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from raysim.measure import ray_core
-from raysim.measure.ray_core import calls, objects, processes
+from raysim.measure.ray_core import calls, objects, processes, threads
 from raysim.measure.session import Budget, Session
 from raysim.measure.table import read_rows
 
@@ -18,14 +18,18 @@ pytestmark = [
 ]
 pytest.importorskip("ray")
 
-OPS = {"put_fresh", "actor_call_sync", "call_with_returns", "kv_put", "placement_group_create"}
+OPS = {
+    "put_fresh", "actor_call_sync", "call_with_returns", "kv_put", "placement_group_create",
+    "work_executor_actor_burst", "work_worker_start",
+}  # fmt: skip
 
 
 def test_rows_of_real_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All on the cluster of two nodes, since starting one takes longest."""
-    every = [p for module in (objects, calls, processes) for p in module.probes(quick=True)]
+    modules = (objects, calls, processes, threads)
+    every = [p for module in modules for p in module.probes(quick=True)]
     few = [p for p in every if p.op in OPS] + list(objects.transfers(quick=True))
-    for module in (objects, calls, processes):
+    for module in modules:
         monkeypatch.setattr(module, "probes", lambda **_: [])
     monkeypatch.setattr(objects, "transfers", lambda **_: few)
     monkeypatch.setattr(objects, "spills", lambda **_: [])

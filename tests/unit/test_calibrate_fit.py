@@ -231,6 +231,18 @@ def test_a_table_of_ray_says_some_constants_by_itself(tmp_path: Path) -> None:
         "worker_start_core_s": 1.2, "worker_start_sigma": 0.158,
     }, rel=1e-2)  # fmt: skip
     assert found["per_ref_wait_ns"].rows == ("wait x 1", "wait x 1000")
+    work = [
+        "work_submit_task_burst,1000,0,submit_task_ns,0.00009,s,9,0.00009,0.00009",
+        "work_raylet_task_sync,1000,0,raylet_lease_ns,0.00025,s,9,0.0002,0.0003",
+    ]
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work/ray_core.csv").write_text("\n".join([head, *table, *work, ""]))
+    surer = direct_constants(tmp_path / "work")
+    assert surer["submit_task_ns"].value == pytest.approx(90_000)
+    costs = RayCosts()
+    assert surer["raylet_lease_ns"].value == pytest.approx(
+        250_000 - costs.raylet_pop_worker_ns - costs.raylet_return_ns
+    )
     (submit,) = parameters(["submit_task_ns"], "ray", found)
     assert (submit.prior, submit.source) == (200_000, "time per call, ray_core.csv: task_submit")
     assert submit.sigma < parameters(["submit_task_ns"])[0].sigma

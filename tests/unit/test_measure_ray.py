@@ -6,22 +6,22 @@ from dataclasses import fields
 
 import pytest
 
-from raysim.measure.ray_core import calls, objects, processes
+from raysim.measure.ray_core import calls, objects, processes, threads
 from raysim.perf.ray_core import RayCosts
 
 NOT_MEASURED = {
     "submitters_frac",  # needs several programs on many cores
     "setup_worker_core_s",  # no probe has a runtime environment
-    "execute_task_ns",  # only in a sum with the parts of a lease
     "io_message_ns", "raylet_message_ns", "gcs_message_ns",  # never alone in what a program times
     "unix_socket_ns", "grpc_cross_host_extra_ns",  # the latter needs two hosts
-    "grpc_work_ns", "grpc_bytes_per_s", "wake_ns",  # threads that no program times
+    "grpc_bytes_per_s",  # only in a sum with copying
 }  # fmt: skip
 
 
 def all_probes(*, quick: bool) -> list:
     return [
         *objects.probes(quick=quick), *calls.probes(quick=quick), *processes.probes(quick=quick),
+        *threads.probes(quick=quick),
         *processes.actors(quick=quick), *objects.transfers(quick=quick),
         *objects.spills(quick=quick, store_bytes=2**27),
     ]  # fmt: skip

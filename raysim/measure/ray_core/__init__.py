@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from raysim.measure.local_cluster import LocalCluster
 from raysim.measure.machine import describe
-from raysim.measure.ray_core import calls, objects, processes
+from raysim.measure.ray_core import calls, objects, processes, threads
 from raysim.measure.ray_core.probe import COLUMNS, Probe, settle
 from raysim.measure.session import Session, needs
 from raysim.measure.table import MeasuredTable
@@ -43,6 +43,7 @@ def measure(session: Session) -> None:
             *objects.probes(quick=quick),
             *calls.probes(quick=quick),
             *processes.probes(quick=quick),
+            *threads.probes(quick=quick),
         ],
         f"{node}; {node}": list(objects.transfers(quick=quick)),
         small: [
