@@ -66,4 +66,5 @@ def test_collectives_on_two_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert session.measured == len(rows)
     assert ("barrier", "0", "time") in rows
     time, bus = (rows["all_gather", "1024", name] for name in ("time", "busbw"))
-    assert bus.value == pytest.approx(1024 / time.value / 2, rel=1e-3)
+    assert 1024 / time.high / 2 <= bus.value * 1.001  # medians of both, of an even number of times
+    assert bus.value <= 1024 / time.low / 2 * 1.001

@@ -27,4 +27,6 @@ def test_a_program_on_real_ray(name: str, tmp_path_factory) -> None:
         [sys.executable, str(PROGRAMS / f"{name}.py")],
         env=os.environ | settings, capture_output=True, text=True, check=True,
     )  # fmt: skip
-    assert done.stdout.splitlines() == PRINTED[name]
+    lines = done.stdout.splitlines()
+    printed = [line for line in lines if "(raylet)" not in line]  # warnings on a slow machine
+    assert printed == PRINTED[name]
