@@ -102,6 +102,7 @@ def _calibrate_training(folder: Path, options: CalibrateOptions) -> None:
     from raysim.calibrate.fit import fit
     from raysim.calibrate.outcome import compare, lines, profile_of_fit
     from raysim.calibrate.parameters import parameters
+    from raysim.perf.profile import OWN
     from raysim.validate import training_cases as training
     from raysim.validate.replayed import Against
 
@@ -126,9 +127,7 @@ def _calibrate_training(folder: Path, options: CalibrateOptions) -> None:
         found, name=options.out.stem, made=date.today().isoformat(), section="training",
         source=_source(against, found, "training_steps_calibration.csv", "torch"), direct=direct,
     )  # fmt: skip
-    before, after = (
-        training.predict_steps(tuple(played.values()), p) for p in (training.OWN, profile)
-    )
+    before, after = (training.predict_steps(tuple(played.values()), p) for p in (OWN, profile))
     compared, missing = compare(rows, before, after)
     terminal.say("\n".join(["", *lines(found, compared, missing)]))
     _write(profile, options.out, folder)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import date
-from math import exp
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from raysim.cli import terminal
 from raysim.errors import Problem, ScenarioError
-from raysim.perf.profile import EIGHTY_PERCENT
 from raysim.units import parse_seconds
 
 if TYPE_CHECKING:
@@ -121,5 +119,5 @@ def _named(profile: Profile) -> str:
     said = f"{profile.name}, {len(profile.ray)} constants from {profile.source}"
     if profile.spread is None:
         return said
-    factor = exp(EIGHTY_PERCENT * profile.spread)
+    factor = profile.interval(1.0)[1]
     return f"{said}; eight of ten rows should lie within a factor of {factor:.2f}"

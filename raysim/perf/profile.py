@@ -107,6 +107,10 @@ class Profile:
         return Provenance(basis="measured" if constant.rows else "assumed", source=said)
 
 
+OWN = Profile(name="raysim's own")
+"""No constant but raysim's own."""
+
+
 def costs_with(values: Mapping[str, float], base: RayCosts | None = None) -> RayCosts:
     """``base`` (by default raysim's own) with some service times replaced, by name."""
     base = base or RayCosts()

@@ -16,7 +16,7 @@ from raysim.measure.machine import describe
 from raysim.measure.replay import CLUSTER
 from raysim.measure.table import MeasuredRow, read_meta, read_rows
 from raysim.measure.workload import Workload, read_output
-from raysim.perf.profile import Profile
+from raysim.perf.profile import OWN, Profile
 from raysim.perf.ray_core import RayCosts
 from raysim.rayapi.compute import Compute
 from raysim.rayapi.session import ProgramHangs
@@ -27,7 +27,6 @@ from raysim.validate.points import Point
 
 LIMIT_S = 900.0
 """Virtual seconds after which a workload counts as hanging; all take less than 20 in truth."""
-OWN = Profile(name="raysim's own")
 PROFILE = "ray_profile.yaml"
 """Of a data folder: constants of that machine."""
 COMPUTE = "compute"

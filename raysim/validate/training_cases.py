@@ -21,7 +21,7 @@ from raysim.hardware import catalog
 from raysim.hardware.cluster import ClusterSpec, NodeGroup
 from raysim.kernel.simulation import Simulation
 from raysim.measure.table import read_rows
-from raysim.perf.profile import Constant, Profile, unit_of
+from raysim.perf.profile import OWN, Constant, Profile, unit_of
 from raysim.scenario.profile import load_profile, on_cluster
 from raysim.training.executor import Timeline
 from raysim.training.program import Kind, Program
@@ -43,8 +43,6 @@ FITTED = (
 PROFILE = "training_profile.yaml"
 NODE = "cpu-ranks-2"
 """The catalog's host without a GPU, which has one rank per core."""
-OWN = Profile(name="raysim")
-"""No constant but raysim's own."""
 
 
 def profile_of(values: Mapping[str, float]) -> Profile:
