@@ -1,10 +1,8 @@
 """Constants that a table of ``raysim measure ray`` says by themselves: priors of a fit.
 
 One row, the slope of rows over ``count``, a spread, or a row less constants that it also holds;
-what only a sum of constants explains is left to the fit. A row that timed a call while Ray's other
-processes shared the cores holds some of their work too: such a value is a prior
-(``parameters.DIRECT_SIGMA``), not the last word. Rows of work (``measure/ray_core/threads.py``) do
-not, and count where both are there.
+what only a sum of constants explains is left to the fit, and so is what rows show that timed a call
+while Ray's other processes shared the cores: they hold some of their work too.
 """
 
 from __future__ import annotations
@@ -62,19 +60,7 @@ def count_of(row: MeasuredRow) -> int:
     return int(row.parameters["count"])
 
 
-def less(*names: str) -> Callable[[Rows], float | None]:
-    """The row without the constants of that name, as raysim has them: it holds their work too."""
-
-    def value(rows: Rows) -> float | None:
-        return rows[-1].value - sum(known("ray")[name] or 0.0 for name in names) * 1e-9
-
-    return value
-
-
-WORK = "thread's work per call"
 SAID = (
-    Said("submit_task_ns", "task_submit", last, "time per call"),
-    Said("submit_actor_task_ns", "actor_submit", last, "time per call"),
     Said("per_arg_ns", "call_with_args", slope, "slope over arguments"),
     Said("per_ref_get_ns", "get", slope, "slope over references"),
     Said("wait_ns", "wait", first, "wait for one"),
@@ -83,24 +69,12 @@ SAID = (
     Said("memcpy_bytes_per_s", "put_reused", last, "rate of the largest object"),
     Said("first_touch_bytes_per_s", "put_fresh", last, "rate of the largest object"),
     Said("worker_memory_bytes", "worker_memory", last, "resident size"),
-    Said("worker_start_core_s", "worker_start", last, "median"),
     Said("worker_start_sigma", "worker_start", spread, "spread"),
     Said("channel_task_ns", "compiled_graph", slope, "slope over methods"),
-    Said("submit_task_ns", "work_submit_task_burst", last, WORK),
-    Said("submit_actor_task_ns", "work_submit_actor_burst", last, WORK),
-    Said("execute_ns", "work_executor_actor_burst", last, WORK),
-    Said("execute_task_ns", "work_task", last, "difference of threads' work"),
-    Said("io_reply_ns", "work_io_actor_burst", less("io_submit_ns"), WORK),
-    Said("grpc_work_ns", "work_grpc_actor_burst", last, "threads' work per hop"),
-    Said("wake_ns", "work_wake", last, "difference of threads' work"),
-    Said(
-        "raylet_lease_ns", "work_raylet_task_sync",
-        less("raylet_pop_worker_ns", "raylet_return_ns"), WORK,
-    ),
-    Said("put_ns", "work_submit_put", last, WORK),
-    Said("worker_start_core_s", "work_worker_start", last, "process's work when it answers first"),
-    Said("pin_ns", "work_raylet_put", last, WORK),
-    Said("plasma_request_ns", "work_store_put", last, "thread's work per request"),
+    Said("worker_start_core_s", "work_worker_start", last, "all threads' work until it answers"),
+    Said("node_background_cores", "work_background", last, "work of all other threads"),
+    Said("spill_bytes_per_s", "spill", first, "rate of the largest objects"),
+    Said("restore_bytes_per_s", "restore", first, "rate of the largest objects"),
 )  # fmt: skip
 """Of two that say the same constant the later counts."""
 

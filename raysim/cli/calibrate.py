@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,19 +14,25 @@ from raysim.errors import CalibrationError, Problem, ScenarioError
 
 if TYPE_CHECKING:
     from raysim.calibrate.fit import Evaluate, Fit
+    from raysim.calibrate.parameters import Parameter
     from raysim.calibrate.rows import Measured, RowKey
     from raysim.measure.workload import Workload
-    from raysim.perf.profile import Profile
+    from raysim.perf.profile import Constant, Profile
     from raysim.validate.replayed import Against
 
-USUAL = (
-    "submit_task_ns", "submit_actor_task_ns", "get_ns", "put_ns", "execute_ns", "raylet_lease_ns",
-    "grpc_same_host_ns", "io_reply_ns", "plasma_request_ns", "pin_ns", "per_arg_ns",
-    "gcs_register_actor_ns", "gcs_create_actor_ns", "gcs_placement_group_ns",
-    "worker_start_core_s", "memcpy_bytes_per_s", "first_touch_bytes_per_s", "copy_bytes_per_s",
-    "io_worker_bytes_per_s",
+USUAL = ("core_speed",)
+"""One number for a machine: how fast its cores run Ray's code."""
+
+OF_THREADS = (
+    "submit_task_ns", "submit_actor_task_ns", "get_ns", "put_ns",
+    "io_submit_ns", "io_lease_reply_ns", "io_reply_ns", "io_task_ns", "io_message_ns",
+    "execute_ns", "execute_task_ns", "execute_async_ns", "stored_arg_ns", "stored_return_ns",
+    "raylet_lease_ns", "pin_ns", "object_manager_message_ns", "plasma_request_ns", "grpc_work_ns",
+    "cold_factor", "cold_ns",
 )  # fmt: skip
-"""Constants that most Ray programs respond to."""
+"""Constants that are work of threads, which accounts say better than the time of a call."""
+ACCOUNT_ERROR = 0.25
+"""Of the emulator where one thread's work is asked: messages of a kind cost it more or less."""
 
 TRAINING = "training"
 """The family whose rows are steps of ``raysim measure step``, and not workloads."""
@@ -70,6 +76,7 @@ def calibrate(folder: Path, options: CalibrateOptions) -> None:
     workloads = _workloads(rows, options)
     names = _split(options.names) or USUAL
     direct = direct_constants(folder)
+    direct |= _of_threads(folder, against, direct)
     wanted = parameters(names, "ray", direct)
     terminal.say(f"Predicting {len(workloads)} workloads with raysim's own constants")
     before, reasons = survey(workloads, against)
@@ -94,6 +101,40 @@ def calibrate(folder: Path, options: CalibrateOptions) -> None:
     compared, missing = compare(rows, before, after)
     terminal.say("\n".join(["", *lines(found, compared, missing)]))
     _write(profile, options.out, folder)
+
+
+def _of_threads(
+    folder: Path, against: Against, direct: Mapping[str, Constant]
+) -> dict[str, Constant]:
+    """Constants fitted on accounts of threads' work, where the folder has some."""
+    import numpy as np
+
+    from raysim.calibrate.fit import fit
+    from raysim.calibrate.outcome import compare, lines, profile_of_fit
+    from raysim.validate.work import TABLE, ThreadWork, measured_work
+
+    measured = measured_work(folder)
+    if not measured:
+        return {}
+    known = {name: c.value for name, c in direct.items() if name not in OF_THREADS}
+    predict = ThreadWork(against=against, known=known)
+    there = predict({})
+    rows = [row for row in measured if there.get(row.key, 0.0) > 0]
+    speed = float(np.median([there[row.key] / row.value for row in rows]))
+    terminal.say(f"Fitting {len(OF_THREADS)} constants on the work of threads, {len(rows)} rows")
+    found = fit(_at_speed(speed), predict, rows, model_error=ACCOUNT_ERROR)
+    compared, missing = compare(rows, found.before, found.after)
+    terminal.say("\n".join(["", *lines(found, compared, missing), ""]))
+    return dict(profile_of_fit(found, name="", made="", source=TABLE, direct={}).ray)
+
+
+def _at_speed(core_speed: float) -> list[Parameter]:
+    """Threads' constants, each with the prior that it has on cores of that speed."""
+    from raysim.calibrate.parameters import parameters
+    from raysim.perf.ray_core import RayCosts
+
+    costs = RayCosts().at_speed(core_speed)
+    return [replace(p, prior=float(getattr(costs, p.name))) for p in parameters(OF_THREADS, "ray")]
 
 
 def _calibrate_training(folder: Path, options: CalibrateOptions) -> None:

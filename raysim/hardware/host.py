@@ -8,10 +8,15 @@ when it begins: with n threads on c cores it takes n / c times as long, if that 
 on the cores (processes starting, users' functions) get what such threads leave them, measured over
 windows of 10 ms. Linux's fair scheduler gives the same shares over a few of its slices (3 ms).
 
-Not modelled: the wait for the end of a slice, affinity, caches that others have used.
+A thread that has slept finds its caches used by others and works longer at first, the more the
+longer it slept. Processes that are not followed one by one occupy a part of a core.
+
+Not modelled: the wait for the end of a slice, affinity, priorities (``nice``).
 """
 
 from __future__ import annotations
+
+import math
 
 from raysim.hardware.server import SharedServer
 from raysim.hardware.specs import NodeSpec
@@ -22,6 +27,9 @@ from raysim.kernel.simulation import Simulation
 WINDOW_NS = 10_000_000
 """Over which the cores' share for jobs is set anew: a few slices of Linux's scheduler."""
 
+WARM_NS = 300_000
+"""Of work, after which a thread has the caches to itself again (assumed)."""
+
 MIN_SHARE = 0.1
 """Of the cores, what jobs get at least."""
 
@@ -31,14 +39,21 @@ class CoreLoad:
 
     def __init__(self, sim: Simulation, cpu: SharedServer) -> None:
         self.cores = cpu.capacity_per_s
+        """Less those that are occupied."""
         self._sim = sim
+        self._all = cpu.capacity_per_s
         self._cpu = cpu
         self._until: dict[object, int] = {}
         self._used_ns = 0
         self._watching = False
         self._links: dict[str, Link] = {}
-        self.wake_ns = 0
-        """What it costs to wake a thread that has nothing to do."""
+        self._background: dict[object, float] = {}
+        self.cold_factor = 1.0
+        """How many times as long work takes a thread that slept long: its caches are others'."""
+        self.cold_ns = 0
+        """Sleep after which it is so but for 1/e."""
+        self.worked_ns: dict[object, int] = {}
+        """Work of each thread so far."""
 
     def link(self, what: str, core_s_per_byte: float) -> Link:
         """The cores as what flows share, each byte being so much work; one link per ``what``."""
@@ -48,9 +63,19 @@ class CoreLoad:
             )
         return self._links[what]
 
+    def occupy(self, processes: object, cores: float) -> None:
+        """Processes that are not followed one by one use so much, on average; 0: they ended."""
+        self._background[processes] = cores
+        self.cores = self._all - sum(self._background.values())
+        self._cpu.set_capacity(self.cores)
+
     def takes(self, thread: object, start_ns: int, work_ns: int) -> int:
         """Nanoseconds that ``work_ns`` of work takes a thread that begins at ``start_ns``."""
         until = self._until
+        slept_ns = start_ns - until.get(thread, 0)
+        if slept_ns > 0 and self.cold_ns:
+            cold = -math.expm1(-slept_ns / self.cold_ns)
+            work_ns += int(min(work_ns, WARM_NS) * (self.cold_factor - 1.0) * cold)
         busy = 1.0 + self._cpu.width
         for other, end_ns in until.items():
             if end_ns > start_ns and other is not thread:
@@ -60,6 +85,7 @@ class CoreLoad:
         if until.get(thread, 0) < end_ns:
             until[thread] = end_ns
         self._used_ns += work_ns
+        self.worked_ns[thread] = self.worked_ns.get(thread, 0) + work_ns
         if not self._watching:
             self._watching = True
             self._sim.call_later(WINDOW_NS, self._window_over)
@@ -68,11 +94,7 @@ class CoreLoad:
     def serve(self, thread: object, at_ns: int, work_ns: int) -> int:
         """When a thread is through with work that reaches it at ``at_ns``; first come, first."""
         start_ns = max(at_ns, self._until.get(thread, 0))
-        return start_ns + self.takes(thread, start_ns, work_ns + self.wakes(thread, start_ns))
-
-    def wakes(self, thread: object, start_ns: int) -> int:
-        """Work of waking the thread, if it sleeps until then."""
-        return self.wake_ns if self._until.get(thread, 0) < start_ns else 0
+        return start_ns + self.takes(thread, start_ns, work_ns)
 
     def _window_over(self, _: object) -> None:
         now_ns = self._sim.now_ns

@@ -40,9 +40,6 @@ class Cores(Protocol):
     def takes(self, thread: object, start_ns: int, work_ns: int) -> int:
         """Nanoseconds that ``work_ns`` of work takes a thread that begins at ``start_ns``."""
 
-    def wakes(self, thread: object, start_ns: int) -> int:
-        """Nanoseconds of work to wake the thread, if it sleeps until ``start_ns``."""
-
 
 class Message(Protocol):
     """What rooms send: frozen, named as Ray's RPC, and it knows its size."""
@@ -366,7 +363,7 @@ class Component:
         start_ns = self.busy_until
         if start_ns < now_ns:
             start_ns = now_ns
-        if self.cores is not None:
+        if cost_ns and self.cores is not None:
             cost_ns = self.cores.takes(self, start_ns, cost_ns)
         self.busy_until = end_ns = start_ns + cost_ns
         self.lead_ns = end_ns - now_ns

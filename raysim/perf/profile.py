@@ -112,8 +112,13 @@ OWN = Profile(name="raysim's own")
 
 
 def costs_with(values: Mapping[str, float], base: RayCosts | None = None) -> RayCosts:
-    """``base`` (by default raysim's own) with some service times replaced, by name."""
+    """``base`` (by default raysim's own) with some service times replaced, by name.
+
+    ``core_speed`` changes every time that is not among them.
+    """
     base = base or RayCosts()
+    if "core_speed" in values:
+        base = base.at_speed(values["core_speed"])
     said: dict[str, Any] = {name: as_field(getattr(base, name), v) for name, v in values.items()}
     return replace(base, **said)
 

@@ -13,12 +13,17 @@ magnitude of such work, or from the sources named beside them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RayCosts:
     """Nanoseconds of a single thread unless the name says otherwise."""
+
+    core_speed: float = 1.0
+    """How fast the cores run Ray's code, those of the reference machine being 1. A profile that
+    says it has all times of this class divided by it, but those that it says themselves."""
 
     # the program's own thread (driver, or task)
     submit_task_ns: int = 117_000
@@ -44,6 +49,10 @@ class RayCosts:
     """A PushTask reply."""
     io_message_ns: int = 10_000
     """Any other message."""
+    io_task_ns: int = 40_000
+    """More for a task than for an actor's call: its scheduling key, the worker's lease. Seen only
+    where nodes share few cores, as the two of "threads" below. 92 us on 2 cores on which calls take
+    2.1 times as long (2026-11, /proc schedstat)."""
 
     # a worker's execution thread
     execute_ns: int = 91_000
@@ -57,6 +66,10 @@ class RayCosts:
     event loop's thread and back. From ``1_1_async_actor_calls_async`` of 2.48.0 (4,260 calls/s);
     ``1_1_async_actor_calls_sync`` then comes out 6 % too fast (1,460 calls/s measured)."""
     per_return_ns: int = 5_000
+    stored_arg_ns: int = 49_200
+    """An argument out of the store: got and deserialised, as by ``get_ns``."""
+    stored_return_ns: int = 102_800
+    """A return value into the store, beside copying it, as by ``put_ns``."""
 
     # raylet main loop
     raylet_lease_ns: int = 64_000
@@ -73,8 +86,10 @@ class RayCosts:
     chunk_ns: int = 50_000
     copy_bytes_per_s: float = 2.0e9
     """One object-manager thread: plasma to protobuf to socket, or back."""
-    io_worker_bytes_per_s: float = 1.0e9
-    """One spill or restore worker, through Python's buffered files: 0.1-1 GB/s (assumed)."""
+    spill_bytes_per_s: float = 1.0e9
+    """One spill worker, through Python's buffered files: 0.1-1 GB/s (assumed)."""
+    restore_bytes_per_s: float = 1.0e9
+    """One restore worker (assumed)."""
 
     # GCS main loop
     gcs_message_ns: int = 20_000
@@ -106,12 +121,17 @@ class RayCosts:
     grpc_bytes_per_s: float = 0.9e9
     """What a core of gRPC's threads moves, both ends: 1.1 s per GiB pulled (measured there too)."""
 
-    # threads
-    wake_ns: int = 20_000
-    """Of gRPC's threads, and of the one that runs tasks, when they slept: futex, Python's lock,
-    cold caches. Seen only where nodes share few cores; elsewhere it is within the other numbers. On
-    a virtual host of 2 cores a call one by one took 125 us more of gRPC's threads per hop than in a
-    burst, and 280 us more of the actor's (2026-11, /proc schedstat); here assumed."""
+    # threads, seen only where nodes share few cores; elsewhere it is within the other numbers
+    cold_factor: float = 2.0
+    """How many times as long the same work takes a thread that has slept long (futex, Python's
+    lock, caches that others used meanwhile). On a virtual host of 2 cores calls one by one took
+    each thread 2.0 to 2.4 times what they took in a burst, and more where more threads took part
+    (2026-11, ray 2.60, /proc schedstat)."""
+    cold_ns: int = 500_000
+    """Sleep after which that is so but for 1/e (assumed)."""
+    node_background_cores: float = 0.1
+    """Of the cores of its machine, what a node's other threads use while calls are made: agents,
+    metrics, events of tasks, the GCS, idle workers. 0.18 on that host (0.07 when it is idle)."""
 
     # memory
     memcpy_bytes_per_s: float = 28.5e9
@@ -128,3 +148,14 @@ class RayCosts:
     worker_start_sigma: float = 0.25
     worker_memory_bytes: int = 80_000_000
     """Resident size of an idle worker."""
+
+    def at_speed(self, core_speed: float) -> RayCosts:
+        """The same code on cores of that speed: work takes ``core_speed`` times less long."""
+        ratio = self.core_speed / core_speed
+        slower: dict[str, Any] = {
+            f.name: getattr(self, f.name) * ratio
+            for f in fields(self)
+            if f.name.endswith(("_ns", "_core_s")) and f.name != "cold_ns"
+        }
+        whole = {name: round(t) if name.endswith("_ns") else t for name, t in slower.items()}
+        return replace(self, core_speed=core_speed, **whole)

@@ -214,6 +214,7 @@ def arguments(
             inlined += size
             found.append(payload)
         else:
+            fiber.lead_ns += costs.put_ns
             ref = put_payload(fiber, payload)
             held.append(ref)
             found.append(ref._ref)  # noqa: SLF001  (an ObjectRef is this package's own)

@@ -120,7 +120,8 @@ class Cluster:
         nodes = make_nodes(sim, network, topology, self.spec.host_of)
         for node in nodes:
             if node.host.load is not None:
-                node.host.load.wake_ns = costs.wake_ns
+                node.host.load.cold_factor = costs.cold_factor
+                node.host.load.cold_ns = costs.cold_ns
         self.wire = Wire(sim, network, costs, nodes, self.head)
         sim.transport = self.wire
         self.env = Surroundings(
@@ -145,6 +146,9 @@ class Cluster:
 
     def start_node(self, node_id: NodeID) -> None:
         """``ray start``: a raylet with its store and object manager."""
+        load = self.env.nodes[node_id].host.load
+        if load is not None:
+            load.occupy(node_id, self.env.costs.node_background_cores)
         if raylet(node_id) in self.sim.components:
             self._end_workers(node_id, "its raylet has died")  # of an earlier raylet
             for room in self.sim.components.values():
@@ -298,6 +302,9 @@ class Cluster:
 
     def end_processes(self, node_id: NodeID, reason: str, *, silent: bool = False) -> None:
         """Every process of the node ends, the raylet's first."""
+        load = self.env.nodes[node_id].host.load
+        if load is not None:
+            load.occupy(node_id, 0.0)
         for address in raylet_process(node_id):
             component = self.sim.components.get(address)
             if component is not None:

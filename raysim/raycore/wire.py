@@ -26,13 +26,27 @@ from raysim.kernel.component import Reply
 from raysim.kernel.simulation import Simulation
 from raysim.perf.ray_core import RayCosts
 from raysim.raycore.ids import NodeID
-from raysim.raycore.protocol import GCS
+from raysim.raycore.protocol import (
+    GCS,
+    ActorCreationTaskDone,
+    AsyncGetObjects,
+    CancelGetRequest,
+    DisconnectClient,
+    NotifyWorkerBlocked,
+    NotifyWorkerUnblocked,
+    RegisterClient,
+)
 
 LOCAL_BYTES_PER_S = 2e9
 """A message through gRPC on one host: two copies and protobuf; order of magnitude of a core."""
 
 _RAYLET_PROCESS = frozenset({"raylet", "plasma", "object_manager"})
-_SOCKET_SIDE = frozenset({"plasma", "object_manager"})
+_BY_SOCKET = frozenset({
+    RegisterClient, DisconnectClient, NotifyWorkerBlocked, NotifyWorkerUnblocked, AsyncGetObjects,
+    CancelGetRequest, ActorCreationTaskDone,
+})  # fmt: skip
+"""What a process tells its own raylet through their socket (``raylet_ipc_client.cc``); all else is
+gRPC, but for the store's requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +56,7 @@ class End:
     node_id: NodeID
     in_raylet: bool
     """Within the raylet's process."""
-    by_socket: bool
+    in_store: bool
     """Reached through a Unix socket from its own node."""
     process: str
     """Whose thread of gRPC takes what arrives."""
@@ -61,7 +75,7 @@ class Wire:
     ) -> None:
         self._network = network
         self._clock = sim.clock
-        self._ends: dict[str, End] = {GCS: End(head, in_raylet=False, by_socket=False, process=GCS)}
+        self._ends: dict[str, End] = {GCS: End(head, in_raylet=False, in_store=False, process=GCS)}
         self._socket_ns = costs.unix_socket_ns
         self._local_ns = costs.grpc_same_host_ns
         self._cross_ns = costs.grpc_same_host_ns + costs.grpc_cross_host_extra_ns
@@ -90,7 +104,7 @@ class Wire:
             return
         if a.in_raylet and b.in_raylet:
             latency_ns = 0
-        elif a.by_socket or b.by_socket:
+        elif a.in_store or b.in_store or arg.message.__class__ in _BY_SOCKET:
             latency_ns = self._socket_ns
         else:
             latency_ns = self._local_ns + self._delay_ns(a, b, message_bytes, arg, lead_ns)
@@ -165,7 +179,7 @@ class Wire:
         kind = room.split("-", 1)[0]
         in_raylet = kind in _RAYLET_PROCESS
         end = End(
-            int(node[5:]), in_raylet=in_raylet, by_socket=kind in _SOCKET_SIDE,
+            int(node[5:]), in_raylet=in_raylet, in_store=kind == "plasma",
             process=node if in_raylet else address,
         )  # fmt: skip
         self._ends[address] = end

@@ -25,7 +25,8 @@ _RAY: tuple[tuple[str, str, str, str], ...] = (
     ("gcs_placement_group_ns", "measured", _MICROBENCHMARKS, ""),
     ("grpc_cross_host_extra_ns", "assumed", _INFERRED, "nodes"),
     ("copy_bytes_per_s", "assumed", _INFERRED, "moved"),
-    ("io_worker_bytes_per_s", "assumed", _INFERRED, "spilled"),
+    ("spill_bytes_per_s", "assumed", _INFERRED, "spilled"),
+    ("restore_bytes_per_s", "assumed", _INFERRED, "spilled"),
     ("worker_start_core_s", "assumed", _INFERRED, ""),
 )
 """Field of ``RayCosts``, basis, source, and when it matters."""

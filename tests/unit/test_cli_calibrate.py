@@ -86,7 +86,7 @@ def test_a_profile_comes_out_and_predicts_what_was_not_fitted(
     assert set(profile.ray) == {"put_ns", "get_ns"}
     assert profile.ray["put_ns"].value == pytest.approx(TRUE.put_ns, rel=0.02)
     assert profile.ray["get_ns"].value == pytest.approx(TRUE.get_ns, rel=0.02)
-    assert profile.ray["put_ns"].rows == ("store/puts",)
+    assert profile.ray["put_ns"].rows[0] == "store/puts"
     for title, rows in {
         "Fitted rows": 2, "Calibration rows that were not fitted": 1, "Validation rows": 2,
     }.items():  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from raysim.hardware.cluster import ClusterSpec, NodeGroup
 from raysim.hardware.host import MIN_SHARE, WINDOW_NS, CoreLoad
 from raysim.hardware.server import Share, SharedServer
 from raysim.kernel.simulation import Simulation
+from raysim.perf.ray_core import RayCosts
 from raysim.raycore.cluster import Cluster
 from raysim.units import NS_PER_S
 from tests.hardware_parts import bare_node
@@ -42,12 +44,26 @@ def test_more_threads_than_cores_share_them() -> None:
 def test_a_thread_that_slept_works_longer() -> None:
     sim, cpu = server()
     load = CoreLoad(sim, cpu)
-    load.wake_ns = 100
-    assert load.wakes("a", 50) == 100
-    assert load.serve("a", 50, 1000) == 1150
-    assert load.wakes("a", 1150) == 0
-    assert load.serve("a", 1150, 1000) == 2150  # it was awake still
-    assert load.serve("a", 5000, 1000) == 6100
+    load.cold_factor, load.cold_ns = 3.0, 1000
+    long_ns = 10**6
+    assert load.serve("a", long_ns, 1000) == long_ns + 3000
+    assert load.serve("a", long_ns + 3000, 1000) == long_ns + 4000  # it was awake still
+    a_while = load.takes("a", long_ns + 5000, 1000)
+    assert a_while == pytest.approx(1000 + 2000 * (1 - math.exp(-1)), abs=1)
+    assert load.worked_ns == {"a": 4000 + a_while}
+
+
+def test_cores_that_others_occupy_are_not_there() -> None:
+    sim, cpu = server()
+    load = CoreLoad(sim, cpu)
+    load.occupy("node-0", 0.25)
+    load.occupy("node-1", 0.25)
+    assert (load.cores, cpu.capacity_per_s) == (1.5, 1.5)
+    load.takes("a", 0, 1000)
+    assert load.takes("b", 0, 900) == 1200  # two threads on one core and a half
+    load.occupy("node-1", 0.0)
+    assert (load.cores, cpu.capacity_per_s) == (1.75, 1.75)
+    assert load.worked_ns == {"a": 1000, "b": 900}
 
 
 def test_a_thread_serves_one_after_the_other() -> None:
@@ -155,5 +171,6 @@ def test_two_raylets_on_one_machine_share_its_cores(tmp_path: Path) -> None:
     apart, together = seconds((0, 1)), seconds((0, 0))
     assert seconds(None)[0] == pytest.approx(1, rel=0.1)
     assert apart[0] == pytest.approx(1, rel=0.1)
-    assert together[0] == pytest.approx(2, rel=0.1)
+    left = 2 - 2 * RayCosts().node_background_cores
+    assert together[0] == pytest.approx(4 / left, rel=0.05)
     assert together[1] > 1.05 * seconds(None)[1]  # Ray's own threads have few cores

@@ -53,13 +53,12 @@ def transfers(*, quick: bool) -> Iterator[Probe]:
 
 def spills(*, quick: bool, store_bytes: int) -> Iterator[Probe]:
     """On a node with a small store, more than which is put."""
-    informs = "io_worker_bytes_per_s"
     for op in ("spill", "restore"):
         for size_bytes in (8 * MIB,) if quick else (2 * MIB, 16 * MIB):
             yield Probe(
                 op=op, measure=_spill if op == "spill" else _restore,
                 count=4 * store_bytes // size_bytes, size_bytes=size_bytes, unit="B/s",
-                informs=informs,
+                informs=f"{op}_bytes_per_s",
             )  # fmt: skip
 
 

@@ -30,12 +30,15 @@ class Probe:
     count: int = 1
     """Calls, arguments, references, bundles: what ``op`` says."""
     size_bytes: int = 0
+    what: str = ""
+    """The activity, of rows that several operations of one time give."""
     unit: str = "s"
 
     def point(self) -> Point:
         """As a row of ``ray_core.csv``."""
         parameters = {
-            "op": self.op, "count": self.count, "bytes": self.size_bytes, "informs": self.informs,
+            "op": f"{self.op}_{self.what}" if self.what else self.op, "count": self.count,
+            "bytes": self.size_bytes, "informs": self.informs,
         }  # fmt: skip
         return Point(parameters=parameters, measure=self._guarded, unit=self.unit)
 

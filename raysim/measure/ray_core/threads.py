@@ -10,195 +10,172 @@ from __future__ import annotations
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from raysim.measure.ray_core.probe import Probe, server, while_time
+from raysim.measure.machine import stolen_s
+from raysim.measure.ray_core.activities import ACTIVITIES, ROLES, SETTLE_S, Roles, work_of
+from raysim.measure.ray_core.probe import Probe, while_time
+from raysim.measure.session import LEAST
 
 PROC = Path("/proc")
 GRPC = ("client.poll", "server.poll", "nexting_thread", "event_engine", "default-exec")
 """Threads of gRPC and its completion queues, by the beginnings of their names."""
-HOPS = 2
-"""Of a call: there and back."""
-STORE_REQUESTS = 5
-"""Of an object that is put and let go of: create, seal, get to pin it, release, delete."""
-Roles = dict[str, float]
-"""Seconds on a core by role: ``submit``, ``io``, ``executor``, ``raylet``, ``store``, ``grpc``."""
-Activity = Callable[[int], float]
-"""Make so many calls; the caller's thread's seconds in ``.remote()`` or ``ray.put``."""
+BACKGROUND_S = 5.0
+STOLEN_FRAC = 0.05
+"""Of a core, what the hypervisor may take for an account to count as undisturbed."""
+PATIENCE = 6
+"""How many times the time of other points may pass until there are enough of those."""
+ASIDE = "aside"
+"""The role of all threads that are not in ``ROLES``."""
+INFORMS = {
+    "submit": "submit_task_ns submit_actor_task_ns put_ns get_ns cold_factor cold_ns",
+    "io": "io_submit_ns io_reply_ns io_task_ns io_lease_reply_ns io_message_ns cold_factor cold_ns",
+    "executor": "execute_ns execute_task_ns execute_async_ns stored_arg_ns stored_return_ns "
+    "cold_factor cold_ns",
+    "executor_io": "io_message_ns cold_factor cold_ns",
+    "raylet": "raylet_lease_ns raylet_pop_worker_ns raylet_return_ns raylet_message_ns pin_ns "
+    "object_manager_message_ns",
+    "store": "plasma_request_ns",
+    "grpc": "grpc_work_ns cold_factor cold_ns",
+}
 
 
 def probes(*, quick: bool) -> Iterator[Probe]:
-    """Work per call, in bursts and one by one, by thread; what waking a thread adds."""
+    """Work per call by role of the thread, of every activity; what other threads use meanwhile."""
     if not (PROC / "self/schedstat").exists():
         return
-    count = 20 if quick else 1000
-    lease = "raylet_lease_ns raylet_pop_worker_ns raylet_return_ns"
-    for role, what, informs in (
-        ("submit", "task_burst", "submit_task_ns"),
-        ("submit", "actor_burst", "submit_actor_task_ns"),
-        ("io", "actor_burst", "io_submit_ns io_reply_ns"),
-        ("executor", "actor_burst", "execute_ns"),
-        ("grpc", "actor_burst", "grpc_work_ns"),
-        ("raylet", "task_sync", lease),
-        ("submit", "put", "put_ns"),
-        ("raylet", "put", "pin_ns"),
-        ("store", "put", "plasma_request_ns"),
+    yield Probe(
+        op="work_background", measure=_background, informs="node_background_cores", unit="cores"
+    )
+    yield Probe(op="work_worker_start", measure=_start, count=4, informs="worker_start_core_s")
+    for what in ACTIVITIES:
+        accounts: list[Roles] = []
+        for role in ROLES:
+            yield Probe(
+                op=f"work_{role}", measure=partial(_role, role, accounts),
+                count=20 if quick else 300, what=what, informs=INFORMS[role],
+            )  # fmt: skip
+
+
+def _role(role: str, accounts: list[Roles], probe: Probe, allowed_s: float) -> list[float]:
+    """Seconds of that role per call. An account is of all roles: the first asked for makes it."""
+    if not accounts:
+        accounts += _accounts(probe, PATIENCE * allowed_s)
+    return [max(0.0, account[role]) for account in accounts]
+
+
+def _accounts(probe: Probe, allowed_s: float) -> list[Roles]:
+    """The least disturbed: what the hypervisor gives to others counts as a thread's work."""
+    raylet, end_s = _raylet(), time.monotonic() + allowed_s
+    found: list[tuple[float, Roles]] = []
+    while len(found) < LEAST or (
+        sum(stolen <= STOLEN_FRAC for stolen, _ in found) < LEAST and time.monotonic() < end_s
     ):
-        yield Probe(
-            op=f"work_{role}_{what}", measure=partial(_role, role, what), count=count,
-            informs=informs,
-        )  # fmt: skip
-    yield Probe(op="work_wake", measure=_wake, count=count, informs="wake_ns")
-    yield Probe(op="work_worker_start", measure=_start, informs="worker_start_core_s")
-    yield Probe(op="work_task", measure=_task, count=count, informs="execute_task_ns")
+        before_s, start_s = stolen_s(), time.monotonic()
+        roles = work_of(probe.what, probe.count, partial(_account, raylet))
+        passed_s = time.monotonic() - start_s
+        found.append(((stolen_s() - before_s) / passed_s, roles))
+    found.sort(key=lambda one: one[0])
+    return [roles for _, roles in found[:LEAST]]
 
 
-def _role(role: str, what: str, probe: Probe, allowed_s: float) -> list[float]:
-    """Seconds of that role per call, per hop, or per request of the store."""
-    parts = {"grpc": HOPS, "store": STORE_REQUESTS}.get(role, 1)
-    with _activity(what) as run:
-        return while_time(lambda: run(probe.count)[role] / parts, allowed_s, most=10)
-
-
-def _wake(probe: Probe, allowed_s: float) -> list[float]:
-    """What a call one by one adds to one in a burst: the actor's thread and those of two hops."""
-    with _activity("actor_burst") as burst, _activity("actor_sync") as sync:
-
-        def once() -> float:
-            hot, cold = burst(probe.count), sync(probe.count)
-            return sum(cold[r] - hot[r] for r in ("executor", "grpc")) / (1 + HOPS)
-
-        return while_time(once, allowed_s, most=10)
-
-
-def _task(probe: Probe, allowed_s: float) -> list[float]:
-    """What a task adds to the executing thread's work of an actor's call; it slept before both."""
-    with _activity("task_burst") as tasks, _activity("actor_sync") as calls:
-
-        def once() -> float:
-            return tasks(probe.count)["executor"] - calls(probe.count)["executor"]
-
-        return while_time(once, allowed_s, most=10)
-
-
-def _start(probe: Probe, allowed_s: float) -> list[float]:  # noqa: ARG001
-    """What a process has worked when it answers for the first time."""
+def _background(_probe: Probe, allowed_s: float) -> list[float]:
+    """Cores that all other threads of Ray's use while tasks run one by one."""
     import ray
-
-    @ray.remote(num_cpus=0)
-    class Fresh:
-        def worked_s(self) -> float:
-            return time.process_time()
-
-    def once() -> float:
-        fresh = cast("Any", Fresh).remote()
-        seconds: float = ray.get(fresh.worked_s.remote())
-        ray.kill(fresh)
-        return seconds
-
-    return while_time(once, allowed_s, most=10)
-
-
-@contextmanager
-def _activity(what: str) -> Iterator[Callable[[int], Roles]]:
-    """What does so many calls and gives the seconds of each role per call; it is warm."""
-    import ray
-
-    kind, _, way = what.partition("_")
-    actor = server()
-    call: Any = actor.no_op
 
     @ray.remote
     def no_op() -> bytes:
         return b"ok"
 
-    if kind == "task":
-        call = no_op
-    doing: Activity = _puts if kind == "put" else partial(_calls, call, way == "burst")
+    raylet = _raylet()
+
+    def once() -> float:
+        before, start_s = _account(raylet), time.monotonic()
+        while time.monotonic() < start_s + BACKGROUND_S:
+            ray.get(no_op.remote())
+        return (_account(raylet)[ASIDE] - before[ASIDE]) / (time.monotonic() - start_s)
+
+    return while_time(once, allowed_s, most=5)
+
+
+def _start(probe: Probe, allowed_s: float) -> list[float]:  # noqa: ARG001
+    """What all of Ray's threads work for one more process, until it answers for the first time."""
+    import ray
+
+    raylet = _raylet()
+
+    @ray.remote(num_cpus=0)
+    class Fresh:
+        def no_op(self) -> None:
+            pass
+
+    def once() -> float:
+        time.sleep(SETTLE_S)
+        before = sum(_account(raylet).values())
+        actors = [cast("Any", Fresh).remote() for _ in range(probe.count)]
+        ray.get([actor.no_op.remote() for actor in actors])
+        time.sleep(SETTLE_S)
+        worked_s = sum(_account(raylet).values()) - before
+        for actor in actors:
+            ray.kill(actor)
+        return worked_s / probe.count
+
+    return [once() for _ in range(LEAST)]
+
+
+def _raylet() -> int:
+    """Its process."""
+    import ray
 
     @ray.remote(num_cpus=0)
     def parent() -> int:
         return os.getppid()
 
-    raylet = ray.get(parent.remote())
-
-    def run(count: int) -> Roles:
-        before = _accounts(raylet)
-        submit_s = doing(count)
-        after = _accounts(raylet)
-        roles: Roles = defaultdict(float, submit=submit_s / count)
-        for thread, (role, run_ns) in after.items():
-            if thread in before:
-                roles[role] += (run_ns - before[thread][1]) * 1e-9 / count
-        return roles
-
-    try:
-        doing(20)
-        yield run
-    finally:
-        ray.kill(actor)
+    number: int = ray.get(parent.remote())
+    return number
 
 
-def _calls(call: Any, burst: bool, count: int) -> float:
-    import ray
-
-    start = time.thread_time()
-    if burst:
-        refs = [call.remote() for _ in range(count)]
-        submit_s = time.thread_time() - start
-        ray.get(refs)
-        return submit_s
-    for _ in range(count):
-        ray.get(call.remote())
-    return time.thread_time() - start
-
-
-def _puts(count: int) -> float:
-    import numpy as np
-    import ray
-
-    value = np.zeros(1024, dtype=np.uint8)
-    start = time.thread_time()
-    for _ in range(count):
-        ray.put(value)
-    return time.thread_time() - start
-
-
-def _accounts(raylet: int) -> dict[tuple[int, int], tuple[str, int]]:
-    """Role and nanoseconds of every thread of this process, the raylet and its workers."""
-    found: dict[tuple[int, int], tuple[str, int]] = {}
+def _account(raylet: int) -> Roles:
+    """Seconds on a core so far of every thread of Ray's processes on this machine."""
+    found: dict[str, float] = defaultdict(float)
     for process in PROC.iterdir():
         if not process.name.isdigit():
             continue
         try:
             where = _where(process, raylet)
             for task in (process / "task").iterdir() if where else ():
-                pid, tid = int(process.name), int(task.name)
-                role = _role_of(where, (task / "comm").read_text().strip(), main=pid == tid)
-                if role:
-                    run_ns = int((task / "schedstat").read_text().split()[0])
-                    found[pid, tid] = (role, run_ns)
+                main = task.name == process.name
+                role = _role_of(where, (task / "comm").read_text().strip(), main=main)
+                found[role] += int((task / "schedstat").read_text().split()[0]) * 1e-9
         except (FileNotFoundError, ProcessLookupError):
             continue  # it has just ended
     return found
 
 
 def _where(process: Path, raylet: int) -> str:
+    """What process it is; nothing, if it is none of Ray's."""
     pid = int(process.name)
     if pid in (os.getpid(), raylet):
         return "driver" if pid == os.getpid() else "raylet"
+    command = (process / "cmdline").read_text()
     parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
-    name = (process / "cmdline").read_text()
-    return "worker" if parent == raylet and ("ray::" in name or "worker.py" in name) else ""
+    if parent == raylet and ("ray::" in command or "worker.py" in command):
+        return "worker"
+    return "other" if "/ray/" in command or "gcs_server" in command else ""
 
 
 def _role_of(where: str, thread: str, *, main: bool) -> str:
-    if main:
-        return {"worker": "executor", "raylet": "raylet"}.get(where, "")
-    if thread.startswith(GRPC):
+    if where in ("driver", "worker") and main:
+        return "submit" if where == "driver" else "executor"
+    if where == "raylet" and main:
+        return "raylet"
+    if where != "other" and thread.startswith(GRPC):
         return "grpc"
-    return {("driver", "worker.io"): "io", ("raylet", "store.io"): "store"}.get((where, thread), "")
+    if thread == "worker.io":
+        return "io" if where == "driver" else "executor_io"
+    if where == "worker" and not thread.startswith("task_event"):
+        return "executor"  # the event loop of an async actor
+    return "store" if (where, thread) == ("raylet", "store.io") else ASIDE

@@ -28,7 +28,7 @@ class Running:
 
     __slots__ = (
         "args", "attempt", "cancelled", "core", "ended", "epoch", "error", "group", "held",
-        "on_cancel", "reply", "resource_ids", "returns", "spec", "stream",
+        "on_cancel", "reply", "resource_ids", "returns", "spec", "stored_args", "stream",
     )  # fmt: skip
 
     args: Sequence[Value]
@@ -45,6 +45,8 @@ class Running:
         self.group: Group | None = None
         self.held: Sequence[Reference] = NOTHING_HELD
         """References it was given, kept until it ends."""
+        self.stored_args = 0
+        """Arguments that were read from the store."""
         self.returns: Sequence[Payload] = ()
         self.error: TaskError | None = None
         self.ended = False
@@ -92,16 +94,19 @@ class Running:
         self.ended = True
         self.returns = returns
         core = self.core
+        costs, inline_bytes = core.costs, core.config.max_direct_call_object_size
+        executor = core.executor
+        work_ns = executor.execute_ns + costs.stored_arg_ns * self.stored_args
         for payload in returns:
             if payload.contained:  # kept until the caller is known to have them
                 self.held = [*self.held, *core.references.hold(payload.contained)]
+            if payload.size_bytes > inline_bytes:
+                work_ns += costs.stored_return_ns
+        if len(returns) > 1:
+            work_ns += costs.per_return_ns * (len(returns) - 1)
         now_ns = core.sim.clock.now
         end_ns = now_ns + core.lead_ns + lead_ns
-        executor = core.executor
         end_ns = max(end_ns, executor.free_ns)
-        work_ns = executor.execute_ns
-        if len(returns) > 1:
-            work_ns += core.costs.per_return_ns * (len(returns) - 1)
         executor.free_ns = end_ns = end_ns + executor.thread_takes(end_ns, work_ns)
         core.sim.call_later(end_ns - now_ns, executor.over, self)
 

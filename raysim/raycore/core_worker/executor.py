@@ -237,6 +237,7 @@ class Executor:
                 held += references.hold(arg.contained)
         running.held = held
         if refs:
+            running.stored_args = len(refs)
             priority: PullPriority = "WAIT" if spec.kind == "ACTOR_TASK" else "TASK_ARGS"
             self.core.objects.get_args(refs, _Arguments(self, running), priority)
         else:
@@ -437,9 +438,7 @@ class Executor:
     def thread_takes(self, start_ns: int, work_ns: int) -> int:
         """Nanoseconds that the process's main thread needs for ``work_ns`` from ``start_ns`` on."""
         cores = self.core.cores
-        if cores is None:
-            return work_ns
-        return cores.takes(self, start_ns, work_ns + cores.wakes(self, start_ns))
+        return work_ns if cores is None else cores.takes(self, start_ns, work_ns)
 
     def died(self) -> None:
         """The process is gone: its threads leave the cores."""

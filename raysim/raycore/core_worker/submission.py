@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from raysim.kernel.clock import Handle
 from raysim.kernel.component import Cores
@@ -22,6 +22,17 @@ from raysim.raycore.tasks import Arg, Ref, RemoteFunction, TaskError, TaskOption
 
 if TYPE_CHECKING:
     from raysim.raycore.core_worker.worker import CoreWorker
+
+
+class _Turn:
+    """What the program does after calls that are still in line."""
+
+    __slots__ = ("arg", "fn", "work_ns")
+
+    def __init__(self, fn: Callable[[Any], object], arg: Any, work_ns: int) -> None:
+        self.fn = fn
+        self.arg = arg
+        self.work_ns = work_ns
 
 
 class Submission:
@@ -37,7 +48,7 @@ class Submission:
         self._cost_ns = core.costs.io_submit_ns
         self._crowding_ns = 2 * core.costs.submit_task_ns
         self._worker_id = core.me.worker_id
-        self._line: deque[tuple[int, PendingTask]] = deque()
+        self._line: deque[tuple[int, PendingTask | _Turn]] = deque()
         """When the program is there, and what it submits."""
         self._timer: Handle | None = None
         """Of the first in line; None while the io thread has it."""
@@ -160,6 +171,9 @@ class Submission:
         t_ns = self._clock.now + lead_ns
         if not line:
             line.append((t_ns, task))
+            if self.core.cores is not None:
+                self._behind_ns = self._lost_to_threads(self.core.cores, t_ns)
+                lead_ns += self._behind_ns
             self._timer = self._clock.call_later(
                 lead_ns + self._cost_ns, self._due, self.core.epoch
             )
@@ -178,6 +192,15 @@ class Submission:
             line.append((t_ns, task))
             line.extend(reversed(later))
 
+    def after_calls(self, lead_ns: int, fn: Callable[[Any], object], arg: Any) -> bool:
+        """Do ``fn(arg)`` when the program is there, behind its calls; False: none is in line."""
+        line = self._line
+        if not line:
+            return False
+        t_ns = self.core.now_ns + lead_ns
+        line.append((t_ns, _Turn(fn, arg, max(0, t_ns - line[-1][0]))))
+        return True
+
     def _due(self, epoch: int) -> None:
         """The io thread has taken the first in line, unless messages came in between."""
         core = self.core
@@ -185,6 +208,8 @@ class Submission:
             return
         self._timer = None
         now_ns = self._clock.now
+        if core.cores is not None:
+            self._work(core.cores, now_ns)
         if core.busy_until > now_ns - self._cost_ns:
             core.busy_until += self._cost_ns
             if core.busy_until > now_ns:
@@ -214,13 +239,31 @@ class Submission:
             if ahead_ns < 0:
                 ahead_ns = 0
             self._timer = self._clock.call_later(ahead_ns + self._cost_ns, self._due, epoch)
-        if task.state == "args":
+        if isinstance(task, _Turn):
+            task.fn(task.arg)
+        elif task.state == "args":
             self.submit(task)
 
+    def _work(self, cores: Cores, now_ns: int) -> None:
+        """The io thread's work on the first in line, where it competes with other threads."""
+        task = self._line[0][1]
+        if isinstance(task, _Turn):
+            return
+        work_ns = self._cost_ns
+        if task.spec.kind == "NORMAL_TASK":
+            work_ns += self.core.costs.io_task_ns
+        cores.takes(self.core, now_ns, work_ns)
+
     def _lost_to_threads(self, cores: Cores, now_ns: int) -> int:
-        """What a call takes longer because the machine has few cores."""
-        work_ns = self.core.costs.submit_task_ns
-        return cores.takes(self.core.executor, now_ns, work_ns) - work_ns
+        """What the program takes longer for the first in line because there are few cores."""
+        core, task = self.core, self._line[0][1]
+        if isinstance(task, _Turn):
+            work_ns = task.work_ns
+        elif task.spec.kind == "NORMAL_TASK":
+            work_ns = core.costs.submit_task_ns
+        else:
+            work_ns = core.costs.submit_actor_task_ns
+        return cores.takes(core.executor, now_ns, work_ns) - work_ns
 
     def _lost_to_others(self, now_ns: int) -> int:
         """What a call takes longer because other programs of this host submit too."""

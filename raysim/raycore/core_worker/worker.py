@@ -235,6 +235,8 @@ class CoreWorker(Component):
     def _when(self, lead_ns: int, fn: Callable[[Any], object], arg: Any) -> None:
         if lead_ns:
             if self.cores is not None:
+                if self.submission.after_calls(lead_ns, fn, arg):
+                    return
                 lead_ns = self.cores.takes(self.executor, self.now_ns, lead_ns)
             self.after(lead_ns, fn, arg)
         else:

@@ -80,13 +80,13 @@ class IOWorker(Component):
         self._next_disk = index + 1
         url = f"disk-{index}/{hex_id('object', m.object_ids[0])}-multi-{len(m.object_ids)}"
         work = [2, self.epoch, reply, url]
-        self._copy(m.total_bytes, work)
+        self._copy(m.total_bytes, self.env.costs.spill_bytes_per_s, work)
         node.disks[index].write(m.total_bytes, self._part, work)
 
     def on_restore_spilled_objects(self, m: RestoreSpilledObjects, reply: Reply) -> None:
         """Read one object."""
         work = [2, self.epoch, reply, None]
-        self._copy(m.object_size, work)
+        self._copy(m.object_size, self.env.costs.restore_bytes_per_s, work)
         disk = self.env.nodes[self.node_id].disks[disk_of(m.url)]
         disk.read(m.object_size + HEADER_BYTES, self._part, work)
 
@@ -94,9 +94,8 @@ class IOWorker(Component):
         """Files are gone."""
         reply()
 
-    def _copy(self, size_bytes: int, work: list[Any]) -> None:
-        core_s = size_bytes / self.env.costs.io_worker_bytes_per_s
-        self.env.nodes[self.node_id].cpu.job(core_s, self._part, work)
+    def _copy(self, size_bytes: int, bytes_per_s: float, work: list[Any]) -> None:
+        self.env.nodes[self.node_id].cpu.job(size_bytes / bytes_per_s, self._part, work)
 
     def _part(self, work: list[Any]) -> None:
         work[0] -= 1

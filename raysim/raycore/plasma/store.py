@@ -383,8 +383,9 @@ class PlasmaStore(Component):
         """One use less."""
         stored = self.objects.get(m.object_id)
         if stored is not None:
-            if stored.maker == m.client and stored.payload is not None:
-                stored.maker = ""
+            last = stored.uses.get(m.client, 0) <= 1
+            if last and stored.maker == m.client and stored.payload is not None:
+                stored.maker = ""  # before, it only read what it had made
             self._unuse(stored, m.client)
 
     def on_plasma_contains(self, m: PlasmaContains, reply: Reply) -> None:

@@ -295,6 +295,18 @@ def test_the_managers_pin_replaces_the_makers_use(w):
     assert w.here() == [2]
 
 
+def test_what_its_maker_reads_before_the_pin_is_not_the_makers_use(w):
+    w.put(1, 60, used=True)
+    w.ask(PlasmaGet((1,), ME.address))
+    w.run()
+    w.me.send(plasma(0), PlasmaRelease(1, ME.address))
+    w.run()
+    assert w.store.objects[1].uses == {ME.address: 1}
+    w.ask(PlasmaGet((1,), object_manager(0), timeout_ns=0), "pin", w.manager)
+    w.run()
+    assert w.store.objects[1].uses == {object_manager(0): 1}
+
+
 def test_a_reserved_place_lasts_until_the_client_gets_it(w):
     w.put(1, 60)
     w.ask(PlasmaReserve((1, 2), OTHER), "reserve", w.manager)

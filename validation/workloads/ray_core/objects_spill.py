@@ -1,6 +1,7 @@
 """Two and four times what the store of 300 MiB holds is put, spilled and read back."""
 # cluster: 2 CPU, 300 MiB object store
 # role: validation
+# compute: measured
 
 import json
 import time

@@ -1,6 +1,7 @@
 """Three times what the store of 400 MiB holds is put, spilled and read back."""
 # cluster: 2 CPU, 400 MiB object store
 # role: calibration
+# compute: measured
 
 import json
 import time

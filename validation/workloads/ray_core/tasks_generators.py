@@ -1,6 +1,7 @@
 """Streaming generators: many small items, megabyte items, and slow items read as they come."""
 # cluster: 4 CPU
 # role: validation
+# compute: measured
 
 import json
 import time
