@@ -38,7 +38,7 @@ def test_every_measured_row_was_compared_or_left_out_with_a_reason() -> None:
 def test_how_far_predictions_are_off() -> None:
     held = errors(POINTS, "ray_core")
     assert held is not None
-    assert held.median < 0.45, "constants are another machine's: nothing was fitted"
+    assert held.median < 0.40, "constants are another machine's: nothing was fitted"
 
 
 @pytest.mark.parametrize("name", CHEAP)
