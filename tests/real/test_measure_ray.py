@@ -28,7 +28,8 @@ def test_rows_of_real_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     """All on the cluster of two nodes, since starting one takes longest."""
     modules = (objects, calls, processes, threads)
     every = [p for module in modules for p in module.probes(quick=True)]
-    few = [p for p in every if p.op in OPS] + list(objects.transfers(quick=True))
+    few = [p for p in every if p.point().parameters["op"] in OPS]
+    few += objects.transfers(quick=True)
     for module in modules:
         monkeypatch.setattr(module, "probes", lambda **_: [])
     monkeypatch.setattr(objects, "transfers", lambda **_: few)
@@ -40,4 +41,6 @@ def test_rows_of_real_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     rows = read_rows(tmp_path / "ray_core.csv")
     assert session.left_out == []
     assert {row.parameters["op"] for row in rows} == OPS | {"transfer"}
-    assert all(0 < row.low <= row.value <= row.high for row in rows)
+    assert all(0 <= row.low <= row.value <= row.high for row in rows)
+    # of 20 calls, idle threads of a busy machine may have worked more than these did
+    assert all(row.low > 0 for row in rows if "actor_burst" not in row.parameters["op"])
