@@ -1,8 +1,8 @@
 """Constants that a table of ``raysim measure ray`` says by themselves: priors of a fit.
 
-One row, the slope of rows over ``count``, a spread, or a row less constants that it also holds;
-what only a sum of constants explains is left to the fit, and so is what rows show that timed a call
-while Ray's other processes shared the cores: they hold some of their work too.
+One row, the slope of rows over ``count``, or a spread; what only a sum of constants explains is
+left to the fit, and so is what rows show that timed a call while Ray's other processes shared the
+cores: they hold some of their work too.
 """
 
 from __future__ import annotations
@@ -76,7 +76,6 @@ SAID = (
     Said("spill_bytes_per_s", "spill", first, "rate of the largest objects"),
     Said("restore_bytes_per_s", "restore", first, "rate of the largest objects"),
 )  # fmt: skip
-"""Of two that say the same constant the later counts."""
 
 
 def direct_constants(folder: Path) -> dict[str, Constant]:

@@ -109,9 +109,10 @@ def _of_threads(
     """Constants fitted on accounts of threads' work, where the folder has some."""
     import numpy as np
 
+    from raysim.calibrate.direct import TABLE
     from raysim.calibrate.fit import fit
     from raysim.calibrate.outcome import compare, lines, profile_of_fit
-    from raysim.validate.work import TABLE, ThreadWork, measured_work
+    from raysim.validate.work import ThreadWork, measured_work
 
     measured = measured_work(folder)
     if not measured:

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from raysim.calibrate.direct import TABLE
 from raysim.calibrate.rows import Measured, RowKey
 from raysim.hardware.host import CoreLoad
 from raysim.measure.ray_core.activities import ACTIVITIES, ROLES, Roles, work_of
 from raysim.measure.table import read_rows
 from raysim.perf.profile import costs_with
-from raysim.perf.ray_core import RayCosts
 from raysim.rayapi.loader import run_program
 from raysim.raycore.core_worker.executor import Executor
 from raysim.raycore.core_worker.worker import CoreWorker
@@ -28,7 +28,6 @@ from raysim.scenario.declaration import parse_cluster
 from raysim.validate.emulated import declared_cluster, host
 from raysim.validate.replayed import Against
 
-TABLE = "ray_core.csv"
 COUNT = 10
 """Calls per activity: one is as the other, once it is warm."""
 LEAST_SHARE = 0.03
@@ -48,10 +47,7 @@ class ThreadWork:
 
     def __call__(self, values: Mapping[str, float]) -> dict[RowKey, float]:
         """Seconds of work, with those constants of ``RayCosts``."""
-        return self.work(costs_with({**self.known, **values}))
-
-    def work(self, costs: RayCosts) -> dict[RowKey, float]:
-        """The same with all constants given."""
+        costs = costs_with({**self.known, **values})
         hardware = self.against.hardware
         box = host(cores=hardware["cores"], memory_bytes=hardware["memory_bytes"])
         declared = parse_cluster(f"{hardware['cores']} CPU, {STORE}")
