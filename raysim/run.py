@@ -81,8 +81,8 @@ def _run_program(
     simulation = Simulation(seed=scenario.seed, check=check)
     if watch is not None:
         watch(Watching(simulation, log))
-    outcome = play_program(scenario.job, scenario.cluster, simulation, log)
     with collector_at_ease():
+        outcome = play_program(scenario.job, scenario.cluster, simulation, log)
         summary = {
             "raysim": raysim.__version__,
             "scenario": scenario.name,

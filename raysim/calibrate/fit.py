@@ -43,6 +43,9 @@ ITERATIONS = 40
 MOST_DAMPING = 100.0
 """Beyond it a step is shorter than a percent of what the gradient asks for."""
 ROUNDS = 3
+LITTLE = 1e-3
+"""A gain of this share of the cost, or a step of this length, ends the descent: the emulator's own
+steps (turns at a core, whole messages) make such gains, far within any constant's error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,7 +302,7 @@ def _descend(problem: _Problem, x: Vector, active: NDArray[np.bool_]) -> Vector:
         there, damping = _step(problem, x, j, active, damping)
         gain = problem.cost(x) - problem.cost(there)
         step = there - x
-        small = gain < 1e-4 * (1.0 + problem.cost(there)) or float(np.abs(step).max()) < 1e-3
+        small = gain < LITTLE * (1.0 + problem.cost(there)) or _length(step) < LITTLE
         if gain > 0:
             missed = np.subtract(*problem.residuals(there, x)) - j @ step
             j, x = j + np.outer(missed, step) / float(step @ step), there
@@ -326,10 +329,17 @@ def _step(
         step[free] = np.linalg.solve(a + damping * np.diag(np.diag(a)), -g)
         step = np.clip(step, -LONGEST_STEP, LONGEST_STEP)
         there = np.clip(x + step, problem.lower, problem.upper)
+        if _length(there - x) < LITTLE:
+            break
         if problem.cost(there) < cost:
             return there, max(damping / 5.0, 1e-6)
-        damping *= 5.0
+        damping = max(1.0, damping * 5.0)  # from half of what the gradient asks for
     return x, 1e-3
+
+
+def _length(step: Vector) -> float:
+    """Of the constant that moves most."""
+    return float(np.abs(step).max())
 
 
 def _weights(r: Vector) -> Vector:

@@ -50,6 +50,9 @@ class Core:
     """Eager fills masked scores and keeps the mask per layer (MPT)."""
     unfused: bool = False
     """sdpa gets shapes no fused kernel takes and runs PyTorch's math path, in fp32."""
+    fused_softmax: bool = False
+    """Eager with Megatron's ``masked_softmax_fusion``: the product reads strided views and scales,
+    one kernel masks and normalises."""
     copies_output: bool = False
     """The output comes out head-major and is copied before the output projection."""
 
@@ -87,6 +90,7 @@ def attend(
         causal=core.causal,
         window=core.window,
         implementation="eager" if core.unfused else core.implementation,
+        fused_softmax=core.fused_softmax and core.implementation == "eager",
     )
     operator = Operator(
         name=f"{name}.core",
@@ -199,6 +203,8 @@ def _eager(q: Tensor, k: Tensor, v: Tensor, out: Tensor, core: Core) -> _Cost:
     wide = 2 if core.upcast_scores else 1
     if core.upcast_scores:
         cost.line(2, 3 * (q.numel + k.numel), 2, 3 * (q.numel + k.numel))
+    if core.fused_softmax:
+        return _fused_softmax(cost, q, k, v, out, core)
     copied = q.numel * wide + (k.numel * wide + v.numel if repeats == 1 else 0)
     cost.line(3 if repeats == 1 else 1, 2 * copied, 0, 0)
     q, k = (_head_major(out, part, t, dtype) for part, t in (("q", q), ("k", k)))
@@ -211,6 +217,27 @@ def _eager(q: Tensor, k: Tensor, v: Tensor, out: Tensor, core: Core) -> _Cost:
     _score_lines(cost, core, score, wide)
     probabilities = _softmax(cost, core, score)
     cost.saves.append(probabilities.saved())
+    cost.line(1, n + v.numel + out.numel, 2, 2 * (n + v.numel + out.numel))
+    cost.line(1, 2 * out.numel, 1, 2 * out.numel)  # token-major copy of the output
+    return cost
+
+
+def _fused_softmax(cost: _Cost, q: Tensor, k: Tensor, v: Tensor, out: Tensor, core: Core) -> _Cost:
+    """Megatron's ``CoreAttention``: ``baddbmm``, causal softmax, dropout, ``bmm``.
+
+    The softmax kernel reads the causal half of a row and writes all of it.
+    """
+    n = q.rows * k.rows * core.heads
+    score = Tensor(name=f"{out.name}.scores", rows=n, width=1, sharded=out.sharded)
+    operands = q.numel + k.numel
+    cost.line(1, operands + n, 2, 2 * operands + 2 * n)
+    cost.line(1, 1.5 * n, 1, 2 * n)
+    softmax = replace(score, name=f"{score.name}.softmax")
+    cost.saves = [q.saved(), k.saved(), v.saved(), softmax.saved()]
+    if core.dropout:
+        cost.line(1, 2.5 * n, 1, 2.5 * n)
+        mask = replace(score, name=f"{score.name}.mask", dtype="bool")
+        cost.saves += [mask.saved(), replace(score, name=f"{score.name}.dropped").saved()]
     cost.line(1, n + v.numel + out.numel, 2, 2 * (n + v.numel + out.numel))
     cost.line(1, 2 * out.numel, 1, 2 * out.numel)  # token-major copy of the output
     return cost

@@ -96,6 +96,8 @@ class Attention:
     window: int | None = None
     """Sliding window in tokens; None: full."""
     implementation: Literal["eager", "sdpa", "flash_attention_2"] = "sdpa"
+    fused_softmax: bool = False
+    """Eager, with Megatron's kernel for scale, causal mask and softmax, all in 16 bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,12 @@ product 1, scaling 2, mask 2, softmax into fp32 3, cast back 3, values product 1
 EAGER_SCORE_PASSES_BACKWARD = 18.0
 """The same for its backward: d(probabilities) 1, cast to fp32 3, softmax's backward 6, cast back 3,
 scaling 2, two products for d(query) and d(key) 2, one for d(value) 1."""
+FUSED_SOFTMAX_PASSES = 6.0
+"""With Megatron's fused softmax: product 1, softmax in fp16 reads the causal half 0.5 and writes 1,
+dropout with its mask of bytes 2.5, values product 1."""
+FUSED_SOFTMAX_PASSES_BACKWARD = 8.5
+"""The same for its backward: product for d(value) 1, d(probabilities) 1, dropout 2.5, softmax's
+backward reads two causal halves 1 and writes 1, two products for d(query) and d(key) 2."""
 FP32_SCORE_PASSES = 8.0
 """Of an fp32 forward, in 4-byte units: product 1, scaling 2, mask 2, softmax 2, values 1."""
 FP32_SCORE_PASSES_BACKWARD = 9.0
@@ -88,7 +94,9 @@ def eager_bytes(
     a: Attention, *, batch: float, heads: int, element_bytes: int, backward: bool
 ) -> float:
     """Bytes of score-sized tensors an unfused core moves; the causal half is not skipped."""
-    if element_bytes == 4:
+    if a.fused_softmax:
+        passes = FUSED_SOFTMAX_PASSES_BACKWARD if backward else FUSED_SOFTMAX_PASSES
+    elif element_bytes == 4:
         passes = FP32_SCORE_PASSES_BACKWARD if backward else FP32_SCORE_PASSES
     else:
         passes = EAGER_SCORE_PASSES_BACKWARD if backward else EAGER_SCORE_PASSES

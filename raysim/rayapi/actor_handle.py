@@ -309,6 +309,7 @@ def find_actor(fiber: Fiber, name: str, namespace: str | None) -> ActorHandle | 
     row = fiber.block(partial(_look_up, core, name, namespace or fiber.process.namespace, lead_ns))
     if row is None or row.state == "DEAD":
         return None
+    fiber.lead_ns += core.costs.get_ns  # the handle comes serialised, known already or not
     body = row.options.function.body
     if not isinstance(body, CreationBody):
         raise ValueError(f"actor {name!r} was not created by a program")

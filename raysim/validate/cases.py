@@ -15,6 +15,7 @@ from raysim.validate.ray_published import ray_published_points
 from raysim.validate.replayed import Against, replayed_points
 from raysim.validate.torch_memory import torch_memory_points
 from raysim.validate.training_cases import training_points
+from raysim.validate.vtrain import vtrain_points
 
 COMPARED = "compared"
 """Folder, under ``validation``, of what was compared last: one CSV per case."""
@@ -22,6 +23,7 @@ Told = Callable[[str], None]
 PUBLISHED: dict[str, Callable[[Path], Iterator[Point]]] = {
     "mpt": mpt_points,
     "memory_52b": memory_points,
+    "vtrain": vtrain_points,
     "ray_published": ray_published_points,
     "training": training_points,
     "torch_memory": torch_memory_points,

@@ -5,8 +5,7 @@ without dropout under ZeRO-3, whose traffic is the same. Ten rows, marked ``cali
 constants per GPU; none of the others was looked at for that.
 
 BigScience's 52 B pipeline: early stages peak in backward, with S - r micro-batches of checkpoints
-in flight; late ones in the optimizer step, at 20 bytes per parameter. Hugging Face GPT-2 layers
-stand in for Megatron's. Nothing was fitted on it.
+in flight; late ones in the optimizer step, at 20 bytes per parameter. Nothing was fitted on it.
 """
 
 from __future__ import annotations
@@ -37,9 +36,9 @@ PUBLISHED = Path("data/published")
 NODES = {"H100-SXM-80GB": "hgx-h100-8", "A100-SXM-80GB": "dgx-a100-80-8"}
 GPT2 = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}
 PIPELINE_MODEL = {
-    **GPT2, "n_embd": 8192, "n_head": 64, "n_layer": 64, "n_positions": 1024,
-    "vocab_size": 51200,  # 50,257 padded by Megatron to a multiple of 128 times tp
-    "activation_function": "gelu",  # Megatron fuses bias and GELU: one saved tensor
+    "model_type": "megatron_gpt", "hidden_size": 8192, "num_attention_heads": 64, "num_layers": 64,
+    "max_position_embeddings": 1024,
+    "padded_vocab_size": 51200,  # 50,257 padded to a multiple of 128 times tp
 }  # fmt: skip
 
 
@@ -105,7 +104,9 @@ def pipeline_memory() -> list[RankMemory]:
         optimizer=Optimizer(),
         zero=ZeroConfig(stage=0),
         pipeline=PipelineSettings(
-            stages=16, partition_method="type:GPT2Block", activation_checkpoint_interval=1
+            stages=16,
+            partition_method="type:ParallelTransformerLayer",
+            activation_checkpoint_interval=1,
         ),
     )
     where = _nodes("dgx-v100-32-8", 8)

@@ -177,30 +177,34 @@ def predicted(workload: Workload, against: Against, costs: RayCosts) -> dict[str
         The program uses what is not emulated, fails, or hangs there; or the time of its own code
         is not known.
     """
-    emulation = against.emulation(workload, costs)
-    lines: list[str] = []
     compute, table = _compute(workload, against)
     try:
         with collector_at_ease():
-            for _ in range(1 if workload.declared.disturbed else DRIVERS):
-                lines.clear()
-                play(workload.path, emulation, compute=compute, limit_s=LIMIT_S, lines=lines)
-                sim = emulation.cluster.sim
-                sim.run(sim.now_ns + BETWEEN_NS)
-        rows = read_output(lines, workload)
+            rows = read_output(
+                _printed(workload, against.emulation(workload, costs), compute), workload
+            )
+            gc.collect()  # few objects, in cycles, but with the program's gigabytes in stores
     except ProgramHangs:
         raise NotPredicted(f"hangs on the emulator for {LIMIT_S:.0f} s") from None
     except ScenarioError as error:
         raise NotPredicted(str(error)) from None
     except (Exception, SystemExit) as error:  # noqa: BLE001  (a prediction that fails is a row of the report)
         raise NotPredicted(_in_a_line(error)) from None
-    finally:
-        del emulation  # few objects, in cycles, but with the program's gigabytes in its stores
-        gc.collect()
     if table is not None and compute.mode == "measured":
         table.parent.mkdir(exist_ok=True)
         compute.write(table)
     return {row.row: row.value for row in rows}
+
+
+def _printed(workload: Workload, emulation: Emulation, compute: Compute) -> list[str]:
+    """What the workload prints in the last of its plays."""
+    lines: list[str] = []
+    sim = emulation.cluster.sim
+    for _ in range(1 if workload.declared.disturbed else DRIVERS):
+        lines.clear()
+        play(workload.path, emulation, compute=compute, limit_s=LIMIT_S, lines=lines)
+        sim.run(sim.now_ns + BETWEEN_NS)
+    return lines
 
 
 def _compute(workload: Workload, against: Against) -> tuple[Compute, Path | None]:

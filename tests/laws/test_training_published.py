@@ -8,6 +8,7 @@ import pytest
 
 from raysim.validate.points import Point, errors
 from raysim.validate.published import NODES, mpt_tokens_per_s, rows
+from raysim.validate.vtrain import iteration_ms
 
 VALIDATION = Path(__file__).parents[2] / "validation"
 
@@ -31,3 +32,38 @@ def test_validation_rows_of_mpt_runs(gpu: str) -> None:
     # Found: medians 4.0 % (A100) and 6.2 % (H100); 90th percentiles 10.9 % and 14.4 %.
     assert held.median < 0.07
     assert held.p90 < 0.18
+
+
+def test_iterations_of_megatron_on_many_nodes() -> None:
+    """GPT of 3.6 and 18 B under tensor, data and pipeline parallelism; nothing was fitted on it."""
+    off = [
+        (abs(iteration_ms(row) / row["iteration_ms"] - 1), row["tp"])
+        for row in rows(VALIDATION, "vtrain.json")
+        if row["nodes"] == "multi"
+    ]
+    assert len(off) == 15
+    # Found: 9.3 % in the mean; three rows whose tensor-parallel ranks span nodes are 20-25 % fast.
+    assert sum(error for error, _ in off) / len(off) < 0.10
+    assert max(error for error, tp in off if tp <= 8) < 0.14
+
+
+@pytest.mark.slow
+def test_order_of_megatron_iterations_on_one_node() -> None:
+    """Host-bound shapes are too fast (see ``validate.vtrain``); the order of all is held."""
+    points = [
+        Point(
+            family="one node",
+            name=str(k),
+            role="validation",
+            measured=row["iteration_ms"],
+            predicted=iteration_ms(row),
+        )
+        for k, row in enumerate(rows(VALIDATION, "vtrain.json"))
+        if row["nodes"] == "single"
+    ]
+    held = errors(points, "one node")
+    assert held is not None
+    # Found: median 17.6 %, rank correlation 0.82.
+    assert held.median < 0.19
+    assert held.rank is not None
+    assert held.rank > 0.80

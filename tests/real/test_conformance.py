@@ -54,4 +54,4 @@ def test_real_ray_prints_the_recording(program: Path) -> None:
             break
         REAL.stop()
         printed = run_on_ray(program)
-    assert printed == recorded
+    assert printed == recorded, REAL.errors[-2000:]

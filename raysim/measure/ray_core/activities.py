@@ -35,7 +35,7 @@ WARM = 20
 
 def work_of(what: str, count: int, account: Callable[[], Roles]) -> Roles:
     """Work of each role per call; what it does while nothing happens is taken off."""
-    with _doing(what) as do:
+    with _doing(what, WARM + count) as do:
         do(WARM)
         time.sleep(SETTLE_S)
         idle = account()
@@ -61,8 +61,8 @@ def work_of(what: str, count: int, account: Callable[[], Roles]) -> Roles:
 
 
 @contextmanager
-def _doing(what: str) -> Iterator[Do]:
-    """What makes so many calls, one by one unless it is a burst."""
+def _doing(what: str, most: int) -> Iterator[Do]:
+    """What makes so many calls, ``most`` in all; one by one unless it is a burst."""
     import ray
 
     @ray.remote
@@ -78,7 +78,7 @@ def _doing(what: str) -> Iterator[Do]:
     if what == "put":
         yield _puts
     elif what == "get":
-        yield _gets
+        yield _gets(most)
     elif what == "task_return":
         yield lambda count: [ray.get(make.remote(LARGE_BYTES)) for _ in range(count)]
     else:
@@ -108,12 +108,11 @@ def _puts(count: int) -> None:
         ray.put(value)
 
 
-def _gets(count: int) -> None:
-    """Objects that were put, each for the first time."""
+def _gets(most: int) -> Do:
+    """Gets of objects that were put before, each for the first time."""
     import numpy as np
     import ray
 
     value = np.zeros(1024, dtype=np.uint8)
-    refs = [ray.put(value) for _ in range(count)]
-    for ref in refs:
-        ray.get(ref)
+    refs = iter([ray.put(value) for _ in range(most)])
+    return lambda count: [ray.get(next(refs)) for _ in range(count)]

@@ -1,4 +1,4 @@
-"""Decoders of GPT's shape with LayerNorm: gpt2 (Megatron's GPT), gpt_neo, gptj, gpt_neox, phi.
+"""Decoders of GPT's shape with LayerNorm: gpt2, gpt_neo, gptj, gpt_neox, phi.
 
 ``transformers/models/{gpt2,gpt_neo,gptj,gpt_neox,phi}``. GPT-J, GPT-NeoX and Phi run attention and
 MLP in parallel from the block's input; GPT-Neo alternates global and local layers. GPT-J and

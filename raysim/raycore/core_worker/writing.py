@@ -2,8 +2,6 @@
 
 Real counterpart: ``plasma_store_provider.cc`` (``Create``, ``Seal``), ``CoreWorker::SealOwned``.
 The copy takes the memory bus of the node, shared with all else that copies there.
-
-Not modelled: pages touched for the first time.
 """
 
 from __future__ import annotations
@@ -76,9 +74,7 @@ class Write:
                 core.call(self.objects.manager, pin, self._existed)
                 return
             size_bytes = self.payload.size_bytes
-            fresh_bytes = min(answer.fresh_bytes, size_bytes)
-            copy_s = (size_bytes - fresh_bytes) / core.costs.memcpy_bytes_per_s
-            copy_s += fresh_bytes / core.costs.first_touch_bytes_per_s
+            copy_s = core.costs.write_s(size_bytes, answer.fresh_bytes, answer.unmapped_bytes)
             rate = size_bytes / copy_s if copy_s else math.inf
             if size_bytes < _BUS_BYTES:
                 core.after(int(copy_s * NS_PER_S), self._written)

@@ -2,8 +2,6 @@
 
 Real counterpart: ``LocalObject`` and ``ObjectTableEntry`` of ``plasma/common.h``, ``GetRequest`` of
 ``get_request_queue.h``.
-
-Not modelled: where in the arena an object lies.
 """
 
 from __future__ import annotations
@@ -20,12 +18,14 @@ class StoredObject:
 
     __slots__ = (
         "doomed", "fallback", "maker", "object_id", "owner", "payload", "primary", "reserved",
-        "size", "uses",
+        "size", "start", "uses",
     )  # fmt: skip
 
     def __init__(self, m: PlasmaCreate, *, fallback: bool) -> None:
         self.object_id = m.object_id
         self.size = m.object_size
+        self.start = -1
+        """Where in the arena; -1 of what is not placed there."""
         self.owner: WorkerAddress = m.owner
         self.primary = m.primary
         self.fallback = fallback

@@ -14,8 +14,8 @@ is sealed, and made after all when that is aborted.
 A primary copy is used by its maker until the object manager pins it, and by the object manager from
 then on: what nobody uses may be evicted, so what is pinned never is.
 
-Not modelled: fragmentation of the arena, metadata, page faults (the writer pays them), garbage
-collection of Python's reference cycles when the store is full (references here have no cycles).
+Not modelled: metadata; garbage collection of Python's reference cycles when the store is full
+(references here have no cycles). Page faults are the writer's to pay.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from typing import Any
 from raysim.kernel.clock import Handle
 from raysim.kernel.component import Component, Reply
 from raysim.raycore.ids import NodeID, ObjectID
+from raysim.raycore.plasma.arena import Arena
 from raysim.raycore.plasma.objects import StoredObject, WaitingGet, one_less
 from raysim.raycore.protocol import (
     ClientDisconnected,
@@ -80,9 +81,8 @@ class PlasmaStore(Component):
         """An empty store."""
         self.objects.clear()
         self.used = 0
-        self._touched = 0
-        """The most that was ever used: memory is mapped at the start and provided when written."""
         """Bytes allocated within the capacity."""
+        self._arena = Arena(self.capacity)
         self.in_use = 0
         """Bytes of objects that some client uses or makes, on disk or not."""
         self.unsealed = 0
@@ -230,9 +230,11 @@ class PlasmaStore(Component):
                 "object", m.object_id, "FALLBACK", self.sim.clock.now, node_id=self.node_id
             )
         self._usage_changed()
-        fresh_bytes = stored.size if fallback else max(0, self.used - self._touched)
-        self._touched = max(self._touched, self.used)
-        reply(PlasmaCreated(fallback=fallback, fresh_bytes=fresh_bytes))
+        fresh_bytes, unmapped_bytes = stored.size, 0
+        if not fallback:
+            stored.start = self._arena.place(stored.size)
+            fresh_bytes, unmapped_bytes = self._arena.write(m.client, stored.start, stored.size)
+        reply(PlasmaCreated(fallback, fresh_bytes=fresh_bytes, unmapped_bytes=unmapped_bytes))
 
     def _out_of_disk(self, m: PlasmaCreate) -> TaskError:
         return TaskError(
@@ -288,6 +290,7 @@ class PlasmaStore(Component):
             self.in_use -= stored.size
         if not stored.fallback:
             self.used -= stored.size
+            self._arena.free(stored.start, stored.size)
         if stored.payload is None:
             self.unsealed -= stored.size
             rivals = self._rivals.pop(stored.object_id, ())
@@ -436,6 +439,7 @@ class PlasmaStore(Component):
     def on_client_disconnected(self, m: ClientDisconnected, reply: Reply) -> None:  # noqa: ARG002
         """A process has gone: so has all it used, waited for and was making."""
         self._forget_creates(m.client)
+        self._arena.forget(m.client)
         waiting = dict.fromkeys(get for gets in self._waiting.values() for get, _ in gets)
         for get in waiting:
             if get.message.client == m.client:

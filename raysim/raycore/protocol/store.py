@@ -37,6 +37,8 @@ class PlasmaCreated(NamedTuple):
     """The object is there already; do not write or seal."""
     fresh_bytes: int = 0
     """Of its memory, what nobody has written to yet: the kernel must provide those pages first."""
+    unmapped_bytes: int = 0
+    """Of the rest, what the client has not written to yet: the kernel must map those pages."""
     size_bytes: int = SMALL_BYTES
 
 

@@ -2,9 +2,11 @@
 # cluster: 2 CPU; 2 CPU; 2 CPU
 
 import ray
-from ray.dag import InputNode, MultiOutputNode
+from ray.dag import DAGContext, InputNode, MultiOutputNode
 
 ray.init()
+# Where few cores are shared, the actors' import of torch takes longer than the 10 s of the default.
+DAGContext.get_current().get_timeout = DAGContext.get_current().submit_timeout = 100
 
 
 @ray.remote(num_cpus=0)

@@ -150,15 +150,6 @@ def test_what_is_used_is_never_evicted_and_the_head_blocks_the_rest(w):
 ON_DISK = PlasmaCreated(fallback=True, fresh_bytes=50)
 
 
-def test_only_memory_that_was_never_used_is_fresh(w):
-    w.put(1, 60)
-    w.me.send(plasma(0), PlasmaDelete((1,)))
-    w.create(2, 50)
-    w.create(3, 30)
-    w.run()
-    assert [answer.fresh_bytes for _, _, answer in w.answers] == [0, 20]
-
-
 def test_fallback_after_two_seconds_without_a_spill(w):
     w.put(1, 90, used=True)
     w.create(2, 50)
@@ -192,7 +183,7 @@ def test_a_full_disk_fails_the_head_at_once(w):
     assert [(t, tag) for t, tag, _ in w.answers] == [(1, 2), (1, 3)]
     assert isinstance(w.answers[0][2], TaskError)
     assert w.answers[0][2].error_type == "OUT_OF_DISK"
-    assert w.answers[1][2] == PlasmaCreated(fresh_bytes=10)
+    assert w.answers[1][2] == PlasmaCreated()
 
 
 def test_larger_than_the_store_ends_on_disk(w):

@@ -1,0 +1,108 @@
+"""Megatron-LM's GPT as Megatron-DeepSpeed runs it, with its fused kernels.
+
+``megatron/model/{transformer,gpt_model,language_model}.py``; there is no Hugging Face class, so the
+keys are those of Megatron's ``arguments.py``. Fused, as by default: scale, causal mask and softmax
+(``masked_softmax_fusion``), bias and GELU (``bias_gelu_fusion``), bias, dropout and residual
+(``bias_dropout_fusion``), LayerNorm (apex). The loss is ``vocab_parallel_cross_entropy`` in fp32.
+"""
+
+from __future__ import annotations
+
+from raysim.models.attention import Core, attend
+from raysim.models.config import MOST_LAYERS, Reader
+from raysim.models.families.gpt import embedding_layer
+from raysim.models.feedforward import Names, mlp
+from raysim.models.request import Request, assemble, block_layer, norm_layer, unsupported
+from raysim.models.table import Body, Layer, Model, Saved
+from raysim.models.tape import Tape, Tensor
+
+BLOCK = "ParallelTransformerLayer"
+
+
+def megatron_gpt(request: Request, r: Reader) -> Model:
+    """``pretrain_gpt.py``; ``padded_vocab_size`` is what its log says of the vocabulary."""
+    hidden = r.integer("hidden_size", default=1024)
+    heads = r.integer("num_attention_heads", default=16)
+    count = r.integer("num_layers", default=24, most=MOST_LAYERS)
+    limit = r.integer("max_position_embeddings", default=1024, most=2**27)
+    inner = r.optional_integer("ffn_hidden_size") or 4 * hidden
+    vocab = r.integer("padded_vocab_size", "vocab_size", default=50304)
+    drop = r.probability("hidden_dropout", default=0.1)
+    attention_drop = r.probability("attention_dropout", default=0.1)
+    r.divides("num_attention_heads", heads, "hidden_size", hidden)
+    if request.head != "ForCausalLM":
+        r.problems.append(unsupported(request))
+    tokens = request.positions(r, limit, hard=True, key="max_position_embeddings")
+    r.check()
+    flash = request.attention == "flash_attention_2"
+    core = Core(
+        heads=heads, kv_heads=heads, head_dim=hidden // heads, v_head_dim=hidden // heads,
+        implementation="flash_attention_2" if flash else "eager", fused_softmax=not flash,
+        dropout=attention_drop,
+    )  # fmt: skip
+    embedding = embedding_layer(
+        "embedding", tokens, hidden, vocab, table="word_embeddings",
+        positions=("position_embeddings", limit), dropout=drop, cls="Embedding",
+    )  # fmt: skip
+    body = _block(tokens, hidden, inner, drop, core)
+    output = float(tokens * hidden)
+    layers = [
+        embedding,
+        *(block_layer(f"layers.{i}", BLOCK, body, output) for i in range(count)),
+        norm_layer("final_layernorm", "LayerNorm", tokens, hidden),
+        _head(tokens, hidden, vocab),
+    ]
+    return assemble(
+        request, r, layers, seq_len=tokens, hidden=hidden, vocab=vocab,
+        divisible=[("num_attention_heads", heads), ("ffn_hidden_size", inner)],
+    )  # fmt: skip
+
+
+def _block(tokens: int, hidden: int, inner: int, drop: float, core: Core) -> Body:
+    tape, cls = Tape(), "ParallelAttention"
+    x = Tensor(name="hidden", rows=tokens, width=hidden)
+    h = tape.layer_norm("input_layernorm", x)
+    qkv = tape.linear("self_attention.query_key_value", h, 3 * hidden, split="column")
+    q, k, v = tape.split("self_attention", qkv, [hidden] * 3, cls=cls)
+    h = attend(tape, "self_attention", q, k, v, core, cls=cls)
+    h = tape.linear("self_attention.dense", h, hidden, split="row")
+    x = _dropout_add(tape, "attention", x, h, drop)
+    h = tape.layer_norm("post_attention_layernorm", x)
+    names = Names(first="mlp.dense_h_to_4h", second="mlp.dense_4h_to_h", act="mlp.gelu")
+    h = mlp(tape, names, h, inner, "gelu")
+    _dropout_add(tape, "mlp", x, h, drop)
+    return tape.body()
+
+
+def _dropout_add(tape: Tape, name: str, residual: Tensor, h: Tensor, drop: float) -> Tensor:
+    """``bias_dropout_add_fused_train``: one kernel; keeps the mask, a byte per element."""
+    n = h.numel
+    mask = Saved(name=f"{name}.mask", numel=n, dtype="bool")
+    return tape.run(
+        name, "bias_dropout_add", inputs=(residual, h), saves=(mask,) if drop else (),
+        output=Tensor(name=f"{name}.residual", rows=h.rows, width=h.width),
+        moved=(3.5 if drop else 3.0) * n,
+        moved_backward=2.5 * n if drop else 0.0, kernels_backward=1 if drop else 0,
+    )  # fmt: skip
+
+
+def _head(tokens: int, hidden: int, vocab: int) -> Layer:
+    """Logits over the tied word embeddings; ``vocab_parallel_cross_entropy`` of their fp32 copy.
+
+    Forward: cast, row maximum, subtraction, exponential, its sum, division, each over the whole;
+    the fp32 softmax is kept. Backward scales it in place and casts.
+    """
+    tape = Tape()
+    x = Tensor(name="hidden", rows=tokens, width=hidden)
+    logits = tape.linear(
+        "", x, vocab, bias=False, split="column", tied_to="embedding.word_embeddings.weight"
+    )
+    softmax = Saved(name="loss.softmax", numel=logits.numel, dtype="fp32", sharded=logits.sharded)
+    tape.run(
+        "", "VocabParallelCrossEntropy", kind="loss", operator="loss", inputs=(logits,),
+        output=Tensor(name="loss.out", rows=tokens, width=1),
+        moved=(3 + 2 + 4 + 4 + 2 + 4) * logits.numel, kernels=12,
+        moved_backward=(4 + 3) * logits.numel, kernels_backward=5,
+        saves=(softmax,), split="heads" if logits.sharded else "none",
+    )  # fmt: skip
+    return Layer(name="lm_head", kind="head", cls="Linear", body=tape.body(), output=1)

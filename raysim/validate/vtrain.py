@@ -1,0 +1,87 @@
+"""vTrain's measured iterations, predicted: 714 GPT shapes under Megatron-DeepSpeed on A100.
+
+``validation/data/published/vtrain.json``. Every layer is checkpointed: without that the larger
+micro-batches would not fit. Nothing was fitted on these rows.
+
+Not modelled: what Megatron's own Python costs per layer, which decides the time where kernels are
+short (micro-batches of one, many tensor-parallel ranks); ``launch_s`` counts kernels alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from raysim.hardware import catalog
+from raysim.hardware.cluster import ClusterSpec, FabricSpec, NodeGroup
+from raysim.kernel.simulation import Simulation
+from raysim.models.huggingface import build
+from raysim.models.table import Model
+from raysim.training.deepspeed import Optimizer, PipelineSettings, ZeroConfig
+from raysim.training.parallel import Mesh
+from raysim.training.plan import TrainingPlan
+from raysim.training.tower import simulate
+from raysim.units import to_seconds
+from raysim.validate.points import Point
+from raysim.validate.published import rows
+
+VOCABULARY = 51_200
+"""50,257 padded by Megatron for eight tensor-parallel ranks; the rows do not say."""
+NICS = 4
+"""200 Gb/s HDR InfiniBand per node, half of a DGX A100's."""
+
+
+def vtrain_points(validation: Path) -> Iterator[Point]:
+    """Milliseconds of one iteration; shapes measured on one node, and on eight or 32."""
+    for row in rows(validation, "vtrain.json"):
+        yield Point(
+            family=f"vtrain/{row['nodes']}_node", name=_name(row), role="validation", unit="ms",
+            measured=row["iteration_ms"], predicted=iteration_ms(row),
+        )  # fmt: skip
+
+
+def iteration_ms(row: dict[str, Any]) -> float:
+    """One optimizer step of one row."""
+    mesh = Mesh(dp=row["dp"], tp=row["tp"], pp=row["pp"])
+    plan = TrainingPlan(
+        model=_model(row["hidden"], row["heads"], row["layers"], row["seq_len"]),
+        mesh=mesh,
+        engine="deepspeed",
+        micro_batch=row["micro_batch"],
+        gradient_accumulation_steps=row["global_batch"] // (row["micro_batch"] * mesh.dp),
+        precision="fp16",
+        optimizer=Optimizer(),
+        zero=ZeroConfig(stage=0),
+        activation_checkpointing="full",
+        pipeline=PipelineSettings(
+            stages=mesh.pp,
+            partition_method="type:ParallelTransformerLayer",
+            activation_checkpoint_interval=1,
+        ),
+    )
+    outcome = simulate(plan, _cluster(row["gpus"]), simulation=Simulation(), memory=False)
+    return to_seconds(outcome.steady_step_ns) * 1e3
+
+
+@cache
+def _model(hidden: int, heads: int, layers: int, seq_len: int) -> Model:
+    config = {
+        "model_type": "megatron_gpt", "hidden_size": hidden, "num_attention_heads": heads,
+        "num_layers": layers, "max_position_embeddings": seq_len, "padded_vocab_size": VOCABULARY,
+    }  # fmt: skip
+    return build(config, seq_len=seq_len)
+
+
+def _cluster(gpus: int) -> ClusterSpec:
+    node = replace(catalog.node("dgx-a100-80-8"), nic_count=NICS)
+    group = NodeGroup(name="gpu", node=node, count=max(1, gpus // 8))
+    return ClusterSpec(groups=(group,), fabric=FabricSpec(kind="rail_fat_tree"))
+
+
+def _name(row: dict[str, Any]) -> str:
+    shape = f"h{row['hidden']}-l{row['layers']}-s{row['seq_len']}"
+    mesh = f"tp{row['tp']}-dp{row['dp']}-pp{row['pp']}"
+    return f"{shape}-{mesh}-mbs{row['micro_batch']}-gbs{row['global_batch']}"
