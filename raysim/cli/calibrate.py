@@ -238,7 +238,8 @@ def _write(profile: Profile, out: Path, folder: Path) -> None:
     from raysim.scenario.profile import profile_data
 
     try:
-        out.write_text(yaml_text(profile_data(profile)), encoding="utf-8")
+        text = yaml_text(profile_data(profile), flowing_lists=True)
+        out.write_text(text, encoding="utf-8")
     except OSError as error:
         reason = f"cannot write {out}: {error.strerror or error}"
         raise ScenarioError(Problem(message=reason)) from error

@@ -241,8 +241,11 @@ def _write_text(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8", newline="\n")
 
 
-def yaml_text(value: Mapping[str, Any]) -> str:
-    """``value`` as block YAML of at most 100 columns, keys in their own order."""
+def yaml_text(value: Mapping[str, Any], *, flowing_lists: bool = False) -> str:
+    """``value`` as block YAML of at most 100 columns, keys in their own order.
+
+    ``flowing_lists``: lists as ``[a, b]``, not an entry per line.
+    """
     import io
 
     from ruamel.yaml import YAML
@@ -251,5 +254,18 @@ def yaml_text(value: Mapping[str, Any]) -> str:
     yaml.default_flow_style = False
     yaml.width = 100
     stream = io.StringIO()
-    yaml.dump(_strict(value), stream)
+    plain = _strict(value)
+    yaml.dump(_flowing(plain) if flowing_lists else plain, stream)
     return stream.getvalue()
+
+
+def _flowing(value: Any) -> Any:
+    from ruamel.yaml.comments import CommentedSeq
+
+    if isinstance(value, dict):
+        return {key: _flowing(item) for key, item in value.items()}
+    if isinstance(value, list):
+        flowing = CommentedSeq(value)
+        flowing.fa.set_flow_style()
+        return flowing
+    return value

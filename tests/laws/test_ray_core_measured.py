@@ -38,7 +38,9 @@ def test_every_measured_row_was_compared_or_left_out_with_a_reason() -> None:
 def test_how_far_predictions_are_off() -> None:
     held = errors(POINTS, "ray_core")
     assert held is not None
-    assert held.median < 0.40, "constants are another machine's: nothing was fitted"
+    # Found with the host's profile: 17.7 % and 55.5 %.
+    assert held.median < 0.19
+    assert held.p90 < 0.60
 
 
 @pytest.mark.parametrize("name", CHEAP)

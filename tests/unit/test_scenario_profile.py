@@ -117,7 +117,8 @@ def profiles(draw: st.DrawFn) -> Profile:
 
 @given(profiles())
 def test_written_and_read_again_is_the_same(profile: Profile) -> None:
-    (document,) = parse_yaml_all(yaml_text(profile_data(profile)), "profile.yaml")
+    text = yaml_text(profile_data(profile), flowing_lists=True)
+    (document,) = parse_yaml_all(text, "profile.yaml")
     assert profile_of(document) == profile
 
 
