@@ -1,0 +1,67 @@
+"""Megatron's GPT against the closed forms that its authors publish."""
+
+from __future__ import annotations
+
+import pytest
+
+from raysim.models.huggingface import build
+from raysim.models.table import Body, Model
+
+
+def gpt(**changed: int) -> Model:
+    config = {
+        "model_type": "megatron_gpt", "hidden_size": 1024, "num_attention_heads": 16,
+        "num_layers": 4, "max_position_embeddings": 2048, "padded_vocab_size": 51200, **changed,
+    }  # fmt: skip
+    return build(config, attention="eager")
+
+
+def block(model: Model) -> Body:
+    return next(layer.body for layer in model.layers if layer.kind == "block")
+
+
+def kept_bytes(body: Body) -> float:
+    """Of what autograd keeps of one layer, each storage once, without norms' few statistics."""
+    width = {"compute": 2, "bool": 1}
+    kept = {s.name: s for m in body.modules for o in m.operators for s in o.saves}
+    return sum(s.numel * width[s.dtype] for s in kept.values() if s.dtype in width)
+
+
+@pytest.mark.parametrize(
+    ("hidden", "heads", "length"), [(1024, 16, 2048), (3072, 32, 512), (512, 8, 64)]
+)
+def test_a_layer_keeps_34_sbh_and_5_as2b(hidden: int, heads: int, length: int) -> None:
+    """Korthikanti et al., arXiv 2205.05198, equation 1."""
+    model = gpt(hidden_size=hidden, num_attention_heads=heads, max_position_embeddings=length)
+    expected = length * hidden * (34 + 5 * heads * length / hidden)
+    assert kept_bytes(block(model)) == expected
+
+
+def test_flash_attention_keeps_no_scores() -> None:
+    config = {"model_type": "megatron_gpt", "num_layers": 1, "max_position_embeddings": 4096}
+    kept = kept_bytes(block(build(config, attention="flash_attention_2")))
+    assert kept == 4096 * 1024 * 34
+
+
+@pytest.mark.parametrize(("layers", "hidden"), [(4, 1024), (30, 3072)])
+def test_parameters(layers: int, hidden: int) -> None:
+    """``12 l h^2 (1 + 13 / 12 h + (V + s) / 12 l h)``, Narayanan et al., arXiv 2104.04473."""
+    model = gpt(num_layers=layers, hidden_size=hidden, num_attention_heads=32)
+    both = 51200 + 2048
+    assert model.num_parameters == 12 * layers * hidden**2 + 13 * layers * hidden + (
+        both * hidden + 2 * hidden
+    )
+
+
+def test_fused_kernels_move_less_than_those_of_hugging_face() -> None:
+    theirs = {
+        "model_type": "gpt2", "n_embd": 1024, "n_head": 16, "n_layer": 1, "n_positions": 1024,
+        "activation_function": "gelu",
+    }  # fmt: skip
+    sides = [block(build(theirs, attention="eager")), block(gpt(max_position_embeddings=1024))]
+    moved, kernels = (
+        [sum(getattr(o, what) for m in body.modules for o in m.operators) for body in sides]
+        for what in ("moved", "kernels")
+    )
+    assert moved[1] < 0.8 * moved[0]
+    assert kernels[1] <= kernels[0] - 7
