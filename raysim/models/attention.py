@@ -203,41 +203,20 @@ def _eager(q: Tensor, k: Tensor, v: Tensor, out: Tensor, core: Core) -> _Cost:
     wide = 2 if core.upcast_scores else 1
     if core.upcast_scores:
         cost.line(2, 3 * (q.numel + k.numel), 2, 3 * (q.numel + k.numel))
-    if core.fused_softmax:
-        return _fused_softmax(cost, q, k, v, out, core)
-    copied = q.numel * wide + (k.numel * wide + v.numel if repeats == 1 else 0)
-    cost.line(3 if repeats == 1 else 1, 2 * copied, 0, 0)
-    q, k = (_head_major(out, part, t, dtype) for part, t in (("q", q), ("k", k)))
-    v = _head_major(out, "v", v)
+    if not core.fused_softmax:
+        copied = q.numel * wide + (k.numel * wide + v.numel if repeats == 1 else 0)
+        cost.line(3 if repeats == 1 else 1, 2 * copied, 0, 0)
+        q, k = (_head_major(out, part, t, dtype) for part, t in (("q", q), ("k", k)))
+        v = _head_major(out, "v", v)
     n = q.rows * k.rows * core.heads
     score = Tensor(name=f"{out.name}.scores", rows=n, width=1, sharded=out.sharded)
     operands = (q.numel + k.numel) * wide
     cost.line(1, operands + wide * n, 2, 2 * operands + 2 * wide * n)
     cost.saves = [q.saved(), k.saved(), v.saved()]
-    _score_lines(cost, core, score, wide)
+    if not core.fused_softmax:
+        _score_lines(cost, core, score, wide)
     probabilities = _softmax(cost, core, score)
     cost.saves.append(probabilities.saved())
-    cost.line(1, n + v.numel + out.numel, 2, 2 * (n + v.numel + out.numel))
-    cost.line(1, 2 * out.numel, 1, 2 * out.numel)  # token-major copy of the output
-    return cost
-
-
-def _fused_softmax(cost: _Cost, q: Tensor, k: Tensor, v: Tensor, out: Tensor, core: Core) -> _Cost:
-    """Megatron's ``CoreAttention``: ``baddbmm``, causal softmax, dropout, ``bmm``.
-
-    The softmax kernel reads the causal half of a row and writes all of it.
-    """
-    n = q.rows * k.rows * core.heads
-    score = Tensor(name=f"{out.name}.scores", rows=n, width=1, sharded=out.sharded)
-    operands = q.numel + k.numel
-    cost.line(1, operands + n, 2, 2 * operands + 2 * n)
-    cost.line(1, 1.5 * n, 1, 2 * n)
-    softmax = replace(score, name=f"{score.name}.softmax")
-    cost.saves = [q.saved(), k.saved(), v.saved(), softmax.saved()]
-    if core.dropout:
-        cost.line(1, 2.5 * n, 1, 2.5 * n)
-        mask = replace(score, name=f"{score.name}.mask", dtype="bool")
-        cost.saves += [mask.saved(), replace(score, name=f"{score.name}.dropped").saved()]
     cost.line(1, n + v.numel + out.numel, 2, 2 * (n + v.numel + out.numel))
     cost.line(1, 2 * out.numel, 1, 2 * out.numel)  # token-major copy of the output
     return cost
@@ -262,12 +241,18 @@ def _score_lines(cost: _Cost, core: Core, score: Tensor, wide: int) -> None:
 
 
 def _softmax(cost: _Cost, core: Core, score: Tensor) -> Tensor:
-    """Softmax in fp32 or as it is, cast back, dropout; returns what multiplies the values."""
+    """Softmax in fp32 or as it is, cast back, dropout; returns what multiplies the values.
+
+    Megatron's kernel reads the causal half of a row and writes all of it.
+    """
     n = score.numel
-    fp32 = core.upcast_softmax or core.upcast_scores
-    if core.upcast_softmax and not core.upcast_scores:
+    fp32 = (core.upcast_softmax or core.upcast_scores) and not core.fused_softmax
+    if fp32 and not core.upcast_scores:
         cost.line(1, 3 * n, 1, 3 * n)
-    cost.line(1, (4 if fp32 else 2) * n, 1, (6 if fp32 else 3) * n)
+    if core.fused_softmax:
+        cost.line(1, 1.5 * n, 1, 2 * n)
+    else:
+        cost.line(1, (4 if fp32 else 2) * n, 1, (6 if fp32 else 3) * n)
     result = replace(score, name=f"{score.name}.softmax", dtype="fp32" if fp32 else "compute")
     cost.saves.append(result.saved())
     if fp32:

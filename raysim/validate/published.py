@@ -17,6 +17,7 @@ from typing import Any
 
 from raysim.hardware import catalog
 from raysim.hardware.cluster import ClusterSpec, FabricSpec, NodeGroup
+from raysim.hardware.specs import NodeSpec
 from raysim.hardware.topology import Topology
 from raysim.kernel.simulation import Simulation
 from raysim.models.huggingface import build
@@ -48,8 +49,9 @@ def rows(validation: Path, name: str) -> list[dict[str, Any]]:
     return found
 
 
-def _nodes(name: str, count: int) -> ClusterSpec:
-    group = NodeGroup(name="gpu", node=catalog.node(name), count=count)
+def nodes(node: NodeSpec, count: int) -> ClusterSpec:
+    """So many of them on a rail-optimised fat tree."""
+    group = NodeGroup(name="gpu", node=node, count=count)
     return ClusterSpec(groups=(group,), fabric=FabricSpec(kind="rail_fat_tree"))
 
 
@@ -77,7 +79,7 @@ def mpt_tokens_per_s(row: dict[str, Any]) -> float:
         zero=ZeroConfig(stage=3),
         activation_checkpointing="full" if row["recompute"] == "full" else "none",
     )
-    where = _nodes(NODES[row["gpu"]], max(1, gpus // 8))
+    where = nodes(catalog.node(NODES[row["gpu"]]), max(1, gpus // 8))
     outcome = simulate(plan, where, simulation=Simulation(), memory=False)
     return float(plan.samples_per_step * row["seq_len"] / to_seconds(outcome.steady_step_ns) / gpus)
 
@@ -109,7 +111,7 @@ def pipeline_memory() -> list[RankMemory]:
             activation_checkpoint_interval=1,
         ),
     )
-    where = _nodes("dgx-v100-32-8", 8)
+    where = nodes(catalog.node("dgx-v100-32-8"), 8)
     gpu = catalog.gpu("V100-SXM2-32GB")
     costs = ComputeModel(gpu)
     stages = build_stages(plan, costs)

@@ -180,10 +180,11 @@ def predicted(workload: Workload, against: Against, costs: RayCosts) -> dict[str
     compute, table = _compute(workload, against)
     try:
         with collector_at_ease():
-            rows = read_output(
-                _printed(workload, against.emulation(workload, costs), compute), workload
-            )
-            gc.collect()  # few objects, in cycles, but with the program's gigabytes in stores
+            try:
+                lines = _printed(workload, against.emulation(workload, costs), compute)
+            finally:
+                gc.collect()  # few objects, in cycles, but with the program's gigabytes in stores
+        rows = read_output(lines, workload)
     except ProgramHangs:
         raise NotPredicted(f"hangs on the emulator for {LIMIT_S:.0f} s") from None
     except ScenarioError as error:

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from raysim.hardware import catalog
-from raysim.hardware.cluster import ClusterSpec, FabricSpec, NodeGroup
 from raysim.kernel.simulation import Simulation
 from raysim.models.huggingface import build
 from raysim.models.table import Model
@@ -26,7 +25,7 @@ from raysim.training.plan import TrainingPlan
 from raysim.training.tower import simulate
 from raysim.units import to_seconds
 from raysim.validate.points import Point
-from raysim.validate.published import rows
+from raysim.validate.published import nodes, rows
 
 VOCABULARY = 51_200
 """50,257 padded by Megatron for eight tensor-parallel ranks; the rows do not say."""
@@ -62,7 +61,9 @@ def iteration_ms(row: dict[str, Any]) -> float:
             activation_checkpoint_interval=1,
         ),
     )
-    outcome = simulate(plan, _cluster(row["gpus"]), simulation=Simulation(), memory=False)
+    node = replace(catalog.node("dgx-a100-80-8"), nic_count=NICS)
+    where = nodes(node, max(1, row["gpus"] // 8))
+    outcome = simulate(plan, where, simulation=Simulation(), memory=False)
     return to_seconds(outcome.steady_step_ns) * 1e3
 
 
@@ -73,12 +74,6 @@ def _model(hidden: int, heads: int, layers: int, seq_len: int) -> Model:
         "num_layers": layers, "max_position_embeddings": seq_len, "padded_vocab_size": VOCABULARY,
     }  # fmt: skip
     return build(config, seq_len=seq_len)
-
-
-def _cluster(gpus: int) -> ClusterSpec:
-    node = replace(catalog.node("dgx-a100-80-8"), nic_count=NICS)
-    group = NodeGroup(name="gpu", node=node, count=max(1, gpus // 8))
-    return ClusterSpec(groups=(group,), fabric=FabricSpec(kind="rail_fat_tree"))
 
 
 def _name(row: dict[str, Any]) -> str:

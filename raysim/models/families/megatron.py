@@ -42,7 +42,7 @@ def megatron_gpt(request: Request, r: Reader) -> Model:
     )  # fmt: skip
     embedding = embedding_layer(
         "embedding", tokens, hidden, vocab, table="word_embeddings",
-        positions=("position_embeddings", limit), dropout=drop, cls="Embedding",
+        positions=("position_embeddings", limit), dropout=drop,
     )  # fmt: skip
     body = _block(tokens, hidden, inner, drop, core)
     output = float(tokens * hidden)
