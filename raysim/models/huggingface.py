@@ -33,7 +33,7 @@ from raysim.models.families import (
     t5,
     vit,
 )
-from raysim.models.request import Head, Request
+from raysim.models.request import Head, Library, Request
 from raysim.models.table import Model
 
 __all__ = ["HfConfig", "build", "known_model_types", "read_config"]
@@ -76,6 +76,11 @@ _FAMILIES: dict[str, Family] = {
     "gemma3_text": (gemma.gemma3_text, "Gemma3", "ForCausalLM"),
     "gemma3": (gemma.gemma3, "Gemma3", "ForConditionalGeneration"),
 }
+MEGATRON_FAMILIES = frozenset(
+    {"llama", "mistral", "qwen2", "qwen3", "phi3", "mixtral", "qwen2_moe", "qwen3_moe"}
+    | {"deepseek_v2", "deepseek_v3"}
+)
+"""Families that Megatron-core's GPT model has the modules for."""
 _HEAD = re.compile(rf"(?P<head>{'|'.join(get_args(Head))}|LMHeadModel|DoubleHeadsModel)$")
 
 
@@ -93,6 +98,8 @@ def build(
     fused_loss: bool = False,
     target_len: int | None = None,
     name: str | None = None,
+    library: Library = "transformers",
+    vocab_multiple: int = 1,
     file: str = "config.json",
 ) -> Model:
     """The layer table of a configuration.
@@ -113,6 +120,10 @@ def build(
         Decoder tokens per sample of an encoder-decoder; None: as ``seq_len``.
     name
         Shown in reports; None: ``_name_or_path`` or the family.
+    library
+        ``megatron_core``: Megatron-core's modules on Transformer Engine, for families it has.
+    vocab_multiple
+        Of ``megatron_core``: the vocabulary is padded to a multiple of this.
     file
         Shown in errors when ``config`` does not know its own.
 
@@ -149,7 +160,15 @@ def build(
         target_len=target_len,
         attention=attention,
         fused_loss=fused_loss,
+        library=library,
+        vocab_multiple=vocab_multiple,
     )
+    if library == "megatron_core" and model_type not in MEGATRON_FAMILIES:
+        known = ", ".join(sorted(MEGATRON_FAMILIES))
+        reader.refuse(
+            "model_type", f"{model_type} is not modelled in Megatron-core; known: {known}"
+        )
+        reader.check()
     return builder(request, reader)
 
 

@@ -26,6 +26,8 @@ Head = Literal[
 ]
 """What follows the family's name in a class name; ``LMHeadModel`` is read as ``ForCausalLM``."""
 
+Library = Literal["transformers", "megatron_core"]
+"""Whose modules run: Hugging Face's eager ones, or Megatron-core's on Transformer Engine."""
 _DTYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 
 
@@ -41,6 +43,9 @@ class Request:
     target_len: int | None = None
     attention: Implementation = "sdpa"
     fused_loss: bool = False
+    library: Library = "transformers"
+    vocab_multiple: int = 1
+    """Megatron pads the vocabulary to a multiple of this."""
 
     def implementation(self, supported: Sequence[Implementation], reader: Reader) -> Implementation:
         """The attention a family runs: sdpa falls back to eager, as ``from_pretrained`` does.

@@ -72,6 +72,9 @@ class ComputeModel:
     """
 
     serial = False
+    fp32_gradients = False
+    """Weight gradients are added to fp32 buffers by the product itself (Megatron's
+    ``gradient_accumulation_fusion``)."""
 
     def __init__(
         self,
@@ -87,7 +90,7 @@ class ComputeModel:
         self.allow_tf32 = allow_tf32
         self.fused_kernel: FusedKernel = fused_kernel
         self.constants = self._constants(sustained_share)
-        self._operators: dict[tuple[int, int, Dtype, int, bool], tuple[float, Operator]] = {}
+        self._operators: dict[tuple[int, float, Dtype, int, bool], tuple[float, Operator]] = {}
         self._gemms: dict[tuple[float, int, int, Dtype, int, int | None], float] = {}
 
     def _constants(self, sustained_share: float | None) -> GpuConstants:
@@ -104,7 +107,7 @@ class ComputeModel:
         return self.constants.notes
 
     def operator_s(
-        self, op: Operator, *, batch: int, dtype: Dtype, tp: int = 1, backward: bool = False
+        self, op: Operator, *, batch: float, dtype: Dtype, tp: int = 1, backward: bool = False
     ) -> float:
         """GPU-busy seconds of one operator over ``batch`` samples on one of ``tp`` ranks."""
         key = (id(op), batch, dtype, tp, backward)
@@ -115,7 +118,9 @@ class ComputeModel:
             self._operators[key] = known
         return known[0]
 
-    def _operator_s(self, op: Operator, batch: int, dtype: Dtype, tp: int, backward: bool) -> float:
+    def _operator_s(
+        self, op: Operator, batch: float, dtype: Dtype, tp: int, backward: bool
+    ) -> float:
         if op.attention is not None:
             return self._attention_s(op, batch, dtype, tp, backward)
         if op.gemm is not None:
@@ -134,7 +139,9 @@ class ComputeModel:
             return max(seconds, flops / (self._rate(dtype) * CONV_SHARE))
         return seconds
 
-    def _product_s(self, op: Operator, batch: int, dtype: Dtype, tp: int, backward: bool) -> float:
+    def _product_s(
+        self, op: Operator, batch: float, dtype: Dtype, tp: int, backward: bool
+    ) -> float:
         """A product: ``y = x w`` forward; ``dx = dy w'`` and ``dw = x' dy`` backward."""
         assert op.gemm is not None
         shape = shard(op.gemm, op.split, tp) if tp > 1 else op.gemm
@@ -148,13 +155,26 @@ class ComputeModel:
         if not backward:
             return scale * self.gemm_s(rows, n, k, dtype, groups)
         data = self.gemm_s(rows, k, n, dtype, groups)
-        # The weight gradient sums over rows; its operands' leading dimensions are still n and k.
+        return scale * (data + self._weight_s(rows, n, k, dtype, groups))
+
+    def _weight_s(self, rows: float, n: int, k: int, dtype: Dtype, groups: int) -> float:
+        """The weight gradient sums over rows; its operands' leading dimensions are n and k."""
         depth = max(1, round(rows / groups))
-        weight = self.gemm_s(float(n) * groups, k, depth, dtype, groups, lead=granule(n, k))
-        return scale * (data + weight)
+        seconds = self.gemm_s(float(n) * groups, k, depth, dtype, groups, lead=granule(n, k))
+        if self.fp32_gradients:
+            # Read and written in fp32 rather than written in 16 bits.
+            seconds += 6.0 * n * k * groups / self.constants.memory_bytes_per_s
+        return seconds
+
+    def weight_gradient_s(self, op: Operator, *, batch: float, dtype: Dtype, tp: int = 1) -> float:
+        """GPU seconds of the weight gradient alone, of one product on one of ``tp`` ranks."""
+        if op.gemm is None:
+            return 0.0
+        shape = shard(op.gemm, op.split, tp) if tp > 1 else op.gemm
+        return self._weight_s(shape.rows * batch, shape.n, shape.k, dtype, shape.groups)
 
     def _attention_s(
-        self, op: Operator, batch: int, dtype: Dtype, tp: int, backward: bool
+        self, op: Operator, batch: float, dtype: Dtype, tp: int, backward: bool
     ) -> float:
         a = op.attention
         assert a is not None
@@ -168,12 +188,12 @@ class ComputeModel:
         return self._eager_attention_s(op, batch, dtype, heads, backward)
 
     def _eager_attention_s(
-        self, op: Operator, batch: int, dtype: Dtype, heads: int, backward: bool
+        self, op: Operator, batch: float, dtype: Dtype, heads: int, backward: bool
     ) -> float:
         """Two batched products (four in backward) and the traffic of the score matrices."""
         a = op.attention
         assert a is not None
-        count = batch * heads
+        count = max(1, round(batch * heads))
         scores = self.gemm_s(float(count) * a.q_len, a.kv_len, a.head_dim, dtype, count)
         values = self.gemm_s(float(count) * a.q_len, a.v_head_dim, a.kv_len, dtype, count)
         size = COMPUTE_DTYPE_BYTES[dtype]

@@ -83,7 +83,7 @@ class CpuRankModel(ComputeModel):
         return 2.0 * m * n * k / self.rank.product_flops_per_s + self.memory_s(moved)
 
     def _attention_s(
-        self, op: Operator, batch: int, dtype: Dtype, tp: int, backward: bool
+        self, op: Operator, batch: float, dtype: Dtype, tp: int, backward: bool
     ) -> float:
         """The CPU's fused kernel in any type: its products and a share of the scores' traffic."""
         assert op.attention is not None

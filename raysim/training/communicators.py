@@ -63,7 +63,8 @@ class Communicators:
         )
         if mesh.world > len(self.placement):
             raise ScenarioError(
-                f"the job needs {mesh.world} GPUs (pp {mesh.pp} x dp {mesh.dp} x tp {mesh.tp}); "
+                f"the job needs {mesh.world} GPUs (pp {mesh.pp} x dp {mesh.dp}"
+                f"{f' x cp {mesh.cp}' if mesh.cp > 1 else ''} x tp {mesh.tp}); "
                 f"the cluster has {len(self.placement)}"
             )
         self._members: dict[tuple[str, int], tuple[int, ...]] = {}
@@ -98,21 +99,15 @@ class Communicators:
 
     def _build(self, group: str, at: Coordinate) -> tuple[int, ...]:
         mesh = self.mesh
-        if group == "dp":
-            return mesh.dp_group(at)
-        if group == "tp":
-            return mesh.tp_group(at)
-        if group == "pp":
-            return mesh.pp_group(at)
         if group == "tied":
             line = mesh.pp_group(at)
             return tuple(line[stage] for stage in self.tied_stages)
-        assert group == "mp", f"no communicator named {group!r}"
-        return tuple(
-            mesh.rank(Coordinate(pp=p, dp=at.dp, tp=t))
-            for p in range(mesh.pp)
-            for t in range(mesh.tp)
-        )
+        groups = {
+            "dp": mesh.dp_group, "tp": mesh.tp_group, "pp": mesh.pp_group, "cp": mesh.cp_group,
+            "ep": mesh.ep_group, "edp": mesh.expert_dp_group, "mp": mesh.model_group,
+        }  # fmt: skip
+        assert group in groups, f"no communicator named {group!r}"
+        return groups[group](at)
 
     @cached_property
     def _simulated(self) -> frozenset[int]:
@@ -138,17 +133,15 @@ class Communicators:
         if not self.folded:
             return [self.members(group, rank)]
         mesh, stage = self.mesh, self.mesh.coordinate(rank).pp
-        if group == "dp":
-            starts = [Coordinate(pp=stage, dp=0, tp=t) for t in range(mesh.tp)]
-        elif group == "tp":
-            starts = [Coordinate(pp=stage, dp=d, tp=0) for d in range(mesh.dp)]
-        elif group in {"pp", "tied"}:
-            starts = [
-                Coordinate(pp=stage, dp=d, tp=t) for d in range(mesh.dp) for t in range(mesh.tp)
-            ]
-        else:
-            starts = [Coordinate(pp=stage, dp=d, tp=0) for d in range(mesh.dp)]
-        return [self.members(group, mesh.rank(at)) for at in starts]
+        size = mesh.world // mesh.pp
+        ranks = range(stage * size, (stage + 1) * size)
+        groups, seen = [], set[int]()
+        for other in ranks:
+            if other not in seen:
+                members = self._build(group, mesh.coordinate(other))
+                seen.update(members)
+                groups.append(members)
+        return groups
 
     def traffic(self, call: Call, rank: int) -> Traffic:
         """Cost and link loads of a collective issued by ``rank``."""
@@ -189,15 +182,9 @@ class Communicators:
             return known
         pairs = [(src, dst)]
         if self.folded:
-            a, b = self.mesh.coordinate(src), self.mesh.coordinate(dst)
-            pairs = [
-                (
-                    self.mesh.rank(Coordinate(pp=a.pp, dp=d, tp=t)),
-                    self.mesh.rank(Coordinate(pp=b.pp, dp=d, tp=t)),
-                )
-                for d in range(self.mesh.dp)
-                for t in range(self.mesh.tp)
-            ]
+            size = self.mesh.world // self.mesh.pp
+            first, second = (r // size * size for r in (src, dst))
+            pairs = [(first + i, second + i) for i in range(size)]
         costs = [collective("send_recv", size_bytes, self.shape(pair)) for pair in pairs]
         loads: dict[Link, float] = {}
         for x, y in pairs:

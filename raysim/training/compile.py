@@ -8,7 +8,7 @@ training loop of the user.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from raysim.errors import ScenarioError
@@ -19,9 +19,11 @@ from raysim.training.deepspeed import ZeroConfig
 from raysim.training.engines.bf16 import Bf16Optimizer
 from raysim.training.engines.context import Engine, EngineContext
 from raysim.training.engines.ddp import Ddp
+from raysim.training.engines.megatron import Megatron
 from raysim.training.engines.replicated import Replicated
 from raysim.training.engines.zero3 import ZeroThree
 from raysim.training.engines.zero12 import ZeroOneTwo
+from raysim.training.layout import Exchange
 from raysim.training.parallel import Coordinate
 from raysim.training.partition import partition_layers
 from raysim.training.plan import TrainingPlan
@@ -105,8 +107,9 @@ def build_stages(plan: TrainingPlan, costs: ComputeModel) -> tuple[StageSpec, ..
             costs,
             batch=plan.micro_batch,
             dtype=plan.compute_dtype,
-            tp=mesh.tp,
+            layout=plan.layout,
             cut=gradient_cut(plan),
+            selective=plan.activation_checkpointing == "selective",
             resident=resident,
         )
         sections = build_sections(
@@ -147,6 +150,8 @@ def choose_engine(
     plan, zero = context.plan, context.plan.zero
     if plan.engine == "ddp":
         return Ddp(context)
+    if plan.engine == "megatron":
+        return Megatron(context)
     if zero.stage == 3:
         visits = stage.units if forward_only else tuple(stage.visits())
         return ZeroThree(context, visits)
@@ -240,7 +245,7 @@ class RankCompiler:
 
     def _python_s(self, do: Do) -> float:
         """What DeepSpeed's engine spends in Python on one instruction."""
-        if self.plan.engine == "ddp":
+        if self.plan.engine != "deepspeed":
             return 0.0
         if do == Do.OPTIMIZER_STEP:
             return self.plan.constants.engine_step_s
@@ -328,8 +333,8 @@ class RankCompiler:
     def _kept_output_bytes(self) -> int:
         """Stage output (and received input) that pipe buffers hold until backward (spec 4.6)."""
         plan, stage = self.plan, self.stage
-        if plan.mesh.pp == 1:
-            return 0
+        if plan.mesh.pp == 1 or plan.engine == "megatron":
+            return 0  # Megatron frees outputs once sent; inputs are kept by the first layer
         output = 0 if stage.index == plan.mesh.pp - 1 else stage.output_bytes
         if plan.mesh.tp > 1 and plan.pipeline.pipe_partitioned:
             return output // plan.mesh.tp
@@ -337,7 +342,9 @@ class RankCompiler:
 
     def _forward(self, unit: Unit, phase: str, *, keep: bool) -> None:
         b = self.b
+        self._exchange(unit, unit.exchanges.before_forward, self.b.last_on(COMPUTE))
         waits = (*self.engine.before(unit, phase), *self._take_pending())
+        beside = self._beside(unit, unit.exchanges.beside_forward, self._ready(waits))
         if keep:
             b.alloc("activation", unit.saved_bytes, unit.name)
             b.alloc("logits", unit.loss_bytes, unit.name)
@@ -351,13 +358,27 @@ class RankCompiler:
             flops=unit.flops,
         )
         b.free(unit.temp_category, unit.forward_temp_bytes, unit.name)
-        self._tensor_all_reduce(unit, unit.forward_reduce_bytes, op)
+        self._join(beside)
+        self._exchange(unit, unit.exchanges.after_forward, (op,))
         self.engine.after(unit, phase, op)
 
-    def _tensor_all_reduce(self, unit: Unit, size_bytes: int, op: int) -> None:
-        if size_bytes:
-            call = Call("all_reduce", "tp", size_bytes)
-            self._join((self.b.collective(f"all-reduce {unit.name}", call, waits=(op,)),))
+    def _ready(self, waits: tuple[int, ...]) -> tuple[int, ...]:
+        """What a kernel issued now would wait for."""
+        return (*waits, *self.b.last_on(COMPUTE))
+
+    def _exchange(self, unit: Unit, calls: Sequence[Exchange], waits: Sequence[int]) -> None:
+        """Collectives one after the other; what comes next waits for the last."""
+        if calls:
+            self._join(self._beside(unit, calls, (*waits, *self._take_pending())))
+
+    def _beside(
+        self, unit: Unit, calls: Sequence[Exchange], waits: tuple[int, ...]
+    ) -> tuple[int, ...]:
+        """Collectives one after the other, beside the unit's compute."""
+        for op, group, size in calls:
+            name = f"{op.replace('_', '-')} {unit.name}"
+            waits = (self.b.collective(name, Call(op, group, size), waits=waits),)
+        return waits if calls else ()
 
     def _backward_pass(self, _: int) -> None:
         last = self.b.backward_index == self.micro_batches - 1
@@ -377,22 +398,30 @@ class RankCompiler:
         self.b.program.backward_ends.append(len(self.b.program.ops))
 
     def _backward(self, unit: Unit) -> None:
-        b = self.b
+        b, around = self.b, unit.exchanges
+        self._exchange(unit, around.before_backward, b.last_on(COMPUTE))
         waits = (*self.engine.before(unit, "backward"), *self._take_pending())
+        beside = self._beside(unit, around.beside_backward, self._ready(waits))
         extra_s, extra_launches = self.engine.backward_extra(unit)
         b.alloc(unit.temp_category, unit.backward_temp_bytes, unit.name)
         op = b.compute(
             unit.name,
             "backward",
-            unit.backward_s + extra_s,
+            unit.backward_s + extra_s - unit.backward_tail_s,
             launches=unit.backward_launches + extra_launches,
             waits=waits,
             flops=2 * unit.flops,
         )
+        self._exchange(unit, around.after_backward, (op,))
+        if unit.backward_tail_s:
+            op = b.compute(
+                unit.name, "backward", unit.backward_tail_s, launches=0, waits=(op, *beside)
+            )
+        else:
+            self._join(beside)
         b.free(unit.temp_category, unit.backward_temp_bytes, unit.name)
         b.free("activation", unit.saved_bytes, unit.name)
         b.free("logits", unit.loss_bytes, unit.name)
-        self._tensor_all_reduce(unit, unit.backward_reduce_bytes, op)
         self.engine.after(unit, "backward", op)
 
     def _peer(self, offset: int) -> int:

@@ -160,7 +160,7 @@ def host_memory(
     numel, stored
         Trainable and stored parameter elements of one pipeline stage's shard.
     """
-    zero, n = plan.zero, plan.mesh.dp
+    zero, n = plan.zero, plan.mesh.weight_ranks
     own = flat_partition_numel(numel, n)
     by_category = {"process": HOST_PROCESS_BYTES * ranks_per_node}
     low = COMPUTE_DTYPE_BYTES[plan.precision]

@@ -8,6 +8,7 @@ from typing import Literal
 from raysim.models.table import Model
 from raysim.perf.constants import TrainingConstants
 from raysim.training.deepspeed import Optimizer, PipelineSettings, Precision, ZeroConfig
+from raysim.training.layout import ContextExchange, Layout
 from raysim.training.parallel import Mesh
 
 
@@ -21,12 +22,28 @@ class DdpSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MegatronSettings:
+    """Megatron-LM's arguments that matter, with its defaults (``megatron/training/arguments.py``)."""
+
+    sequence_parallel: bool = False
+    cp_comm_type: ContextExchange = "p2p"
+    use_distributed_optimizer: bool = False
+    overlap_grad_reduce: bool = False
+    overlap_param_gather: bool = False
+    accumulate_allreduce_grads_in_fp32: bool = True
+    """bf16 turns it on."""
+    gradient_accumulation_fusion: bool = True
+    ddp_bucket_size: int | None = None
+    """Elements; None: max(40 M, 1 M x data-parallel ranks) where reduction overlaps, else all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingPlan:
     """One optimizer step, fully decided."""
 
     model: Model
     mesh: Mesh
-    engine: Literal["ddp", "deepspeed"]
+    engine: Literal["ddp", "deepspeed", "megatron"]
     micro_batch: int
     """Samples per GPU and micro-step."""
     gradient_accumulation_steps: int
@@ -34,9 +51,11 @@ class TrainingPlan:
     optimizer: Optimizer
     zero: ZeroConfig = field(default_factory=ZeroConfig)
     ddp: DdpSettings = field(default_factory=DdpSettings)
+    megatron: MegatronSettings = field(default_factory=MegatronSettings)
     pipeline: PipelineSettings = field(default_factory=PipelineSettings)
-    activation_checkpointing: Literal["none", "full"] = "none"
-    """``full``: every block is recomputed (Hugging Face's gradient checkpointing)."""
+    activation_checkpointing: Literal["none", "selective", "full"] = "none"
+    """``full``: every block is recomputed (Hugging Face's gradient checkpointing); ``selective``:
+    attention cores only (Megatron's ``--recompute-granularity selective``)."""
     gradient_clipping: float = 1.0
     communication_data_type: Precision | None = None
     grad_accum_dtype: Precision | None = None
@@ -54,6 +73,21 @@ class TrainingPlan:
         if self.engine == "ddp" and self.ddp.autocast is not None:
             return self.ddp.autocast
         return self.precision
+
+    @property
+    def layout(self) -> Layout:
+        """How each layer is cut over the ranks of a replica."""
+        mesh, m = self.mesh, self.megatron
+        if self.engine != "megatron":
+            return Layout(tp=mesh.tp, cp=mesh.cp, cp_exchange="a2a")
+        return Layout(
+            tp=mesh.tp,
+            sequence_parallel=m.sequence_parallel and mesh.tp > 1,
+            cp=mesh.cp,
+            cp_exchange=m.cp_comm_type,
+            ep=mesh.ep,
+            overlaps=True,
+        )
 
     @property
     def samples_per_step(self) -> int:

@@ -9,12 +9,13 @@ layer.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 from raysim.models.table import (
     COMPUTE_DTYPE_BYTES,
     FIXED_DTYPE_BYTES,
+    Gemm,
     Layer,
     Module,
     Operator,
@@ -23,6 +24,7 @@ from raysim.models.table import (
 )
 from raysim.perf.compute import ComputeModel
 from raysim.training.deepspeed import Precision
+from raysim.training.layout import Exchange, Exchanges, Layout, column_input, exchanges
 
 Cut = Literal["module", "collective"]
 
@@ -34,6 +36,11 @@ class Gradient(NamedTuple):
     numel: int
     tied: bool = False
     """Named in full by the storage it shares with another layer of the stage."""
+    expert: bool = False
+    """Of routed experts: only every so many ranks hold it."""
+
+
+TOKEN_COPIES = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,10 +67,10 @@ class Unit:
     backward_temp_bytes: int
     temp_category: str
     """``logits`` where the temporaries are the loss's, else ``temporary``."""
-    forward_reduce_bytes: int
-    """Tensor-parallel all-reduce after forward; 0: none."""
-    backward_reduce_bytes: int
-    """Tensor-parallel all-reduce after backward."""
+    exchanges: Exchanges = field(default_factory=Exchanges)
+    """What peers of one replica exchange around it."""
+    backward_tail_s: float = 0.0
+    """Part of ``backward_s`` that runs beside ``exchanges.after_backward``."""
 
     @property
     def numel(self) -> int:
@@ -89,12 +96,11 @@ def tp_numel(parameter: Parameter, tp: int) -> int:
     return -(-parameter.numel // tp)
 
 
-def saved_bytes(saved: Saved, batch: int, tp: int, dtype: Precision) -> int:
-    """Bytes one saved tensor takes on one rank."""
+def saved_bytes(saved: Saved, batch: int, share: int, dtype: Precision) -> int:
+    """Bytes one saved tensor takes on one rank, of ``share`` that divide it."""
     width = (
         COMPUTE_DTYPE_BYTES[dtype] if saved.dtype == "compute" else FIXED_DTYPE_BYTES[saved.dtype]
     )
-    share = tp if saved.sharded else 1
     return round(saved.numel * batch * width / share)
 
 
@@ -110,21 +116,26 @@ class Pricer:
         *,
         batch: int,
         dtype: Precision,
-        tp: int,
+        layout: Layout,
         cut: Cut,
+        selective: bool = False,
         resident: frozenset[str] = frozenset(),
     ) -> None:
         self.costs = costs
         self.batch = batch
         self.dtype: Precision = dtype
-        self.tp = tp
+        self.layout = layout
+        self.tp = layout.tp
         self.cut = cut
+        self.selective = selective
+        """Attention cores are recomputed: only their inputs are kept."""
         self.resident = resident
         """Full names of the parameters this stage stores: a weight tied to another stage is a
         copy.
         """
         self._units: dict[int, tuple[Unit, ...]] = {}
         self._bodies: list[object] = []
+        self._own_experts: dict[int, Operator] = {}
 
     def layer(self, layer: Layer) -> tuple[Unit, ...]:
         """Units of a layer in forward order, with full names."""
@@ -137,88 +148,143 @@ class Pricer:
 
     def _price(self, layer: Layer) -> tuple[Unit, ...]:
         seen: set[str] = set()
-        reduced: set[str] = set()
+        exchanged: set[str] = set()
         units: list[Unit] = []
         run: list[Module] = []
+        around = Exchanges()
+        width = self.batch * COMPUTE_DTYPE_BYTES[self.dtype]
+
+        def close() -> None:
+            nonlocal run, around
+            units.append(self._unit(run, seen, around))
+            run, around = [], Exchanges()
+
         for module in layer.body.modules:
-            starts_reduce = self.tp > 1 and any(_column_input(o) for o in module.operators)
-            if run and starts_reduce and self.cut == "collective" and not _same_input(run, module):
-                units.append(self._unit(run, seen, reduced))
-                run = []
+            own = exchanges(module, self.layout, width=width, known=exchanged)
+            if run and own.opens and self.cut == "collective":
+                close()
             run.append(module)
-            ends_reduce = self.tp > 1 and any(_forward_reduced(o) for o in module.operators)
-            if self.cut == "module" or ends_reduce:
-                units.append(self._unit(run, seen, reduced))
-                run = []
+            around.add(own)
+            exchanged |= {s.name for o in module.operators if (s := column_input(o))}
+            if self.cut == "module" or own.closes:
+                close()
         if run:
-            units.append(self._unit(run, seen, reduced))
+            close()
         return tuple(units)
 
-    def _unit(self, run: Sequence[Module], seen: set[str], reduced: set[str]) -> Unit:
+    def _unit(self, run: Sequence[Module], seen: set[str], around: Exchanges) -> Unit:
         operators = [o for m in run for o in m.operators]
         kept = loss = 0
         for o in operators:
-            for s in o.saves:
+            for s in self._kept(o):
                 if s.name not in seen:
                     seen.add(s.name)
                     size = self._bytes(s)
                     kept, loss = (kept, loss + size) if o.kind == "loss" else (kept + size, loss)
-        width = COMPUTE_DTYPE_BYTES[self.dtype]
-        forward_reduce = backward_reduce = 0
-        if self.tp > 1:
-            forward_reduce = round(
-                sum(o.output for o in operators if _forward_reduced(o)) * self.batch * width
-            )
-            for o in operators:
-                source = _column_input(o)
-                if source is not None and source.name not in reduced:
-                    reduced.add(source.name)
-                    backward_reduce += round(source.numel * self.batch * width)
-        forward_temp, backward_temp = self._temporaries(operators)
+        forward_temp, backward_temp = self._temporaries(operators, around)
         parameters = [p for m in run for p in m.parameters]
         gradients = tuple(
-            Gradient(p.name, tp_numel(p, self.tp))
+            Gradient(p.name, self._numel(p), expert=p.expert)
             for p in parameters
             if p.trainable and (p.tied_to is None or p.tied_to not in self.resident)
         )
         uses = tuple(
-            Gradient(p.tied_to, tp_numel(p, self.tp), tied=True)
+            Gradient(p.tied_to, self._numel(p), tied=True, expert=p.expert)
             if p.tied_to in self.resident
-            else Gradient(p.name, tp_numel(p, self.tp))
+            else Gradient(p.name, self._numel(p), expert=p.expert)
             for p in parameters
         )
-
-        def price(o: Operator, backward: bool) -> float:
-            return self.costs.operator_s(
-                o, batch=self.batch, dtype=self.dtype, tp=self.tp, backward=backward
-            )
-
+        forward = [self._seconds(o, m, backward=False) for m in run for o in m.operators]
+        backward_s = sum(self._seconds(o, m, backward=True) for m in run for o in m.operators)
+        again = [
+            seconds for o, seconds in zip(operators, forward, strict=True) if self._recomputed(o)
+        ]
         return Unit(
             name=run[0].name if len(run) == 1 else _common_name(run),
             modules=tuple(run),
             gradients=gradients,
             uses=uses,
-            forward_s=sum(price(o, False) for o in operators),
-            backward_s=sum(price(o, True) for o in operators),
+            forward_s=sum(forward),
+            backward_s=backward_s + sum(again),
             forward_launches=sum(self.costs.launches(o, backward=False) for o in operators),
             backward_launches=sum(self.costs.launches(o, backward=True) for o in operators),
-            flops=sum(o.flops / _divisor(o, self.tp) for o in operators) * self.batch,
+            flops=sum(o.flops / _divisor(o, self.tp) for o in operators)
+            * self.batch
+            / self.layout.cp,
             saved_bytes=kept,
             loss_bytes=loss,
             forward_temp_bytes=forward_temp,
             backward_temp_bytes=backward_temp,
             temp_category="logits" if any(o.kind == "loss" for o in operators) else "temporary",
-            forward_reduce_bytes=forward_reduce,
-            backward_reduce_bytes=backward_reduce,
+            exchanges=around,
+            backward_tail_s=self._tail_s(operators, around),
         )
 
-    def _bytes(self, saved: Saved) -> int:
-        return saved_bytes(saved, self.batch, self.tp, self.dtype)
+    def _recomputed(self, o: Operator) -> bool:
+        return self.selective and o.attention is not None
 
-    def _temporaries(self, operators: Sequence[Operator]) -> tuple[int, int]:
-        """Largest output alive in forward, and largest (output + input) gradient in backward."""
+    def _kept(self, o: Operator) -> Sequence[Saved]:
+        """What stays for backward: of a recomputed core, query, key and value."""
+        if self._recomputed(o):
+            return o.saves[:3]
+        if o.attention is not None and self.layout.cp > 1 and self.layout.cp_exchange == "a2a":
+            # The core keeps its output by heads, the projection behind it that by positions.
+            return (*o.saves, Saved(name=f"{o.name}.swapped", numel=o.output, sharded=True))
+        return o.saves
+
+    def _seconds(self, o: Operator, module: Module, *, backward: bool) -> float:
+        tp, batch = self.tp, self.layout.samples(o, self.batch)
+        if o.split == "expert" and self.layout.ep:
+            o, tp = self._experts(o, module), 1
+        elif o.split == "none":
+            tp = 1
+        return self.costs.operator_s(o, batch=batch, dtype=self.dtype, tp=tp, backward=backward)
+
+    def _experts(self, o: Operator, module: Module) -> Operator:
+        """The experts held here: whole ones of expert-parallel peers, slices of tensor-parallel."""
+        key = id(o)
+        if key not in self._own_experts:
+            assert o.gemm is not None
+            width, depth = o.gemm.n, o.gemm.k
+            if module.parameters and module.parameters[0].shard == 1:
+                width = -(-width // self.tp)
+            else:
+                depth = -(-depth // self.tp)
+            groups = -(-o.gemm.groups // self.layout.ep)
+            self._own_experts[key] = replace(
+                o, gemm=Gemm(rows=o.gemm.rows, n=width, k=depth, groups=groups), split="none"
+            )
+        return self._own_experts[key]
+
+    def _tail_s(self, operators: Sequence[Operator], around: Exchanges) -> float:
+        """Weight gradients of column linears, where an exchange of their input's gradient runs
+        beside them.
+        """
+        if not (self.layout.overlaps and around.after_backward):
+            return 0.0
+        return sum(
+            self.costs.weight_gradient_s(
+                o, batch=self.layout.samples(o, self.batch), dtype=self.dtype, tp=self.tp
+            )
+            for o in operators
+            if o.split == "column" and o.gemm is not None
+        )
+
+    def _numel(self, parameter: Parameter) -> int:
+        numel = tp_numel(parameter, self.tp)
+        return -(-numel // self.layout.ep) if parameter.expert and self.layout.ep else numel
+
+    def _bytes(self, saved: Saved) -> int:
+        return saved_bytes(saved, self.batch, self.layout.kept(saved), self.dtype)
+
+    def _temporaries(self, operators: Sequence[Operator], around: Exchanges) -> tuple[int, int]:
+        """Largest output alive in forward, and largest (output + input) gradient in backward.
+
+        What was gathered is whole beside them.
+        """
         width = COMPUTE_DTYPE_BYTES[self.dtype]
         forward = backward = 0.0
+        in_place = any(_overwrites(o) for o in operators)
         for o in operators:
             if o.kind == "loss":
                 # Unfused cross-entropy: an fp32 copy of the logits in forward; in backward the
@@ -227,29 +293,33 @@ class Pricer:
                 forward, backward = max(forward, logits), max(backward, 2.0 * logits)
                 continue
             divisor = _divisor(o, self.tp) if o.split != "row" else 1
-            out = o.output * self.batch * width / divisor
+            out = o.output * self.layout.samples(o, self.batch) * width / divisor
             grad_in = self._bytes(o.saves[0]) if o.saves else out
             forward = max(forward, out)
-            backward = max(backward, out + grad_in)
-        return round(forward), round(backward)
+            backward = max(backward, grad_in if in_place else out + grad_in)
+        gathered = _largest(around.before_forward, "all_gather")
+        again = _largest(around.beside_backward, "all_gather")
+        again += _largest(around.after_backward, "reduce_scatter")
+        # Tokens on their way: permuted, exchanged, and sorted by expert, side by side.
+        sent = _largest(around.after_forward + around.before_forward, "all_to_all", "ep")
+        back = _largest(around.before_backward + around.after_backward, "all_to_all", "ep")
+        gathered, again = gathered + TOKEN_COPIES * sent, again + TOKEN_COPIES * back
+        return round(forward + gathered), round(backward + again)
 
 
 def _divisor(o: Operator, tp: int) -> int:
     return 1 if o.split == "none" else tp
 
 
-def _forward_reduced(o: Operator) -> bool:
-    return o.split == "row" or (o.split == "vocab" and o.kind == "embedding")
+def _largest(calls: Sequence[Exchange], op: str, group: str = "") -> int:
+    """Bytes of the largest of these exchanges that are ``op``, of ``group`` or any."""
+    sizes = (e.size_bytes for e in calls if e.op == op and group in ("", e.group))
+    return max(sizes, default=0)
 
 
-def _column_input(o: Operator) -> Saved | None:
-    return o.saves[0] if o.split == "column" and o.saves else None
-
-
-def _same_input(run: Sequence[Module], module: Module) -> bool:
-    """Whether ``module`` reads a column input that ``run`` already reads (q, k, v)."""
-    inputs = {s.name for m in run for o in m.operators if (s := _column_input(o))}
-    return any((s := _column_input(o)) and s.name in inputs for o in module.operators)
+def _overwrites(o: Operator) -> bool:
+    """A loss that keeps the logits themselves, and later their gradient in their place."""
+    return o.kind == "loss" and bool(o.saves) and all(s.dtype == "compute" for s in o.saves)
 
 
 def _common_name(run: Sequence[Module]) -> str:
@@ -269,7 +339,7 @@ def build_sections(
     pricer: Pricer,
     *,
     input_numel: float,
-    checkpoint: Literal["none", "full"],
+    checkpoint: Literal["none", "selective", "full"],
     interval: int = 0,
 ) -> tuple[Section, ...]:
     """Cut a stage's layers into sections.
@@ -288,7 +358,7 @@ def build_sections(
     width = COMPUTE_DTYPE_BYTES[pricer.dtype]
 
     def size(numel: float) -> int:
-        return round(numel * pricer.batch * width)
+        return round(numel * pricer.batch * width / pricer.layout.hidden)
 
     groups: list[tuple[list[int], bool]] = []
     if interval > 0:

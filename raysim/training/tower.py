@@ -215,6 +215,9 @@ def _prepare(
     gpu = cluster.gpu
     assert gpu is not None, "a training job needs a cluster with GPUs"
     costs = compute_model(gpu, plan.constants)
+    if plan.engine == "megatron":
+        costs.fp32_gradients = plan.megatron.gradient_accumulation_fusion
+        costs.fused_kernel = "best"  # Transformer Engine runs cuDNN's or FlashAttention 3
     stages = build_stages(plan, costs)
     tied = [stage.index for stage in stages if stage.tied_bytes]
     topology = Topology.build(cluster)

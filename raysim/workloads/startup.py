@@ -58,7 +58,7 @@ def startup_phases(plan: TrainingPlan, node: NodeSpec, ranks_per_node: int) -> t
     waves = -(-ranks_per_node // cores)
     weights = plan.model.num_parameters * 4.0 / plan.mesh.tp / plan.mesh.pp
     if plan.engine == "deepspeed" and plan.zero.stage == 3:
-        weights /= plan.mesh.dp  # zero.Init: every rank fills and keeps its shard only
+        weights /= plan.mesh.weight_ranks  # zero.Init: every rank fills and keeps its shard only
     gpu = node.gpu
     assert gpu is not None, f"{node.name} has no GPU"
     return (

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from raysim.models.activations import ACTIVATIONS
 from raysim.models.attention import Core, Implementation, attend
 from raysim.models.config import MOST_LAYERS, Reader
+from raysim.models.families import megatron_core
 from raysim.models.families.llama import ALL, gated
 from raysim.models.feedforward import Experts, moe
 from raysim.models.request import (
@@ -128,6 +129,8 @@ def _build(request: Request, r: Reader, d: Latent) -> Model:
     tokens = request.positions(r, d.positions)
     implementation = request.implementation(ALL, r)
     r.check()
+    if request.library == "megatron_core":
+        return _megatron(request, r, d, tokens)
     name = prefix(request, "model")
     output = float(tokens * d.hidden)
     dense = _layer(d, tokens, implementation, sparse=False)
@@ -141,14 +144,30 @@ def _build(request: Request, r: Reader, d: Latent) -> Model:
         request, r, tokens=tokens, hidden=d.hidden, vocab=d.vocab,
         tied_to=f"{name}embed_tokens.weight" if d.tied else None,
     )  # fmt: skip
-    divisible: Sequence[tuple[str, int]] = (
+    return assemble(
+        request, r, layers, seq_len=tokens, hidden=d.hidden, vocab=d.vocab, divisible=_divisible(d)
+    )
+
+
+def _divisible(d: Latent) -> Sequence[tuple[str, int]]:
+    return (
         ("num_attention_heads", d.heads),
         ("intermediate_size", d.width),
         ("moe_intermediate_size", d.experts.width),
     )
-    return assemble(
-        request, r, layers, seq_len=tokens, hidden=d.hidden, vocab=d.vocab, divisible=divisible
+
+
+def _megatron(request: Request, r: Reader, d: Latent, tokens: int) -> Model:
+    """The same model of Megatron-core's modules."""
+    attention = megatron_core.Latent(
+        heads=d.heads, q_rank=d.q_rank, kv_rank=d.kv_rank, nope=d.nope, rope=d.rope, v_dim=d.v_dim
     )
+    sparse = megatron_core.Mixture(experts=d.experts, shared_width=d.shared_width)
+    return megatron_core.megatron_model(
+        request, r,
+        [(attention, d.width if i < d.dense_layers else sparse) for i in range(d.layers)],
+        tokens=tokens, hidden=d.hidden, vocab=d.vocab, tied=d.tied, divisible=_divisible(d),
+    )  # fmt: skip
 
 
 def _embedding(name: str, d: Latent, tokens: int) -> Layer:

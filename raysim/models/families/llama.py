@@ -16,6 +16,7 @@ from typing import Literal
 from raysim.models.activations import ACTIVATIONS
 from raysim.models.attention import Core, Implementation, attend, rotary
 from raysim.models.config import MOST_LAYERS, Reader
+from raysim.models.families.megatron_core import Grouped, Mixture, megatron_model
 from raysim.models.feedforward import Experts, Names, glu, moe
 from raysim.models.request import (
     Request,
@@ -240,6 +241,8 @@ def build_decoder(
     tokens = request.positions(r, d.positions)
     implementation = request.implementation(d.supported, r)
     r.check()
+    if request.library == "megatron_core":
+        return _megatron(request, top, d, tokens)
     answering = "transformer" if request.model_type in ANSWERS_AS_TRANSFORMER else ""
     name = prefix(request, base, answering=answering)
     hidden = float(tokens * d.hidden)
@@ -264,6 +267,25 @@ def build_decoder(
     )
     return assemble(
         request, top, layers, seq_len=tokens, hidden=d.hidden, vocab=d.vocab,
+        divisible=divisible_keys(d),
+    )  # fmt: skip
+
+
+def _megatron(request: Request, r: Reader, d: Decoder, tokens: int) -> Model:
+    """The same model of Megatron-core's modules."""
+    blocks = []
+    for i in range(d.layers):
+        sparse = d.sparse[i] if d.sparse else None
+        attention = Grouped(
+            heads=d.heads, kv_heads=d.kv_heads, head_dim=d.head_dim, qk_norm=d.qk_norm,
+            qkv_bias=d.qkv_bias, window=d.windows[i] if d.windows else None,
+        )  # fmt: skip
+        rest = d.width if sparse is None else Mixture(
+            experts=sparse.spec, shared_width=sparse.shared_width
+        )  # fmt: skip
+        blocks.append((attention, rest))
+    return megatron_model(
+        request, r, blocks, tokens=tokens, hidden=d.hidden, vocab=d.vocab, tied=d.tied,
         divisible=divisible_keys(d),
     )  # fmt: skip
 

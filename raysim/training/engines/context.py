@@ -38,8 +38,8 @@ class EngineContext:
 
     @property
     def ranks(self) -> int:
-        """Data-parallel size N."""
-        return self.plan.mesh.dp
+        """Data-parallel size N: ranks that hold the same weights."""
+        return self.plan.mesh.weight_ranks
 
     @property
     def numel(self) -> int:

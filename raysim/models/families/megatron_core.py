@@ -1,0 +1,351 @@
+"""Decoders as Megatron-core runs them on Transformer Engine, from the same ``config.json``.
+
+``megatron/core/models/gpt`` with ``get_gpt_layer_with_transformer_engine_spec``: norms fused into
+the projection behind them (``TELayerNormColumnParallelLinear``), one projection for query, key and
+value, fused rotary embedding, fused attention, fused SwiGLU. The loss is Transformer Engine's
+``parallel_cross_entropy`` (``--cross-entropy-loss-fusion``), which writes the gradient over the
+logits, or Megatron's own in fp32. Names are those of Megatron's ``state_dict``.
+
+Not modelled: fp8 weights, biases of linears, residual dropout, multi-token prediction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from raysim.models.attention import Core, attend
+from raysim.models.config import Reader
+from raysim.models.feedforward import Experts, grouped
+from raysim.models.request import Request, assemble, block_layer
+from raysim.models.table import Body, Layer, Model, Operator, Parameter, Saved, Split
+from raysim.models.tape import Tape, Tensor
+
+BLOCK = "TransformerLayer"
+VOCABULARY_MULTIPLE = 128
+"""``--make-vocab-size-divisible-by``, times the tensor-parallel degree."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mixture:
+    """A layer of routed experts, and a shared one beside them."""
+
+    experts: Experts
+    shared_width: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latent:
+    """Multi-head latent attention (``MLASelfAttention``)."""
+
+    heads: int
+    q_rank: int | None
+    kv_rank: int
+    nope: int
+    rope: int
+    v_dim: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grouped:
+    """Grouped-query attention."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    window: int | None = None
+    qk_norm: bool = False
+    qkv_bias: bool = False
+
+
+def norm_linear(
+    tape: Tape, name: str, x: Tensor, width: int, *, bias: bool = False, column: bool = True
+) -> Tensor:
+    """``TELayerNormColumnParallelLinear``: RMSNorm and projection, one module.
+
+    Keeps the input, the reciprocal deviation per row, and the normalised input for the weight
+    gradient (``_LayerNormLinear.forward`` of Transformer Engine).
+    """
+    cls = "TELayerNormColumnParallelLinear"
+    forks = tape.forks(x)
+    normed = Tensor(name=f"{name}.ln_out", rows=x.rows, width=x.width)
+    rstd = Saved(name=f"{name}.rsigma", numel=x.rows, dtype="fp32")
+    norm = Operator(
+        name=f"{name}.layer_norm", kind="norm", moved=2 * x.numel,
+        moved_backward=3 * x.numel + sum(3 * t.numel for t in forks),
+        saves=(x.saved(), rstd), output=x.numel, kernels=1, kernels_backward=2 + len(forks),
+    )  # fmt: skip
+    linear, parameters, out = _linear(
+        name, normed, width, bias=bias, split="column" if column else "none"
+    )
+    weight = Parameter(name=f"{name}.layer_norm_weight", shape=(x.width,))
+    tape.append(name, cls, norm, linear, parameters=(weight, *parameters))
+    return out
+
+
+def _linear(
+    name: str, x: Tensor, width: int, *, bias: bool, split: Split
+) -> tuple[Operator, tuple[Parameter, ...], Tensor]:
+    tape = Tape()
+    out = tape.linear(name, x, width, bias=bias, split=split)
+    return tape.modules[0].operators[0], tape.modules[0].parameters, out
+
+
+def _block(
+    tokens: int, hidden: int, attention: Grouped | Latent, feedforward: int | Mixture
+) -> Body:
+    """One ``TransformerLayer``."""
+    tape = Tape()
+    x = Tensor(name="hidden", rows=tokens, width=hidden)
+    if isinstance(attention, Grouped):
+        h = _grouped_attention(tape, x, attention)
+    else:
+        h = _latent_attention(tape, x, attention)
+    h = tape.linear("self_attention.linear_proj", h, hidden, bias=False, split="row",
+                    cls="TERowParallelLinear")  # fmt: skip
+    x = tape.add("self_attn_bda", x, h, cls=BLOCK)
+    if isinstance(feedforward, int):
+        h = norm_linear(tape, "mlp.linear_fc1", x, 2 * feedforward)
+        h = swiglu(tape, "mlp", h, feedforward)
+        h = tape.linear("mlp.linear_fc2", h, hidden, bias=False, split="row",
+                        cls="TERowParallelLinear")  # fmt: skip
+    else:
+        h = _mixture(tape, x, feedforward)
+    tape.add("mlp_bda", x, h, cls=BLOCK)
+    return tape.body()
+
+
+def swiglu(tape: Tape, name: str, x: Tensor, width: int) -> Tensor:
+    """``bias_swiglu_fusion``: one kernel each way, keeps its input of both halves."""
+    n = x.rows * width
+    return tape.run(
+        name, "SwiGLUFunction", operator=f"{name}.swiglu", inputs=(x,),
+        output=Tensor(name=f"{name}.activated", rows=x.rows, width=width, sharded=x.sharded),
+        moved=3 * n, moved_backward=5 * n, saves=(x.saved(),),
+    )  # fmt: skip
+
+
+def _copy(tape: Tape, name: str, x: Tensor, *, cls: str) -> Tensor:
+    """``contiguous()`` of a view; ``split``'s backward copies the gradient."""
+    return tape.run(
+        name, cls, inputs=(x,), output=replace(x, name=name, storage=0), moved=2 * x.numel,
+        moved_backward=0, kernels_backward=0,
+    )  # fmt: skip
+
+
+def _rope(tape: Tape, name: str, x: Tensor, *, part: str) -> Tensor:
+    """``fused_apply_rotary_pos_emb``: one kernel each way; the tables are shared."""
+    out = replace(x, name=f"{name}.{part}_rope", storage=0)
+    return tape.run(
+        name, "FusedRoPEFunc", operator=f"{name}.{part}_rope", inputs=(x,), output=out,
+        moved=2 * x.numel, moved_backward=2 * x.numel,
+    )  # fmt: skip
+
+
+def _grouped_attention(tape: Tape, x: Tensor, a: Grouped) -> Tensor:
+    name, cls = "self_attention", "SelfAttention"
+    q_width, kv_width = a.heads * a.head_dim, a.kv_heads * a.head_dim
+    qkv = norm_linear(
+        tape, f"{name}.linear_qkv", x, q_width + 2 * kv_width, bias=a.qkv_bias
+    )  # fmt: skip
+    q, k, v = tape.split(name, qkv, [q_width, kv_width, kv_width], cls=cls)
+    # query is reshaped out of its groups; Transformer Engine wants value contiguous as well
+    # (get_qkv_layout), so that nothing keeps the projection's own output
+    q, v = (_copy(tape, f"{name}.{p}", t, cls=cls) for p, t in (("q", q), ("v", v)))
+    if a.qk_norm:
+        q, k = (_head_norm(tape, f"{name}.{p}_layernorm", t, a.head_dim) for p, t in
+                (("q", q), ("k", k)))  # fmt: skip
+    q, k = (_rope(tape, name, t, part=p) for p, t in (("q", q), ("k", k)))
+    core = Core(
+        heads=a.heads, kv_heads=a.kv_heads, head_dim=a.head_dim, v_head_dim=a.head_dim,
+        implementation="flash_attention_2",
+        window=a.window if a.window is not None and a.window < x.rows else None,
+    )  # fmt: skip
+    return attend(tape, name, q, k, v, core, cls="TEDotProductAttention")
+
+
+def _head_norm(tape: Tape, name: str, x: Tensor, head_dim: int) -> Tensor:
+    """``qk_layernorm`` over each head: input and deviation kept."""
+    rows = x.regroup(head_dim)
+    rstd = Saved(name=f"{name}.rsigma", numel=rows.rows, dtype="fp32", sharded=x.sharded)
+    return tape.run(
+        name, "TENorm", kind="norm", inputs=(x,),
+        output=replace(x, name=f"{name}.out", storage=0), moved=2 * x.numel,
+        moved_backward=3 * x.numel, kernels_backward=2, saves=(x.saved(), rstd),
+        parameters=(Parameter(name=f"{name}.weight", shape=(head_dim,)),),
+    )  # fmt: skip
+
+
+def _latent_attention(tape: Tape, x: Tensor, a: Latent) -> Tensor:
+    """``MLASelfAttention``: the norm stands before both down projections, which read its output.
+
+    ``linear_q_up_proj`` and ``linear_kv_up_proj`` have the norms of the compressed tensors fused.
+    Keys are joined from the up-projected part and one rotated part for all heads.
+    """
+    name, cls, qk = "self_attention", "MLASelfAttention", a.nope + a.rope
+    h = norm(tape, "input_layernorm", x)
+    if a.q_rank is None:
+        q = tape.linear(f"{name}.linear_q_proj", h, a.heads * qk, bias=False, split="column")
+    else:
+        low = tape.linear(f"{name}.linear_q_down_proj", h, a.q_rank, bias=False)
+        q = norm_linear(tape, f"{name}.linear_q_up_proj", low, a.heads * qk)
+    both = tape.linear(f"{name}.linear_kv_down_proj", h, a.kv_rank + a.rope, bias=False)
+    compressed, rotated = tape.split(name, both, [a.kv_rank, a.rope], cls=cls)
+    wide = norm_linear(tape, f"{name}.linear_kv_up_proj", compressed, a.heads * (a.nope + a.v_dim))
+    nope, v = tape.split(name, wide, [a.heads * a.nope, a.heads * a.v_dim], cls=cls)
+    turned = q.rows * a.heads * a.rope
+    query = replace(q, name=f"{name}.query", storage=0)
+    tape.run(  # rotate the rotary part, then join: query and key are new tensors
+        name, cls, operator=f"{name}.query", inputs=(q,), output=query, kernels=2,
+        moved=2 * turned + 2 * query.numel, moved_backward=2 * turned + 3 * query.numel,
+        kernels_backward=3,
+    )  # fmt: skip
+    key = replace(query, name=f"{name}.key")
+    tape.run(
+        name, cls, operator=f"{name}.key", inputs=(rotated, nope), output=key, kernels=3,
+        moved=2 * rotated.numel + 2 * key.numel, kernels_backward=4,
+        moved_backward=2 * rotated.numel + 3 * key.numel,
+    )  # fmt: skip
+    value = _copy(tape, f"{name}.value", v, cls=cls)
+    core = Core(
+        heads=a.heads, kv_heads=a.heads, head_dim=qk, v_head_dim=a.v_dim,
+        implementation="flash_attention_2",
+    )  # fmt: skip
+    return attend(tape, name, query, key, value, core, cls="TEDotProductAttention")
+
+
+def norm(tape: Tape, name: str, x: Tensor, *, cls: str = "TENorm") -> Tensor:
+    """A norm of its own: one kernel; keeps its input and a number per row."""
+    rstd = Saved(name=f"{name}.rsigma", numel=x.rows, dtype="fp32", sharded=x.sharded)
+    return tape.run(
+        name, cls, kind="norm", inputs=(x,),
+        output=Tensor(name=f"{name}.out", rows=x.rows, width=x.width, sharded=x.sharded),
+        moved=2 * x.numel, moved_backward=3 * x.numel, kernels_backward=2,
+        saves=(x.saved(), rstd),
+        parameters=(Parameter(name=f"{name}.weight" if name else "weight", shape=(x.width,)),),
+    )  # fmt: skip
+
+
+def _mixture(tape: Tape, x: Tensor, m: Mixture) -> Tensor:
+    """``MoELayer`` with the all-to-all dispatcher, fused permutation and grouped GEMM.
+
+    Tokens are permuted by expert, exchanged, run through the experts held here (``expert`` GEMMs
+    between a ``column`` dispatch and a ``row`` combine), sent back and summed by their weights.
+    """
+    e, cls = m.experts, "MoELayer"
+    h = norm(tape, "pre_mlp_layernorm", x)
+    scores = h.rows * e.experts
+    logits = tape.linear("mlp.router", h, e.experts, bias=False, cls="TopKRouter")
+    tape.run(
+        "mlp.router", "TopKRouter", kind="routing", operator="mlp.router.topk", inputs=(logits,),
+        output=Tensor(name="mlp.probs", rows=h.rows, width=e.experts, dtype="fp32"),
+        moved=9 * scores, kernels=12, moved_backward=11 * scores, kernels_backward=10,
+        saves=(
+            Saved(name="mlp.router.scores", numel=scores, dtype="fp32"),
+            Saved(name="mlp.router.map", numel=scores, dtype="bool"),
+        ),
+    )  # fmt: skip
+    rows = h.rows * e.per_token
+    permuted = Tensor(name="mlp.permuted", rows=rows, width=h.width)
+    rows_map = Saved(name="mlp.row_id_map", numel=h.rows * e.experts, dtype="int32")
+    tape.run(
+        "mlp.token_dispatcher", cls, kind="routing", operator="mlp.dispatch", inputs=(h,),
+        output=permuted, moved=h.numel + permuted.numel, kernels=3,
+        moved_backward=h.numel + permuted.numel, kernels_backward=1, saves=(rows_map,),
+        split="column",
+    )  # fmt: skip
+    bank = replace(e, bank="mlp.experts")
+    wide = grouped(tape, bank, permuted, 2 * e.width, "linear_fc1.weight", first=True)
+    h2 = swiglu(tape, "mlp.experts", wide, e.width)
+    y = grouped(tape, bank, h2, x.width, "linear_fc2.weight", first=False)
+    out = Tensor(name="mlp.combined", rows=x.rows, width=x.width)
+    routed = tape.run(
+        "mlp.token_dispatcher", cls, kind="routing", operator="mlp.combine", inputs=(y,),
+        output=out, moved=y.numel + out.numel, kernels=1,
+        moved_backward=y.numel + out.numel, kernels_backward=1, split="row",
+    )  # fmt: skip
+    if not m.shared_width:
+        return routed
+    s = tape.linear("mlp.shared_experts.linear_fc1", h, 2 * m.shared_width, bias=False,
+                    split="column")  # fmt: skip
+    s = swiglu(tape, "mlp.shared_experts", s, m.shared_width)
+    s = tape.linear("mlp.shared_experts.linear_fc2", s, x.width, bias=False, split="row")
+    return tape.add("mlp", routed, s, cls=cls)
+
+
+def megatron_model(
+    request: Request,
+    r: Reader,
+    blocks: Sequence[tuple[Grouped | Latent, int | Mixture]],
+    *,
+    tokens: int,
+    hidden: int,
+    vocab: int,
+    tied: bool,
+    divisible: Sequence[tuple[str, int]],
+) -> Model:
+    """``GPTModel`` of these blocks: attention, and width of the MLP or its experts."""
+    bodies = {kind: _block(tokens, hidden, *kind) for kind in dict.fromkeys(blocks)}
+    first, last = _ends(request, tokens, hidden, vocab, tied=tied)
+    layers = [
+        block_layer(f"decoder.layers.{i}", BLOCK, bodies[kind], float(tokens * hidden))
+        for i, kind in enumerate(blocks)
+    ]
+    return assemble(
+        request, r, [first, *layers, *last], seq_len=tokens, hidden=hidden, vocab=vocab,
+        divisible=divisible,
+    )  # fmt: skip
+
+
+def _ends(
+    request: Request, tokens: int, hidden: int, vocab: int, *, tied: bool
+) -> tuple[Layer, list[Layer]]:
+    """Embedding before the blocks; final norm, output layer and loss after them.
+
+    The vocabulary is padded by ``request.vocab_multiple``.
+    """
+    vocab = -(-vocab // request.vocab_multiple) * request.vocab_multiple
+    size = float(tokens * hidden)
+    tape = Tape()
+    tape.embedding("word_embeddings", tokens, hidden, vocab, vocab_parallel=True,
+                   cls="VocabParallelEmbedding")  # fmt: skip
+    first = Layer(name="embedding", kind="embedding", cls="LanguageModelEmbedding",
+                  body=tape.body(), output=size)  # fmt: skip
+    tape = Tape()
+    x = Tensor(name="hidden", rows=tokens, width=hidden)
+    norm(tape, "", x)
+    last = Layer(name="decoder.final_layernorm", kind="norm", cls="TENorm", body=tape.body(),
+                 output=size)  # fmt: skip
+    tape = Tape()
+    logits = tape.linear(
+        "", x, vocab, bias=False, split="column", cls="ColumnParallelLinear",
+        tied_to="embedding.word_embeddings.weight" if tied else None,
+    )  # fmt: skip
+    _loss(tape, logits, fused=request.fused_loss)
+    head = Layer(name="output_layer", kind="head", cls="ColumnParallelLinear", body=tape.body(),
+                 output=1)  # fmt: skip
+    return first, [last, head]
+
+
+def _loss(tape: Tape, logits: Tensor, *, fused: bool) -> None:
+    """Cross-entropy over logits divided by vocabulary.
+
+    Fused: an online softmax reads them, a second kernel reads and overwrites them with their
+    gradient, which backward scales in place. Else fp32 softmax is kept beside them.
+    """
+    n = logits.numel
+    if fused:
+        tape.run(
+            "", "CrossEntropyFunction", kind="loss", operator="loss", inputs=(logits,),
+            output=Tensor(name="loss.out", rows=logits.rows, width=1), moved=3 * n, kernels=2,
+            moved_backward=2 * n, kernels_backward=1, saves=(logits.saved(),),
+            split="heads" if logits.sharded else "none",
+        )  # fmt: skip
+        return
+    softmax = Saved(name="loss.softmax", numel=n, dtype="fp32", sharded=logits.sharded)
+    tape.run(
+        "", "VocabParallelCrossEntropy", kind="loss", operator="loss", inputs=(logits,),
+        output=Tensor(name="loss.out", rows=logits.rows, width=1), moved=19 * n, kernels=12,
+        moved_backward=7 * n, kernels_backward=5, saves=(softmax,),
+        split="heads" if logits.sharded else "none",
+    )  # fmt: skip

@@ -1,0 +1,237 @@
+"""Megatron-core's ``DistributedDataParallel`` and optimizers over contiguous buffers.
+
+Weight gradients are added to an fp32 buffer by the products themselves; the buffer is reduced after
+the last backward, or bucket by bucket beside it (``overlap_grad_reduce``). With the distributed
+optimizer a rank steps its slice, and low-precision weights are gathered afterwards, or ahead of
+their use in the next forward (``overlap_param_gather``). Experts have buffers of their own, shared
+by fewer ranks. Sources: ``megatron/core/distributed/param_and_grad_buffer.py``,
+``optimizer/distrib_optimizer.py``, ``finalize_model_grads.py``.
+
+Not modelled: gradients of norms summed over tensor-parallel ranks (a few kilobytes), more than one
+distributed-optimizer instance, precision-aware optimizer states, the nan check of gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from raysim.models.table import Module
+from raysim.training.engines.context import EngineContext
+from raysim.training.program import COMPUTE, Call
+from raysim.training.sections import Unit
+from raysim.units import MIB
+
+BUCKET_NUMEL = 40_000_000
+BUCKET_NUMEL_PER_RANK = 1_000_000
+"""Elements of a bucket whose reduction overlaps: the larger of the two
+(``distributed_data_parallel.py``)."""
+MASTER_BYTES = 4.0
+WORKSPACE_BYTES = {"hopper": 32 * MIB, "blackwell": 32 * MIB}
+WORKSPACE_BYTES_ELSEWHERE = 4 * MIB
+"""``get_cublas_workspace_size_bytes`` of Transformer Engine."""
+GROUPED_STREAMS = 4
+
+
+@dataclass(slots=True)
+class Bucket:
+    """Gradients reduced together, and weights gathered together."""
+
+    group: str
+    ranks: int
+    numel: int = 0
+    units: list[int] = field(default_factory=list)
+    """By ``id``, in the order their gradients become ready."""
+    gathered: int | None = None
+    """Operation that brings its weights, while under way."""
+
+
+class Megatron:
+    """One stage's buffers, their reduction and the step."""
+
+    def __init__(self, context: EngineContext) -> None:
+        self.c = context
+        self.m = context.plan.megatron
+        wide = self.m.accumulate_allreduce_grads_in_fp32
+        self.grad_bytes = 4 if wide else context.weight_bytes
+        self.buckets = self._fill_buckets()
+        self.boundary = False
+        self.works: list[int] = []
+        self.fresh: set[int] = set()
+        """Units, by ``id``, whose weights this step has not waited for yet."""
+
+    def _fill_buckets(self) -> list[Bucket]:
+        """In order of readiness: from the last layer to the first, dense and experts apart."""
+        mesh, filled = self.c.plan.mesh, []
+        for group, ranks, expert in (
+            ("dp", mesh.weight_ranks, False), ("edp", mesh.expert_ranks, True),
+        ):  # fmt: skip
+            overlapped = max(BUCKET_NUMEL, BUCKET_NUMEL_PER_RANK * ranks)
+            capacity = self.m.ddp_bucket_size or overlapped
+            bucket: Bucket | None = None
+            for unit in reversed(self.c.units):
+                numel = sum(g.numel for g in unit.gradients if g.expert == expert)
+                if not numel:
+                    continue
+                if bucket is None or (self.m.overlap_grad_reduce and bucket.numel >= capacity):
+                    bucket = Bucket(group, ranks)
+                    filled.append(bucket)
+                bucket.numel += numel
+                bucket.units.append(id(unit))
+        return filled
+
+    def _own(self, bucket: Bucket) -> int:
+        """Elements of a bucket that this rank steps."""
+        return -(-bucket.numel // bucket.ranks) if self._sharded else bucket.numel
+
+    @property
+    def _sharded(self) -> bool:
+        return self.m.use_distributed_optimizer
+
+    def setup(self) -> None:
+        """Weights, the gradient buffer, fp32 masters and states of what this rank steps."""
+        b, c = self.c.builder, self.c
+        own = sum(self._own(bucket) for bucket in self.buckets)
+        b.alloc("parameter", c.stored_numel * c.weight_bytes, "weights")
+        b.alloc("gradient", c.numel * self.grad_bytes, "gradient buffer")
+        b.alloc("optimizer_state", own * (MASTER_BYTES + c.state_bytes), "optimizer states")
+        if self.m.gradient_accumulation_fusion:
+            shapes = {s for u in c.units for m in u.modules for s in self._dummies(m)}
+            size = sum(rows * columns for rows, columns in shapes) * c.weight_bytes
+            b.alloc("temporary", size, "dummy weight gradients")
+        b.alloc("temporary", self._workspace_bytes(), "Transformer Engine's cuBLAS workspaces")
+
+    def _workspace_bytes(self) -> int:
+        """One for its linears, one per stream of grouped products (``_NUM_MAX_CUBLAS_STREAMS``)."""
+        modules = [m for u in self.c.units for m in u.modules]
+        grouped = any(p.expert for m in modules for p in m.parameters)
+        size = WORKSPACE_BYTES.get(self.c.costs.gpu.architecture, WORKSPACE_BYTES_ELSEWHERE)
+        linears = any(m.cls.startswith("TE") for m in modules)
+        return size * (linears + GROUPED_STREAMS * grouped)
+
+    def _dummies(self, module: Module) -> list[tuple[int, int]]:
+        """Shapes of the empty gradients that Transformer Engine hands to autograd, one per shape.
+
+        ``get_dummy_wgrad`` of its linears keeps them for ever; experts share one.
+        """
+        if not (module.cls.startswith("TE") or any(p.expert for p in module.parameters)):
+            return []
+        tp, found = self.c.plan.mesh.tp, []
+        for p in module.parameters:
+            shape = [-(-n // tp) if i == p.shard else n for i, n in enumerate(p.shape)]
+            if len(shape) > 1:
+                found.append((shape[-2], shape[-1]))
+        return found
+
+    def _plain_bytes(self, unit: Unit) -> int:
+        """Gradients that pass through a tensor of their own: of all but fused linears."""
+        fused = self.m.gradient_accumulation_fusion
+        named = {
+            p.name for m in unit.modules for p in m.parameters
+            if fused and (m.cls.startswith("TE") or p.expert)
+        }  # fmt: skip
+        ends = tuple(named)
+        numel = sum(g.numel for g in unit.gradients if not (ends and g.name.endswith(ends)))
+        return numel * self.c.weight_bytes
+
+    def begin_forward(self) -> None:
+        """Nothing is due."""
+
+    def begin_backward(self, *, boundary: bool) -> None:
+        """Only the last micro-batch's gradients are reduced."""
+        self.boundary = boundary
+
+    def before(self, unit: Unit, phase: str) -> Sequence[int]:
+        """Weights on their way are waited for; the bucket behind is fetched meanwhile."""
+        if phase == "backward":
+            self.c.builder.alloc("gradient", self._plain_bytes(unit), unit.name)
+            return ()
+        if phase != "forward" or id(unit) not in self.fresh:
+            return ()
+        self.fresh.discard(id(unit))
+        waits = []
+        for i, bucket in enumerate(self.buckets):
+            if id(unit) in bucket.units:
+                waits.append(self._gather(bucket))
+                behind = self.buckets[i - 1] if i else None
+                if behind is not None and behind.group == bucket.group:
+                    self._gather(behind)
+        return waits
+
+    def _gather(self, bucket: Bucket) -> int:
+        """All-gather a bucket's weights, once a step."""
+        if bucket.gathered is None:
+            call = Call("all_gather", bucket.group, bucket.numel * self.c.weight_bytes)
+            waits = self.c.builder.last_on(COMPUTE)
+            bucket.gathered = self.c.builder.collective("all-gather weights", call, waits=waits)
+        return bucket.gathered
+
+    def after(self, unit: Unit, phase: str, op: int) -> None:
+        """A bucket whose last gradient is ready is reduced beside the rest of backward."""
+        if phase != "backward":
+            return
+        self.c.builder.free("gradient", self._plain_bytes(unit), unit.name)
+        if self.boundary and self.m.overlap_grad_reduce:
+            for bucket in self.buckets:
+                if bucket.units[-1] == id(unit):
+                    self._reduce(bucket, (op,))
+
+    def backward_extra(self, unit: Unit) -> tuple[float, int]:
+        """Gradients that fused products did not add themselves are added to the buffer."""
+        plain = self._plain_bytes(unit)
+        if not plain:
+            return 0.0, 0
+        numel = plain / self.c.weight_bytes
+        moved = numel * (self.c.weight_bytes + 2.0 * self.grad_bytes)
+        return self.c.costs.memory_s(moved, kernels=len(unit.gradients)), len(unit.gradients)
+
+    def _reduce(self, bucket: Bucket, waits: Sequence[int]) -> None:
+        """Scale by the number of replicas, then reduce-scatter, or all-reduce without shards."""
+        b, size = self.c.builder, bucket.numel * self.grad_bytes
+        if bucket.ranks == 1:
+            return
+        scale_s = self.c.costs.memory_s(2.0 * size)
+        scaled = b.compute("scale gradients", "collective", scale_s, waits=waits)
+        op = "reduce_scatter" if self._sharded else "all_reduce"
+        name = f"{op.replace('_', '-')} gradients"
+        self.works.append(b.collective(name, Call(op, bucket.group, size), waits=(scaled,)))
+
+    def end_backward(self) -> None:
+        """Reduction is finished before the step."""
+
+    def reduce_gradients(self) -> None:
+        """What did not overlap is reduced now; then the compute stream waits for all."""
+        b = self.c.builder
+        if not self.m.overlap_grad_reduce:
+            for bucket in self.buckets:
+                self._reduce(bucket, b.last_on(COMPUTE))
+        if self.works:
+            works, self.works = tuple(self.works), []
+            b.compute("gradients reduced", "collective", 0.0, launches=0, waits=works)
+
+    def step(self) -> None:
+        """Norm and clipping, the optimizer on this rank's part, weights to everybody."""
+        c, b = self.c, self.c.builder
+        own = sum(self._own(bucket) for bucket in self.buckets)
+        if c.plan.gradient_clipping > 0:
+            c.overflow_and_norm(own * MASTER_BYTES, 1, overflow=False, sharded=self._sharded)
+            c.scan("clip gradients", 2.0 * own * MASTER_BYTES, 1)
+        stepped = c.optimizer_step(own, low_precision_copy=True)
+        if self._sharded and self.m.overlap_param_gather:
+            for bucket in self.buckets:
+                bucket.gathered = None if bucket.ranks > 1 else stepped
+            self.fresh = {u for bucket in self.buckets for u in bucket.units}
+        elif self._sharded:
+            works = [
+                b.collective(
+                    "all-gather weights",
+                    Call("all_gather", bucket.group, bucket.numel * c.weight_bytes),
+                    waits=(stepped,),
+                )
+                for bucket in self.buckets
+                if bucket.ranks > 1
+            ]
+            if works:
+                b.compute("weights ready", "collective", 0.0, launches=0, waits=works)
+        zero_s = c.costs.memory_s(c.numel * self.grad_bytes)
+        b.compute("zero gradient buffer", "optimizer", zero_s)

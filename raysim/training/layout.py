@@ -1,0 +1,207 @@
+"""How one rank's share of a layer is cut, and what its peers exchange around each module.
+
+Tensor parallelism divides what an operator's ``split`` says; Megatron's sequence parallelism also
+divides everything between the divided operators, so that all-reduces become reduce-scatters and
+all-gathers (Korthikanti et al., arXiv 2205.05198). Context parallelism divides the sequence
+everywhere and exchanges around the attention core: heads against positions (``a2a``, as DeepSpeed's
+Ulysses), or keys and values passed around a ring beside it (``p2p``) or gathered before it
+(``all_gather``). Expert parallelism divides the experts and exchanges tokens.
+
+Simplifications: routing is balanced; experts' rows gathered over tensor-parallel peers are counted
+as divided in memory; a ring's messages are one all-gather that runs beside the core.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from raysim.models.table import Module, Operator, Saved
+
+ContextExchange = Literal["p2p", "a2a", "all_gather"]
+"""Megatron's ``--cp-comm-type``; DeepSpeed's Ulysses is ``a2a``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Degrees that divide a layer over ranks of one replica."""
+
+    tp: int = 1
+    sequence_parallel: bool = False
+    cp: int = 1
+    cp_exchange: ContextExchange = "p2p"
+    ep: int = 0
+    """Expert-parallel degree of Megatron's mixtures, 1 for experts on every rank; 0: other modules,
+    whose experts are divided over tensor-parallel ranks."""
+    overlaps: bool = False
+    """Whether backward's tensor-parallel exchanges run beside the weight gradient (Megatron's
+    ``LinearWithGradAccumulationAndAsyncCommunication``, Transformer Engine's linears)."""
+
+    def samples(self, o: Operator, batch: float) -> float:
+        """Samples' worth of an operator that one rank runs, its ``split`` aside."""
+        share = batch / self.cp
+        if self.sequence_parallel and o.split == "none":
+            share /= self.tp
+        return share
+
+    def kept(self, saved: Saved) -> int:
+        """By how many ranks a saved tensor is divided."""
+        divided = self.sequence_parallel or saved.sharded
+        return (self.tp if divided else 1) * self.cp
+
+    @property
+    def hidden(self) -> int:
+        """By how many ranks the hidden state between layers is divided."""
+        return (self.tp if self.sequence_parallel else 1) * self.cp
+
+
+class Exchange(NamedTuple):
+    """One collective of a micro-batch."""
+
+    op: str
+    group: str
+    size_bytes: int
+
+
+@dataclass(slots=True)
+class Exchanges:
+    """What a run of modules exchanges, and when."""
+
+    before_forward: list[Exchange] = field(default_factory=list)
+    after_forward: list[Exchange] = field(default_factory=list)
+    before_backward: list[Exchange] = field(default_factory=list)
+    after_backward: list[Exchange] = field(default_factory=list)
+    beside_forward: list[Exchange] = field(default_factory=list)
+    beside_backward: list[Exchange] = field(default_factory=list)
+    """Needed only at the end of the compute they run beside."""
+
+    @property
+    def opens(self) -> bool:
+        """Whether something must happen between the modules before and these."""
+        return bool(self.before_forward or self.after_backward or self.beside_forward)
+
+    @property
+    def closes(self) -> bool:
+        """Whether something must happen between these and the modules behind."""
+        return bool(self.after_forward or self.before_backward)
+
+    def add(self, other: Exchanges) -> None:
+        """Those of the next module of a run."""
+        self.before_forward += other.before_forward
+        self.after_forward += other.after_forward
+        self.before_backward += other.before_backward
+        self.after_backward += other.after_backward
+        self.beside_forward += other.beside_forward
+        self.beside_backward += other.beside_backward
+
+
+def exchanges(
+    module: Module, layout: Layout, *, width: float, known: Iterable[str] = ()
+) -> Exchanges:
+    """What one module exchanges.
+
+    Parameters
+    ----------
+    width
+        Bytes of a micro-batch per element per sample: batch times size of the compute type.
+    known
+        Names of column inputs that an earlier module of the layer has exchanged already.
+    """
+    found = Exchanges()
+    width /= layout.cp
+    for o in module.operators:
+        if o.kind == "routing" and o.split != "none" and layout.ep:
+            _tokens(found, o, layout, width)
+        elif layout.tp > 1:
+            _tensor(found, o, layout, width, known)
+        if o.attention is not None and layout.cp > 1:
+            _context(found, o, layout, width)
+    return found
+
+
+def column_input(o: Operator) -> Saved | None:
+    """The tensor whose gradient tensor-parallel peers sum."""
+    return o.saves[0] if o.split == "column" and o.saves else None
+
+
+def _tensor(
+    found: Exchanges, o: Operator, layout: Layout, width: float, known: Iterable[str]
+) -> None:
+    """Tensor-parallel peers sum a ``row`` output, and the gradient of a ``column`` input."""
+    if o.split == "row" or (o.split == "vocab" and o.kind == "embedding"):
+        size = round(o.output * width)
+        if layout.sequence_parallel:
+            found.after_forward.append(Exchange("reduce_scatter", "tp", size))
+            found.before_backward.append(Exchange("all_gather", "tp", size))
+        else:
+            found.after_forward.append(Exchange("all_reduce", "tp", size))
+    source = column_input(o)
+    if source is None or source.name in known:
+        return
+    # An operator behind a fused norm reads what the norm wrote: both have the source's size.
+    size = round(source.numel * width)
+    if layout.sequence_parallel:
+        gather = Exchange("all_gather", "tp", size)
+        found.before_forward.append(gather)
+        found.beside_backward.append(gather)  # for the weight gradient: only the shard was kept
+        found.after_backward.append(Exchange("reduce_scatter", "tp", size))
+    elif size:
+        found.after_backward.append(Exchange("all_reduce", "tp", size))
+
+
+def _tokens(found: Exchanges, o: Operator, layout: Layout, width: float) -> None:
+    """Dispatch sends each token's copies to their experts, combine sends them back.
+
+    ``MoEAlltoAllTokenDispatcher``: all-to-all over expert-parallel ranks, then an all-gather over
+    tensor-parallel ones, whose experts hold slices; combine is its mirror image.
+    """
+    dispatch = o.split == "column"
+    copies = o.output if dispatch else o.moved - o.output
+    tp = layout.tp if layout.sequence_parallel else 1
+    there = Exchange("all_to_all", "ep", round(copies * width / tp))
+    whole = round(copies * width)
+    if dispatch:
+        if layout.ep > 1:
+            found.after_forward.append(there)
+        if tp > 1:
+            found.after_forward.append(Exchange("all_gather", "tp", whole))
+            found.before_backward.append(Exchange("reduce_scatter", "tp", whole))
+        if layout.ep > 1:
+            found.before_backward.append(there)
+        return
+    if tp > 1:
+        found.before_forward.append(Exchange("reduce_scatter", "tp", whole))
+    if layout.ep > 1:
+        found.before_forward.append(there)
+        found.after_backward.append(there)
+    if tp > 1:
+        found.after_backward.append(Exchange("all_gather", "tp", whole))
+
+
+def _context(found: Exchanges, o: Operator, layout: Layout, width: float) -> None:
+    """Context-parallel peers see each other's keys and values, or swap heads for positions."""
+    a = o.attention
+    assert a is not None
+    tp = layout.tp if o.split != "none" else 1
+    q = round(a.q_len * a.heads * a.head_dim * width / tp)
+    k = round(a.kv_len * a.kv_heads * a.head_dim * width / tp)
+    v = round(a.kv_len * a.kv_heads * a.v_head_dim * width / tp)
+    out = round(o.output * width / tp)
+    if layout.cp_exchange == "a2a":
+        swaps = [Exchange("all_to_all", "cp", size) for size in (q, k, v)]
+        back = Exchange("all_to_all", "cp", out)
+        found.before_forward += swaps
+        found.after_forward.append(back)
+        found.before_backward.append(back)
+        found.after_backward += swaps
+        return
+    whole = (k + v) * layout.cp
+    gather, scatter = (Exchange(op, "cp", whole) for op in ("all_gather", "reduce_scatter"))
+    if layout.cp_exchange == "all_gather":
+        found.before_forward.append(gather)
+        found.before_backward.append(gather)
+        found.after_backward.append(scatter)
+    else:
+        found.beside_forward.append(gather)
+        found.beside_backward += [gather, scatter]
