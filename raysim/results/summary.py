@@ -270,9 +270,8 @@ def _cluster(cluster: ClusterSpec) -> dict[str, Any]:
 
 def _job(outcome: JobOutcome) -> dict[str, Any]:
     plan, mesh = outcome.job.plan, outcome.job.plan.mesh
-    engine = "DDP" if plan.engine == "ddp" else f"DeepSpeed ZeRO-{plan.zero.stage}"
-    layout = "DDP" if plan.engine == "ddp" else f"ZeRO-{plan.zero.stage}"
-    for axis in ("pp", "tp"):
+    layout = plan.engine_name.removeprefix("DeepSpeed ")
+    for axis in ("pp", "tp", "cp", "ep"):
         if getattr(mesh, axis) > 1:
             layout += f", {axis} {getattr(mesh, axis)}"
     unit = "seq" if plan.model.sample_unit == "tokens" else "patches"
@@ -286,7 +285,7 @@ def _job(outcome: JobOutcome) -> dict[str, Any]:
         "model": plan.model.model_type,
         "architecture": plan.model.architecture,
         "parameters": plan.model.num_parameters,
-        "engine": engine,
+        "engine": plan.engine_name,
         "strategy": f"{layout}, dp {mesh.dp}, {dtype}{length}, "
         f"micro {plan.micro_batch} x ga {accumulation}",
         "precision": plan.precision,

@@ -15,7 +15,7 @@ from raysim.scenario.documents import Document
 from raysim.scenario.load import Scenario
 from raysim.scenario.overrides import TRAIN
 from raysim.scenario.sources import MODEL, hf_config
-from raysim.training.plan import DdpSettings, TrainingPlan
+from raysim.training.plan import DdpSettings, MegatronSettings, TrainingPlan
 from raysim.workloads.train_job import CheckpointSettings, DataSettings, TrainJob
 
 CLASSES = {
@@ -48,6 +48,14 @@ def build_model(scenario: Scenario) -> Model:
     from raysim.models.huggingface import build as build_huggingface
 
     section = scenario.spec.model
+    megatron = scenario.strategy.megatron
+    own: dict[str, Any] = {}
+    if megatron is not None:
+        said, mesh = megatron.section, scenario.strategy.mesh
+        own = {
+            "library": "megatron_core",
+            "vocab_multiple": said.make_vocab_size_divisible_by * mesh.tp,
+        }
     where = scenario.document.child(("model",), "model")
     try:
         if section.sequential is not None:
@@ -56,18 +64,26 @@ def build_model(scenario: Scenario) -> Model:
         source = scenario.sources[MODEL]
         return build_huggingface(
             hf_config(source),
-            seq_len=scenario.spec.train.seq_len,
+            seq_len=_seq_len(scenario),
             attention=section.attention,
             architecture=section.architecture,
-            fused_loss=section.fused_loss,
+            fused_loss=section.fused_loss
+            or (megatron is not None and said.cross_entropy_loss_fusion),
             target_len=section.target_len,
             name=section.name,
             file=source.documents[0].file,
+            **own,
         )
     except ValueError as error:
         raise ScenarioError(where.problem(("sequential",), str(error))) from None
     except ScenarioError as error:
         raise ScenarioError(_placed(p, scenario, where) for p in error.problems) from None
+
+
+def _seq_len(scenario: Scenario) -> int | None:
+    """Tokens per sample: the scenario's, else Megatron's ``seq_length``."""
+    megatron, said = scenario.strategy.megatron, scenario.spec.train.seq_len
+    return megatron.section.seq_length if said is None and megatron is not None else said
 
 
 def _placed(problem: Problem, scenario: Scenario, where: Document) -> Problem:
@@ -101,7 +117,7 @@ def build_job(scenario: Scenario, model: Model | None = None) -> TrainJob:
     problems = list(_misfits(scenario, model, document))
     if problems:
         raise ScenarioError(problems)
-    deepspeed = strategy.deepspeed
+    deepspeed, megatron = strategy.deepspeed, strategy.megatron
     fields: dict[str, Any] = {}
     if deepspeed is not None:
         names = (
@@ -120,7 +136,11 @@ def build_job(scenario: Scenario, model: Model | None = None) -> TrainJob:
         optimizer=strategy.optimizer,
         ddp=CLASSES["ddp"](**train.ddp.model_dump()),
         pipeline=strategy.pipeline,
-        activation_checkpointing=train.activation_checkpointing,
+        activation_checkpointing=train.activation_checkpointing
+        if megatron is None
+        else megatron.recompute,
+        recompute_layers=None if megatron is None else megatron.recompute_layers,
+        megatron=MegatronSettings() if megatron is None else megatron.settings,
         gradient_clipping=strategy.gradient_clipping,
         constants=_constants(scenario),
         **fields,

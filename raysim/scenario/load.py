@@ -28,6 +28,7 @@ from raysim.scenario.schema import ScenarioSection
 from raysim.scenario.sources import (
     CLUSTER,
     DEEPSPEED,
+    MEGATRON,
     MODEL,
     PROFILE,
     Source,
@@ -178,7 +179,10 @@ def _scenario(document: Document, folder: Path, known: Mapping[KeyPath, Source])
     cluster = made.spec if profile is None else on_cluster(made.spec, profile)
     config = hf_config(sources[MODEL]) if MODEL in sources else None
     deepspeed = sources[DEEPSPEED].documents[0] if DEEPSPEED in sources else None
-    strategy = make_strategy(train, document.child(TRAIN, "train"), cluster, deepspeed, config)
+    megatron = sources[MEGATRON].documents[0] if MEGATRON in sources else None
+    strategy = make_strategy(
+        train, document.child(TRAIN, "train"), cluster, deepspeed, megatron, config
+    )
     return Scenario(
         file=document.file,
         folder=folder,

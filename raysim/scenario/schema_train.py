@@ -119,8 +119,11 @@ class TrainSection(Section):
         None,
         description='DeepSpeed\'s JSON, unmodified (comments and "auto" allowed), or in place.',
     )
-    engine: Literal["ddp", "deepspeed"] | None = Field(
-        None, description="By default deepspeed when there is a DeepSpeed JSON, otherwise ddp."
+    megatron: FileOrMapping | None = Field(
+        None, description="Megatron-LM's launch script, unmodified, or its arguments in place."
+    )
+    engine: Literal["ddp", "deepspeed", "megatron"] | None = Field(
+        None, description="By default what there are settings of: deepspeed, megatron; else ddp."
     )
     launcher: Literal["script", "hf_trainer"] = Field(
         "script", description='hf_trainer: the Hugging Face Trainer fills "auto" values.'
@@ -147,8 +150,9 @@ class TrainSection(Section):
     epochs: PositiveCount | None = Field(
         None, le=10**6, description="Passes over data.train_samples."
     )
-    activation_checkpointing: Literal["none", "full"] = Field(
-        "none", description="full: every block is recomputed in backward."
+    activation_checkpointing: Literal["none", "selective", "full"] = Field(
+        "none",
+        description="full: every block is recomputed in backward; selective: attention cores only.",
     )
     workers: int | None = Field(
         None, ge=1, le=WORKERS_MAX, description="Ranks, one per GPU; by default every GPU there is."
@@ -192,6 +196,12 @@ class TrainSection(Section):
             raise ValueError("engine: deepspeed needs `deepspeed`, its JSON")
         if self.deepspeed is not None and self.engine == "ddp":
             raise ValueError("engine: ddp does not read a DeepSpeed JSON; remove `deepspeed`")
+        if self.megatron is None and self.engine == "megatron":
+            raise ValueError("engine: megatron needs `megatron`, its arguments")
+        if self.megatron is not None and self.engine not in (None, "megatron"):
+            raise ValueError(f"engine: {self.engine} does not read Megatron's arguments")
+        if self.megatron is not None and self.deepspeed is not None:
+            raise ValueError("give deepspeed or megatron, not both")
         if self.deepspeed is None and self.auto:
             raise ValueError("`auto` fills a DeepSpeed JSON; `deepspeed` is missing")
         if self.checkpoint_every is not None and self.checkpoint.every is not None:

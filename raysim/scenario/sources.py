@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raysim.errors import Location, Problem, ScenarioError
+from raysim.scenario.arguments import read_arguments
 from raysim.scenario.documents import Document, KeyPath, read_text, value_at
 from raysim.scenario.hjson_text import MAX_BYTES, parse_hjson, read_hjson
 from raysim.scenario.yaml_text import read_yaml, read_yaml_all
@@ -18,8 +19,9 @@ if TYPE_CHECKING:
 CLUSTER: KeyPath = ("cluster", "from")
 MODEL: KeyPath = ("model", "from")
 DEEPSPEED: KeyPath = ("jobs", 0, "train", "deepspeed")
+MEGATRON: KeyPath = ("jobs", 0, "train", "megatron")
 PROFILE: KeyPath = ("profile",)
-SLOTS = (CLUSTER, MODEL, DEEPSPEED, PROFILE)
+SLOTS = (CLUSTER, MODEL, DEEPSPEED, MEGATRON, PROFILE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +89,9 @@ def _read(slot: KeyPath, path: Path, shown: str) -> tuple[Document, ...]:
         if not documents:
             raise ScenarioError(Document(file=shown, data=None).problem((), "is empty"))
         return tuple(documents)
-    if slot == PROFILE:
+    if slot == MEGATRON and path.suffix not in (".yaml", ".yml", ".json"):
+        return (read_arguments(path, shown),)
+    if slot in (PROFILE, MEGATRON):
         return (read_yaml(path, shown),)
     return (_model_config(path, shown) if slot == MODEL else read_hjson(path, shown),)
 

@@ -11,6 +11,7 @@ from raysim.hardware.cluster import ClusterSpec
 from raysim.perf.optimizer import optimizer_key
 from raysim.scenario.deepspeed_json import ScriptSettings, read_deepspeed
 from raysim.scenario.documents import Document
+from raysim.scenario.megatron import MegatronReading, MegatronSection, read_megatron
 from raysim.scenario.schema_train import TrainSection
 from raysim.training.deepspeed import (
     BatchTriple,
@@ -27,7 +28,7 @@ from raysim.training.parallel import Mesh
 class Strategy:
     """Everything about the job that does not need the layer table."""
 
-    engine: Literal["ddp", "deepspeed"]
+    engine: Literal["ddp", "deepspeed", "megatron"]
     mesh: Mesh
     batch: BatchTriple
     precision: Precision
@@ -35,6 +36,7 @@ class Strategy:
     deepspeed: DeepSpeedConfig | None
     pipeline: PipelineSettings
     gradient_clipping: float
+    megatron: MegatronReading | None = None
     notes: tuple[Problem, ...] = ()
     warnings: tuple[Problem, ...] = ()
 
@@ -44,6 +46,7 @@ def make_strategy(
     document: Document,
     cluster: ClusterSpec,
     deepspeed: Document | None,
+    megatron: Document | None,
     config: Mapping[str, Any] | None,
 ) -> Strategy:
     """Mesh, engine and batch sizes.
@@ -54,6 +57,8 @@ def make_strategy(
         The job's section and the same as a document, for positions.
     deepspeed
         DeepSpeed's JSON; None for plain DistributedDataParallel.
+    megatron
+        Megatron-LM's arguments.
     config
         The Hugging Face config, for the bucket sizes its Trainer derives.
 
@@ -63,13 +68,18 @@ def make_strategy(
         Sizes contradict each other or the cluster, or DeepSpeed would refuse its JSON.
     """
     errors = [*_contradictions(train, document), *_optimizer_errors(train, document)]
-    mesh, mesh_errors = _mesh(train, document, cluster, deepspeed)
+    reading = None if megatron is None else read_megatron(megatron)
+    if reading is not None and megatron is not None:
+        errors += _said_twice(train, document)
+    mesh, mesh_errors = _mesh(train, document, cluster, deepspeed, reading)
     errors += mesh_errors
     if errors or mesh is None:
         raise ScenarioError(errors)
     notes: list[Problem] = []
     if train.workers is None:
         notes.append(Problem(key="train.workers", message=f"default {mesh.world}: every GPU"))
+    if reading is not None and megatron is not None:
+        return _megatron(train, mesh, megatron, reading, notes)
     if deepspeed is None:
         return _ddp(train, document, mesh, notes)
     return _deepspeed(train, document, mesh, deepspeed, config, notes)
@@ -109,7 +119,11 @@ def _optimizer_errors(train: TrainSection, document: Document) -> Iterator[Probl
 
 
 def _mesh(
-    train: TrainSection, document: Document, cluster: ClusterSpec, deepspeed: Document | None
+    train: TrainSection,
+    document: Document,
+    cluster: ClusterSpec,
+    deepspeed: Document | None,
+    megatron: MegatronReading | None,
 ) -> tuple[Mesh | None, list[Problem]]:
     """Axes from workers, tensor-parallel degree and stages."""
     gpus = cluster.num_gpus
@@ -119,6 +133,8 @@ def _mesh(
     if workers > gpus:
         message = f"{workers} workers need a GPU each, the cluster has {gpus}"
         return None, [document.problem(("workers",), message)]
+    if megatron is not None:
+        return _megatron_mesh(megatron.section, document, workers)
     tp, pp = train.tensor_parallel or _autotp(deepspeed), 1
     if train.pipeline is not None:
         pp = train.pipeline.stages
@@ -128,6 +144,85 @@ def _mesh(
         path = ("tensor_parallel",) if tp > 1 else ("pipeline", "stages")
         return None, [document.problem(path, message)]
     return Mesh(pp=pp, dp=workers // (tp * pp), tp=tp), []
+
+
+_MEGATRON_SAYS = {
+    "tensor_parallel": "tensor_model_parallel_size",
+    "pipeline": "pipeline_model_parallel_size",
+    "micro_batch": "micro_batch_size",
+    "gradient_accumulation_steps": "global_batch_size",
+    "global_batch": "global_batch_size",
+    "precision": "bf16 or fp16",
+    "gradient_clipping": "clip_grad",
+}
+
+
+def _said_twice(train: TrainSection, document: Document) -> Iterator[Problem]:
+    """Keys that Megatron's arguments have names of their own for."""
+    for key, name in _MEGATRON_SAYS.items():
+        if getattr(train, key) is not None:
+            message = f"belongs into Megatron's arguments, as {name}"
+            yield document.problem((key,), message, key=True)
+
+
+def _megatron_mesh(
+    said: MegatronSection, document: Document, workers: int
+) -> tuple[Mesh | None, list[Problem]]:
+    """Axes from Megatron's degrees; what is left is data parallelism."""
+    tp, pp, cp = (
+        said.tensor_model_parallel_size, said.pipeline_model_parallel_size,
+        said.context_parallel_size,
+    )  # fmt: skip
+    ep = said.expert_model_parallel_size
+    if workers % (tp * pp * cp):
+        message = f"{workers} workers are not divisible by tp {tp} x pp {pp} x cp {cp}"
+        return None, [document.problem(("megatron",), message)]
+    mesh = Mesh(pp=pp, dp=workers // (tp * pp * cp), cp=cp, tp=tp, ep=ep)
+    if mesh.weight_ranks % ep:
+        message = f"expert_model_parallel_size {ep} does not divide dp x cp: {mesh.weight_ranks}"
+        return None, [document.problem(("megatron",), message)]
+    return mesh, []
+
+
+def _megatron(
+    train: TrainSection,
+    mesh: Mesh,
+    arguments: Document,
+    reading: MegatronReading,
+    notes: list[Problem],
+) -> Strategy:
+    """Megatron-core's engine with what its arguments say."""
+    said = reading.section
+    micro = said.micro_batch_size
+    if micro is None:
+        raise ScenarioError(arguments.problem((), "micro_batch_size is required"))
+    total = said.global_batch_size or micro * mesh.dp  # Megatron's default
+    if total % (micro * mesh.dp):
+        message = f"{total} is not a multiple of micro_batch_size {micro} x {mesh.dp} replicas"
+        raise ScenarioError(arguments.problem(("global_batch_size",), message))
+    client = _client_optimizer(train)
+    if client is None:
+        client = Optimizer(type="AdamW" if said.optimizer == "adam" else said.optimizer)
+    try:
+        optimizer_key(client.type, momentum=client.momentum)
+    except CalibrationError as error:
+        raise ScenarioError(arguments.problem(("optimizer",), str(error))) from None
+    return Strategy(
+        engine="megatron",
+        mesh=mesh,
+        batch=BatchTriple(train=total, micro=micro, accumulation=total // (micro * mesh.dp)),
+        precision=reading.precision,
+        optimizer=client,
+        deepspeed=None,
+        pipeline=PipelineSettings(
+            stages=mesh.pp, partition_method="type:TransformerLayer", pipe_partitioned=False,
+            grad_partitioned=False,
+        ),
+        gradient_clipping=said.clip_grad,
+        megatron=reading,
+        notes=tuple(notes),
+        warnings=tuple(reading.warnings),
+    )  # fmt: skip
 
 
 def _autotp(deepspeed: Document | None) -> int:

@@ -117,6 +117,7 @@ def build_stages(plan: TrainingPlan, costs: ComputeModel) -> tuple[StageSpec, ..
             pricer,
             input_numel=layers[start - 1].output if start else 0.0,
             checkpoint=plan.activation_checkpointing,
+            limit=plan.recompute_layers,
             interval=plan.pipeline.activation_checkpoint_interval if mesh.pp > 1 else 0,
         )
         stages.append(

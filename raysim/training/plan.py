@@ -23,7 +23,7 @@ class DdpSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MegatronSettings:
-    """Megatron-LM's arguments that matter, with its defaults (``megatron/training/arguments.py``)."""
+    """Megatron-LM's arguments that matter; defaults of ``megatron/training/arguments.py``."""
 
     sequence_parallel: bool = False
     cp_comm_type: ContextExchange = "p2p"
@@ -56,6 +56,8 @@ class TrainingPlan:
     activation_checkpointing: Literal["none", "selective", "full"] = "none"
     """``full``: every block is recomputed (Hugging Face's gradient checkpointing); ``selective``:
     attention cores only (Megatron's ``--recompute-granularity selective``)."""
+    recompute_layers: int | None = None
+    """Of each stage's blocks, how many are recomputed, from its first; None: all."""
     gradient_clipping: float = 1.0
     communication_data_type: Precision | None = None
     grad_accum_dtype: Precision | None = None
@@ -73,6 +75,12 @@ class TrainingPlan:
         if self.engine == "ddp" and self.ddp.autocast is not None:
             return self.ddp.autocast
         return self.precision
+
+    @property
+    def engine_name(self) -> str:
+        """What wraps the model, as users call it."""
+        names = {"ddp": "DDP", "megatron": "Megatron-core"}
+        return names.get(self.engine, f"DeepSpeed ZeRO-{self.zero.stage}")
 
     @property
     def layout(self) -> Layout:

@@ -257,9 +257,7 @@ class Pricer:
         return self._own_experts[key]
 
     def _tail_s(self, operators: Sequence[Operator], around: Exchanges) -> float:
-        """Weight gradients of column linears, where an exchange of their input's gradient runs
-        beside them.
-        """
+        """Weight gradients of column linears, beside which their input's gradient is exchanged."""
         if not (self.layout.overlaps and around.after_backward):
             return 0.0
         return sum(
@@ -341,6 +339,7 @@ def build_sections(
     input_numel: float,
     checkpoint: Literal["none", "selective", "full"],
     interval: int = 0,
+    limit: int | None = None,
 ) -> tuple[Section, ...]:
     """Cut a stage's layers into sections.
 
@@ -354,6 +353,8 @@ def build_sections(
         ``full``: every layer of kind ``block`` is its own checkpoint.
     interval
         PipelineModule's ``activation_checkpoint_interval``: groups of that many layers; 0: none.
+    limit
+        Of ``full``: only so many blocks, from the first (Megatron's ``--recompute-method block``).
     """
     width = COMPUTE_DTYPE_BYTES[pricer.dtype]
 
@@ -368,9 +369,8 @@ def build_sections(
             # _is_checkpointable).
             groups.append((run, any(layers[i].body.numel for i in run)))
     else:
-        groups = [
-            ([i], checkpoint == "full" and layers[i].kind == "block") for i in range(len(layers))
-        ]
+        blocks = [i for i, layer in enumerate(layers) if layer.kind == "block"][:limit]
+        groups = [([i], checkpoint == "full" and i in blocks) for i in range(len(layers))]
     sections = []
     for run, checkpointed in groups:
         before = layers[run[0] - 1].output if run[0] else input_numel

@@ -12,7 +12,7 @@ from raysim.hardware.specs import NodeSpec, Provenance
 from raysim.training.plan import TrainingPlan
 
 WORKER_PROCESS_S = 0.7
-IMPORT_S = {"ddp": 2.3, "deepspeed": 4.1}
+IMPORT_S = {"ddp": 2.3, "deepspeed": 4.1, "megatron": 4.1}
 CUDA_CONTEXT_S = 0.4
 PROCESS_GROUP_S = 1.0
 ENGINE_S = 0.3
@@ -24,7 +24,8 @@ PROVENANCE = {
     ),
     "imports": Provenance(
         basis="measured",
-        source="torch 1.2 s, ray.train 1.1 s, deepspeed 1.8 s warm on 2 cores, 2026-11",
+        source="torch 1.2 s, ray.train 1.1 s, deepspeed 1.8 s warm on 2 cores, 2026-11; "
+        "Megatron-core taken as DeepSpeed",
     ),
     "CUDA context": Provenance(basis="assumed", source="a fraction of a second on current drivers"),
     "process group": Provenance(

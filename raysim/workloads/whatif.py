@@ -213,7 +213,13 @@ def _memory_changes(
         return Change(change=name, text=text, plan=new, cluster=cluster)
 
     zero = plan.zero
-    if plan.mesh.pp == 1 and (plan.engine == "ddp" or zero.stage < 3):
+    if plan.engine == "megatron" and not plan.megatron.use_distributed_optimizer:
+        sharded_states = replace(plan.megatron, use_distributed_optimizer=True)
+        new = replace(plan, megatron=sharded_states)
+        yield change("use_distributed_optimizer", "distributed optimizer", new)
+    elif (
+        plan.engine != "megatron" and plan.mesh.pp == 1 and (plan.engine == "ddp" or zero.stage < 3)
+    ):
         stages: tuple[Literal[1, 2, 3], ...] = (1, 2, 3) if single else (3,)
         for stage in stages:
             if plan.engine == "ddp" or stage > zero.stage:

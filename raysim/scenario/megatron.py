@@ -1,0 +1,178 @@
+"""Megatron-LM's arguments, as its ``arguments.py`` names them: what a job runs with.
+
+From a launch script, unmodified, or as a mapping in the scenario. Arguments that change neither
+time nor memory are let through; those that do and are not simulated become warnings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pydantic import ConfigDict, Field, ValidationError, model_validator
+
+from raysim.errors import Problem, ScenarioError
+from raysim.scenario.arguments import unknown_variable
+from raysim.scenario.documents import Document, shorten
+from raysim.scenario.problems import problems_of
+from raysim.scenario.quantities import PositiveCount
+from raysim.scenario.section import Section
+from raysim.training.deepspeed import Precision
+from raysim.training.layout import ContextExchange
+from raysim.training.plan import MegatronSettings
+
+DEGREE_MAX = 1_000_000
+NOT_SIMULATED = {
+    "fp8_format": "fp8 products and casts",
+    "fp8": "fp8 products and casts",
+    "tp_comm_overlap": "tensor-parallel exchanges overlapped by user buffers",
+    "optimizer_cpu_offload": "the optimizer on the CPU",
+    "overlap_moe_expert_parallel_comm": "overlapped token exchanges",
+    "use_precision_aware_optimizer": "low-precision optimizer states",
+    "use_torch_fsdp2": "FSDP2 under Megatron",
+    "use_megatron_fsdp": "Megatron's own FSDP",
+    "enable_cuda_graph": "CUDA graphs",
+    "moe_shared_expert_overlap": "the shared expert beside the token exchange",
+    "num_layers_per_virtual_pipeline_stage": "interleaved stages",
+    "num_virtual_stages_per_pipeline_rank": "interleaved stages",
+    "mtp_num_layers": "multi-token prediction",
+    "hierarchical_context_parallel_sizes": "hierarchical context parallelism",
+}
+"""Arguments that change time or memory and are not read, with what is missing."""
+
+
+class MegatronSection(Section):
+    """The arguments that are read; all others are kept and have no effect."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    tensor_model_parallel_size: int = Field(1, ge=1, le=DEGREE_MAX)
+    pipeline_model_parallel_size: int = Field(1, ge=1, le=DEGREE_MAX)
+    context_parallel_size: int = Field(1, ge=1, le=DEGREE_MAX)
+    expert_model_parallel_size: int = Field(1, ge=1, le=DEGREE_MAX)
+    expert_tensor_parallel_size: int | None = Field(None, ge=1, le=DEGREE_MAX)
+    sequence_parallel: bool = False
+    cp_comm_type: ContextExchange = "p2p"
+    use_distributed_optimizer: bool = False
+    overlap_grad_reduce: bool = False
+    overlap_param_gather: bool = False
+    ddp_bucket_size: PositiveCount | None = None
+    no_gradient_accumulation_fusion: bool = False
+    micro_batch_size: PositiveCount | None = None
+    global_batch_size: PositiveCount | None = None
+    seq_length: PositiveCount | None = None
+    bf16: bool = False
+    fp16: bool = False
+    recompute_granularity: Literal["full", "selective"] | None = None
+    recompute_activations: bool = False
+    """Short for ``recompute_granularity selective``."""
+    recompute_method: Literal["uniform", "block"] | None = None
+    recompute_num_layers: int | None = Field(None, ge=0, le=DEGREE_MAX)
+    cross_entropy_loss_fusion: bool = False
+    make_vocab_size_divisible_by: int = Field(128, ge=1, le=2**20)
+    clip_grad: float = Field(1.0, ge=0)
+    optimizer: str = "adam"
+
+    @model_validator(mode="after")
+    def _as_megatron_checks(self) -> MegatronSection:
+        if self.bf16 and self.fp16:
+            raise ValueError("give bf16 or fp16, not both")
+        if self.overlap_param_gather and not self.use_distributed_optimizer:
+            raise ValueError("overlap_param_gather needs use_distributed_optimizer")
+        if self.overlap_param_gather and not self.overlap_grad_reduce:
+            raise ValueError("overlap_param_gather needs overlap_grad_reduce")
+        if self.expert_tensor_parallel_size not in (None, self.tensor_model_parallel_size):
+            raise ValueError(
+                "expert_tensor_parallel_size other than tensor_model_parallel_size is not simulated"
+            )
+        moe = self.expert_model_parallel_size > 1
+        if moe and self.tensor_model_parallel_size > 1 and not self.sequence_parallel:
+            raise ValueError("experts with tensor parallelism need sequence_parallel in Megatron")
+        return self
+
+
+@dataclass(slots=True)
+class MegatronReading:
+    """The arguments as raysim's settings."""
+
+    section: MegatronSection
+    settings: MegatronSettings
+    precision: Precision
+    recompute: Literal["none", "selective", "full"]
+    recompute_layers: int | None
+    """Of each stage, from its first; None: all."""
+    warnings: list[Problem] = field(default_factory=list)
+
+
+def read_megatron(document: Document) -> MegatronReading:
+    """What Megatron-LM would run with.
+
+    Raises
+    ------
+    ScenarioError
+        A value has the wrong type, contradicts another, or is a variable the script does not set.
+    """
+    if not isinstance(document.data, dict):
+        message = f"expected a mapping of Megatron's arguments, got {shorten(document.data)}"
+        raise ScenarioError(document.problem((), message))
+    unknown = list(_unknown_values(document))
+    if unknown:
+        raise ScenarioError(unknown)
+    data = {key: value for key, value in document.data.items() if key in _READ}
+    try:
+        section = MegatronSection.model_validate(data)
+    except ValidationError as error:
+        raise ScenarioError(problems_of(error, document, MegatronSection)) from None
+    precision: Precision = "bf16" if section.bf16 else "fp16" if section.fp16 else "fp32"
+    granularity = section.recompute_granularity
+    if granularity is None and section.recompute_activations:
+        granularity = "selective"
+    layers = section.recompute_num_layers if section.recompute_method == "block" else None
+    reading = MegatronReading(
+        section=section,
+        settings=MegatronSettings(
+            sequence_parallel=section.sequence_parallel,
+            cp_comm_type=section.cp_comm_type,
+            use_distributed_optimizer=section.use_distributed_optimizer,
+            overlap_grad_reduce=section.overlap_grad_reduce,
+            overlap_param_gather=section.overlap_param_gather,
+            accumulate_allreduce_grads_in_fp32=section.bf16
+            or bool(document.data.get("accumulate_allreduce_grads_in_fp32")),
+            gradient_accumulation_fusion=not section.no_gradient_accumulation_fusion,
+            ddp_bucket_size=section.ddp_bucket_size,
+        ),
+        precision=precision,
+        recompute=granularity or "none",
+        recompute_layers=layers if granularity == "full" else None,
+        warnings=list(_not_simulated(document)),
+    )
+    uniform = section.recompute_method == "uniform" and (section.recompute_num_layers or 1) > 1
+    if granularity == "full" and uniform:
+        message = "every layer is its own checkpoint here, not a group of them"
+        reading.warnings.append(document.problem(("recompute_num_layers",), message))
+    return reading
+
+
+_READ = frozenset(MegatronSection.model_fields)
+
+
+def _unknown_values(document: Document) -> Iterator[Problem]:
+    """Arguments read from variables that the script gets from elsewhere."""
+    for key in _READ:
+        values: Any = document.data.get(key)
+        for value in values if isinstance(values, list) else [values]:
+            name = unknown_variable(value)
+            if name is not None:
+                message = (
+                    f"the script does not say what {name} is; write {name}=... into it, or give "
+                    "the arguments under `megatron:` in the scenario"
+                )
+                yield document.problem((key,), message)
+
+
+def _not_simulated(document: Document) -> Iterator[Problem]:
+    for key, what in NOT_SIMULATED.items():
+        value = document.data.get(key)
+        if value not in (None, False) and unknown_variable(value) is None:
+            yield document.problem((key,), f"not simulated: {what}", key=True)
