@@ -1,0 +1,88 @@
+"""Megatron-core on eight B200, predicted: step time, and memory of each pipeline stage.
+
+``validation/data/published/b200_megatron.json``: Llama 3 and DeepSeek layers under tensor, sequence,
+context, expert and pipeline parallelism. Nothing was fitted on these rows; kernels measured on the
+same machine (``b200_kernels.json``) fixed what share of their isolated rates its products keep.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from raysim.hardware import catalog
+from raysim.kernel.simulation import Simulation
+from raysim.models.huggingface import build
+from raysim.models.table import Model
+from raysim.training.deepspeed import Optimizer, PipelineSettings
+from raysim.training.parallel import Mesh
+from raysim.training.plan import MegatronSettings, TrainingPlan
+from raysim.training.tower import StepOutcome, simulate
+from raysim.units import MIB, to_seconds
+from raysim.validate.points import Point
+from raysim.validate.published import PUBLISHED, nodes
+
+FILE = "b200_megatron.json"
+GPUS = 8
+
+
+def b200_points(validation: Path) -> Iterator[Point]:
+    """Milliseconds of a step, and MiB allocated at the peak by stage (once per layout)."""
+    document = json.loads((validation / PUBLISHED / FILE).read_text(encoding="utf-8"))
+    seen = set()
+    for row in document["rows"]:
+        outcome = play(document, row)
+        yield Point(
+            family="b200/step time", name=row["case"], role="validation", unit="ms",
+            measured=row["step_ms"], predicted=to_seconds(outcome.steady_step_ns) * 1e3,
+        )  # fmt: skip
+        layout = tuple(row[key] for key in ("model", "seq_len", "tp", "cp", "pp", "ep"))
+        if layout in seen:
+            continue
+        seen.add(layout)
+        for stage, (memory, measured) in enumerate(
+            zip(outcome.memory, row["allocated_mib"], strict=True)
+        ):
+            yield Point(
+                family="b200/allocated", name=f"{row['case']} stage {stage}", role="validation",
+                unit="MiB", measured=measured, predicted=memory.allocated_bytes / MIB,
+            )  # fmt: skip
+
+
+def play(document: dict[str, Any], row: dict[str, Any]) -> StepOutcome:
+    """Simulate one row."""
+    mesh = Mesh(
+        dp=GPUS // (row["tp"] * row["pp"] * row["cp"]), tp=row["tp"], pp=row["pp"], cp=row["cp"],
+        ep=row["ep"],
+    )  # fmt: skip
+    config = json.dumps(document["models"][row["model"]])
+    plan = TrainingPlan(
+        model=_model(config, row["layers"], row["seq_len"], row["tp"]),
+        mesh=mesh,
+        engine="megatron",
+        micro_batch=1,
+        gradient_accumulation_steps=row["micro_batches"],
+        precision="bf16",
+        optimizer=Optimizer(),
+        megatron=MegatronSettings(
+            sequence_parallel=True, use_distributed_optimizer=True, cp_comm_type="a2a"
+        ),
+        pipeline=PipelineSettings(
+            stages=mesh.pp, partition_method="type:TransformerLayer", pipe_partitioned=False,
+            grad_partitioned=False,
+        ),
+    )  # fmt: skip
+    return simulate(plan, nodes(catalog.node("hgx-b200-8"), 1), simulation=Simulation())
+
+
+@cache
+def _model(config: str, layers: int, seq_len: int, tp: int) -> Model:
+    values = {
+        **json.loads(config), "num_hidden_layers": layers, "max_position_embeddings": seq_len
+    }  # fmt: skip
+    return build(
+        values, seq_len=seq_len, library="megatron_core", fused_loss=True, vocab_multiple=128 * tp
+    )
