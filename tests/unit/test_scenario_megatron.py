@@ -1,0 +1,143 @@
+"""Megatron's launch scripts and arguments, as users have them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from raysim.errors import ScenarioError
+from raysim.scenario.arguments import parse_arguments
+from raysim.scenario.build import build_job
+from raysim.scenario.load import Scenario, load
+from raysim.training.parallel import Mesh
+
+SCRIPT = """#!/bin/bash
+# --sequence-parallel in a comment says nothing
+TP=${TP:-2}
+export CP=2
+GPUS=$(nvidia-smi -L | wc -l)
+if [ "$X" == "a" ]; then
+    NUM=1
+else
+    NUM=2
+fi
+MODEL_ARGS=(
+    --seq-length 1024
+    --num-layers $NUM
+)
+torchrun --nproc_per_node $GPUS pretrain_gpt.py \\
+    "${MODEL_ARGS[@]}" --tensor-model-parallel-size $TP \\
+    --context-parallel-size "${CP}" --sequence-parallel --micro-batch-size=1 \\
+    --global-batch-size 8 --bf16 --use-distributed-optimizer \\
+    --recompute-granularity full --recompute-method block --recompute-num-layers 1 \\
+    --split 949,50,1 --data-path 0.5 a 0.5 b
+"""
+SCENARIO = """raysim: 1
+name: megatron
+cluster: {{nodes: 1, node: hgx-h100-8}}
+model: {{from: config.json}}
+jobs:
+  - train: {{megatron: {megatron}, steps: 10}}
+"""
+CONFIG = (
+    '{"model_type": "llama", "hidden_size": 512, "intermediate_size": 1024, "vocab_size": 1000,'
+    ' "num_attention_heads": 8, "num_hidden_layers": 4, "max_position_embeddings": 2048}'
+)
+
+
+def scenario(tmp_path: Path, megatron: str, script: str = SCRIPT) -> Scenario:
+    (tmp_path / "scenario.yaml").write_text(SCENARIO.format(megatron=megatron))
+    (tmp_path / "config.json").write_text(CONFIG)
+    (tmp_path / "train.sh").write_text(script)
+    found = load(tmp_path)
+    assert isinstance(found, Scenario)
+    return found
+
+
+def test_arguments_of_a_script() -> None:
+    data = parse_arguments(SCRIPT, "train.sh").data
+    assert data["tensor_model_parallel_size"] == 2
+    assert data["context_parallel_size"] == 2
+    assert data["micro_batch_size"] == 1
+    assert data["bf16"] is True
+    assert data["data_path"] == [0.5, "a", 0.5, "b"]
+    assert data["num_layers"] == "$NUM"  # two branches, two values
+    assert parse_arguments("--sequence-parallel # --bf16\n", "x").data == {
+        "sequence_parallel": True
+    }
+    mark = parse_arguments(SCRIPT, "train.sh").where(("seq_length",))
+    assert (mark.line, mark.column) == (12, 18)
+
+
+def test_a_script_unmodified(tmp_path: Path) -> None:
+    found = scenario(tmp_path, "train.sh")
+    plan = build_job(found).plan
+    assert plan.mesh == Mesh(dp=2, cp=2, tp=2)
+    assert plan.engine_name == "Megatron-core"
+    assert (plan.micro_batch, plan.gradient_accumulation_steps) == (1, 4)
+    assert plan.model.seq_len == 1024
+    assert plan.precision == "bf16"
+    assert (plan.activation_checkpointing, plan.recompute_layers) == ("full", 1)
+    assert plan.megatron.sequence_parallel
+    assert plan.megatron.use_distributed_optimizer
+    embedding = next(iter(plan.model.parameters()))
+    assert embedding[1].shape == (1024, 512)  # 1000 padded to a multiple of 128 x 2
+    assert "train.sh" in found.files
+
+
+def test_arguments_in_place_replay(tmp_path: Path) -> None:
+    inline = "{micro_batch_size: 1, fp16: true, pipeline_model_parallel_size: 2}"
+    found = scenario(tmp_path, inline)
+    plan = build_job(found).plan
+    assert plan.mesh == Mesh(pp=2, dp=4)
+    assert plan.precision == "fp16"
+    assert found.resolved()["jobs"][0]["train"]["megatron"]["pipeline_model_parallel_size"] == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--bf16", "train.sh:1:1   micro_batch_size is required"),
+        ("--micro-batch-size $MBS", r"train.sh:1:20   micro_batch_size: .* what MBS is"),
+        ("--micro-batch-size two", r"train.sh:1:20   micro_batch_size: expected a count"),
+        ("--micro-batch-size 1 --bf16 --fp16", "give bf16 or fp16, not both"),
+        ("--micro-batch-size 1 --overlap-param-gather", "needs use_distributed_optimizer"),
+        ("--micro-batch-size 1 --tensor-model-parallel-size 3", "not divisible by tp 3"),
+        ("--micro-batch-size 1 --expert-model-parallel-size 3", "does not divide dp x cp: 8"),
+        ("--micro-batch-size 3 --global-batch-size 25", r"train.sh:1:42 .*not a multiple of"),
+        ("--micro-batch-size 1 --optimizer nadamw", "train.sh:1:34   optimizer"),
+        ("no flags at all", "has no --arguments"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said_where_it_stands(
+    tmp_path: Path, arguments: str, message: str
+) -> None:
+    with pytest.raises(ScenarioError, match=message):
+        scenario(tmp_path, "train.sh", arguments + "\n")
+
+
+def test_what_matters_and_is_not_simulated_is_a_warning(tmp_path: Path) -> None:
+    found = scenario(
+        tmp_path, "train.sh", "--micro-batch-size 1 --fp8-format hybrid --log-interval 1"
+    )
+    assert [w.key for w in found.warnings] == ["fp8_format"]
+
+
+def test_keys_with_names_of_their_own_in_megatron(tmp_path: Path) -> None:
+    (tmp_path / "train.sh").write_text("--micro-batch-size 1")
+    (tmp_path / "config.json").write_text(CONFIG)
+    text = SCENARIO.format(megatron="train.sh").replace("steps", "micro_batch: 2, steps")
+    (tmp_path / "scenario.yaml").write_text(text)
+    with pytest.raises(
+        ScenarioError, match="belongs into Megatron's arguments, as micro_batch_size"
+    ):
+        load(tmp_path)
+
+
+def test_families_megatron_lacks(tmp_path: Path) -> None:
+    found = scenario(tmp_path, "train.sh", "--micro-batch-size 1")
+    (tmp_path / "config.json").write_text('{"model_type": "t5"}')
+    with pytest.raises(ScenarioError, match="t5 is not modelled in Megatron-core"):
+        build_job(load(tmp_path))  # type: ignore[arg-type]
+    assert found.name == "megatron"
