@@ -142,19 +142,11 @@ def build(
         reader.refuse("model_type", f"{architecture} is not a class of {model_type!r} ({cls}...)")
         reader.check()
     full = architecture or _architecture(reader) or f"{cls}{default_head}"
-    match = _HEAD.search(full)
-    if match is None:
-        heads = ", ".join(get_args(Head))
-        reader.refuse("architectures", f"{full!r} ends in no known head: {heads}")
-        reader.check()
-    head = match["head"] if match else default_head
-    if head == "LMHeadModel":
-        head = "ForCausalLM"
     path = config.get("_name_or_path")
     request = Request(
         model_type=model_type,
         architecture=full,
-        head=head,  # type: ignore[arg-type]
+        head=_head(reader, full, default_head),
         name=name or (path if isinstance(path, str) and path else model_type),
         seq_len=seq_len,
         target_len=target_len,
@@ -163,13 +155,30 @@ def build(
         library=library,
         vocab_multiple=vocab_multiple,
     )
-    if library == "megatron_core" and model_type not in MEGATRON_FAMILIES:
+    if library == "megatron_core":
+        _in_megatron(reader, model_type)
+    return builder(request, reader)
+
+
+def _head(reader: Reader, full: str, default: str) -> Head:
+    """What the class name asks for after the family's name."""
+    match = _HEAD.search(full)
+    if match is None:
+        heads = ", ".join(get_args(Head))
+        reader.refuse("architectures", f"{full!r} ends in no known head: {heads}")
+        reader.check()
+    head = match["head"] if match else default
+    return "ForCausalLM" if head == "LMHeadModel" else head  # type: ignore[return-value]
+
+
+def _in_megatron(reader: Reader, model_type: str) -> None:
+    """Refuse a family that Megatron-core has no modules for."""
+    if model_type not in MEGATRON_FAMILIES:
         known = ", ".join(sorted(MEGATRON_FAMILIES))
         reader.refuse(
             "model_type", f"{model_type} is not modelled in Megatron-core; known: {known}"
         )
         reader.check()
-    return builder(request, reader)
 
 
 def _model_type(reader: Reader) -> str:

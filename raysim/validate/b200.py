@@ -1,8 +1,8 @@
 """Megatron-core on eight B200, predicted: step time, and memory of each pipeline stage.
 
-``validation/data/published/b200_megatron.json``: Llama 3 and DeepSeek layers under tensor, sequence,
-context, expert and pipeline parallelism. Nothing was fitted on these rows; kernels measured on the
-same machine (``b200_kernels.json``) fixed what share of their isolated rates its products keep.
+``validation/data/published/b200_megatron.json``: Llama 3 and DeepSeek layers under tensor,
+sequence, context, expert and pipeline parallelism. Nothing was fitted on these rows; kernels
+measured on the same machine (``b200_kernels.json``) fixed what share of isolated rates products keep.
 """
 
 from __future__ import annotations
