@@ -2,7 +2,8 @@
 
 ``validation/data/published/b200_megatron.json``: Llama 3 and DeepSeek layers under tensor,
 sequence, context, expert and pipeline parallelism. Nothing was fitted on these rows; kernels
-measured on the same machine (``b200_kernels.json``) fixed what share of isolated rates products keep.
+measured on the same machine (``b200_kernels.json``) fixed what share of their isolated rates
+products keep.
 """
 
 from __future__ import annotations
