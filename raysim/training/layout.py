@@ -157,7 +157,7 @@ def _tokens(found: Exchanges, o: Operator, layout: Layout, width: float) -> None
     tensor-parallel ones, whose experts hold slices; combine is its mirror image.
     """
     dispatch = o.split == "column"
-    copies = o.output if dispatch else o.moved - o.output
+    copies = o.output if dispatch else (o.moved - o.output) / 3  # three passes over the copies
     tp = layout.tp if layout.sequence_parallel else 1
     there = Exchange("all_to_all", "ep", round(copies * width / tp))
     whole = round(copies * width)

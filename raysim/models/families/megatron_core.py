@@ -193,20 +193,20 @@ def _latent_attention(tape: Tape, x: Tensor, a: Latent) -> Tensor:
     compressed, rotated = tape.split(name, both, [a.kv_rank, a.rope], cls=cls)
     wide = norm_linear(tape, f"{name}.linear_kv_up_proj", compressed, a.heads * (a.nope + a.v_dim))
     nope, v = tape.split(name, wide, [a.heads * a.nope, a.heads * a.v_dim], cls=cls)
+    # fused_apply_mla_rope_for_q rotates in place; ..._for_kv writes whole keys and values
     turned = q.rows * a.heads * a.rope
-    query = replace(q, name=f"{name}.query", storage=0)
-    tape.run(  # rotate the rotary part, then join: query and key are new tensors
-        name, cls, operator=f"{name}.query", inputs=(q,), output=query, kernels=2,
-        moved=2 * turned + 2 * query.numel, moved_backward=2 * turned + 3 * query.numel,
-        kernels_backward=3,
+    query = tape.run(
+        name, cls, operator=f"{name}.query_rope", inputs=(q,), output=q, moved=2 * turned,
+        moved_backward=2 * turned,
     )  # fmt: skip
     key = replace(query, name=f"{name}.key")
+    value = replace(v, name=f"{name}.value", storage=0)
+    written = key.numel + value.numel
     tape.run(
-        name, cls, operator=f"{name}.key", inputs=(rotated, nope), output=key, kernels=3,
-        moved=2 * rotated.numel + 2 * key.numel, kernels_backward=4,
-        moved_backward=2 * rotated.numel + 3 * key.numel,
+        name, cls, operator=f"{name}.key_value_rope", inputs=(rotated, nope), output=key,
+        moved=wide.numel + rotated.numel + written,
+        moved_backward=wide.numel + rotated.numel + written,
     )  # fmt: skip
-    value = _copy(tape, f"{name}.value", v, cls=cls)
     core = Core(
         heads=a.heads, kv_heads=a.heads, head_dim=qk, v_head_dim=a.v_dim,
         implementation="flash_attention_2",
@@ -229,8 +229,8 @@ def norm(tape: Tape, name: str, x: Tensor, *, cls: str = "TENorm") -> Tensor:
 def _mixture(tape: Tape, x: Tensor, m: Mixture) -> Tensor:
     """``MoELayer`` with the all-to-all dispatcher, fused permutation and grouped GEMM.
 
-    Tokens are permuted by expert, exchanged, run through the experts held here (``expert`` GEMMs
-    between a ``column`` dispatch and a ``row`` combine), sent back and summed by their weights.
+    Tokens are permuted by expert, exchanged, sorted by the experts held here, run through them
+    (``expert`` GEMMs between a ``column`` dispatch and a ``row`` combine), and all of it back.
     """
     e, cls = m.experts, "MoELayer"
     h = norm(tape, "pre_mlp_layernorm", x)
@@ -250,8 +250,8 @@ def _mixture(tape: Tape, x: Tensor, m: Mixture) -> Tensor:
     rows_map = Saved(name="mlp.row_id_map", numel=h.rows * e.experts, dtype="int32")
     tape.run(
         "mlp.token_dispatcher", cls, kind="routing", operator="mlp.dispatch", inputs=(h,),
-        output=permuted, moved=h.numel + permuted.numel, kernels=3,
-        moved_backward=h.numel + permuted.numel, kernels_backward=1, saves=(rows_map,),
+        output=permuted, moved=h.numel + 3 * permuted.numel, kernels=4,
+        moved_backward=h.numel + 3 * permuted.numel, kernels_backward=2, saves=(rows_map,),
         split="column",
     )  # fmt: skip
     bank = replace(e, bank="mlp.experts")
@@ -261,8 +261,8 @@ def _mixture(tape: Tape, x: Tensor, m: Mixture) -> Tensor:
     out = Tensor(name="mlp.combined", rows=x.rows, width=x.width)
     routed = tape.run(
         "mlp.token_dispatcher", cls, kind="routing", operator="mlp.combine", inputs=(y,),
-        output=out, moved=y.numel + out.numel, kernels=1,
-        moved_backward=y.numel + out.numel, kernels_backward=1, split="row",
+        output=out, moved=3 * y.numel + out.numel, kernels=2,
+        moved_backward=3 * y.numel + out.numel, kernels_backward=2, split="row",
     )  # fmt: skip
     if not m.shared_width:
         return routed
