@@ -71,6 +71,7 @@ class Communicators:
         self._participants: dict[tuple[str, int], int] = {}
         self._shapes: dict[tuple[object, ...], GroupShape] = {}
         self._traffic: dict[tuple[object, ...], Traffic] = {}
+        self._link_loads: dict[tuple[object, ...], Loads] = {}
 
     @cached_property
     def ranks_per_node(self) -> int:
@@ -155,11 +156,21 @@ class Communicators:
     def _collective(self, call: Call, rank: int, members: tuple[int, ...]) -> Traffic:
         cost = collective(call.op, call.size_bytes, self.shape(members))
         size = max(call.size_bytes, 1)
-        places = [[self.placement[r] for r in group] for group in self._siblings(call.group, rank)]
-        loads = self.topology.sibling_loads(
-            places, cost.intra_bytes_per_rank / size, cost.inter_bytes_per_node / size
-        )
-        return Traffic(cost, Loads(loads.items()))
+        intra, inter = cost.intra_bytes_per_rank / size, cost.inter_bytes_per_node / size
+        return Traffic(cost, self._loads(call.group, rank, members, intra, inter))
+
+    def _loads(
+        self, group: str, rank: int, members: tuple[int, ...], intra: float, inter: float
+    ) -> Loads:
+        """Link loads per byte; one object for calls that differ in size only."""
+        key = (group, members, intra, inter)
+        known = self._link_loads.get(key)
+        if known is None:
+            siblings = self._siblings(group, rank)
+            places = [[self.placement[r] for r in peers] for peers in siblings]
+            loads = self.topology.sibling_loads(places, intra, inter)
+            known = self._link_loads[key] = Loads(loads.items())
+        return known
 
     def traffic_of(self, op: Op, rank: int) -> Traffic:
         """What a collective, send or receive of ``rank`` puts on the network."""
@@ -178,23 +189,33 @@ class Communicators:
         """
         key = ("send", src, dst, size_bytes)
         known = self._traffic.get(key)
-        if known is not None:
-            return known
+        if known is None:
+            known = self._traffic[key] = self._send(src, dst, size_bytes)
+        return known
+
+    def _send(self, src: int, dst: int, size_bytes: int) -> Traffic:
         pairs = [(src, dst)]
         if self.folded:
             size = self.mesh.world // self.mesh.pp
             first, second = (r // size * size for r in (src, dst))
             pairs = [(first + i, second + i) for i in range(size)]
-        costs = [collective("send_recv", size_bytes, self.shape(pair)) for pair in pairs]
+        shapes = dict.fromkeys(self.shape(pair) for pair in pairs)
+        costs = [collective("send_recv", size_bytes, shape) for shape in shapes]
+        key = ("send", src, dst)
+        loads = self._link_loads.get(key)
+        if loads is None:
+            loads = self._link_loads[key] = self._path_loads(pairs)
+        return Traffic(max(costs, key=lambda c: c.seconds), loads)
+
+    def _path_loads(self, pairs: Sequence[tuple[int, int]]) -> Loads:
+        """One message per pair, along its path."""
         loads: dict[Link, float] = {}
         for x, y in pairs:
             for link in self.topology.path(
                 ("gpu", *self.placement[x]), ("gpu", *self.placement[y])
             ):
                 loads[link] = loads.get(link, 0.0) + 1.0
-        known = Traffic(max(costs, key=lambda c: c.seconds), Loads(loads.items()))
-        self._traffic[key] = known
-        return known
+        return Loads(loads.items())
 
     def shape(self, members: Sequence[int]) -> GroupShape:
         """Shape of a communicator; equal shapes are one object, so that costs are cached."""

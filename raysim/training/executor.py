@@ -333,6 +333,7 @@ def _communicators_alone(programs: Sequence[Program], comms: Communicators) -> d
     users: dict[int, set[tuple[str, int]]] = {}
     links: dict[str, set[int]] = {}
     single: dict[str, bool] = {}
+    seen: set[tuple[str, int, int]] = set()
     for program in programs:
         rank = program.rank
         distinct = {(op.kind, op.call): op for op in program.ops if op.call is not None}
@@ -343,7 +344,11 @@ def _communicators_alone(programs: Sequence[Program], comms: Communicators) -> d
             name = call.group if collective else "p2p"
             one = collective and comms.participants(name, rank) == 1
             single[name] = single.get(name, True) and one
-            for link in comms.traffic_of(op, rank).loads.links:
+            loads = comms.traffic_of(op, rank).loads
+            if (name, rank, id(loads)) in seen:
+                continue
+            seen.add((name, rank, id(loads)))
+            for link in loads.links:
                 links.setdefault(name, set()).add(id(link))
                 users.setdefault(id(link), set()).add((name, rank))
     return {
