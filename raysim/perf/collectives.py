@@ -65,7 +65,8 @@ ALL_TO_ALL_LATENCY_S = (26.0e-6, 1.27e-6)
 """Across nodes: at once, and per rank, which NCCL's proxies serve in turn; the same two tables."""
 
 _FORMULA = Provenance(
-    basis="assumed", source="NCCL 2.29 src/graph/tuning.cc with nccl-tests bandwidth plateaus"
+    basis="assumed",
+    source="NCCL 2.29 src/graph/tuning.cc; bandwidths and, between nodes, latencies of nccl-tests",
 )
 
 
@@ -210,11 +211,10 @@ def _measured_send(size_bytes: float, g: GroupShape, best: Candidate) -> Collect
     alone, basis = curve.at(2.0 * min(size_bytes, P2P_PLATEAU_BYTES))
     latency = min(curve.values[0], 0.99 * alone)
     seconds = latency + (alone - latency) * MEASURED_LINKS[system] / g.intra_bytes_per_s
+    rate = min(size_bytes, P2P_PLATEAU_BYTES) / (seconds - latency)
     if size_bytes > P2P_PLATEAU_BYTES:
-        latency, basis = max(best.latency_s, seconds - size_bytes / best.bytes_per_s), "formula"
-        rate = best.bytes_per_s
-    else:
-        rate = min(best.bytes_per_s, size_bytes / (seconds - latency))
+        rate = max(rate, best.bytes_per_s)
+        latency, basis = max(best.latency_s, seconds - size_bytes / rate), "formula"
     measured = replace(best, latency_s=latency, bytes_per_s=rate)
     origin = _FORMULA if basis == "formula" else _origin(system, exact=exact)
     return _cost("send_recv", size_bytes, g, measured, basis=basis, provenance=origin)

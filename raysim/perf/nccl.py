@@ -46,16 +46,16 @@ _LL_MAX_ONE_NODE = (39.0, 87.7, 141.0, 282.0)
 _LL_MAX_NODES = (39.0, 20.4)
 
 # Across nodes, fitted on nccl-tests.
-_LATENCY_SHARE = {"ring": 1.27, "tree": 1.10, "nvls_tree": 1.12}
+LATENCY_SHARE = {"ring": 1.27, "tree": 1.10, "nvls_tree": 1.12}
 """Measured latency over NCCL's tables, by algorithm."""
-_FILL = {"ring": (0.245, 3.07), "tree": (0.363, 3.07), "nvls_tree": (0.36, 0.77)}
+FILL = {"ring": (0.245, 3.07), "tree": (0.363, 3.07), "nvls_tree": (0.36, 0.77)}
 NO_FILL = (0.0, 0.0)
 P2P_FILL = (0.30, 3.07)
 """What filling the pipeline costs (``Candidate.fill``)."""
-_LL_SHARE = 0.45
+LL_SHARE = 0.45
 _LL128_SHARE = 120.0 / 128.0
 """Payload of LL128's 128-byte stores; the rest are flags."""
-_LL128_TREE_SHARE = {"volta": 0.78, "turing": 0.78, "ampere": 0.78}
+LL128_TREE_SHARE = {"volta": 0.78, "turing": 0.78, "ampere": 0.78}
 """Trees reach less with it before Hopper."""
 _BUSIEST_NODE = {2: 1.0, 3: 1.5}
 """Times the buffer that the busiest node of NCCL's double binary tree sends; 2 from four nodes on,
@@ -168,7 +168,7 @@ def _ring(op: Operation, w: Wires, i: int) -> Candidate:
     if across:
         bus = min(bus, w.net_bytes_per_s)
     if protocol == "LL":
-        bus = min(_ll_max(w), (_LL_SHARE if across else 0.5) * bus)
+        bus = min(_ll_max(w), (LL_SHARE if across else 0.5) * bus)
     elif protocol == "LL128":
         bus *= _LL128_SHARE if across else 0.92
     reduces = op == "all_reduce"
@@ -189,10 +189,10 @@ def _candidate(
 ) -> Candidate:
     """One candidate; across nodes with measured latency and fill."""
     across = w.nodes > 1
-    share = _LATENCY_SHARE[algorithm] if across else 1.0
+    share = LATENCY_SHARE[algorithm] if across else 1.0
     return Candidate(
         algorithm=algorithm, protocol=protocol, latency_s=latency_us * share * 1e-6,
-        bytes_per_s=bytes_per_s, fill=_FILL[algorithm] if across else NO_FILL,
+        bytes_per_s=bytes_per_s, fill=FILL[algorithm] if across else NO_FILL,
     )  # fmt: skip
 
 
@@ -216,9 +216,9 @@ def _tree_across(w: Wires, i: int) -> Candidate:
     inside = w.ring_bytes_per_s if w.ranks_per_node > 1 else float("inf")
     rate = min(0.5 * 0.92 * inside, _tree_net(w))
     if protocol == "LL":
-        rate = min(_LL_SHARE * rate, 0.5 * _ll_max(w))
+        rate = min(LL_SHARE * rate, 0.5 * _ll_max(w))
     elif protocol == "LL128":
-        rate *= _LL128_TREE_SHARE.get(w.architecture, _LL128_SHARE)
+        rate *= LL128_TREE_SHARE.get(w.architecture, _LL128_SHARE)
     hop = (_TREE_NVLINK if w.nvlink else _TREE_PCI)[i]
     net = _TREE_NET[i] + _wire_us(w, protocol)
     latency = _TREE_BASE[i] + 2.0 * ((w.ranks_per_node - 1) * hop + log2(w.nodes) * net)

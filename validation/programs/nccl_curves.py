@@ -9,8 +9,8 @@
 
 Times of one collective jump where NCCL changes protocol or algorithm, and at the same sizes on
 related systems; smooth curves blur that, and single rows are noisy. So ``log(time)`` of every
-(system, collective, ranks) over ``log2(bytes)`` is one draw of a Gaussian process whose curves are
-correlated: between systems, collectives and rank counts. A number drawn from each row's name keeps
+(system, collective, ranks) over ``log2(bytes)`` is one draw of a Gaussian process whose curves
+are correlated: between systems, collectives and rank counts. A number drawn from each row's name keeps
 ``HELD`` of the rows away from everything here; they judge the curves. Hyperparameters: random search
 (``--search``) for the least error on rows left out one at a time, and two data types at a time, of
 the others.
@@ -41,10 +41,31 @@ KNOTS = 2.0 ** np.arange(9, 30)
 LARGE = 21
 """log2 of 2 MiB."""
 
+SOURCE = "AIConfigurator systems data (Apache-2.0), nccl tables, NCCL 2.27 and 2.29"
+METHOD = (
+    "microseconds at powers of two of the full buffer in bytes, 16-bit data: mean of a Gaussian "
+    "process over log(time) whose curves are correlated between systems, collectives and rank "
+    "counts (validation/programs/nccl_curves.py), made to rise; log-log linear between knots, "
+    "linear beyond the last; int8 all-reduces on 8 H100, H200, B200 are apart: NVLS takes no int8"
+)
+HELD_OUT = (
+    "chosen by a hash of their names, none of them used in any choice "
+    "(validation/data/published/nccl_one_node.json); mean absolute percent, "
+    "all sizes / 2 MiB and more"
+)
+SAMPLE = (
+    "NCCL collectives inside one node: collective, ranks, data type, bytes of the full buffer, "
+    "microseconds; all_reduce_int8: int8 where NVLS would take 16-bit data"
+)
+CHOICE = (
+    "one row in seven, by a hash of its name; no other part of the tables is kept, and the curves "
+    "of raysim/perf/tables/nccl.csv were fitted without these"
+)
+
 
 @dataclass(frozen=True)
 class Kernel:
-    """Hyperparameters: variances of log(time), lengths in doublings of size, correlations, noise."""
+    """Variances of log(time), lengths in doublings of size, correlations, noise; by ``--search``."""
 
     smooth_var: float = 1.173
     smooth_len: float = 11.17
@@ -260,9 +281,9 @@ def held_error(held: Rows, found: list[tuple[str, str, int, np.ndarray]]) -> np.
 def write_table(path: Path, found: list[tuple[str, str, int, np.ndarray]], stated: str) -> None:
     """The csv with its head."""
     lines = [
-        "# source: AIConfigurator systems data (Apache-2.0), newest version per framework; nccl tables (NCCL 2.27, 2.29), half and int8, one node",
+        f"# source: {SOURCE}, newest version per framework; half and int8, one node",
         "# date: 2026-11",
-        "# method: microseconds at powers of two of the full buffer in bytes, 16-bit data: mean of a Gaussian process over log(time) whose curves are correlated between systems, collectives and rank counts (validation/programs/nccl_curves.py), made to rise; log-log linear between knots, linear beyond the last; int8 all-reduces on 8 H100, H200, B200 are apart, NVLS takes no int8",
+        f"# method: {METHOD}",
         f"# held out: {stated}",
         "system,op,ranks," + ",".join(f"b{int(b)}" for b in KNOTS),
     ]
@@ -281,12 +302,7 @@ def write_sample(path: Path, held: Rows) -> None:
         f'  "{name}": [\n' + ",\n".join(f"   {json.dumps(r)}" for r in own) + "\n  ]"
         for name, own in rows.items()
     ]
-    head = {
-        "what": "NCCL collectives inside one node: collective, ranks, data type, bytes of the full buffer, microseconds; all_reduce_int8: int8 where NVLS would take 16-bit data",
-        "source": "AIConfigurator systems data (Apache-2.0), nccl tables, NCCL 2.27 and 2.29",
-        "use": "validation",
-        "choice": "one row in seven, by a hash of its name; no other part of the tables is kept, and the curves of raysim/perf/tables/nccl.csv were fitted without these",
-    }
+    head = {"what": SAMPLE, "source": SOURCE, "use": "validation", "choice": CHOICE}
     text = json.dumps(head, indent=1)[:-2] + ',\n "rows": {\n' + ",\n".join(systems) + "\n }\n}\n"
     path.write_text(text, encoding="ascii")
 
@@ -303,7 +319,10 @@ def main() -> None:
     fitted, held = rows.pick(rows.draw >= HELD), rows.pick(rows.draw < HELD)
     kernel = search(fitted, asked.search)
     for way in (True, False):
-        print("by point" if way else "by row", by_system(fitted, left_out(fitted, kernel, by_point=way)))
+        print(
+            "by point" if way else "by row",
+            by_system(fitted, left_out(fitted, kernel, by_point=way)),
+        )
     found = curves(fitted, kernel)
     error = held_error(held, found)
     known = ~np.isnan(error)
@@ -311,8 +330,7 @@ def main() -> None:
     stated = "; ".join(f"{name} {every:.1f}/{large:.1f}" for name, (every, large) in errors.items())
     print(known.sum(), stated)
     if asked.table:
-        what = f"{known.sum()} rows chosen by a hash of their names, no row of which was used in any choice; mean absolute percent, all sizes / 2 MiB and more: "
-        write_table(asked.table, found, what + stated)
+        write_table(asked.table, found, f"{known.sum()} rows, {HELD_OUT}: {stated}")
     if asked.sample:
         write_sample(asked.sample, held)
 
