@@ -28,7 +28,8 @@ from raysim.perf.nccl import (
     Protocol,
     Wires,
     bus_factor,
-    candidates,
+    candidates_by_size,
+    candidates_of_any_size,
 )
 from raysim.perf.tables import Basis, Curve
 
@@ -160,8 +161,14 @@ def _formula(op: Operation, size_bytes: float, group: GroupShape) -> Candidate:
         return _send_recv(group)
     if op == "all_to_all":
         return _all_to_all(group)
-    found = candidates(op, size_bytes, _wires(group))
+    found = (*_fixed(op, group), *candidates_by_size(op, size_bytes, _wires(group)))
     return min(found, key=lambda c: c.seconds(size_bytes))
+
+
+@lru_cache(maxsize=1 << 12)
+def _fixed(op: Operation, group: GroupShape) -> tuple[Candidate, ...]:
+    """Candidates that are the same for every size."""
+    return tuple(candidates_of_any_size(op, _wires(group)))
 
 
 def _measured(

@@ -131,18 +131,33 @@ def bus_factor(op: Operation, ranks: int) -> float:
 
 def candidates(op: Operation, size_bytes: float, w: Wires) -> list[Candidate]:
     """Every (algorithm, protocol) NCCL weighs for a ring-family collective on these wires."""
+    return [*candidates_of_any_size(op, w), *candidates_by_size(op, size_bytes, w)]
+
+
+def candidates_of_any_size(op: Operation, w: Wires) -> list[Candidate]:
+    """Those whose bandwidth does not depend on the size: all but trees on one node."""
     found = []
-    for i, protocol in enumerate(PROTOCOLS):
-        if protocol == "LL128" and not (w.nvlink and w.ordered_network):
-            continue
+    for i in _protocols(w):
         found.append(_ring(op, w, i))
-        if op == "all_reduce" and w.ranks > 2:
-            found.append(_tree_across(w, i) if w.nodes > 1 else _tree(size_bytes, w, i))
+        if op == "all_reduce" and w.ranks > 2 and w.nodes > 1:
+            found.append(_tree_across(w, i))
     if op == "all_reduce" and w.nvls:
         found.append(_nvls(w))
     if w.nodes > 1 and w.ranks_per_node == 1 and op in ("all_gather", "reduce_scatter"):
         found.append(_pat(op, w))
     return found
+
+
+def candidates_by_size(op: Operation, size_bytes: float, w: Wires) -> list[Candidate]:
+    """Trees on one node."""
+    if op != "all_reduce" or w.ranks <= 2 or w.nodes > 1:
+        return []
+    return [_tree(size_bytes, w, i) for i in _protocols(w)]
+
+
+def _protocols(w: Wires) -> tuple[int, ...]:
+    """Places in ``PROTOCOLS`` that work on these wires."""
+    return (0, 1, 2) if w.nvlink and w.ordered_network else (0, 2)
 
 
 def _ll_max(w: Wires) -> float:

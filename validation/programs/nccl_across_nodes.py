@@ -100,7 +100,8 @@ SETTERS: dict[str, Setter] = {
 def score(cases: list[dict[str, Any]], start: dict[str, float]) -> float:
     """What is minimised."""
     collectives.collective.cache_clear()
-    vars(collectives)["_wires"].cache_clear()
+    for name in ("_fixed", "_wires"):
+        vars(collectives)[name].cache_clear()
     fitted = [np.abs(errors(c)).mean() for c in cases if c["role"] == "calibration"]
     away = [np.log(get() / start[name]) for name, (get, _) in SETTERS.items()]
     return float(np.mean(fitted) + PULL * np.sum(np.square(away)))
