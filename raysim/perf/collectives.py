@@ -28,6 +28,7 @@ from raysim.perf.nccl import (
     Protocol,
     Wires,
     bus_factor,
+    busiest_node,
     candidates_by_size,
     candidates_of_any_size,
 )
@@ -105,7 +106,7 @@ class CollectiveCost:
     intra_bytes_per_rank: float
     """Bytes every rank sends, and receives, over its scale-up link."""
     inter_bytes_per_node: float
-    """Bytes every node sends, and receives, over its NICs."""
+    """Bytes every node sends, and receives, over its NICs; of a tree, the busiest node."""
     basis: Basis
     provenance: Provenance
 
@@ -317,9 +318,9 @@ def _loads(op: Operation, algorithm: Algorithm, g: GroupShape) -> tuple[float, f
     inside = (each - 1) / each if k > 1 else 1.0
     across = 1.0 if k > 1 else 0.0
     if algorithm in ("nvls", "nvls_tree"):
-        return 1.0 + 1.0 / each, 2.0 * (k - 1) / k
+        return 1.0 + 1.0 / each, busiest_node(k)
     if algorithm == "tree":
-        return 2.0 * (each - 1) / each, 2.0 * (k - 1) / k
+        return 2.0 * (each - 1) / each, busiest_node(k)
     if op == "all_to_all":
         return (each - 1) / n, across * each * (n - each) / n
     if op in ("broadcast", "reduce"):

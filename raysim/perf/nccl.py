@@ -57,10 +57,6 @@ _LL128_SHARE = 120.0 / 128.0
 """Payload of LL128's 128-byte stores; the rest are flags."""
 LL128_TREE_SHARE = {"volta": 0.78, "turing": 0.78, "ampere": 0.78}
 """Trees reach less with it before Hopper."""
-_BUSIEST_NODE = {2: 1.0, 3: 1.5}
-"""Times the buffer that the busiest node of NCCL's double binary tree sends; 2 from four nodes on,
-where every node is inner in one tree (two children, one parent) and a leaf in the other."""
-
 _TREE_CORRECTION: dict[Protocol, tuple[float, ...]] = {
     "LL": (1, 1, 1, 1, .9, .8, .7, .7, .7, .7, .6, .5, .4, .4, .5, .6, .7, .8, .9),
     "LL128": (1, 1, 1, 1, 1, .9, .8, .8, .8, .7, .6, .6, .6, .6, .6, .6, .8, .9, .9, .9, .9),
@@ -240,9 +236,18 @@ def _tree_across(w: Wires, i: int) -> Candidate:
     return _candidate("tree", protocol, latency, rate, w)
 
 
+def busiest_node(nodes: int) -> float:
+    """Times the buffer that the busiest node of NCCL's double binary tree sends and receives.
+
+    From four nodes on 2: every node is inner in one of the two trees (half of the buffer to two
+    children and a parent) and a leaf in the other.
+    """
+    return {1: 0.0, 2: 1.0, 3: 1.5}.get(nodes, 2.0)
+
+
 def _tree_net(w: Wires) -> float:
     """Algorithm bandwidth of a tree over the nodes' NICs."""
-    return w.net_bytes_per_s / _BUSIEST_NODE.get(w.nodes, 2.0)
+    return w.net_bytes_per_s / busiest_node(w.nodes)
 
 
 def _tree_correction(protocol: Protocol, size_bytes: float) -> float:

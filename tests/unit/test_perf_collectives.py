@@ -7,6 +7,7 @@ import pytest
 from raysim.hardware import catalog
 from raysim.hardware.specs import NicSpec
 from raysim.perf.collectives import CollectiveCost, GroupShape, collective
+from raysim.perf.nccl import busiest_node
 
 MIB, GIB = 2**20, 2**30
 NDR = NicSpec(
@@ -123,6 +124,34 @@ def test_tree_and_nvls_load_the_network_less_than_a_ring() -> None:
     cost = collective("all_reduce", GIB, group(ranks=16, nodes=2))
     assert cost.algorithm in ("tree", "nvls_tree")
     assert cost.inter_bytes_per_node == pytest.approx(GIB)  # 2 (k-1)/k with k = 2
+
+
+@pytest.mark.parametrize("nodes", [2, 3, 4, 5, 8, 16, 33])
+def test_busiest_node_of_a_double_binary_tree(nodes: int) -> None:
+    """Traffic counted over ``ncclGetDtree``'s edges (src/graph/trees.cc): half of the buffer up and
+    down each edge of each tree."""
+
+    def parent(rank: int) -> int:
+        bit = 1
+        while bit < nodes and not rank & bit:
+            bit <<= 1
+        if rank == 0:
+            return -1
+        up = (rank ^ bit) | (bit << 1)
+        return up if up < nodes else rank ^ bit
+
+    sent = [0.0] * nodes
+    for second in (False, True):
+        for rank in range(nodes):
+            above = parent(rank)
+            if above < 0:
+                continue
+            pair = (rank, above)
+            if second:  # mirrored for an even number of nodes, shifted by one for an odd one
+                pair = tuple(nodes - 1 - x if nodes % 2 == 0 else (x + 1) % nodes for x in pair)
+            for end in pair:
+                sent[end] += 0.5
+    assert max(sent) == pytest.approx(busiest_node(nodes))
 
 
 def test_all_to_all_over_nodes_is_bound_by_nics() -> None:
