@@ -46,12 +46,14 @@ _LL_MAX_ONE_NODE = (39.0, 87.7, 141.0, 282.0)
 _LL_MAX_NODES = (39.0, 20.4)
 
 # Across nodes, fitted on nccl-tests.
-LATENCY_SHARE = {"ring": 1.27, "tree": 1.10, "nvls_tree": 1.12}
-"""Measured latency over NCCL's tables, by algorithm."""
-FILL = {"ring": (0.245, 3.07), "tree": (0.363, 3.07), "nvls_tree": (0.36, 0.77)}
+LATENCY_SHARE = {"ring": 1.27, "tree": 1.10, "nvls_tree": 1.12, "pat": 1.0}
+"""Measured latency over NCCL's tables, by algorithm; PAT was not measured."""
+FILL = {
+    "ring": (0.245, 3.07), "tree": (0.363, 3.07), "nvls_tree": (0.36, 0.77), "pat": (0.245, 3.07),
+}  # fmt: skip
 NO_FILL = (0.0, 0.0)
 P2P_FILL = (0.30, 3.07)
-"""What filling the pipeline costs (``Candidate.fill``)."""
+"""What filling the pipeline costs (``Candidate.fill``); PAT's is taken for a ring's."""
 LL_SHARE = 0.45
 _LL128_SHARE = 120.0 / 128.0
 """Payload of LL128's 128-byte stores; the rest are flags."""
@@ -278,7 +280,5 @@ def _pat(op: Operation, w: Wires) -> Candidate:
     """Parallel aggregated trees: logarithmic steps, one GPU per node only."""
     net = _PAT_NET + _wire_us(w, "Simple")
     latency = _PAT_BASE + log2(w.nodes) * net / 3.5 + 2.8 * w.ranks
-    return Candidate(
-        algorithm="pat", protocol="Simple", latency_s=latency * 1e-6,
-        bytes_per_s=0.75 * w.net_bytes_per_s / bus_factor(op, w.ranks),
-    )  # fmt: skip
+    rate = 0.75 * w.net_bytes_per_s / bus_factor(op, w.ranks)
+    return _candidate("pat", "Simple", latency, rate, w)
