@@ -5,12 +5,12 @@ group takes NCCL's own predictor (``nccl``) with the bandwidth plateaus nccl-tes
 time is ``latency_s + size_bytes / bytes_per_s`` with the links to itself; ``intra_bytes_per_rank``
 and ``inter_bytes_per_node`` let the network charge the links when they are shared.
 
-Not modelled: stragglers, the SMs that NCCL kernels take from concurrent compute, NIC congestion.
+Not modelled: stragglers, NIC congestion. What NCCL takes from concurrent compute: ``contention``.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from math import log2
 from typing import Literal
@@ -20,13 +20,17 @@ from raysim.perf import tables
 from raysim.perf.constants import measured_system
 from raysim.perf.cpu_rank import gloo_s
 from raysim.perf.nccl import (
+    NO_FILL,
+    P2P_FILL,
     Algorithm,
     Candidate,
     Operation,
     Protocol,
     Wires,
     bus_factor,
-    candidates,
+    busiest_node,
+    candidates_by_size,
+    candidates_of_any_size,
 )
 from raysim.perf.tables import Basis, Curve
 
@@ -48,13 +52,23 @@ MEASURED_LINKS = {
     "a100": 300e9, "h100": 450e9, "h200": 450e9, "b200": 900e9, "gb200": 900e9, "l40s": 24.5e9,
 }  # fmt: skip
 """Bytes per second of the links under the measured curves, as the catalog counts them."""
-EFA_PROXY_S = 20e-6
-"""Per hop of a collective over EFA beyond the wire: 4 x 8 B200 all-reduce 1-8 MiB in 380-460 us."""
+EFA_PROXY_S = 9.5e-6
+"""Per hop of a collective over EFA beyond the wire; nccl-tests, as ``nccl``'s constants are."""
+NVLS_TREE_SHARE = {"hopper": 0.554, "blackwell": 0.48}
+"""The same of NVLS across nodes, where a tree over the network joins the switches; nccl-tests."""
 P2P_SHARE = 0.80
-P2P_LATENCY_S = {"intra": 8e-6, "inter": 15e-6}
+P2P_NET_SHARE = 0.88
+"""Of what rings get out of a NIC: all-to-all over two nodes, 8 A100 and 8 B200 each."""
+P2P_PLATEAU_BYTES = 256 * 2**20
+"""A message between two ranks has 16 channels until a channel's part passes 32 chunks of 512 KiB;
+then 32 (``addP2pToPlan`` of NCCL's ``src/enqueue.cc``)."""
+P2P_LATENCY_S = {"intra": 8e-6, "inter": 14e-6}
+ALL_TO_ALL_LATENCY_S = (26.0e-6, 1.27e-6)
+"""Across nodes: at once, and per rank, which NCCL's proxies serve in turn; the same two tables."""
 
 _FORMULA = Provenance(
-    basis="assumed", source="NCCL 2.29 src/graph/tuning.cc with nccl-tests bandwidth plateaus"
+    basis="assumed",
+    source="NCCL 2.29 src/graph/tuning.cc; bandwidths and, between nodes, latencies of nccl-tests",
 )
 
 
@@ -92,7 +106,7 @@ class CollectiveCost:
     intra_bytes_per_rank: float
     """Bytes every rank sends, and receives, over its scale-up link."""
     inter_bytes_per_node: float
-    """Bytes every node sends, and receives, over its NICs."""
+    """Bytes every node sends, and receives, over its NICs; of a tree, the busiest node."""
     basis: Basis
     provenance: Provenance
 
@@ -148,8 +162,14 @@ def _formula(op: Operation, size_bytes: float, group: GroupShape) -> Candidate:
         return _send_recv(group)
     if op == "all_to_all":
         return _all_to_all(group)
-    found = candidates(op, size_bytes, _wires(group))
-    return min(found, key=lambda c: c.latency_s + size_bytes / c.bytes_per_s)
+    found = (*_fixed(op, group), *candidates_by_size(op, size_bytes, _wires(group)))
+    return min(found, key=lambda c: c.seconds(size_bytes))
+
+
+@lru_cache(maxsize=1 << 12)
+def _fixed(op: Operation, group: GroupShape) -> tuple[Candidate, ...]:
+    """Candidates that are the same for every size."""
+    return tuple(candidates_of_any_size(op, _wires(group)))
 
 
 def _measured(
@@ -160,6 +180,8 @@ def _measured(
     Between measured rank counts time is interpolated in the logarithm of ranks. Where the group's
     links are not those measured, the bandwidth part is scaled by their ratio.
     """
+    if op == "send_recv":
+        return _measured_send(size_bytes, g, best)
     found = _curves(op, g)
     if found is None:
         return None
@@ -182,6 +204,28 @@ def _measured(
         ),
         basis=basis, provenance=_origin(system, exact=exact),
     )  # fmt: skip
+
+
+def _measured_send(size_bytes: float, g: GroupShape, best: Candidate) -> CollectiveCost | None:
+    """A message between two ranks of a node: half of their all-to-all, whose other half stays.
+
+    That all-to-all is one send and one receive with the peer, over the two-rank communicator that
+    PyTorch and DeepSpeed make for a pipeline's neighbours. None: not measured.
+    """
+    found = _curves("all_to_all", g) if g.ranks == 2 else None
+    if found is None:
+        return None
+    system, exact, curve, _, _ = found
+    alone, basis = curve.at(2.0 * min(size_bytes, P2P_PLATEAU_BYTES))
+    latency = min(curve.values[0], 0.99 * alone)
+    seconds = latency + (alone - latency) * MEASURED_LINKS[system] / g.intra_bytes_per_s
+    rate = min(size_bytes, P2P_PLATEAU_BYTES) / (seconds - latency)
+    if size_bytes > P2P_PLATEAU_BYTES:
+        rate = max(rate, best.bytes_per_s)
+        latency, basis = max(best.latency_s, seconds - size_bytes / rate), "formula"
+    measured = replace(best, latency_s=latency, bytes_per_s=rate)
+    origin = _FORMULA if basis == "formula" else _origin(system, exact=exact)
+    return _cost("send_recv", size_bytes, g, measured, basis=basis, provenance=origin)
 
 
 @lru_cache(maxsize=1 << 12)
@@ -223,10 +267,11 @@ def _wires(g: GroupShape) -> Wires:
     nvls = g.fabric == "nvswitch" and g.ranks_per_node >= NVLS_MIN_RANKS.get(
         g.architecture, 1 << 30
     )
+    share = (NVLS_SHARE if g.nodes == 1 else NVLS_TREE_SHARE).get(g.architecture, 0.0)
     return Wires(
         ranks=g.ranks, nodes=g.nodes, ranks_per_node=g.ranks_per_node, architecture=g.architecture,
         nvlink=g.fabric != "pcie", nvls=nvls, ring_bytes_per_s=_ring_bytes_per_s(g),
-        nvls_bytes_per_s=g.intra_bytes_per_s * NVLS_SHARE.get(g.architecture, 0.0),
+        nvls_bytes_per_s=g.intra_bytes_per_s * share,
         net_bytes_per_s=g.inter_bytes_per_s * g.nic.efficiency, net_latency_s=_hop_s(g),
         ordered_network=g.nodes == 1 or g.nic.kind in ("infiniband", "roce"),
     )  # fmt: skip
@@ -240,24 +285,28 @@ def _hop_s(g: GroupShape) -> float:
 def _send_recv(g: GroupShape) -> Candidate:
     """One message between two ranks: one NIC between nodes, one GPU's links inside."""
     if g.nodes > 1:
-        rate = min(g.nic.bytes_per_s, g.inter_bytes_per_s) * g.nic.efficiency
-        latency = P2P_LATENCY_S["inter"] + _hop_s(g)
+        rate = min(g.nic.bytes_per_s, g.inter_bytes_per_s) * g.nic.efficiency * P2P_NET_SHARE
+        latency, fill = P2P_LATENCY_S["inter"] + _hop_s(g), P2P_FILL
     else:
         rate, latency = g.intra_bytes_per_s * P2P_SHARE, P2P_LATENCY_S["intra"]
-    return Candidate(algorithm="p2p", protocol="Simple", latency_s=latency, bytes_per_s=rate)
+        fill = NO_FILL
+    return Candidate(
+        algorithm="p2p", protocol="Simple", latency_s=latency, bytes_per_s=rate, fill=fill
+    )
 
 
 def _all_to_all(g: GroupShape) -> Candidate:
     """Every rank sends ``1 / ranks`` of its buffer to each; the slower of two paths limits."""
     intra, inter = _loads("all_to_all", "p2p", g)
     per_byte = intra / _ring_bytes_per_s(g) if intra else 0.0
-    latency = P2P_LATENCY_S["intra"]
+    latency, fill = P2P_LATENCY_S["intra"], NO_FILL
     if g.nodes > 1:
-        per_byte = max(per_byte, inter / (g.inter_bytes_per_s * g.nic.efficiency))
-        # Peers are served in turn by NCCL's proxies; about a microsecond each.
-        latency = P2P_LATENCY_S["inter"] + _hop_s(g) + 1e-6 * g.ranks
+        net = g.inter_bytes_per_s * g.nic.efficiency * P2P_NET_SHARE
+        per_byte = max(per_byte, inter / net)
+        once, each = ALL_TO_ALL_LATENCY_S
+        latency, fill = once + each * g.ranks + _hop_s(g), P2P_FILL
     return Candidate(
-        algorithm="p2p", protocol="Simple", latency_s=latency, bytes_per_s=1.0 / per_byte
+        algorithm="p2p", protocol="Simple", latency_s=latency, bytes_per_s=1.0 / per_byte, fill=fill
     )
 
 
@@ -269,9 +318,9 @@ def _loads(op: Operation, algorithm: Algorithm, g: GroupShape) -> tuple[float, f
     inside = (each - 1) / each if k > 1 else 1.0
     across = 1.0 if k > 1 else 0.0
     if algorithm in ("nvls", "nvls_tree"):
-        return 1.0 + 1.0 / each, 2.0 * (k - 1) / k
+        return 1.0 + 1.0 / each, busiest_node(k)
     if algorithm == "tree":
-        return 2.0 * (each - 1) / each, 2.0 * (k - 1) / k
+        return 2.0 * (each - 1) / each, busiest_node(k)
     if op == "all_to_all":
         return (each - 1) / n, across * each * (n - each) / n
     if op in ("broadcast", "reduce"):
@@ -292,9 +341,12 @@ def _cost(
     provenance: Provenance = _FORMULA,
 ) -> CollectiveCost:
     intra, inter = _loads(op, c.algorithm, g)
+    rate = c.bytes_per_s
+    if c.fill != NO_FILL and size_bytes > 0:
+        rate = size_bytes / (c.seconds(size_bytes) - c.latency_s)
     return CollectiveCost(
         op=op, size_bytes=size_bytes, ranks=g.ranks, algorithm=c.algorithm, protocol=c.protocol,
-        latency_s=c.latency_s, bytes_per_s=c.bytes_per_s,
+        latency_s=c.latency_s, bytes_per_s=rate,
         intra_bytes_per_rank=intra * size_bytes, inter_bytes_per_node=inter * size_bytes,
         basis=basis, provenance=provenance,
     )  # fmt: skip

@@ -7,12 +7,13 @@ import pytest
 from raysim.hardware import catalog
 from raysim.hardware.specs import NicSpec
 from raysim.perf.collectives import CollectiveCost, GroupShape, collective
+from raysim.perf.nccl import busiest_node
 
 MIB, GIB = 2**20, 2**30
 NDR = NicSpec(
     name="ndr", kind="infiniband", bytes_per_s=50e9, latency_s=1.3e-6, efficiency=0.92, rdma=True
 )
-EFA = NicSpec(name="efa", kind="efa", bytes_per_s=50e9, latency_s=9e-6, efficiency=0.74, rdma=True)
+EFA = catalog.nic("efa-v2-400")
 
 
 def group(
@@ -125,18 +126,46 @@ def test_tree_and_nvls_load_the_network_less_than_a_ring() -> None:
     assert cost.inter_bytes_per_node == pytest.approx(GIB)  # 2 (k-1)/k with k = 2
 
 
+@pytest.mark.parametrize("nodes", [2, 3, 4, 5, 8, 16, 33])
+def test_busiest_node_of_a_double_binary_tree(nodes: int) -> None:
+    """Traffic counted over ``ncclGetDtree``'s edges (src/graph/trees.cc): half of the buffer up and
+    down each edge of each tree."""
+
+    def parent(rank: int) -> int:
+        bit = 1
+        while bit < nodes and not rank & bit:
+            bit <<= 1
+        if rank == 0:
+            return -1
+        up = (rank ^ bit) | (bit << 1)
+        return up if up < nodes else rank ^ bit
+
+    sent = [0.0] * nodes
+    for second in (False, True):
+        for rank in range(nodes):
+            above = parent(rank)
+            if above < 0:
+                continue
+            pair = (rank, above)
+            if second:  # mirrored for an even number of nodes, shifted by one for an odd one
+                pair = tuple(nodes - 1 - x if nodes % 2 == 0 else (x + 1) % nodes for x in pair)
+            for end in pair:
+                sent[end] += 0.5
+    assert max(sent) == pytest.approx(busiest_node(nodes))
+
+
 def test_all_to_all_over_nodes_is_bound_by_nics() -> None:
     shape = group(ranks=32, nodes=4)
     cost = collective("all_to_all", GIB, shape)
     assert cost.inter_bytes_per_node == pytest.approx(8 * GIB * 24 / 32)
-    assert cost.seconds == pytest.approx(8 * GIB * 24 / 32 / (400e9 * 0.92), rel=0.02)
+    assert cost.seconds == pytest.approx(8 * GIB * 24 / 32 / (400e9 * 0.92 * 0.88), rel=0.02)
 
 
 def test_point_to_point_uses_one_nic_or_the_gpus_links() -> None:
     near = collective("send_recv", GIB, group(ranks=2))
     far = collective("send_recv", GIB, group(ranks=2, nodes=2, inter_bytes_per_s=400e9))
     assert near.seconds == pytest.approx(GIB / (0.8 * 450e9), rel=0.01)
-    assert far.seconds == pytest.approx(GIB / (0.92 * 50e9), rel=0.01)
+    assert far.seconds == pytest.approx(GIB / (0.92 * 0.88 * 50e9), rel=0.01)
     assert (near.inter_bytes_per_node, far.intra_bytes_per_rank) == (0.0, 0.0)
 
 
