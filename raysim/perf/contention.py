@@ -6,7 +6,8 @@ of tiles; one that fills all SMs exactly once needs a second wave and up to twic
 developer forum 337991: 132 tiles beside an all-gather of 24 blocks on H100).
 
 Not modelled: memory bandwidth that NCCL's copies take, clocks that fall with power, NCCL's copy
-engine collectives, NCCL_MIN_CTAS and NCCL_MAX_CTAS. Nothing in training uses this yet.
+engine collectives, NCCL_MIN_CTAS and NCCL_MAX_CTAS. Training uses :func:`hides_exchanges` alone:
+what data-parallel collectives take is in the share of isolated rates that runs keep.
 """
 
 from __future__ import annotations
@@ -23,6 +24,20 @@ _P2P = 16
 """Of a message between two ranks below 256 MiB (``addP2pToPlan``); more beyond."""
 _MOST = 32
 _HOPPER_LEAST = 16
+
+
+_PERSISTENT = ("hopper", "blackwell")
+"""Where cuBLAS runs persistent products: one block per SM, each with its share of the tiles."""
+
+
+def hides_exchanges(architecture: str) -> bool:
+    """Whether a product gains by running beside a collective that was issued before it.
+
+    Persistent products do not: the blocks that find NCCL's on their SM start, with their whole
+    share of the tiles, only when the collective ends, so that the two times add (developer forum
+    337991 shows it at one wave; assumed for all).
+    """
+    return architecture not in _PERSISTENT
 
 
 def channels(group: GroupShape, algorithm: Algorithm) -> int:

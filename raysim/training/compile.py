@@ -9,12 +9,13 @@ training loop of the user.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from raysim.errors import ScenarioError
 from raysim.hardware.specs import CpuSpec
 from raysim.models.table import COMPUTE_DTYPE_BYTES
 from raysim.perf.compute import ComputeModel
+from raysim.perf.contention import hides_exchanges
 from raysim.training.deepspeed import ZeroConfig
 from raysim.training.engines.bf16 import Bf16Optimizer
 from raysim.training.engines.context import Engine, EngineContext
@@ -99,6 +100,7 @@ def build_stages(plan: TrainingPlan, costs: ComputeModel) -> tuple[StageSpec, ..
         for p in layer.body.parameters
         if p.tied_to is None
     }
+    hides = hides_exchanges(costs.gpu.architecture)
     stages = []
     for stage in range(mesh.pp):
         start, end = bounds[stage], bounds[stage + 1]
@@ -107,7 +109,7 @@ def build_stages(plan: TrainingPlan, costs: ComputeModel) -> tuple[StageSpec, ..
             costs,
             batch=plan.micro_batch,
             dtype=plan.compute_dtype,
-            layout=plan.layout,
+            layout=replace(plan.layout, overlaps=plan.layout.overlaps and hides),
             cut=gradient_cut(plan),
             selective=plan.activation_checkpointing == "selective",
             resident=resident,

@@ -144,7 +144,9 @@ def _tensor(
     if layout.sequence_parallel:
         gather = Exchange("all_gather", "tp", size)
         found.before_forward.append(gather)
-        found.beside_backward.append(gather)  # for the weight gradient: only the shard was kept
+        # once more for the weight gradient: only the shard was kept
+        again = found.beside_backward if layout.overlaps else found.before_backward
+        again.append(gather)
         found.after_backward.append(Exchange("reduce_scatter", "tp", size))
     elif size:
         found.after_backward.append(Exchange("all_reduce", "tp", size))
