@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 WHAT = {
     "gpu": "raysim.measure.gpu",
+    "host": "raysim.measure.host",
     "collectives": "raysim.measure.collectives",
     "ray": "raysim.measure.ray_core",
     "disk": "raysim.measure.disk",

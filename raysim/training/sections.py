@@ -48,8 +48,11 @@ class Unit:
     """Every parameter forward reads, by the name of its storage: what ZeRO-3 gathers."""
     forward_s: float
     backward_s: float
-    forward_launches: int
-    backward_launches: int
+    forward_host_s: float
+    backward_host_s: float
+    """What dispatching them takes the host, module calls included."""
+    syncs: bool
+    """Forward ends with scalars copied to the GPU, for which the host waits."""
     flops: float
     """Forward FLOPs of one micro-batch on this rank."""
     saved_bytes: int
@@ -138,23 +141,26 @@ class Pricer:
     def _price(self, layer: Layer) -> tuple[Unit, ...]:
         seen: set[str] = set()
         reduced: set[str] = set()
+        called: set[str] = set()
         units: list[Unit] = []
         run: list[Module] = []
         for module in layer.body.modules:
             starts_reduce = self.tp > 1 and any(_column_input(o) for o in module.operators)
             if run and starts_reduce and self.cut == "collective" and not _same_input(run, module):
-                units.append(self._unit(run, seen, reduced))
+                units.append(self._unit(run, seen, reduced, called))
                 run = []
             run.append(module)
             ends_reduce = self.tp > 1 and any(_forward_reduced(o) for o in module.operators)
-            if self.cut == "module" or ends_reduce:
-                units.append(self._unit(run, seen, reduced))
+            if self.cut == "module" or ends_reduce or _syncs(module):
+                units.append(self._unit(run, seen, reduced, called))
                 run = []
         if run:
-            units.append(self._unit(run, seen, reduced))
+            units.append(self._unit(run, seen, reduced, called))
         return tuple(units)
 
-    def _unit(self, run: Sequence[Module], seen: set[str], reduced: set[str]) -> Unit:
+    def _unit(
+        self, run: Sequence[Module], seen: set[str], reduced: set[str], called: set[str]
+    ) -> Unit:
         operators = [o for m in run for o in m.operators]
         kept = loss = 0
         for o in operators:
@@ -193,6 +199,10 @@ class Pricer:
                 o, batch=self.batch, dtype=self.dtype, tp=self.tp, backward=backward
             )
 
+        entered = {name for m in run for name in _calls(m.name)} - called
+        called |= entered
+        passes = self.costs.passes
+
         return Unit(
             name=run[0].name if len(run) == 1 else _common_name(run),
             modules=tuple(run),
@@ -200,8 +210,12 @@ class Pricer:
             uses=uses,
             forward_s=sum(price(o, False) for o in operators),
             backward_s=sum(price(o, True) for o in operators),
-            forward_launches=sum(self.costs.launches(o, backward=False) for o in operators),
-            backward_launches=sum(self.costs.launches(o, backward=True) for o in operators),
+            forward_host_s=sum(self.costs.host_s(o) for o in operators)
+            + len(entered) * passes.module_s,
+            # Each parameter has a node that accumulates its gradient.
+            backward_host_s=sum(self.costs.host_s(o, backward=True) for o in operators)
+            + len(gradients) * passes.node_s,
+            syncs=_syncs(run[-1]),
             flops=sum(o.flops / _divisor(o, self.tp) for o in operators) * self.batch,
             saved_bytes=kept,
             loss_bytes=loss,
@@ -232,6 +246,16 @@ class Pricer:
             forward = max(forward, out)
             backward = max(backward, out + grad_in)
         return round(forward), round(backward)
+
+
+def _syncs(module: Module) -> bool:
+    return any(o.kind == "sync" for o in module.operators)
+
+
+def _calls(name: str) -> list[str]:
+    """The modules whose ``__call__`` leads to one: the layer itself, and each on the way."""
+    parts = name.split(".") if name else []
+    return ["", *(".".join(parts[: i + 1]) for i in range(len(parts)))]
 
 
 def _divisor(o: Operator, tp: int) -> int:

@@ -214,7 +214,9 @@ def _prepare(
     """Prices, stages and communicators of a plan on a cluster."""
     gpu = cluster.gpu
     assert gpu is not None, "a training job needs a cluster with GPUs"
-    costs = compute_model(gpu, plan.constants)
+    # A training job's nodes are alike: any one's processor is everyone's.
+    cpu = next(group.node.cpu for group in cluster.groups if group.node.gpu is not None)
+    costs = compute_model(gpu, plan.constants, cpu, cuda_graphs=plan.cuda_graphs)
     stages = build_stages(plan, costs)
     tied = [stage.index for stage in stages if stage.tied_bytes]
     topology = Topology.build(cluster)
