@@ -70,10 +70,10 @@ def points(*, quick: bool) -> Iterator[Point]:
     """Layers of each family, by attention and pass; a checkpoint; a collective."""
     for family in ("llama",) if quick else MODELS:
         for attention in ("eager",) if quick else ("eager", "sdpa"):
-            counts = count_layer(family, attention)
+            of = count_layer(family, attention)
             for index, quantity in enumerate(("forward", "backward")):
-                yield _point(quantity, f"{family}/{attention}", _layer(family, attention, index),
-                             counts)  # fmt: skip
+                work = _layer(family, attention, index)
+                yield _point(quantity, f"{family}/{attention}", work, of)
     yield _point("checkpoint", "torch.utils.checkpoint", _checkpoint)
     yield _point("collective", "all_reduce", _collective)
 
@@ -82,11 +82,11 @@ def _point(
     quantity: str,
     subject: str,
     work: Callable[[float], Sequence[float]],
-    counts: Counts = Counts(0, 0, 0),
+    of: Counts = Counts(0, 0, 0),
 ) -> Point:
     parameters = {
-        "quantity": quantity, "subject": subject, "operators": counts.operators,
-        "nodes": counts.nodes, "modules": counts.modules,
+        "quantity": quantity, "subject": subject, "operators": of.operators,
+        "nodes": of.nodes, "modules": of.modules,
     }  # fmt: skip
     return Point(parameters=parameters, measure=work)
 
@@ -114,12 +114,13 @@ def _run(model: Any) -> Any:
 
 def count_layer(family: str, attention: str) -> Counts:
     """Operators, nodes and module calls that one more layer adds."""
-    deep, shallow = (_counts(_model(family, attention, n)) for n in (DEEP, SHALLOW))
+    deep, shallow = (counts(_model(family, attention, n)) for n in (DEEP, SHALLOW))
     more = [(a - b) // (DEEP - SHALLOW) for a, b in zip(deep, shallow, strict=True)]
     return Counts(*more)
 
 
-def _counts(model: Any) -> tuple[int, int, int]:
+def counts(model: Any, run: Callable[[Any], Any] = _run) -> tuple[int, int, int]:
+    """ATen operators, autograd nodes and module calls of one forward, and of its backward."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
     seen = [0, 0]
@@ -137,7 +138,7 @@ def _counts(model: Any) -> tuple[int, int, int]:
     handles = [m.register_forward_pre_hook(called) for m in model.modules()]
     try:
         with Counting():
-            out = _run(model)
+            out = run(model)
     finally:
         for handle in handles:
             handle.remove()

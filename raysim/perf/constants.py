@@ -9,8 +9,7 @@ Not modelled: differences between boards of one GPU (power limit, cooling), driv
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Literal
 
 from raysim.errors import CalibrationError
@@ -110,7 +109,7 @@ class TrainingConstants:
 def host_costs(given: TrainingConstants, cpu: CpuSpec | None = None) -> host.HostCosts:
     """What things cost the host that ``cpu`` stands in; None: the host they were measured on."""
     costs = host.HostCosts(
-        **{f.name: getattr(given, f.name) for f in dataclasses.fields(host.HostCosts)}
+        **{f.name: getattr(given, f.name) for f in fields(host.HostCosts)}
     )
     speed = given.host_speed
     if speed is None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from raysim.hardware.specs import CpuRankSpec, CpuSpec, GpuSpec
+from raysim.hardware.specs import CpuRankSpec, CpuSpec, GpuSpec, Provenance
 from raysim.models.table import Operator
 from raysim.perf import optimizer
 from raysim.perf.compute import ComputeModel, Dtype
@@ -27,6 +27,9 @@ from raysim.perf.host import HostCosts
 from raysim.perf.nccl import Operation, bus_factor
 
 FP32_BYTES = 4
+OF_A_GPUS_HOST = (
+    "host_speed", "operator_s", "module_s", "node_s", "launch_s", "collective_s", "checkpoint_s",
+)  # fmt: skip
 MMAP_THRESHOLD_MAX_BYTES = 32 << 20
 """glibc takes what is larger from the kernel each time, and gives it back (``mallopt(3)``)."""
 
@@ -67,6 +70,11 @@ class CpuRankModel(ComputeModel):
             given, operator_s=0.0, module_s=0.0, node_s=0.0, checkpoint_s=0.0, launch_s=each,
             collective_s=each,
         )  # fmt: skip
+
+    @property
+    def provenance(self) -> dict[str, Provenance]:
+        """Without what only the host of a GPU pays."""
+        return {k: v for k, v in super().provenance.items() if k not in OF_A_GPUS_HOST}
 
     def _constants(self, sustained_share: float | None) -> GpuConstants:  # noqa: ARG002
         """Nothing of a GPU's: no kernel floor, no clocks that power caps, no tables."""

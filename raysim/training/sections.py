@@ -199,7 +199,7 @@ class Pricer:
                 o, batch=self.batch, dtype=self.dtype, tp=self.tp, backward=backward
             )
 
-        entered = {name for m in run for name in _calls(m.name)} - called
+        entered = {name for m in run for name in module_calls(m.name)} - called
         called |= entered
         passes = self.costs.passes
 
@@ -252,7 +252,7 @@ def _syncs(module: Module) -> bool:
     return any(o.kind == "sync" for o in module.operators)
 
 
-def _calls(name: str) -> list[str]:
+def module_calls(name: str) -> list[str]:
     """The modules whose ``__call__`` leads to one: the layer itself, and each on the way."""
     parts = name.split(".") if name else []
     return ["", *(".".join(parts[: i + 1]) for i in range(len(parts)))]
