@@ -28,7 +28,7 @@ OperatorKind = Literal[
     "embedding",      # table look-up
     "routing",        # MoE router's softmax, top-k, permutation
     "loss",           # softmax cross-entropy or another loss over logits
-    "sync",           # scalars copied to the GPU from pageable memory: the host waits for each
+    "sync",           # a scalar copied to the GPU from pageable memory: the host waits for it
     "other",
 ]  # fmt: skip
 TensorDtype = Literal["compute", "fp32", "int64", "int32", "bool"]
@@ -124,7 +124,7 @@ class Operator:
     forward; the first saved tensor of ``column`` operators has its gradient all-reduced in backward
     (once per distinct name)."""
     kernels: int = 1
-    """CUDA kernels (of a ``sync``: copies) an eager forward launches."""
+    """CUDA kernels an eager forward launches."""
     kernels_backward: int | None = None
     """The same for backward; None: twice forward."""
     dispatches: int | None = None

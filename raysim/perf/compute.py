@@ -142,7 +142,7 @@ class ComputeModel:
         if op.gemm is not None:
             return self._product_s(op, batch, dtype, tp, backward)
         if op.kind == "sync":
-            return 0.0 if backward else op.kernels * host.COPY_FIXED_S
+            return 0.0 if backward else host.COPY_FIXED_S
         moved = op.moved
         if backward:
             moved = 2.0 * moved if op.moved_backward is None else op.moved_backward

@@ -14,7 +14,7 @@ from raysim.models.table import Operator
 from raysim.perf.compute import ComputeModel
 from raysim.perf.constants import TrainingConstants, host_costs
 from raysim.perf.cpu_rank import compute_model
-from raysim.perf.host import REFERENCE_SINGLE_THREAD, HostCosts
+from raysim.perf.host import COPY_FIXED_S, REFERENCE_SINGLE_THREAD, HostCosts
 
 A100 = catalog.gpu("A100-SXM-80GB")
 XEON = Path(__file__).parents[2] / "validation/data/intel-xeon-2core/2026-11-22"
@@ -71,11 +71,11 @@ def test_captured_layers_cost_nothing_but_hooks_and_collectives_do() -> None:
     assert model.host == HostCosts()  # the optimizer runs eagerly
 
 
-def test_scalars_copied_to_the_gpu_take_a_copy_each() -> None:
-    two = Operator(name="zeros", kind="sync", kernels=2, kernels_backward=0)
+def test_a_scalar_for_the_gpu_is_a_copy_whatever_the_batch() -> None:
+    zero = Operator(name="zero", kind="sync", kernels=0, kernels_backward=0)
     model = ComputeModel(A100)
-    assert model.operator_s(two, batch=4, dtype="fp16") == pytest.approx(20e-6)
-    assert model.operator_s(two, batch=4, dtype="fp16", backward=True) == 0.0
+    assert model.operator_s(zero, batch=4, dtype="fp16") == COPY_FIXED_S
+    assert model.operator_s(zero, batch=4, dtype="fp16", backward=True) == 0.0
 
 
 def test_a_rank_on_the_cpu_pays_per_kernel_alone() -> None:
