@@ -1,4 +1,4 @@
-"""What eager PyTorch costs the host: layers of tiny tensors, checkpoints, calls of torch.distributed.
+"""What eager PyTorch costs the host: layers of tiny tensors, checkpoints, collective calls.
 
 On tensors this small a CPU computes nothing worth mentioning, so the time of a layer is that of
 Python, of ``Module.__call__`` and of the dispatcher, and of a backward that of autograd's engine.
@@ -129,7 +129,8 @@ def counts(model: Any, run: Callable[[Any], Any] = _run) -> tuple[int, int, int]
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
-            seen[0] += func._schema.name != "aten::detach"  # autograd's own, of a saved output
+            name = func.name()  # of detach: autograd's own, of a saved output
+            seen[0] += name != "aten::detach"
             return func(*args, **(kwargs or {}))
 
     def called(*_: object) -> None:
@@ -179,8 +180,9 @@ def _pass_s(model: Any) -> Seconds:
 
 
 def _checkpoint(allowed_s: float) -> Sequence[float]:
-    """What a reentrant checkpoint adds to recomputing: random states, detached inputs, a backward
-    inside the backward.
+    """What a reentrant checkpoint adds to recomputing.
+
+    Random states kept and restored, detached inputs, a backward inside the backward.
     """
     import torch
     from torch.utils.checkpoint import checkpoint

@@ -108,9 +108,7 @@ class TrainingConstants:
 
 def host_costs(given: TrainingConstants, cpu: CpuSpec | None = None) -> host.HostCosts:
     """What things cost the host that ``cpu`` stands in; None: the host they were measured on."""
-    costs = host.HostCosts(
-        **{f.name: getattr(given, f.name) for f in fields(host.HostCosts)}
-    )
+    costs = host.HostCosts(**{f.name: getattr(given, f.name) for f in fields(host.HostCosts)})
     speed = given.host_speed
     if speed is None:
         speed = 1.0 if cpu is None else cpu.single_thread / host.REFERENCE_SINGLE_THREAD

@@ -51,9 +51,12 @@ def iteration_ms(row: dict[str, Any]) -> float:
     mesh = Mesh(dp=row["dp"], tp=row["tp"], pp=row["pp"])
     plan = TrainingPlan(
         model=_model(
-            row["hidden"], row["heads"], row["layers"], row["seq_len"],
+            row["hidden"],
+            row["heads"],
+            row["layers"],
+            row["seq_len"],
             fused=row["heads"] // row["tp"] * row["micro_batch"] % FUSED_HEADS == 0,
-        ),  # fmt: skip
+        ),
         mesh=mesh,
         engine="deepspeed",
         micro_batch=row["micro_batch"],
