@@ -121,11 +121,12 @@ def count_layer(family: str, attention: str) -> Counts:
 
 def counts(model: Any, run: Callable[[Any], Any] = _run) -> tuple[int, int, int]:
     """ATen operators, autograd nodes and module calls of one forward, and of its backward."""
-    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils import _python_dispatch
 
     seen = [0, 0]
+    mode: Any = _python_dispatch.TorchDispatchMode
 
-    class Counting(TorchDispatchMode):
+    class Counting(mode):  # type: ignore[misc]
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
@@ -191,7 +192,7 @@ def _checkpoint(allowed_s: float) -> Sequence[float]:
 
     def passes_s(kept: bool) -> Seconds:
         began = time.process_time()
-        h = torch.zeros(4, 8, requires_grad=True)
+        h: Any = torch.zeros(4, 8, requires_grad=True)
         for block in blocks:
             h = block(h) if kept else checkpoint(block, h, use_reentrant=True)
         forward = time.process_time()
@@ -199,8 +200,8 @@ def _checkpoint(allowed_s: float) -> Sequence[float]:
         return forward - began, time.process_time() - forward
 
     def sample(_: int) -> float:
-        (forward, backward), (_, longer) = passes_s(kept=True), passes_s(kept=False)
-        return (longer - forward - backward) / len(blocks)
+        kept, checkpointed = passes_s(kept=True), passes_s(kept=False)
+        return (checkpointed[1] - sum(kept)) / len(blocks)
 
     return repeat(sample, allowed_s, inner_most=1)
 
