@@ -252,7 +252,8 @@ def catalog(
 @app.command()
 def measure(
     what: Annotated[
-        str, typer.Argument(metavar="WHAT", help="gpu, collectives, ray, disk, step or memory.")
+        str,
+        typer.Argument(metavar="WHAT", help="gpu, host, collectives, ray, disk, step or memory."),
     ],
     *,
     out: Annotated[

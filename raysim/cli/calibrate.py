@@ -141,6 +141,7 @@ def _at_speed(core_speed: float) -> list[Parameter]:
 def _calibrate_training(folder: Path, options: CalibrateOptions) -> None:
     """The same for steps of ranks on the CPU; priors are what the folder's tables say."""
     from raysim.calibrate.direct_cpu import cpu_constants
+    from raysim.calibrate.direct_host import host_speed
     from raysim.calibrate.fit import fit
     from raysim.calibrate.outcome import compare, lines, profile_of_fit
     from raysim.calibrate.parameters import parameters
@@ -157,6 +158,8 @@ def _calibrate_training(folder: Path, options: CalibrateOptions) -> None:
     names = _split(options.names) or training.FITTED
     direct = {n: c for n, c in cpu_constants(folder).items() if n in names}
     wanted = parameters(names, "training", direct)
+    speed = host_speed(folder)
+    direct |= {} if speed is None else {"host_speed": speed}
 
     def predict(values: Mapping[str, float]) -> dict[RowKey, float]:
         return training.predict_steps(fitted, training.profile_of(values))

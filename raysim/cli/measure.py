@@ -26,6 +26,7 @@ WHAT = {
     "disk": "raysim.measure.disk",
     "step": "raysim.measure.training_step",
     "memory": "raysim.measure.torch_memory",
+    "host": "raysim.measure.host",
 }
 """Name to the module whose ``measure(session)`` fills its tables."""
 
@@ -85,7 +86,18 @@ def measure(what: str, options: MeasureOptions) -> bool:
     if session.left:
         terminal.say(f"{session.left} not measured: the budget is spent; the same command goes on")
     terminal.say(f"Tables: {session.folder}")
+    if what == "host":
+        _say_host_speed(session.folder)
     return True
+
+
+def _say_host_speed(folder: Path) -> None:
+    """What a profile of this host would hold."""
+    from raysim.calibrate.direct_host import host_speed
+
+    speed = host_speed(folder)
+    if speed is not None:
+        terminal.say(f"In a profile: training: {{host_speed: {speed.value}}}")
 
 
 def _session(what: str, options: MeasureOptions, budget_s: float) -> Session:

@@ -128,6 +128,8 @@ class CpuSpec(Spec):
     """Sum over sockets, as STREAM triad measures."""
     flops_per_s: float
     """fp32 peak over all cores."""
+    single_thread: float = 1.0
+    """Speed of one thread that has its socket's turbo, over an EPYC 7742's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -104,9 +104,23 @@ def attend(
         split="heads" if q.sharded else "none",
         kernels=cost.kernels,
         kernels_backward=cost.kernels_backward + len(forks),
+        dispatches=cost.kernels + _views(core),
     )
     tape.append(name, cls, operator)
     return out
+
+
+def _views(core: Core) -> int:
+    """ATen operators without a kernel: heads split, transposed, expanded, flattened and joined.
+
+    Counted by dispatching transformers' attention (``tests/real/test_models_dispatches.py``).
+    """
+    if core.implementation != "eager" and not core.unfused:
+        return 9
+    if core.fused_softmax:  # Megatron: q, k, v sliced out, one product over all heads
+        return 20
+    repeats = 8 if core.kv_heads < core.heads else 0
+    return 16 + repeats
 
 
 @dataclass(slots=True)
@@ -295,6 +309,7 @@ def rotary(
             output=y,
             moved=(10 * share + 2 * cat) * x.numel,
             kernels=5 + cat + 2 * (style == "interleaved"),
+            views=3 + 2 * cat,  # both halves, and the tables' new dimension
             moved_backward=(15 * share + 4 * cat) * x.numel,
             kernels_backward=9 + 3 * cat,
         )

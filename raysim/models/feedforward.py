@@ -31,17 +31,23 @@ def mlp(
     transposed: bool = False,
     dropout: float = 0.0,
     act_cls: str = "",
+    views: int = 0,
 ) -> Tensor:
-    """``second(act(first(x)))``; ``dropout`` between activation and second projection (T5)."""
+    """``second(act(first(x)))``; ``dropout`` between activation and second projection (T5).
+
+    ``views``: of each projection, as in :meth:`Tape.linear`.
+    """
     hidden = x.width
     h = tape.linear(
-        names.first, x, width, bias=bias, split="column", cls=linear, transposed=transposed
-    )
+        names.first, x, width, bias=bias, split="column", cls=linear, transposed=transposed,
+        views=views,
+    )  # fmt: skip
     h = tape.activation(names.act, h, act, cls=act_cls)
     h = tape.dropout(f"{names.second}.dropout", h, dropout)
     return tape.linear(
-        names.second, h, hidden, bias=bias, split="row", cls=linear, transposed=transposed
-    )
+        names.second, h, hidden, bias=bias, split="row", cls=linear, transposed=transposed,
+        views=views,
+    )  # fmt: skip
 
 
 def glu(

@@ -28,6 +28,7 @@ OperatorKind = Literal[
     "embedding",      # table look-up
     "routing",        # MoE router's softmax, top-k, permutation
     "loss",           # softmax cross-entropy or another loss over logits
+    "sync",           # a scalar copied to the GPU from pageable memory: the host waits for it
     "other",
 ]  # fmt: skip
 TensorDtype = Literal["compute", "fp32", "int64", "int32", "bool"]
@@ -126,6 +127,14 @@ class Operator:
     """CUDA kernels an eager forward launches."""
     kernels_backward: int | None = None
     """The same for backward; None: twice forward."""
+    dispatches: int | None = None
+    """ATen operators an eager forward calls, views included: what costs the host, and leaves about
+    as many autograd nodes; None: one per kernel."""
+
+    @property
+    def dispatched(self) -> int:
+        """``dispatches``, or one per kernel."""
+        return self.kernels if self.dispatches is None else self.dispatches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

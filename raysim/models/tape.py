@@ -108,8 +108,12 @@ class Tape:
         saves: tuple[Saved, ...] = (),
         parameters: tuple[Parameter, ...] = (),
         split: Split | None = None,
+        views: int = 0,
     ) -> Tensor:
-        """Add a memory-bound operator; gradient sums for reused inputs are added to backward."""
+        """Add a memory-bound operator; gradient sums for reused inputs are added to backward.
+
+        ``views``: ATen operators without a kernel that it calls besides.
+        """
         forks = self.forks(*inputs)
         op = Operator(
             name=operator or name,
@@ -121,6 +125,7 @@ class Tape:
             split=split or ("heads" if output.sharded else "none"),
             kernels=kernels,
             kernels_backward=kernels_backward + len(forks),
+            dispatches=kernels + views,
         )
         self.append(name, cls, op, parameters=parameters)
         return output
@@ -138,10 +143,12 @@ class Tape:
         tied_to: str | None = None,
         bias_tied_to: str | None = None,
         keep: bool = True,
+        views: int = 0,
     ) -> Tensor:
         """``y = x W^T + b``; ``transposed`` is GPT-2's Conv1D with its weight stored [in, out].
 
-        ``keep`` False: another layer already counts the input.
+        ``keep`` False: another layer already counts the input. ``views``: operators the host calls
+        beyond a plain linear layer's.
         Backward is two GEMMs over the same activations, and a sum over rows for the bias.
         """
         k, rows = x.width, x.rows
@@ -174,6 +181,8 @@ class Tape:
             split=split,
             kernels=1,
             kernels_backward=2 + bias + len(forks),
+            # transpose of the weight, rows flattened, product, rows restored
+            dispatches=(3 if transposed else 4) + views,
         )
         self.append(name, cls, op, parameters=tuple(parameters))
         return Tensor(name=f"{name}.out", rows=rows, width=width, sharded=column)
@@ -186,6 +195,7 @@ class Tape:
         bias: bool = True,
         affine: bool = True,
         cls: str = "LayerNorm",
+        views: int = 0,
     ) -> Tensor:
         """``native_layer_norm``: one kernel; keeps its input, mean and reciprocal deviation."""
         names = (["weight"] if affine else []) + (["bias"] if affine and bias else [])
@@ -203,6 +213,7 @@ class Tape:
             # CUDA: one kernel for dx (dy, x -> dx), one for the weight gradients (dy, x).
             moved_backward=5 * x.numel if affine else 3 * x.numel,
             kernels_backward=2 if affine else 1,
+            views=views,
             saves=(x.saved(), *stats),
             parameters=tuple(Parameter(name=_join(name, n), shape=(x.width,)) for n in names),
         )
@@ -320,7 +331,7 @@ class Tape:
         """Views of a fused projection; backward concatenates their gradients in one kernel."""
         self.run(
             name, cls, operator=f"{name}.split", inputs=(x,), output=x,
-            moved=0, kernels=0, moved_backward=2 * x.numel,
+            moved=0, kernels=0, moved_backward=2 * x.numel, views=1,
         )  # fmt: skip
         return [x.view(w) for w in widths]
 

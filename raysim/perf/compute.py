@@ -2,8 +2,8 @@
 
 A matrix product goes to ``gemm``, an attention core to ``attention``, everything else is bound by
 memory. Backward of a product is two products: data gradient and weight gradient. Tensor parallelism
-divides the shapes as the operator's ``split`` says. Times are GPU-busy time: the host's launch time
-(``launch_s``) is separate, so that the caller can decide which of the two limits.
+divides the shapes as the operator's ``split`` says. Times are GPU-busy time: the host's time
+(``host_s``) is separate, so that the caller can decide which of the two limits.
 
 Not modelled: kernel fusion by a compiler, L2 residency between operators, clock throttling.
 """
@@ -17,7 +17,13 @@ from raysim.hardware.specs import CpuSpec, GpuSpec, Provenance
 from raysim.models.table import COMPUTE_DTYPE_BYTES, Gemm, Operator, Split
 from raysim.perf import host, optimizer
 from raysim.perf.attention import eager_bytes, fused_seconds
-from raysim.perf.constants import FusedKernel, GpuConstants, TrainingConstants, constants_for
+from raysim.perf.constants import (
+    FusedKernel,
+    GpuConstants,
+    TrainingConstants,
+    constants_for,
+    host_costs,
+)
 from raysim.perf.gemm import GemmConstants, gemm_seconds, granule
 
 Dtype = Literal["fp32", "tf32", "fp16", "bf16", "fp8"]
@@ -69,6 +75,12 @@ class ComputeModel:
         training runs.
     given
         Constants of the host and the GPU, where a profile replaces them.
+    cpu
+        The host's processor, whose speed decides what Python costs; None: the one that raysim's
+        constants were measured on.
+    cuda_graphs
+        Forward and backward are replayed from captured graphs: the host dispatches nothing of
+        them. (What a compiler also fuses is not modelled.)
 
     Raises
     ------
@@ -89,9 +101,15 @@ class ComputeModel:
         fused_kernel: FusedKernel = "torch",
         sustained_share: float | None = 1.0,
         given: TrainingConstants | None = None,
+        cpu: CpuSpec | None = None,
+        cuda_graphs: bool = False,
     ) -> None:
         self.gpu = gpu
         self.given = given or TrainingConstants()
+        self.host = self._host(cpu)
+        """What the training process's own Python costs."""
+        self.passes = self.host.captured() if cuda_graphs else self.host
+        """The same inside forward and backward."""
         self.allow_tf32 = allow_tf32
         self.fused_kernel: FusedKernel = fused_kernel
         self.constants = self._constants(sustained_share)
@@ -100,6 +118,9 @@ class ComputeModel:
 
     def _constants(self, sustained_share: float | None) -> GpuConstants:
         return constants_for(self.gpu, sustained_share, self.given)
+
+    def _host(self, cpu: CpuSpec | None) -> host.HostCosts:
+        return host_costs(self.given, cpu)
 
     @property
     def provenance(self) -> dict[str, Provenance]:
@@ -130,6 +151,8 @@ class ComputeModel:
             return self._attention_s(op, batch, dtype, tp, backward)
         if op.gemm is not None:
             return self._product_s(op, batch, dtype, tp, backward)
+        if op.kind == "sync":
+            return 0.0 if backward else host.COPY_FIXED_S
         moved = op.moved
         if backward:
             moved = 2.0 * moved if op.moved_backward is None else op.moved_backward
@@ -286,15 +309,16 @@ class ComputeModel:
         """Kernels of a step: a few multi-tensor ones, however many ``tensors`` there are."""
         return 4
 
-    @property
-    def launch_s(self) -> float:
-        """Host seconds to launch one kernel from eager torch."""
-        return self.given.launch_s
+    def host_s(self, op: Operator, *, backward: bool = False) -> float:
+        """Seconds the host takes to dispatch an operator, its modules not included."""
+        kernels = self.launches(op, backward=backward)
+        price = self.passes.backward_s if backward else self.passes.forward_s
+        return price(op.dispatched, kernels)
 
     @property
     def hook_s(self) -> float:
         """Host seconds of ZeRO-3's fetch and release hooks around one module."""
-        return self.given.hook_s
+        return self.host.hook_s
 
     def copy_s(self, size_bytes: float, kind: host.CopyKind, *, pinned: bool = True) -> float:
         """Seconds of one copy between host and GPU, or within the GPU, alone on its link."""

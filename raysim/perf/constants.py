@@ -9,11 +9,11 @@ Not modelled: differences between boards of one GPU (power limit, cooling), driv
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Literal
 
 from raysim.errors import CalibrationError
-from raysim.hardware.specs import GpuSpec, Provenance
+from raysim.hardware.specs import CpuSpec, GpuSpec, Provenance
 from raysim.perf import host, tables
 from raysim.perf.attention import AttentionConstants
 from raysim.perf.gemm import GemmConstants
@@ -88,15 +88,31 @@ class TrainingConstants:
     """Share of the datasheet's bandwidth that streaming kernels reach."""
     kernel_floor_s: float = KERNEL_FLOOR_S
     """The shortest kernel."""
+    operator_s: float = host.OPERATOR_S
+    module_s: float = host.MODULE_S
+    node_s: float = host.NODE_S
     launch_s: float = host.LAUNCH_S
+    collective_s: float = host.COLLECTIVE_S
+    checkpoint_s: float = host.CHECKPOINT_S
     hook_s: float = host.HOOK_S
     instruction_s: float = host.INSTRUCTION_S
     engine_pass_s: float = host.ENGINE_PASS_S
     engine_step_s: float = host.ENGINE_STEP_S
-    """Python time of launches, of ZeRO-3's hooks, and of DeepSpeed's engines."""
+    """Of the host, as in :class:`host.HostCosts`."""
+    host_speed: float | None = None
+    """Speed of the host's threads over the one those ten were measured on; None: by its CPU."""
     host_stream_share: float = host.CPU_STREAM_SHARE
     """Share of a host's memory bandwidth that CPU Adam and casts reach."""
     allocator_slack_frac: float = ALLOCATOR_SLACK
+
+
+def host_costs(given: TrainingConstants, cpu: CpuSpec | None = None) -> host.HostCosts:
+    """What things cost the host that ``cpu`` stands in; None: the host they were measured on."""
+    costs = host.HostCosts(**{f.name: getattr(given, f.name) for f in fields(host.HostCosts)})
+    speed = given.host_speed
+    if speed is None:
+        speed = 1.0 if cpu is None else cpu.single_thread / host.REFERENCE_SINGLE_THREAD
+    return costs if speed == 1.0 else costs.at_speed(speed)
 
 
 def sustained(gpu: GpuSpec) -> tuple[float, Provenance]:

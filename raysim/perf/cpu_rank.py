@@ -18,14 +18,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from raysim.hardware.specs import CpuRankSpec, GpuSpec
+from raysim.hardware.specs import CpuRankSpec, CpuSpec, GpuSpec, Provenance
 from raysim.models.table import Operator
 from raysim.perf import optimizer
 from raysim.perf.compute import ComputeModel, Dtype
-from raysim.perf.constants import GpuConstants, TrainingConstants
+from raysim.perf.constants import GpuConstants, TrainingConstants, host_costs
+from raysim.perf.host import HostCosts
 from raysim.perf.nccl import Operation, bus_factor
 
 FP32_BYTES = 4
+OF_A_GPUS_HOST = (
+    "host_speed", "operator_s", "module_s", "node_s", "launch_s", "collective_s", "checkpoint_s",
+)  # fmt: skip
 MMAP_THRESHOLD_MAX_BYTES = 32 << 20
 """glibc takes what is larger from the kernel each time, and gives it back (``mallopt(3)``)."""
 
@@ -55,8 +59,22 @@ class CpuRankModel(ComputeModel):
     serial = True
 
     def __init__(self, rank: CpuRankSpec, given: TrainingConstants) -> None:
-        super().__init__(rank, given=replace(given, launch_s=rank.dispatch_s))
         self.rank = rank
+        super().__init__(rank, given=given)
+
+    def _host(self, cpu: CpuSpec | None) -> HostCosts:  # noqa: ARG002  (a rank is its own host)
+        """One price per operator, kernels counted; gloo's latency holds what a call of it costs."""
+        each = self.rank.dispatch_s
+        given = host_costs(replace(self.given, host_speed=1.0))
+        return replace(
+            given, operator_s=0.0, module_s=0.0, node_s=0.0, checkpoint_s=0.0, launch_s=each,
+            collective_s=each,
+        )  # fmt: skip
+
+    @property
+    def provenance(self) -> dict[str, Provenance]:
+        """Without what only the host of a GPU pays."""
+        return {k: v for k, v in super().provenance.items() if k not in OF_A_GPUS_HOST}
 
     def _constants(self, sustained_share: float | None) -> GpuConstants:  # noqa: ARG002
         """Nothing of a GPU's: no kernel floor, no clocks that power caps, no tables."""
@@ -91,7 +109,7 @@ class CpuRankModel(ComputeModel):
         return self._eager_attention_s(op, batch, dtype, heads, backward)
 
     def memory_s(self, moved_bytes: float, *, kernels: int = 1) -> float:  # noqa: ARG002
-        """Bytes over bandwidth; the dispatch of ``kernels`` is the host's, as ``launch_s``."""
+        """Bytes over bandwidth; the dispatch of ``kernels`` is the host's, as ``host_s``."""
         return moved_bytes / self.rank.memory_bytes_per_s
 
     def optimizer_s(
@@ -125,8 +143,14 @@ class CpuRankModel(ComputeModel):
         )
 
 
-def compute_model(gpu: GpuSpec, given: TrainingConstants) -> ComputeModel:
-    """Prices on a device as a training run has it: a GPU, or a rank on the CPU."""
+def compute_model(
+    gpu: GpuSpec,
+    given: TrainingConstants,
+    cpu: CpuSpec | None = None,
+    *,
+    cuda_graphs: bool = False,
+) -> ComputeModel:
+    """Prices on a device as a training run has it: a GPU in a host, or a rank on the CPU."""
     if isinstance(gpu, CpuRankSpec):
         return CpuRankModel(gpu, given)
-    return ComputeModel(gpu, sustained_share=None, given=given)
+    return ComputeModel(gpu, sustained_share=None, given=given, cpu=cpu, cuda_graphs=cuda_graphs)

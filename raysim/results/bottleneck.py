@@ -16,7 +16,7 @@ _WORDS = {
     "pipeline_transfers": "sends and receives between stages",
     "bubble": "the pipeline bubble",
     "offload": "copies and the CPU optimizer",
-    "launch": "kernel launches on the host",
+    "launch": "Python and kernel launches on the host",
     "data_wait": "waiting for data",
     "optimizer": "the optimizer step",
 }
@@ -26,7 +26,7 @@ _REMEDY = {
     "exposed_collectives": "more bandwidth or more overlap would shorten it",
     "bubble": "more micro-batches per step or fewer stages would shorten it",
     "offload": "a faster PCIe link, more cores or less offload would shorten it",
-    "launch": "a larger micro-batch or CUDA graphs would shorten it",
+    "launch": "a larger micro-batch, torch.compile or CUDA graphs would shorten it",
     "data_wait": "more loader workers or cheaper samples would shorten it",
 }
 _WORTH_SAYING = 0.005

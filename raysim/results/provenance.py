@@ -72,6 +72,8 @@ def _used(outcome: JobOutcome, row: ProvenanceRow) -> bool:
     if row.spec == node.nic.name:
         return plan.mesh.world > node.gpu_count and row.field in _BETWEEN_NODES
     if row.spec == node.cpu.name:
+        if row.field == "single_thread":
+            return plan.constants.host_speed is None and not outcome.step.costs.serial
         return plan.zero.offload_optimizer.device != "none" and row.field in _OFFLOAD
     if row.spec == node.name:
         return row.field == "usd_per_hour" and outcome.steps is not None

@@ -212,6 +212,7 @@ class _Writer:
             output=outputs[-1] / batch if outputs else 0.0,
             kernels=sum(c.kernels for c in calls),
             kernels_backward=sum(c.kernels_backward for c in calls),
+            dispatches=sum(c.dispatches for c in calls),
         )
 
     def _saves(self, calls: Sequence[Call]) -> Iterator[Saved]:

@@ -83,6 +83,8 @@ class Call:
     moved: float = 0.0
     output: float = 0.0
     kernels: int = 0
+    dispatches: int = 1
+    """ATen operators: itself, and the views that follow it."""
     gemm: Gemm | None = None
     """Rows of the whole batch."""
     attention: Attention | None = None

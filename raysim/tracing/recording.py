@@ -167,6 +167,7 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
             # What a view's backward launches is charged to the operator before it.
             if self._latest is not None:
                 self._calls.setdefault(_drawn(), self._latest)
+                self._latest.dispatches += name != "detach"  # autograd's own
             return
         kind = operators.kind_of(name, in_loss=self.losses > 0, norm_module=self.walk.in_norm)
         call = Call(name=name, kind=kind, kernels=operators.kernels(name, out))

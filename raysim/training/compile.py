@@ -194,7 +194,11 @@ class RankCompiler:
         self.costs = costs
         self.feed = feed
         self.b = ProgramBuilder(
-            plan.mesh.rank(at), launch_s=costs.launch_s, serial=costs.serial, memory=memory
+            plan.mesh.rank(at),
+            launch_s=costs.host.eager_s,
+            collective_s=costs.host.collective_s,
+            serial=costs.serial,
+            memory=memory,
         )
         self.engine = choose_engine(
             EngineContext(
@@ -251,11 +255,11 @@ class RankCompiler:
         if self.plan.engine != "deepspeed":
             return 0.0
         if do == Do.OPTIMIZER_STEP:
-            return self.plan.constants.engine_step_s
+            return self.costs.host.engine_step_s
         if self.plan.mesh.pp > 1:
-            return self.plan.constants.instruction_s if do not in END_OF_BATCH else 0.0
+            return self.costs.host.instruction_s if do not in END_OF_BATCH else 0.0
         passes = {Do.FORWARD_PASS, Do.BACKWARD_PASS}
-        return self.plan.constants.engine_pass_s if do in passes else 0.0
+        return self.costs.host.engine_pass_s if do in passes else 0.0
 
     def compile_evaluation(self, batches: int) -> Program:
         """The program of ``batches`` forward passes without gradients.
@@ -356,10 +360,12 @@ class RankCompiler:
             unit.name,
             phase,
             unit.forward_s,
-            launches=unit.forward_launches,
+            host_s=unit.forward_host_s,
             waits=waits,
             flops=unit.flops,
         )
+        if unit.syncs:
+            b.sync(f"scalars of {unit.name}", (op,))
         b.free(unit.temp_category, unit.forward_temp_bytes, unit.name)
         self._join(beside)
         self._exchange(unit, unit.exchanges.after_forward, (op,))
@@ -389,6 +395,7 @@ class RankCompiler:
         self.b.free("input", self._kept_output_bytes(), "pipe buffers")
         for section in reversed(self.stage.sections):
             if section.checkpointed:
+                self.b.hook(self.costs.passes.checkpoint_s)
                 self._fetch_checkpoint(section)
                 for unit in section.units:
                     self._forward(unit, "recompute", keep=True)
@@ -411,7 +418,7 @@ class RankCompiler:
             unit.name,
             "backward",
             unit.backward_s + extra_s - unit.backward_tail_s,
-            launches=unit.backward_launches + extra_launches,
+            host_s=unit.backward_host_s + extra_launches * self.costs.host.eager_s,
             waits=waits,
             flops=2 * unit.flops,
         )

@@ -66,6 +66,8 @@ class TrainingPlan:
     check_grad_overflow: bool = True
     partition_activations: bool = False
     cpu_checkpointing: bool = False
+    cuda_graphs: bool = False
+    """Forward and backward are replayed from CUDA graphs: no Python and no dispatch in them."""
     constants: TrainingConstants = field(default_factory=TrainingConstants)
     """What a profile says of host and GPU."""
 

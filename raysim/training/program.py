@@ -122,11 +122,19 @@ class ProgramBuilder:
     """Appends operations to a program; every method returns the new operation's index."""
 
     def __init__(
-        self, rank: int, *, launch_s: float, serial: bool = False, memory: bool = True
+        self,
+        rank: int,
+        *,
+        launch_s: float,
+        collective_s: float | None = None,
+        serial: bool = False,
+        memory: bool = True,
     ) -> None:
         self.program = Program(rank=rank)
         self.launch_ns = to_ns(launch_s)
-        """Host time per kernel launch."""
+        """Host time per eager operator with its kernel."""
+        self.collective_ns = to_ns(launch_s if collective_s is None else collective_s)
+        """Host time per call of ``torch.distributed``."""
         self.serial = serial
         """Host and every stream are one thread: all takes turns on the compute stream."""
         self.keeps_memory = memory
@@ -173,9 +181,13 @@ class ProgramBuilder:
         waits: Sequence[int] = (),
         stream: str = COMPUTE,
         flops: float = 0.0,
+        host_s: float | None = None,
     ) -> int:
-        """Kernels on ``stream``: ``seconds`` of GPU time issued by ``launches`` launches."""
-        host_ns = launches * self.launch_ns
+        """Kernels on ``stream``: ``seconds`` of GPU time.
+
+        Issuing them takes the host ``host_s``, or that of ``launches`` eager operators.
+        """
+        host_ns = launches * self.launch_ns if host_s is None else to_ns(host_s)
         index = self._add(Kind.LOCAL, stream, name, category, seconds, host_ns, waits)
         self._ops[index].flops = flops
         return index
@@ -197,10 +209,9 @@ class ProgramBuilder:
         *,
         waits: Sequence[int] = (),
         stream: str | None = None,
-        launches: int = 1,
     ) -> int:
         """A collective on its communicator's stream (NCCL uses one per communicator)."""
-        host_ns = launches * self.launch_ns
+        host_ns = self.collective_ns
         where = stream or f"comm:{call.group}"
         index = self._add(Kind.COLLECTIVE, where, name, "collective", 0.0, host_ns, waits)
         self._ops[index].call = call
@@ -215,7 +226,7 @@ class ProgramBuilder:
         return self._p2p(Kind.RECV, name, peer, size_bytes, waits)
 
     def _p2p(self, kind: Kind, name: str, peer: int, size_bytes: int, waits: Sequence[int]) -> int:
-        index = self._add(kind, COMPUTE, name, "p2p", 0.0, self.launch_ns, waits)
+        index = self._add(kind, COMPUTE, name, "p2p", 0.0, self.collective_ns, waits)
         self._ops[index].call = Call("send_recv", "pp", size_bytes, peer)
         return index
 

@@ -55,8 +55,11 @@ class Unit:
     """Every parameter forward reads, by the name of its storage: what ZeRO-3 gathers."""
     forward_s: float
     backward_s: float
-    forward_launches: int
-    backward_launches: int
+    forward_host_s: float
+    backward_host_s: float
+    """What dispatching them takes the host, module calls included."""
+    syncs: bool
+    """Forward ends with scalars copied to the GPU, for which the host waits."""
     flops: float
     """Forward FLOPs of one micro-batch on this rank."""
     saved_bytes: int
@@ -149,6 +152,7 @@ class Pricer:
     def _price(self, layer: Layer) -> tuple[Unit, ...]:
         seen: set[str] = set()
         exchanged: set[str] = set()
+        called: set[str] = set()
         units: list[Unit] = []
         run: list[Module] = []
         around = Exchanges()
@@ -156,7 +160,7 @@ class Pricer:
 
         def close() -> None:
             nonlocal run, around
-            units.append(self._unit(run, seen, around))
+            units.append(self._unit(run, seen, around, called))
             run, around = [], Exchanges()
 
         for module in layer.body.modules:
@@ -166,13 +170,15 @@ class Pricer:
             run.append(module)
             around.add(own)
             exchanged |= {s.name for o in module.operators if (s := column_input(o))}
-            if self.cut == "module" or own.closes:
+            if self.cut == "module" or own.closes or _syncs(module):
                 close()
         if run:
             close()
         return tuple(units)
 
-    def _unit(self, run: Sequence[Module], seen: set[str], around: Exchanges) -> Unit:
+    def _unit(
+        self, run: Sequence[Module], seen: set[str], around: Exchanges, called: set[str]
+    ) -> Unit:
         operators = [o for m in run for o in m.operators]
         kept = loss = 0
         for o in operators:
@@ -199,6 +205,9 @@ class Pricer:
         again = [
             seconds for o, seconds in zip(operators, forward, strict=True) if self._recomputed(o)
         ]
+        entered = {name for m in run for name in module_calls(m.name)} - called
+        called |= entered
+        passes = self.costs.passes
         return Unit(
             name=run[0].name if len(run) == 1 else _common_name(run),
             modules=tuple(run),
@@ -206,8 +215,12 @@ class Pricer:
             uses=uses,
             forward_s=sum(forward),
             backward_s=backward_s + sum(again),
-            forward_launches=sum(self.costs.launches(o, backward=False) for o in operators),
-            backward_launches=sum(self.costs.launches(o, backward=True) for o in operators),
+            forward_host_s=sum(self.costs.host_s(o) for o in operators)
+            + len(entered) * passes.module_s,
+            # Each parameter has a node that accumulates its gradient.
+            backward_host_s=sum(self.costs.host_s(o, backward=True) for o in operators)
+            + len(gradients) * passes.node_s,
+            syncs=_syncs(run[-1]),
             flops=sum(o.flops / _divisor(o, self.tp) for o in operators)
             * self.batch
             / self.layout.cp,
@@ -303,6 +316,16 @@ class Pricer:
         back = _largest(around.before_backward + around.after_backward, "all_to_all", "ep")
         gathered, again = gathered + TOKEN_COPIES * sent, again + TOKEN_COPIES * back
         return round(forward + gathered), round(backward + again)
+
+
+def _syncs(module: Module) -> bool:
+    return any(o.kind == "sync" for o in module.operators)
+
+
+def module_calls(name: str) -> list[str]:
+    """The modules whose ``__call__`` leads to one: the layer itself, and each on the way."""
+    parts = name.split(".") if name else []
+    return ["", *(".".join(parts[: i + 1]) for i in range(len(parts)))]
 
 
 def _divisor(o: Operator, tp: int) -> int:

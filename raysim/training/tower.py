@@ -214,7 +214,9 @@ def _prepare(
     """Prices, stages and communicators of a plan on a cluster."""
     gpu = cluster.gpu
     assert gpu is not None, "a training job needs a cluster with GPUs"
-    costs = compute_model(gpu, plan.constants)
+    # A training job's nodes are alike: any one's processor is everyone's.
+    cpu = next(group.node.cpu for group in cluster.groups if group.node.gpu is not None)
+    costs = compute_model(gpu, plan.constants, cpu, cuda_graphs=plan.cuda_graphs)
     if plan.engine == "megatron":
         costs.fp32_gradients = plan.megatron.gradient_accumulation_fusion
         costs.fused_kernel = "best"  # Transformer Engine runs cuDNN's or FlashAttention 3

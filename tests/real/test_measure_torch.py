@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from raysim.calibrate.direct_host import host_speed
 from raysim.errors import CalibrationError
-from raysim.measure import collectives, gpu
+from raysim.measure import collectives, gpu, host
 from raysim.measure.session import Budget, Session
 from raysim.measure.table import read_rows
 
@@ -68,3 +69,17 @@ def test_collectives_on_two_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     time, bus = (rows["all_gather", "1024", name] for name in ("time", "busbw"))
     assert 1024 / time.high / 2 <= bus.value * 1.001  # medians of both, of an even number of times
     assert bus.value <= 1024 / time.low / 2 * 1.001
+
+
+def test_a_host_s_layers_are_counted_and_timed(tmp_path: Path) -> None:
+    session = session_in(tmp_path)
+    host.measure(session)
+    assert session.left_out == []
+    rows = {str(r.parameters["quantity"]): r for r in read_rows(tmp_path / "host_dispatch.csv")}
+    assert set(rows) == {"forward", "backward", "checkpoint", "collective"}
+    counted = [rows["backward"].parameters[key] for key in ("operators", "nodes", "modules")]
+    # Llama's, without the casts of 16 bits; nine parameters accumulate gradients
+    assert list(map(int, counted)) == [85, 92, 13]
+    speed = host_speed(tmp_path)
+    assert speed is not None
+    assert 0.05 < speed.value < 5

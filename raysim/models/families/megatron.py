@@ -4,6 +4,10 @@
 keys are those of Megatron's ``arguments.py``. Fused, as by default: scale, causal mask and softmax
 (``masked_softmax_fusion``), bias and GELU (``bias_gelu_fusion``), bias, dropout and residual
 (``bias_dropout_fusion``), LayerNorm (apex). The loss is ``vocab_parallel_cross_entropy`` in fp32.
+
+What that costs the host: every layer makes two zeros on the GPU (losses and bias of experts it has
+not), each a copy that the host waits for; linear layers, their tensor-parallel regions and the
+fused kernels are autograd functions written in Python.
 """
 
 from __future__ import annotations
@@ -13,14 +17,24 @@ from raysim.models.config import MOST_LAYERS, Reader
 from raysim.models.families.gpt import embedding_layer
 from raysim.models.feedforward import Names, mlp
 from raysim.models.request import Request, assemble, block_layer, norm_layer, unsupported
-from raysim.models.table import Body, Layer, Model, Saved
+from raysim.models.table import Body, Layer, Model, Operator, Saved
 from raysim.models.tape import Tape, Tensor
 
 BLOCK = "ParallelTransformerLayer"
+PYTHON_FUNCTION = 4
+"""ATen operators that an autograd function in Python costs the host as much as, besides those it
+calls. Chosen on Megatron-DeepSpeed's layer on tiny tensors on a CPU, where its fused kernels are 25
+operators more (1842 and 1471 us on the host of ``host_dispatch.csv``): forward and backward sum to
+1 % more than measured, forward alone is 28 % less, backward 36 % more."""
 
 
 def megatron_gpt(request: Request, r: Reader) -> Model:
-    """``pretrain_gpt.py``; ``padded_vocab_size`` is what its log says of the vocabulary."""
+    """``pretrain_gpt.py``; ``padded_vocab_size`` is what its log says of the vocabulary.
+
+    Without ``masked_softmax_fusion`` the softmax is torch's, in fp32, of masked scores; so it is
+    where heads on a rank times micro-batch are no multiple of four (``fused_softmax.py``), which a
+    table per sample cannot know.
+    """
     hidden = r.integer("hidden_size", default=1024)
     heads = r.integer("num_attention_heads", default=16)
     count = r.integer("num_layers", default=24, most=MOST_LAYERS)
@@ -29,6 +43,7 @@ def megatron_gpt(request: Request, r: Reader) -> Model:
     vocab = r.integer("padded_vocab_size", "vocab_size", default=50304)
     drop = r.probability("hidden_dropout", default=0.1)
     attention_drop = r.probability("attention_dropout", default=0.1)
+    fused = r.flag("masked_softmax_fusion", default=True)
     r.divides("num_attention_heads", heads, "hidden_size", hidden)
     if request.head != "ForCausalLM":
         r.problems.append(unsupported(request))
@@ -37,8 +52,8 @@ def megatron_gpt(request: Request, r: Reader) -> Model:
     flash = request.attention == "flash_attention_2"
     core = Core(
         heads=heads, kv_heads=heads, head_dim=hidden // heads, v_head_dim=hidden // heads,
-        implementation="flash_attention_2" if flash else "eager", fused_softmax=not flash,
-        dropout=attention_drop,
+        implementation="flash_attention_2" if flash else "eager", fused_softmax=fused and not flash,
+        dropout=attention_drop, scales=False,
     )  # fmt: skip
     embedding = embedding_layer(
         "embedding", tokens, hidden, vocab, table="word_embeddings",
@@ -61,15 +76,21 @@ def megatron_gpt(request: Request, r: Reader) -> Model:
 def _block(tokens: int, hidden: int, inner: int, drop: float, core: Core) -> Body:
     tape, cls = Tape(), "ParallelAttention"
     x = Tensor(name="hidden", rows=tokens, width=hidden)
-    h = tape.layer_norm("input_layernorm", x)
-    qkv = tape.linear("self_attention.query_key_value", h, 3 * hidden, split="column")
+    h = tape.layer_norm("input_layernorm", x, views=PYTHON_FUNCTION)
+    own = 2 * PYTHON_FUNCTION  # the product, and the region around it
+    qkv = tape.linear("self_attention.query_key_value", h, 3 * hidden, split="column", views=own)
     q, k, v = tape.split("self_attention", qkv, [hidden] * 3, cls=cls)
     h = attend(tape, "self_attention", q, k, v, core, cls=cls)
-    h = tape.linear("self_attention.dense", h, hidden, split="row")
+    h = tape.linear("self_attention.dense", h, hidden, split="row", views=own)
     x = _dropout_add(tape, "attention", x, h, drop)
-    h = tape.layer_norm("post_attention_layernorm", x)
+    h = tape.layer_norm("post_attention_layernorm", x, views=PYTHON_FUNCTION)
+    zeros = (
+        Operator(name=name, kind="sync", kernels=0, kernels_backward=0, dispatches=2)
+        for name in ("moe_loss", "mlp_bias")
+    )
+    tape.append("", BLOCK, *zeros)
     names = Names(first="mlp.dense_h_to_4h", second="mlp.dense_4h_to_h", act="mlp.gelu")
-    h = mlp(tape, names, h, inner, "gelu")
+    h = mlp(tape, names, h, inner, "gelu", views=own)
     _dropout_add(tape, "mlp", x, h, drop)
     return tape.body()
 
@@ -83,6 +104,7 @@ def _dropout_add(tape: Tape, name: str, residual: Tensor, h: Tensor, drop: float
         output=Tensor(name=f"{name}.residual", rows=h.rows, width=h.width),
         moved=(3.5 if drop else 3.0) * n,
         moved_backward=2.5 * n if drop else 0.0, kernels_backward=1 if drop else 0,
+        views=1,  # the bias expanded
     )  # fmt: skip
 
 
