@@ -289,7 +289,7 @@ def _write_parquet(name: str, columns: Columns, path: Path) -> Path:
 def _arrow(pa: Any, kind: Kind, values: list[Any]) -> Any:
     """An Arrow array from its buffers: ``pa.array`` would import pandas first (0.4 s).
 
-    Layout: https://arrow.apache.org/docs/format/Columnar.html
+    Sharding: https://arrow.apache.org/docs/format/Columnar.html
     """
     import numpy as np
 

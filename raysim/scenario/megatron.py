@@ -19,8 +19,8 @@ from raysim.scenario.problems import problems_of
 from raysim.scenario.quantities import PositiveCount
 from raysim.scenario.section import Section
 from raysim.training.deepspeed import Precision
-from raysim.training.layout import ContextExchange
 from raysim.training.plan import MegatronSettings
+from raysim.training.sharding import ContextExchange
 
 DEGREE_MAX = 1_000_000
 NOT_SIMULATED = {

@@ -24,13 +24,13 @@ from raysim.training.engines.megatron import Megatron
 from raysim.training.engines.replicated import Replicated
 from raysim.training.engines.zero3 import ZeroThree
 from raysim.training.engines.zero12 import ZeroOneTwo
-from raysim.training.layout import Exchange
 from raysim.training.parallel import Coordinate
 from raysim.training.partition import partition_layers
 from raysim.training.plan import TrainingPlan
 from raysim.training.program import COMPUTE, D2H, H2D, LOADER, Call, Program, ProgramBuilder
 from raysim.training.schedule import END_OF_BATCH, SCHEDULES, Do, inference_schedule
 from raysim.training.sections import Cut, Pricer, Section, Unit, build_sections, tp_numel
+from raysim.training.sharding import Exchange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +109,7 @@ def build_stages(plan: TrainingPlan, costs: ComputeModel) -> tuple[StageSpec, ..
             costs,
             batch=plan.micro_batch,
             dtype=plan.compute_dtype,
-            layout=replace(plan.layout, overlaps=plan.layout.overlaps and hides),
+            sharding=replace(plan.sharding, overlaps=plan.sharding.overlaps and hides),
             cut=gradient_cut(plan),
             selective=plan.activation_checkpointing == "selective",
             resident=resident,

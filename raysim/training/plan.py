@@ -8,8 +8,8 @@ from typing import Literal
 from raysim.models.table import Model
 from raysim.perf.constants import TrainingConstants
 from raysim.training.deepspeed import Optimizer, PipelineSettings, Precision, ZeroConfig
-from raysim.training.layout import ContextExchange, Layout
 from raysim.training.parallel import Mesh
+from raysim.training.sharding import ContextExchange, Sharding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,12 +85,12 @@ class TrainingPlan:
         return names.get(self.engine, f"DeepSpeed ZeRO-{self.zero.stage}")
 
     @property
-    def layout(self) -> Layout:
+    def sharding(self) -> Sharding:
         """How each layer is cut over the ranks of a replica."""
         mesh, m = self.mesh, self.megatron
         if self.engine != "megatron":
-            return Layout(tp=mesh.tp, cp=mesh.cp, cp_exchange="a2a")
-        return Layout(
+            return Sharding(tp=mesh.tp, cp=mesh.cp, cp_exchange="a2a")
+        return Sharding(
             tp=mesh.tp,
             sequence_parallel=m.sequence_parallel and mesh.tp > 1,
             cp=mesh.cp,

@@ -24,7 +24,7 @@ from raysim.models.table import (
 )
 from raysim.perf.compute import ComputeModel
 from raysim.training.deepspeed import Precision
-from raysim.training.layout import Exchange, Exchanges, Layout, column_input, exchanges
+from raysim.training.sharding import Exchange, Exchanges, Sharding, column_input, exchanges
 
 Cut = Literal["module", "collective"]
 
@@ -119,7 +119,7 @@ class Pricer:
         *,
         batch: int,
         dtype: Precision,
-        layout: Layout,
+        sharding: Sharding,
         cut: Cut,
         selective: bool = False,
         resident: frozenset[str] = frozenset(),
@@ -127,8 +127,8 @@ class Pricer:
         self.costs = costs
         self.batch = batch
         self.dtype: Precision = dtype
-        self.layout = layout
-        self.tp = layout.tp
+        self.sharding = sharding
+        self.tp = sharding.tp
         self.cut = cut
         self.selective = selective
         """Attention cores are recomputed: only their inputs are kept."""
@@ -164,7 +164,7 @@ class Pricer:
             run, around = [], Exchanges()
 
         for module in layer.body.modules:
-            own = exchanges(module, self.layout, width=width, known=exchanged)
+            own = exchanges(module, self.sharding, width=width, known=exchanged)
             if run and own.opens and self.cut == "collective":
                 close()
             run.append(module)
@@ -223,7 +223,7 @@ class Pricer:
             syncs=_syncs(run[-1]),
             flops=sum(o.flops / _divisor(o, self.tp) for o in operators)
             * self.batch
-            / self.layout.cp,
+            / self.sharding.cp,
             saved_bytes=kept,
             loss_bytes=loss,
             forward_temp_bytes=forward_temp,
@@ -240,14 +240,14 @@ class Pricer:
         """What stays for backward: of a recomputed core, query, key and value."""
         if self._recomputed(o):
             return o.saves[:3]
-        if o.attention is not None and self.layout.cp > 1 and self.layout.cp_exchange == "a2a":
+        if o.attention is not None and self.sharding.cp > 1 and self.sharding.cp_exchange == "a2a":
             # The core keeps its output by heads, the projection behind it that by positions.
             return (*o.saves, Saved(name=f"{o.name}.swapped", numel=o.output, sharded=True))
         return o.saves
 
     def _seconds(self, o: Operator, module: Module, *, backward: bool) -> float:
-        tp, batch = self.tp, self.layout.samples(o, self.batch)
-        if o.split == "expert" and self.layout.ep:
+        tp, batch = self.tp, self.sharding.samples(o, self.batch)
+        if o.split == "expert" and self.sharding.ep:
             o, tp = self._experts(o, module), 1
         elif o.split == "none":
             tp = 1
@@ -263,7 +263,7 @@ class Pricer:
                 width = -(-width // self.tp)
             else:
                 depth = -(-depth // self.tp)
-            groups = -(-o.gemm.groups // self.layout.ep)
+            groups = -(-o.gemm.groups // self.sharding.ep)
             self._own_experts[key] = replace(
                 o, gemm=Gemm(rows=o.gemm.rows, n=width, k=depth, groups=groups), split="none"
             )
@@ -271,11 +271,11 @@ class Pricer:
 
     def _tail_s(self, operators: Sequence[Operator], around: Exchanges) -> float:
         """Weight gradients of column linears, beside which their input's gradient is exchanged."""
-        if not (self.layout.overlaps and around.after_backward):
+        if not (self.sharding.overlaps and around.after_backward):
             return 0.0
         return sum(
             self.costs.weight_gradient_s(
-                o, batch=self.layout.samples(o, self.batch), dtype=self.dtype, tp=self.tp
+                o, batch=self.sharding.samples(o, self.batch), dtype=self.dtype, tp=self.tp
             )
             for o in operators
             if o.split == "column" and o.gemm is not None
@@ -283,10 +283,10 @@ class Pricer:
 
     def _numel(self, parameter: Parameter) -> int:
         numel = tp_numel(parameter, self.tp)
-        return -(-numel // self.layout.ep) if parameter.expert and self.layout.ep else numel
+        return -(-numel // self.sharding.ep) if parameter.expert and self.sharding.ep else numel
 
     def _bytes(self, saved: Saved) -> int:
-        return saved_bytes(saved, self.batch, self.layout.kept(saved), self.dtype)
+        return saved_bytes(saved, self.batch, self.sharding.kept(saved), self.dtype)
 
     def _temporaries(self, operators: Sequence[Operator], around: Exchanges) -> tuple[int, int]:
         """Largest output alive in forward, and largest (output + input) gradient in backward.
@@ -304,7 +304,7 @@ class Pricer:
                 forward, backward = max(forward, logits), max(backward, 2.0 * logits)
                 continue
             divisor = _divisor(o, self.tp) if o.split != "row" else 1
-            out = o.output * self.layout.samples(o, self.batch) * width / divisor
+            out = o.output * self.sharding.samples(o, self.batch) * width / divisor
             grad_in = self._bytes(o.saves[0]) if o.saves else out
             forward = max(forward, out)
             backward = max(backward, grad_in if in_place else out + grad_in)
@@ -382,7 +382,7 @@ def build_sections(
     width = COMPUTE_DTYPE_BYTES[pricer.dtype]
 
     def size(numel: float) -> int:
-        return round(numel * pricer.batch * width / pricer.layout.hidden)
+        return round(numel * pricer.batch * width / pricer.sharding.hidden)
 
     groups: list[tuple[list[int], bool]] = []
     if interval > 0:

@@ -14,10 +14,10 @@ from raysim.models.table import Body, Model, Module, Operator
 from raysim.perf.compute import ComputeModel
 from raysim.perf.constants import TrainingConstants
 from raysim.training.breakdown import step_breakdown
-from raysim.training.layout import Layout
 from raysim.training.parallel import Mesh
 from raysim.training.program import COMPUTE, Kind
 from raysim.training.sections import Pricer, module_calls
+from raysim.training.sharding import Sharding
 from raysim.training.tower import StepOutcome
 from tests.training_parts import cluster, llama, plan, play
 
@@ -82,7 +82,7 @@ def test_a_checkpoint_costs_its_recomputation_and_its_own_python() -> None:
 
 def units(costs: ComputeModel, model: Model, body: Body, cut: Any = "module") -> Any:
     layer = next(layer for layer in model.layers if layer.body is body)
-    return Pricer(costs, batch=1, dtype="bf16", layout=Layout(), cut=cut).layer(layer)
+    return Pricer(costs, batch=1, dtype="bf16", sharding=Sharding(), cut=cut).layer(layer)
 
 
 def test_cutting_a_layer_finer_costs_the_host_the_same() -> None:
@@ -110,7 +110,7 @@ def test_more_operators_never_take_the_host_less(counts: list[tuple[int, int]]) 
     body = Body(modules=(Module(name="", cls="Block", operators=operators),))
     fewer = replace(body, modules=(replace(body.modules[0], operators=operators[:-1]),))
     layer = replace(SHORT.layers[1], body=body)
-    pricer = Pricer(costs, batch=1, dtype="bf16", layout=Layout(), cut="module")
+    pricer = Pricer(costs, batch=1, dtype="bf16", sharding=Sharding(), cut="module")
     (all_of_them,) = pricer.layer(layer)
     (without_last,) = pricer.layer(replace(layer, body=fewer))
     assert all_of_them.forward_host_s >= without_last.forward_host_s

@@ -24,7 +24,7 @@ ContextExchange = Literal["p2p", "a2a", "all_gather"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class Sharding:
     """Degrees that divide a layer over ranks of one replica."""
 
     tp: int = 1
@@ -97,7 +97,7 @@ class Exchanges:
 
 
 def exchanges(
-    module: Module, layout: Layout, *, width: float, known: Iterable[str] = ()
+    module: Module, sharding: Sharding, *, width: float, known: Iterable[str] = ()
 ) -> Exchanges:
     """What one module exchanges.
 
@@ -109,14 +109,14 @@ def exchanges(
         Names of column inputs that an earlier module of the layer has exchanged already.
     """
     found = Exchanges()
-    width /= layout.cp
+    width /= sharding.cp
     for o in module.operators:
-        if o.kind == "routing" and o.split != "none" and layout.ep:
-            _tokens(found, o, layout, width)
-        elif layout.tp > 1:
-            _tensor(found, o, layout, width, known)
-        if o.attention is not None and layout.cp > 1:
-            _context(found, o, layout, width)
+        if o.kind == "routing" and o.split != "none" and sharding.ep:
+            _tokens(found, o, sharding, width)
+        elif sharding.tp > 1:
+            _tensor(found, o, sharding, width, known)
+        if o.attention is not None and sharding.cp > 1:
+            _context(found, o, sharding, width)
     return found
 
 
@@ -126,12 +126,12 @@ def column_input(o: Operator) -> Saved | None:
 
 
 def _tensor(
-    found: Exchanges, o: Operator, layout: Layout, width: float, known: Iterable[str]
+    found: Exchanges, o: Operator, sharding: Sharding, width: float, known: Iterable[str]
 ) -> None:
     """Tensor-parallel peers sum a ``row`` output, and the gradient of a ``column`` input."""
     if o.split == "row" or (o.split == "vocab" and o.kind == "embedding"):
         size = round(o.output * width)
-        if layout.sequence_parallel:
+        if sharding.sequence_parallel:
             found.after_forward.append(Exchange("reduce_scatter", "tp", size))
             found.before_backward.append(Exchange("all_gather", "tp", size))
         else:
@@ -141,18 +141,18 @@ def _tensor(
         return
     # An operator behind a fused norm reads what the norm wrote: both have the source's size.
     size = round(source.numel * width)
-    if layout.sequence_parallel:
+    if sharding.sequence_parallel:
         gather = Exchange("all_gather", "tp", size)
         found.before_forward.append(gather)
         # once more for the weight gradient: only the shard was kept
-        again = found.beside_backward if layout.overlaps else found.before_backward
+        again = found.beside_backward if sharding.overlaps else found.before_backward
         again.append(gather)
         found.after_backward.append(Exchange("reduce_scatter", "tp", size))
     elif size:
         found.after_backward.append(Exchange("all_reduce", "tp", size))
 
 
-def _tokens(found: Exchanges, o: Operator, layout: Layout, width: float) -> None:
+def _tokens(found: Exchanges, o: Operator, sharding: Sharding, width: float) -> None:
     """Dispatch sends each token's copies to their experts, combine sends them back.
 
     ``MoEAlltoAllTokenDispatcher``: all-to-all over expert-parallel ranks, then an all-gather over
@@ -160,37 +160,37 @@ def _tokens(found: Exchanges, o: Operator, layout: Layout, width: float) -> None
     """
     dispatch = o.split == "column"
     copies = o.output if dispatch else (o.moved - o.output) / 3  # three passes over the copies
-    tp = layout.tp if layout.sequence_parallel else 1
+    tp = sharding.tp if sharding.sequence_parallel else 1
     there = Exchange("all_to_all", "ep", round(copies * width / tp))
     whole = round(copies * width)
     if dispatch:
-        if layout.ep > 1:
+        if sharding.ep > 1:
             found.after_forward.append(there)
         if tp > 1:
             found.after_forward.append(Exchange("all_gather", "tp", whole))
             found.before_backward.append(Exchange("reduce_scatter", "tp", whole))
-        if layout.ep > 1:
+        if sharding.ep > 1:
             found.before_backward.append(there)
         return
     if tp > 1:
         found.before_forward.append(Exchange("reduce_scatter", "tp", whole))
-    if layout.ep > 1:
+    if sharding.ep > 1:
         found.before_forward.append(there)
         found.after_backward.append(there)
     if tp > 1:
         found.after_backward.append(Exchange("all_gather", "tp", whole))
 
 
-def _context(found: Exchanges, o: Operator, layout: Layout, width: float) -> None:
+def _context(found: Exchanges, o: Operator, sharding: Sharding, width: float) -> None:
     """Context-parallel peers see each other's keys and values, or swap heads for positions."""
     a = o.attention
     assert a is not None
-    tp = layout.tp if o.split != "none" else 1
+    tp = sharding.tp if o.split != "none" else 1
     q = round(a.q_len * a.heads * a.head_dim * width / tp)
     k = round(a.kv_len * a.kv_heads * a.head_dim * width / tp)
     v = round(a.kv_len * a.kv_heads * a.v_head_dim * width / tp)
     out = round(o.output * width / tp)
-    if layout.cp_exchange == "a2a":
+    if sharding.cp_exchange == "a2a":
         swaps = [Exchange("all_to_all", "cp", size) for size in (q, k, v)]
         back = Exchange("all_to_all", "cp", out)
         found.before_forward += swaps
@@ -198,9 +198,9 @@ def _context(found: Exchanges, o: Operator, layout: Layout, width: float) -> Non
         found.before_backward.append(back)
         found.after_backward += swaps
         return
-    whole = (k + v) * layout.cp
+    whole = (k + v) * sharding.cp
     gather, scatter = (Exchange(op, "cp", whole) for op in ("all_gather", "reduce_scatter"))
-    if layout.cp_exchange == "all_gather":
+    if sharding.cp_exchange == "all_gather":
         found.before_forward.append(gather)
         found.before_backward.append(gather)
         found.after_backward.append(scatter)
