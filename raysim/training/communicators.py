@@ -42,7 +42,7 @@ class Communicators:
     folded
         Whether one rank stands for all data-parallel replicas and tensor-parallel peers.
     tied_stages
-        Pipeline stages that share a tied weight.
+        Ranks of a pipeline that share a tied weight.
 
     Raises
     ------
@@ -104,6 +104,9 @@ class Communicators:
             return mesh.tp_group(at)
         if group == "pp":
             return mesh.pp_group(at)
+        if group == "copies":
+            other = Coordinate(pp=mesh.pp - 1 - at.pp, dp=at.dp, tp=at.tp)
+            return tuple(sorted((*mesh.dp_group(at), *mesh.dp_group(other))))
         if group == "tied":
             line = mesh.pp_group(at)
             return tuple(line[stage] for stage in self.tied_stages)
@@ -138,7 +141,7 @@ class Communicators:
         if not self.folded:
             return [self.members(group, rank)]
         mesh, stage = self.mesh, self.mesh.coordinate(rank).pp
-        if group == "dp":
+        if group in {"dp", "copies"}:
             starts = [Coordinate(pp=stage, dp=0, tp=t) for t in range(mesh.tp)]
         elif group == "tp":
             starts = [Coordinate(pp=stage, dp=d, tp=0) for d in range(mesh.dp)]

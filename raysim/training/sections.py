@@ -64,6 +64,19 @@ class Unit:
     """Tensor-parallel all-reduce after forward; 0: none."""
     backward_reduce_bytes: int
     """Tensor-parallel all-reduce after backward."""
+    weight_s: float = 0.0
+    """Of ``backward_s``, what makes weight gradients and can wait."""
+    weight_launches: int = 0
+    weight_flops: float = 0.0
+    weight_input_bytes: int = 0
+    """Of ``saved_bytes``, the inputs that a weight gradient which waits still needs."""
+    weight_output_bytes: int = 0
+    """Output gradients that it keeps meanwhile."""
+
+    @property
+    def weight_needs_bytes(self) -> int:
+        """What a weight gradient keeps from the input gradient until it is made itself."""
+        return self.weight_input_bytes + self.weight_output_bytes
 
     @property
     def numel(self) -> int:
@@ -138,31 +151,36 @@ class Pricer:
     def _price(self, layer: Layer) -> tuple[Unit, ...]:
         seen: set[str] = set()
         reduced: set[str] = set()
+        operands = {o.saves[0].name for o in layer.body.operators if o.gemm and o.saves}
         units: list[Unit] = []
         run: list[Module] = []
         for module in layer.body.modules:
             starts_reduce = self.tp > 1 and any(_column_input(o) for o in module.operators)
             if run and starts_reduce and self.cut == "collective" and not _same_input(run, module):
-                units.append(self._unit(run, seen, reduced))
+                units.append(self._unit(run, seen, reduced, operands))
                 run = []
             run.append(module)
             ends_reduce = self.tp > 1 and any(_forward_reduced(o) for o in module.operators)
             if self.cut == "module" or ends_reduce:
-                units.append(self._unit(run, seen, reduced))
+                units.append(self._unit(run, seen, reduced, operands))
                 run = []
         if run:
-            units.append(self._unit(run, seen, reduced))
+            units.append(self._unit(run, seen, reduced, operands))
         return tuple(units)
 
-    def _unit(self, run: Sequence[Module], seen: set[str], reduced: set[str]) -> Unit:
+    def _unit(
+        self, run: Sequence[Module], seen: set[str], reduced: set[str], operands: set[str]
+    ) -> Unit:
         operators = [o for m in run for o in m.operators]
-        kept = loss = 0
+        products = [o for o in operators if o.gemm and o.attention is None]
+        kept = loss = needed = 0
         for o in operators:
             for s in o.saves:
                 if s.name not in seen:
                     seen.add(s.name)
                     size = self._bytes(s)
                     kept, loss = (kept, loss + size) if o.kind == "loss" else (kept + size, loss)
+                    needed += size if s.name in operands and o.kind != "loss" else 0
         width = COMPUTE_DTYPE_BYTES[self.dtype]
         forward_reduce = backward_reduce = 0
         if self.tp > 1:
@@ -210,6 +228,18 @@ class Pricer:
             temp_category="logits" if any(o.kind == "loss" for o in operators) else "temporary",
             forward_reduce_bytes=forward_reduce,
             backward_reduce_bytes=backward_reduce,
+            weight_s=sum(
+                self.costs.weight_gradient_s(o, batch=self.batch, dtype=self.dtype, tp=self.tp)
+                for o in products
+            ),
+            weight_launches=sum(o.kernels for o in products),
+            weight_flops=sum(o.flops / _divisor(o, self.tp) for o in products) * self.batch,
+            weight_input_bytes=needed,
+            weight_output_bytes=round(
+                sum(o.output / (_divisor(o, self.tp) if o.split != "row" else 1) for o in products)
+                * self.batch
+                * width
+            ),
         )
 
     def _bytes(self, saved: Saved) -> int:
