@@ -132,6 +132,7 @@ class RankCompiler:
             Do.RECV_ACTIVATION: lambda m: self._recv("activation", self._before, m),
             Do.SEND_GRAD: lambda _: self._send("gradient", self._before),
             Do.RECV_GRAD: lambda m: self._recv("gradient", self._after, m),
+            Do.AWAIT_GRAD: lambda m: self._arrived("gradient", m),
             Do.REDUCE_TIED_GRADS: lambda _: self._reduce_tied(),
             Do.REDUCE_GRADS: lambda _: self._reduce_gradients(),
             Do.OPTIMIZER_STEP: lambda _: self._optimizer_step(),

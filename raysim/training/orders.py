@@ -21,6 +21,9 @@ class Action(NamedTuple):
     chunk: int
     """Which of the rank's stages."""
     micro_batch: int
+    paired: bool = False
+    """A backward that runs as one with the forward before it: they start when both have their
+    input, and their outputs leave together."""
 
 
 F, B, I, W = Do.FORWARD_PASS, Do.BACKWARD_PASS, Do.BACKWARD_INPUT, Do.BACKWARD_WEIGHT  # noqa: E741
@@ -102,6 +105,12 @@ class _Counter:
         if do == I:
             self.deferred.append((chunk, number))
 
+    def pair(self, ahead: int, back: int) -> None:
+        """A forward of one chunk and a backward of another as one."""
+        self.add(F, ahead)
+        self.add(B, back)
+        self.order[-1] = self.order[-1]._replace(paired=True)
+
     def split(self, chunk: int) -> None:
         """Both halves of a backward, one after the other."""
         self.add(I, chunk)
@@ -169,14 +178,16 @@ def _two_way(half: int, place: int, micro_batches: int) -> list[Action]:
         c.add(I, 1)
         c.weight()
         c.add(F, 1)
-    for _ in range(micro_batches - 2 * half + place + 1):
-        for ahead in (0, 1):
-            c.add(F, ahead)
-            c.add(B, 1 - ahead)
+    for turn in range(micro_batches - 2 * half + place + 1):
+        if turn or inner:
+            c.pair(0, 1)
+        else:  # in the middle the first two do not wait for each other
+            c.add(F, 0)
+            c.add(B, 1)
+        c.pair(1, 0)
     for _ in range(inner):
         c.add(B, 1)
-        c.add(F, 1)
-        c.add(B, 0)
+        c.pair(1, 0)
     middle = place + 1  # the second half of the next backwards is split, odd places a turn earlier
     for turn in range(2 * (place + 1)):
         c.add(B if turn < middle else I, 1 - turn % 2)
@@ -197,13 +208,14 @@ def dualpipe(rank: int, ranks: int, micro_batches: int) -> list[Action]:
     """DualPipe: chunk 0 is of the copy that runs up the ranks, chunk 1 of the one down.
 
     The first half of the micro-batches enters at the first rank, the others at the last.
-    Simplification: a forward and a backward that DualPipe overlaps run one after the other.
+    Simplification: the kernels of a pair run one after the other, as they do in the published code
+    for modules without an ``overlapped_forward_backward`` of their own.
     """
     each, second = micro_batches // 2, rank >= ranks // 2
     order = _two_way(ranks // 2, min(rank, ranks - 1 - rank), each)
     chunks = [action.chunk ^ second for action in order]
     return [
-        Action(a.do, chunk, a.micro_batch + each * chunk)
+        a._replace(chunk=chunk, micro_batch=a.micro_batch + each * chunk)
         for a, chunk in zip(order, chunks, strict=True)
     ]
 

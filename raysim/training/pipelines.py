@@ -252,22 +252,38 @@ def _count_problem(
 
 
 def exchanged(order: Sequence[Action], rank: int, layout: Layout) -> Steps:
-    """Passes with their sends after them and their receives one pass ahead."""
-    stages = layout.stages_of(rank)
-    for place, action in enumerate(order):
-        chunk, micro_batch = action.chunk, action.micro_batch
-        todo = [] if place else list(_received(action, rank, layout))
-        if place + 1 < len(order):
-            todo += _received(order[place + 1], rank, layout)
-        before, after = layout.before(stages[chunk]), layout.after(stages[chunk])
-        if action.do == Do.FORWARD_PASS and None in (before, after):
-            todo.append(Instruction(Do.LOAD_MICRO_BATCH, micro_batch, chunk))
-        todo.append(Instruction(action.do, micro_batch, chunk))
-        if action.do == Do.FORWARD_PASS and _elsewhere(after, rank, layout):
-            todo.append(Instruction(Do.SEND_ACTIVATION, micro_batch, chunk))
-        if action.do in BACKWARDS and _elsewhere(before, rank, layout):
-            todo.append(Instruction(Do.SEND_GRAD, micro_batch, chunk))
+    """Passes with their sends after them and their receives one pass, or pair, ahead."""
+    runs: list[list[Action]] = []
+    for action in order:
+        if action.paired:
+            runs[-1].append(action)
+        else:
+            runs.append([action])
+    for place, run in enumerate(runs):
+        todo: list[Instruction] = []
+        ahead = runs[place + 1 : place + 2] if place else runs[:2]
+        for actions in ahead:
+            todo += (i for action in actions for i in _received(action, rank, layout))
+        todo += (Instruction(Do.AWAIT_GRAD, a.micro_batch, a.chunk) for a in run[1:])
+        todo += (i for action in run for i in _passed(action, rank, layout))
+        todo += (i for action in run for i in _sent(action, rank, layout))
         yield todo
+
+
+def _passed(action: Action, rank: int, layout: Layout) -> Iterator[Instruction]:
+    """The pass; the model's first and last stages load its data before the forward."""
+    stage = layout.stages_of(rank)[action.chunk]
+    if action.do == Do.FORWARD_PASS and None in (layout.before(stage), layout.after(stage)):
+        yield Instruction(Do.LOAD_MICRO_BATCH, action.micro_batch, action.chunk)
+    yield Instruction(action.do, action.micro_batch, action.chunk)
+
+
+def _sent(action: Action, rank: int, layout: Layout) -> Iterator[Instruction]:
+    stage = layout.stages_of(rank)[action.chunk]
+    if action.do == Do.FORWARD_PASS and _elsewhere(layout.after(stage), rank, layout):
+        yield Instruction(Do.SEND_ACTIVATION, action.micro_batch, action.chunk)
+    if action.do in BACKWARDS and _elsewhere(layout.before(stage), rank, layout):
+        yield Instruction(Do.SEND_GRAD, action.micro_batch, action.chunk)
 
 
 def _elsewhere(stage: int | None, rank: int, layout: Layout) -> bool:

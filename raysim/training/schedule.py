@@ -32,6 +32,8 @@ class Do(Enum):
     RECV_ACTIVATION = "RecvActivation"
     SEND_GRAD = "SendGrad"
     RECV_GRAD = "RecvGrad"
+    AWAIT_GRAD = "AwaitGrad"
+    """The next pass waits for a gradient that the one after it needs."""
     REDUCE_TIED_GRADS = "ReduceTiedGrads"
     REDUCE_GRADS = "ReduceGrads"
     OPTIMIZER_STEP = "OptimizerStep"
