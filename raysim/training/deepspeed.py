@@ -105,18 +105,17 @@ class PipelineSettings:
     """Stages ("model chunks") per rank; None: the schedule's own number, or one."""
     layers_per_stage: tuple[int, ...] = ()
     """Blocks of each stage in the model's order; (): by ``partition_method``."""
-    first_stage_layers: int | None = None
-    """Megatron's ``num_layers_in_first_pipeline_stage``: blocks of the first rank."""
-    last_stage_layers: int | None = None
-    """``num_layers_in_last_pipeline_stage``."""
-    account_for_embedding: bool = False
-    """``account_for_embedding_in_pipeline_split``: the embedding counts as a block."""
-    account_for_loss: bool = False
-    """``account_for_loss_in_pipeline_split``: so does the head."""
-    microbatch_group: int | None = None
-    """``microbatch_group_size_per_vp_stage``; None: as many as ranks."""
-    overlap_p2p: bool = True
-    """``overlap_p2p_comm``, of the interleaved schedule."""
+    num_layers_in_first_pipeline_stage: int | None = None
+    """Blocks of the first rank; this and what follows by Megatron-LM's names."""
+    num_layers_in_last_pipeline_stage: int | None = None
+    account_for_embedding_in_pipeline_split: bool = False
+    """The embedding counts as a block."""
+    account_for_loss_in_pipeline_split: bool = False
+    """So does the head."""
+    microbatch_group_size_per_vp_stage: int | None = None
+    """Of the interleaved schedule; None: as many as ranks."""
+    overlap_p2p_comm: bool = True
+    """Of the interleaved schedule: exchange runs beside compute."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

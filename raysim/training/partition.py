@@ -104,18 +104,21 @@ def blocks_per_stage(blocks: int, ranks: int, chunks: int, settings: PipelineSet
 
     >>> blocks_per_stage(8, 2, 2, PipelineSettings())
     [2, 2, 2, 2]
-    >>> blocks_per_stage(6, 4, 1, PipelineSettings(account_for_embedding=True,
-    ...                                            account_for_loss=True))
-    [1, 2, 2, 1]
+    >>> blocks_per_stage(7, 4, 1, PipelineSettings(account_for_embedding_in_pipeline_split=True))
+    [1, 2, 2, 2]
 
     Raises
     ------
     ScenarioError
         They do not divide evenly.
     """
-    first, last = settings.first_stage_layers, settings.last_stage_layers
-    total = blocks + settings.account_for_embedding + settings.account_for_loss
-    explicit = {0: first, ranks - 1: last}
+    embedding = settings.account_for_embedding_in_pipeline_split
+    head = settings.account_for_loss_in_pipeline_split
+    total = blocks + embedding + head
+    explicit = {
+        0: settings.num_layers_in_first_pipeline_stage,
+        ranks - 1: settings.num_layers_in_last_pipeline_stage,
+    }
     said = {rank: count for rank, count in explicit.items() if count is not None}
     left, over = ranks - len(said), total - sum(said.values())
     if over < 0 or (over % left if left else over):
@@ -131,8 +134,8 @@ def blocks_per_stage(blocks: int, ranks: int, chunks: int, settings: PipelineSet
                 "give layers_per_stage"
             )
     stages = [count // chunks for _ in range(chunks) for count in counts]
-    stages[0] -= settings.account_for_embedding
-    stages[-1] -= settings.account_for_loss
+    stages[0] -= embedding
+    stages[-1] -= head
     return stages
 
 

@@ -91,12 +91,13 @@ class Pipeline:
         kind = KINDS[settings.schedule]
         chunks = kind.chunks or settings.virtual_stages or 1
         exchange = kind.exchange
-        if settings.schedule == "interleaved" and not settings.overlap_p2p:
+        if settings.schedule == "interleaved" and not settings.overlap_p2p_comm:
             exchange = "batched"
         return cls(
             schedule=settings.schedule,
             layout=Layout(ranks=ranks, chunks=chunks, shape=kind.shape),
-            group=settings.microbatch_group or _group(settings.schedule, ranks, micro_batches),
+            group=settings.microbatch_group_size_per_vp_stage
+            or _group(settings.schedule, ranks, micro_batches),
             exchange=exchange,
         )
 
@@ -151,6 +152,11 @@ class Pipeline:
     # Once it is full, a pipeline repeats itself every ``period`` micro-batches.
 
     @property
+    def plain(self) -> bool:
+        """1F1B of one stage per rank, which takes any number of micro-batches."""
+        return self.schedule in ("1f1b", "megatron_1f1b")
+
+    @property
     def period(self) -> int:
         """Micro-batches after which the steady pattern repeats."""
         if self.layout.shape == "both":
@@ -174,7 +180,7 @@ class Pipeline:
         """
         if self.schedule == "gpipe":
             return micro_batches
-        if self.period == 1 and self.kind.edge == 1:
+        if self.plain:
             return min(micro_batches, max(FEWEST, 3 * self.layout.ranks))
         least = 2 * self.edge + max(2 * self.period, self.layout.ranks)
         least += (micro_batches - least) % self.period
@@ -182,9 +188,9 @@ class Pipeline:
 
     def filling(self, micro_batches: int) -> int:
         """Micro-batches that fill the pipeline, so that memory peaks."""
-        if self.period == 1 and self.kind.edge == 1 and self.schedule != "gpipe":
-            return min(micro_batches, self.layout.ranks + 1)
-        return self.enough(micro_batches)
+        return (
+            min(micro_batches, self.layout.ranks + 1) if self.plain else self.enough(micro_batches)
+        )
 
     def steady(self, simulated: int) -> tuple[int, int]:
         """Backward passes of a rank that bound whole periods of the steady stretch."""
@@ -202,20 +208,19 @@ def _group(schedule: ScheduleName, ranks: int, micro_batches: int) -> int:
 def misfits(settings: PipelineSettings, ranks: int, micro_batches: int) -> Iterator[Misfit]:
     """What the schedule does not take, with what it would."""
     name, kind = settings.schedule, KINDS[settings.schedule]
-    said = settings.virtual_stages
+    said, group = settings.virtual_stages, settings.microbatch_group_size_per_vp_stage
     if kind.chunks is not None and said not in (None, kind.chunks):
         yield Misfit("virtual_stages", f"{name} has {kind.chunks} per rank, not {said}")
-    if name == "interleaved" and (said or 1) < 2:
+    elif name == "interleaved" and (said or 1) < 2:
         yield Misfit("virtual_stages", "interleaved needs 2 or more stages per rank")
-    if settings.microbatch_group and name != "interleaved":
-        yield Misfit("microbatch_group", f"is of schedule interleaved, not of {name}")
-        return
-    if ranks > 1:
-        group = settings.microbatch_group or _group(name, ranks, micro_batches)
-        problem = _count_problem(name, ranks, micro_batches, group, said or 1)
+    if group and name != "interleaved":
+        message = f"is of schedule interleaved, not of {name}"
+        yield Misfit("microbatch_group_size_per_vp_stage", message)
+    elif ranks > 1:
+        each = group or _group(name, ranks, micro_batches)
+        problem = _count_problem(name, ranks, micro_batches, each, said or 1)
         if problem:
-            key = "microbatch_group" if settings.microbatch_group else "schedule"
-            yield Misfit(key, problem)
+            yield Misfit("microbatch_group_size_per_vp_stage" if group else "schedule", problem)
 
 
 def _count_problem(
@@ -232,8 +237,8 @@ def _count_problem(
         if 0 < rest < ranks:
             return (
                 f"interleaved: {micro_batches} gradient accumulation steps leave {rest} of groups "
-                f"of {group}; make it a multiple, or choose microbatch_group so that 0 or at "
-                f"least {ranks} (stages) are left"
+                f"of {group}; make it a multiple, or choose microbatch_group_size_per_vp_stage so "
+                f"that 0 or at least {ranks} (stages) are left"
             )
     if name == "zb_h1" and chunks > 1 and rest:
         return (

@@ -11,7 +11,7 @@ from raysim.models.table import COMPUTE_DTYPE_BYTES
 from raysim.perf.compute import ComputeModel
 from raysim.training.layout import Layout
 from raysim.training.partition import stage_bounds
-from raysim.training.pipelines import Pipeline
+from raysim.training.pipelines import Pipeline, misfits
 from raysim.training.plan import TrainingPlan
 from raysim.training.sections import Cut, Pricer, Section, Unit, build_sections, tp_numel
 
@@ -103,6 +103,21 @@ def build_stages(plan: TrainingPlan, costs: ComputeModel) -> tuple[StageSpec, ..
             )
         )
     return tuple(stages)
+
+
+def check_pipeline(plan: TrainingPlan) -> None:
+    """Refuse what the plan's schedule does not take.
+
+    Raises
+    ------
+    ScenarioError
+        With the first of it.
+    """
+    if plan.mesh.pp == 1:
+        return
+    ranks, micro_batches = plan.mesh.pp, plan.gradient_accumulation_steps
+    for misfit in misfits(plan.pipeline, ranks, micro_batches):
+        raise ScenarioError(f"pipeline.{misfit.key}: {misfit.message}")
 
 
 def pipeline_of(plan: TrainingPlan) -> Pipeline:

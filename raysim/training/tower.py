@@ -21,7 +21,7 @@ from raysim.training.memory import HostMemory, RankMemory, host_memory, rank_mem
 from raysim.training.pipelines import Pipeline
 from raysim.training.plan import TrainingPlan
 from raysim.training.program import Program
-from raysim.training.stages import StageSpec, build_stages, pipeline_of
+from raysim.training.stages import StageSpec, build_stages, check_pipeline, pipeline_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,6 +191,8 @@ def simulate(
     ScenarioError
         The plan does not fit the cluster's GPUs, or the model cannot be cut as asked.
     """
+    if not forward_only:
+        check_pipeline(plan)
     micro_batches = plan.gradient_accumulation_steps
     if steps is None:
         steps = 1 if plan.mesh.pp > 1 else 2
@@ -249,7 +251,7 @@ def shortened(plan: TrainingPlan, micro_batches: int) -> TrainingPlan:
     return replace(
         plan,
         gradient_accumulation_steps=micro_batches,
-        pipeline=replace(plan.pipeline, microbatch_group=group),
+        pipeline=replace(plan.pipeline, microbatch_group_size_per_vp_stage=group),
     )
 
 
@@ -266,6 +268,7 @@ def memory_need(plan: TrainingPlan, cluster: ClusterSpec) -> tuple[int, HostMemo
     Peaks do not depend on time, and a few micro-batches show them: as many as fill the pipeline,
     where activations accumulate.
     """
+    check_pipeline(plan)
     plan = shortened(plan, pipeline_of(plan).filling(plan.gradient_accumulation_steps))
     costs, stages, comms = _prepare(plan, cluster, folded=True)
     programs = compile_programs(plan, comms, stages, costs, feed=Feed(), steps=1)
