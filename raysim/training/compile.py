@@ -95,7 +95,7 @@ class RankCompiler:
         self.b = ProgramBuilder(
             plan.mesh.rank(at), launch_s=costs.launch_s, serial=costs.serial, memory=memory
         )
-        self.exchange = Exchanger(plan, at, self.pipeline, self.b)
+        self.exchange = Exchanger(plan, at, self.pipeline, self.b, forward_only=forward_only)
         context = EngineContext(
             plan=plan,
             builder=self.b,

@@ -13,22 +13,29 @@ from raysim.training.plan import TrainingPlan
 from raysim.training.program import COMPUTE, Call, ProgramBuilder
 
 Waits = tuple[int, ...]
-KINDS = ("activation", "gradient")
 
 
 class Exchanger:
     """Emits the exchange of one rank, and knows which operations a pass must wait for."""
 
     def __init__(
-        self, plan: TrainingPlan, at: Coordinate, pipeline: Pipeline, builder: ProgramBuilder
+        self,
+        plan: TrainingPlan,
+        at: Coordinate,
+        pipeline: Pipeline,
+        builder: ProgramBuilder,
+        *,
+        forward_only: bool,
     ) -> None:
         self.plan = plan
         self.at = at
         self.pipeline = pipeline
         self.b = builder
         self.blocking = pipeline.exchange == "blocking"
-        self.arrivals: dict[tuple[str, int, int], tuple[Waits, int]] = {}
-        """What a pass waits for and the bytes of its buffer, by kind, stage and micro-batch."""
+        # Simplification: an evaluation never batches.
+        self.batches = pipeline.exchange == "batched" and not forward_only
+        self.arrivals: dict[tuple[str, int, int], tuple[int, int]] = {}
+        """The receive a pass waits for, and its bytes, by kind, stage and micro-batch."""
         self.batch: list[int] = []
         self.batch_waits: Waits | None = None
         """What every member of the batch waits for; None between batches."""
@@ -67,30 +74,31 @@ class Exchanger:
         waits = ready if self.blocking else self._begin(ready)
         tag = "" if self.blocking else f"{what} of {stage}"
         op = self.b.recv(f"recv {what}", peer, wire, waits=waits, stream=stream, tag=tag)
-        arrived: Waits = (op,)
-        if wire < size_bytes:
-            call = Call("all_gather", "tp", size_bytes)
-            arrived = (self.b.collective(f"all-gather {what}", call, waits=arrived),)
         if self.blocking:
-            return arrived if wire < size_bytes else ()
+            return self._gathered(what, op, size_bytes) if wire < size_bytes else ()
         self.b.alloc("input", size_bytes, "received")
-        self.arrivals[what, stage, micro_batch] = arrived, size_bytes
-        self._in_batch(*arrived)
+        self.arrivals[what, stage, micro_batch] = op, size_bytes
+        self._in_batch(op)
         return ()
+
+    def _gathered(self, what: str, op: int, size_bytes: int) -> Waits:
+        """What was sent in shares, put together over tensor-parallel peers."""
+        call = Call("all_gather", "tp", size_bytes)
+        return (self.b.collective(f"all-gather {what}", call, waits=(op,)),)
 
     def _begin(self, ready: Waits) -> Waits:
         """What an exchange beside the compute stream waits for."""
         if self.batch_waits is not None:
             return self.batch_waits
         waits = (*ready, *self.b.last_on(COMPUTE))
-        if self.pipeline.exchange == "batched":
+        if self.batches:
             self.batch_waits = waits = (*waits, *self.batch)
             self.batch = []
         return waits
 
-    def _in_batch(self, *ops: int) -> None:
-        if self.pipeline.exchange == "batched":
-            self.batch += ops
+    def _in_batch(self, op: int) -> None:
+        if self.batches:
+            self.batch.append(op)
 
     def end_batch(self) -> None:
         """What follows is of another batch."""
@@ -109,6 +117,10 @@ class Exchanger:
 
     def take(self, what: str, stage: int, micro_batch: int) -> Waits:
         """What the pass of a micro-batch waits for; its buffer becomes the pass's own."""
-        waits, size_bytes = self.arrivals.pop((what, stage, micro_batch), ((), 0))
+        if (what, stage, micro_batch) not in self.arrivals:
+            return ()
+        op, size_bytes = self.arrivals.pop((what, stage, micro_batch))
         self.b.free("input", size_bytes, "received")
-        return waits
+        if self.wire_bytes(what, size_bytes) < size_bytes:
+            return self._gathered(what, op, size_bytes)
+        return (op,)
