@@ -191,12 +191,12 @@ def simulate(
     ScenarioError
         The plan does not fit the cluster's GPUs, or the model cannot be cut as asked.
     """
+    micro_batches = plan.gradient_accumulation_steps
     if not forward_only:
         check_pipeline(plan)
-    micro_batches = plan.gradient_accumulation_steps
+        plan = shortened(plan, min(micro_batches, enough(plan)))
     if steps is None:
         steps = 1 if plan.mesh.pp > 1 else 2
-    plan = shortened(plan, min(micro_batches, enough(plan)))
     costs, stages, comms = _prepare(plan, cluster, folded=not exact)
     programs = compile_programs(
         plan,
