@@ -167,7 +167,8 @@ def _uncut(scenario: Scenario, model: Model, document: Document) -> Iterator[Pro
         stage_bounds(model.layers, settings, mesh.pp, depth // mesh.pp)
     except ScenarioError as error:
         key = "layers_per_stage" if settings.layers_per_stage else "stages"
-        yield document.problem(("pipeline", key), error.problems[0].message)
+        message = error.problems[0].message.removeprefix("pipeline: ")
+        yield document.problem(("pipeline", key), message)
 
 
 def _length(scenario: Scenario, plan: TrainingPlan) -> dict[str, int]:

@@ -128,7 +128,7 @@ def _pipeline_contradictions(train: TrainSection, document: Document) -> Iterato
         yield document.problem(("pipeline", "schedule"), message)
     else:
         for key in _NOT_DEEPSPEEDS:
-            if key in said.model_fields_set:
+            if getattr(said, key) != type(said).model_fields[key].default:
                 message = "is not of DeepSpeed's PipelineModule; partition_method is"
                 yield document.problem(("pipeline", key), message, key=True)
 
