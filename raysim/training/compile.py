@@ -324,7 +324,7 @@ class RankCompiler:
         self._join(self.exchange.take_batch())
         self._begin_gradients(Do.BACKWARD_WEIGHT)
         for unit in reversed(self.stage.units):
-            if unit.gradients:
+            if unit.gradients or unit.weights.kept_bytes:
                 self._weight_gradient(unit)
         self._end_gradients(Do.BACKWARD_WEIGHT)
 
@@ -383,12 +383,12 @@ class RankCompiler:
     def _input_gradient(self, unit: Unit) -> None:
         self._gradient(
             unit,
-            unit.backward_s - unit.weight_s,
-            launches=unit.backward_launches - unit.weight_launches,
+            unit.backward_s - unit.weights.seconds,
+            launches=unit.backward_launches - unit.weights.launches,
             waits=(),
-            flops=2 * unit.flops - unit.weight_flops,
+            flops=2 * unit.flops - unit.weights.flops,
         )
-        self.b.alloc("activation", unit.weight_needs_bytes, f"{unit.name} for weight gradients")
+        self.b.alloc("activation", unit.weights.kept_bytes, f"{unit.name} for weight gradients")
 
     def _weight_gradient(self, unit: Unit) -> None:
         waits = (*self.engine.before(unit, "backward"), *self._take_pending())
@@ -396,12 +396,12 @@ class RankCompiler:
         op = self.b.compute(
             f"{unit.name} weights",
             "backward",
-            unit.weight_s + extra_s,
-            launches=unit.weight_launches + extra_launches,
+            unit.weights.seconds + extra_s,
+            launches=unit.weights.launches + extra_launches,
             waits=waits,
-            flops=unit.weight_flops,
+            flops=unit.weights.flops,
         )
-        self.b.free("activation", unit.weight_needs_bytes, f"{unit.name} for weight gradients")
+        self.b.free("activation", unit.weights.kept_bytes, f"{unit.name} for weight gradients")
         self.engine.after(unit, "backward", op)
 
     def _send(self, what: str, to: int | None) -> None:

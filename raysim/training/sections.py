@@ -37,6 +37,24 @@ class Gradient(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WeightGradients:
+    """Of a unit's backward, the products that nobody waits for until the optimizer step."""
+
+    seconds: float
+    launches: int
+    flops: float
+    input_bytes: int
+    """Of ``saved_bytes``, the inputs that they still need when the input gradients are made."""
+    output_bytes: int
+    """Output gradients that they keep from then on."""
+
+    @property
+    def kept_bytes(self) -> int:
+        """What they keep until they are made."""
+        return self.input_bytes + self.output_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
     """Modules that run back to back on the compute stream, priced for one micro-batch."""
 
@@ -64,19 +82,8 @@ class Unit:
     """Tensor-parallel all-reduce after forward; 0: none."""
     backward_reduce_bytes: int
     """Tensor-parallel all-reduce after backward."""
-    weight_s: float = 0.0
-    """Of ``backward_s``, what makes weight gradients and can wait."""
-    weight_launches: int = 0
-    weight_flops: float = 0.0
-    weight_input_bytes: int = 0
-    """Of ``saved_bytes``, the inputs that a weight gradient which waits still needs."""
-    weight_output_bytes: int = 0
-    """Output gradients that it keeps meanwhile."""
-
-    @property
-    def weight_needs_bytes(self) -> int:
-        """What a weight gradient keeps from the input gradient until it is made itself."""
-        return self.weight_input_bytes + self.weight_output_bytes
+    weights: WeightGradients
+    """The part of its backward that can wait."""
 
     @property
     def numel(self) -> int:
@@ -172,7 +179,6 @@ class Pricer:
         self, run: Sequence[Module], seen: set[str], reduced: set[str], operands: set[str]
     ) -> Unit:
         operators = [o for m in run for o in m.operators]
-        products = [o for o in operators if o.gemm and o.attention is None]
         kept = loss = needed = 0
         for o in operators:
             for s in o.saves:
@@ -228,18 +234,25 @@ class Pricer:
             temp_category="logits" if any(o.kind == "loss" for o in operators) else "temporary",
             forward_reduce_bytes=forward_reduce,
             backward_reduce_bytes=backward_reduce,
-            weight_s=sum(
+            weights=self._weights(operators, needed),
+        )
+
+    def _weights(self, operators: Sequence[Operator], input_bytes: int) -> WeightGradients:
+        """Of the operators' products, whose saved inputs take so many bytes."""
+        products = [o for o in operators if o.gemm and o.attention is None]
+        outputs = sum(
+            o.output / (_divisor(o, self.tp) if o.split != "row" else 1) for o in products
+        )
+        width = COMPUTE_DTYPE_BYTES[self.dtype]
+        return WeightGradients(
+            seconds=sum(
                 self.costs.weight_gradient_s(o, batch=self.batch, dtype=self.dtype, tp=self.tp)
                 for o in products
             ),
-            weight_launches=sum(o.kernels for o in products),
-            weight_flops=sum(o.flops / _divisor(o, self.tp) for o in products) * self.batch,
-            weight_input_bytes=needed,
-            weight_output_bytes=round(
-                sum(o.output / (_divisor(o, self.tp) if o.split != "row" else 1) for o in products)
-                * self.batch
-                * width
-            ),
+            launches=sum(o.kernels for o in products),
+            flops=sum(o.flops / _divisor(o, self.tp) for o in products) * self.batch,
+            input_bytes=input_bytes,
+            output_bytes=round(outputs * self.batch * width),
         )
 
     def _bytes(self, saved: Saved) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -256,8 +257,11 @@ def shortened(plan: TrainingPlan, micro_batches: int) -> TrainingPlan:
 
 
 def host_need(plan: TrainingPlan, stages: Sequence[StageSpec], comms: Communicators) -> HostMemory:
-    """Main memory of the fullest node: the one with the largest pipeline stage."""
-    numel = max(sum(u.numel for u in stage.units) for stage in stages)
+    """Main memory of the fullest node: the one whose ranks hold most parameters."""
+    held: Counter[int] = Counter()
+    for stage in stages:
+        held[stage.rank] += sum(u.numel for u in stage.units)
+    numel = max(held.values())
     node = comms.topology.specs[comms.placement[0][0]]
     return host_memory(plan, numel, numel, node, comms.ranks_per_node)
 

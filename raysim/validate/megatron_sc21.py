@@ -39,15 +39,17 @@ def sc21_points(validation: Path) -> Iterator[Point]:
 
 def tflops_per_gpu(row: dict[str, Any]) -> float:
     """Of one row, by the paper's own count of FLOPs."""
-    gpus = row["tp"] * row["pp"] * row["dp"]
+    gpus: int = row["tp"] * row["pp"] * row["dp"]
     return step_flops(row) / (step_s(row) * gpus) / 1e12
 
 
 def step_flops(row: dict[str, Any]) -> float:
     """96 B s l h^2 (1 + s/6h + V/16lh): section 5.1, recomputation included."""
-    h, layers, s = row["hidden"], row["layers"], SEQ_LEN
-    inner = 1 + s / (6 * h) + VOCABULARY / (16 * layers * h)
-    return float(96 * row["global_batch"] * s * layers * h**2 * inner)
+    h: float = row["hidden"]
+    layers: float = row["layers"]
+    inner = 1 + SEQ_LEN / (6 * h) + VOCABULARY / (16 * layers * h)
+    samples: int = row["global_batch"]
+    return 96.0 * samples * SEQ_LEN * layers * h**2 * inner
 
 
 def step_s(row: dict[str, Any]) -> float:

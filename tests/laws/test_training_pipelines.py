@@ -39,7 +39,7 @@ def stage_seconds(outcome: StepOutcome) -> tuple[float, float, float]:
     return (
         sum(u.forward_s for u in units),
         sum(u.backward_s for u in units),
-        sum(u.weight_s for u in units),
+        sum(u.weights.seconds for u in units),
     )
 
 
@@ -142,7 +142,7 @@ def test_memory_holds_the_activations_of_the_passes_in_flight(
     outcome = play(stack(name, 4, 12, **options), fast_wires())
     saved = sum(u.saved_bytes for u in outcome.stages[0].units)
     # What a weight gradient keeps besides: of the micro-batch at work only.
-    beyond = sum(u.weight_output_bytes for u in outcome.stages[0].units) if name == "zb_v" else 0
+    beyond = sum(u.weights.output_bytes for u in outcome.stages[0].units) if name == "zb_v" else 0
     assert stages_held * saved <= most(outcome, 0, "activation") <= stages_held * saved + beyond
 
 
@@ -150,7 +150,7 @@ def test_a_weight_gradient_that_waits_keeps_its_inputs_and_output_gradients() ->
     """ZB-H1's last rank defers S - 1 micro-batches, of which nothing else stays."""
     outcome = play(stack("zb_h1", 4, 12), fast_wires())
     (*_, last) = outcome.stages
-    kept = sum(u.weight_needs_bytes for u in last.units)
+    kept = sum(u.weights.kept_bytes for u in last.units)
     # One linear layer saves its input alone, so that each deferred one holds that and dy.
     assert kept == 2 * sum(u.saved_bytes for u in last.units)
     assert most(outcome, 3, "activation") == 4 * kept
@@ -181,6 +181,7 @@ def test_tied_weights_are_summed_between_ranks_that_both_hold_them() -> None:
         )  # fmt: skip
         p = plan(tied, engine="ddp", mesh=Mesh(pp=4), gradient_accumulation_steps=8, pipeline=cut)
         made = programs(p)
+        assert not any("activation" in program.step_held[-1] for program in made)
         return [sum(c.group == "tied" for c in program.calls()) for program in made]
 
     assert calls("megatron_1f1b") == calls("interleaved", 2) == [1, 0, 0, 1]
