@@ -9,19 +9,23 @@ from raysim.hardware import catalog
 from raysim.hardware.cluster import ClusterSpec, FabricSpec, NodeGroup
 from raysim.hardware.topology import Topology
 from raysim.kernel.simulation import Simulation
+from raysim.models import sequential
 from raysim.models.huggingface import build
 from raysim.models.table import Model
 from raysim.perf.compute import ComputeModel
 from raysim.training.communicators import Communicators
-from raysim.training.compile import Feed, build_stages
+from raysim.training.compile import Feed
 from raysim.training.deepspeed import Optimizer, PipelineSettings, ZeroConfig
 from raysim.training.parallel import Mesh
 from raysim.training.plan import TrainingPlan
 from raysim.training.program import Program
+from raysim.training.stages import build_stages
 from raysim.training.tower import StepOutcome, compile_programs, simulate
 
 
-def llama(layers: int = 4, hidden: int = 256, vocab: int = 1024, seq_len: int = 128) -> Model:
+def llama(
+    layers: int = 4, hidden: int = 256, vocab: int = 1024, seq_len: int = 128, *, tied: bool = False
+) -> Model:
     """A small Llama with eight heads."""
     config = {
         "model_type": "llama",
@@ -33,7 +37,7 @@ def llama(layers: int = 4, hidden: int = 256, vocab: int = 1024, seq_len: int = 
         "num_key_value_heads": 8,
         "vocab_size": vocab,
         "max_position_embeddings": 4096,
-        "tie_word_embeddings": False,
+        "tie_word_embeddings": tied,
     }
     return build(config, seq_len=seq_len)
 
@@ -45,6 +49,22 @@ def cluster(nodes: int = 2, node: str = "hgx-h100-8", gpus: int | None = None) -
         spec = replace(spec, gpu_count=gpus, nic_count=min(spec.nic_count, gpus))
     group = NodeGroup(name="gpu", node=spec, count=nodes)
     return ClusterSpec(groups=(group,), fabric=FabricSpec(kind="rail_fat_tree"))
+
+
+def wide_stack(count: int) -> Model:
+    """Equal layers, no loss: their kernels take far longer than launches, sends, gradient sums."""
+    model = sequential.build([(8192, 8192)] * 2)
+    first = model.layers[0]
+    return replace(model, layers=tuple(replace(first, name=str(i)) for i in range(count)))
+
+
+def fast_wires(nodes: int = 1) -> ClusterSpec:
+    """One HGX H100 whose NVLinks cost next to nothing."""
+    where = cluster(nodes=nodes)
+    (group,) = where.groups
+    assert group.node.gpu is not None
+    gpu = replace(group.node.gpu, scale_up_bytes_per_s=1e15)
+    return replace(where, groups=(replace(group, node=replace(group.node, gpu=gpu)),))
 
 
 def plan(model: Model | None = None, *, stage: int = 0, **options: Any) -> TrainingPlan:

@@ -170,26 +170,30 @@ class ComputeModel:
             return max(seconds, flops / (self._rate(dtype) * CONV_SHARE))
         return seconds
 
-    def _product_s(
-        self, op: Operator, batch: float, dtype: Dtype, tp: int, backward: bool
-    ) -> float:
-        """A product: ``y = x w`` forward; ``dx = dy w'`` and ``dw = x' dy`` backward."""
+    def _shape(self, op: Operator, batch: float, tp: int) -> tuple[float, float, int, int, int]:
+        """How often a product runs, and its rows, n, k and groups, on one of ``tp`` ranks."""
         assert op.gemm is not None
         shape = shard(op.gemm, op.split, tp) if tp > 1 else op.gemm
-        rows, n, k, groups = shape.rows * batch, shape.n, shape.k, shape.groups
-        scale = 1.0
+        rows, groups, scale = shape.rows * batch, shape.groups, 1.0
         if op.kind == "conv":
             self.constants.provenance["conv"] = _CONV
             scale /= CONV_SHARE
         if groups > 1 and op.kernels >= groups:  # a loop over experts: one product after another
             scale, rows, groups = scale * groups, rows / groups, 1
+        return scale, rows, shape.n, shape.k, groups
+
+    def _product_s(
+        self, op: Operator, batch: float, dtype: Dtype, tp: int, backward: bool
+    ) -> float:
+        """A product: ``y = x w`` forward; ``dx = dy w'`` and ``dw = x' dy`` backward."""
+        scale, rows, n, k, groups = self._shape(op, batch, tp)
         if not backward:
             return scale * self.gemm_s(rows, n, k, dtype, groups)
         data = self.gemm_s(rows, k, n, dtype, groups)
-        return scale * (data + self._weight_s(rows, n, k, dtype, groups))
+        return scale * (data + self._weight_product_s(rows, n, k, dtype, groups))
 
-    def _weight_s(self, rows: float, n: int, k: int, dtype: Dtype, groups: int) -> float:
-        """The weight gradient sums over rows; its operands' leading dimensions are n and k."""
+    def _weight_product_s(self, rows: float, n: int, k: int, dtype: Dtype, groups: int) -> float:
+        """The weight gradient sums over rows; its operands' leading dimensions are still n, k."""
         depth = max(1, round(rows / groups))
         seconds = self.gemm_s(float(n) * groups, k, depth, dtype, groups, lead=granule(n, k))
         if self.fp32_gradients:
@@ -198,11 +202,15 @@ class ComputeModel:
         return seconds
 
     def weight_gradient_s(self, op: Operator, *, batch: float, dtype: Dtype, tp: int = 1) -> float:
-        """GPU seconds of the weight gradient alone, of one product on one of ``tp`` ranks."""
-        if op.gemm is None:
+        """The part of an operator's backward that can wait until the optimizer step.
+
+        That is a product's second one, ``dw = x' dy``; others, norms among them, make their
+        gradients in one kernel.
+        """
+        if op.gemm is None or op.attention is not None:
             return 0.0
-        shape = shard(op.gemm, op.split, tp) if tp > 1 else op.gemm
-        return self._weight_s(shape.rows * batch, shape.n, shape.k, dtype, shape.groups)
+        scale, rows, n, k, groups = self._shape(op, batch, tp)
+        return scale * self._weight_product_s(rows, n, k, dtype, groups)
 
     def _attention_s(
         self, op: Operator, batch: float, dtype: Dtype, tp: int, backward: bool

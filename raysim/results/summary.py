@@ -274,6 +274,9 @@ def _job(outcome: JobOutcome) -> dict[str, Any]:
     for axis in ("pp", "tp", "cp", "ep"):
         if getattr(mesh, axis) > 1:
             layout += f", {axis} {getattr(mesh, axis)}"
+        if axis == "pp" and mesh.pp > 1 and plan.pipeline.schedule != "1f1b":
+            layout += f" {plan.pipeline.schedule}"
+            layout += f" x {plan.pipeline.virtual_stages}" if plan.pipeline.virtual_stages else ""
     unit = "seq" if plan.model.sample_unit == "tokens" else "patches"
     dtype: str = plan.precision
     if plan.compute_dtype != plan.precision:

@@ -15,6 +15,8 @@ from raysim.scenario.documents import Document
 from raysim.scenario.load import Scenario
 from raysim.scenario.overrides import TRAIN
 from raysim.scenario.sources import MODEL, hf_config
+from raysim.training.partition import stage_bounds
+from raysim.training.pipelines import Pipeline
 from raysim.training.plan import DdpSettings, MegatronSettings, TrainingPlan
 from raysim.workloads.train_job import CheckpointSettings, DataSettings, TrainJob
 
@@ -170,9 +172,23 @@ def _misfits(scenario: Scenario, model: Model, document: Document) -> Iterator[P
     if mesh.pp > len(model.layers):
         message = f"{mesh.pp} stages, but the model has {len(model.layers)} layers"
         yield document.problem(("pipeline", "stages"), message)
+    elif mesh.pp > 1 and scenario.strategy.deepspeed is None:
+        yield from _uncut(scenario, model, document)
     if scenario.spec.train.tokens is not None and model.sample_unit != "tokens":
         message = f"this model trains on {model.sample_unit}; give steps or epochs"
         yield document.problem(("tokens",), message)
+
+
+def _uncut(scenario: Scenario, model: Model, document: Document) -> Iterator[Problem]:
+    """Why the model's layers do not divide over the stages."""
+    settings, mesh = scenario.strategy.pipeline, scenario.strategy.mesh
+    depth = Pipeline.of(settings, mesh.pp, scenario.strategy.batch.accumulation).layout.depth
+    try:
+        stage_bounds(model.layers, settings, mesh.pp, depth // mesh.pp)
+    except ScenarioError as error:
+        key = "layers_per_stage" if settings.layers_per_stage else "stages"
+        message = error.problems[0].message.removeprefix("pipeline: ")
+        yield document.problem(("pipeline", key), message)
 
 
 def _length(scenario: Scenario, plan: TrainingPlan) -> dict[str, int]:

@@ -6,7 +6,7 @@ time nor memory are let through; those that do and are not simulated become warn
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -18,7 +18,8 @@ from raysim.scenario.documents import Document, shorten
 from raysim.scenario.problems import problems_of
 from raysim.scenario.quantities import PositiveCount
 from raysim.scenario.section import Section
-from raysim.training.deepspeed import Precision
+from raysim.training.deepspeed import PipelineSettings, Precision
+from raysim.training.pipelines import misfits
 from raysim.training.plan import MegatronSettings
 from raysim.training.sharding import ContextExchange
 
@@ -34,8 +35,6 @@ NOT_SIMULATED = {
     "use_megatron_fsdp": "Megatron's own FSDP",
     "enable_cuda_graph": "CUDA graphs",
     "moe_shared_expert_overlap": "the shared expert beside the token exchange",
-    "num_layers_per_virtual_pipeline_stage": "interleaved stages",
-    "num_virtual_stages_per_pipeline_rank": "interleaved stages",
     "mtp_num_layers": "multi-token prediction",
     "hierarchical_context_parallel_sizes": "hierarchical context parallelism",
 }
@@ -59,6 +58,14 @@ class MegatronSection(Section):
     overlap_param_gather: bool = False
     ddp_bucket_size: PositiveCount | None = None
     no_gradient_accumulation_fusion: bool = False
+    num_virtual_stages_per_pipeline_rank: int | None = Field(None, ge=1, le=DEGREE_MAX)
+    num_layers_per_virtual_pipeline_stage: int | None = Field(None, ge=1, le=DEGREE_MAX)
+    microbatch_group_size_per_virtual_pipeline_stage: int | None = Field(None, ge=1, le=DEGREE_MAX)
+    no_overlap_p2p_communication: bool = False
+    decoder_first_pipeline_num_layers: int | None = Field(None, ge=1, le=DEGREE_MAX)
+    decoder_last_pipeline_num_layers: int | None = Field(None, ge=1, le=DEGREE_MAX)
+    account_for_embedding_in_pipeline_split: bool = False
+    account_for_loss_in_pipeline_split: bool = False
     micro_batch_size: PositiveCount | None = None
     global_batch_size: PositiveCount | None = None
     seq_length: PositiveCount | None = None
@@ -86,10 +93,69 @@ class MegatronSection(Section):
             raise ValueError(
                 "expert_tensor_parallel_size other than tensor_model_parallel_size is not simulated"
             )
+        if self.num_virtual_stages_per_pipeline_rank and self.num_layers_per_virtual_pipeline_stage:
+            raise ValueError(
+                "give num_virtual_stages_per_pipeline_rank or "
+                "num_layers_per_virtual_pipeline_stage, not both"
+            )
         moe = self.expert_model_parallel_size > 1
         if moe and self.tensor_model_parallel_size > 1 and not self.sequence_parallel:
             raise ValueError("experts with tensor parallelism need sequence_parallel in Megatron")
         return self
+
+
+_OWN_NAMES = {
+    "virtual_stages": "num_virtual_stages_per_pipeline_rank",
+    "microbatch_group_size_per_vp_stage": "microbatch_group_size_per_virtual_pipeline_stage",
+    "num_layers_in_first_pipeline_stage": "decoder_first_pipeline_num_layers",
+    "num_layers_in_last_pipeline_stage": "decoder_last_pipeline_num_layers",
+}
+"""Keys of ``PipelineSettings`` that Megatron's command line calls differently."""
+
+
+def megatron_pipeline(
+    document: Document,
+    said: MegatronSection,
+    config: Mapping[str, Any] | None,
+    micro_batches: int,
+) -> PipelineSettings:
+    """Megatron's schedule and split: interleaved where a rank has several stages.
+
+    Raises
+    ------
+    ScenarioError
+        The layers cannot be split so, or the schedule does not take so many micro-batches.
+    """
+    ranks = said.pipeline_model_parallel_size
+    layers = (config or {}).get("num_hidden_layers")
+    chunks = said.num_virtual_stages_per_pipeline_rank or 1
+    each = said.num_layers_per_virtual_pipeline_stage
+    if each is not None and isinstance(layers, int):
+        chunks, left = divmod(layers, ranks * each)
+        if left:
+            key = ("num_layers_per_virtual_pipeline_stage",)
+            message = f"{layers} layers are not divisible by {ranks} stages x {each}"
+            raise ScenarioError(document.problem(key, message))
+    settings = PipelineSettings(
+        stages=ranks,
+        partition_method="blocks",
+        pipe_partitioned=False,
+        grad_partitioned=False,
+        schedule="interleaved" if chunks > 1 else "megatron_1f1b",
+        virtual_stages=chunks if chunks > 1 else None,
+        num_layers_in_first_pipeline_stage=said.decoder_first_pipeline_num_layers,
+        num_layers_in_last_pipeline_stage=said.decoder_last_pipeline_num_layers,
+        account_for_embedding_in_pipeline_split=said.account_for_embedding_in_pipeline_split,
+        account_for_loss_in_pipeline_split=said.account_for_loss_in_pipeline_split,
+        microbatch_group_size_per_vp_stage=said.microbatch_group_size_per_virtual_pipeline_stage,
+        overlap_p2p_comm=not said.no_overlap_p2p_communication,
+    )
+    wrong = list(misfits(settings, ranks, micro_batches)) if ranks > 1 else []
+    if wrong:
+        raise ScenarioError(
+            document.problem((_OWN_NAMES.get(key, key),), message) for key, message in wrong
+        )
+    return settings
 
 
 @dataclass(slots=True)

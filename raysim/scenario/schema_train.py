@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from raysim.scenario.quantities import Bytes, Count, PositiveCount, Seconds
 from raysim.scenario.section import FileOrMapping, Section, shorthand
+from raysim.training.deepspeed import ScheduleName
 
 WORKERS_MAX = 1_000_000
 
@@ -47,17 +48,44 @@ def _partition_method(value: Any) -> Any:
 
 
 class PipelineSection(Section):
-    """PipelineModule's constructor arguments."""
+    """PipelineModule's constructor arguments; without DeepSpeed, Megatron-LM's by its names."""
 
-    stages: int = Field(1, ge=1, le=10_000, description="num_stages.")
-    partition_method: Annotated[str, BeforeValidator(_partition_method)] = Field(
-        "parameters", description="uniform, parameters or type:REGEX."
+    stages: int = Field(1, ge=1, le=10_000, description="num_stages: ranks of the pipeline.")
+    partition_method: Annotated[str, BeforeValidator(_partition_method)] | None = Field(
+        None,
+        description="uniform, parameters or type:REGEX; by default parameters with DeepSpeed, "
+        "else as many blocks on every stage.",
     )
     activation_checkpoint_interval: int = Field(
         0, ge=0, description="Recompute every so many layers; 0: keep all activations."
     )
-    schedule: Literal["1f1b", "gpipe"] = Field(
-        "1f1b", description="Order of micro-batches: DeepSpeed's is 1f1b."
+    schedule: ScheduleName | None = Field(
+        None, description="Order of passes: DeepSpeed's is 1f1b, the others run without its JSON."
+    )
+    virtual_stages: int | None = Field(
+        None, ge=1, le=1000, description="Stages (model chunks) per rank, of interleaved and zb_h1."
+    )
+    layers_per_stage: list[Annotated[int, Field(ge=0, le=100_000)]] | None = Field(
+        None, max_length=10_000, description="Blocks of every stage, in the model's order."
+    )
+    num_layers_in_first_pipeline_stage: int | None = Field(
+        None, ge=0, le=100_000, description="Blocks of the first rank."
+    )
+    num_layers_in_last_pipeline_stage: int | None = Field(
+        None, ge=0, le=100_000, description="Blocks of the last rank."
+    )
+    account_for_embedding_in_pipeline_split: bool = Field(
+        False, description="The embedding counts as a block."
+    )
+    account_for_loss_in_pipeline_split: bool = Field(
+        False, description="The head counts as a block."
+    )
+    microbatch_group_size_per_vp_stage: int | None = Field(
+        None, ge=1, le=10**9,
+        description="Micro-batches that pass a chunk before the next, of interleaved.",
+    )  # fmt: skip
+    overlap_p2p_comm: bool = Field(
+        True, description="Exchange between stages runs beside compute, of interleaved."
     )
 
 

@@ -11,7 +11,12 @@ from raysim.hardware.cluster import ClusterSpec
 from raysim.perf.optimizer import optimizer_key
 from raysim.scenario.deepspeed_json import ScriptSettings, read_deepspeed
 from raysim.scenario.documents import Document
-from raysim.scenario.megatron import MegatronReading, MegatronSection, read_megatron
+from raysim.scenario.megatron import (
+    MegatronReading,
+    MegatronSection,
+    megatron_pipeline,
+    read_megatron,
+)
 from raysim.scenario.schema_train import TrainSection
 from raysim.training.deepspeed import (
     BatchTriple,
@@ -22,6 +27,14 @@ from raysim.training.deepspeed import (
     complete_batch_triple,
 )
 from raysim.training.parallel import Mesh
+from raysim.training.pipelines import KINDS, misfits
+
+_NOT_DEEPSPEEDS = (
+    "virtual_stages", "layers_per_stage", "num_layers_in_first_pipeline_stage",
+    "num_layers_in_last_pipeline_stage", "account_for_embedding_in_pipeline_split",
+    "account_for_loss_in_pipeline_split", "microbatch_group_size_per_vp_stage", "overlap_p2p_comm",
+)  # fmt: skip
+"""Keys of `pipeline` that PipelineModule does not have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +92,7 @@ def make_strategy(
     if train.workers is None:
         notes.append(Problem(key="train.workers", message=f"default {mesh.world}: every GPU"))
     if reading is not None and megatron is not None:
-        return _megatron(train, mesh, megatron, reading, notes)
+        return _megatron(train, mesh, megatron, reading, config, notes)
     if deepspeed is None:
         return _ddp(train, document, mesh, notes)
     return _deepspeed(train, document, mesh, deepspeed, config, notes)
@@ -94,15 +107,45 @@ def _contradictions(train: TrainSection, document: Document) -> Iterator[Problem
     if tokens is not None and length is not None and tokens % length:
         message = f"{tokens} is not a multiple of seq_len: {length}"
         yield document.problem(("global_batch_tokens",), message)
+    yield from _pipeline_contradictions(train, document)
     if train.deepspeed is None:
-        if train.pipeline is not None and train.pipeline.stages > 1:
-            yield document.problem(("pipeline",), "needs DeepSpeed's engine and its JSON", key=True)
         if train.ddp.autocast is not None and train.precision not in (None, "fp32"):
             message = f"autocast keeps parameters in fp32, but precision is {train.precision}"
             yield document.problem(("ddp", "autocast"), message)
     elif train.gradient_clipping is not None:
         message = "belongs into DeepSpeed's JSON when there is one"
         yield document.problem(("gradient_clipping",), message, key=True)
+
+
+def _pipeline_contradictions(train: TrainSection, document: Document) -> Iterator[Problem]:
+    """Schedules that what runs the job does not have."""
+    said = train.pipeline
+    if said is None:
+        return
+    name = said.schedule
+    if said.stages == 1:
+        if name not in (None, "1f1b"):
+            message = f"{name} needs 2 or more stages"
+            yield document.problem(("pipeline", "schedule"), message)
+    elif train.deepspeed is None:
+        others = ", ".join(other for other in KINDS if other != "1f1b")
+        if name is None:
+            message = f"needs DeepSpeed's engine and its JSON, or a schedule: {others}"
+            yield document.problem(("pipeline",), message, key=True)
+        elif name == "1f1b":
+            message = f"{KINDS[name].runs} runs it and needs its JSON; without it: {others}"
+            yield document.problem(("pipeline", "schedule"), message)
+    elif name not in (None, "1f1b"):
+        message = (
+            f"DeepSpeed's PipelineModule runs 1f1b only; {KINDS[name].runs} runs {name}: remove "
+            "`deepspeed` for that"
+        )
+        yield document.problem(("pipeline", "schedule"), message)
+    else:
+        for key in _NOT_DEEPSPEEDS:
+            if getattr(said, key) != type(said).model_fields[key].default:
+                message = "is not of DeepSpeed's PipelineModule; partition_method is"
+                yield document.problem(("pipeline", key), message, key=True)
 
 
 def _optimizer_errors(train: TrainSection, document: Document) -> Iterator[Problem]:
@@ -189,6 +232,7 @@ def _megatron(
     mesh: Mesh,
     arguments: Document,
     reading: MegatronReading,
+    config: Mapping[str, Any] | None,
     notes: list[Problem],
 ) -> Strategy:
     """Megatron-core's engine with what its arguments say."""
@@ -214,10 +258,7 @@ def _megatron(
         precision=reading.precision,
         optimizer=client,
         deepspeed=None,
-        pipeline=PipelineSettings(
-            stages=mesh.pp, partition_method="type:TransformerLayer", pipe_partitioned=False,
-            grad_partitioned=False,
-        ),
+        pipeline=megatron_pipeline(arguments, said, config, total // (micro * mesh.dp)),
         gradient_clipping=said.clip_grad,
         megatron=reading,
         notes=tuple(notes),
@@ -250,14 +291,19 @@ def _client_optimizer(train: TrainSection) -> Optimizer | None:
 
 
 def _pipeline(train: TrainSection) -> PipelineSettings:
-    said = train.pipeline
-    if said is None:
+    """What the section says; without DeepSpeed, ranks send whole tensors to their peers."""
+    said, deepspeed = train.pipeline, train.deepspeed is not None
+    if said is None or said.stages == 1:
         return PipelineSettings()
+    others: dict[str, Any] = {key: getattr(said, key) for key in _NOT_DEEPSPEEDS}
     return PipelineSettings(
         stages=said.stages,
-        partition_method=said.partition_method,
+        partition_method=said.partition_method or ("parameters" if deepspeed else "blocks"),
         activation_checkpoint_interval=said.activation_checkpoint_interval,
-        schedule=said.schedule,
+        pipe_partitioned=deepspeed,
+        grad_partitioned=deepspeed,
+        schedule=said.schedule or "1f1b",
+        **others | {"layers_per_stage": tuple(said.layers_per_stage or ())},
     )
 
 
@@ -279,6 +325,11 @@ def _ddp(train: TrainSection, document: Document, mesh: Mesh, notes: list[Proble
             f"{micro} x {train.gradient_accumulation_steps or 'any'} accumulation steps"
         )
         raise ScenarioError(document.problem((key,), message)) from None
+    pipeline = _pipeline(train)
+    wrong = misfits(pipeline, mesh.pp, batch.accumulation) if mesh.pp > 1 else ()
+    problems = [document.problem(("pipeline", key), message) for key, message in wrong]
+    if problems:
+        raise ScenarioError(problems)
     optimizer = _client_optimizer(train)
     if optimizer is None:
         optimizer = Optimizer()
@@ -290,7 +341,7 @@ def _ddp(train: TrainSection, document: Document, mesh: Mesh, notes: list[Proble
         precision=train.precision or "fp32",
         optimizer=optimizer,
         deepspeed=None,
-        pipeline=PipelineSettings(),
+        pipeline=pipeline,
         gradient_clipping=train.gradient_clipping or 0.0,
         notes=tuple(notes),
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from raysim.errors import ScenarioError
@@ -42,7 +42,7 @@ class Communicators:
     folded
         Whether one rank stands for all data-parallel replicas and tensor-parallel peers.
     tied_stages
-        Pipeline stages that share a tied weight.
+        Ranks of a pipeline that share a tied weight.
 
     Raises
     ------
@@ -100,6 +100,9 @@ class Communicators:
 
     def _build(self, group: str, at: Coordinate) -> tuple[int, ...]:
         mesh = self.mesh
+        if group == "copies":
+            other = replace(at, pp=mesh.pp - 1 - at.pp)
+            return tuple(sorted((*mesh.dp_group(at), *mesh.dp_group(other))))
         if group == "tied":
             line = mesh.pp_group(at)
             return tuple(line[stage] for stage in self.tied_stages)

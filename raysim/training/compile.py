@@ -8,14 +8,13 @@ training loop of the user.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from raysim.errors import ScenarioError
 from raysim.hardware.specs import CpuSpec
 from raysim.models.table import COMPUTE_DTYPE_BYTES
 from raysim.perf.compute import ComputeModel
-from raysim.perf.contention import hides_exchanges
 from raysim.training.deepspeed import ZeroConfig
 from raysim.training.engines.bf16 import Bf16Optimizer
 from raysim.training.engines.context import Engine, EngineContext
@@ -24,13 +23,14 @@ from raysim.training.engines.megatron import Megatron
 from raysim.training.engines.replicated import Replicated
 from raysim.training.engines.zero3 import ZeroThree
 from raysim.training.engines.zero12 import ZeroOneTwo
+from raysim.training.exchange import Exchanger
 from raysim.training.parallel import Coordinate
-from raysim.training.partition import partition_layers
 from raysim.training.plan import TrainingPlan
 from raysim.training.program import COMPUTE, D2H, H2D, LOADER, Call, Program, ProgramBuilder
-from raysim.training.schedule import END_OF_BATCH, SCHEDULES, Do, inference_schedule
-from raysim.training.sections import Cut, Pricer, Section, Unit, build_sections, tp_numel
+from raysim.training.schedule import END_OF_BATCH, Do, Instruction
+from raysim.training.sections import Section, Unit
 from raysim.training.sharding import Exchange
+from raysim.training.stages import StageSpec, pipeline_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,107 +43,6 @@ class Feed:
     """Loader processes need this long per micro-batch, overlapping with the GPU."""
     copy_bytes: float = 0.0
     """Copied to the GPU."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageSpec:
-    """One pipeline stage: its layers and how they are cut and priced."""
-
-    index: int
-    sections: tuple[Section, ...]
-    input_bytes: int
-    output_bytes: int
-    tied_bytes: int
-    """Gradient bytes of weights shared with another stage; 0: none."""
-
-    @property
-    def units(self) -> tuple[Unit, ...]:
-        """All units in forward order."""
-        return tuple(u for s in self.sections for u in s.units)
-
-    def visits(self) -> Iterator[Unit]:
-        """Units of one micro-batch in execution order: forward, then recompute and backward."""
-        yield from self.units
-        for section in reversed(self.sections):
-            if section.checkpointed:
-                yield from section.units
-            yield from reversed(section.units)
-
-
-def gradient_cut(plan: TrainingPlan) -> Cut:
-    """How finely the program must be cut: where hooks act, per module; elsewhere coarser."""
-    zero = plan.zero
-    hooked = plan.engine == "ddp" or zero.stage in {2, 3} or (zero.stage == 1 and zero.overlaps)
-    return "module" if hooked and plan.mesh.pp == 1 else "collective"
-
-
-def build_stages(plan: TrainingPlan, costs: ComputeModel) -> tuple[StageSpec, ...]:
-    """Partition the model into stages and price every layer once.
-
-    Raises
-    ------
-    ScenarioError
-        The model cannot be cut as asked.
-    """
-    layers = plan.model.layers
-    mesh = plan.mesh
-    for key, value in plan.model.divisible:
-        if value % mesh.tp:
-            raise ScenarioError(f"tensor parallelism {mesh.tp} does not divide {key} {value}")
-    bounds = [0, len(layers)]
-    if mesh.pp > 1:
-        bounds = partition_layers(layers, mesh.pp, plan.pipeline.partition_method)
-    owners = {
-        f"{layer.name}.{p.name}" if layer.name else p.name: stage
-        for stage in range(mesh.pp)
-        for layer in layers[bounds[stage] : bounds[stage + 1]]
-        for p in layer.body.parameters
-        if p.tied_to is None
-    }
-    hides = hides_exchanges(costs.gpu.architecture)
-    stages = []
-    for stage in range(mesh.pp):
-        start, end = bounds[stage], bounds[stage + 1]
-        resident = frozenset(name for name, owner in owners.items() if owner == stage)
-        pricer = Pricer(
-            costs,
-            batch=plan.micro_batch,
-            dtype=plan.compute_dtype,
-            sharding=replace(plan.sharding, overlaps=plan.sharding.overlaps and hides),
-            cut=gradient_cut(plan),
-            selective=plan.activation_checkpointing == "selective",
-            resident=resident,
-        )
-        sections = build_sections(
-            layers[start:end],
-            pricer,
-            input_numel=layers[start - 1].output if start else 0.0,
-            checkpoint=plan.activation_checkpointing,
-            limit=plan.recompute_layers,
-            interval=plan.pipeline.activation_checkpoint_interval if mesh.pp > 1 else 0,
-        )
-        stages.append(
-            StageSpec(
-                index=stage,
-                sections=sections,
-                input_bytes=sections[0].input_bytes,
-                output_bytes=sections[-1].output_bytes,
-                tied_bytes=_tied_bytes(plan, bounds, owners, stage),
-            )
-        )
-    return tuple(stages)
-
-
-def _tied_bytes(plan: TrainingPlan, bounds: list[int], owners: dict[str, int], stage: int) -> int:
-    """Bytes of gradients this stage must sum with another stage that stores the same weight."""
-    total = 0
-    for other in range(plan.mesh.pp):
-        for layer in plan.model.layers[bounds[other] : bounds[other + 1]]:
-            for p in layer.body.parameters:
-                owner = owners.get(p.tied_to, other) if p.tied_to else other
-                if owner != other and stage in {owner, other}:
-                    total += tp_numel(p, plan.mesh.tp)
-    return total * COMPUTE_DTYPE_BYTES[plan.precision]
 
 
 def choose_engine(
@@ -178,7 +77,7 @@ class RankCompiler:
         self,
         plan: TrainingPlan,
         at: Coordinate,
-        stage: StageSpec,
+        chunks: Sequence[StageSpec],
         costs: ComputeModel,
         *,
         cpu: CpuSpec,
@@ -190,7 +89,11 @@ class RankCompiler:
     ) -> None:
         self.plan = plan
         self.at = at
-        self.stage = stage
+        self.pipeline = pipeline_of(plan)
+        self.layout = self.pipeline.layout
+        self.chunks = tuple(chunks)
+        self.stage = self.chunks[0]
+        """The one at work."""
         self.costs = costs
         self.feed = feed
         self.b = ProgramBuilder(
@@ -200,55 +103,82 @@ class RankCompiler:
             serial=costs.serial,
             memory=memory,
         )
-        self.engine = choose_engine(
-            EngineContext(
-                plan=plan,
-                builder=self.b,
-                costs=costs,
-                units=stage.units,
-                cpu=cpu,
-                ranks_per_node=ranks_per_node,
-                copy_bytes_per_s=copy_bytes_per_s,
-                model_parallel=plan.mesh.pp * plan.mesh.tp,
-            ),
-            stage,
-            forward_only=forward_only,
+        self.exchange = Exchanger(plan, at, self.pipeline, self.b, forward_only=forward_only)
+        context = EngineContext(
+            plan=plan,
+            builder=self.b,
+            costs=costs,
+            units=tuple(u for stage in self.chunks for u in stage.units),
+            cpu=cpu,
+            ranks_per_node=ranks_per_node,
+            copy_bytes_per_s=copy_bytes_per_s,
+            model_parallel=plan.mesh.pp * plan.mesh.tp,
         )
+        self.whole = choose_engine(context, self.stage, forward_only=forward_only)
+        """Sets up and steps everything the rank holds."""
+        self.engines: tuple[Engine, ...] = (self.whole,)
+        """Around the passes of each chunk, which is wrapped on its own."""
+        if len(self.chunks) > 1:
+            self.engines = tuple(
+                choose_engine(replace(context, units=stage.units), stage, forward_only=forward_only)
+                for stage in self.chunks
+            )
+        self.engine = self.engines[0]
+        self.chunk = 0
         self.micro_batches = plan.gradient_accumulation_steps
         """Of the step being compiled."""
+        self.done: Counter[tuple[Do, int]] = Counter()
+        """Backward passes of that step, by kind and chunk."""
         self.pending: tuple[int, ...] = ()
         self.handlers: dict[Do, Callable[[int], None]] = {
             Do.LOAD_MICRO_BATCH: self._load,
             Do.FORWARD_PASS: self._forward_pass,
             Do.BACKWARD_PASS: self._backward_pass,
-            Do.SEND_ACTIVATION: lambda _: self._send("activation", +1, stage.output_bytes),
-            Do.RECV_ACTIVATION: lambda _: self._recv("activation", -1, stage.input_bytes),
-            Do.SEND_GRAD: lambda _: self._send("gradient", -1, stage.input_bytes),
-            Do.RECV_GRAD: lambda _: self._recv("gradient", +1, stage.output_bytes),
+            Do.BACKWARD_INPUT: self._backward_input,
+            Do.BACKWARD_WEIGHT: self._backward_weight,
+            Do.SEND_ACTIVATION: lambda _: self._send("activation", self._after),
+            Do.RECV_ACTIVATION: lambda m: self._recv("activation", self._before, m),
+            Do.SEND_GRAD: lambda _: self._send("gradient", self._before),
+            Do.RECV_GRAD: lambda m: self._recv("gradient", self._after, m),
+            Do.AWAIT_GRAD: lambda m: self._arrived("gradient", m),
             Do.REDUCE_TIED_GRADS: lambda _: self._reduce_tied(),
-            Do.REDUCE_GRADS: lambda _: self.engine.reduce_gradients(),
+            Do.REDUCE_GRADS: lambda _: self._reduce_gradients(),
             Do.OPTIMIZER_STEP: lambda _: self._optimizer_step(),
         }
 
     def compile(self, steps: int) -> Program:
         """The program of ``steps`` optimizer steps.
 
-        All but the last warm up, with one micro-batch each.
+        All but the last warm up, with one micro-batch each where the schedule takes that few.
         """
-        self.engine.setup()
-        schedule = SCHEDULES[self.plan.pipeline.schedule]
+        self.whole.setup()
         for step in range(steps):
-            self.b.backward_index = 0
-            warm_up = step < steps - 1
+            self.done.clear()
+            warm_up = step < steps - 1 and len(self.chunks) == 1
             self.micro_batches = 1 if warm_up else self.plan.gradient_accumulation_steps
-            for instructions in schedule(self.stage.index, self.plan.mesh.pp, self.micro_batches):
+            for instructions in self.pipeline.steps(self.at.pp, self.micro_batches):
+                self.exchange.end_batch()
                 for instruction in instructions:
                     self.b.hook(self._python_s(instruction.do))
-                    micro_batch = -1 if instruction.micro_batch is None else instruction.micro_batch
-                    self.b.micro_batch = micro_batch
-                    self.handlers[instruction.do](micro_batch)
+                    self._do(instruction)
             self.b.end_step()
         return self.b.program
+
+    def _do(self, instruction: Instruction) -> None:
+        micro_batch = -1 if instruction.micro_batch is None else instruction.micro_batch
+        self.b.micro_batch = micro_batch
+        self.stage = self.chunks[instruction.chunk]
+        self.engine = self.engines[instruction.chunk]
+        self.chunk = instruction.chunk
+        self.handlers[instruction.do](micro_batch)
+
+    @property
+    def _before(self) -> int | None:
+        return self.layout.before(self.stage.index)
+
+    @property
+    def _after(self) -> int | None:
+        return self.layout.after(self.stage.index)
 
     def _python_s(self, do: Do) -> float:
         """What DeepSpeed's engine spends in Python on one instruction."""
@@ -264,21 +194,23 @@ class RankCompiler:
     def compile_evaluation(self, batches: int) -> Program:
         """The program of ``batches`` forward passes without gradients.
 
-        A batch ends when it was sent on, at the last stage with its forward.
+        A batch ends with its last instruction: when it was sent on, or its last forward.
         """
-        ends = Do.FORWARD_PASS if self.stage.index == self.plan.mesh.pp - 1 else Do.SEND_ACTIVATION
         self.handlers[Do.FORWARD_PASS] = self._evaluate
-        self.engine.setup()
-        for instructions in inference_schedule(self.stage.index, self.plan.mesh.pp, batches):
+        self.whole.setup()
+        steps = [list(step) for step in self.pipeline.evaluation(self.at.pp, batches)]
+        left = Counter(i.micro_batch for step in steps for i in step)
+        for instructions in steps:
+            self.exchange.end_batch()
             for instruction in instructions:
-                assert instruction.micro_batch is not None
-                self.b.micro_batch = instruction.micro_batch
-                self.handlers[instruction.do](instruction.micro_batch)
-                if instruction.do == ends:
+                self._do(instruction)
+                left[instruction.micro_batch] -= 1
+                if not left[instruction.micro_batch]:
                     self.b.end_step()
         return self.b.program
 
-    def _evaluate(self, _: int) -> None:
+    def _evaluate(self, micro_batch: int) -> None:
+        self._arrived("activation", micro_batch)
         self.engine.begin_forward()
         for unit in self.stage.units:
             self._forward(unit, "forward", keep=False)
@@ -302,7 +234,13 @@ class RankCompiler:
         pending, self.pending = self.pending, ()
         return pending
 
-    def _forward_pass(self, _: int) -> None:
+    def _arrived(self, what: str, micro_batch: int) -> None:
+        """The pass that begins waits for its message, and for the batch before it."""
+        self._join(self.exchange.take_batch())
+        self._join(self.exchange.take(what, self.stage.index, micro_batch))
+
+    def _forward_pass(self, micro_batch: int) -> None:
+        self._arrived("activation", micro_batch)
         self.engine.begin_forward()
         for section in self.stage.sections:
             if section.checkpointed:
@@ -338,18 +276,23 @@ class RankCompiler:
         self._join(arrived)
 
     def _kept_output_bytes(self) -> int:
-        """Stage output (and received input) that pipe buffers hold until backward (spec 4.6)."""
+        """Stage output (and received input) that pipe buffers hold until backward (spec 4.6).
+
+        Only DeepSpeed clones what it received.
+        """
         plan, stage = self.plan, self.stage
-        if plan.mesh.pp == 1 or plan.engine == "megatron":
-            return 0  # Megatron frees outputs once sent; inputs are kept by the first layer
-        output = 0 if stage.index == plan.mesh.pp - 1 else stage.output_bytes
+        if plan.mesh.pp == 1 or not self.pipeline.kind.keeps_output:
+            return 0
+        output = 0 if self._after is None else stage.output_bytes
+        if self.pipeline.schedule != "1f1b":
+            return output
         if plan.mesh.tp > 1 and plan.pipeline.pipe_partitioned:
             return output // plan.mesh.tp
         return output + stage.input_bytes
 
     def _forward(self, unit: Unit, phase: str, *, keep: bool) -> None:
         b = self.b
-        self._exchange(unit, unit.exchanges.before_forward, self.b.last_on(COMPUTE))
+        self._communicate(unit, unit.exchanges.before_forward, self.b.last_on(COMPUTE))
         waits = (*self.engine.before(unit, phase), *self._take_pending())
         beside = self._beside(unit, unit.exchanges.beside_forward, self._ready(waits))
         if keep:
@@ -368,14 +311,14 @@ class RankCompiler:
             b.sync(f"scalars of {unit.name}", (op,))
         b.free(unit.temp_category, unit.forward_temp_bytes, unit.name)
         self._join(beside)
-        self._exchange(unit, unit.exchanges.after_forward, (op,))
+        self._communicate(unit, unit.exchanges.after_forward, (op,))
         self.engine.after(unit, phase, op)
 
     def _ready(self, waits: tuple[int, ...]) -> tuple[int, ...]:
         """What a kernel issued now would wait for."""
         return (*waits, *self.b.last_on(COMPUTE))
 
-    def _exchange(self, unit: Unit, calls: Sequence[Exchange], waits: Sequence[int]) -> None:
+    def _communicate(self, unit: Unit, calls: Sequence[Exchange], waits: Sequence[int]) -> None:
         """Collectives one after the other; what comes next waits for the last."""
         if calls:
             self._join(self._beside(unit, calls, (*waits, *self._take_pending())))
@@ -389,9 +332,44 @@ class RankCompiler:
             waits = (self.b.collective(name, Call(op, group, size), waits=waits),)
         return waits if calls else ()
 
-    def _backward_pass(self, _: int) -> None:
-        last = self.b.backward_index == self.micro_batches - 1
-        self.engine.begin_backward(boundary=last)
+    def _backward_pass(self, micro_batch: int) -> None:
+        self._arrived("gradient", micro_batch)
+        self._begin_gradients(Do.BACKWARD_PASS)
+        self._backwards(self._backward)
+        self._end_gradients(Do.BACKWARD_PASS)
+        self.b.program.backward_ends.append(len(self.b.program.ops))
+
+    def _backward_input(self, micro_batch: int) -> None:
+        """Input gradients; what the weight gradients need stays."""
+        self._arrived("gradient", micro_batch)
+        self._backwards(self._input_gradient)
+        self.b.program.backward_ends.append(len(self.b.program.ops))
+
+    def _backward_weight(self, _: int) -> None:
+        """Weight gradients, and with them all that an engine does around a backward."""
+        self._join(self.exchange.take_batch())
+        self._begin_gradients(Do.BACKWARD_WEIGHT)
+        for unit in reversed(self.stage.units):
+            if unit.gradients or unit.weights.kept_bytes:
+                self._weight_gradient(unit)
+        self._end_gradients(Do.BACKWARD_WEIGHT)
+
+    def _begin_gradients(self, do: Do) -> None:
+        """A micro-batch's weight gradients are about to be made."""
+        halves = (Do.BACKWARD_PASS, Do.BACKWARD_WEIGHT)
+        self.b.backward_index = sum(self.done[half, self.chunk] for half in halves)
+        each = self.pipeline.micro_batches_of(self.micro_batches)
+        # Copies of the model on other ranks are summed once, at the end of the batch.
+        boundary = self.b.backward_index == each - 1 and self.layout.shape != "both"
+        self.engine.begin_backward(boundary=boundary)
+        self.done[do, self.chunk] += 1
+
+    def _end_gradients(self, _: Do) -> None:
+        self.engine.end_backward()
+        self.b.backward_index += 1
+
+    def _backwards(self, one: Callable[[Unit], None]) -> None:
+        """Recompute what is checkpointed, and go back through the stage's units."""
         self.b.free("input", self._kept_output_bytes(), "pipe buffers")
         for section in reversed(self.stage.sections):
             if section.checkpointed:
@@ -400,75 +378,120 @@ class RankCompiler:
                 for unit in section.units:
                     self._forward(unit, "recompute", keep=True)
             for unit in reversed(section.units):
-                self._backward(unit)
+                one(unit)
             if section.checkpointed:
                 self.b.free("activation", section.input_bytes, "checkpoint")
-        self.engine.end_backward()
-        self.b.backward_index += 1
-        self.b.program.backward_ends.append(len(self.b.program.ops))
 
     def _backward(self, unit: Unit) -> None:
-        b, around = self.b, unit.exchanges
-        self._exchange(unit, around.before_backward, b.last_on(COMPUTE))
-        waits = (*self.engine.before(unit, "backward"), *self._take_pending())
-        beside = self._beside(unit, around.beside_backward, self._ready(waits))
+        waits = tuple(self.engine.before(unit, "backward"))
         extra_s, extra_launches = self.engine.backward_extra(unit)
-        b.alloc(unit.temp_category, unit.backward_temp_bytes, unit.name)
-        op = b.compute(
-            unit.name,
-            "backward",
-            unit.backward_s + extra_s - unit.backward_tail_s,
+        op = self._gradient(
+            unit,
+            unit.backward_s + extra_s,
             host_s=unit.backward_host_s + extra_launches * self.costs.host.eager_s,
             waits=waits,
             flops=2 * unit.flops,
+            tail_s=unit.backward_tail_s,
         )
-        self._exchange(unit, around.after_backward, (op,))
-        if unit.backward_tail_s:
-            op = b.compute(
-                unit.name, "backward", unit.backward_tail_s, launches=0, waits=(op, *beside)
-            )
+        self.engine.after(unit, "backward", op)
+
+    def _gradient(
+        self,
+        unit: Unit,
+        seconds: float,
+        *,
+        host_s: float,
+        waits: tuple[int, ...],
+        flops: float,
+        tail_s: float = 0.0,
+    ) -> int:
+        """A unit's backward; the last ``tail_s`` of it runs beside what follows it."""
+        b, around = self.b, unit.exchanges
+        self._communicate(unit, around.before_backward, (*waits, *b.last_on(COMPUTE)))
+        waits = (*waits, *self._take_pending())
+        beside = self._beside(unit, around.beside_backward, self._ready(waits))
+        b.alloc(unit.temp_category, unit.backward_temp_bytes, unit.name)
+        op = b.compute(
+            unit.name, "backward", seconds - tail_s, host_s=host_s, waits=waits, flops=flops
+        )
+        self._communicate(unit, around.after_backward, (op,))
+        if tail_s:
+            op = b.compute(unit.name, "backward", tail_s, launches=0, waits=(op, *beside))
         else:
             self._join(beside)
         b.free(unit.temp_category, unit.backward_temp_bytes, unit.name)
         b.free("activation", unit.saved_bytes, unit.name)
         b.free("logits", unit.loss_bytes, unit.name)
+        return op
+
+    def _input_gradient(self, unit: Unit) -> None:
+        self._gradient(
+            unit,
+            unit.backward_s - unit.weights.seconds,
+            host_s=unit.backward_host_s,
+            waits=(),
+            flops=2 * unit.flops - unit.weights.flops,
+        )
+        self.b.alloc("activation", unit.weights.kept_bytes, f"{unit.name} for weight gradients")
+
+    def _weight_gradient(self, unit: Unit) -> None:
+        waits = (*self.engine.before(unit, "backward"), *self._take_pending())
+        extra_s, extra_launches = self.engine.backward_extra(unit)
+        op = self.b.compute(
+            f"{unit.name} weights",
+            "backward",
+            unit.weights.seconds + extra_s,
+            host_s=unit.weights.host_s + extra_launches * self.costs.host.eager_s,
+            waits=waits,
+            flops=unit.weights.flops,
+        )
+        self.b.free("activation", unit.weights.kept_bytes, f"{unit.name} for weight gradients")
         self.engine.after(unit, "backward", op)
 
-    def _peer(self, offset: int) -> int:
-        at = Coordinate(pp=self.at.pp + offset, dp=self.at.dp, tp=self.at.tp)
-        return self.plan.mesh.rank(at)
+    def _send(self, what: str, to: int | None) -> None:
+        assert to is not None, f"{what} of stage {self.stage.index} has nowhere to go"
+        size = self.stage.output_bytes if what == "activation" else self.stage.input_bytes
+        ready = self._take_pending() if self.exchange.blocking else self.pending
+        self.exchange.send(what, to, size, ready)
 
-    def _wire_bytes(self, what: str, size_bytes: int) -> int:
-        """Bytes per rank: partitioned over tensor-parallel peers unless told otherwise."""
-        p, tp = self.plan.pipeline, self.plan.mesh.tp
-        partitioned = p.pipe_partitioned if what == "activation" else p.grad_partitioned
-        return -(-size_bytes // tp) if partitioned else size_bytes
-
-    def _send(self, what: str, offset: int, size_bytes: int) -> None:
-        waits = self._take_pending()
-        wire = self._wire_bytes(what, size_bytes)
-        self.b.send(f"send {what}", self._peer(offset), wire, waits=waits)
-
-    def _recv(self, what: str, offset: int, size_bytes: int) -> None:
-        waits = self._take_pending()
-        wire = self._wire_bytes(what, size_bytes)
-        op = self.b.recv(f"recv {what}", self._peer(offset), wire, waits=waits)
-        if wire < size_bytes:
-            call = Call("all_gather", "tp", size_bytes)
-            self._join((self.b.collective(f"all-gather {what}", call, waits=(op,)),))
+    def _recv(self, what: str, source: int | None, micro_batch: int) -> None:
+        assert source is not None, f"{what} for stage {self.stage.index} comes from nowhere"
+        size = self.stage.input_bytes if what == "activation" else self.stage.output_bytes
+        ready = self._take_pending() if self.exchange.blocking else ()
+        self._join(self.exchange.receive(what, source, self.stage.index, micro_batch, size, ready))
 
     def _reduce_tied(self) -> None:
-        if self.stage.tied_bytes:
-            call = Call("all_reduce", "tied", self.stage.tied_bytes)
+        tied = sum(stage.tied_bytes for stage in self.chunks)
+        if tied:
+            call = Call("all_reduce", "tied", tied)
             waits = self.b.last_on("compute")
             self._join((self.b.collective("all-reduce tied gradients", call, waits=waits),))
+
+    def _reduce_gradients(self) -> None:
+        self._join(self.exchange.take_batch())
+        for engine in self.engines:
+            engine.reduce_gradients()
+        if self.layout.shape == "both":
+            self._sum_copies()
+
+    def _sum_copies(self) -> None:
+        """DualPipe: each part of the model is on two ranks of a replica; both sum in one order.
+
+        The published code leaves this to its user: one exposed all-reduce per part is assumed.
+        """
+        width = COMPUTE_DTYPE_BYTES[self.plan.precision]
+        for stage in sorted(self.chunks, key=lambda stage: self.layout.of_model(stage.index)):
+            size = sum(unit.numel for unit in stage.units) * width
+            waits = self.b.last_on("compute")
+            call = Call("all_reduce", "copies", size)
+            self._join((self.b.collective("all-reduce copies", call, waits=waits),))
 
     def _optimizer_step(self) -> None:
         pending = self._take_pending()
         if pending:
             self.b.compute("gradients ready", "collective", 0.0, launches=0, waits=pending)
-        self.engine.step()
-        if self.plan.mesh.pp > 1:
+        self.whole.step()
+        if self.plan.mesh.pp > 1 and self.plan.engine == "deepspeed":
             # The last stage averages the loss over replicas and tells every stage (pipe/engine.py).
             waits = self.b.last_on("compute")
             if self.at.pp == self.plan.mesh.pp - 1 and self.plan.mesh.dp > 1:

@@ -16,6 +16,10 @@ from raysim.errors import ScenarioError
 
 Precision = Literal["fp32", "fp16", "bf16"]
 Device = Literal["none", "cpu", "nvme"]
+ScheduleName = Literal[
+    "1f1b", "gpipe", "megatron_1f1b", "interleaved", "zb_h1", "zb_v", "dualpipe_v", "dualpipe"
+]
+"""DeepSpeed's own is 1f1b; the others are of Megatron-LM, torch and DualPipe (``pipelines``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,15 +91,31 @@ class Optimizer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineSettings:
-    """``pipeline`` and PipelineModule's constructor arguments."""
+    """``pipeline``, PipelineModule's constructor arguments, and those of other schedules."""
 
     stages: int = 1
+    """Ranks of the pipeline."""
     partition_method: str = "parameters"
-    """uniform, parameters or ``type:regex``."""
+    """uniform, parameters or ``type:regex``; ``blocks``: as Megatron-LM cuts."""
     activation_checkpoint_interval: int = 0
     pipe_partitioned: bool = True
     grad_partitioned: bool = True
-    schedule: Literal["1f1b", "gpipe"] = "1f1b"
+    schedule: ScheduleName = "1f1b"
+    virtual_stages: int | None = None
+    """Stages ("model chunks") per rank; None: the schedule's own number, or one."""
+    layers_per_stage: tuple[int, ...] = ()
+    """Blocks of each stage in the model's order; (): by ``partition_method``."""
+    num_layers_in_first_pipeline_stage: int | None = None
+    """Blocks of the first rank; this and what follows by Megatron-LM's names."""
+    num_layers_in_last_pipeline_stage: int | None = None
+    account_for_embedding_in_pipeline_split: bool = False
+    """The embedding counts as a block."""
+    account_for_loss_in_pipeline_split: bool = False
+    """So does the head."""
+    microbatch_group_size_per_vp_stage: int | None = None
+    """Of the interleaved schedule; None: as many as ranks."""
+    overlap_p2p_comm: bool = True
+    """Of the interleaved schedule: exchange runs beside compute."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

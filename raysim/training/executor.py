@@ -275,7 +275,7 @@ class Executor:
         else:
             pair = (player.rank, op.call.peer)
             channel = pair if op.kind == Kind.SEND else pair[::-1]
-            channel = ("p2p", *channel)
+            channel = ("p2p", *channel, op.call.tag)
             expected = 2
         count = self.calls.get((player.rank, channel), 0)
         self.calls[player.rank, channel] = count + 1

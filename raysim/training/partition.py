@@ -1,8 +1,9 @@
-"""Which pipeline stage holds which layers, decided as DeepSpeed's ``PipelineModule`` does.
+"""Which pipeline stage holds which layers, decided as DeepSpeed or Megatron-LM does, or as said.
 
 Source: ``deepspeed/runtime/utils.py`` (``partition_uniform``, ``partition_balanced``) and
 ``deepspeed/runtime/pipe/module.py`` (``_partition_layers``) of 0.19. Releases before the dynamic
-programme balanced by binary search and are not modelled.
+programme balanced by binary search and are not modelled. Megatron-LM:
+``megatron/core/transformer/transformer_block.py`` (``get_num_layers_to_build``).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 
 from raysim.errors import ScenarioError
 from raysim.models.table import Layer
+from raysim.training.deepspeed import PipelineSettings
 
 
 def partition_uniform(num_items: int, num_parts: int) -> list[int]:
@@ -95,3 +97,96 @@ def partition_layers(layers: Sequence[Layer], stages: int, method: str) -> list[
             f"pipeline: {len(layers)} layers over {stages} stages by {method!r} leave one empty"
         )
     return bounds
+
+
+def blocks_per_stage(blocks: int, ranks: int, chunks: int, settings: PipelineSettings) -> list[int]:
+    """Blocks of each of ``ranks * chunks`` stages, as Megatron-LM divides them.
+
+    >>> blocks_per_stage(8, 2, 2, PipelineSettings())
+    [2, 2, 2, 2]
+    >>> blocks_per_stage(7, 4, 1, PipelineSettings(account_for_embedding_in_pipeline_split=True))
+    [1, 2, 2, 2]
+
+    Raises
+    ------
+    ScenarioError
+        They do not divide evenly.
+    """
+    embedding = settings.account_for_embedding_in_pipeline_split
+    head = settings.account_for_loss_in_pipeline_split
+    total = blocks + embedding + head
+    explicit = {
+        0: settings.num_layers_in_first_pipeline_stage,
+        ranks - 1: settings.num_layers_in_last_pipeline_stage,
+    }
+    said = {rank: count for rank, count in explicit.items() if count is not None}
+    left, over = ranks - len(said), total - sum(said.values())
+    if over < 0 or (over % left if left else over):
+        raise ScenarioError(
+            f"pipeline: {over} layers do not divide over {left} ranks; give layers_per_stage, or "
+            "the layers of the first or last rank"
+        )
+    counts = [said.get(rank, over // left if left else 0) for rank in range(ranks)]
+    for rank, count in enumerate(counts):
+        if count % chunks:
+            raise ScenarioError(
+                f"pipeline: {count} layers of rank {rank} do not divide into {chunks} stages; "
+                "give layers_per_stage"
+            )
+    stages = [count // chunks for _ in range(chunks) for count in counts]
+    stages[0] -= embedding
+    stages[-1] -= head
+    return stages
+
+
+def cut_blocks(layers: Sequence[Layer], counts: Sequence[int]) -> list[int]:
+    """Boundaries of stages with so many blocks each; what has no blocks counts every layer.
+
+    Layers before the first block go with the first stage, those after the last with the last.
+
+    Raises
+    ------
+    ScenarioError
+        The counts are not the model's, or leave a stage empty.
+    """
+    blocks = [i for i, layer in enumerate(layers) if layer.kind == "block"]
+    blocks = blocks or list(range(len(layers)))
+    if sum(counts) != len(blocks):
+        raise ScenarioError(
+            f"pipeline: layers_per_stage has {sum(counts)} layers, the model {len(blocks)}"
+        )
+    starts = [*blocks, blocks[-1] + 1]
+    bounds, done = [0], 0
+    for count in counts[:-1]:
+        done += count
+        bounds.append(starts[done])
+    bounds.append(len(layers))
+    if any(a >= b for a, b in pairwise(bounds)):
+        raise ScenarioError(f"pipeline: layers per stage {list(counts)} leave a stage empty")
+    return bounds
+
+
+def stage_bounds(
+    layers: Sequence[Layer], settings: PipelineSettings, ranks: int, chunks: int
+) -> list[int]:
+    """Boundaries of ``ranks * chunks`` stages over ``layers``.
+
+    Raises
+    ------
+    ScenarioError
+        The model cannot be cut as asked.
+    """
+    stages = ranks * chunks
+    if stages == 1:
+        return [0, len(layers)]
+    if settings.layers_per_stage:
+        if len(settings.layers_per_stage) != stages:
+            raise ScenarioError(
+                f"pipeline: layers_per_stage has {len(settings.layers_per_stage)} entries, "
+                f"there are {stages} stages"
+            )
+        return cut_blocks(layers, settings.layers_per_stage)
+    if settings.partition_method == "blocks":
+        blocks = sum(layer.kind == "block" for layer in layers) or len(layers)
+        return cut_blocks(layers, blocks_per_stage(blocks, ranks, chunks, settings))
+    return partition_layers(layers, stages, settings.partition_method)

@@ -46,11 +46,13 @@ class Call(NamedTuple):
     op: str
     """all_reduce, all_gather, reduce_scatter, broadcast, or send_recv."""
     group: str
-    """Communicator name: dp, tp, pp, tied, world. Peers of a send or recv: see ``peer``."""
+    """Communicator name: dp, tp, pp, tied, copies, mp. Peers of a send or recv: see ``peer``."""
     size_bytes: int
     """Full buffer: output of an all-gather, input of a reduce-scatter."""
     peer: int = -1
     """Global rank of the other side of a send or recv."""
+    tag: str = ""
+    """Sends and receives meet by peer and tag, in order."""
 
 
 class Op:
@@ -159,7 +161,8 @@ class ProgramBuilder:
     ) -> int:
         ops = self._ops
         busy_ns, before_ns, self._hook_ns = to_ns(seconds), self._hook_ns, 0
-        if self.serial and kind != Kind.SYNC:
+        apart = kind in (Kind.SEND, Kind.RECV) and stream != COMPUTE
+        if self.serial and kind != Kind.SYNC and not apart:
             stream, busy_ns = COMPUTE, busy_ns + host_ns + before_ns
             kind, host_ns, before_ns = Kind.LOCAL if kind == Kind.HOST else kind, 0, 0
         op = Op(kind, stream, name, category, busy_ns, host_ns, tuple(waits), self.micro_batch)
@@ -217,17 +220,37 @@ class ProgramBuilder:
         self._ops[index].call = call
         return index
 
-    def send(self, name: str, peer: int, size_bytes: int, *, waits: Sequence[int] = ()) -> int:
-        """Blocking NCCL send on the compute stream, as DeepSpeed's ``p2p.send``."""
-        return self._p2p(Kind.SEND, name, peer, size_bytes, waits)
+    def send(
+        self,
+        name: str,
+        peer: int,
+        size_bytes: int,
+        *,
+        waits: Sequence[int] = (),
+        stream: str = COMPUTE,
+        tag: str = "",
+    ) -> int:
+        """NCCL send: blocking on the compute stream, as DeepSpeed's ``p2p.send``, or beside it."""
+        call = Call("send_recv", "pp", size_bytes, peer, tag)
+        return self._p2p(Kind.SEND, name, call, waits, stream)
 
-    def recv(self, name: str, peer: int, size_bytes: int, *, waits: Sequence[int] = ()) -> int:
-        """Blocking NCCL receive on the compute stream."""
-        return self._p2p(Kind.RECV, name, peer, size_bytes, waits)
+    def recv(
+        self,
+        name: str,
+        peer: int,
+        size_bytes: int,
+        *,
+        waits: Sequence[int] = (),
+        stream: str = COMPUTE,
+        tag: str = "",
+    ) -> int:
+        """NCCL receive, blocking on the compute stream or beside it."""
+        call = Call("send_recv", "pp", size_bytes, peer, tag)
+        return self._p2p(Kind.RECV, name, call, waits, stream)
 
-    def _p2p(self, kind: Kind, name: str, peer: int, size_bytes: int, waits: Sequence[int]) -> int:
-        index = self._add(kind, COMPUTE, name, "p2p", 0.0, self.collective_ns, waits)
-        self._ops[index].call = Call("send_recv", "pp", size_bytes, peer)
+    def _p2p(self, kind: Kind, name: str, call: Call, waits: Sequence[int], stream: str) -> int:
+        index = self._add(kind, stream, name, "p2p", 0.0, self.collective_ns, waits)
+        self._ops[index].call = call
         return index
 
     def host(self, name: str, seconds: float, category: str = "host") -> int:

@@ -3,9 +3,8 @@
 ``train_schedule`` is DeepSpeed's ``TrainSchedule`` (1F1B with blocking pairwise exchange),
 instruction for instruction (``deepspeed/runtime/pipe/schedule.py``), and ``inference_schedule`` its
 ``InferenceSchedule``. ``gpipe_schedule`` runs all forwards, then all backwards. A schedule knows
-nothing of time or bytes.
-
-Not modelled here: interleaved and zero-bubble schedules.
+nothing of time or bytes. Other schedules are orders of passes (``orders``), to which ``pipelines``
+adds what is sent and received.
 """
 
 from __future__ import annotations
@@ -17,15 +16,24 @@ from enum import Enum, unique
 
 @unique
 class Do(Enum):
-    """What one pipeline instruction does; the names are DeepSpeed's."""
+    """What one pipeline instruction does; the names are DeepSpeed's.
+
+    The two halves of a backward pass are those of zero-bubble schedules (Qi et al. 2023).
+    """
 
     LOAD_MICRO_BATCH = "LoadMicroBatch"
     FORWARD_PASS = "ForwardPass"  # noqa: S105 (not a password)
     BACKWARD_PASS = "BackwardPass"  # noqa: S105 (not a password)
+    BACKWARD_INPUT = "BackwardInput"
+    """Gradients of the stage's inputs, which the stage before waits for."""
+    BACKWARD_WEIGHT = "BackwardWeight"
+    """Gradients of its weights, which nobody waits for until the optimizer step."""
     SEND_ACTIVATION = "SendActivation"
     RECV_ACTIVATION = "RecvActivation"
     SEND_GRAD = "SendGrad"
     RECV_GRAD = "RecvGrad"
+    AWAIT_GRAD = "AwaitGrad"
+    """The next pass waits for a gradient that the one after it needs."""
     REDUCE_TIED_GRADS = "ReduceTiedGrads"
     REDUCE_GRADS = "ReduceGrads"
     OPTIMIZER_STEP = "OptimizerStep"
@@ -37,10 +45,14 @@ class Instruction:
 
     do: Do
     micro_batch: int | None = None
+    chunk: int = 0
+    """Which of the rank's stages."""
 
 
 END_OF_BATCH = (Do.REDUCE_TIED_GRADS, Do.REDUCE_GRADS, Do.OPTIMIZER_STEP)
 _END = tuple(Instruction(do) for do in END_OF_BATCH)
+BACKWARDS = (Do.BACKWARD_PASS, Do.BACKWARD_INPUT)
+"""What counts as a micro-batch's backward pass, and makes a gradient for the stage before."""
 
 
 def num_pipe_buffers(stage: int, stages: int, micro_batches: int) -> int:
@@ -137,6 +149,3 @@ def gpipe_schedule(stage: int, stages: int, micro_batches: int) -> Iterator[list
             todo.append(Instruction(Do.SEND_GRAD, m))
         yield todo
     yield list(_END)
-
-
-SCHEDULES = {"1f1b": train_schedule, "gpipe": gpipe_schedule}

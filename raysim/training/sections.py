@@ -44,6 +44,24 @@ TOKEN_COPIES = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WeightGradients:
+    """Of a unit's backward, the products that nobody waits for until the optimizer step."""
+
+    seconds: float
+    host_s: float
+    flops: float
+    input_bytes: int
+    """Of ``saved_bytes``, the inputs that they still need when the input gradients are made."""
+    output_bytes: int
+    """Output gradients that they keep from then on."""
+
+    @property
+    def kept_bytes(self) -> int:
+        """What they keep until they are made."""
+        return self.input_bytes + self.output_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
     """Modules that run back to back on the compute stream, priced for one micro-batch."""
 
@@ -70,6 +88,8 @@ class Unit:
     backward_temp_bytes: int
     temp_category: str
     """``logits`` where the temporaries are the loss's, else ``temporary``."""
+    weights: WeightGradients
+    """The part of its backward that can wait."""
     exchanges: Exchanges = field(default_factory=Exchanges)
     """What peers of one replica exchange around it."""
     backward_tail_s: float = 0.0
@@ -153,6 +173,7 @@ class Pricer:
         seen: set[str] = set()
         exchanged: set[str] = set()
         called: set[str] = set()
+        operands = {s.name for o in layer.body.operators if o.gemm and o.saves for s in o.saves[:1]}
         units: list[Unit] = []
         run: list[Module] = []
         around = Exchanges()
@@ -160,7 +181,7 @@ class Pricer:
 
         def close() -> None:
             nonlocal run, around
-            units.append(self._unit(run, seen, around, called))
+            units.append(self._unit(run, seen, around, called, operands))
             run, around = [], Exchanges()
 
         for module in layer.body.modules:
@@ -177,16 +198,22 @@ class Pricer:
         return tuple(units)
 
     def _unit(
-        self, run: Sequence[Module], seen: set[str], around: Exchanges, called: set[str]
+        self,
+        run: Sequence[Module],
+        seen: set[str],
+        around: Exchanges,
+        called: set[str],
+        operands: set[str],
     ) -> Unit:
         operators = [o for m in run for o in m.operators]
-        kept = loss = 0
+        kept = loss = needed = 0
         for o in operators:
             for s in self._kept(o):
                 if s.name not in seen:
                     seen.add(s.name)
                     size = self._bytes(s)
                     kept, loss = (kept, loss + size) if o.kind == "loss" else (kept + size, loss)
+                    needed += size if s.name in operands and o.kind != "loss" else 0
         forward_temp, backward_temp = self._temporaries(operators, around)
         parameters = [p for m in run for p in m.parameters]
         gradients = tuple(
@@ -230,7 +257,27 @@ class Pricer:
             backward_temp_bytes=backward_temp,
             temp_category="logits" if any(o.kind == "loss" for o in operators) else "temporary",
             exchanges=around,
-            backward_tail_s=self._tail_s(operators, around),
+            backward_tail_s=self._tail_s(run, around),
+            weights=self._weights(run, needed),
+        )
+
+    def _weights(self, run: Sequence[Module], input_bytes: int) -> WeightGradients:
+        """Of the run's products, whose saved inputs take so many bytes."""
+        products = [(o, m) for m in run for o in m.operators if o.gemm and o.attention is None]
+        outputs = sum(
+            o.output
+            * self.sharding.samples(o, self.batch)
+            / (_divisor(o, self.tp) if o.split != "row" else 1)
+            for o, _ in products
+        )
+        return WeightGradients(
+            seconds=sum(self._weight_seconds(o, m) for o, m in products),
+            host_s=len(products) * self.costs.host.eager_s,
+            flops=sum(o.flops / _divisor(o, self.tp) for o, _ in products)
+            * self.batch
+            / self.sharding.cp,
+            input_bytes=input_bytes,
+            output_bytes=round(outputs * COMPUTE_DTYPE_BYTES[self.dtype]),
         )
 
     def _recomputed(self, o: Operator) -> bool:
@@ -246,12 +293,19 @@ class Pricer:
         return o.saves
 
     def _seconds(self, o: Operator, module: Module, *, backward: bool) -> float:
+        o, batch, tp = self._local(o, module)
+        return self.costs.operator_s(o, batch=batch, dtype=self.dtype, tp=tp, backward=backward)
+
+    def _weight_seconds(self, o: Operator, module: Module) -> float:
+        o, batch, tp = self._local(o, module)
+        return self.costs.weight_gradient_s(o, batch=batch, dtype=self.dtype, tp=tp)
+
+    def _local(self, o: Operator, module: Module) -> tuple[Operator, float, int]:
+        """What this rank runs of an operator: over how many samples, and how it is divided."""
         tp, batch = self.tp, self.sharding.samples(o, self.batch)
         if o.split == "expert" and self.sharding.ep:
-            o, tp = self._experts(o, module), 1
-        elif o.split == "none":
-            tp = 1
-        return self.costs.operator_s(o, batch=batch, dtype=self.dtype, tp=tp, backward=backward)
+            return self._experts(o, module), batch, 1
+        return o, batch, 1 if o.split == "none" else tp
 
     def _experts(self, o: Operator, module: Module) -> Operator:
         """The experts held here: whole ones of expert-parallel peers, slices of tensor-parallel."""
@@ -269,15 +323,14 @@ class Pricer:
             )
         return self._own_experts[key]
 
-    def _tail_s(self, operators: Sequence[Operator], around: Exchanges) -> float:
+    def _tail_s(self, run: Sequence[Module], around: Exchanges) -> float:
         """Weight gradients of column linears, beside which their input's gradient is exchanged."""
         if not (self.sharding.overlaps and around.after_backward):
             return 0.0
         return sum(
-            self.costs.weight_gradient_s(
-                o, batch=self.sharding.samples(o, self.batch), dtype=self.dtype, tp=self.tp
-            )
-            for o in operators
+            self._weight_seconds(o, m)
+            for m in run
+            for o in m.operators
             if o.split == "column" and o.gemm is not None
         )
 

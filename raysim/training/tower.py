@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,11 +16,13 @@ from raysim.perf.compute import ComputeModel
 from raysim.perf.cpu_rank import compute_model
 from raysim.training.breakdown import Breakdown, range_breakdown, step_breakdown
 from raysim.training.communicators import Communicators
-from raysim.training.compile import Feed, RankCompiler, StageSpec, build_stages
+from raysim.training.compile import Feed, RankCompiler
 from raysim.training.executor import Executor, Timeline
 from raysim.training.memory import HostMemory, RankMemory, host_memory, rank_memory
+from raysim.training.pipelines import Pipeline
 from raysim.training.plan import TrainingPlan
 from raysim.training.program import Program
+from raysim.training.stages import StageSpec, build_stages, check_pipeline, pipeline_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,18 +59,32 @@ class StepOutcome:
     def _left_out_ns(self) -> int:
         if not self.extrapolated:
             return 0
-        return round(self.extrapolated * self._period_ns(self.slowest))
+        return round(self._repeats() * self._steady_ns(self.slowest))
 
     def _period(self) -> tuple[int, int]:
-        """Which backward passes of the last step bound the steady stretch (counted over all)."""
-        simulated, stages = self.plan.gradient_accumulation_steps, self.plan.mesh.pp
-        before = len(self.step_ns) - 1  # warm-up steps have one micro-batch
-        return before + stages, before + simulated - stages
+        """Which backward passes of the last step bound whole periods of the steady stretch.
 
-    def _period_ns(self, line: Timeline) -> float:
-        """Nanoseconds between backward passes in the steady stretch of a step."""
+        Counted over all steps; every rank has as many.
+        """
+        program = self.timelines[0].program
+        begin = program.step_ends[-2] if len(program.step_ends) > 1 else 0
+        before = bisect_right(program.backward_ends, begin)
+        first, last = self._pipeline.steady(self.plan.gradient_accumulation_steps)
+        return before + first, before + last
+
+    @property
+    def _pipeline(self) -> Pipeline:
+        return pipeline_of(self.plan)
+
+    def _repeats(self) -> float:
+        """How often the steady stretch stands for the micro-batches left out."""
         first, last = self._period()
-        return (line.backward_end_ns(last) - line.backward_end_ns(first)) / (last - first)
+        return self.extrapolated * self._pipeline.passes / (last - first)
+
+    def _steady_ns(self, line: Timeline) -> int:
+        """Nanoseconds of the steady stretch."""
+        first, last = self._period()
+        return line.backward_end_ns(last) - line.backward_end_ns(first)
 
     @cached_property
     def slowest(self) -> Timeline:
@@ -82,7 +100,7 @@ class StepOutcome:
             first, last = self._period()
             bounds = line.program.backward_ends
             steady = range(bounds[first - 1], bounds[last - 1])
-            yield steady, self.extrapolated / (last - first)
+            yield steady, self._repeats()
 
     def breakdown(self) -> Breakdown:
         """Where a step's time went on the slowest rank."""
@@ -124,7 +142,7 @@ def compile_programs(
         compiler = RankCompiler(
             plan,
             at,
-            stages[at.pp],
+            [stage for stage in stages if stage.rank == at.pp],
             costs,
             cpu=node.cpu,
             ranks_per_node=comms.ranks_per_node,
@@ -175,9 +193,11 @@ def simulate(
         The plan does not fit the cluster's GPUs, or the model cannot be cut as asked.
     """
     micro_batches = plan.gradient_accumulation_steps
+    if not forward_only:
+        check_pipeline(plan)
+        plan = shortened(plan, min(micro_batches, enough(plan)))
     if steps is None:
         steps = 1 if plan.mesh.pp > 1 else 2
-    plan = replace(plan, gradient_accumulation_steps=min(micro_batches, enough(plan)))
     costs, stages, comms = _prepare(plan, cluster, folded=not exact)
     programs = compile_programs(
         plan,
@@ -221,19 +241,32 @@ def _prepare(
         costs.fp32_gradients = plan.megatron.gradient_accumulation_fusion
         costs.fused_kernel = "best"  # Transformer Engine runs cuDNN's or FlashAttention 3
     stages = build_stages(plan, costs)
-    tied = [stage.index for stage in stages if stage.tied_bytes]
+    tied = sorted({stage.rank for stage in stages if stage.tied_bytes})
     topology = Topology.build(cluster)
     return costs, stages, Communicators(plan.mesh, topology, folded=folded, tied_stages=tied)
 
 
 def enough(plan: TrainingPlan) -> int:
     """Micro-batches that show filling, a steady stretch and draining."""
-    return max(8, 3 * plan.mesh.pp)
+    return pipeline_of(plan).enough(plan.gradient_accumulation_steps)
+
+
+def shortened(plan: TrainingPlan, micro_batches: int) -> TrainingPlan:
+    """The plan with fewer micro-batches, in the groups it had."""
+    group = pipeline_of(plan).group
+    return replace(
+        plan,
+        gradient_accumulation_steps=micro_batches,
+        pipeline=replace(plan.pipeline, microbatch_group_size_per_vp_stage=group),
+    )
 
 
 def host_need(plan: TrainingPlan, stages: Sequence[StageSpec], comms: Communicators) -> HostMemory:
-    """Main memory of the fullest node: the one with the largest pipeline stage."""
-    numel = max(sum(u.numel for u in stage.units) for stage in stages)
+    """Main memory of the fullest node: the one whose ranks hold most parameters."""
+    held: Counter[int] = Counter()
+    for stage in stages:
+        held[stage.rank] += sum(u.numel for u in stage.units)
+    numel = max(held.values())
     node = comms.topology.specs[comms.placement[0][0]]
     return host_memory(plan, numel, numel, node, comms.ranks_per_node)
 
@@ -241,11 +274,11 @@ def host_need(plan: TrainingPlan, stages: Sequence[StageSpec], comms: Communicat
 def memory_need(plan: TrainingPlan, cluster: ClusterSpec) -> tuple[int, HostMemory]:
     """Peak bytes of the fullest GPU and of the fullest host, without playing.
 
-    Peaks do not depend on time, and a few micro-batches show them: one more than pipeline stages,
+    Peaks do not depend on time, and a few micro-batches show them: as many as fill the pipeline,
     where activations accumulate.
     """
-    few = min(plan.gradient_accumulation_steps, plan.mesh.pp + 1)
-    plan = replace(plan, gradient_accumulation_steps=few)
+    check_pipeline(plan)
+    plan = shortened(plan, pipeline_of(plan).filling(plan.gradient_accumulation_steps))
     costs, stages, comms = _prepare(plan, cluster, folded=True)
     programs = compile_programs(plan, comms, stages, costs, feed=Feed(), steps=1)
     peaks = (_memory(plan, costs, comms, program, None).peak_bytes for program in programs)

@@ -72,8 +72,8 @@ def play(document: dict[str, Any], row: dict[str, Any]) -> StepOutcome:
             sequence_parallel=True, use_distributed_optimizer=True, cp_comm_type="a2a"
         ),
         pipeline=PipelineSettings(
-            stages=mesh.pp, partition_method="type:TransformerLayer", pipe_partitioned=False,
-            grad_partitioned=False,
+            stages=mesh.pp, partition_method="blocks", schedule="megatron_1f1b",
+            pipe_partitioned=False, grad_partitioned=False,
         ),
     )  # fmt: skip
     return simulate(plan, nodes(catalog.node("hgx-b200-8"), 1), simulation=Simulation())

@@ -10,6 +10,7 @@ from raysim.errors import ScenarioError
 from raysim.measure.workload import Workload, find
 from raysim.perf.profile import Profile
 from raysim.validate.b200 import b200_points
+from raysim.validate.megatron_sc21 import sc21_points
 from raysim.validate.points import Point, merged, read_points, rounded, write_points
 from raysim.validate.published import memory_points, mpt_points
 from raysim.validate.ray_published import ray_published_points
@@ -26,6 +27,7 @@ PUBLISHED: dict[str, Callable[[Path], Iterator[Point]]] = {
     "memory_52b": memory_points,
     "vtrain": vtrain_points,
     "b200": b200_points,
+    "sc21": sc21_points,
     "ray_published": ray_published_points,
     "training": training_points,
     "torch_memory": torch_memory_points,

@@ -23,11 +23,12 @@ from raysim.kernel.simulation import Simulation
 from raysim.models.huggingface import build
 from raysim.perf.compute import ComputeModel
 from raysim.training.communicators import Communicators
-from raysim.training.compile import Feed, build_stages
+from raysim.training.compile import Feed
 from raysim.training.deepspeed import Optimizer, PipelineSettings, ZeroConfig
 from raysim.training.memory import RankMemory, rank_memory
 from raysim.training.parallel import Mesh
 from raysim.training.plan import TrainingPlan
+from raysim.training.stages import build_stages
 from raysim.training.tower import compile_programs, simulate
 from raysim.units import MIB, to_seconds
 from raysim.validate.points import Point

@@ -18,6 +18,7 @@ from raysim.hardware.cluster import ClusterSpec, NodeGroup
 from raysim.kernel.simulation import Simulation
 from raysim.training.deepspeed import OffloadOptimizer, OffloadParam, ZeroConfig
 from raysim.training.plan import TrainingPlan
+from raysim.training.stages import pipeline_of
 from raysim.training.tower import memory_need, simulate
 from raysim.units import format_bytes, to_seconds
 
@@ -57,7 +58,7 @@ def quick_step_s(plan: TrainingPlan, cluster: ClusterSpec) -> float:
     """Seconds of an optimizer step, extrapolated over gradient accumulation."""
     short = plan.mesh.pp + 1
     wanted = plan.gradient_accumulation_steps
-    if wanted <= short:
+    if wanted <= short or not pipeline_of(plan).plain:
         return _play_s(plan, cluster, wanted)
     first, second = (_play_s(plan, cluster, m) for m in (short - 1, short))
     return second + (wanted - short) * (second - first)

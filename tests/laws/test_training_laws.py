@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 import pytest
 
-from raysim.hardware.cluster import ClusterSpec
 from raysim.hardware.network import FlowNetwork
 from raysim.hardware.topology import Topology
 from raysim.kernel.simulation import Simulation
-from raysim.models import sequential
-from raysim.models.table import Model
 from raysim.perf.collectives import bus_factor
 from raysim.training.breakdown import step_breakdown
 from raysim.training.communicators import Communicators
@@ -20,7 +16,7 @@ from raysim.training.deepspeed import Optimizer, PipelineSettings
 from raysim.training.parallel import Mesh
 from raysim.training.plan import TrainingPlan
 from raysim.training.program import COMPUTE, Call, Program
-from tests.training_parts import cluster, llama, plan, play, programs
+from tests.training_parts import cluster, fast_wires, llama, plan, play, programs, wide_stack
 
 GIB = 2**30
 SCALAR_BYTES = 8
@@ -30,22 +26,6 @@ SCALAR_BYTES = 8
 # 1F1B: p stages, m micro-batches, forward f and backward b on every stage. The last stage starts
 # after (p - 1) forwards and the first ends (p - 1) backwards after it: T = (m + p - 1)(f + b), of
 # which each stage works m(f + b); so the bubble is (p - 1)/(m + p - 1) of the step.
-
-
-def wide_stack(count: int) -> Model:
-    """Equal layers, no loss: their kernels take far longer than launches, sends, gradient sums."""
-    model = sequential.build([(8192, 8192)] * 2)
-    first = model.layers[0]
-    return replace(model, layers=tuple(replace(first, name=str(i)) for i in range(count)))
-
-
-def fast_wires(nodes: int = 1) -> ClusterSpec:
-    """One HGX H100 whose NVLinks cost next to nothing."""
-    where = cluster(nodes=nodes)
-    (group,) = where.groups
-    assert group.node.gpu is not None
-    gpu = replace(group.node.gpu, scale_up_bytes_per_s=1e15)
-    return replace(where, groups=(replace(group, node=replace(group.node, gpu=gpu)),))
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])

@@ -17,11 +17,11 @@ from raysim.kernel.simulation import Simulation
 from raysim.models.huggingface import build
 from raysim.models.table import Model
 from raysim.perf.compute import ComputeModel
-from raysim.training.compile import build_stages
 from raysim.training.deepspeed import PipelineSettings
 from raysim.training.parallel import Mesh
 from raysim.training.plan import MegatronSettings, TrainingPlan
 from raysim.training.program import Program
+from raysim.training.stages import build_stages
 from raysim.training.tower import simulate
 from raysim.units import MIB
 from raysim.validate.b200 import play
@@ -42,14 +42,14 @@ def llama(**keys: Any) -> Model:
     return build(config, seq_len=TOKENS, library="megatron_core", fused_loss=True)
 
 
-def mixture() -> Model:
-    return llama(model_type="mixtral", num_local_experts=8, num_experts_per_tok=2)
+def mixture(**keys: Any) -> Model:
+    return llama(model_type="mixtral", num_local_experts=8, num_experts_per_tok=2, **keys)
 
 
 def job(model: Model | None = None, **options: Any) -> TrainingPlan:
     pipeline = PipelineSettings(
-        stages=options.get("mesh", Mesh()).pp, partition_method="type:TransformerLayer",
-        pipe_partitioned=False, grad_partitioned=False,
+        stages=options.get("mesh", Mesh()).pp, partition_method="blocks",
+        schedule="megatron_1f1b", pipe_partitioned=False, grad_partitioned=False,
     )  # fmt: skip
     given_options: dict[str, Any] = {"engine": "megatron", "megatron": SHARDED, "micro_batch": 1}
     return plan(model or llama(), pipeline=pipeline, **given_options | options)
@@ -206,7 +206,7 @@ def test_groups_partition_the_ranks(
     "mesh", [Mesh(dp=2, tp=2), Mesh(cp=2, tp=2), Mesh(dp=4, ep=2), Mesh(pp=2, dp=2)]
 )
 def test_one_rank_stands_for_its_equals(mesh: Mesh) -> None:
-    p = job(mixture(), mesh=mesh, gradient_accumulation_steps=4)
+    p = job(mixture(num_hidden_layers=4), mesh=mesh, gradient_accumulation_steps=4)
     folded, exact = (
         simulate(p, cluster(1), simulation=Simulation(), exact=e).steady_step_ns
         for e in (False, True)

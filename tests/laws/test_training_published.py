@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from raysim.validate.megatron_sc21 import tflops_per_gpu
 from raysim.validate.points import Point, errors
 from raysim.validate.published import NODES, mpt_tokens_per_s, rows
 from raysim.validate.vtrain import iteration_ms
@@ -45,6 +46,18 @@ def test_iterations_of_megatron_on_many_nodes() -> None:
     # Found: 9.3 % in the mean; three rows whose tensor-parallel ranks span nodes are 20-25 % fast.
     assert sum(error for error, _ in off) / len(off) < 0.10
     assert max(error for error, tp in off if tp <= 8) < 0.14
+
+
+@pytest.mark.slow
+def test_megatrons_table_of_2021() -> None:
+    """GPT of 3.6 to 530 B; the two largest interleave three stages per rank."""
+    off = {
+        row["name"]: tflops_per_gpu(row) / row["tflops_per_gpu"] - 1
+        for row in rows(VALIDATION, "megatron_sc21.json")
+    }
+    assert len(off) == 5
+    # Found: -6.1 % to -5.2 % without a pipeline, +2.3 % and -0.8 % interleaved.
+    assert max(abs(error) for error in off.values()) < 0.08
 
 
 @pytest.mark.slow

@@ -60,6 +60,16 @@ def test_heads_are_divided(model: ComputeModel) -> None:
     )
 
 
+def test_the_weight_gradient_is_the_second_product_of_backward(model: ComputeModel) -> None:
+    both = model.operator_s(LINEAR, batch=4, dtype="bf16", backward=True)
+    weight = model.weight_gradient_s(LINEAR, batch=4, dtype="bf16")
+    assert LINEAR.gemm is not None
+    rows, n, k = LINEAR.gemm.rows * 4, LINEAR.gemm.n, LINEAR.gemm.k
+    assert both - weight == pytest.approx(model.gemm_s(rows, k, n, "bf16"))
+    norm = Operator(name="norm", kind="norm", moved=1e6)
+    assert model.weight_gradient_s(norm, batch=4, dtype="bf16") == 0.0
+
+
 def test_a_loop_over_experts_runs_one_product_after_another(model: ComputeModel) -> None:
     gemm = Gemm(rows=1024, n=4096, k=4096, groups=8)
     loop = Operator(name="experts", kind="gemm", gemm=gemm, kernels=8)

@@ -117,6 +117,11 @@ class Ddp:
         return self.c.costs.memory_s(moved, kernels=tensors), tensors
 
     def end_backward(self) -> None:
+        """Compute waits for every bucket, unless other stages wait for the gradient behind it."""
+        if self.c.plan.mesh.pp == 1:
+            self._finish()
+
+    def _finish(self) -> None:
         """Compute waits for every bucket, then copies the averages back."""
         if not self.works:
             return
@@ -131,13 +136,16 @@ class Ddp:
         self.works = []
 
     def reduce_gradients(self) -> None:
-        """Nothing is left to reduce."""
+        """Of a pipeline, the buckets in flight end here, as in Megatron's ``finish_grad_sync``."""
+        self._finish()
 
     def step(self) -> None:
         """torch's optimizer over all gradients, then ``zero_grad(set_to_none=True)``."""
         b, c = self.c.builder, self.c
         if c.plan.gradient_clipping > 0:
             c.scan("gradient norm", c.numel * self.grad_bytes, c.tensors)
+            if c.plan.mesh.pp > 1:
+                c.scalar_all_reduce("gradient norm", sharded=False)
         foreach = 0 if c.plan.optimizer.fused else c.numel * self.grad_bytes
         b.alloc("temporary", foreach, "foreach temporaries")
         c.optimizer_step(c.numel, low_precision_copy=False, sizes=c.sizes)

@@ -1,0 +1,149 @@
+"""Pipeline stages: which layers each has, how they are cut and priced, what ties them together."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from raysim.errors import ScenarioError
+from raysim.models.table import COMPUTE_DTYPE_BYTES
+from raysim.perf.compute import ComputeModel
+from raysim.perf.contention import hides_exchanges
+from raysim.training.layout import Layout
+from raysim.training.partition import stage_bounds
+from raysim.training.pipelines import Pipeline, misfits
+from raysim.training.plan import TrainingPlan
+from raysim.training.sections import Cut, Pricer, Section, Unit, build_sections, tp_numel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageSpec:
+    """One pipeline stage: its layers and how they are cut and priced."""
+
+    index: int
+    rank: int
+    """Which rank of the pipeline holds it."""
+    sections: tuple[Section, ...]
+    input_bytes: int
+    output_bytes: int
+    tied_bytes: int
+    """Gradient bytes of weights shared with another stage; 0: none."""
+
+    @property
+    def units(self) -> tuple[Unit, ...]:
+        """All units in forward order."""
+        return tuple(u for s in self.sections for u in s.units)
+
+    def visits(self) -> Iterator[Unit]:
+        """Units of one micro-batch in execution order: forward, then recompute and backward."""
+        yield from self.units
+        for section in reversed(self.sections):
+            if section.checkpointed:
+                yield from section.units
+            yield from reversed(section.units)
+
+
+def gradient_cut(plan: TrainingPlan) -> Cut:
+    """How finely the program must be cut: where hooks act, per module; elsewhere coarser."""
+    zero = plan.zero
+    hooked = plan.engine == "ddp" or zero.stage in {2, 3} or (zero.stage == 1 and zero.overlaps)
+    return "module" if hooked and plan.mesh.pp == 1 else "collective"
+
+
+def build_stages(plan: TrainingPlan, costs: ComputeModel) -> tuple[StageSpec, ...]:
+    """Partition the model into stages and price every layer once.
+
+    Raises
+    ------
+    ScenarioError
+        The model cannot be cut as asked.
+    """
+    layers, mesh = plan.model.layers, plan.mesh
+    for key, value in plan.model.divisible:
+        if value % mesh.tp:
+            raise ScenarioError(f"tensor parallelism {mesh.tp} does not divide {key} {value}")
+    layout = pipeline_of(plan).layout
+    bounds = stage_bounds(layers, plan.pipeline, mesh.pp, layout.depth // mesh.pp)
+    owners = {
+        f"{layer.name}.{p.name}" if layer.name else p.name: part
+        for part in range(layout.depth)
+        for layer in layers[bounds[part] : bounds[part + 1]]
+        for p in layer.body.parameters
+        if p.tied_to is None
+    }
+    tied = _tied_bytes(plan, layout, bounds, owners)
+    hides = hides_exchanges(costs.gpu.architecture)
+    sharding = replace(plan.sharding, overlaps=plan.sharding.overlaps and hides)
+    stages = []
+    for stage in range(layout.stages):
+        part, rank = layout.of_model(stage), layout.rank_of(stage)
+        start, end = bounds[part], bounds[part + 1]
+        parts = {layout.of_model(s) for s in layout.stages_of(rank)}
+        pricer = Pricer(
+            costs,
+            batch=plan.micro_batch,
+            dtype=plan.compute_dtype,
+            sharding=sharding,
+            cut=gradient_cut(plan),
+            selective=plan.activation_checkpointing == "selective",
+            resident=frozenset(name for name, owner in owners.items() if owner in parts),
+        )
+        sections = build_sections(
+            layers[start:end],
+            pricer,
+            input_numel=layers[start - 1].output if start else 0.0,
+            checkpoint=plan.activation_checkpointing,
+            limit=plan.recompute_layers,
+            interval=plan.pipeline.activation_checkpoint_interval if mesh.pp > 1 else 0,
+        )
+        stages.append(
+            StageSpec(
+                index=stage,
+                rank=rank,
+                sections=sections,
+                input_bytes=sections[0].input_bytes,
+                output_bytes=sections[-1].output_bytes,
+                tied_bytes=tied[part],
+            )
+        )
+    return tuple(stages)
+
+
+def check_pipeline(plan: TrainingPlan) -> None:
+    """Refuse what the plan's schedule does not take.
+
+    Raises
+    ------
+    ScenarioError
+        With the first of it.
+    """
+    if plan.mesh.pp == 1:
+        return
+    ranks, micro_batches = plan.mesh.pp, plan.gradient_accumulation_steps
+    for misfit in misfits(plan.pipeline, ranks, micro_batches):
+        raise ScenarioError(f"pipeline.{misfit.key}: {misfit.message}")
+
+
+def pipeline_of(plan: TrainingPlan) -> Pipeline:
+    """The plan's schedule on its ranks."""
+    return Pipeline.of(plan.pipeline, plan.mesh.pp, plan.gradient_accumulation_steps)
+
+
+def _tied_bytes(
+    plan: TrainingPlan, layout: Layout, bounds: Sequence[int], owners: dict[str, int]
+) -> Counter[int]:
+    """Bytes of gradients a part of the model must sum with another that stores the same weight.
+
+    Nothing where both are on the same ranks: they share the weight.
+    """
+    total: Counter[int] = Counter()
+    for part in range(layout.depth):
+        for layer in plan.model.layers[bounds[part] : bounds[part + 1]]:
+            for p in layer.body.parameters:
+                owner = owners.get(p.tied_to, part) if p.tied_to else part
+                if layout.homes(owner) != layout.homes(part):
+                    size = tp_numel(p, plan.mesh.tp) * COMPUTE_DTYPE_BYTES[plan.precision]
+                    total[owner] += size
+                    total[part] += size
+    return total
