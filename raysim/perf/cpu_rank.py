@@ -75,6 +75,7 @@ class CpuRankModel(ComputeModel):
         groups: int = 1,
         *,
         lead: int | None = None,  # noqa: ARG002  (alignment is a GPU's)
+        imbalance: float = 1.0,  # noqa: ARG002  (nor are tiles filled by uneven rows)
     ) -> float:
         """Arithmetic, and packing of both operands (read and written) and of the result."""
         if m <= 0 or n <= 0 or k <= 0:
@@ -125,8 +126,16 @@ class CpuRankModel(ComputeModel):
         )
 
 
-def compute_model(gpu: GpuSpec, given: TrainingConstants) -> ComputeModel:
-    """Prices on a device as a training run has it: a GPU, or a rank on the CPU."""
+def compute_model(
+    gpu: GpuSpec,
+    given: TrainingConstants,
+    *,
+    compiled: bool = False,
+    expert_imbalance: float = 1.0,
+) -> ComputeModel:
+    """Prices on a device as a training run has it: a GPU, or a rank on the CPU (eager only)."""
     if isinstance(gpu, CpuRankSpec):
         return CpuRankModel(gpu, given)
-    return ComputeModel(gpu, sustained_share=None, given=given)
+    return ComputeModel(
+        gpu, sustained_share=None, given=given, compiled=compiled, expert_imbalance=expert_imbalance
+    )
