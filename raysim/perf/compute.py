@@ -183,6 +183,8 @@ class ComputeModel:
             scale /= CONV_SHARE
         if groups > 1 and op.kernels >= groups:  # a loop over experts: one product after another
             scale, rows, groups = scale * groups, rows / groups, 1
+        elif groups > 1:
+            scale *= self.constants.grouped_factor(rows / groups)
         if not backward:
             return scale * self.gemm_s(rows, n, k, dtype, groups, imbalance=imbalance)
         data = self.gemm_s(rows, k, n, dtype, groups, imbalance=imbalance)

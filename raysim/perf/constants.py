@@ -31,6 +31,17 @@ _MEMORY = Provenance(
 )
 _FLOOR = Provenance(basis="assumed", source="an empty CUDA kernel takes 2-3 us in a stream")
 
+_GROUPED = Provenance(
+    basis="assumed",
+    source="torch's grouped product as vLLM's fused experts, by rows per expert "
+    "(AIConfigurator moe tables, tables/moe.csv)",
+)
+_PLAIN_GROUPS = Provenance(
+    basis="assumed",
+    source="grouped products as fast as plain ones: MegaBlocks' block-sparse kernels reach 98.6 % "
+    "of cuBLAS on A100 (arXiv 2211.15841)",
+)
+
 _BORROW = {
     "volta": ("a100", 0.85, "best case 90-95 of 125 TFLOP/s on V100"),
     "turing": ("a100", 0.60, "70 W power limit, assumed"),
@@ -64,15 +75,16 @@ _HEAD_DIMS = (64, 128, 192, 256)
 BACKWARD_RATIO = {"fa2": 0.80, "fa3": 0.72, "trtllm": 0.70}
 """Backward's rate over forward's: A100 130-190 against 170-230 TFLOP/s, H100 400-550 against
 550-740; Blackwell assumed."""
-SUSTAINED = {"ampere": 0.85, "hopper": 0.71}
+SUSTAINED = {"ampere": 0.840, "hopper": 0.718}
 """Share of isolated rates that products keep in a training run: power caps the clocks.
 
 Fitted with ``SUSTAINED_BACKWARD`` by least squares on five single-node rows per GPU of MosaicML's
-MPT throughput tables (``validation/data/published/llmfoundry_mpt.json``, ``use: calibration``):
-A100 0.849 and 0.70, H100 0.713 and 0.73. The other rows there are for validation."""
+MPT throughput tables (``validation/data/published/llmfoundry_mpt.json``, ``use: calibration``), on
+top of the tables of isolated kernels: refitted when those change. The other rows there are for
+validation."""
 SUSTAINED_ELSEWHERE = 0.78
 """Their mean, for GPUs without such rows."""
-SUSTAINED_BACKWARD = 0.71
+SUSTAINED_BACKWARD = 0.689
 """Further share that the backward of fused attention keeps; one value for all GPUs."""
 ALLOCATOR_SLACK = 0.08
 """Reserved over allocated at the peak, minus one: torch's allocator."""
@@ -137,6 +149,14 @@ class GpuConstants:
             self._gemm[dtype] = known
             self.provenance[f"gemm.{dtype}"] = origin
         return known
+
+    def grouped_factor(self, rows: float) -> float:
+        """Time of a grouped product over a plain one, for so many rows per group."""
+        curve = tables.grouped_curve(self.system)
+        self.provenance["grouped"] = _PLAIN_GROUPS if curve is None else _GROUPED
+        if curve is None:
+            return 1.0
+        return curve.at(min(max(rows, curve.sizes[0]), curve.sizes[-1]))[0]
 
     def attention(self, kernel: FusedKernel) -> AttentionConstants:
         """Constants of the fused attention kernel."""

@@ -179,6 +179,18 @@ def gemm_plane(system: str, dtype: str, name: str) -> Plane | None:
 
 
 @cache
+def grouped_curve(system: str) -> Curve | None:
+    """Time of a grouped product over a plain one, by rows per group; None where not measured."""
+    for row in rows("moe", system):
+        columns = [name for name in row if name[0] == "r" and name[1:].isdigit()]
+        return Curve(
+            sizes=tuple(float(name[1:]) for name in columns),
+            values=tuple(1.0 + int(row[name]) / 100 for name in columns),
+        )
+    return None
+
+
+@cache
 def attention_grid(system: str, *, windowed: bool) -> Grid | None:
     """What ``attention.csv``'s constants leave of forward; None where not measured.
 
