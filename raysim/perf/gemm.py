@@ -138,8 +138,8 @@ def _residual(c: GemmConstants, rows: float, n: int, k: int, groups: int) -> flo
         factor *= c.grid.factor(rows * groups, n, k)
     if c.sides is not None:
         factor *= c.sides.factor(n, k)
-    if c.waves is not None:
-        tiles = groups * ceil(rows / TILE) * -(-n // TILE)
+    if c.waves is not None and groups == 1:  # how the library fills SMs with one product
+        tiles = ceil(rows / TILE) * -(-n // TILE)
         factor *= c.waves.factor(tiles / c.sm_count, k)
     return factor
 
