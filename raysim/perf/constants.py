@@ -304,6 +304,10 @@ def _attention_constants(
     c: GpuConstants, kernel: FusedKernel
 ) -> tuple[AttentionConstants, Provenance]:
     """Constants of the fused kernel: measured where the table holds that very kernel."""
+    if kernel == "fa3" and c.gpu.architecture != "hopper":
+        constants, origin = _attention_constants(c, "torch")
+        text = f"FlashAttention 3 needs Hopper; priced as FlashAttention 2: {origin.source}"
+        return constants, Provenance(basis="assumed", source=text)
     own = tables.rows("attention", c.system)[0]
     measured = kernel == "best" or own["kernel"] == ("fa3" if kernel == "fa3" else "fa2")
     row = own if measured else tables.rows("attention", "a100")[0]
@@ -319,8 +323,6 @@ def _attention_constants(
     else:
         share, text = _FLASH_2[c.gpu.architecture]
         scale = share * peak / float(row["flops_128"])
-        if kernel == "fa3":
-            text = f"FlashAttention 3 needs Hopper; priced as FlashAttention 2: {text}"
     constants = AttentionConstants(
         flops_per_s=_by_head_dim(row, scale * c.sustained_share),
         backward_ratio=BACKWARD_RATIO[row["kernel"]] * c.sustained_backward,

@@ -1,6 +1,6 @@
 """A small sample of rows that no fit saw, for the tests: ``tests/data/kernels/*.csv``.
 
-    python validation/fits/sample.py ROOT FOLDER
+python validation/fits/sample.py ROOT FOLDER
 """
 
 from __future__ import annotations
