@@ -1,9 +1,9 @@
 """Attention as eager Hugging Face models run it: rotary embedding and the core, by implementation.
 
-``sdpa``, ``flash_attention_2`` and ``_3`` keep query, key, value, output and an fp32 log-sum-exp per
-row and head. ``eager`` materialises the scores: it keeps softmax and, where it is upcast, its
-16-bit copy. With a mask that ``is_causal`` cannot express (a window, ALiBi, a position bias) sdpa takes a
-float mask of its own per layer and repeats grouped key-value heads
+``sdpa``, ``flash_attention_2`` and ``_3`` keep query, key, value, output and an fp32 log-sum-exp
+per row and head. ``eager`` materialises the scores: it keeps softmax and, where it is upcast, its
+16-bit copy. With a mask that ``is_causal`` cannot express (a window, ALiBi, a position bias) sdpa
+takes a float mask of its own per layer and repeats grouped key-value heads
 (``transformers/integrations/sdpa_attention.py``).
 
 FLOPs are those of the full score matrix, causal or not, as ``torch.utils.flop_counter`` and the MFU

@@ -83,20 +83,26 @@ def main() -> None:
     write(lines)
 
 
+SOURCE = (
+    "AIConfigurator systems data (Apache-2.0), newest version; moe tables, bf16, vLLM's fused "
+    "experts (Triton; FlashInfer on Blackwell), balanced"
+)
+METHOD = (
+    "percent of time that a grouped product takes beyond raysim's plain one of as many tiles, by "
+    "rows per expert; validation/fits/moe.py"
+)
+HELD = (
+    "a random quarter of the shapes (numpy default_rng(11)); errors are mean absolute percent of "
+    "the block on them, without and with the curve"
+)
+
+
 def write(lines: list[str]) -> None:
     """The table with its head."""
     columns = ["system", *(f"r{r}" for r in ROWS), "rows_fitted", "rows_held_out"]
     columns += ["error_plain_percent", "error_percent"]
-    head = [
-        "# source: AIConfigurator systems data (Apache-2.0), newest version; moe tables, bf16, "
-        "vLLM's fused experts (Triton; FlashInfer on Blackwell), balanced",
-        "# date: 2026-11",
-        "# method: percent of time that a grouped product takes beyond raysim's plain one of as "
-        "many tiles, by rows per expert; validation/fits/moe.py",
-        "# held out: a random quarter of the shapes (numpy default_rng(11)); errors are mean "
-        "absolute percent of the block on them, without and with the curve",
-        ",".join(columns),
-    ]
+    head = [f"# source: {SOURCE}", "# date: 2026-11", f"# method: {METHOD}"]
+    head += [f"# held out: {HELD}", ",".join(columns)]
     path = Path(tables.__file__).parent / "tables" / "moe.csv"
     path.write_text("\n".join([*head, *lines, ""]), encoding="ascii")
 

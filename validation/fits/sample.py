@@ -36,8 +36,10 @@ def main() -> None:
                 products.append(f"{system},{row['dtype']},{shape},{rows.seconds[i] * 1e6:.4g}")
     for system in KERNELS:
         c = Cores(root, system)
-        for i in sample(c.held & (c.length >= 512)):
-            cores.append(f"{system},{','.join(map(str, c.keys[i]))},{c.seconds[i] * 1e6:.4g}")
+        cores += [
+            f"{system},{','.join(map(str, c.keys[i]))},{c.seconds[i] * 1e6:.4g}"
+            for i in sample(c.held & (c.length >= 512))
+        ]
     head = [f"# source: {SOURCE}", "# what: random rows of the quarter held out of every fit"]
     save(folder / "gemm.csv", [*head, "system,dtype,m,n,k,us", *products])
     columns = "system,batch,q_len,heads,kv_heads,head_dim,window,us"
