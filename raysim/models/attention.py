@@ -1,9 +1,9 @@
 """Attention as eager Hugging Face models run it: rotary embedding and the core, by implementation.
 
-``sdpa`` and ``flash_attention_2`` keep query, key, value, output and an fp32 log-sum-exp per row
-and head. ``eager`` materialises the scores: it keeps softmax and, where it is upcast, its 16-bit
-copy. With a mask that ``is_causal`` cannot express (a window, ALiBi, a position bias) sdpa takes a
-float mask of its own per layer and repeats grouped key-value heads
+``sdpa``, ``flash_attention_2`` and ``_3`` keep query, key, value, output and an fp32 log-sum-exp
+per row and head. ``eager`` materialises the scores: it keeps softmax and, where it is upcast, its
+16-bit copy. With a mask that ``is_causal`` cannot express (a window, ALiBi, a position bias) sdpa
+takes a float mask of its own per layer and repeats grouped key-value heads
 (``transformers/integrations/sdpa_attention.py``).
 
 FLOPs are those of the full score matrix, causal or not, as ``torch.utils.flop_counter`` and the MFU
@@ -18,7 +18,9 @@ from typing import Literal
 from raysim.models.table import Attention, Operator, Saved, TensorDtype
 from raysim.models.tape import Tape, Tensor
 
-Implementation = Literal["eager", "sdpa", "flash_attention_2"]
+Implementation = Literal[
+    "eager", "sdpa", "flash_attention_2", "flash_attention_3", "transformer_engine"
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +91,7 @@ def attend(
         v_head_dim=core.v_head_dim,
         causal=core.causal,
         window=core.window,
+        masked=core.needs_mask and core.implementation == "sdpa",
         implementation="eager" if core.unfused else core.implementation,
         fused_softmax=core.fused_softmax and core.implementation == "eager",
     )

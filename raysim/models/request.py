@@ -50,13 +50,15 @@ class Request:
     def implementation(self, supported: Sequence[Implementation], reader: Reader) -> Implementation:
         """The attention a family runs: sdpa falls back to eager, as ``from_pretrained`` does.
 
-        flash_attention_2 where it is not supported is reported to ``reader``.
+        flash_attention_2 where it is not supported is reported to ``reader``. transformers has one
+        flag for flash attention 2 and 3.
         """
-        if self.attention in supported:
+        flash = self.attention.startswith("flash_attention_")
+        if ("flash_attention_2" if flash else self.attention) in supported:
             return self.attention
-        if self.attention == "flash_attention_2":
+        if flash:
             reader.problems.append(
-                Problem(message=f"{self.architecture} does not support flash_attention_2")
+                Problem(message=f"{self.architecture} does not support {self.attention}")
             )
         return "eager"
 

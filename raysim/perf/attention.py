@@ -1,12 +1,18 @@
 """Seconds of one attention core (scores, softmax, values), forward or backward.
 
-``sdpa`` and ``flash_attention_2`` never store the score matrix: time is a fixed part, the products
-at the kernel's rate, and the traffic of queries, keys, values and output, which these kernels hide
-badly (``tables/attention.csv``). ``eager`` runs two batched products and stores several
+``sdpa`` and ``flash_attention_2`` or ``_3`` never store the score matrix: time is a fixed part, the
+products over the visited scores (causal, window) at the kernel's rate for its head dimension, and
+the traffic of queries, keys, values and output, which these kernels hide badly
+(``tables/attention.csv``, what is left in ``attention_grid.csv``). ``sdpa`` with a mask of its own,
+or with values of another width than the keys (DeepSeek), leaves torch its memory-efficient kernel;
+a mask makes that visit every score. ``eager`` runs two batched products and stores several
 score-sized matrices, so it is bound by memory.
 
 Backward recomputes the scores: five products for two, 2.5 times the forward operations (Dao,
 FlashAttention-2, arXiv 2307.08691, section 3.1.2); unfused backward keeps them and runs four.
+
+Scores are counted exactly, not in whole tiles: on measured windows of 128 tokens whole tiles were
+2 points worse (``validation/fits/attention.py``). The grid is of forward; backward goes without.
 
 Not modelled: dropout inside the kernel, paged key-value caches, variable-length batches.
 """
@@ -17,6 +23,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from raysim.models.table import Attention
+from raysim.perf.tables import Curve, Grid
 
 EAGER_SCORE_PASSES = 12.0
 """Score-sized reads and writes, in 2-byte units, of Hugging Face's ``eager_attention_forward``:
@@ -38,16 +45,18 @@ BLOCK_ROWS = 128
 """Query rows (backward: key rows) of one thread block."""
 
 
+EFFICIENT_SHARE = 0.5
+"""Rate of the memory-efficient kernel over FlashAttention 2's; assumed from the latter's paper
+(arXiv 2307.08691): twice FlashAttention, as fast as xformers' kernel."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionConstants:
-    """A fused kernel's speed on one GPU: forward at head dimension 128, and what changes it."""
+    """A fused kernel's speed on one GPU: its forward, and backward relative to that."""
 
-    flops_per_s: float
-    """Of the causal half's operations, forward, enough blocks to fill the GPU."""
-    head_dim_exponent: float
-    """Rate at head dimension d below 128: times ``(d / 128) ** exponent`` ..."""
-    wide_exponent: float
-    """... and above it."""
+    flops_per_s: Curve
+    """By head dimension: of the visited scores' operations, forward, enough blocks to fill the GPU;
+    constant outside the measured dimensions."""
     backward_ratio: float
     """Backward's rate over forward's, both in operations per second."""
     fixed_s: float
@@ -56,13 +65,21 @@ class AttentionConstants:
     sm_count: int
     io_bytes_per_s: float
     """Queries, keys, values and output, not overlapped with the products."""
+    row_elements: float = 0.0
+    """A row of a head costs as many elements besides those it moves: prologue and epilogue."""
     element_bytes: int = 2
+    grid: Grid | None = None
+    """What these leave of forward, over blocks per SM, query length and head dimension."""
+    window_grid: Grid | None = None
+    """The same for windows."""
 
 
 def score_elements(a: Attention) -> float:
     """Elements of one head's score matrix that are computed: all, causal part, or window."""
     q, kv = float(a.q_len), float(a.kv_len)
     full = q * kv
+    if a.masked:
+        return full
     causal = full - q * (q - 1.0) / 2.0 if a.causal and q <= kv else full
     if a.window is None or a.window >= a.kv_len:
         return causal
@@ -76,16 +93,24 @@ def fused_seconds(
 ) -> float:
     """GPU seconds of a fused core over ``batch`` samples with this many heads on the GPU."""
     both = a.head_dim + a.v_head_dim
+    efficient = a.implementation == "sdpa" and (a.masked or a.head_dim != a.v_head_dim)
+    if a.implementation == "flash_attention_2":  # takes one width: transformers pads the narrower
+        both = 2 * max(a.head_dim, a.v_head_dim)
     flops = 2.0 * batch * heads * score_elements(a) * both
-    width = both / 256.0
-    rate: float = c.flops_per_s * width ** (c.head_dim_exponent if width < 1 else c.wide_exponent)
+    known = c.flops_per_s.sizes
+    rate = c.flops_per_s.at(min(max(both / 2.0, known[0]), known[-1]))[0]
+    if efficient:
+        rate *= EFFICIENT_SHARE
     share = batch * heads * ceil((a.kv_len if backward else a.q_len) / BLOCK_ROWS) / c.sm_count
     whole = ceil(share)
     waves = whole if whole <= 1 else share + c.quantisation * (whole - share)
     rate *= share / waves
-    io = batch * both * (a.q_len * heads + a.kv_len * kv_heads) * c.element_bytes
+    rows = batch * (a.q_len * heads + a.kv_len * kv_heads)
+    io = rows * (both + c.row_elements) * c.element_bytes
     if not backward:
-        return c.fixed_s + flops / rate + io / c.io_bytes_per_s
+        seconds = c.fixed_s + flops / rate + io / c.io_bytes_per_s
+        grid = c.grid if a.window is None or a.masked else c.window_grid
+        return seconds if grid is None else seconds * grid.factor(share, a.q_len, both / 2.0)
     # Backward reads and writes the same tensors and their gradients, in three kernels.
     return 2.0 * c.fixed_s + 2.5 * flops / (rate * c.backward_ratio) + 2.0 * io / c.io_bytes_per_s
 

@@ -17,10 +17,12 @@ from raysim.hardware.specs import CpuSpec, GpuSpec, Provenance
 from raysim.perf import host, tables
 from raysim.perf.attention import AttentionConstants
 from raysim.perf.gemm import GemmConstants
+from raysim.perf.tables import Curve
 
-FusedKernel = Literal["torch", "best"]
-"""``torch``: what its SDPA and the flash-attn package run (FlashAttention 2); ``best``: the fastest
-measured kernel of the GPU (FlashAttention 3 on Hopper, TensorRT-LLM's or cuDNN's on Blackwell)."""
+FusedKernel = Literal["torch", "fa3", "best"]
+"""``torch``: what its SDPA and the flash-attn package run (FlashAttention 2); ``fa3``:
+FlashAttention 3, on Hopper; ``best``: the fastest measured kernel of the GPU (FlashAttention 3 on
+Hopper, TensorRT-LLM's or cuDNN's on Blackwell)."""
 
 MEMORY_SHARE = 0.82
 KERNEL_FLOOR_S = 2.0e-6
@@ -28,6 +30,17 @@ _MEMORY = Provenance(
     basis="assumed", source="streaming kernels reach 0.75-0.85 of the datasheet's bandwidth"
 )
 _FLOOR = Provenance(basis="assumed", source="an empty CUDA kernel takes 2-3 us in a stream")
+
+_GROUPED = Provenance(
+    basis="assumed",
+    source="torch's grouped product as vLLM's fused experts, by rows per expert "
+    "(AIConfigurator moe tables, tables/moe.csv)",
+)
+_PLAIN_GROUPS = Provenance(
+    basis="assumed",
+    source="grouped products as fast as plain ones: MegaBlocks' block-sparse kernels reach 98.6 % "
+    "of cuBLAS on A100 (arXiv 2211.15841)",
+)
 
 _BORROW = {
     "volta": ("a100", 0.85, "best case 90-95 of 125 TFLOP/s on V100"),
@@ -58,20 +71,23 @@ _FLASH_2 = {
     "blackwell": (0.19, "FlashAttention-2 on B200 about as on H100; assumed"),
     "cdna3": (0.25, "composable-kernel flash on MI300X; assumed"),
 }
-_FLASH_2_HEAD_DIM = (0.32, 0.026)
-"""Exponents of head dimension below and above 128, from L40S, where A100 measured 128 only."""
-BACKWARD_RATIO = {"fa2": 0.80, "fa3": 0.72, "trtllm": 0.70}
+_HEAD_DIMS = (64, 128, 192, 256)
+BACKWARD_RATIO = {"fa2": 0.80, "fa3": 0.72, "trtllm": 0.83}
 """Backward's rate over forward's: A100 130-190 against 170-230 TFLOP/s, H100 400-550 against
-550-740; Blackwell assumed."""
-SUSTAINED = {"ampere": 0.85, "hopper": 0.71}
+550-740; B200 from 64 heads on, 0.83 to 0.84 (``b200_kernels.json``)."""
+SUSTAINED = {"ampere": 0.840, "hopper": 0.718, "blackwell": 0.70}
 """Share of isolated rates that products keep in a training run: power caps the clocks.
 
 Fitted with ``SUSTAINED_BACKWARD`` by least squares on five single-node rows per GPU of MosaicML's
-MPT throughput tables (``validation/data/published/llmfoundry_mpt.json``, ``use: calibration``):
-A100 0.849 and 0.70, H100 0.713 and 0.73. The other rows there are for validation."""
+MPT throughput tables (``validation/data/published/llmfoundry_mpt.json``, ``use: calibration``), on
+top of the tables of isolated kernels: refitted when those change. The other rows there are for
+validation. Blackwell: the median over 232 products longer than 1 ms that were measured in long
+loops on 8 B200 (0.70; their source's ``b200_kernels.json``), not a training step."""
+MEASURED_HOT = frozenset({"blackwell"})
+"""Where fused attention in such loops is as fast as in isolation: it keeps its rates."""
 SUSTAINED_ELSEWHERE = 0.78
 """Their mean, for GPUs without such rows."""
-SUSTAINED_BACKWARD = 0.71
+SUSTAINED_BACKWARD = 0.689
 """Further share that the backward of fused attention keeps; one value for all GPUs."""
 ALLOCATOR_SLACK = 0.08
 """Reserved over allocated at the peak, minus one: torch's allocator."""
@@ -121,6 +137,9 @@ def sustained(gpu: GpuSpec) -> tuple[float, Provenance]:
     if share is None:
         source = "mean of A100 and H100 in MosaicML's MPT runs"
         return SUSTAINED_ELSEWHERE, Provenance(basis="assumed", source=source)
+    if gpu.architecture in MEASURED_HOT:
+        source = "products longer than 1 ms in long loops on 8 B200, SimuMax v1.2"
+        return share, Provenance(basis="measured", source=source)
     source = f"fitted on five single-node MPT runs on {gpu.architecture}, MosaicML llm-foundry"
     return share, Provenance(basis="measured", source=source)
 
@@ -152,6 +171,14 @@ class GpuConstants:
             self._gemm[dtype] = known
             self.provenance[f"gemm.{dtype}"] = origin
         return known
+
+    def grouped_factor(self, rows: float) -> float:
+        """Time of a grouped product over a plain one, for so many rows per group."""
+        curve = tables.grouped_curve(self.system)
+        self.provenance["grouped"] = _PLAIN_GROUPS if curve is None else _GROUPED
+        if curve is None:
+            return 1.0
+        return curve.at(min(max(rows, curve.sizes[0]), curve.sizes[-1]))[0]
 
     def attention(self, kernel: FusedKernel) -> AttentionConstants:
         """Constants of the fused attention kernel."""
@@ -248,6 +275,7 @@ def _gemm_constants(c: GpuConstants, dtype: str) -> tuple[GemmConstants, Provena
     same = _BORROW[gpu.architecture][0] == c.system or c.system == "gb200"
     peak = gpu.flops_per_s[dtype if tensor else "fp32"]
     share = row["efficiency"] * _efficiency_scale(c)
+    left = tensor and (c.exact or same)
     constants = GemmConstants(
         peak_flops_per_s=row["peak_flops_per_s"] if fitted else peak,
         memory_bytes_per_s=row["memory_bytes_per_s"] if fitted else gpu.memory_bytes_per_s,
@@ -259,13 +287,16 @@ def _gemm_constants(c: GpuConstants, dtype: str) -> tuple[GemmConstants, Provena
         quantisation=row["quantisation"],
         sharpness=row["sharpness"],
         fixed_s=row["fixed_s"],
+        split_s=row["split_s"],
         slowdown=row["slowdown"] if tensor else 0.0,
         slowdown_s=row["slowdown_s"],
         cast_passes=row["cast_passes"],
         element_bytes={"fp32": 4, "tf32": 4, "fp8": 1}.get(dtype, 2),
         output_bytes=4 if dtype in ("fp32", "tf32") else 2,
         tensor_cores=tensor,
-        grid=tables.gemm_grid(c.system, shape) if tensor and (c.exact or same) else None,
+        grid=tables.gemm_grid(c.system, shape) if left else None,
+        sides=tables.gemm_plane(c.system, shape, "nk") if left else None,
+        waves=tables.gemm_plane(c.system, shape, "waves") if left else None,
     )
     return constants, _gemm_origin(c, dtype, fitted=fitted, tensor=tensor, row=by_dtype[shape])
 
@@ -295,30 +326,45 @@ def _attention_constants(
     c: GpuConstants, kernel: FusedKernel
 ) -> tuple[AttentionConstants, Provenance]:
     """Constants of the fused kernel: measured where the table holds that very kernel."""
+    if kernel == "fa3" and c.gpu.architecture != "hopper":
+        constants, origin = _attention_constants(c, "torch")
+        text = f"FlashAttention 3 needs Hopper; priced as FlashAttention 2: {origin.source}"
+        return constants, Provenance(basis="assumed", source=text)
     own = tables.rows("attention", c.system)[0]
-    measured = own["kernel"] == "fa2" or kernel == "best"
+    measured = kernel == "best" or own["kernel"] == ("fa3" if kernel == "fa3" else "fa2")
     row = own if measured else tables.rows("attention", "a100")[0]
     peak = c.gpu.flops_per_s.get("bf16", c.gpu.flops_per_s.get("fp16", c.gpu.flops_per_s["fp32"]))
     reference = float(tables.rows("gemm", row["system"])[0]["peak_flops_per_s"])
     same = measured and _BORROW[c.gpu.architecture][0] in (c.system, "b200", "h100")
+    exact = False
     if same and c.gpu.architecture not in ("volta", "turing", "cdna3"):
-        scale = 1.0 if c.exact else peak / reference * _efficiency_scale(c)
-        rate = float(row["flops_per_s"]) * scale
+        exact = c.exact
+        scale = 1.0 if exact else peak / reference * _efficiency_scale(c)
         text = f"{tables.meta('attention')['source']}; {row['system']} {row['kernel']}"
-        basis: Literal["measured", "assumed"] = "measured" if c.exact else "assumed"
         text += f", {row['error_long_percent']} % mean error, sequences >= 512; backward assumed"
     else:
         share, text = _FLASH_2[c.gpu.architecture]
-        rate, basis = share * peak, "assumed"
-    below, above = _FLASH_2_HEAD_DIM
+        scale = share * peak / float(row["flops_128"])
+    hot = c.gpu.architecture in MEASURED_HOT
     constants = AttentionConstants(
-        flops_per_s=rate * c.sustained_share,
-        head_dim_exponent=float(row["head_dim_exponent"] or below),
-        wide_exponent=float(row["wide_exponent"] or above),
-        backward_ratio=BACKWARD_RATIO[row["kernel"]] * c.sustained_backward,
+        flops_per_s=_by_head_dim(row, scale * (1.0 if hot else c.sustained_share)),
+        backward_ratio=BACKWARD_RATIO[row["kernel"]] * (1.0 if hot else c.sustained_backward),
         fixed_s=float(row["fixed_s"]),
         quantisation=float(row["quantisation"]),
         sm_count=c.gpu.sm_count,
         io_bytes_per_s=c.gpu.memory_bytes_per_s * float(row["memory_efficiency"]),
+        row_elements=float(row["row_elements"]),
+        grid=tables.attention_grid(row["system"], windowed=False) if exact else None,
+        window_grid=tables.attention_grid(row["system"], windowed=True) if exact else None,
     )
-    return constants, Provenance(basis=basis, source=text)
+    return constants, Provenance(basis="measured" if exact else "assumed", source=text)
+
+
+def _by_head_dim(row: dict[str, str], scale: float) -> Curve:
+    """Rates of one kernel; where A100 measured 128 only, others as on L40S, the same kernel."""
+    shape = row if row["flops_64"] else tables.rows("attention", "l40s")[0]
+    scale *= float(row["flops_128"]) / float(shape["flops_128"])
+    known = {d: float(shape[f"flops_{d}"]) for d in _HEAD_DIMS if shape[f"flops_{d}"]}
+    return Curve(
+        sizes=tuple(float(d) for d in known), values=tuple(scale * r for r in known.values())
+    )

@@ -93,6 +93,7 @@ class CpuRankModel(ComputeModel):
         groups: int = 1,
         *,
         lead: int | None = None,  # noqa: ARG002  (alignment is a GPU's)
+        imbalance: float = 1.0,  # noqa: ARG002  (nor are tiles filled by uneven rows)
     ) -> float:
         """Arithmetic, and packing of both operands (read and written) and of the result."""
         if m <= 0 or n <= 0 or k <= 0:
@@ -149,8 +150,13 @@ def compute_model(
     cpu: CpuSpec | None = None,
     *,
     cuda_graphs: bool = False,
+    compiled: bool = False,
+    expert_imbalance: float = 1.0,
 ) -> ComputeModel:
-    """Prices on a device as a training run has it: a GPU in a host, or a rank on the CPU."""
+    """Prices on a device as a training run has it: a GPU in a host, or an eager rank on the CPU."""
     if isinstance(gpu, CpuRankSpec):
         return CpuRankModel(gpu, given)
-    return ComputeModel(gpu, sustained_share=None, given=given, cpu=cpu, cuda_graphs=cuda_graphs)
+    return ComputeModel(
+        gpu, sustained_share=None, given=given, cpu=cpu, cuda_graphs=cuda_graphs,
+        compiled=compiled, expert_imbalance=expert_imbalance,
+    )  # fmt: skip

@@ -3,7 +3,8 @@
 Models a cuBLAS-like library: it picks, from a set of thread-block tiles and k-splits, the one
 whose waves over the streaming multiprocessors (SMs) finish first, and cannot beat the memory
 roofline. The constants per GPU and data type are fitted to measured kernels (``tables/gemm.csv``);
-what they leave unexplained is a coarse grid of factors over the shape (``tables/gemm_grid.csv``).
+what they leave unexplained are coarse factors over the shape (``tables/gemm_grid.csv``), over n and
+k, and over waves of tiles and k (``tables/gemm_planes.csv``): what the library chose otherwise.
 
 Not modelled: operand layouts (NN, NT, TN), epilogue fusion, power capping by operand values,
 clocks.
@@ -15,7 +16,8 @@ from dataclasses import dataclass
 from functools import cache
 from math import ceil, inf
 
-from raysim.perf.tables import Grid
+from raysim.errors import CalibrationError
+from raysim.perf.tables import Grid, Plane
 
 TILES: tuple[tuple[int, int, float], ...] = tuple(
     (rows, columns, float(rows * columns))
@@ -25,6 +27,8 @@ TILES: tuple[tuple[int, int, float], ...] = tuple(
 )  # fmt: skip
 """Thread-block tiles (rows, columns, area) that cuBLAS and CUTLASS ship for tensor cores."""
 LARGEST_TILE = 32768.0
+TILE = 128
+"""Side of the tile that the residual counts waves of."""
 SPLIT_MAX = 16
 SPLIT_K_MIN = 128
 """A k-slice shorter than this is never worth a reduction."""
@@ -54,6 +58,8 @@ class GemmConstants:
     """Exponent of the norm that joins compute and memory time; large: the plain roofline's max."""
     fixed_s: float
     """What the shortest kernel takes on the GPU."""
+    split_s: float = 0.0
+    """What splitting k adds: a second kernel sums the partial products."""
     slowdown: float = 0.0
     """Share by which long products run slower (power limit, cache misses), reached gradually ..."""
     slowdown_s: float = 1e-3
@@ -64,6 +70,10 @@ class GemmConstants:
     output_bytes: int = 2
     tensor_cores: bool = True
     grid: Grid | None = None
+    sides: Plane | None = None
+    """A factor over n and k."""
+    waves: Plane | None = None
+    """A factor over waves of 128 x 128 tiles on the SMs, and k."""
 
 
 def alignment_factor(granule: int, element_bytes: int) -> float:
@@ -87,12 +97,20 @@ def granule(*sizes: int) -> int:
 
 
 def gemm_seconds(
-    c: GemmConstants, m: float, n: int, k: int, *, groups: int = 1, lead: int | None = None
+    c: GemmConstants,
+    m: float,
+    n: int,
+    k: int,
+    *,
+    groups: int = 1,
+    lead: int | None = None,
+    imbalance: float = 1.0,
 ) -> float:
     """GPU seconds of ``groups`` products ``[m / groups, k] x [k, n]`` run as one kernel.
 
     ``m`` counts rows over all groups and may be fractional (routed tokens). ``lead`` is a divisor
-    of the operands' leading dimensions; None: ``n`` and ``k`` are those.
+    of the operands' leading dimensions; None: ``n`` and ``k`` are those. ``imbalance`` is the rows
+    of the fullest group over the mean: uneven rows fill tiles less, the work is the same.
     """
     if m <= 0 or n <= 0 or k <= 0:
         return 0.0
@@ -100,37 +118,83 @@ def gemm_seconds(
     rate = c.peak_flops_per_s * c.efficiency
     if c.tensor_cores:
         rate *= alignment_factor(granule(n, k) if lead is None else lead, c.element_bytes)
-    compute = _compute_seconds(c, rows, n, k, groups, rate / c.sm_count)
+    each: tuple[float, ...] = (rows,)
+    if imbalance > 1.0 and groups > 1:
+        each = tuple(rows * share for share in group_loads(groups, imbalance))
+    compute = _compute_seconds(c, each, n, k, groups, rate / c.sm_count)
     compute *= 1.0 + c.slowdown * compute / (compute + c.slowdown_s)
     moved = groups * (c.element_bytes * (rows * k + k * n) + c.output_bytes * rows * n)
     memory = moved / (c.memory_bytes_per_s * c.memory_efficiency)
     high, low = (compute, memory) if compute > memory else (memory, compute)
     joined: float = high * (1.0 + (low / high) ** c.sharpness) ** (1.0 / c.sharpness)
     cast = c.cast_passes * 3.0 * groups * rows * k / c.memory_bytes_per_s
-    factor = c.grid.factor(rows * groups, n, k) if c.grid is not None else 1.0
-    return factor * (c.fixed_s + joined + cast)
+    return _residual(c, rows, n, k, groups) * (c.fixed_s + joined + cast)
+
+
+def _residual(c: GemmConstants, rows: float, n: int, k: int, groups: int) -> float:
+    """The factor that the constants leave unexplained."""
+    factor = 1.0
+    if c.grid is not None:
+        factor *= c.grid.factor(rows * groups, n, k)
+    if c.sides is not None:
+        factor *= c.sides.factor(n, k)
+    if c.waves is not None and groups == 1:  # how the library fills SMs with one product
+        tiles = ceil(rows / TILE) * -(-n // TILE)
+        factor *= c.waves.factor(tiles / c.sm_count, k)
+    return factor
 
 
 def _compute_seconds(
-    c: GemmConstants, rows: float, n: int, k: int, groups: int, flops_per_s_per_sm: float
+    c: GemmConstants,
+    rows: tuple[float, ...],
+    n: int,
+    k: int,
+    groups: int,
+    flops_per_s_per_sm: float,
 ) -> float:
-    """The fastest tile and k-split: waves of tiles, each ``2 tm tn (k + k_half)`` operations."""
+    """The fastest tile and k-split: waves of tiles, each ``2 tm tn (k + k_half)`` operations.
+
+    ``rows`` of each group, or of all if they are equal.
+    """
     sms, quantisation, k_half = c.sm_count, c.quantisation, c.k_half
-    whole_rows = ceil(rows)
+    whole_rows, alike = tuple(ceil(r) for r in rows), groups // len(rows)
+    reduction = 0.5 * c.split_s * flops_per_s_per_sm
     best = inf
     for (tile_rows, tile_columns, _), work in zip(TILES, _tile_work(c.tile_exponent), strict=True):
-        count = -(-whole_rows // tile_rows) * -(-n // tile_columns) * groups
+        high = sum(-(-r // tile_rows) for r in whole_rows) * alike
+        count = high * -(-n // tile_columns)
         split = 1
         while True:
             share = count * split / sms
             whole = ceil(share)
             waves = whole if whole <= 1 else share + quantisation * (whole - share)
-            seconds = waves * work * (k / split + k_half)
-            best = min(best, seconds)
+            work_done = waves * work * (k / split + k_half)
+            best = min(best, work_done if split == 1 else work_done + reduction)
             split *= 2
             if count * split > SPLIT_WAVES * sms or k < split * SPLIT_K_MIN or split > SPLIT_MAX:
                 break
     return 2.0 * best / flops_per_s_per_sm
+
+
+@cache
+def group_loads(groups: int, imbalance: float) -> tuple[float, ...]:
+    """Rows of each group over the mean, fullest first: a power law of the rank.
+
+    Raises
+    ------
+    CalibrationError
+        ``imbalance``, the first of them, is not in [1, ``groups``].
+    """
+    if not 1.0 <= imbalance <= groups:
+        raise CalibrationError(
+            f"imbalance {imbalance} of {groups} experts: the fullest has between the mean and all"
+        )
+    low, high = 0.0, 64.0
+    for _ in range(60):  # of the exponent; the fullest group's share grows with it
+        exponent = 0.5 * (low + high)
+        total = sum((i + 1.0) ** -exponent for i in range(groups))
+        low, high = (exponent, high) if groups / total < imbalance else (low, exponent)
+    return tuple(groups / total * (i + 1.0) ** -exponent for i in range(groups))
 
 
 @cache

@@ -133,6 +133,11 @@ class HostCosts:
         free = dict.fromkeys(("operator_s", "module_s", "node_s", "launch_s", "checkpoint_s"), 0.0)
         return replace(self, **free)
 
+    def compiled(self) -> HostCosts:
+        """Of layers that ``torch.compile`` made one call of: only kernels are launched."""
+        free = dict.fromkeys(("operator_s", "module_s", "node_s"), 0.0)
+        return replace(self, **free)
+
     def forward_s(self, operators: int, kernels: int) -> float:
         """A forward of so many ATen operators that launch so many kernels."""
         return operators * self.operator_s + kernels * self.launch_s

@@ -116,6 +116,23 @@ class Grid:
         return exp((1 - u) * first + u * second)
 
 
+@dataclass(frozen=True, slots=True)
+class Plane:
+    """A factor over two sizes, bilinear in the logarithms between knots, constant outside them."""
+
+    log2_x: tuple[float, ...]
+    log2_y: tuple[float, ...]
+    log_factor: tuple[tuple[float, ...], ...]
+
+    def factor(self, x: float, y: float) -> float:
+        """The factor at one point."""
+        i, u = _place(self.log2_x, log2(x))
+        j, v = _place(self.log2_y, log2(y))
+        a, b = self.log_factor[i], self.log_factor[i + 1]
+        low, high = a[j] + v * (a[j + 1] - a[j]), b[j] + v * (b[j + 1] - b[j])
+        return exp(low + u * (high - low))
+
+
 def _place(knots: Sequence[float], x: float) -> tuple[int, float]:
     """Segment of ``x`` among ``knots`` and how far into it, both clipped to the ends."""
     if x <= knots[0]:
@@ -144,6 +161,56 @@ def gemm_grid(system: str, dtype: str) -> Grid | None:
         log2_n=tuple(log2(n) for n in ns),
         log2_k=tuple(log2(int(c[1:])) for c in columns),
         log_factor=tuple(tuple(by_shape[m, n] for n in ns) for m in ms),
+    )
+
+
+@cache
+def gemm_plane(system: str, dtype: str, name: str) -> Plane | None:
+    """What multiplies the grid: ``nk`` over n and k, ``waves`` over waves of tiles and k."""
+    own = [r for r in rows("gemm_planes", system) if (r["dtype"], r["plane"]) == (dtype, name)]
+    if not own:
+        return None
+    columns = [name for name in own[0] if name[0] == "k" and name[1:].isdigit()]
+    return Plane(
+        log2_x=tuple(log2(float(r["knot"])) for r in own),
+        log2_y=tuple(log2(int(c[1:])) for c in columns),
+        log_factor=tuple(tuple(log(1 + int(r[c]) / 100) for c in columns) for r in own),
+    )
+
+
+@cache
+def grouped_curve(system: str) -> Curve | None:
+    """Time of a grouped product over a plain one, by rows per group; None where not measured."""
+    for row in rows("moe", system):
+        columns = [name for name in row if name[0] == "r" and name[1:].isdigit()]
+        return Curve(
+            sizes=tuple(float(name[1:]) for name in columns),
+            values=tuple(1.0 + int(row[name]) / 100 for name in columns),
+        )
+    return None
+
+
+@cache
+def attention_grid(system: str, *, windowed: bool) -> Grid | None:
+    """What ``attention.csv``'s constants leave of forward; None where not measured.
+
+    Over blocks of 128 query rows per SM, query length and head dimension.
+    """
+    own = [r for r in rows("attention_grid", system) if r["windowed"] == str(int(windowed))]
+    if not own:
+        return None
+    lengths = [name for name in own[0] if name[0] == "q" and name[1:].isdigit()]
+    dims = tuple(dict.fromkeys(int(r["head_dim"]) for r in own))
+    waves = tuple(dict.fromkeys(float(r["waves"]) for r in own))
+    cells = {(float(r["waves"]), int(r["head_dim"])): r for r in own}
+    return Grid(
+        log2_m=tuple(log2(w) for w in waves),
+        log2_n=tuple(log2(int(q[1:])) for q in lengths),
+        log2_k=tuple(log2(d) for d in dims),
+        log_factor=tuple(
+            tuple(tuple(log(1 + int(cells[w, d][q]) / 100) for d in dims) for q in lengths)
+            for w in waves
+        ),
     )
 
 

@@ -144,6 +144,9 @@ def build_job(scenario: Scenario, model: Model | None = None) -> TrainJob:
         recompute_layers=None if megatron is None else megatron.recompute_layers,
         megatron=MegatronSettings() if megatron is None else megatron.settings,
         gradient_clipping=strategy.gradient_clipping,
+        torch_compile=train.torch_compile,
+        cuda_graphs=train.cuda_graphs,
+        expert_imbalance=train.expert_imbalance,
         constants=_constants(scenario),
         **fields,
     )

@@ -59,8 +59,8 @@ class ModelSection(Section):
         None,
         description="Class such as BertForSequenceClassification, when the config has several.",
     )
-    attention: Literal["eager", "sdpa", "flash_attention_2"] = Field(
-        "sdpa", description="attn_implementation."
+    attention: Literal["eager", "sdpa", "flash_attention_2", "flash_attention_3"] = Field(
+        "sdpa", description="attn_implementation; flash_attention_3 needs Hopper."
     )
     fused_loss: bool = Field(
         False, description="Fused linear and cross-entropy (Liger): logits never exist whole."

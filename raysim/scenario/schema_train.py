@@ -182,6 +182,13 @@ class TrainSection(Section):
         "none",
         description="full: every block is recomputed in backward; selective: attention cores only.",
     )
+    torch_compile: bool = Field(False, description="The model goes through torch.compile.")
+    cuda_graphs: bool = Field(
+        False, description="Forward and backward are replayed from CUDA graphs."
+    )
+    expert_imbalance: float = Field(
+        1.0, ge=1, le=1000, description="Rows of the most loaded routed expert over the mean."
+    )
     workers: int | None = Field(
         None, ge=1, le=WORKERS_MAX, description="Ranks, one per GPU; by default every GPU there is."
     )

@@ -56,6 +56,10 @@ class TrainingPlan:
     activation_checkpointing: Literal["none", "selective", "full"] = "none"
     """``full``: every block is recomputed (Hugging Face's gradient checkpointing); ``selective``:
     attention cores only (Megatron's ``--recompute-granularity selective``)."""
+    torch_compile: bool = False
+    """Whether the model goes through ``torch.compile``."""
+    expert_imbalance: float = 1.0
+    """Rows of the most loaded routed expert over the mean."""
     recompute_layers: int | None = None
     """Of each stage's blocks, how many are recomputed, from its first; None: all."""
     gradient_clipping: float = 1.0

@@ -319,7 +319,7 @@ class Pricer:
                 depth = -(-depth // self.tp)
             groups = -(-o.gemm.groups // self.sharding.ep)
             self._own_experts[key] = replace(
-                o, gemm=Gemm(rows=o.gemm.rows, n=width, k=depth, groups=groups), split="none"
+                o, gemm=Gemm(rows=o.gemm.rows, n=width, k=depth, groups=groups)
             )
         return self._own_experts[key]
 

@@ -236,10 +236,16 @@ def _prepare(
     assert gpu is not None, "a training job needs a cluster with GPUs"
     # A training job's nodes are alike: any one's processor is everyone's.
     cpu = next(group.node.cpu for group in cluster.groups if group.node.gpu is not None)
-    costs = compute_model(gpu, plan.constants, cpu, cuda_graphs=plan.cuda_graphs)
+    costs = compute_model(
+        gpu,
+        plan.constants,
+        cpu,
+        cuda_graphs=plan.cuda_graphs,
+        compiled=plan.torch_compile,
+        expert_imbalance=plan.expert_imbalance,
+    )
     if plan.engine == "megatron":
         costs.fp32_gradients = plan.megatron.gradient_accumulation_fusion
-        costs.fused_kernel = "best"  # Transformer Engine runs cuDNN's or FlashAttention 3
     stages = build_stages(plan, costs)
     tied = sorted({stage.rank for stage in stages if stage.tied_bytes})
     topology = Topology.build(cluster)

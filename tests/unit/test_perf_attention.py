@@ -80,3 +80,35 @@ def test_best_kernel_on_hopper_is_measured_flash_attention_3() -> None:
     assert 1.3 < slow / fast < 2.0
     assert best.provenance["attention.best"].basis == "measured"
     assert torch_like.provenance["attention.torch"].basis == "assumed"
+
+
+def test_flash_attention_3_is_asked_for_by_name() -> None:
+    three = replace(CORE, implementation="flash_attention_3")
+    gpu = "H100-SXM-80GB"
+    assert 1.3 < seconds(CORE, gpu) / seconds(three, gpu) < 2.1
+    model = ComputeModel(catalog.gpu("A100-SXM-80GB"))
+    op = Operator(name="core", kind="attention", attention=three)
+    model.operator_s(op, batch=1, dtype="bf16")
+    assert "needs Hopper" in model.provenance["attention.fa3"].source
+
+
+def test_sdpa_with_a_mask_of_its_own_visits_every_score() -> None:
+    flash = replace(CORE, window=1024, implementation="flash_attention_2")
+    masked = replace(CORE, window=1024, masked=True)
+    assert score_elements(masked) == 4096**2
+    assert seconds(masked) > 4 * seconds(flash)
+
+
+def test_latent_attention_is_padded_by_flash_attention_2() -> None:
+    latent = replace(CORE, kv_heads=32, head_dim=192, v_head_dim=128)
+    padded = replace(latent, v_head_dim=192, implementation="flash_attention_2")
+    flash = replace(latent, implementation="flash_attention_2")
+    assert seconds(flash) == pytest.approx(seconds(padded), rel=0.05)
+    assert seconds(latent) > 1.3 * seconds(flash)  # torch's flash kernel wants one width
+
+
+def test_narrow_heads_run_slower() -> None:
+    narrow = replace(CORE, heads=64, kv_heads=16, head_dim=64, v_head_dim=64)
+    three = {"implementation": "flash_attention_3"}
+    one, two = (seconds(replace(c, **three), "H100-SXM-80GB") for c in (narrow, CORE))  # type: ignore[arg-type]
+    assert 1.1 < one / two < 1.7

@@ -199,3 +199,35 @@ def test_times_are_the_same_in_any_order() -> None:
     forward = [first.gemm_s(*s, "bf16") for s in shapes]
     backward = [second.gemm_s(*s, "bf16") for s in reversed(shapes)]
     assert forward == backward[::-1]
+
+
+def test_torch_compile_halves_traffic_and_leaves_one_kernel() -> None:
+    gpu = catalog.gpu("H100-SXM-80GB")
+    eager, compiled = ComputeModel(gpu), ComputeModel(gpu, compiled=True)
+    rotary = Operator(name="rotary", kind="elementwise", moved=1e9, kernels=5)
+    assert compiled.launches(rotary) == 1
+    assert compiled.launches(rotary, backward=True) == 1
+    seconds = [m.operator_s(rotary, batch=1, dtype="bf16") for m in (eager, compiled)]
+    assert seconds[1] == pytest.approx(seconds[0] / 2, rel=0.02)
+    product = Operator(name="up", kind="gemm", gemm=Gemm(rows=2048, n=4096, k=4096))
+    same = [m.operator_s(product, batch=1, dtype="bf16") for m in (eager, compiled)]
+    assert same[0] == same[1]
+    assert "torchtitan" in compiled.provenance["compiled"].source
+
+
+def test_the_rank_with_the_fullest_expert_is_priced() -> None:
+    gpu = catalog.gpu("H100-SXM-80GB")
+    experts = Operator(
+        name="up", kind="gemm", gemm=Gemm(rows=65536, n=4096, k=4096, groups=64), split="expert"
+    )
+
+    def seconds(imbalance: float, tp: int) -> float:
+        model = ComputeModel(gpu, expert_imbalance=imbalance)
+        return model.operator_s(experts, batch=1, dtype="bf16", tp=tp)
+
+    assert seconds(4.0, 1) < 1.1 * seconds(1.0, 1)  # one GPU holds all: only tiles fill less
+    # Of 8 experts on a rank one has 4 times the mean, 7 have 60 / 63 of it: 1.33 times the rows.
+    assert seconds(4.0, 8) / seconds(1.0, 8) == pytest.approx(1.33, rel=0.12)
+    assert seconds(4.0, 64) / seconds(1.0, 64) == pytest.approx(4.0, rel=0.2)
+    with pytest.raises(CalibrationError, match="at least 1"):
+        ComputeModel(gpu, expert_imbalance=0.5)

@@ -49,10 +49,10 @@ def megatron_gpt(request: Request, r: Reader) -> Model:
         r.problems.append(unsupported(request))
     tokens = request.positions(r, limit, hard=True, key="max_position_embeddings")
     r.check()
-    flash = request.attention == "flash_attention_2"
+    flash = request.attention.startswith("flash_attention_")
     core = Core(
         heads=heads, kv_heads=heads, head_dim=hidden // heads, v_head_dim=hidden // heads,
-        implementation="flash_attention_2" if flash else "eager", fused_softmax=fused and not flash,
+        implementation=request.attention if flash else "eager", fused_softmax=fused and not flash,
         dropout=attention_drop, scales=False,
     )  # fmt: skip
     embedding = embedding_layer(

@@ -158,7 +158,7 @@ def _grouped_attention(tape: Tape, x: Tensor, a: Grouped) -> Tensor:
     q, k = (_rope(tape, name, t, part=p) for p, t in (("q", q), ("k", k)))
     core = Core(
         heads=a.heads, kv_heads=a.kv_heads, head_dim=a.head_dim, v_head_dim=a.head_dim,
-        implementation="flash_attention_2",
+        implementation="transformer_engine",
         window=a.window if a.window is not None and a.window < x.rows else None,
     )  # fmt: skip
     return attend(tape, name, q, k, v, core, cls="TEDotProductAttention")
@@ -209,7 +209,7 @@ def _latent_attention(tape: Tape, x: Tensor, a: Latent) -> Tensor:
     )  # fmt: skip
     core = Core(
         heads=a.heads, kv_heads=a.heads, head_dim=qk, v_head_dim=a.v_dim,
-        implementation="flash_attention_2",
+        implementation="transformer_engine",
     )  # fmt: skip
     return attend(tape, name, query, key, value, core, cls="TEDotProductAttention")
 
