@@ -10,9 +10,11 @@ from raysim.errors import ScenarioError
 from raysim.measure.workload import Workload, find
 from raysim.perf.profile import Profile
 from raysim.validate.points import Point, merged, read_points, rounded, write_points
+from raysim.validate.model_states import model_state_points
 from raysim.validate.published import memory_points, mpt_points
 from raysim.validate.ray_published import ray_published_points
 from raysim.validate.replayed import Against, replayed_points
+from raysim.validate.runs import run_points
 from raysim.validate.torch_memory import torch_memory_points
 from raysim.validate.training_cases import training_points
 from raysim.validate.vtrain import vtrain_points
@@ -24,6 +26,8 @@ PUBLISHED: dict[str, Callable[[Path], Iterator[Point]]] = {
     "mpt": mpt_points,
     "memory_52b": memory_points,
     "vtrain": vtrain_points,
+    "runs": run_points,
+    "model_states": model_state_points,
     "ray_published": ray_published_points,
     "training": training_points,
     "torch_memory": torch_memory_points,
