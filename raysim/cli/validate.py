@@ -30,6 +30,7 @@ class ValidateOptions:
     out: Path | None
     budget: str | None
     repeat: int
+    intervals: bool = False
 
 
 def validate(cases: tuple[str, ...], options: ValidateOptions) -> None:
@@ -62,6 +63,12 @@ def validate(cases: tuple[str, ...], options: ValidateOptions) -> None:
     out = options.out or VALIDATION
     every = known.keep(points, out / known.COMPARED)
     report.write_report(every, out, _about(against, profile))
+    if options.intervals:
+        from raysim.perf.tables import FOLDER
+        from raysim.validate.intervals import write_tables
+
+        write_tables(every, FOLDER)
+        terminal.say(f"Intervals: {FOLDER}")
     terminal.say(f"Report: {out / 'REPORT.md'}")
 
 

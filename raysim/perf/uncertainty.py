@@ -23,6 +23,8 @@ Standing = Literal["interpolated", "extrapolated", "guessed"]
 
 SHARE = 0.2
 """A job waits for host or network when it spends more than this share of its step so."""
+COVERS = 0.9
+"""Share of rows that an interval is made to hold."""
 ANY = "any"
 INTERVALS, RANGES = "training_intervals", "training_ranges"
 
@@ -72,13 +74,13 @@ class Interval:
     @property
     def said(self) -> str:
         """The kind in words."""
-        quantity, basis, nodes, bound = self.kind
+        _, basis, nodes, bound = self.kind
         parts = {
             "measured": "GPUs with measured kernels", "borrowed": "GPUs with borrowed kernels",
             ANY: "all GPUs",
         }[basis], {"one": "one node", "many": "many nodes", ANY: ""}[nodes]  # fmt: skip
         last = "" if bound == ANY else f"bound by {bound}"
-        return ", ".join(p for p in (quantity, *parts, last) if p)
+        return ", ".join(p for p in (*parts, last) if p)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,9 +125,7 @@ def stand(features: Features, ranges: Sequence[Range]) -> Stand:
     """``standing`` against ranges of one's own."""
     own = next((r for r in ranges if r.gpu == features.gpu), None)
     if own is None:
-        return Stand(
-            standing="guessed", reasons=(f"no run on {features.gpu} was measured",)
-        )
+        return Stand(standing="guessed", reasons=(f"no run on {features.gpu} was measured",))
     beyond = []
     if features.gpus > own.most_gpus:
         beyond.append(f"{features.gpus:,} GPUs, measured up to {own.most_gpus:,}")
@@ -145,7 +145,7 @@ def stand(features: Features, ranges: Sequence[Range]) -> Stand:
 
 @cache
 def _intervals() -> dict[tuple[str, ...], Interval]:
-    found = {}
+    found: dict[tuple[str, ...], Interval] = {}
     for quantity in tables.systems(INTERVALS):
         for row in tables.rows(INTERVALS, quantity):
             kind = (quantity, row["tables"], row["nodes"], row["bound"])

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from raysim.perf.uncertainty import SHARE, Bound, Features, Interval, Quantity, interval, standing
+from raysim.perf.uncertainty import COVERS, SHARE, Bound, Features, Interval, interval, standing
 from raysim.training.tower import StepOutcome
 
 _NETWORK = ("exposed_collectives", "pipeline_transfers")
@@ -49,3 +50,46 @@ def _engine(step: StepOutcome) -> str:
     zero = plan.zero
     away = zero.offload_optimizer.device != "none" or zero.offload_param.device != "none"
     return f"zero-{zero.stage}{'-offload' if away else ''}"
+
+
+def certainty(step: StepOutcome, summary: Mapping[str, Any]) -> dict[str, Any]:
+    """The ``certainty`` part of a summary: where nine of ten measured values would lie.
+
+    ``summary`` has ``step``, ``throughput`` and ``memory``. An interval need not hold the
+    prediction itself: where past predictions were too low, it lies above.
+    """
+    own = features(step)
+    stood = standing(own)
+    time, memory = (interval(own, quantity) for quantity in ("time", "memory"))
+    return {
+        "standing": stood.standing,
+        "reasons": list(stood.reasons),
+        "covers": COVERS,
+        "step_seconds": _said(time, summary["step"]["seconds"]),
+        "tokens_per_s": _rate(time, summary["throughput"]["tokens_per_s"]),
+        "samples_per_s": _rate(time, summary["throughput"]["samples_per_s"]),
+        "memory_peak_bytes": _said(memory, summary["memory"]["peak_bytes"]),
+    }
+
+
+def without(said: dict[str, Any], why: str) -> dict[str, Any]:
+    """The same with no interval, because past errors are of other constants."""
+    none = dict.fromkeys(
+        ("step_seconds", "tokens_per_s", "samples_per_s", "memory_peak_bytes"), None
+    )
+    return {**said, **none, "standing": "guessed", "reasons": [why]}
+
+
+def _said(found: Interval | None, predicted: float) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    low, high = found.around(predicted)
+    return {"low": low, "high": high, "kind": found.said, "rows": found.rows}
+
+
+def _rate(found: Interval | None, predicted: float | None) -> dict[str, Any] | None:
+    """A rate is low where the step is long."""
+    if found is None or predicted is None:
+        return None
+    low, high = predicted / found.high, predicted / found.low
+    return {"low": low, "high": high, "kind": found.said, "rows": found.rows}

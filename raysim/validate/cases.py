@@ -9,8 +9,8 @@ from pathlib import Path
 from raysim.errors import ScenarioError
 from raysim.measure.workload import Workload, find
 from raysim.perf.profile import Profile
-from raysim.validate.points import Point, merged, read_points, rounded, write_points
 from raysim.validate.model_states import model_state_points
+from raysim.validate.points import Point, merged, read_points, rounded, write_points
 from raysim.validate.published import memory_points, mpt_points
 from raysim.validate.ray_published import ray_published_points
 from raysim.validate.replayed import Against, replayed_points

@@ -25,7 +25,8 @@ class Job:
     samples: float = 1.0
     """What the value is divided by to rank choices: samples per step of a time, 1 of a rate."""
     ideal_s: float = 0.0
-    """Seconds at peak: 6 N FLOPs per token over all GPUs, N with the embeddings."""
+    """Seconds at peak of a step, or of what a rate counts: 6 N FLOPs per token, N all parameters,
+    over all GPUs."""
     ideal_model_s: float = 0.0
     """The same of the model's own FLOPs, three times those of its forward, attention included."""
 
@@ -37,14 +38,17 @@ FIELDS = (
 )
 
 
-def job_of(step: StepOutcome, *, sweeps: tuple[str, ...] = (), samples: float = 1.0) -> Job:
-    """Of a simulated row; ``samples`` as in ``Job``."""
+def job_of(
+    step: StepOutcome, *, sweeps: tuple[str, ...] = (), samples: float = 1.0, counted: float = 1.0
+) -> Job:
+    """Of a simulated row; ``samples`` as in ``Job``, ``counted`` what a rate counts in a step."""
     plan = step.plan
     micro_batches = step.micro_batches
     per_step = plan.micro_batch * micro_batches * plan.mesh.dp
     gpu = step.costs.gpu
     peak = gpu.flops_per_s.get(plan.compute_dtype, gpu.flops_per_s["fp32"]) * plan.mesh.world
     tokens = per_step * plan.model.seq_len
+    peak *= counted
     return Job(
         features=features(step),
         sweeps=sweeps,
@@ -71,10 +75,11 @@ def read_job(row: Mapping[str, str]) -> Job | None:
     if not row.get(f"{PREFIX}gpu"):
         return None
     said = {name: row[f"{PREFIX}{name}"] for name in (n.removeprefix(PREFIX) for n in FIELDS)}
-    whole = {name: int(said[name]) for name in ("nodes", "gpus", "seq_len")}
-    words: dict[str, Any] = {n: said[n] for n in ("gpu", "architecture", "tables", "engine", "bound")}
+    words = ("gpu", "architecture", "tables", "engine", "bound")
+    own: dict[str, Any] = {name: said[name] for name in words}
+    own |= {name: int(said[name]) for name in ("nodes", "gpus", "seq_len")}
     return Job(
-        features=Features(**words, **whole, parameters=float(said["parameters"])),
+        features=Features(**own, parameters=float(said["parameters"])),
         sweeps=tuple(said["sweeps"].split(";")) if said["sweeps"] else (),
         samples=float(said["samples"]),
         ideal_s=float(said["ideal_s"]),

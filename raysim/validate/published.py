@@ -62,9 +62,13 @@ def mpt_tokens_per_s(row: dict[str, Any]) -> float:
 
 
 def _per_gpu(row: dict[str, Any], outcome: StepOutcome) -> float:
+    return _tokens_per_gpu(row, outcome) / to_seconds(outcome.steady_step_ns)
+
+
+def _tokens_per_gpu(row: dict[str, Any], outcome: StepOutcome) -> float:
+    """Of one step."""
     samples = outcome.plan.micro_batch * outcome.micro_batches * outcome.plan.mesh.dp
-    seconds = to_seconds(outcome.steady_step_ns)
-    return float(samples * row["seq_len"] / seconds / row["gpus"])
+    return float(samples * row["seq_len"] / row["gpus"])
 
 
 def mpt_outcome(row: dict[str, Any]) -> StepOutcome:
@@ -100,10 +104,11 @@ def mpt_points(validation: Path) -> Iterator[Point]:
     for row in rows(validation, "llmfoundry_mpt.json"):
         outcome = mpt_outcome(row)
         sweep = f"{row['gpu']}: h{row['hidden']} L{row['layers']}"
+        each = _tokens_per_gpu(row, outcome)
         yield Point(
             family=f"mpt/{row['gpu'].partition('-')[0]}", name=row["id"], role=row["use"],
             unit="tokens/s/GPU", measured=row["tokens_per_s_per_gpu"],
-            predicted=_per_gpu(row, outcome), job=job_of(outcome, sweeps=(sweep,)),
+            predicted=_per_gpu(row, outcome), job=job_of(outcome, sweeps=(sweep,), counted=each),
         )  # fmt: skip
 
 

@@ -94,9 +94,7 @@ def points_of(row: dict[str, Any], machine: dict[str, Any]) -> Iterator[Point]:
         )  # fmt: skip
 
 
-def _verdict(
-    row: dict[str, Any], peak_bytes: float, where: ClusterSpec, *, ran_out: bool
-) -> Point:
+def _verdict(row: dict[str, Any], peak_bytes: float, where: ClusterSpec, *, ran_out: bool) -> Point:
     assert where.gpu is not None, "training runs need GPUs"
     return Point(
         family=f"out_of_memory/{row['family']}", name=row["id"], role=row["use"],
