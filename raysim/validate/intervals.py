@@ -25,6 +25,8 @@ TAIL = 20
 """One row in so many lies below an interval, one above: 90 %."""
 FEWEST = 2 * TAIL - 1
 """Rows of a kind, so that no quantile rests on the single worst row."""
+FAMILIES = 2
+"""Families of a kind: what one cluster and program err by says nothing of others."""
 PARTS = 10
 Row = tuple[Point, Job]
 Table = dict[tuple[str, ...], Interval]
@@ -61,9 +63,10 @@ def table(rows: Iterable[Row]) -> Table:
         for kind in dict.fromkeys(job.features.kinds(quantity(p))):
             kinds.setdefault(kind, []).append(p)
     return {
-        kind: _interval(kind, of_it) for kind, of_it in sorted(kinds.items())
-        if len(of_it) >= FEWEST
-    }  # fmt: skip
+        kind: _interval(kind, of_it)
+        for kind, of_it in sorted(kinds.items())
+        if len(of_it) >= FEWEST and len({p.family for p in of_it}) >= FAMILIES
+    }
 
 
 def _interval(kind: tuple[str, ...], points: Sequence[Point]) -> Interval:
@@ -77,21 +80,50 @@ def _interval(kind: tuple[str, ...], points: Sequence[Point]) -> Interval:
 
 def kinds(rows: Sequence[Row]) -> list[Kind]:
     """The table with its held-out coverage."""
-    inside = {name: _held_out(rows, part) for name, part in _PARTITIONS.items()}
+    by_row, by_family = (_held_out(rows, by) for by in ("row", "family"))
     return [
         Kind(
             interval=found,
-            by_row=_share(inside["row"].get(kind)),
-            by_family=_share(inside["family"].get(kind)),
+            by_row=_share([hit.inside for hit in by_row if hit.kind == kind]),
+            by_family=_share([hit.inside for hit in by_family if hit.kind == kind]),
         )
         for kind, found in table(rows).items()
     ]
 
 
-def coverage(rows: Sequence[Row], by: str) -> float | None:
-    """Share of all rows inside when held out by ``row`` or by ``family``; None without rows."""
-    inside = [hit for hits in _held_out(rows, _PARTITIONS[by]).values() for hit in hits]
-    return _share(inside)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coverage:
+    """Shares of held-out rows inside their interval."""
+
+    quantity: Quantity
+    rows: int
+    """That some kind of the others speaks of."""
+    by_row: float
+    by_family: float
+    each_family: float
+    """``by_family``, every family counting as one: its mean over families."""
+
+
+def coverage(rows: Sequence[Row]) -> list[Coverage]:
+    """Of times (and rates), and of memory, where there are rows."""
+    found = []
+    quantities: tuple[Quantity, ...] = ("time", "memory")
+    for what in quantities:
+        own = [row for row in rows if quantity(row[0]) == what]
+        by_row, by_family = (_held_out(own, by) for by in ("row", "family"))
+        if not by_row or not by_family:
+            continue
+        families = dict.fromkeys(hit.family for hit in by_family)
+        each = [_share([h.inside for h in by_family if h.family == f]) or 0.0 for f in families]
+        found.append(
+            Coverage(
+                quantity=what, rows=len(by_row),
+                by_row=_share([hit.inside for hit in by_row]) or 0.0,
+                by_family=_share([hit.inside for hit in by_family]) or 0.0,
+                each_family=sum(each) / len(each),
+            )
+        )  # fmt: skip
+    return found
 
 
 def with_intervals(points: Sequence[Point]) -> list[Point]:
@@ -121,7 +153,7 @@ def _around(p: Point, interval: Interval) -> tuple[float, float]:
     return p.predicted / interval.high, p.predicted / interval.low
 
 
-def _share(hits: Sequence[bool] | None) -> float | None:
+def _share(hits: Sequence[bool]) -> float | None:
     return sum(hits) / len(hits) if hits else None
 
 
@@ -148,18 +180,24 @@ def _splits(
         )
 
 
-def _held_out(
-    rows: Sequence[Row], part: Callable[[int, Row], str]
-) -> dict[tuple[str, ...], list[bool]]:
-    """By the kind that judged a row, whether the row lay inside."""
-    hits: dict[tuple[str, ...], list[bool]] = {}
-    for rest, held in _splits(rows, part):
+@dataclass(frozen=True, slots=True)
+class _Hit:
+    family: str
+    kind: tuple[str, ...]
+    """That judged the row."""
+    inside: bool
+
+
+def _held_out(rows: Sequence[Row], by: str) -> list[_Hit]:
+    """Every row that some kind of the others speaks of."""
+    hits = []
+    for rest, held in _splits(rows, _PARTITIONS[by]):
         known = table(rest)
         for p, job in held:
             found = pick(job.features, quantity(p), known)
             if found is not None:
                 inside = found.low <= seconds_over(p) <= found.high
-                hits.setdefault(found.kind, []).append(inside)
+                hits.append(_Hit(p.family, found.kind, inside))
     return hits
 
 
@@ -184,13 +222,17 @@ def _range(gpu: str, known: Sequence[Features]) -> Range:
 def write_tables(points: Iterable[Point], folder: Path) -> None:
     """``training_intervals.csv`` and ``training_ranges.csv``; equal points make equal files."""
     rows = residuals(points)
-    by_row, by_family = (100 * (coverage(rows, by) or 0.0) for by in ("row", "family"))
+    held = "; ".join(
+        f"{c.quantity}: {100 * c.by_row:.0f} % of rows inside by tenths, {100 * c.by_family:.0f} % "
+        f"by families ({100 * c.each_family:.0f} % where each counts as one)"
+        for c in coverage(rows)
+    )
     heads = {
         "source": "validation/compared, rows of training runs marked validation; written by "
         "`raysim validate --intervals`",
         "method": "conformal quantiles of measured over predicted, 5 and 95 % "
         "(raysim.validate.intervals)",
-        "held out": f"{by_row:.0f} % of rows inside by tenths, {by_family:.0f} % by families",
+        "held out": held,
     }
     lines = ["quantity,tables,nodes,bound,rows,families,low,high,inside_by_row,inside_by_family"]
     for kind in kinds(rows):

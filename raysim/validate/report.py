@@ -46,7 +46,7 @@ def report_text(points: Sequence[Point], about: Iterable[str] = ()) -> str:
     return environment.get_template("REPORT.md.j2").render(
         about=list(about), families=summary(points), tables=tables,
         beside=beside(points), rankings=rankings(points), verdicts=verdicts(points),
-        kinds=kinds(rows), by_row=coverage(rows, "row"), by_family=coverage(rows, "family"),
+        kinds=kinds(rows), coverage=coverage(rows),
         reasons=reasons(points), left_out=[p for p in points if p.left_out],
     )  # fmt: skip
 

@@ -111,22 +111,31 @@ def many(count: int, spread: float, seed: int, family: str = "f", **more: Any) -
     return [row(10 * f, 10, name=f"{i:04}", family=family, **more) for i, f in enumerate(factors)]
 
 
+def two_families(points: list[Point]) -> list[Point]:
+    """Every other row of another family: a kind needs two."""
+    return [replace(p, family=f"{p.family}{i % 2}") for i, p in enumerate(points)]
+
+
 def test_intervals_are_conformal_quantiles() -> None:
     """Of 39 rows the second smallest and the second largest: (39 + 1) / 20."""
-    points = [row(k, 1, name=f"{k:02}") for k in range(1, 40)]
+    points = two_families([row(k, 1, name=f"{k:02}") for k in range(1, 40)])
     own = table(residuals(points))[("time", "measured", "many", "kernels")]
-    assert (own.rows, own.low, own.high) == (39, 2, 38)
+    assert (own.rows, own.families, own.low, own.high) == (39, 2, 2, 38)
     assert table(residuals(points[1:])) == {}
+    assert table(residuals([replace(p, family="f") for p in points])) == {}
     rates = [row(10, 10 * k, name=f"{k:02}", unit="tokens/s/GPU") for k in range(1, 40)]
-    own = table(residuals(rates))[("time", "measured", "many", "kernels")]
+    own = table(residuals(two_families(rates)))[("time", "measured", "many", "kernels")]
     assert (own.low, own.high) == (2, 38)
     fitted = [replace(p, role="calibration") for p in points]
     assert residuals(fitted) == []
 
 
 def test_held_out_rows_are_covered_nine_times_in_ten() -> None:
-    rows = residuals([*many(600, 0.3, 1), *many(300, 0.05, 2, nodes=1)])
-    assert 0.88 < coverage(rows, "row") < 0.93
+    rows = residuals(two_families([*many(600, 0.3, 1), *many(300, 0.05, 2, "g", nodes=1)]))
+    (all_of_them,) = coverage(rows)
+    assert all_of_them.rows == 900
+    assert 0.88 < all_of_them.by_row < 0.93
+    assert 0.86 < all_of_them.each_family < 0.94
     (both,) = [k for k in kinds(rows) if k.interval.kind[2:] == ("one", "kernels")]
     assert both.by_row is not None
     assert 0.86 < both.by_row < 0.96
@@ -135,15 +144,16 @@ def test_held_out_rows_are_covered_nine_times_in_ten() -> None:
 
 def test_rows_of_a_new_family_are_judged_without_their_own() -> None:
     """A family that errs by a factor of three is outside of what the others say."""
-    rows = residuals([*many(200, 0.1, 1), *(replace(p, family="odd", measured=30.0)
-                                            for p in many(50, 0.1, 2))])  # fmt: skip
-    assert coverage(rows, "row") > 0.85
-    assert coverage(rows, "family") < 0.8
+    odd = [replace(p, family="odd", measured=30.0) for p in many(50, 0.1, 2)]
+    (found,) = coverage(residuals([*two_families(many(200, 0.1, 1)), *odd]))
+    assert found.by_row > 0.85
+    assert found.by_family < 0.8
+    assert found.each_family < 0.7
 
 
 def test_points_get_the_interval_of_the_others() -> None:
     """Rows that all err alike leave an interval of one value; a rate is divided by it."""
-    points = [row(11, 10, name=f"{i:02}") for i in range(60)]
+    points = two_families([row(11, 10, name=f"{i:02}") for i in range(60)])
     rate = row(1, 1.2, name="rate", unit="tokens/s/GPU")
     without = replace(rate, name="without", job=None)
     said = with_intervals([*points, rate, without])
@@ -153,7 +163,8 @@ def test_points_get_the_interval_of_the_others() -> None:
 
 
 def test_a_job_takes_the_most_specific_kind_and_the_cpu_none() -> None:
-    known = table(residuals([*many(50, 0.1, 1), *many(50, 0.4, 2, tables="borrowed", nodes=1)]))
+    borrowed = many(100, 0.4, 2, "g", tables="borrowed", nodes=1)
+    known = table(residuals(two_families([*many(100, 0.1, 1), *borrowed])))
     own = pick(FEATURES, "time", known)
     assert own is not None
     assert own.kind == ("time", "measured", "many", "kernels")
@@ -188,7 +199,8 @@ def test_a_job_beyond_the_rows_says_so() -> None:
 def test_the_tables_are_what_a_prediction_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    points = [*many(100, 0.2, 4), *many(60, 0.05, 5, "g", nodes=1, bound="host", gpu="H100")]
+    own = [*many(100, 0.2, 4), *many(60, 0.05, 5, "g", nodes=1, bound="host", gpu="H100")]
+    points = two_families(own)
     write_tables(points, tmp_path)
     before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
     write_tables(list(reversed(points)), tmp_path)
@@ -199,11 +211,11 @@ def test_the_tables_are_what_a_prediction_reads(
     try:
         for cached in caches:
             cached.cache_clear()
-        own = uncertainty.interval(FEATURES, "time")
-        assert own is not None
-        expected = table(residuals(points))[own.kind]
-        assert (own.rows, own.families) == (100, 1)
-        assert math.isclose(own.low, expected.low, rel_tol=1e-3)
+        read = uncertainty.interval(FEATURES, "time")
+        assert read is not None
+        expected = table(residuals(points))[read.kind]
+        assert (read.rows, read.families) == (100, 2)
+        assert math.isclose(read.low, expected.low, rel_tol=1e-3)
         assert [r.gpu for r in uncertainty._ranges()] == [r.gpu for r in ranges(residuals(points))]
         assert uncertainty.standing(FEATURES).standing == "interpolated"
         assert "by tenths" in tables.meta("training_intervals")["held out"]
