@@ -29,7 +29,8 @@ def model_state_points(validation: Path) -> Iterator[Point]:
     for row in rows(validation, "zero_memory.json"):
         if row["id"].startswith("zero-paper"):
             said = zero_paper_bytes(row["parameters"], row["gpus"], row["stage"])
-            yield _point("zero_paper", row["id"], "GB", row["gpu_gb"], said / 1e9)
+            printed = round(said / 1e9, len(str(row["gpu_gb"]).partition(".")[2]))
+            yield _point("zero_paper", row["id"], "GB", row["gpu_gb"], printed)
             continue
         if row["id"] == LEGACY:
             yield Point(
