@@ -106,7 +106,7 @@ def test_terminal_and_page_tell_the_same() -> None:
     found = said_of(step())
     shown = console.text(result_cases.summary() | {"certainty": found})
     flat = " ".join(shown.split())
-    assert "90 % in step 11.00 s to 15.00 s" in flat
+    assert "90 % in step 11.0 s to 15.0 s" in flat
     assert "tokens/s 2,200 to 3,000" in flat
     assert "peak 1.00 GiB to 1.25 GiB" in flat
     assert "time of 139 runs: GPUs with measured kernels, many nodes" in flat
