@@ -41,6 +41,8 @@ class Features:
     """``ddp``, ``zero-0`` to ``zero-3``, with ``-offload`` where states are in host memory."""
     nodes: int
     gpus: int
+    network: str
+    """Kind of the NICs between its nodes; ``none`` on one node."""
     bound: Bound
     parameters: float
     seq_len: int
@@ -85,7 +87,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Range:
-    """What the rows of one GPU cover; the row of no GPU (``any``) covers all of them."""
+    """What the rows of one GPU cover."""
 
     gpu: str
     rows: int
@@ -93,6 +95,7 @@ class Range:
     parameters: tuple[float, float]
     seq_len: tuple[int, int]
     engines: tuple[str, ...]
+    networks: tuple[str, ...]
 
 
 def interval(features: Features, quantity: Quantity) -> Interval | None:
@@ -140,6 +143,8 @@ def stand(features: Features, ranges: Sequence[Range]) -> Stand:
         beyond.append(f"sequences of {features.seq_len:,}, measured {short:,} to {long:,}")
     if features.engine not in own.engines:
         beyond.append(f"no run with {features.engine} was measured on it")
+    if features.network not in (*own.networks, "none"):
+        beyond.append(f"no run over {features.network} was measured on it")
     return Stand(standing="extrapolated" if beyond else "interpolated", reasons=tuple(beyond))
 
 
@@ -167,6 +172,7 @@ def _ranges() -> tuple[Range, ...]:
                 parameters=(float(row["least_parameters"]), float(row["most_parameters"])),
                 seq_len=(int(row["least_seq_len"]), int(row["most_seq_len"])),
                 engines=tuple(row["engines"].split(" ")),
+                networks=tuple(row["networks"].split(" ")),
             )
         )  # fmt: skip
     return tuple(found)

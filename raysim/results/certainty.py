@@ -22,13 +22,16 @@ def features(step: StepOutcome) -> Features:
     bound: Bound = "kernels"
     if max(network, host) > SHARE:
         bound = "network" if network > host else "host"
+    places = step.comms.placement[: plan.mesh.world]
+    nodes = len({node for node, _ in places})
     return Features(
         gpu=gpu.name,
         architecture=gpu.architecture,
         tables=_tables(step),
         engine=_engine(step),
-        nodes=len({node for node, _ in step.comms.placement[: plan.mesh.world]}),
+        nodes=nodes,
         gpus=plan.mesh.world,
+        network=step.comms.topology.specs[places[0][0]].nic.kind if nodes > 1 else "none",
         bound=bound,
         parameters=float(plan.model.num_parameters),
         seq_len=plan.model.seq_len,

@@ -169,6 +169,19 @@ def _spread(relative: Iterable[float]) -> Spread:
 
 def rankings(points: Iterable[Point]) -> list[Ranking]:
     """Of each family that has a sweep."""
+    sweeps = _sweeps(points)
+    families = dict.fromkeys(family for family, _ in sweeps)
+    return [_ranking(f, [rows for (own, _), rows in sweeps.items() if own == f]) for f in families]
+
+
+def sweep_rankings(points: Iterable[Point]) -> list[Ranking]:
+    """Of each sweep, under its name."""
+    sweeps = _sweeps(points)
+    return [_ranking(f"{family}: {name}", [rows]) for (family, name), rows in sweeps.items()]
+
+
+def _sweeps(points: Iterable[Point]) -> dict[tuple[str, str], list[tuple[float, float]]]:
+    """Costs, predicted and measured, of the rows of each sweep: three or more, not all alike."""
     sweeps: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for p, job in timed(points):
         if p.role != "validation":
@@ -176,12 +189,11 @@ def rankings(points: Iterable[Point]) -> list[Ranking]:
         costs = (_cost(p, job, p.predicted or 0.0), _cost(p, job, p.measured or 0.0))
         for sweep in job.sweeps:
             sweeps.setdefault((p.family, sweep), []).append(costs)
-    found = []
-    for family in dict.fromkeys(f for f, _ in sweeps):
-        of_it = [rows for (f, _), rows in sweeps.items() if f == family and len(rows) >= FEWEST]
-        if of_it:
-            found.append(_ranking(family, of_it))
-    return found
+    return {
+        key: rows
+        for key, rows in sweeps.items()
+        if len(rows) >= FEWEST and len({measured for _, measured in rows}) > 1
+    }
 
 
 def _cost(p: Point, job: Job, value: float) -> float:

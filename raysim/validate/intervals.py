@@ -216,6 +216,7 @@ def _range(gpu: str, known: Sequence[Features]) -> Range:
         gpu=gpu, rows=len(known), most_gpus=max(f.gpus for f in known),
         parameters=(min(sizes), max(sizes)), seq_len=(min(lengths), max(lengths)),
         engines=tuple(sorted({f.engine for f in known})),
+        networks=tuple(sorted({f.network for f in known})),
     )  # fmt: skip
 
 
@@ -243,11 +244,12 @@ def write_tables(points: Iterable[Point], folder: Path) -> None:
         )
     _write(folder / f"{INTERVALS}.csv", heads, lines)
     lines = [
-        "gpu,rows,most_gpus,least_parameters,most_parameters,least_seq_len,most_seq_len,engines"
+        "gpu,rows,most_gpus,least_parameters,most_parameters,least_seq_len,most_seq_len,engines,networks"
     ]
     lines += [
         f"{r.gpu},{r.rows},{r.most_gpus},{r.parameters[0]:.6g},{r.parameters[1]:.6g},"
-        f"{r.seq_len[0]},{r.seq_len[1]},{' '.join(r.engines)}"
+        f"{r.seq_len[0]},{r.seq_len[1]},{' '.join(r.engines)},"
+        f"{' '.join(r.networks)}"
         for r in ranges(rows)
     ]
     _write(folder / f"{RANGES}.csv", {"source": heads["source"]}, lines)

@@ -71,11 +71,11 @@ def cells(job: Job | None) -> dict[str, str]:
 
 
 def read_job(row: Mapping[str, str]) -> Job | None:
-    """What ``cells`` wrote; None where the table has no jobs or this row none."""
-    if not row.get(f"{PREFIX}gpu"):
+    """What ``cells`` wrote; None where this row has no job, or its table fewer fields than now."""
+    if not row.get(f"{PREFIX}gpu") or any(name not in row for name in FIELDS):
         return None
     said = {name: row[f"{PREFIX}{name}"] for name in (n.removeprefix(PREFIX) for n in FIELDS)}
-    words = ("gpu", "architecture", "tables", "engine", "bound")
+    words = ("gpu", "architecture", "tables", "engine", "network", "bound")
     own: dict[str, Any] = {name: said[name] for name in words}
     own |= {name: int(said[name]) for name in ("nodes", "gpus", "seq_len")}
     return Job(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from raysim.validate.evidence import beside, rankings, reasons, verdicts
+from raysim.validate.evidence import beside, rankings, reasons, sweep_rankings, verdicts
 from raysim.validate.intervals import coverage, kinds, residuals, with_intervals
 from raysim.validate.parity import parity_svg
 from raysim.validate.points import Errors, Point, by_family, errors
@@ -45,8 +45,8 @@ def report_text(points: Sequence[Point], about: Iterable[str] = ()) -> str:
     ]
     return environment.get_template("REPORT.md.j2").render(
         about=list(about), families=summary(points), tables=tables,
-        beside=beside(points), rankings=rankings(points), verdicts=verdicts(points),
-        kinds=kinds(rows), coverage=coverage(rows),
+        beside=beside(points), rankings=rankings(points), sweeps=sweep_rankings(points),
+        verdicts=verdicts(points), kinds=kinds(rows), coverage=coverage(rows),
         reasons=reasons(points), left_out=[p for p in points if p.left_out],
     )  # fmt: skip
 

@@ -10,7 +10,7 @@ import pytest
 from raysim.kernel.simulation import Simulation
 from raysim.perf import uncertainty
 from raysim.perf.uncertainty import Interval, Range
-from raysim.report import console, sections, words
+from raysim.report import console, html, sections, words
 from raysim.results import certainty
 from raysim.results.certainty import features
 from raysim.training.breakdown import Breakdown
@@ -18,7 +18,7 @@ from raysim.training.deepspeed import OffloadOptimizer
 from raysim.training.parallel import Mesh
 from raysim.training.tower import StepOutcome, simulate
 from tests.training_parts import cluster, llama, plan
-from tests.unit import result_cases
+from tests.unit import report_cases, result_cases
 
 SLOW = Interval(kind=("time", "measured", "many", "any"), rows=139, families=6, low=1.1, high=1.5)
 FULL = Interval(kind=("memory", "any", "any", "any"), rows=67, families=3, low=1.0, high=1.25)
@@ -33,9 +33,10 @@ def test_features_are_of_the_job_as_asked() -> None:
     found = features(step(gradient_accumulation_steps=64))
     assert (found.gpu, found.tables) == ("H100-SXM-80GB", "measured")
     assert (found.nodes, found.gpus, found.engine) == (2, 16, "zero-3")
+    assert found.network == "infiniband"
     assert found.parameters == llama().num_parameters
     inside = features(step(mesh=Mesh(dp=8), stage=1))
-    assert (inside.nodes, inside.engine) == (1, "zero-1")
+    assert (inside.nodes, inside.engine, inside.network) == (1, "zero-1", "none")
     away = step(zero={"offload_optimizer": OffloadOptimizer(device="cpu")})
     assert features(away).engine == "zero-3-offload"
 
@@ -64,7 +65,7 @@ def known(monkeypatch: pytest.MonkeyPatch) -> None:
     own = features(step())
     ranges = (
         Range(gpu=own.gpu, rows=9, most_gpus=8, parameters=(1e6, 1e9), seq_len=(8, 4096),
-              engines=("zero-3",)),
+              engines=("zero-3",), networks=("infiniband",)),
     )  # fmt: skip
     monkeypatch.setattr(uncertainty, "_intervals", lambda: {i.kind: i for i in (SLOW, FULL)})
     monkeypatch.setattr(uncertainty, "_ranges", lambda: ranges)
@@ -117,6 +118,17 @@ def test_terminal_and_page_tell_the_same() -> None:
     assert sections.certainty({}) == {}
     inside = found | {"standing": "interpolated", "reasons": []}
     assert "were compared" in words.standing_words(inside)
+
+
+@pytest.mark.usefixtures("known")
+def test_the_page_shows_intervals_beside_the_numbers() -> None:
+    case = report_cases.ddp()
+    assert "90 % in" not in html.render(case)
+    case.summary["certainty"] = said_of(step())
+    page = html.render(case)
+    assert page.count("90 % in 11.0 s to 15.0 s") == 1
+    assert page.count("90 % in 1.00 GiB to 1.25 GiB") == 1
+    assert "extrapolated: 16 GPUs, measured up to 8" in page
 
 
 def test_a_job_of_another_gpu_is_guessed() -> None:

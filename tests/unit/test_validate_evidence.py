@@ -27,7 +27,7 @@ from raysim.validate.points import OUT_OF_MEMORY, Point, read_points, write_poin
 
 FEATURES = Features(
     gpu="A100-SXM-80GB", architecture="ampere", tables="measured", engine="zero-1", nodes=2,
-    gpus=16, bound="kernels", parameters=1e9, seq_len=2048,
+    gpus=16, network="infiniband", bound="kernels", parameters=1e9, seq_len=2048,
 )  # fmt: skip
 
 
@@ -104,6 +104,9 @@ def test_jobs_survive_their_file(tmp_path: Path) -> None:
     assert read_points(tmp_path / "a.csv") == points
     write_points(points[1:], tmp_path / "b.csv")
     assert "job_" not in (tmp_path / "b.csv").read_text()
+    older = (tmp_path / "a.csv").read_text().replace("job_network", "job_else")
+    (tmp_path / "a.csv").write_text(older)
+    assert [p.job for p in read_points(tmp_path / "a.csv")] == [None, None]
 
 
 def many(count: int, spread: float, seed: int, family: str = "f", **more: Any) -> list[Point]:
@@ -183,14 +186,15 @@ def test_a_job_takes_the_most_specific_kind_and_the_cpu_none() -> None:
 def test_a_job_beyond_the_rows_says_so() -> None:
     known = [
         Range(gpu="A100-SXM-80GB", rows=9, most_gpus=64, parameters=(5e8, 2e9),
-              seq_len=(512, 4096), engines=("zero-1",)),
+              seq_len=(512, 4096), engines=("zero-1",), networks=("infiniband",)),
     ]  # fmt: skip
     assert stand(FEATURES, known) == uncertainty.Stand(standing="interpolated")
-    far = replace(FEATURES, gpus=128, parameters=7e9, seq_len=8192, engine="ddp")
+    far = replace(FEATURES, gpus=128, parameters=7e9, seq_len=8192, engine="ddp", network="efa")
     said = stand(far, known)
     assert said.standing == "extrapolated"
     assert [words.split(",")[0] for words in said.reasons] == [
         "128 GPUs", "7 B parameters", "sequences of 8", "no run with ddp was measured on it",
+        "no run over efa was measured on it",
     ]  # fmt: skip
     other = stand(replace(FEATURES, gpu="L4"), known)
     assert (other.standing, other.reasons) == ("guessed", ("no run on L4 was measured",))
