@@ -199,8 +199,9 @@ def test_the_committed_intervals_are_those_of_the_compared_rows() -> None:
 
 
 @pytest.mark.slow
-def test_rows_are_still_predicted_as_they_were_compared() -> None:
-    """Else: ``raysim validate runs`` was forgotten."""
+@pytest.mark.parametrize("first", range(0, len(published()["rows"]), 20))
+def test_rows_are_still_predicted_as_they_were_compared(first: int) -> None:
+    """Twenty rows at a time. Else: ``raysim validate runs`` was forgotten."""
     before = {(p.family, p.name): p.predicted for p in compared()}
-    for point in predicted(*(row["id"] for row in published()["rows"])):
+    for point in predicted(*(row["id"] for row in published()["rows"][first : first + 20])):
         assert point.predicted == pytest.approx(before[point.family, point.name], rel=1e-4)
