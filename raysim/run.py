@@ -9,6 +9,7 @@ from raysim.kernel.record import ColumnRecorder, NullRecorder
 from raysim.kernel.simulation import Simulation, collector_at_ease
 from raysim.raycore.state_log import StateLog
 from raysim.results import targets
+from raysim.results.certainty import without
 from raysim.results.profile_trust import under_profile
 from raysim.results.result import Result, run_id
 from raysim.results.summary import summarize
@@ -120,6 +121,9 @@ def _run(scenario: Scenario, *, record: bool, check: bool, progress: Progress | 
         **summarize(outcome, effects, simplifications(outcome)),
     }
     summary["trust"] = under_profile(summary["trust"], scenario.profile, "training")
+    if scenario.profile is not None and scenario.profile.training:
+        why = "past errors are of raysim's own constants, not of this profile's"
+        summary["certainty"] = without(summary["certainty"], why)
     summary["targets"] = targets.evaluate(scenario.targets, summary)
     summary["reference"] = _reference(scenario, summary)
     summary["warnings"] = [str(problem) for problem in scenario.warnings]

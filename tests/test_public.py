@@ -29,7 +29,7 @@ OPTIONS = {
     ],
     "validate": [
         "[CASES]", "--real", "--address", "--against", "--profile", "--out/-o", "--budget",
-        "--repeat",
+        "--repeat", "--intervals",
     ],
     "calibrate": [
         "DATA", "--fit", "--family", "--workloads", "--hold", "--out/-o", "--processes",

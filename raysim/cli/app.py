@@ -347,6 +347,12 @@ def validate(
     repeat: Annotated[
         int, typer.Option(min=1, help="Of the real side: repetitions of each workload.")
     ] = 3,
+    intervals: Annotated[
+        bool,
+        typer.Option(
+            "--intervals", help="Also write raysim's tables of intervals from the rows compared."
+        ),
+    ] = False,
 ) -> None:
     """Compare predictions with measurements, row by row.
 
@@ -356,7 +362,7 @@ def validate(
 
     options = verb.ValidateOptions(
         real=real, address=address, against=against, profile=profile, out=out, budget=budget,
-        repeat=repeat,
+        repeat=repeat, intervals=intervals,
     )  # fmt: skip
     verb.validate(tuple(cases or ()), options)
 

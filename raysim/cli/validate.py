@@ -12,8 +12,11 @@ from raysim.errors import Problem, ScenarioError
 from raysim.units import parse_seconds
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from raysim.measure.workload import Workload
     from raysim.perf.profile import Profile
+    from raysim.validate.points import Point
     from raysim.validate.replayed import Against
 
 VALIDATION = Path("validation")
@@ -30,6 +33,7 @@ class ValidateOptions:
     out: Path | None
     budget: str | None
     repeat: int
+    intervals: bool = False
 
 
 def validate(cases: tuple[str, ...], options: ValidateOptions) -> None:
@@ -61,7 +65,13 @@ def validate(cases: tuple[str, ...], options: ValidateOptions) -> None:
             terminal.say(f"left out: {p.name}: {p.left_out}")
     out = options.out or VALIDATION
     every = known.keep(points, out / known.COMPARED)
-    report.write_report(every, out, _about(against, profile))
+    report.write_report(every, out, _about(against or _before(every), profile))
+    if options.intervals:
+        from raysim.perf.tables import FOLDER
+        from raysim.validate.intervals import write_tables
+
+        write_tables(every, FOLDER)
+        terminal.say(f"Intervals: {FOLDER}")
     terminal.say(f"Report: {out / 'REPORT.md'}")
 
 
@@ -89,6 +99,19 @@ def _data(workloads: tuple[Workload, ...], options: ValidateOptions) -> Path:
             f"{len(done.left)} not measured: the budget is spent; the same command goes on"
         )
     return folder
+
+
+def _before(points: Sequence[Point]) -> Against | None:
+    """Where workloads compared earlier were measured; None if there are none among ``points``."""
+    from raysim.errors import CalibrationError
+    from raysim.validate.replayed import Against, newest
+
+    if all(p.family.partition("/")[0] != "ray_core" for p in points):
+        return None
+    try:
+        return Against.at(newest(VALIDATION / "data"))
+    except CalibrationError:
+        return None
 
 
 def _seconds(text: str | None) -> float | None:

@@ -20,13 +20,13 @@ from raysim.errors import CalibrationError
 
 Basis = Literal["interpolated", "extrapolated", "formula"]
 
-_FOLDER = Path(__file__).parent / "tables"
+FOLDER = Path(__file__).parent / "tables"
 
 
 @cache
 def _text(name: str) -> tuple[str, ...]:
     """Lines of one table file."""
-    return tuple((_FOLDER / f"{name}.csv").read_text(encoding="ascii").splitlines())
+    return tuple((FOLDER / f"{name}.csv").read_text(encoding="ascii").splitlines())
 
 
 @cache

@@ -24,7 +24,7 @@ from raysim.report.layout import (
     pretty,
     usd,
 )
-from raysim.report.words import profile_words
+from raysim.report.words import likely_words, profile_words, standing_words
 from raysim.units import (
     GIB,
     MIB,
@@ -378,11 +378,22 @@ def _answers(page: Page, summary: Summary) -> None:
     if summary.get("trust"):
         trust = _trust(summary["trust"], compared=bool(measured))
         page.labelled("Trust", [Text(t) for t in trust], joint=", ")
+    _certainty(page, summary.get("certainty") or {})
     if measured:
         page.labelled("Measured", [Text(m) for m in measured])
     targets = summary.get("targets") or []
     if targets:
         page.labelled("Targets", [_target(t) for t in targets])
+
+
+def _certainty(page: Page, certainty: Summary) -> None:
+    """Where nine of ten runs of this kind would end, and whether this job is one of the kind."""
+    likely, standing = likely_words(certainty), standing_words(certainty)
+    if likely:
+        page.labelled("90 % in", [Text(words) for words in likely], joint=" · ")
+    if standing:
+        interpolated = certainty["standing"] == "interpolated"
+        page.labelled("Standing", [Text(standing, "" if interpolated else "yellow")])
 
 
 def _help(change: Summary) -> Text:

@@ -82,6 +82,7 @@ def render(result: Reportable) -> str:
         run=sections.run_facts(summary),
         cost=sections.cost_facts(summary),
         reference=sections.reference(summary),
+        certainty=sections.certainty(summary),
         recorded=recorded,
         data=_json({"timeline": recorded["timeline"], "memory": recorded["memory"]}),
         memory_colors=charts.MEMORY_COLORS,

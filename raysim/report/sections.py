@@ -6,7 +6,7 @@ number goes with the formula that made it, in figures, for the reader who points
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from raysim.report import charts
@@ -14,6 +14,7 @@ from raysim.report.words import (
     DASH,
     Table,
     count,
+    likely_words,
     number,
     percent,
     plain,
@@ -21,6 +22,7 @@ from raysim.report.words import (
     rows,
     seconds,
     size,
+    standing_words,
     table,
     tflops,
     usd,
@@ -80,13 +82,32 @@ def _speed(summary: Table) -> list[Fact]:
         Fact(f"{unit}/s", plain(_round(speed)),
              f"{plain(_round(per_gpu))} {unit}/s/GPU" if per_gpu else "",
              f"{unit}/s = {batch} / {seconds(took.get('seconds'))}" if batch else ""),
-        Fact("step", seconds(took.get("seconds")), batch, _sum(took.get("breakdown"))),
+        Fact("step", seconds(took.get("seconds")),
+             _join(_within(summary, "step_seconds", seconds), batch, by="; "),
+             _sum(took.get("breakdown"))),
         Fact("MFU", percent(through.get("mfu")),
              _of(tflops(through.get("model_flops_per_s_per_gpu")),
                  tflops(through.get("peak_flops_per_s")), "per GPU"),
              "MFU = model FLOP/s per GPU / peak FLOP/s; recomputation does not count"
              + ("" if hfu == DASH else f", with it HFU = {hfu}")),
     ]  # fmt: skip
+
+
+def _within(summary: Table, key: str, form: Callable[[Any], str]) -> str:
+    """``90 % in 8.1 s to 10.2 s``, of a number of the ``certainty`` part."""
+    found = table(table(summary.get("certainty")).get(key))
+    return f"90 % in {form(found['low'])} to {form(found['high'])}" if found else ""
+
+
+def certainty(summary: Table) -> dict[str, Any]:
+    """Intervals in words, and how the job stands to what was measured; {} if nothing is known."""
+    known = table(summary.get("certainty"))
+    if not known:
+        return {}
+    return {
+        "likely": likely_words(known), "words": standing_words(known),
+        "standing": known.get("standing"),
+    }  # fmt: skip
 
 
 def _ranks(summary: Table) -> float:
@@ -105,8 +126,9 @@ def _memory(summary: Table) -> list[Fact]:
     share = number(memory.get("frac"))
     return _facts(
         Fact("peak memory", size(memory.get("peak_bytes")),
-             _join(_of("", size(memory.get("capacity_bytes")), ""),
-                   f"({percent(share)})" if share else ""),
+             _join(_join(_of("", size(memory.get("capacity_bytes")), ""),
+                         f"({percent(share)})" if share else ""),
+                   _within(summary, "memory_peak_bytes", size), by="; "),
              _join("fullest GPU", _where(memory), str(memory.get("when") or ""), by=", ")),
         Fact("too much per GPU", over, "", "peak memory - capacity"),
         Fact("host memory", host_peak_bytes if host_over else "",

@@ -105,3 +105,35 @@ def profile_words(trust: Table) -> list[str]:
         return []
     made = f" of {said['made']}" if said["made"] else ""
     return [f"{said['constants']} constants from profile {said['name']}{made}"]
+
+
+def likely_words(certainty: Table) -> list[str]:
+    """Where nine of ten measured values would lie, and of what rows that is; [] if unknown."""
+    said = [
+        f"{name} {form(found['low'])} to {form(found['high'])}"
+        for name, key, form in (
+            ("step", "step_seconds", format_seconds),
+            ("tokens/s", "tokens_per_s", _three),
+            ("peak", "memory_peak_bytes", format_bytes),
+        )
+        if (found := table(certainty.get(key)))
+    ]
+    rows_of = [
+        f"{name} of {plain_text(found['rows'])} runs: {found['kind']}"
+        for name, key in (("time", "step_seconds"), ("memory", "memory_peak_bytes"))
+        if (found := table(certainty.get(key)))
+    ]
+    return [*said, *rows_of]
+
+
+def standing_words(certainty: Table) -> str:
+    """``extrapolated: 512 GPUs, measured up to 384``; empty where nothing is known."""
+    standing, reasons = certainty.get("standing"), certainty.get("reasons") or []
+    if standing == "interpolated":
+        return "interpolated: runs on this GPU, of this size and engine, were compared"
+    return f"{standing}: {'; '.join(map(str, reasons))}" if standing else ""
+
+
+def _three(value: float) -> str:
+    """Three significant digits, thousands separated."""
+    return f"{float(f'{value:.3g}'):,.{0 if value >= 100 else 2}f}"

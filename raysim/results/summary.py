@@ -14,6 +14,7 @@ from raysim.hardware.catalog import provenance_rows
 from raysim.hardware.cluster import ClusterSpec
 from raysim.perf.collectives import bus_factor
 from raysim.results.bottleneck import bound_by
+from raysim.results.certainty import certainty
 from raysim.results.cost import cost
 from raysim.results.provenance import trust
 from raysim.training.breakdown import Breakdown
@@ -72,6 +73,7 @@ def summarize(
         usd_per_hour=cluster.usd_per_hour,
         tokens=tokens,
     )
+    timed = {"seconds": outcome.step_s}
     return {
         "verdict": _verdict(outcome, memory, throughput),
         "cluster": _cluster(cluster),
@@ -100,6 +102,7 @@ def summarize(
             for e in effects
         ],
         "trust": trust(outcome, provenance_rows(_specs(cluster))),
+        "certainty": certainty(step, {"step": timed, "throughput": throughput, "memory": memory}),
         "simplifications": list(simplifications),
         "simulation": {
             "simulated_micro_batches": step.plan.gradient_accumulation_steps,

@@ -23,6 +23,7 @@ from raysim.training.parallel import Mesh
 from raysim.training.plan import MegatronSettings, TrainingPlan
 from raysim.training.tower import StepOutcome, simulate
 from raysim.units import MIB, to_seconds
+from raysim.validate.job import job_of
 from raysim.validate.points import Point
 from raysim.validate.published import PUBLISHED, nodes
 
@@ -39,6 +40,7 @@ def b200_points(validation: Path) -> Iterator[Point]:
         yield Point(
             family="b200/step time", name=row["case"], role="validation", unit="ms",
             measured=row["step_ms"], predicted=to_seconds(outcome.steady_step_ns) * 1e3,
+            job=job_of(outcome, sweeps=(_sweep(row),), samples=_batch(row)),
         )  # fmt: skip
         layout = tuple(row[key] for key in ("model", "seq_len", "tp", "cp", "pp", "ep"))
         if layout in seen:
@@ -50,7 +52,18 @@ def b200_points(validation: Path) -> Iterator[Point]:
             yield Point(
                 family="b200/allocated", name=f"{row['case']} stage {stage}", role="validation",
                 unit="MiB", measured=measured, predicted=memory.allocated_bytes / MIB,
+                job=job_of(outcome),
             )  # fmt: skip
+
+
+def _sweep(row: dict[str, Any]) -> str:
+    """Layouts and batches of one model and sequence length are choices of somebody."""
+    return f"b200-{row['model']}-l{row['layers']}-s{row['seq_len']}"
+
+
+def _batch(row: dict[str, Any]) -> int:
+    """Samples per step."""
+    return int(row["micro_batches"]) * GPUS // (row["tp"] * row["pp"] * row["cp"])
 
 
 def play(document: dict[str, Any], row: dict[str, Any]) -> StepOutcome:

@@ -11,10 +11,12 @@ from raysim.measure.workload import Workload, find
 from raysim.perf.profile import Profile
 from raysim.validate.b200 import b200_points
 from raysim.validate.megatron_sc21 import sc21_points
+from raysim.validate.model_states import model_state_points
 from raysim.validate.points import Point, merged, read_points, rounded, write_points
 from raysim.validate.published import memory_points, mpt_points
 from raysim.validate.ray_published import ray_published_points
 from raysim.validate.replayed import Against, replayed_points
+from raysim.validate.runs import run_points
 from raysim.validate.torch_memory import torch_memory_points
 from raysim.validate.training_cases import training_points
 from raysim.validate.vtrain import vtrain_points
@@ -28,6 +30,8 @@ PUBLISHED: dict[str, Callable[[Path], Iterator[Point]]] = {
     "vtrain": vtrain_points,
     "b200": b200_points,
     "sc21": sc21_points,
+    "runs": run_points,
+    "model_states": model_state_points,
     "ray_published": ray_published_points,
     "training": training_points,
     "torch_memory": torch_memory_points,

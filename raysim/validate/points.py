@@ -11,9 +11,13 @@ from typing import Any
 import numpy as np
 
 from raysim.errors import CalibrationError
+from raysim.validate.job import FIELDS, Job, cells, read_job
 
 GOOD = 0.2
 """An error up to this counts as near."""
+OUT_OF_MEMORY = "of GPU memory"
+"""Unit of a verdict: measured 1 where the run ended out of memory, 0 where it ran; predicted the
+peak as a share of the GPU's memory. It has no error; ``validate.evidence`` counts it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,11 +41,15 @@ class Point:
     predicted_high: float | None = None
     left_out: str = ""
     """Why there is no comparison."""
+    job: Job | None = None
+    """Of a training run: what intervals and baselines need to know of it."""
 
     @property
     def error(self) -> float | None:
-        """Predicted over measured, less 1."""
+        """Predicted over measured, less 1; None of a verdict."""
         if self.predicted is None or self.measured is None or self.left_out:
+            return None
+        if self.unit == OUT_OF_MEMORY:
             return None
         return self.predicted / self.measured - 1
 
@@ -141,15 +149,18 @@ _NUMBERS = ("measured", "low", "high", "predicted", "predicted_low", "predicted_
 def write_points(points: Iterable[Point], path: Path) -> None:
     """As CSV, six significant digits; nothing in it depends on when it is written."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    names = [f.name for f in fields(Point)]
+    points = list(points)
+    names = [f.name for f in fields(Point) if f.name != "job"]
+    jobs = FIELDS if any(p.job for p in points) else ()
     with path.open("w", newline="", encoding="utf-8") as file:
         out = csv.writer(file, lineterminator="\n")
-        out.writerow(names)
+        out.writerow((*names, *jobs))
         for point in points:
-            cells = {name: getattr(point, name) for name in names}
+            own = {name: getattr(point, name) for name in names}
             for name in _NUMBERS:
-                cells[name] = "" if cells[name] is None else f"{cells[name]:.6g}"
-            out.writerow(cells[name] for name in names)
+                own[name] = "" if own[name] is None else f"{own[name]:.6g}"
+            more = cells(point.job)
+            out.writerow([*(own[name] for name in names), *(more[name] for name in jobs)])
 
 
 def read_points(path: Path) -> list[Point]:
@@ -164,15 +175,16 @@ def read_points(path: Path) -> list[Point]:
         return []
     points = []
     with path.open(newline="", encoding="utf-8") as file:
-        for number, cells in enumerate(csv.DictReader(file), 2):
+        for number, row in enumerate(csv.DictReader(file), 2):
             try:
                 numbers: dict[str, Any] = {
-                    name: float(cells[name]) if cells[name] else None for name in _NUMBERS
+                    name: float(row[name]) if row[name] else None for name in _NUMBERS
                 }
                 texts: dict[str, Any] = {
-                    name: cells[name] for name in ("family", "name", "role", "unit", "left_out")
+                    name: row[name] for name in ("family", "name", "role", "unit", "left_out")
                 }
-                points.append(Point(**texts, **numbers, repetitions=int(cells["repetitions"])))
+                count, job = int(row["repetitions"]), read_job(row)
+                points.append(Point(**texts, **numbers, repetitions=count, job=job))
             except (KeyError, ValueError, TypeError) as error:
                 raise CalibrationError(f"{path}:{number}: {error}") from None
     return points
@@ -188,4 +200,4 @@ def rounded(point: Point) -> Point:
     """As a reader of the file sees it, so that a report does not depend on where it came from."""
     said = {n: getattr(point, n) for n in _NUMBERS}
     numbers: dict[str, Any] = {n: None if v is None else float(f"{v:.6g}") for n, v in said.items()}
-    return replace(point, **numbers)
+    return replace(point, **numbers, job=read_job(cells(point.job)))

@@ -29,8 +29,9 @@ from raysim.training.memory import RankMemory, rank_memory
 from raysim.training.parallel import Mesh
 from raysim.training.plan import TrainingPlan
 from raysim.training.stages import build_stages
-from raysim.training.tower import compile_programs, simulate
+from raysim.training.tower import StepOutcome, compile_programs, simulate
 from raysim.units import MIB, to_seconds
+from raysim.validate.job import job_of
 from raysim.validate.points import Point
 
 PUBLISHED = Path("data/published")
@@ -40,7 +41,7 @@ GPT2 = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}
 PIPELINE_MODEL = {
     "model_type": "megatron_gpt", "hidden_size": 8192, "num_attention_heads": 64, "num_layers": 64,
     "max_position_embeddings": 1024,
-    "padded_vocab_size": 51200,  # 50,257 padded to a multiple of 128 times tp
+    "padded_vocab_size": 50688,  # 50,257 padded to a multiple of 128 times tp
 }  # fmt: skip
 
 
@@ -58,6 +59,21 @@ def nodes(node: NodeSpec, count: int) -> ClusterSpec:
 
 def mpt_tokens_per_s(row: dict[str, Any]) -> float:
     """Tokens per second and GPU of one MPT run."""
+    return _per_gpu(row, mpt_outcome(row))
+
+
+def _per_gpu(row: dict[str, Any], outcome: StepOutcome) -> float:
+    return _tokens_per_gpu(row, outcome) / to_seconds(outcome.steady_step_ns)
+
+
+def _tokens_per_gpu(row: dict[str, Any], outcome: StepOutcome) -> float:
+    """Of one step."""
+    samples = outcome.plan.micro_batch * outcome.micro_batches * outcome.plan.mesh.dp
+    return float(samples * row["seq_len"] / row["gpus"])
+
+
+def mpt_outcome(row: dict[str, Any]) -> StepOutcome:
+    """One MPT run, simulated."""
     config = {
         **GPT2,
         "n_embd": row["hidden"],
@@ -81,17 +97,19 @@ def mpt_tokens_per_s(row: dict[str, Any]) -> float:
         activation_checkpointing="full" if row["recompute"] == "full" else "none",
     )
     where = nodes(catalog.node(NODES[row["gpu"]]), max(1, gpus // 8))
-    outcome = simulate(plan, where, simulation=Simulation(), memory=False)
-    return float(plan.samples_per_step * row["seq_len"] / to_seconds(outcome.steady_step_ns) / gpus)
+    return simulate(plan, where, simulation=Simulation(), memory=False)
 
 
 def mpt_points(validation: Path) -> Iterator[Point]:
     """Throughput of 68 runs on A100 and H100."""
     for row in rows(validation, "llmfoundry_mpt.json"):
+        outcome = mpt_outcome(row)
+        sweep = f"{row['gpu']}: h{row['hidden']} L{row['layers']}"
+        each = _tokens_per_gpu(row, outcome)
         yield Point(
             family=f"mpt/{row['gpu'].partition('-')[0]}", name=row["id"], role=row["use"],
             unit="tokens/s/GPU", measured=row["tokens_per_s_per_gpu"],
-            predicted=mpt_tokens_per_s(row),
+            predicted=_per_gpu(row, outcome), job=job_of(outcome, sweeps=(sweep,), counted=each),
         )  # fmt: skip
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from raysim.validate.evidence import beside, rankings, reasons, sweep_rankings, verdicts
+from raysim.validate.intervals import coverage, kinds, residuals, with_intervals
 from raysim.validate.parity import parity_svg
 from raysim.validate.points import Errors, Point, by_family, errors
 
@@ -31,6 +33,8 @@ def report_text(points: Sequence[Point], about: Iterable[str] = ()) -> str:
         "share": share, "whole": whole, "two": two, "number": number, "signed": signed,
         "spread": spread,
     }  # fmt: skip
+    points = with_intervals(points)
+    rows = residuals(points)
     compared = [p for p in points if p.error is not None]
     families = dict.fromkeys(p.family for p in compared)
     tables = [
@@ -41,7 +45,9 @@ def report_text(points: Sequence[Point], about: Iterable[str] = ()) -> str:
     ]
     return environment.get_template("REPORT.md.j2").render(
         about=list(about), families=summary(points), tables=tables,
-        left_out=[p for p in points if p.left_out],
+        beside=beside(points), rankings=rankings(points), sweeps=sweep_rankings(points),
+        verdicts=verdicts(points), kinds=kinds(rows), coverage=coverage(rows),
+        reasons=reasons(points), left_out=[p for p in points if p.left_out],
     )  # fmt: skip
 
 

@@ -23,8 +23,9 @@ from raysim.models.table import Model
 from raysim.training.deepspeed import Optimizer, PipelineSettings, ZeroConfig
 from raysim.training.parallel import Mesh
 from raysim.training.plan import TrainingPlan
-from raysim.training.tower import simulate
+from raysim.training.tower import StepOutcome, simulate
 from raysim.units import to_seconds
+from raysim.validate.job import job_of
 from raysim.validate.points import Point
 from raysim.validate.published import nodes, rows
 
@@ -40,14 +41,21 @@ NICS = 4
 def vtrain_points(validation: Path) -> Iterator[Point]:
     """Milliseconds of one iteration; shapes measured on one node, and on eight or 32."""
     for row in rows(validation, "vtrain.json"):
+        outcome = iteration(row)
         yield Point(
             family=f"vtrain/{row['nodes']}_node", name=_name(row), role="validation", unit="ms",
-            measured=row["iteration_ms"], predicted=iteration_ms(row),
+            measured=row["iteration_ms"], predicted=to_seconds(outcome.steady_step_ns) * 1e3,
+            job=job_of(outcome, sweeps=(_sweep(row),), samples=row["global_batch"]),
         )  # fmt: skip
 
 
 def iteration_ms(row: dict[str, Any]) -> float:
     """One optimizer step of one row."""
+    return to_seconds(iteration(row).steady_step_ns) * 1e3
+
+
+def iteration(row: dict[str, Any]) -> StepOutcome:
+    """One row, simulated."""
     mesh = Mesh(dp=row["dp"], tp=row["tp"], pp=row["pp"])
     plan = TrainingPlan(
         model=_model(
@@ -73,8 +81,7 @@ def iteration_ms(row: dict[str, Any]) -> float:
     )
     node = replace(catalog.node("dgx-a100-80-8"), nic_count=NICS)
     where = nodes(node, max(1, row["gpus"] // 8))
-    outcome = simulate(plan, where, simulation=Simulation(), memory=False)
-    return to_seconds(outcome.steady_step_ns) * 1e3
+    return simulate(plan, where, simulation=Simulation(), memory=False)
 
 
 @cache
@@ -85,6 +92,12 @@ def _model(hidden: int, heads: int, layers: int, seq_len: int, *, fused: bool) -
         "masked_softmax_fusion": fused,
     }  # fmt: skip
     return build(config, seq_len=seq_len)
+
+
+def _sweep(row: dict[str, Any]) -> str:
+    """Rows of one model on as many GPUs; mesh, micro-batch and global batch were chosen."""
+    model = f"h{row['hidden']} L{row['layers']} a{row['heads']} s{row['seq_len']}"
+    return f"{model}, {row['gpus']} GPUs"
 
 
 def _name(row: dict[str, Any]) -> str:

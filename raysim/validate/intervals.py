@@ -1,0 +1,264 @@
+"""Intervals of training predictions from the errors of compared rows, and how well they hold.
+
+Split conformal prediction on log errors: of ``n`` rows of a kind, measured over predicted has its
+``k``-th smallest value at the 5th percentile with k = floor((n + 1) / 20), its ``k``-th largest at
+the 95th; a further row like them lies between with 90 %, whatever the distribution (Vovk et al.,
+*Algorithmic Learning in a Random World*, 2005). Rows that may have fixed a constant have no part.
+
+Coverage is held out twice: by rows, each of ten parts judged by the intervals of the other nine;
+and by families, each judged without any row of its own, which says what to expect of a cluster or
+a program that nobody measured. The latter is the worse, since rows of one family err alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from raysim.perf.uncertainty import INTERVALS, RANGES, Features, Interval, Quantity, Range, pick
+from raysim.validate.evidence import MEMORY_UNITS, seconds_over
+from raysim.validate.job import Job
+from raysim.validate.points import Point
+
+TAIL = 20
+"""One row in so many lies below an interval, one above: 90 %."""
+FEWEST = 2 * TAIL - 1
+"""Rows of a kind, so that no quantile rests on the single worst row."""
+FAMILIES = 2
+"""Families of a kind: what one cluster and program err by says nothing of others."""
+PARTS = 10
+Row = tuple[Point, Job]
+Table = dict[tuple[str, ...], Interval]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """One kind of job: its interval, and the shares of rows inside when held out."""
+
+    interval: Interval
+    by_row: float | None
+    """None: no row of this kind is judged by this very kind; a more specific one has it."""
+    by_family: float | None
+
+
+def residuals(points: Iterable[Point]) -> list[Row]:
+    """Rows whose errors count, in an order that does not depend on where they come from."""
+    found = [
+        (p, p.job) for p in points
+        if p.job is not None and p.error is not None and p.role == "validation"
+    ]  # fmt: skip
+    return sorted(found, key=lambda row: (row[0].family, row[0].name))
+
+
+def quantity(p: Point) -> Quantity:
+    """Whether a row's value is a time (or a rate) or memory."""
+    return "memory" if p.unit in MEMORY_UNITS else "time"
+
+
+def table(rows: Iterable[Row]) -> Table:
+    """Intervals of every kind that has rows enough."""
+    kinds: dict[tuple[str, ...], list[Point]] = {}
+    for p, job in rows:
+        for kind in dict.fromkeys(job.features.kinds(quantity(p))):
+            kinds.setdefault(kind, []).append(p)
+    return {
+        kind: _interval(kind, of_it)
+        for kind, of_it in sorted(kinds.items())
+        if len(of_it) >= FEWEST and len({p.family for p in of_it}) >= FAMILIES
+    }
+
+
+def _interval(kind: tuple[str, ...], points: Sequence[Point]) -> Interval:
+    ratios = sorted(seconds_over(p) for p in points)
+    k = (len(ratios) + 1) // TAIL
+    return Interval(
+        kind=kind, rows=len(ratios), families=len({p.family for p in points}),
+        low=ratios[k - 1], high=ratios[-k],
+    )  # fmt: skip
+
+
+def kinds(rows: Sequence[Row]) -> list[Kind]:
+    """The table with its held-out coverage."""
+    by_row, by_family = (_held_out(rows, by) for by in ("row", "family"))
+    return [
+        Kind(
+            interval=found,
+            by_row=_share([hit.inside for hit in by_row if hit.kind == kind]),
+            by_family=_share([hit.inside for hit in by_family if hit.kind == kind]),
+        )
+        for kind, found in table(rows).items()
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coverage:
+    """Shares of held-out rows inside their interval."""
+
+    quantity: Quantity
+    rows: int
+    """That some kind of the others speaks of."""
+    by_row: float
+    by_family: float
+    each_family: float
+    """``by_family``, every family counting as one: its mean over families."""
+
+
+def coverage(rows: Sequence[Row]) -> list[Coverage]:
+    """Of times (and rates), and of memory, where there are rows."""
+    found = []
+    quantities: tuple[Quantity, ...] = ("time", "memory")
+    for what in quantities:
+        own = [row for row in rows if quantity(row[0]) == what]
+        by_row, by_family = (_held_out(own, by) for by in ("row", "family"))
+        if not by_row or not by_family:
+            continue
+        families = dict.fromkeys(hit.family for hit in by_family)
+        each = [_share([h.inside for h in by_family if h.family == f]) or 0.0 for f in families]
+        found.append(
+            Coverage(
+                quantity=what, rows=len(by_row),
+                by_row=_share([hit.inside for hit in by_row]) or 0.0,
+                by_family=_share([hit.inside for hit in by_family]) or 0.0,
+                each_family=sum(each) / len(each),
+            )
+        )  # fmt: skip
+    return found
+
+
+def with_intervals(points: Sequence[Point]) -> list[Point]:
+    """Points with the interval that the other nine parts give each; others as they are."""
+    rows = residuals(points)
+    said: dict[tuple[str, str], tuple[float, float]] = {}
+    for rest, held in _splits(rows, _PARTITIONS["row"]):
+        known = table(rest)
+        for p, job in held:
+            found = pick(job.features, quantity(p), known)
+            if found is not None and p.predicted is not None:
+                said[p.family, p.name] = _around(p, found)
+    return [
+        replace(p, predicted_low=said[key][0], predicted_high=said[key][1])
+        if (key := (p.family, p.name)) in said and p.job is not None
+        else p
+        for p in points
+    ]
+
+
+def _around(p: Point, interval: Interval) -> tuple[float, float]:
+    """In the row's unit; a rate is low where its time is high."""
+    assert p.predicted is not None
+    times = p.measured is not None and seconds_over(p) == p.measured / p.predicted
+    if times:
+        return interval.around(p.predicted)
+    return p.predicted / interval.high, p.predicted / interval.low
+
+
+def _share(hits: Sequence[bool]) -> float | None:
+    return sum(hits) / len(hits) if hits else None
+
+
+def _family(index: int, row: Row) -> str:  # noqa: ARG001  (one signature for both)
+    return row[0].family
+
+
+def _part(index: int, row: Row) -> str:  # noqa: ARG001
+    return str(index % PARTS)
+
+
+_PARTITIONS: dict[str, Callable[[int, Row], str]] = {"row": _part, "family": _family}
+
+
+def _splits(
+    rows: Sequence[Row], part: Callable[[int, Row], str]
+) -> Iterable[tuple[list[Row], list[Row]]]:
+    """(the others, the held-out rows) of each part."""
+    names = [part(i, row) for i, row in enumerate(rows)]
+    for name in dict.fromkeys(names):
+        yield (
+            [row for own, row in zip(names, rows, strict=True) if own != name],
+            [row for own, row in zip(names, rows, strict=True) if own == name],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Hit:
+    family: str
+    kind: tuple[str, ...]
+    """That judged the row."""
+    inside: bool
+
+
+def _held_out(rows: Sequence[Row], by: str) -> list[_Hit]:
+    """Every row that some kind of the others speaks of."""
+    hits = []
+    for rest, held in _splits(rows, _PARTITIONS[by]):
+        known = table(rest)
+        for p, job in held:
+            found = pick(job.features, quantity(p), known)
+            if found is not None:
+                inside = found.low <= seconds_over(p) <= found.high
+                hits.append(_Hit(p.family, found.kind, inside))
+    return hits
+
+
+def ranges(rows: Sequence[Row]) -> list[Range]:
+    """What the timed rows of each GPU cover."""
+    jobs: dict[str, list[Job]] = {}
+    for p, job in rows:
+        if quantity(p) == "time":
+            jobs.setdefault(job.features.gpu, []).append(job)
+    return [_range(gpu, [j.features for j in of_it]) for gpu, of_it in sorted(jobs.items())]
+
+
+def _range(gpu: str, known: Sequence[Features]) -> Range:
+    sizes, lengths = [f.parameters for f in known], [f.seq_len for f in known]
+    return Range(
+        gpu=gpu, rows=len(known), most_gpus=max(f.gpus for f in known),
+        parameters=(min(sizes), max(sizes)), seq_len=(min(lengths), max(lengths)),
+        engines=tuple(sorted({f.engine for f in known})),
+        networks=tuple(sorted({f.network for f in known})),
+    )  # fmt: skip
+
+
+def write_tables(points: Iterable[Point], folder: Path) -> None:
+    """``training_intervals.csv`` and ``training_ranges.csv``; equal points make equal files."""
+    rows = residuals(points)
+    held = "; ".join(
+        f"{c.quantity}: {100 * c.by_row:.0f} % of rows inside by tenths, {100 * c.by_family:.0f} % "
+        f"by families ({100 * c.each_family:.0f} % where each counts as one)"
+        for c in coverage(rows)
+    )
+    heads = {
+        "source": "validation/compared, rows of training runs marked validation; written by "
+        "`raysim validate --intervals`",
+        "method": "conformal quantiles of measured over predicted, 5 and 95 % "
+        "(raysim.validate.intervals)",
+        "held out": held,
+    }
+    lines = ["quantity,tables,nodes,bound,rows,families,low,high,inside_by_row,inside_by_family"]
+    for kind in kinds(rows):
+        i = kind.interval
+        lines.append(
+            f"{','.join(i.kind)},{i.rows},{i.families},{i.low:.4g},{i.high:.4g},"
+            f"{_cell(kind.by_row)},{_cell(kind.by_family)}"
+        )
+    _write(folder / f"{INTERVALS}.csv", heads, lines)
+    lines = [
+        "gpu,rows,most_gpus,least_parameters,most_parameters,least_seq_len,most_seq_len,engines,networks"
+    ]
+    lines += [
+        f"{r.gpu},{r.rows},{r.most_gpus},{r.parameters[0]:.6g},{r.parameters[1]:.6g},"
+        f"{r.seq_len[0]},{r.seq_len[1]},{' '.join(r.engines)},"
+        f"{' '.join(r.networks)}"
+        for r in ranges(rows)
+    ]
+    _write(folder / f"{RANGES}.csv", {"source": heads["source"]}, lines)
+
+
+def _cell(share: float | None) -> str:
+    return "" if share is None else f"{share:.3f}"
+
+
+def _write(path: Path, heads: Mapping[str, str], lines: Iterable[str]) -> None:
+    text = [*(f"# {name}: {said}" for name, said in heads.items()), *lines]
+    path.write_text("\n".join(text) + "\n", encoding="ascii")
