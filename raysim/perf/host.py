@@ -14,6 +14,7 @@ CopyKind = Literal["h2d", "d2h", "d2d"]
 
 LAUNCH_S = 8e-6
 HOOK_S = 190e-6
+FSDP_HOOK_S = 190e-6
 INSTRUCTION_S = 400e-6
 ENGINE_PASS_S = 400e-6
 ENGINE_STEP_S = 800e-6

@@ -100,6 +100,8 @@ class Communicators:
         mesh = self.mesh
         if group == "dp":
             return mesh.dp_group(at)
+        if group.startswith("dp_"):
+            return _part(mesh.dp_group(at), at.dp, group)
         if group == "tp":
             return mesh.tp_group(at)
         if group == "pp":
@@ -140,6 +142,10 @@ class Communicators:
         mesh, stage = self.mesh, self.mesh.coordinate(rank).pp
         if group == "dp":
             starts = [Coordinate(pp=stage, dp=0, tp=t) for t in range(mesh.tp)]
+        elif group.startswith("dp_"):
+            kind, size = _kind_and_size(group)
+            firsts = range(0, mesh.dp, size) if kind == "dp_shard" else range(size)
+            starts = [Coordinate(pp=stage, dp=d, tp=t) for d in firsts for t in range(mesh.tp)]
         elif group == "tp":
             starts = [Coordinate(pp=stage, dp=d, tp=0) for d in range(mesh.dp)]
         elif group in {"pp", "tied"}:
@@ -236,3 +242,19 @@ class Communicators:
                 inter_latency_s=latency,
             )
         return known
+
+
+def _kind_and_size(group: str) -> tuple[str, int]:
+    """``dp_shard:8``: data-parallel ranks eight by eight; ``dp_replicate:8``: every eighth."""
+    kind, _, size = group.partition(":")
+    assert kind in {"dp_shard", "dp_replicate"}, f"no communicator named {group!r}"
+    return kind, int(size)
+
+
+def _part(ranks: tuple[int, ...], at: int, group: str) -> tuple[int, ...]:
+    """Those of the data-parallel ``ranks`` that the one at place ``at`` shares or repeats with."""
+    kind, size = _kind_and_size(group)
+    if kind == "dp_shard":
+        start = at - at % size
+        return ranks[start : start + size]
+    return ranks[at % size :: size]

@@ -19,6 +19,8 @@ from raysim.training.deepspeed import ZeroConfig
 from raysim.training.engines.bf16 import Bf16Optimizer
 from raysim.training.engines.context import Engine, EngineContext
 from raysim.training.engines.ddp import Ddp
+from raysim.training.engines.fsdp1 import Fsdp1
+from raysim.training.engines.fsdp2 import Fsdp2
 from raysim.training.engines.replicated import Replicated
 from raysim.training.engines.zero3 import ZeroThree
 from raysim.training.engines.zero12 import ZeroOneTwo
@@ -70,7 +72,7 @@ class StageSpec:
 def gradient_cut(plan: TrainingPlan) -> Cut:
     """How finely the program must be cut: where hooks act, per module; elsewhere coarser."""
     zero = plan.zero
-    hooked = plan.engine == "ddp" or zero.stage in {2, 3} or (zero.stage == 1 and zero.overlaps)
+    hooked = plan.engine != "deepspeed" or zero.stage > 1 or (zero.stage == 1 and zero.overlaps)
     return "module" if hooked and plan.mesh.pp == 1 else "collective"
 
 
@@ -143,10 +145,13 @@ def _tied_bytes(plan: TrainingPlan, bounds: list[int], owners: dict[str, int], s
 def choose_engine(
     context: EngineContext, stage: StageSpec, *, forward_only: bool = False
 ) -> Engine:
-    """The wrapper DeepSpeed would choose (``engine.py``, ``_configure_optimizer``), or DDP."""
+    """Torch's wrapper, or the one DeepSpeed would choose (``engine.py``, _configure_optimizer)."""
     plan, zero = context.plan, context.plan.zero
     if plan.engine == "ddp":
         return Ddp(context)
+    if plan.engine == "fsdp":
+        fsdp = Fsdp1 if plan.fsdp.version == 1 else Fsdp2
+        return fsdp(context, stage.sections)
     if zero.stage == 3:
         visits = stage.units if forward_only else tuple(stage.visits())
         return ZeroThree(context, visits)
@@ -240,7 +245,7 @@ class RankCompiler:
 
     def _python_s(self, do: Do) -> float:
         """What DeepSpeed's engine spends in Python on one instruction."""
-        if self.plan.engine == "ddp":
+        if self.plan.engine != "deepspeed":
             return 0.0
         if do == Do.OPTIMIZER_STEP:
             return self.plan.constants.engine_step_s

@@ -8,6 +8,7 @@ from typing import Literal
 from raysim.models.table import Model
 from raysim.perf.constants import TrainingConstants
 from raysim.training.deepspeed import Optimizer, PipelineSettings, Precision, ZeroConfig
+from raysim.training.fsdp import FsdpSettings
 from raysim.training.parallel import Mesh
 
 
@@ -26,7 +27,7 @@ class TrainingPlan:
 
     model: Model
     mesh: Mesh
-    engine: Literal["ddp", "deepspeed"]
+    engine: Literal["ddp", "fsdp", "deepspeed"]
     micro_batch: int
     """Samples per GPU and micro-step."""
     gradient_accumulation_steps: int
@@ -34,6 +35,7 @@ class TrainingPlan:
     optimizer: Optimizer
     zero: ZeroConfig = field(default_factory=ZeroConfig)
     ddp: DdpSettings = field(default_factory=DdpSettings)
+    fsdp: FsdpSettings = field(default_factory=FsdpSettings)
     pipeline: PipelineSettings = field(default_factory=PipelineSettings)
     activation_checkpointing: Literal["none", "full"] = "none"
     """``full``: every block is recomputed (Hugging Face's gradient checkpointing)."""
@@ -50,9 +52,11 @@ class TrainingPlan:
 
     @property
     def compute_dtype(self) -> Precision:
-        """What kernels run in: autocast's type over fp32 parameters, else the parameters' own."""
+        """What kernels run in: autocast's or FSDP's ``param_dtype``, else the parameters' own."""
         if self.engine == "ddp" and self.ddp.autocast is not None:
             return self.ddp.autocast
+        if self.engine == "fsdp" and self.fsdp.param_dtype is not None:
+            return self.fsdp.param_dtype
         return self.precision
 
     @property
