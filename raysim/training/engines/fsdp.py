@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from raysim.models.table import COMPUTE_DTYPE_BYTES
 from raysim.perf.host import FSDP_HOOK_S
-from raysim.training.engines.context import SCALAR_BYTES, EngineContext
+from raysim.training.engines.context import EngineContext
 from raysim.training.program import CPU, D2H, H2D, Call
 from raysim.training.sections import Section, Unit
 from raysim.training.wrapping import Group, Tensor, make_groups
@@ -236,12 +236,16 @@ class Sharded:
         b.free("temporary", foreach, "foreach temporaries")
         b.free_all("gradient", "zero_grad")
 
+    def norm_bytes(self) -> int:
+        """What is summed over the ranks that share the parameters."""
+        raise NotImplementedError
+
     def _sum_norm(self, waits: Sequence[int]) -> tuple[int, ...]:
-        """One scalar over the ranks that share the parameters; the host does not wait for it."""
+        """Over the ranks that share the parameters; the host does not wait for it."""
         found = tuple(waits)
         for group, ranks in ((self.shard_group, self.n), ("tp", self.c.plan.mesh.tp)):
             if ranks > 1:
-                call = Call("all_reduce", group, SCALAR_BYTES)
+                call = Call("all_reduce", group, self.norm_bytes())
                 found = (self.b.collective("gradient norm", call, waits=found),)
         return found
 

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import pairwise
 
-from raysim.training.engines.context import EngineContext
+from raysim.training.engines.context import SCALAR_BYTES, EngineContext
 from raysim.training.engines.fsdp import GATHER, REDUCE, Sharded
 from raysim.training.program import Call
 from raysim.training.sections import Section, Unit
@@ -30,10 +31,7 @@ class Fsdp1(Sharded):
     def __init__(self, context: EngineContext, sections: Sequence[Section]) -> None:
         super().__init__(context, sections)
         self.aligned = ALIGNMENT_BYTES // self.width if self.s.use_orig_params else 0
-        reduces = sorted(self.groups, key=lambda g: (g.root, g.last - g.first))
-        self.reduces: dict[int, list[Group]] = {}
-        for group in reduces:
-            self.reduces.setdefault(group.reduce_at, []).append(group)
+        self.reduces = self._reductions()
         self.whole: dict[Group, int] = {}
         """Bytes of unsharded flat parameters."""
         self.prefetched: set[Group] = set()
@@ -48,6 +46,26 @@ class Fsdp1(Sharded):
         self.reducing = 0
         """Bytes that the last reduction still reads."""
         self.kept: set[Group] = set()
+
+    def _reductions(self) -> dict[int, list[Group]]:
+        """Groups whose flat gradient is complete after a unit's backward, inner ones first.
+
+        Autograd runs what was recorded last first. Forward prefetch makes a group's views before
+        the previous group computes, so its gradients are joined after that group's backward.
+        """
+        found: dict[int, list[Group]] = {}
+        made = {g: g.reduce_at for g in self.groups}
+        if self.s.forward_prefetch:
+            order = sorted(self.groups, key=lambda g: (g.first, not g.root))
+            for before, group in pairwise(order):
+                made[group] = min(made[group], before.first)
+        for group in sorted(self.groups, key=lambda g: (g.root, g.last - g.first)):
+            found.setdefault(made[group], []).append(group)
+        return found
+
+    def norm_bytes(self) -> int:
+        """``FullyShardedDataParallel.clip_grad_norm_`` sums one number."""
+        return SCALAR_BYTES
 
     def _flat(self, group: Group) -> int:
         """Elements of the flat parameter, padded to a multiple of the ranks."""

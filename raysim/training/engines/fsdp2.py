@@ -55,6 +55,11 @@ class Fsdp2(Sharded):
         """One local tensor per parameter."""
         return [padded_numel((t,), self.n) // self.n for t in group.trainable]
 
+    def norm_bytes(self) -> int:
+        """``clip_grad_norm_`` stacks one norm per parameter, in the gradients' type, as a DTensor."""
+        tensors = sum(len(g.trainable) for g in self.groups)
+        return tensors * self.c.weight_bytes
+
     def _bytes(self, group: Group) -> int:
         """Of the whole group, padded, as it is gathered."""
         return padded_numel(group.tensors, self.n) * self.width
