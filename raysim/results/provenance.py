@@ -86,6 +86,8 @@ def _model_constants(outcome: JobOutcome) -> dict[str, Provenance]:
         known.pop("cpu_adam", None)
     if plan.zero.stage != 3 or plan.engine != "deepspeed":
         known.pop("hook_s", None)
+    if plan.engine != "fsdp":
+        known.pop("fsdp_hook_s", None)
     if outcome.steps is not None:
         known |= startup.PROVENANCE
     if plan.engine != "deepspeed":

@@ -270,15 +270,16 @@ def _cluster(cluster: ClusterSpec) -> dict[str, Any]:
 
 def _job(outcome: JobOutcome) -> dict[str, Any]:
     plan, mesh = outcome.job.plan, outcome.job.plan.mesh
-    engine = "DDP" if plan.engine == "ddp" else f"DeepSpeed ZeRO-{plan.zero.stage}"
-    layout = "DDP" if plan.engine == "ddp" else f"ZeRO-{plan.zero.stage}"
+    layout = plan.engine_label
+    engine = f"DeepSpeed {layout}" if plan.engine == "deepspeed" else layout
     for axis in ("pp", "tp"):
         if getattr(mesh, axis) > 1:
             layout += f", {axis} {getattr(mesh, axis)}"
     unit = "seq" if plan.model.sample_unit == "tokens" else "patches"
     dtype: str = plan.precision
     if plan.compute_dtype != plan.precision:
-        dtype = f"{plan.precision} under {plan.compute_dtype} autocast"
+        means = "autocast" if plan.engine == "ddp" else "mixed precision"
+        dtype = f"{plan.precision} under {plan.compute_dtype} {means}"
     length = f", {unit} {plan.model.seq_len}" if plan.model.seq_len > 1 else ""
     accumulation = plan.gradient_accumulation_steps
     return {

@@ -16,6 +16,7 @@ from raysim.scenario.load import Scenario
 from raysim.scenario.overrides import TRAIN
 from raysim.scenario.sources import MODEL, hf_config
 from raysim.training.plan import DdpSettings, TrainingPlan
+from raysim.training.wrapping import wrapped_modules
 from raysim.workloads.train_job import CheckpointSettings, DataSettings, TrainJob
 
 CLASSES = {
@@ -119,8 +120,9 @@ def build_job(scenario: Scenario, model: Model | None = None) -> TrainJob:
         precision=strategy.precision,
         optimizer=strategy.optimizer,
         ddp=CLASSES["ddp"](**train.ddp.model_dump()),
+        fsdp=strategy.fsdp,
         pipeline=strategy.pipeline,
-        activation_checkpointing=train.activation_checkpointing,
+        activation_checkpointing="full" if strategy.checkpoints else train.activation_checkpointing,
         gradient_clipping=strategy.gradient_clipping,
         constants=_constants(scenario),
         **fields,
@@ -147,6 +149,11 @@ def _misfits(scenario: Scenario, model: Model, document: Document) -> Iterator[P
         if value % mesh.tp:
             message = f"{mesh.tp} does not divide {key}: {value}"
             yield document.problem(("tensor_parallel",), message)
+    if scenario.strategy.engine == "fsdp":
+        try:
+            wrapped_modules(model, scenario.strategy.fsdp)
+        except ScenarioError as error:
+            yield document.problem(("fsdp",), str(error))
     if mesh.pp > len(model.layers):
         message = f"{mesh.pp} stages, but the model has {len(model.layers)} layers"
         yield document.problem(("pipeline", "stages"), message)

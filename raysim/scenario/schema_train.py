@@ -119,8 +119,15 @@ class TrainSection(Section):
         None,
         description='DeepSpeed\'s JSON, unmodified (comments and "auto" allowed), or in place.',
     )
-    engine: Literal["ddp", "deepspeed"] | None = Field(
-        None, description="By default deepspeed when there is a DeepSpeed JSON, otherwise ddp."
+    fsdp: FileOrMapping | None = Field(
+        None,
+        description="Accelerate's config, unmodified, or FSDP's settings: version, "
+        "reshard_after_forward, mixed_precision ...",
+    )
+    engine: Literal["ddp", "fsdp", "deepspeed"] | None = Field(
+        None,
+        description="By default deepspeed when there is a DeepSpeed JSON, fsdp when there is "
+        "`fsdp`, otherwise ddp.",
     )
     launcher: Literal["script", "hf_trainer"] = Field(
         "script", description='hf_trainer: the Hugging Face Trainer fills "auto" values.'
@@ -190,8 +197,12 @@ class TrainSection(Section):
             raise ValueError("give global_batch or global_batch_tokens, not both")
         if self.deepspeed is None and self.engine == "deepspeed":
             raise ValueError("engine: deepspeed needs `deepspeed`, its JSON")
-        if self.deepspeed is not None and self.engine == "ddp":
-            raise ValueError("engine: ddp does not read a DeepSpeed JSON; remove `deepspeed`")
+        if self.deepspeed is not None and self.engine in ("ddp", "fsdp"):
+            raise ValueError(
+                f"engine: {self.engine} does not read a DeepSpeed JSON; remove `deepspeed`"
+            )
+        if self.fsdp is not None and (self.deepspeed is not None or self.engine == "ddp"):
+            raise ValueError("`fsdp` is an engine of its own; remove it, or `deepspeed` and `engine`")
         if self.deepspeed is None and self.auto:
             raise ValueError("`auto` fills a DeepSpeed JSON; `deepspeed` is missing")
         if self.checkpoint_every is not None and self.checkpoint.every is not None:

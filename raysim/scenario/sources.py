@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 CLUSTER: KeyPath = ("cluster", "from")
 MODEL: KeyPath = ("model", "from")
 DEEPSPEED: KeyPath = ("jobs", 0, "train", "deepspeed")
+FSDP: KeyPath = ("jobs", 0, "train", "fsdp")
 PROFILE: KeyPath = ("profile",)
-SLOTS = (CLUSTER, MODEL, DEEPSPEED, PROFILE)
+SLOTS = (CLUSTER, MODEL, DEEPSPEED, FSDP, PROFILE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +88,7 @@ def _read(slot: KeyPath, path: Path, shown: str) -> tuple[Document, ...]:
         if not documents:
             raise ScenarioError(Document(file=shown, data=None).problem((), "is empty"))
         return tuple(documents)
-    if slot == PROFILE:
+    if slot in (FSDP, PROFILE):
         return (read_yaml(path, shown),)
     return (_model_config(path, shown) if slot == MODEL else read_hjson(path, shown),)
 

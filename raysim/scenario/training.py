@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from raysim.errors import CalibrationError, Problem, ScenarioError
@@ -11,6 +11,7 @@ from raysim.hardware.cluster import ClusterSpec
 from raysim.perf.optimizer import optimizer_key
 from raysim.scenario.deepspeed_json import ScriptSettings, read_deepspeed
 from raysim.scenario.documents import Document
+from raysim.scenario.fsdp import FsdpReading
 from raysim.scenario.schema_train import TrainSection
 from raysim.training.deepspeed import (
     BatchTriple,
@@ -20,6 +21,7 @@ from raysim.training.deepspeed import (
     Precision,
     complete_batch_triple,
 )
+from raysim.training.fsdp import FsdpSettings
 from raysim.training.parallel import Mesh
 
 
@@ -27,7 +29,7 @@ from raysim.training.parallel import Mesh
 class Strategy:
     """Everything about the job that does not need the layer table."""
 
-    engine: Literal["ddp", "deepspeed"]
+    engine: Literal["ddp", "fsdp", "deepspeed"]
     mesh: Mesh
     batch: BatchTriple
     precision: Precision
@@ -35,6 +37,9 @@ class Strategy:
     deepspeed: DeepSpeedConfig | None
     pipeline: PipelineSettings
     gradient_clipping: float
+    fsdp: FsdpSettings = field(default_factory=FsdpSettings)
+    checkpoints: bool = False
+    """FSDP's file turns activation checkpointing on."""
     notes: tuple[Problem, ...] = ()
     warnings: tuple[Problem, ...] = ()
 
@@ -45,6 +50,7 @@ def make_strategy(
     cluster: ClusterSpec,
     deepspeed: Document | None,
     config: Mapping[str, Any] | None,
+    fsdp: FsdpReading | None = None,
 ) -> Strategy:
     """Mesh, engine and batch sizes.
 
@@ -53,9 +59,11 @@ def make_strategy(
     train, document
         The job's section and the same as a document, for positions.
     deepspeed
-        DeepSpeed's JSON; None for plain DistributedDataParallel.
+        DeepSpeed's JSON; None for torch's own wrappers.
     config
         The Hugging Face config, for the bucket sizes its Trainer derives.
+    fsdp
+        Settings of FSDP, where the scenario has any.
 
     Raises
     ------
@@ -71,7 +79,10 @@ def make_strategy(
     if train.workers is None:
         notes.append(Problem(key="train.workers", message=f"default {mesh.world}: every GPU"))
     if deepspeed is None:
-        return _ddp(train, document, mesh, notes)
+        made = _ddp(train, document, mesh, notes)
+        sharded = fsdp is not None or train.engine == "fsdp"
+        reading = fsdp or FsdpReading(settings=FsdpSettings())
+        return _fsdp(made, train, document, reading, cluster) if sharded else made
     return _deepspeed(train, document, mesh, deepspeed, config, notes)
 
 
@@ -198,6 +209,38 @@ def _ddp(train: TrainSection, document: Document, mesh: Mesh, notes: list[Proble
         pipeline=PipelineSettings(),
         gradient_clipping=train.gradient_clipping or 0.0,
         notes=tuple(notes),
+    )
+
+
+def _fsdp(
+    made: Strategy,
+    train: TrainSection,
+    document: Document,
+    reading: FsdpReading,
+    cluster: ClusterSpec,
+) -> Strategy:
+    """FSDP in DDP's place: replicas of hybrid sharding, and what its file says of precision."""
+    path = ("fsdp",) if train.fsdp is not None else ("engine",)
+    warnings = [*reading.warnings]
+    if reading.hybrid:
+        per_node = max(group.node.gpu_count for group in cluster.groups)
+        reading = reading.with_replicas(max(1, made.mesh.world // per_node))
+    try:
+        reading.settings.shard_ranks(made.mesh.dp)
+    except ScenarioError as error:
+        raise ScenarioError(document.problem(path, str(error))) from None
+    precision = made.precision
+    if reading.upcast and precision != "fp32":
+        message = f"Accelerate stores parameters in fp32 under mixed precision, not {precision}"
+        warnings.append(document.problem(("precision",), message))
+        precision = "fp32"
+    return replace(
+        made,
+        engine="fsdp",
+        fsdp=reading.settings,
+        precision=precision,
+        checkpoints=reading.activation_checkpointing,
+        warnings=tuple(warnings),
     )
 
 

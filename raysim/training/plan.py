@@ -60,6 +60,13 @@ class TrainingPlan:
         return self.precision
 
     @property
+    def engine_label(self) -> str:
+        """What reports call it: ``DDP``, ``FSDP2``, ``ZeRO-3``."""
+        if self.engine == "fsdp":
+            return self.fsdp.label
+        return "DDP" if self.engine == "ddp" else f"ZeRO-{self.zero.stage}"
+
+    @property
     def samples_per_step(self) -> int:
         """Samples all replicas consume per optimizer step."""
         return self.micro_batch * self.gradient_accumulation_steps * self.mesh.dp

@@ -91,7 +91,7 @@ def make_groups(
         another group uses too.
     """
     owned = _own_parameters(model)
-    wrapped = _wrapped(model, settings, owned)
+    wrapped = wrapped_modules(model, settings)
     users: dict[str, list[int]] = {}
     for i, unit in enumerate(units):
         for used in unit.uses:
@@ -175,14 +175,18 @@ def _refuse_strangers(
             )
 
 
-def _wrapped(
-    model: Model, settings: FsdpSettings, owned: dict[str, Parameter]
-) -> list[tuple[str, ...]]:
-    """Modules of each wrapped group, outer ones first; the root is left out."""
+def wrapped_modules(model: Model, settings: FsdpSettings) -> list[tuple[str, ...]]:
+    """Modules of each wrapped group, outer ones first; the root is left out.
+
+    Raises
+    ------
+    ScenarioError
+        No module has a class that is to be wrapped.
+    """
     if not settings.wrap:
         found: list[str] = []
     elif settings.min_num_params is not None:
-        found = _by_size(settings, owned)
+        found = _by_size(settings, _own_parameters(model))
     else:
         found = _by_class(model, settings.layer_classes)
     groups: list[tuple[str, ...]] = [(name,) for name in found]
