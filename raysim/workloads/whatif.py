@@ -213,7 +213,7 @@ def _memory_changes(
         return Change(change=name, text=text, plan=new, cluster=cluster)
 
     zero = plan.zero
-    if plan.mesh.pp == 1 and (plan.engine == "ddp" or zero.stage < 3):
+    if plan.mesh.pp == 1 and plan.engine != "fsdp" and (plan.engine == "ddp" or zero.stage < 3):
         stages: tuple[Literal[1, 2, 3], ...] = (1, 2, 3) if single else (3,)
         for stage in stages:
             if plan.engine == "ddp" or stage > zero.stage:
@@ -229,6 +229,9 @@ def _memory_changes(
         yield change(
             f"micro_batch: 1, gradient_accumulation_steps: {ga}", f"micro 1 x ga {ga}", new
         )
+    if plan.engine == "fsdp" and not plan.fsdp.cpu_offload:
+        new = replace(plan, fsdp=replace(plan.fsdp, cpu_offload=True))
+        yield change("fsdp.cpu_offload: true", "shards on CPU", new)
     if plan.engine == "deepspeed" and zero.stage and zero.offload_optimizer.device == "none":
         new = replace(plan, zero=replace(zero, offload_optimizer=OffloadOptimizer(device="cpu")))
         yield change("offload_optimizer.device: cpu", "optimizer on CPU", new)
