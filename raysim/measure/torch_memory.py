@@ -54,7 +54,7 @@ def tracked(case: Mapping[str, Any], world: int) -> Bytes:
     with _fake_group(world) as mesh, _as_if_real(), FakeTensorMode():
         model: Any = causal_lm(case["model"] | {"dtype": case["dtype"]})
         if world > 1:
-            fully_sharded(model, {}, mesh)
+            fully_sharded(model, case.get("fsdp", {}), mesh)
         optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
         ids = torch.randint(case["model"]["vocab_size"], (case["micro_batch"], case["seq"]))
         # Makes the states, and lets DTensor work out its shardings: on tensors of the whole shape,

@@ -3,7 +3,8 @@
 An unsharded model (``world`` 1) is played as DDP of one rank: parameters, gradients before the
 step, optimizer states, what autograd saved when forward ends, and the peak. A model under
 ``fully_shard`` is played as FSDP2: the shards of all three, the parameters that are whole when
-forward ends, and the peak with what is gathered then, in all-gather outputs and as parameters.
+forward ends, and the peak with the collectives' buffers in it. (Of parameters that are whole at the
+peak torch's tracker calls those just being gathered activations.)
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from raysim.validate.training_plans import model_of, plan_of
 DATA = Path("data/torch_memory/torch_memory.json")
 STEP_COUNTER_BYTES = 4
 """torch's AdamW counts the steps of each parameter in an fp32 scalar."""
+BUFFERS = "All Gather + Reduce Scatter"
+"""Two of torch's categories, inputs and outputs of collectives, which raysim has as one."""
 Bytes = dict[tuple[str, str], int]
 """When, and torch's category, to bytes."""
 
@@ -36,11 +39,17 @@ def torch_memory_points(validation: Path) -> Iterator[Point]:
         case = known["case"]
         for world, theirs in known["bytes"].items():
             for (when, category), predicted in ledger(case, int(world)).items():
+                there = "" if when != "peak" or category == "Total" else " at the peak"
                 yield Point(
-                    family="torch_memory", name=f"{name} world {world} {category}",
+                    family="torch_memory", name=f"{name} world {world} {category}{there}",
                     role="validation", unit="bytes", predicted=predicted,
-                    measured=theirs[when][category],
+                    measured=measured(theirs, when, category),
                 )  # fmt: skip
+
+
+def measured(theirs: Mapping[str, Mapping[str, int]], when: str, category: str) -> int:
+    """What torch counts under a category, or under several joined by a plus."""
+    return sum(theirs[when].get(part, 0) for part in category.split(" + "))
 
 
 def ledger(case: Mapping[str, Any], world: int) -> Bytes:
@@ -57,7 +66,7 @@ def _program(case: Mapping[str, Any], engine: str, world: int) -> Program:
     if case["dtype"] == "bfloat16":
         config["bf16"] = {"enabled": True}
     named = {"name": case["name"], "engine": engine, "ranks": world, "model": case["model"]}
-    plan = plan_of(named | {"seq": case["seq"], "config": config})
+    plan = plan_of(named | {"seq": case["seq"], "config": config, "fsdp": case.get("fsdp", {})})
     outcome = simulate(plan, host(world), simulation=Simulation(), steps=2)
     return outcome.timelines[0].program
 
@@ -94,8 +103,7 @@ def _sharded(case: Mapping[str, Any], world: int) -> Bytes:
         ("step", "OptState"): held["optimizer_state"] + STEP_COUNTER_BYTES * _tensors(case),
         ("forward", "Unsharded Param"): saved["gathered_parameter"],
         ("forward", "Activation"): saved["activation"] + _logits_bytes(case),
-        ("peak", "Unsharded Param"): fullest["gathered_parameter"],
-        ("peak", "All Gather"): fullest["communication"],
+        ("peak", BUFFERS): fullest["communication"],
         ("peak", "Total"): total,
     }
 

@@ -14,7 +14,7 @@ pytest.importorskip("transformers")
 
 from raysim.measure.session import Budget, Session  # noqa: E402
 from raysim.measure.torch_memory import FILE, measure, tracked  # noqa: E402
-from raysim.validate.torch_memory import ledger  # noqa: E402
+from raysim.validate.torch_memory import ledger, measured  # noqa: E402
 
 MODELS: dict[str, dict[str, Any]] = {
     "llama": {
@@ -49,7 +49,7 @@ def test_states_and_shards_to_the_byte_the_peak_closely(name: str, world: int) -
     real = tracked(case(name), world)
     for (when, category), ours in ledger(case(name), world).items():
         rel = UNEXPLAINED.get((name, world), 5e-3) if (when, category) in SMALL else 0
-        assert ours == pytest.approx(real[when][category], rel=rel), category
+        assert ours == pytest.approx(measured(real, when, category), rel=rel), category
 
 
 def test_what_was_recorded_is_not_recorded_again(tmp_path: Path) -> None:

@@ -194,8 +194,6 @@ class Fsdp2(Sharded):
         if gathered is None:
             return
         b, size = self.b, self._bytes(group)
-        if forward:
-            self._drop_held()
         b.alloc("gathered_parameter", size, group.name)
         waits = (gathered,) if gathered >= 0 else ()
         done = b.compute(
@@ -208,6 +206,7 @@ class Fsdp2(Sharded):
         if self.n == 1:
             return
         if forward:
+            self._drop_held()  # wait_for_unshard has a reference to it until it returns
             self.held = size, done
         else:
             b.free("communication", size, "all-gather output")
