@@ -130,6 +130,11 @@ def _accelerate(document: Document) -> FsdpReading:
             "TRANSFORMER_BASED_WRAP or fsdp_version 1"
         )
         problems.append(_at(document, "fsdp_auto_wrap_policy", message))
+    groups = file.parallelism_config
+    replicas = groups.parallelism_config_dp_replicate_size if groups is not None else 1
+    if block.fsdp_version == 1 and replicas > 1 and "HYBRID" not in strategy:
+        message = f"{strategy} has no replicas; use HYBRID_SHARD or fsdp_version 2"
+        problems.append(_at(document, "fsdp_sharding_strategy", message))
     mixed = _mixed(document, file, problems)
     if problems:
         raise ScenarioError(problems)
@@ -137,8 +142,6 @@ def _accelerate(document: Document) -> FsdpReading:
     names = classes.split(",") if isinstance(classes, str) else [str(c) for c in classes or ()]
     sized = policy == "SIZE_BASED_WRAP" and block.fsdp_min_num_params > 0
     named = policy == "TRANSFORMER_BASED_WRAP"
-    groups = file.parallelism_config
-    replicas = groups.parallelism_config_dp_replicate_size if groups is not None else 1
     settings = FsdpSettings(
         version=block.fsdp_version,
         sharding_strategy=_strategy(strategy),
@@ -151,7 +154,7 @@ def _accelerate(document: Document) -> FsdpReading:
         wrap=named or sized,
         wrap_ends=block.fsdp_version == 2,
         cpu_offload=bool(block.fsdp_offload_params),
-        backward_prefetch=_prefetch(prefetch),
+        backward_prefetch=_prefetch(prefetch) if block.fsdp_version == 1 else "BACKWARD_PRE",
         forward_prefetch=bool(block.fsdp_forward_prefetch) and block.fsdp_version == 1,
         use_orig_params=bool(block.fsdp_use_orig_params) and block.fsdp_version == 1,
     )

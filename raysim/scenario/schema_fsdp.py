@@ -92,6 +92,9 @@ class FsdpSection(Section):
             if getattr(self, name) not in (None, False):
                 other = 3 - self.version
                 raise ValueError(f"{name} belongs to version {other}; remove it or set version")
+        hybrid = self.version == 2 or "HYBRID" in (self.sharding_strategy or "")
+        if self.replicate is not None and self.replicate > 1 and not hybrid:
+            raise ValueError("replicate needs sharding_strategy: HYBRID_SHARD in version 1")
         if not self.wrap and (self.transformer_layer_cls or self.min_num_params):
             raise ValueError("wrap: false leaves nothing for the classes or the size to wrap")
         if self.transformer_layer_cls and self.min_num_params:

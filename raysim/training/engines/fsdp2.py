@@ -104,7 +104,10 @@ class Fsdp2(Sharded):
             self._unshard(self.order[at - 1])
 
     def need(self, group: Group) -> None:
-        """Hooks of an inner module run as in forward, but leave it whole."""
+        """Hooks of an inner module run as in forward, but leave it whole.
+
+        The last such all-gather's output stays until the next forward.
+        """
         self._unshard(group)
         self._wait(group, forward=True)
 
