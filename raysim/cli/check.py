@@ -54,7 +54,8 @@ def _in_one_line(job: TrainJob, cluster: ClusterSpec) -> str:
     batch = f"micro {plan.micro_batch} x ga {plan.gradient_accumulation_steps}"
     return (
         f"{plan.model.name}, {format_count(plan.model.num_parameters)} parameters; "
-        f"{nodes}, {cluster.num_gpus} GPUs; {plan.engine_label}, dp {mesh.dp}, tp {mesh.tp}, pp {mesh.pp}, "
+        f"{nodes}, {cluster.num_gpus} GPUs; {plan.engine_label}, "
+        f"dp {mesh.dp}, tp {mesh.tp}, pp {mesh.pp}, "
         f"{plan.precision}, {batch}"
     )
 

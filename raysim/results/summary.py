@@ -43,7 +43,7 @@ CATEGORY_NAMES = {
     "temporary": "temporaries",
     "input": "pipeline buffers",
     "logits": "logits + loss",
-    "gathered_parameter": "gathered parameters (ZeRO-3 live)",
+    "gathered_parameter": "gathered parameters (live)",
     "bucket": "gradient buckets",
     "communication": "communication buffers",
     "context": "CUDA context + NCCL",

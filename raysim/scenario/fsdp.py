@@ -59,7 +59,9 @@ def read_fsdp(document: Document) -> FsdpReading:
     """
     data = document.data
     if not isinstance(data, dict):
-        message = f"expected Accelerate's config or a mapping of FSDP's settings, got {shorten(data)}"
+        message = (
+            f"expected Accelerate's config or a mapping of FSDP's settings, got {shorten(data)}"
+        )
         raise ScenarioError(document.problem((), message))
     if "fsdp_config" in data or "distributed_type" in data:
         return _accelerate(document)
@@ -259,7 +261,9 @@ def _warnings(document: Document, file: AccelerateFile) -> Iterator[Problem]:
                 yield _at(document, key, "has no effect with fsdp_version 2")
     elif block.get("fsdp_reshard_after_forward") is not None:
         key = "fsdp_reshard_after_forward"
-        yield _at(document, key, "has no effect with fsdp_version 1: fsdp_sharding_strategy decides")
+        yield _at(
+            document, key, "has no effect with fsdp_version 1: fsdp_sharding_strategy decides"
+        )
     for name in LEFT_OUT:
         if getattr(file, name):
             yield document.problem((name,), "is not simulated with FSDP", key=True)

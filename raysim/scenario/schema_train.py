@@ -202,7 +202,9 @@ class TrainSection(Section):
                 f"engine: {self.engine} does not read a DeepSpeed JSON; remove `deepspeed`"
             )
         if self.fsdp is not None and (self.deepspeed is not None or self.engine == "ddp"):
-            raise ValueError("`fsdp` is an engine of its own; remove it, or `deepspeed` and `engine`")
+            raise ValueError(
+                "`fsdp` is an engine of its own; remove it, or `deepspeed` and `engine`"
+            )
         if self.deepspeed is None and self.auto:
             raise ValueError("`auto` fills a DeepSpeed JSON; `deepspeed` is missing")
         if self.checkpoint_every is not None and self.checkpoint.every is not None:

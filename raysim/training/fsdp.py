@@ -61,7 +61,7 @@ class FsdpSettings:
 
     @property
     def label(self) -> str:
-        """What reports call it: ``FSDP2``, ``FSDP2 hybrid, 4 replicas``, ``FSDP1 SHARD_GRAD_OP``."""
+        """What reports call it: ``FSDP2``, ``FSDP2, 4 replicas``, ``FSDP1 SHARD_GRAD_OP``."""
         name = f"FSDP{self.version}"
         if self.version == 1 and self.sharding_strategy != "FULL_SHARD":
             name += f" {self.sharding_strategy.lstrip('_')}"

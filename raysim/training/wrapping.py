@@ -60,7 +60,6 @@ class Group:
         """Those that get gradients."""
         return tuple(t for t in self.tensors if t.trainable)
 
-
     def flat_numel(self, ranks: int, *, aligned: int = 0) -> int:
         """Elements of the flat parameter, padding included; ``aligned`` elements, or 0: not."""
         total = 0
@@ -106,12 +105,12 @@ def make_groups(
             continue
         tensors = tuple(_tensor(name, owned[name], tensor_parallel) for name in names)
         inside = [i for i, unit in enumerate(units) if _within(unit.name, prefixes)]
-        used = [i for name in names for i in users.get(name, ())]
+        readers = [i for name in names for i in users.get(name, ())]
         _refuse_strangers(prefixes, names, users, inside, settings)
         owners = [users[name][0] for name in names if name in users]
         root = not prefixes
         tail = len(prefixes) > 1
-        span = range(len(units)) if root else [*inside, *used]
+        span = list(range(len(units))) if root else [*inside, *readers]
         made.append(
             Group(
                 name=" + ".join(prefixes) or "root",

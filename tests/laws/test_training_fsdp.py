@@ -81,9 +81,9 @@ def test_parameters_that_stay_are_gathered_once(version: int, stay: dict[str, An
 @pytest.mark.parametrize("version", [1, 2])
 def test_hybrid_sharding_reduces_shards_over_replicas(version: int) -> None:
     """Gathers and scatters within four ranks; a quarter of the gradients crosses."""
-    hybrid = {"replicas": 2}
+    hybrid: dict[str, Any] = {"replicas": 2}
     if version == 1:
-        hybrid["sharding_strategy"] = "HYBRID_SHARD"  # type: ignore[assignment]
+        hybrid["sharding_strategy"] = "HYBRID_SHARD"
     assert moved(fsdp(version, **hybrid)) == {
         ("all_gather", "dp_shard:4"): 2 * PSI + 2 * blocks(),
         ("reduce_scatter", "dp_shard:4"): 2 * PSI,
@@ -160,7 +160,7 @@ def units(p: TrainingPlan) -> Any:
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_more_replicas_hold_more_and_offload_holds_nothing(version: int) -> None:
-    strategy = {"sharding_strategy": "HYBRID_SHARD"} if version == 1 else {}
+    strategy: dict[str, Any] = {"sharding_strategy": "HYBRID_SHARD"} if version == 1 else {}
     (hybrid,) = programs(fsdp(version, replicas=4, **strategy), steps=2)
     assert hybrid.step_held[-1]["parameter"] == 4 * PSI // 2
     (offloaded,) = programs(fsdp(version, cpu_offload=True), steps=2)
@@ -169,7 +169,7 @@ def test_more_replicas_hold_more_and_offload_holds_nothing(version: int) -> None
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_one_rank_stands_for_all_in_hybrid_sharding(version: int) -> None:
-    strategy = {"sharding_strategy": "HYBRID_SHARD"} if version == 1 else {}
+    strategy: dict[str, Any] = {"sharding_strategy": "HYBRID_SHARD"} if version == 1 else {}
     p = fsdp(version, ranks=16, ga=2, replicas=2, **strategy)
     folded, exact = play(p), play(p, exact=True)
     assert folded.steady_step_ns == pytest.approx(exact.steady_step_ns, rel=1e-9)

@@ -35,7 +35,9 @@ def choices(draw: st.DrawFn) -> FsdpSettings:
             wrap_ends=draw(st.booleans()),
             **common,
         )
-    strategy = draw(st.sampled_from(["FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD"]))
+    strategy: Any = draw(
+        st.sampled_from(["FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD"])
+    )
     return FsdpSettings(
         version=1,
         sharding_strategy=strategy,

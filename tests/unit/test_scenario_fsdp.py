@@ -136,16 +136,16 @@ def edited(tmp_path: Path, file: str, old: str, new: str) -> str:
     ("file", "old", "new", "said"),
     [
         ("accelerate_v1.yaml", "fsdp_offload_params", "fsdp_ofload_params",
-         ":12:3   unknown key 'fsdp_ofload_params' in fsdp_config; did you mean "
-         "'fsdp_offload_params'?"),
+         (":12:3   unknown key 'fsdp_ofload_params' in fsdp_config; did you mean "
+         "'fsdp_offload_params'?")),
         ("accelerate_v1.yaml", "SHARD_GRAD_OP", "SHARD_GRADS",
-         ":13:27   fsdp_config.fsdp_sharding_strategy: must be one of FULL_SHARD, SHARD_GRAD_OP, "
-         "NO_SHARD, HYBRID_SHARD, HYBRID_SHARD_ZERO2; did you mean 'SHARD_GRAD_OP'?"),
+         (":13:27   fsdp_config.fsdp_sharding_strategy: must be one of FULL_SHARD, SHARD_GRAD_OP, "
+         "NO_SHARD, HYBRID_SHARD, HYBRID_SHARD_ZERO2; did you mean 'SHARD_GRAD_OP'?")),
         ("accelerate_v1.yaml", "distributed_type: FSDP", "distributed_type: DEEPSPEED",
          ":3:19   distributed_type: must be FSDP for train.fsdp"),
         ("accelerate_v1.yaml", "LlamaDecoderLayer", "GPT2Block",
-         "train.fsdp: the model has no module of class GPT2Block; its blocks are "
-         "LlamaDecoderLayer"),
+         ("train.fsdp: the model has no module of class GPT2Block; its blocks are "
+         "LlamaDecoderLayer")),
         ("accelerate_v1.yaml", "mixed_precision: bf16", "mixed_precision: fp8",
          ":20:18   mixed_precision: fp8 is not simulated; use bf16"),
         ("accelerate_v2.yaml", "fsdp_version: 2", "fsdp_version: 3",

@@ -55,6 +55,8 @@ class Sharded:
         self.open: set[Group] = set()
         """Groups whose pre-backward hook has run."""
         self.boundary = False
+        self.last_op = -1
+        """Of the unit that ran last."""
         self.synced: set[Group] = set()
         """Groups that hold a sharded gradient of this optimizer step."""
         self.reductions: dict[str, int] = {}
@@ -136,7 +138,7 @@ class Sharded:
                 self.b.hook(FSDP_HOOK_S)
                 self.pre_forward(group)
         elif phase == "recompute":
-            end = self.recompute_ends[i] if i in self.recompute_ends else -1
+            end = self.recompute_ends.get(i, -1)
             for group in self.closes.get(end, ()):
                 if group.first <= i:
                     self._open_backward(group)
@@ -160,6 +162,7 @@ class Sharded:
 
     def after(self, unit: Unit, phase: str, op: int) -> None:
         """Close groups, inner ones first."""
+        self.last_op = op
         i = self.place[id(unit)]
         if phase == "forward":
             for group in reversed(self.closes.get(i, ())):
@@ -171,8 +174,8 @@ class Sharded:
                 self.post_backward(group)
 
     def backward_extra(self, unit: Unit) -> tuple[float, int]:
-        """Autograd hands gradients over without a copy."""
-        return 0.0, 0
+        """What a unit's backward pays for joining or adding gradients."""
+        raise NotImplementedError
 
     def end_backward(self) -> None:
         """The compute stream waits for every reduction."""

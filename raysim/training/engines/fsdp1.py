@@ -212,7 +212,7 @@ class Fsdp1(Sharded):
         size = self.whole.pop(group, 0)
         self.b.free("gathered_parameter", size, group.name)
         if self.s.shards:
-            self.frees.extend(self.b.last_on("compute"))
+            self.frees.append(self.last_op)
 
     def backward_extra(self, unit: Unit) -> tuple[float, int]:
         """Gradients are joined into the flat one, and added to that of earlier micro-batches."""

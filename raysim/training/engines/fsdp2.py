@@ -56,7 +56,7 @@ class Fsdp2(Sharded):
         return [padded_numel((t,), self.n) // self.n for t in group.trainable]
 
     def norm_bytes(self) -> int:
-        """``clip_grad_norm_`` stacks one norm per parameter, in the gradients' type, as a DTensor."""
+        """``clip_grad_norm_`` stacks one norm per parameter, in the gradients' type."""
         tensors = sum(len(g.trainable) for g in self.groups)
         return tensors * self.c.weight_bytes
 
