@@ -51,11 +51,11 @@ def _in_one_line(job: TrainJob, cluster: ClusterSpec) -> str:
     """Model, cluster, layout and batch as they were understood."""
     plan, mesh = job.plan, job.plan.mesh
     nodes = " + ".join(f"{g.count} x {g.node.name}" for g in cluster.groups if g.count)
-    engine = plan.engine_name.removeprefix("DeepSpeed ")
     batch = f"micro {plan.micro_batch} x ga {plan.gradient_accumulation_steps}"
     return (
         f"{plan.model.name}, {format_count(plan.model.num_parameters)} parameters; "
-        f"{nodes}, {cluster.num_gpus} GPUs; {engine}, dp {mesh.dp}, tp {mesh.tp}, pp {mesh.pp}, "
+        f"{nodes}, {cluster.num_gpus} GPUs; {plan.engine_label}, "
+        f"dp {mesh.dp}, tp {mesh.tp}, pp {mesh.pp}, "
         f"{plan.precision}, {batch}"
     )
 

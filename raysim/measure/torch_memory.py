@@ -48,12 +48,13 @@ def tracked(case: Mapping[str, Any], world: int) -> Bytes:
     from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
     from torch.distributed._tools.mem_tracker import MemTracker
 
+    from raysim.measure.training_fsdp import fully_sharded
     from raysim.measure.training_models import causal_lm
 
     with _fake_group(world) as mesh, _as_if_real(), FakeTensorMode():
         model: Any = causal_lm(case["model"] | {"dtype": case["dtype"]})
         if world > 1:
-            _shard(model, mesh)
+            fully_sharded(model, case.get("fsdp", {}), mesh)
         optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
         ids = torch.randint(case["model"]["vocab_size"], (case["micro_batch"], case["seq"]))
         # Makes the states, and lets DTensor work out its shardings: on tensors of the whole shape,
@@ -91,14 +92,6 @@ def _total(tracker: Any, kind: str) -> dict[str, int]:
     (by_category,) = tracker.get_tracker_snapshot(kind).values()
     names = {getattr(key, "value", key): size for key, size in by_category.items()}
     return {name: size for name, size in names.items() if size}
-
-
-def _shard(model: Any, mesh: Any) -> None:
-    from torch.distributed.fsdp import fully_shard
-
-    for layer in model.transformer.h if hasattr(model, "transformer") else model.model.layers:
-        fully_shard(layer, mesh=mesh)
-    fully_shard(model, mesh=mesh)
 
 
 @contextmanager

@@ -3,14 +3,14 @@
 ``python -m torch.distributed.run --nproc-per-node N -m raysim.measure.training_rank cases.json
 found``: each rank writes ``found.<rank>.json``, case name to what :func:`steps` returns. A case is
 ``{"name", "engine", "model", "seq", "config"}``: a Hugging Face config and a DeepSpeed JSON; of
-``ddp`` and ``fsdp2``, whose JSON DeepSpeed never sees, the batch keys, ``bf16`` and
-``gradient_clipping`` count, and ``ddp`` holds arguments of ``DistributedDataParallel``.
+``ddp``, ``fsdp1`` and ``fsdp2``, whose JSON DeepSpeed never sees, the batch keys, ``bf16`` and
+``gradient_clipping`` count; ``ddp`` holds arguments of ``DistributedDataParallel``, ``fsdp``
+settings of FSDP.
 """
 
 from __future__ import annotations
 
 import gc
-import inspect
 import json
 import os
 import sys
@@ -18,68 +18,18 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from functools import partial
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from raysim.measure.training_ear import Ear
+from raysim.measure.training_fsdp import flat_sharded, fully_sharded
 from raysim.measure.training_models import causal_lm, next_token_loss, pipeline_layers
 
 STEPS = 3
 """ZeRO-3 records its trace in the first, DDP rebuilds its buckets after it."""
-WHOLE = {
-    # function: operation, and the argument that is the whole buffer
-    "all_reduce": ("all_reduce", "tensor"),
-    "all_gather_into_tensor": ("all_gather", "output_tensor"),
-    "all_gather_single": ("all_gather", "output_tensor"),
-    "reduce_scatter_tensor": ("reduce_scatter", "input"),
-    "reduce_scatter_single": ("reduce_scatter", "input"),
-    "broadcast": ("broadcast", "tensor"),
-    "reduce": ("reduce", "tensor"),
-    "send": ("send", "tensor"),
-    "recv": ("recv", "tensor"),
-}
-Heard = tuple[str, str, int]
-"""Phase, operation, bytes of the whole buffer."""
-
-
-class Ear:
-    """Hears every collective that Python calls on ``torch.distributed``.
-
-    Calls over a group of one rank move nothing and are left out.
-    """
-
-    def __init__(self) -> None:
-        self.phase = "init"
-        self.heard: list[Heard] = []
-
-    def listen(self) -> None:
-        """Wrap the functions; before DeepSpeed takes them."""
-        for name in WHOLE:
-            if hasattr(dist, name):
-                setattr(dist, name, self._wrapped(name))
-
-    def _wrapped(self, name: str) -> Callable[..., Any]:
-        real = getattr(dist, name)
-        signature = inspect.signature(real)
-        operation, whole = WHOLE[name]
-
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            given = signature.bind(*args, **kwargs).arguments
-            if dist.get_world_size(given.get("group")) > 1:
-                t = given[whole]
-                self.heard.append((self.phase, operation, t.numel() * t.element_size()))
-            return real(*args, **kwargs)
-
-        return wrapped
-
-    def runs(self) -> list[list[Any]]:
-        """What was heard, with equal neighbours counted."""
-        return [[*call, len(list(run))] for call, run in groupby(self.heard)]
-
-
 EAR = Ear()
 
 
@@ -138,6 +88,9 @@ def tensor_bytes(tensors: Any) -> int:
 class Trainer:
     """Some optimizer steps of one case; subclasses know the engine."""
 
+    reentrant = True
+    """Which of torch's activation checkpointings a case with ``checkpoint`` has."""
+
     def __init__(self, case: Mapping[str, Any]) -> None:
         self.case = case
         self.config: dict[str, Any] = dict(case["config"])
@@ -157,7 +110,7 @@ class Trainer:
         """The whole model on this rank's device."""
         model: Any = causal_lm(self.case["model"]).to(self.device)
         if self.case.get("checkpoint"):
-            model.gradient_checkpointing_enable({"use_reentrant": True})
+            model.gradient_checkpointing_enable({"use_reentrant": self.reentrant})
         return model
 
     def step(self) -> dict[str, float]:
@@ -205,9 +158,12 @@ class PlainTrainer(Trainer):
     def _optimize(self) -> None:
         clip = self.config.get("gradient_clipping", 1.0)
         if clip:
-            torch.nn.utils.clip_grad_norm_(self.parameters, clip)
+            self._clip(clip)
         self.optimizer.step()
         self.optimizer.zero_grad()
+
+    def _clip(self, norm: float) -> None:
+        torch.nn.utils.clip_grad_norm_(self.parameters, norm)
 
     def memory(self) -> dict[str, int]:
         """Gradients as they were before the last step cleared them."""
@@ -240,20 +196,31 @@ class DdpTrainer(PlainTrainer):
 class Fsdp2Trainer(PlainTrainer):
     """``fully_shard`` on every decoder layer and on the root."""
 
-    def _wrap(self, model: Any) -> Any:
-        from torch.distributed.fsdp import fully_shard
+    reentrant = False
 
-        mesh = torch.distributed.device_mesh.init_device_mesh(
-            "cuda" if _cuda() else "cpu", (dist.get_world_size(),)
-        )
-        base = model.transformer.h if hasattr(model, "transformer") else model.model.layers
-        for layer in base:
-            fully_shard(layer, mesh=mesh)
-        return fully_shard(model, mesh=mesh)
+    def _wrap(self, model: Any) -> Any:
+        return fully_sharded(model, self.case.get("fsdp", {}))
 
     def _sync(self, last: bool) -> Any:
-        self.net.set_requires_gradient_sync(last)
+        every = self.case.get("fsdp", {}).get("sync_every_micro_batch", False)
+        self.net.set_requires_gradient_sync(last or every)
         return nullcontext()
+
+
+class Fsdp1Trainer(PlainTrainer):
+    """``FullyShardedDataParallel`` around every decoder layer and the root."""
+
+    reentrant = False
+
+    def _wrap(self, model: Any) -> Any:
+        return flat_sharded(model, self.case.get("fsdp", {}))
+
+    def _sync(self, last: bool) -> Any:
+        every = self.case.get("fsdp", {}).get("sync_every_micro_batch", False)
+        return nullcontext() if last or every else self.net.no_sync()
+
+    def _clip(self, norm: float) -> None:
+        self.net.clip_grad_norm_(norm)
 
 
 class DeepSpeedTrainer(Trainer):
@@ -330,6 +297,7 @@ class PipelineTrainer(Trainer):
 
 TRAINERS: dict[str, type[Trainer]] = {
     "ddp": DdpTrainer,
+    "fsdp1": Fsdp1Trainer,
     "fsdp2": Fsdp2Trainer,
     "deepspeed": DeepSpeedTrainer,
     "pipeline": PipelineTrainer,

@@ -44,7 +44,7 @@ CATEGORY_NAMES = {
     "temporary": "temporaries",
     "input": "pipeline buffers",
     "logits": "logits + loss",
-    "gathered_parameter": "gathered parameters (ZeRO-3 live)",
+    "gathered_parameter": "gathered parameters (live)",
     "bucket": "gradient buckets",
     "communication": "communication buffers",
     "context": "CUDA context + NCCL",
@@ -273,7 +273,8 @@ def _cluster(cluster: ClusterSpec) -> dict[str, Any]:
 
 def _job(outcome: JobOutcome) -> dict[str, Any]:
     plan, mesh = outcome.job.plan, outcome.job.plan.mesh
-    layout = plan.engine_name.removeprefix("DeepSpeed ")
+    layout = plan.engine_label
+    engine = f"DeepSpeed {layout}" if plan.engine == "deepspeed" else layout
     for axis in ("pp", "tp", "cp", "ep"):
         if getattr(mesh, axis) > 1:
             layout += f", {axis} {getattr(mesh, axis)}"
@@ -283,7 +284,8 @@ def _job(outcome: JobOutcome) -> dict[str, Any]:
     unit = "seq" if plan.model.sample_unit == "tokens" else "patches"
     dtype: str = plan.precision
     if plan.compute_dtype != plan.precision:
-        dtype = f"{plan.precision} under {plan.compute_dtype} autocast"
+        means = "autocast" if plan.engine == "ddp" else "mixed precision"
+        dtype = f"{plan.precision} under {plan.compute_dtype} {means}"
     length = f", {unit} {plan.model.seq_len}" if plan.model.seq_len > 1 else ""
     accumulation = plan.gradient_accumulation_steps
     return {
@@ -291,7 +293,7 @@ def _job(outcome: JobOutcome) -> dict[str, Any]:
         "model": plan.model.model_type,
         "architecture": plan.model.architecture,
         "parameters": plan.model.num_parameters,
-        "engine": plan.engine_name,
+        "engine": engine,
         "strategy": f"{layout}, dp {mesh.dp}, {dtype}{length}, "
         f"micro {plan.micro_batch} x ga {accumulation}",
         "precision": plan.precision,

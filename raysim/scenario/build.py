@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from raysim.errors import Problem, ScenarioError
 from raysim.hardware.cluster import ClusterSpec
@@ -18,6 +18,7 @@ from raysim.scenario.sources import MODEL, hf_config
 from raysim.training.partition import stage_bounds
 from raysim.training.pipelines import Pipeline
 from raysim.training.plan import DdpSettings, MegatronSettings, TrainingPlan
+from raysim.training.wrapping import wrapped_modules
 from raysim.workloads.train_job import CheckpointSettings, DataSettings, TrainJob
 
 CLASSES = {
@@ -137,10 +138,9 @@ def build_job(scenario: Scenario, model: Model | None = None) -> TrainJob:
         precision=strategy.precision,
         optimizer=strategy.optimizer,
         ddp=CLASSES["ddp"](**train.ddp.model_dump()),
+        fsdp=strategy.fsdp,
         pipeline=strategy.pipeline,
-        activation_checkpointing=train.activation_checkpointing
-        if megatron is None
-        else megatron.recompute,
+        activation_checkpointing=_recomputed(scenario),
         recompute_layers=None if megatron is None else megatron.recompute_layers,
         megatron=MegatronSettings() if megatron is None else megatron.settings,
         gradient_clipping=strategy.gradient_clipping,
@@ -160,6 +160,14 @@ def build_job(scenario: Scenario, model: Model | None = None) -> TrainJob:
     )
 
 
+def _recomputed(scenario: Scenario) -> Literal["none", "selective", "full"]:
+    """What Megatron's arguments or FSDP's file say of checkpointing, else the scenario."""
+    strategy = scenario.strategy
+    if strategy.megatron is not None:
+        return strategy.megatron.recompute
+    return "full" if strategy.checkpoints else scenario.spec.train.activation_checkpointing
+
+
 def _constants(scenario: Scenario) -> TrainingConstants:
     profile = scenario.profile
     return TrainingConstants() if profile is None else profile.training_constants()
@@ -172,6 +180,11 @@ def _misfits(scenario: Scenario, model: Model, document: Document) -> Iterator[P
         if value % mesh.tp:
             message = f"{mesh.tp} does not divide {key}: {value}"
             yield document.problem(("tensor_parallel",), message)
+    if scenario.strategy.engine == "fsdp":
+        try:
+            wrapped_modules(model, scenario.strategy.fsdp)
+        except ScenarioError as error:
+            yield document.problem(("fsdp",), str(error))
     if mesh.pp > len(model.layers):
         message = f"{mesh.pp} stages, but the model has {len(model.layers)} layers"
         yield document.problem(("pipeline", "stages"), message)

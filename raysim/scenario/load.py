@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from raysim.hardware.cluster import ClusterSpec
 from raysim.perf.profile import Profile
 from raysim.scenario.clusters import make_cluster
 from raysim.scenario.documents import Document, KeyPath, printable, shorten
+from raysim.scenario.fsdp import FsdpReading, read_fsdp
 from raysim.scenario.notes import defaults_taken, not_simulated, written_out
 from raysim.scenario.overrides import TRAIN, Overrides
 from raysim.scenario.problems import problems_of
@@ -28,6 +29,7 @@ from raysim.scenario.schema import ScenarioSection
 from raysim.scenario.sources import (
     CLUSTER,
     DEEPSPEED,
+    FSDP,
     MEGATRON,
     MODEL,
     PROFILE,
@@ -181,7 +183,13 @@ def _scenario(document: Document, folder: Path, known: Mapping[KeyPath, Source])
     deepspeed = sources[DEEPSPEED].documents[0] if DEEPSPEED in sources else None
     megatron = sources[MEGATRON].documents[0] if MEGATRON in sources else None
     strategy = make_strategy(
-        train, document.child(TRAIN, "train"), cluster, deepspeed, megatron, config
+        train,
+        document.child(TRAIN, "train"),
+        cluster,
+        deepspeed,
+        megatron,
+        config,
+        _fsdp(sources),
     )
     return Scenario(
         file=document.file,
@@ -200,6 +208,15 @@ def _scenario(document: Document, folder: Path, known: Mapping[KeyPath, Source])
         document=document,
         sources=sources,
     )
+
+
+def _fsdp(sources: Mapping[KeyPath, Source]) -> FsdpReading | None:
+    """FSDP's settings from a file of the user's, or from the scenario itself."""
+    source = sources.get(FSDP)
+    if source is None:
+        return None
+    document = source.documents[0]
+    return read_fsdp(replace(document, prefix="train.fsdp") if source.path is None else document)
 
 
 def _validated(document: Document, problems: list[Problem]) -> ScenarioSection | None:

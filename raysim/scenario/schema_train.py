@@ -150,8 +150,14 @@ class TrainSection(Section):
     megatron: FileOrMapping | None = Field(
         None, description="Megatron-LM's launch script, unmodified, or its arguments in place."
     )
-    engine: Literal["ddp", "deepspeed", "megatron"] | None = Field(
-        None, description="By default what there are settings of: deepspeed, megatron; else ddp."
+    fsdp: FileOrMapping | None = Field(
+        None,
+        description="Accelerate's config, unmodified, or FSDP's settings: version, "
+        "reshard_after_forward, mixed_precision ...",
+    )
+    engine: Literal["ddp", "fsdp", "deepspeed", "megatron"] | None = Field(
+        None,
+        description="By default what there are settings of: deepspeed, megatron, fsdp; else ddp.",
     )
     launcher: Literal["script", "hf_trainer"] = Field(
         "script", description='hf_trainer: the Hugging Face Trainer fills "auto" values.'
@@ -229,14 +235,20 @@ class TrainSection(Section):
             raise ValueError("give global_batch or global_batch_tokens, not both")
         if self.deepspeed is None and self.engine == "deepspeed":
             raise ValueError("engine: deepspeed needs `deepspeed`, its JSON")
-        if self.deepspeed is not None and self.engine == "ddp":
-            raise ValueError("engine: ddp does not read a DeepSpeed JSON; remove `deepspeed`")
+        if self.deepspeed is not None and self.engine in ("ddp", "fsdp"):
+            raise ValueError(
+                f"engine: {self.engine} does not read a DeepSpeed JSON; remove `deepspeed`"
+            )
+        if self.fsdp is not None and (self.deepspeed is not None or self.engine == "ddp"):
+            raise ValueError(
+                "`fsdp` is an engine of its own; remove it, or `deepspeed` and `engine`"
+            )
         if self.megatron is None and self.engine == "megatron":
             raise ValueError("engine: megatron needs `megatron`, its arguments")
         if self.megatron is not None and self.engine not in (None, "megatron"):
             raise ValueError(f"engine: {self.engine} does not read Megatron's arguments")
-        if self.megatron is not None and self.deepspeed is not None:
-            raise ValueError("give deepspeed or megatron, not both")
+        if self.megatron is not None and (self.deepspeed or self.fsdp) is not None:
+            raise ValueError("give one of deepspeed, fsdp and megatron")
         if self.deepspeed is None and self.auto:
             raise ValueError("`auto` fills a DeepSpeed JSON; `deepspeed` is missing")
         if self.checkpoint_every is not None and self.checkpoint.every is not None:

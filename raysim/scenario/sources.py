@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 CLUSTER: KeyPath = ("cluster", "from")
 MODEL: KeyPath = ("model", "from")
 DEEPSPEED: KeyPath = ("jobs", 0, "train", "deepspeed")
+FSDP: KeyPath = ("jobs", 0, "train", "fsdp")
 MEGATRON: KeyPath = ("jobs", 0, "train", "megatron")
 PROFILE: KeyPath = ("profile",)
-SLOTS = (CLUSTER, MODEL, DEEPSPEED, MEGATRON, PROFILE)
+SLOTS = (CLUSTER, MODEL, DEEPSPEED, FSDP, MEGATRON, PROFILE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +92,7 @@ def _read(slot: KeyPath, path: Path, shown: str) -> tuple[Document, ...]:
         return tuple(documents)
     if slot == MEGATRON and path.suffix not in (".yaml", ".yml", ".json"):
         return (read_arguments(path, shown),)
-    if slot in (PROFILE, MEGATRON):
+    if slot in (FSDP, MEGATRON, PROFILE):
         return (read_yaml(path, shown),)
     return (_model_config(path, shown) if slot == MODEL else read_hjson(path, shown),)
 

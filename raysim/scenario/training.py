@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from raysim.errors import CalibrationError, Problem, ScenarioError
@@ -11,6 +11,7 @@ from raysim.hardware.cluster import ClusterSpec
 from raysim.perf.optimizer import optimizer_key
 from raysim.scenario.deepspeed_json import ScriptSettings, read_deepspeed
 from raysim.scenario.documents import Document
+from raysim.scenario.fsdp import FsdpReading
 from raysim.scenario.megatron import (
     MegatronReading,
     MegatronSection,
@@ -26,6 +27,7 @@ from raysim.training.deepspeed import (
     Precision,
     complete_batch_triple,
 )
+from raysim.training.fsdp import FsdpSettings
 from raysim.training.parallel import Mesh
 from raysim.training.pipelines import KINDS, misfits
 
@@ -41,7 +43,7 @@ _NOT_DEEPSPEEDS = (
 class Strategy:
     """Everything about the job that does not need the layer table."""
 
-    engine: Literal["ddp", "deepspeed", "megatron"]
+    engine: Literal["ddp", "fsdp", "deepspeed", "megatron"]
     mesh: Mesh
     batch: BatchTriple
     precision: Precision
@@ -50,6 +52,9 @@ class Strategy:
     pipeline: PipelineSettings
     gradient_clipping: float
     megatron: MegatronReading | None = None
+    fsdp: FsdpSettings = field(default_factory=FsdpSettings)
+    checkpoints: bool = False
+    """FSDP's file turns activation checkpointing on."""
     notes: tuple[Problem, ...] = ()
     warnings: tuple[Problem, ...] = ()
 
@@ -61,6 +66,7 @@ def make_strategy(
     deepspeed: Document | None,
     megatron: Document | None,
     config: Mapping[str, Any] | None,
+    fsdp: FsdpReading | None = None,
 ) -> Strategy:
     """Mesh, engine and batch sizes.
 
@@ -69,11 +75,13 @@ def make_strategy(
     train, document
         The job's section and the same as a document, for positions.
     deepspeed
-        DeepSpeed's JSON; None for plain DistributedDataParallel.
+        DeepSpeed's JSON; None for torch's own wrappers.
     megatron
         Megatron-LM's arguments.
     config
         The Hugging Face config, for the bucket sizes its Trainer derives.
+    fsdp
+        Settings of FSDP, where the scenario has any.
 
     Raises
     ------
@@ -94,7 +102,10 @@ def make_strategy(
     if reading is not None and megatron is not None:
         return _megatron(train, mesh, megatron, reading, config, notes)
     if deepspeed is None:
-        return _ddp(train, document, mesh, notes)
+        made = _ddp(train, document, mesh, notes)
+        sharded = fsdp is not None or train.engine == "fsdp"
+        settings = fsdp or FsdpReading(settings=FsdpSettings())
+        return _fsdp(made, train, document, settings, cluster) if sharded else made
     return _deepspeed(train, document, mesh, deepspeed, config, notes)
 
 
@@ -344,6 +355,38 @@ def _ddp(train: TrainSection, document: Document, mesh: Mesh, notes: list[Proble
         pipeline=pipeline,
         gradient_clipping=train.gradient_clipping or 0.0,
         notes=tuple(notes),
+    )
+
+
+def _fsdp(
+    made: Strategy,
+    train: TrainSection,
+    document: Document,
+    reading: FsdpReading,
+    cluster: ClusterSpec,
+) -> Strategy:
+    """FSDP in DDP's place: replicas of hybrid sharding, and what its file says of precision."""
+    path = ("fsdp",) if train.fsdp is not None else ("engine",)
+    warnings = [*reading.warnings]
+    if reading.hybrid:
+        per_node = max(group.node.gpu_count for group in cluster.groups)
+        reading = reading.with_replicas(max(1, made.mesh.world // per_node))
+    try:
+        reading.settings.shard_ranks(made.mesh.dp)
+    except ScenarioError as error:
+        raise ScenarioError(document.problem(path, str(error))) from None
+    precision = made.precision
+    if reading.upcast and precision != "fp32":
+        message = f"Accelerate stores parameters in fp32 under mixed precision, not {precision}"
+        warnings.append(document.problem(("precision",), message))
+        precision = "fp32"
+    return replace(
+        made,
+        engine="fsdp",
+        fsdp=reading.settings,
+        precision=precision,
+        checkpoints=reading.activation_checkpointing,
+        warnings=tuple(warnings),
     )
 
 

@@ -138,7 +138,7 @@ def _blame(line: Timeline, cause: int, start: int, end: int, parts: dict[str, in
     if op.kind in {Kind.SEND, Kind.RECV}:
         parts["pipeline_transfers"] += end - met
         parts["bubble"] += met - ran_from
-    elif op.call is not None and op.call.group not in {"dp", "tp"}:
+    elif op.call is not None and op.call.group.partition("_")[0] not in {"dp", "tp"}:
         # Stages of a pipeline reach such a call at different times.
         parts["exposed_collectives"] += end - met
         parts["bubble"] += met - ran_from

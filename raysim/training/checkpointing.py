@@ -39,14 +39,15 @@ def checkpoint_cost(
     optimizer = round(plan.model.num_trainable * per_element) if kind == "full" else 0
     used = {n for n, _ in comms.placement[: plan.mesh.world]}
     node = comms.topology.specs[comms.placement[0][0]]
-    sharded = plan.engine == "deepspeed" and plan.zero.stage > 0
+    fsdp = plan.engine == "fsdp" and plan.fsdp.shards
+    sharded = fsdp or (plan.engine == "deepspeed" and plan.zero.stage > 0)
     stage3 = plan.engine == "deepspeed" and plan.zero.stage == 3
     if stage3 and kind == "model" and plan.zero.stage3_gather_16bit_weights_on_model_save:
         # save_16bit_model: module by module to rank 0, which alone copies and writes.
         return CheckpointCost(
             total_bytes=model, fullest_node_bytes=model, seconds=_seconds(model, node, 1)
         )
-    if stage3:
+    if stage3 or fsdp:
         model_share = model / len(used)
     else:
         # Data-parallel rank 0 of each stage and tensor-parallel rank writes its part.

@@ -103,6 +103,8 @@ class Communicators:
         if group == "copies":
             other = replace(at, pp=mesh.pp - 1 - at.pp)
             return tuple(sorted((*mesh.dp_group(at), *mesh.dp_group(other))))
+        if group.startswith("dp_"):
+            return _part(mesh.dp_group(at), at.dp, group)
         if group == "tied":
             line = mesh.pp_group(at)
             return tuple(line[stage] for stage in self.tied_stages)
@@ -247,3 +249,19 @@ class Communicators:
                 inter_latency_s=latency,
             )
         return known
+
+
+def _kind_and_size(group: str) -> tuple[str, int]:
+    """``dp_shard:8``: data-parallel ranks eight by eight; ``dp_replicate:8``: every eighth."""
+    kind, _, size = group.partition(":")
+    assert kind in {"dp_shard", "dp_replicate"}, f"no communicator named {group!r}"
+    return kind, int(size)
+
+
+def _part(ranks: tuple[int, ...], at: int, group: str) -> tuple[int, ...]:
+    """Those of the data-parallel ``ranks`` that the one at place ``at`` shares or repeats with."""
+    kind, size = _kind_and_size(group)
+    if kind == "dp_shard":
+        start = at - at % size
+        return ranks[start : start + size]
+    return ranks[at % size :: size]

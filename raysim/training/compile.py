@@ -19,6 +19,8 @@ from raysim.training.deepspeed import ZeroConfig
 from raysim.training.engines.bf16 import Bf16Optimizer
 from raysim.training.engines.context import Engine, EngineContext
 from raysim.training.engines.ddp import Ddp
+from raysim.training.engines.fsdp1 import Fsdp1
+from raysim.training.engines.fsdp2 import Fsdp2
 from raysim.training.engines.megatron import Megatron
 from raysim.training.engines.replicated import Replicated
 from raysim.training.engines.zero3 import ZeroThree
@@ -48,10 +50,13 @@ class Feed:
 def choose_engine(
     context: EngineContext, stage: StageSpec, *, forward_only: bool = False
 ) -> Engine:
-    """The wrapper DeepSpeed would choose (``engine.py``, ``_configure_optimizer``), or DDP."""
+    """Torch's wrapper, or the one DeepSpeed would choose (``engine.py``, _configure_optimizer)."""
     plan, zero = context.plan, context.plan.zero
     if plan.engine == "ddp":
         return Ddp(context)
+    if plan.engine == "fsdp":
+        fsdp = Fsdp1 if plan.fsdp.version == 1 else Fsdp2
+        return fsdp(context, stage.sections)
     if plan.engine == "megatron":
         return Megatron(context)
     if zero.stage == 3:

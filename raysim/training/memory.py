@@ -146,6 +146,19 @@ def _pinned(size_bytes: float) -> int:
     return 1 << (size - 1).bit_length() if size > 1 else size
 
 
+def _fsdp_host(plan: TrainingPlan, numel: int, ranks_per_node: int) -> dict[str, int]:
+    """Shards, their gradients and the optimizer's states, which torch's offload keeps together.
+
+    Simplification: shards of parameters are pinned one by one; rounding each up is left out.
+    """
+    stored = COMPUTE_DTYPE_BYTES[plan.precision]
+    own = -(-numel // plan.fsdp.shard_ranks(plan.mesh.dp)) * ranks_per_node
+    states = optimizer_state_bytes(plan.optimizer) * stored / 4
+    return {
+        "parameter": own * stored, "gradient": own * stored, "optimizer_state": round(own * states),
+    }  # fmt: skip
+
+
 def host_memory(
     plan: TrainingPlan, numel: int, stored: int, node: NodeSpec, ranks_per_node: int
 ) -> HostMemory:
@@ -173,6 +186,8 @@ def host_memory(
         whole, rest = divmod(own, group)
         return whole * _pinned(group * bytes_per_element) + _pinned(rest * bytes_per_element)
 
+    if plan.engine == "fsdp" and plan.fsdp.cpu_offload:
+        by_category |= _fsdp_host(plan, numel, ranks_per_node)
     if zero.stage and zero.offload_optimizer.device == "cpu" and own:
         staging = pinned(low) if plan.precision != "fp32" else 0.0
         moments = own * optimizer_state_bytes(plan.optimizer)

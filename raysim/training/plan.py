@@ -8,6 +8,7 @@ from typing import Literal
 from raysim.models.table import Model
 from raysim.perf.constants import TrainingConstants
 from raysim.training.deepspeed import Optimizer, PipelineSettings, Precision, ZeroConfig
+from raysim.training.fsdp import FsdpSettings
 from raysim.training.parallel import Mesh
 from raysim.training.sharding import ContextExchange, Sharding
 
@@ -43,7 +44,7 @@ class TrainingPlan:
 
     model: Model
     mesh: Mesh
-    engine: Literal["ddp", "deepspeed", "megatron"]
+    engine: Literal["ddp", "fsdp", "deepspeed", "megatron"]
     micro_batch: int
     """Samples per GPU and micro-step."""
     gradient_accumulation_steps: int
@@ -51,6 +52,7 @@ class TrainingPlan:
     optimizer: Optimizer
     zero: ZeroConfig = field(default_factory=ZeroConfig)
     ddp: DdpSettings = field(default_factory=DdpSettings)
+    fsdp: FsdpSettings = field(default_factory=FsdpSettings)
     megatron: MegatronSettings = field(default_factory=MegatronSettings)
     pipeline: PipelineSettings = field(default_factory=PipelineSettings)
     activation_checkpointing: Literal["none", "selective", "full"] = "none"
@@ -77,16 +79,20 @@ class TrainingPlan:
 
     @property
     def compute_dtype(self) -> Precision:
-        """What kernels run in: autocast's type over fp32 parameters, else the parameters' own."""
+        """What kernels run in: autocast's or FSDP's ``param_dtype``, else the parameters' own."""
         if self.engine == "ddp" and self.ddp.autocast is not None:
             return self.ddp.autocast
+        if self.engine == "fsdp" and self.fsdp.param_dtype is not None:
+            return self.fsdp.param_dtype
         return self.precision
 
     @property
-    def engine_name(self) -> str:
-        """What wraps the model, as users call it."""
+    def engine_label(self) -> str:
+        """What reports call it: ``DDP``, ``FSDP2``, ``ZeRO-3``, ``Megatron-core``."""
+        if self.engine == "fsdp":
+            return self.fsdp.label
         names = {"ddp": "DDP", "megatron": "Megatron-core"}
-        return names.get(self.engine, f"DeepSpeed ZeRO-{self.zero.stage}")
+        return names.get(self.engine, f"ZeRO-{self.zero.stage}")
 
     @property
     def sharding(self) -> Sharding:

@@ -63,7 +63,7 @@ def _sweep(row: dict[str, Any]) -> str:
 
 def _batch(row: dict[str, Any]) -> int:
     """Samples per step."""
-    return int(row["micro_batches"]) * GPUS // (row["tp"] * row["pp"] * row["cp"])
+    return int(row["micro_batches"] * GPUS // (row["tp"] * row["pp"] * row["cp"]))
 
 
 def play(document: dict[str, Any], row: dict[str, Any]) -> StepOutcome:

@@ -2,9 +2,9 @@
 
 An unsharded model (``world`` 1) is played as DDP of one rank: parameters, gradients before the
 step, optimizer states, what autograd saved when forward ends, and the peak. A model under
-``fully_shard`` is compared where FSDP2 and ZeRO-3 must hold the same: the shards of parameters and
-gradients, and in fp32 the optimizer's states. Of their gathered parameters and buffers nothing is
-compared: FSDP2 gathers layer by layer, ZeRO-3 by its prefetch bucket.
+``fully_shard`` is played as FSDP2: the shards of all three, the parameters that are whole when
+forward ends, and the peak with the collectives' buffers in it. (Of parameters that are whole at the
+peak torch's tracker calls those just being gathered activations.)
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from raysim.validate.training_plans import model_of, plan_of
 DATA = Path("data/torch_memory/torch_memory.json")
 STEP_COUNTER_BYTES = 4
 """torch's AdamW counts the steps of each parameter in an fp32 scalar."""
+BUFFERS = "All Gather + Reduce Scatter"
+"""Two of torch's categories, inputs and outputs of collectives, which raysim has as one."""
 Bytes = dict[tuple[str, str], int]
 """When, and torch's category, to bytes."""
 
@@ -37,11 +39,17 @@ def torch_memory_points(validation: Path) -> Iterator[Point]:
         case = known["case"]
         for world, theirs in known["bytes"].items():
             for (when, category), predicted in ledger(case, int(world)).items():
+                there = "" if when != "peak" or category == "Total" else " at the peak"
                 yield Point(
-                    family="torch_memory", name=f"{name} world {world} {category}",
+                    family="torch_memory", name=f"{name} world {world} {category}{there}",
                     role="validation", unit="bytes", predicted=predicted,
-                    measured=theirs[when][category],
+                    measured=measured(theirs, when, category),
                 )  # fmt: skip
+
+
+def measured(theirs: Mapping[str, Mapping[str, int]], when: str, category: str) -> int:
+    """What torch counts under a category, or under several joined by a plus."""
+    return sum(theirs[when].get(part, 0) for part in category.split(" + "))
 
 
 def ledger(case: Mapping[str, Any], world: int) -> Bytes:
@@ -55,12 +63,10 @@ def _program(case: Mapping[str, Any], engine: str, world: int) -> Program:
         "train_micro_batch_size_per_gpu": case["micro_batch"], "gradient_clipping": 0.0,
         "zero_allow_untested_optimizer": True,
     }  # fmt: skip
-    if engine == "deepspeed":
-        config["zero_optimization"] = {"stage": 3}
     if case["dtype"] == "bfloat16":
         config["bf16"] = {"enabled": True}
     named = {"name": case["name"], "engine": engine, "ranks": world, "model": case["model"]}
-    plan = plan_of(named | {"seq": case["seq"], "config": config})
+    plan = plan_of(named | {"seq": case["seq"], "config": config, "fsdp": case.get("fsdp", {})})
     outcome = simulate(plan, host(world), simulation=Simulation(), steps=2)
     return outcome.timelines[0].program
 
@@ -77,7 +83,7 @@ def _unsharded(case: Mapping[str, Any]) -> Bytes:
         ("step", "Optstate"): held["optimizer_state"] + STEP_COUNTER_BYTES * _tensors(case),
         ("backward", "Gradient"): _held_before(program, "optimizer")["gradient"],
         ("forward", "Activation"): saved["activation"] + _logits_bytes(case),
-        ("peak", "Total"): _peak(program),
+        ("peak", "Total"): _fullest(program)[1],
     }
 
 
@@ -88,17 +94,18 @@ def _logits_bytes(case: Mapping[str, Any]) -> int:
 
 
 def _sharded(case: Mapping[str, Any], world: int) -> Bytes:
-    """Less ZeRO-3's master copy, which it has in fp32 too: FSDP2 steps the shards themselves."""
-    program = _program(case, "deepspeed", world)
-    held = program.step_held[-1]
-    found = {
+    program = _program(case, "fsdp2", world)
+    held, saved = program.step_held[-1], _held_before(program, "backward")
+    fullest, total = _fullest(program)
+    return {
         ("step", "Sharded Param"): held["parameter"],
-        ("backward", "Sharded Grad"): held["gradient"],
+        ("backward", "Sharded Grad"): _held_before(program, "optimizer")["gradient"],
+        ("step", "OptState"): held["optimizer_state"] + STEP_COUNTER_BYTES * _tensors(case),
+        ("forward", "Unsharded Param"): saved["gathered_parameter"],
+        ("forward", "Activation"): saved["activation"] + _logits_bytes(case),
+        ("peak", BUFFERS): fullest["communication"],
+        ("peak", "Total"): total,
     }
-    if case["dtype"] == "float32":
-        states = held["optimizer_state"] - held["parameter"]
-        found["step", "OptState"] = states + STEP_COUNTER_BYTES * _tensors(case)
-    return found
 
 
 def _held_before(program: Program, category: str) -> dict[str, int]:
@@ -112,9 +119,14 @@ def _held_before(program: Program, category: str) -> dict[str, int]:
     return held
 
 
-def _peak(program: Program) -> int:
-    held = most = 0
+def _fullest(program: Program) -> tuple[dict[str, int], int]:
+    """Bytes by category when most are held, and how many those are."""
+    held: dict[str, int] = defaultdict(int)
+    fullest: dict[str, int] = held
+    now = most = 0
     for event in program.memory:
-        held += event.delta_bytes
-        most = max(most, held)
-    return most
+        held[event.category] += event.delta_bytes
+        now += event.delta_bytes
+        if now > most:
+            most, fullest = now, held.copy()
+    return fullest, most

@@ -30,8 +30,8 @@ from raysim.validate.points import Point
 from raysim.validate.training_plans import plan_of
 
 PHASES = ("forward", "backward", "step", "total")
-ENGINES = ("ddp", "deepspeed", "pipeline")
-"""What raysim plays; FSDP2 is only recorded."""
+ENGINES = ("ddp", "fsdp1", "fsdp2", "deepspeed", "pipeline")
+"""What raysim plays."""
 FITTED = (
     "product_flops_per_s", "memory_bytes_per_s", "optimizer_bytes_per_s",
     "optimizer_far_bytes_per_s", "dispatch_s",

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from raysim.models.huggingface import build
 from raysim.models.table import Model
 from raysim.scenario.deepspeed_json import ScriptSettings, read_deepspeed
 from raysim.scenario.documents import Document
 from raysim.training.deepspeed import Optimizer, PipelineSettings
+from raysim.training.fsdp import FsdpSettings
 from raysim.training.parallel import Mesh
 from raysim.training.plan import DdpSettings, TrainingPlan
 
@@ -25,6 +26,8 @@ SHARED = (
 )  # fmt: skip
 ADAMW = Optimizer(type="AdamW", fused=False)
 """``torch.optim.AdamW`` as the ranks build it unless the JSON names an optimizer."""
+
+VERSIONS: dict[str, Literal[1, 2]] = {"fsdp1": 1, "fsdp2": 2}
 
 
 def model_of(case: Mapping[str, Any]) -> Model:
@@ -57,6 +60,15 @@ def plan_of(case: Mapping[str, Any], model: Model | None = None) -> TrainingPlan
             optimizer=replace(ADAMW, fused=bool(case.get("fused"))),
             gradient_clipping=config.get("gradient_clipping", 1.0),
             ddp=DdpSettings(**case.get("ddp", {})),
+            **shared,
+        )
+    if case["engine"] in VERSIONS:
+        return TrainingPlan(
+            engine="fsdp",
+            precision="bf16" if "bf16" in config else "fp32",
+            optimizer=replace(ADAMW, fused=bool(case.get("fused"))),
+            gradient_clipping=config.get("gradient_clipping", 1.0),
+            fsdp=FsdpSettings(version=VERSIONS[case["engine"]], **case.get("fsdp", {})),
             **shared,
         )
     document = Document(file=f"{case['name']}.json", data=config)

@@ -12,7 +12,7 @@ from raysim.hardware.specs import NodeSpec, Provenance
 from raysim.training.plan import TrainingPlan
 
 WORKER_PROCESS_S = 0.7
-IMPORT_S = {"ddp": 2.3, "deepspeed": 4.1, "megatron": 4.1}
+IMPORT_S = {"ddp": 2.3, "fsdp": 2.3, "deepspeed": 4.1, "megatron": 4.1}
 CUDA_CONTEXT_S = 0.4
 PROCESS_GROUP_S = 1.0
 ENGINE_S = 0.3

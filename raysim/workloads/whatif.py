@@ -218,9 +218,8 @@ def _memory_changes(
         sharded_states = replace(plan.megatron, use_distributed_optimizer=True)
         new = replace(plan, megatron=sharded_states)
         yield change("use_distributed_optimizer", "distributed optimizer", new)
-    elif (
-        plan.engine != "megatron" and plan.mesh.pp == 1 and (plan.engine == "ddp" or zero.stage < 3)
-    ):
+    replicated = plan.engine == "ddp" or (plan.engine == "deepspeed" and zero.stage < 3)
+    if plan.mesh.pp == 1 and replicated:
         stages: tuple[Literal[1, 2, 3], ...] = (1, 2, 3) if single else (3,)
         for stage in stages:
             if plan.engine == "ddp" or stage > zero.stage:
@@ -236,6 +235,9 @@ def _memory_changes(
         yield change(
             f"micro_batch: 1, gradient_accumulation_steps: {ga}", f"micro 1 x ga {ga}", new
         )
+    if plan.engine == "fsdp" and not plan.fsdp.cpu_offload:
+        new = replace(plan, fsdp=replace(plan.fsdp, cpu_offload=True))
+        yield change("fsdp.cpu_offload: true", "shards on CPU", new)
     if plan.engine == "deepspeed" and zero.stage and zero.offload_optimizer.device == "none":
         new = replace(plan, zero=replace(zero, offload_optimizer=OffloadOptimizer(device="cpu")))
         yield change("offload_optimizer.device: cpu", "optimizer on CPU", new)

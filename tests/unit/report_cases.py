@@ -139,7 +139,7 @@ def _categories(**sizes: float) -> list[dict[str, Any]]:
         "logits": "logits + loss (temporary)", "optimizer_state": "optimizer states",
         "activation": "activation checkpoints", "context": "CUDA context + NCCL",
         "slack": "allocator slack", "parameter": "parameters", "gradient": "gradients",
-        "bucket": "reduce buckets", "gathered_parameter": "gathered parameters (ZeRO-3 live)",
+        "bucket": "reduce buckets", "gathered_parameter": "gathered parameters (live)",
         "temporary": "working set", "input": "input batch",
     }  # fmt: skip
     return [{"category": k, "name": names[k], "bytes": v * GIB} for k, v in sizes.items()]

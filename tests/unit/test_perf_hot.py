@@ -21,10 +21,7 @@ KERNELS = json.loads(FILE.read_text(encoding="utf-8"))
 def test_products_keep_a_share_of_their_isolated_rate() -> None:
     """Calibration: the constant is the median over products of a millisecond and more."""
     isolated = ComputeModel(catalog.gpu("B200"))
-    ratios = [
-        isolated.gemm_s(m, n, k, "bf16") / (us * 1e-6)
-        for m, n, k, us in KERNELS["products"]
-    ]
+    ratios = [isolated.gemm_s(m, n, k, "bf16") / (us * 1e-6) for m, n, k, us in KERNELS["products"]]
     assert len(ratios) > 150
     assert median(ratios) == pytest.approx(SUSTAINED["blackwell"], abs=0.01)
 

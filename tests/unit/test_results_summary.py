@@ -131,6 +131,6 @@ def test_link_counters_carry_the_bytes_of_the_step() -> None:
 
 
 def test_past_error_is_said_only_of_the_kind_that_was_compared(summary: dict[str, Any]) -> None:
-    assert summary["trust"]["past_error"] == 0.062
+    assert summary["trust"]["past_error"] == 0.060
     assert summarize(outcome(stage=2), [], [])["trust"]["past_error"] is None
     assert summarize(outcome(stage=3, precision="fp16"), [], [])["trust"]["past_error"] is None

@@ -74,7 +74,7 @@ def test_a_script_unmodified(tmp_path: Path) -> None:
     found = scenario(tmp_path, "train.sh")
     plan = build_job(found).plan
     assert plan.mesh == Mesh(dp=2, cp=2, tp=2)
-    assert plan.engine_name == "Megatron-core"
+    assert plan.engine_label == "Megatron-core"
     assert (plan.micro_batch, plan.gradient_accumulation_steps) == (1, 4)
     assert plan.model.seq_len == 1024
     assert plan.precision == "bf16"

@@ -16,8 +16,7 @@ from raysim.validate.training_plans import plan_of
 from tests.deepspeed_reference import recorded
 from tests.training_parts import programs
 
-CASES = [c for c in recorded("huggingface.json") if c["engine"] != "fsdp2"]
-"""FSDP's steps are recorded, but no engine of raysim claims them."""
+CASES = recorded("huggingface.json")
 NAMES = {"all_gather_into_tensor": "all_gather", "reduce_scatter_tensor": "reduce_scatter"}
 
 

@@ -1,0 +1,195 @@
+"""Closed forms of FSDP: volumes, states, how much is whole at a time."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from raysim.errors import ScenarioError
+from raysim.training.fsdp import FsdpSettings
+from raysim.training.parallel import Mesh
+from raysim.training.plan import TrainingPlan
+from raysim.training.program import Program
+from raysim.training.wrapping import make_groups, padded_numel
+from tests.training_parts import llama, plan, play, programs
+
+MIXED: dict[str, Any] = {"param_dtype": "bf16", "reduce_dtype": "bf16"}
+RANKS = 8
+MODEL = llama()
+PSI = MODEL.num_parameters
+
+
+def fsdp(version: int = 2, *, ranks: int = RANKS, ga: int = 1, **settings: Any) -> TrainingPlan:
+    """FSDP in mixed precision over fp32 shards; the model's rows all divide by eight."""
+    given = FsdpSettings(version=version, **MIXED | settings)  # type: ignore[arg-type]
+    return plan(
+        MODEL, engine="fsdp", fsdp=given, precision="fp32", mesh=Mesh(dp=ranks),
+        gradient_accumulation_steps=ga, gradient_clipping=0.0,
+    )  # fmt: skip
+
+
+def moved(p: TrainingPlan) -> dict[tuple[str, str], int]:
+    """Bytes of whole buffers by operation and communicator in the second step."""
+    (program,) = programs(p, steps=2)
+    found: Counter[tuple[str, str]] = Counter()
+    for op in program.ops[program.step_ends[0] :]:
+        if op.call is not None:
+            found[op.call.op, op.call.group] += op.call.size_bytes
+    return dict(found)
+
+
+def blocks() -> int:
+    """Elements of all decoder layers; the rest is the root's."""
+    return sum(layer.body.numel for layer in MODEL.layers if layer.kind == "block")
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_step_gathers_twice_and_scatters_once(version: int) -> None:
+    """2 bytes each; only the root is not gathered a second time: 2 psi + 2 psi + 2 psi."""
+    assert moved(fsdp(version)) == {
+        ("all_gather", "dp"): 2 * PSI + 2 * blocks(),
+        ("reduce_scatter", "dp"): 2 * PSI,
+    }
+
+
+def test_the_volume_is_zero_3s_once_the_root_frees_too() -> None:
+    """ZeRO-3 without reuse, persistence or a prefetch that skips: everything twice."""
+    zero = {
+        "stage3_max_reuse_distance": 0, "stage3_param_persistence_threshold": 0,
+        "stage3_prefetch_bucket_size": 0,
+    }  # fmt: skip
+    p = plan(MODEL, stage=3, zero=zero, gradient_accumulation_steps=1)
+    theirs = moved(p)
+    ours = moved(fsdp(root_reshard_after_forward=True))
+    assert ours["reduce_scatter", "dp"] == theirs["reduce_scatter", "dp"]
+    assert ours["all_gather", "dp"] == theirs["all_gather", "dp"]
+
+
+@pytest.mark.parametrize(
+    ("version", "stay"),
+    [(1, {"sharding_strategy": "SHARD_GRAD_OP"}), (2, {"reshard_after_forward": False})],
+)
+def test_parameters_that_stay_are_gathered_once(version: int, stay: dict[str, Any]) -> None:
+    assert moved(fsdp(version, **stay)) == {
+        ("all_gather", "dp"): 2 * PSI, ("reduce_scatter", "dp"): 2 * PSI,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_hybrid_sharding_reduces_shards_over_replicas(version: int) -> None:
+    """Gathers and scatters within four ranks; a quarter of the gradients crosses."""
+    hybrid: dict[str, Any] = {"replicas": 2}
+    if version == 1:
+        hybrid["sharding_strategy"] = "HYBRID_SHARD"
+    assert moved(fsdp(version, **hybrid)) == {
+        ("all_gather", "dp_shard:4"): 2 * PSI + 2 * blocks(),
+        ("reduce_scatter", "dp_shard:4"): 2 * PSI,
+        ("all_reduce", "dp_replicate:4"): 2 * PSI // 4,
+    }
+
+
+def test_resharding_to_fewer_ranks_gathers_backward_within_them() -> None:
+    assert moved(fsdp(reshard_after_forward=2)) == {
+        ("all_gather", "dp"): 2 * PSI,
+        ("all_gather", "dp_shard:2"): 2 * blocks(),
+        ("reduce_scatter", "dp"): 2 * PSI,
+    }
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_without_sync_only_the_last_micro_batch_scatters(version: int) -> None:
+    assert moved(fsdp(version, ga=4)) == {
+        ("all_gather", "dp"): 4 * (2 * PSI + 2 * blocks()), ("reduce_scatter", "dp"): 2 * PSI,
+    }  # fmt: skip
+    every = moved(fsdp(version, ga=4, sync_every_micro_batch=True))
+    assert every["reduce_scatter", "dp"] == 4 * 2 * PSI
+
+
+def held(program: Program) -> list[dict[str, int]]:
+    """Bytes by category after every change."""
+    now: dict[str, int] = defaultdict(int)
+    found = []
+    for event in program.memory:
+        now[event.category] += event.delta_bytes
+        found.append(dict(now))
+    return found
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("ranks", [2, 8])
+def test_states_are_16_bytes_per_parameter_and_rank(version: int, ranks: int) -> None:
+    """fp32 shards and gradients and two moments: no separate master copy."""
+    (program,) = programs(fsdp(version, ranks=ranks), steps=2)
+    assert program.step_held[-1] == {
+        "parameter": 4 * PSI // ranks, "optimizer_state": 8 * PSI // ranks,
+    }  # fmt: skip
+    begins = next(i for i in range(program.step_ends[0], len(program.ops))
+                  if program.ops[i].category == "optimizer")  # fmt: skip
+    gradients = sum(
+        e.delta_bytes for e in program.memory if e.category == "gradient" and e.position <= begins
+    )
+    assert gradients == 4 * PSI // ranks
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("checkpointing", ["none", "full"])
+def test_never_more_than_three_groups_are_whole(version: int, checkpointing: Any) -> None:
+    """The root, the block that runs, the block fetched ahead; FSDP2's is still a flat buffer."""
+    p = replace(fsdp(version), activation_checkpointing=checkpointing)
+    groups = make_groups(MODEL, units(p), p.fsdp)
+    root, block = (2 * padded_numel(g.tensors, RANKS) for g in groups[:2])
+    (program,) = programs(p, steps=2)
+    whole = max(h.get("gathered_parameter", 0) for h in held(program))
+    assert whole == root + (1 if version == 2 else 2) * block
+    # All-gather outputs of two groups, one of them read; or an input and an output to reduce.
+    assert max(h.get("communication", 0) for h in held(program)) <= 2 * max(root, block) + block
+
+
+def units(p: TrainingPlan) -> Any:
+    from raysim.perf.compute import ComputeModel
+    from raysim.training.compile import build_stages
+    from tests.training_parts import cluster
+
+    gpu = cluster().gpu
+    assert gpu is not None
+    return build_stages(p, ComputeModel(gpu))[0].units
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_more_replicas_hold_more_and_offload_holds_nothing(version: int) -> None:
+    strategy: dict[str, Any] = {"sharding_strategy": "HYBRID_SHARD"} if version == 1 else {}
+    (hybrid,) = programs(fsdp(version, replicas=4, **strategy), steps=2)
+    assert hybrid.step_held[-1]["parameter"] == 4 * PSI // 2
+    (offloaded,) = programs(fsdp(version, cpu_offload=True), steps=2)
+    assert offloaded.step_held[-1] == {}
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_one_rank_stands_for_all_in_hybrid_sharding(version: int) -> None:
+    strategy: dict[str, Any] = {"sharding_strategy": "HYBRID_SHARD"} if version == 1 else {}
+    p = fsdp(version, ranks=16, ga=2, replicas=2, **strategy)
+    folded, exact = play(p), play(p, exact=True)
+    assert folded.steady_step_ns == pytest.approx(exact.steady_step_ns, rel=1e-9)
+
+
+def test_backward_prefetch_hides_gathers_and_the_rate_limiter_holds_the_host() -> None:
+    ahead, late = (
+        play(fsdp(1, backward_prefetch=when)).steady_step_ns for when in ("BACKWARD_PRE", None)
+    )
+    assert ahead <= late
+    (limited,) = programs(fsdp(1), steps=2)
+    (free,) = programs(fsdp(1, limit_all_gathers=False), steps=2)
+    assert any(op.name == "rate limiter" for op in limited.ops)
+    assert not any(op.name == "rate limiter" for op in free.ops)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [({"replicas": 3}, "do not divide 8"), ({"reshard_after_forward": 3}, "not a factor of 8")],
+)
+def test_impossible_layouts_are_refused(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ScenarioError, match=words):
+        programs(fsdp(**settings))
