@@ -73,8 +73,6 @@ SUSTAINED_ELSEWHERE = 0.78
 """Their mean, for GPUs without such rows."""
 SUSTAINED_BACKWARD = 0.71
 """Further share that the backward of fused attention keeps; one value for all GPUs."""
-ALLOCATOR_SLACK = 0.08
-"""Reserved over allocated at the peak, minus one: torch's allocator."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +94,8 @@ class TrainingConstants:
     """Python time of launches, of ZeRO-3's hooks, and of DeepSpeed's engines."""
     host_stream_share: float = host.CPU_STREAM_SHARE
     """Share of a host's memory bandwidth that CPU Adam and casts reach."""
-    allocator_slack_frac: float = ALLOCATOR_SLACK
+    allocator_slack_frac: float | None = None
+    """Reserved over allocated at the peak, minus one; None: torch's allocator is emulated."""
 
 
 def sustained(gpu: GpuSpec) -> tuple[float, Provenance]:

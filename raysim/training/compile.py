@@ -224,6 +224,7 @@ class RankCompiler:
         All but the last warm up, with one micro-batch each.
         """
         self.engine.setup()
+        self.b.end_setup()
         schedule = SCHEDULES[self.plan.pipeline.schedule]
         for step in range(steps):
             self.b.backward_index = 0
@@ -257,6 +258,7 @@ class RankCompiler:
         ends = Do.FORWARD_PASS if self.stage.index == self.plan.mesh.pp - 1 else Do.SEND_ACTIVATION
         self.handlers[Do.FORWARD_PASS] = self._evaluate
         self.engine.setup()
+        self.b.end_setup()
         for instructions in inference_schedule(self.stage.index, self.plan.mesh.pp, batches):
             for instruction in instructions:
                 assert instruction.micro_batch is not None
@@ -339,8 +341,8 @@ class RankCompiler:
         b = self.b
         waits = (*self.engine.before(unit, phase), *self._take_pending())
         if keep:
-            b.alloc("activation", unit.saved_bytes, unit.name)
-            b.alloc("logits", unit.loss_bytes, unit.name)
+            b.alloc("activation", unit.saved_bytes, unit.name, tensors=unit.saved)
+            b.alloc("logits", unit.loss_bytes, unit.name, tensors=unit.loss_saved)
         b.alloc(unit.temp_category, unit.forward_temp_bytes, unit.name)
         op = b.compute(
             unit.name,
@@ -380,7 +382,8 @@ class RankCompiler:
         b = self.b
         waits = (*self.engine.before(unit, "backward"), *self._take_pending())
         extra_s, extra_launches = self.engine.backward_extra(unit)
-        b.alloc(unit.temp_category, unit.backward_temp_bytes, unit.name)
+        parts = unit.backward_temps
+        b.alloc(unit.temp_category, unit.backward_temp_bytes, unit.name, tensors=parts)
         op = b.compute(
             unit.name,
             "backward",

@@ -7,6 +7,7 @@ from typing import Literal
 
 from raysim.models.table import Model
 from raysim.perf.constants import TrainingConstants
+from raysim.training.allocator_config import AllocatorConfig
 from raysim.training.deepspeed import Optimizer, PipelineSettings, Precision, ZeroConfig
 from raysim.training.parallel import Mesh
 
@@ -45,6 +46,8 @@ class TrainingPlan:
     check_grad_overflow: bool = True
     partition_activations: bool = False
     cpu_checkpointing: bool = False
+    allocator: AllocatorConfig = field(default_factory=AllocatorConfig)
+    """``PYTORCH_CUDA_ALLOC_CONF``."""
     constants: TrainingConstants = field(default_factory=TrainingConstants)
     """What a profile says of host and GPU."""
 

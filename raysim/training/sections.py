@@ -54,10 +54,16 @@ class Unit:
     """Forward FLOPs of one micro-batch on this rank."""
     saved_bytes: int
     """Tensors first saved here and kept for backward, loss tensors excluded."""
+    saved: tuple[int, ...]
+    """The same, tensor by tensor."""
     loss_bytes: int
     """Logits and what the loss keeps of them."""
+    loss_saved: tuple[int, ...]
+    """The same, tensor by tensor."""
     forward_temp_bytes: int
     backward_temp_bytes: int
+    backward_temps: tuple[int, ...]
+    """The same, tensor by tensor: the output's gradient and the input's."""
     temp_category: str
     """``logits`` where the temporaries are the loss's, else ``temporary``."""
     forward_reduce_bytes: int
@@ -69,6 +75,10 @@ class Unit:
     def numel(self) -> int:
         """Trainable elements on this rank."""
         return sum(g.numel for g in self.gradients)
+
+    def gradient_tensors(self, width: int) -> tuple[int, ...]:
+        """Bytes of each gradient, the last parameter's first, as backward makes them."""
+        return tuple(g.numel * width for g in reversed(self.gradients))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,13 +166,12 @@ class Pricer:
 
     def _unit(self, run: Sequence[Module], seen: set[str], reduced: set[str]) -> Unit:
         operators = [o for m in run for o in m.operators]
-        kept = loss = 0
+        kept, loss = list[int](), list[int]()
         for o in operators:
             for s in o.saves:
                 if s.name not in seen:
                     seen.add(s.name)
-                    size = self._bytes(s)
-                    kept, loss = (kept, loss + size) if o.kind == "loss" else (kept + size, loss)
+                    (loss if o.kind == "loss" else kept).append(self._bytes(s))
         width = COMPUTE_DTYPE_BYTES[self.dtype]
         forward_reduce = backward_reduce = 0
         if self.tp > 1:
@@ -174,7 +183,7 @@ class Pricer:
                 if source is not None and source.name not in reduced:
                     reduced.add(source.name)
                     backward_reduce += round(source.numel * self.batch * width)
-        forward_temp, backward_temp = self._temporaries(operators)
+        forward_temp, backward_temps = self._temporaries(operators)
         parameters = [p for m in run for p in m.parameters]
         gradients = tuple(
             Gradient(p.name, tp_numel(p, self.tp))
@@ -203,10 +212,13 @@ class Pricer:
             forward_launches=sum(self.costs.launches(o, backward=False) for o in operators),
             backward_launches=sum(self.costs.launches(o, backward=True) for o in operators),
             flops=sum(o.flops / _divisor(o, self.tp) for o in operators) * self.batch,
-            saved_bytes=kept,
-            loss_bytes=loss,
+            saved_bytes=sum(kept),
+            saved=tuple(kept),
+            loss_bytes=sum(loss),
+            loss_saved=tuple(loss),
             forward_temp_bytes=forward_temp,
-            backward_temp_bytes=backward_temp,
+            backward_temp_bytes=sum(backward_temps),
+            backward_temps=backward_temps,
             temp_category="logits" if any(o.kind == "loss" for o in operators) else "temporary",
             forward_reduce_bytes=forward_reduce,
             backward_reduce_bytes=backward_reduce,
@@ -215,23 +227,25 @@ class Pricer:
     def _bytes(self, saved: Saved) -> int:
         return saved_bytes(saved, self.batch, self.tp, self.dtype)
 
-    def _temporaries(self, operators: Sequence[Operator]) -> tuple[int, int]:
-        """Largest output alive in forward, and largest (output + input) gradient in backward."""
+    def _temporaries(self, operators: Sequence[Operator]) -> tuple[int, tuple[int, int]]:
+        """Largest output alive in forward; largest output and input gradient in backward."""
         width = COMPUTE_DTYPE_BYTES[self.dtype]
-        forward = backward = 0.0
+        forward = 0.0
+        backward = (0.0, 0.0)
         for o in operators:
             if o.kind == "loss":
                 # Unfused cross-entropy: an fp32 copy of the logits in forward; in backward the
                 # gradients of log-softmax's output and input side by side.
                 logits = max((self._bytes(s) for s in o.saves if s.dtype == "fp32"), default=0)
-                forward, backward = max(forward, logits), max(backward, 2.0 * logits)
+                forward, backward = max(forward, logits), max(backward, (logits, logits), key=sum)
                 continue
             divisor = _divisor(o, self.tp) if o.split != "row" else 1
             out = o.output * self.batch * width / divisor
             grad_in = self._bytes(o.saves[0]) if o.saves else out
             forward = max(forward, out)
-            backward = max(backward, out + grad_in)
-        return round(forward), round(backward)
+            backward = max(backward, (out, grad_in), key=sum)
+        first = round(backward[0])
+        return round(forward), (first, round(sum(backward)) - first)
 
 
 def _divisor(o: Operator, tp: int) -> int:

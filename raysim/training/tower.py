@@ -257,7 +257,9 @@ def _memory(
     """Of one rank; without times where there is no timeline."""
     slack_frac = plan.constants.allocator_slack_frac
     track = _track(comms, program.rank)
-    return rank_memory(program, timeline, costs.gpu, track, slack_frac=slack_frac)
+    return rank_memory(
+        program, timeline, costs.gpu, track, config=plan.allocator, slack_frac=slack_frac
+    )
 
 
 def _track(comms: Communicators, rank: int) -> tuple[str, str]:

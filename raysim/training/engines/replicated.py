@@ -26,8 +26,26 @@ class Replicated:
     def setup(self) -> None:
         """Weights, master copy and optimizer states, all whole."""
         b, c = self.c.builder, self.c
-        b.alloc("parameter", c.stored_numel * c.weight_bytes, "weights")
-        b.alloc("optimizer_state", c.numel * (c.master_bytes + c.state_bytes), "optimizer states")
+        stored, held = c.stored_numel * c.weight_bytes, c.numel * (c.master_bytes + c.state_bytes)
+        if c.plan.precision == "fp32":
+            made = tuple(part for size in c.sizes for part in c.states(size * c.state_bytes))
+            b.alloc("parameter", stored, "weights", tensors=c.weight_tensors)
+            b.alloc("optimizer_state", held, "optimizer states", tensors=made, lazy=len(made))
+            return
+        # FP16_Optimizer flattens clones of the weights, and steps once on zero gradients.
+        flat, zeros = c.numel * c.weight_bytes, c.numel * c.master_bytes
+        b.scratch(stored, "weights as built", c.weight_tensors)
+        b.scratch(flat, "clones", [numel * c.weight_bytes for numel in c.sizes])
+        b.alloc("parameter", stored, "weights", tensors=c.flat_weights())
+        b.free_scratch(flat, "clones")
+        b.free_scratch(stored, "weights as built")
+        b.scratch(flat, "clone of the flat weights")
+        states = (zeros, *c.states(c.numel * c.state_bytes))
+        b.alloc("optimizer_state", held, "optimizer states", tensors=states)
+        b.free_scratch(flat, "clone of the flat weights")
+        # Taken before the moments; after them it needs a segment of its own all the same.
+        b.scratch(zeros, "zero gradients")
+        b.free_scratch(zeros, "zero gradients")
 
     def begin_forward(self) -> None:
         """Nothing is due."""
@@ -38,7 +56,7 @@ class Replicated:
     def before(self, unit: Unit, phase: str) -> Sequence[int]:
         """The first backward of a step allocates the gradients."""
         if phase == "backward" and self.c.builder.backward_index == 0:
-            self.c.builder.alloc("gradient", unit.numel * self.c.weight_bytes, unit.name)
+            self.c.alloc_gradients(unit)
         return ()
 
     def after(self, unit: Unit, phase: str, op: int) -> None:

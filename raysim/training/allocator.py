@@ -1,0 +1,519 @@
+"""PyTorch's CUDA caching allocator, emulated: blocks, segments, what is cached and what is lost.
+
+Source: torch 2.13, ``c10/cuda/CUDACachingAllocator.cpp`` (``DeviceCachingAllocator``). Requests are
+rounded to 512 bytes and served from the smallest cached block that is large enough, of the same
+stream and pool; a block is split where the rest is worth keeping; neighbours merge when freed. What
+the cache cannot serve is asked of the driver: 2 MiB for requests up to 1 MiB, 20 MiB up to 10 MiB,
+multiples of 2 MiB beyond. When the driver refuses, cached blocks are given back and it is asked
+again.
+
+Counters are torch's: ``allocated`` sums blocks in use, with their rounding and what was not worth
+splitting off; ``reserved`` sums segments.
+
+Not emulated: private pools of CUDA graphs, address space running out. Addresses only break ties
+between blocks of equal size; the driver's are taken to rise.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Hashable
+
+from raysim.training.allocator_config import (
+    MIN_BLOCK_BYTES,
+    SMALL_BYTES,
+    SMALL_SEGMENT_BYTES,
+    AllocatorConfig,
+)
+from raysim.units import MIB
+
+ADDRESS_BITS = 48
+"""Free blocks are kept sorted by one integer: size, then address."""
+EXPANDABLE_BYTES = 1 << 42
+"""Address space of an expandable segment; torch takes 9/8 of the GPU's memory, then another."""
+
+
+class Block:
+    """A piece of a segment: in use, or cached."""
+
+    __slots__ = (
+        "address", "born", "free", "mapped", "next", "pool", "prev", "requested", "size",
+    )  # fmt: skip
+
+    def __init__(self, pool: Pool, address: int, size: int) -> None:
+        self.pool = pool
+        self.address = address
+        self.size = size
+        self.requested = 0
+        self.prev: Block | None = None
+        self.next: Block | None = None
+        self.free = True
+        """Cached and ready: neither in use nor waiting for another stream."""
+        self.mapped = True
+        """Backed by memory; only ranges of an expandable segment may not be."""
+        self.born = 0
+        """Look-ups there had been when it was cached: its age, for garbage collection."""
+
+    @property
+    def split(self) -> bool:
+        """Whether its segment holds other blocks."""
+        return self.prev is not None or self.next is not None
+
+    @property
+    def key(self) -> int:
+        """Where it stands among free blocks."""
+        return self.size << ADDRESS_BITS | self.address
+
+
+class Pool:
+    """Free blocks of one stream, small or large."""
+
+    __slots__ = ("base", "blocks", "granule", "is_small", "keys", "unmapped")
+
+    def __init__(self, base: int, *, is_small: bool, granule: int) -> None:
+        self.base = base
+        """Where the addresses of its expandable segment begin."""
+        self.is_small = is_small
+        self.granule = granule
+        """Bytes that an expandable segment maps at a time."""
+        self.keys: list[int] = []
+        self.blocks: dict[int, Block] = {}
+        self.unmapped: list[Block] = []
+        """Address ranges of the expandable segment without memory, by address."""
+
+    def add(self, block: Block) -> None:
+        """Cache a block."""
+        key = block.key
+        insort(self.keys, key)
+        self.blocks[key] = block
+
+    def remove(self, block: Block) -> None:
+        """Take a block out of the cache."""
+        key = block.key
+        del self.keys[bisect_left(self.keys, key)]
+        del self.blocks[key]
+
+    def take(self, index: int) -> Block:
+        """Take the block at a place of the sorted cache."""
+        return self.blocks.pop(self.keys.pop(index))
+
+
+class OutOfMemory(Exception):  # noqa: N818  (torch's name for it)
+    """The driver has too little memory even after everything cached was given back."""
+
+    def __init__(self, asked_bytes: int, free_bytes: int) -> None:
+        super().__init__(f"tried to allocate {asked_bytes} bytes, {free_bytes} are free")
+        self.asked_bytes = asked_bytes
+        """What was asked of the driver: the segment, not the tensor."""
+        self.free_bytes = free_bytes
+
+
+class Allocator:
+    """The allocator of one process on one device.
+
+    Parameters
+    ----------
+    config
+        ``PYTORCH_CUDA_ALLOC_CONF``.
+    capacity_bytes
+        What the driver can hand out in all; None: whatever is asked.
+    """
+
+    def __init__(
+        self, config: AllocatorConfig | None = None, *, capacity_bytes: int | None = None
+    ) -> None:
+        self.config = config = config or AllocatorConfig()
+        self.capacity_bytes = capacity_bytes
+        share = config.per_process_memory_fraction
+        self.allowed_bytes = None if share == 1.0 or not capacity_bytes else share * capacity_bytes
+        """``allowed_memory_maximum``; without it garbage collection never runs."""
+        self.max_split = MIB * config.max_split_size_mb if config.max_split_size_mb else None
+        self.expandable = config.expandable_segments
+        self.pools: dict[tuple[Hashable, bool], Pool] = {}
+        self.pending: dict[Block, set[Hashable]] = {}
+        """Freed, and still used by these streams (``record_stream``)."""
+        self.allocated_bytes = self.reserved_bytes = self.requested_bytes = 0
+        self.peak_allocated_bytes = self.peak_reserved_bytes = 0
+        self.driver_calls = 0
+        """``num_device_alloc``: segments made, or ranges mapped."""
+        self.retries = 0
+        """``num_alloc_retries``: times the whole cache was given back for want of memory."""
+        self.segments = 0
+        """Made by ``cudaMalloc`` and not given back; expandable ones are not counted."""
+        self._rounded: dict[int, int] = {}
+        self._lookups = {True: 0, False: 0}
+        """Of small and of large blocks, over all streams."""
+        self._next_address = 0
+
+    def malloc(self, size_bytes: int, stream: Hashable = 0) -> Block:
+        """A block for a tensor of ``size_bytes`` on ``stream``.
+
+        Raises
+        ------
+        OutOfMemory
+            Neither cache nor driver has it.
+        """
+        size = self._round(size_bytes)
+        pool = self._pool(stream, size)
+        block = self._cached(pool, size) or self._new(pool, size)
+        block.free = False
+        self._trim(block, size)
+        block.requested = size_bytes
+        self.requested_bytes += size_bytes
+        self.allocated_bytes += block.size
+        if self.allocated_bytes > self.peak_allocated_bytes:
+            self.peak_allocated_bytes = self.allocated_bytes
+        return block
+
+    def free(self, block: Block, used_on: set[Hashable] | None = None) -> None:
+        """Give a block back; it is reusable once ``done`` was called for every stream using it."""
+        self.allocated_bytes -= block.size
+        if used_on:
+            self.pending[block] = used_on
+            return
+        self._cache(block)
+
+    def done(self, stream: Hashable) -> None:
+        """What was freed so far is no longer used by ``stream``: its events are complete."""
+        for block in [b for b, used_on in self.pending.items() if stream in used_on]:
+            self.pending[block].discard(stream)
+            if not self.pending[block]:
+                self._settle(block)
+
+    def touch(self, size_bytes: int, stream: Hashable = 0) -> bool:
+        """Allocate and free at once where that leaves no trace but in the peak; else False.
+
+        A block split for it would merge again with the rest it left.
+        """
+        size = self._round(size_bytes)
+        pool = self._pool(stream, size)
+        if self.expandable or self.max_split is not None or self.allowed_bytes is not None:
+            return False
+        at = bisect_left(pool.keys, size << ADDRESS_BITS)
+        if at == len(pool.keys):
+            return False
+        found = pool.keys[at] >> ADDRESS_BITS
+        rest = found - size
+        if not (rest >= MIN_BLOCK_BYTES if pool.is_small else rest > SMALL_BYTES):
+            size = found
+        if self.allocated_bytes + size > self.peak_allocated_bytes:
+            self.peak_allocated_bytes = self.allocated_bytes + size
+        return True
+
+    @property
+    def inactive_split_bytes(self) -> int:
+        """Cached in pieces of segments that are partly in use: it cannot be given back.
+
+        As in torch, expandable segments do not count.
+        """
+        if self.expandable:
+            return 0
+        pools = self.pools.values()
+        return sum(b.size for pool in pools for b in pool.blocks.values() if b.split)
+
+    def _round(self, size_bytes: int) -> int:
+        size = self._rounded.get(size_bytes)
+        if size is None:
+            size = self._rounded[size_bytes] = self.config.round_bytes(size_bytes)
+        return size
+
+    def _pool(self, stream: Hashable, size: int) -> Pool:
+        is_small = size <= SMALL_BYTES
+        pool = self.pools.get((stream, is_small))
+        if pool is None:
+            granule = SMALL_SEGMENT_BYTES if is_small else self.config.large_segment_size_mb * MIB
+            base = len(self.pools) * EXPANDABLE_BYTES
+            pool = Pool(base, is_small=is_small, granule=granule)
+            self.pools[stream, is_small] = pool
+            if self.expandable:
+                beyond = Block(pool, base, EXPANDABLE_BYTES)
+                beyond.mapped = False
+                pool.unmapped.append(beyond)
+        return pool
+
+    def _cached(self, pool: Pool, size: int) -> Block | None:
+        """The best cached block for a request, taken from its pool (``get_free_block``)."""
+        self._lookups[pool.is_small] += 1
+        keys = pool.keys
+        at = bisect_left(keys, size << ADDRESS_BITS)
+        if at == len(keys):
+            return None
+        if self.expandable:
+            at = _least_room(pool, at)
+        if self.max_split is not None and not self._may_serve(size, keys[at] >> ADDRESS_BITS):
+            return None
+        return pool.take(at)
+
+    def _may_serve(self, size: int, found: int) -> bool:
+        """Blocks too large to split serve large requests only, and not much smaller ones."""
+        assert self.max_split is not None
+        if size < self.max_split:
+            return found < self.max_split
+        rounding = self.config.max_non_split_rounding_mb or self.config.large_segment_size_mb
+        return found < size + rounding * MIB
+
+    def _new(self, pool: Pool, size: int) -> Block:
+        """A block from the driver, if need be after giving back what is cached."""
+        asked = self.config.segment_bytes(size)
+        if self.allowed_bytes is not None and self.config.garbage_collection_threshold:
+            self._collect_garbage()
+        block = self._ask(pool, size, asked)
+        if block is None and self._release_oversize(pool, size):
+            block = self._ask(pool, size, asked)
+        if block is None:
+            self._release_all()
+            self.retries += 1
+            block = self._ask(pool, size, asked)
+        if block is None:
+            raise OutOfMemory(asked, self._driver_free_bytes())
+        return block
+
+    def _driver_free_bytes(self) -> int:
+        assert self.capacity_bytes is not None, "an endless driver refuses nothing"
+        return self.capacity_bytes - self.reserved_bytes
+
+    def _ask(self, pool: Pool, size: int, asked: int) -> Block | None:
+        """``cudaMalloc`` of a segment, or more of the expandable one mapped."""
+        if self.allowed_bytes is not None and self.reserved_bytes + asked > self.allowed_bytes:
+            return None
+        if self.expandable:
+            return self._expand(pool, size)
+        if not self._reserve(asked):
+            return None
+        block = Block(pool, self._next_address, asked)
+        self._next_address += asked
+        self.segments += 1
+        return block
+
+    def _reserve(self, size: int) -> bool:
+        """Whether the driver has so much; then it is reserved."""
+        if self.capacity_bytes is not None and self.reserved_bytes + size > self.capacity_bytes:
+            return False
+        self.reserved_bytes += size
+        self.driver_calls += 1
+        if self.reserved_bytes > self.peak_reserved_bytes:
+            self.peak_reserved_bytes = self.reserved_bytes
+        return True
+
+    def _trim(self, block: Block, size: int) -> None:
+        """Cache what a block is larger than the request, if that is worth a block of its own."""
+        rest = block.size - size
+        pool = block.pool
+        if pool.is_small or self.expandable:
+            if rest < MIN_BLOCK_BYTES:
+                return
+        elif rest <= SMALL_BYTES or (self.max_split is not None and size >= self.max_split):
+            return
+        left = Block(pool, block.address + size, rest)
+        block.size = size
+        _insert_after(block, left)
+        self._add(left)
+
+    def _add(self, block: Block) -> None:
+        block.born = self._lookups[block.pool.is_small]
+        block.pool.add(block)
+
+    def _cache(self, block: Block) -> None:
+        """A block that nobody uses any more, merged with cached neighbours (``free_block``)."""
+        self.requested_bytes -= block.requested
+        pool, before, after = block.pool, block.prev, block.next
+        block.free = True
+        if before is not None and before.free and before.mapped:
+            pool.remove(before)
+            _absorb(block, before)
+        if after is not None and after.free and after.mapped:
+            pool.remove(after)
+            _absorb(block, after)
+        self._add(block)
+
+    def _release_oversize(self, pool: Pool, size: int) -> bool:
+        """Give back one cached block that must not be split, or several, for a request.
+
+        ``release_available_cached_blocks``; whether that is enough.
+        """
+        if self.max_split is None or self.expandable:
+            return False
+        wanted = max(size, self.max_split)
+        at = bisect_left(pool.keys, wanted << ADDRESS_BITS)
+        if at < len(pool.keys):
+            self._release(pool.blocks[pool.keys[at]])
+            return True
+        released = 0
+        while released < wanted and pool.keys:
+            largest = pool.blocks[pool.keys[-1]]
+            if largest.size < self.max_split:
+                break
+            released += largest.size
+            self._release(largest)
+        return released >= wanted
+
+    def _release_all(self) -> None:
+        """Give back every segment without a block in use, waiting for other streams first."""
+        for block in list(self.pending):
+            self._settle(block)
+        for pool in self.pools.values():
+            for block in list(pool.blocks.values()):
+                if self.expandable:
+                    self._unmap(block)
+                elif not block.split:
+                    self._release(block)
+
+    def _settle(self, block: Block) -> None:
+        """No stream uses a freed block any more."""
+        del self.pending[block]
+        self._cache(block)
+
+    def _release(self, block: Block) -> None:
+        """``cudaFree`` of a whole segment."""
+        block.pool.remove(block)
+        self.reserved_bytes -= block.size
+        self.segments -= 1
+
+    def _collect_garbage(self) -> None:
+        """Give back old cached segments above the threshold (``garbage_collect_cached_blocks``)."""
+        assert self.allowed_bytes is not None
+        goal = int(self.config.garbage_collection_threshold * self.allowed_bytes)
+        excess = self.reserved_bytes - goal
+        now = self._lookups[False]
+        large = [p for p in self.pools.values() if not p.is_small]
+        whole = [b for p in large for b in p.blocks.values() if not b.split]
+        while excess > 0 and whole:
+            average = sum(now - b.born for b in whole) / len(whole)
+            old = [b for b in whole if now - b.born >= average]
+            for block in old:
+                excess -= block.size
+                self._release(block)
+            whole = [b for b in whole if now - b.born < average]
+
+    def _expand(self, pool: Pool, size: int) -> Block | None:
+        """Memory mapped at the lowest address with room (``try_allocate_expandable_block``)."""
+        block = _lowest_room(pool, size)
+        if not block.mapped:
+            if not self._map(block, min(block.size, size)):
+                return None
+            block = self._joined(block)
+        while block.size < size:
+            beyond = block.next
+            assert beyond is not None, "the address space does not end"
+            if not self._map(beyond, min(size - block.size, beyond.size)):
+                return None
+            block = self._joined(beyond)
+        pool.remove(block)
+        return block
+
+    def _map(self, block: Block, size: int) -> bool:
+        """Back the beginning of an address range with memory, granule by granule."""
+        pool = block.pool
+        mapped = -(-size // pool.granule) * pool.granule
+        if not self._reserve(mapped):
+            return False
+        pool.unmapped.remove(block)
+        block.mapped = True
+        if mapped < block.size:
+            beyond = Block(pool, block.address + mapped, block.size - mapped)
+            beyond.mapped = False
+            block.size = mapped
+            _insert_after(block, beyond)
+            _keep_unmapped(beyond)
+        return True
+
+    def _joined(self, block: Block) -> Block:
+        """Freshly mapped memory, cached together with its cached neighbours."""
+        for near in (block.prev, block.next):
+            if near is not None and near.free and near.mapped:
+                block.pool.remove(near)
+                _absorb(block, near)
+        self._add(block)
+        return block
+
+    def _unmap(self, block: Block) -> None:
+        """Give back the whole granules of a cached block (``unmap_block``)."""
+        pool, end = block.pool, block.address + block.size
+        first = -(-(block.address - pool.base) // pool.granule) * pool.granule + pool.base
+        last = (end - pool.base) // pool.granule * pool.granule + pool.base
+        if first >= last:
+            return
+        pool.remove(block)
+        if first > block.address:
+            before = Block(pool, block.address, first - block.address)
+            _insert_before(block, before)
+            self._add(before)
+        if last < end:
+            after = Block(pool, last, end - last)
+            _insert_after(block, after)
+            self._add(after)
+        block.address, block.size, block.mapped = first, last - first, False
+        self.reserved_bytes -= block.size
+        for near in (block.prev, block.next):
+            if near is not None and not near.mapped:
+                pool.unmapped.remove(near)
+                _absorb(block, near)
+        _keep_unmapped(block)
+
+
+def _least_room(pool: Pool, at: int) -> int:
+    """From a place of the cache on, the block that can grow least.
+
+    What can expand counts as large as it can become, so that it is not taken first.
+    """
+    room = _growth(pool.blocks[pool.keys[at]])
+    while at + 1 < len(pool.keys):
+        following = _growth(pool.blocks[pool.keys[at + 1]])
+        if following >= room:
+            break
+        at, room = at + 1, following
+    return at
+
+
+def _growth(block: Block) -> int:
+    beyond = block.next
+    return block.size + (beyond.size if beyond is not None and not beyond.mapped else 0)
+
+
+def _lowest_room(pool: Pool, size: int) -> Block:
+    """The lowest free address range, mapped or not, with room for ``size``."""
+    for hole in pool.unmapped:
+        before = hole.prev
+        first = before if before is not None and before.free else hole
+        room, at = 0, first
+        while room < size and at is not None and at.free:
+            room += at.size
+            following = at.next
+            if following is None:
+                break
+            at = following
+        if room >= size:
+            return first
+    raise AssertionError("the last address range is endless")
+
+
+def _insert_after(block: Block, new: Block) -> None:
+    new.prev, new.next = block, block.next
+    if new.next is not None:
+        new.next.prev = new
+    block.next = new
+
+
+def _insert_before(block: Block, new: Block) -> None:
+    new.prev, new.next = block.prev, block
+    if new.prev is not None:
+        new.prev.next = new
+    block.prev = new
+
+
+def _absorb(block: Block, near: Block) -> None:
+    """Merge a neighbour into a block; the neighbour is gone."""
+    if block.prev is near:
+        block.address = near.address
+        block.prev = near.prev
+        if block.prev is not None:
+            block.prev.next = block
+    else:
+        block.next = near.next
+        if block.next is not None:
+            block.next.prev = block
+    block.size += near.size
+
+
+def _keep_unmapped(block: Block) -> None:
+    insort(block.pool.unmapped, block, key=lambda b: b.address)
