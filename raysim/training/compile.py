@@ -205,6 +205,8 @@ class RankCompiler:
         self.micro_batches = plan.gradient_accumulation_steps
         """Of the step being compiled."""
         self.pending: tuple[int, ...] = ()
+        self.received: set[str] = set()
+        """What buffers exist for: pipe_recv_buf and grad_layer, made once (pipe/engine.py)."""
         self.handlers: dict[Do, Callable[[int], None]] = {
             Do.LOAD_MICRO_BATCH: self._load,
             Do.FORWARD_PASS: self._forward_pass,
@@ -416,6 +418,9 @@ class RankCompiler:
     def _recv(self, what: str, offset: int, size_bytes: int) -> None:
         waits = self._take_pending()
         wire = self._wire_bytes(what, size_bytes)
+        if what not in self.received:
+            self.received.add(what)
+            self.b.alloc("input", wire, f"receive buffer, {what}")
         op = self.b.recv(f"recv {what}", self._peer(offset), wire, waits=waits)
         if wire < size_bytes:
             call = Call("all_gather", "tp", size_bytes)
