@@ -339,6 +339,15 @@ class RankCompiler:
             return output // plan.mesh.tp
         return output + stage.input_bytes
 
+    def _restored_bytes(self) -> int:
+        """The output, and the gradient that was received, made whole where tensor-parallel ranks
+        share them (``_exec_backward_pass``); the last stage begins at its loss."""
+        plan = self.plan
+        if plan.mesh.tp == 1 or self.stage.index == plan.mesh.pp - 1:
+            return 0
+        whole = plan.pipeline.pipe_partitioned + plan.pipeline.grad_partitioned
+        return whole * self.stage.output_bytes
+
     def _forward(self, unit: Unit, phase: str, *, keep: bool) -> None:
         b = self.b
         waits = (*self.engine.before(unit, phase), *self._take_pending())
@@ -367,6 +376,8 @@ class RankCompiler:
         last = self.b.backward_index == self.micro_batches - 1
         self.engine.begin_backward(boundary=last)
         self.b.free("input", self._kept_output_bytes(), "pipe buffers")
+        whole = self._restored_bytes()
+        self.b.alloc("input", whole, "output and gradient made whole")
         for section in reversed(self.stage.sections):
             if section.checkpointed:
                 self._fetch_checkpoint(section)
@@ -376,6 +387,7 @@ class RankCompiler:
                 self._backward(unit)
             if section.checkpointed:
                 self.b.free("activation", section.input_bytes, "checkpoint")
+        self.b.free("input", whole, "output and gradient made whole")
         self.engine.end_backward()
         self.b.backward_index += 1
         self.b.program.backward_ends.append(len(self.b.program.ops))
