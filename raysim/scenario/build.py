@@ -11,6 +11,7 @@ from raysim.hardware.cluster import ClusterSpec
 from raysim.models.sequential import build as build_sequential
 from raysim.models.table import Model
 from raysim.perf.constants import TrainingConstants
+from raysim.scenario.allocator import allocator_config
 from raysim.scenario.documents import Document
 from raysim.scenario.load import Scenario
 from raysim.scenario.overrides import TRAIN
@@ -122,6 +123,7 @@ def build_job(scenario: Scenario, model: Model | None = None) -> TrainJob:
         pipeline=strategy.pipeline,
         activation_checkpointing=train.activation_checkpointing,
         gradient_clipping=strategy.gradient_clipping,
+        allocator=allocator_config(scenario),
         constants=_constants(scenario),
         **fields,
     )
