@@ -258,7 +258,7 @@ def replay(trace: Trace, allocator: Allocator, *, workspace_bytes: int = 0) -> R
                 player.play(_with_states(trace))
             else:
                 player.play(trace.last)
-            if calls == allocator.driver_calls:
+            if calls == allocator.driver_calls and (repeats > 1 or not trace.lazy):
                 break
     except OutOfMemory as error:
         failure = _failure(player, error, setting_up=setting_up)
