@@ -29,6 +29,8 @@ from raysim.units import MIB
 
 ADDRESS_BITS = 48
 """Free blocks are kept sorted by one integer: size, then address."""
+NEVER = 1 << 60
+"""More than any block leaves over."""
 EXPANDABLE_BYTES = 1 << 42
 """Address space of an expandable segment; torch takes 9/8 of the GPU's memory, then another."""
 
@@ -59,11 +61,6 @@ class Block:
         """Whether its segment holds other blocks."""
         return self.prev is not None or self.next is not None
 
-    @property
-    def key(self) -> int:
-        """Where it stands among free blocks."""
-        return self.size << ADDRESS_BITS | self.address
-
 
 class Pool:
     """Free blocks of one stream, small or large."""
@@ -81,21 +78,14 @@ class Pool:
         self.unmapped: list[Block] = []
         """Address ranges of the expandable segment without memory, by address."""
 
-    def add(self, block: Block) -> None:
-        """Cache a block."""
-        key = block.key
-        insort(self.keys, key)
-        self.blocks[key] = block
-
     def remove(self, block: Block) -> None:
         """Take a block out of the cache."""
-        key = block.key
+        key = block.size << ADDRESS_BITS | block.address
         del self.keys[bisect_left(self.keys, key)]
         del self.blocks[key]
 
-    def take(self, index: int) -> Block:
-        """Take the block at a place of the sorted cache."""
-        return self.blocks.pop(self.keys.pop(index))
+
+Request = tuple[int, Pool, int, int]
 
 
 class OutOfMemory(Exception):  # noqa: N818  (torch's name for it)
@@ -140,7 +130,10 @@ class Allocator:
         """``num_alloc_retries``: times the whole cache was given back for want of memory."""
         self.segments = 0
         """Made by ``cudaMalloc`` and not given back; expandable ones are not counted."""
-        self._rounded: dict[int, int] = {}
+        self.simple = not self.expandable and self.max_split is None
+        """The smallest cached block that is large enough is always the one to take."""
+        self.counts_age = bool(self.allowed_bytes and config.garbage_collection_threshold)
+        self._requests: dict[tuple[int, Hashable], Request] = {}
         self._lookups = {True: 0, False: 0}
         """Of small and of large blocks, over all streams."""
         self._next_address = 0
@@ -153,11 +146,27 @@ class Allocator:
         OutOfMemory
             Neither cache nor driver has it.
         """
-        size = self._round(size_bytes)
-        pool = self._pool(stream, size)
-        block = self._cached(pool, size) or self._new(pool, size)
+        request = self._requests.get((size_bytes, stream)) or self._request(size_bytes, stream)
+        size, pool, search, splits_from = request
+        keys = pool.keys
+        at = bisect_left(keys, search)
+        if self.counts_age:
+            self._lookups[pool.is_small] += 1
+        if at < len(keys) and (self.simple or (at := self._choose(pool, at, size)) >= 0):
+            block = pool.blocks.pop(keys.pop(at))
+        else:
+            block = self._new(pool, size)
         block.free = False
-        self._trim(block, size)
+        rest = block.size - size
+        if rest >= splits_from:
+            left = Block(pool, block.address + size, rest)
+            block.size = size
+            left.prev = block
+            left.next = after = block.next
+            if after is not None:
+                after.prev = left
+            block.next = left
+            self._add(left)
         block.requested = size_bytes
         self.requested_bytes += size_bytes
         self.allocated_bytes += block.size
@@ -170,8 +179,8 @@ class Allocator:
         self.allocated_bytes -= block.size
         if used_on:
             self.pending[block] = used_on
-            return
-        self._cache(block)
+        else:
+            self._cache(block)
 
     def done(self, stream: Hashable) -> None:
         """What was freed so far is no longer used by ``stream``: its events are complete."""
@@ -185,19 +194,17 @@ class Allocator:
 
         A block split for it would merge again with the rest it left.
         """
-        size = self._round(size_bytes)
-        pool = self._pool(stream, size)
-        if self.expandable or self.max_split is not None or self.allowed_bytes is not None:
+        if not self.simple or self.counts_age:
             return False
-        at = bisect_left(pool.keys, size << ADDRESS_BITS)
+        request = self._requests.get((size_bytes, stream)) or self._request(size_bytes, stream)
+        size, pool, search, splits_from = request
+        at = bisect_left(pool.keys, search)
         if at == len(pool.keys):
             return False
         found = pool.keys[at] >> ADDRESS_BITS
-        rest = found - size
-        if not (rest >= MIN_BLOCK_BYTES if pool.is_small else rest > SMALL_BYTES):
-            size = found
-        if self.allocated_bytes + size > self.peak_allocated_bytes:
-            self.peak_allocated_bytes = self.allocated_bytes + size
+        held = self.allocated_bytes + (size if found - size >= splits_from else found)
+        if held > self.peak_allocated_bytes:
+            self.peak_allocated_bytes = held
         return True
 
     @property
@@ -211,11 +218,19 @@ class Allocator:
         pools = self.pools.values()
         return sum(b.size for pool in pools for b in pool.blocks.values() if b.split)
 
-    def _round(self, size_bytes: int) -> int:
-        size = self._rounded.get(size_bytes)
-        if size is None:
-            size = self._rounded[size_bytes] = self.config.round_bytes(size_bytes)
-        return size
+    def _request(self, size_bytes: int, stream: Hashable) -> Request:
+        """Rounded size, pool, where to look among its blocks, and what rest is split off."""
+        size = self.config.round_bytes(size_bytes)
+        pool = self._pool(stream, size)
+        if pool.is_small or self.expandable:
+            splits_from = MIN_BLOCK_BYTES
+        elif self.max_split is not None and size >= self.max_split:
+            splits_from = NEVER
+        else:
+            splits_from = SMALL_BYTES + 1
+        request = size, pool, size << ADDRESS_BITS, splits_from
+        self._requests[size_bytes, stream] = request
+        return request
 
     def _pool(self, stream: Hashable, size: int) -> Pool:
         is_small = size <= SMALL_BYTES
@@ -231,18 +246,15 @@ class Allocator:
                 pool.unmapped.append(beyond)
         return pool
 
-    def _cached(self, pool: Pool, size: int) -> Block | None:
-        """The best cached block for a request, taken from its pool (``get_free_block``)."""
-        self._lookups[pool.is_small] += 1
-        keys = pool.keys
-        at = bisect_left(keys, size << ADDRESS_BITS)
-        if at == len(keys):
-            return None
+    def _choose(self, pool: Pool, at: int, size: int) -> int:
+        """From the smallest cached block that is large enough on, the one to take; -1: none.
+
+        ``get_free_block`` where segments expand, or large blocks are not split.
+        """
         if self.expandable:
             at = _least_room(pool, at)
-        if self.max_split is not None and not self._may_serve(size, keys[at] >> ADDRESS_BITS):
-            return None
-        return pool.take(at)
+        found = pool.keys[at] >> ADDRESS_BITS
+        return at if self.max_split is None or self._may_serve(size, found) else -1
 
     def _may_serve(self, size: int, found: int) -> bool:
         """Blocks too large to split serve large requests only, and not much smaller ones."""
@@ -255,7 +267,7 @@ class Allocator:
     def _new(self, pool: Pool, size: int) -> Block:
         """A block from the driver, if need be after giving back what is cached."""
         asked = self.config.segment_bytes(size)
-        if self.allowed_bytes is not None and self.config.garbage_collection_threshold:
+        if self.counts_age:
             self._collect_garbage()
         block = self._ask(pool, size, asked)
         if block is None and self._release_oversize(pool, size):
@@ -295,23 +307,14 @@ class Allocator:
             self.peak_reserved_bytes = self.reserved_bytes
         return True
 
-    def _trim(self, block: Block, size: int) -> None:
-        """Cache what a block is larger than the request, if that is worth a block of its own."""
-        rest = block.size - size
-        pool = block.pool
-        if pool.is_small or self.expandable:
-            if rest < MIN_BLOCK_BYTES:
-                return
-        elif rest <= SMALL_BYTES or (self.max_split is not None and size >= self.max_split):
-            return
-        left = Block(pool, block.address + size, rest)
-        block.size = size
-        _insert_after(block, left)
-        self._add(left)
-
     def _add(self, block: Block) -> None:
-        block.born = self._lookups[block.pool.is_small]
-        block.pool.add(block)
+        """Cache a block."""
+        pool = block.pool
+        key = block.size << ADDRESS_BITS | block.address
+        insort(pool.keys, key)
+        pool.blocks[key] = block
+        if self.counts_age:
+            block.born = self._lookups[pool.is_small]
 
     def _cache(self, block: Block) -> None:
         """A block that nobody uses any more, merged with cached neighbours (``free_block``)."""

@@ -160,26 +160,28 @@ def rank_memory(
     *,
     config: AllocatorConfig | None = None,
     slack_frac: float | None = None,
-    limited: bool = True,
+    limit_bytes: int | None = None,
+    quick: bool = False,
 ) -> RankMemory:
     """Replay a program's memory changes in program order and find the fullest moment.
 
     ``timeline`` None gives the same peak without times. ``slack_frac``, of a profile, stands for
     the allocator where it is given: the share of the peak that is reserved and not allocated.
     Otherwise the allocator is emulated: first as if memory had no end; where that is more than the
-    GPU has and ``limited``, again within its capacity, giving cached memory back as torch does. If
-    that fails too, the peak is the one without end.
+    GPU has (or ``limit_bytes``), again within that, giving cached memory back as torch does. If
+    that fails too, the peak is the one without end. ``quick``: where tensors alone are too much,
+    they are the peak, and nothing is emulated.
     """
     workspace = workspace_bytes(gpu)
     fullest = _fullest(program, workspace)
     communicators = len({op.call.group for op in program.ops if op.call is not None})
     outside = fixed_bytes(gpu, communicators)
-    trace = resolve(program) if slack_frac is None else None
+    capacity = (gpu.memory_bytes if limit_bytes is None else limit_bytes) - outside
+    hopeless = quick and fullest.total_bytes > capacity
+    trace = resolve(program) if slack_frac is None and not hopeless else None
     played, failed = None, None
     if trace is not None:
-        played, failed = _played(
-            trace, workspace, config, gpu.memory_bytes - outside if limited else None
-        )
+        played, failed = _played(trace, workspace, config, capacity)
     allocated = fullest.total_bytes
     reserved = round(allocated * (1 + (slack_frac or 0.0)))
     if played is not None:
@@ -246,13 +248,12 @@ def _ledger(
 
 
 def _played(
-    trace: Trace, workspace: int, config: AllocatorConfig | None, capacity: int | None
+    trace: Trace, workspace: int, config: AllocatorConfig | None, capacity: int
 ) -> tuple[Replay, Replay | None]:
     """The replay whose figures count, and the one that ran out of memory."""
     share = config.per_process_memory_fraction if config is not None else 1.0
     endless = replay(trace, Allocator(config), workspace_bytes=workspace)
-    limit = None if capacity is None else share * capacity
-    if limit is None or endless.allocator.peak_reserved_bytes <= limit:
+    if endless.allocator.peak_reserved_bytes <= share * capacity:
         return endless, None
     capped = replay(trace, Allocator(config, capacity_bytes=capacity), workspace_bytes=workspace)
     return (capped, None) if capped.failure is None else (endless, capped)
