@@ -273,7 +273,7 @@ class Allocator:
         if block is None and self._release_oversize(pool, size):
             block = self._ask(pool, size, asked)
         if block is None:
-            self._release_all()
+            self.release_cached()
             self.retries += 1
             block = self._ask(pool, size, asked)
         if block is None:
@@ -350,8 +350,11 @@ class Allocator:
             self._release(largest)
         return released >= wanted
 
-    def _release_all(self) -> None:
-        """Give back every segment without a block in use, waiting for other streams first."""
+    def release_cached(self) -> None:
+        """Give back every segment without a block in use, waiting for other streams first.
+
+        ``torch.cuda.empty_cache``, and what happens when memory runs out.
+        """
         for block in list(self.pending):
             self._settle(block)
         for pool in self.pools.values():

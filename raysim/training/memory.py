@@ -185,8 +185,9 @@ def rank_memory(
     allocated = fullest.total_bytes
     reserved = round(allocated * (1 + (slack_frac or 0.0)))
     if played is not None:
-        allocated = played.allocator.peak_allocated_bytes
-        reserved = played.allocator.peak_reserved_bytes
+        # Changes count the optimizer's states from the start; a warm-up step does without them.
+        allocated = max(allocated, played.allocator.peak_allocated_bytes)
+        reserved = max(allocated, played.allocator.peak_reserved_bytes)
     by_category = {
         **fullest.by_category, "context": outside, "slack": reserved - fullest.total_bytes,
     }  # fmt: skip
@@ -210,7 +211,7 @@ def rank_memory(
         driver_calls=played.allocator.driver_calls if played is not None else 0,
         retries=played.allocator.retries if played is not None else 0,
         inactive_split_bytes=played.allocator.inactive_split_bytes if played is not None else 0,
-        out_of_memory=_out_of_memory(program, trace, failed, gpu, outside),
+        out_of_memory=_out_of_memory(program, trace, failed, capacity, outside),
         ledger=ledger,
     )
 
@@ -260,7 +261,7 @@ def _played(
 
 
 def _out_of_memory(
-    program: Program, trace: Trace | None, failed: Replay | None, gpu: GpuSpec, outside: int
+    program: Program, trace: Trace | None, failed: Replay | None, capacity: int, outside: int
 ) -> OutOfMemory | None:
     if failed is None or failed.failure is None or trace is None:
         return None
@@ -276,7 +277,7 @@ def _out_of_memory(
         reserved_bytes=allocator.reserved_bytes,
         outside_bytes=outside,
         free_bytes=max(0, failure.free_bytes),
-        capacity_bytes=gpu.memory_bytes,
+        capacity_bytes=capacity + outside,
     )
 
 
