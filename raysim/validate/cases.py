@@ -9,6 +9,7 @@ from pathlib import Path
 from raysim.errors import ScenarioError
 from raysim.measure.workload import Workload, find
 from raysim.perf.profile import Profile
+from raysim.validate.memory_published import allocated_points, total_points
 from raysim.validate.points import Point, merged, read_points, rounded, write_points
 from raysim.validate.published import memory_points, mpt_points
 from raysim.validate.ray_published import ray_published_points
@@ -23,6 +24,8 @@ Told = Callable[[str], None]
 PUBLISHED: dict[str, Callable[[Path], Iterator[Point]]] = {
     "mpt": mpt_points,
     "memory_52b": memory_points,
+    "memory_total": total_points,
+    "memory_zero3": allocated_points,
     "vtrain": vtrain_points,
     "ray_published": ray_published_points,
     "training": training_points,

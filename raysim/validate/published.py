@@ -5,7 +5,8 @@ without dropout under ZeRO-3, whose traffic is the same. Ten rows, marked ``cali
 constants per GPU; none of the others was looked at for that.
 
 BigScience's 52 B pipeline: early stages peak in backward, with S - r micro-batches of checkpoints
-in flight; late ones in the optimizer step, at 20 bytes per parameter. Nothing was fitted on it.
+in flight; late ones in the optimizer step, at 20 bytes per parameter. Nothing was fitted on it; its
+arguments and its optimizer's wrapper are those of its log.
 """
 
 from __future__ import annotations
@@ -125,11 +126,13 @@ def pipeline_memory() -> list[RankMemory]:
 
 
 def memory_points(validation: Path) -> Iterator[Point]:
-    """Peak allocated memory by stage."""
+    """Peak allocated and reserved memory by stage."""
     memory = pipeline_memory()
     for row in rows(validation, "bigscience_52b_memory.json"):
-        stage = row["stage"]
-        yield Point(
-            family="memory_52b", name=f"stage {stage:02}", role="validation", unit="MiB",
-            measured=row["max_allocated_mib"], predicted=memory[stage].allocated_bytes / MIB,
-        )  # fmt: skip
+        found = memory[row["stage"]]
+        sizes = {"allocated": found.allocated_bytes, "reserved": found.reserved_bytes}
+        for name, size in sizes.items():
+            yield Point(
+                family=f"memory_52b/{name}", name=f"stage {row['stage']:02}", role="validation",
+                unit="MiB", measured=row[f"max_{name}_mib"], predicted=size / MIB,
+            )  # fmt: skip
