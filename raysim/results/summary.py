@@ -186,9 +186,7 @@ def _memory(outcome: JobOutcome) -> dict[str, Any]:
     }
 
 
-def _out_of_memory(
-    memory: Sequence[RankMemory], fullest: RankMemory
-) -> dict[str, Any] | None:
+def _out_of_memory(memory: Sequence[RankMemory], fullest: RankMemory) -> dict[str, Any] | None:
     """The allocation that fails first to be found: of the fullest rank, else of any."""
     failing = [m for m in (fullest, *memory) if m.out_of_memory is not None]
     if not failing:

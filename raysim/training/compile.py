@@ -340,8 +340,10 @@ class RankCompiler:
         return output + stage.input_bytes
 
     def _restored_bytes(self) -> int:
-        """The output, and the gradient that was received, made whole where tensor-parallel ranks
-        share them (``_exec_backward_pass``); the last stage begins at its loss."""
+        """Output and received gradient made whole where tensor-parallel ranks share them.
+
+        ``_exec_backward_pass`` of the pipeline's engine; the last stage begins at its loss.
+        """
         plan = self.plan
         if plan.mesh.tp == 1 or self.stage.index == plan.mesh.pp - 1:
             return 0

@@ -17,7 +17,7 @@ from raysim.training.allocator import Allocator
 from raysim.training.allocator_config import AllocatorConfig
 from raysim.training.executor import Timeline
 from raysim.training.plan import TrainingPlan
-from raysim.training.program import MemoryEvent, Program
+from raysim.training.program import Program
 from raysim.training.replay import Failure, Replay, Trace, replay, resolve
 from raysim.training.zero import flat_partition_numel, optimizer_state_bytes
 from raysim.units import GIB, MIB

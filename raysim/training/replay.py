@@ -140,9 +140,7 @@ def resolve(program: Program) -> Trace:
     )  # fmt: skip
 
 
-def _moves(
-    resolver: Resolver, events: Sequence[MemoryEvent], start: int, stop: int
-) -> list[Move]:
+def _moves(resolver: Resolver, events: Sequence[MemoryEvent], start: int, stop: int) -> list[Move]:
     moves: list[Move] = []
     index = start
     while index < stop:

@@ -1,7 +1,7 @@
 """Published memory of training runs, predicted: what torch counted, and what ``nvidia-smi`` showed.
 
 BigScience's runs of Megatron-DeepSpeed are played as they say: ZeRO-1 over a pipeline, or
-BF16_Optimizer with fp32 gradients. What ``nvidia-smi`` shows of a process is torch's reserved memory,
+BF16_Optimizer with fp32 gradients. What ``nvidia-smi`` shows of a process is what torch reserved,
 CUDA's context and NCCL's buffers; people round it to whole GB. DeepSpeed's transformer of
 ``bf16_master_weight`` stands in as a GPT-2 without dropout and with a head of its own. Nothing was
 fitted on any of them.
@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from raysim.hardware import catalog
+from raysim.hardware.topology import Topology
 from raysim.models.huggingface import build
 from raysim.perf.compute import ComputeModel
-from raysim.hardware.topology import Topology
 from raysim.training.communicators import Communicators
 from raysim.training.compile import Feed, build_stages
 from raysim.training.deepspeed import Optimizer, PipelineSettings, ZeroConfig

@@ -62,9 +62,7 @@ class Ddp:
         # torch.optim keeps its states in the parameters' dtype.
         states = self.c.state_bytes * self.c.weight_bytes / 4
         made = tuple(part for size in c.sizes for part in c.states(size * states))
-        b.alloc(
-            "optimizer_state", sum(made), "optimizer states", tensors=made, lazy=len(made)
-        )
+        b.alloc("optimizer_state", sum(made), "optimizer states", tensors=made, lazy=len(made))
         if self.c.ranks > 1 and not self.c.plan.ddp.gradient_as_bucket_view:
             buckets = [size for flushed in self.flushes.values() for size in flushed]
             b.alloc("bucket", numel * self.grad_bytes, "DDP buckets", tensors=buckets)

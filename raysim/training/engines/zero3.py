@@ -142,17 +142,13 @@ class ZeroThree:
         if len(parameters) > 1 or self.n == 1:
             # The flat output and the copied-out tensors live side by side until the copies are
             # queued.
-            b.alloc(
-                "communication", padded * c.weight_bytes, "coalesced all-gather", stream=GATHER
-            )
+            b.alloc("communication", padded * c.weight_bytes, "coalesced all-gather", stream=GATHER)
             seconds = c.costs.memory_s(moved, kernels=len(parameters))
             done = b.compute(
                 "copy out", "collective", seconds, launches=len(parameters), stream=GATHER,
                 waits=waits,
             )  # fmt: skip
-            b.free(
-                "communication", padded * c.weight_bytes, "coalesced all-gather", used_on=GATHER
-            )
+            b.free("communication", padded * c.weight_bytes, "coalesced all-gather", used_on=GATHER)
         else:
             done = waits[0]
         for p in parameters:
