@@ -25,65 +25,22 @@ from raysim.training.allocator_config import (
     SMALL_SEGMENT_BYTES,
     AllocatorConfig,
 )
+from raysim.training.blocks import (
+    ADDRESS_BITS,
+    EXPANDABLE_BYTES,
+    Block,
+    Pool,
+    absorb,
+    insert_after,
+    insert_before,
+    keep_unmapped,
+    least_room,
+    lowest_room,
+)
 from raysim.units import MIB
 
-ADDRESS_BITS = 48
-"""Free blocks are kept sorted by one integer: size, then address."""
 NEVER = 1 << 60
 """More than any block leaves over."""
-EXPANDABLE_BYTES = 1 << 42
-"""Address space of an expandable segment; torch takes 9/8 of the GPU's memory, then another."""
-
-
-class Block:
-    """A piece of a segment: in use, or cached."""
-
-    __slots__ = (
-        "address", "born", "free", "mapped", "next", "pool", "prev", "requested", "size",
-    )  # fmt: skip
-
-    def __init__(self, pool: Pool, address: int, size: int) -> None:
-        self.pool = pool
-        self.address = address
-        self.size = size
-        self.requested = 0
-        self.prev: Block | None = None
-        self.next: Block | None = None
-        self.free = True
-        """Cached and ready: neither in use nor waiting for another stream."""
-        self.mapped = True
-        """Backed by memory; only ranges of an expandable segment may not be."""
-        self.born = 0
-        """Look-ups there had been when it was cached: its age, for garbage collection."""
-
-    @property
-    def split(self) -> bool:
-        """Whether its segment holds other blocks."""
-        return self.prev is not None or self.next is not None
-
-
-class Pool:
-    """Free blocks of one stream, small or large."""
-
-    __slots__ = ("base", "blocks", "granule", "is_small", "keys", "unmapped")
-
-    def __init__(self, base: int, *, is_small: bool, granule: int) -> None:
-        self.base = base
-        """Where the addresses of its expandable segment begin."""
-        self.is_small = is_small
-        self.granule = granule
-        """Bytes that an expandable segment maps at a time."""
-        self.keys: list[int] = []
-        self.blocks: dict[int, Block] = {}
-        self.unmapped: list[Block] = []
-        """Address ranges of the expandable segment without memory, by address."""
-
-    def remove(self, block: Block) -> None:
-        """Take a block out of the cache."""
-        key = block.size << ADDRESS_BITS | block.address
-        del self.keys[bisect_left(self.keys, key)]
-        del self.blocks[key]
-
 
 Request = tuple[int, Pool, int, int]
 
@@ -252,7 +209,7 @@ class Allocator:
         ``get_free_block`` where segments expand, or large blocks are not split.
         """
         if self.expandable:
-            at = _least_room(pool, at)
+            at = least_room(pool, at)
         found = pool.keys[at] >> ADDRESS_BITS
         return at if self.max_split is None or self._may_serve(size, found) else -1
 
@@ -323,10 +280,10 @@ class Allocator:
         block.free = True
         if before is not None and before.free and before.mapped:
             pool.remove(before)
-            _absorb(block, before)
+            absorb(block, before)
         if after is not None and after.free and after.mapped:
             pool.remove(after)
-            _absorb(block, after)
+            absorb(block, after)
         self._add(block)
 
     def _release_oversize(self, pool: Pool, size: int) -> bool:
@@ -393,7 +350,7 @@ class Allocator:
 
     def _expand(self, pool: Pool, size: int) -> Block | None:
         """Memory mapped at the lowest address with room (``try_allocate_expandable_block``)."""
-        block = _lowest_room(pool, size)
+        block = lowest_room(pool, size)
         if not block.mapped:
             if not self._map(block, min(block.size, size)):
                 return None
@@ -419,8 +376,8 @@ class Allocator:
             beyond = Block(pool, block.address + mapped, block.size - mapped)
             beyond.mapped = False
             block.size = mapped
-            _insert_after(block, beyond)
-            _keep_unmapped(beyond)
+            insert_after(block, beyond)
+            keep_unmapped(beyond)
         return True
 
     def _joined(self, block: Block) -> Block:
@@ -428,7 +385,7 @@ class Allocator:
         for near in (block.prev, block.next):
             if near is not None and near.free and near.mapped:
                 block.pool.remove(near)
-                _absorb(block, near)
+                absorb(block, near)
         self._add(block)
         return block
 
@@ -442,84 +399,16 @@ class Allocator:
         pool.remove(block)
         if first > block.address:
             before = Block(pool, block.address, first - block.address)
-            _insert_before(block, before)
+            insert_before(block, before)
             self._add(before)
         if last < end:
             after = Block(pool, last, end - last)
-            _insert_after(block, after)
+            insert_after(block, after)
             self._add(after)
         block.address, block.size, block.mapped = first, last - first, False
         self.reserved_bytes -= block.size
         for near in (block.prev, block.next):
             if near is not None and not near.mapped:
                 pool.unmapped.remove(near)
-                _absorb(block, near)
-        _keep_unmapped(block)
-
-
-def _least_room(pool: Pool, at: int) -> int:
-    """From a place of the cache on, the block that can grow least.
-
-    What can expand counts as large as it can become, so that it is not taken first.
-    """
-    room = _growth(pool.blocks[pool.keys[at]])
-    while at + 1 < len(pool.keys):
-        following = _growth(pool.blocks[pool.keys[at + 1]])
-        if following >= room:
-            break
-        at, room = at + 1, following
-    return at
-
-
-def _growth(block: Block) -> int:
-    beyond = block.next
-    return block.size + (beyond.size if beyond is not None and not beyond.mapped else 0)
-
-
-def _lowest_room(pool: Pool, size: int) -> Block:
-    """The lowest free address range, mapped or not, with room for ``size``."""
-    for hole in pool.unmapped:
-        before = hole.prev
-        first = before if before is not None and before.free else hole
-        room, at = 0, first
-        while room < size and at is not None and at.free:
-            room += at.size
-            following = at.next
-            if following is None:
-                break
-            at = following
-        if room >= size:
-            return first
-    raise AssertionError("the last address range is endless")
-
-
-def _insert_after(block: Block, new: Block) -> None:
-    new.prev, new.next = block, block.next
-    if new.next is not None:
-        new.next.prev = new
-    block.next = new
-
-
-def _insert_before(block: Block, new: Block) -> None:
-    new.prev, new.next = block.prev, block
-    if new.prev is not None:
-        new.prev.next = new
-    block.prev = new
-
-
-def _absorb(block: Block, near: Block) -> None:
-    """Merge a neighbour into a block; the neighbour is gone."""
-    if block.prev is near:
-        block.address = near.address
-        block.prev = near.prev
-        if block.prev is not None:
-            block.prev.next = block
-    else:
-        block.next = near.next
-        if block.next is not None:
-            block.next.prev = block
-    block.size += near.size
-
-
-def _keep_unmapped(block: Block) -> None:
-    insort(block.pool.unmapped, block, key=lambda b: b.address)
+                absorb(block, near)
+        keep_unmapped(block)

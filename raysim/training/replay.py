@@ -18,7 +18,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from raysim.training.allocator import Allocator, Block, OutOfMemory
+from raysim.training.allocator import Allocator, OutOfMemory
+from raysim.training.blocks import Block
 from raysim.training.program import MemoryEvent, Program
 
 MOST_REPEATS = 4
