@@ -332,7 +332,11 @@ class HostMemory:
 
 
 def _pinned(size_bytes: float) -> int:
-    """Torch rounds each pinned allocation up to a power of two."""
+    """Torch rounds each pinned allocation up to a power of two.
+
+    ``CachingHostAllocator.h`` of 2.13, its ``pinned_max_round_threshold_mb`` as by default;
+    DeepSpeed 0.19 pins through it (``DS_PIN_MEMORY_BACKEND`` unset).
+    """
     size = round(size_bytes)
     return 1 << (size - 1).bit_length() if size > 1 else size
 
@@ -342,8 +346,8 @@ def host_memory(
 ) -> HostMemory:
     """Main memory per node: processes, and what offload keeps there.
 
-    Master weights, gradients and low-precision staging are pinned, one allocation per sub-group
-    under ZeRO-3 and one in all under ZeRO-1/2; DeepSpeedCPUAdam's moments are pageable.
+    Master weights and gradients are pinned, one allocation per sub-group under ZeRO-3 and one in
+    all under ZeRO-1/2, and so is low-precision staging, always one; DeepSpeedCPUAdam's moments are pageable.
     Sources: ``stage_1_and_2.py``, ``stage3.py``, ``ops/adam/cpu_adam.py`` of DeepSpeed 0.19.
 
     Parameters
@@ -365,7 +369,9 @@ def host_memory(
         return whole * _pinned(group * bytes_per_element) + _pinned(rest * bytes_per_element)
 
     if zero.stage and zero.offload_optimizer.device == "cpu" and own:
-        staging = pinned(low) if plan.precision != "fp32" else 0.0
+        # ZeRO-3's is ``grad_partitions_flat_buffer``, one allocation over all sub-groups.
+        whole = _pinned(own * low) if zero.offload_optimizer.pin_memory else own * low
+        staging = whole if plan.precision != "fp32" else 0.0
         moments = own * optimizer_state_bytes(plan.optimizer)
         total = 2 * pinned(4.0) + staging + moments
         by_category["optimizer_state"] = round(total) * ranks_per_node
