@@ -347,7 +347,8 @@ def host_memory(
     """Main memory per node: processes, and what offload keeps there.
 
     Master weights and gradients are pinned, one allocation per sub-group under ZeRO-3 and one in
-    all under ZeRO-1/2, and so is low-precision staging, always one; DeepSpeedCPUAdam's moments are pageable.
+    all under ZeRO-1/2, and so is low-precision staging, always one; DeepSpeedCPUAdam's moments are
+    pageable.
     Sources: ``stage_1_and_2.py``, ``stage3.py``, ``ops/adam/cpu_adam.py`` of DeepSpeed 0.19.
 
     Parameters
