@@ -215,16 +215,16 @@ def _as_torch_counts(page: Page, memory: Summary) -> None:
     if memory.get("reserved_peak_bytes") is None:
         return
     counters = [("allocated", "allocated_peak_bytes"), ("reserved", "reserved_peak_bytes")]
-    said = [f"torch's max_memory_{name} {format_bytes(memory[key])}" for name, key in counters]
+    said = [f"max_memory_{name} {format_bytes(memory[key])}" for name, key in counters]
     said.append(f"nvidia-smi {format_bytes(memory['peak_bytes'])}")
+    page.add((f" {'as torch counts':<{NAME + 10}}", "dim"), "   ")
     page.words(", ".join(said), indent=NAME + 14, style="dim")
     retries = memory.get("alloc_retries")
     if retries:
         times = "once" if retries == 1 else f"{retries} times"
-        page.words(
-            f"fits only because torch gives its cache back {times} to find memory (a pause each)",
-            indent=NAME + 14, style="yellow",
-        )  # fmt: skip
+        page.add((f" {'cache given back':<{NAME + 10}}", "yellow"), "   ")
+        said = f"{times}, a pause each: without that it would not fit"
+        page.words(said, indent=NAME + 14, style="yellow")
 
 
 def _hundredths(value: float) -> str:

@@ -162,6 +162,7 @@ def rank_memory(
     slack_frac: float | None = None,
     limit_bytes: int | None = None,
     quick: bool = False,
+    release: bool = True,
 ) -> RankMemory:
     """Replay a program's memory changes in program order and find the fullest moment.
 
@@ -170,7 +171,8 @@ def rank_memory(
     Otherwise the allocator is emulated: first as if memory had no end; where that is more than the
     GPU has (or ``limit_bytes``), again within that, giving cached memory back as torch does. If
     that fails too, the peak is the one without end. ``quick``: where tensors alone are too much,
-    they are the peak, and nothing is emulated.
+    they are the peak, and nothing is emulated. Without ``release`` the second replay is left out:
+    a job fits only if it never has to give cached memory back.
     """
     workspace = workspace_bytes(gpu)
     fullest = _fullest(program, workspace)
@@ -181,7 +183,7 @@ def rank_memory(
     trace = resolve(program) if slack_frac is None and not hopeless else None
     played, failed = None, None
     if trace is not None:
-        played, failed = _played(trace, workspace, config, capacity)
+        played, failed = _played(trace, workspace, config, capacity if release else None)
     allocated = fullest.total_bytes
     reserved = round(allocated * (1 + (slack_frac or 0.0)))
     if played is not None:
@@ -249,12 +251,12 @@ def _ledger(
 
 
 def _played(
-    trace: Trace, workspace: int, config: AllocatorConfig | None, capacity: int
+    trace: Trace, workspace: int, config: AllocatorConfig | None, capacity: int | None
 ) -> tuple[Replay, Replay | None]:
     """The replay whose figures count, and the one that ran out of memory."""
     share = config.per_process_memory_fraction if config is not None else 1.0
     endless = replay(trace, Allocator(config), workspace_bytes=workspace)
-    if endless.allocator.peak_reserved_bytes <= share * capacity:
+    if capacity is None or endless.allocator.peak_reserved_bytes <= share * capacity:
         return endless, None
     capped = replay(trace, Allocator(config, capacity_bytes=capacity), workspace_bytes=workspace)
     return (capped, None) if capped.failure is None else (endless, capped)

@@ -234,20 +234,25 @@ def host_need(plan: TrainingPlan, stages: Sequence[StageSpec], comms: Communicat
 
 
 def memory_need(
-    plan: TrainingPlan, cluster: ClusterSpec, limit_bytes: int | None = None
+    plan: TrainingPlan,
+    cluster: ClusterSpec,
+    limit_bytes: int | None = None,
+    *,
+    release: bool = True,
 ) -> tuple[int, HostMemory]:
     """Peak bytes of the fullest GPU and of the fullest host, without playing.
 
     Peaks do not depend on time, and a few micro-batches show them: one more than pipeline stages,
-    where activations accumulate. With ``limit_bytes`` the peak is at most that if it fits, given
-    that cached memory is released; of what cannot fit it is a lower bound.
+    where activations accumulate. With ``limit_bytes`` the peak is at most that if it fits (given
+    ``release``, that cached memory is given back); of what cannot fit it is a lower bound.
     """
     few = min(plan.gradient_accumulation_steps, plan.mesh.pp + 1)
     plan = replace(plan, gradient_accumulation_steps=few)
     costs, stages, comms = _prepare(plan, cluster, folded=True)
     programs = compile_programs(plan, comms, stages, costs, feed=Feed(), steps=1)
     peaks = (
-        _memory(plan, costs, comms, program, None, limit_bytes).peak_bytes for program in programs
+        _memory(plan, costs, comms, program, None, limit_bytes, release=release).peak_bytes
+        for program in programs
     )
     return max(peaks), host_need(plan, stages, comms)
 
@@ -259,13 +264,15 @@ def _memory(
     program: Program,
     timeline: Timeline | None,
     limit_bytes: int | None = None,
+    *,
+    release: bool = True,
 ) -> RankMemory:
     """Of one rank; without times where there is no timeline."""
     slack_frac = plan.constants.allocator_slack_frac
     track = _track(comms, program.rank)
     return rank_memory(
         program, timeline, costs.gpu, track, config=plan.allocator, slack_frac=slack_frac,
-        limit_bytes=limit_bytes, quick=limit_bytes is not None,
+        limit_bytes=limit_bytes, quick=limit_bytes is not None, release=release,
     )  # fmt: skip
 
 

@@ -85,7 +85,8 @@ def faster(
         try:
             effect = Effect(change=change, fits=True, peak_bytes=peak_bytes, step_delta_frac=None)
             if change.plan is not plan:  # other hardware between nodes leaves memory as it is
-                effect = _effect(change, limit_bytes)
+                # One that has to give its cache back is no faster: the pauses are not simulated.
+                effect = _effect(change, limit_bytes, release=False)
             if not effect.fits:
                 continue
             step = quick_step_s(change.plan, change.cluster)
@@ -266,10 +267,10 @@ def _joined(changes: list[Change], plan: TrainingPlan, cluster: ClusterSpec) -> 
     )
 
 
-def _effect(change: Change, limit_bytes: int) -> Effect:
+def _effect(change: Change, limit_bytes: int, *, release: bool = True) -> Effect:
     """Peak memory after a change; what cannot run at all does not fit."""
     try:
-        peak, host = memory_need(change.plan, change.cluster, limit_bytes)
+        peak, host = memory_need(change.plan, change.cluster, limit_bytes, release=release)
     except ScenarioError:
         return Effect(change=change, fits=False, peak_bytes=0, step_delta_frac=None)
     fits = peak <= limit_bytes and host.peak_bytes <= host.capacity_bytes

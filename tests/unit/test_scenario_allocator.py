@@ -33,7 +33,11 @@ spec:
   rayClusterSpec:
     headGroupSpec:
       rayStartParams: {{}}
-      template: {{spec: {{containers: [{{name: head, resources: {{limits: {{cpu: 8, memory: 32Gi}}}}}}]}}}}
+      template:
+        spec:
+          containers:
+            - name: head
+              resources: {{limits: {{cpu: 8, memory: 32Gi}}}}
     workerGroupSpecs:
       - groupName: gpu
         replicas: 1
