@@ -223,8 +223,8 @@ def _as_torch_counts(page: Page, memory: Summary) -> None:
     if retries:
         times = "once" if retries == 1 else f"{retries} times"
         page.add((f" {'cache given back':<{NAME + 10}}", "yellow"), "   ")
-        said = f"{times}, a pause each: without that it would not fit"
-        page.words(said, indent=NAME + 14, style="yellow")
+        pauses = f"{times}, a pause each: without that it would not fit"
+        page.words(pauses, indent=NAME + 14, style="yellow")
 
 
 def _hundredths(value: float) -> str:
