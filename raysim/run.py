@@ -154,7 +154,7 @@ def simplifications(outcome: JobOutcome) -> list[str]:
     job, step = outcome.job, outcome.step
     said = [
         "A steady step is simulated and multiplied; stragglers, failures and jitter are not.",
-        "Allocator slack is one measured share of the peak, not an emulated allocator.",
+        "torch's allocator is emulated as if the GPU kept up with the host.",
     ]
     if step.extrapolated:
         few, asked = step.plan.gradient_accumulation_steps, step.micro_batches

@@ -5,7 +5,7 @@ Operations on one stream run one after another in the order they were queued; di
 overlap. How long an operation takes is decided by ``perf`` and, for collectives, by the network.
 
 Not modelled: kernels of two streams slowing each other, priorities, preemption, fragmentation
-(the allocator's rounding and slack are categories that the training memory model fills in).
+(torch's allocator is emulated by the training memory model, over this ledger's changes).
 """
 
 from __future__ import annotations

@@ -89,8 +89,6 @@ SUSTAINED_ELSEWHERE = 0.78
 """Their mean, for GPUs without such rows."""
 SUSTAINED_BACKWARD = 0.689
 """Further share that the backward of fused attention keeps; one value for all GPUs."""
-ALLOCATOR_SLACK = 0.08
-"""Reserved over allocated at the peak, minus one: torch's allocator."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +117,8 @@ class TrainingConstants:
     """Speed of the host's threads over the one those ten were measured on; None: by its CPU."""
     host_stream_share: float = host.CPU_STREAM_SHARE
     """Share of a host's memory bandwidth that CPU Adam and casts reach."""
-    allocator_slack_frac: float = ALLOCATOR_SLACK
+    allocator_slack_frac: float | None = None
+    """Reserved over allocated at the peak, minus one; None: torch's allocator is emulated."""
 
 
 def host_costs(given: TrainingConstants, cpu: CpuSpec | None = None) -> host.HostCosts:

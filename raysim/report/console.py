@@ -206,7 +206,25 @@ def _memory(page: Page, summary: Summary) -> None:
     if memory.get("when"):
         notes.append(memory["when"])
     page.words(", ".join(notes), indent=NAME + 14, style="dim")
+    _as_torch_counts(page, memory)
     _memory_elsewhere(page, memory)
+
+
+def _as_torch_counts(page: Page, memory: Summary) -> None:
+    """The peaks under the names of torch's counters; and how often the cache is given back."""
+    if memory.get("reserved_peak_bytes") is None:
+        return
+    counters = [("allocated", "allocated_peak_bytes"), ("reserved", "reserved_peak_bytes")]
+    said = [f"max_memory_{name} {format_bytes(memory[key])}" for name, key in counters]
+    said.append(f"nvidia-smi {format_bytes(memory['peak_bytes'])}")
+    page.add((f" {'as torch counts':<{NAME + 10}}", "dim"), "   ")
+    page.words(", ".join(said), indent=NAME + 14, style="dim")
+    retries = memory.get("alloc_retries")
+    if retries:
+        times = "once" if retries == 1 else f"{retries} times"
+        page.add((f" {'cache given back':<{NAME + 10}}", "yellow"), "   ")
+        pauses = f"{times}, a pause each: without that it would not fit"
+        page.words(pauses, indent=NAME + 14, style="yellow")
 
 
 def _hundredths(value: float) -> str:
@@ -251,6 +269,7 @@ def _shortage(page: Page, summary: Summary) -> None:
         if when:
             page.labelled("During", [Text(f"{when}, {memory['node']}/gpu-{memory['gpu']}")])
         _largest(page, memory["by_category"], peak)
+        _failing(page, memory.get("out_of_memory"))
     host = memory.get("host") or {}
     if host and not host.get("fits", True):
         needed = host["peak_bytes_per_node"]
@@ -261,6 +280,23 @@ def _shortage(page: Page, summary: Summary) -> None:
         page.labelled("Would fit", [Text(_change(w), "green") for w in fitting])
     else:
         page.labelled("Would fit", [Text("none of the changes tried")])
+
+
+def _failing(page: Page, failure: Summary | None) -> None:
+    """The allocation that finds no memory, and torch's message about it."""
+    if not failure:
+        return
+    what = f"{failure['name']}, {failure['label']}" if failure["label"] else failure["name"]
+    page.labelled("Fails", [
+        Text(f"{format_bytes(failure['tensor_bytes'])} for {what}", "red"),
+        Text(f"rank {failure['rank']}, {failure['when']}"),
+    ])  # fmt: skip
+    page.labelled("Then", [
+        Text(f"allocated {format_bytes(failure['allocated_bytes'])}"),
+        Text(f"reserved but unallocated {format_bytes(failure['unallocated_bytes'])}"),
+        Text(f"outside torch {format_bytes(failure['outside_torch_bytes'])}"),
+        Text(f"free {format_bytes(failure['free_bytes'])}"),
+    ])  # fmt: skip
 
 
 def _short_by(page: Page, needed: float, capacity: float, where: str) -> None:

@@ -131,10 +131,27 @@ def _memory(summary: Table) -> list[Fact]:
                    _within(summary, "memory_peak_bytes", size), by="; "),
              _join("fullest GPU", _where(memory), str(memory.get("when") or ""), by=", ")),
         Fact("too much per GPU", over, "", "peak memory - capacity"),
+        *_torch_facts(memory),
         Fact("host memory", host_peak_bytes if host_over else "",
              f"of {size(host.get('capacity_bytes'))} per node"),
         Fact("too much per node", host_over, "", "host memory - what the node has"),
     )  # fmt: skip
+
+
+def _torch_facts(memory: Table) -> list[Fact]:
+    """What torch's own counters say, and of a job that does not fit the allocation that fails."""
+    failure = table(memory.get("out_of_memory"))
+    when = _join(f"rank {plain(failure.get('rank'))}", str(failure.get("when") or ""), by=", ")
+    what = _join(str(failure.get("name") or ""), str(failure.get("label") or ""), by=", ")
+    return [
+        Fact("allocated", size(memory.get("allocated_peak_bytes")), "by torch",
+             "torch.cuda.max_memory_allocated"),
+        Fact("reserved", size(memory.get("reserved_peak_bytes")), "by torch",
+             _join("torch.cuda.max_memory_reserved", str(memory.get("reserved_when") or ""),
+                   by=", ")),
+        Fact("fails", size(failure.get("tensor_bytes")) if failure else "", what,
+             _join(when, str(failure.get("message") or ""), by=": ")),
+    ]  # fmt: skip
 
 
 def _over(memory: Table, key: str) -> str:

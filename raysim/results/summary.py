@@ -18,6 +18,7 @@ from raysim.results.certainty import certainty
 from raysim.results.cost import cost
 from raysim.results.provenance import trust
 from raysim.training.breakdown import Breakdown
+from raysim.training.memory import RankMemory
 from raysim.training.program import Call, Kind
 from raysim.training.tower import StepOutcome
 from raysim.units import format_bytes, format_seconds, to_seconds
@@ -48,7 +49,8 @@ CATEGORY_NAMES = {
     "bucket": "gradient buckets",
     "communication": "communication buffers",
     "context": "CUDA context + NCCL",
-    "slack": "allocator slack",
+    "slack": "reserved, unallocated",
+    "set-up": "copies while setting up",
     "process": "Python and CUDA per process",
 }
 
@@ -144,7 +146,14 @@ def _memory(outcome: JobOutcome) -> dict[str, Any]:
     host = outcome.host
     return {
         "peak_bytes": fullest.peak_bytes,
+        "requested_peak_bytes": fullest.requested_bytes,
         "allocated_peak_bytes": fullest.allocated_bytes,
+        "reserved_peak_bytes": fullest.reserved_bytes,
+        "reserved_when": fullest.reserved_when,
+        "outside_torch_bytes": fullest.outside_bytes,
+        "inactive_split_bytes": fullest.inactive_split_bytes,
+        "cuda_mallocs": fullest.driver_calls,
+        "alloc_retries": max(m.retries for m in step.memory),
         "capacity_bytes": gpu.memory_bytes,
         "frac": fullest.peak_bytes / gpu.memory_bytes,
         "fits": fullest.peak_bytes <= gpu.memory_bytes,
@@ -155,12 +164,18 @@ def _memory(outcome: JobOutcome) -> dict[str, Any]:
         "allocating": fullest.allocating,
         "peak_t_s": to_seconds(fullest.at_ns),
         "by_category": _categories(fullest.by_category),
+        "largest": [
+            {"category": category, "label": label, "bytes": size}
+            for category, label, size in fullest.largest
+        ],
+        "out_of_memory": _out_of_memory(step.memory, fullest),
         "per_stage": [
             {
                 "pp": step.plan.mesh.coordinate(m.rank).pp,
                 "rank": m.rank,
                 "peak_bytes": m.peak_bytes,
                 "allocated_peak_bytes": m.allocated_bytes,
+                "reserved_peak_bytes": m.reserved_bytes,
                 "by_category": m.by_category,
             }
             for m in step.memory
@@ -171,6 +186,32 @@ def _memory(outcome: JobOutcome) -> dict[str, Any]:
             "fits": host.peak_bytes <= host.capacity_bytes,
             "by_category": _categories(host.by_category),
         },
+    }
+
+
+def _out_of_memory(memory: Sequence[RankMemory], fullest: RankMemory) -> dict[str, Any] | None:
+    """The allocation that fails first to be found: of the fullest rank, else of any."""
+    failing = [m for m in (fullest, *memory) if m.out_of_memory is not None]
+    if not failing:
+        return None
+    m = failing[0]
+    oom = m.out_of_memory
+    assert oom is not None
+    return {
+        "rank": m.rank,
+        "tensor_bytes": oom.size_bytes,
+        "asked_bytes": oom.asked_bytes,
+        "category": oom.category,
+        "name": CATEGORY_NAMES.get(oom.category, oom.category),
+        "label": oom.label,
+        "when": oom.when,
+        "held": _categories(oom.held),
+        "allocated_bytes": oom.allocated_bytes,
+        "reserved_bytes": oom.reserved_bytes,
+        "unallocated_bytes": oom.reserved_bytes - oom.allocated_bytes,
+        "outside_torch_bytes": oom.outside_bytes,
+        "free_bytes": oom.free_bytes,
+        "message": oom.message,
     }
 
 

@@ -11,6 +11,7 @@ from raysim.hardware.cluster import ClusterSpec
 from raysim.models.sequential import build as build_sequential
 from raysim.models.table import Model
 from raysim.perf.constants import TrainingConstants
+from raysim.scenario.allocator import allocator_config
 from raysim.scenario.documents import Document
 from raysim.scenario.load import Scenario
 from raysim.scenario.overrides import TRAIN
@@ -147,6 +148,7 @@ def build_job(scenario: Scenario, model: Model | None = None) -> TrainJob:
         torch_compile=train.torch_compile,
         cuda_graphs=train.cuda_graphs,
         expert_imbalance=train.expert_imbalance,
+        allocator=allocator_config(scenario),
         constants=_constants(scenario),
         **fields,
     )

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from raysim.scenario.quantities import Bytes, Count, PositiveCount, Seconds
 from raysim.scenario.section import FileOrMapping, Section, shorthand
+from raysim.training.allocator_config import read_allocator
 from raysim.training.deepspeed import ScheduleName
 
 WORKERS_MAX = 1_000_000
@@ -140,6 +141,19 @@ class ReferenceSection(Section):
     memory_peak: Bytes | None = Field(None, description="Peak memory of the fullest GPU.")
 
 
+def _allocator(value: Any) -> Any:
+    """``PYTORCH_CUDA_ALLOC_CONF`` as it stands, or its keys as a mapping; torch must take it."""
+    if not isinstance(value, (str, dict)):
+        raise ValueError(f"expected the text of PYTORCH_CUDA_ALLOC_CONF or its keys, got {value!r}")
+    read_allocator(value)
+    return value
+
+
+Allocator = Annotated[
+    Any, BeforeValidator(_allocator), WithJsonSchema({"type": ["string", "object"]})
+]
+
+
 class TrainSection(Section):
     """One training job: `TorchTrainer`, `deepspeed` or `torchrun`."""
 
@@ -207,6 +221,12 @@ class TrainSection(Section):
     )
     gradient_clipping: float | None = Field(
         None, ge=0, le=1e9, description="Of a script without DeepSpeed: norm to clip to; 0: none."
+    )
+    allocator: Allocator | None = Field(
+        None,
+        description="PYTORCH_CUDA_ALLOC_CONF, unmodified, or its keys: expandable_segments, "
+        "max_split_size_mb, garbage_collection_threshold, roundup_power2_divisions ...; by default "
+        "what the cluster file's containers set.",
     )
     auto: dict[str, Any] = Field(
         default_factory=dict,

@@ -135,6 +135,8 @@ class RankCompiler:
         self.done: Counter[tuple[Do, int]] = Counter()
         """Backward passes of that step, by kind and chunk."""
         self.pending: tuple[int, ...] = ()
+        self.received: set[str] = set()
+        """What buffers exist for: pipe_recv_buf and grad_layer, made once (pipe/engine.py)."""
         self.handlers: dict[Do, Callable[[int], None]] = {
             Do.LOAD_MICRO_BATCH: self._load,
             Do.FORWARD_PASS: self._forward_pass,
@@ -157,6 +159,7 @@ class RankCompiler:
         All but the last warm up, with one micro-batch each where the schedule takes that few.
         """
         self.whole.setup()
+        self.b.end_setup()
         for step in range(steps):
             self.done.clear()
             warm_up = step < steps - 1 and len(self.chunks) == 1
@@ -203,6 +206,7 @@ class RankCompiler:
         """
         self.handlers[Do.FORWARD_PASS] = self._evaluate
         self.whole.setup()
+        self.b.end_setup()
         steps = [list(step) for step in self.pipeline.evaluation(self.at.pp, batches)]
         left = Counter(i.micro_batch for step in steps for i in step)
         for instructions in steps:
@@ -295,14 +299,25 @@ class RankCompiler:
             return output // plan.mesh.tp
         return output + stage.input_bytes
 
+    def _restored_bytes(self) -> int:
+        """Output and received gradient made whole where tensor-parallel ranks share them.
+
+        ``_exec_backward_pass`` of the pipeline's engine; the last stage begins at its loss.
+        """
+        plan = self.plan
+        if plan.mesh.tp == 1 or self._after is None:
+            return 0
+        whole = plan.pipeline.pipe_partitioned + plan.pipeline.grad_partitioned
+        return whole * self.stage.output_bytes
+
     def _forward(self, unit: Unit, phase: str, *, keep: bool) -> None:
         b = self.b
         self._communicate(unit, unit.exchanges.before_forward, self.b.last_on(COMPUTE))
         waits = (*self.engine.before(unit, phase), *self._take_pending())
         beside = self._beside(unit, unit.exchanges.beside_forward, self._ready(waits))
         if keep:
-            b.alloc("activation", unit.saved_bytes, unit.name)
-            b.alloc("logits", unit.loss_bytes, unit.name)
+            b.alloc("activation", unit.saved_bytes, unit.name, tensors=unit.saved)
+            b.alloc("logits", unit.loss_bytes, unit.name, tensors=unit.loss_saved)
         b.alloc(unit.temp_category, unit.forward_temp_bytes, unit.name)
         op = b.compute(
             unit.name,
@@ -376,6 +391,8 @@ class RankCompiler:
     def _backwards(self, one: Callable[[Unit], None]) -> None:
         """Recompute what is checkpointed, and go back through the stage's units."""
         self.b.free("input", self._kept_output_bytes(), "pipe buffers")
+        whole = self._restored_bytes()
+        self.b.alloc("input", whole, "output and gradient made whole")
         for section in reversed(self.stage.sections):
             if section.checkpointed:
                 self.b.hook(self.costs.passes.checkpoint_s)
@@ -386,6 +403,7 @@ class RankCompiler:
                 one(unit)
             if section.checkpointed:
                 self.b.free("activation", section.input_bytes, "checkpoint")
+        self.b.free("input", whole, "output and gradient made whole")
 
     def _backward(self, unit: Unit) -> None:
         waits = tuple(self.engine.before(unit, "backward"))
@@ -415,7 +433,8 @@ class RankCompiler:
         self._communicate(unit, around.before_backward, (*waits, *b.last_on(COMPUTE)))
         waits = (*waits, *self._take_pending())
         beside = self._beside(unit, around.beside_backward, self._ready(waits))
-        b.alloc(unit.temp_category, unit.backward_temp_bytes, unit.name)
+        parts = unit.backward_temps
+        b.alloc(unit.temp_category, unit.backward_temp_bytes, unit.name, tensors=parts)
         op = b.compute(
             unit.name, "backward", seconds - tail_s, host_s=host_s, waits=waits, flops=flops
         )
@@ -463,6 +482,10 @@ class RankCompiler:
         assert source is not None, f"{what} for stage {self.stage.index} comes from nowhere"
         size = self.stage.input_bytes if what == "activation" else self.stage.output_bytes
         ready = self._take_pending() if self.exchange.blocking else ()
+        if self.exchange.blocking and what not in self.received:
+            self.received.add(what)
+            wire = self.exchange.wire_bytes(what, size)
+            self.b.alloc("input", wire, f"receive buffer, {what}")
         self._join(self.exchange.receive(what, source, self.stage.index, micro_batch, size, ready))
 
     def _reduce_tied(self) -> None:

@@ -1,24 +1,24 @@
 """Device and host memory of a rank: what the program allocates, and what no tensor accounts for.
 
-PyTorch counts tensors (``allocated``), its caching allocator holds more (``reserved``), and CUDA
-and NCCL hold memory that torch does not see. All three are categories here, because a GPU runs out
-of their sum.
-
-Simplification: the allocator's slack is one measured share of the peak, not an emulation of blocks
-and segments.
+PyTorch counts blocks in use (``allocated``), its caching allocator holds more (``reserved``), and
+CUDA and NCCL hold memory that torch does not see. A GPU runs out of their sum, which is what
+``nvidia-smi`` shows of the process. The allocator is emulated (``replay``, ``allocator``).
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 
 from raysim.hardware.device import MemoryLedger
 from raysim.hardware.specs import CpuRankSpec, GpuSpec, NodeSpec, Provenance
 from raysim.models.table import COMPUTE_DTYPE_BYTES
-from raysim.perf.constants import ALLOCATOR_SLACK
+from raysim.training.allocator import Allocator
+from raysim.training.allocator_config import AllocatorConfig
 from raysim.training.executor import Timeline
 from raysim.training.plan import TrainingPlan
 from raysim.training.program import Program
+from raysim.training.replay import Failure, Replay, Trace, replay, resolve
 from raysim.training.zero import flat_partition_numel, optimizer_state_bytes
 from raysim.units import GIB, MIB
 
@@ -29,9 +29,8 @@ CUBLAS_WORKSPACE_DEFAULT_BYTES = 8320 * 1024
 HOST_PROCESS_BYTES = 3 * GIB
 
 PROVENANCE = {
-    "allocator slack": Provenance(
-        basis="measured",
-        source="reserved/allocated 1.06-1.20 in BigScience's pipeline logs, 1.08 for ZeRO-3",
+    "allocator": Provenance(
+        basis="datasheet", source="torch 2.13 c10/cuda/CUDACachingAllocator.cpp, emulated"
     ),
     "NCCL buffers per communicator": Provenance(
         basis="assumed",
@@ -47,20 +46,83 @@ PROVENANCE = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OutOfMemory:
+    """The allocation that finds no memory; what is held then."""
+
+    size_bytes: int
+    """Of the tensor."""
+    asked_bytes: int
+    """Of the segment that torch asks the driver for: what its message names."""
+    category: str
+    label: str
+    when: str
+    """The operation about to run."""
+    held: dict[str, int]
+    """Bytes of live tensors by category."""
+    allocated_bytes: int
+    reserved_bytes: int
+    outside_bytes: int
+    """Context, kernels and NCCL: of the process, not of torch."""
+    free_bytes: int
+    capacity_bytes: int
+
+    @property
+    def message(self) -> str:
+        """What torch prints (``CUDACachingAllocator.cpp``), of GPU 0 as a rank sees its own."""
+        used = self.reserved_bytes + self.outside_bytes
+        return (
+            f"CUDA out of memory. Tried to allocate {_torch_size(self.asked_bytes)}. GPU 0 has a "
+            f"total capacity of {_torch_size(self.capacity_bytes)} of which "
+            f"{_torch_size(self.free_bytes)} is free. Including non-PyTorch memory, this process "
+            f"has {_torch_size(used)} memory in use. Of the allocated memory "
+            f"{_torch_size(self.allocated_bytes)} is allocated by PyTorch, and "
+            f"{_torch_size(self.reserved_bytes - self.allocated_bytes)} is reserved by PyTorch but "
+            f"unallocated."
+        )
+
+
+def _torch_size(size_bytes: int) -> str:
+    """As torch's ``format_size``."""
+    for unit, scale in (("GiB", GIB), ("MiB", MIB), ("KiB", 1024)):
+        if size_bytes >= scale:
+            return f"{size_bytes / scale:.2f} {unit}"
+    return f"{size_bytes} bytes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RankMemory:
     """Peak of one rank."""
 
     rank: int
     peak_bytes: int
-    """All categories together, context and slack included: what must fit."""
+    """Reserved, context and NCCL: what ``nvidia-smi`` shows, and what must fit."""
+    requested_bytes: int
+    """Tensors alone, at their peak."""
     allocated_bytes: int
-    """``torch.cuda.max_memory_allocated``."""
+    """``torch.cuda.max_memory_allocated``: tensors, rounded up to blocks."""
+    reserved_bytes: int
+    """``torch.cuda.max_memory_reserved``."""
+    outside_bytes: int
+    """Context, loaded kernels and NCCL."""
     by_category: dict[str, int]
+    """Of ``peak_bytes``, at the peak of the tensors; ``slack`` is reserved and held by none."""
     at_ns: int
     when: str
     """What the rank was doing."""
     allocating: str
     """Label of the allocation that made the peak."""
+    reserved_when: str
+    """Which allocation brought reserved memory to its peak."""
+    largest: tuple[tuple[str, str, int], ...]
+    """The largest tensors at the peak: category, label, bytes."""
+    driver_calls: int
+    """``cudaMalloc``: segments asked for until the allocator had settled."""
+    retries: int
+    """``num_alloc_retries``: times it gave its cache back to find memory, each a pause."""
+    inactive_split_bytes: int
+    """Cached in pieces of segments in use, when it has settled: fragmentation."""
+    out_of_memory: OutOfMemory | None
+    """None: it fits the capacity it was played with."""
     ledger: MemoryLedger
 
 
@@ -80,46 +142,177 @@ def workspace_bytes(gpu: GpuSpec) -> int:
     return CUBLAS_WORKSPACE_BYTES.get(gpu.architecture, CUBLAS_WORKSPACE_DEFAULT_BYTES)
 
 
+@dataclass(frozen=True, slots=True)
+class _Fullest:
+    """The moment with the most bytes in tensors."""
+
+    total_bytes: int
+    index: int
+    """Of the change that made it; -1: before all."""
+    by_category: dict[str, int]
+
+
 def rank_memory(
     program: Program,
     timeline: Timeline | None,
     gpu: GpuSpec,
     track: tuple[str, ...],
     *,
-    slack_frac: float = ALLOCATOR_SLACK,
+    config: AllocatorConfig | None = None,
+    slack_frac: float | None = None,
+    limit_bytes: int | None = None,
+    quick: bool = False,
+    release: bool = True,
 ) -> RankMemory:
     """Replay a program's memory changes in program order and find the fullest moment.
 
-    ``timeline`` None gives the same peak without times; ``slack_frac`` is the allocator's share of
-    the peak that is reserved and not allocated.
+    ``timeline`` None gives the same peak without times. ``slack_frac``, of a profile, stands for
+    the allocator where it is given: the share of the peak that is reserved and not allocated.
+    Otherwise the allocator is emulated: first as if memory had no end; where that is more than the
+    GPU has (or ``limit_bytes``), again within that, giving cached memory back as torch does. If
+    that fails too, the peak is the one without end. ``quick``: where tensors alone are too much,
+    they are the peak, and nothing is emulated. Without ``release`` the second replay is left out:
+    a job fits only if it never has to give cached memory back.
     """
-    ledger = MemoryLedger(track)
-    ledger.apply(0, "temporary", workspace_bytes(gpu), "cuBLAS workspace")
-    now, count = 0, len(program.ops)
-    fullest, held, position = 0, workspace_bytes(gpu), 0
-    for event in program.memory:
-        if timeline is not None and event.position < count:
-            now = max(now, timeline.start_ns[event.position])
-        ledger.apply(now, event.category, event.delta_bytes, event.label)
-        held += event.delta_bytes
-        if held > fullest:
-            fullest, position = held, event.position
-    peak = ledger.peak()
+    workspace = workspace_bytes(gpu)
+    fullest = _fullest(program, workspace)
     communicators = len({op.call.group for op in program.ops if op.call is not None})
     outside = fixed_bytes(gpu, communicators)
-    slack = round(peak.total_bytes * slack_frac)
-    by_category = {**peak.by_category, "context": outside, "slack": slack}
-    when = _describe(program, min(position, count - 1), peak.label)
+    capacity = (gpu.memory_bytes if limit_bytes is None else limit_bytes) - outside
+    hopeless = quick and fullest.total_bytes > capacity
+    trace = resolve(program) if slack_frac is None and not hopeless else None
+    played, failed = None, None
+    if trace is not None:
+        played, failed = _played(trace, workspace, config, capacity if release else None)
+    allocated = fullest.total_bytes
+    reserved = round(allocated * (1 + (slack_frac or 0.0)))
+    if played is not None:
+        # Changes count the optimizer's states from the start; a warm-up step does without them.
+        allocated = max(allocated, played.allocator.peak_allocated_bytes)
+        reserved = max(allocated, played.allocator.peak_reserved_bytes)
+    by_category = {
+        **fullest.by_category, "context": outside, "slack": reserved - fullest.total_bytes,
+    }  # fmt: skip
+    last = len(program.ops) - 1
+    event = program.memory[fullest.index] if fullest.index >= 0 else None
+    label = event.label if event is not None else "cuBLAS workspace"
+    ledger, at_ns = _ledger(program, timeline, track, workspace, fullest.index)
     return RankMemory(
         rank=program.rank,
-        peak_bytes=peak.total_bytes + outside + slack,
-        allocated_bytes=peak.total_bytes,
+        peak_bytes=reserved + outside,
+        requested_bytes=fullest.total_bytes,
+        allocated_bytes=allocated,
+        reserved_bytes=reserved,
+        outside_bytes=outside,
         by_category=dict(sorted(by_category.items(), key=lambda item: -item[1])),
-        at_ns=peak.t_ns,
-        when=when,
-        allocating=peak.label,
+        at_ns=at_ns,
+        when=_describe(program, min(event.position if event is not None else 0, last), label),
+        allocating=label,
+        reserved_when=_reserved_when(program, played),
+        largest=_largest(program, fullest.index),
+        driver_calls=played.allocator.driver_calls if played is not None else 0,
+        retries=played.allocator.retries if played is not None else 0,
+        inactive_split_bytes=played.allocator.inactive_split_bytes if played is not None else 0,
+        out_of_memory=_out_of_memory(program, trace, failed, capacity, outside),
         ledger=ledger,
     )
+
+
+def _fullest(program: Program, workspace: int) -> _Fullest:
+    """Where tensors take most, and by category what they are there."""
+    held, most, index = workspace, workspace, -1
+    for i, event in enumerate(program.memory):
+        held += event.delta_bytes
+        if held > most:
+            most, index = held, i
+    by_category: dict[str, int] = defaultdict(int)
+    by_category["temporary"] = workspace
+    for event in program.memory[: index + 1]:
+        by_category[event.category] += event.delta_bytes
+    return _Fullest(most, index, {k: v for k, v in by_category.items() if v})
+
+
+def _ledger(
+    program: Program, timeline: Timeline | None, track: tuple[str, ...], workspace: int, index: int
+) -> tuple[MemoryLedger, int]:
+    """Every change at its time, and the time of change ``index``; empty without times."""
+    ledger, now, at_ns = MemoryLedger(track), 0, 0
+    if timeline is None:
+        return ledger, at_ns
+    ledger.apply(0, "temporary", workspace, "cuBLAS workspace")
+    count = len(program.ops)
+    for i, event in enumerate(program.memory):
+        if event.position < count:
+            now = max(now, timeline.start_ns[event.position])
+        ledger.apply(now, event.category, event.delta_bytes, event.label)
+        if i == index:
+            at_ns = now
+    return ledger, at_ns
+
+
+def _played(
+    trace: Trace, workspace: int, config: AllocatorConfig | None, capacity: int | None
+) -> tuple[Replay, Replay | None]:
+    """The replay whose figures count, and the one that ran out of memory."""
+    share = config.per_process_memory_fraction if config is not None else 1.0
+    endless = replay(trace, Allocator(config), workspace_bytes=workspace)
+    if capacity is None or endless.allocator.peak_reserved_bytes <= share * capacity:
+        return endless, None
+    capped = replay(trace, Allocator(config, capacity_bytes=capacity), workspace_bytes=workspace)
+    return (capped, None) if capped.failure is None else (endless, capped)
+
+
+def _out_of_memory(
+    program: Program, trace: Trace | None, failed: Replay | None, capacity: int, outside: int
+) -> OutOfMemory | None:
+    if failed is None or failed.failure is None or trace is None:
+        return None
+    failure, allocator = failed.failure, failed.allocator
+    return OutOfMemory(
+        size_bytes=failure.size_bytes,
+        asked_bytes=failure.asked_bytes,
+        category=failure.event.category,
+        label=failure.event.label,
+        when=_failing(program, trace, failure),
+        held=failure.held,
+        allocated_bytes=allocator.allocated_bytes,
+        reserved_bytes=allocator.reserved_bytes,
+        outside_bytes=outside,
+        free_bytes=max(0, failure.free_bytes),
+        capacity_bytes=capacity + outside,
+    )
+
+
+def _failing(program: Program, trace: Trace, failure: Failure) -> str:
+    if failure.setting_up:
+        return "setting up, before the first step"
+    position = trace.states_made if failure.event.lazy else failure.event.position
+    return _describe(program, min(max(position, 0), len(program.ops) - 1), failure.event.label)
+
+
+def _reserved_when(program: Program, played: Replay | None) -> str:
+    """What was being done when reserved memory reached its peak."""
+    event = played.reserved_at if played is not None else None
+    if event is None or not program.ops:
+        return ""
+    if event in program.initial:
+        return "setting up"
+    return _describe(program, min(event.position, len(program.ops) - 1), event.label)
+
+
+LARGEST_ROWS = 6
+
+
+def _largest(program: Program, index: int) -> tuple[tuple[str, str, int], ...]:
+    """The allocations that hold most at the peak, by category and label."""
+    held: dict[tuple[str, str], int] = defaultdict(int)
+    for event in program.memory[: index + 1]:
+        held[event.category, event.label] += event.delta_bytes
+    rows = sorted(
+        ((category, label, size) for (category, label), size in held.items() if size > 0),
+        key=lambda row: -row[2],
+    )
+    return tuple(rows[:LARGEST_ROWS])
 
 
 def _describe(program: Program, position: int, label: str) -> str:
@@ -141,7 +334,11 @@ class HostMemory:
 
 
 def _pinned(size_bytes: float) -> int:
-    """Torch rounds each pinned allocation up to a power of two."""
+    """Torch rounds each pinned allocation up to a power of two.
+
+    ``CachingHostAllocator.h`` of 2.13, its ``pinned_max_round_threshold_mb`` as by default;
+    DeepSpeed 0.19 pins through it (``DS_PIN_MEMORY_BACKEND`` unset).
+    """
     size = round(size_bytes)
     return 1 << (size - 1).bit_length() if size > 1 else size
 
@@ -164,8 +361,9 @@ def host_memory(
 ) -> HostMemory:
     """Main memory per node: processes, and what offload keeps there.
 
-    Master weights, gradients and low-precision staging are pinned, one allocation per sub-group
-    under ZeRO-3 and one in all under ZeRO-1/2; DeepSpeedCPUAdam's moments are pageable.
+    Master weights and gradients are pinned, one allocation per sub-group under ZeRO-3 and one in
+    all under ZeRO-1/2, and so is low-precision staging, always one; DeepSpeedCPUAdam's moments are
+    pageable.
     Sources: ``stage_1_and_2.py``, ``stage3.py``, ``ops/adam/cpu_adam.py`` of DeepSpeed 0.19.
 
     Parameters
@@ -189,7 +387,9 @@ def host_memory(
     if plan.engine == "fsdp" and plan.fsdp.cpu_offload:
         by_category |= _fsdp_host(plan, numel, ranks_per_node)
     if zero.stage and zero.offload_optimizer.device == "cpu" and own:
-        staging = pinned(low) if plan.precision != "fp32" else 0.0
+        # ZeRO-3's is ``grad_partitions_flat_buffer``, one allocation over all sub-groups.
+        whole = _pinned(own * low) if zero.offload_optimizer.pin_memory else own * low
+        staging = whole if plan.precision != "fp32" else 0.0
         moments = own * optimizer_state_bytes(plan.optimizer)
         total = 2 * pinned(4.0) + staging + moments
         by_category["optimizer_state"] = round(total) * ranks_per_node

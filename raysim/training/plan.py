@@ -7,6 +7,7 @@ from typing import Literal
 
 from raysim.models.table import Model
 from raysim.perf.constants import TrainingConstants
+from raysim.training.allocator_config import AllocatorConfig
 from raysim.training.deepspeed import Optimizer, PipelineSettings, Precision, ZeroConfig
 from raysim.training.fsdp import FsdpSettings
 from raysim.training.parallel import Mesh
@@ -74,6 +75,8 @@ class TrainingPlan:
     cpu_checkpointing: bool = False
     cuda_graphs: bool = False
     """Forward and backward are replayed from CUDA graphs: no Python and no dispatch in them."""
+    allocator: AllocatorConfig = field(default_factory=AllocatorConfig)
+    """``PYTORCH_CUDA_ALLOC_CONF``."""
     constants: TrainingConstants = field(default_factory=TrainingConstants)
     """What a profile says of host and GPU."""
 

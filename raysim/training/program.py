@@ -38,6 +38,8 @@ class Kind(IntEnum):
 COMPUTE = "compute"
 """The stream that kernels of forward and backward run on."""
 H2D, D2H, CPU, LOADER = "h2d", "d2h", "cpu", "loader"
+SCRATCH = "set-up"
+"""Category of memory that setting up takes for a moment."""
 
 
 class Call(NamedTuple):
@@ -99,6 +101,13 @@ class MemoryEvent(NamedTuple):
     category: str
     delta_bytes: int
     label: str
+    tensors: tuple[int, ...] = ()
+    """Of an allocation: bytes of each tensor; empty: it is one."""
+    stream: str = COMPUTE
+    """Whose pool it is taken from; of a free: the stream that used it last (``record_stream``)."""
+    lazy: int = 0
+    """So many of the tensors, the last, are really made by the first optimizer step, though all
+    are counted from the start."""
 
 
 @dataclass(slots=True)
@@ -108,6 +117,14 @@ class Program:
     rank: int
     ops: list[Op] = field(default_factory=list)
     memory: list[MemoryEvent] = field(default_factory=list)
+    initial: list[MemoryEvent] = field(default_factory=list)
+    """What setting up allocates, and frees again: only an allocator remembers that."""
+    set_up: int = 0
+    """How many of the changes in ``memory`` setting up made; ``initial`` has them too."""
+    step_changes: list[int] = field(default_factory=list)
+    """Changes in ``memory`` up to the end of each optimizer step."""
+    states_made: int = -1
+    """Operation of the last step before which lazy optimizer states are first allocated."""
     step_ends: list[int] = field(default_factory=list)
     """Index one past the last operation of each optimizer step."""
     step_held: list[dict[str, int]] = field(default_factory=list)
@@ -268,27 +285,90 @@ class ProgramBuilder:
                 return (index,)
         return ()
 
-    def alloc(self, category: str, size_bytes: float, label: str = "") -> None:
-        """Device memory taken from here on."""
-        self._change(category, round(size_bytes), label)
+    def alloc(
+        self,
+        category: str,
+        size_bytes: float,
+        label: str = "",
+        *,
+        tensors: Sequence[float] = (),
+        stream: str = COMPUTE,
+        lazy: int = 0,
+    ) -> None:
+        """Device memory taken from here on: one tensor, or ``tensors`` of so many bytes.
 
-    def free(self, category: str, size_bytes: float, label: str = "") -> None:
-        """Device memory given back from here on."""
-        self._change(category, -round(size_bytes), label)
+        ``stream`` is the one current when torch is asked, whose pool it comes from. ``lazy``: so
+        many of the tensors, the last, are optimizer states that the first step makes.
+        """
+        self._change(
+            category, round(size_bytes), label, _parts(size_bytes, tensors, label), stream, lazy
+        )
+
+    def free(
+        self, category: str, size_bytes: float, label: str = "", *, used_on: str = COMPUTE
+    ) -> None:
+        """Device memory given back from here on, when ``used_on`` has come so far."""
+        self._change(category, -round(size_bytes), label, (), used_on)
 
     def free_all(self, category: str, label: str = "") -> None:
         """Give back everything held in a category."""
         self._change(category, -self.live.get(category, 0), label)
 
-    def _change(self, category: str, delta_bytes: int, label: str) -> None:
+    def scratch(self, size_bytes: float, label: str, tensors: Sequence[float] = ()) -> None:
+        """Memory that setting up takes for a moment: seen by the allocator only."""
+        if self.keeps_memory and size_bytes:
+            sizes = _parts(size_bytes, tensors, label)
+            event = MemoryEvent(0, SCRATCH, round(size_bytes), label, sizes)
+            self.program.initial.append(event)
+
+    def free_scratch(self, size_bytes: float, label: str) -> None:
+        """Give it back."""
+        if self.keeps_memory and size_bytes:
+            self.program.initial.append(MemoryEvent(0, SCRATCH, -round(size_bytes), label))
+
+    def make_states(self) -> None:
+        """The optimizer steps here; in the run's first step it makes its states."""
+        first = self.program.step_ends[-1] if self.program.step_ends else 0
+        if self.program.states_made < first:
+            self.program.states_made = len(self._ops)
+
+    def end_setup(self) -> None:
+        """Steps begin."""
+        self.program.set_up = len(self._memory)
+
+    def _change(
+        self,
+        category: str,
+        delta_bytes: int,
+        label: str,
+        tensors: tuple[int, ...] = (),
+        stream: str = COMPUTE,
+        lazy: int = 0,
+    ) -> None:
         if not delta_bytes or not self.keeps_memory:
             return
         held = self.live.get(category, 0) + delta_bytes
         assert held >= 0, f"rank {self.program.rank} frees {-held} bytes of {category} it lacks"
         self.live[category] = held
-        self._memory.append(MemoryEvent(len(self._ops), category, delta_bytes, label))
+        event = MemoryEvent(len(self._ops), category, delta_bytes, label, tensors, stream, lazy)
+        self._memory.append(event)
+        if not self._ops and not self.program.set_up:
+            self.program.initial.append(event)
 
     def end_step(self) -> None:
         """Mark the end of an optimizer step."""
         self.program.step_ends.append(len(self._ops))
+        self.program.step_changes.append(len(self._memory))
         self.program.step_held.append({k: v for k, v in self.live.items() if v})
+
+
+def _parts(size_bytes: float, tensors: Sequence[float], label: str) -> tuple[int, ...]:
+    """Whole bytes of each tensor; the last takes what rounding left over."""
+    if not tensors:
+        return ()
+    sizes = tuple(map(round, tensors))
+    rest = round(size_bytes) - sum(sizes)
+    if not rest:
+        return sizes
+    assert abs(rest) <= len(sizes), f"{label}: tensors of {sum(sizes)} bytes make {size_bytes}"
+    return (*sizes[:-1], sizes[-1] + rest)

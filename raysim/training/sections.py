@@ -82,10 +82,16 @@ class Unit:
     """Forward FLOPs of one micro-batch on this rank."""
     saved_bytes: int
     """Tensors first saved here and kept for backward, loss tensors excluded."""
+    saved: tuple[int, ...]
+    """The same, tensor by tensor."""
     loss_bytes: int
     """Logits and what the loss keeps of them."""
+    loss_saved: tuple[int, ...]
+    """The same, tensor by tensor."""
     forward_temp_bytes: int
     backward_temp_bytes: int
+    backward_temps: tuple[int, ...]
+    """The same, tensor by tensor: the output's gradient and the input's."""
     temp_category: str
     """``logits`` where the temporaries are the loss's, else ``temporary``."""
     weights: WeightGradients
@@ -99,6 +105,10 @@ class Unit:
     def numel(self) -> int:
         """Trainable elements on this rank."""
         return sum(g.numel for g in self.gradients)
+
+    def gradient_tensors(self, width: int) -> tuple[int, ...]:
+        """Bytes of each gradient, the last parameter's first, as backward makes them."""
+        return tuple(g.numel * width for g in reversed(self.gradients))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,15 +216,15 @@ class Pricer:
         operands: set[str],
     ) -> Unit:
         operators = [o for m in run for o in m.operators]
-        kept = loss = needed = 0
+        kept, loss, needed = list[int](), list[int](), 0
         for o in operators:
             for s in self._kept(o):
                 if s.name not in seen:
                     seen.add(s.name)
                     size = self._bytes(s)
-                    kept, loss = (kept, loss + size) if o.kind == "loss" else (kept + size, loss)
+                    (loss if o.kind == "loss" else kept).append(size)
                     needed += size if s.name in operands and o.kind != "loss" else 0
-        forward_temp, backward_temp = self._temporaries(operators, around)
+        forward_temp, backward_temps = self._temporaries(operators, around)
         parameters = [p for m in run for p in m.parameters]
         gradients = tuple(
             Gradient(p.name, self._numel(p), expert=p.expert)
@@ -251,10 +261,13 @@ class Pricer:
             flops=sum(o.flops / _divisor(o, self.tp) for o in operators)
             * self.batch
             / self.sharding.cp,
-            saved_bytes=kept,
-            loss_bytes=loss,
+            saved_bytes=sum(kept),
+            saved=tuple(kept),
+            loss_bytes=sum(loss),
+            loss_saved=tuple(loss),
             forward_temp_bytes=forward_temp,
-            backward_temp_bytes=backward_temp,
+            backward_temp_bytes=sum(backward_temps),
+            backward_temps=backward_temps,
             temp_category="logits" if any(o.kind == "loss" for o in operators) else "temporary",
             exchanges=around,
             backward_tail_s=self._tail_s(run, around),
@@ -341,26 +354,29 @@ class Pricer:
     def _bytes(self, saved: Saved) -> int:
         return saved_bytes(saved, self.batch, self.sharding.kept(saved), self.dtype)
 
-    def _temporaries(self, operators: Sequence[Operator], around: Exchanges) -> tuple[int, int]:
-        """Largest output alive in forward, and largest (output + input) gradient in backward.
+    def _temporaries(
+        self, operators: Sequence[Operator], around: Exchanges
+    ) -> tuple[int, tuple[int, ...]]:
+        """Largest output alive in forward; largest output and input gradient in backward.
 
         What was gathered is whole beside them.
         """
         width = COMPUTE_DTYPE_BYTES[self.dtype]
-        forward = backward = 0.0
+        forward = 0.0
+        backward = (0.0, 0.0)
         in_place = any(_overwrites(o) for o in operators)
         for o in operators:
             if o.kind == "loss":
                 # Unfused cross-entropy: an fp32 copy of the logits in forward; in backward the
                 # gradients of log-softmax's output and input side by side.
                 logits = max((self._bytes(s) for s in o.saves if s.dtype == "fp32"), default=0)
-                forward, backward = max(forward, logits), max(backward, 2.0 * logits)
+                forward, backward = max(forward, logits), max(backward, (logits, logits), key=sum)
                 continue
             divisor = _divisor(o, self.tp) if o.split != "row" else 1
             out = o.output * self.sharding.samples(o, self.batch) * width / divisor
             grad_in = self._bytes(o.saves[0]) if o.saves else out
             forward = max(forward, out)
-            backward = max(backward, grad_in if in_place else out + grad_in)
+            backward = max(backward, (0.0 if in_place else out, grad_in), key=sum)
         gathered = _largest(around.before_forward, "all_gather")
         again = _largest(around.beside_backward, "all_gather")
         again += _largest(around.after_backward, "reduce_scatter")
@@ -368,7 +384,9 @@ class Pricer:
         sent = _largest(around.after_forward + around.before_forward, "all_to_all", "ep")
         back = _largest(around.before_backward + around.after_backward, "all_to_all", "ep")
         gathered, again = gathered + TOKEN_COPIES * sent, again + TOKEN_COPIES * back
-        return round(forward + gathered), round(backward + again)
+        first = round(backward[0])
+        parts = (first, round(sum(backward)) - first, again)
+        return round(forward + gathered), tuple(size for size in parts if size)
 
 
 def _syncs(module: Module) -> bool:

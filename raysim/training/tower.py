@@ -277,17 +277,27 @@ def host_need(plan: TrainingPlan, stages: Sequence[StageSpec], comms: Communicat
     return host_memory(plan, numel, numel, node, comms.ranks_per_node)
 
 
-def memory_need(plan: TrainingPlan, cluster: ClusterSpec) -> tuple[int, HostMemory]:
+def memory_need(
+    plan: TrainingPlan,
+    cluster: ClusterSpec,
+    limit_bytes: int | None = None,
+    *,
+    release: bool = True,
+) -> tuple[int, HostMemory]:
     """Peak bytes of the fullest GPU and of the fullest host, without playing.
 
     Peaks do not depend on time, and a few micro-batches show them: as many as fill the pipeline,
-    where activations accumulate.
+    where activations accumulate. With ``limit_bytes`` the peak is at most that if it fits (given
+    ``release``, that cached memory is given back); of what cannot fit it is a lower bound.
     """
     check_pipeline(plan)
     plan = shortened(plan, pipeline_of(plan).filling(plan.gradient_accumulation_steps))
     costs, stages, comms = _prepare(plan, cluster, folded=True)
     programs = compile_programs(plan, comms, stages, costs, feed=Feed(), steps=1)
-    peaks = (_memory(plan, costs, comms, program, None).peak_bytes for program in programs)
+    peaks = (
+        _memory(plan, costs, comms, program, None, limit_bytes, release=release).peak_bytes
+        for program in programs
+    )
     return max(peaks), host_need(plan, stages, comms)
 
 
@@ -297,11 +307,17 @@ def _memory(
     comms: Communicators,
     program: Program,
     timeline: Timeline | None,
+    limit_bytes: int | None = None,
+    *,
+    release: bool = True,
 ) -> RankMemory:
     """Of one rank; without times where there is no timeline."""
     slack_frac = plan.constants.allocator_slack_frac
     track = _track(comms, program.rank)
-    return rank_memory(program, timeline, costs.gpu, track, slack_frac=slack_frac)
+    return rank_memory(
+        program, timeline, costs.gpu, track, config=plan.allocator, slack_frac=slack_frac,
+        limit_bytes=limit_bytes, quick=limit_bytes is not None, release=release,
+    )  # fmt: skip
 
 
 def _track(comms: Communicators, rank: int) -> tuple[str, str]:

@@ -11,6 +11,7 @@ from raysim.measure.workload import Workload, find
 from raysim.perf.profile import Profile
 from raysim.validate.b200 import b200_points
 from raysim.validate.megatron_sc21 import sc21_points
+from raysim.validate.memory_published import allocated_points, total_points
 from raysim.validate.model_states import model_state_points
 from raysim.validate.points import Point, merged, read_points, rounded, write_points
 from raysim.validate.published import memory_points, mpt_points
@@ -27,6 +28,8 @@ Told = Callable[[str], None]
 PUBLISHED: dict[str, Callable[[Path], Iterator[Point]]] = {
     "mpt": mpt_points,
     "memory_52b": memory_points,
+    "memory_total": total_points,
+    "memory_zero3": allocated_points,
     "vtrain": vtrain_points,
     "b200": b200_points,
     "sc21": sc21_points,

@@ -5,7 +5,8 @@ in a GPT-2 shape without dropout. Ten rows, marked ``calibration``, fixed two co
 when these runs were still played as ZeRO-3; none of the others was looked at for that.
 
 BigScience's 52 B pipeline: early stages peak in backward, with S - r micro-batches of checkpoints
-in flight; late ones in the optimizer step, at 20 bytes per parameter. Nothing was fitted on it.
+in flight; late ones in the optimizer step, at 20 bytes per parameter. Nothing was fitted on it; its
+arguments and its optimizer's wrapper are those of its log.
 """
 
 from __future__ import annotations
@@ -47,10 +48,10 @@ defaults of backward prefetch and original parameters; Composer syncs FSDP in ev
 (``composer/trainer/dist_strategy.py``: ``no_sync`` is DDP's alone)."""
 GPT2 = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}
 PIPELINE_MODEL = {
-    "model_type": "megatron_gpt", "hidden_size": 8192, "num_attention_heads": 64, "num_layers": 64,
-    "max_position_embeddings": 1024,
-    "padded_vocab_size": 50688,  # 50,257 padded to a multiple of 128 times tp
+    "model_type": "megatron_gpt", "hidden_size": 8192, "num_attention_heads": 32, "num_layers": 64,
+    "max_position_embeddings": 1024, "padded_vocab_size": 50688,
 }  # fmt: skip
+"""As the run's log prints its arguments; its first stage has 917,757,952 parameters."""
 
 
 def rows(validation: Path, name: str) -> list[dict[str, Any]]:
@@ -130,7 +131,8 @@ def pipeline_memory() -> list[RankMemory]:
         micro_batch=4,
         gradient_accumulation_steps=32,
         precision="fp16",
-        optimizer=Optimizer(),
+        # apex's FusedAdam, which DeepSpeed 0.4 did not know: "Creating fp16 unfused optimizer".
+        optimizer=Optimizer(fused=False),
         zero=ZeroConfig(stage=0),
         pipeline=PipelineSettings(
             stages=16,
@@ -151,11 +153,13 @@ def pipeline_memory() -> list[RankMemory]:
 
 
 def memory_points(validation: Path) -> Iterator[Point]:
-    """Peak allocated memory by stage."""
+    """Peak allocated and reserved memory by stage."""
     memory = pipeline_memory()
     for row in rows(validation, "bigscience_52b_memory.json"):
-        stage = row["stage"]
-        yield Point(
-            family="memory_52b", name=f"stage {stage:02}", role="validation", unit="MiB",
-            measured=row["max_allocated_mib"], predicted=memory[stage].allocated_bytes / MIB,
-        )  # fmt: skip
+        found = memory[row["stage"]]
+        sizes = {"allocated": found.allocated_bytes, "reserved": found.reserved_bytes}
+        for name, size in sizes.items():
+            yield Point(
+                family=f"memory_52b/{name}", name=f"stage {row['stage']:02}", role="validation",
+                unit="MiB", measured=row[f"max_{name}_mib"], predicted=size / MIB,
+            )  # fmt: skip

@@ -9,7 +9,7 @@ steady state adds the same time per micro-batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -22,6 +22,10 @@ from raysim.training.stages import pipeline_of
 from raysim.training.tower import memory_need, simulate
 from raysim.units import format_bytes, to_seconds
 
+MOST_FITTING = 6
+"""Changes that fit, listed for a job that does not."""
+SMALL_BUCKET = 50_000_000
+"""Elements; DeepSpeed's own default of ZeRO-3's prefetch."""
 NOISE = 0.001
 """A change below this share of the step is not worth a line."""
 
@@ -82,7 +86,8 @@ def faster(
         try:
             effect = Effect(change=change, fits=True, peak_bytes=peak_bytes, step_delta_frac=None)
             if change.plan is not plan:  # other hardware between nodes leaves memory as it is
-                effect = _effect(change, limit_bytes)
+                # One that has to give its cache back is no faster: the pauses are not simulated.
+                effect = _effect(change, limit_bytes, release=False)
             if not effect.fits:
                 continue
             step = quick_step_s(change.plan, change.cluster)
@@ -162,12 +167,11 @@ def smallest_fit(plan: TrainingPlan, cluster: ClusterSpec, limit_bytes: int) -> 
 
     When nothing fits, the combination that comes closest.
     """
-    singles = [*_memory_changes(plan, cluster), *_more_nodes(plan, cluster)]
-    fitting = [e for c in singles if (e := _effect(c, limit_bytes)).fits]
+    fitting = _fitting(plan, cluster, limit_bytes)
     if fitting:
-        return fitting[:3]
+        return fitting
     combined, names = plan, list[Change]()
-    lowest = memory_need(plan, cluster)[0]
+    lowest = memory_need(plan, cluster, limit_bytes)[0]
     for name in [c.change for c in _memory_changes(plan, cluster, single=False)]:
         again = [c for c in _memory_changes(combined, cluster, single=False) if c.change == name]
         if not again:
@@ -185,6 +189,75 @@ def smallest_fit(plan: TrainingPlan, cluster: ClusterSpec, limit_bytes: int) -> 
     return []
 
 
+def _fitting(plan: TrainingPlan, cluster: ClusterSpec, limit_bytes: int) -> list[Effect]:
+    """Single changes that make it fit, of each kind the smallest, from least to most intrusive."""
+    kinds: list[Iterable[Change]] = [
+        *([change] for change in _free_changes(plan, cluster)),
+        *([change] for change in _memory_changes(plan, cluster)),
+        _smaller_micro_batches(plan, cluster),
+        _more_tensor_parallel(plan, cluster),
+        _more_nodes(plan, cluster),
+    ]
+    found: list[Effect] = []
+    for kind in kinds:
+        effects = (_effect(change, limit_bytes) for change in kind)
+        fits = next((effect for effect in effects if effect.fits), None)
+        if fits is not None:
+            found.append(fits)
+    return found[:MOST_FITTING]
+
+
+def _free_changes(plan: TrainingPlan, cluster: ClusterSpec) -> Iterator[Change]:
+    """What costs little or no time: another way to keep segments, smaller buckets."""
+    if not plan.allocator.expandable_segments:
+        allocator = replace(plan.allocator, expandable_segments=True)
+        yield Change(
+            change="allocator: expandable_segments:True",
+            text="expandable_segments:True",
+            plan=replace(plan, allocator=allocator),
+            cluster=cluster,
+        )
+    zero = plan.zero
+    if plan.engine == "deepspeed" and zero.stage and zero.reduce_bucket_size > SMALL_BUCKET:
+        small = replace(zero, reduce_bucket_size=SMALL_BUCKET)
+        yield Change(
+            change=f"zero_optimization.reduce_bucket_size: {SMALL_BUCKET:.0e}",
+            text=f"reduce_bucket_size {SMALL_BUCKET:.0e}",
+            plan=replace(plan, zero=small),
+            cluster=cluster,
+        )
+
+
+def _smaller_micro_batches(plan: TrainingPlan, cluster: ClusterSpec) -> Iterator[Change]:
+    """Half, a quarter ... of the micro-batch, with as much more accumulation."""
+    factor = 2
+    while plan.micro_batch % factor == 0:
+        micro, ga = plan.micro_batch // factor, plan.gradient_accumulation_steps * factor
+        yield Change(
+            change=f"micro_batch: {micro}, gradient_accumulation_steps: {ga}",
+            text=f"micro {micro} x ga {ga}",
+            plan=replace(plan, micro_batch=micro, gradient_accumulation_steps=ga),
+            cluster=cluster,
+        )
+        factor *= 2
+
+
+def _more_tensor_parallel(plan: TrainingPlan, cluster: ClusterSpec) -> Iterator[Change]:
+    """Twice, four times ... the tensor parallelism within a node, the global batch as it is."""
+    mesh, factor = plan.mesh, 2
+    in_node = cluster.gpu_nodes[0].gpu_count
+    while mesh.dp % factor == 0 and mesh.tp * factor <= in_node:
+        wider = replace(mesh, tp=mesh.tp * factor, dp=mesh.dp // factor)
+        ga = plan.gradient_accumulation_steps * factor
+        yield Change(
+            change=f"tensor_parallel: {wider.tp}, gradient_accumulation_steps: {ga}",
+            text=f"tp {wider.tp} x ga {ga}",
+            plan=replace(plan, mesh=wider, gradient_accumulation_steps=ga),
+            cluster=cluster,
+        )
+        factor *= 2
+
+
 def _joined(changes: list[Change], plan: TrainingPlan, cluster: ClusterSpec) -> Change:
     """Several changes as one."""
     return Change(
@@ -195,10 +268,10 @@ def _joined(changes: list[Change], plan: TrainingPlan, cluster: ClusterSpec) -> 
     )
 
 
-def _effect(change: Change, limit_bytes: int) -> Effect:
+def _effect(change: Change, limit_bytes: int, *, release: bool = True) -> Effect:
     """Peak memory after a change; what cannot run at all does not fit."""
     try:
-        peak, host = memory_need(change.plan, change.cluster)
+        peak, host = memory_need(change.plan, change.cluster, limit_bytes, release=release)
     except ScenarioError:
         return Effect(change=change, fits=False, peak_bytes=0, step_delta_frac=None)
     fits = peak <= limit_bytes and host.peak_bytes <= host.capacity_bytes
@@ -229,7 +302,7 @@ def _memory_changes(
     if plan.activation_checkpointing == "none":
         new = replace(plan, activation_checkpointing="full")
         yield change("activation_checkpointing: full", "activation checkpointing", new)
-    if plan.micro_batch > 1:
+    if plan.micro_batch > 1 and not single:
         ga = plan.gradient_accumulation_steps * plan.micro_batch
         new = replace(plan, micro_batch=1, gradient_accumulation_steps=ga)
         yield change(

@@ -99,6 +99,16 @@ def test_host_memory_of_offload_rounds_pinned_buffers_to_powers_of_two() -> None
     assert need.by_category["optimizer_state"] == 4 * per_rank
 
 
+def test_zero3_pins_master_and_gradients_by_sub_group_and_staging_whole() -> None:
+    """Own shard of 6 * 2^20 elements in sub-groups of 4 and 2 Mi: 16 + 8 MiB twice, 16 MiB once."""
+    zero = {"offload_optimizer": OffloadOptimizer(device="cpu"), "sub_group_size": 4 * 2**20}
+    own = 6 * 2**20
+    p = plan(stage=3, zero=zero, mesh=Mesh(dp=4))
+    need = host_memory(p, own * 4, own * 4, catalog.node("hgx-h100-8"), 4)
+    per_rank = (24 + 24 + 16) * 2**20 + 8 * own
+    assert need.by_category["optimizer_state"] == 4 * per_rank
+
+
 def test_unpinned_offload_is_not_rounded() -> None:
     zero = {"offload_optimizer": OffloadOptimizer(device="cpu", pin_memory=False)}
     own = 3 * 2**20

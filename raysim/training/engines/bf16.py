@@ -26,9 +26,18 @@ class Bf16Optimizer:
         """bf16 weights, the whole accumulation buffer, this rank's slice of master and states."""
         b, c = self.c.builder, self.c
         own = flat_partition_numel(c.numel, c.ranks)
-        b.alloc("parameter", c.stored_numel * c.weight_bytes, "weights")
+        stored = c.stored_numel * c.weight_bytes
+        b.scratch(stored, "weights as built", c.weight_tensors)
+        b.alloc("parameter", stored, "weights", tensors=c.flat_weights())
+        b.free_scratch(stored, "weights as built")
+        b.scratch(own * c.weight_bytes, "slice of the weights")
         b.alloc("gradient", c.numel * self.accum_bytes, "accumulation buffer")
-        b.alloc("optimizer_state", own * (c.master_bytes + c.state_bytes), "optimizer states")
+        made = c.states(own * c.state_bytes)
+        b.alloc(
+            "optimizer_state", own * (c.master_bytes + c.state_bytes), "optimizer states",
+            tensors=(own * c.master_bytes, *made), lazy=len(made),
+        )  # fmt: skip
+        b.free_scratch(own * c.weight_bytes, "slice of the weights")
 
     def begin_forward(self) -> None:
         """Nothing is due."""
@@ -39,7 +48,7 @@ class Bf16Optimizer:
     def before(self, unit: Unit, phase: str) -> Sequence[int]:
         """Backward makes low-precision gradients that live until they are folded in."""
         if phase == "backward":
-            self.c.builder.alloc("gradient", unit.numel * self.c.weight_bytes, unit.name)
+            self.c.alloc_gradients(unit)
         return ()
 
     def after(self, unit: Unit, phase: str, op: int) -> None:

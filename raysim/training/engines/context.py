@@ -69,6 +69,24 @@ class EngineContext:
         return tuple(g.numel for u in self.units for g in u.gradients)
 
     @property
+    def weight_tensors(self) -> tuple[int, ...]:
+        """Bytes of each stored weight, as the modules made them."""
+        stored = {g.name: g.numel for u in self.units for g in u.uses}
+        return tuple(numel * self.weight_bytes for numel in stored.values())
+
+    def flat_weights(self) -> tuple[int, ...]:
+        """Bytes of the flat group of trainable weights; frozen ones stay as they are."""
+        flat = self.numel * self.weight_bytes
+        frozen = self.stored_numel * self.weight_bytes - flat
+        return tuple(size for size in (flat, frozen) if size > 0)
+
+    def states(self, size_bytes: float) -> tuple[int, ...]:
+        """Optimizer states of a tensor, in bytes, one by one: Adam keeps two moments."""
+        count = max(1, round(optimizer_state_bytes(self.plan.optimizer) / 4))
+        each, whole = round(size_bytes / count), round(size_bytes)
+        return (*(each,) * (count - 1), whole - each * (count - 1)) if whole else ()
+
+    @property
     def weight_bytes(self) -> int:
         """Bytes per stored weight element."""
         return COMPUTE_DTYPE_BYTES[self.plan.precision]
@@ -101,6 +119,13 @@ class EngineContext:
         """Whether the step scans gradients for inf or nan and waits for the answer."""
         return self.plan.precision == "fp16" or (
             self.plan.precision == "bf16" and self.plan.check_grad_overflow
+        )
+
+    def alloc_gradients(self, unit: Unit) -> None:
+        """Gradients of a unit, in the weights' type, one tensor each."""
+        width = self.weight_bytes
+        self.builder.alloc(
+            "gradient", unit.numel * width, unit.name, tensors=unit.gradient_tensors(width)
         )
 
     def copy_s(
@@ -172,6 +197,7 @@ class EngineContext:
             sizes=sizes,
         )
         launches = self.costs.optimizer_launches(o.type, max(1, len(sizes)), fused=o.fused)
+        self.builder.make_states()
         return self.builder.compute(name or o.type, "optimizer", seconds, launches=launches)
 
 

@@ -57,12 +57,15 @@ class Ddp:
     def setup(self) -> None:
         """Weights, optimizer states and, unless gradients view into them, the buckets."""
         b, numel = self.c.builder, self.c.numel
-        b.alloc("parameter", self.c.stored_numel * self.c.weight_bytes, "weights")
+        c = self.c
+        b.alloc("parameter", c.stored_numel * c.weight_bytes, "weights", tensors=c.weight_tensors)
         # torch.optim keeps its states in the parameters' dtype.
         states = self.c.state_bytes * self.c.weight_bytes / 4
-        b.alloc("optimizer_state", numel * states, "optimizer states")
+        made = tuple(part for size in c.sizes for part in c.states(size * states))
+        b.alloc("optimizer_state", sum(made), "optimizer states", tensors=made, lazy=len(made))
         if self.c.ranks > 1 and not self.c.plan.ddp.gradient_as_bucket_view:
-            b.alloc("bucket", numel * self.grad_bytes, "DDP buckets")
+            buckets = [size for flushed in self.flushes.values() for size in flushed]
+            b.alloc("bucket", numel * self.grad_bytes, "DDP buckets", tensors=buckets)
 
     def begin_forward(self) -> None:
         """Nothing is due."""
@@ -74,7 +77,7 @@ class Ddp:
     def before(self, unit: Unit, phase: str) -> Sequence[int]:
         """The first backward of a step allocates the gradients; autocast copies the weights."""
         if phase == "backward" and self.c.builder.backward_index == 0:
-            self.c.builder.alloc("gradient", unit.numel * self.grad_bytes, unit.name)
+            self.c.alloc_gradients(unit)
         if phase != "backward" and self.autocast and id(unit) not in self.cast:
             self._cast_weights(unit, phase)
         return ()
@@ -85,7 +88,10 @@ class Ddp:
         Simplification: copies of checkpointed layers, which only the cache holds, live as long.
         """
         self.cast.add(id(unit))
-        self.c.builder.alloc("parameter", unit.numel * CAST_BYTES, "autocast copies")
+        self.c.builder.alloc(
+            "parameter", unit.numel * CAST_BYTES, "autocast copies",
+            tensors=unit.gradient_tensors(CAST_BYTES)[::-1],
+        )  # fmt: skip
         moved = unit.numel * (self.c.weight_bytes + CAST_BYTES)
         seconds = self.c.costs.memory_s(moved, kernels=len(unit.gradients))
         self.c.builder.compute("cast weights", phase, seconds, launches=len(unit.gradients))
@@ -147,7 +153,8 @@ class Ddp:
             if c.plan.mesh.pp > 1:
                 c.scalar_all_reduce("gradient norm", sharded=False)
         foreach = 0 if c.plan.optimizer.fused else c.numel * self.grad_bytes
-        b.alloc("temporary", foreach, "foreach temporaries")
+        parts = [numel * self.grad_bytes for numel in c.sizes] if foreach else ()
+        b.alloc("temporary", foreach, "foreach temporaries", tensors=parts)
         c.optimizer_step(c.numel, low_precision_copy=False, sizes=c.sizes)
         b.free("temporary", foreach, "foreach temporaries")
         b.free_all("gradient", "zero_grad")

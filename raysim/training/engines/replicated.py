@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from raysim.perf.optimizer import optimizer_key
 from raysim.training.engines.context import EngineContext
 from raysim.training.program import Call
 from raysim.training.sections import Unit
@@ -26,8 +27,55 @@ class Replicated:
     def setup(self) -> None:
         """Weights, master copy and optimizer states, all whole."""
         b, c = self.c.builder, self.c
-        b.alloc("parameter", c.stored_numel * c.weight_bytes, "weights")
-        b.alloc("optimizer_state", c.numel * (c.master_bytes + c.state_bytes), "optimizer states")
+        stored, held = c.stored_numel * c.weight_bytes, c.numel * (c.master_bytes + c.state_bytes)
+        if c.plan.precision == "fp32":
+            made = tuple(part for size in c.sizes for part in c.states(size * c.state_bytes))
+            b.alloc("parameter", stored, "weights", tensors=c.weight_tensors)
+            b.alloc("optimizer_state", held, "optimizer states", tensors=made, lazy=len(made))
+            return
+        if not self.flat:
+            self._set_up_tensors(stored, held)
+            return
+        # FP16_Optimizer flattens clones of the weights, and steps once on zero gradients.
+        flat, zeros = c.numel * c.weight_bytes, c.numel * c.master_bytes
+        b.scratch(stored, "weights as built", c.weight_tensors)
+        b.scratch(flat, "clones", [numel * c.weight_bytes for numel in c.sizes])
+        b.alloc("parameter", stored, "weights", tensors=c.flat_weights())
+        b.free_scratch(flat, "clones")
+        b.free_scratch(stored, "weights as built")
+        b.scratch(flat, "clone of the flat weights")
+        states = (zeros, *c.states(c.numel * c.state_bytes))
+        b.alloc("optimizer_state", held, "optimizer states", tensors=states)
+        b.free_scratch(flat, "clone of the flat weights")
+        # Taken before the moments; after them it needs a segment of its own all the same.
+        b.scratch(zeros, "zero gradients")
+        b.free_scratch(zeros, "zero gradients")
+
+    def _set_up_tensors(self, stored: int, held: float) -> None:
+        """FP16_UnfusedOptimizer clones each weight, and steps once on zero gradients."""
+        b, c = self.c.builder, self.c
+        masters = [numel * c.master_bytes for numel in c.sizes]
+        low = [numel * c.weight_bytes for numel in c.sizes]
+        made = [part for numel in c.sizes for part in c.states(numel * c.state_bytes)]
+        b.alloc("parameter", stored, "weights", tensors=c.weight_tensors)
+        b.scratch(max(low, default=0), "clone of a weight")
+        b.free_scratch(max(low, default=0), "clone of a weight")
+        b.scratch(sum(low), "zero gradients", low)
+        b.scratch(sum(masters), "zero master gradients", masters)
+        b.alloc("optimizer_state", held, "optimizer states", tensors=(*masters, *made))
+        b.free_scratch(sum(low), "zero gradients")
+        b.free_scratch(sum(masters), "zero master gradients")
+
+    @property
+    def flat(self) -> bool:
+        """Whether the wrapper flattens weights and gradients: around FusedAdam only.
+
+        Around other classes it is FP16_UnfusedOptimizer (``engine.py``,
+        ``_configure_fp16_optimizer``); without mixed precision there is none.
+        """
+        plan = self.c.plan
+        is_adam = optimizer_key(plan.optimizer.type) == "adam"
+        return plan.precision != "fp32" and plan.optimizer.fused and is_adam
 
     def begin_forward(self) -> None:
         """Nothing is due."""
@@ -38,7 +86,7 @@ class Replicated:
     def before(self, unit: Unit, phase: str) -> Sequence[int]:
         """The first backward of a step allocates the gradients."""
         if phase == "backward" and self.c.builder.backward_index == 0:
-            self.c.builder.alloc("gradient", unit.numel * self.c.weight_bytes, unit.name)
+            self.c.alloc_gradients(unit)
         return ()
 
     def after(self, unit: Unit, phase: str, op: int) -> None:
@@ -83,7 +131,8 @@ class Replicated:
         elif c.plan.gradient_clipping > 0:  # engine.py, clip_fp32_gradients averages over replicas
             c.overflow_and_norm(held, c.tensors, overflow=False)
         flat = 4.0 * c.numel if low_precision else 0.0
-        b.alloc("temporary", flat, "flat fp32 gradients")
+        parts = [4.0 * numel for numel in c.sizes] if low_precision and not self.flat else ()
+        b.alloc("temporary", flat, "flat fp32 gradients", tensors=parts)
         if low_precision:
             seconds = c.costs.memory_s(c.numel * (c.weight_bytes + 4.0 + 8.0), kernels=2)
             b.compute("flatten and unscale", "optimizer", seconds, launches=c.tensors)

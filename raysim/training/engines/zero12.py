@@ -67,10 +67,22 @@ class ZeroOneTwo:
     def setup(self) -> None:
         """Whole weights; this rank's slice of master and states, unless they live on the host."""
         b, c = self.c.builder, self.c
-        b.alloc("parameter", c.stored_numel * c.weight_bytes, "weights")
+        stored, own = c.stored_numel * c.weight_bytes, self.own
+        b.scratch(stored, "weights as built", c.weight_tensors)
+        b.alloc("parameter", stored, "weights", tensors=c.flat_weights())
+        b.free_scratch(stored, "weights as built")
+        b.scratch(own * c.weight_bytes, "slice of the weights")
         if not self.offload:
-            states = self.own * (c.master_bytes + c.state_bytes)
-            b.alloc("optimizer_state", states, "optimizer states")
+            states = own * (c.master_bytes + c.state_bytes)
+            made = c.states(own * c.state_bytes)
+            master = own * c.master_bytes
+            b.alloc(
+                "optimizer_state", states, "optimizer states", tensors=(master, *made),
+                lazy=len(made),
+            )  # fmt: skip
+            b.scratch(master, "zero gradients")
+            b.free_scratch(master, "zero gradients")
+        b.free_scratch(own * c.weight_bytes, "slice of the weights")
 
     def begin_forward(self) -> None:
         """Nothing is due."""
@@ -83,7 +95,7 @@ class ZeroOneTwo:
         """Gradients are new each micro-batch under stage 2, once a step under stage 1."""
         waits, self.must_wait = self.must_wait, ()
         if phase == "backward" and (self.zero.stage == 2 or self.c.builder.backward_index == 0):
-            self.c.builder.alloc("gradient", unit.numel * self.c.weight_bytes, unit.name)
+            self.c.alloc_gradients(unit)
         return waits
 
     def after(self, unit: Unit, phase: str, op: int) -> None:
@@ -138,7 +150,8 @@ class ZeroOneTwo:
         if not self.buffers and self.zero.contiguous_gradients:
             size = self.zero.reduce_bucket_size * self.c.comm_bytes
             self.buffers = size * (2 if self.overlap else 1)
-            self.c.builder.alloc("bucket", self.buffers, "reduce buckets")
+            buffers = (size,) * (2 if self.overlap else 1)
+            self.c.builder.alloc("bucket", self.buffers, "reduce buckets", tensors=buffers)
 
     def _give_buffers(self) -> None:
         self.c.builder.free("bucket", self.buffers, "reduce buckets")
@@ -210,7 +223,8 @@ class ZeroOneTwo:
             )
             low_precision = c.plan.precision != "fp32"
             flat = own_bytes + (4.0 * self.own if low_precision else 0.0)
-            b.alloc("temporary", flat, "flat fp32 gradients")
+            parts = (own_bytes, 4.0 * self.own) if low_precision else ()
+            b.alloc("temporary", flat, "flat fp32 gradients", tensors=parts)
             cast_s = c.costs.memory_s(self.own * (3.0 * c.weight_bytes + 4.0 + 8.0), kernels=3)
             b.compute("flatten and unscale", "optimizer", cast_s, launches=tensors + 2)
             b.free_all("gradient", "zero_grad")

@@ -62,11 +62,23 @@ class ZeroThree:
         """Shards of weights, gradients, master and states; the permanent reduce bucket."""
         b, c = self.c.builder, self.c
         stored = sum(shard_numel(p.numel, self.n) for p in self.parameters)
+        shards = [shard_numel(p.numel, self.n) * c.weight_bytes for p in self.parameters]
         if not self.offload_param:
+            # Partitioned one by one, then moved into one buffer.
+            b.scratch(sum(shards), "shards as partitioned", shards)
             b.alloc("parameter", stored * c.weight_bytes, "weight shards")
+            b.free_scratch(sum(shards), "shards as partitioned")
         if not self.offload:
             b.alloc("gradient", self.own * self.accum_bytes, "gradient shards")
-            b.alloc("optimizer_state", self.own * (c.master_bytes + c.state_bytes), "states")
+            groups = self._groups()
+            masters = [numel * c.master_bytes for numel in groups]
+            made = [part for numel in groups for part in c.states(numel * c.state_bytes)]
+            b.alloc(
+                "optimizer_state", self.own * (c.master_bytes + c.state_bytes), "states",
+                tensors=(*masters, *made), lazy=len(made),
+            )  # fmt: skip
+            b.scratch(max(masters, default=0.0), "master weights before they are cloned")
+            b.free_scratch(max(masters, default=0.0), "master weights before they are cloned")
         if self.zero.contiguous_gradients:
             b.alloc("bucket", self.zero.reduce_bucket_size * c.comm_bytes, "reduce bucket")
 
@@ -101,7 +113,7 @@ class ZeroThree:
             self.fetch_events.append(index)
         self._all_gather(fetch.prefetch, "prefetch")
         if phase == "backward":
-            b.alloc("gradient", unit.numel * self.c.weight_bytes, unit.name)
+            self.c.alloc_gradients(unit)
         return waits
 
     def _all_gather(self, parameters: Sequence[Gradient], what: str) -> None:
@@ -122,7 +134,7 @@ class ZeroThree:
             )
         for p in parameters:
             self.gathered[p.name] = p.numel * c.weight_bytes
-            b.alloc("gathered_parameter", self.gathered[p.name], p.name)
+            b.alloc("gathered_parameter", self.gathered[p.name], p.name, stream=GATHER)
         if self.n > 1:
             call = Call("all_gather", "dp", padded * c.weight_bytes)
             waits = (b.collective(f"all-gather {what}", call, waits=waits),)
@@ -130,13 +142,13 @@ class ZeroThree:
         if len(parameters) > 1 or self.n == 1:
             # The flat output and the copied-out tensors live side by side until the copies are
             # queued.
-            b.alloc("communication", padded * c.weight_bytes, "coalesced all-gather")
+            b.alloc("communication", padded * c.weight_bytes, "coalesced all-gather", stream=GATHER)
             seconds = c.costs.memory_s(moved, kernels=len(parameters))
             done = b.compute(
                 "copy out", "collective", seconds, launches=len(parameters), stream=GATHER,
                 waits=waits,
             )  # fmt: skip
-            b.free("communication", padded * c.weight_bytes, "coalesced all-gather")
+            b.free("communication", padded * c.weight_bytes, "coalesced all-gather", used_on=GATHER)
         else:
             done = waits[0]
         for p in parameters:
@@ -177,7 +189,10 @@ class ZeroThree:
             b.sync("limit outstanding reductions", (self.reduce_events.popleft(),))
         own = sum(shard_numel(g.numel, self.n) for g in bucket)
         wire = own * self.n * c.comm_bytes
-        b.alloc("communication", wire + own * c.comm_bytes, "reduce-scatter buffers")
+        b.alloc(
+            "communication", wire + own * c.comm_bytes, "reduce-scatter buffers",
+            tensors=(wire, own * c.comm_bytes), stream=self._stream,
+        )  # fmt: skip
         interleave_s = c.costs.memory_s(2.0 * wire, kernels=2)
         packed = b.compute(
             "interleave shards", "collective", interleave_s, launches=len(bucket) + 1,
@@ -199,7 +214,10 @@ class ZeroThree:
                 "accumulate shard", "collective", add_s, launches=len(bucket),
                 stream=self._stream, waits=(done,),
             )  # fmt: skip
-        b.free("communication", wire + own * c.comm_bytes, "reduce-scatter buffers")
+        b.free(
+            "communication", wire + own * c.comm_bytes, "reduce-scatter buffers",
+            used_on=self._stream,
+        )  # fmt: skip
         if len(bucket) == 1 and bucket[0].numel > self.zero.reduce_bucket_size:
             b.free("gradient", bucket[0].numel * c.weight_bytes, bucket[0].name)
         self.reduce_events.append(done)
@@ -231,17 +249,7 @@ class ZeroThree:
             fp16 = c.plan.precision == "fp16"
             cpu_step(c, self.own, update_gpu=not self.offload_param, overflow=fp16)
         else:
-            groups = [
-                sum(g.numel for g in group)
-                for group in pack(
-                    (
-                        Gradient(g.name, shard_numel(g.numel, self.n))
-                        for u in c.units
-                        for g in u.gradients
-                    ),
-                    self.zero.sub_group_size,
-                )
-            ]
+            groups = self._groups()
             c.overflow_and_norm(
                 self.own * float(self.accum_bytes),
                 len(groups),
@@ -251,6 +259,16 @@ class ZeroThree:
             for numel in groups:
                 self._step_group(numel)
         self._gather_persistent()
+
+    def _groups(self) -> list[int]:
+        """Elements of each sub-group: shards up to ``sub_group_size``."""
+        shards = (
+            Gradient(g.name, shard_numel(g.numel, self.n))
+            for u in self.c.units
+            for g in u.gradients
+        )
+        packed = pack(shards, self.zero.sub_group_size)
+        return [sum(g.numel for g in group) for group in packed]
 
     def _step_group(self, numel: int) -> None:
         """Flatten gradients to the master's dtype, unscale, step, cast back."""

@@ -1,0 +1,102 @@
+"""``train.allocator`` and the environment of a KubeRay file: torch's allocator settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import raysim
+from raysim.errors import ScenarioError
+from raysim.scenario.build import build_job
+from raysim.training.allocator_config import AllocatorConfig
+
+EXPANDABLE = AllocatorConfig(expandable_segments=True)
+SCENARIO = """
+raysim: 1
+name: alloc
+cluster:
+  from: cluster.yaml
+  hardware: {head: {node: m5.2xlarge}, gpu: {node: hgx-h100-8}}
+model: {sequential: [{linear: [64, 64]}]}
+jobs:
+  - train: {precision: fp32, micro_batch: 2, steps: 3}
+"""
+CLUSTER = """
+apiVersion: ray.io/v1
+kind: RayJob
+metadata: {{name: train}}
+spec:
+  entrypoint: python train.py
+{runtime}
+  rayClusterSpec:
+    headGroupSpec:
+      rayStartParams: {{}}
+      template:
+        spec:
+          containers:
+            - name: head
+              resources: {{limits: {{cpu: 8, memory: 32Gi}}}}
+    workerGroupSpecs:
+      - groupName: gpu
+        replicas: 1
+        rayStartParams: {{}}
+        template:
+          spec:
+            containers:
+              - name: worker
+                env: [{env}]
+                resources: {{limits: {{cpu: 100, memory: 500Gi, nvidia.com/gpu: 8}}}}
+"""
+
+
+def config(folder: Path, env: str = "", runtime: str = "", **changes: Any) -> AllocatorConfig:
+    (folder / "scenario.yaml").write_text(SCENARIO)
+    (folder / "cluster.yaml").write_text(CLUSTER.format(env=env, runtime=runtime))
+    scenario = raysim.load(folder).with_({f"train.{k}": v for k, v in changes.items()})
+    return build_job(scenario).plan.allocator
+
+
+def variable(name: str, value: str) -> str:
+    return f'{{name: {name}, value: "{value}"}}'
+
+
+def test_torchs_defaults_where_nothing_is_said(tmp_path: Path) -> None:
+    assert config(tmp_path) == AllocatorConfig()
+
+
+def test_the_scenario_says_it_as_text_or_as_keys(tmp_path: Path) -> None:
+    assert config(tmp_path, allocator="expandable_segments:True") == EXPANDABLE
+    said = {"max_split_size_mb": 64, "roundup_power2_divisions": {256: 1, ">": 8}}
+    found = config(tmp_path, allocator=said)
+    assert found.max_split_size_mb == 64
+    assert found.roundup_power2_divisions[8:] == (1, *[8] * 7)
+
+
+def test_containers_and_runtime_environments_are_read(tmp_path: Path) -> None:
+    env = variable("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    assert config(tmp_path, env) == EXPANDABLE
+    runtime = "  runtimeEnvYAML: |\n    env_vars: {PYTORCH_ALLOC_CONF: 'expandable_segments:True'}"
+    assert config(tmp_path, runtime=runtime) == EXPANDABLE
+
+
+def test_the_older_name_and_the_scenario_come_first(tmp_path: Path) -> None:
+    both = ", ".join(
+        variable(name, f"max_split_size_mb:{size}")
+        for name, size in (("PYTORCH_ALLOC_CONF", 30), ("PYTORCH_CUDA_ALLOC_CONF", 40))
+    )
+    assert config(tmp_path, both).max_split_size_mb == 40
+    assert config(tmp_path, both, allocator="max_split_size_mb:50").max_split_size_mb == 50
+
+
+def test_errors_name_file_and_key(tmp_path: Path) -> None:
+    env = variable("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:5")
+    with pytest.raises(
+        ScenarioError, match=r"cluster.yaml:\d+.*max_split_size_mb must be at least"
+    ):
+        config(tmp_path, env)
+    with pytest.raises(ScenarioError, match=r"train.allocator: torch knows no key 'segments'"):
+        config(tmp_path, allocator="segments:True")
+    with pytest.raises(ScenarioError, match=r"train.allocator: expected the text"):
+        config(tmp_path, allocator=3)
