@@ -15,16 +15,8 @@ from dataclasses import dataclass, replace
 from raysim.hardware.specs import CpuSpec
 from raysim.models.table import COMPUTE_DTYPE_BYTES
 from raysim.perf.compute import ComputeModel
-from raysim.training.deepspeed import ZeroConfig
-from raysim.training.engines.bf16 import Bf16Optimizer
+from raysim.training.engines.choice import choose_engine
 from raysim.training.engines.context import Engine, EngineContext
-from raysim.training.engines.ddp import Ddp
-from raysim.training.engines.fsdp1 import Fsdp1
-from raysim.training.engines.fsdp2 import Fsdp2
-from raysim.training.engines.megatron import Megatron
-from raysim.training.engines.replicated import Replicated
-from raysim.training.engines.zero3 import ZeroThree
-from raysim.training.engines.zero12 import ZeroOneTwo
 from raysim.training.exchange import Exchanger
 from raysim.training.parallel import Coordinate
 from raysim.training.plan import TrainingPlan
@@ -45,34 +37,6 @@ class Feed:
     """Loader processes need this long per micro-batch, overlapping with the GPU."""
     copy_bytes: float = 0.0
     """Copied to the GPU."""
-
-
-def choose_engine(
-    context: EngineContext, stage: StageSpec, *, forward_only: bool = False
-) -> Engine:
-    """Torch's wrapper, or the one DeepSpeed would choose (``engine.py``, _configure_optimizer)."""
-    plan, zero = context.plan, context.plan.zero
-    if plan.engine == "ddp":
-        return Ddp(context)
-    if plan.engine == "fsdp":
-        fsdp = Fsdp1 if plan.fsdp.version == 1 else Fsdp2
-        return fsdp(context, stage.sections)
-    if plan.engine == "megatron":
-        return Megatron(context)
-    if zero.stage == 3:
-        visits = stage.units if forward_only else tuple(stage.visits())
-        return ZeroThree(context, visits)
-    if _uses_bf16_optimizer(plan, zero):
-        return Bf16Optimizer(context)
-    return ZeroOneTwo(context) if zero.stage else Replicated(context)
-
-
-def _uses_bf16_optimizer(plan: TrainingPlan, zero: ZeroConfig) -> bool:
-    if plan.precision != "bf16" or zero.offload_optimizer.device != "none":
-        return False
-    if zero.stage == 1:
-        return plan.grad_accum_dtype == "fp32"
-    return zero.stage == 0 and plan.mesh.pp > 1
 
 
 class RankCompiler:
@@ -137,7 +101,11 @@ class RankCompiler:
         self.pending: tuple[int, ...] = ()
         self.received: set[str] = set()
         """What buffers exist for: pipe_recv_buf and grad_layer, made once (pipe/engine.py)."""
-        self.handlers: dict[Do, Callable[[int], None]] = {
+        self.handlers = self._handlers()
+
+    def _handlers(self) -> dict[Do, Callable[[int], None]]:
+        """What each instruction does, given its micro-batch."""
+        return {
             Do.LOAD_MICRO_BATCH: self._load,
             Do.FORWARD_PASS: self._forward_pass,
             Do.BACKWARD_PASS: self._backward_pass,

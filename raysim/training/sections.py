@@ -285,7 +285,7 @@ class Pricer:
         )
         return WeightGradients(
             seconds=sum(self._weight_seconds(o, m) for o, m in products),
-            host_s=len(products) * self.costs.host.eager_s,
+            host_s=len(products) * self.costs.passes.eager_s,
             flops=sum(o.flops / _divisor(o, self.tp) for o, _ in products)
             * self.batch
             / self.sharding.cp,

@@ -150,7 +150,7 @@ def test_never_more_than_three_groups_are_whole(version: int, checkpointing: Any
 
 def units(p: TrainingPlan) -> Any:
     from raysim.perf.compute import ComputeModel
-    from raysim.training.compile import build_stages
+    from raysim.training.stages import build_stages
     from tests.training_parts import cluster
 
     gpu = cluster().gpu

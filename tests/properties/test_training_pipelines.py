@@ -58,8 +58,10 @@ def pipelined(draw: st.DrawFn) -> TrainingPlan:
 @given(p=pipelined(), steps=st.integers(1, 2), exact=st.booleans())
 def test_any_pipeline_plays_to_its_end(p: TrainingPlan, steps: int, exact: bool) -> None:
     outcome = play(p, cluster(3), steps=steps, exact=exact)
+    # DeepSpeed's engine keeps its receive buffers.
+    kept = {"input"} if p.pipeline.schedule == "1f1b" and p.mesh.pp > 1 else set()
     for line in outcome.timelines:
-        assert not PASSING & set(line.program.step_held[-1])
+        assert not (PASSING - kept) & set(line.program.step_held[-1])
         found = step_breakdown(line, steps - 1)
         assert sum(found.parts_ns.values()) == found.step_ns
         for i, op in enumerate(line.program.ops):
