@@ -32,7 +32,7 @@ GPUS = 8
 
 
 def b200_points(validation: Path) -> Iterator[Point]:
-    """Milliseconds of a step, and MiB allocated at the peak by stage (once per layout)."""
+    """Milliseconds of a step; MiB allocated and reserved at most by stage, once per layout."""
     document = json.loads((validation / PUBLISHED / FILE).read_text(encoding="utf-8"))
     seen = set()
     for row in document["rows"]:
@@ -46,14 +46,13 @@ def b200_points(validation: Path) -> Iterator[Point]:
         if layout in seen:
             continue
         seen.add(layout)
-        for stage, (memory, measured) in enumerate(
-            zip(outcome.memory, row["allocated_mib"], strict=True)
-        ):
-            yield Point(
-                family="b200/allocated", name=f"{row['case']} stage {stage}", role="validation",
-                unit="MiB", measured=measured, predicted=memory.allocated_bytes / MIB,
-                job=job_of(outcome),
-            )  # fmt: skip
+        for stage, memory in enumerate(outcome.memory):
+            for kind in ("allocated", "reserved"):
+                yield Point(
+                    family=f"b200/{kind}", name=f"{row['case']} stage {stage}", role="validation",
+                    unit="MiB", measured=row[f"{kind}_mib"][stage], job=job_of(outcome),
+                    predicted=getattr(memory, f"{kind}_bytes") / MIB,
+                )  # fmt: skip
 
 
 def _sweep(row: dict[str, Any]) -> str:
