@@ -59,6 +59,8 @@ class Megatron:
         self.works: list[int] = []
         self.fresh: set[int] = set()
         """Units, by ``id``, whose weights this step has not waited for yet."""
+        self.steps = -1
+        """Optimizer steps that had ended when this one began."""
 
     def _fill_buckets(self) -> list[Bucket]:
         """In order of readiness: from the last layer to the first, dense and experts apart."""
@@ -135,7 +137,14 @@ class Megatron:
         return numel * self.c.weight_bytes
 
     def begin_forward(self) -> None:
-        """Nothing is due."""
+        """A step's first forward finds every bucket's weights to be gathered, as any step does."""
+        ended = len(self.c.builder.program.step_ends)
+        if not (self._sharded and self.m.overlap_param_gather) or ended == self.steps:
+            return
+        self.steps = ended
+        self.fresh = {unit for bucket in self.buckets for unit in bucket.units if bucket.ranks > 1}
+        for bucket in self.buckets:
+            bucket.gathered = None
 
     def begin_backward(self, *, boundary: bool) -> None:
         """Only the last micro-batch's gradients are reduced."""
@@ -151,7 +160,7 @@ class Megatron:
         self.fresh.discard(id(unit))
         waits = []
         for i, bucket in enumerate(self.buckets):
-            if id(unit) in bucket.units:
+            if bucket.ranks > 1 and id(unit) in bucket.units:
                 waits.append(self._gather(bucket))
                 behind = self.buckets[i - 1] if i else None
                 if behind is not None and behind.group == bucket.group:
@@ -217,11 +226,7 @@ class Megatron:
             c.overflow_and_norm(own * MASTER_BYTES, 1, overflow=False, sharded=self._sharded)
             c.scan("clip gradients", 2.0 * own * MASTER_BYTES, 1)
         stepped = c.optimizer_step(own, low_precision_copy=True)
-        if self._sharded and self.m.overlap_param_gather:
-            for bucket in self.buckets:
-                bucket.gathered = None if bucket.ranks > 1 else stepped
-            self.fresh = {u for bucket in self.buckets for u in bucket.units}
-        elif self._sharded:
+        if self._sharded and not self.m.overlap_param_gather:
             works = [
                 b.collective(
                     "all-gather weights",
