@@ -15,6 +15,8 @@ from raysim.training.plan import TrainingPlan
 from raysim.training.program import COMPUTE, Call, ProgramBuilder
 
 Waits = tuple[int, ...]
+_SHORT = {"activation": "act", "gradient": "grad"}
+"""As timelines name their streams."""
 
 
 class Exchanger:
@@ -62,7 +64,7 @@ class Exchanger:
             return
         op = self.b.send(
             f"send {what}", peer, wire, waits=self._begin(ready),
-            stream=f"p2p:send {what} to {peer}", tag=f"{what} of {stage}",
+            stream=f"p2p:{_SHORT[what]} to {peer}", tag=f"{what} of {stage}",
         )  # fmt: skip
         self._in_batch(op)
 
@@ -72,7 +74,7 @@ class Exchanger:
         """For ``stage``; returns what the next pass must wait for, if it is known to be its."""
         peer = self.peer(source)
         wire = self.wire_bytes(what, size_bytes)
-        stream = COMPUTE if self.blocking else f"p2p:receive {what} from {peer}"
+        stream = COMPUTE if self.blocking else f"p2p:{_SHORT[what]} from {peer}"
         waits = ready if self.blocking else self._begin(ready)
         tag = "" if self.blocking else f"{what} of {stage}"
         op = self.b.recv(f"recv {what}", peer, wire, waits=waits, stream=stream, tag=tag)
