@@ -199,7 +199,13 @@ def test_the_committed_intervals_are_those_of_the_compared_rows() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(0, len(published()["rows"]), 20))
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param(first, marks=pytest.mark.exhaustive if first else ())
+        for first in range(0, len(published()["rows"]), 20)
+    ],
+)
 def test_rows_are_still_predicted_as_they_were_compared(first: int) -> None:
     """Twenty rows at a time. Else: ``raysim validate runs`` was forgotten."""
     before = {(p.family, p.name): p.predicted for p in compared()}
