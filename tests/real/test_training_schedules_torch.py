@@ -65,4 +65,5 @@ def test_orders_are_torchs(name: ScheduleName, ranks: int) -> None:
             ]
             assert ours == theirs(name, ranks, chunks, micro_batches)
             compared += 1
-    assert compared > 8
+    # torch refuses fewer than twice as many micro-batches as ranks
+    assert compared > (4 if name == "dualpipe_v" else 8)
