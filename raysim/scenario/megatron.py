@@ -220,7 +220,7 @@ def read_megatron(document: Document) -> MegatronReading:
     return reading
 
 
-_READ = frozenset(MegatronSection.model_fields)
+_READ = tuple(MegatronSection.model_fields)
 
 
 def _unknown_values(document: Document) -> Iterator[Problem]:

@@ -67,6 +67,10 @@ class Communicators:
                 f"{f' x cp {mesh.cp}' if mesh.cp > 1 else ''} x tp {mesh.tp}); "
                 f"the cluster has {len(self.placement)}"
             )
+        self._groups = {
+            "dp": mesh.dp_group, "tp": mesh.tp_group, "pp": mesh.pp_group, "cp": mesh.cp_group,
+            "ep": mesh.ep_group, "edp": mesh.expert_dp_group, "mp": mesh.model_group,
+        }  # fmt: skip
         self._members: dict[tuple[str, int], tuple[int, ...]] = {}
         self._participants: dict[tuple[str, int], int] = {}
         self._shapes: dict[tuple[object, ...], GroupShape] = {}
@@ -108,12 +112,8 @@ class Communicators:
         if group == "tied":
             line = mesh.pp_group(at)
             return tuple(line[stage] for stage in self.tied_stages)
-        groups = {
-            "dp": mesh.dp_group, "tp": mesh.tp_group, "pp": mesh.pp_group, "cp": mesh.cp_group,
-            "ep": mesh.ep_group, "edp": mesh.expert_dp_group, "mp": mesh.model_group,
-        }  # fmt: skip
-        assert group in groups, f"no communicator named {group!r}"
-        return groups[group](at)
+        assert group in self._groups, f"no communicator named {group!r}"
+        return self._groups[group](at)
 
     @cached_property
     def _simulated(self) -> frozenset[int]:

@@ -8,7 +8,7 @@ layer.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
@@ -41,6 +41,7 @@ class Gradient(NamedTuple):
 
 
 TOKEN_COPIES = 3
+"""Of routed tokens on their way: permuted, exchanged, sorted by expert (``MoELayer``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,9 +259,7 @@ class Pricer:
             backward_host_s=sum(self.costs.host_s(o, backward=True) for o in operators)
             + len(gradients) * passes.node_s,
             syncs=_syncs(run[-1]),
-            flops=sum(o.flops / _divisor(o, self.tp) for o in operators)
-            * self.batch
-            / self.sharding.cp,
+            flops=self._flops(operators),
             saved_bytes=sum(kept),
             saved=tuple(kept),
             loss_bytes=sum(loss),
@@ -274,6 +273,11 @@ class Pricer:
             weights=self._weights(run, needed),
         )
 
+    def _flops(self, operators: Iterable[Operator]) -> float:
+        """Forward FLOPs of one micro-batch on this rank."""
+        whole = sum(o.flops / _divisor(o, self.tp) for o in operators)
+        return whole * self.batch / self.sharding.cp
+
     def _weights(self, run: Sequence[Module], input_bytes: int) -> WeightGradients:
         """Of the run's products, whose saved inputs take so many bytes."""
         products = [(o, m) for m in run for o in m.operators if o.gemm and o.attention is None]
@@ -286,9 +290,7 @@ class Pricer:
         return WeightGradients(
             seconds=sum(self._weight_seconds(o, m) for o, m in products),
             host_s=len(products) * self.costs.passes.eager_s,
-            flops=sum(o.flops / _divisor(o, self.tp) for o, _ in products)
-            * self.batch
-            / self.sharding.cp,
+            flops=self._flops(o for o, _ in products),
             input_bytes=input_bytes,
             output_bytes=round(outputs * COMPUTE_DTYPE_BYTES[self.dtype]),
         )
@@ -380,7 +382,6 @@ class Pricer:
         gathered = _largest(around.before_forward, "all_gather")
         again = _largest(around.beside_backward, "all_gather")
         again += _largest(around.after_backward, "reduce_scatter")
-        # Tokens on their way: permuted, exchanged, and sorted by expert, side by side.
         sent = _largest(around.after_forward + around.before_forward, "all_to_all", "ep")
         back = _largest(around.before_backward + around.after_backward, "all_to_all", "ep")
         gathered, again = gathered + TOKEN_COPIES * sent, again + TOKEN_COPIES * back

@@ -22,8 +22,6 @@ from raysim.models.table import Body, Layer, Model, Operator, Parameter, Saved, 
 from raysim.models.tape import Tape, Tensor
 
 BLOCK = "TransformerLayer"
-VOCABULARY_MULTIPLE = 128
-"""``--make-vocab-size-divisible-by``, times the tensor-parallel degree."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,6 +55,10 @@ class Megatron:
         wide = self.m.accumulate_allreduce_grads_in_fp32
         self.grad_bytes = 4 if wide else context.weight_bytes
         self.buckets = self._fill_buckets()
+        self.own = sum(self._own(bucket) for bucket in self.buckets)
+        """Elements that this rank steps."""
+        self.plain = {id(unit): self._plain_bytes(unit) for unit in context.units}
+        """Bytes of gradients that are tensors of their own, by ``id`` of their unit."""
         self.boundary = False
         self.works: list[int] = []
         self.fresh: set[int] = set()
@@ -93,10 +97,9 @@ class Megatron:
     def setup(self) -> None:
         """Weights, the gradient buffer, fp32 masters and states of what this rank steps."""
         b, c = self.c.builder, self.c
-        own = sum(self._own(bucket) for bucket in self.buckets)
         b.alloc("parameter", c.stored_numel * c.weight_bytes, "weights")
         b.alloc("gradient", c.numel * self.grad_bytes, "gradient buffer")
-        b.alloc("optimizer_state", own * (MASTER_BYTES + c.state_bytes), "optimizer states")
+        b.alloc("optimizer_state", self.own * (MASTER_BYTES + c.state_bytes), "optimizer states")
         if self.m.gradient_accumulation_fusion:
             shapes = {s for u in c.units for m in u.modules for s in self._dummies(m)}
             size = sum(rows * columns for rows, columns in shapes) * c.weight_bytes
@@ -153,7 +156,7 @@ class Megatron:
     def before(self, unit: Unit, phase: str) -> Sequence[int]:
         """Weights on their way are waited for; the bucket behind is fetched meanwhile."""
         if phase == "backward":
-            self.c.builder.alloc("gradient", self._plain_bytes(unit), unit.name)
+            self.c.builder.alloc("gradient", self.plain[id(unit)], unit.name)
             return ()
         if phase != "forward" or id(unit) not in self.fresh:
             return ()
@@ -161,25 +164,28 @@ class Megatron:
         waits = []
         for i, bucket in enumerate(self.buckets):
             if bucket.ranks > 1 and id(unit) in bucket.units:
-                waits.append(self._gather(bucket))
+                waits.append(self._gathered(bucket))
                 behind = self.buckets[i - 1] if i else None
                 if behind is not None and behind.group == bucket.group:
-                    self._gather(behind)
+                    self._gathered(behind)
         return waits
 
-    def _gather(self, bucket: Bucket) -> int:
-        """All-gather a bucket's weights, once a step."""
+    def _gathered(self, bucket: Bucket) -> int:
+        """The all-gather of a bucket's weights, begun once a step."""
         if bucket.gathered is None:
-            call = Call("all_gather", bucket.group, bucket.numel * self.c.weight_bytes)
-            waits = self.c.builder.last_on(COMPUTE)
-            bucket.gathered = self.c.builder.collective("all-gather weights", call, waits=waits)
+            bucket.gathered = self._gather(bucket)
         return bucket.gathered
+
+    def _gather(self, bucket: Bucket) -> int:
+        call = Call("all_gather", bucket.group, bucket.numel * self.c.weight_bytes)
+        b = self.c.builder
+        return b.collective("all-gather weights", call, waits=b.last_on(COMPUTE))
 
     def after(self, unit: Unit, phase: str, op: int) -> None:
         """A bucket whose last gradient is ready is reduced beside the rest of backward."""
         if phase != "backward":
             return
-        self.c.builder.free("gradient", self._plain_bytes(unit), unit.name)
+        self.c.builder.free("gradient", self.plain[id(unit)], unit.name)
         if self.boundary and self.m.overlap_grad_reduce:
             for bucket in self.buckets:
                 if bucket.units[-1] == id(unit):
@@ -187,7 +193,7 @@ class Megatron:
 
     def backward_extra(self, unit: Unit) -> tuple[float, int]:
         """Gradients that fused products did not add themselves are added to the buffer."""
-        plain = self._plain_bytes(unit)
+        plain = self.plain[id(unit)]
         if not plain:
             return 0.0, 0
         numel = plain / self.c.weight_bytes
@@ -221,21 +227,12 @@ class Megatron:
     def step(self) -> None:
         """Norm and clipping, the optimizer on this rank's part, weights to everybody."""
         c, b = self.c, self.c.builder
-        own = sum(self._own(bucket) for bucket in self.buckets)
         if c.plan.gradient_clipping > 0:
-            c.overflow_and_norm(own * MASTER_BYTES, 1, overflow=False, sharded=self._sharded)
-            c.scan("clip gradients", 2.0 * own * MASTER_BYTES, 1)
-        stepped = c.optimizer_step(own, low_precision_copy=True)
+            c.overflow_and_norm(self.own * MASTER_BYTES, 1, overflow=False, sharded=self._sharded)
+            c.scan("clip gradients", 2.0 * self.own * MASTER_BYTES, 1)
+        c.optimizer_step(self.own, low_precision_copy=True)
         if self._sharded and not self.m.overlap_param_gather:
-            works = [
-                b.collective(
-                    "all-gather weights",
-                    Call("all_gather", bucket.group, bucket.numel * c.weight_bytes),
-                    waits=(stepped,),
-                )
-                for bucket in self.buckets
-                if bucket.ranks > 1
-            ]
+            works = [self._gather(bucket) for bucket in self.buckets if bucket.ranks > 1]
             if works:
                 b.compute("weights ready", "collective", 0.0, launches=0, waits=works)
         zero_s = c.costs.memory_s(c.numel * self.grad_bytes)
