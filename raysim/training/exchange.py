@@ -12,7 +12,7 @@ from dataclasses import replace
 from raysim.training.parallel import Coordinate
 from raysim.training.pipelines import Pipeline
 from raysim.training.plan import TrainingPlan
-from raysim.training.program import COMPUTE, Call, ProgramBuilder
+from raysim.training.program import COMPUTE, Call, Kind, ProgramBuilder
 
 Waits = tuple[int, ...]
 _SHORT = {"activation": "act", "gradient": "grad"}
@@ -60,10 +60,10 @@ class Exchanger:
         peer = self.peer(stage)
         wire = self.wire_bytes(what, size_bytes)
         if self.blocking:
-            self.b.send(f"send {what}", peer, wire, waits=ready)
+            self.b.p2p(Kind.SEND, f"send {what}", peer, wire, waits=ready)
             return
-        op = self.b.send(
-            f"send {what}", peer, wire, waits=self._begin(ready),
+        op = self.b.p2p(
+            Kind.SEND, f"send {what}", peer, wire, waits=self._begin(ready),
             stream=f"p2p:{_SHORT[what]} to {peer}", tag=f"{what} of {stage}",
         )  # fmt: skip
         self._in_batch(op)
@@ -77,7 +77,7 @@ class Exchanger:
         stream = COMPUTE if self.blocking else f"p2p:{_SHORT[what]} from {peer}"
         waits = ready if self.blocking else self._begin(ready)
         tag = "" if self.blocking else f"{what} of {stage}"
-        op = self.b.recv(f"recv {what}", peer, wire, waits=waits, stream=stream, tag=tag)
+        op = self.b.p2p(Kind.RECV, f"recv {what}", peer, wire, waits=waits, stream=stream, tag=tag)
         if self.blocking:
             return self._gathered(what, op, size_bytes) if wire < size_bytes else ()
         self.b.alloc("input", size_bytes, "received")

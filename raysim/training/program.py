@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from raysim.units import to_ns
 
@@ -237,8 +237,9 @@ class ProgramBuilder:
         self._ops[index].call = call
         return index
 
-    def send(
+    def p2p(
         self,
+        kind: Literal[Kind.SEND, Kind.RECV],
         name: str,
         peer: int,
         size_bytes: int,
@@ -247,27 +248,9 @@ class ProgramBuilder:
         stream: str = COMPUTE,
         tag: str = "",
     ) -> int:
-        """NCCL send: blocking on the compute stream, as DeepSpeed's ``p2p.send``, or beside it."""
-        call = Call("send_recv", "pp", size_bytes, peer, tag)
-        return self._p2p(Kind.SEND, name, call, waits, stream)
-
-    def recv(
-        self,
-        name: str,
-        peer: int,
-        size_bytes: int,
-        *,
-        waits: Sequence[int] = (),
-        stream: str = COMPUTE,
-        tag: str = "",
-    ) -> int:
-        """NCCL receive, blocking on the compute stream or beside it."""
-        call = Call("send_recv", "pp", size_bytes, peer, tag)
-        return self._p2p(Kind.RECV, name, call, waits, stream)
-
-    def _p2p(self, kind: Kind, name: str, call: Call, waits: Sequence[int], stream: str) -> int:
+        """NCCL send or receive: blocking on the compute stream, as DeepSpeed's, or beside it."""
         index = self._add(kind, stream, name, "p2p", 0.0, self.collective_ns, waits)
-        self._ops[index].call = call
+        self._ops[index].call = Call("send_recv", "pp", size_bytes, peer, tag)
         return index
 
     def host(self, name: str, seconds: float, category: str = "host") -> int:
