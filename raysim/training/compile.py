@@ -20,7 +20,16 @@ from raysim.training.engines.context import Engine, EngineContext
 from raysim.training.exchange import Exchanger
 from raysim.training.parallel import Coordinate
 from raysim.training.plan import TrainingPlan
-from raysim.training.program import COMPUTE, D2H, H2D, LOADER, Call, Program, ProgramBuilder
+from raysim.training.program import (
+    COMPUTE,
+    D2H,
+    H2D,
+    LOADER,
+    Call,
+    Program,
+    ProgramBuilder,
+    Stretch,
+)
 from raysim.training.schedule import END_OF_BATCH, Do, Instruction
 from raysim.training.sections import Section, Unit
 from raysim.training.sharding import Exchange
@@ -99,6 +108,8 @@ class RankCompiler:
         self.done: Counter[tuple[Do, int]] = Counter()
         """Backward passes of that step, by kind and chunk."""
         self.pending: tuple[int, ...] = ()
+        self.passes: dict[object, tuple[Stretch, tuple[int, ...]]] = {}
+        """Passes to issue again, with what is pending after them, by all that shapes them."""
         self.received: set[str] = set()
         """What buffers exist for: pipe_recv_buf and grad_layer, made once (pipe/engine.py)."""
         self.handlers = self._handlers()
@@ -216,9 +227,34 @@ class RankCompiler:
         self._join(self.exchange.take_batch())
         self._join(self.exchange.take(what, self.stage.index, micro_batch))
 
+    def _pass(self, do: Do, emit: Callable[[], None]) -> None:
+        """Emit a pass; or issue again one that had everything it depends on in common.
+
+        Operations refer to others by distance: alike surroundings make the same operations.
+        """
+        b, state = self.b, self.engine.alike()
+        if state is None:
+            emit()
+            return
+        key = do, self.chunk, state, b.surroundings(self.pending)
+        here, known = len(b.program.ops), self.passes.get(key)
+        if known is None:
+            changes = len(b.program.memory)
+            emit()
+            pending = tuple(p - here for p in self.pending)
+            self.passes[key] = b.stretch(here, changes), pending
+            return
+        stretch, pending = known
+        b.again(stretch)
+        self.pending = tuple(here + p for p in pending)
+
     def _forward_pass(self, micro_batch: int) -> None:
         self._arrived("activation", micro_batch)
         self.engine.begin_forward()
+        self._pass(Do.FORWARD_PASS, self._forwards)
+
+    def _forwards(self) -> None:
+        """Through the stage's units; of those that are checkpointed only the input stays."""
         for section in self.stage.sections:
             if section.checkpointed:
                 self._keep_checkpoint(section)
@@ -323,24 +359,32 @@ class RankCompiler:
     def _backward_pass(self, micro_batch: int) -> None:
         self._arrived("gradient", micro_batch)
         self._begin_gradients(Do.BACKWARD_PASS)
-        self._backwards(self._backward)
-        self._end_gradients(Do.BACKWARD_PASS)
+        self._pass(Do.BACKWARD_PASS, self._whole_backwards)
+        self.b.backward_index += 1
         self.b.program.backward_ends.append(len(self.b.program.ops))
+
+    def _whole_backwards(self) -> None:
+        self._backwards(self._backward)
+        self.engine.end_backward()
 
     def _backward_input(self, micro_batch: int) -> None:
         """Input gradients; what the weight gradients need stays."""
         self._arrived("gradient", micro_batch)
-        self._backwards(self._input_gradient)
+        self._pass(Do.BACKWARD_INPUT, lambda: self._backwards(self._input_gradient))
         self.b.program.backward_ends.append(len(self.b.program.ops))
 
     def _backward_weight(self, _: int) -> None:
         """Weight gradients, and with them all that an engine does around a backward."""
         self._join(self.exchange.take_batch())
         self._begin_gradients(Do.BACKWARD_WEIGHT)
+        self._pass(Do.BACKWARD_WEIGHT, self._weight_gradients)
+        self.b.backward_index += 1
+
+    def _weight_gradients(self) -> None:
         for unit in reversed(self.stage.units):
             if unit.gradients or unit.weights.kept_bytes:
                 self._weight_gradient(unit)
-        self._end_gradients(Do.BACKWARD_WEIGHT)
+        self.engine.end_backward()
 
     def _begin_gradients(self, do: Do) -> None:
         """A micro-batch's weight gradients are about to be made."""
@@ -351,10 +395,6 @@ class RankCompiler:
         boundary = self.b.backward_index == each - 1 and self.layout.shape != "both"
         self.engine.begin_backward(boundary=boundary)
         self.done[do, self.chunk] += 1
-
-    def _end_gradients(self, _: Do) -> None:
-        self.engine.end_backward()
-        self.b.backward_index += 1
 
     def _backwards(self, one: Callable[[Unit], None]) -> None:
         """Recompute what is checkpointed, and go back through the stage's units."""

@@ -12,7 +12,9 @@ queue, streaming multiprocessors taken from compute by NCCL kernels.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
+from heapq import heapify, heappop, heapreplace
 
 from raysim.errors import InvariantViolation
 from raysim.hardware.network import Network
@@ -70,7 +72,12 @@ class Meeting:
 
 
 class RankPlayer:
-    """Plays one program."""
+    """Plays one program.
+
+    What an operation waits for stands before it in the program, so one pass in program order finds
+    everything that can be known: an operation on a stream that waits stays behind, and with it all
+    that follows on that stream.
+    """
 
     def __init__(self, executor: Executor, program: Program) -> None:
         self.executor = executor
@@ -80,14 +87,15 @@ class RankPlayer:
         n = len(program.ops)
         self.host_ns = 0
         self.next = 0
+        """The operation the host issues next."""
         self.blocked_by = BY_HOST
         self.issue_ns = [0] * n
         self.issued_ns = [0] * n
         self.before: list[int] = [-1] * n
-        self.pending = [0] * n
-        self.dependents: dict[int, list[int]] = {}
+        """The previous operation on the same stream."""
         self.tail: dict[str, int] = {}
-        self.host_waits = 0
+        self.waiting: dict[str, deque[int]] = {}
+        """Issued and not started, by stream."""
 
     @property
     def done(self) -> bool:
@@ -97,37 +105,32 @@ class RankPlayer:
     def issue(self) -> None:
         """Let the host run ahead until it must wait."""
         ops = self.program.ops
-        end_ns = self.timeline.end_ns
-        work: list[int] = []
-        i = self.next
-        while i < len(ops):
+        for i in range(self.next, len(ops)):
             op = ops[i]
-            self.next = i
             if op.kind == Kind.SYNC:
-                unknown = [w for w in op.waits if end_ns[w] == UNKNOWN]
-                if unknown:
-                    self.host_waits = len(unknown)
-                    for w in unknown:
-                        self.dependents.setdefault(w, []).append(i)
+                if not self._known(i, op):
+                    self.next = i
                     return
                 self._sync_done(i, op)
             elif op.kind == Kind.HOST:
                 self._run_on_host(i, op)
             else:
-                self._issue_one(i, op, work)
-                if work:
-                    self._propagate(work)
-            i += 1
-        self.next = i
+                self._issue_one(i, op)
+        self.next = len(ops)
+
+    def _known(self, i: int, op: Op) -> bool:
+        """Whether the ends of all it waits for are known."""
+        end_ns = self.timeline.end_ns
+        return UNKNOWN not in [end_ns[i - back] for back in op.back]
 
     def _sync_done(self, i: int, op: Op) -> None:
         line = self.timeline
         line.start_ns[i] = line.met_ns[i] = self.host_ns = self.host_ns + op.before_ns
         line.blocked_by[i] = self.blocked_by
-        for w in op.waits:
-            if line.end_ns[w] > self.host_ns:
-                self.host_ns = line.end_ns[w]
-                line.cause[i] = w
+        for back in op.back:
+            if line.end_ns[i - back] > self.host_ns:
+                self.host_ns = line.end_ns[i - back]
+                line.cause[i] = i - back
                 self.blocked_by = i
         line.end_ns[i] = self.host_ns
 
@@ -139,76 +142,72 @@ class RankPlayer:
         line.blocked_by[i] = self.blocked_by
         self.blocked_by = i
 
-    def _issue_one(self, i: int, op: Op, work: list[int]) -> None:
-        self.issue_ns[i] = self.host_ns = self.host_ns + op.before_ns
-        self.host_ns += op.host_ns
-        self.issued_ns[i] = self.host_ns
+    def _issue_one(self, i: int, op: Op) -> None:
+        stream = op.stream
+        self.issue_ns[i] = issue = self.host_ns + op.before_ns
+        self.issued_ns[i] = self.host_ns = issue + op.host_ns
         self.timeline.blocked_by[i] = self.blocked_by
-        end_ns = self.timeline.end_ns
-        previous = self.before[i] = self.tail.get(op.stream, -1)
-        self.tail[op.stream] = i
-        waits = op.waits if previous < 0 else (previous, *op.waits)
-        unknown = 0
-        for w in waits:
-            if end_ns[w] == UNKNOWN:
-                unknown += 1
-                self.dependents.setdefault(w, []).append(i)
-        if unknown:
-            self.pending[i] = unknown
-        else:
-            work.append(i)
+        self.before[i] = self.tail.get(stream, -1)
+        self.tail[stream] = i
+        waiting = self.waiting.get(stream)
+        if waiting:
+            waiting.append(i)
+        elif not self._start(i, op):
+            self.waiting.setdefault(stream, deque()).append(i)
 
-    def _propagate(self, work: list[int]) -> None:
-        """Start what is ready; whatever ends by that may make more ready."""
-        ops, line = self.program.ops, self.timeline
-        while work:
-            i = work.pop()
-            op = ops[i]
-            start = self._start(i, op)
-            line.start_ns[i] = start
-            duration = self.executor.duration_ns(op, self.rank)
-            if duration is None:
-                self.executor.arrive(self, i, op, start)
-                continue
-            line.met_ns[i] = start
-            line.end_ns[i] = max(start + duration, self.issued_ns[i])
-            self._release(i, work)
-
-    def _start(self, i: int, op: Op) -> int:
+    def _start(self, i: int, op: Op) -> bool:
+        """Start an operation if all it waits for is known to end, and when."""
         line = self.timeline
+        end_ns = line.end_ns
         start, cause = self.issue_ns[i], BY_HOST
         previous = self.before[i]
-        if previous >= 0 and line.end_ns[previous] > start:
-            start, cause = line.end_ns[previous], previous
-        for w in op.waits:
-            if line.end_ns[w] > start:
-                start, cause = line.end_ns[w], w
+        if previous >= 0:
+            end = end_ns[previous]
+            if end > start:
+                start, cause = end, previous
+            elif end == UNKNOWN:
+                return False
+        for back in op.back:
+            end = end_ns[i - back]
+            if end > start:
+                start, cause = end, i - back
+            elif end == UNKNOWN:
+                return False
+        line.start_ns[i] = start
         line.cause[i] = cause
-        return start
-
-    def _release(self, i: int, work: list[int]) -> None:
-        """``i`` has ended: count down those that wait for it."""
-        waiting = self.dependents.pop(i, None)
-        if waiting is None:
-            return
-        for d in waiting:
-            if self.program.ops[d].kind == Kind.SYNC:
-                self.host_waits -= 1
-                continue
-            self.pending[d] -= 1
-            if not self.pending[d]:
-                work.append(d)
+        duration = op.duration_ns
+        if op.kind != Kind.LOCAL:
+            alone = self.executor.alone_ns(op, self.rank)
+            if alone is None:
+                self.executor.arrive(self, i, op, start)
+                return True
+            duration = alone
+        line.met_ns[i] = start
+        end, issued = start + duration, self.issued_ns[i]
+        end_ns[i] = end if end > issued else issued
+        return True
 
     def finish(self, i: int, met_ns: int, end_ns: int) -> None:
-        """A communication ended: go on with all that it held up."""
+        """A communication ended."""
         line = self.timeline
         line.met_ns[i] = met_ns
         line.end_ns[i] = max(end_ns, self.issued_ns[i])
-        held = self.host_waits
-        work: list[int] = []
-        self._release(i, work)
-        self._propagate(work)
-        if held and not self.host_waits:
+
+    def go_on(self) -> None:
+        """Start all that waits no longer, in program order; the host may go on as well."""
+        ops = self.program.ops
+        heads = [(queue[0], stream) for stream, queue in self.waiting.items() if queue]
+        heapify(heads)
+        while heads:
+            i, stream = heads[0]
+            queue = self.waiting[stream]
+            if self._start(i, ops[i]):
+                queue.popleft()
+                if queue:
+                    heapreplace(heads, (queue[0], stream))
+                    continue
+            heappop(heads)
+        if self.next < len(ops) and self._known(self.next, ops[self.next]):
             self.issue()
 
 
@@ -234,6 +233,7 @@ class Executor:
         self.players: list[RankPlayer] = []
         self.alone: dict[str, bool] = {}
         """Whether a communicator of one simulated rank has its links to itself."""
+        self.durations: dict[tuple[Op, int], int | None] = {}
         self.calls: dict[tuple[int, object], int] = {}
         self.meetings: dict[tuple[object, int], Meeting] = {}
 
@@ -257,13 +257,16 @@ class Executor:
         player.host_ns = self.simulation.now_ns
         player.issue()
 
-    def duration_ns(self, op: Op, rank: int) -> int | None:
-        """Time of an operation that nothing can interfere with; None: it must meet others."""
-        if op.kind == Kind.LOCAL:
-            return op.duration_ns
+    def alone_ns(self, op: Op, rank: int) -> int | None:
+        """Time of a communication that nothing can interfere with; None: it must meet others."""
+        key = op, rank
+        if key in self.durations:
+            return self.durations[key]
+        known = None
         if op.kind == Kind.COLLECTIVE and op.call is not None and self.alone.get(op.call.group):
-            return to_ns(self.comms.traffic(op.call, rank).cost.seconds)
-        return None
+            known = to_ns(self.comms.traffic(op.call, rank).cost.seconds)
+        self.durations[key] = known
+        return known
 
     def arrive(self, player: RankPlayer, i: int, op: Op, at_ns: int) -> None:
         """A rank reached a communication; start it when all have."""
@@ -314,6 +317,8 @@ class Executor:
         now = self.simulation.now_ns
         for player, i in meeting.arrivals:
             player.finish(i, meeting.ready_ns, now)
+        for player, _ in meeting.arrivals:
+            player.go_on()
 
     def _assert_done(self) -> None:
         stuck = [p for p in self.players if not p.done]
@@ -336,7 +341,7 @@ def _communicators_alone(programs: Sequence[Program], comms: Communicators) -> d
     seen: set[tuple[str, int, int]] = set()
     for program in programs:
         rank = program.rank
-        distinct = {(op.kind, op.call): op for op in program.ops if op.call is not None}
+        distinct = {(op.kind, op.call): op for op in dict.fromkeys(program.ops) if op.call}
         for (kind, call), op in distinct.items():
             if call is None or call.size_bytes < NEGLIGIBLE_BYTES:
                 continue

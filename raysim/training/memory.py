@@ -194,8 +194,9 @@ def rank_memory(
         **fullest.by_category, "context": outside, "slack": reserved - fullest.total_bytes,
     }  # fmt: skip
     last = len(program.ops) - 1
-    event = program.memory[fullest.index] if fullest.index >= 0 else None
-    label = event.label if event is not None else "cuBLAS workspace"
+    label, position = "cuBLAS workspace", 0
+    if fullest.index >= 0:
+        label, position = program.memory[fullest.index].label, program.memory_at[fullest.index]
     ledger, at_ns = _ledger(program, timeline, track, workspace, fullest.index)
     return RankMemory(
         rank=program.rank,
@@ -206,9 +207,9 @@ def rank_memory(
         outside_bytes=outside,
         by_category=dict(sorted(by_category.items(), key=lambda item: -item[1])),
         at_ns=at_ns,
-        when=_describe(program, min(event.position if event is not None else 0, last), label),
+        when=_describe(program, min(position, last), label),
         allocating=label,
-        reserved_when=_reserved_when(program, played),
+        reserved_when=_reserved_when(program, trace, played),
         largest=_largest(program, fullest.index),
         driver_calls=played.allocator.driver_calls if played is not None else 0,
         retries=played.allocator.retries if played is not None else 0,
@@ -241,9 +242,9 @@ def _ledger(
         return ledger, at_ns
     ledger.apply(0, "temporary", workspace, "cuBLAS workspace")
     count = len(program.ops)
-    for i, event in enumerate(program.memory):
-        if event.position < count:
-            now = max(now, timeline.start_ns[event.position])
+    for i, (event, position) in enumerate(zip(program.memory, program.memory_at, strict=True)):
+        if position < count:
+            now = max(now, timeline.start_ns[position])
         ledger.apply(now, event.category, event.delta_bytes, event.label)
         if i == index:
             at_ns = now
@@ -286,18 +287,19 @@ def _out_of_memory(
 def _failing(program: Program, trace: Trace, failure: Failure) -> str:
     if failure.setting_up:
         return "setting up, before the first step"
-    position = trace.states_made if failure.event.lazy else failure.event.position
+    position = trace.states_made if failure.event.lazy else failure.position
     return _describe(program, min(max(position, 0), len(program.ops) - 1), failure.event.label)
 
 
-def _reserved_when(program: Program, played: Replay | None) -> str:
+def _reserved_when(program: Program, trace: Trace | None, played: Replay | None) -> str:
     """What was being done when reserved memory reached its peak."""
-    event = played.reserved_at if played is not None else None
-    if event is None or not program.ops:
+    at = played.reserved_at if played is not None else None
+    if at is None or trace is None or not program.ops:
         return ""
-    if event in program.initial:
+    if at < len(program.initial):
         return "setting up"
-    return _describe(program, min(event.position, len(program.ops) - 1), event.label)
+    position = min(trace.positions[at], len(program.ops) - 1)
+    return _describe(program, position, trace.events[at].label)
 
 
 LARGEST_ROWS = 6

@@ -58,11 +58,11 @@ class Call(NamedTuple):
 
 
 class Op:
-    """One operation of a rank; waits are indices into the same program."""
+    """One operation of a rank; it may stand in the program several times, for it knows no place."""
 
     __slots__ = (
-        "before_ns", "call", "category", "duration_ns", "flops", "host_ns", "kind", "micro_batch",
-        "name", "stream", "waits",
+        "back", "before_ns", "call", "category", "duration_ns", "flops", "host_ns", "kind", "name",
+        "stream",
     )  # fmt: skip
 
     def __init__(
@@ -73,8 +73,7 @@ class Op:
         category: str,
         duration_ns: int,
         host_ns: int,
-        waits: tuple[int, ...],
-        micro_batch: int,
+        back: tuple[int, ...],
     ) -> None:
         self.kind = kind
         self.stream = stream
@@ -82,8 +81,8 @@ class Op:
         self.category = category
         self.duration_ns = duration_ns
         self.host_ns = host_ns
-        self.waits = waits
-        self.micro_batch = micro_batch
+        self.back = back
+        """What it waits for: so many operations before it."""
         self.before_ns = 0
         """Host work between the previous operation and this one (Python hooks)."""
         self.call: Call | None = None
@@ -95,9 +94,8 @@ class Op:
 
 
 class MemoryEvent(NamedTuple):
-    """A change of device memory just before operation ``position`` is issued."""
+    """A change of device memory; like an operation, it knows no place."""
 
-    position: int
     category: str
     delta_bytes: int
     label: str
@@ -116,7 +114,11 @@ class Program:
 
     rank: int
     ops: list[Op] = field(default_factory=list)
+    micro_batches: list[int] = field(default_factory=list)
+    """Of each operation; -1: of none."""
     memory: list[MemoryEvent] = field(default_factory=list)
+    memory_at: list[int] = field(default_factory=list)
+    """The operation just before whose issue each change happens."""
     initial: list[MemoryEvent] = field(default_factory=list)
     """What setting up allocates, and frees again: only an allocator remembers that."""
     set_up: int = 0
@@ -135,6 +137,26 @@ class Program:
     def calls(self) -> list[Call]:
         """Collectives and point-to-point operations in order."""
         return [op.call for op in self.ops if op.call is not None]
+
+    def waits(self, index: int) -> tuple[int, ...]:
+        """Indices of the operations that one waits for."""
+        return tuple(index - back for back in self.ops[index].back)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """Consecutive operations and memory changes that can be issued again elsewhere."""
+
+    ops: list[Op]
+    memory: list[MemoryEvent]
+    memory_at: list[int]
+    """From its first operation on, as every place here."""
+    change: dict[str, int]
+    """Bytes by category."""
+    last: dict[str, int]
+    """The latest operation on each stream it uses."""
+    hook_ns: int
+    """Host work left over for what follows."""
 
 
 class ProgramBuilder:
@@ -163,6 +185,7 @@ class ProgramBuilder:
         self._hook_ns = 0
         self.live: dict[str, int] = {}
         """Device bytes held now, by category."""
+        self._last: dict[str, int] = {}
         self._ops = self.program.ops
         self._memory = self.program.memory
 
@@ -182,10 +205,14 @@ class ProgramBuilder:
         if self.serial and kind != Kind.SYNC and not apart:
             stream, busy_ns = COMPUTE, busy_ns + host_ns + before_ns
             kind, host_ns, before_ns = Kind.LOCAL if kind == Kind.HOST else kind, 0, 0
-        op = Op(kind, stream, name, category, busy_ns, host_ns, tuple(waits), self.micro_batch)
+        index = len(ops)
+        back = tuple([index - w for w in waits]) if waits else ()
+        op = Op(kind, stream, name, category, busy_ns, host_ns, back)
         op.before_ns = before_ns
         ops.append(op)
-        return len(ops) - 1
+        self.program.micro_batches.append(self.micro_batch)
+        self._last[stream] = index
+        return index
 
     def hook(self, seconds: float) -> None:
         """Python that the host runs before it issues the next operation."""
@@ -263,10 +290,40 @@ class ProgramBuilder:
 
     def last_on(self, stream: str) -> tuple[int, ...]:
         """The latest operation on ``stream``, if any: what a ``wait_stream`` waits for."""
-        for index in range(len(self._ops) - 1, -1, -1):
-            if self._ops[index].stream == stream:
-                return (index,)
-        return ()
+        index = self._last.get(stream)
+        return () if index is None else (index,)
+
+    def surroundings(self, waits: Sequence[int]) -> tuple[int, ...]:
+        """How far back is all that a stretch issued now could refer to: ``waits``, and compute."""
+        here = len(self._ops)
+        return (self._hook_ns, *(here - w for w in (*self.last_on(COMPUTE), *waits)))
+
+    def stretch(self, first_op: int, first_change: int) -> Stretch:
+        """What was issued from there on."""
+        program, change = self.program, dict[str, int]()
+        for event in self._memory[first_change:]:
+            change[event.category] = change.get(event.category, 0) + event.delta_bytes
+        return Stretch(
+            ops=self._ops[first_op:],
+            memory=self._memory[first_change:],
+            memory_at=[at - first_op for at in program.memory_at[first_change:]],
+            change=change,
+            last={s: at - first_op for s, at in self._last.items() if at >= first_op},
+            hook_ns=self._hook_ns,
+        )
+
+    def again(self, stretch: Stretch) -> None:
+        """Issue a stretch once more, where its surroundings are as they were."""
+        program, here = self.program, len(self._ops)
+        self._ops += stretch.ops
+        program.micro_batches += [self.micro_batch] * len(stretch.ops)
+        self._memory += stretch.memory
+        program.memory_at += [here + at for at in stretch.memory_at]
+        for category, change in stretch.change.items():
+            self.live[category] = self.live.get(category, 0) + change
+        for stream, at in stretch.last.items():
+            self._last[stream] = here + at
+        self._hook_ns = stretch.hook_ns
 
     def alloc(
         self,
@@ -301,13 +358,13 @@ class ProgramBuilder:
         """Memory that setting up takes for a moment: seen by the allocator only."""
         if self.keeps_memory and size_bytes:
             sizes = _parts(size_bytes, tensors, label)
-            event = MemoryEvent(0, SCRATCH, round(size_bytes), label, sizes)
+            event = MemoryEvent(SCRATCH, round(size_bytes), label, sizes)
             self.program.initial.append(event)
 
     def free_scratch(self, size_bytes: float, label: str) -> None:
         """Give it back."""
         if self.keeps_memory and size_bytes:
-            self.program.initial.append(MemoryEvent(0, SCRATCH, -round(size_bytes), label))
+            self.program.initial.append(MemoryEvent(SCRATCH, -round(size_bytes), label))
 
     def make_states(self) -> None:
         """The optimizer steps here; in the run's first step it makes its states."""
@@ -333,8 +390,9 @@ class ProgramBuilder:
         held = self.live.get(category, 0) + delta_bytes
         assert held >= 0, f"rank {self.program.rank} frees {-held} bytes of {category} it lacks"
         self.live[category] = held
-        event = MemoryEvent(len(self._ops), category, delta_bytes, label, tensors, stream, lazy)
+        event = MemoryEvent(category, delta_bytes, label, tensors, stream, lazy)
         self._memory.append(event)
+        self.program.memory_at.append(len(self._ops))
         if not self._ops and not self.program.set_up:
             self.program.initial.append(event)
 

@@ -93,7 +93,10 @@ def _spans(
         op = program.ops[i]
         if line.end_ns[i] <= line.start_ns[i]:
             continue
-        details = _details(outcome, op, program.rank, step)
+        details: dict[str, object] = {"step": step, "rank": program.rank}
+        if program.micro_batches[i] >= 0:
+            details["micro_batch"] = program.micro_batches[i]
+        details |= _details(outcome, op, program.rank)
         if op.call is not None and op.call.op == "send_recv":
             pair = (program.rank, op.call.peer)
             pair = pair if op.kind == Kind.SEND else pair[::-1]
@@ -109,10 +112,8 @@ def _spans(
         )
 
 
-def _details(outcome: StepOutcome, op: Op, rank: int, step: int) -> dict[str, object]:
-    details: dict[str, object] = {"step": step, "rank": rank}
-    if op.micro_batch >= 0:
-        details["micro_batch"] = op.micro_batch
+def _details(outcome: StepOutcome, op: Op, rank: int) -> dict[str, object]:
+    details: dict[str, object] = {}
     if op.flops:
         details["flops"] = op.flops
     if op.call is None:

@@ -44,6 +44,9 @@ class Trace:
     """A program's changes as tensors."""
 
     events: tuple[MemoryEvent, ...]
+    """Of setting up, then of the steps."""
+    positions: tuple[int, ...]
+    """The operation before which each happens; setting up precedes the first."""
     initial: tuple[Move, ...]
     steps: tuple[Move, ...]
     last: tuple[Move, ...]
@@ -135,9 +138,10 @@ def resolve(program: Program) -> Trace:
     before = _moves(resolver, events, known, begins)
     last = _moves(resolver, events, begins, len(events))
     made = program.states_made
+    positions = (*(0,) * known, *program.memory_at[program.set_up :])
     return Trace(
-        events=events, initial=tuple(initial), steps=tuple(before), last=tuple(last),
-        lazy=tuple(resolver.lazy), states_made=made,
+        events=events, positions=positions,
+        initial=tuple(initial), steps=tuple(before), last=tuple(last), lazy=tuple(resolver.lazy), states_made=made,
     )  # fmt: skip
 
 
@@ -167,6 +171,8 @@ class Failure:
     """The allocation that found no memory."""
 
     event: MemoryEvent
+    position: int
+    """The operation about to run."""
     size_bytes: int
     """Of the tensor."""
     asked_bytes: int
@@ -183,8 +189,8 @@ class Replay:
     """What the allocator did."""
 
     allocator: Allocator
-    reserved_at: MemoryEvent | None
-    """The change with which reserved memory reached its most."""
+    reserved_at: int | None
+    """The change, by its place in the trace, with which reserved memory reached its most."""
     failure: Failure | None
     repeats: int
     """Times the last step was played."""
@@ -261,23 +267,23 @@ def replay(trace: Trace, allocator: Allocator, *, workspace_bytes: int = 0) -> R
                 break
     except OutOfMemory as error:
         failure = _failure(player, error, setting_up=setting_up)
-    event = trace.events[player.reserved_event] if player.reserved_event >= 0 else None
-    return Replay(allocator=allocator, reserved_at=event, failure=failure, repeats=repeats)
+    at = player.reserved_event if player.reserved_event >= 0 else None
+    return Replay(allocator=allocator, reserved_at=at, failure=failure, repeats=repeats)
 
 
 def _with_states(trace: Trace) -> Iterable[Move]:
     """The last step, with the optimizer states it is the first to make."""
     at = next(
-        (i for i, m in enumerate(trace.last) if trace.events[m.event].position > trace.states_made),
+        (i for i, m in enumerate(trace.last) if trace.positions[m.event] > trace.states_made),
         len(trace.last),
     )
     return (*trace.last[:at], *trace.lazy, *trace.last[at:])
 
 
 def _failure(player: Player, error: OutOfMemory, *, setting_up: bool) -> Failure:
-    move = player.at
+    move, trace = player.at, player.trace
     return Failure(
-        event=player.trace.events[move.event], size_bytes=move.size_bytes,
-        asked_bytes=error.asked_bytes, free_bytes=error.free_bytes, setting_up=setting_up,
+        event=trace.events[move.event], position=trace.positions[move.event],
+        size_bytes=move.size_bytes, asked_bytes=error.asked_bytes, free_bytes=error.free_bytes, setting_up=setting_up,
         held=player.held(),
     )  # fmt: skip

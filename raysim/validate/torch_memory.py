@@ -113,8 +113,8 @@ def _held_before(program: Program, category: str) -> dict[str, int]:
     last = range(program.step_ends[-2], program.step_ends[-1])
     begins = next(i for i in last if program.ops[i].category == category)
     held: dict[str, int] = defaultdict(int)
-    for event in program.memory:
-        if event.position < begins:
+    for event, position in zip(program.memory, program.memory_at, strict=True):
+        if position < begins:
             held[event.category] += event.delta_bytes
     return held
 

@@ -246,6 +246,6 @@ def _gradient_bytes(program: Program) -> int:
     last = range(program.backward_ends[-1], len(program.ops))
     begins = next(i for i in last if program.ops[i].category == "optimizer")
     return sum(
-        event.delta_bytes for event in program.memory
-        if event.position <= begins and event.category == "gradient"
+        event.delta_bytes for event, at in zip(program.memory, program.memory_at, strict=True)
+        if at <= begins and event.category == "gradient"
     )  # fmt: skip

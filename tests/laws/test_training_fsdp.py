@@ -129,7 +129,9 @@ def test_states_are_16_bytes_per_parameter_and_rank(version: int, ranks: int) ->
     begins = next(i for i in range(program.step_ends[0], len(program.ops))
                   if program.ops[i].category == "optimizer")  # fmt: skip
     gradients = sum(
-        e.delta_bytes for e in program.memory if e.category == "gradient" and e.position <= begins
+        e.delta_bytes
+        for e, at in zip(program.memory, program.memory_at, strict=True)
+        if e.category == "gradient" and at <= begins
     )
     assert gradients == 4 * PSI // ranks
 

@@ -68,7 +68,7 @@ def test_a_step_ends_with_shards_and_states_only(
     inner = fsdp.version == 2 and fsdp.min_num_params is not None and checkpointing == "full"
     assert set(program.step_held[-1]) - ({"communication"} if inner else set()) == kept
     assert program.step_held[0] == program.step_held[-1]
-    assert all(w < i for i, op in enumerate(program.ops) for w in op.waits)
+    assert all(0 < back <= i for i, op in enumerate(program.ops) for back in op.back)
 
 
 @settings(max_examples=30, deadline=None)

@@ -64,8 +64,8 @@ def test_any_pipeline_plays_to_its_end(p: TrainingPlan, steps: int, exact: bool)
         assert not (PASSING - kept) & set(line.program.step_held[-1])
         found = step_breakdown(line, steps - 1)
         assert sum(found.parts_ns.values()) == found.step_ns
-        for i, op in enumerate(line.program.ops):
-            assert all(line.end_ns[w] <= line.end_ns[i] for w in op.waits)
+        for i in range(len(line.program.ops)):
+            assert all(line.end_ns[w] <= line.end_ns[i] for w in line.program.waits(i))
     assert play(p, cluster(3), steps=3, forward_only=True).steady_step_ns > 0
     assert outcome.steady_step_ns >= max(
         step_breakdown(x, steps - 1).parts_ns["compute"] for x in outcome.timelines

@@ -60,7 +60,8 @@ def test_any_plan_plays_to_the_end_and_accounts_for_its_time(p: Any) -> None:
         assert all(ns >= 0 for ns in found.parts_ns.values())
         for i, op in enumerate(line.program.ops):
             assert line.end_ns[i] >= line.met_ns[i] >= line.start_ns[i] >= 0
-            assert all(line.end_ns[w] <= line.start_ns[i] for w in op.waits if op.kind != Kind.SYNC)
+            waits = () if op.kind == Kind.SYNC else line.program.waits(i)
+            assert all(line.end_ns[w] <= line.start_ns[i] for w in waits)
     for memory in played.memory:
         memory.ledger.check()
         assert sum(memory.by_category.values()) == memory.peak_bytes
@@ -80,16 +81,17 @@ def test_folding_changes_nothing_where_replicas_are_equal(p: Any) -> None:
 def reference(ops: list[Op]) -> list[int]:
     """Ends of local operations by the definition: host order, stream order, waits."""
     host, tail, ends = 0, {}, []
-    for op in ops:
+    for i, op in enumerate(ops):
         host += op.before_ns
+        waits = [ends[i - back] for back in op.back]
         if op.kind == Kind.SYNC:
-            host = max([host, *(ends[w] for w in op.waits)])
+            host = max([host, *waits])
             ends.append(host)
         elif op.kind == Kind.HOST:
             host += op.host_ns
             ends.append(host)
         else:
-            start = max([host, tail.get(op.stream, 0), *(ends[w] for w in op.waits)])
+            start = max([host, tail.get(op.stream, 0), *waits])
             host += op.host_ns
             ends.append(max(start + op.duration_ns, host))
             tail[op.stream] = ends[-1]

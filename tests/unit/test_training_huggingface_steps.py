@@ -80,7 +80,9 @@ def before_step(program: Program) -> int:
         if program.ops[i].category == "optimizer"
     )
     return sum(
-        e.delta_bytes for e in program.memory if e.position <= begins and e.category == "gradient"
+        e.delta_bytes
+        for e, at in zip(program.memory, program.memory_at, strict=True)
+        if at <= begins and e.category == "gradient"
     )
 
 

@@ -54,7 +54,7 @@ def test_second_step_ends_holding_what_the_first_held(name: str) -> None:
 def test_every_wait_is_for_something_earlier(name: str) -> None:
     for program in programs(plan(**dict(ENGINES[name])), steps=2):
         for i, op in enumerate(program.ops):
-            assert all(w < i for w in op.waits)
+            assert all(0 < back <= i for back in op.back)
 
 
 @pytest.mark.parametrize("name", ENGINES)

@@ -6,7 +6,7 @@ Runs for stage 1 with bf16 and ``data_types.grad_accum_dtype`` fp32, and for bf1
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 from raysim.models.table import COMPUTE_DTYPE_BYTES
 from raysim.training.engines.context import EngineContext
@@ -44,6 +44,10 @@ class Bf16Optimizer:
 
     def begin_backward(self, *, boundary: bool) -> None:
         """Every micro-batch is alike."""
+
+    def alike(self) -> Hashable:
+        """Every pass is."""
+        return ()
 
     def before(self, unit: Unit, phase: str) -> Sequence[int]:
         """Backward makes low-precision gradients that live until they are folded in."""

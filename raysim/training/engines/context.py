@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -212,6 +212,13 @@ class Engine(Protocol):
 
     def begin_backward(self, *, boundary: bool) -> None:
         """A micro-batch's backward starts; ``boundary``: it is the last of its optimizer step."""
+
+    def alike(self) -> Hashable:
+        """What the pass about to begin depends on in the engine; None: on too much to tell.
+
+        Passes of a chunk that have it in common are alike to the last operation, and leave the
+        engine as they find it.
+        """
 
     def before(self, unit: Unit, phase: str) -> Sequence[int]:
         """Before a unit's ``forward``, ``recompute`` or ``backward``; returns its waits."""

@@ -8,7 +8,7 @@ Not modelled: unused-parameter search, buffer broadcasts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 from raysim.training.engines.context import EngineContext
 from raysim.training.program import Call
@@ -73,6 +73,13 @@ class Ddp:
     def begin_backward(self, *, boundary: bool) -> None:
         """Only the boundary micro-batch communicates."""
         self.boundary = boundary
+
+    def alike(self) -> Hashable:
+        """Not while autocast's copies come and go, nor where buckets are reduced."""
+        communicates = self.boundary and self.c.ranks > 1
+        if self.autocast or communicates:
+            return None
+        return self.c.builder.backward_index == 0
 
     def before(self, unit: Unit, phase: str) -> Sequence[int]:
         """The first backward of a step allocates the gradients; autocast copies the weights."""

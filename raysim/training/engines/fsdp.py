@@ -13,7 +13,7 @@ the first iteration. Rank 0, which holds the most where rows do not divide, stan
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 from raysim.models.table import COMPUTE_DTYPE_BYTES
 from raysim.perf.host import FSDP_HOOK_S
@@ -129,6 +129,10 @@ class Sharded:
     def begin_backward(self, *, boundary: bool) -> None:
         """Gradients are reduced in the last micro-batch, or in each."""
         self.boundary = boundary or self.s.sync_every_micro_batch
+
+    def alike(self) -> Hashable:
+        """What is gathered ahead, and what is in flight, decide."""
+        return None
 
     def before(self, unit: Unit, phase: str) -> Sequence[int]:
         """Open groups; make room for gradients."""

@@ -13,7 +13,7 @@ distributed-optimizer instance, precision-aware optimizer states, the nan check 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 from raysim.models.table import Module
@@ -152,6 +152,12 @@ class Megatron:
     def begin_backward(self, *, boundary: bool) -> None:
         """Only the last micro-batch's gradients are reduced."""
         self.boundary = boundary
+
+    def alike(self) -> Hashable:
+        """Not while weights are gathered, nor where buckets are reduced."""
+        if self.fresh or (self.boundary and self.m.overlap_grad_reduce):
+            return None
+        return ()
 
     def before(self, unit: Unit, phase: str) -> Sequence[int]:
         """Weights on their way are waited for; the bucket behind is fetched meanwhile."""

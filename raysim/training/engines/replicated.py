@@ -6,7 +6,7 @@ Sources: ``deepspeed/runtime/engine.py`` (``allreduce_gradients``, ``buffered_al
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 from raysim.perf.optimizer import optimizer_key
 from raysim.training.engines.context import EngineContext
@@ -82,6 +82,10 @@ class Replicated:
 
     def begin_backward(self, *, boundary: bool) -> None:
         """Every micro-batch is alike."""
+
+    def alike(self) -> Hashable:
+        """The first backward of a step takes memory for the gradients."""
+        return self.c.builder.backward_index == 0
 
     def before(self, unit: Unit, phase: str) -> Sequence[int]:
         """The first backward of a step allocates the gradients."""

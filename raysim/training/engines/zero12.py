@@ -11,7 +11,7 @@ gradients.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from itertools import accumulate
 
 from raysim.models.table import COMPUTE_DTYPE_BYTES
@@ -90,6 +90,12 @@ class ZeroOneTwo:
     def begin_backward(self, *, boundary: bool) -> None:
         """Stage 1 communicates only at the boundary."""
         self.boundary = boundary
+
+    def alike(self) -> Hashable:
+        """Stage 1 in line does nothing between its micro-batches."""
+        if self.zero.stage == 2 or self.overlap or self.must_wait:
+            return None
+        return self.c.builder.backward_index == 0
 
     def before(self, unit: Unit, phase: str) -> Sequence[int]:
         """Gradients are new each micro-batch under stage 2, once a step under stage 1."""

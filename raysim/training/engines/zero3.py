@@ -11,7 +11,7 @@ Not modelled: ZeRO++ (qwZ, hpZ, qgZ), MiCS, NVMe, leaf modules.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 from raysim.models.table import COMPUTE_DTYPE_BYTES
 from raysim.training.engines.context import EngineContext
@@ -95,6 +95,10 @@ class ZeroThree:
     def _visit_root(self) -> None:
         self.c.builder.hook(self.c.costs.hook_s)
         self._all_gather(self.coordinator.fetch().prefetch, "prefetch")
+
+    def alike(self) -> Hashable:
+        """The trace of fetches says what comes next; it is long."""
+        return None
 
     def before(self, unit: Unit, phase: str) -> Sequence[int]:
         """Gather what is missing, wait for it, prefetch; make room for gradients."""
