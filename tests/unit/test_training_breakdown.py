@@ -12,7 +12,7 @@ from raysim.training.breakdown import step_breakdown
 from raysim.training.communicators import Communicators
 from raysim.training.executor import Executor, Timeline
 from raysim.training.parallel import Mesh
-from raysim.training.program import COMPUTE, Call, ProgramBuilder
+from raysim.training.program import COMPUTE, Call, Kind, ProgramBuilder
 from tests.training_parts import cluster
 
 MS = 1_000_000
@@ -101,8 +101,8 @@ def test_collective_starts_with_the_last_rank_and_ends_for_all() -> None:
 def test_send_meets_receive_and_waiting_is_bubble() -> None:
     sender, receiver = builder(0), builder(1)
     sender.compute("work", "forward", 5e-3)
-    sender.send("activation", 1, 1 << 20)
-    receiver.recv("activation", 0, 1 << 20)
+    sender.p2p(Kind.SEND, "activation", 1, 1 << 20)
+    receiver.p2p(Kind.RECV, "activation", 0, 1 << 20)
     receiver.compute("work", "forward", 1e-3)
     lines = run(sender, receiver, mesh=Mesh(pp=2))
     assert lines[1].met_ns[0] == 5 * MS
