@@ -27,7 +27,7 @@ class NodeGroup:
     node: NodeSpec
     count: int
     head: bool = False
-    resources: dict[str, float] = field(default_factory=dict)
+    resources: dict[str, float] = field(default_factory=dict, hash=False)
     """Ray's logical resources per node."""
     min_count: int = 0
     max_count: int | None = None

@@ -17,7 +17,7 @@ Not modelled: TCP's bias against long round trips, InfiniBand's credit loops, pa
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from typing import Any
 
@@ -31,13 +31,15 @@ class LinkClass:
 
     __slots__ = (
         "busy_ns", "busy_since_ns", "capacity", "carried", "cause", "flows", "index", "left",
-        "links", "open", "seen", "total", "weight",
+        "links", "open", "parts", "seen", "total", "weight",
     )  # fmt: skip
 
     def __init__(self, index: int, links: Iterable[Link], capacity: float) -> None:
         self.index = index
         self.links = dict.fromkeys(links)
         self.capacity = capacity
+        self.parts: list[tuple[int, LinkClass]] = []
+        """Classes split off from it, and the versions of the partition that began with them."""
         self.flows: dict[Flow, float] = {}
         self.carried = 0.0
         self.busy_ns = 0
@@ -47,11 +49,18 @@ class LinkClass:
         self.left = self.weight = self.total = 0.0
         self.open = 0
 
+    def since(self, version: int) -> Iterator[LinkClass]:
+        """What was this class in a version of the partition: itself, and what was split off."""
+        yield self
+        for began, part in self.parts:
+            if began > version:
+                yield from part.since(version)
+
 
 class Loads:
     """Bytes per byte of size on each link, made once and started many times."""
 
-    __slots__ = ("links", "scale", "uses", "version")
+    __slots__ = ("links", "of", "scale", "uses", "version")
 
     def __init__(self, loads: Iterable[tuple[Link, float]]) -> None:
         links: dict[Link, float] = {}
@@ -68,8 +77,10 @@ class Loads:
         self.scale = tightest[1]
         """Load on the tightest link; the solver's unit is bytes on that link."""
         self.links = {link: load / self.scale for link, load in links.items()}
+        self.of: Partition | None = None
         self.uses: list[tuple[LinkClass, float]] = []
-        self.version = -1
+        """In the partition ``of``, as of its ``version``: what split off since then is missing."""
+        self.version = 0
 
 
 class Flow:
@@ -140,9 +151,12 @@ class Partition:
 
     def uses(self, loads: Loads) -> list[tuple[LinkClass, float]]:
         """The classes that make up ``loads``, splitting those it covers in part."""
-        if loads.version != self._version:
-            loads.uses = self._refine(loads.links)
-            loads.version = self._version
+        if loads.of is not self:
+            loads.of, loads.uses = self, self._refine(loads.links)
+        elif loads.version != self._version:
+            # What has left a class that these loads cover carries as much of them.
+            loads.uses = [(part, load) for c, load in loads.uses for part in c.since(loads.version)]
+        loads.version = self._version
         return loads.uses
 
     def alone(self, link: Link) -> LinkClass:
@@ -211,6 +225,7 @@ class Partition:
             self.of[link] = made
         if owner is not None:
             self._version += 1
+            owner.parts.append((self._version, made))
             for link in members:
                 del owner.links[link]
             made.capacity = owner.capacity

@@ -42,7 +42,7 @@ class GpuSpec(Spec):
     """What ``torch.cuda.get_device_properties().total_memory`` reports."""
     memory_bytes_per_s: float
     l2_bytes: int
-    flops_per_s: Mapping[str, float]
+    flops_per_s: Mapping[str, float] = field(hash=False)
     """Dense peak by dtype: fp32, tf32, fp16, bf16, fp8, fp4 where the part has it."""
     scale_up: Literal["nvlink", "xgmi"] | None = None
     scale_up_generation: int | None = None

@@ -8,6 +8,7 @@ those run the same call at the same time.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -76,12 +77,12 @@ class Communicators:
         self._shapes: dict[tuple[object, ...], GroupShape] = {}
         self._traffic: dict[tuple[object, ...], Traffic] = {}
         self._link_loads: dict[tuple[object, ...], Loads] = {}
+        self._places: dict[tuple[str, tuple[int, ...]], list[list[Member]]] = {}
 
     @cached_property
     def ranks_per_node(self) -> int:
         """Ranks of this job on its fullest node."""
-        used = [n for n, _ in self.placement[: self.mesh.world]]
-        return max(used.count(n) for n in dict.fromkeys(used))
+        return max(Counter(n for n, _ in self.placement[: self.mesh.world]).values())
 
     @cached_property
     def copy_bytes_per_s(self) -> float:
@@ -149,6 +150,17 @@ class Communicators:
                 groups.append(members)
         return groups
 
+    def _sibling_places(
+        self, group: str, rank: int, members: tuple[int, ...]
+    ) -> list[list[Member]]:
+        """Where the ranks of those groups sit."""
+        known = self._places.get((group, members))
+        if known is None:
+            siblings = self._siblings(group, rank)
+            known = [[self.placement[r] for r in peers] for peers in siblings]
+            self._places[group, members] = known
+        return known
+
     def traffic(self, call: Call, rank: int) -> Traffic:
         """Cost and link loads of a collective issued by ``rank``."""
         members = self.members(call.group, rank)
@@ -171,8 +183,7 @@ class Communicators:
         key = (group, members, intra, inter)
         known = self._link_loads.get(key)
         if known is None:
-            siblings = self._siblings(group, rank)
-            places = [[self.placement[r] for r in peers] for peers in siblings]
+            places = self._sibling_places(group, rank, members)
             loads = self.topology.sibling_loads(places, intra, inter)
             known = self._link_loads[key] = Loads(loads.items())
         return known
@@ -204,13 +215,22 @@ class Communicators:
             size = self.mesh.world // self.mesh.pp
             first, second = (r // size * size for r in (src, dst))
             pairs = [(first + i, second + i) for i in range(size)]
-        shapes = dict.fromkeys(self.shape(pair) for pair in pairs)
-        costs = [collective("send_recv", size_bytes, shape) for shape in shapes]
+        alike = {self._way(pair): pair for pair in reversed(pairs)}
+        costs = [collective("send_recv", size_bytes, self.shape(pair)) for pair in alike.values()]
         key = ("send", src, dst)
         loads = self._link_loads.get(key)
         if loads is None:
             loads = self._link_loads[key] = self._path_loads(pairs)
         return Traffic(max(costs, key=lambda c: c.seconds), loads)
+
+    def _way(self, pair: tuple[int, int]) -> tuple[object, ...]:
+        """What pairs have in common whose sends cost the same: nodes, and the links between."""
+        (n, i), (m, j) = (self.placement[r] for r in pair)
+        path = self.topology.path(("gpu", n, i), ("gpu", m, j))
+        specs = self.topology.specs
+        near = self.topology.node(n).nics_of_gpu[i], self.topology.node(m).nics_of_gpu[j]
+        rates = tuple((link.bytes_per_s, link.latency_s) for link in path)
+        return (specs[n].name, specs[m].name, *map(len, near), rates)
 
     def _path_loads(self, pairs: Sequence[tuple[int, int]]) -> Loads:
         """One message per pair, along its path."""

@@ -18,6 +18,7 @@ from heapq import heapify, heappop, heapreplace
 
 from raysim.errors import InvariantViolation
 from raysim.hardware.network import Network
+from raysim.hardware.node_links import Link
 from raysim.kernel.simulation import Simulation
 from raysim.training.communicators import Communicators
 from raysim.training.program import COMPUTE, Kind, Op, Program
@@ -335,8 +336,7 @@ def _communicators_alone(programs: Sequence[Program], comms: Communicators) -> d
 
     Calls too small to slow anything down are not looked at.
     """
-    users: dict[int, set[tuple[str, int]]] = {}
-    links: dict[str, set[int]] = {}
+    links: dict[tuple[str, int], set[Link]] = {}
     single: dict[str, bool] = {}
     seen: set[tuple[str, int, int]] = set()
     for program in programs:
@@ -350,13 +350,15 @@ def _communicators_alone(programs: Sequence[Program], comms: Communicators) -> d
             one = collective and comms.participants(name, rank) == 1
             single[name] = single.get(name, True) and one
             loads = comms.traffic_of(op, rank).loads
-            if (name, rank, id(loads)) in seen:
-                continue
-            seen.add((name, rank, id(loads)))
-            for link in loads.links:
-                links.setdefault(name, set()).add(id(link))
-                users.setdefault(id(link), set()).add((name, rank))
+            if (name, rank, id(loads)) not in seen:
+                seen.add((name, rank, id(loads)))
+                links.setdefault((name, rank), set()).update(loads.links)
+    used: set[Link] = set()
+    shared: set[Link] = set()
+    for mine in links.values():
+        shared |= used & mine
+        used |= mine
     return {
-        name: single[name] and all(len(users[link]) == 1 for link in links.get(name, ()))
-        for name in single
+        name: one and all(mine.isdisjoint(shared) for (by, _), mine in links.items() if by == name)
+        for name, one in single.items()
     }

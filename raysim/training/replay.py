@@ -141,7 +141,8 @@ def resolve(program: Program) -> Trace:
     positions = (*(0,) * known, *program.memory_at[program.set_up :])
     return Trace(
         events=events, positions=positions,
-        initial=tuple(initial), steps=tuple(before), last=tuple(last), lazy=tuple(resolver.lazy), states_made=made,
+        initial=tuple(initial), steps=tuple(before), last=tuple(last),
+        lazy=tuple(resolver.lazy), states_made=made,
     )  # fmt: skip
 
 
@@ -284,6 +285,6 @@ def _failure(player: Player, error: OutOfMemory, *, setting_up: bool) -> Failure
     move, trace = player.at, player.trace
     return Failure(
         event=trace.events[move.event], position=trace.positions[move.event],
-        size_bytes=move.size_bytes, asked_bytes=error.asked_bytes, free_bytes=error.free_bytes, setting_up=setting_up,
-        held=player.held(),
+        size_bytes=move.size_bytes, asked_bytes=error.asked_bytes, free_bytes=error.free_bytes,
+        setting_up=setting_up, held=player.held(),
     )  # fmt: skip

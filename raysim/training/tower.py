@@ -6,7 +6,9 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
+from itertools import accumulate
+from operator import itemgetter
 
 from raysim.hardware.cluster import ClusterSpec
 from raysim.hardware.network import FlowNetwork, Network
@@ -19,6 +21,7 @@ from raysim.training.communicators import Communicators
 from raysim.training.compile import Feed, RankCompiler
 from raysim.training.executor import Executor, Timeline
 from raysim.training.memory import HostMemory, RankMemory, host_memory, rank_memory
+from raysim.training.parallel import Mesh
 from raysim.training.pipelines import Pipeline
 from raysim.training.plan import TrainingPlan
 from raysim.training.program import Program
@@ -247,9 +250,21 @@ def _prepare(
     if plan.engine == "megatron":
         costs.fp32_gradients = plan.megatron.gradient_accumulation_fusion
     stages = build_stages(plan, costs)
-    tied = sorted({stage.rank for stage in stages if stage.tied_bytes})
-    topology = Topology.build(cluster)
-    return costs, stages, Communicators(plan.mesh, topology, folded=folded, tied_stages=tied)
+    tied = tuple(sorted({stage.rank for stage in stages if stage.tied_bytes}))
+    return costs, stages, _communicators(plan.mesh, cluster, folded=folded, tied_stages=tied)
+
+
+@lru_cache(maxsize=8)
+def _communicators(
+    mesh: Mesh, cluster: ClusterSpec, *, folded: bool, tied_stages: tuple[int, ...]
+) -> Communicators:
+    """Groups and their traffic know no time: plans that share mesh and cluster share them."""
+    return Communicators(mesh, _topology(cluster), folded=folded, tied_stages=tied_stages)
+
+
+@lru_cache(maxsize=8)
+def _topology(cluster: ClusterSpec) -> Topology:
+    return Topology.build(cluster)
 
 
 def enough(plan: TrainingPlan) -> int:
@@ -289,16 +304,28 @@ def memory_need(
     Peaks do not depend on time, and a few micro-batches show them: as many as fill the pipeline,
     where activations accumulate. With ``limit_bytes`` the peak is at most that if it fits (given
     ``release``, that cached memory is given back); of what cannot fit it is a lower bound.
+
+    Ranks are looked at from the one with most in tensors on. Simplification: none of those left out
+    holds more than twice as much beside its tensors as the worst that was looked at.
     """
     check_pipeline(plan)
     plan = shortened(plan, pipeline_of(plan).filling(plan.gradient_accumulation_steps))
     costs, stages, comms = _prepare(plan, cluster, folded=True)
     programs = compile_programs(plan, comms, stages, costs, feed=Feed(), steps=1)
-    peaks = (
-        _memory(plan, costs, comms, program, None, limit_bytes, release=release).peak_bytes
-        for program in programs
-    )
-    return max(peaks), host_need(plan, stages, comms)
+    most = beside = 0
+    tensors = [(_most_in_tensors(program), program) for program in programs]
+    for held, program in sorted(tensors, key=itemgetter(0), reverse=True):
+        if held + 2 * beside < most:
+            break
+        found = _memory(plan, costs, comms, program, None, limit_bytes, release=release)
+        most = max(most, found.peak_bytes)
+        beside = max(beside, found.peak_bytes - found.requested_bytes)
+    return most, host_need(plan, stages, comms)
+
+
+def _most_in_tensors(program: Program) -> int:
+    """Bytes, at the fullest moment."""
+    return max(accumulate(event.delta_bytes for event in program.memory), default=0)
 
 
 def _memory(
