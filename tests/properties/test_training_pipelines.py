@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
+from unittest.mock import patch
 
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from raysim.models.table import Model
 from raysim.training.breakdown import step_breakdown
+from raysim.training.compile import RankCompiler
 from raysim.training.deepspeed import PipelineSettings
 from raysim.training.parallel import Mesh
 from raysim.training.pipelines import KINDS, Pipeline, misfits
-from raysim.training.plan import TrainingPlan
-from tests.training_parts import cluster, llama, plan, play
+from raysim.training.plan import MegatronSettings, TrainingPlan
+from tests.training_parts import cluster, llama, plan, play, programs
 
 PASSING = {"activation", "logits", "temporary", "communication", "input"}
 """What nothing may hold between steps."""
@@ -79,3 +82,27 @@ def test_folding_changes_nothing(p: TrainingPlan) -> None:
     folded, exact = (play(p, cluster(1), exact=e) for e in (False, True))
     assert abs(folded.steady_step_ns - exact.steady_step_ns) <= 0.002 * exact.steady_step_ns
     assert folded.fullest.peak_bytes == exact.fullest.peak_bytes
+
+
+def emitted(p: TrainingPlan, steps: int) -> list[tuple[Any, ...]]:
+    """All that a plan's programs say."""
+    return [
+        (
+            [tuple(getattr(op, slot) for slot in op.__slots__) for op in program.ops],
+            program.micro_batches, program.memory, program.memory_at,
+            program.step_held, program.backward_ends, program.step_ends,
+        )
+        for program in programs(p, cluster(3), steps=steps)
+    ]  # fmt: skip
+
+
+@settings(max_examples=25, deadline=None)
+@given(p=pipelined(), steps=st.integers(1, 3), megatron=st.booleans())
+def test_passes_issued_again_are_those_compiled_anew(
+    p: TrainingPlan, steps: int, megatron: bool
+) -> None:
+    if megatron and p.pipeline.schedule == "megatron_1f1b":
+        p = replace(p, engine="megatron", megatron=MegatronSettings(overlap_grad_reduce=True))
+    again = emitted(p, steps)
+    with patch.object(RankCompiler, "_pass", lambda self, do, emit: emit()):
+        assert emitted(p, steps) == again
