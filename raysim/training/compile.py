@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from raysim.hardware.specs import CpuSpec
 from raysim.models.table import COMPUTE_DTYPE_BYTES
 from raysim.perf.compute import ComputeModel
+from raysim.training.emitter import UnitEmitter
 from raysim.training.engines.choice import choose_engine
 from raysim.training.engines.context import Engine, EngineContext
 from raysim.training.exchange import Exchanger
@@ -32,7 +33,6 @@ from raysim.training.program import (
 )
 from raysim.training.schedule import END_OF_BATCH, Do, Instruction
 from raysim.training.sections import Section, Unit
-from raysim.training.sharding import Exchange
 from raysim.training.stages import StageSpec, pipeline_of
 
 
@@ -101,13 +101,12 @@ class RankCompiler:
                 choose_engine(replace(context, units=stage.units), stage, forward_only=forward_only)
                 for stage in self.chunks
             )
-        self.engine = self.engines[0]
+        self.emit = UnitEmitter(self.b, costs, self.engines[0])
         self.chunk = 0
         self.micro_batches = plan.gradient_accumulation_steps
         """Of the step being compiled."""
         self.done: Counter[tuple[Do, int]] = Counter()
         """Backward passes of that step, by kind and chunk."""
-        self.pending: tuple[int, ...] = ()
         self.passes: dict[object, tuple[Stretch, tuple[int, ...]]] = {}
         """Passes to issue again, with what is pending after them, by all that shapes them."""
         self.received: set[str] = set()
@@ -151,11 +150,16 @@ class RankCompiler:
             self.b.end_step()
         return self.b.program
 
+    @property
+    def engine(self) -> Engine:
+        """Of the chunk at work."""
+        return self.emit.engine
+
     def _do(self, instruction: Instruction) -> None:
         micro_batch = -1 if instruction.micro_batch is None else instruction.micro_batch
         self.b.micro_batch = micro_batch
         self.stage = self.chunks[instruction.chunk]
-        self.engine = self.engines[instruction.chunk]
+        self.emit.engine = self.engines[instruction.chunk]
         self.chunk = instruction.chunk
         self.handlers[instruction.do](micro_batch)
 
@@ -201,7 +205,7 @@ class RankCompiler:
         self._arrived("activation", micro_batch)
         self.engine.begin_forward()
         for unit in self.stage.units:
-            self._forward(unit, "forward", keep=False)
+            self.emit.forward(unit, "forward", keep=False)
 
     def _load(self, _: int) -> None:
         b, feed = self.b, self.feed
@@ -212,41 +216,33 @@ class RankCompiler:
             b.sync("wait for data", (ready,))
         if feed.copy_bytes:
             seconds = self.costs.copy_s(feed.copy_bytes, "h2d", pinned=False)
-            self._join((b.copy("inputs to GPU", "h2d", seconds),))
-
-    def _join(self, waits: tuple[int, ...]) -> None:
-        """The next operation on the compute stream waits for these."""
-        self.pending += waits
-
-    def _take_pending(self) -> tuple[int, ...]:
-        pending, self.pending = self.pending, ()
-        return pending
+            self.emit.join((b.copy("inputs to GPU", "h2d", seconds),))
 
     def _arrived(self, what: str, micro_batch: int) -> None:
         """The pass that begins waits for its message, and for the batch before it."""
-        self._join(self.exchange.take_batch())
-        self._join(self.exchange.take(what, self.stage.index, micro_batch))
+        self.emit.join(self.exchange.take_batch())
+        self.emit.join(self.exchange.take(what, self.stage.index, micro_batch))
 
-    def _pass(self, do: Do, emit: Callable[[], None]) -> None:
-        """Emit a pass; or issue again one that had everything it depends on in common.
+    def _pass(self, do: Do, compile_it: Callable[[], None]) -> None:
+        """Compile a pass; or issue again one that had everything it depends on in common.
 
         Operations refer to others by distance: alike surroundings make the same operations.
         """
         b, state = self.b, self.engine.alike()
         if state is None:
-            emit()
+            compile_it()
             return
-        key = do, self.chunk, state, b.surroundings(self.pending)
+        key = do, self.chunk, state, b.surroundings(self.emit.pending)
         here, known = len(b.program.ops), self.passes.get(key)
         if known is None:
             changes = len(b.program.memory)
-            emit()
-            pending = tuple(p - here for p in self.pending)
+            compile_it()
+            pending = tuple(p - here for p in self.emit.pending)
             self.passes[key] = b.stretch(here, changes), pending
             return
         stretch, pending = known
         b.again(stretch)
-        self.pending = tuple(here + p for p in pending)
+        self.emit.pending = tuple(here + p for p in pending)
 
     def _forward_pass(self, micro_batch: int) -> None:
         self._arrived("activation", micro_batch)
@@ -259,7 +255,7 @@ class RankCompiler:
             if section.checkpointed:
                 self._keep_checkpoint(section)
             for unit in section.units:
-                self._forward(unit, "forward", keep=not section.checkpointed)
+                self.emit.forward(unit, "forward", keep=not section.checkpointed)
         self.b.alloc("input", self._kept_output_bytes(), "pipe buffers")
 
     def _checkpoint_bytes(self, section: Section) -> int:
@@ -286,7 +282,7 @@ class RankCompiler:
             self.b.alloc("activation", section.input_bytes - size, "gathered checkpoint")
             call = Call("all_gather", "tp", section.input_bytes)
             arrived = (self.b.collective("all-gather checkpoint", call, waits=arrived),)
-        self._join(arrived)
+        self.emit.join(arrived)
 
     def _kept_output_bytes(self) -> int:
         """Stage output (and received input) that pipe buffers hold until backward (spec 4.6).
@@ -314,48 +310,6 @@ class RankCompiler:
         whole = plan.pipeline.pipe_partitioned + plan.pipeline.grad_partitioned
         return whole * self.stage.output_bytes
 
-    def _forward(self, unit: Unit, phase: str, *, keep: bool) -> None:
-        b = self.b
-        self._communicate(unit, unit.exchanges.before_forward, self.b.last_on(COMPUTE))
-        waits = (*self.engine.before(unit, phase), *self._take_pending())
-        beside = self._beside(unit, unit.exchanges.beside_forward, self._ready(waits))
-        if keep:
-            b.alloc("activation", unit.saved_bytes, unit.name, tensors=unit.saved)
-            b.alloc("logits", unit.loss_bytes, unit.name, tensors=unit.loss_saved)
-        b.alloc(unit.temp_category, unit.forward_temp_bytes, unit.name)
-        op = b.compute(
-            unit.name,
-            phase,
-            unit.forward_s,
-            host_s=unit.forward_host_s,
-            waits=waits,
-            flops=unit.flops,
-        )
-        if unit.syncs:
-            b.sync(f"scalars of {unit.name}", (op,))
-        b.free(unit.temp_category, unit.forward_temp_bytes, unit.name)
-        self._join(beside)
-        self._communicate(unit, unit.exchanges.after_forward, (op,))
-        self.engine.after(unit, phase, op)
-
-    def _ready(self, waits: tuple[int, ...]) -> tuple[int, ...]:
-        """What a kernel issued now would wait for."""
-        return (*waits, *self.b.last_on(COMPUTE))
-
-    def _communicate(self, unit: Unit, calls: Sequence[Exchange], waits: Sequence[int]) -> None:
-        """Collectives one after the other; what comes next waits for the last."""
-        if calls:
-            self._join(self._beside(unit, calls, (*waits, *self._take_pending())))
-
-    def _beside(
-        self, unit: Unit, calls: Sequence[Exchange], waits: tuple[int, ...]
-    ) -> tuple[int, ...]:
-        """Collectives one after the other, beside the unit's compute."""
-        for op, group, size in calls:
-            name = f"{op.replace('_', '-')} {unit.name}"
-            waits = (self.b.collective(name, Call(op, group, size), waits=waits),)
-        return waits if calls else ()
-
     def _backward_pass(self, micro_batch: int) -> None:
         self._arrived("gradient", micro_batch)
         self._begin_gradients(Do.BACKWARD_PASS)
@@ -364,18 +318,18 @@ class RankCompiler:
         self.b.program.backward_ends.append(len(self.b.program.ops))
 
     def _whole_backwards(self) -> None:
-        self._backwards(self._backward)
+        self._backwards(self.emit.backward)
         self.engine.end_backward()
 
     def _backward_input(self, micro_batch: int) -> None:
         """Input gradients; what the weight gradients need stays."""
         self._arrived("gradient", micro_batch)
-        self._pass(Do.BACKWARD_INPUT, lambda: self._backwards(self._input_gradient))
+        self._pass(Do.BACKWARD_INPUT, lambda: self._backwards(self.emit.input_gradient))
         self.b.program.backward_ends.append(len(self.b.program.ops))
 
     def _backward_weight(self, _: int) -> None:
         """Weight gradients, and with them all that an engine does around a backward."""
-        self._join(self.exchange.take_batch())
+        self.emit.join(self.exchange.take_batch())
         self._begin_gradients(Do.BACKWARD_WEIGHT)
         self._pass(Do.BACKWARD_WEIGHT, self._weight_gradients)
         self.b.backward_index += 1
@@ -383,7 +337,7 @@ class RankCompiler:
     def _weight_gradients(self) -> None:
         for unit in reversed(self.stage.units):
             if unit.gradients or unit.weights.kept_bytes:
-                self._weight_gradient(unit)
+                self.emit.weight_gradient(unit)
         self.engine.end_backward()
 
     def _begin_gradients(self, do: Do) -> None:
@@ -406,105 +360,39 @@ class RankCompiler:
                 self.b.hook(self.costs.passes.checkpoint_s)
                 self._fetch_checkpoint(section)
                 for unit in section.units:
-                    self._forward(unit, "recompute", keep=True)
+                    self.emit.forward(unit, "recompute", keep=True)
             for unit in reversed(section.units):
                 one(unit)
             if section.checkpointed:
                 self.b.free("activation", section.input_bytes, "checkpoint")
         self.b.free("input", whole, "output and gradient made whole")
 
-    def _backward(self, unit: Unit) -> None:
-        waits = tuple(self.engine.before(unit, "backward"))
-        extra_s, extra_launches = self.engine.backward_extra(unit)
-        op = self._gradient(
-            unit,
-            unit.backward_s + extra_s,
-            host_s=unit.backward_host_s + extra_launches * self.costs.host.eager_s,
-            waits=waits,
-            flops=2 * unit.flops,
-            tail_s=unit.backward_tail_s,
-        )
-        self.engine.after(unit, "backward", op)
-
-    def _gradient(
-        self,
-        unit: Unit,
-        seconds: float,
-        *,
-        host_s: float,
-        waits: tuple[int, ...],
-        flops: float,
-        tail_s: float = 0.0,
-    ) -> int:
-        """A unit's backward; the last ``tail_s`` of it runs beside what follows it."""
-        b, around = self.b, unit.exchanges
-        self._communicate(unit, around.before_backward, (*waits, *b.last_on(COMPUTE)))
-        waits = (*waits, *self._take_pending())
-        beside = self._beside(unit, around.beside_backward, self._ready(waits))
-        parts = unit.backward_temps
-        b.alloc(unit.temp_category, unit.backward_temp_bytes, unit.name, tensors=parts)
-        op = b.compute(
-            unit.name, "backward", seconds - tail_s, host_s=host_s, waits=waits, flops=flops
-        )
-        self._communicate(unit, around.after_backward, (op,))
-        if tail_s:
-            op = b.compute(unit.name, "backward", tail_s, launches=0, waits=(op, *beside))
-        else:
-            self._join(beside)
-        b.free(unit.temp_category, unit.backward_temp_bytes, unit.name)
-        b.free("activation", unit.saved_bytes, unit.name)
-        b.free("logits", unit.loss_bytes, unit.name)
-        return op
-
-    def _input_gradient(self, unit: Unit) -> None:
-        self._gradient(
-            unit,
-            unit.backward_s - unit.weights.seconds,
-            host_s=unit.backward_host_s,
-            waits=(),
-            flops=2 * unit.flops - unit.weights.flops,
-        )
-        self.b.alloc("activation", unit.weights.kept_bytes, f"{unit.name} for weight gradients")
-
-    def _weight_gradient(self, unit: Unit) -> None:
-        waits = (*self.engine.before(unit, "backward"), *self._take_pending())
-        extra_s, extra_launches = self.engine.backward_extra(unit)
-        op = self.b.compute(
-            f"{unit.name} weights",
-            "backward",
-            unit.weights.seconds + extra_s,
-            host_s=unit.weights.host_s + extra_launches * self.costs.host.eager_s,
-            waits=waits,
-            flops=unit.weights.flops,
-        )
-        self.b.free("activation", unit.weights.kept_bytes, f"{unit.name} for weight gradients")
-        self.engine.after(unit, "backward", op)
-
     def _send(self, what: str, to: int | None) -> None:
         assert to is not None, f"{what} of stage {self.stage.index} has nowhere to go"
         size = self.stage.output_bytes if what == "activation" else self.stage.input_bytes
-        ready = self._take_pending() if self.exchange.blocking else self.pending
+        ready = self.emit.take_pending() if self.exchange.blocking else self.emit.pending
         self.exchange.send(what, to, size, ready)
 
     def _recv(self, what: str, source: int | None, micro_batch: int) -> None:
         assert source is not None, f"{what} for stage {self.stage.index} comes from nowhere"
         size = self.stage.input_bytes if what == "activation" else self.stage.output_bytes
-        ready = self._take_pending() if self.exchange.blocking else ()
+        ready = self.emit.take_pending() if self.exchange.blocking else ()
         if self.exchange.blocking and what not in self.received:
             self.received.add(what)
             wire = self.exchange.wire_bytes(what, size)
             self.b.alloc("input", wire, f"receive buffer, {what}")
-        self._join(self.exchange.receive(what, source, self.stage.index, micro_batch, size, ready))
+        at = self.stage.index
+        self.emit.join(self.exchange.receive(what, source, at, micro_batch, size, ready))
 
     def _reduce_tied(self) -> None:
         tied = sum(stage.tied_bytes for stage in self.chunks)
         if tied:
             call = Call("all_reduce", "tied", tied)
             waits = self.b.last_on("compute")
-            self._join((self.b.collective("all-reduce tied gradients", call, waits=waits),))
+            self.emit.join((self.b.collective("all-reduce tied gradients", call, waits=waits),))
 
     def _reduce_gradients(self) -> None:
-        self._join(self.exchange.take_batch())
+        self.emit.join(self.exchange.take_batch())
         for engine in self.engines:
             engine.reduce_gradients()
         if self.layout.shape == "both":
@@ -520,10 +408,10 @@ class RankCompiler:
             size = sum(unit.numel for unit in stage.units) * width
             waits = self.b.last_on("compute")
             call = Call("all_reduce", "copies", size)
-            self._join((self.b.collective("all-reduce copies", call, waits=waits),))
+            self.emit.join((self.b.collective("all-reduce copies", call, waits=waits),))
 
     def _optimizer_step(self) -> None:
-        pending = self._take_pending()
+        pending = self.emit.take_pending()
         if pending:
             self.b.compute("gradients ready", "collective", 0.0, launches=0, waits=pending)
         self.whole.step()

@@ -94,6 +94,8 @@ class RankMemory:
     """Peak of one rank."""
 
     rank: int
+    track: tuple[str, ...]
+    """Where it sits, as records name it."""
     peak_bytes: int
     """Reserved, context and NCCL: what ``nvidia-smi`` shows, and what must fit."""
     requested_bytes: int
@@ -123,7 +125,6 @@ class RankMemory:
     """Cached in pieces of segments in use, when it has settled: fragmentation."""
     out_of_memory: OutOfMemory | None
     """None: it fits the capacity it was played with."""
-    ledger: MemoryLedger
 
 
 def fixed_bytes(gpu: GpuSpec, communicators: int) -> int:
@@ -158,6 +159,7 @@ def rank_memory(
     gpu: GpuSpec,
     track: tuple[str, ...],
     *,
+    replayed: Program | None = None,
     config: AllocatorConfig | None = None,
     slack_frac: float | None = None,
     limit_bytes: int | None = None,
@@ -166,6 +168,8 @@ def rank_memory(
 ) -> RankMemory:
     """Replay a program's memory changes in program order and find the fullest moment.
 
+    ``replayed`` stands for the program on the allocator: fewer micro-batches, of which as many are
+    under way at once.
     ``timeline`` None gives the same peak without times. ``slack_frac``, of a profile, stands for
     the allocator where it is given: the share of the peak that is reserved and not allocated.
     Otherwise the allocator is emulated: first as if memory had no end; where that is more than the
@@ -180,7 +184,8 @@ def rank_memory(
     outside = fixed_bytes(gpu, communicators)
     capacity = (gpu.memory_bytes if limit_bytes is None else limit_bytes) - outside
     hopeless = quick and fullest.total_bytes > capacity
-    trace = resolve(program) if slack_frac is None and not hopeless else None
+    replayed = replayed or program
+    trace = resolve(replayed) if slack_frac is None and not hopeless else None
     played, failed = None, None
     if trace is not None:
         played, failed = _played(trace, workspace, config, capacity if release else None)
@@ -197,25 +202,24 @@ def rank_memory(
     label, position = "cuBLAS workspace", 0
     if fullest.index >= 0:
         label, position = program.memory[fullest.index].label, program.memory_at[fullest.index]
-    ledger, at_ns = _ledger(program, timeline, track, workspace, fullest.index)
     return RankMemory(
         rank=program.rank,
+        track=track,
         peak_bytes=reserved + outside,
         requested_bytes=fullest.total_bytes,
         allocated_bytes=allocated,
         reserved_bytes=reserved,
         outside_bytes=outside,
         by_category=dict(sorted(by_category.items(), key=lambda item: -item[1])),
-        at_ns=at_ns,
+        at_ns=_reached_ns(program, timeline, fullest.index),
         when=_describe(program, min(position, last), label),
         allocating=label,
-        reserved_when=_reserved_when(program, trace, played),
+        reserved_when=_reserved_when(replayed, trace, played),
         largest=_largest(program, fullest.index),
         driver_calls=played.allocator.driver_calls if played is not None else 0,
         retries=played.allocator.retries if played is not None else 0,
         inactive_split_bytes=played.allocator.inactive_split_bytes if played is not None else 0,
-        out_of_memory=_out_of_memory(program, trace, failed, capacity, outside),
-        ledger=ledger,
+        out_of_memory=_out_of_memory(replayed, trace, failed, capacity, outside),
     )
 
 
@@ -233,22 +237,24 @@ def _fullest(program: Program, workspace: int) -> _Fullest:
     return _Fullest(most, index, {k: v for k, v in by_category.items() if v})
 
 
-def _ledger(
-    program: Program, timeline: Timeline | None, track: tuple[str, ...], workspace: int, index: int
-) -> tuple[MemoryLedger, int]:
-    """Every change at its time, and the time of change ``index``; empty without times."""
-    ledger, now, at_ns = MemoryLedger(track), 0, 0
+def _reached_ns(program: Program, timeline: Timeline | None, index: int) -> int:
+    """When change ``index`` happens: 0 before all, and without times."""
     if timeline is None:
-        return ledger, at_ns
-    ledger.apply(0, "temporary", workspace, "cuBLAS workspace")
+        return 0
+    places = program.memory_at[: index + 1]
+    return max((timeline.start_ns[at] for at in places if at < len(program.ops)), default=0)
+
+
+def ledger(timeline: Timeline, track: tuple[str, ...], gpu: GpuSpec) -> MemoryLedger:
+    """Every change of a rank's memory at its time."""
+    entries, now, program = MemoryLedger(track), 0, timeline.program
+    entries.apply(0, "temporary", workspace_bytes(gpu), "cuBLAS workspace")
     count = len(program.ops)
-    for i, (event, position) in enumerate(zip(program.memory, program.memory_at, strict=True)):
+    for event, position in zip(program.memory, program.memory_at, strict=True):
         if position < count:
             now = max(now, timeline.start_ns[position])
-        ledger.apply(now, event.category, event.delta_bytes, event.label)
-        if i == index:
-            at_ns = now
-    return ledger, at_ns
+        entries.apply(now, event.category, event.delta_bytes, event.label)
+    return entries
 
 
 def _played(

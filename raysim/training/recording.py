@@ -7,11 +7,13 @@ NVLink or PCIe port. The others carry the same by symmetry.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
+from raysim.hardware.device import MemoryRow
 from raysim.hardware.node_links import Link
 from raysim.kernel.record import Recorder
 from raysim.training.executor import Timeline
-from raysim.training.memory import RankMemory
+from raysim.training.memory import RankMemory, ledger
 from raysim.training.program import Kind, Op
 from raysim.training.tower import StepOutcome
 
@@ -24,9 +26,10 @@ def record_outcome(outcome: StepOutcome, recorder: Recorder) -> None:
         return
     last = len(outcome.step_ns) - 1
     for line, memory in zip(outcome.timelines, outcome.memory, strict=True):
-        track = memory.ledger.track
+        track = memory.track
         _spans(outcome, line, last, track, recorder)
-        _memory(memory, line.step_window(last)[0], recorder)
+        rows = ledger(line, track, outcome.costs.gpu).timeline()
+        _memory(memory, rows, line.step_window(last)[0], recorder)
         _way_out(outcome, line, last, track, recorder)
 
 
@@ -63,10 +66,9 @@ def _nearest_link(outcome: StepOutcome, rank: int) -> Link:
     return (links.nvlink_out or links.pcie_out)[local]
 
 
-def _memory(memory: RankMemory, begin: int, recorder: Recorder) -> None:
+def _memory(memory: RankMemory, rows: Sequence[MemoryRow], begin: int, recorder: Recorder) -> None:
     """Counters by category from ``begin`` on, and the fullest moment among them."""
-    track = memory.ledger.track
-    rows = memory.ledger.timeline()
+    track = memory.track
     held = {row.category: row.bytes_after for row in rows if row.t_ns < begin}
     for category in ("context", "slack"):
         held[category] = memory.by_category.get(category, 0)

@@ -214,6 +214,9 @@ def simulate(
     )
     network = FlowNetwork(simulation, comms.topology)
     timelines = Executor(simulation, network, comms).play(programs)
+    replayed: Sequence[Program] = ()
+    if memory:
+        replayed = programs if forward_only else _filling(plan, programs, comms, stages, costs)
     return StepOutcome(
         plan=plan,
         micro_batches=micro_batches,
@@ -225,10 +228,25 @@ def simulate(
         timelines=tuple(timelines),
         step_ns=_step_durations(timelines, steps),
         memory=tuple(
-            _memory(plan, costs, comms, line.program, line) for line in timelines if memory
+            _memory(plan, costs, comms, line.program, line, replayed=program)
+            for line, program in zip(timelines, replayed, strict=False)
         ),
         simulation=simulation,
     )
+
+
+def _filling(
+    plan: TrainingPlan,
+    programs: Sequence[Program],
+    comms: Communicators,
+    stages: Sequence[StageSpec],
+    costs: ComputeModel,
+) -> Sequence[Program]:
+    """Programs with as many micro-batches as fill the pipeline: memory peaks no later."""
+    few = shortened(plan, pipeline_of(plan).filling(plan.gradient_accumulation_steps))
+    if plan.mesh.pp == 1 or few == plan:
+        return programs
+    return compile_programs(few, comms, stages, costs, feed=Feed(), steps=1)
 
 
 def _prepare(
@@ -336,14 +354,16 @@ def _memory(
     timeline: Timeline | None,
     limit_bytes: int | None = None,
     *,
+    replayed: Program | None = None,
     release: bool = True,
 ) -> RankMemory:
     """Of one rank; without times where there is no timeline."""
     slack_frac = plan.constants.allocator_slack_frac
     track = _track(comms, program.rank)
     return rank_memory(
-        program, timeline, costs.gpu, track, config=plan.allocator, slack_frac=slack_frac,
-        limit_bytes=limit_bytes, quick=limit_bytes is not None, release=release,
+        program, timeline, costs.gpu, track, replayed=replayed,
+        config=plan.allocator, slack_frac=slack_frac, release=release,
+        limit_bytes=limit_bytes, quick=limit_bytes is not None,
     )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from raysim.kernel.simulation import Simulation
 from raysim.training.breakdown import step_breakdown
 from raysim.training.communicators import Communicators
 from raysim.training.executor import Executor
+from raysim.training.memory import ledger
 from raysim.training.parallel import Mesh
 from raysim.training.program import Call, Kind, Op, ProgramBuilder
 from tests.training_parts import cluster, llama, plan, play
@@ -62,8 +63,8 @@ def test_any_plan_plays_to_the_end_and_accounts_for_its_time(p: Any) -> None:
             assert line.end_ns[i] >= line.met_ns[i] >= line.start_ns[i] >= 0
             waits = () if op.kind == Kind.SYNC else line.program.waits(i)
             assert all(line.end_ns[w] <= line.start_ns[i] for w in waits)
-    for memory in played.memory:
-        memory.ledger.check()
+    for line, memory in zip(played.timelines, played.memory, strict=True):
+        ledger(line, memory.track, played.costs.gpu).check()
         assert sum(memory.by_category.values()) == memory.peak_bytes
 
 
