@@ -203,15 +203,9 @@ def simulate(
         steps = 1 if plan.mesh.pp > 1 else 2
     costs, stages, comms = _prepare(plan, cluster, folded=not exact)
     programs = compile_programs(
-        plan,
-        comms,
-        stages,
-        costs,
-        feed=feed or Feed(),
-        steps=steps,
-        forward_only=forward_only,
-        memory=memory,
-    )
+        plan, comms, stages, costs, feed=feed or Feed(), steps=steps,
+        forward_only=forward_only, memory=memory,
+    )  # fmt: skip
     network = FlowNetwork(simulation, comms.topology)
     timelines = Executor(simulation, network, comms).play(programs)
     replayed: Sequence[Program] = ()
