@@ -428,7 +428,7 @@ def cost_facts(summary: Table) -> list[Fact]:
     )  # fmt: skip
 
 
-_SHARES = {"mfu", "hfu", "gpu_mem_peak"}
+_SHARES = {"mfu", "hfu", "gpu_mem_peak", "goodput"}
 
 
 def metric(name: str, value: Any) -> str:

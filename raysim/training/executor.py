@@ -328,12 +328,14 @@ class Executor:
 def _communicators_alone(programs: Sequence[Program], comms: Communicators) -> dict[str, bool]:
     """Communicators in which one simulated rank stands for all, and whose links no other uses.
 
+    What their calls cost is then arithmetic, unless a link is narrower than that took it for.
     Calls too small to slow anything down are not looked at.
     """
     users: dict[int, set[tuple[str, int]]] = {}
     links: dict[str, set[int]] = {}
     single: dict[str, bool] = {}
     seen: set[tuple[str, int, int]] = set()
+    narrowed = {id(link) for link in comms.topology.narrowed}
     for program in programs:
         rank = program.rank
         distinct = {(op.kind, op.call): op for op in program.ops if op.call is not None}
@@ -352,6 +354,7 @@ def _communicators_alone(programs: Sequence[Program], comms: Communicators) -> d
                 links.setdefault(name, set()).add(id(link))
                 users.setdefault(id(link), set()).add((name, rank))
     return {
-        name: single[name] and all(len(users[link]) == 1 for link in links.get(name, ()))
+        name: single[name]
+        and all(len(users[link]) == 1 and link not in narrowed for link in links.get(name, ()))
         for name in single
     }

@@ -19,6 +19,7 @@ from raysim.training.communicators import Communicators
 from raysim.training.compile import Feed, RankCompiler
 from raysim.training.executor import Executor, Timeline
 from raysim.training.memory import HostMemory, RankMemory, host_memory, rank_memory
+from raysim.training.noise import Noise, disturb, narrow_links
 from raysim.training.pipelines import Pipeline
 from raysim.training.plan import TrainingPlan
 from raysim.training.program import Program
@@ -166,6 +167,8 @@ def simulate(
     exact: bool = False,
     forward_only: bool = False,
     memory: bool = True,
+    noise: Noise | None = None,
+    quantile: float | None = None,
 ) -> StepOutcome:
     """Play ``steps`` optimizer steps of ``plan`` on ``cluster``.
 
@@ -186,6 +189,10 @@ def simulate(
         Evaluation: the steps are forward passes of one micro-batch.
     memory
         Whether to account for memory; without, only time is right.
+    noise
+        Ranks that are not alike; None: all are.
+    quantile
+        Of folded noise: the step that is not exceeded with this probability; None: in the mean.
 
     Raises
     ------
@@ -209,6 +216,9 @@ def simulate(
         forward_only=forward_only,
         memory=memory,
     )
+    if noise is not None and not noise.quiet:
+        narrow_links(comms.topology, noise)
+        disturb(programs, comms, noise, simulation.rng, quantile=quantile)
     network = FlowNetwork(simulation, comms.topology)
     timelines = Executor(simulation, network, comms).play(programs)
     return StepOutcome(
