@@ -178,7 +178,7 @@ def _about_machines(outcome: JobOutcome) -> str:
         return f"{said}; {left_out} are not."
     if failures is None:
         return f"{said}; failures are not."
-    return f"{said}; noise and failures are what the scenario expects of the machines."
+    return f"{said}; noise and failures are as the scenario says."
 
 
 def _reference(scenario: Scenario, summary: dict[str, object]) -> dict[str, object] | None:

@@ -1,16 +1,19 @@
-"""What a run makes of its wall time, printed: the parts, when it fails, when it should save."""
+"""What a run makes of its wall time, printed and on the page: parts, failures, when to save."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.text import Text
 
+from raysim.report import charts, words
 from raysim.report.layout import BAR, NAME, Page, bar, number, percent
 from raysim.units import format_seconds
 
 Summary = Mapping[str, Any]
+_LITTLE = 0.0005
+"""Share that prints as less than 0.1 %."""
 
 
 def goodput(page: Page, summary: Summary) -> None:
@@ -22,11 +25,11 @@ def goodput(page: Page, summary: Summary) -> None:
         _table(page, found)
     page.blank()
     if found.get("parts"):
-        page.labelled("Goodput", [Text(words) for words in _answer(found)])
-    page.labelled("Slow", [Text(words) for words in slow_words(found)])
-    for label, words in (("Failures", failure_words(found)), ("Saving", saving_words(found))):
-        if words:
-            page.labelled(label, [Text(w) for w in words])
+        page.labelled("Goodput", [Text(said) for said in _answer(found)])
+    page.labelled("Machines", [Text(said) for said in slow_words(found)])
+    for label, some in (("Failures", failure_words(found)), ("Saving", saving_words(found))):
+        if some:
+            page.labelled(label, [Text(said) for said in some])
 
 
 def _table(page: Page, found: Summary) -> None:
@@ -36,7 +39,7 @@ def _table(page: Page, found: Summary) -> None:
     page.rule()
     longest = max(row["seconds"] for row in found["parts"])
     columns = min(BAR, page.width - NAME - 24)
-    for row in found["parts"]:
+    for row in _rows(found):
         style = "green" if row["key"] == "kept" else "yellow"
         page.add(
             f" {row['name']:<{NAME}}{format_seconds(row['seconds']):>10}",
@@ -46,6 +49,16 @@ def _table(page: Page, found: Summary) -> None:
     wall = format_seconds(found["wall_seconds"])
     page.add((f" {'wall time':<{NAME}}{wall:>10}{'100 %':>9}", "bold"), "   ")
     page.words(spread_words(found), indent=NAME + 23, style="dim")
+
+
+def _rows(found: Summary) -> list[Summary]:
+    """The parts; more than one that would round to nothing are one row."""
+    large = [row for row in found["parts"] if row["frac"] >= _LITTLE]
+    small = [row for row in found["parts"] if row["frac"] < _LITTLE]
+    if len(small) < 2:
+        return list(found["parts"])
+    total = {key: sum(row[key] for row in small) for key in ("seconds", "frac")}
+    return [*large, {"key": "rest", "name": f"{len(small)} smaller parts", **total}]
 
 
 def spread_words(found: Summary) -> str:
@@ -59,12 +72,12 @@ def spread_words(found: Summary) -> str:
 
 
 def _answer(found: Summary) -> list[str]:
-    words = [f"{percent(found['frac'])} of the wall time becomes kept steps"]
+    said = [f"{percent(found['frac'])} of the wall time becomes kept steps"]
     if found.get("effective_tokens_per_s"):
-        words.append(f"{number(found['effective_tokens_per_s'])} tokens/s over the whole run")
+        said.append(f"{number(found['effective_tokens_per_s'])} tokens/s over the whole run")
     if found.get("expected_wall_seconds"):
-        words.append(f"closed form {format_seconds(found['expected_wall_seconds'])}")
-    return words
+        said.append(f"closed form {format_seconds(found['expected_wall_seconds'])}")
+    return said
 
 
 def slow_words(found: Summary) -> list[str]:
@@ -82,24 +95,63 @@ def failure_words(found: Summary) -> list[str]:
     if not count and not mtbf:
         return []
     shown = f"{count:,.0f}" if count >= 100 or count == round(count) else f"{count:.3g}"
-    words = [f"{shown} failure{'s' * (count != 1)}"]
+    said = [f"{shown} failure{'s' * (count != 1)}"]
     if mtbf:
-        words.append(f"one every {format_seconds(mtbf)} on the job's nodes")
-    return words
+        said.append(f"one every {format_seconds(mtbf)} on the job's nodes")
+    return said
 
 
 def saving_words(found: Summary) -> list[str]:
     """The interval between checkpoints, and the best one."""
     now, best = found.get("interval"), found.get("best_interval")
-    words = []
+    said = []
     if now:
-        words.append(f"every {format_seconds(now['seconds'])} of steps ({now['steps']:,} steps)")
+        said.append(f"every {format_seconds(now['seconds'])} of steps ({now['steps']:,} steps)")
     if not best:
-        return words
+        return said
     if now and now["steps"] == best["steps"]:
-        return [*words, "which is the best interval"]
-    said = f"best every {format_seconds(best['seconds'])} ({best['steps']:,} steps)"
+        return [*said, "which is the best interval"]
+    other = f"best every {format_seconds(best['seconds'])} ({best['steps']:,} steps)"
     delta = best.get("wall_delta_frac")
     if delta is not None:
-        said += f": {delta * 100:+.2f} % wall time"
-    return [*words, said]
+        other += f": {delta * 100:+.2f} % wall time"
+    return [*said, other]
+
+
+class Section(NamedTuple):
+    """The page's section: sentences, and the wall time as bars end to end."""
+
+    said: list[tuple[str, str]]
+    bars: list[charts.Bar]
+    wall_s: float
+    spread: str
+
+
+_COLORS = {
+    "kept": "parameter", "slow": "logits", "startup": "launch", "evaluation": "forward",
+    "checkpoints": "offload", "lost": "activation", "detection": "host", "waiting": "collective",
+    "restart": "recompute", "link_down": "copy",
+}  # fmt: skip
+"""Part of the wall time to a colour of the page's set."""
+
+
+def section(summary: Summary) -> Section | None:
+    """What the page shows; None where all machines are alike and none fails."""
+    found = words.table(summary.get("goodput"))
+    if not found:
+        return None
+    parts = words.rows(found.get("parts"))
+    wall_s = words.number(found.get("wall_seconds")) or 0.0
+    bars = [(str(p["key"]), str(p["name"]), float(p["seconds"])) for p in parts]
+    said = [
+        ("Goodput", _answer(found) if parts else []),
+        ("Machines", slow_words(found)),
+        ("Failures", failure_words(found)),
+        ("Saving", saving_words(found)),
+    ]
+    return Section(
+        [(label, "; ".join(some)) for label, some in said if some],
+        [bar._replace(key=_COLORS[bar.key]) for bar in charts.stacked(bars, wall_s)],
+        wall_s,
+        spread_words(found),
+    )

@@ -38,6 +38,7 @@ def goodput_part(outcome: JobOutcome, tokens: float | None) -> dict[str, Any] | 
         "healthy_step_seconds": healthy_s,
         "step_seconds": outcome.step_s,
         "step_inflation_frac": outcome.step_s / healthy_s - 1,
+        "spare_nodes": spare_nodes(outcome),
     }
     return found if outcome.goodput is None else found | _of_run(outcome.goodput, tokens)
 

@@ -12,6 +12,9 @@ a pipeline one replica is simulated, the one that takes longest: its slowest sta
 all ranks, its other stages are as slow as the peers that share their layers. The host is the
 slowest of a stage's; where slow hosts and slow GPUs are not the same ranks, folding overstates.
 
+Constants that were fitted on real runs hold the ordinary jitter of those runs; what is said here
+comes on top.
+
 Not modelled: kernels of one rank that vary apart from each other, jitter of the host and of links.
 """
 
@@ -52,6 +55,9 @@ class Noise:
     """Nodes whose host threads take a factor longer."""
     links: tuple[tuple[int, int, float], ...] = ()
     """(node, NIC, share of its rate that is left)."""
+    quantile: float | None = None
+    """Folded: as slow as the slowest rank is not exceeded with this probability; None: in the
+    mean."""
 
     @property
     def quiet(self) -> bool:
@@ -62,6 +68,9 @@ class Noise:
     def cv(self) -> float:
         """Coefficient of variation of a GPU's kernels, over GPUs and steps."""
         return combined_cv(self.gpu_cv, self.step_cv)
+
+
+ALIKE = Noise()
 
 
 def narrow_links(topology: Topology, noise: Noise) -> None:
@@ -75,8 +84,6 @@ def disturb(
     comms: Communicators,
     noise: Noise,
     streams: Streams,
-    *,
-    quantile: float | None = None,
 ) -> None:
     """Stretch the operations of compiled programs in place.
 
@@ -84,12 +91,12 @@ def disturb(
     ----------
     streams
         Of random numbers; not drawn from when folded.
-    quantile
-        Folded: how slow the slowest rank is with this probability; None: in the mean.
     """
+    if noise.quiet:
+        return
     hosts = dict(noise.hosts)
     if comms.folded:
-        kernels = _folded(programs, comms, noise, quantile)
+        kernels = _folded(programs, comms, noise)
         for program, factor in zip(programs, kernels, strict=True):
             peers = _stage_ranks(comms, program.rank)
             host = max(hosts.get(comms.placement[r][0], 1.0) for r in peers)
@@ -143,9 +150,7 @@ def _stage_ranks(comms: Communicators, rank: int) -> range:
     return range(first, first + size)
 
 
-def _folded(
-    programs: Sequence[Program], comms: Communicators, noise: Noise, quantile: float | None
-) -> list[float]:
+def _folded(programs: Sequence[Program], comms: Communicators, noise: Noise) -> list[float]:
     """The factor of each stage's representative."""
     nodes = dict(noise.kernels)
     scale = [nodes.get(comms.placement[r][0], 1.0) for r in range(comms.mesh.world)]
@@ -158,10 +163,10 @@ def _folded(
         for r in _stage_ranks(comms, program.rank):
             everyone[scale[r] * busy_ns / max(1, kernel_ns[worst])] += 1
     del everyone[0.0]
-    if everyone and quantile is None:
+    if everyone and noise.quantile is not None:
+        factors[worst] = slowest_quantile(everyone.items(), noise.cv, noise.quantile)
+    elif everyone:
         factors[worst] = max(factors[worst], expected_slowest(everyone.items(), noise.cv))
-    elif everyone and quantile is not None:
-        factors[worst] = slowest_quantile(everyone.items(), noise.cv, quantile)
     return factors
 
 

@@ -19,7 +19,7 @@ from raysim.training.communicators import Communicators
 from raysim.training.compile import Feed, RankCompiler
 from raysim.training.executor import Executor, Timeline
 from raysim.training.memory import HostMemory, RankMemory, host_memory, rank_memory
-from raysim.training.noise import Noise, disturb, narrow_links
+from raysim.training.noise import ALIKE, Noise, disturb, narrow_links
 from raysim.training.pipelines import Pipeline
 from raysim.training.plan import TrainingPlan
 from raysim.training.program import Program
@@ -167,8 +167,7 @@ def simulate(
     exact: bool = False,
     forward_only: bool = False,
     memory: bool = True,
-    noise: Noise | None = None,
-    quantile: float | None = None,
+    noise: Noise = ALIKE,
 ) -> StepOutcome:
     """Play ``steps`` optimizer steps of ``plan`` on ``cluster``.
 
@@ -190,9 +189,7 @@ def simulate(
     memory
         Whether to account for memory; without, only time is right.
     noise
-        Ranks that are not alike; None: all are.
-    quantile
-        Of folded noise: the step that is not exceeded with this probability; None: in the mean.
+        How ranks differ.
 
     Raises
     ------
@@ -206,19 +203,12 @@ def simulate(
     if steps is None:
         steps = 1 if plan.mesh.pp > 1 else 2
     costs, stages, comms = _prepare(plan, cluster, folded=not exact)
+    narrow_links(comms.topology, noise)
     programs = compile_programs(
-        plan,
-        comms,
-        stages,
-        costs,
-        feed=feed or Feed(),
-        steps=steps,
-        forward_only=forward_only,
-        memory=memory,
-    )
-    if noise is not None and not noise.quiet:
-        narrow_links(comms.topology, noise)
-        disturb(programs, comms, noise, simulation.rng, quantile=quantile)
+        plan, comms, stages, costs, feed=feed or Feed(), steps=steps,
+        forward_only=forward_only, memory=memory,
+    )  # fmt: skip
+    disturb(programs, comms, noise, simulation.rng)
     network = FlowNetwork(simulation, comms.topology)
     timelines = Executor(simulation, network, comms).play(programs)
     return StepOutcome(

@@ -8,6 +8,7 @@ nothing is random, once. The best interval between saves is that of the closed f
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from raysim.hardware.specs import NodeSpec
@@ -26,7 +27,7 @@ from raysim.workloads.long_run import PARTS, Course, Life, LongRun
 MOST_LIVES = 100
 MOST_EVENTS = 200_000
 """Of all lives together: a few seconds."""
-FEWEST_LIVES = 8
+FEWEST_LIVES = 4
 SPREAD = (0.05, 0.95)
 
 
@@ -147,10 +148,7 @@ def measure(course: Course, seed: int, *, at_best: bool = False) -> Goodput:
     stall_s = to_seconds(course.stall_ns)
     return Goodput(
         course=course,
-        lives=tuple(
-            LongRun(course, Simulation(seed=seed), number).play()
-            for number in range(_lives(course))
-        ),
+        lives=tuple(_live(course, seed)),
         interval=None if every is None else _interval(course, every),
         best=best,
         young_s=young_interval_s(stall_s, course.mtbf_s) if random else None,
@@ -159,12 +157,21 @@ def measure(course: Course, seed: int, *, at_best: bool = False) -> Goodput:
     )
 
 
+def _live(course: Course, seed: int) -> Iterator[Life]:
+    """Lives, up to the first that has no end."""
+    for number in range(_lives(course)):
+        life = LongRun(course, Simulation(seed=seed), number).play()
+        yield life
+        if not life.finished:
+            return
+
+
 def _lives(course: Course) -> int:
     if not math.isfinite(course.mtbf_s):
         return 1
-    stops = [n for n in (course.save_every, course.steps_per_epoch) if n]
-    each = 1 + sum(2 * course.steps / n for n in stops)
-    each += 8 * course.steps * to_seconds(course.pace.step_ns[0]) / course.mtbf_s
+    at_once = course.stops in ([], [course.save_every])
+    each = 10.0 if at_once else sum(2 * course.steps / n for n in course.stops)
+    each += 12 * course.steps * to_seconds(course.pace.step_ns[0]) / course.mtbf_s
     return max(FEWEST_LIVES, min(MOST_LIVES, int(MOST_EVENTS / each)))
 
 

@@ -83,6 +83,12 @@ class Course:
     failures: Failures = field(default_factory=Failures)
     mtbf_s: float = math.inf
 
+    @property
+    def stops(self) -> list[int]:
+        """Steps come in stretches up to a multiple of one of these."""
+        halts = self.save_epochs or self.evaluation_ns > 0
+        return [n for n in (self.save_every, self.steps_per_epoch if halts else None) if n]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Life:
@@ -243,27 +249,63 @@ class LongRun:
     # ---- work ------------------------------------------------------------------------------------
 
     def _train(self) -> _Waiting:
-        course = self.course
-        while self.done < course.steps:
-            yield from self._steps()
-            epoch = course.steps_per_epoch
-            at_epoch = epoch is not None and self.done % epoch == 0
-            if at_epoch and course.evaluation_ns:
-                yield from self._spend(course.evaluation_ns)
-                self._book(self.unsafe, "evaluation")
-            every = course.save_every
-            if (at_epoch and course.save_epochs) or (every and self.done % every == 0):
-                yield from self._save()
+        while self.done < self.course.steps:
+            yield from self._cycles()
+            if self.done < self.course.steps:
+                yield from self._stretch()
         yield from self._land()
         self.parts.update(self.unsafe)
         self.unsafe.clear()
+
+    def _cycles(self) -> _Waiting:
+        """As many times steps and their save as nothing comes between, at once."""
+        course, now, every = self.course, self.clock.now, self.course.save_every
+        if not every or course.stops != [every] or self.done % every or self.unsafe.total():
+            return
+        step_ns, change = course.pace.at(now)
+        cycle_ns = every * step_ns + course.stall_ns
+        written = course.written_ns <= cycle_ns
+        if self.flight is not None:
+            written = written and self.flight.safe_ns <= now + every * step_ns
+        limits = [self.fails_ns, change, *(o.begin_ns for o in course.outages if o.end_ns > now)]
+        undisturbed = [(t - now) // cycle_ns for t in limits if t is not None]
+        count = min([(course.steps - self.done) // every, *undisturbed])
+        if count < 1 or not written:
+            return
+        yield from self._pass(now + count * cycle_ns)
+        self._settle()
+        self.done += count * every
+        self.saves += count
+        kept = every * min(step_ns, course.healthy_step_ns)
+        slow = every * step_ns - kept
+        each = Counter({"kept": kept, "slow": slow, "checkpoints": course.stall_ns})
+        for part, length_ns in each.items():
+            self.parts[part] += (count - 1) * length_ns
+        if count > 1:
+            self.safe, self.in_vain = self.done - every, 0
+        safe_ns = self.clock.now - course.stall_ns + course.written_ns
+        self.flight = _Snapshot(safe_ns, self.done, each)
+        self._settle()
+
+    def _stretch(self) -> _Waiting:
+        """Steps up to where something else comes, and that."""
+        course = self.course
+        yield from self._steps()
+        epoch = course.steps_per_epoch
+        at_epoch = epoch is not None and self.done % epoch == 0
+        if at_epoch and course.evaluation_ns:
+            yield from self._spend(course.evaluation_ns)
+            self._book(self.unsafe, "evaluation")
+        every = course.save_every
+        if (at_epoch and course.save_epochs) or (every and self.done % every == 0):
+            yield from self._save()
 
     def _steps(self) -> _Waiting:
         """As many as nothing comes between."""
         course = self.course
         step_ns, change = course.pace.at(self.clock.now)
-        stops = [n for n in (course.save_every, course.steps_per_epoch) if n]
-        count = min([course.steps, *((self.done // n + 1) * n for n in stops)]) - self.done
+        ends = [(self.done // n + 1) * n for n in course.stops]
+        count = min([course.steps, *ends]) - self.done
         if change is not None:
             count = min(count, -(-(change - self.clock.now) // step_ns))
         yield from self._spend(count * step_ns)

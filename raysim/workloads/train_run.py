@@ -18,7 +18,7 @@ from raysim.kernel.simulation import Simulation
 from raysim.training.checkpointing import CheckpointCost, checkpoint_cost
 from raysim.training.compile import Feed
 from raysim.training.memory import HostMemory
-from raysim.training.noise import Noise
+from raysim.training.noise import ALIKE, Noise
 from raysim.training.tower import StepOutcome, host_need, simulate
 from raysim.units import to_ns, to_seconds
 from raysim.workloads.failures import Failures
@@ -155,10 +155,10 @@ def play_job(
         healthy_step_s=step_s,
     )
     if not noise.quiet:
-        alike_ns = _again_ns(outcome, Noise(), simulation.seed)
+        alike_ns = _again_ns(outcome, ALIKE, simulation.seed)
         outcome = replace(outcome, healthy_step_s=to_seconds(alike_ns))
     if noise.cv and not job.exact:
-        slow_ns = _again_ns(outcome, noise, simulation.seed, SLOW_STEP)
+        slow_ns = _again_ns(outcome, replace(noise, quantile=SLOW_STEP), simulation.seed)
         outcome = replace(outcome, slow_step_s=to_seconds(slow_ns))
     if (job.machines.alike and job.failures is None) or steps is None:
         return outcome
@@ -169,7 +169,7 @@ def play_job(
     return replace(outcome, goodput=found, checkpoints=round(found.saves))
 
 
-def _again_ns(outcome: JobOutcome, noise: Noise, seed: int, quantile: float | None = None) -> int:
+def _again_ns(outcome: JobOutcome, noise: Noise, seed: int) -> int:
     """The steady step under other noise, of the same GPUs."""
     job = outcome.job
     return simulate(
@@ -180,7 +180,6 @@ def _again_ns(outcome: JobOutcome, noise: Noise, seed: int, quantile: float | No
         exact=job.exact,
         memory=False,
         noise=noise,
-        quantile=quantile,
     ).steady_step_ns
 
 

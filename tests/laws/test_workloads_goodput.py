@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -159,7 +161,7 @@ COURSES = st.builds(
             ),
         )
     ),
-    steps=st.integers(1, 600),
+    steps=st.integers(1, 2000),
     mtbf_h=st.floats(0.3, 50),
     every=st.integers(1, 100),
     stall=st.integers(0, 60),
@@ -185,6 +187,18 @@ def test_every_nanosecond_has_one_part(c: Course, seed: int) -> None:
     assert life.parts_ns["kept"] == c.steps * c.healthy_step_ns
     assert 0.0 <= life.goodput <= 1.0
     assert live(c, seed=seed) == life
+
+
+@settings(deadline=None, max_examples=60)
+@given(c=COURSES, seed=st.integers(0, 3))
+def test_cycles_at_once_are_cycles_one_by_one(c: Course, seed: int) -> None:
+    class OneByOne(LongRun):
+        def _cycles(self) -> Iterator[Any]:  # type: ignore[override]
+            yield from ()
+
+    c = replace(c, evaluation_ns=0, mtbf_s=20 * c.mtbf_s)
+    assert c.stops == [c.save_every]
+    assert LongRun(c, Simulation(seed=seed)).play() == OneByOne(c, Simulation(seed=seed)).play()
 
 
 def test_without_failures_the_wall_time_is_the_sum_by_hand() -> None:
