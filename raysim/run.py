@@ -143,7 +143,7 @@ def _effects(outcome: JobOutcome) -> list[Effect]:
         plan,
         cluster,
         gpu.memory_bytes,
-        step_s=outcome.step_s,
+        step_s=outcome.healthy_step_s,
         peak_bytes=outcome.step.fullest.peak_bytes,
     )
     return effects[:WOULD_HELP_ROWS]
@@ -153,7 +153,7 @@ def simplifications(outcome: JobOutcome) -> list[str]:
     """What this prediction leaves out, in the user's words; shown with the result."""
     job, step = outcome.job, outcome.step
     said = [
-        "A steady step is simulated and multiplied; stragglers, failures and jitter are not.",
+        _about_machines(outcome),
         "torch's allocator is emulated as if the GPU kept up with the host.",
     ]
     if step.extrapolated:
@@ -165,6 +165,20 @@ def simplifications(outcome: JobOutcome) -> list[str]:
     if job.data.train_samples or job.data.cpu_seconds_per_sample:
         said.append("Data loading is priced per sample on the worker's CPU; Ray Data is not run.")
     return said
+
+
+def _about_machines(outcome: JobOutcome) -> str:
+    """What is assumed of machines that are not ideal."""
+    machines, failures = outcome.job.machines, outcome.job.failures
+    said = "A steady step is simulated and multiplied"
+    if machines.alike:
+        left_out = (
+            "stragglers, failures and jitter" if failures is None else "stragglers and jitter"
+        )
+        return f"{said}; {left_out} are not."
+    if failures is None:
+        return f"{said}; failures are not."
+    return f"{said}; noise and failures are as the scenario says."
 
 
 def _reference(scenario: Scenario, summary: dict[str, object]) -> dict[str, object] | None:

@@ -55,6 +55,8 @@ class Topology:
         self._join = (Link("front/in", math.inf), Link("front/out", math.inf)) if front else ()
         """From the fabric to the hosts' own network and back; not a limit."""
         self._store = (Link("storage/in", math.inf), Link("storage/out", math.inf))
+        self.narrowed: set[Link] = set()
+        """Links that carry less than they should."""
         self._backplane: Link | None = None
         if self.fabric.kind == "star" and self.fabric.oversubscription > 1:
             ports = sum(s.nic_count * s.nic.bytes_per_s * s.nic.efficiency for s in self.specs)
@@ -89,6 +91,13 @@ class Topology:
             island: Vertex = ("nvswitch", self._island[index])
             links = self._nodes[index] = NodeLinks(index, self.specs[index], island)
         return links
+
+    def narrow(self, node: int, nic: int, share: float) -> None:
+        """Leave a NIC a share of its rate, both ways: a cable or port that runs degraded."""
+        links = self.node(node)
+        for link in (links.nic_out[nic], links.nic_in[nic]):
+            link.bytes_per_s *= share
+            self.narrowed.add(link)
 
     def _in_fabric(self, node: int) -> bool:
         """Whether a node's NICs are in the fabric; a bare node's are not beside a host network."""

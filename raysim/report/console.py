@@ -12,6 +12,7 @@ from typing import Any
 
 from rich.text import Text
 
+from raysim.report.goodput import goodput
 from raysim.report.layout import (
     BAR,
     NAME,
@@ -78,6 +79,7 @@ def render(
         _step(page, summary)
     if _fits(summary):
         _throughput(page, summary)
+        goodput(page, summary)
     _answers(page, summary)
     _said(page, summary)
     if wrote:
@@ -170,7 +172,8 @@ def _step_notes(summary: Summary) -> list[str]:
         notes.append(f"slowest rank {step['slowest_rank']}")
     simulated, world = job.get("simulated_ranks", 1), _world(summary)
     if simulated < world:
-        notes.append(f"{simulated} of {world:,} ranks, the others are equal")
+        which = "the slowest" if summary.get("goodput") else "the others are equal"
+        notes.append(f"{simulated} of {world:,} ranks, {which}")
     return notes
 
 
@@ -375,7 +378,8 @@ def _duration_rows(summary: Summary) -> list[_Row]:
 
 def _phases(summary: Summary) -> list[Text]:
     """Where the whole run's time goes, longest first."""
-    phases = (summary.get("run") or {}).get("phases") or []
+    told = (summary.get("goodput") or {}).get("parts")  # in a table of its own
+    phases = [] if told else (summary.get("run") or {}).get("phases") or []
     return [
         Text(f"{p['name']} {format_seconds(p['seconds'])}")
         for p in sorted(phases, key=lambda p: -p["seconds"])

@@ -13,7 +13,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from raysim.report import charts, sections, words
+from raysim.report import charts, goodput, sections, words
 
 if TYPE_CHECKING:
     import jinja2
@@ -81,6 +81,7 @@ def render(result: Reportable) -> str:
         changes=sections.changes(summary),
         run=sections.run_facts(summary),
         cost=sections.cost_facts(summary),
+        goodput=goodput.section(summary),
         reference=sections.reference(summary),
         certainty=sections.certainty(summary),
         recorded=recorded,

@@ -170,8 +170,15 @@ def _money(summary: Table) -> list[Fact]:
         by=", ",
     )
     price = _join(plain(_round(hours)), "GPU hours at", usd(cost.get("usd_per_gpu_hour")))
+    goodput = table(summary.get("goodput")).get("frac")
+    kept = "" if goodput is None else f"goodput {percent(goodput)}"
     return [
-        Fact("run", seconds(run.get("seconds")), length, _sum(run.get("phases"))),
+        Fact(
+            "run",
+            seconds(run.get("seconds")),
+            _join(kept, length, by="; "),
+            _sum(run.get("phases")),
+        ),
         Fact(
             "cost", usd(cost.get("usd")), price if hours else "", "GPU hours x price per GPU-hour"
         ),
@@ -254,8 +261,16 @@ def job(summary: Table) -> list[Fact]:
              == "tokens" and number(j.get("seq_len")) else ""),
         Fact("activation checkpointing", str(j.get("activation_checkpointing") or "")),
         Fact("simulated ranks", ranks,
-             "identical ranks folded into one" if j.get("folded") else "every rank simulated"),
+             _simulated(summary)),
     )  # fmt: skip
+
+
+def _simulated(summary: Table) -> str:
+    """What the ranks simulated stand for."""
+    if not table(summary.get("job")).get("folded"):
+        return "every rank simulated"
+    unlike = bool(summary.get("goodput"))
+    return "the slowest of its peers" if unlike else "identical ranks folded into one"
 
 
 class Waterfall(NamedTuple):
@@ -418,9 +433,11 @@ def cost_facts(summary: Table) -> list[Fact]:
     """Money."""
     cost, c = table(summary.get("cost")), table(summary.get("cluster"))
     hours, price = plain(_round(cost.get("gpu_hours"))), usd(cost.get("usd_per_gpu_hour"))
+    spares = number(table(summary.get("goodput")).get("spare_nodes"))
+    spare = f" and those of {spares:g} spare node{'s' * (spares != 1)}" if spares else ""
     return _facts(
         Fact("whole run", usd(cost.get("usd")), formula=f"{hours} GPU-hours x {price}"),
-        Fact("GPU-hours", hours, formula=f"{plain(_gpus(summary))} GPUs x run time"),
+        Fact("GPU-hours", hours, formula=f"{plain(_gpus(summary))} GPUs{spare} x run time"),
         Fact("price per GPU-hour", price,
              formula=f"{usd(c.get('usd_per_hour'))}/h for the cluster / its GPUs"),
         Fact("per million tokens", usd(cost.get("usd_per_million_tokens"))),
@@ -428,7 +445,7 @@ def cost_facts(summary: Table) -> list[Fact]:
     )  # fmt: skip
 
 
-_SHARES = {"mfu", "hfu", "gpu_mem_peak"}
+_SHARES = {"mfu", "hfu", "gpu_mem_peak", "goodput"}
 
 
 def metric(name: str, value: Any) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from raysim.hardware.catalog import ProvenanceRow
 from raysim.hardware.specs import Provenance
+from raysim.results import goodput
 from raysim.training import memory
 from raysim.workloads import startup
 from raysim.workloads.train_run import JobOutcome
@@ -94,6 +95,7 @@ def _model_constants(outcome: JobOutcome) -> dict[str, Provenance]:
         known.pop("hook_s", None)
     if plan.engine != "fsdp":
         known.pop("fsdp_hook_s", None)
+    known |= goodput.provenance(outcome)
     if outcome.steps is not None:
         known |= startup.PROVENANCE
     if plan.engine != "deepspeed":

@@ -16,6 +16,8 @@ from raysim.perf.collectives import bus_factor
 from raysim.results.bottleneck import bound_by
 from raysim.results.certainty import certainty
 from raysim.results.cost import cost
+from raysim.results.goodput import PART_NAMES as RUN_PART_NAMES
+from raysim.results.goodput import goodput_part, spare_nodes
 from raysim.results.provenance import trust
 from raysim.training.breakdown import Breakdown
 from raysim.training.memory import RankMemory
@@ -64,17 +66,12 @@ def summarize(
     rows = _breakdown_rows(breakdown)
     memory = _memory(outcome)
     throughput = _throughput(outcome)
-    total = outcome.total_s
     plan = outcome.job.plan
     tokens = None
     if plan.model.sample_unit == "tokens" and outcome.steps is not None:
         tokens = outcome.steps * plan.samples_per_step * plan.model.seq_len
-    money = cost(
-        gpus=cluster.num_gpus,
-        seconds=total if total is not None else outcome.step_s,
-        usd_per_hour=cluster.usd_per_hour,
-        tokens=tokens,
-    )
+    money = _cost(outcome, tokens)
+    goodput = goodput_part(outcome, tokens)
     timed = {"seconds": outcome.step_s}
     return {
         "verdict": _verdict(outcome, memory, throughput),
@@ -82,7 +79,7 @@ def summarize(
         "job": _job(outcome),
         "step": {
             "seconds": outcome.step_s,
-            "p95_seconds": None,
+            "p95_seconds": outcome.slow_step_s,
             "slowest_rank": step.slowest.program.rank,
             "breakdown": rows,
             "hidden_collectives_frac": breakdown.hidden_collectives_frac,
@@ -91,7 +88,8 @@ def summarize(
         "throughput": throughput,
         "collectives": _collectives(step),
         "run": _run(outcome, tokens),
-        "cost": money if total is not None else None,
+        **({} if goodput is None else {"goodput": goodput}),
+        "cost": money,
         "bound_by": bound_by(rows, hidden_collectives_frac=breakdown.hidden_collectives_frac),
         "would_help": [
             {
@@ -116,6 +114,21 @@ def summarize(
             "digest": step.simulation.digest,
         },
     }
+
+
+def _cost(outcome: JobOutcome, tokens: float | None) -> dict[str, Any] | None:
+    """Of the whole run, with the nodes that stand by; None of a run without an end."""
+    cluster, spares = outcome.step.cluster, spare_nodes(outcome)
+    if outcome.total_s is None:
+        return None
+    group = next(g for g in cluster.groups if g.count and g.node.gpu_count)
+    per_hour, each = cluster.usd_per_hour, group.node_usd_per_hour
+    return cost(
+        gpus=cluster.num_gpus + spares * group.node.gpu_count,
+        seconds=outcome.total_s,
+        usd_per_hour=None if per_hour is None or each is None else per_hour + spares * each,
+        tokens=tokens,
+    )
 
 
 def _specs(cluster: ClusterSpec) -> list[Any]:
@@ -359,13 +372,18 @@ def _run(outcome: JobOutcome, tokens: int | None) -> dict[str, Any]:
     checkpoint_s = outcome.checkpoints * outcome.checkpoint.seconds
     evaluation_s = outcome.evaluations * outcome.evaluation_s
     phases = [{"name": p.name, "seconds": p.seconds} for p in outcome.startup if p.seconds]
-    if outcome.training_s is not None:
+    if outcome.goodput is not None:
+        parts = outcome.goodput.parts_s
+        checkpoint_s, evaluation_s = parts["checkpoints"], parts["evaluation"]
+        phases = [{"name": RUN_PART_NAMES[k], "seconds": s} for k, s in parts.items() if s]
+    elif outcome.training_s is not None:
         phases.append({"name": "training steps", "seconds": outcome.training_s})
-    phases += [
-        {"name": name, "seconds": seconds}
-        for name, seconds in (("evaluation", evaluation_s), ("checkpoints", checkpoint_s))
-        if seconds
-    ]
+    if outcome.goodput is None:
+        phases += [
+            {"name": name, "seconds": seconds}
+            for name, seconds in (("evaluation", evaluation_s), ("checkpoints", checkpoint_s))
+            if seconds
+        ]
     return {
         "seconds": total,
         "days": None if total is None else total / 86400,

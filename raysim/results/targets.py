@@ -69,6 +69,8 @@ METRICS: dict[str, Metric] = {
     "tokens_per_s_per_gpu": Metric("throughput.tokens_per_s_per_gpu"),
     "samples_per_s": Metric("throughput.samples_per_s"),
     "model_flops_per_s_per_gpu": Metric("throughput.model_flops_per_s_per_gpu"),
+    "goodput": Metric("goodput.frac"),
+    "effective_tokens_per_s": Metric("goodput.effective_tokens_per_s"),
     "mfu": Metric("throughput.mfu"),
     "hfu": Metric("throughput.hfu"),
     "gpu_mem_peak": Metric("memory.frac", needs_a_run=False),

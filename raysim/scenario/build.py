@@ -14,6 +14,7 @@ from raysim.perf.constants import TrainingConstants
 from raysim.scenario.allocator import allocator_config
 from raysim.scenario.documents import Document
 from raysim.scenario.load import Scenario
+from raysim.scenario.machines import failures_of, machines_of
 from raysim.scenario.overrides import TRAIN
 from raysim.scenario.sources import MODEL, hf_config
 from raysim.training.partition import stage_bounds
@@ -157,6 +158,8 @@ def build_job(scenario: Scenario, model: Model | None = None) -> TrainJob:
         plan=plan,
         data=_data(scenario, model),
         checkpoint=_checkpoint(scenario),
+        machines=machines_of(train),
+        failures=failures_of(train),
         exact=train.exact,
         **_length(scenario, plan),
     )
@@ -253,5 +256,9 @@ def _checkpoint(scenario: Scenario) -> CheckpointSettings:
     said = scenario.spec.train.checkpoint
     every = said.every if said.every is not None else scenario.spec.train.checkpoint_every
     return CheckpointSettings(
-        every_epoch=said.every_epoch, every_s=every, every_steps=said.every_steps, kind=said.kind
+        every_epoch=said.every_epoch,
+        every_s=None if every == "optimal" else every,
+        every_steps=said.every_steps,
+        optimal=every == "optimal",
+        kind=said.kind,
     )

@@ -20,6 +20,7 @@ from raysim.perf.profile import Profile
 from raysim.scenario.clusters import make_cluster
 from raysim.scenario.documents import Document, KeyPath, printable, shorten
 from raysim.scenario.fsdp import FsdpReading, read_fsdp
+from raysim.scenario.machines import unsaved
 from raysim.scenario.notes import defaults_taken, not_simulated, written_out
 from raysim.scenario.overrides import TRAIN, Overrides
 from raysim.scenario.problems import problems_of
@@ -204,6 +205,7 @@ def _scenario(document: Document, folder: Path, known: Mapping[KeyPath, Source])
             *not_simulated(spec, document),
             *without_effect(profile, "training", document),
             *strategy.warnings,
+            *unsaved(train, document.child(TRAIN, "train")),
         ),
         document=document,
         sources=sources,

@@ -105,7 +105,8 @@ def _shown(value: Any) -> str:
 def not_simulated(spec: ScenarioSection, document: Document) -> Iterator[Problem]:
     """What the scenario says and this version does not simulate."""
     if spec.faults is not None:
-        yield document.problem(("faults",), "not simulated yet; the run has no failures", key=True)
+        message = "not simulated; say what to expect in `failures` and `noise` of the train section"
+        yield document.problem(("faults",), message, key=True)
     if spec.vary:
         yield document.problem(("vary",), "used by plan; ignored by run", key=True)
     data: KeyPath = ("jobs", 0, "train", "data")

@@ -53,7 +53,9 @@ def _text_schema(example: str) -> WithJsonSchema:
     return WithJsonSchema({"type": ["string", "number"], "examples": [example]})
 
 
-_SECONDS = BeforeValidator(_checked(units.parse_seconds, 0, 1e12, units_needed=True))
+parse_duration = _checked(units.parse_seconds, 0, 1e12, units_needed=True)
+"""Seconds of text with a unit."""
+_SECONDS = BeforeValidator(parse_duration)
 _BYTES = BeforeValidator(_checked(units.parse_bytes, 0, 1e18, units_needed=True))
 _RATE = BeforeValidator(_checked(units.parse_bytes_per_s, 0, 1e15, units_needed=True))
 _PRICE = BeforeValidator(_checked(units.parse_usd_per_hour, 0, 1e9, units_needed=True))

@@ -83,7 +83,7 @@ class JobSection(Section):
 
 
 class FaultsSection(Section):
-    """How often things break; not simulated yet."""
+    """How often things break; of a training job, `failures` and `noise` of `train` say it."""
 
     gpu_mtbf: Seconds | None = Field(None, description="Mean time between failures of one GPU.")
     node_mtbf: Seconds | None = Field(None, description="Mean time between failures of one node.")
@@ -126,7 +126,7 @@ class ScenarioSection(Section):
     jobs: list[JobSection] = Field(
         min_length=1, max_length=1, description="What runs on the cluster; one job."
     )
-    faults: FaultsSection | None = Field(None, description="Failures; not simulated yet.")
+    faults: FaultsSection | None = Field(None, description="Not simulated; use train.failures.")
     targets: dict[str, str] = Field(
         default_factory=dict, description="Limits by metric, such as `days: <= 14`."
     )

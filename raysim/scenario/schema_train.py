@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from raysim.scenario.quantities import Bytes, Count, PositiveCount, Seconds
+from raysim.scenario.schema_machines import Every, FailuresSection, NoiseSection
 from raysim.scenario.section import FileOrMapping, Section, shorthand
 from raysim.training.allocator_config import read_allocator
 from raysim.training.deepspeed import ScheduleName
@@ -118,7 +119,11 @@ class CheckpointSection(Section):
     """When the model is saved."""
 
     every_epoch: bool = Field(False, description="After each epoch.")
-    every: Seconds | None = Field(None, description="Time between checkpoints, such as 30min.")
+    every: Every | None = Field(
+        None,
+        description="Time between checkpoints, such as 30min; optimal: what makes a run with "
+        "`failures` shortest.",
+    )
     every_steps: PositiveCount | None = Field(None, description="Steps between checkpoints.")
     kind: Literal["model", "full"] = Field(
         "full", description="model: low-precision weights; full: optimizer state as well."
@@ -236,7 +241,13 @@ class TrainSection(Section):
     checkpoint: CheckpointSection = Field(
         default_factory=CheckpointSection, description="When the model is saved."
     )
-    checkpoint_every: Seconds | None = Field(None, description="Short for checkpoint.every.")
+    checkpoint_every: Every | None = Field(None, description="Short for checkpoint.every.")
+    noise: NoiseSection | None = Field(
+        None, description="How the machines differ: spread, jitter, slow nodes, bad links."
+    )
+    failures: FailuresSection | None = Field(
+        None, description="What stops the job, and how it goes on; goodput follows."
+    )
     exact: bool = Field(
         False, description="Simulate every rank instead of one per class of symmetric ranks."
     )

@@ -27,6 +27,8 @@ METRICS: dict[str, Unit] = {
     "tokens_per_s": "count",
     "tokens_per_s_per_gpu": "count",
     "samples_per_s": "count",
+    "goodput": "share",
+    "effective_tokens_per_s": "count",
     "mfu": "share",
     "hfu": "share",
     "gpu_mem_peak": "share",

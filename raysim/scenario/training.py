@@ -12,6 +12,7 @@ from raysim.perf.optimizer import optimizer_key
 from raysim.scenario.deepspeed_json import ScriptSettings, read_deepspeed
 from raysim.scenario.documents import Document
 from raysim.scenario.fsdp import FsdpReading
+from raysim.scenario.machines import misfits as machine_misfits
 from raysim.scenario.megatron import (
     MegatronReading,
     MegatronSection,
@@ -93,7 +94,7 @@ def make_strategy(
     if reading is not None and megatron is not None:
         errors += _said_twice(train, document)
     mesh, mesh_errors = _mesh(train, document, cluster, deepspeed, reading)
-    errors += mesh_errors
+    errors += [*mesh_errors, *machine_misfits(train, document, cluster)]
     if errors or mesh is None:
         raise ScenarioError(errors)
     notes: list[Problem] = []

@@ -334,6 +334,7 @@ class Executor:
 def _communicators_alone(programs: Sequence[Program], comms: Communicators) -> dict[str, bool]:
     """Communicators in which one simulated rank stands for all, and whose links no other uses.
 
+    What their calls cost is then arithmetic, unless a link is narrower than that took it for.
     Calls too small to slow anything down are not looked at.
     """
     links: dict[tuple[str, int], set[Link]] = {}
@@ -354,7 +355,7 @@ def _communicators_alone(programs: Sequence[Program], comms: Communicators) -> d
                 seen.add((name, rank, id(loads)))
                 links.setdefault((name, rank), set()).update(loads.links)
     used: set[Link] = set()
-    shared: set[Link] = set()
+    shared = set(comms.topology.narrowed)
     for mine in links.values():
         shared |= used & mine
         used |= mine

@@ -21,6 +21,7 @@ from raysim.training.communicators import Communicators
 from raysim.training.compile import Feed, RankCompiler
 from raysim.training.executor import Executor, Timeline
 from raysim.training.memory import HostMemory, RankMemory, host_memory, rank_memory
+from raysim.training.noise import ALIKE, NarrowLinks, Noise, disturb
 from raysim.training.parallel import Mesh
 from raysim.training.pipelines import Pipeline
 from raysim.training.plan import TrainingPlan
@@ -169,6 +170,7 @@ def simulate(
     exact: bool = False,
     forward_only: bool = False,
     memory: bool = True,
+    noise: Noise = ALIKE,
 ) -> StepOutcome:
     """Play ``steps`` optimizer steps of ``plan`` on ``cluster``.
 
@@ -189,6 +191,8 @@ def simulate(
         Evaluation: the steps are forward passes of one micro-batch.
     memory
         Whether to account for memory; without, only time is right.
+    noise
+        How ranks differ.
 
     Raises
     ------
@@ -201,11 +205,12 @@ def simulate(
         plan = shortened(plan, min(micro_batches, enough(plan)))
     if steps is None:
         steps = 1 if plan.mesh.pp > 1 else 2
-    costs, stages, comms = _prepare(plan, cluster, folded=not exact)
+    costs, stages, comms = _prepare(plan, cluster, folded=not exact, narrow=noise.links)
     programs = compile_programs(
         plan, comms, stages, costs, feed=feed or Feed(), steps=steps,
         forward_only=forward_only, memory=memory,
     )  # fmt: skip
+    disturb(programs, comms, noise, simulation.rng)
     network = FlowNetwork(simulation, comms.topology)
     timelines = Executor(simulation, network, comms).play(programs)
     replayed: Sequence[Program] = ()
@@ -244,7 +249,7 @@ def _filling(
 
 
 def _prepare(
-    plan: TrainingPlan, cluster: ClusterSpec, *, folded: bool
+    plan: TrainingPlan, cluster: ClusterSpec, *, folded: bool, narrow: NarrowLinks = ()
 ) -> tuple[ComputeModel, tuple[StageSpec, ...], Communicators]:
     """Prices, stages and communicators of a plan on a cluster."""
     gpu = cluster.gpu
@@ -263,20 +268,34 @@ def _prepare(
         costs.fp32_gradients = plan.megatron.gradient_accumulation_fusion
     stages = build_stages(plan, costs)
     tied = tuple(sorted({stage.rank for stage in stages if stage.tied_bytes}))
-    return costs, stages, _communicators(plan.mesh, cluster, folded=folded, tied_stages=tied)
+    return (
+        costs,
+        stages,
+        _communicators(plan.mesh, cluster, folded=folded, tied_stages=tied, narrow=narrow),
+    )
 
 
 @lru_cache(maxsize=8)
 def _communicators(
-    mesh: Mesh, cluster: ClusterSpec, *, folded: bool, tied_stages: tuple[int, ...]
+    mesh: Mesh,
+    cluster: ClusterSpec,
+    *,
+    folded: bool,
+    tied_stages: tuple[int, ...],
+    narrow: NarrowLinks,
 ) -> Communicators:
     """Groups and their traffic know no time: plans that share mesh and cluster share them."""
-    return Communicators(mesh, _topology(cluster), folded=folded, tied_stages=tied_stages)
+    topology = _topology(cluster, narrow)
+    return Communicators(mesh, topology, folded=folded, tied_stages=tied_stages)
 
 
 @lru_cache(maxsize=8)
-def _topology(cluster: ClusterSpec) -> Topology:
-    return Topology.build(cluster)
+def _topology(cluster: ClusterSpec, narrow: NarrowLinks) -> Topology:
+    """The links of a cluster, some of them with less capacity."""
+    topology = Topology.build(cluster)
+    for node, nic, share in narrow:
+        topology.narrow(node, nic, share)
+    return topology
 
 
 def enough(plan: TrainingPlan) -> int:

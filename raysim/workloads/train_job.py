@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from raysim.training.plan import TrainingPlan
+from raysim.workloads.failures import Failures
+from raysim.workloads.machines import Machines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +33,8 @@ class CheckpointSettings:
     every_epoch: bool = False
     every_s: float | None = None
     every_steps: int | None = None
+    optimal: bool = False
+    """Instead of both: as often as makes a run with failures shortest."""
     kind: Literal["model", "full"] = "full"
     """``model``: low-precision weights from rank 0; ``full``: weights and sharded optimizer
     state.
@@ -50,5 +54,7 @@ class TrainJob:
     """
     data: DataSettings = field(default_factory=DataSettings)
     checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
+    machines: Machines = field(default_factory=Machines)
+    failures: Failures | None = None
     exact: bool = False
     """Simulate every rank instead of one per class of symmetric ranks."""

@@ -2,7 +2,7 @@
 
 Simplification: the job is a repetition of its steady step. One optimizer step after a short
 warm-up, and two evaluation batches, are simulated event by event; epochs, evaluations and
-checkpoints multiply them.
+checkpoints multiply them. Where machines differ or fail, ``long_run.py`` plays the weeks instead.
 """
 
 from __future__ import annotations
@@ -13,16 +13,25 @@ from dataclasses import dataclass, replace
 
 from raysim.errors import ScenarioError
 from raysim.hardware.cluster import ClusterSpec
+from raysim.hardware.specs import NodeSpec
 from raysim.kernel.simulation import Simulation
 from raysim.training.checkpointing import CheckpointCost, checkpoint_cost
 from raysim.training.compile import Feed
 from raysim.training.memory import HostMemory
+from raysim.training.noise import ALIKE, Noise
 from raysim.training.tower import StepOutcome, host_need, simulate
-from raysim.units import to_seconds
+from raysim.units import to_ns, to_seconds
+from raysim.workloads.failures import Failures
+from raysim.workloads.goodput import Goodput, measure, save_times, steps_between
+from raysim.workloads.long_run import Course, Outage, Pace
+from raysim.workloads.machines import Window
 from raysim.workloads.startup import Phase, startup_phases
 from raysim.workloads.train_job import DataSettings, TrainJob
 
 Progress = Callable[[str, float], None]
+NEVER_NS = 10**21
+SLOW_STEP = 0.95
+"""Share of the steps that ``slow_step_s`` is not exceeded in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +51,13 @@ class JobOutcome:
     evaluations: int
     checkpoint: CheckpointCost
     checkpoints: int
+    healthy_step_s: float
+    """Were all machines alike."""
+    slow_step_s: float | None = None
+    """Not exceeded in ``SLOW_STEP`` of all steps; None where they do not vary, or every rank is
+    simulated."""
+    goodput: Goodput | None = None
+    """Of the whole run; None where machines are alike and do not fail."""
 
     @property
     def fits(self) -> bool:
@@ -73,7 +89,9 @@ class JobOutcome:
 
     @property
     def total_s(self) -> float | None:
-        """From start-up to the end."""
+        """From start-up to the end; with failures in the mean, and None if it may have no end."""
+        if self.goodput is not None:
+            return self.goodput.wall_s if self.goodput.finished else None
         if self.training_s is None:
             return None
         return (
@@ -107,7 +125,10 @@ def play_job(
     if progress:
         progress("training steps", 0.1)
     feed = feed_of(job.data, job.plan.micro_batch)
-    step = simulate(job.plan, cluster, simulation=simulation, feed=feed, exact=job.exact)
+    noise = job.machines.noise_at(None, cluster)
+    step = simulate(
+        job.plan, cluster, simulation=simulation, feed=feed, exact=job.exact, noise=noise
+    )
     if progress:
         progress("evaluation", 0.5)
     steps_per_epoch = _steps_per_epoch(job)
@@ -119,7 +140,7 @@ def play_job(
     node = step.comms.topology.specs[0]
     checkpoint = checkpoint_cost(job.plan, step.comms, job.checkpoint.kind)
     step_s = to_seconds(step.steady_step_ns)
-    return JobOutcome(
+    outcome = JobOutcome(
         job=job,
         step=step,
         host=host_need(job.plan, step.stages, step.comms),
@@ -131,7 +152,92 @@ def play_job(
         evaluations=epochs if evaluation_s else 0,
         checkpoint=checkpoint,
         checkpoints=_checkpoints(job, steps, epochs, step_s),
+        healthy_step_s=step_s,
     )
+    if not noise.quiet:
+        alike_ns = _again_ns(outcome, ALIKE, simulation.seed)
+        outcome = replace(outcome, healthy_step_s=to_seconds(alike_ns))
+    if noise.cv and not job.exact:
+        slow_ns = _again_ns(outcome, replace(noise, quantile=SLOW_STEP), simulation.seed)
+        outcome = replace(outcome, slow_step_s=to_seconds(slow_ns))
+    if (job.machines.alike and job.failures is None) or steps is None:
+        return outcome
+    if progress:
+        progress("the whole run", 0.55)
+    course = _course(outcome, node, simulation.seed)
+    found = measure(course, simulation.seed, at_best=job.checkpoint.optimal)
+    return replace(outcome, goodput=found, checkpoints=round(found.saves))
+
+
+def _again_ns(outcome: JobOutcome, noise: Noise, seed: int) -> int:
+    """The steady step under other noise, of the same GPUs."""
+    job = outcome.job
+    return simulate(
+        job.plan,
+        outcome.step.cluster,
+        simulation=Simulation(seed=seed),
+        feed=feed_of(job.data, job.plan.micro_batch),
+        exact=job.exact,
+        memory=False,
+        noise=noise,
+    ).steady_step_ns
+
+
+def _course(outcome: JobOutcome, node: NodeSpec, seed: int) -> Course:
+    """The run as a whole: what it consists of, and what can go wrong with it."""
+    job, comms, cluster = outcome.job, outcome.step.comms, outcome.step.cluster
+    times = save_times(outcome.checkpoint, node, comms.ranks_per_node)
+    failures = job.failures or Failures()
+    nodes = len({n for n, _ in comms.placement[: job.plan.mesh.world]})
+    assert outcome.steps is not None, "a run has an end"
+    course = Course(
+        steps=outcome.steps,
+        healthy_step_ns=to_ns(outcome.healthy_step_s),
+        pace=_pace(outcome, seed),
+        startup_ns=to_ns(outcome.startup_s),
+        load_ns=to_ns(times.load_s),
+        evaluation_ns=to_ns(outcome.evaluation_s),
+        steps_per_epoch=outcome.steps_per_epoch,
+        save_epochs=job.checkpoint.every_epoch and outcome.steps_per_epoch is not None,
+        stall_ns=to_ns(times.stall_s),
+        written_ns=to_ns(times.written_s),
+        outages=tuple(
+            Outage(
+                begin_ns=to_ns(window.from_s),
+                end_ns=_end_ns(window),
+                patience_ns=to_ns(patience_s),
+            )
+            for window, patience_s in job.machines.outages(job.plan.mesh, cluster)
+        ),
+        failures=failures,
+        mtbf_s=failures.mtbf_s(nodes, job.plan.mesh.world),
+    )
+    return replace(course, save_every=_save_every(outcome, course))
+
+
+def _save_every(outcome: JobOutcome, course: Course) -> int | None:
+    """Steps between saves, the more often of what is asked."""
+    said = outcome.job.checkpoint
+    asked = [said.every_steps, steps_between(said.every_s, course) if said.every_s else None]
+    return min((n for n in asked if n is not None), default=None)
+
+
+def _end_ns(window: Window) -> int:
+    return NEVER_NS if math.isinf(window.until_s) else to_ns(window.until_s)
+
+
+def _pace(outcome: JobOutcome, seed: int) -> Pace:
+    """The step under what holds from each moment on; each kind of moment is played once."""
+    machines, cluster = outcome.job.machines, outcome.step.cluster
+    known = {machines.noise_at(None, cluster): outcome.step.steady_step_ns}
+    lengths = []
+    moments = machines.changes_s()
+    for moment in [0.0, *moments]:
+        noise = machines.noise_at(moment, cluster)
+        if noise not in known:
+            known[noise] = _again_ns(outcome, noise, seed)
+        lengths.append(known[noise])
+    return Pace(step_ns=tuple(lengths), changes_ns=tuple(to_ns(t) for t in moments))
 
 
 def _steps_per_epoch(job: TrainJob) -> int | None:
