@@ -14,6 +14,7 @@ from raysim.hardware.topology import Topology
 from raysim.kernel.simulation import Simulation
 from raysim.perf.compute import ComputeModel
 from raysim.perf.cpu_rank import compute_model
+from raysim.perf.nvme import nvme_volume
 from raysim.training.breakdown import Breakdown, range_breakdown, step_breakdown
 from raysim.training.communicators import Communicators
 from raysim.training.compile import Feed, RankCompiler
@@ -147,6 +148,7 @@ def compile_programs(
             cpu=node.cpu,
             ranks_per_node=comms.ranks_per_node,
             copy_bytes_per_s=comms.copy_bytes_per_s,
+            volume=nvme_volume(node),
             feed=feed,
             forward_only=forward_only,
             memory=memory,
