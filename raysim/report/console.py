@@ -256,6 +256,14 @@ def _memory_elsewhere(page: Page, memory: Summary) -> None:
             (f" {'host memory, per node':<{NAME + 1}}", style),
             (f"{format_bytes(used)} of {format_bytes(capacity)} ({share})", style or "dim"),
         )
+    disk = memory.get("disk") or {}
+    if disk.get("bytes_per_node"):
+        style = "dim" if disk["fits"] else "bold red"
+        used, capacity = disk["bytes_per_node"], disk["capacity_bytes"]
+        page.add(
+            (f" {'swapped to disk, per node':<{NAME + 1}}", "" if disk["fits"] else style),
+            (f"{format_bytes(used)} of {format_bytes(capacity)}", style),
+        )
 
 
 def _shortage(page: Page, summary: Summary) -> None:
@@ -275,6 +283,9 @@ def _shortage(page: Page, summary: Summary) -> None:
         needed = host["peak_bytes_per_node"]
         _short_by(page, needed, host["capacity_bytes"], "of host memory in each node")
         _largest(page, host["by_category"], needed)
+    disk = memory.get("disk") or {}
+    if disk and not disk.get("fits", True):
+        _short_by(page, disk["bytes_per_node"], disk["capacity_bytes"], "of disk in each node")
     fitting = [w for w in summary.get("would_help") or [] if w.get("fits")]
     if fitting:
         page.labelled("Would fit", [Text(_change(w), "green") for w in fitting])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -19,7 +18,8 @@ from raysim.training.breakdown import Breakdown, range_breakdown, step_breakdown
 from raysim.training.communicators import Communicators
 from raysim.training.compile import Feed, RankCompiler
 from raysim.training.executor import Executor, Timeline
-from raysim.training.memory import HostMemory, RankMemory, host_memory, rank_memory
+from raysim.training.host_memory import HostMemory, host_memory
+from raysim.training.memory import RankMemory, rank_memory
 from raysim.training.pipelines import Pipeline
 from raysim.training.plan import TrainingPlan
 from raysim.training.program import Program
@@ -271,12 +271,14 @@ def shortened(plan: TrainingPlan, micro_batches: int) -> TrainingPlan:
 
 def host_need(plan: TrainingPlan, stages: Sequence[StageSpec], comms: Communicators) -> HostMemory:
     """Main memory of the fullest node: the one whose ranks hold most parameters."""
-    held: Counter[int] = Counter()
+    held: dict[int, list[int]] = {}
     for stage in stages:
-        held[stage.rank] += sum(u.numel for u in stage.units)
-    numel = max(held.values())
+        sizes = (g.numel for u in stage.units for g in u.gradients)
+        held.setdefault(stage.rank, []).extend(sizes)
+    fullest = max(held.values(), key=sum)
+    numel = sum(fullest)
     node = comms.topology.specs[comms.placement[0][0]]
-    return host_memory(plan, numel, numel, node, comms.ranks_per_node)
+    return host_memory(plan, numel, numel, node, comms.ranks_per_node, fullest)
 
 
 def memory_need(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from raysim.errors import ScenarioError
 from raysim.training.engines.context import EngineContext
 from raysim.training.engines.swapper import ParameterSwapper
 from raysim.training.program import D2H, H2D, Call
@@ -46,6 +47,13 @@ class Gathers:
         self.group = "dp" if self.n == c.ranks else f"dp_shard:{self.n}"
         self.in_place = self.zero.mics_shard_size > 0
         """MiCS gathers each parameter where it is used, all in one launch."""
+        self.local = min(c.ranks_per_node, self.n)
+        self.hierarchical = self.in_place and self.zero.mics_hierarchical_params_gather
+        if self.hierarchical and self.n <= self.local:
+            raise ScenarioError(
+                f"mics_hierarchical_params_gather: shards of {self.n} ranks are on a single node; "
+                "MiCS asserts that they span several"
+            )
         self.hpz = min(self.zero.zero_hpz_partition_size, c.ranks)
         self.offload = self.zero.offload_param.device != "none"
         self.sizes = {p.name: p.numel for p in parameters}
@@ -85,6 +93,8 @@ class Gathers:
         quantized = self.zero.zero_quantized_weights and ranks > 1
         if quantized:
             waits = self._quantized(parameters, padded, what, (ranks, group), waits)
+        elif self.hierarchical:
+            waits = self._over_nodes_first(padded * c.weight_bytes, len(parameters), what, waits)
         elif ranks > 1:
             call = Call("all_gather", group, padded * c.weight_bytes)
             waits = (b.collective(f"all-gather {what}", call, waits=waits),)
@@ -103,6 +113,22 @@ class Gathers:
             done = waits[0]
         for p in parameters:
             self.arriving[p.name] = done
+
+    def _over_nodes_first(
+        self, size: int, tensors: int, what: str, waits: tuple[int, ...]
+    ) -> tuple[int, ...]:
+        """MiCS: gather from the same place on other nodes, put in order, then within the node."""
+        b, c = self.c.builder, self.c
+        part, name = size // self.local, f"all-gather {what}"
+        call = Call("all_gather", f"dp_across:{self.n}:{self.local}", part)
+        across = b.collective(name, call, waits=waits)
+        order_s = c.costs.memory_s(4.0 * part, kernels=2 * tensors)  # a clone, then a copy
+        ordered = b.compute(
+            "order chunks", "collective", order_s, launches=2 * tensors, stream=GATHER,
+            waits=(across,),
+        )  # fmt: skip
+        call = Call("all_gather", f"dp_shard:{self.local}", size)
+        return (b.collective(name, call, waits=(ordered,)),)
 
     def _shards_to_gpu(
         self, parameters: Sequence[Gradient], own: int, what: str

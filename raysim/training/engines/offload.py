@@ -60,17 +60,15 @@ class GradientsToHost:
     def accumulate(
         self, bucket: Sequence[Gradient], ready: int, own: int, *, boundary: bool
     ) -> int:
-        """Add a bucket's ``own`` elements into the host's buffer; returns the last operation."""
-        c, b = self.c, self.c.builder
+        """Add a bucket's ``own`` elements into the host's buffer; returns the last operation.
+
+        There and back: the first micro-batch's are copied down and up again, later ones added to
+        what comes up. Both are one stream's work here, in whose order they run.
+        """
+        c = self.c
         size = own * float(self.accum_bytes)
-        there = c.copy_s(size, "d2h", pinned=self.pinned)
-        back = c.copy_s(size, "h2d", pinned=self.pinned)
-        if b.backward_index == 0:
-            done = b.copy("gradients to host", D2H, there, (ready,))
-            done = b.copy("gradients from host", H2D, back, (done,))
-        else:
-            held = b.copy("gradients from host", H2D, back, (ready,))
-            done = b.copy("gradients to host", D2H, there, (held,))
+        seconds = sum(c.copy_s(size, kind, pinned=self.pinned) for kind in ("d2h", "h2d"))
+        done = c.builder.copy("gradients to host and back", D2H, seconds, (ready,))
         return self._deliver(bucket, done) if boundary else done
 
     def _deliver(self, bucket: Sequence[Gradient], ready: int) -> int:

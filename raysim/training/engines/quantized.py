@@ -6,6 +6,7 @@ Source: ``all_to_all_quant_reduce`` of ``deepspeed/runtime/comm/coalesced_collec
 
 from __future__ import annotations
 
+from raysim.errors import ScenarioError
 from raysim.training.engines.context import EngineContext
 from raysim.training.program import Call
 from raysim.training.quantization import gradient_hops
@@ -24,6 +25,11 @@ class QuantizedReduction:
         self.local = min(c.ranks_per_node, c.ranks)
         self.on = c.plan.zero.zero_quantized_gradients and c.ranks > self.local
         """Within one node DeepSpeed reduce-scatters the bucket as ever."""
+        if self.on and c.ranks % self.local:
+            raise ScenarioError(
+                f"zero_quantized_gradients: {c.ranks} ranks do not fill nodes of {self.local}; "
+                "DeepSpeed's all-to-all groups need whole nodes"
+            )
         model = c.plan.model
         self.shapes = {name: p.shape for name, p in model.parameters()} if self.on else {}
         self.places = {name: i for i, name in enumerate(model.built)} if self.on else {}
