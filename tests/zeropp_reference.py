@@ -1,6 +1,6 @@
 """Recorded collectives of real ZeRO++, MiCS and Twin-Flow steps, and raysim's of the same steps.
 
-The record is ``validation/data/deepspeed_cpu/zeropp.json``; ``tests/real/zeropp_steps.py`` makes it.
+The record is ``validation/data/deepspeed_cpu/zeropp.json``, of ``tests/real/zeropp_steps.py``.
 """
 
 from __future__ import annotations

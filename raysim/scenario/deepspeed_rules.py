@@ -208,9 +208,10 @@ def _groups(p: Parsed) -> Iterator[Refusal]:
         message = "MiCS has no support for CPU offloading of the optimizer"
         yield (*ZERO, "mics_shard_size"), message
     cut = {
-        "zero_hpz_partition_size": hpz > 1, "zero_quantized_gradients": zero.zero_quantized_gradients,
+        "zero_hpz_partition_size": hpz > 1,
+        "zero_quantized_gradients": zero.zero_quantized_gradients,
         "mics_shard_size": mics > 0,
-    }  # fmt: skip
+    }
     for name, on in cut.items() if p.tensor_parallel > 1 else ():
         if on:
             message = "cuts groups from all ranks, tensor-parallel peers among them, which mixes "

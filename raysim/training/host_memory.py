@@ -136,9 +136,7 @@ def _zero12(plan: TrainingPlan, numel: int) -> dict[str, float]:
 class _Zero3:
     """What one rank of stage 3 keeps outside its GPU."""
 
-    def __init__(
-        self, plan: TrainingPlan, numel: int, stored: int, sizes: Sequence[int]
-    ) -> None:
+    def __init__(self, plan: TrainingPlan, numel: int, stored: int, sizes: Sequence[int]) -> None:
         self.plan = plan
         self.zero = plan.zero
         self.ranks = plan.zero.shard_ranks(plan.mesh.weight_ranks)

@@ -48,10 +48,7 @@ class JobOutcome:
         """Whether every GPU and host has memory enough, and the disk space."""
         gpu = self.step.cluster.gpu
         assert gpu is not None, "a training job needs GPUs"
-        return (
-            self.step.fullest.peak_bytes <= gpu.memory_bytes
-            and self.host.fits
-        )
+        return self.step.fullest.peak_bytes <= gpu.memory_bytes and self.host.fits
 
     @property
     def startup_s(self) -> float:

@@ -137,14 +137,14 @@ def test_too_few_swap_buffers_are_refused_as_deepspeed_s_swapper_does() -> None:
 
 
 def test_a_node_without_a_disk_cannot_swap() -> None:
+    spec = where().groups[0]
+    bare = replace(where(), groups=(replace(spec, node=replace(spec.node, disks=())),))
     with pytest.raises(ScenarioError, match="needs a disk"):
-        spec = where().groups[0]
-        bare = replace(where(), groups=(replace(spec, node=replace(spec.node, disks=())),))
         play(big(**SWAPPED), bare)
 
 
 def test_states_pass_the_disk_once_each_way_and_gradients_too() -> None:
-    """Per element, read: master, two moments, gradient, 16 B; written: the same, gradients first."""
+    """Per element, master, two moments and gradient are read, and all four written: 16 B."""
     p = big(**SWAPPED)
     ops = steady(programs(p, where())[0])
     volume = nvme_volume(where().groups[0].node)

@@ -61,9 +61,7 @@ class QuantizedReduction:
             b.free("communication", temporary, "quantized gradients", used_on=stream)
         return ready
 
-    def _kernel(
-        self, name: str, moved: float, stream: str, ready: int, *, kernels: int = 1
-    ) -> int:
+    def _kernel(self, name: str, moved: float, stream: str, ready: int, *, kernels: int = 1) -> int:
         seconds = self.c.costs.memory_s(moved, kernels=kernels)
         return self.c.builder.compute(
             name, "collective", seconds, launches=kernels, stream=stream, waits=(ready,)

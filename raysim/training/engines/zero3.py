@@ -73,9 +73,7 @@ class ZeroThree:
         shards = (
             Gradient(g.name, shard_numel(g.numel, self.n)) for u in c.units for g in u.gradients
         )
-        return place(
-            shards, self.zero, low_bytes=c.weight_bytes, master_bytes=c.master_bytes
-        )
+        return place(shards, self.zero, low_bytes=c.weight_bytes, master_bytes=c.master_bytes)
 
     def setup(self) -> None:
         """Shards of weights, gradients, master and states; the permanent reduce bucket."""
