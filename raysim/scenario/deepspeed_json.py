@@ -296,7 +296,7 @@ def _silent_changes(document: Document, p: Parsed) -> Iterator[Problem]:
         message = "DeepSpeed ignores it at stage 0"
         yield document.problem(("zero_optimization", "offload_optimizer"), message)
     for name in _OFF[:3] if p.stage < 3 else ():
-        if getattr(zero, name) not in (False, 0, 1):
+        if getattr(zero, name) > type(zero).model_fields[name].default:
             message = f"DeepSpeed ignores it at stage {p.stage}; ZeRO++ needs stage 3"
             yield document.problem(("zero_optimization", name), message)
     if p.script.pipeline_stages > 1 and zero.overlap_comm:
