@@ -250,15 +250,17 @@ def _memory_elsewhere(page: Page, memory: Summary) -> None:
         page.add(f" {'by pipeline stage':<{NAME + 1}}")
         items = [Text(f"{s['pp']}: {format_bytes(s['peak_bytes'])}") for s in stages]
         page.flow(items, indent=NAME + 2, joint=" · ")
-    host = memory.get("host")
-    if host:
-        used, capacity = host["peak_bytes_per_node"], host["capacity_bytes"]
-        share = percent(used / capacity, 0) if capacity else ""
-        style = "" if host.get("fits", True) else "bold red"
-        page.add(
-            (f" {'host memory, per node':<{NAME + 1}}", style),
-            (f"{format_bytes(used)} of {format_bytes(capacity)} ({share})", style or "dim"),
-        )
+    for name, kind in (("host memory", "host"), ("swapped to disk", "disk")):
+        held = memory.get(kind) or {}
+        used = held.get("peak_bytes_per_node", held.get("bytes_per_node"))
+        capacity = held.get("capacity_bytes") or 0
+        if used:
+            share = percent(used / capacity, 0) if capacity else ""
+            style = "" if held.get("fits", True) else "bold red"
+            page.add(
+                (f" {f'{name}, per node':<{NAME + 1}}", style),
+                (f"{format_bytes(used)} of {format_bytes(capacity)} ({share})", style or "dim"),
+            )
 
 
 def _shortage(page: Page, summary: Summary) -> None:
@@ -278,6 +280,8 @@ def _shortage(page: Page, summary: Summary) -> None:
         needed = host["peak_bytes_per_node"]
         _short_by(page, needed, host["capacity_bytes"], "of host memory in each node")
         _largest(page, host["by_category"], needed)
+    if not (disk := memory.get("disk") or {}).get("fits", True):
+        _short_by(page, disk["bytes_per_node"], disk["capacity_bytes"], "of disk in each node")
     fitting = [w for w in summary.get("would_help") or [] if w.get("fits")]
     if fitting:
         page.labelled("Would fit", [Text(_change(w), "green") for w in fitting])

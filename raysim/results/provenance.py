@@ -8,8 +8,9 @@ from typing import Any
 
 from raysim.hardware.catalog import ProvenanceRow
 from raysim.hardware.specs import Provenance
+from raysim.perf import nvme
 from raysim.results import goodput
-from raysim.training import memory
+from raysim.training import host_memory, memory
 from raysim.workloads import startup
 from raysim.workloads.train_run import JobOutcome
 
@@ -87,8 +88,12 @@ def _used(outcome: JobOutcome, row: ProvenanceRow) -> bool:
 
 def _model_constants(outcome: JobOutcome) -> dict[str, Provenance]:
     """Constants of the cost models, the memory model and the start-up."""
-    known: dict[str, Provenance] = {**outcome.step.costs.provenance, **memory.PROVENANCE}
+    known: dict[str, Provenance] = {
+        **outcome.step.costs.provenance, **memory.PROVENANCE, **host_memory.PROVENANCE,
+    }  # fmt: skip
     plan = outcome.job.plan
+    if plan.engine == "deepspeed" and plan.zero.swaps:
+        known |= nvme.PROVENANCE
     if plan.zero.offload_optimizer.device == "none":
         known.pop("cpu_adam", None)
     if plan.zero.stage != 3 or plan.engine != "deepspeed":

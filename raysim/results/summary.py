@@ -196,8 +196,13 @@ def _memory(outcome: JobOutcome) -> dict[str, Any]:
         "host": {
             "peak_bytes_per_node": host.peak_bytes,
             "capacity_bytes": host.capacity_bytes,
-            "fits": host.peak_bytes <= host.capacity_bytes,
+            "fits": host.in_memory,
             "by_category": _categories(host.by_category),
+        },
+        "disk": {
+            "bytes_per_node": host.disk_bytes,
+            "capacity_bytes": host.disk_capacity_bytes,
+            "fits": host.on_disk,
         },
     }
 
@@ -284,6 +289,13 @@ def _verdict(
         return {
             "fits": False,
             "text": f"Does not fit: needs {need} of {have} of main memory per node.",
+        }
+    if not memory["disk"]["fits"]:
+        need = format_bytes(outcome.host.disk_bytes)
+        have = format_bytes(outcome.host.disk_capacity_bytes)
+        return {
+            "fits": False,
+            "text": f"Does not fit: swaps {need} to a disk of {have} per node (offload to nvme).",
         }
     share = f"{used} of {limit} on the fullest GPU ({memory['frac'] * 100:.0f} %)"
     if throughput["tokens_per_s"] is not None:

@@ -53,6 +53,8 @@ class ScriptSettings:
     """The script's own optimizer; None: the JSON's."""
     hidden_size: int | None = None
     hf_trainer: bool = False
+    release: tuple[int, ...] = (0, 19, 8)
+    """Of DeepSpeed."""
     auto: Mapping[str, Any] = field(default_factory=dict)
     scenario: Document
     """The scenario's train section, for positions."""

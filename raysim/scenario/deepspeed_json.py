@@ -16,19 +16,30 @@ from pydantic import BaseModel, ValidationError
 from raysim.errors import CalibrationError, Location, Problem, ScenarioError
 from raysim.perf.optimizer import optimizer_key
 from raysim.scenario.deepspeed_auto import Filled, ScriptSettings, fill
-from raysim.scenario.deepspeed_keys import REMOVED, REMOVED_ZERO, STATUS, TOP_LEVEL, matters, status
+from raysim.scenario.deepspeed_keys import (
+    REMOVED,
+    REMOVED_FROM,
+    REMOVED_ZERO,
+    STATUS,
+    TOP_LEVEL,
+    matters,
+    status,
+)
 from raysim.scenario.deepspeed_rules import Parsed, dtype_name, refusals
 from raysim.scenario.deepspeed_schema import (
     BLOCKS,
+    AioBlock,
     Bf16Block,
     Fp16Block,
     OffloadOptimizerBlock,
     OffloadParamBlock,
+    OldZeroBlock,
     ZeroBlock,
 )
 from raysim.scenario.documents import Document, KeyPath, did_you_mean, dotted, shorten, value_at
 from raysim.scenario.problems import problems_of
 from raysim.training.deepspeed import (
+    Aio,
     BatchTriple,
     DeepSpeedConfig,
     OffloadOptimizer,
@@ -50,6 +61,11 @@ _DICTS = (
     "flops_profiler", "torch_autocast",
 )  # fmt: skip
 _ONLY_3 = ("sub_group_size", "memory_efficient_linear")
+_OFF = (
+    "zero_hpz_partition_size", "zero_quantized_weights", "zero_quantized_gradients",
+    "mics_shard_size", "mics_hierarchical_params_gather",
+)  # fmt: skip
+"""Features that nobody expects to be on."""
 _DEPRECATED = ("stage3_gather_fp16_weights_on_model_save",)
 _ONLY_12 = ("allgather_bucket_size", "use_multi_rank_bucket_allreduce", "round_robin_gradients")
 _BOOLS = (
@@ -82,18 +98,22 @@ def read_deepspeed(document: Document, script: ScriptSettings) -> Reading:
     if not isinstance(document.data, dict):
         message = f"expected a mapping of DeepSpeed's keys, got {shorten(document.data)}"
         raise ScenarioError(document.problem((), message))
-    shapes = [*_removed(document), *_wrong_shapes(document)]
+    old = script.release < REMOVED_FROM
+    shapes = [*_removed(document, old=old), *_wrong_shapes(document)]
     if shapes:
         raise ScenarioError(shapes)
     filled = fill(document, script)
     if isinstance(filled.data.get("zero_optimization"), bool):
         filled.data["zero_optimization"] = _old_zero_format(filled.data)
     errors = [*filled.errors, *_scalars(document, filled.data)]
-    blocks = _blocks(document, filled, errors)
+    blocks = _blocks(document, filled, errors, OldZeroBlock if old else ZeroBlock)
     if errors:
         raise ScenarioError(errors)
     zero = _replace_deprecated(document, blocks.zero, errors)
-    parsed = Parsed(data=filled.data, zero=zero, fp16=blocks.fp16, bf16=blocks.bf16, script=script)
+    parsed = Parsed(
+        data=filled.data, zero=zero, fp16=blocks.fp16, bf16=blocks.bf16, aio=blocks.aio,
+        script=script,
+    )  # fmt: skip
     errors += [document.problem(path, reason) for path, reason in refusals(parsed)]
     triple = _triple(document, filled.data, script, errors)
     optimizer = _optimizer(document, parsed, errors)
@@ -104,16 +124,17 @@ def read_deepspeed(document: Document, script: ScriptSettings) -> Reading:
     return Reading(config=config, notes=notes, warnings=list(_not_modelled(document)))
 
 
-def _removed(document: Document) -> Iterator[Problem]:
-    """Keys that current DeepSpeed refuses whatever their value."""
+def _removed(document: Document, *, old: bool) -> Iterator[Problem]:
+    """Keys that DeepSpeed refuses whatever their value; an ``old`` release takes some of them."""
     for key, what in REMOVED.items():
         if key in document.data:
             message = f"DeepSpeed has removed {what} and refuses the key; delete it"
             yield document.problem((key,), message, key=True)
     zero = document.data.get("zero_optimization")
-    for key, what in REMOVED_ZERO.items():
+    for key, what in REMOVED_ZERO.items() if not old else ():
         if isinstance(zero, dict) and key in zero:
             message = f"DeepSpeed has removed {what} and refuses the key; delete it"
+            message += ", or say deepspeed_version: 0.19.6 if that is what runs"
             yield document.problem(("zero_optimization", key), message, key=True)
 
 
@@ -175,12 +196,15 @@ class _Blocks:
     zero: ZeroBlock
     fp16: Fp16Block
     bf16: Bf16Block
+    aio: AioBlock
 
 
-def _blocks(document: Document, filled: Filled, errors: list[Problem]) -> _Blocks:
+def _blocks(
+    document: Document, filled: Filled, errors: list[Problem], zero_block: type[ZeroBlock]
+) -> _Blocks:
     """All strict blocks, checked; those the prediction needs are returned."""
     found: dict[str, BaseModel] = {}
-    for path, model in BLOCKS.items():
+    for path, model in {**BLOCKS, ("zero_optimization",): zero_block}.items():
         data = value_at(filled.data, path)
         if data is not None:
             here = replace(document, data=filled.data)
@@ -188,12 +212,13 @@ def _blocks(document: Document, filled: Filled, errors: list[Problem]) -> _Block
                 found[path[-1]] = model.model_validate(data)
             except ValidationError as error:
                 errors += problems_of(error, here, model, prefix=path)
-    zero, fp16 = found.get("zero_optimization"), found.get("fp16")
+    zero, fp16, aio = (found.get(key) for key in ("zero_optimization", "fp16", "aio"))
     bf16 = found.get("bf16", found.get("bfloat16"))
     return _Blocks(
         zero=zero if isinstance(zero, ZeroBlock) else ZeroBlock(),
         fp16=fp16 if isinstance(fp16, Fp16Block) else Fp16Block(),
         bf16=bf16 if isinstance(bf16, Bf16Block) else Bf16Block(),
+        aio=aio if isinstance(aio, AioBlock) else AioBlock(),
     )
 
 
@@ -270,6 +295,10 @@ def _silent_changes(document: Document, p: Parsed) -> Iterator[Problem]:
     if offload is not None and offload.device != "none" and p.stage == 0:
         message = "DeepSpeed ignores it at stage 0"
         yield document.problem(("zero_optimization", "offload_optimizer"), message)
+    for name in _OFF[:3] if p.stage < 3 else ():
+        if getattr(zero, name) > type(zero).model_fields[name].default:
+            message = f"DeepSpeed ignores it at stage {p.stage}; ZeRO++ needs stage 3"
+            yield document.problem(("zero_optimization", name), message)
     if p.script.pipeline_stages > 1 and zero.overlap_comm:
         message = "the pipeline engine turns it off"
         yield document.problem(("zero_optimization", "overlap_comm"), message)
@@ -288,7 +317,7 @@ def _defaults(document: Document, p: Parsed) -> Iterator[Problem]:
     for name, info in type(p.zero).model_fields.items() if p.stage else ():
         key = f"zero_optimization.{info.alias or name}"
         plain = isinstance(info.default, (bool, int)) and name != "stage"
-        acts = name not in (*(_ONLY_12 if p.stage == 3 else _ONLY_3), *_DEPRECATED)
+        acts = name not in (*(_ONLY_12 if p.stage == 3 else _ONLY_3), *_DEPRECATED, *_OFF)
         acts = acts and (p.stage == 3 or info.alias is None)
         if plain and acts and name not in given and STATUS[key] == "modelled":
             message = f"DeepSpeed's default {_shown(info.default)}"
@@ -312,9 +341,6 @@ def _not_modelled(document: Document) -> Iterator[Problem]:
             yield document.problem(path, message, key=True)
         elif kind == "not modelled" and matters(path, value):
             yield document.problem(path, "not modelled yet; the prediction is without it", key=True)
-        elif path[-1] == "device" and value == "nvme":
-            message = "nvme is not modelled yet; time is that of cpu, main memory is not charged"
-            yield document.problem(path, message, key=True)
 
 
 def _leaves(data: dict[str, Any], path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
@@ -392,6 +418,17 @@ def _zero_config(p: Parsed) -> ZeroConfig:
         memory_efficient_linear=z.memory_efficient_linear,
         offload_optimizer=_offload_optimizer(optimizer),
         offload_param=_offload_param(param),
+        aio=Aio(
+            block_size=p.aio.block_size,
+            queue_depth=p.aio.queue_depth,
+            intra_op_parallelism=p.aio.intra_op_parallelism,
+            use_gds=p.aio.use_gds,
+        ),
+        zero_hpz_partition_size=z.zero_hpz_partition_size if p.stage == 3 else 1,
+        zero_quantized_weights=z.zero_quantized_weights and p.stage == 3,
+        zero_quantized_gradients=z.zero_quantized_gradients and p.stage == 3,
+        mics_shard_size=p.mics_shard_size,
+        mics_hierarchical_params_gather=p.mics_hierarchical,
     )
 
 
@@ -404,6 +441,7 @@ def _offload_optimizer(block: OffloadOptimizerBlock | None) -> OffloadOptimizer:
         buffer_count=block.buffer_count,
         pipeline_read=block.pipeline_read,
         pipeline_write=block.pipeline_write,
+        fast_init=block.fast_init,
     )
 
 

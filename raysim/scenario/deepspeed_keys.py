@@ -36,7 +36,15 @@ zero_optimization.memory_efficient_linear
 zero_optimization.cpu_offload zero_optimization.cpu_offload_param
 zero_optimization.offload_optimizer zero_optimization.offload_param
 zero_optimization.offload_optimizer.device zero_optimization.offload_optimizer.pin_memory
+zero_optimization.offload_optimizer.ratio zero_optimization.offload_optimizer.buffer_count
+zero_optimization.offload_optimizer.pipeline_read zero_optimization.offload_optimizer.pipeline_write
 zero_optimization.offload_param.device zero_optimization.offload_param.pin_memory
+zero_optimization.offload_param.buffer_count zero_optimization.offload_param.buffer_size
+zero_optimization.offload_param.max_in_cpu
+aio.block_size aio.queue_depth aio.intra_op_parallelism
+zero_optimization.zero_hpz_partition_size zero_optimization.zero_quantized_weights
+zero_optimization.zero_quantized_gradients
+zero_optimization.mics_shard_size zero_optimization.mics_hierarchical_params_gather
 activation_checkpointing.partition_activations activation_checkpointing.cpu_checkpointing
 pipeline.pipe_partitioned pipeline.grad_partitioned
 tensor_parallel.autotp_size
@@ -62,26 +70,23 @@ pipeline.stages pipeline.partition pipeline.activation_checkpoint_interval
 data_types.keep_in_fp32_modules autotuning managed_gradient_accumulation
 sequence_parallel_size timers.throughput.enabled
 fp16.loss_scale zero_optimization.allgather_bucket_size
-zero_optimization.offload_optimizer.buffer_count zero_optimization.offload_optimizer.pipeline_read
-zero_optimization.offload_optimizer.pipeline_write zero_optimization.offload_param.buffer_count
-zero_optimization.offload_param.buffer_size zero_optimization.offload_param.max_in_cpu
+aio.single_submit aio.overlap_events
 """
 _NOT_MODELLED = """
 torch_autocast bf16.immediate_grad_update bfloat16.immediate_grad_update
 fp16.fp16_master_weights_and_grads seq_parallel_communication_data_type disable_allgather
-zero_optimization.zero_hpz_partition_size zero_optimization.zero_quantized_weights
-zero_optimization.zero_quantized_nontrainable_weights zero_optimization.zero_quantized_gradients
+zero_optimization.zero_quantized_nontrainable_weights zero_optimization.zeropp_loco_param
 zero_optimization.zenflow zero_optimization.stage3_use_all_reduce_for_fetch_params
 zero_optimization.use_all_reduce_for_fetch_params zero_optimization.parameter_alignment
 zero_optimization.leaf_module zero_optimization.save_muon_momentum_buffer_in_memory
 zero_optimization.compute_grad_norm zero_optimization.offload_optimizer.super_offload
 zero_optimization.offload_optimizer.cpuadam_cores_perc
 activation_checkpointing.synchronize_checkpoint_boundary
-aio checkpoint data_efficiency compile hybrid_engine weight_quantization datastates timers
+aio.use_gds checkpoint data_efficiency compile hybrid_engine weight_quantization datastates timers
 expert_parallel use_data_before_expert_parallelism flops_profiler data_types tensor_parallel
 zero_optimization.use_multi_rank_bucket_allreduce zero_optimization.round_robin_gradients
 zero_optimization.stage3_module_granularity_threshold
-zero_optimization.module_granularity_threshold zero_optimization.offload_optimizer.ratio
+zero_optimization.module_granularity_threshold
 wall_clock_breakdown
 """
 
@@ -112,14 +117,14 @@ REMOVED_ZERO = {
     "mics_hierarchical_params_gather": "MiCS sharding",
     "zeropp_loco_param": "LoCo-ZeRO++",
 }
+"""Of ``zero_optimization``, refused from ``REMOVED_FROM`` on."""
+REMOVED_FROM = (0, 19, 7)
 
 _DEFAULTS: dict[str, Any] = {
-    "zero_optimization.zero_hpz_partition_size": 1,
     "zero_optimization.compute_grad_norm": True,
     "zero_optimization.use_multi_rank_bucket_allreduce": True,
     "zero_optimization.stage3_module_granularity_threshold": 0,
     "zero_optimization.module_granularity_threshold": 0,
-    "zero_optimization.offload_optimizer.ratio": 1.0,
     "zero_optimization.offload_optimizer.cpuadam_cores_perc": 0.8,
 }
 

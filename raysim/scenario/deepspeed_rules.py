@@ -12,7 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from raysim.scenario.deepspeed_auto import ScriptSettings
-from raysim.scenario.deepspeed_schema import Bf16Block, Fp16Block, ZeroBlock
+from raysim.scenario.deepspeed_schema import (
+    AioBlock,
+    Bf16Block,
+    Fp16Block,
+    OldZeroBlock,
+    ZeroBlock,
+)
 from raysim.scenario.documents import KeyPath, did_you_mean, shorten
 
 Refusal = tuple[KeyPath, str]
@@ -47,6 +53,7 @@ class Parsed:
     zero: ZeroBlock
     fp16: Fp16Block
     bf16: Bf16Block
+    aio: AioBlock
     script: ScriptSettings
 
     @property
@@ -72,6 +79,24 @@ class Parsed:
         return params
 
     @property
+    def mics_shard_size(self) -> int:
+        """Ranks that share one copy of the states under MiCS; -1: all, plain ZeRO."""
+        zero = self.zero
+        return zero.mics_shard_size if isinstance(zero, OldZeroBlock) and self.stage == 3 else -1
+
+    @property
+    def mics_hierarchical(self) -> bool:
+        """``mics_hierarchical_params_gather``."""
+        zero = self.zero
+        return isinstance(zero, OldZeroBlock) and zero.mics_hierarchical_params_gather
+
+    @property
+    def tensor_parallel(self) -> int:
+        """Of the scenario, or AutoTP's."""
+        autotp = int(self.data.get("tensor_parallel", {}).get("autotp_size", 0))
+        return max(self.script.tensor_parallel or 1, autotp)
+
+    @property
     def offloads_optimizer(self) -> bool:
         """Whether the optimizer step runs on the CPU."""
         offload = self.zero.offload_optimizer
@@ -83,7 +108,9 @@ def refusals(p: Parsed) -> Iterator[Refusal]:
     yield from _precision(p)
     yield from _gradients(p)
     yield from _zero(p)
+    yield from _groups(p)
     yield from _offload(p)
+    yield from _twin_flow(p)
     yield from _optimizer(p)
     yield from _master_weights(p)
     yield from _parallelism(p)
@@ -159,10 +186,47 @@ def _zero(p: Parsed) -> Iterator[Refusal]:
             yield key, "false requires gradient_clipping: 0 (its default is 1.0)"
         elif p.offloads_optimizer:
             yield key, "false does not support optimizer offload"
-    hpz = zero.zero_hpz_partition_size
-    if p.stage == 3 and hpz > 1 and p.script.world % hpz:
-        message = f"{hpz} does not divide the world size {p.script.world}"
-        yield (*ZERO, "zero_hpz_partition_size"), message
+
+
+def _groups(p: Parsed) -> Iterator[Refusal]:
+    """ZeRO++'s and MiCS's groups of ranks (``utils/groups.py``, ``zero/mics_utils.py``)."""
+    if p.stage < 3:
+        return
+    zero, world = p.zero, p.script.world
+    hpz, mics = zero.zero_hpz_partition_size, p.mics_shard_size
+    key = (*ZERO, "zero_hpz_partition_size")
+    if hpz > 1 and world % min(hpz, world):
+        yield key, f"{hpz} does not divide the world size {world}"
+    if hpz > 1 and zero.offload_param is not None and zero.offload_param.device == "nvme":
+        yield key, "the second shards have no place on nvme: offload_param must be cpu or none"
+    if zero.zero_quantized_gradients and not zero.reduce_scatter:
+        message = "needs reduce_scatter: when enabling all_to_all_reduce, it must be on"
+        yield (*ZERO, "zero_quantized_gradients"), message
+    if mics > 0 and world % mics:
+        yield (*ZERO, "mics_shard_size"), f"{mics} does not divide the world size {world}"
+    if 0 < mics < world and p.offloads_optimizer:
+        message = "MiCS has no support for CPU offloading of the optimizer"
+        yield (*ZERO, "mics_shard_size"), message
+    cut = {
+        "zero_hpz_partition_size": hpz > 1,
+        "zero_quantized_gradients": zero.zero_quantized_gradients,
+        "mics_shard_size": mics > 0,
+    }
+    for name, on in cut.items() if p.tensor_parallel > 1 else ():
+        if on:
+            message = "cuts groups from all ranks, tensor-parallel peers among them, which mixes "
+            yield (*ZERO, name), f"{message}their weights; use tensor_parallel: 1"
+
+
+def _twin_flow(p: Parsed) -> Iterator[Refusal]:
+    offload, name = p.zero.offload_optimizer, p.script.optimizer_type or p.json_optimizer
+    if offload is None or not p.offloads_optimizer or offload.ratio == 1.0 or p.stage != 3:
+        return
+    own = p.script.optimizer_type is None and not p.optimizer_params.get("torch_adam", False)
+    on_cpu = ("adam", "adamw") if own else ()
+    if name is not None and name.lower() not in (*on_cpu, "deepspeedcpuadam"):
+        message = f"the hybrid optimizer of Twin-Flow only supports DeepSpeedCPUAdam, not {name}"
+        yield (*ZERO, "offload_optimizer", "ratio"), message
 
 
 def _offload(p: Parsed) -> Iterator[Refusal]:

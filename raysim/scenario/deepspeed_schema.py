@@ -149,6 +149,27 @@ class ZeroBlock(Block):
     leaf_module: LeafModuleBlock = Field(default_factory=LeafModuleBlock)
 
 
+class OldZeroBlock(ZeroBlock):
+    """``zero_optimization`` before release 0.19.7."""
+
+    mics_shard_size: int = -1
+    mics_hierarchical_params_gather: bool = False
+    zeropp_loco_param: dict[str, Any] | None = None
+
+
+class AioBlock(BaseModel):
+    """``aio``, which DeepSpeed itself reads without checks."""
+
+    model_config = ConfigDict(defer_build=True)
+
+    block_size: int = Field(1_048_576, gt=0)
+    queue_depth: int = Field(8, gt=0)
+    intra_op_parallelism: int = Field(1, gt=0)
+    single_submit: bool = False
+    overlap_events: bool = True
+    use_gds: bool = False
+
+
 class Bf16Block(Block):
     """``bf16`` (or its old name ``bfloat16``)."""
 
@@ -303,7 +324,7 @@ class ThroughputTimerBlock(Block):
     synchronized: bool = True
 
 
-BLOCKS: dict[tuple[str, ...], type[Block]] = {
+BLOCKS: dict[tuple[str, ...], type[BaseModel]] = {
     ("zero_optimization",): ZeroBlock,
     ("bf16",): Bf16Block,
     ("bfloat16",): Bf16Block,
@@ -317,5 +338,6 @@ BLOCKS: dict[tuple[str, ...], type[Block]] = {
     ("compile",): CompileBlock,
     ("tensor_parallel",): TensorParallelBlock,
     ("timers", "throughput"): ThroughputTimerBlock,
+    ("aio",): AioBlock,
 }
-"""Blocks that DeepSpeed parses with a strict model."""
+"""Blocks that are checked, all but ``aio`` by DeepSpeed with as strict a model."""

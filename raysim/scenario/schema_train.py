@@ -166,6 +166,11 @@ class TrainSection(Section):
         None,
         description='DeepSpeed\'s JSON, unmodified (comments and "auto" allowed), or in place.',
     )
+    deepspeed_version: str | None = Field(
+        None, pattern=r"^\d{1,3}\.\d{1,3}(\.\d{1,3})?$",
+        description="Release of DeepSpeed that reads its JSON, by default 0.19.8; MiCS keys need "
+        "one before 0.19.7. Only what it refuses depends on it.",
+    )  # fmt: skip
     megatron: FileOrMapping | None = Field(
         None, description="Megatron-LM's launch script, unmodified, or its arguments in place."
     )

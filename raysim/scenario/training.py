@@ -391,6 +391,12 @@ def _fsdp(
     )
 
 
+def _release(train: TrainSection) -> dict[str, tuple[int, ...]]:
+    """DeepSpeed's, where the scenario says it."""
+    said = train.deepspeed_version
+    return {} if said is None else {"release": tuple(int(part) for part in said.split("."))}
+
+
 def _deepspeed(
     train: TrainSection,
     document: Document,
@@ -413,6 +419,7 @@ def _deepspeed(
         optimizer_type=client.type if client is not None else None,
         hidden_size=_hidden_size(config),
         hf_trainer=train.launcher == "hf_trainer",
+        **_release(train),
         auto=train.auto,
         scenario=document,
     )

@@ -278,8 +278,17 @@ def _kind_and_size(group: str) -> tuple[str, int]:
     return kind, int(size)
 
 
+def _across(ranks: tuple[int, ...], at: int, group: str) -> tuple[int, ...]:
+    """``dp_across:16:8``: of sixteen ranks in a row, every eighth (MiCS's gather over nodes)."""
+    size, local = map(int, group.split(":")[1:])
+    start = at - at % size
+    return ranks[start + at % local : start + size : local]
+
+
 def _part(ranks: tuple[int, ...], at: int, group: str) -> tuple[int, ...]:
     """Those of the data-parallel ``ranks`` that the one at place ``at`` shares or repeats with."""
+    if group.startswith("dp_across:"):
+        return _across(ranks, at, group)
     kind, size = _kind_and_size(group)
     if kind == "dp_shard":
         start = at - at % size

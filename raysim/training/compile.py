@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from raysim.hardware.specs import CpuSpec
 from raysim.models.table import COMPUTE_DTYPE_BYTES
 from raysim.perf.compute import ComputeModel
+from raysim.perf.nvme import Volume
 from raysim.training.emitter import UnitEmitter
 from raysim.training.engines.choice import choose_engine
 from raysim.training.engines.context import Engine, EngineContext
@@ -61,6 +62,7 @@ class RankCompiler:
         cpu: CpuSpec,
         ranks_per_node: int,
         copy_bytes_per_s: float,
+        volume: Volume | None,
         feed: Feed,
         forward_only: bool = False,
         memory: bool = True,
@@ -90,6 +92,7 @@ class RankCompiler:
             cpu=cpu,
             ranks_per_node=ranks_per_node,
             copy_bytes_per_s=copy_bytes_per_s,
+            volume=volume,
             model_parallel=plan.mesh.pp * plan.mesh.tp,
         )
         self.whole = choose_engine(context, self.stage, forward_only=forward_only)

@@ -29,9 +29,22 @@ class OffloadOptimizer:
     device: Device = "none"
     pin_memory: bool = True
     ratio: float = 1.0
+    """Share of the sub-groups that step on the CPU (Twin-Flow); the first ones stay on the GPU."""
     buffer_count: int = 4
     pipeline_read: bool = False
     pipeline_write: bool = False
+    fast_init: bool = False
+    """Of setting up only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aio:
+    """``aio``: how DeepSpeed's threads read and write NVMe."""
+
+    block_size: int = 1_048_576
+    queue_depth: int = 8
+    intra_op_parallelism: int = 1
+    use_gds: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +83,23 @@ class ZeroConfig:
     memory_efficient_linear: bool = True
     offload_optimizer: OffloadOptimizer = field(default_factory=OffloadOptimizer)
     offload_param: OffloadParam = field(default_factory=OffloadParam)
+    aio: Aio = field(default_factory=Aio)
+    """A block of its own in the JSON."""
+    zero_hpz_partition_size: int = 1
+    zero_quantized_weights: bool = False
+    zero_quantized_gradients: bool = False
+    mics_shard_size: int = -1
+    """Above 0: MiCS, of releases before 0.19.7."""
+    mics_hierarchical_params_gather: bool = False
+
+    def shard_ranks(self, ranks: int) -> int:
+        """Of ``ranks`` replicas, over how many the model states are cut."""
+        return self.mics_shard_size if self.mics_shard_size > 0 else ranks
+
+    @property
+    def swaps(self) -> bool:
+        """Whether anything lives on NVMe."""
+        return "nvme" in (self.offload_optimizer.device, self.offload_param.device)
 
     @property
     def overlaps(self) -> bool:

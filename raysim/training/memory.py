@@ -1,4 +1,4 @@
-"""Device and host memory of a rank: what the program allocates, and what no tensor accounts for.
+"""Device memory of a rank: what the program allocates, and what no tensor accounts for.
 
 PyTorch counts blocks in use (``allocated``), its caching allocator holds more (``reserved``), and
 CUDA and NCCL hold memory that torch does not see. A GPU runs out of their sum, which is what
@@ -11,22 +11,18 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from raysim.hardware.device import MemoryLedger
-from raysim.hardware.specs import CpuRankSpec, GpuSpec, NodeSpec, Provenance
-from raysim.models.table import COMPUTE_DTYPE_BYTES
+from raysim.hardware.specs import CpuRankSpec, GpuSpec, Provenance
 from raysim.training.allocator import Allocator
 from raysim.training.allocator_config import AllocatorConfig
 from raysim.training.executor import Timeline
-from raysim.training.plan import TrainingPlan
 from raysim.training.program import Program
 from raysim.training.replay import Failure, Replay, Trace, replay, resolve
-from raysim.training.zero import flat_partition_numel, optimizer_state_bytes
 from raysim.units import GIB, MIB
 
 NCCL_FIRST_BYTES = GIB // 2
 NCCL_NEXT_BYTES = 3 * GIB // 10
 CUBLAS_WORKSPACE_BYTES = {"hopper": 32 * MIB, "blackwell": 32 * MIB, "cpu": 0}
 CUBLAS_WORKSPACE_DEFAULT_BYTES = 8320 * 1024
-HOST_PROCESS_BYTES = 3 * GIB
 
 PROVENANCE = {
     "allocator": Provenance(
@@ -38,9 +34,6 @@ PROVENANCE = {
     ),
     "cuBLAS workspace": Provenance(
         basis="datasheet", source="torch aten/src/ATen/cuda/CublasHandlePool.cpp defaults"
-    ),
-    "host process": Provenance(
-        basis="measured", source="BigScience chronicles: about 3 GB of host memory per GPU process"
     ),
 }
 
@@ -330,83 +323,3 @@ def _describe(program: Program, position: int, label: str) -> str:
     if op.category == "optimizer":
         doing = "optimizer step"
     return doing if label in {"", op.name} else f"{doing} (allocating {label})"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostMemory:
-    """Peak of the fullest node's main memory."""
-
-    peak_bytes: int
-    capacity_bytes: int
-    by_category: dict[str, int]
-
-
-def _pinned(size_bytes: float) -> int:
-    """Torch rounds each pinned allocation up to a power of two.
-
-    ``CachingHostAllocator.h`` of 2.13, its ``pinned_max_round_threshold_mb`` as by default;
-    DeepSpeed 0.19 pins through it (``DS_PIN_MEMORY_BACKEND`` unset).
-    """
-    size = round(size_bytes)
-    return 1 << (size - 1).bit_length() if size > 1 else size
-
-
-def _fsdp_host(plan: TrainingPlan, numel: int, ranks_per_node: int) -> dict[str, int]:
-    """Shards, their gradients and the optimizer's states, which torch's offload keeps together.
-
-    Simplification: shards of parameters are pinned one by one; rounding each up is left out.
-    """
-    stored = COMPUTE_DTYPE_BYTES[plan.precision]
-    own = -(-numel // plan.fsdp.shard_ranks(plan.mesh.dp)) * ranks_per_node
-    states = optimizer_state_bytes(plan.optimizer) * stored / 4
-    return {
-        "parameter": own * stored, "gradient": own * stored, "optimizer_state": round(own * states),
-    }  # fmt: skip
-
-
-def host_memory(
-    plan: TrainingPlan, numel: int, stored: int, node: NodeSpec, ranks_per_node: int
-) -> HostMemory:
-    """Main memory per node: processes, and what offload keeps there.
-
-    Master weights and gradients are pinned, one allocation per sub-group under ZeRO-3 and one in
-    all under ZeRO-1/2, and so is low-precision staging, always one; DeepSpeedCPUAdam's moments are
-    pageable.
-    Sources: ``stage_1_and_2.py``, ``stage3.py``, ``ops/adam/cpu_adam.py`` of DeepSpeed 0.19.
-
-    Parameters
-    ----------
-    numel, stored
-        Trainable and stored parameter elements of one pipeline stage's shard.
-    """
-    zero, n = plan.zero, plan.mesh.weight_ranks
-    own = flat_partition_numel(numel, n)
-    by_category = {"process": HOST_PROCESS_BYTES * ranks_per_node}
-    low = COMPUTE_DTYPE_BYTES[plan.precision]
-    group = min(own, zero.sub_group_size) if zero.stage == 3 else own
-
-    def pinned(bytes_per_element: float) -> float:
-        """Bytes of a buffer of ``own`` elements, allocated sub-group by sub-group."""
-        if not zero.offload_optimizer.pin_memory:
-            return own * bytes_per_element
-        whole, rest = divmod(own, group)
-        return whole * _pinned(group * bytes_per_element) + _pinned(rest * bytes_per_element)
-
-    if plan.engine == "fsdp" and plan.fsdp.cpu_offload:
-        by_category |= _fsdp_host(plan, numel, ranks_per_node)
-    if zero.stage and zero.offload_optimizer.device == "cpu" and own:
-        # ZeRO-3's is ``grad_partitions_flat_buffer``, one allocation over all sub-groups.
-        whole = _pinned(own * low) if zero.offload_optimizer.pin_memory else own * low
-        staging = whole if plan.precision != "fp32" else 0.0
-        moments = own * optimizer_state_bytes(plan.optimizer)
-        total = 2 * pinned(4.0) + staging + moments
-        by_category["optimizer_state"] = round(total) * ranks_per_node
-    if zero.stage == 3 and zero.offload_param.device == "cpu" and own:
-        shard = -(-stored // n) * float(low)
-        # Shards are pinned parameter by parameter; powers of two in themselves for most shapes.
-        by_category["parameter"] = round(shard) * ranks_per_node
-    return HostMemory(
-        peak_bytes=sum(by_category.values()),
-        capacity_bytes=node.memory_bytes,
-        by_category=by_category,
-    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -16,11 +15,13 @@ from raysim.hardware.topology import Topology
 from raysim.kernel.simulation import Simulation
 from raysim.perf.compute import ComputeModel
 from raysim.perf.cpu_rank import compute_model
+from raysim.perf.nvme import nvme_volume
 from raysim.training.breakdown import Breakdown, range_breakdown, step_breakdown
 from raysim.training.communicators import Communicators
 from raysim.training.compile import Feed, RankCompiler
 from raysim.training.executor import Executor, Timeline
-from raysim.training.memory import HostMemory, RankMemory, host_memory, rank_memory
+from raysim.training.host_memory import HostMemory, host_memory
+from raysim.training.memory import RankMemory, rank_memory
 from raysim.training.noise import ALIKE, NarrowLinks, Noise, disturb
 from raysim.training.parallel import Mesh
 from raysim.training.pipelines import Pipeline
@@ -151,6 +152,7 @@ def compile_programs(
             cpu=node.cpu,
             ranks_per_node=comms.ranks_per_node,
             copy_bytes_per_s=comms.copy_bytes_per_s,
+            volume=nvme_volume(node),
             feed=feed,
             forward_only=forward_only,
             memory=memory,
@@ -315,12 +317,14 @@ def shortened(plan: TrainingPlan, micro_batches: int) -> TrainingPlan:
 
 def host_need(plan: TrainingPlan, stages: Sequence[StageSpec], comms: Communicators) -> HostMemory:
     """Main memory of the fullest node: the one whose ranks hold most parameters."""
-    held: Counter[int] = Counter()
+    held: dict[int, list[int]] = {}
     for stage in stages:
-        held[stage.rank] += sum(u.numel for u in stage.units)
-    numel = max(held.values())
+        sizes = (g.numel for u in stage.units for g in u.gradients)
+        held.setdefault(stage.rank, []).extend(sizes)
+    fullest = max(held.values(), key=sum)
+    numel = sum(fullest)
     node = comms.topology.specs[comms.placement[0][0]]
-    return host_memory(plan, numel, numel, node, comms.ranks_per_node)
+    return host_memory(plan, numel, numel, node, comms.ranks_per_node, fullest)
 
 
 def memory_need(

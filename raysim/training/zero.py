@@ -89,6 +89,22 @@ class Bucket:
         return full
 
 
+def sub_groups(shards: Iterable[Gradient], size: int) -> list[list[Gradient]]:
+    """ZeRO-3's optimizer steps group by group: a group ends with the shard that reaches ``size``.
+
+    Source: ``_create_fp16_sub_groups`` of ``stage3.py``.
+    """
+    groups: list[list[Gradient]] = []
+    held = size
+    for shard in shards:
+        if held >= size:
+            groups.append([])
+            held = 0
+        groups[-1].append(shard)
+        held += shard.numel
+    return groups
+
+
 def pack(gradients: Iterable[Gradient], capacity: int) -> Iterator[list[Gradient]]:
     """Bucket contents, in order, of gradients that are all there."""
     bucket = Bucket(capacity)

@@ -168,11 +168,12 @@ def node_of(machine: dict[str, Any], count: int) -> NodeSpec:
     """
     node = catalog.node(machine["node"])
     more: dict[str, Any] = {"gpu_count": machine_gpus(machine)}
+    if "nic_count" in machine:
+        more["nic_count"] = machine["nic_count"]
     if "nic_gbit_s" in machine:
         lines = machine["nic_count"] * machine["nic_gbit_s"]
         known = machine["busbw_gbit_s"]
         busbw = next((b for most, b in known if count <= most), known[-1][1])
-        more["nic_count"] = machine["nic_count"]
         more["nic"] = replace(
             node.nic, name="omni-path-100", bytes_per_s=machine["nic_gbit_s"] / 8 * 1e9,
             efficiency=busbw / lines,

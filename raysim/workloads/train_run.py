@@ -17,7 +17,7 @@ from raysim.hardware.specs import NodeSpec
 from raysim.kernel.simulation import Simulation
 from raysim.training.checkpointing import CheckpointCost, checkpoint_cost
 from raysim.training.compile import Feed
-from raysim.training.memory import HostMemory
+from raysim.training.host_memory import HostMemory
 from raysim.training.noise import ALIKE, Noise
 from raysim.training.tower import StepOutcome, host_need, simulate
 from raysim.units import to_ns, to_seconds
@@ -61,13 +61,10 @@ class JobOutcome:
 
     @property
     def fits(self) -> bool:
-        """Whether every GPU and host has memory enough."""
+        """Whether every GPU and host has memory enough, and the disk space."""
         gpu = self.step.cluster.gpu
         assert gpu is not None, "a training job needs GPUs"
-        return (
-            self.step.fullest.peak_bytes <= gpu.memory_bytes
-            and self.host.peak_bytes <= self.host.capacity_bytes
-        )
+        return self.step.fullest.peak_bytes <= gpu.memory_bytes and self.host.fits
 
     @property
     def startup_s(self) -> float:

@@ -62,6 +62,7 @@ def test_every_row_says_its_machine_source_and_use() -> None:
         ("megatron-sc21-18.4B", 0.08),
         ("korthikanti22-22B-full-time", 0.14),
         ("ds-zero-offload-10B-1gpu", 0.09),
+        ("ds-zeropp-18B-64v100", 0.17),
         ("ds-azure-175B-s512-mbs32-256g", 0.09),
         ("bigscience-13B-gbs784", 0.09),
         ("bigscience-v100-7.5B-16g-z0-tp4pp4-mbs1-gbs4", 0.14),

@@ -93,6 +93,20 @@ ACCEPTED: list[dict[str, Any]] = [
     ),
     z(stage=3, reduce_bucket_size="auto", stage3_prefetch_bucket_size="auto"),
     z(stage=3, zero_quantized_weights=True, zero_hpz_partition_size=2),
+    z(stage=3, zero_quantized_gradients=True, zero_hpz_partition_size=8),
+    z(
+        stage=3,
+        offload_optimizer={
+            "device": "nvme",
+            "nvme_path": "/local",
+            "buffer_count": 12,
+            "pipeline_read": True,
+            "pipeline_write": True,
+            "fast_init": True,
+        },
+        offload_param={"device": "nvme", "nvme_path": "/local", "buffer_size": 1e9},
+    )
+    | {"aio": {"queue_depth": 32, "intra_op_parallelism": 4, "overlap_events": True}},
     z(stage=3, stage3_model_persistence_threshold=1e6, stage3_module_granularity_threshold=5),
     z(stage=2, cpu_offload=True),
     z(stage=3, cpu_offload_param=True, cpu_offload=False, cpu_offload_use_pin_memory=True),
@@ -238,6 +252,12 @@ def assert_zero_equal(ours: DeepSpeedConfig, real: Any) -> None:
         elif name == "offload_param":
             used = theirs.offload_param if zero.stage == 3 else None
             assert_offload_equal(zero.offload_param, used)
+        elif name == "aio":
+            for key in zero.aio.__dataclass_fields__:
+                assert getattr(zero.aio, key) == real.aio_config[key], key
+        elif name.startswith("mics_"):
+            assert not hasattr(theirs, name)
+            assert getattr(zero, name) in (-1, False)
         else:
             value = getattr(theirs, name, None)
             if value is None:

@@ -103,7 +103,7 @@ def test_keys_are_sorted_into_three_kinds() -> None:
             "zero_optimization": {
                 "stage": 3,
                 "zero_quantized_weights": True,
-                "zero_quantized_gradients": False,
+                "zero_quantized_nontrainable_weights": True,
                 "offload_param": None,
             },
             "compile": {"deepcompile": True, "offload_parameters": False},
@@ -115,7 +115,7 @@ def test_keys_are_sorted_into_three_kinds() -> None:
     )
     said = [str(warning) for warning in reading.warnings]
     assert len(said) == 3, said
-    assert "zero_optimization.zero_quantized_weights: not modelled yet" in said[0]
+    assert "zero_optimization.zero_quantized_nontrainable_weights: not modelled yet" in said[0]
     assert "compile: not modelled yet" in said[1]
     assert "gradient_acumulation_steps: unknown key; DeepSpeed ignores it; did you mean" in said[2]
     assert all(line.startswith("ds.json:1:") for line in said)
@@ -136,6 +136,7 @@ def test_every_key_deepspeed_validates_has_a_status() -> None:
 
 ADAM = {"optimizer": {"type": "Adam"}}
 CPU = {"device": "cpu"}
+OLD = {"release": (0, 19, 6)}
 REFUSALS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (
         {"train_batch_size": 8, "fp16": {"enabled": True}, "bf16": {"enabled": True}},
@@ -214,6 +215,26 @@ REFUSALS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (z(2, cpu_offload=True, offload_optimizer=CPU), {}, "deprecated, and given together"),
     (z(1, compute_grad_norm=False), {}, "requires gradient_clipping: 0"),
     (z(3, mics_shard_size=2), {}, "removed MiCS"),
+    (z(3, mics_shard_size=3), OLD, "3 does not divide the world size 4"),
+    (
+        z(3, mics_shard_size=2, offload_optimizer={"device": "cpu"}),
+        OLD,
+        "no support for CPU offloading",
+    ),
+    (z(3, mics_shard_size=2), OLD | {"tensor_parallel": 2}, "mixes their weights"),
+    (z(3, zero_hpz_partition_size=2), {"tensor_parallel": 2}, "mixes their weights"),
+    (
+        z(3, zero_hpz_partition_size=2, offload_param={"device": "nvme", "nvme_path": "/x"}),
+        {},
+        "no place on nvme",
+    ),
+    (z(3, zero_quantized_gradients=True, reduce_scatter=False), {}, "needs reduce_scatter"),
+    (
+        z(3, offload_optimizer={"device": "cpu", "ratio": 0.5}) | {"optimizer": {"type": "Lion"}},
+        {},
+        "only supports DeepSpeedCPUAdam, not Lion",
+    ),
+    ({"train_batch_size": 8, "aio": {"queue_depth": 0}}, {}, "must be more than 0"),
     (
         {"train_batch_size": 8, "sequence_parallel_size": 2},
         {},
@@ -264,6 +285,37 @@ def test_offloading_below_its_stage_is_ignored_as_deepspeed_does() -> None:
     assert reading.config.zero.offload_param.device == "none"
     assert any("ignores it at stage 2" in str(note) for note in reading.notes)
     assert read(z(0, offload_optimizer=CPU)).config.zero.offload_optimizer.device == "none"
+
+
+def test_zeropp_twin_flow_and_nvme_are_honoured_without_a_warning() -> None:
+    swap = {"device": "nvme", "nvme_path": "/local", "pipeline_read": True, "buffer_count": 8}
+    config = z(
+        3, zero_hpz_partition_size=2, zero_quantized_weights=True, zero_quantized_gradients=True,
+        offload_optimizer=swap | {"ratio": 0.5},
+    )  # fmt: skip
+    reading = read(config | {"aio": {"block_size": 8388608, "queue_depth": 16}})
+    zero = reading.config.zero
+    assert reading.warnings == []
+    assert (zero.zero_hpz_partition_size, zero.zero_quantized_weights) == (2, True)
+    assert (zero.offload_optimizer.ratio, zero.offload_optimizer.buffer_count) == (0.5, 8)
+    assert (zero.aio.block_size, zero.aio.queue_depth) == (8388608, 16)
+    assert not any("hpz" in str(note) for note in read(z(3)).notes)
+
+
+def test_zeropp_below_its_stage_is_ignored_as_deepspeed_does() -> None:
+    reading = read(z(2, zero_quantized_gradients=True))
+    assert not reading.config.zero.zero_quantized_gradients
+    assert any("ZeRO++ needs stage 3" in str(note) for note in reading.notes)
+
+
+def test_mics_is_read_for_releases_that_had_it() -> None:
+    config = z(3, mics_shard_size=2, mics_hierarchical_params_gather=True)
+    zero = read(config, **OLD).config.zero
+    assert (zero.mics_shard_size, zero.mics_hierarchical_params_gather) == (2, True)
+    assert zero.shard_ranks(4) == 2
+    assert "deepspeed_version: 0.19.6" in refused(z(3, mics_shard_size=2))
+    loco = read(z(3, zeropp_loco_param={"err_beta": 0.8}), **OLD)
+    assert any("zeropp_loco_param: not modelled yet" in str(w) for w in loco.warnings)
 
 
 def test_comments_trailing_commas_and_positions() -> None:

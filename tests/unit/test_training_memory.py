@@ -10,7 +10,8 @@ from raysim.training.checkpointing import checkpoint_cost
 from raysim.training.communicators import Communicators
 from raysim.training.deepspeed import OffloadOptimizer, OffloadParam, Optimizer, ZeroConfig
 from raysim.training.estimators import zero_paper_bytes
-from raysim.training.memory import host_memory, rank_memory
+from raysim.training.host_memory import host_memory
+from raysim.training.memory import rank_memory
 from raysim.training.parallel import Mesh
 from raysim.training.sections import Gradient
 from raysim.training.zero import (

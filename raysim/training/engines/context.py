@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 from raysim.hardware.specs import CpuSpec
 from raysim.models.table import COMPUTE_DTYPE_BYTES
 from raysim.perf.compute import ComputeModel
+from raysim.perf.nvme import Volume
 from raysim.training.deepspeed import Precision
 from raysim.training.plan import TrainingPlan
 from raysim.training.program import Call, ProgramBuilder
@@ -33,6 +34,8 @@ class EngineContext:
     ranks_per_node: int
     copy_bytes_per_s: float
     """Host to GPU, or back, while every GPU of the node copies."""
+    volume: Volume | None
+    """What ``nvme_path`` is on; None: the node has no disk."""
     model_parallel: int
     """Pipeline stages times tensor-parallel ranks: the group the gradient norm is summed over."""
 
@@ -141,16 +144,24 @@ class EngineContext:
         return self.builder.compute(name, "optimizer", seconds, launches=tensors, waits=waits)
 
     def scalar_all_reduce(
-        self, name: str, size_bytes: int = SCALAR_BYTES, *, sharded: bool = True
+        self,
+        name: str,
+        size_bytes: int = SCALAR_BYTES,
+        *,
+        sharded: bool = True,
+        group: str = "dp",
+        times: int = 1,
     ) -> None:
-        """Reduce one number, then wait for it (``.item()``).
+        """Reduce one number ``times`` times, then wait for it (``.item()``).
 
-        ``sharded``: each data-parallel rank has its own part of it.
+        ``sharded``: each rank of ``group`` has its own part of it.
         """
         b = self.builder
         waits = b.last_on("compute")
         if self.ranks > 1 and sharded:
-            waits = (b.collective(name, Call("all_reduce", "dp", size_bytes), waits=waits),)
+            call = Call("all_reduce", group, size_bytes)
+            works = [b.collective(name, call, waits=waits) for _ in range(times)]
+            waits = (works[-1],)
         if self.model_parallel > 1:
             waits = (b.collective(name, Call("all_reduce", "mp", size_bytes), waits=waits),)
         if waits:
@@ -165,6 +176,8 @@ class EngineContext:
         norm_bytes: int = SCALAR_BYTES,
         sharded: bool = True,
         waits: Sequence[int] = (),
+        group: str = "dp",
+        norms: int = 1,
     ) -> None:
         """Overflow scan and global gradient norm, each with its scalar all-reduce and host sync.
 
@@ -176,7 +189,9 @@ class EngineContext:
             self.scan("check overflow", held_bytes, tensors, waits)
             self.scalar_all_reduce("overflow", FLAG_BYTES, sharded=sharded)
         self.scan("gradient norm", held_bytes, tensors, waits)
-        self.scalar_all_reduce("gradient norm", norm_bytes, sharded=sharded)
+        self.scalar_all_reduce(
+            "gradient norm", norm_bytes, sharded=sharded, group=group, times=norms
+        )
 
     def optimizer_step(
         self,
@@ -185,9 +200,13 @@ class EngineContext:
         low_precision_copy: bool,
         sizes: Sequence[int] = (),
         name: str = "",
+        fused: bool | None = None,
     ) -> int:
-        """The optimizer's kernels over ``numel`` fp32 elements: tensors of ``sizes``, or one."""
-        o = self.plan.optimizer
+        """The optimizer's kernels over ``numel`` fp32 elements: tensors of ``sizes``, or one.
+
+        ``fused`` None: as the plan says.
+        """
+        o = self.plan.optimizer if fused is None else replace(self.plan.optimizer, fused=fused)
         seconds = self.costs.optimizer_s(
             o.type,
             numel,

@@ -6,13 +6,13 @@ what is missing, then prefetches along the trace within two budgets; ``release_s
 what is persistent, what a prefetch already skipped, and what recurs within ``max_reuse_distance``.
 It decides only; bytes and time are the engine's.
 
-Not modelled: the first (record) iteration, trace invalidation, NVMe prefetch.
+Not modelled: the first (record) iteration, trace invalidation.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -50,8 +50,14 @@ class Coordinator:
     """One micro-batch's walk over the trace; ``reset`` starts the next one."""
 
     def __init__(
-        self, visits: Sequence[tuple[Gradient, ...]], persistent: frozenset[str], zero: ZeroConfig
+        self,
+        visits: Sequence[tuple[Gradient, ...]],
+        persistent: frozenset[str],
+        zero: ZeroConfig,
+        away: Callable[[str], bool] = lambda _: False,
     ) -> None:
+        self.away = away
+        """Whether a shard is on NVMe: prefetching stops before it."""
         self.visits = visits
         self.persistent = persistent
         self.zero = zero
@@ -107,7 +113,7 @@ class Coordinator:
         budget = min(zero.stage3_max_live_parameters - self.available_numel, bucket)
         ahead: dict[str, Gradient] = {}
         numel = 0
-        while self.queue and numel < budget:
+        while self.queue and numel < budget and not self.away(self.queue[0][0].name):
             p, used_at = self.queue.popleft()
             self.fetched_for[p.name] = max(self.fetched_for.get(p.name, -1), used_at)
             known = p.name in self.available or p.name in self.in_flight
@@ -115,6 +121,11 @@ class Coordinator:
                 ahead[p.name] = p
                 numel += p.numel
         return self._gather(tuple(ahead.values()))
+
+    @property
+    def upcoming(self) -> Iterator[Gradient]:
+        """Parameters of the trace that no prefetch has come to yet."""
+        return (p for p, _ in self.queue)
 
     def release(self, visit_index: int) -> tuple[Gradient, ...]:
         """Parameters of a visit to give back after its computation."""

@@ -3,9 +3,10 @@
 Sources: ``deepspeed/runtime/zero/stage3.py``, ``parameter_offload.py``,
 ``partition_parameters.py``, ``runtime/comm/coalesced_collectives.py`` of 0.19. Gathers and
 reduce-scatters share one communicator, so they queue behind each other; at most two gathers and two
-reductions may be outstanding before the host waits.
+reductions may be outstanding before the host waits. ``gathers`` makes parameters whole, also hpZ's,
+qwZ's and MiCS's way; ``quantized`` reduces gradients as qgZ does; ``offload`` steps on the host.
 
-Not modelled: ZeRO++ (qwZ, hpZ, qgZ), MiCS, NVMe, leaf modules.
+Not modelled: leaf modules.
 """
 
 from __future__ import annotations
@@ -16,17 +17,19 @@ from collections.abc import Hashable, Sequence
 from raysim.models.table import COMPUTE_DTYPE_BYTES
 from raysim.training.engines.context import EngineContext
 from raysim.training.engines.coordinator import Coordinator, persistent_names
-from raysim.training.engines.offload import cpu_step
-from raysim.training.program import D2H, H2D, Call
+from raysim.training.engines.gathers import Gathers
+from raysim.training.engines.offload import GradientsToHost, step_sub_groups
+from raysim.training.engines.quantized import QuantizedReduction
+from raysim.training.engines.swapper import Disk, OptimizerSwapper, ParameterSwapper
+from raysim.training.program import Call
 from raysim.training.sections import Gradient, Unit
-from raysim.training.zero import Bucket, pack, shard_numel
+from raysim.training.swapping import SubGroup, place
+from raysim.training.zero import Bucket, shard_numel
 
 MAX_ONGOING = 2
 """Outstanding fetch events, and outstanding reduce events (hard-coded in DeepSpeed)."""
 NORM_BYTES = 8
 """Stage 3 sums norms in fp64 (zero/utils.py, get_norm_dtype)."""
-GATHER = "gather"
-"""The all-gather stream: waits and copy-outs run here."""
 
 
 class ZeroThree:
@@ -35,28 +38,42 @@ class ZeroThree:
     def __init__(self, context: EngineContext, visits: Sequence[Unit]) -> None:
         c = self.c = context
         self.zero = c.plan.zero
-        self.n = c.ranks
+        self.n = self.zero.shard_ranks(c.ranks)
         parameters = tuple({g.name: g for u in c.units for g in u.uses}.values())
         self.parameters = parameters
         self.persistent = persistent_names(parameters, self.zero)
+        self.accum_bytes = COMPUTE_DTYPE_BYTES[c.plan.grad_accum_dtype or c.plan.precision]
+        self.groups = self._groups()
+        disk = Disk(c)
+        self.swapper = ParameterSwapper(c, disk, self.groups)
+        self.gathers = Gathers(c, parameters, self.swapper)
+        self.group = self.gathers.group
+        self.quantized = QuantizedReduction(c)
+        self.offload = self.zero.offload_optimizer.device != "none"
+        self.offload_param = self.zero.offload_param.device != "none"
+        self.optimizer_swapper = OptimizerSwapper(c, disk, self.groups)
+        self.to_host = GradientsToHost(c, disk, self.groups, self.accum_bytes)
         forward = len(c.units)
         # The root module owns nothing, but its hooks run first in both passes and prefetch.
         trace = [(), *(u.uses for u in visits[:forward])]
         if len(visits) > forward:
             trace += [(), *(u.uses for u in visits[forward:])]
-        self.coordinator = Coordinator(trace, self.persistent, self.zero)
-        self.own = sum(shard_numel(g.numel, self.n) for u in c.units for g in u.gradients)
-        self.offload = self.zero.offload_optimizer.device != "none"
-        self.offload_param = self.zero.offload_param.device != "none"
-        self.accum_bytes = COMPUTE_DTYPE_BYTES[c.plan.grad_accum_dtype or c.plan.precision]
+        self.coordinator = Coordinator(trace, self.persistent, self.zero, self.swapper.away)
+        self.own = sum(g.numel for g in self.groups)
         self.visit = 0
         self.boundary = False
-        self.arriving: dict[str, int] = {}
-        self.gathered: dict[str, int] = {}
         self.fetch_events: deque[int] = deque()
         self.reduce_events: deque[int] = deque()
         self.bucket = Bucket(self.zero.reduce_bucket_size)
         self.must_wait: tuple[int, ...] = ()
+
+    def _groups(self) -> tuple[SubGroup, ...]:
+        """Sub-groups of this rank's shards, in the model's order."""
+        c = self.c
+        shards = (
+            Gradient(g.name, shard_numel(g.numel, self.n)) for u in c.units for g in u.gradients
+        )
+        return place(shards, self.zero, low_bytes=c.weight_bytes, master_bytes=c.master_bytes)
 
     def setup(self) -> None:
         """Shards of weights, gradients, master and states; the permanent reduce bucket."""
@@ -70,15 +87,20 @@ class ZeroThree:
             b.free_scratch(sum(shards), "shards as partitioned")
         if not self.offload:
             b.alloc("gradient", self.own * self.accum_bytes, "gradient shards")
-            groups = self._groups()
-            masters = [numel * c.master_bytes for numel in groups]
-            made = [part for numel in groups for part in c.states(numel * c.state_bytes)]
+        stepped = [group.numel for group in self.groups if group.on_gpu]
+        if stepped:
+            own = sum(stepped)
+            masters = [numel * c.master_bytes for numel in stepped]
+            made = [part for numel in stepped for part in c.states(numel * c.state_bytes)]
             b.alloc(
-                "optimizer_state", self.own * (c.master_bytes + c.state_bytes), "states",
+                "optimizer_state", own * (c.master_bytes + c.state_bytes), "states",
                 tensors=(*masters, *made), lazy=len(made),
             )  # fmt: skip
             b.scratch(max(masters, default=0.0), "master weights before they are cloned")
             b.free_scratch(max(masters, default=0.0), "master weights before they are cloned")
+            if self.offload:
+                b.alloc("gradient", sum(masters), "master gradients", tensors=masters)
+        self.gathers.hold_second(p.name for p in self.parameters)
         if self.zero.contiguous_gradients:
             b.alloc("bucket", self.zero.reduce_bucket_size * c.comm_bytes, "reduce bucket")
 
@@ -94,7 +116,15 @@ class ZeroThree:
 
     def _visit_root(self) -> None:
         self.c.builder.hook(self.c.costs.hook_s)
-        self._all_gather(self.coordinator.fetch().prefetch, "prefetch")
+        self._prefetch(self.coordinator.fetch().prefetch)
+
+    def _prefetch(self, parameters: Sequence[Gradient]) -> None:
+        """Gather ahead; then ask NVMe for what comes after that."""
+        self._all_gather(parameters, "prefetch")
+        if self.swapper.sizes and self.zero.stage3_prefetch_bucket_size:
+            numel = self.gathers.sizes
+            in_flight = sum(numel[name] for name in self.coordinator.in_flight)
+            self.swapper.prefetch(self.coordinator.upcoming, in_flight)
 
     def alike(self) -> Hashable:
         """The trace of fetches says what comes next; it is long."""
@@ -109,59 +139,28 @@ class ZeroThree:
         self._all_gather(fetch.missing, unit.name)
         waits = [*self.must_wait]
         self.must_wait = ()
-        arrived: dict[int, None] = {self.arriving.pop(p.name): None for p in fetch.wait_for}
+        arrived: dict[int, None] = {self.gathers.arriving.pop(p.name): None for p in fetch.wait_for}
         for index in arrived:
             if len(self.fetch_events) > MAX_ONGOING:
                 b.sync("limit outstanding fetches", (self.fetch_events.popleft(),))
             waits.append(index)
             self.fetch_events.append(index)
-        self._all_gather(fetch.prefetch, "prefetch")
+        self._prefetch(fetch.prefetch)
         if phase == "backward":
             self.c.alloc_gradients(unit)
         return waits
 
     def _all_gather(self, parameters: Sequence[Gradient], what: str) -> None:
-        """One coalesced all-gather of shards; several parameters are then copied out."""
-        if not parameters:
-            return
-        b, c = self.c.builder, self.c
-        padded = sum(shard_numel(p.numel, self.n) * self.n for p in parameters)
-        waits: tuple[int, ...] = ()
-        if self.offload_param:
-            own = padded // self.n * float(c.weight_bytes)
-            waits = (
-                b.copy(
-                    f"shards of {what}",
-                    H2D,
-                    c.copy_s(own, "h2d", pinned=self.zero.offload_param.pin_memory),
-                ),
-            )
-        for p in parameters:
-            self.gathered[p.name] = p.numel * c.weight_bytes
-            b.alloc("gathered_parameter", self.gathered[p.name], p.name, stream=GATHER)
-        if self.n > 1:
-            call = Call("all_gather", "dp", padded * c.weight_bytes)
-            waits = (b.collective(f"all-gather {what}", call, waits=waits),)
-        moved = 2.0 * padded * c.weight_bytes
-        if len(parameters) > 1 or self.n == 1:
-            # The flat output and the copied-out tensors live side by side until the copies are
-            # queued.
-            b.alloc("communication", padded * c.weight_bytes, "coalesced all-gather", stream=GATHER)
-            seconds = c.costs.memory_s(moved, kernels=len(parameters))
-            done = b.compute(
-                "copy out", "collective", seconds, launches=len(parameters), stream=GATHER,
-                waits=waits,
-            )  # fmt: skip
-            b.free("communication", padded * c.weight_bytes, "coalesced all-gather", used_on=GATHER)
-        else:
-            done = waits[0]
-        for p in parameters:
-            self.arriving[p.name] = done
+        if parameters:
+            self.gathers.all_gather(parameters, what)
+            for p in parameters if self.swapper.sizes else ():
+                if p.name in self.persistent:
+                    self.swapper.release(p.name)  # never partitioned again before the step
 
     def after(self, unit: Unit, phase: str, op: int) -> None:
         """Release what the coordinator lets go; feed gradients to the bucket."""
         for p in self.coordinator.release(self.coordinator.step - 1):
-            self._drop(p.name)
+            self.gathers.drop(p.name)
         if phase != "backward":
             return
         for gradient in self._ready_order(unit):
@@ -175,9 +174,6 @@ class ZeroThree:
         own_linear = self.zero.memory_efficient_linear and unit.modules[0].cls == "Linear"
         return unit.gradients if own_linear else unit.gradients[::-1]
 
-    def _drop(self, name: str) -> None:
-        self.c.builder.free("gathered_parameter", self.gathered.pop(name), name)
-
     def backward_extra(self, unit: Unit) -> tuple[float, int]:
         """Each gradient is copied into the bucket."""
         tensors = len(unit.gradients)
@@ -187,46 +183,66 @@ class ZeroThree:
         return self.c.costs.memory_s(moved, kernels=tensors), tensors
 
     def _reduce(self, bucket: list[Gradient], ready: int) -> None:
-        """Interleave the shards, reduce-scatter, add into the gradient shard."""
+        """Scatter a bucket's sums, add them into the gradient shard, on the GPU or the host."""
         c, b = self.c, self.c.builder
         if len(self.reduce_events) > MAX_ONGOING:
             b.sync("limit outstanding reductions", (self.reduce_events.popleft(),))
         own = sum(shard_numel(g.numel, self.n) for g in bucket)
-        wire = own * self.n * c.comm_bytes
-        b.alloc(
-            "communication", wire + own * c.comm_bytes, "reduce-scatter buffers",
-            tensors=(wire, own * c.comm_bytes), stream=self._stream,
-        )  # fmt: skip
-        interleave_s = c.costs.memory_s(2.0 * wire, kernels=2)
-        packed = b.compute(
-            "interleave shards", "collective", interleave_s, launches=len(bucket) + 1,
-            stream=self._stream, waits=(ready,),
-        )  # fmt: skip
-        done = packed
-        if self.n > 1:
-            op = "reduce_scatter" if self.zero.reduce_scatter else "all_reduce"
-            done = b.collective(
-                f"{op.replace('_', '-')} gradients", Call(op, "dp", wire), waits=(packed,)
-            )
+        if self.quantized.on:
+            wire, done = 0, self.quantized.reduce(bucket, self._stream, ready)
+        else:
+            wire = own * self.n * c.comm_bytes
+            done = self._scatter(bucket, wire, ready)
         if self.offload:
-            width = 4.0 if self.boundary else float(c.weight_bytes)
-            copy_s = c.copy_s(own * width, "d2h", pinned=self.zero.offload_optimizer.pin_memory)
-            done = b.copy("gradients to host", D2H, copy_s, (done,))
+            done = self.to_host.accumulate(bucket, done, own, boundary=self.boundary)
         else:
             add_s = c.costs.memory_s(own * (c.comm_bytes + 2.0 * self.accum_bytes))
             done = b.compute(
                 "accumulate shard", "collective", add_s, launches=len(bucket),
                 stream=self._stream, waits=(done,),
             )  # fmt: skip
-        b.free(
-            "communication", wire + own * c.comm_bytes, "reduce-scatter buffers",
-            used_on=self._stream,
-        )  # fmt: skip
+        if wire:
+            b.free(
+                "communication", wire + own * c.comm_bytes, "reduce-scatter buffers",
+                used_on=self._stream,
+            )  # fmt: skip
+        if self.boundary and self.n < c.ranks:
+            done = self._sum_replicas(own, len(bucket), done)
         if len(bucket) == 1 and bucket[0].numel > self.zero.reduce_bucket_size:
             b.free("gradient", bucket[0].numel * c.weight_bytes, bucket[0].name)
         self.reduce_events.append(done)
         if not self.zero.overlaps:
             self.must_wait = (done,)
+
+    def _scatter(self, bucket: list[Gradient], wire: int, ready: int) -> int:
+        """Interleave the shards, reduce-scatter."""
+        c, b = self.c, self.c.builder
+        received = wire // self.n
+        b.alloc(
+            "communication", wire + received, "reduce-scatter buffers",
+            tensors=(wire, received), stream=self._stream,
+        )  # fmt: skip
+        interleave_s = c.costs.memory_s(2.0 * wire, kernels=2)
+        packed = b.compute(
+            "interleave shards", "collective", interleave_s, launches=len(bucket) + 1,
+            stream=self._stream, waits=(ready,),
+        )  # fmt: skip
+        if self.n == 1:
+            return packed
+        op = "reduce_scatter" if self.zero.reduce_scatter else "all_reduce"
+        call = Call(op, self.group, wire)
+        return b.collective(f"{op.replace('_', '-')} gradients", call, waits=(packed,))
+
+    def _sum_replicas(self, own: int, tensors: int, ready: int) -> int:
+        """MiCS, at the boundary: shards are averaged over the groups that hold the same ones."""
+        c, b = self.c, self.c.builder
+        size = own * self.accum_bytes
+        scaled = b.compute(
+            "scale shards", "collective", c.costs.memory_s(2.0 * size, kernels=tensors),
+            launches=tensors, stream=self._stream, waits=(ready,),
+        )  # fmt: skip
+        call = Call("all_reduce", f"dp_replicate:{self.n}", size)
+        return b.collective("all-reduce shards", call, waits=(scaled,))
 
     @property
     def _stream(self) -> str:
@@ -248,31 +264,28 @@ class ZeroThree:
         """Release all, norm, sub-group by sub-group optimizer, gather the persistent parameters."""
         c = self.c
         for name in self.coordinator.release_all():
-            self._drop(name)
+            self.gathers.drop(name)
+        for name in sorted(self.persistent & self.coordinator.available):
+            self.gathers.keep_second(name)
         if self.offload:
-            fp16 = c.plan.precision == "fp16"
-            cpu_step(c, self.own, update_gpu=not self.offload_param, overflow=fp16)
+            step_sub_groups(
+                c, self.groups, self.optimizer_swapper, self.swapper, self.group,
+                update_gpu=not self.offload_param,
+            )  # fmt: skip
+            self.to_host.forget()
         else:
-            groups = self._groups()
             c.overflow_and_norm(
                 self.own * float(self.accum_bytes),
-                len(groups),
+                len(self.groups),
                 overflow=c.plan.precision == "fp16",
                 norm_bytes=NORM_BYTES,
+                group=self.group,
+                norms=len(self.groups),
             )
-            for numel in groups:
-                self._step_group(numel)
+            for group in self.groups:
+                self._step_group(group.numel)
         self._gather_persistent()
-
-    def _groups(self) -> list[int]:
-        """Elements of each sub-group: shards up to ``sub_group_size``."""
-        shards = (
-            Gradient(g.name, shard_numel(g.numel, self.n))
-            for u in self.c.units
-            for g in u.gradients
-        )
-        packed = pack(shards, self.zero.sub_group_size)
-        return [sum(g.numel for g in group) for group in packed]
+        self.gathers.forget_second()
 
     def _step_group(self, numel: int) -> None:
         """Flatten gradients to the master's dtype, unscale, step, cast back."""
@@ -297,7 +310,6 @@ class ZeroThree:
         waits, works = b.last_on("compute"), []
         for p in kept:
             size = shard_numel(p.numel, self.n) * self.n * c.weight_bytes
-            works.append(
-                b.collective(f"all-gather {p.name}", Call("all_gather", "dp", size), waits=waits)
-            )
+            call = Call("all_gather", self.group, size)
+            works.append(b.collective(f"all-gather {p.name}", call, waits=waits))
         b.sync("persistent parameters", works)
