@@ -15,6 +15,7 @@ from raysim.scenario.allocator import allocator_config
 from raysim.scenario.documents import Document
 from raysim.scenario.load import Scenario
 from raysim.scenario.overrides import TRAIN
+from raysim.scenario.saving import fsdp_saving, saving_settings
 from raysim.scenario.sources import MODEL, hf_config
 from raysim.training.partition import stage_bounds
 from raysim.training.pipelines import Pipeline
@@ -139,7 +140,7 @@ def build_job(scenario: Scenario, model: Model | None = None) -> TrainJob:
         precision=strategy.precision,
         optimizer=strategy.optimizer,
         ddp=CLASSES["ddp"](**train.ddp.model_dump()),
-        fsdp=strategy.fsdp,
+        fsdp=fsdp_saving(scenario),
         pipeline=strategy.pipeline,
         activation_checkpointing=_recomputed(scenario),
         recompute_layers=None if megatron is None else megatron.recompute_layers,
@@ -147,6 +148,7 @@ def build_job(scenario: Scenario, model: Model | None = None) -> TrainJob:
         gradient_clipping=strategy.gradient_clipping,
         torch_compile=train.torch_compile,
         cuda_graphs=train.cuda_graphs,
+        saving=saving_settings(scenario),
         expert_imbalance=train.expert_imbalance,
         allocator=allocator_config(scenario),
         constants=_constants(scenario),
@@ -157,6 +159,7 @@ def build_job(scenario: Scenario, model: Model | None = None) -> TrainJob:
         plan=plan,
         data=_data(scenario, model),
         checkpoint=_checkpoint(scenario),
+        resume=train.resume,
         exact=train.exact,
         **_length(scenario, plan),
     )

@@ -30,6 +30,7 @@ from raysim.scenario.documents import Document, KeyPath, did_you_mean, dotted, s
 from raysim.scenario.problems import problems_of
 from raysim.training.deepspeed import (
     BatchTriple,
+    CheckpointBlock,
     DeepSpeedConfig,
     OffloadOptimizer,
     OffloadParam,
@@ -336,7 +337,7 @@ def _known_below(path: KeyPath) -> bool:
 def _typed(p: Parsed, triple: BatchTriple, optimizer: Optimizer | None) -> DeepSpeedConfig:
     """The settings the training tower reads."""
     recompute = p.data.get("activation_checkpointing", {})
-    pipeline = p.data.get("pipeline", {})
+    pipeline, saved = p.data.get("pipeline", {}), p.data.get("checkpoint", {})
     wire = p.data.get("communication_data_type")
     tensor_parallel = p.data.get("tensor_parallel", {}).get("autotp_size", 0)
     return DeepSpeedConfig(
@@ -357,6 +358,11 @@ def _typed(p: Parsed, triple: BatchTriple, optimizer: Optimizer | None) -> DeepS
         dynamic_loss_scale=p.fp16.enabled and p.fp16.loss_scale == 0,
         partition_activations=bool(recompute.get("partition_activations", False)),
         cpu_checkpointing=bool(recompute.get("cpu_checkpointing", False)),
+        checkpoint=CheckpointBlock(
+            pipeline_stage=bool(saved.get("parallel_write", {}).get("pipeline_stage", False)),
+            use_node_local_storage=bool(saved.get("use_node_local_storage", False)),
+            load_universal=bool(saved.get("load_universal", False)),
+        ),
         wall_clock_breakdown=bool(p.data.get("wall_clock_breakdown", False)),
         tensor_parallel=max(1, int(tensor_parallel)),
         pipeline=PipelineSettings(

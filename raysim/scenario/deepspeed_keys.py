@@ -39,6 +39,8 @@ zero_optimization.offload_optimizer.device zero_optimization.offload_optimizer.p
 zero_optimization.offload_param.device zero_optimization.offload_param.pin_memory
 activation_checkpointing.partition_activations activation_checkpointing.cpu_checkpointing
 pipeline.pipe_partitioned pipeline.grad_partitioned
+checkpoint.parallel_write.pipeline_stage checkpoint.use_node_local_storage
+checkpoint.load_universal
 tensor_parallel.autotp_size
 """
 _NO_EFFECT = """
@@ -57,7 +59,7 @@ zero_optimization.offload_optimizer.nvme_path zero_optimization.offload_param.nv
 zero_optimization.offload_optimizer.fast_init
 activation_checkpointing.profile activation_checkpointing.number_checkpoints
 activation_checkpointing.contiguous_memory_optimization
-checkpoint.tag_validation checkpoint.load_universal pipeline.seed_layers pipeline.use_reentrant
+checkpoint.tag_validation pipeline.seed_layers pipeline.use_reentrant
 pipeline.stages pipeline.partition pipeline.activation_checkpoint_interval
 data_types.keep_in_fp32_modules autotuning managed_gradient_accumulation
 sequence_parallel_size timers.throughput.enabled

@@ -80,6 +80,8 @@ class MegatronSection(Section):
     make_vocab_size_divisible_by: int = Field(128, ge=1, le=2**20)
     clip_grad: float = Field(1.0, ge=0)
     optimizer: str = "adam"
+    ckpt_format: Literal["torch", "torch_dist"] = "torch_dist"
+    async_save: bool = False
 
     @model_validator(mode="after")
     def _as_megatron_checks(self) -> MegatronSection:

@@ -119,6 +119,16 @@ class PipelineSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointBlock:
+    """``checkpoint``."""
+
+    pipeline_stage: bool = False
+    """``parallel_write.pipeline_stage``."""
+    use_node_local_storage: bool = False
+    load_universal: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeepSpeedConfig:
     """The whole JSON, resolved: no ``"auto"`` left, defaults filled, batch triple completed."""
 
@@ -140,6 +150,7 @@ class DeepSpeedConfig:
     dynamic_loss_scale: bool = True
     partition_activations: bool = False
     cpu_checkpointing: bool = False
+    checkpoint: CheckpointBlock = field(default_factory=CheckpointBlock)
     wall_clock_breakdown: bool = False
     tensor_parallel: int = 1
     """``tensor_parallel.autotp_size``."""

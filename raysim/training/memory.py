@@ -8,7 +8,7 @@ CUDA and NCCL hold memory that torch does not see. A GPU runs out of their sum, 
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from raysim.hardware.device import MemoryLedger
 from raysim.hardware.specs import CpuRankSpec, GpuSpec, NodeSpec, Provenance
@@ -331,6 +331,12 @@ class HostMemory:
     peak_bytes: int
     capacity_bytes: int
     by_category: dict[str, int]
+
+    def holding(self, category: str, size_bytes: int) -> HostMemory:
+        """The same with something more in memory."""
+        by_category = self.by_category | ({category: size_bytes} if size_bytes else {})
+        peak_bytes = self.peak_bytes + size_bytes
+        return replace(self, peak_bytes=peak_bytes, by_category=by_category)
 
 
 def _pinned(size_bytes: float) -> int:

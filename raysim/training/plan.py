@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from raysim.hardware.specs import SharedStorageSpec
 from raysim.models.table import Model
 from raysim.perf.constants import TrainingConstants
 from raysim.training.allocator_config import AllocatorConfig
@@ -37,6 +38,22 @@ class MegatronSettings:
     gradient_accumulation_fusion: bool = True
     ddp_bucket_size: int | None = None
     """Elements; None: max(40 M, 1 M x data-parallel ranks) where reduction overlaps, else all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavingSettings:
+    """How checkpoints are written and read: the scenario's, and DeepSpeed's ``checkpoint``."""
+
+    asynchronous: bool = False
+    """Training goes on once the state is in main memory."""
+    storage: SharedStorageSpec | None = None
+    """None: the first disk of each node."""
+    ckpt_format: Literal["torch_dist", "torch"] = "torch_dist"
+    """Of Megatron, which has it as ``--ckpt-format``."""
+    pipeline_stage: bool = False
+    """``checkpoint.parallel_write.pipeline_stage``."""
+    use_node_local_storage: bool = False
+    load_universal: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +90,7 @@ class TrainingPlan:
     check_grad_overflow: bool = True
     partition_activations: bool = False
     cpu_checkpointing: bool = False
+    saving: SavingSettings = field(default_factory=SavingSettings)
     cuda_graphs: bool = False
     """Forward and backward are replayed from CUDA graphs: no Python and no dispatch in them."""
     allocator: AllocatorConfig = field(default_factory=AllocatorConfig)

@@ -50,5 +50,7 @@ class TrainJob:
     """
     data: DataSettings = field(default_factory=DataSettings)
     checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
+    resume: bool = False
+    """It loads a checkpoint before the first step."""
     exact: bool = False
     """Simulate every rank instead of one per class of symmetric ranks."""

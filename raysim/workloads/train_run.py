@@ -63,8 +63,23 @@ class JobOutcome:
         """One epoch with its evaluation and checkpoint; None when epochs are not defined."""
         if self.steps_per_epoch is None:
             return None
-        saved = self.checkpoint.seconds if self.job.checkpoint.every_epoch else 0.0
+        saved = self.save_s if self.job.checkpoint.every_epoch else 0.0
         return self.steps_per_epoch * self.step_s + self.evaluation_s + saved
+
+    @property
+    def save_s(self) -> float:
+        """What one save adds: the stall, and waiting for the one before it to be written."""
+        between = _between_saves_s(self.job, self.step_s, self.steps_per_epoch)
+        return self.checkpoint.stall_seconds + max(
+            0.0, self.checkpoint.background_seconds - between
+        )
+
+    @property
+    def checkpoint_s(self) -> float:
+        """What all saves add; what is written in the background is waited for at the end."""
+        if not self.checkpoints:
+            return 0.0
+        return self.checkpoints * self.save_s + self.checkpoint.background_seconds
 
     @property
     def training_s(self) -> float | None:
@@ -80,7 +95,7 @@ class JobOutcome:
             self.startup_s
             + self.training_s
             + self.evaluations * self.evaluation_s
-            + self.checkpoints * self.checkpoint.seconds
+            + self.checkpoint_s
         )
 
 
@@ -119,18 +134,23 @@ def play_job(
     node = step.comms.topology.specs[0]
     checkpoint = checkpoint_cost(job.plan, step.comms, job.checkpoint.kind)
     step_s = to_seconds(step.steady_step_ns)
+    checkpoints = _checkpoints(job, steps, epochs, step_s)
+    startup = startup_phases(job.plan, node, step.comms.ranks_per_node)
+    if job.resume:
+        startup = (*startup, Phase(name="load checkpoint", seconds=checkpoint.load_seconds))
+    host = host_need(job.plan, step.stages, step.comms)
     return JobOutcome(
         job=job,
         step=step,
-        host=host_need(job.plan, step.stages, step.comms),
-        startup=startup_phases(job.plan, node, step.comms.ranks_per_node),
+        host=host.holding("checkpoint", checkpoint.host_bytes) if checkpoints else host,
+        startup=startup,
         step_s=step_s,
         steps=steps,
         steps_per_epoch=steps_per_epoch,
         evaluation_s=evaluation_s,
         evaluations=epochs if evaluation_s else 0,
         checkpoint=checkpoint,
-        checkpoints=_checkpoints(job, steps, epochs, step_s),
+        checkpoints=checkpoints,
     )
 
 
@@ -168,6 +188,17 @@ def _evaluation_s(job: TrainJob, cluster: ClusterSpec) -> float:
         forward_only=True,
     )
     return batches * to_seconds(outcome.steady_step_ns)
+
+
+def _between_saves_s(job: TrainJob, step_s: float, steps_per_epoch: int | None) -> float:
+    """Training between two saves; without end where there is one."""
+    settings = job.checkpoint
+    given = [settings.every_s] if settings.every_s else []
+    if settings.every_steps:
+        given.append(settings.every_steps * step_s)
+    if settings.every_epoch and steps_per_epoch is not None:
+        given.append(steps_per_epoch * step_s)
+    return min(given, default=math.inf)
 
 
 def _checkpoints(job: TrainJob, steps: int | None, epochs: int, step_s: float) -> int:
