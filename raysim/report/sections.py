@@ -405,6 +405,7 @@ def run_facts(summary: Table) -> list[Fact]:
     return _facts(
         Fact("whole run", seconds(run.get("seconds"))),
         Fact("optimizer steps", plain(run.get("steps"))),
+        Fact("skipped for overflow", plain(run.get("skipped_steps") or None)),
         Fact("epochs", plain(run.get("epochs"))),
         Fact("one epoch", seconds(run.get("epoch_seconds"))),
         Fact("start-up", seconds(run.get("startup_seconds"))),

@@ -8,7 +8,7 @@ from typing import Any
 
 from raysim.hardware.catalog import ProvenanceRow
 from raysim.hardware.specs import Provenance
-from raysim.training import checkpoint_traffic, memory
+from raysim.training import checkpoint_traffic, loss_scale, memory
 from raysim.workloads import startup
 from raysim.workloads.train_run import JobOutcome
 
@@ -96,6 +96,8 @@ def _model_constants(outcome: JobOutcome) -> dict[str, Provenance]:
         known.pop("fsdp_hook_s", None)
     if outcome.steps is not None:
         known |= startup.PROVENANCE
+    if outcome.skipped_steps:
+        known |= loss_scale.PROVENANCE
     if outcome.checkpoints or outcome.job.resume:
         known |= checkpoint_traffic.PROVENANCE
     if plan.engine != "deepspeed":

@@ -371,6 +371,7 @@ def _run(outcome: JobOutcome, tokens: int | None) -> dict[str, Any]:
         "days": None if total is None else total / 86400,
         "text": None if total is None else format_seconds(total),
         "steps": outcome.steps,
+        "skipped_steps": outcome.skipped_steps,
         "steps_per_epoch": outcome.steps_per_epoch,
         "epochs": outcome.job.epochs,
         "epoch_seconds": outcome.epoch_s,

@@ -14,8 +14,10 @@ from raysim.perf.constants import TrainingConstants
 from raysim.scenario.allocator import allocator_config
 from raysim.scenario.documents import Document
 from raysim.scenario.load import Scenario
+from raysim.scenario.loss_scale import loss_scale
 from raysim.scenario.overrides import TRAIN
 from raysim.scenario.saving import fsdp_saving, saving_settings
+from raysim.scenario.sequence import unswapped
 from raysim.scenario.sources import MODEL, hf_config
 from raysim.training.partition import stage_bounds
 from raysim.training.pipelines import Pipeline
@@ -148,6 +150,7 @@ def build_job(scenario: Scenario, model: Model | None = None) -> TrainJob:
         gradient_clipping=strategy.gradient_clipping,
         torch_compile=train.torch_compile,
         cuda_graphs=train.cuda_graphs,
+        loss_scale=loss_scale(scenario),
         saving=saving_settings(scenario),
         expert_imbalance=train.expert_imbalance,
         allocator=allocator_config(scenario),
@@ -185,6 +188,8 @@ def _misfits(scenario: Scenario, model: Model, document: Document) -> Iterator[P
         if value % mesh.tp:
             message = f"{mesh.tp} does not divide {key}: {value}"
             yield document.problem(("tensor_parallel",), message)
+    if scenario.strategy.engine == "deepspeed" and mesh.cp > 1:
+        yield from unswapped(model, mesh.cp, document)
     if scenario.strategy.engine == "fsdp":
         try:
             wrapped_modules(model, scenario.strategy.fsdp)

@@ -278,6 +278,11 @@ class TrainSection(Section):
         default_factory=CheckpointSection, description="When the model is saved."
     )
     checkpoint_every: Seconds | None = Field(None, description="Short for checkpoint.every.")
+    stable_scale_power: int | None = Field(
+        None, ge=0, le=64,
+        description="Of fp16 with a dynamic loss scale: the largest scale, as a power of two, at "
+        "which gradients do not overflow; by default 15.",
+    )  # fmt: skip
     resume: bool = Field(
         False,
         description="The job goes on from a checkpoint, which it loads before its first step.",

@@ -264,7 +264,8 @@ def _layer_files(
     """One file per layer and tensor-parallel rank, whose tensors are copied to main memory first.
 
     A tied layer is saved where it is first: its second place (``TiedLayerSpec.forward_fn``) is a
-    function to ``PipelineModule``, without a state. By the first data-parallel rank, or evenly by all (``parallel_write.pipeline_stage``).
+    function to ``PipelineModule``, without a state. By the first data-parallel rank, or evenly by
+    all (``parallel_write.pipeline_stage``).
     """
     among = len(ranks) if plan.saving.pipeline_stage else 1
     offsets = partition_uniform(len(held.layers), among)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from raysim.errors import ScenarioError
+from raysim.training.loss_scale import LossScale
 
 Precision = Literal["fp32", "fp16", "bf16"]
 Device = Literal["none", "cpu", "nvme"]
@@ -147,7 +148,8 @@ class DeepSpeedConfig:
     bf16_master_weights_and_grads: bool = False
     bf16_optimizer_states: bool = False
     check_grad_overflow: bool = True
-    dynamic_loss_scale: bool = True
+    loss_scale: LossScale | None = None
+    """None: constant, or not fp16."""
     partition_activations: bool = False
     cpu_checkpointing: bool = False
     checkpoint: CheckpointBlock = field(default_factory=CheckpointBlock)

@@ -11,6 +11,7 @@ from raysim.perf.constants import TrainingConstants
 from raysim.training.allocator_config import AllocatorConfig
 from raysim.training.deepspeed import Optimizer, PipelineSettings, Precision, ZeroConfig
 from raysim.training.fsdp import FsdpSettings
+from raysim.training.loss_scale import LossScale
 from raysim.training.parallel import Mesh
 from raysim.training.sharding import ContextExchange, Sharding
 
@@ -90,6 +91,8 @@ class TrainingPlan:
     check_grad_overflow: bool = True
     partition_activations: bool = False
     cpu_checkpointing: bool = False
+    loss_scale: LossScale | None = None
+    """Dynamic scaling of fp16; None: none, or a constant."""
     saving: SavingSettings = field(default_factory=SavingSettings)
     cuda_graphs: bool = False
     """Forward and backward are replayed from CUDA graphs: no Python and no dispatch in them."""
@@ -120,7 +123,8 @@ class TrainingPlan:
         """How each layer is cut over the ranks of a replica."""
         mesh, m = self.mesh, self.megatron
         if self.engine != "megatron":
-            return Sharding(tp=mesh.tp, cp=mesh.cp, cp_exchange="a2a")
+            ulysses = self.engine == "deepspeed" and mesh.cp > 1
+            return Sharding(tp=mesh.tp, cp=mesh.cp, cp_exchange="a2a", ulysses=ulysses)
         return Sharding(
             tp=mesh.tp,
             sequence_parallel=m.sequence_parallel and mesh.tp > 1,

@@ -17,6 +17,7 @@ from raysim.perf.cpu_rank import compute_model
 from raysim.training.breakdown import Breakdown, range_breakdown, step_breakdown
 from raysim.training.communicators import Communicators
 from raysim.training.compile import Feed, RankCompiler
+from raysim.training.engines.context import OVERFLOW_CHECK
 from raysim.training.executor import Executor, Timeline
 from raysim.training.memory import HostMemory, RankMemory, host_memory, rank_memory
 from raysim.training.pipelines import Pipeline
@@ -111,6 +112,16 @@ class StepOutcome:
             window = line.backward_end_ns(first), line.backward_end_ns(last)
             total = total.plus(range_breakdown(line, ops.start, ops.stop, *window), times)
         return total
+
+    def update_ns(self) -> int:
+        """What follows the overflow check in a step of the slowest rank; 0 where there is none."""
+        line = self.slowest
+        ends = line.program.step_ends
+        last = range(ends[-2] if len(ends) > 1 else 0, ends[-1])
+        checks = [i for i in last if line.program.ops[i].name == OVERFLOW_CHECK]
+        if not checks:
+            return 0
+        return line.step_window(len(ends) - 1)[1] - line.end_ns[checks[-1]]
 
     @property
     def fullest(self) -> RankMemory:

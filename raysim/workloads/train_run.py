@@ -17,6 +17,7 @@ from raysim.kernel.simulation import Simulation
 from raysim.training.checkpointing import CheckpointCost, checkpoint_cost
 from raysim.training.compile import Feed
 from raysim.training.memory import HostMemory
+from raysim.training.plan import TrainingPlan
 from raysim.training.tower import StepOutcome, host_need, simulate
 from raysim.units import to_seconds
 from raysim.workloads.startup import Phase, startup_phases
@@ -36,6 +37,10 @@ class JobOutcome:
     step_s: float
     steps: int | None
     """Optimizer steps in all; None when the scenario does not say how long the job is."""
+    skipped_steps: int
+    """Of them, those whose gradients overflow."""
+    update_s: float
+    """Of a step, what one that is skipped does without."""
     steps_per_epoch: int | None
     evaluation_s: float
     """One evaluation pass; 0 without evaluation data."""
@@ -83,8 +88,10 @@ class JobOutcome:
 
     @property
     def training_s(self) -> float | None:
-        """All optimizer steps."""
-        return None if self.steps is None else self.steps * self.step_s
+        """All optimizer steps; those that overflow end before they update anything."""
+        if self.steps is None:
+            return None
+        return self.steps * self.step_s - self.skipped_steps * self.update_s
 
     @property
     def total_s(self) -> float | None:
@@ -99,7 +106,7 @@ class JobOutcome:
         )
 
 
-def feed_of(data: DataSettings, batch: int) -> Feed:
+def feed_of(data: DataSettings, batch: float) -> Feed:
     """What loading one batch costs."""
     cpu_s = batch * data.cpu_seconds_per_sample
     if data.loader_workers:
@@ -121,7 +128,9 @@ def play_job(
         raise ScenarioError("a training job needs a cluster with GPUs; none of the nodes has one")
     if progress:
         progress("training steps", 0.1)
-    feed = feed_of(job.data, job.plan.micro_batch)
+    # Of Ulysses' peers each loads a batch for all, in turn (UlyssesSPDataLoaderAdapter).
+    loaders = job.plan.mesh.cp if job.plan.sharding.ulysses else 1
+    feed = feed_of(job.data, job.plan.micro_batch / loaders)
     step = simulate(job.plan, cluster, simulation=simulation, feed=feed, exact=job.exact)
     if progress:
         progress("evaluation", 0.5)
@@ -146,6 +155,8 @@ def play_job(
         startup=startup,
         step_s=step_s,
         steps=steps,
+        skipped_steps=skipped_steps(job.plan, steps),
+        update_s=to_seconds(step.update_ns()),
         steps_per_epoch=steps_per_epoch,
         evaluation_s=evaluation_s,
         evaluations=epochs if evaluation_s else 0,
@@ -188,6 +199,11 @@ def _evaluation_s(job: TrainJob, cluster: ClusterSpec) -> float:
         forward_only=True,
     )
     return batches * to_seconds(outcome.steady_step_ns)
+
+
+def skipped_steps(plan: TrainingPlan, steps: int | None) -> int:
+    """How many of them do not update the weights."""
+    return 0 if plan.loss_scale is None or not steps else plan.loss_scale.skipped(steps)
 
 
 def _between_saves_s(job: TrainJob, step_s: float, steps_per_epoch: int | None) -> float:
