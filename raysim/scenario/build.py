@@ -130,7 +130,7 @@ def build_job(scenario: Scenario, model: Model | None = None) -> TrainJob:
         names = (
             "zero", "communication_data_type", "grad_accum_dtype", "bf16_master_weights_and_grads",
             "bf16_optimizer_states", "check_grad_overflow", "partition_activations",
-            "cpu_checkpointing",
+            "cpu_checkpointing", "checkpoint_buffers",
         )  # fmt: skip
         fields = {name: getattr(deepspeed, name) for name in names}
     plan = TrainingPlan(

@@ -360,6 +360,7 @@ def _typed(p: Parsed, triple: BatchTriple, optimizer: Optimizer | None) -> DeepS
         loss_scale=_loss_scale(p.fp16),
         partition_activations=bool(recompute.get("partition_activations", False)),
         cpu_checkpointing=bool(recompute.get("cpu_checkpointing", False)),
+        checkpoint_buffers=_checkpoint_buffers(recompute),
         checkpoint=CheckpointBlock(
             pipeline_stage=bool(saved.get("parallel_write", {}).get("pipeline_stage", False)),
             use_node_local_storage=bool(saved.get("use_node_local_storage", False)),
@@ -372,6 +373,12 @@ def _typed(p: Parsed, triple: BatchTriple, optimizer: Optimizer | None) -> DeepS
             grad_partitioned=pipeline.get("grad_partitioned", True),
         ),
     )
+
+
+def _checkpoint_buffers(recompute: dict[str, Any]) -> int:
+    number = recompute.get("number_checkpoints")
+    contiguous = recompute.get("contiguous_memory_optimization", False)
+    return number if contiguous and isinstance(number, int) else 0
 
 
 def _loss_scale(fp16: Fp16Block) -> LossScale | None:

@@ -20,9 +20,10 @@ from raysim.training.engines.context import Engine, EngineContext
 from raysim.training.exchange import Exchanger
 from raysim.training.parallel import Coordinate
 from raysim.training.plan import TrainingPlan
-from raysim.training.program import COMPUTE, D2H, H2D, LOADER, Call, Program, ProgramBuilder
+from raysim.training.program import COMPUTE, LOADER, Call, Program, ProgramBuilder
+from raysim.training.recompute import KeptInputs
 from raysim.training.schedule import END_OF_BATCH, Do, Instruction
-from raysim.training.sections import Section, Unit
+from raysim.training.sections import Unit
 from raysim.training.sharding import Exchange
 from raysim.training.stages import StageSpec, pipeline_of
 
@@ -83,6 +84,7 @@ class RankCompiler:
             copy_bytes_per_s=copy_bytes_per_s,
             model_parallel=plan.mesh.pp * plan.mesh.tp,
         )
+        self.kept = KeptInputs(context, lambda: self.b.last_on(COMPUTE))
         self.whole = choose_engine(context, self.stage, forward_only=forward_only)
         """Sets up and steps everything the rank holds."""
         self.engines: tuple[Engine, ...] = (self.whole,)
@@ -221,36 +223,10 @@ class RankCompiler:
         self.engine.begin_forward()
         for section in self.stage.sections:
             if section.checkpointed:
-                self._keep_checkpoint(section)
+                self.kept.keep(section, self.stage.sections)
             for unit in section.units:
                 self._forward(unit, "forward", keep=not section.checkpointed)
         self.b.alloc("input", self._kept_output_bytes(), "pipe buffers")
-
-    def _checkpoint_bytes(self, section: Section) -> int:
-        """What this rank keeps of a checkpoint: its share under ``partition_activations``."""
-        share = self.plan.mesh.tp if self.plan.partition_activations else 1
-        return section.input_bytes // share
-
-    def _keep_checkpoint(self, section: Section) -> None:
-        size = self._checkpoint_bytes(section)
-        if not self.plan.cpu_checkpointing:
-            self.b.alloc("activation", size, "checkpoint")
-            return
-        waits = self.b.last_on(COMPUTE)
-        self.b.copy("checkpoint to CPU", D2H, self.costs.copy_s(size, "d2h"), waits)
-
-    def _fetch_checkpoint(self, section: Section) -> None:
-        """Bring a checkpoint back whole: from the CPU, from its tensor-parallel shares."""
-        size = self._checkpoint_bytes(section)
-        arrived: tuple[int, ...] = ()
-        if self.plan.cpu_checkpointing:
-            self.b.alloc("activation", size, "checkpoint")
-            arrived = (self.b.copy("checkpoint to GPU", H2D, self.costs.copy_s(size, "h2d")),)
-        if size < section.input_bytes:
-            self.b.alloc("activation", section.input_bytes - size, "gathered checkpoint")
-            call = Call("all_gather", "tp", section.input_bytes)
-            arrived = (self.b.collective("all-gather checkpoint", call, waits=arrived),)
-        self._join(arrived)
 
     def _kept_output_bytes(self) -> int:
         """Stage output (and received input) that pipe buffers hold until backward (spec 4.6).
@@ -364,7 +340,7 @@ class RankCompiler:
         for section in reversed(self.stage.sections):
             if section.checkpointed:
                 self.b.hook(self.costs.passes.checkpoint_s)
-                self._fetch_checkpoint(section)
+                self._join(self.kept.fetch(section))
                 for unit in section.units:
                     self._forward(unit, "recompute", keep=True)
             for unit in reversed(section.units):

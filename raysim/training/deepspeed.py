@@ -152,6 +152,8 @@ class DeepSpeedConfig:
     """None: constant, or not fp16."""
     partition_activations: bool = False
     cpu_checkpointing: bool = False
+    checkpoint_buffers: int = 0
+    """``number_checkpoints`` where ``contiguous_memory_optimization`` is on."""
     checkpoint: CheckpointBlock = field(default_factory=CheckpointBlock)
     wall_clock_breakdown: bool = False
     tensor_parallel: int = 1

@@ -19,7 +19,7 @@ from raysim.training.executor import Timeline
 from raysim.training.plan import TrainingPlan
 from raysim.training.program import Program
 from raysim.training.replay import Failure, Replay, Trace, replay, resolve
-from raysim.training.zero import flat_partition_numel, optimizer_state_bytes
+from raysim.training.zero import flat_partition_numel, optimizer_state_bytes, pinned_bytes
 from raysim.units import GIB, MIB
 
 NCCL_FIRST_BYTES = GIB // 2
@@ -339,16 +339,6 @@ class HostMemory:
         return replace(self, peak_bytes=peak_bytes, by_category=by_category)
 
 
-def _pinned(size_bytes: float) -> int:
-    """Torch rounds each pinned allocation up to a power of two.
-
-    ``CachingHostAllocator.h`` of 2.13, its ``pinned_max_round_threshold_mb`` as by default;
-    DeepSpeed 0.19 pins through it (``DS_PIN_MEMORY_BACKEND`` unset).
-    """
-    size = round(size_bytes)
-    return 1 << (size - 1).bit_length() if size > 1 else size
-
-
 def _fsdp_host(plan: TrainingPlan, numel: int, ranks_per_node: int) -> dict[str, int]:
     """Shards, their gradients and the optimizer's states, which torch's offload keeps together.
 
@@ -388,13 +378,15 @@ def host_memory(
         if not zero.offload_optimizer.pin_memory:
             return own * bytes_per_element
         whole, rest = divmod(own, group)
-        return whole * _pinned(group * bytes_per_element) + _pinned(rest * bytes_per_element)
+        return whole * pinned_bytes(group * bytes_per_element) + pinned_bytes(
+            rest * bytes_per_element
+        )
 
     if plan.engine == "fsdp" and plan.fsdp.cpu_offload:
         by_category |= _fsdp_host(plan, numel, ranks_per_node)
     if zero.stage and zero.offload_optimizer.device == "cpu" and own:
         # ZeRO-3's is ``grad_partitions_flat_buffer``, one allocation over all sub-groups.
-        whole = _pinned(own * low) if zero.offload_optimizer.pin_memory else own * low
+        whole = pinned_bytes(own * low) if zero.offload_optimizer.pin_memory else own * low
         staging = whole if plan.precision != "fp32" else 0.0
         moments = own * optimizer_state_bytes(plan.optimizer)
         total = 2 * pinned(4.0) + staging + moments

@@ -91,6 +91,8 @@ class TrainingPlan:
     check_grad_overflow: bool = True
     partition_activations: bool = False
     cpu_checkpointing: bool = False
+    checkpoint_buffers: int = 0
+    """``number_checkpoints`` under ``contiguous_memory_optimization``; 0: without it."""
     loss_scale: LossScale | None = None
     """Dynamic scaling of fp16; None: none, or a constant."""
     saving: SavingSettings = field(default_factory=SavingSettings)

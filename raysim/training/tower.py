@@ -23,6 +23,7 @@ from raysim.training.memory import HostMemory, RankMemory, host_memory, rank_mem
 from raysim.training.pipelines import Pipeline
 from raysim.training.plan import TrainingPlan
 from raysim.training.program import Program
+from raysim.training.recompute import offloaded_bytes
 from raysim.training.stages import StageSpec, build_stages, check_pipeline, pipeline_of
 
 
@@ -285,7 +286,8 @@ def host_need(plan: TrainingPlan, stages: Sequence[StageSpec], comms: Communicat
         held[stage.rank] += sum(u.numel for u in stage.units)
     numel = max(held.values())
     node = comms.topology.specs[comms.placement[0][0]]
-    return host_memory(plan, numel, numel, node, comms.ranks_per_node)
+    found = host_memory(plan, numel, numel, node, comms.ranks_per_node)
+    return found.holding("activation", offloaded_bytes(plan, stages) * comms.ranks_per_node)
 
 
 def memory_need(
