@@ -6,6 +6,7 @@ dense (no structured sparsity).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -116,6 +117,21 @@ class ObjectStorageSpec(Spec):
     write_bytes_per_s_per_connection: float
     requests_per_s: float
     latency_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedStorageSpec(Spec):
+    """A file system or bucket that all nodes write to: limits in all, of one node, of one stream.
+
+    GPFS, Lustre, FSx, NFS: as its operator or a benchmark (IOR) says.
+    """
+
+    write_bytes_per_s: float = math.inf
+    read_bytes_per_s: float = math.inf
+    node_write_bytes_per_s: float = math.inf
+    node_read_bytes_per_s: float = math.inf
+    stream_write_bytes_per_s: float = math.inf
+    stream_read_bytes_per_s: float = math.inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

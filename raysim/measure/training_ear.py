@@ -17,6 +17,7 @@ WHOLE = {
     "all_gather_single": ("all_gather", "output_tensor"),
     "reduce_scatter_tensor": ("reduce_scatter", "input"),
     "reduce_scatter_single": ("reduce_scatter", "input"),
+    "all_to_all_single": ("all_to_all", "input"),
     "broadcast": ("broadcast", "tensor"),
     "reduce": ("reduce", "tensor"),
     "send": ("send", "tensor"),

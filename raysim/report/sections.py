@@ -420,13 +420,29 @@ def run_facts(summary: Table) -> list[Fact]:
     return _facts(
         Fact("whole run", seconds(run.get("seconds"))),
         Fact("optimizer steps", plain(run.get("steps"))),
+        Fact("skipped for overflow", plain(run.get("skipped_steps") or None)),
         Fact("epochs", plain(run.get("epochs"))),
         Fact("one epoch", seconds(run.get("epoch_seconds"))),
         Fact("start-up", seconds(run.get("startup_seconds"))),
         Fact("evaluation", seconds(run.get("evaluation_seconds") or None)),
         Fact("checkpoints", seconds(run.get("checkpoint_seconds") or None)),
+        *_checkpoint_facts(table(run.get("checkpoint"))),
         Fact("tokens", count(run.get("tokens"))),
     )
+
+
+def _checkpoint_facts(save: Table) -> list[Fact]:
+    """Of one save and one load."""
+    if not save:
+        return []
+    written = f"{plain(save.get('files'))} files, {size(save.get('bytes'))}"
+    return [
+        Fact("one checkpoint", seconds(save.get("seconds")), formula=written),
+        Fact("training stands still", seconds(save.get("stall_seconds"))),
+        Fact("loading it", seconds(save.get("load_seconds")),
+             formula=f"{size(save.get('read_bytes'))} read by all ranks"),
+        Fact("main memory for it", size(save.get("host_bytes"))),
+    ]  # fmt: skip
 
 
 def cost_facts(summary: Table) -> list[Fact]:

@@ -10,7 +10,7 @@ from raysim.hardware.catalog import ProvenanceRow
 from raysim.hardware.specs import Provenance
 from raysim.perf import nvme
 from raysim.results import goodput
-from raysim.training import host_memory, memory
+from raysim.training import checkpoint_traffic, host_memory, loss_scale, memory
 from raysim.workloads import startup
 from raysim.workloads.train_run import JobOutcome
 
@@ -86,23 +86,34 @@ def _used(outcome: JobOutcome, row: ProvenanceRow) -> bool:
     return False
 
 
+def _run_constants(outcome: JobOutcome) -> dict[str, Provenance]:
+    """What goes on around the steps."""
+    plan = outcome.job.plan
+    known = goodput.provenance(outcome)
+    for applies, constants in (
+        (plan.engine == "deepspeed" and plan.zero.swaps, nvme.PROVENANCE),
+        (outcome.steps is not None, startup.PROVENANCE),
+        (outcome.skipped_steps, loss_scale.PROVENANCE),
+        (outcome.checkpoints or outcome.job.resume, checkpoint_traffic.PROVENANCE),
+    ):
+        if applies:
+            known |= constants
+    return known
+
+
 def _model_constants(outcome: JobOutcome) -> dict[str, Provenance]:
     """Constants of the cost models, the memory model and the start-up."""
     known: dict[str, Provenance] = {
         **outcome.step.costs.provenance, **memory.PROVENANCE, **host_memory.PROVENANCE,
     }  # fmt: skip
+    known |= _run_constants(outcome)
     plan = outcome.job.plan
-    if plan.engine == "deepspeed" and plan.zero.swaps:
-        known |= nvme.PROVENANCE
     if plan.zero.offload_optimizer.device == "none":
         known.pop("cpu_adam", None)
     if plan.zero.stage != 3 or plan.engine != "deepspeed":
         known.pop("hook_s", None)
     if plan.engine != "fsdp":
         known.pop("fsdp_hook_s", None)
-    known |= goodput.provenance(outcome)
-    if outcome.steps is not None:
-        known |= startup.PROVENANCE
     if plan.engine != "deepspeed":
         for name in ("engine_s", "deepspeed.initialize"):
             known.pop(name, None)

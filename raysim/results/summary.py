@@ -381,7 +381,7 @@ def _job(outcome: JobOutcome) -> dict[str, Any]:
 
 def _run(outcome: JobOutcome, tokens: int | None) -> dict[str, Any]:
     total = outcome.total_s
-    checkpoint_s = outcome.checkpoints * outcome.checkpoint.seconds
+    checkpoint_s = outcome.checkpoint_s
     evaluation_s = outcome.evaluations * outcome.evaluation_s
     phases = [{"name": p.name, "seconds": p.seconds} for p in outcome.startup if p.seconds]
     if outcome.goodput is not None:
@@ -401,6 +401,7 @@ def _run(outcome: JobOutcome, tokens: int | None) -> dict[str, Any]:
         "days": None if total is None else total / 86400,
         "text": None if total is None else format_seconds(total),
         "steps": outcome.steps,
+        "skipped_steps": outcome.skipped_steps,
         "steps_per_epoch": outcome.steps_per_epoch,
         "epochs": outcome.job.epochs,
         "epoch_seconds": outcome.epoch_s,
@@ -408,8 +409,26 @@ def _run(outcome: JobOutcome, tokens: int | None) -> dict[str, Any]:
         "evaluation_seconds": evaluation_s,
         "checkpoint_seconds": checkpoint_s,
         "checkpoint_bytes": outcome.checkpoint.total_bytes if outcome.checkpoints else 0,
+        "checkpoint": _checkpoint(outcome) if outcome.checkpoints or outcome.job.resume else None,
         "tokens": tokens,
         "phases": phases,
+    }
+
+
+def _checkpoint(outcome: JobOutcome) -> dict[str, Any]:
+    """One save, and one load of it."""
+    cost = outcome.checkpoint
+    return {
+        "saves": outcome.checkpoints,
+        "bytes": cost.total_bytes,
+        "files": len(cost.files),
+        "largest_file_bytes": max((f.size_bytes for f in cost.files), default=0),
+        "seconds": cost.seconds,
+        "stall_seconds": outcome.save_s,
+        "background_seconds": cost.background_seconds,
+        "load_seconds": cost.load_seconds,
+        "read_bytes": cost.read_bytes,
+        "host_bytes": cost.host_bytes,
     }
 
 

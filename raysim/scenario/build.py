@@ -14,8 +14,11 @@ from raysim.perf.constants import TrainingConstants
 from raysim.scenario.allocator import allocator_config
 from raysim.scenario.documents import Document
 from raysim.scenario.load import Scenario
+from raysim.scenario.loss_scale import loss_scale
 from raysim.scenario.machines import failures_of, machines_of
 from raysim.scenario.overrides import TRAIN
+from raysim.scenario.saving import fsdp_saving, saving_settings
+from raysim.scenario.sequence import unswapped
 from raysim.scenario.sources import MODEL, hf_config
 from raysim.training.partition import stage_bounds
 from raysim.training.pipelines import Pipeline
@@ -128,7 +131,7 @@ def build_job(scenario: Scenario, model: Model | None = None) -> TrainJob:
         names = (
             "zero", "communication_data_type", "grad_accum_dtype", "bf16_master_weights_and_grads",
             "bf16_optimizer_states", "check_grad_overflow", "partition_activations",
-            "cpu_checkpointing",
+            "cpu_checkpointing", "checkpoint_buffers",
         )  # fmt: skip
         fields = {name: getattr(deepspeed, name) for name in names}
     plan = TrainingPlan(
@@ -140,7 +143,7 @@ def build_job(scenario: Scenario, model: Model | None = None) -> TrainJob:
         precision=strategy.precision,
         optimizer=strategy.optimizer,
         ddp=CLASSES["ddp"](**train.ddp.model_dump()),
-        fsdp=strategy.fsdp,
+        fsdp=fsdp_saving(scenario),
         pipeline=strategy.pipeline,
         activation_checkpointing=_recomputed(scenario),
         recompute_layers=None if megatron is None else megatron.recompute_layers,
@@ -148,6 +151,8 @@ def build_job(scenario: Scenario, model: Model | None = None) -> TrainJob:
         gradient_clipping=strategy.gradient_clipping,
         torch_compile=train.torch_compile,
         cuda_graphs=train.cuda_graphs,
+        loss_scale=loss_scale(scenario),
+        saving=saving_settings(scenario),
         expert_imbalance=train.expert_imbalance,
         allocator=allocator_config(scenario),
         constants=_constants(scenario),
@@ -160,6 +165,7 @@ def build_job(scenario: Scenario, model: Model | None = None) -> TrainJob:
         checkpoint=_checkpoint(scenario),
         machines=machines_of(train),
         failures=failures_of(train),
+        resume=train.resume,
         exact=train.exact,
         **_length(scenario, plan),
     )
@@ -185,6 +191,8 @@ def _misfits(scenario: Scenario, model: Model, document: Document) -> Iterator[P
         if value % mesh.tp:
             message = f"{mesh.tp} does not divide {key}: {value}"
             yield document.problem(("tensor_parallel",), message)
+    if scenario.strategy.engine == "deepspeed" and mesh.cp > 1:
+        yield from unswapped(model, mesh.cp, document)
     if scenario.strategy.engine == "fsdp":
         try:
             wrapped_modules(model, scenario.strategy.fsdp)

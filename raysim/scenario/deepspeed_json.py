@@ -41,14 +41,17 @@ from raysim.scenario.problems import problems_of
 from raysim.training.deepspeed import (
     Aio,
     BatchTriple,
+    CheckpointBlock,
     DeepSpeedConfig,
     OffloadOptimizer,
     OffloadParam,
     Optimizer,
     PipelineSettings,
+    Precision,
     ZeroConfig,
     complete_batch_triple,
 )
+from raysim.training.loss_scale import LossScale
 
 __all__ = ["Reading", "ScriptSettings", "read_deepspeed"]
 
@@ -362,8 +365,8 @@ def _known_below(path: KeyPath) -> bool:
 def _typed(p: Parsed, triple: BatchTriple, optimizer: Optimizer | None) -> DeepSpeedConfig:
     """The settings the training tower reads."""
     recompute = p.data.get("activation_checkpointing", {})
-    pipeline = p.data.get("pipeline", {})
-    wire = p.data.get("communication_data_type")
+    pipeline, saved = p.data.get("pipeline", {}), p.data.get("checkpoint", {})
+    wire = _wire(p)
     tensor_parallel = p.data.get("tensor_parallel", {}).get("autotp_size", 0)
     return DeepSpeedConfig(
         train_batch_size=triple.train,
@@ -373,16 +376,22 @@ def _typed(p: Parsed, triple: BatchTriple, optimizer: Optimizer | None) -> DeepS
         zero=_zero_config(p),
         optimizer=optimizer,
         gradient_clipping=float(p.data.get("gradient_clipping", 1.0)),
-        communication_data_type=wire.lower() if wire else None,
+        communication_data_type=wire,
         grad_accum_dtype=dtype_name(  # type: ignore[arg-type]
             p.data.get("data_types", {}).get("grad_accum_dtype")
         ),
         bf16_master_weights_and_grads=p.bf16.bf16_master_weights_and_grads,
         bf16_optimizer_states=p.bf16.bf16_optimizer_states,
         check_grad_overflow=p.bf16.check_grad_overflow,
-        dynamic_loss_scale=p.fp16.enabled and p.fp16.loss_scale == 0,
+        loss_scale=_loss_scale(p.fp16),
         partition_activations=bool(recompute.get("partition_activations", False)),
         cpu_checkpointing=bool(recompute.get("cpu_checkpointing", False)),
+        checkpoint_buffers=_checkpoint_buffers(recompute),
+        checkpoint=CheckpointBlock(
+            pipeline_stage=bool(saved.get("parallel_write", {}).get("pipeline_stage", False)),
+            use_node_local_storage=bool(saved.get("use_node_local_storage", False)),
+            load_universal=bool(saved.get("load_universal", False)),
+        ),
         wall_clock_breakdown=bool(p.data.get("wall_clock_breakdown", False)),
         tensor_parallel=max(1, int(tensor_parallel)),
         pipeline=PipelineSettings(
@@ -390,6 +399,34 @@ def _typed(p: Parsed, triple: BatchTriple, optimizer: Optimizer | None) -> DeepS
             grad_partitioned=pipeline.get("grad_partitioned", True),
         ),
     )
+
+
+def _checkpoint_buffers(recompute: dict[str, Any]) -> int:
+    number = recompute.get("number_checkpoints")
+    contiguous = recompute.get("contiguous_memory_optimization", False)
+    return number if contiguous and isinstance(number, int) else 0
+
+
+def _loss_scale(fp16: Fp16Block) -> LossScale | None:
+    if not fp16.enabled or fp16.loss_scale != 0:
+        return None
+    return LossScale(
+        initial_power=fp16.initial_scale_power,
+        window=fp16.loss_scale_window,
+        hysteresis=max(1, fp16.hysteresis),
+    )
+
+
+def _wire(p: Parsed) -> Precision | None:
+    """Type of gradients on the wire; sequence parallelism has a key of its own, fp32 by default.
+
+    ZeRO-1/2 do not look at it: ``allreduce_bucket`` sends fp32 then, whatever either key says.
+    """
+    name = p.data.get("communication_data_type")
+    if (p.data.get("sequence_parallel_size") or 1) > 1:
+        name = p.data.get("seq_parallel_communication_data_type") or "fp32"
+        name = "fp32" if p.stage in (1, 2) else name
+    return name.lower() if name else None
 
 
 def _zero_config(p: Parsed) -> ZeroConfig:

@@ -93,8 +93,12 @@ class Parsed:
     @property
     def tensor_parallel(self) -> int:
         """Of the scenario, or AutoTP's."""
-        autotp = int(self.data.get("tensor_parallel", {}).get("autotp_size", 0))
-        return max(self.script.tensor_parallel or 1, autotp)
+        return max(self.script.tensor_parallel or 1, self.autotp)
+
+    @property
+    def autotp(self) -> int:
+        """``tensor_parallel.autotp_size``."""
+        return int(self.data.get("tensor_parallel", {}).get("autotp_size", 0))
 
     @property
     def offloads_optimizer(self) -> bool:
@@ -314,15 +318,36 @@ def _parallelism(p: Parsed) -> Iterator[Refusal]:
             f"ZeRO-{p.stage} is incompatible with pipeline parallelism (stages 0 and 1 are not)"
         )
         yield (*ZERO, "stage"), message
-    sequence = p.data.get("sequence_parallel_size", 1)
-    if sequence not in (1, None):
-        message = "sequence parallelism is not modelled yet, and the batch size depends on it"
-        yield ("sequence_parallel_size",), message
-    autotp = int(p.data.get("tensor_parallel", {}).get("autotp_size", 0))
+    yield from _sequence(p)
     wanted = p.script.tensor_parallel
-    if wanted is not None and autotp > 1 and autotp != wanted:
-        message = f"{autotp} differs from the scenario's tensor_parallel: {wanted}"
+    if wanted is not None and p.autotp > 1 and p.autotp != wanted:
+        message = f"{p.autotp} differs from the scenario's tensor_parallel: {wanted}"
         yield ("tensor_parallel", "autotp_size"), message
+
+
+def _sequence(p: Parsed) -> Iterator[Refusal]:
+    """Ulysses has groups of its own (``sequence_parallel/parallel_state_sp.py``) in mpu's place."""
+    key: KeyPath = ("sequence_parallel_size",)
+    size = p.data.get("sequence_parallel_size", 1)
+    if size is None:
+        return
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        yield key, f"expected a whole number of at least 1, got {shorten(size)}"
+        return
+    wire = p.data.get("seq_parallel_communication_data_type")
+    if wire is not None and (not isinstance(wire, str) or wire.lower() not in _WIRE_TYPES):
+        message = f"must be one of fp16, bf16, fp32 (got {shorten(wire)})"
+        yield ("seq_parallel_communication_data_type",), message
+    replicas = p.data.get("data_parallel_size")
+    if size == 1:
+        return
+    if p.script.pipeline_stages > 1:
+        yield key, "PipelineModule takes no sequence-parallel groups; use one or the other"
+    if (p.script.tensor_parallel or 1) > 1 or p.autotp > 1:
+        yield key, "with tensor parallelism is not simulated; use one or the other"
+    if replicas is not None and replicas != p.script.data_parallel:
+        message = f"{shorten(replicas)} x sequence_parallel_size {size} is not {p.script.world}"
+        yield ("data_parallel_size",), f"{message}, the number of ranks"
 
 
 def _other_blocks(p: Parsed) -> Iterator[Refusal]:

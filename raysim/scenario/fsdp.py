@@ -26,6 +26,7 @@ SectionT = TypeVar("SectionT", bound=BaseModel)
 STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
 """In the order of Accelerate's numbers, from 1."""
 PREFETCHES = ("BACKWARD_PRE", "BACKWARD_POST", "NO_PREFETCH")
+STATE_DICTS = ("FULL_STATE_DICT", "LOCAL_STATE_DICT", "SHARDED_STATE_DICT")
 POLICIES = ("TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP", "NO_WRAP")
 LEFT_OUT = ("dynamo_config", "deepspeed_config", "megatron_lm_config")
 """Sections that would change the run and are not read with FSDP."""
@@ -125,6 +126,8 @@ def _accelerate(document: Document) -> FsdpReading:
 
     policy = chosen("fsdp_auto_wrap_policy", POLICIES, "NO_WRAP")
     prefetch = chosen("fsdp_backward_prefetch", PREFETCHES, "NO_PREFETCH")
+    default = "FULL_STATE_DICT" if block.fsdp_version == 1 else "SHARDED_STATE_DICT"
+    state_dict = chosen("fsdp_state_dict_type", STATE_DICTS, default)
     strategy, after = _sharding(document, block, chosen, problems)
     if block.fsdp_version == 2 and policy == "SIZE_BASED_WRAP":
         message = (
@@ -159,6 +162,7 @@ def _accelerate(document: Document) -> FsdpReading:
         backward_prefetch=_prefetch(prefetch) if block.fsdp_version == 1 else "BACKWARD_PRE",
         forward_prefetch=bool(block.fsdp_forward_prefetch) and block.fsdp_version == 1,
         use_orig_params=bool(block.fsdp_use_orig_params) and block.fsdp_version == 1,
+        full_state_dict=state_dict == "FULL_STATE_DICT",
     )
     return FsdpReading(
         settings=settings,

@@ -80,6 +80,13 @@ class MegatronSection(Section):
     make_vocab_size_divisible_by: int = Field(128, ge=1, le=2**20)
     clip_grad: float = Field(1.0, ge=0)
     optimizer: str = "adam"
+    loss_scale: float | None = Field(None, gt=0)
+    """Of fp16, constant; None: dynamic."""
+    initial_loss_scale: float = Field(2.0**32, gt=0, le=2.0**64)
+    loss_scale_window: PositiveCount = 1000
+    hysteresis: PositiveCount = 2
+    ckpt_format: Literal["torch", "torch_dist"] = "torch_dist"
+    async_save: bool = False
 
     @model_validator(mode="after")
     def _as_megatron_checks(self) -> MegatronSection:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
-from raysim.scenario.quantities import Bytes, Count, PositiveCount, Seconds
+from raysim.scenario.quantities import Bytes, BytesPerSecond, Count, PositiveCount, Seconds
 from raysim.scenario.schema_machines import Every, FailuresSection, NoiseSection
 from raysim.scenario.section import FileOrMapping, Section, shorthand
 from raysim.training.allocator_config import read_allocator
@@ -115,6 +115,36 @@ class DataSection(Section):
     )
 
 
+class StorageSection(Section):
+    """Where checkpoints are: a bucket by name, or a shared file system by its rates."""
+
+    name: str | None = Field(
+        None, description="disk: each node's first; or a bucket service: s3, gcs, azure-blob."
+    )
+    write: BytesPerSecond | None = Field(
+        None, gt=0, description="What all nodes together write, such as 58GB/s."
+    )
+    read: BytesPerSecond | None = Field(
+        None, gt=0, description="What all nodes together read; by default as written."
+    )
+    write_per_node: BytesPerSecond | None = Field(
+        None, gt=0, description="What one node writes; by default what its host NIC carries."
+    )
+    read_per_node: BytesPerSecond | None = Field(
+        None, gt=0, description="What one node reads; by default what its host NIC carries."
+    )
+
+    @model_validator(mode="after")
+    def _named_or_rated(self) -> StorageSection:
+        rates = [n for n in ("write", "read", "write_per_node", "read_per_node")
+                 if getattr(self, n) is not None]  # fmt: skip
+        if rates and self.name is not None:
+            raise ValueError(f"a name has rates of its own; remove it, or {', '.join(rates)}")
+        if self.name is None and self.write is None:
+            raise ValueError("needs a name (disk, s3, gcs, azure-blob) or write, such as 58GB/s")
+        return self
+
+
 class CheckpointSection(Section):
     """When the model is saved."""
 
@@ -127,6 +157,17 @@ class CheckpointSection(Section):
     every_steps: PositiveCount | None = Field(None, description="Steps between checkpoints.")
     kind: Literal["model", "full"] = Field(
         "full", description="model: low-precision weights; full: optimizer state as well."
+    )
+    asynchronous: bool = Field(
+        False, alias="async",
+        description="Training goes on once the state is in main memory; the rest is written "
+        "beside it.",
+    )  # fmt: skip
+    storage: Annotated[StorageSection, shorthand("name")] | None = Field(
+        None, description="Where to: disk (by default each node's first), s3, or a shared store."
+    )
+    state_dict: Literal["sharded", "full"] | None = Field(
+        None, description="Of FSDP: every rank writes its own, or rank 0 collects all of it."
     )
 
 
@@ -252,6 +293,15 @@ class TrainSection(Section):
     )
     failures: FailuresSection | None = Field(
         None, description="What stops the job, and how it goes on; goodput follows."
+    )
+    stable_scale_power: int | None = Field(
+        None, ge=0, le=64,
+        description="Of fp16 with a dynamic loss scale: the largest scale, as a power of two, at "
+        "which gradients do not overflow; by default 15.",
+    )  # fmt: skip
+    resume: bool = Field(
+        False,
+        description="The job goes on from a checkpoint, which it loads before its first step.",
     )
     exact: bool = Field(
         False, description="Simulate every rank instead of one per class of symmetric ranks."

@@ -190,15 +190,17 @@ def _mesh(
         return None, [document.problem(("workers",), message)]
     if megatron is not None:
         return _megatron_mesh(megatron.section, document, workers)
-    tp, pp = train.tensor_parallel or _autotp(deepspeed), 1
+    tp, pp, sp = train.tensor_parallel or _autotp(deepspeed), 1, _sequence(deepspeed)
     if train.pipeline is not None:
         pp = train.pipeline.stages
-    if workers % (tp * pp):
+    if workers % (tp * pp * sp):
         parts = [f"tensor_parallel {tp}"] * (tp > 1) + [f"{pp} pipeline stages"] * (pp > 1)
+        parts += [f"sequence_parallel_size {sp}"] * (sp > 1)
         message = f"{workers} workers are not divisible by {' x '.join(parts)}"
         path = ("tensor_parallel",) if tp > 1 else ("pipeline", "stages")
+        path = path if tp * pp > 1 else ("deepspeed",)
         return None, [document.problem(path, message)]
-    return Mesh(pp=pp, dp=workers // (tp * pp), tp=tp), []
+    return Mesh(pp=pp, dp=workers // (tp * pp * sp), cp=sp, tp=tp), []
 
 
 _MEGATRON_SAYS = {
@@ -285,6 +287,13 @@ def _autotp(deepspeed: Document | None) -> int:
     size = block.get("autotp_size") if isinstance(block, dict) else None
     if isinstance(size, str) and size.isascii() and size.isdecimal() and len(size) < 7:
         size = int(size)
+    return max(1, min(size, 10**6)) if isinstance(size, int) else 1
+
+
+def _sequence(deepspeed: Document | None) -> int:
+    """``sequence_parallel_size`` of the JSON, before it is checked."""
+    data = deepspeed.data if deepspeed is not None else None
+    size = data.get("sequence_parallel_size") if isinstance(data, dict) else None
     return max(1, min(size, 10**6)) if isinstance(size, int) else 1
 
 

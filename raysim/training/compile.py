@@ -20,20 +20,12 @@ from raysim.training.emitter import UnitEmitter
 from raysim.training.engines.choice import choose_engine
 from raysim.training.engines.context import Engine, EngineContext
 from raysim.training.exchange import Exchanger
+from raysim.training.kept_inputs import KeptInputs
 from raysim.training.parallel import Coordinate
 from raysim.training.plan import TrainingPlan
-from raysim.training.program import (
-    COMPUTE,
-    D2H,
-    H2D,
-    LOADER,
-    Call,
-    Program,
-    ProgramBuilder,
-    Stretch,
-)
+from raysim.training.program import COMPUTE, LOADER, Call, Program, ProgramBuilder, Stretch
 from raysim.training.schedule import END_OF_BATCH, Do, Instruction
-from raysim.training.sections import Section, Unit
+from raysim.training.sections import Unit
 from raysim.training.stages import StageSpec, pipeline_of
 
 
@@ -95,6 +87,7 @@ class RankCompiler:
             volume=volume,
             model_parallel=plan.mesh.pp * plan.mesh.tp,
         )
+        self.kept = KeptInputs(context, lambda: self.b.last_on(COMPUTE))
         self.whole = choose_engine(context, self.stage, forward_only=forward_only)
         """Sets up and steps everything the rank holds."""
         self.engines: tuple[Engine, ...] = (self.whole,)
@@ -231,7 +224,7 @@ class RankCompiler:
 
         Operations refer to others by distance: alike surroundings make the same operations.
         """
-        b, state = self.b, self.engine.alike()
+        b, state = self.b, self.engine.alike() if self.kept.alike else None
         if state is None:
             compile_it()
             return
@@ -256,36 +249,10 @@ class RankCompiler:
         """Through the stage's units; of those that are checkpointed only the input stays."""
         for section in self.stage.sections:
             if section.checkpointed:
-                self._keep_checkpoint(section)
+                self.kept.keep(section, self.stage.sections)
             for unit in section.units:
                 self.emit.forward(unit, "forward", keep=not section.checkpointed)
         self.b.alloc("input", self._kept_output_bytes(), "pipe buffers")
-
-    def _checkpoint_bytes(self, section: Section) -> int:
-        """What this rank keeps of a checkpoint: its share under ``partition_activations``."""
-        share = self.plan.mesh.tp if self.plan.partition_activations else 1
-        return section.input_bytes // share
-
-    def _keep_checkpoint(self, section: Section) -> None:
-        size = self._checkpoint_bytes(section)
-        if not self.plan.cpu_checkpointing:
-            self.b.alloc("activation", size, "checkpoint")
-            return
-        waits = self.b.last_on(COMPUTE)
-        self.b.copy("checkpoint to CPU", D2H, self.costs.copy_s(size, "d2h"), waits)
-
-    def _fetch_checkpoint(self, section: Section) -> None:
-        """Bring a checkpoint back whole: from the CPU, from its tensor-parallel shares."""
-        size = self._checkpoint_bytes(section)
-        arrived: tuple[int, ...] = ()
-        if self.plan.cpu_checkpointing:
-            self.b.alloc("activation", size, "checkpoint")
-            arrived = (self.b.copy("checkpoint to GPU", H2D, self.costs.copy_s(size, "h2d")),)
-        if size < section.input_bytes:
-            self.b.alloc("activation", section.input_bytes - size, "gathered checkpoint")
-            call = Call("all_gather", "tp", section.input_bytes)
-            arrived = (self.b.collective("all-gather checkpoint", call, waits=arrived),)
-        self.emit.join(arrived)
 
     def _kept_output_bytes(self) -> int:
         """Stage output (and received input) that pipe buffers hold until backward (spec 4.6).
@@ -361,7 +328,7 @@ class RankCompiler:
         for section in reversed(self.stage.sections):
             if section.checkpointed:
                 self.b.hook(self.costs.passes.checkpoint_s)
-                self._fetch_checkpoint(section)
+                self.emit.join(self.kept.fetch(section))
                 for unit in section.units:
                     self.emit.forward(unit, "recompute", keep=True)
             for unit in reversed(section.units):

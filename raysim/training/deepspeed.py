@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from raysim.errors import ScenarioError
+from raysim.training.loss_scale import LossScale
 
 Precision = Literal["fp32", "fp16", "bf16"]
 Device = Literal["none", "cpu", "nvme"]
@@ -149,6 +150,16 @@ class PipelineSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointBlock:
+    """``checkpoint``."""
+
+    pipeline_stage: bool = False
+    """``parallel_write.pipeline_stage``."""
+    use_node_local_storage: bool = False
+    load_universal: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeepSpeedConfig:
     """The whole JSON, resolved: no ``"auto"`` left, defaults filled, batch triple completed."""
 
@@ -167,9 +178,13 @@ class DeepSpeedConfig:
     bf16_master_weights_and_grads: bool = False
     bf16_optimizer_states: bool = False
     check_grad_overflow: bool = True
-    dynamic_loss_scale: bool = True
+    loss_scale: LossScale | None = None
+    """None: constant, or not fp16."""
     partition_activations: bool = False
     cpu_checkpointing: bool = False
+    checkpoint_buffers: int = 0
+    """``number_checkpoints`` where ``contiguous_memory_optimization`` is on."""
+    checkpoint: CheckpointBlock = field(default_factory=CheckpointBlock)
     wall_clock_breakdown: bool = False
     tensor_parallel: int = 1
     """``tensor_parallel.autotp_size``."""

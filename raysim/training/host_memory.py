@@ -12,7 +12,7 @@ are locked by DeepSpeed itself, to the byte.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from raysim.hardware.specs import NodeSpec, Provenance
 from raysim.models.table import COMPUTE_DTYPE_BYTES
@@ -20,7 +20,12 @@ from raysim.perf.nvme import nvme_volume
 from raysim.training.plan import TrainingPlan
 from raysim.training.sections import Gradient
 from raysim.training.swapping import aligned, place, smallest_swap_bytes, swapped_gradients
-from raysim.training.zero import flat_partition_numel, optimizer_state_bytes, shard_numel
+from raysim.training.zero import (
+    flat_partition_numel,
+    optimizer_state_bytes,
+    pinned_bytes,
+    shard_numel,
+)
 from raysim.units import GIB
 
 HOST_PROCESS_BYTES = 3 * GIB
@@ -57,15 +62,11 @@ class HostMemory:
         """Whether both are."""
         return self.in_memory and self.on_disk
 
-
-def _pinned(size_bytes: float) -> int:
-    """Torch rounds each pinned allocation up to a power of two.
-
-    ``CachingHostAllocator.h`` of 2.13, its ``pinned_max_round_threshold_mb`` as by default;
-    DeepSpeed 0.19 pins through it (``DS_PIN_MEMORY_BACKEND`` unset).
-    """
-    size = round(size_bytes)
-    return 1 << (size - 1).bit_length() if size > 1 else size
+    def holding(self, category: str, size_bytes: int) -> HostMemory:
+        """The same with something more in memory."""
+        by_category = self.by_category | ({category: size_bytes} if size_bytes else {})
+        peak_bytes = self.peak_bytes + size_bytes
+        return replace(self, peak_bytes=peak_bytes, by_category=by_category)
 
 
 def _fsdp_host(plan: TrainingPlan, numel: int, ranks_per_node: int) -> dict[str, int]:
@@ -124,7 +125,7 @@ def _zero12(plan: TrainingPlan, numel: int) -> dict[str, float]:
     """Of one rank: its slice in one piece."""
     own = flat_partition_numel(numel, plan.mesh.weight_ranks)
     low = COMPUTE_DTYPE_BYTES[plan.precision]
-    whole = _pinned if plan.zero.offload_optimizer.pin_memory else float
+    whole = pinned_bytes if plan.zero.offload_optimizer.pin_memory else float
     staging = whole(own * low) if plan.precision != "fp32" else 0.0
     return {
         "optimizer_state": 2 * whole(own * 4.0)
@@ -171,7 +172,7 @@ class _Zero3:
         return found
 
     def _optimizer(self) -> float:
-        pinned = _pinned if self.zero.offload_optimizer.pin_memory else float
+        pinned = pinned_bytes if self.zero.offload_optimizer.pin_memory else float
         accum = COMPUTE_DTYPE_BYTES[self.plan.grad_accum_dtype or self.plan.precision]
         here = [g.numel for g in self.groups if not g.on_gpu and not g.swapped]
         pageable = sum(here) * (self.master + self.states)
@@ -183,7 +184,7 @@ class _Zero3:
         Torch caches the first ones and never gives them back. Frozen weights are not moved.
         """
         offload = self.zero.offload_param
-        pinned = _pinned if offload.pin_memory else float
+        pinned = pinned_bytes if offload.pin_memory else float
         swaps = offload.device == "nvme"
         room = min(self.own, offload.max_in_cpu) if swaps else self.own
         least = smallest_swap_bytes(self.zero)
@@ -192,7 +193,7 @@ class _Zero3:
             here = [size for size in here if size < least]
         cached = sum(pinned(size) for size in here) if offload.pin_memory else 0.0
         frozen = max(0, self.stored - self.own) * self.low
-        return _pinned(room * self.low) + cached + frozen + self._second(pinned)
+        return pinned_bytes(room * self.low) + cached + frozen + self._second(pinned)
 
     def _second(self, pinned: Callable[[float], float]) -> float:
         """hpZ's second shards, which live where the first do."""

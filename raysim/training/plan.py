@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from raysim.hardware.specs import SharedStorageSpec
 from raysim.models.table import Model
 from raysim.perf.constants import TrainingConstants
 from raysim.training.allocator_config import AllocatorConfig
 from raysim.training.deepspeed import Optimizer, PipelineSettings, Precision, ZeroConfig
 from raysim.training.fsdp import FsdpSettings
+from raysim.training.loss_scale import LossScale
 from raysim.training.parallel import Mesh
 from raysim.training.sharding import ContextExchange, Sharding
 
@@ -37,6 +39,22 @@ class MegatronSettings:
     gradient_accumulation_fusion: bool = True
     ddp_bucket_size: int | None = None
     """Elements; None: max(40 M, 1 M x data-parallel ranks) where reduction overlaps, else all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavingSettings:
+    """How checkpoints are written and read: the scenario's, and DeepSpeed's ``checkpoint``."""
+
+    asynchronous: bool = False
+    """Training goes on once the state is in main memory."""
+    storage: SharedStorageSpec | None = None
+    """None: the first disk of each node."""
+    ckpt_format: Literal["torch_dist", "torch"] = "torch_dist"
+    """Of Megatron, which has it as ``--ckpt-format``."""
+    pipeline_stage: bool = False
+    """``checkpoint.parallel_write.pipeline_stage``."""
+    use_node_local_storage: bool = False
+    load_universal: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +91,11 @@ class TrainingPlan:
     check_grad_overflow: bool = True
     partition_activations: bool = False
     cpu_checkpointing: bool = False
+    checkpoint_buffers: int = 0
+    """``number_checkpoints`` under ``contiguous_memory_optimization``; 0: without it."""
+    loss_scale: LossScale | None = None
+    """Dynamic scaling of fp16; None: none, or a constant."""
+    saving: SavingSettings = field(default_factory=SavingSettings)
     cuda_graphs: bool = False
     """Forward and backward are replayed from CUDA graphs: no Python and no dispatch in them."""
     allocator: AllocatorConfig = field(default_factory=AllocatorConfig)
@@ -102,7 +125,8 @@ class TrainingPlan:
         """How each layer is cut over the ranks of a replica."""
         mesh, m = self.mesh, self.megatron
         if self.engine != "megatron":
-            return Sharding(tp=mesh.tp, cp=mesh.cp, cp_exchange="a2a")
+            ulysses = self.engine == "deepspeed" and mesh.cp > 1
+            return Sharding(tp=mesh.tp, cp=mesh.cp, cp_exchange="a2a", ulysses=ulysses)
         return Sharding(
             tp=mesh.tp,
             sequence_parallel=m.sequence_parallel and mesh.tp > 1,

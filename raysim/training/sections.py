@@ -196,7 +196,7 @@ class Pricer:
             run, around = [], Exchanges()
 
         for module in layer.body.modules:
-            own = exchanges(module, self.sharding, width=width, known=exchanged)
+            own = exchanges(module, self.sharding, width=width, batch=self.batch, known=exchanged)
             if run and own.opens and self.cut == "collective":
                 close()
             run.append(module)
@@ -251,8 +251,10 @@ class Pricer:
             modules=tuple(run),
             gradients=gradients,
             uses=uses,
-            forward_s=sum(forward),
-            backward_s=backward_s + sum(again),
+            forward_s=sum(forward) + self._permute_s(around.before_forward, around.after_forward),
+            backward_s=backward_s
+            + sum(again)
+            + self._permute_s(around.before_backward, around.after_backward),
             forward_host_s=sum(self.costs.host_s(o) for o in operators)
             + len(entered) * passes.module_s,
             # Each parameter has a node that accumulates its gradient.
@@ -272,6 +274,14 @@ class Pricer:
             backward_tail_s=self._tail_s(run, around),
             weights=self._weights(run, needed),
         )
+
+    def _permute_s(self, *groups: Sequence[Exchange]) -> float:
+        """Ulysses copies each tensor, in another order, before and after it exchanges it."""
+        if not self.sharding.ulysses:
+            return 0.0
+        swapped = [e for group in groups for e in group if e.op == "all_to_all"]
+        size = sum(e.size_bytes for e in swapped)
+        return self.costs.memory_s(4.0 * size, kernels=2 * len(swapped)) if swapped else 0.0
 
     def _flops(self, operators: Iterable[Operator]) -> float:
         """Forward FLOPs of one micro-batch on this rank."""

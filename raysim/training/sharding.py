@@ -8,7 +8,8 @@ Ulysses), or keys and values passed around a ring beside it (``p2p``) or gathere
 (``all_gather``). Expert parallelism divides the experts and exchanges tokens.
 
 Simplifications: routing is balanced; experts' rows gathered over tensor-parallel peers are counted
-as divided in memory; a ring's messages are one all-gather that runs beside the core.
+as divided in memory, heads of keys that Ulysses repeats as kept once; a ring's messages are one
+all-gather that runs beside the core.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from raysim.models.table import Module, Operator, Saved
 ContextExchange = Literal["p2p", "a2a", "all_gather"]
 """Megatron's ``--cp-comm-type``; DeepSpeed's Ulysses is ``a2a``."""
 
+_INT64_BYTES, _FP32_BYTES = 8, 4
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharding:
@@ -31,6 +34,9 @@ class Sharding:
     sequence_parallel: bool = False
     cp: int = 1
     cp_exchange: ContextExchange = "p2p"
+    ulysses: bool = False
+    """DeepSpeed's layer around the core (``UlyssesSPAttentionHF``): tensors are permuted before and
+    after each ``a2a``, too few heads of keys are repeated, positions and losses are gathered."""
     ep: int = 0
     """Expert-parallel degree of Megatron's mixtures, 1 for experts on every rank; 0: other modules,
     whose experts are divided over tensor-parallel ranks."""
@@ -97,7 +103,12 @@ class Exchanges:
 
 
 def exchanges(
-    module: Module, sharding: Sharding, *, width: float, known: Iterable[str] = ()
+    module: Module,
+    sharding: Sharding,
+    *,
+    width: float,
+    batch: float = 1.0,
+    known: Iterable[str] = (),
 ) -> Exchanges:
     """What one module exchanges.
 
@@ -105,6 +116,8 @@ def exchanges(
     ----------
     width
         Bytes of a micro-batch per element per sample: batch times size of the compute type.
+    batch
+        Samples of a micro-batch.
     known
         Names of column inputs that an earlier module of the layer has exchanged already.
     """
@@ -116,7 +129,9 @@ def exchanges(
         elif sharding.tp > 1:
             _tensor(found, o, sharding, width, known)
         if o.attention is not None and sharding.cp > 1:
-            _context(found, o, sharding, width)
+            _context(found, o, sharding, width, batch)
+        if o.kind == "loss" and sharding.ulysses:
+            _loss(found, sharding)
     return found
 
 
@@ -181,7 +196,15 @@ def _tokens(found: Exchanges, o: Operator, sharding: Sharding, width: float) -> 
         found.after_backward.append(Exchange("all_gather", "tp", whole))
 
 
-def _context(found: Exchanges, o: Operator, sharding: Sharding, width: float) -> None:
+def _loss(found: Exchanges, sharding: Sharding) -> None:
+    """Each rank's mean and number of tokens, as transformers' ``deepspeed_sp_compute_loss``."""
+    means = Exchange("all_gather", "cp", _FP32_BYTES * sharding.cp)
+    tokens = Exchange("all_gather", "cp", _INT64_BYTES * sharding.cp)
+    found.after_forward += [means, tokens]
+    found.before_backward.append(Exchange("reduce_scatter", "cp", means.size_bytes))
+
+
+def _context(found: Exchanges, o: Operator, sharding: Sharding, width: float, batch: float) -> None:
     """Context-parallel peers see each other's keys and values, or swap heads for positions."""
     a = o.attention
     assert a is not None
@@ -191,6 +214,11 @@ def _context(found: Exchanges, o: Operator, sharding: Sharding, width: float) ->
     v = round(a.kv_len * a.kv_heads * a.v_head_dim * width / tp)
     out = round(o.output * width / tp)
     if sharding.cp_exchange == "a2a":
+        if sharding.ulysses:
+            positions = round(a.q_len * batch * _INT64_BYTES)
+            found.before_forward.append(Exchange("all_gather", "cp", positions))
+            repeats = max(1, sharding.cp // a.kv_heads)
+            k, v = k * repeats, v * repeats
         swaps = [Exchange("all_to_all", "cp", size) for size in (q, k, v)]
         back = Exchange("all_to_all", "cp", out)
         found.before_forward += swaps

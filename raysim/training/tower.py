@@ -19,8 +19,10 @@ from raysim.perf.nvme import nvme_volume
 from raysim.training.breakdown import Breakdown, range_breakdown, step_breakdown
 from raysim.training.communicators import Communicators
 from raysim.training.compile import Feed, RankCompiler
+from raysim.training.engines.context import OVERFLOW_CHECK
 from raysim.training.executor import Executor, Timeline
 from raysim.training.host_memory import HostMemory, host_memory
+from raysim.training.kept_inputs import offloaded_bytes
 from raysim.training.memory import RankMemory, rank_memory
 from raysim.training.noise import ALIKE, NarrowLinks, Noise, disturb
 from raysim.training.parallel import Mesh
@@ -116,6 +118,16 @@ class StepOutcome:
             window = line.backward_end_ns(first), line.backward_end_ns(last)
             total = total.plus(range_breakdown(line, ops.start, ops.stop, *window), times)
         return total
+
+    def update_ns(self) -> int:
+        """What follows the overflow check in a step of the slowest rank; 0 where there is none."""
+        line = self.slowest
+        ends = line.program.step_ends
+        last = range(ends[-2] if len(ends) > 1 else 0, ends[-1])
+        checks = [i for i in last if line.program.ops[i].name == OVERFLOW_CHECK]
+        if not checks:
+            return 0
+        return line.step_window(len(ends) - 1)[1] - line.end_ns[checks[-1]]
 
     @property
     def fullest(self) -> RankMemory:
@@ -324,7 +336,8 @@ def host_need(plan: TrainingPlan, stages: Sequence[StageSpec], comms: Communicat
     fullest = max(held.values(), key=sum)
     numel = sum(fullest)
     node = comms.topology.specs[comms.placement[0][0]]
-    return host_memory(plan, numel, numel, node, comms.ranks_per_node, fullest)
+    found = host_memory(plan, numel, numel, node, comms.ranks_per_node, fullest)
+    return found.holding("activation", offloaded_bytes(plan, stages) * comms.ranks_per_node)
 
 
 def memory_need(

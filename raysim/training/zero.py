@@ -28,6 +28,16 @@ def optimizer_state_bytes(optimizer: Optimizer) -> float:
     return _STATE_BYTES[optimizer_key(optimizer.type, momentum=optimizer.momentum)]
 
 
+def pinned_bytes(size_bytes: float) -> int:
+    """Torch rounds each pinned allocation up to a power of two.
+
+    ``CachingHostAllocator.h`` of 2.13, its ``pinned_max_round_threshold_mb`` as by default;
+    DeepSpeed 0.19 pins through it (``DS_PIN_MEMORY_BACKEND`` unset).
+    """
+    size = round(size_bytes)
+    return 1 << (size - 1).bit_length() if size > 1 else size
+
+
 def flat_partition_numel(total: int, ranks: int) -> int:
     """Elements of one rank's slice of a flat buffer aligned to ``2 * ranks`` (ZeRO-1/2)."""
     align = 2 * ranks

@@ -46,9 +46,10 @@ def plan_of(case: Mapping[str, Any], model: Model | None = None) -> TrainingPlan
     config, ranks = case["config"], case["ranks"]
     pipe = case.get("pipeline", {})
     stages = pipe.get("num_stages", 2) if case["engine"] == "pipeline" else 1
+    sequence = config.get("sequence_parallel_size", 1)
     shared = {
         "model": model or model_of(case),
-        "mesh": Mesh(pp=stages, dp=ranks // stages),
+        "mesh": Mesh(pp=stages, dp=ranks // stages // sequence, cp=sequence),
         "micro_batch": config["train_micro_batch_size_per_gpu"],
         "gradient_accumulation_steps": config.get("gradient_accumulation_steps", 1),
         "activation_checkpointing": "full" if case.get("checkpoint") else "none",
@@ -73,7 +74,7 @@ def plan_of(case: Mapping[str, Any], model: Model | None = None) -> TrainingPlan
         )
     document = Document(file=f"{case['name']}.json", data=config)
     script = ScriptSettings(
-        data_parallel=ranks // stages, world=ranks, pipeline_stages=stages,
+        data_parallel=ranks // stages // sequence, world=ranks, pipeline_stages=stages,
         optimizer_type=None if "optimizer" in config else ADAMW.type,
         scenario=Document(file=case["name"], data={}),
     )  # fmt: skip

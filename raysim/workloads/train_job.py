@@ -56,5 +56,7 @@ class TrainJob:
     checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
     machines: Machines = field(default_factory=Machines)
     failures: Failures | None = None
+    resume: bool = False
+    """It loads a checkpoint before the first step."""
     exact: bool = False
     """Simulate every rank instead of one per class of symmetric ranks."""

@@ -19,6 +19,7 @@ from raysim.training.checkpointing import CheckpointCost, checkpoint_cost
 from raysim.training.compile import Feed
 from raysim.training.host_memory import HostMemory
 from raysim.training.noise import ALIKE, Noise
+from raysim.training.plan import TrainingPlan
 from raysim.training.tower import StepOutcome, host_need, simulate
 from raysim.units import to_ns, to_seconds
 from raysim.workloads.failures import Failures
@@ -45,6 +46,10 @@ class JobOutcome:
     step_s: float
     steps: int | None
     """Optimizer steps in all; None when the scenario does not say how long the job is."""
+    skipped_steps: int
+    """Of them, those whose gradients overflow."""
+    update_s: float
+    """Of a step, what one that is skipped does without."""
     steps_per_epoch: int | None
     evaluation_s: float
     """One evaluation pass; 0 without evaluation data."""
@@ -76,13 +81,30 @@ class JobOutcome:
         """One epoch with its evaluation and checkpoint; None when epochs are not defined."""
         if self.steps_per_epoch is None:
             return None
-        saved = self.checkpoint.seconds if self.job.checkpoint.every_epoch else 0.0
+        saved = self.save_s if self.job.checkpoint.every_epoch else 0.0
         return self.steps_per_epoch * self.step_s + self.evaluation_s + saved
 
     @property
+    def save_s(self) -> float:
+        """What one save adds: the stall, and waiting for the one before it to be written."""
+        between = _between_saves_s(self.job, self.step_s, self.steps_per_epoch)
+        return self.checkpoint.stall_seconds + max(
+            0.0, self.checkpoint.background_seconds - between
+        )
+
+    @property
+    def checkpoint_s(self) -> float:
+        """What all saves add; what is written in the background is waited for at the end."""
+        if not self.checkpoints:
+            return 0.0
+        return self.checkpoints * self.save_s + self.checkpoint.background_seconds
+
+    @property
     def training_s(self) -> float | None:
-        """All optimizer steps."""
-        return None if self.steps is None else self.steps * self.step_s
+        """All optimizer steps; those that overflow end before they update anything."""
+        if self.steps is None:
+            return None
+        return self.steps * self.step_s - self.skipped_steps * self.update_s
 
     @property
     def total_s(self) -> float | None:
@@ -95,11 +117,11 @@ class JobOutcome:
             self.startup_s
             + self.training_s
             + self.evaluations * self.evaluation_s
-            + self.checkpoints * self.checkpoint.seconds
+            + self.checkpoint_s
         )
 
 
-def feed_of(data: DataSettings, batch: int) -> Feed:
+def feed_of(data: DataSettings, batch: float) -> Feed:
     """What loading one batch costs."""
     cpu_s = batch * data.cpu_seconds_per_sample
     if data.loader_workers:
@@ -121,7 +143,9 @@ def play_job(
         raise ScenarioError("a training job needs a cluster with GPUs; none of the nodes has one")
     if progress:
         progress("training steps", 0.1)
-    feed = feed_of(job.data, job.plan.micro_batch)
+    # Of Ulysses' peers each loads a batch for all, in turn (UlyssesSPDataLoaderAdapter).
+    loaders = job.plan.mesh.cp if job.plan.sharding.ulysses else 1
+    feed = feed_of(job.data, job.plan.micro_batch / loaders)
     noise = job.machines.noise_at(None, cluster)
     step = simulate(
         job.plan, cluster, simulation=simulation, feed=feed, exact=job.exact, noise=noise
@@ -137,18 +161,25 @@ def play_job(
     node = step.comms.topology.specs[0]
     checkpoint = checkpoint_cost(job.plan, step.comms, job.checkpoint.kind)
     step_s = to_seconds(step.steady_step_ns)
+    checkpoints = _checkpoints(job, steps, epochs, step_s)
+    startup = startup_phases(job.plan, node, step.comms.ranks_per_node)
+    if job.resume:
+        startup = (*startup, Phase(name="load checkpoint", seconds=checkpoint.load_seconds))
+    host = host_need(job.plan, step.stages, step.comms)
     outcome = JobOutcome(
         job=job,
         step=step,
-        host=host_need(job.plan, step.stages, step.comms),
-        startup=startup_phases(job.plan, node, step.comms.ranks_per_node),
+        host=host.holding("checkpoint", checkpoint.host_bytes) if checkpoints else host,
+        startup=startup,
         step_s=step_s,
         steps=steps,
+        skipped_steps=skipped_steps(job.plan, steps),
+        update_s=to_seconds(step.update_ns()),
         steps_per_epoch=steps_per_epoch,
         evaluation_s=evaluation_s,
         evaluations=epochs if evaluation_s else 0,
         checkpoint=checkpoint,
-        checkpoints=_checkpoints(job, steps, epochs, step_s),
+        checkpoints=checkpoints,
         healthy_step_s=step_s,
     )
     if not noise.quiet:
@@ -271,6 +302,22 @@ def _evaluation_s(job: TrainJob, cluster: ClusterSpec) -> float:
         forward_only=True,
     )
     return batches * to_seconds(outcome.steady_step_ns)
+
+
+def skipped_steps(plan: TrainingPlan, steps: int | None) -> int:
+    """How many of them do not update the weights."""
+    return 0 if plan.loss_scale is None or not steps else plan.loss_scale.skipped(steps)
+
+
+def _between_saves_s(job: TrainJob, step_s: float, steps_per_epoch: int | None) -> float:
+    """Training between two saves; without end where there is one."""
+    settings = job.checkpoint
+    given = [settings.every_s] if settings.every_s else []
+    if settings.every_steps:
+        given.append(settings.every_steps * step_s)
+    if settings.every_epoch and steps_per_epoch is not None:
+        given.append(steps_per_epoch * step_s)
+    return min(given, default=math.inf)
 
 
 def _checkpoints(job: TrainJob, steps: int | None, epochs: int, step_s: float) -> int:

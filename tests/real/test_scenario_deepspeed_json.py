@@ -230,7 +230,7 @@ def test_accepted_by_both_with_equal_values(
     assert ours.grad_accum_dtype == real.grad_accum_dtype
     for name in ("bf16_master_weights_and_grads", "bf16_optimizer_states", "check_grad_overflow"):
         assert getattr(ours, name) == getattr(real.bfloat16_config, name), name
-    assert ours.dynamic_loss_scale == (
+    assert (ours.loss_scale is not None) == (
         real.float16_config.enabled and real.float16_config.loss_scale == 0
     )
     recompute = real.activation_checkpointing_config

@@ -237,8 +237,8 @@ REFUSALS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"train_batch_size": 8, "aio": {"queue_depth": 0}}, {}, "must be more than 0"),
     (
         {"train_batch_size": 8, "sequence_parallel_size": 2},
-        {},
-        "not modelled yet, and the batch size",
+        {"pipeline_stages": 2},
+        "PipelineModule takes no sequence-parallel groups",
     ),
     ({"train_batch_size": 8}, {"micro_batch": 3}, "8 != 3 * 0 * 4"),
     ({"train_micro_batch_size_per_gpu": 2}, {"micro_batch": 3}, "3 differs from train_micro_batch"),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
+
 import pytest
 
 from raysim.hardware import catalog
@@ -14,6 +17,7 @@ from raysim.training.host_memory import host_memory
 from raysim.training.memory import rank_memory
 from raysim.training.parallel import Mesh
 from raysim.training.sections import Gradient
+from raysim.training.tower import host_need
 from raysim.training.zero import (
     flat_partition_numel,
     optimizer_state_bytes,
@@ -157,8 +161,9 @@ def test_checkpoint_of_zero3_is_written_by_every_node() -> None:
     comms = Communicators(p.mesh, Topology.build(cluster(2)), folded=True)
     full = checkpoint_cost(p, comms, "full")
     params = p.model.num_parameters
-    assert full.total_bytes == 14 * params
-    assert full.fullest_node_bytes == pytest.approx(7 * params, rel=1e-6)
+    # The fp32 master and Adam's moments: model states hold placeholders, as measured.
+    assert full.total_bytes == 12 * params
+    assert full.fullest_node_bytes == pytest.approx(6 * params, rel=1e-6)
     model = checkpoint_cost(p, comms, "model")
     assert model.total_bytes == 2 * params
     assert model.seconds < full.seconds < 100 * GIB
@@ -185,8 +190,48 @@ def test_partitioned_and_cpu_checkpoints_shrink_what_is_kept() -> None:
     for event in program.memory:
         held += event.delta_bytes if event.label == "checkpoint" else 0
         most = max(most, held)
-    assert most == block
-    assert len([op for op in program.ops if op.name == "checkpoint to CPU"]) == 2 * 4
+    # Two stay on the GPU: the newest, and the one whose copy runs beside the layer after it.
+    assert most == 2 * block
+    assert len([op for op in program.ops if op.name == "checkpoint to CPU"]) == 2 * 3
+    assert len([op for op in program.ops if op.name == "checkpoint to GPU"]) == 2 * 2
+
+
+def test_divided_checkpoints_are_copied_while_the_host_waits() -> None:
+    p = plan(
+        mesh=Mesh(dp=1, tp=4), stage=1, activation_checkpointing="full",
+        gradient_accumulation_steps=1, cpu_checkpointing=True, partition_activations=True,
+    )  # fmt: skip
+    (program,) = programs(p)
+    names = Counter(op.name for op in program.ops)
+    assert names["checkpoint to CPU"] == names["checkpoint.cpu()"] == 4
+    assert names["checkpoint to GPU"] == names["all-gather checkpoint"] == 4
+
+
+def test_offloaded_checkpoints_take_pinned_main_memory() -> None:
+    """3 of 4 inputs of each of 8 ranks, 2 x 128 x 256 bf16 elements: powers of two."""
+    base = plan(stage=1, activation_checkpointing="full")
+    outcome = play(replace(base, cpu_checkpointing=True), cluster(1))
+    held = host_need(outcome.plan, outcome.stages, outcome.comms).by_category
+    assert held["activation"] == 8 * 3 * 2 * 128 * 256 * 2
+
+
+def test_contiguous_buffers_are_made_for_all_that_are_announced() -> None:
+    def peak(number: int) -> int:
+        p = plan(
+            mesh=Mesh(dp=1, tp=2), stage=1, activation_checkpointing="full",
+            partition_activations=True, checkpoint_buffers=number,
+        )  # fmt: skip
+        (program,) = programs(p)
+        held = most = 0
+        for event in program.memory:
+            held += event.delta_bytes if event.category == "activation" else 0
+            most = max(most, held)
+        assert held == 0
+        return most
+
+    share = 2 * 128 * 256 * 2 // 2
+    assert peak(4) == peak(0)
+    assert peak(400) >= 399 * share
 
 
 def test_gathered_save_goes_through_rank_zero() -> None:

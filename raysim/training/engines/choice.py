@@ -31,12 +31,13 @@ def choose_engine(
     if zero.stage == 3:
         visits = stage.units if forward_only else tuple(stage.visits())
         return ZeroThree(context, visits)
-    if _uses_bf16_optimizer(plan, zero):
+    if uses_bf16_optimizer(plan, zero):
         return Bf16Optimizer(context)
     return ZeroOneTwo(context) if zero.stage else Replicated(context)
 
 
-def _uses_bf16_optimizer(plan: TrainingPlan, zero: ZeroConfig) -> bool:
+def uses_bf16_optimizer(plan: TrainingPlan, zero: ZeroConfig) -> bool:
+    """Whether DeepSpeed takes ``BF16_Optimizer``, which shards its states whatever the stage."""
     if plan.precision != "bf16" or zero.offload_optimizer.device != "none":
         return False
     if zero.stage == 1:

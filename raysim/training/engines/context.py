@@ -17,6 +17,8 @@ from raysim.training.sections import Gradient, Unit
 from raysim.training.zero import optimizer_state_bytes
 
 SCALAR_BYTES = 4
+OVERFLOW_CHECK = "overflow.item()"
+"""The host's wait for the flag: a step that overflows ends there."""
 FLAG_BYTES = 1
 """The overflow flag is a ByteTensor."""
 
