@@ -89,7 +89,7 @@ def _used(outcome: JobOutcome, row: ProvenanceRow) -> bool:
 def _run_constants(outcome: JobOutcome) -> dict[str, Provenance]:
     """What goes on around the steps."""
     plan = outcome.job.plan
-    known = goodput.provenance(outcome)
+    known = dict(goodput.provenance(outcome))
     for applies, constants in (
         (plan.engine == "deepspeed" and plan.zero.swaps, nvme.PROVENANCE),
         (outcome.steps is not None, startup.PROVENANCE),
