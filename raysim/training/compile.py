@@ -224,6 +224,9 @@ class RankCompiler:
                 self._keep_checkpoint(section)
             for unit in section.units:
                 self._forward(unit, "forward", keep=not section.checkpointed)
+                if section.checkpointed:
+                    held = unit.again.held
+                    self.b.alloc("activation", sum(held), f"{unit.name} kept", tensors=held)
         self.b.alloc("input", self._kept_output_bytes(), "pipe buffers")
 
     def _checkpoint_bytes(self, section: Section) -> int:
@@ -287,19 +290,13 @@ class RankCompiler:
             b.alloc("activation", unit.saved_bytes, unit.name, tensors=unit.saved)
             b.alloc("logits", unit.loss_bytes, unit.name, tensors=unit.loss_saved)
         b.alloc(unit.temp_category, unit.forward_temp_bytes, unit.name)
-        op = b.compute(
-            unit.name,
-            phase,
-            unit.forward_s,
-            host_s=unit.forward_host_s,
-            waits=waits,
-            flops=unit.flops,
-        )
+        seconds, host_s, flops, after = unit.run(phase)
+        op = b.compute(unit.name, phase, seconds, host_s=host_s, waits=waits, flops=flops)
         if unit.syncs:
             b.sync(f"scalars of {unit.name}", (op,))
         b.free(unit.temp_category, unit.forward_temp_bytes, unit.name)
         self._join(beside)
-        self._communicate(unit, unit.exchanges.after_forward, (op,))
+        self._communicate(unit, after, (op,))
         self.engine.after(unit, phase, op)
 
     def _ready(self, waits: tuple[int, ...]) -> tuple[int, ...]:
@@ -366,6 +363,7 @@ class RankCompiler:
                 self.b.hook(self.costs.passes.checkpoint_s)
                 self._fetch_checkpoint(section)
                 for unit in section.units:
+                    self.b.free("activation", unit.again.held_bytes, f"{unit.name} kept")
                     self._forward(unit, "recompute", keep=True)
             for unit in reversed(section.units):
                 one(unit)

@@ -11,6 +11,7 @@ from raysim.training.allocator_config import AllocatorConfig
 from raysim.training.deepspeed import Optimizer, PipelineSettings, Precision, ZeroConfig
 from raysim.training.fsdp import FsdpSettings
 from raysim.training.parallel import Mesh
+from raysim.training.recompute import Checkpointing
 from raysim.training.sharding import ContextExchange, Sharding
 
 
@@ -56,9 +57,10 @@ class TrainingPlan:
     fsdp: FsdpSettings = field(default_factory=FsdpSettings)
     megatron: MegatronSettings = field(default_factory=MegatronSettings)
     pipeline: PipelineSettings = field(default_factory=PipelineSettings)
-    activation_checkpointing: Literal["none", "selective", "full"] = "none"
-    """``full``: every block is recomputed (Hugging Face's gradient checkpointing); ``selective``:
-    attention cores only (Megatron's ``--recompute-granularity selective``)."""
+    activation_checkpointing: Checkpointing = "none"
+    checkpoint_stops_early: bool = False
+    """A block's recomputation ends with the last tensor that backward needs: torch's checkpoints
+    unless they are reentrant."""
     torch_compile: bool = False
     """Whether the model goes through ``torch.compile``."""
     expert_imbalance: float = 1.0
@@ -100,7 +102,12 @@ class TrainingPlan:
     @property
     def sharding(self) -> Sharding:
         """How each layer is cut over the ranks of a replica."""
-        mesh, m = self.mesh, self.megatron
+        mesh, m, f = self.mesh, self.megatron, self.fsdp
+        if self.engine == "fsdp":
+            return Sharding(
+                tp=mesh.tp, sequence_parallel=f.sequence_parallel and mesh.tp > 1, cp=mesh.cp,
+                cp_exchange="a2a", keeps_gathered=True, pipelined=f.async_tensor_parallel,
+            )  # fmt: skip
         if self.engine != "megatron":
             return Sharding(tp=mesh.tp, cp=mesh.cp, cp_exchange="a2a")
         return Sharding(

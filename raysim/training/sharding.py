@@ -38,6 +38,13 @@ class Sharding:
     """Whether backward's tensor-parallel exchanges run beside the weight gradient (Megatron's
     ``LinearWithGradAccumulationAndAsyncCommunication``, Transformer Engine's linears)."""
 
+    keeps_gathered: bool = False
+    """Sequence-parallel inputs stay whole until backward, as DTensor keeps them; else only a rank's
+    share does, and is gathered once more."""
+    pipelined: bool = False
+    """Products and the exchanges of their operands run in ``tp`` pieces beside each other (torch's
+    asynchronous tensor parallelism): all but the first piece is hidden."""
+
     def samples(self, o: Operator, batch: float) -> float:
         """Samples' worth of an operator that one rank runs, its ``split`` aside."""
         share = batch / self.cp
@@ -132,8 +139,9 @@ def _tensor(
     if o.split == "row" or (o.split == "vocab" and o.kind == "embedding"):
         size = round(o.output * width)
         if sharding.sequence_parallel:
-            found.after_forward.append(Exchange("reduce_scatter", "tp", size))
-            found.before_backward.append(Exchange("all_gather", "tp", size))
+            scatter, gather = (Exchange(op, "tp", size) for op in ("reduce_scatter", "all_gather"))
+            _pieces(scatter, sharding, found.after_forward, found.beside_forward)
+            _pieces(gather, sharding, found.before_backward, found.beside_backward)
         else:
             found.after_forward.append(Exchange("all_reduce", "tp", size))
     source = column_input(o)
@@ -143,13 +151,31 @@ def _tensor(
     size = round(source.numel * width)
     if sharding.sequence_parallel:
         gather = Exchange("all_gather", "tp", size)
-        found.before_forward.append(gather)
-        # once more for the weight gradient: only the shard was kept
-        again = found.beside_backward if sharding.overlaps else found.before_backward
-        again.append(gather)
-        found.after_backward.append(Exchange("reduce_scatter", "tp", size))
+        _pieces(gather, sharding, found.before_forward, found.beside_forward)
+        if not sharding.keeps_gathered:
+            # once more for the weight gradient: only the shard was kept
+            again = found.beside_backward if sharding.overlaps else found.before_backward
+            again.append(gather)
+        scatter = Exchange("reduce_scatter", "tp", size)
+        _pieces(scatter, sharding, found.after_backward, found.beside_backward)
     elif size:
         found.after_backward.append(Exchange("all_reduce", "tp", size))
+
+
+def _pieces(
+    exchange: Exchange, sharding: Sharding, apart: list[Exchange], beside: list[Exchange]
+) -> None:
+    """All of it apart from the product, or one piece of it and the others beside.
+
+    ``_fused_all_gather_matmul`` and ``_fused_matmul_reduce_scatter`` move pieces with copy engines,
+    which take no SMs.
+    """
+    if not sharding.pipelined:
+        apart.append(exchange)
+        return
+    first = exchange.size_bytes // sharding.tp
+    apart.append(exchange._replace(size_bytes=first))
+    beside.append(exchange._replace(size_bytes=exchange.size_bytes - first))
 
 
 def _tokens(found: Exchanges, o: Operator, sharding: Sharding, width: float) -> None:
