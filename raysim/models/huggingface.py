@@ -71,6 +71,7 @@ _FAMILIES: dict[str, Family] = {
     "mixtral": (mixture.mixtral, "Mixtral", "ForCausalLM"),
     "qwen2_moe": (mixture.qwen2_moe, "Qwen2Moe", "ForCausalLM"),
     "qwen3_moe": (mixture.qwen3_moe, "Qwen3Moe", "ForCausalLM"),
+    "gpt_oss": (mixture.gpt_oss, "GptOss", "ForCausalLM"),
     "gemma": (gemma.gemma, "Gemma", "ForCausalLM"),
     "gemma2": (gemma.gemma2, "Gemma2", "ForCausalLM"),
     "gemma3_text": (gemma.gemma3_text, "Gemma3", "ForCausalLM"),
@@ -78,7 +79,7 @@ _FAMILIES: dict[str, Family] = {
 }
 MEGATRON_FAMILIES = frozenset(
     {"llama", "mistral", "qwen2", "qwen3", "phi3", "mixtral", "qwen2_moe", "qwen3_moe"}
-    | {"deepseek_v2", "deepseek_v3"}
+    | {"deepseek_v2", "deepseek_v3", "gpt_oss"}
 )
 """Families that Megatron-core's GPT model has the modules for."""
 LIBRARIES: dict[Library, tuple[str, frozenset[str]]] = {

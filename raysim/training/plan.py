@@ -12,7 +12,7 @@ from raysim.training.deepspeed import Optimizer, PipelineSettings, Precision, Ze
 from raysim.training.fsdp import FsdpSettings
 from raysim.training.parallel import Mesh
 from raysim.training.recompute import Checkpointing
-from raysim.training.sharding import ContextExchange, Sharding
+from raysim.training.sharding import ContextExchange, Sharding, TokenDispatcher
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +36,9 @@ class MegatronSettings:
     accumulate_allreduce_grads_in_fp32: bool = True
     """bf16 turns it on."""
     gradient_accumulation_fusion: bool = True
+    moe_token_dispatcher: TokenDispatcher = "alltoall"
+    recompute_modules: tuple[str, ...] = ("core_attn",)
+    """What ``--recompute-granularity selective`` runs again."""
     ddp_bucket_size: int | None = None
     """Elements; None: max(40 M, 1 M x data-parallel ranks) where reduction overlaps, else all."""
 
@@ -116,6 +119,7 @@ class TrainingPlan:
             cp=mesh.cp,
             cp_exchange=m.cp_comm_type,
             ep=mesh.ep,
+            dispatcher=m.moe_token_dispatcher,
             overlaps=True,
         )
 

@@ -29,6 +29,26 @@ Checkpointing = Literal["none", "selective", "op", "full"]
 attention cores only (Megatron's ``--recompute-granularity selective``); ``op``: torchtitan's."""
 
 
+MODULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "moe_act": (("mlp.experts.swiglu",), ("mlp.experts.activated",)),
+    "layernorm": (("pre_mlp_layernorm",), ("pre_mlp_layernorm.out",)),
+    "mla_up_proj": (
+        (
+            *(f"self_attention.linear_{x}_up_proj{part}"
+              for x in ("q", "kv") for part in (".layer_norm", "")),
+            "self_attention.query_rope", "self_attention.key_value_rope",
+        ),
+        (
+            *(f"self_attention.linear_{x}_up_proj.{tensor}"
+              for x in ("q", "kv") for tensor in ("ln_out", "rsigma", "out")),
+            "self_attention.key", "self_attention.value",
+        ),
+    ),
+}  # fmt: skip
+"""Megatron-core's ``--recompute-modules`` beside ``core_attn``: operators that run again, and the
+tensors that are not kept. Norms that Transformer Engine fuses into a projection are not modules."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Again:
     """The second run of a unit's forward, inside its layer's backward."""

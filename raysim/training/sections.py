@@ -24,8 +24,15 @@ from raysim.models.table import (
 )
 from raysim.perf.compute import ComputeModel
 from raysim.training.deepspeed import Precision
-from raysim.training.recompute import Again, Checkpointing, Kept, kept
-from raysim.training.sharding import Exchange, Exchanges, Sharding, column_input, exchanges
+from raysim.training.recompute import MODULES, Again, Checkpointing, Kept, kept
+from raysim.training.sharding import (
+    Exchange,
+    Exchanges,
+    Sharding,
+    column_input,
+    exchanges,
+    routed_passes,
+)
 
 Cut = Literal["module", "collective"]
 
@@ -162,6 +169,7 @@ class Pricer:
         sharding: Sharding,
         cut: Cut,
         checkpointing: Checkpointing = "none",
+        modules: Sequence[str] = ("core_attn",),
         stops_early: bool = False,
         resident: frozenset[str] = frozenset(),
     ) -> None:
@@ -173,13 +181,18 @@ class Pricer:
         self.cut = cut
         self.checkpointing: Checkpointing = checkpointing
         self.stops_early = stops_early
+        named = [MODULES[m] for m in modules if m in MODULES and checkpointing == "selective"]
+        self.repeated = frozenset(o for operators, _ in named for o in operators)
+        self.dropped = frozenset(t for _, tensors in named for t in tensors)
+        """Operators and tensors of the modules that are recomputed, attention cores aside."""
+        self.cores_again = checkpointing == "selective" and "core_attn" in modules
         self.resident = resident
         """Full names of the parameters this stage stores: a weight tied to another stage is a
         copy.
         """
         self._units: dict[int, tuple[Unit, ...]] = {}
         self._bodies: list[object] = []
-        self._own_experts: dict[int, Operator] = {}
+        self._own: dict[int, Operator] = {}
 
     def layer(self, layer: Layer) -> tuple[Unit, ...]:
         """Units of a layer in forward order, with full names."""
@@ -347,12 +360,14 @@ class Pricer:
         )
 
     def _recomputed(self, o: Operator) -> bool:
-        return self.checkpointing == "selective" and o.attention is not None
+        return o.name in self.repeated or (self.cores_again and o.attention is not None)
 
     def _kept(self, o: Operator) -> Sequence[Saved]:
         """What stays for backward: of a recomputed core, query, key and value."""
-        if self._recomputed(o):
+        if self.cores_again and o.attention is not None:
             return o.saves[:3]
+        if self.dropped:
+            return [s for s in o.saves if s.name not in self.dropped]
         if o.attention is not None and self.sharding.cp > 1 and self.sharding.cp_exchange == "a2a":
             # The core keeps its output by heads, the projection behind it that by positions.
             return (*o.saves, Saved(name=f"{o.name}.swapped", numel=o.output, sharded=True))
@@ -371,12 +386,14 @@ class Pricer:
         tp, batch = self.tp, self.sharding.samples(o, self.batch)
         if o.split == "expert" and self.sharding.ep:
             return self._experts(o, module), batch, 1
+        if o.kind == "routing" and self.sharding.ep > 1:
+            o = self._own.setdefault(id(o), routed_passes(o, self.sharding))
         return o, batch, 1 if o.split == "none" else tp
 
     def _experts(self, o: Operator, module: Module) -> Operator:
         """The experts held here: whole ones of expert-parallel peers, slices of tensor-parallel."""
         key = id(o)
-        if key not in self._own_experts:
+        if key not in self._own:
             assert o.gemm is not None
             width, depth = o.gemm.n, o.gemm.k
             if module.parameters and module.parameters[0].shard == 1:
@@ -384,10 +401,10 @@ class Pricer:
             else:
                 depth = -(-depth // self.tp)
             groups = -(-o.gemm.groups // self.sharding.ep)
-            self._own_experts[key] = replace(
+            self._own[key] = replace(
                 o, gemm=Gemm(rows=o.gemm.rows, n=width, k=depth, groups=groups)
             )
-        return self._own_experts[key]
+        return self._own[key]
 
     def _tail_s(self, run: Sequence[Module], around: Exchanges) -> float:
         """Weight gradients of column linears, beside which their input's gradient is exchanged."""

@@ -14,13 +14,17 @@ as divided in memory; a ring's messages are one all-gather that runs beside the 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 from raysim.models.table import Module, Operator, Saved
 
 ContextExchange = Literal["p2p", "a2a", "all_gather"]
 """Megatron's ``--cp-comm-type``; DeepSpeed's Ulysses is ``a2a``."""
+
+TokenDispatcher = Literal["alltoall", "flex"]
+"""Megatron's ``--moe-token-dispatcher-type``; ``flex`` is DeepEP or HybridEP: a token travels once
+to each rank that holds any of its experts, not once per expert."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +38,7 @@ class Sharding:
     ep: int = 0
     """Expert-parallel degree of Megatron's mixtures, 1 for experts on every rank; 0: other modules,
     whose experts are divided over tensor-parallel ranks."""
+    dispatcher: TokenDispatcher = "alltoall"
     overlaps: bool = False
     """Whether backward's tensor-parallel exchanges run beside the weight gradient (Megatron's
     ``LinearWithGradAccumulationAndAsyncCommunication``, Transformer Engine's linears)."""
@@ -187,7 +192,11 @@ def _tokens(found: Exchanges, o: Operator, sharding: Sharding, width: float) -> 
     dispatch = o.split == "column"
     copies = o.output if dispatch else (o.moved - o.output) / 3  # three passes over the copies
     tp = sharding.tp if sharding.sequence_parallel else 1
-    there = Exchange("all_to_all", "ep", round(copies * width / tp))
+    sent = copies
+    if sharding.dispatcher == "flex":
+        tokens = o.moved - 3 * o.output if dispatch else o.output
+        sent = tokens * distinct_ranks(copies / tokens, sharding.ep)
+    there = Exchange("all_to_all", "ep", round(sent * width / tp))
     whole = round(copies * width)
     if dispatch:
         if sharding.ep > 1:
@@ -205,6 +214,30 @@ def _tokens(found: Exchanges, o: Operator, sharding: Sharding, width: float) -> 
         found.after_backward.append(there)
     if tp > 1:
         found.after_backward.append(Exchange("all_gather", "tp", whole))
+
+
+def routed_passes(o: Operator, sharding: Sharding) -> Operator:
+    """A dispatch or combine as this dispatcher's kernels run it, exchange aside.
+
+    With all-to-all, tokens are copied by expert, sent, and sorted by the experts held here. ``flex``
+    sends rows as they are; what arrives is copied once, by expert, and combine is its mirror image.
+    """
+    if sharding.dispatcher != "flex" or o.kind != "routing" or o.split == "none":
+        return o
+    dispatch = o.split == "column"
+    copies = o.output if dispatch else (o.moved - o.output) / 3
+    tokens = o.moved - 3 * o.output if dispatch else o.output
+    moved = copies + tokens * distinct_ranks(copies / tokens, sharding.ep)
+    return replace(o, moved=moved, moved_backward=moved)
+
+
+def distinct_ranks(experts: float, ranks: int) -> float:
+    """Ranks that hold any of a token's experts, which are spread over them at random.
+
+    >>> distinct_ranks(1, 8)
+    1.0
+    """
+    return ranks * (1.0 - (1.0 - 1.0 / ranks) ** experts)
 
 
 def _context(found: Exchanges, o: Operator, sharding: Sharding, width: float) -> None:

@@ -89,6 +89,7 @@ def build_stages(plan: TrainingPlan, costs: ComputeModel) -> tuple[StageSpec, ..
             sharding=sharding,
             cut=gradient_cut(plan),
             checkpointing=plan.activation_checkpointing,
+            modules=plan.megatron.recompute_modules,
             stops_early=plan.checkpoint_stops_early,
             resident=frozenset(name for name, owner in owners.items() if owner in parts),
         )
