@@ -134,7 +134,7 @@ class ComputeModel:
     """Weight gradients are added to fp32 buffers by the product itself (Megatron's
     ``gradient_accumulation_fusion``)."""
     grouped_kernel: GroupedKernel = "fused"
-    """What runs experts' products; weight gradients of ``streams`` are as fast as plain products."""
+    """What runs experts' products; weight gradients of ``streams`` are as fast as plain ones."""
 
     def __init__(
         self,

@@ -43,7 +43,7 @@ _GROUPED = Provenance(
 _STREAMS = Provenance(
     basis="measured",
     source="Transformer Engine's grouped linear on 8 B200, SimuMax v1.2 (validation/data/published/"
-    "b200_grouped.json, tables/moe.csv)",
+    "b200_grouped.json, tables/grouped.csv)",
 )
 _PLAIN_GROUPS = Provenance(
     basis="assumed",
@@ -183,7 +183,7 @@ class GpuConstants:
     def grouped_factor(self, rows: float, kernel: GroupedKernel = "fused") -> float:
         """Time of a grouped product over a plain one, for so many rows per group."""
         streams = kernel == "streams" and self.gpu.architecture == "blackwell"
-        curve = tables.grouped_curve("te" if streams else self.system)
+        curve = tables.grouped_curve(*(("b200", "grouped") if streams else (self.system,)))
         self.provenance["grouped"] = (
             _PLAIN_GROUPS if curve is None else _STREAMS if streams else _GROUPED
         )

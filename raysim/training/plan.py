@@ -36,7 +36,7 @@ class MegatronSettings:
     accumulate_allreduce_grads_in_fp32: bool = True
     """bf16 turns it on."""
     gradient_accumulation_fusion: bool = True
-    moe_token_dispatcher: TokenDispatcher = "alltoall"
+    moe_token_dispatcher: TokenDispatcher = "alltoall"  # noqa: S105  (no secret)
     recompute_modules: tuple[str, ...] = ("core_attn",)
     """What ``--recompute-granularity selective`` runs again."""
     ddp_bucket_size: int | None = None

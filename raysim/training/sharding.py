@@ -219,8 +219,8 @@ def _tokens(found: Exchanges, o: Operator, sharding: Sharding, width: float) -> 
 def routed_passes(o: Operator, sharding: Sharding) -> Operator:
     """A dispatch or combine as this dispatcher's kernels run it, exchange aside.
 
-    With all-to-all, tokens are copied by expert, sent, and sorted by the experts held here. ``flex``
-    sends rows as they are; what arrives is copied once, by expert, and combine is its mirror image.
+    With all-to-all, tokens are copied by expert, sent, and sorted by the experts held here.
+    ``flex`` sends rows as they are; what arrives is copied once, by expert. Combine mirrors it.
     """
     if sharding.dispatcher != "flex" or o.kind != "routing" or o.split == "none":
         return o
@@ -237,7 +237,8 @@ def distinct_ranks(experts: float, ranks: int) -> float:
     >>> distinct_ranks(1, 8)
     1.0
     """
-    return ranks * (1.0 - (1.0 - 1.0 / ranks) ** experts)
+    missed: float = (1.0 - 1.0 / ranks) ** experts
+    return ranks * (1.0 - missed)
 
 
 def _context(found: Exchanges, o: Operator, sharding: Sharding, width: float) -> None:

@@ -3,8 +3,9 @@
 BigScience's logs (A100 and V100 of Jean Zay, up to 384 GPUs), Megatron's papers, DeepSpeed's
 tutorials and its ZeRO-3 runs on Azure: step times, memory of the whole process, and runs that ended
 out of memory; beside them torchtitan's and Megatron-Bridge's tables (``runs_torchtitan.py``,
-``runs_megatron.py``). No row fixed a constant, but one of torchtitan's that says so. Each row says its machine; of Jean Zay's Omni-Path the
-measured bandwidth of an all-reduce is an input (``busbw_gbit_s``), as it is of any real cluster.
+``runs_megatron.py``). No row fixed a constant, but one of torchtitan's that says so. Each row says
+its machine; of Jean Zay's Omni-Path the measured bandwidth of an all-reduce is an input
+(``busbw_gbit_s``), as it is of any real cluster.
 
 Simplified: Megatron alone is DeepSpeed's engine without ZeRO, with the same schedule; its embedding
 is not counted as a layer unless the row says so; a row's DeepSpeed is raysim's, of 2026.

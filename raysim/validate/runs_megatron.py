@@ -7,7 +7,7 @@ GPUs, from NVIDIA's tables. Nothing was fitted on any of them.
 
 Simplified: a recipe that captures attention, router and what precedes the dispatch in CUDA graphs
 is played as if forward and backward were captured whole; one that captures the router alone as if
-nothing were. Attention sinks and biases of experts of GPT-OSS cost nothing.
+nothing were. Attention sinks of GPT-OSS cost nothing.
 """
 
 from __future__ import annotations

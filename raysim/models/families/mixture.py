@@ -1,7 +1,7 @@
 """Mixtures of experts of Llama's shape: mixtral, qwen2_moe, qwen3_moe, gpt_oss.
 
 Not modelled of gpt_oss: its Hugging Face modules; in Megatron-core the learned attention sinks and
-the biases of experts and output projections, which are vectors.
+the bias of the output projection, which are vectors.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def gpt_oss(request: Request, r: Reader) -> Model:
     experts = r.integer("num_local_experts", "num_experts", default=128)
     spec = Experts(
         experts=experts, per_token=_chosen(r, experts, 4), width=d.width, act=d.act, cls="GptOss",
-        router="normalised",
+        router="normalised", biased=True,
     )  # fmt: skip
     window = r.optional_integer("sliding_window", default=128)
     windows = layer_windows(r, d.layers, window, lambda i: i % 2 == 0)
