@@ -31,7 +31,7 @@ from raysim.training.tower import StepOutcome, simulate
 from raysim.units import to_seconds
 from raysim.validate.job import job_of
 from raysim.validate.points import Point
-from raysim.validate.published import PUBLISHED, nodes
+from raysim.validate.published import PUBLISHED, nodes, ran_point
 
 FILE = "megatron_bridge.json"
 BUCKET = 128 * 2**20
@@ -82,13 +82,14 @@ def bridge_points(validation: Path) -> Iterator[Point]:
     for row in document["rows"]:
         outcome = play(document, row)
         each = row["global_batch"] * row["seq_len"] / row["gpus"]
+        name = f"{row['release']} {row['model']} {row['gpu']} {row['seq_len']}"
         yield Point(
-            family="runs/megatron_bridge",
-            name=f"{row['release']} {row['model']} {row['gpu']} {row['seq_len']}",
-            role="validation", unit="tokens/s/GPU", measured=row["tokens_per_s_per_gpu"],
+            family="runs/megatron_bridge", name=name, role="validation", unit="tokens/s/GPU",
+            measured=row["tokens_per_s_per_gpu"],
             predicted=each / to_seconds(outcome.steady_step_ns),
             job=job_of(outcome, counted=each),
         )  # fmt: skip
+        yield ran_point(outcome, "megatron_bridge", name)
     for left in document["left_out"]:
         for name in left["rows"]:
             yield Point(family="runs", name=name, role="validation", left_out=left["why"])
@@ -98,7 +99,7 @@ def play(document: dict[str, Any], row: dict[str, Any]) -> StepOutcome:
     """Simulate one row."""
     where = bridge_cluster(document["nodes"][row["gpu"]], row["gpus"])
     plan = bridge_plan(json.dumps(document["models"][row["model"]]), row)
-    return simulate(plan, where, simulation=Simulation(), memory=False)
+    return simulate(plan, where, simulation=Simulation())
 
 
 def bridge_cluster(node: str, gpus: int) -> ClusterSpec:

@@ -27,7 +27,7 @@ from raysim.training.tower import StepOutcome, simulate
 from raysim.units import GIB, to_seconds
 from raysim.validate.job import job_of
 from raysim.validate.points import Point
-from raysim.validate.published import PUBLISHED, nodes
+from raysim.validate.published import PUBLISHED, nodes, ran_point
 
 FILE = "torchtitan.json"
 
@@ -45,6 +45,7 @@ def torchtitan_points(validation: Path) -> Iterator[Point]:
             predicted=each / to_seconds(outcome.steady_step_ns),
             job=job_of(outcome, sweeps=(sweep,), counted=each),
         )  # fmt: skip
+        yield ran_point(outcome, "torchtitan", row["id"])
         if "reserved_gib" in row:
             yield Point(
                 family="runs_memory/torchtitan", name=row["id"], role="validation", unit="GiB",
