@@ -95,6 +95,8 @@ class Experts:
     top-k within groups (DeepSeek-V3)."""
     weights_fp32: bool = True
     """Routing weights stay in fp32, so that the weighted outputs are fp32."""
+    biased: bool = False
+    """Both projections of an expert have a bias; modelled in Megatron-core only."""
 
 
 def moe(tape: Tape, x: Tensor, spec: Experts) -> Tensor:

@@ -71,6 +71,7 @@ _FAMILIES: dict[str, Family] = {
     "mixtral": (mixture.mixtral, "Mixtral", "ForCausalLM"),
     "qwen2_moe": (mixture.qwen2_moe, "Qwen2Moe", "ForCausalLM"),
     "qwen3_moe": (mixture.qwen3_moe, "Qwen3Moe", "ForCausalLM"),
+    "gpt_oss": (mixture.gpt_oss, "GptOss", "ForCausalLM"),
     "gemma": (gemma.gemma, "Gemma", "ForCausalLM"),
     "gemma2": (gemma.gemma2, "Gemma2", "ForCausalLM"),
     "gemma3_text": (gemma.gemma3_text, "Gemma3", "ForCausalLM"),
@@ -78,9 +79,14 @@ _FAMILIES: dict[str, Family] = {
 }
 MEGATRON_FAMILIES = frozenset(
     {"llama", "mistral", "qwen2", "qwen3", "phi3", "mixtral", "qwen2_moe", "qwen3_moe"}
-    | {"deepseek_v2", "deepseek_v3"}
+    | {"deepseek_v2", "deepseek_v3", "gpt_oss"}
 )
 """Families that Megatron-core's GPT model has the modules for."""
+LIBRARIES: dict[Library, tuple[str, frozenset[str]]] = {
+    "megatron_core": ("Megatron-core", MEGATRON_FAMILIES),
+    "torchtitan": ("torchtitan", frozenset({"llama"})),
+}
+"""Whose modules run where they are not transformers': its name, and its families."""
 _HEAD = re.compile(rf"(?P<head>{'|'.join(get_args(Head))}|LMHeadModel|DoubleHeadsModel)$")
 
 
@@ -121,7 +127,8 @@ def build(
     name
         Shown in reports; None: ``_name_or_path`` or the family.
     library
-        ``megatron_core``: Megatron-core's modules on Transformer Engine, for families it has.
+        ``megatron_core``: Megatron-core's modules on Transformer Engine; ``torchtitan``:
+        torchtitan's; for families they have.
     vocab_multiple
         Of ``megatron_core``: the vocabulary is padded to a multiple of this.
     file
@@ -155,8 +162,8 @@ def build(
         library=library,
         vocab_multiple=vocab_multiple,
     )
-    if library == "megatron_core":
-        _in_megatron(reader, model_type)
+    if library != "transformers":
+        _in_library(reader, model_type, library)
     return builder(request, reader)
 
 
@@ -171,13 +178,12 @@ def _head(reader: Reader, full: str, default: str) -> Head:
     return "ForCausalLM" if head == "LMHeadModel" else head  # type: ignore[return-value]
 
 
-def _in_megatron(reader: Reader, model_type: str) -> None:
-    """Refuse a family that Megatron-core has no modules for."""
-    if model_type not in MEGATRON_FAMILIES:
-        known = ", ".join(sorted(MEGATRON_FAMILIES))
-        reader.refuse(
-            "model_type", f"{model_type} is not modelled in Megatron-core; known: {known}"
-        )
+def _in_library(reader: Reader, model_type: str, library: Library) -> None:
+    """Refuse a family that Megatron-core or torchtitan has no modules for."""
+    title, families = LIBRARIES[library]
+    if model_type not in families:
+        known = ", ".join(sorted(families))
+        reader.refuse("model_type", f"{model_type} is not modelled in {title}; known: {known}")
         reader.check()
 
 

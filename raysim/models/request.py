@@ -26,8 +26,9 @@ Head = Literal[
 ]
 """What follows the family's name in a class name; ``LMHeadModel`` is read as ``ForCausalLM``."""
 
-Library = Literal["transformers", "megatron_core"]
-"""Whose modules run: Hugging Face's eager ones, or Megatron-core's on Transformer Engine."""
+Library = Literal["transformers", "megatron_core", "torchtitan"]
+"""Whose modules run: Hugging Face's eager ones, Megatron-core's on Transformer Engine, or
+torchtitan's."""
 _DTYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 
 

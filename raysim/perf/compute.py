@@ -25,6 +25,7 @@ from raysim.perf.attention import eager_bytes, fused_seconds
 from raysim.perf.constants import (
     FusedKernel,
     GpuConstants,
+    GroupedKernel,
     TrainingConstants,
     constants_for,
     host_costs,
@@ -77,6 +78,8 @@ class _Shape(NamedTuple):
     """How often a product runs, and over what."""
 
     scale: float
+    weight_scale: float
+    """The same of the product that makes the weight gradient."""
     rows: float
     n: int
     k: int
@@ -130,6 +133,8 @@ class ComputeModel:
     fp32_gradients = False
     """Weight gradients are added to fp32 buffers by the product itself (Megatron's
     ``gradient_accumulation_fusion``)."""
+    grouped_kernel: GroupedKernel = "fused"
+    """What runs experts' products; weight gradients of ``streams`` are as fast as plain ones."""
 
     def __init__(
         self,
@@ -236,9 +241,12 @@ class ComputeModel:
             scale /= CONV_SHARE
         if groups > 1 and op.kernels >= groups:  # a loop over experts: one product after another
             scale, rows, groups = scale * groups, rows / groups, 1
-        elif groups > 1:
-            scale *= self.constants.grouped_factor(rows / groups)
-        return _Shape(scale, rows, shape.n, shape.k, groups, imbalance)
+        weight_scale = scale
+        if groups > 1:
+            scale *= self.constants.grouped_factor(rows / groups, self.grouped_kernel)
+            if self.grouped_kernel == "fused":
+                weight_scale = scale
+        return _Shape(scale, weight_scale, rows, shape.n, shape.k, groups, imbalance)
 
     def _product_s(
         self, op: Operator, batch: float, dtype: Dtype, tp: int, backward: bool
@@ -249,7 +257,7 @@ class ComputeModel:
             forward = self.gemm_s(s.rows, s.n, s.k, dtype, s.groups, imbalance=s.imbalance)
             return s.scale * forward
         data = self.gemm_s(s.rows, s.k, s.n, dtype, s.groups, imbalance=s.imbalance)
-        return s.scale * (data + self._weight_product_s(s, dtype))
+        return s.scale * data + s.weight_scale * self._weight_product_s(s, dtype)
 
     def _weight_product_s(self, s: _Shape, dtype: Dtype) -> float:
         """The weight gradient sums over rows; its operands' leading dimensions are still n, k."""
@@ -270,7 +278,7 @@ class ComputeModel:
         if op.gemm is None or op.attention is not None:
             return 0.0
         shape = self._shape(op, batch, tp)
-        return shape.scale * self._weight_product_s(shape, dtype)
+        return shape.weight_scale * self._weight_product_s(shape, dtype)
 
     def _attention_s(
         self, op: Operator, batch: float, dtype: Dtype, tp: int, backward: bool

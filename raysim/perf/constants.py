@@ -24,6 +24,10 @@ FusedKernel = Literal["torch", "fa3", "best"]
 FlashAttention 3, on Hopper; ``best``: the fastest measured kernel of the GPU (FlashAttention 3 on
 Hopper, TensorRT-LLM's or cuDNN's on Blackwell)."""
 
+GroupedKernel = Literal["fused", "streams"]
+"""``fused``: one kernel for all groups (torch, Triton); ``streams``: Transformer Engine's, a cuBLAS
+product per group on four streams. Measured on Blackwell only; elsewhere priced as ``fused``."""
+
 MEMORY_SHARE = 0.82
 KERNEL_FLOOR_S = 2.0e-6
 _MEMORY = Provenance(
@@ -35,6 +39,11 @@ _GROUPED = Provenance(
     basis="assumed",
     source="torch's grouped product as vLLM's fused experts, by rows per expert "
     "(AIConfigurator moe tables, tables/moe.csv)",
+)
+_STREAMS = Provenance(
+    basis="measured",
+    source="Transformer Engine's grouped linear on 8 B200, SimuMax v1.2 (validation/data/published/"
+    "b200_grouped.json, tables/grouped.csv)",
 )
 _PLAIN_GROUPS = Provenance(
     basis="assumed",
@@ -171,10 +180,13 @@ class GpuConstants:
             self.provenance[f"gemm.{dtype}"] = origin
         return known
 
-    def grouped_factor(self, rows: float) -> float:
+    def grouped_factor(self, rows: float, kernel: GroupedKernel = "fused") -> float:
         """Time of a grouped product over a plain one, for so many rows per group."""
-        curve = tables.grouped_curve(self.system)
-        self.provenance["grouped"] = _PLAIN_GROUPS if curve is None else _GROUPED
+        streams = kernel == "streams" and self.gpu.architecture == "blackwell"
+        curve = tables.grouped_curve(*(("b200", "grouped") if streams else (self.system,)))
+        self.provenance["grouped"] = (
+            _PLAIN_GROUPS if curve is None else _STREAMS if streams else _GROUPED
+        )
         if curve is None:
             return 1.0
         return curve.at(min(max(rows, curve.sizes[0]), curve.sizes[-1]))[0]

@@ -179,9 +179,12 @@ def gemm_plane(system: str, dtype: str, name: str) -> Plane | None:
 
 
 @cache
-def grouped_curve(system: str) -> Curve | None:
-    """Time of a grouped product over a plain one, by rows per group; None where not measured."""
-    for row in rows("moe", system):
+def grouped_curve(system: str, table: str = "moe") -> Curve | None:
+    """Time of a grouped product over a plain one, by rows per group; None where not measured.
+
+    ``moe``: of one kernel for all groups; ``grouped``: of Transformer Engine's.
+    """
+    for row in rows(table, system):
         columns = [name for name in row if name[0] == "r" and name[1:].isdigit()]
         return Curve(
             sizes=tuple(float(name[1:]) for name in columns),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 from raysim.errors import Problem, ScenarioError
 from raysim.hardware.cluster import ClusterSpec
@@ -23,6 +23,7 @@ from raysim.scenario.sources import MODEL, hf_config
 from raysim.training.partition import stage_bounds
 from raysim.training.pipelines import Pipeline
 from raysim.training.plan import DdpSettings, MegatronSettings, TrainingPlan
+from raysim.training.recompute import Checkpointing
 from raysim.training.wrapping import wrapped_modules
 from raysim.workloads.train_job import CheckpointSettings, DataSettings, TrainJob
 
@@ -171,7 +172,7 @@ def build_job(scenario: Scenario, model: Model | None = None) -> TrainJob:
     )
 
 
-def _recomputed(scenario: Scenario) -> Literal["none", "selective", "full"]:
+def _recomputed(scenario: Scenario) -> Checkpointing:
     """What Megatron's arguments or FSDP's file say of checkpointing, else the scenario."""
     strategy = scenario.strategy
     if strategy.megatron is not None:

@@ -21,7 +21,8 @@ from raysim.scenario.section import Section
 from raysim.training.deepspeed import PipelineSettings, Precision
 from raysim.training.pipelines import misfits
 from raysim.training.plan import MegatronSettings
-from raysim.training.sharding import ContextExchange
+from raysim.training.recompute import MODULES
+from raysim.training.sharding import ContextExchange, TokenDispatcher
 
 DEGREE_MAX = 1_000_000
 NOT_SIMULATED = {
@@ -72,10 +73,12 @@ class MegatronSection(Section):
     bf16: bool = False
     fp16: bool = False
     recompute_granularity: Literal["full", "selective"] | None = None
+    recompute_modules: list[str] | str = "core_attn"
     recompute_activations: bool = False
     """Short for ``recompute_granularity selective``."""
     recompute_method: Literal["uniform", "block"] | None = None
     recompute_num_layers: int | None = Field(None, ge=0, le=DEGREE_MAX)
+    moe_token_dispatcher_type: str = "alltoall"  # noqa: S105  (no secret)
     cross_entropy_loss_fusion: bool = False
     make_vocab_size_divisible_by: int = Field(128, ge=1, le=2**20)
     clip_grad: float = Field(1.0, ge=0)
@@ -201,6 +204,8 @@ def read_megatron(document: Document) -> MegatronReading:
     granularity = section.recompute_granularity
     if granularity is None and section.recompute_activations:
         granularity = "selective"
+    named = section.recompute_modules
+    modules = (named,) if isinstance(named, str) else tuple(named)
     layers = section.recompute_num_layers if section.recompute_method == "block" else None
     reading = MegatronReading(
         section=section,
@@ -214,6 +219,8 @@ def read_megatron(document: Document) -> MegatronReading:
             or bool(document.data.get("accumulate_allreduce_grads_in_fp32")),
             gradient_accumulation_fusion=not section.no_gradient_accumulation_fusion,
             ddp_bucket_size=section.ddp_bucket_size,
+            moe_token_dispatcher=_dispatcher(section),
+            recompute_modules=modules,
         ),
         precision=precision,
         recompute=granularity or "none",
@@ -224,7 +231,18 @@ def read_megatron(document: Document) -> MegatronReading:
     if granularity == "full" and uniform:
         message = "every layer is its own checkpoint here, not a group of them"
         reading.warnings.append(document.problem(("recompute_num_layers",), message))
+    other = [name for name in modules if name not in {"core_attn", *MODULES}]
+    if granularity == "selective" and other:
+        known = ", ".join(("core_attn", *MODULES))
+        message = f"not simulated: recomputing {', '.join(other)}; simulated are {known}"
+        reading.warnings.append(document.problem(("recompute_modules",), message))
     return reading
+
+
+def _dispatcher(section: MegatronSection) -> TokenDispatcher:
+    """Other types than ``flex`` are played as all-to-all."""
+    flex = section.moe_token_dispatcher_type == "flex"  # noqa: S105  (no secret)
+    return "flex" if flex else "alltoall"
 
 
 _READ = tuple(MegatronSection.model_fields)

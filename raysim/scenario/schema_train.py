@@ -12,6 +12,7 @@ from raysim.scenario.schema_machines import Every, FailuresSection, NoiseSection
 from raysim.scenario.section import FileOrMapping, Section, shorthand
 from raysim.training.allocator_config import read_allocator
 from raysim.training.deepspeed import ScheduleName
+from raysim.training.recompute import Checkpointing
 
 WORKERS_MAX = 1_000_000
 
@@ -249,9 +250,10 @@ class TrainSection(Section):
     epochs: PositiveCount | None = Field(
         None, le=10**6, description="Passes over data.train_samples."
     )
-    activation_checkpointing: Literal["none", "selective", "full"] = Field(
+    activation_checkpointing: Checkpointing = Field(
         "none",
-        description="full: every block is recomputed in backward; selective: attention cores only.",
+        description="full: every block is recomputed in backward; selective: attention cores only; "
+        "op: all but attention cores and every second product, as in torchtitan.",
     )
     torch_compile: bool = Field(False, description="The model goes through torch.compile.")
     cuda_graphs: bool = Field(

@@ -252,6 +252,9 @@ class RankCompiler:
                 self.kept.keep(section, self.stage.sections)
             for unit in section.units:
                 self.emit.forward(unit, "forward", keep=not section.checkpointed)
+                if section.checkpointed:
+                    held = unit.again.held
+                    self.b.alloc("activation", sum(held), f"{unit.name} kept", tensors=held)
         self.b.alloc("input", self._kept_output_bytes(), "pipe buffers")
 
     def _kept_output_bytes(self) -> int:
@@ -330,6 +333,7 @@ class RankCompiler:
                 self.b.hook(self.costs.passes.checkpoint_s)
                 self.emit.join(self.kept.fetch(section))
                 for unit in section.units:
+                    self.b.free("activation", unit.again.held_bytes, f"{unit.name} kept")
                     self.emit.forward(unit, "recompute", keep=True)
             for unit in reversed(section.units):
                 one(unit)

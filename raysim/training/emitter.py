@@ -44,19 +44,13 @@ class UnitEmitter:
             b.alloc("activation", unit.saved_bytes, unit.name, tensors=unit.saved)
             b.alloc("logits", unit.loss_bytes, unit.name, tensors=unit.loss_saved)
         b.alloc(unit.temp_category, unit.forward_temp_bytes, unit.name)
-        op = b.compute(
-            unit.name,
-            phase,
-            unit.forward_s,
-            host_s=unit.forward_host_s,
-            waits=waits,
-            flops=unit.flops,
-        )
+        seconds, host_s, flops, after = unit.run(phase)
+        op = b.compute(unit.name, phase, seconds, host_s=host_s, waits=waits, flops=flops)
         if unit.syncs:
             b.sync(f"scalars of {unit.name}", (op,))
         b.free(unit.temp_category, unit.forward_temp_bytes, unit.name)
         self.join(beside)
-        self._communicate(unit, unit.exchanges.after_forward, (op,))
+        self._communicate(unit, after, (op,))
         self.engine.after(unit, phase, op)
 
     def _ready(self, waits: tuple[int, ...]) -> tuple[int, ...]:

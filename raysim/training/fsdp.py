@@ -42,6 +42,9 @@ class FsdpSettings:
     """Size-based wrapping in place of classes: ``size_based_auto_wrap_policy``."""
     wrap: bool = True
     """False: the root is the one group."""
+    keeps_last: bool = False
+    """Of version 2: the last wrapped module stays after forward, as in torchtitan, since backward
+    would gather it at once."""
     wrap_ends: bool = False
     """Of version 2: the embedding in a group of its own and final norm with head in another that
     stays after forward, as torchtitan and Accelerate do."""
@@ -58,6 +61,10 @@ class FsdpSettings:
     """Of version 1: parameters in the flat one are aligned to 16 bytes."""
     full_state_dict: bool = False
     """Checkpoints are collected on rank 0 (``FULL_STATE_DICT``), not written by every rank."""
+    sequence_parallel: bool = False
+    """Of tensor-parallel peers: DTensor's ``SequenceParallel`` between the divided modules."""
+    async_tensor_parallel: bool = False
+    """Their exchanges run beside the products (``_micro_pipeline_tp``, symmetric memory)."""
     sync_every_micro_batch: bool = False
     """Reduce gradients in every micro-batch instead of keeping them whole until the last."""
 

@@ -13,7 +13,8 @@ from raysim.training.deepspeed import Optimizer, PipelineSettings, Precision, Ze
 from raysim.training.fsdp import FsdpSettings
 from raysim.training.loss_scale import LossScale
 from raysim.training.parallel import Mesh
-from raysim.training.sharding import ContextExchange, Sharding
+from raysim.training.recompute import Checkpointing
+from raysim.training.sharding import ContextExchange, Sharding, TokenDispatcher
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +38,9 @@ class MegatronSettings:
     accumulate_allreduce_grads_in_fp32: bool = True
     """bf16 turns it on."""
     gradient_accumulation_fusion: bool = True
+    moe_token_dispatcher: TokenDispatcher = "alltoall"  # noqa: S105  (no secret)
+    recompute_modules: tuple[str, ...] = ("core_attn",)
+    """What ``--recompute-granularity selective`` runs again."""
     ddp_bucket_size: int | None = None
     """Elements; None: max(40 M, 1 M x data-parallel ranks) where reduction overlaps, else all."""
 
@@ -74,9 +78,10 @@ class TrainingPlan:
     fsdp: FsdpSettings = field(default_factory=FsdpSettings)
     megatron: MegatronSettings = field(default_factory=MegatronSettings)
     pipeline: PipelineSettings = field(default_factory=PipelineSettings)
-    activation_checkpointing: Literal["none", "selective", "full"] = "none"
-    """``full``: every block is recomputed (Hugging Face's gradient checkpointing); ``selective``:
-    attention cores only (Megatron's ``--recompute-granularity selective``)."""
+    activation_checkpointing: Checkpointing = "none"
+    checkpoint_stops_early: bool = False
+    """A block's recomputation ends with the last tensor that backward needs: torch's checkpoints
+    unless they are reentrant."""
     torch_compile: bool = False
     """Whether the model goes through ``torch.compile``."""
     expert_imbalance: float = 1.0
@@ -123,7 +128,12 @@ class TrainingPlan:
     @property
     def sharding(self) -> Sharding:
         """How each layer is cut over the ranks of a replica."""
-        mesh, m = self.mesh, self.megatron
+        mesh, m, f = self.mesh, self.megatron, self.fsdp
+        if self.engine == "fsdp":
+            return Sharding(
+                tp=mesh.tp, sequence_parallel=f.sequence_parallel and mesh.tp > 1, cp=mesh.cp,
+                cp_exchange="a2a", keeps_gathered=True, pipelined=f.async_tensor_parallel,
+            )  # fmt: skip
         if self.engine != "megatron":
             ulysses = self.engine == "deepspeed" and mesh.cp > 1
             return Sharding(tp=mesh.tp, cp=mesh.cp, cp_exchange="a2a", ulysses=ulysses)
@@ -133,6 +143,7 @@ class TrainingPlan:
             cp=mesh.cp,
             cp_exchange=m.cp_comm_type,
             ep=mesh.ep,
+            dispatcher=m.moe_token_dispatcher,
             overlaps=True,
         )
 

@@ -24,7 +24,15 @@ from raysim.models.table import (
 )
 from raysim.perf.compute import ComputeModel
 from raysim.training.deepspeed import Precision
-from raysim.training.sharding import Exchange, Exchanges, Sharding, column_input, exchanges
+from raysim.training.recompute import MODULES, Again, Checkpointing, Kept, kept
+from raysim.training.sharding import (
+    Exchange,
+    Exchanges,
+    Sharding,
+    column_input,
+    exchanges,
+    routed_passes,
+)
 
 Cut = Literal["module", "collective"]
 
@@ -97,6 +105,8 @@ class Unit:
     """``logits`` where the temporaries are the loss's, else ``temporary``."""
     weights: WeightGradients
     """The part of its backward that can wait."""
+    again: Again
+    """Its recomputation, should its layer be checkpointed."""
     exchanges: Exchanges = field(default_factory=Exchanges)
     """What peers of one replica exchange around it."""
     backward_tail_s: float = 0.0
@@ -106,6 +116,12 @@ class Unit:
     def numel(self) -> int:
         """Trainable elements on this rank."""
         return sum(g.numel for g in self.gradients)
+
+    def run(self, phase: str) -> tuple[float, float, float, Sequence[Exchange]]:
+        """Seconds, the host's, FLOPs and what is exchanged behind it, of forward or recompute."""
+        if phase == "recompute":
+            return self.again.seconds, self.again.host_s, self.again.flops, self.again.after
+        return self.forward_s, self.forward_host_s, self.flops, self.exchanges.after_forward
 
     def gradient_tensors(self, width: int) -> tuple[int, ...]:
         """Bytes of each gradient, the last parameter's first, as backward makes them."""
@@ -152,7 +168,9 @@ class Pricer:
         dtype: Precision,
         sharding: Sharding,
         cut: Cut,
-        selective: bool = False,
+        checkpointing: Checkpointing = "none",
+        modules: Sequence[str] = ("core_attn",),
+        stops_early: bool = False,
         resident: frozenset[str] = frozenset(),
     ) -> None:
         self.costs = costs
@@ -161,15 +179,20 @@ class Pricer:
         self.sharding = sharding
         self.tp = sharding.tp
         self.cut = cut
-        self.selective = selective
-        """Attention cores are recomputed: only their inputs are kept."""
+        self.checkpointing: Checkpointing = checkpointing
+        self.stops_early = stops_early
+        named = [MODULES[m] for m in modules if m in MODULES and checkpointing == "selective"]
+        self.repeated = frozenset(o for operators, _ in named for o in operators)
+        self.dropped = frozenset(t for _, tensors in named for t in tensors)
+        """Operators and tensors of the modules that are recomputed, attention cores aside."""
+        self.cores_again = checkpointing == "selective" and "core_attn" in modules
         self.resident = resident
         """Full names of the parameters this stage stores: a weight tied to another stage is a
         copy.
         """
         self._units: dict[int, tuple[Unit, ...]] = {}
         self._bodies: list[object] = []
-        self._own_experts: dict[int, Operator] = {}
+        self._own: dict[int, Operator] = {}
 
     def layer(self, layer: Layer) -> tuple[Unit, ...]:
         """Units of a layer in forward order, with full names."""
@@ -184,6 +207,13 @@ class Pricer:
         seen: set[str] = set()
         exchanged: set[str] = set()
         called: set[str] = set()
+        stays = kept(
+            tuple(layer.body.operators),
+            self.checkpointing,
+            stops_early=self.stops_early,
+            compiled=self.costs.compiled,
+            tensor_parallel=self.tp > 1,
+        )
         operands = {s.name for o in layer.body.operators if o.gemm and o.saves for s in o.saves[:1]}
         units: list[Unit] = []
         run: list[Module] = []
@@ -192,7 +222,7 @@ class Pricer:
 
         def close() -> None:
             nonlocal run, around
-            units.append(self._unit(run, seen, around, called, operands))
+            units.append(self._unit(run, seen, around, called, operands, stays))
             run, around = [], Exchanges()
 
         for module in layer.body.modules:
@@ -215,15 +245,16 @@ class Pricer:
         around: Exchanges,
         called: set[str],
         operands: set[str],
+        stays: Kept,
     ) -> Unit:
         operators = [o for m in run for o in m.operators]
-        kept, loss, needed = list[int](), list[int](), 0
+        saved, loss, needed = list[int](), list[int](), 0
         for o in operators:
             for s in self._kept(o):
                 if s.name not in seen:
                     seen.add(s.name)
                     size = self._bytes(s)
-                    (loss if o.kind == "loss" else kept).append(size)
+                    (loss if o.kind == "loss" else saved).append(size)
                     needed += size if s.name in operands and o.kind != "loss" else 0
         forward_temp, backward_temps = self._temporaries(operators, around)
         parameters = [p for m in run for p in m.parameters]
@@ -238,11 +269,11 @@ class Pricer:
             else Gradient(p.name, self._numel(p), expert=p.expert)
             for p in parameters
         )
-        forward = [self._seconds(o, m, backward=False) for m in run for o in m.operators]
-        backward_s = sum(self._seconds(o, m, backward=True) for m in run for o in m.operators)
-        again = [
-            seconds for o, seconds in zip(operators, forward, strict=True) if self._recomputed(o)
-        ]
+        forward, backward = (
+            [self._seconds(o, m, backward=way) for m in run for o in m.operators]
+            for way in (False, True)
+        )
+        backward += [s for o, s in zip(operators, forward, strict=True) if self._recomputed(o)]
         entered = {name for m in run for name in module_calls(m.name)} - called
         called |= entered
         passes = self.costs.passes
@@ -252,8 +283,7 @@ class Pricer:
             gradients=gradients,
             uses=uses,
             forward_s=sum(forward) + self._permute_s(around.before_forward, around.after_forward),
-            backward_s=backward_s
-            + sum(again)
+            backward_s=sum(backward)
             + self._permute_s(around.before_backward, around.after_backward),
             forward_host_s=sum(self.costs.host_s(o) for o in operators)
             + len(entered) * passes.module_s,
@@ -262,8 +292,8 @@ class Pricer:
             + len(gradients) * passes.node_s,
             syncs=_syncs(run[-1]),
             flops=self._flops(operators),
-            saved_bytes=sum(kept),
-            saved=tuple(kept),
+            saved_bytes=sum(saved),
+            saved=tuple(saved),
             loss_bytes=sum(loss),
             loss_saved=tuple(loss),
             forward_temp_bytes=forward_temp,
@@ -273,6 +303,7 @@ class Pricer:
             exchanges=around,
             backward_tail_s=self._tail_s(run, around),
             weights=self._weights(run, needed),
+            again=self._again(operators, forward, around, len(entered) * passes.module_s, stays),
         )
 
     def _permute_s(self, *groups: Sequence[Exchange]) -> float:
@@ -282,6 +313,39 @@ class Pricer:
         swapped = [e for group in groups for e in group if e.op == "all_to_all"]
         size = sum(e.size_bytes for e in swapped)
         return self.costs.memory_s(4.0 * size, kernels=2 * len(swapped)) if swapped else 0.0
+
+    def _again(
+        self,
+        operators: Sequence[Operator],
+        forward_s: Sequence[float],
+        around: Exchanges,
+        modules_s: float,
+        stays: Kept,
+    ) -> Again:
+        """The unit's forward once more, without what ``stays`` says."""
+        runs = [
+            (o, s) for o, s in zip(operators, forward_s, strict=True) if o.name not in stays.skipped
+        ]
+        reduced = any(o.split == "row" and o.name in stays.skipped for o in operators)
+        return Again(
+            seconds=sum(seconds for _, seconds in runs)
+            + self._permute_s(around.before_forward, around.after_forward),
+            host_s=sum(self.costs.host_s(o) for o, _ in runs) + modules_s,
+            flops=self._flops(o for o, _ in runs),
+            after=() if reduced else around.after_forward,
+            held=tuple(
+                size for o in operators if o.name in stays.outputs for size in self._outputs(o)
+            ),
+        )
+
+    def _outputs(self, o: Operator) -> Sequence[int]:
+        """Bytes of what an operator returns on this rank; a core returns its log-sum-exp too."""
+        if o.attention is not None:
+            return [self._bytes(s) for s in o.saves[3:]]
+        width = COMPUTE_DTYPE_BYTES[self.dtype]
+        divided = o.split == "column" or (o.split == "row" and self.sharding.sequence_parallel)
+        share = (self.tp if divided else 1) * self.sharding.cp
+        return [round(o.output * self.batch * width / share)]
 
     def _flops(self, operators: Iterable[Operator]) -> float:
         """Forward FLOPs of one micro-batch on this rank."""
@@ -306,12 +370,14 @@ class Pricer:
         )
 
     def _recomputed(self, o: Operator) -> bool:
-        return self.selective and o.attention is not None
+        return o.name in self.repeated or (self.cores_again and o.attention is not None)
 
     def _kept(self, o: Operator) -> Sequence[Saved]:
         """What stays for backward: of a recomputed core, query, key and value."""
-        if self._recomputed(o):
+        if self.cores_again and o.attention is not None:
             return o.saves[:3]
+        if self.dropped:
+            return [s for s in o.saves if s.name not in self.dropped]
         if o.attention is not None and self.sharding.cp > 1 and self.sharding.cp_exchange == "a2a":
             # The core keeps its output by heads, the projection behind it that by positions.
             return (*o.saves, Saved(name=f"{o.name}.swapped", numel=o.output, sharded=True))
@@ -330,12 +396,14 @@ class Pricer:
         tp, batch = self.tp, self.sharding.samples(o, self.batch)
         if o.split == "expert" and self.sharding.ep:
             return self._experts(o, module), batch, 1
+        if o.kind == "routing" and self.sharding.ep > 1:
+            o = self._own.setdefault(id(o), routed_passes(o, self.sharding))
         return o, batch, 1 if o.split == "none" else tp
 
     def _experts(self, o: Operator, module: Module) -> Operator:
         """The experts held here: whole ones of expert-parallel peers, slices of tensor-parallel."""
         key = id(o)
-        if key not in self._own_experts:
+        if key not in self._own:
             assert o.gemm is not None
             width, depth = o.gemm.n, o.gemm.k
             if module.parameters and module.parameters[0].shard == 1:
@@ -343,10 +411,10 @@ class Pricer:
             else:
                 depth = -(-depth // self.tp)
             groups = -(-o.gemm.groups // self.sharding.ep)
-            self._own_experts[key] = replace(
+            self._own[key] = replace(
                 o, gemm=Gemm(rows=o.gemm.rows, n=width, k=depth, groups=groups)
             )
-        return self._own_experts[key]
+        return self._own[key]
 
     def _tail_s(self, run: Sequence[Module], around: Exchanges) -> float:
         """Weight gradients of column linears, beside which their input's gradient is exchanged."""
@@ -435,56 +503,3 @@ def _named(unit: Unit, prefix: str, layer: Layer) -> Unit:
     gradients = tuple(g._replace(name=prefix + g.name) for g in unit.gradients)
     uses = tuple(g if g.tied else g._replace(name=prefix + g.name) for g in unit.uses)
     return replace(unit, name=name, gradients=gradients, uses=uses)
-
-
-def build_sections(
-    layers: Sequence[Layer],
-    pricer: Pricer,
-    *,
-    input_numel: float,
-    checkpoint: Literal["none", "selective", "full"],
-    interval: int = 0,
-    limit: int | None = None,
-) -> tuple[Section, ...]:
-    """Cut a stage's layers into sections.
-
-    Parameters
-    ----------
-    layers
-        The stage's layers.
-    input_numel
-        Elements per sample handed in by the previous stage.
-    checkpoint
-        ``full``: every layer of kind ``block`` is its own checkpoint.
-    interval
-        PipelineModule's ``activation_checkpoint_interval``: groups of that many layers; 0: none.
-    limit
-        Of ``full``: only so many blocks, from the first (Megatron's ``--recompute-method block``).
-    """
-    width = COMPUTE_DTYPE_BYTES[pricer.dtype]
-
-    def size(numel: float) -> int:
-        return round(numel * pricer.batch * width / pricer.sharding.hidden)
-
-    groups: list[tuple[list[int], bool]] = []
-    if interval > 0:
-        for start in range(0, len(layers), interval):
-            run = list(range(start, min(start + interval, len(layers))))
-            # A group without parameters has nothing to recompute for (module.py,
-            # _is_checkpointable).
-            groups.append((run, any(layers[i].body.numel for i in run)))
-    else:
-        blocks = [i for i, layer in enumerate(layers) if layer.kind == "block"][:limit]
-        groups = [([i], checkpoint == "full" and i in blocks) for i in range(len(layers))]
-    sections = []
-    for run, checkpointed in groups:
-        before = layers[run[0] - 1].output if run[0] else input_numel
-        sections.append(
-            Section(
-                units=tuple(u for i in run for u in pricer.layer(layers[i])),
-                checkpointed=checkpointed,
-                input_bytes=size(before),
-                output_bytes=size(layers[run[-1]].output),
-            )
-        )
-    return tuple(sections)

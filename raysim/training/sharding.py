@@ -15,7 +15,7 @@ all-gather that runs beside the core.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 from raysim.models.table import Module, Operator, Saved
@@ -24,6 +24,9 @@ ContextExchange = Literal["p2p", "a2a", "all_gather"]
 """Megatron's ``--cp-comm-type``; DeepSpeed's Ulysses is ``a2a``."""
 
 _INT64_BYTES, _FP32_BYTES = 8, 4
+TokenDispatcher = Literal["alltoall", "flex"]
+"""Megatron's ``--moe-token-dispatcher-type``; ``flex`` is DeepEP or HybridEP: a token travels once
+to each rank that holds any of its experts, not once per expert."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,9 +43,17 @@ class Sharding:
     ep: int = 0
     """Expert-parallel degree of Megatron's mixtures, 1 for experts on every rank; 0: other modules,
     whose experts are divided over tensor-parallel ranks."""
+    dispatcher: TokenDispatcher = "alltoall"
     overlaps: bool = False
     """Whether backward's tensor-parallel exchanges run beside the weight gradient (Megatron's
     ``LinearWithGradAccumulationAndAsyncCommunication``, Transformer Engine's linears)."""
+
+    keeps_gathered: bool = False
+    """Sequence-parallel inputs stay whole until backward, as DTensor keeps them; else only a rank's
+    share does, and is gathered once more."""
+    pipelined: bool = False
+    """Products and the exchanges of their operands run in ``tp`` pieces beside each other (torch's
+    asynchronous tensor parallelism): all but the first piece is hidden."""
 
     def samples(self, o: Operator, batch: float) -> float:
         """Samples' worth of an operator that one rank runs, its ``split`` aside."""
@@ -147,8 +158,9 @@ def _tensor(
     if o.split == "row" or (o.split == "vocab" and o.kind == "embedding"):
         size = round(o.output * width)
         if sharding.sequence_parallel:
-            found.after_forward.append(Exchange("reduce_scatter", "tp", size))
-            found.before_backward.append(Exchange("all_gather", "tp", size))
+            scatter, gather = (Exchange(op, "tp", size) for op in ("reduce_scatter", "all_gather"))
+            _pieces(scatter, sharding, found.after_forward, found.beside_forward)
+            _pieces(gather, sharding, found.before_backward, found.beside_backward)
         else:
             found.after_forward.append(Exchange("all_reduce", "tp", size))
     source = column_input(o)
@@ -158,13 +170,31 @@ def _tensor(
     size = round(source.numel * width)
     if sharding.sequence_parallel:
         gather = Exchange("all_gather", "tp", size)
-        found.before_forward.append(gather)
-        # once more for the weight gradient: only the shard was kept
-        again = found.beside_backward if sharding.overlaps else found.before_backward
-        again.append(gather)
-        found.after_backward.append(Exchange("reduce_scatter", "tp", size))
+        _pieces(gather, sharding, found.before_forward, found.beside_forward)
+        if not sharding.keeps_gathered:
+            # once more for the weight gradient: only the shard was kept
+            again = found.beside_backward if sharding.overlaps else found.before_backward
+            again.append(gather)
+        scatter = Exchange("reduce_scatter", "tp", size)
+        _pieces(scatter, sharding, found.after_backward, found.beside_backward)
     elif size:
         found.after_backward.append(Exchange("all_reduce", "tp", size))
+
+
+def _pieces(
+    exchange: Exchange, sharding: Sharding, apart: list[Exchange], beside: list[Exchange]
+) -> None:
+    """All of it apart from the product, or one piece of it and the others beside.
+
+    ``_fused_all_gather_matmul`` and ``_fused_matmul_reduce_scatter`` move pieces with copy engines,
+    which take no SMs.
+    """
+    if not sharding.pipelined:
+        apart.append(exchange)
+        return
+    first = exchange.size_bytes // sharding.tp
+    apart.append(exchange._replace(size_bytes=first))
+    beside.append(exchange._replace(size_bytes=exchange.size_bytes - first))
 
 
 def _tokens(found: Exchanges, o: Operator, sharding: Sharding, width: float) -> None:
@@ -176,7 +206,11 @@ def _tokens(found: Exchanges, o: Operator, sharding: Sharding, width: float) -> 
     dispatch = o.split == "column"
     copies = o.output if dispatch else (o.moved - o.output) / 3  # three passes over the copies
     tp = sharding.tp if sharding.sequence_parallel else 1
-    there = Exchange("all_to_all", "ep", round(copies * width / tp))
+    sent = copies
+    if sharding.dispatcher == "flex":
+        tokens = o.moved - 3 * o.output if dispatch else o.output
+        sent = tokens * distinct_ranks(copies / tokens, sharding.ep)
+    there = Exchange("all_to_all", "ep", round(sent * width / tp))
     whole = round(copies * width)
     if dispatch:
         if sharding.ep > 1:
@@ -202,6 +236,31 @@ def _loss(found: Exchanges, sharding: Sharding) -> None:
     tokens = Exchange("all_gather", "cp", _INT64_BYTES * sharding.cp)
     found.after_forward += [means, tokens]
     found.before_backward.append(Exchange("reduce_scatter", "cp", means.size_bytes))
+
+
+def routed_passes(o: Operator, sharding: Sharding) -> Operator:
+    """A dispatch or combine as this dispatcher's kernels run it, exchange aside.
+
+    With all-to-all, tokens are copied by expert, sent, and sorted by the experts held here.
+    ``flex`` sends rows as they are; what arrives is copied once, by expert. Combine mirrors it.
+    """
+    if sharding.dispatcher != "flex" or o.kind != "routing" or o.split == "none":
+        return o
+    dispatch = o.split == "column"
+    copies = o.output if dispatch else (o.moved - o.output) / 3
+    tokens = o.moved - 3 * o.output if dispatch else o.output
+    moved = copies + tokens * distinct_ranks(copies / tokens, sharding.ep)
+    return replace(o, moved=moved, moved_backward=moved)
+
+
+def distinct_ranks(experts: float, ranks: int) -> float:
+    """Ranks that hold any of a token's experts, which are spread over them at random.
+
+    >>> distinct_ranks(1, 8)
+    1.0
+    """
+    missed: float = (1.0 - 1.0 / ranks) ** experts
+    return ranks * (1.0 - missed)
 
 
 def _context(found: Exchanges, o: Operator, sharding: Sharding, width: float, batch: float) -> None:

@@ -7,14 +7,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from raysim.errors import ScenarioError
-from raysim.models.table import COMPUTE_DTYPE_BYTES
+from raysim.models.table import COMPUTE_DTYPE_BYTES, Layer
 from raysim.perf.compute import ComputeModel
 from raysim.perf.contention import hides_exchanges
 from raysim.training.layout import Layout
 from raysim.training.partition import stage_bounds
 from raysim.training.pipelines import Pipeline, misfits
 from raysim.training.plan import TrainingPlan
-from raysim.training.sections import Cut, Pricer, Section, Unit, build_sections, tp_numel
+from raysim.training.recompute import Checkpointing
+from raysim.training.sections import Cut, Pricer, Section, Unit, tp_numel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +88,9 @@ def build_stages(plan: TrainingPlan, costs: ComputeModel) -> tuple[StageSpec, ..
             dtype=plan.compute_dtype,
             sharding=sharding,
             cut=gradient_cut(plan),
-            selective=plan.activation_checkpointing == "selective",
+            checkpointing=plan.activation_checkpointing,
+            modules=plan.megatron.recompute_modules,
+            stops_early=plan.checkpoint_stops_early,
             resident=frozenset(name for name, owner in owners.items() if owner in parts),
         )
         sections = build_sections(
@@ -109,6 +112,60 @@ def build_stages(plan: TrainingPlan, costs: ComputeModel) -> tuple[StageSpec, ..
             )
         )
     return tuple(stages)
+
+
+def build_sections(
+    layers: Sequence[Layer],
+    pricer: Pricer,
+    *,
+    input_numel: float,
+    checkpoint: Checkpointing,
+    interval: int = 0,
+    limit: int | None = None,
+) -> tuple[Section, ...]:
+    """Cut a stage's layers into sections.
+
+    Parameters
+    ----------
+    layers
+        The stage's layers.
+    input_numel
+        Elements per sample handed in by the previous stage.
+    checkpoint
+        ``full``, ``op``: every layer of kind ``block`` is its own checkpoint.
+    interval
+        PipelineModule's ``activation_checkpoint_interval``: groups of that many layers; 0: none.
+    limit
+        Of those: only so many blocks, from the first (Megatron's ``--recompute-method block``).
+    """
+    width = COMPUTE_DTYPE_BYTES[pricer.dtype]
+
+    def size(numel: float) -> int:
+        return round(numel * pricer.batch * width / pricer.sharding.hidden)
+
+    groups: list[tuple[list[int], bool]] = []
+    if interval > 0:
+        for start in range(0, len(layers), interval):
+            run = list(range(start, min(start + interval, len(layers))))
+            # A group without parameters has nothing to recompute for (module.py,
+            # _is_checkpointable).
+            groups.append((run, any(layers[i].body.numel for i in run)))
+    else:
+        blocks = [i for i, layer in enumerate(layers) if layer.kind == "block"][:limit]
+        again = checkpoint in ("full", "op")
+        groups = [([i], again and i in blocks) for i in range(len(layers))]
+    sections = []
+    for run, checkpointed in groups:
+        before = layers[run[0] - 1].output if run[0] else input_numel
+        sections.append(
+            Section(
+                units=tuple(u for i in run for u in pricer.layer(layers[i])),
+                checkpointed=checkpointed,
+                input_bytes=size(before),
+                output_bytes=size(layers[run[-1]].output),
+            )
+        )
+    return tuple(sections)
 
 
 def check_pipeline(plan: TrainingPlan) -> None:

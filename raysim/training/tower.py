@@ -280,6 +280,7 @@ def _prepare(
     )
     if plan.engine == "megatron":
         costs.fp32_gradients = plan.megatron.gradient_accumulation_fusion
+        costs.grouped_kernel = "streams"
     stages = build_stages(plan, costs)
     tied = tuple(sorted({stage.rank for stage in stages if stage.tied_bytes}))
     return (

@@ -100,6 +100,7 @@ def make_groups(
     for name in owned:
         members[_innermost(name, wrapped)].append(name)
     made = []
+    stays = wrapped[-1] if settings.keeps_last and wrapped else None
     for prefixes, names in members.items():
         if not names:
             continue
@@ -109,7 +110,7 @@ def make_groups(
         _refuse_strangers(prefixes, names, users, inside, settings)
         owners = [users[name][0] for name in names if name in users]
         root = not prefixes
-        tail = len(prefixes) > 1
+        tail = len(prefixes) > 1 or prefixes == stays
         span = list(range(len(units))) if root else [*inside, *readers]
         made.append(
             Group(

@@ -34,7 +34,7 @@ from raysim.training.stages import build_stages
 from raysim.training.tower import StepOutcome, compile_programs, simulate
 from raysim.units import MIB, to_seconds
 from raysim.validate.job import job_of
-from raysim.validate.points import Point
+from raysim.validate.points import OUT_OF_MEMORY, Point
 
 PUBLISHED = Path("data/published")
 """Under the folder ``validation``."""
@@ -64,6 +64,14 @@ def nodes(node: NodeSpec, count: int) -> ClusterSpec:
     """So many of them on a rail-optimised fat tree."""
     group = NodeGroup(name="gpu", node=node, count=count)
     return ClusterSpec(groups=(group,), fabric=FabricSpec(kind="rail_fat_tree"))
+
+
+def ran_point(outcome: StepOutcome, family: str, name: str) -> Point:
+    """That a run did not end out of memory, beside its predicted peak over the GPU's memory."""
+    return Point(
+        family=f"out_of_memory/{family}", name=name, role="validation", unit=OUT_OF_MEMORY,
+        measured=0.0, predicted=outcome.fullest.peak_bytes / outcome.costs.gpu.memory_bytes,
+    )  # fmt: skip
 
 
 def mpt_tokens_per_s(row: dict[str, Any]) -> float:

@@ -2,8 +2,10 @@
 
 BigScience's logs (A100 and V100 of Jean Zay, up to 384 GPUs), Megatron's papers, DeepSpeed's
 tutorials and its ZeRO-3 runs on Azure: step times, memory of the whole process, and runs that ended
-out of memory. No row fixed a constant. Each row says its machine; of Jean Zay's Omni-Path the
-measured bandwidth of an all-reduce is an input (``busbw_gbit_s``), as it is of any real cluster.
+out of memory; beside them torchtitan's and Megatron-Bridge's tables (``runs_torchtitan.py``,
+``runs_megatron.py``). No row fixed a constant, but one of torchtitan's that says so. Each row says
+its machine; of Jean Zay's Omni-Path the measured bandwidth of an all-reduce is an input
+(``busbw_gbit_s``), as it is of any real cluster.
 
 Simplified: Megatron alone is DeepSpeed's engine without ZeRO, with the same schedule; its embedding
 is not counted as a layer unless the row says so; a row's DeepSpeed is raysim's, of 2026.
@@ -39,6 +41,8 @@ from raysim.units import GIB, to_seconds
 from raysim.validate.job import job_of
 from raysim.validate.points import OUT_OF_MEMORY, Point
 from raysim.validate.published import PUBLISHED, nodes, rows
+from raysim.validate.runs_megatron import bridge_points, paper_plan
+from raysim.validate.runs_torchtitan import torchtitan_points
 
 FILE = "training_runs.json"
 PARTITION = {
@@ -59,6 +63,8 @@ def run_points(validation: Path) -> Iterator[Point]:
             continue
         for name in left["rows"]:
             yield Point(family="runs", name=name, role="validation", left_out=left["why"])
+    yield from torchtitan_points(validation)
+    yield from bridge_points(validation)
 
 
 def points_of(row: dict[str, Any], machine: dict[str, Any]) -> Iterator[Point]:
@@ -187,6 +193,8 @@ def node_of(machine: dict[str, Any], count: int) -> NodeSpec:
 
 def plan_of(row: dict[str, Any]) -> TrainingPlan:
     """The step that a row ran."""
+    if row.get("engine") == "megatron_core":
+        return paper_plan(row)
     mesh = Mesh(dp=row["dp"], tp=row["tp"], pp=row["pp"])
     recompute = row["recompute"] == "full"
     states = bool(row.get("bf16_states"))

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from raysim.perf import uncertainty
+from raysim.units import GIB, to_seconds
+from raysim.validate import runs_megatron, runs_torchtitan
 from raysim.validate.cases import COMPARED
 from raysim.validate.evidence import beside, rankings, verdicts
 from raysim.validate.intervals import coverage, residuals, table
@@ -61,6 +63,7 @@ def test_every_row_says_its_machine_source_and_use() -> None:
         ("megatron-sc21-7.5B", 0.08),
         ("megatron-sc21-18.4B", 0.08),
         ("korthikanti22-22B-full-time", 0.14),
+        ("korthikanti22-22B-sp-selective-time", 0.08),
         ("ds-zero-offload-10B-1gpu", 0.09),
         ("ds-zeropp-18B-64v100", 0.17),
         ("ds-azure-175B-s512-mbs32-256g", 0.09),
@@ -76,6 +79,29 @@ def test_steps_of_one_row_of_each_sort(name: str, bound: float) -> None:
     assert point.error is not None
     print(f"{name}: {point.error:+.1%}")
     assert abs(point.error) < bound
+
+
+def test_torchtitan_reserves_what_it_printed() -> None:
+    document = json.loads((VALIDATION / PUBLISHED / runs_torchtitan.FILE).read_text())
+    for row in document["rows"]:
+        if row["dp"] > 8 or row["tp"] > 1:
+            continue
+        outcome = runs_torchtitan.play(document, row)
+        reserved = outcome.fullest.reserved_bytes / GIB
+        rate = row["micro_batch"] * document["seq_len"] / to_seconds(outcome.steady_step_ns)
+        assert reserved == pytest.approx(row["reserved_gib"], rel=0.06), row["id"]
+        assert rate == pytest.approx(row["tokens_per_s_per_gpu"], rel=0.18), row["id"]
+
+
+@pytest.mark.parametrize(("index", "bound"), [(3, 0.08), (9, 0.06), (10, 0.06)])
+def test_mixtures_of_experts_on_many_gpus(index: int, bound: float) -> None:
+    document = json.loads((VALIDATION / PUBLISHED / runs_megatron.FILE).read_text())
+    row = document["rows"][index]
+    outcome = runs_megatron.play(document, row)
+    each = row["global_batch"] * row["seq_len"] / row["gpus"]
+    rate = each / to_seconds(outcome.steady_step_ns)
+    print(f"{row['release']} {row['model']} {row['gpu']}: {rate:.0f}")
+    assert rate == pytest.approx(row["tokens_per_s_per_gpu"], rel=bound)
 
 
 def test_micro_batches_of_a_sweep_come_in_the_measured_order() -> None:

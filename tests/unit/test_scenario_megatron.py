@@ -124,6 +124,21 @@ def test_what_matters_and_is_not_simulated_is_a_warning(tmp_path: Path) -> None:
     assert [w.key for w in found.warnings] == ["fp8_format"]
 
 
+def test_recomputed_modules_and_the_flex_dispatcher(tmp_path: Path) -> None:
+    script = (
+        "--micro-batch-size 1 --moe-token-dispatcher-type flex --recompute-granularity selective "
+        "--recompute-modules layernorm moe_act shared_experts\n"
+    )
+    found = scenario(tmp_path, "train.sh", script)
+    settings = build_job(found).plan.megatron
+    assert settings.moe_token_dispatcher == "flex"
+    assert settings.recompute_modules[:2] == ("layernorm", "moe_act")
+    (warning,) = found.warnings
+    assert "recomputing shared_experts" in warning.message
+    plain = build_job(scenario(tmp_path, "train.sh", "--micro-batch-size 1\n")).plan.megatron
+    assert plain.recompute_modules == ("core_attn",)
+
+
 def test_keys_with_names_of_their_own_in_megatron(tmp_path: Path) -> None:
     (tmp_path / "train.sh").write_text("--micro-batch-size 1")
     (tmp_path / "config.json").write_text(CONFIG)

@@ -6,7 +6,8 @@ value, fused rotary embedding, fused attention, fused SwiGLU. The loss is Transf
 ``parallel_cross_entropy`` (``--cross-entropy-loss-fusion``), which writes the gradient over the
 logits, or Megatron's own in fp32. Names are those of Megatron's ``state_dict``.
 
-Not modelled: fp8 weights, biases of linears, residual dropout, multi-token prediction.
+Not modelled: fp8 weights, biases of linears that are no experts, residual dropout, multi-token
+prediction.
 """
 
 from __future__ import annotations
@@ -256,6 +257,8 @@ def _mixture(tape: Tape, x: Tensor, m: Mixture) -> Tensor:
     wide = grouped(tape, bank, permuted, 2 * e.width, "linear_fc1.weight", first=True)
     h2 = swiglu(tape, "mlp.experts", wide, e.width)
     y = grouped(tape, bank, h2, x.width, "linear_fc2.weight", first=False)
+    if e.biased:
+        y = _expert_biases(tape, y, wide, e)
     out = Tensor(name="mlp.combined", rows=x.rows, width=x.width)
     routed = tape.run(
         "mlp.token_dispatcher", cls, kind="routing", operator="mlp.combine", inputs=(y,),
@@ -269,6 +272,26 @@ def _mixture(tape: Tape, x: Tensor, m: Mixture) -> Tensor:
     s = swiglu(tape, "mlp.shared_experts", s, m.shared_width)
     s = tape.linear("mlp.shared_experts.linear_fc2", s, x.width, bias=False, split="row")
     return tape.add("mlp", routed, s, cls=cls)
+
+
+def _expert_biases(tape: Tape, y: Tensor, wide: Tensor, e: Experts) -> Tensor:
+    """``TEGroupedMLP._apply_bias``: each expert's bias times its tokens' probabilities, in fp32.
+
+    Forward, in 16-bit passes over the outputs: bias times probability (2), sum (5), concatenation
+    (4), cast (3). Backward: cast (3), the outputs' gradients cast and joined again (5), products
+    and sums for bias and probability (6 each). The first projection's bias rides on its products;
+    its gradient is one sum over them.
+    """
+    name, n = "mlp.experts.bias", y.numel
+    return tape.run(
+        "mlp.experts", "TEGroupedMLP", operator=name, inputs=(y,),
+        output=replace(y, name=f"{name}.out", storage=0), moved=14 * n, kernels=8,
+        moved_backward=20 * n + wide.numel, kernels_backward=12,
+        parameters=tuple(
+            Parameter(name=f"mlp.experts.{layer}.bias", shape=(e.experts, width), expert=True)
+            for layer, width in (("linear_fc1", 2 * e.width), ("linear_fc2", y.width))
+        ),
+    )  # fmt: skip
 
 
 def megatron_model(

@@ -1,4 +1,8 @@
-"""Mixtures of experts of Llama's shape: mixtral, qwen2_moe, qwen3_moe."""
+"""Mixtures of experts of Llama's shape: mixtral, qwen2_moe, qwen3_moe, gpt_oss.
+
+Not modelled of gpt_oss: its Hugging Face modules; in Megatron-core the learned attention sinks and
+the bias of the output projection, which are vectors.
+"""
 
 from __future__ import annotations
 
@@ -103,4 +107,30 @@ def qwen3_moe(request: Request, r: Reader) -> Model:
     if not r.flag("use_sliding_window", default=False):
         window = None
     d = replace(d, sparse=_pattern(r, d.layers, Sparse(spec=spec)), windows=(window,) * d.layers)
+    return build_decoder(request, r, r, d)
+
+
+def gpt_oss(request: Request, r: Reader) -> Model:
+    """``GptOssConfig``, in Megatron-core only: every second layer has a sliding window."""
+    if request.library != "megatron_core":
+        r.refuse("model_type", "gpt_oss is modelled in Megatron-core only")
+        r.check()
+    d = read_decoder(
+        r,
+        "GptOss",
+        {
+            "vocab_size": 201088, "hidden_size": 2880, "intermediate_size": 2880,
+            "num_hidden_layers": 36, "num_attention_heads": 64, "num_key_value_heads": 8,
+            "head_dim": 64, "max_position_embeddings": 131072,
+        },
+        qkv_bias=True,
+    )  # fmt: skip
+    experts = r.integer("num_local_experts", "num_experts", default=128)
+    spec = Experts(
+        experts=experts, per_token=_chosen(r, experts, 4), width=d.width, act=d.act, cls="GptOss",
+        router="normalised", biased=True,
+    )  # fmt: skip
+    window = r.optional_integer("sliding_window", default=128)
+    windows = layer_windows(r, d.layers, window, lambda i: i % 2 == 0)
+    d = replace(d, sparse=(Sparse(spec=spec),) * d.layers, windows=windows)
     return build_decoder(request, r, r, d)

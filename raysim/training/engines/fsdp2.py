@@ -174,10 +174,10 @@ class Fsdp2(Sharded):
             self.coming[group] = waits[-1] if waits else -1
             return
         staged = self._staged_bytes(own)
-        b.alloc("communication", staged, "all-gather input")
+        b.alloc("communication", staged, "all-gather input", stream=GATHER)
         if self.casts and not shared:
             waits = self.cast_shards(group, waits)
-        b.alloc("communication", size, "all-gather output")
+        b.alloc("communication", size, "all-gather output", stream=GATHER)
         copied = b.compute(
             "copy in", "collective", c.costs.memory_s(2.0 * own), stream=GATHER, waits=waits
         )
@@ -271,7 +271,7 @@ class Fsdp2(Sharded):
         packed = b.compute("copy in gradients", "collective", seconds, waits=waits)
         b.free("gradient", numel * width, group.name)
         reduced = own * self.reduce_width
-        b.alloc("communication", reduced, "reduce-scatter output")
+        b.alloc("communication", reduced, "reduce-scatter output", stream=REDUCE)
         done = packed
         if self.n > 1:
             call = Call("reduce_scatter", self.shard_group, wire)
@@ -285,9 +285,9 @@ class Fsdp2(Sharded):
         b, reduced = self.b, own * self.reduce_width
         if self.reduce_width == self.c.weight_bytes:
             b.free("communication", reduced, "reduce-scatter output")
-            b.alloc("gradient", reduced, group.name)
+            b.alloc("gradient", reduced, group.name, stream=REDUCE)
         else:
-            b.alloc("gradient", own * self.c.weight_bytes, group.name)
+            b.alloc("gradient", own * self.c.weight_bytes, group.name, stream=REDUCE)
             moved = float(reduced + own * self.c.weight_bytes)
             done = b.compute(
                 "cast gradient shard", "collective", self.c.costs.memory_s(moved), stream=REDUCE,
