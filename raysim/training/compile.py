@@ -55,6 +55,7 @@ class RankCompiler:
         feed: Feed,
         forward_only: bool = False,
         memory: bool = True,
+        sm_s: Callable[[Call], float] = lambda _: 0.0,
     ) -> None:
         self.plan = plan
         self.at = at
@@ -82,6 +83,7 @@ class RankCompiler:
             ranks_per_node=ranks_per_node,
             copy_bytes_per_s=copy_bytes_per_s,
             model_parallel=plan.mesh.pp * plan.mesh.tp,
+            sm_s=sm_s,
         )
         self.whole = choose_engine(context, self.stage, forward_only=forward_only)
         """Sets up and steps everything the rank holds."""
@@ -284,8 +286,7 @@ class RankCompiler:
         waits = (*self.engine.before(unit, phase), *self._take_pending())
         beside = self._beside(unit, unit.exchanges.beside_forward, self._ready(waits))
         if keep:
-            b.alloc("activation", unit.saved_bytes, unit.name, tensors=unit.saved)
-            b.alloc("logits", unit.loss_bytes, unit.name, tensors=unit.loss_saved)
+            self._keep(unit)
         b.alloc(unit.temp_category, unit.forward_temp_bytes, unit.name)
         op = b.compute(
             unit.name,
@@ -301,6 +302,11 @@ class RankCompiler:
         self._join(beside)
         self._communicate(unit, unit.exchanges.after_forward, (op,))
         self.engine.after(unit, phase, op)
+
+    def _keep(self, unit: Unit) -> None:
+        """Make room for what backward needs of it."""
+        self.b.alloc("activation", unit.saved_bytes, unit.name, tensors=unit.saved)
+        self.b.alloc("logits", unit.loss_bytes, unit.name, tensors=unit.loss_saved)
 
     def _ready(self, waits: tuple[int, ...]) -> tuple[int, ...]:
         """What a kernel issued now would wait for."""
@@ -365,8 +371,10 @@ class RankCompiler:
             if section.checkpointed:
                 self.b.hook(self.costs.passes.checkpoint_s)
                 self._fetch_checkpoint(section)
-                for unit in section.units:
+                for unit in section.recomputed:
                     self._forward(unit, "recompute", keep=True)
+                for unit in section.units[len(section.recomputed) :]:
+                    self._keep(unit)
             for unit in reversed(section.units):
                 one(unit)
             if section.checkpointed:

@@ -56,6 +56,8 @@ class FsdpSettings:
     """Of version 1: the host runs at most two all-gathers ahead."""
     use_orig_params: bool = False
     """Of version 1: parameters in the flat one are aligned to 16 bytes."""
+    checkpoint_early_stop: bool = True
+    """Recomputation ends with the last tensor that backward needs, as from torch 2.1 on."""
     sync_every_micro_batch: bool = False
     """Reduce gradients in every micro-batch instead of keeping them whole until the last."""
 

@@ -24,6 +24,7 @@ from raysim.models.table import (
 )
 from raysim.perf.compute import ComputeModel
 from raysim.training.deepspeed import Precision
+from raysim.training.early_stop import spared_units
 from raysim.training.sharding import Exchange, Exchanges, Sharding, column_input, exchanges
 
 Cut = Literal["module", "collective"]
@@ -121,6 +122,13 @@ class Section:
     input_bytes: int
     """Hidden state handed in by the previous layer: all that a checkpoint keeps."""
     output_bytes: int
+    spared: int = 0
+    """Units at its end that recomputing need not run, see ``early_stop``."""
+
+    @property
+    def recomputed(self) -> tuple[Unit, ...]:
+        """What runs again before its backward."""
+        return self.units[: len(self.units) - self.spared]
 
 
 def tp_numel(parameter: Parameter, tp: int) -> int:
@@ -435,6 +443,7 @@ def build_sections(
     checkpoint: Literal["none", "selective", "full"],
     interval: int = 0,
     limit: int | None = None,
+    early_stop: bool = False,
 ) -> tuple[Section, ...]:
     """Cut a stage's layers into sections.
 
@@ -450,6 +459,8 @@ def build_sections(
         PipelineModule's ``activation_checkpoint_interval``: groups of that many layers; 0: none.
     limit
         Of ``full``: only so many blocks, from the first (Megatron's ``--recompute-method block``).
+    early_stop
+        Checkpoints are torch's non-reentrant ones, whose recomputation stops early.
     """
     width = COMPUTE_DTYPE_BYTES[pricer.dtype]
 
@@ -469,12 +480,14 @@ def build_sections(
     sections = []
     for run, checkpointed in groups:
         before = layers[run[0] - 1].output if run[0] else input_numel
+        units = tuple(u for i in run for u in pricer.layer(layers[i]))
         sections.append(
             Section(
-                units=tuple(u for i in run for u in pricer.layer(layers[i])),
+                units=units,
                 checkpointed=checkpointed,
                 input_bytes=size(before),
                 output_bytes=size(layers[run[-1]].output),
+                spared=spared_units(units) if early_stop and checkpointed else 0,
             )
         )
     return tuple(sections)

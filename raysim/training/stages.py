@@ -40,7 +40,7 @@ class StageSpec:
         yield from self.units
         for section in reversed(self.sections):
             if section.checkpointed:
-                yield from section.units
+                yield from section.recomputed
             yield from reversed(section.units)
 
 
@@ -97,6 +97,7 @@ def build_stages(plan: TrainingPlan, costs: ComputeModel) -> tuple[StageSpec, ..
             checkpoint=plan.activation_checkpointing,
             limit=plan.recompute_layers,
             interval=plan.pipeline.activation_checkpoint_interval if mesh.pp > 1 else 0,
+            early_stop=plan.engine == "fsdp" and plan.fsdp.checkpoint_early_stop,
         )
         stages.append(
             StageSpec(

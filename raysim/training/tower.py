@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 from raysim.hardware.cluster import ClusterSpec
 from raysim.hardware.network import FlowNetwork, Network
@@ -150,6 +150,7 @@ def compile_programs(
             feed=feed,
             forward_only=forward_only,
             memory=memory,
+            sm_s=partial(comms.sm_s, rank=rank),
         )
         compiled = compiler.compile_evaluation if forward_only else compiler.compile
         programs.append(compiled(steps))

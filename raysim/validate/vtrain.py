@@ -72,11 +72,11 @@ def iteration(row: dict[str, Any]) -> StepOutcome:
         precision="fp16",
         optimizer=Optimizer(),
         zero=ZeroConfig(stage=0),
-        activation_checkpointing="full",
+        activation_checkpointing="full" if row["nodes"] == "multi" else "none",
         pipeline=PipelineSettings(
             stages=mesh.pp,
             partition_method="type:ParallelTransformerLayer",
-            activation_checkpoint_interval=1,
+            activation_checkpoint_interval=1 if row["nodes"] == "multi" else 0,
         ),
     )
     node = replace(catalog.node("dgx-a100-80-8"), nic_count=NICS)

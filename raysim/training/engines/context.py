@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -35,6 +35,8 @@ class EngineContext:
     """Host to GPU, or back, while every GPU of the node copies."""
     model_parallel: int
     """Pipeline stages times tensor-parallel ranks: the group the gradient norm is summed over."""
+    sm_s: Callable[[Call], float] = lambda _: 0.0
+    """What a collective takes of the GPU: its seconds times the share of the SMs it holds."""
 
     @property
     def ranks(self) -> int:
