@@ -289,13 +289,9 @@ class RankCompiler:
             self._keep(unit)
         b.alloc(unit.temp_category, unit.forward_temp_bytes, unit.name)
         op = b.compute(
-            unit.name,
-            phase,
-            unit.forward_s,
-            host_s=unit.forward_host_s,
-            waits=waits,
+            unit.name, phase, unit.forward_s, host_s=unit.forward_host_s, waits=waits,
             flops=unit.flops,
-        )
+        )  # fmt: skip
         if unit.syncs:
             b.sync(f"scalars of {unit.name}", (op,))
         b.free(unit.temp_category, unit.forward_temp_bytes, unit.name)
@@ -438,13 +434,10 @@ class RankCompiler:
         waits = (*self.engine.before(unit, "backward"), *self._take_pending())
         extra_s, extra_launches = self.engine.backward_extra(unit)
         op = self.b.compute(
-            f"{unit.name} weights",
-            "backward",
-            unit.weights.seconds + extra_s,
+            f"{unit.name} weights", "backward", unit.weights.seconds + extra_s, waits=waits,
             host_s=unit.weights.host_s + extra_launches * self.costs.host.eager_s,
-            waits=waits,
             flops=unit.weights.flops,
-        )
+        )  # fmt: skip
         self.b.free("activation", unit.weights.kept_bytes, f"{unit.name} for weight gradients")
         self.engine.after(unit, "backward", op)
 

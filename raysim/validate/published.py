@@ -45,10 +45,10 @@ COMPOSER = FsdpSettings(
     use_orig_params=True, sync_every_micro_batch=True,
 )  # fmt: skip
 """llm-foundry's ``fsdp_config`` (``limit_all_gathers``, non-reentrant checkpoints) over Composer's
-defaults of backward prefetch and original parameters; its ``mixed_precision: DEFAULT``, which most
-rows say, reduces in fp32 (``get_mixed_precision`` of ``composer/trainer/mosaic_fsdp_utils.py``),
-``PURE`` in bf16 (the two rows that say so are of May 2023 and torch 1.13); it syncs FSDP in every micro-batch (``dist_strategy.py``: ``no_sync`` is DDP's
-alone)."""
+defaults of backward prefetch and original parameters. ``mixed_precision: DEFAULT``, which most rows
+say, reduces in fp32 (``get_mixed_precision`` of ``composer/trainer/mosaic_fsdp_utils.py``),
+``PURE`` in bf16; the two rows that say so are of May 2023 and torch 1.13. Composer syncs FSDP in
+every micro-batch (``dist_strategy.py``: ``no_sync`` is DDP's alone)."""
 GPT2 = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}
 PIPELINE_MODEL = {
     "model_type": "megatron_gpt", "hidden_size": 8192, "num_attention_heads": 32, "num_layers": 64,

@@ -1,8 +1,8 @@
 """vTrain's measured iterations, predicted: 714 GPT shapes under Megatron-DeepSpeed on A100.
 
-``validation/data/published/vtrain.json``. No constant was fitted on these rows, but one setting that
-neither they nor their source say is read off them. On many nodes every layer is checkpointed: 3.6 B
-parameters with micro-batches of 4 and more would not fit otherwise. On one node none is: the
+``validation/data/published/vtrain.json``. No constant was fitted on these rows, but one setting
+that neither they nor their source say is read off them. On many nodes every layer is checkpointed:
+3.6 B parameters with micro-batches of 4 and more would not fit otherwise. On one node none is: the
 largest would need 59 of 80 GB, and hidden 2048 with unfused attention runs at up to 144 TFLOP/s of
 model FLOPs, which with recomputation were 192, where Megatron's own 1.7 B reached 137 (its SC'21
 paper).
