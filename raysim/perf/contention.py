@@ -6,12 +6,13 @@ of tiles; one that fills all SMs exactly once needs a second wave and up to twic
 developer forum 337991: 132 tiles beside an all-gather of 24 blocks on H100).
 
 Not modelled: memory bandwidth that NCCL's copies take, clocks that fall with power, NCCL's copy
-engine collectives, NCCL_MIN_CTAS and NCCL_MAX_CTAS. Training uses :func:`hides_exchanges` alone:
-what data-parallel collectives take is in the share of isolated rates that runs keep.
+engine collectives, NCCL_MIN_CTAS and NCCL_MAX_CTAS. In training FSDP's collectives take their SMs
+from compute (:func:`held_share`); those of other engines do not yet.
 """
 
 from __future__ import annotations
 
+from raysim.hardware.specs import CpuRankSpec
 from raysim.perf.collectives import GroupShape
 from raysim.perf.nccl import Algorithm
 
@@ -57,11 +58,18 @@ def channels(group: GroupShape, algorithm: Algorithm) -> int:
     return min(rings, _MOST)
 
 
+def held_share(group: GroupShape, algorithm: Algorithm) -> float:
+    """Of the GPU's SMs, those that NCCL's blocks hold while ``algorithm`` runs over ``group``."""
+    if isinstance(group.gpu, CpuRankSpec):  # gloo's cost is its ranks' own
+        return 0.0
+    sms = group.gpu.sm_count
+    return min(channels(group, algorithm), sms - 1) / sms
+
+
 def compute_slowdown(group: GroupShape, algorithm: Algorithm) -> float:
     """Factor on the time of products of many waves while ``algorithm`` runs over ``group``.
 
     1.14 to 1.22 on H100; measured trainings show less, 1.05 to 1.15 over a whole step, as only a
     part of it has a collective beside it.
     """
-    sms = group.gpu.sm_count
-    return sms / (sms - min(channels(group, algorithm), sms - 1))
+    return 1.0 / (1.0 - held_share(group, algorithm))

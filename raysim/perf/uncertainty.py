@@ -1,11 +1,12 @@
 """How far a prediction of a training job may be off: intervals from past errors on jobs like it.
 
-``tables/training_intervals.csv`` holds, per kind of job, the quantiles of measured over predicted
-on rows that no constant was fitted on; ``tables/training_ranges.csv`` holds what those rows cover.
-Both are written by ``raysim validate --intervals`` (``raysim.validate.intervals``).
+``tables/training_intervals.csv`` holds, per kind of job, where measured over predicted lies for
+nine of ten rows of a family not among those compared, from rows that no constant was fitted on;
+``tables/training_ranges.csv`` holds what those rows cover. Both are written by ``raysim validate
+--intervals`` (``raysim.validate.intervals``).
 
-An interval covers nine of ten rows *like those of its kind*. It knows nothing of a job unlike all
-of them, which ``standing`` therefore says.
+An interval covers nine of ten rows of a cluster and program *like those of its kind*. It knows
+nothing of a job unlike all of them, which ``standing`` therefore says.
 """
 
 from __future__ import annotations
@@ -60,13 +61,13 @@ class Features:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """What nine of ten past predictions of a kind were off by."""
+    """What nine of ten predictions of a kind are off by, on a cluster that nobody measured."""
 
     kind: tuple[str, ...]
     rows: int
     families: int
     low: float
-    """Measured over predicted: its 5th percentile; ``high`` the 95th."""
+    """Measured over predicted: its 5th percentile over families; ``high`` the 95th."""
     high: float
 
     def around(self, predicted: float) -> tuple[float, float]:

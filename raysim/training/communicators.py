@@ -18,6 +18,7 @@ from raysim.hardware.maxmin import Loads
 from raysim.hardware.node_links import Link
 from raysim.hardware.topology import Member, Topology
 from raysim.perf.collectives import CollectiveCost, GroupShape, collective
+from raysim.perf.contention import held_share
 from raysim.training.parallel import Coordinate, Mesh
 from raysim.training.program import Call, Kind, Op
 
@@ -169,6 +170,11 @@ class Communicators:
         if known is None:
             known = self._traffic[key] = self._collective(call, rank, members)
         return known
+
+    def sm_s(self, call: Call, rank: int) -> float:
+        """Seconds of all SMs that NCCL's blocks of a collective amount to."""
+        cost = self.traffic(call, rank).cost
+        return cost.seconds * held_share(self.shape(self.members(call.group, rank)), cost.algorithm)
 
     def _collective(self, call: Call, rank: int, members: tuple[int, ...]) -> Traffic:
         cost = collective(call.op, call.size_bytes, self.shape(members))

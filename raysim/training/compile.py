@@ -58,6 +58,7 @@ class RankCompiler:
         feed: Feed,
         forward_only: bool = False,
         memory: bool = True,
+        sm_s: Callable[[Call], float] = lambda _: 0.0,
     ) -> None:
         self.plan = plan
         self.at = at
@@ -86,6 +87,7 @@ class RankCompiler:
             copy_bytes_per_s=copy_bytes_per_s,
             volume=volume,
             model_parallel=plan.mesh.pp * plan.mesh.tp,
+            sm_s=sm_s,
         )
         self.kept = KeptInputs(context, lambda: self.b.last_on(COMPUTE))
         self.whole = choose_engine(context, self.stage, forward_only=forward_only)

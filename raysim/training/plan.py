@@ -79,9 +79,6 @@ class TrainingPlan:
     megatron: MegatronSettings = field(default_factory=MegatronSettings)
     pipeline: PipelineSettings = field(default_factory=PipelineSettings)
     activation_checkpointing: Checkpointing = "none"
-    checkpoint_stops_early: bool = False
-    """A block's recomputation ends with the last tensor that backward needs: torch's checkpoints
-    unless they are reentrant."""
     torch_compile: bool = False
     """Whether the model goes through ``torch.compile``."""
     expert_imbalance: float = 1.0

@@ -17,7 +17,7 @@ nothing does. What its Python mode costs the host per operator is not counted.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -84,14 +84,31 @@ def kept(
     tensor_parallel: bool,
 ) -> Kept:
     """What a layer of these operators, in forward order, keeps and skips."""
-    products = [o for o in operators if o.gemm is not None and o.attention is None]
-    last = {products[-1].name} if products else set[str]()
+    products = [o for o in operators if _is_product(o)]
+    unreached = {o.name for o in _unreached(operators)} if stops_early else set[str]()
     if checkpointing != "op":
-        return Kept(skipped=frozenset(last if stops_early else ()))
+        return Kept(skipped=frozenset(unreached))
+    last = {products[-1].name} if products else set[str]()
     stay = {o.name for o in products[::2]}
     stay |= {o.name for o in operators if o.attention is not None}
     if tensor_parallel:
         stay |= {o.name for o in products if o.split == "row"}
     return Kept(
-        outputs=frozenset(stay - last if compiled else stay), skipped=frozenset(stay | last)
+        outputs=frozenset(stay - last if compiled else stay), skipped=frozenset(stay | unreached)
     )
+
+
+def _is_product(o: Operator) -> bool:
+    return o.gemm is not None and o.attention is None
+
+
+def _unreached(operators: Sequence[Operator]) -> Iterator[Operator]:
+    """What comes after the last tensor that backward needs.
+
+    A product keeps its input before it runs; what keeps its output or a mask must run to make it.
+    """
+    for o in reversed(operators):
+        if not o.saves or _is_product(o):
+            yield o
+        if o.saves:
+            return

@@ -330,7 +330,7 @@ class Pricer:
         return Again(
             seconds=sum(seconds for _, seconds in runs)
             + self._permute_s(around.before_forward, around.after_forward),
-            host_s=sum(self.costs.host_s(o) for o, _ in runs) + modules_s,
+            host_s=sum(self.costs.host_s(o) for o, _ in runs) + (modules_s if runs else 0.0),
             flops=self._flops(o for o, _ in runs),
             after=() if reduced else around.after_forward,
             held=tuple(

@@ -90,7 +90,7 @@ def build_stages(plan: TrainingPlan, costs: ComputeModel) -> tuple[StageSpec, ..
             cut=gradient_cut(plan),
             checkpointing=plan.activation_checkpointing,
             modules=plan.megatron.recompute_modules,
-            stops_early=plan.checkpoint_stops_early,
+            stops_early=plan.engine == "fsdp" and plan.fsdp.checkpoint_early_stop,
             resident=frozenset(name for name, owner in owners.items() if owner in parts),
         )
         sections = build_sections(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from itertools import accumulate
 from operator import itemgetter
 
@@ -168,6 +168,7 @@ def compile_programs(
             feed=feed,
             forward_only=forward_only,
             memory=memory,
+            sm_s=partial(comms.sm_s, rank=rank),
         )
         compiled = compiler.compile_evaluation if forward_only else compiler.compile
         programs.append(compiled(steps))

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +41,14 @@ PUBLISHED = Path("data/published")
 """Under the folder ``validation``."""
 NODES = {"H100-SXM-80GB": "hgx-h100-8", "A100-SXM-80GB": "dgx-a100-80-8"}
 COMPOSER = FsdpSettings(
-    version=1, param_dtype="bf16", reduce_dtype="bf16", backward_prefetch="BACKWARD_POST",
+    version=1, param_dtype="bf16", reduce_dtype="fp32", backward_prefetch="BACKWARD_POST",
     use_orig_params=True, sync_every_micro_batch=True,
 )  # fmt: skip
-"""llm-foundry's ``fsdp_config`` (``mixed_precision: PURE``, ``limit_all_gathers``) over Composer's
-defaults of backward prefetch and original parameters; Composer syncs FSDP in every micro-batch
-(``composer/trainer/dist_strategy.py``: ``no_sync`` is DDP's alone)."""
+"""llm-foundry's ``fsdp_config`` (``limit_all_gathers``, non-reentrant checkpoints) over Composer's
+defaults of backward prefetch and original parameters. ``mixed_precision: DEFAULT``, which most rows
+say, reduces in fp32 (``get_mixed_precision`` of ``composer/trainer/mosaic_fsdp_utils.py``),
+``PURE`` in bf16; the two rows that say so are of May 2023 and torch 1.13. Composer syncs FSDP in
+every micro-batch (``dist_strategy.py``: ``no_sync`` is DDP's alone)."""
 GPT2 = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}
 PIPELINE_MODEL = {
     "model_type": "megatron_gpt", "hidden_size": 8192, "num_attention_heads": 32, "num_layers": 64,
@@ -102,6 +105,12 @@ def mpt_outcome(row: dict[str, Any]) -> StepOutcome:
         **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0),
     }
     gpus, micro = row["gpus"], row["micro_batch"]
+    pure = row.get("mixed_precision") == "PURE"
+    fsdp = replace(
+        COMPOSER, reduce_dtype="bf16" if pure else "fp32",
+        sharding_strategy=row.get("sharding_strategy", "FULL_SHARD"),
+        checkpoint_early_stop=not pure,
+    )  # fmt: skip
     plan = TrainingPlan(
         model=build(config, seq_len=row["seq_len"], attention="flash_attention_2"),
         mesh=Mesh(dp=gpus),
@@ -110,7 +119,7 @@ def mpt_outcome(row: dict[str, Any]) -> StepOutcome:
         gradient_accumulation_steps=max(1, row["global_batch"] // (micro * gpus)),
         precision="fp32",
         optimizer=Optimizer(),
-        fsdp=COMPOSER,
+        fsdp=fsdp,
         activation_checkpointing="full" if row["recompute"] == "full" else "none",
     )
     where = nodes(catalog.node(NODES[row["gpu"]]), max(1, gpus // 8))

@@ -5,7 +5,7 @@ tutorials and its ZeRO-3 runs on Azure: step times, memory of the whole process,
 out of memory; beside them torchtitan's and Megatron-Bridge's tables (``runs_torchtitan.py``,
 ``runs_megatron.py``). No row fixed a constant, but one of torchtitan's that says so. Each row says
 its machine; of Jean Zay's Omni-Path the measured bandwidth of an all-reduce is an input
-(``busbw_gbit_s``), as it is of any real cluster.
+(``busbw_gbit_s``), as it is of any real cluster, with the NICs that NCCL's log of it says it used.
 
 Simplified: Megatron alone is DeepSpeed's engine without ZeRO, with the same schedule; its embedding
 is not counted as a layer unless the row says so; a row's DeepSpeed is raysim's, of 2026.
@@ -169,15 +169,16 @@ def machine_gpus(machine: dict[str, Any]) -> int:
 def node_of(machine: dict[str, Any], count: int) -> NodeSpec:
     """A node as the file describes it, in a job of so many.
 
-    ``busbw_gbit_s`` lists (up to so many nodes, all-reduce's bus bandwidth); its share of the NICs'
-    line rate becomes their efficiency.
+    ``busbw_gbit_s`` lists (up to so many nodes, all-reduce's bus bandwidth); its share of the line
+    rate of the ``busbw_nics`` that its rings left a node by becomes every NIC's efficiency: groups
+    elsewhere on the node use the others.
     """
     node = catalog.node(machine["node"])
     more: dict[str, Any] = {"gpu_count": machine_gpus(machine)}
     if "nic_count" in machine:
         more["nic_count"] = machine["nic_count"]
     if "nic_gbit_s" in machine:
-        lines = machine["nic_count"] * machine["nic_gbit_s"]
+        lines = machine["busbw_nics"] * machine["nic_gbit_s"]
         known = machine["busbw_gbit_s"]
         busbw = next((b for most, b in known if count <= most), known[-1][1])
         more["nic"] = replace(

@@ -70,7 +70,6 @@ def play(document: dict[str, Any], row: dict[str, Any]) -> StepOutcome:
             async_tensor_parallel=row["async_tp"],
         ),
         activation_checkpointing=row["recompute"],
-        checkpoint_stops_early=True,
         torch_compile=row["compile"],
     )  # fmt: skip
     node = catalog.node(document["machine"])

@@ -9,10 +9,14 @@ from typing import Any
 import pytest
 
 from raysim.errors import ScenarioError
+from raysim.hardware import catalog
+from raysim.models.huggingface import build
+from raysim.perf.compute import ComputeModel
 from raysim.training.fsdp import FsdpSettings
 from raysim.training.parallel import Mesh
 from raysim.training.plan import TrainingPlan
 from raysim.training.program import Program
+from raysim.training.stages import build_stages
 from raysim.training.wrapping import make_groups, padded_numel
 from tests.training_parts import llama, plan, play, programs
 
@@ -195,3 +199,50 @@ def test_backward_prefetch_hides_gathers_and_the_rate_limiter_holds_the_host() -
 def test_impossible_layouts_are_refused(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ScenarioError, match=words):
         programs(fsdp(**settings))
+
+
+def recomputed_flops(p: TrainingPlan) -> float:
+    """Of the second step."""
+    (program,) = programs(p, steps=2)
+    ops = program.ops[program.step_ends[0] :]
+    return sum(op.flops for op in ops if op.category == "recompute")
+
+
+def test_recomputing_stops_before_each_blocks_last_product() -> None:
+    """Its input is what it keeps, so torch's non-reentrant checkpoints do not run it again."""
+    full = replace(fsdp(), activation_checkpointing="full")
+    older = replace(full, fsdp=replace(full.fsdp, checkpoint_early_stop=False))
+    layers = [layer for layer in MODEL.layers if layer.kind == "block"]
+    whole = sum(o.flops for layer in layers for o in layer.body.operators)
+    products = [o for layer in layers for o in layer.body.operators if o.gemm]
+    last = sum(o.flops for o in products if o.name == "mlp.down_proj")
+    assert recomputed_flops(older) == pytest.approx(whole * full.micro_batch)
+    assert recomputed_flops(full) == pytest.approx((whole - last) * full.micro_batch)
+
+
+def test_a_mask_that_is_kept_must_be_made_again() -> None:
+    """GPT-2's block ends with a dropout: nothing of it is spared."""
+    config = {
+        "model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": 64, "n_head": 4,
+        "n_layer": 2, "n_positions": 32,
+    }  # fmt: skip
+    found = {}
+    for dropout in (0.0, 0.1):
+        model = build({**config, "resid_pdrop": dropout}, seq_len=32)
+        sections = build_stages(
+            replace(fsdp(), model=model, activation_checkpointing="full"),
+            ComputeModel(catalog.gpu("H100-SXM-80GB")),
+        )[0].sections
+        found[dropout] = [s.spared for s in sections if s.checkpointed]
+    assert found == {0.0: [2, 2], 0.1: [1, 1]}
+
+
+def test_collectives_take_their_sms_from_compute() -> None:
+    """As much of the compute stream as blocks of all SMs, one by one."""
+    (program,) = programs(fsdp(), steps=2)
+    held = [op for op in program.ops if op.name == "SMs held by NCCL"]
+    calls = [op for op in program.ops if op.call is not None and op.call.size_bytes > 64]
+    assert len(held) == len(calls)
+    assert all(op.duration_ns > 0 and not op.host_ns for op in held)
+    (alone,) = programs(fsdp(ranks=1), steps=2)
+    assert not [op for op in alone.ops if op.name == "SMs held by NCCL"]

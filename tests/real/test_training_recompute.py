@@ -73,7 +73,7 @@ def predicted(kind: str) -> int:
     )  # fmt: skip
     plan = TrainingPlan(
         model=model, mesh=Mesh(dp=2), engine="fsdp", micro_batch=2, gradient_accumulation_steps=1,
-        precision="bf16", optimizer=Optimizer(), checkpoint_stops_early=True,
+        precision="bf16", optimizer=Optimizer(),
         activation_checkpointing=kind,  # type: ignore[arg-type]
     )  # fmt: skip
     units = build_stages(plan, ComputeModel(catalog.gpu("H100-SXM-80GB")))[0].units

@@ -210,3 +210,27 @@ def test_a_large_bucket_is_worth_shrinking() -> None:
     assert replace(p.zero, reduce_bucket_size=50_000_000) == ZeroConfig(
         stage=2, reduce_bucket_size=50_000_000
     )
+
+
+def test_low_precision_gradients_go_and_the_accumulation_buffer_stays() -> None:
+    """BF16_Optimizer clears what it folded in: more micro-batches take no more memory."""
+
+    def peaks(micro_batches: int) -> list[int]:
+        found = []
+        for program in programs(
+            plan(
+                stage=1, grad_accum_dtype="fp32", mesh=Mesh(dp=4, pp=2),
+                gradient_accumulation_steps=micro_batches,
+            )
+        ):  # fmt: skip
+            trace = resolve(program)
+            player = Player(trace, Allocator())
+            player.play(trace.initial)
+            buffer = player.held()["gradient"]
+            for _ in range(2):
+                player.play(trace.last)
+                assert player.held()["gradient"] == buffer
+            found.append(player.allocator.peak_allocated_bytes)
+        return found
+
+    assert peaks(2) == peaks(3) == peaks(8)

@@ -21,6 +21,8 @@ class Bf16Optimizer:
     def __init__(self, context: EngineContext) -> None:
         self.c = context
         self.accum_bytes = COMPUTE_DTYPE_BYTES[context.plan.grad_accum_dtype or "bf16"]
+        self.made: list[Unit] = []
+        """Units whose low-precision gradients this backward has made."""
 
     def setup(self) -> None:
         """bf16 weights, the whole accumulation buffer, this rank's slice of master and states."""
@@ -51,8 +53,9 @@ class Bf16Optimizer:
 
     def before(self, unit: Unit, phase: str) -> Sequence[int]:
         """Backward makes low-precision gradients that live until they are folded in."""
-        if phase == "backward":
+        if phase == "backward" and unit.gradients:
             self.c.alloc_gradients(unit)
+            self.made.append(unit)
         return ()
 
     def after(self, unit: Unit, phase: str, op: int) -> None:
@@ -66,7 +69,9 @@ class Bf16Optimizer:
 
     def end_backward(self) -> None:
         """Low-precision gradients are cleared once folded in."""
-        self.c.builder.free("gradient", self.c.numel * self.c.weight_bytes, "clear gradients")
+        for unit in self.made:
+            self.c.builder.free("gradient", unit.numel * self.c.weight_bytes, unit.name)
+        self.made.clear()
 
     def reduce_gradients(self) -> None:
         """Cast to the wire's dtype, one all-reduce of the flat group, copy back."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
@@ -40,6 +40,8 @@ class EngineContext:
     """What ``nvme_path`` is on; None: the node has no disk."""
     model_parallel: int
     """Pipeline stages times tensor-parallel ranks: the group the gradient norm is summed over."""
+    sm_s: Callable[[Call], float] = lambda _: 0.0
+    """What a collective takes of the GPU: its seconds times the share of the SMs it holds."""
 
     @property
     def ranks(self) -> int:

@@ -270,6 +270,18 @@ class Sharded:
         done = b.background(c.plan.optimizer.type, CPU, "offload", seconds, b.last_on(CPU))
         b.sync("wait for the optimizer", (done,))
 
+    def beside(self, name: str, call: Call, waits: Sequence[int]) -> int:
+        """A collective beside compute, which has the fewer SMs for as long as it runs.
+
+        As if a kernel on all SMs took its part of the compute stream: what is hidden costs that, of
+        what is exposed it is hidden.
+        """
+        done = self.b.collective(name, call, waits=waits)
+        seconds = self.c.sm_s(call)
+        if seconds:
+            self.b.compute("SMs held by NCCL", "collective", seconds, launches=0)
+        return done
+
     def shards_to_gpu(self, group: Group) -> tuple[int, ...]:
         """Under CPU offload the shard travels before it is gathered."""
         if not self.s.cpu_offload:

@@ -200,7 +200,7 @@ class Fsdp1(Sharded):
         if self.s.shards:
             if self.n > 1:
                 call = Call("all_gather", self.shard_group, size)
-                gathered = b.collective(f"all-gather {group.name}", call, waits=waits)
+                gathered = self.beside(f"all-gather {group.name}", call, waits)
             else:
                 gathered = b.compute(
                     "copy", "collective", c.costs.memory_s(2.0 * size), stream=GATHER, waits=waits
@@ -272,7 +272,7 @@ class Fsdp1(Sharded):
         b.alloc("communication", reduced, "reduce-scatter output")
         if self.n > 1:
             call = Call("reduce_scatter", self.shard_group, wire)
-            done = b.collective(f"reduce-scatter {group.name}", call, waits=waits)
+            done = self.beside(f"reduce-scatter {group.name}", call, waits)
         else:
             seconds = self.c.costs.memory_s(float(wire + reduced))
             done = b.compute("copy gradient", "collective", seconds, stream=REDUCE, waits=waits)
@@ -293,7 +293,7 @@ class Fsdp1(Sharded):
         done = waits[-1]
         if self.c.ranks > 1:
             call = Call("all_reduce", "dp", wire)
-            done = b.collective(f"all-reduce {group.name}", call, waits=waits)
+            done = self.beside(f"all-reduce {group.name}", call, waits)
         if self.reduce_width != self.c.weight_bytes:
             moved = float(wire + flat * self.c.weight_bytes)
             done = b.compute(

@@ -184,7 +184,7 @@ class Fsdp2(Sharded):
         b.free("communication", staged, "all-gather input")
         where = f"dp_shard:{ranks}" if shared else self.shard_group
         call = Call("all_gather", where, size)
-        self.coming[group] = b.collective(f"all-gather {group.name}", call, waits=(copied,))
+        self.coming[group] = self.beside(f"all-gather {group.name}", call, (copied,))
 
     def _staged_bytes(self, own: int) -> int:
         """Copies that live until the copy in: shards from the host, and in the gathered type."""
@@ -275,7 +275,7 @@ class Fsdp2(Sharded):
         done = packed
         if self.n > 1:
             call = Call("reduce_scatter", self.shard_group, wire)
-            done = b.collective(f"reduce-scatter {group.name}", call, waits=(packed,))
+            done = self.beside(f"reduce-scatter {group.name}", call, (packed,))
         self.reducing = wire, done
         done = self.reduce_over_replicas(reduced, done)
         self._store(group, own, done)
