@@ -9,6 +9,7 @@ from raysim.models.table import Model
 from raysim.perf.constants import TrainingConstants
 from raysim.training.allocator_config import AllocatorConfig
 from raysim.training.deepspeed import Optimizer, PipelineSettings, Precision, ZeroConfig
+from raysim.training.fp8 import Fp8Settings
 from raysim.training.fsdp import FsdpSettings
 from raysim.training.parallel import Mesh
 from raysim.training.sharding import ContextExchange, Sharding
@@ -56,6 +57,8 @@ class TrainingPlan:
     fsdp: FsdpSettings = field(default_factory=FsdpSettings)
     megatron: MegatronSettings = field(default_factory=MegatronSettings)
     pipeline: PipelineSettings = field(default_factory=PipelineSettings)
+    fp8: Fp8Settings | None = None
+    """What runs in fp8; ``precision`` is that of everything else."""
     activation_checkpointing: Literal["none", "selective", "full"] = "none"
     """``full``: every block is recomputed (Hugging Face's gradient checkpointing); ``selective``:
     attention cores only (Megatron's ``--recompute-granularity selective``)."""

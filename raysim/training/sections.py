@@ -24,7 +24,14 @@ from raysim.models.table import (
 )
 from raysim.perf.compute import ComputeModel
 from raysim.training.deepspeed import Precision
-from raysim.training.sharding import Exchange, Exchanges, Sharding, column_input, exchanges
+from raysim.training.sharding import (
+    Exchange,
+    Exchanges,
+    Sharding,
+    column_input,
+    exchanges,
+    source_of,
+)
 
 Cut = Literal["module", "collective"]
 
@@ -38,6 +45,8 @@ class Gradient(NamedTuple):
     """Named in full by the storage it shares with another layer of the stage."""
     expert: bool = False
     """Of routed experts: only every so many ranks hold it."""
+    fp8: bool = False
+    """Products read it in fp8."""
 
 
 TOKEN_COPIES = 3
@@ -135,7 +144,7 @@ def saved_bytes(saved: Saved, batch: int, share: int, dtype: Precision) -> int:
     width = (
         COMPUTE_DTYPE_BYTES[dtype] if saved.dtype == "compute" else FIXED_DTYPE_BYTES[saved.dtype]
     )
-    return round(saved.numel * batch * width / share)
+    return round(saved.numel * (1 if saved.fixed else batch) * width / share)
 
 
 class Pricer:
@@ -228,14 +237,14 @@ class Pricer:
         forward_temp, backward_temps = self._temporaries(operators, around)
         parameters = [p for m in run for p in m.parameters]
         gradients = tuple(
-            Gradient(p.name, self._numel(p), expert=p.expert)
+            Gradient(p.name, self._numel(p), expert=p.expert, fp8=p.fp8)
             for p in parameters
             if p.trainable and (p.tied_to is None or p.tied_to not in self.resident)
         )
         uses = tuple(
-            Gradient(p.tied_to, self._numel(p), tied=True, expert=p.expert)
+            Gradient(p.tied_to, self._numel(p), tied=True, expert=p.expert, fp8=p.fp8)
             if p.tied_to in self.resident
-            else Gradient(p.name, self._numel(p), expert=p.expert)
+            else Gradient(p.name, self._numel(p), expert=p.expert, fp8=p.fp8)
             for p in parameters
         )
         forward = [self._seconds(o, m, backward=False) for m in run for o in m.operators]
@@ -281,8 +290,10 @@ class Pricer:
     def _weights(self, run: Sequence[Module], input_bytes: int) -> WeightGradients:
         """Of the run's products, whose saved inputs take so many bytes."""
         products = [(o, m) for m in run for o in m.operators if o.gemm and o.attention is None]
+        width = COMPUTE_DTYPE_BYTES[self.dtype]
         outputs = sum(
             o.output
+            * (1 if o.fp8 else width)
             * self.sharding.samples(o, self.batch)
             / (_divisor(o, self.tp) if o.split != "row" else 1)
             for o, _ in products
@@ -292,7 +303,7 @@ class Pricer:
             host_s=len(products) * self.costs.passes.eager_s,
             flops=self._flops(o for o, _ in products),
             input_bytes=input_bytes,
-            output_bytes=round(outputs * COMPUTE_DTYPE_BYTES[self.dtype]),
+            output_bytes=round(outputs),
         )
 
     def _recomputed(self, o: Operator) -> bool:
@@ -376,7 +387,7 @@ class Pricer:
                 continue
             divisor = _divisor(o, self.tp) if o.split != "row" else 1
             out = o.output * self.sharding.samples(o, self.batch) * width / divisor
-            grad_in = self._bytes(o.saves[0]) if o.saves else out
+            grad_in = self._bytes(source_of(o)) if o.saves else out
             forward = max(forward, out)
             backward = max(backward, (0.0 if in_place else out, grad_in), key=sum)
         gathered = _largest(around.before_forward, "all_gather")

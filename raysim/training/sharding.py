@@ -14,7 +14,7 @@ as divided in memory; a ring's messages are one all-gather that runs beside the 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 from raysim.models.table import Module, Operator, Saved
@@ -47,6 +47,8 @@ class Sharding:
 
     def kept(self, saved: Saved) -> int:
         """By how many ranks a saved tensor is divided."""
+        if saved.fixed:
+            return self.tp if saved.sharded else 1
         divided = self.sequence_parallel or saved.sharded
         return (self.tp if divided else 1) * self.cp
 
@@ -122,7 +124,16 @@ def exchanges(
 
 def column_input(o: Operator) -> Saved | None:
     """The tensor whose gradient tensor-parallel peers sum."""
-    return o.saves[0] if o.split == "column" and o.saves else None
+    return source_of(o) if o.split == "column" and o.saves else None
+
+
+def source_of(o: Operator) -> Saved:
+    """An operator's input as it was before a product's was quantised: as its gradient is."""
+    if o.fp8 is None or o.gemm is None:
+        return o.saves[0]
+    return replace(
+        o.saves[0], name=o.fp8.source, numel=o.gemm.rows * o.gemm.k, dtype="compute", fixed=False
+    )
 
 
 def _tensor(
@@ -133,7 +144,8 @@ def _tensor(
         size = round(o.output * width)
         if sharding.sequence_parallel:
             found.after_forward.append(Exchange("reduce_scatter", "tp", size))
-            found.before_backward.append(Exchange("all_gather", "tp", size))
+            wire = size if o.fp8 is None else round(size * o.fp8.gradient_bytes / 2)
+            found.before_backward += [*_scale(o), Exchange("all_gather", "tp", wire)]
         else:
             found.after_forward.append(Exchange("all_reduce", "tp", size))
     source = column_input(o)
@@ -142,14 +154,20 @@ def _tensor(
     # An operator behind a fused norm reads what the norm wrote: both have the source's size.
     size = round(source.numel * width)
     if sharding.sequence_parallel:
-        gather = Exchange("all_gather", "tp", size)
-        found.before_forward.append(gather)
+        wire = size if o.fp8 is None else round(size * o.fp8.input_bytes / 2)
+        gather = Exchange("all_gather", "tp", wire)
+        found.before_forward += [*_scale(o), gather]
         # once more for the weight gradient: only the shard was kept
         again = found.beside_backward if sharding.overlaps else found.before_backward
         again.append(gather)
         found.after_backward.append(Exchange("reduce_scatter", "tp", size))
     elif size:
         found.after_backward.append(Exchange("all_reduce", "tp", size))
+
+
+def _scale(o: Operator) -> list[Exchange]:
+    """What peers tell each other before they quantise their parts of one tensor: its amax."""
+    return [Exchange("all_reduce", "tp", 4)] if o.fp8 is not None and o.fp8.reduces_amax else []
 
 
 def _tokens(found: Exchanges, o: Operator, sharding: Sharding, width: float) -> None:
