@@ -39,6 +39,7 @@ from raysim.units import GIB, to_seconds
 from raysim.validate.job import job_of
 from raysim.validate.points import OUT_OF_MEMORY, Point
 from raysim.validate.published import PUBLISHED, nodes, rows
+from raysim.validate.runs_fp8 import fp8_points
 
 FILE = "training_runs.json"
 PARTITION = {
@@ -54,6 +55,7 @@ def run_points(validation: Path) -> Iterator[Point]:
     held = json.loads((validation / PUBLISHED / FILE).read_text())
     for row in rows(validation, FILE):
         yield from points_of(row, held["machines"][row["machine"]])
+    yield from fp8_points(validation)
     for left in held["left_out"]:
         if left["why"].startswith("case "):
             continue
