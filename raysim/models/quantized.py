@@ -8,7 +8,8 @@ between the products stays in 16 bits, attention's core, router, embedding and l
 
 Where a norm and the projection behind it are one module, the norm is fused with the cast.
 Simplified: casts around experts are divided over tensor-parallel ranks on either side.
-Not modelled: products too small or unaligned for fp8 that a library pads, quantised attention.
+Not modelled: fp8 copies that die within a product, products too small or unaligned for fp8 that a
+library pads, quantised attention.
 """
 
 from __future__ import annotations

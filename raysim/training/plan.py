@@ -93,6 +93,11 @@ class TrainingPlan:
         return self.precision
 
     @property
+    def product_dtype(self) -> str:
+        """The narrowest type of products: whose peak a utilisation is a share of."""
+        return self.compute_dtype if self.fp8 is None else "fp8"
+
+    @property
     def engine_label(self) -> str:
         """What reports call it: ``DDP``, ``FSDP2``, ``ZeRO-3``, ``Megatron-core``."""
         if self.engine == "fsdp":

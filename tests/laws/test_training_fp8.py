@@ -21,7 +21,8 @@ from raysim.training.parallel import Mesh
 from raysim.training.plan import MegatronSettings, TrainingPlan
 from raysim.training.program import Program
 from raysim.training.stages import build_stages
-from tests.training_parts import cluster, plan, programs
+from raysim.validate.job import job_of
+from tests.training_parts import cluster, plan, play, programs
 from tests.training_parts import llama as huggingface_llama
 
 TOKENS, HIDDEN, WIDTH, HEADS, KV, LAYERS = 512, 512, 1024, 8, 4, 3
@@ -247,6 +248,14 @@ def test_casts_cost_less_than_products_gain_on_large_layers(recipe: Recipe) -> N
         (stage,) = build_stages(replace(job(settings), model=large), gpu)
         both.append(sum(u.forward_s + u.backward_s for u in stage.units))
     assert both[1] < both[0]
+
+
+def test_utilisation_is_of_the_fp8_peak() -> None:
+    assert (job(None).product_dtype, job(megatron()).product_dtype) == ("bf16", "fp8")
+    outcome = play(job(megatron()), cluster(nodes=1))
+    peak = catalog.gpu("H100-SXM-80GB").flops_per_s["fp8"]
+    ideal = 3 * model().flops * outcome.plan.samples_per_step / (4 * peak)
+    assert job_of(outcome).ideal_model_s == pytest.approx(ideal)
 
 
 def test_backward_products_read_fp8_too() -> None:
