@@ -270,3 +270,33 @@ def test_backward_products_read_fp8_too() -> None:
         times = 2 if backward else 1
         seconds = costs.operator_s(narrow, batch=1, dtype="bf16", backward=backward)
         assert seconds <= times * costs.fp8_gemm_s(4096, 4096, 4096, "bf16") * 1.01
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"engine": "ddp"},
+        {"stage": 0}, {"stage": 1}, {"stage": 2}, {"stage": 3},
+        {"engine": "fsdp", "fsdp": FsdpSettings(version=1)},
+        {"engine": "fsdp", "fsdp": FsdpSettings(cpu_offload=True)},
+        {"engine": "fsdp", "fsdp": FsdpSettings(replicas=2), "mesh": Mesh(dp=8)},
+        {"engine": "fsdp", "fsdp": FsdpSettings(reshard_after_forward=2), "mesh": Mesh(dp=8)},
+        {"engine": "ddp", "activation_checkpointing": "full"},
+    ],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("settings", [Fp8Settings(), TORCHAO], ids=lambda s: s.library)
+def test_every_engine_runs_it_and_ends_with_nothing_left(
+    options: dict[str, Any], settings: Fp8Settings
+) -> None:
+    """Sums of gradients, weights and states are those of 16 bits; activations are all let go."""
+    ends = []
+    for fp8 in (None, replace(settings, float8_all_gather="fsdp" in options)):
+        p = plan(huggingface_llama(), fp8=fp8, **{"mesh": Mesh(dp=4)} | options)
+        if fp8 is not None and p.engine == "fsdp" and p.fsdp.version == 1:
+            p = replace(p, fp8=settings)
+        (program,) = programs(p)
+        held_bytes = dict(program.step_held[-1])
+        assert held_bytes.pop("activation", 0) == 0
+        ends.append({k: held_bytes.get(k, 0) for k in ("parameter", "optimizer_state", "gradient")})
+    assert ends[0] == ends[1]
