@@ -31,10 +31,10 @@ OperatorKind = Literal[
     "sync",           # a scalar copied to the GPU from pageable memory: the host waits for it
     "other",
 ]  # fmt: skip
-TensorDtype = Literal["compute", "fp32", "int64", "int32", "bool"]
+TensorDtype = Literal["compute", "fp32", "int64", "int32", "bool", "fp8"]
 Split = Literal["none", "column", "row", "heads", "vocab", "expert"]
 
-FIXED_DTYPE_BYTES = {"fp32": 4, "int64": 8, "int32": 4, "bool": 1}
+FIXED_DTYPE_BYTES = {"fp32": 4, "int64": 8, "int32": 4, "bool": 1, "fp8": 1}
 COMPUTE_DTYPE_BYTES = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
 
 
@@ -53,6 +53,8 @@ class Parameter:
     rest.
     """
     trainable: bool = True
+    fp8: bool = False
+    """Products read it in fp8."""
 
     @property
     def numel(self) -> int:
@@ -70,6 +72,22 @@ class Saved:
     dtype: TensorDtype = "compute"
     sharded: bool = False
     """Divided by the tensor-parallel degree (True), or whole on every such rank."""
+    fixed: bool = False
+    """Of a weight: the elements do not grow with samples."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fp8Operands:
+    """Of a product whose operands are fp8: what the 16-bit tensors around it become."""
+
+    source: str
+    """Name of the 16-bit input."""
+    input_bytes: float
+    """Per element of the input on its way to tensor-parallel peers; scales included."""
+    gradient_bytes: float
+    """The same of the output's gradient."""
+    reduces_amax: bool = False
+    """Peers agree on a scale before they exchange."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +136,14 @@ class Operator:
     """Activation elements read plus written by forward, per sample, in the compute dtype."""
     moved_backward: float | None = None
     """The same for backward; None: twice forward."""
+    moved_fixed: float = 0.0
+    """Elements of weights that forward reads and writes besides, whatever the batch; whole, of all
+    tensor-parallel ranks."""
+    moved_fixed_backward: float = 0.0
+    """The same for backward."""
     gemm: Gemm | None = None
+    fp8: Fp8Operands | None = None
+    """Of a product: its operands are fp8; None: of the compute dtype."""
     attention: Attention | None = None
     saves: tuple[Saved, ...] = ()
     """First the input, if backward needs it; a tensor saved by two operators is listed by both."""

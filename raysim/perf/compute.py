@@ -14,7 +14,8 @@ choice of products.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Literal, NamedTuple
 
 from raysim.errors import CalibrationError
@@ -23,6 +24,7 @@ from raysim.models.table import COMPUTE_DTYPE_BYTES, Gemm, Operator, Split
 from raysim.perf import host, optimizer
 from raysim.perf.attention import eager_bytes, fused_seconds
 from raysim.perf.constants import (
+    MEMORY_SHARE,
     FusedKernel,
     GpuConstants,
     GroupedKernel,
@@ -54,6 +56,14 @@ _IMBALANCE = Provenance(basis="assumed", source="given: rows of the fullest expe
 _CONV = Provenance(basis="assumed", source="implicit GEMM at 0.8 of the plain product's rate")
 _ROUTING = Provenance(
     basis="measured", source="fused permutation on B200 at 0.50 of its bandwidth, SimuMax v1.2"
+)
+TABLE_CAST_BYTES = 5.0 / MEMORY_SHARE
+"""Per element of the operand that the fp8 tables' rows cast: read for its largest value, read and
+written again, at what streaming kernels reach of the bandwidth."""
+_FP8 = Provenance(
+    basis="assumed",
+    source="fp8 tables less the traffic of the cast they hold (5 bytes per element); at most what "
+    "16 bits take; cuBLAS as CUTLASS",
 )
 _FP32_ATTENTION = Provenance(
     basis="assumed", source="memory-efficient fp32 attention moves a quarter of eager's scores"
@@ -166,6 +176,7 @@ class ComputeModel:
         self.constants = self._constants(sustained_share)
         self._operators: dict[tuple[int, float, Dtype, int, bool], tuple[float, Operator]] = {}
         self._gemms: dict[tuple[float, int, int, Dtype, int, int | None, float], float] = {}
+        self._fp8_gemms: dict[tuple[float, int, int, str, int, int | None, float], float] = {}
 
     def _constants(self, sustained_share: float | None) -> GpuConstants:
         return constants_for(self.gpu, sustained_share, self.given)
@@ -204,16 +215,17 @@ class ComputeModel:
             return self._product_s(op, batch, dtype, tp, backward)
         if op.kind == "sync":
             return 0.0 if backward else host.COPY_FIXED_S
-        moved = op.moved
+        moved, fixed = op.moved, op.moved_fixed
         if backward:
             moved = 2.0 * moved if op.moved_backward is None else op.moved_backward
+            fixed = op.moved_fixed_backward
         # A vocabulary-parallel look-up still writes its whole output on every rank.
         share = tp if op.split != "none" and op.kind != "embedding" else 1
         # Around fp8 products activations stay in 16 bits.
         if self.compiled and op.kind in COMPILED_KINDS:
             self.constants.provenance["compiled"] = _COMPILED
             moved *= COMPILED_TRAFFIC_SHARE
-        moved_bytes = moved * batch * max(2, COMPUTE_DTYPE_BYTES[dtype]) / share
+        moved_bytes = (moved * batch + fixed) * max(2, COMPUTE_DTYPE_BYTES[dtype]) / share
         if op.kind == "routing":
             self.constants.provenance["routing"] = _ROUTING
             moved_bytes /= ROUTING_SHARE
@@ -253,17 +265,23 @@ class ComputeModel:
     ) -> float:
         """A product: ``y = x w`` forward; ``dx = dy w'`` and ``dw = x' dy`` backward."""
         s = self._shape(op, batch, tp)
+        product_s = self._kernel(op)
         if not backward:
-            forward = self.gemm_s(s.rows, s.n, s.k, dtype, s.groups, imbalance=s.imbalance)
+            forward = product_s(s.rows, s.n, s.k, dtype, s.groups, imbalance=s.imbalance)
             return s.scale * forward
-        data = self.gemm_s(s.rows, s.k, s.n, dtype, s.groups, imbalance=s.imbalance)
-        return s.scale * data + s.weight_scale * self._weight_product_s(s, dtype)
+        data = product_s(s.rows, s.k, s.n, dtype, s.groups, imbalance=s.imbalance)
+        return s.scale * data + s.weight_scale * self._weight_product_s(op, s, dtype)
 
-    def _weight_product_s(self, s: _Shape, dtype: Dtype) -> float:
+    def _kernel(self, op: Operator) -> Callable[..., float]:
+        """Seconds of the products of an operator."""
+        return self.gemm_s if op.fp8 is None else self.fp8_gemm_s
+
+    def _weight_product_s(self, op: Operator, s: _Shape, dtype: Dtype) -> float:
         """The weight gradient sums over rows; its operands' leading dimensions are still n, k."""
         rows, n, k, groups = s.rows, s.n, s.k, s.groups
         depth = max(1, round(rows / groups))
-        seconds = self.gemm_s(float(n) * groups, k, depth, dtype, groups, lead=granule(n, k))
+        product_s = self._kernel(op)
+        seconds = product_s(float(n) * groups, k, depth, dtype, groups, lead=granule(n, k))
         if self.fp32_gradients:
             # Read and written in fp32 rather than written in 16 bits.
             seconds += 6.0 * n * k * groups / self.constants.memory_bytes_per_s
@@ -278,7 +296,7 @@ class ComputeModel:
         if op.gemm is None or op.attention is not None:
             return 0.0
         shape = self._shape(op, batch, tp)
-        return shape.weight_scale * self._weight_product_s(shape, dtype)
+        return shape.weight_scale * self._weight_product_s(op, shape, dtype)
 
     def _attention_s(
         self, op: Operator, batch: float, dtype: Dtype, tp: int, backward: bool
@@ -345,6 +363,32 @@ class ComputeModel:
             )
             self._gemms[key] = known
         return known
+
+    def fp8_gemm_s(
+        self,
+        m: float,
+        n: int,
+        k: int,
+        dtype: Dtype,
+        groups: int = 1,
+        *,
+        lead: int | None = None,
+        imbalance: float = 1.0,
+    ) -> float:
+        """The same with operands that are fp8 already, and a result in ``dtype``.
+
+        The tables' rows hold the cast of one operand: its traffic is taken off. What a fit cannot
+        part from the product stays in it, so that it is at most what 16 bits take.
+        """
+        key = (m, n, k, "fp8", groups, lead, imbalance)
+        known = self._fp8_gemms.get(key)
+        if known is None:
+            c = self.constants.gemm("fp8")
+            c = replace(c, cast_passes=max(0.0, c.cast_passes - TABLE_CAST_BYTES / 3.0))
+            known = gemm_seconds(c, m, n, k, groups=groups, lead=lead, imbalance=imbalance)
+            self._fp8_gemms[key] = known
+            self.constants.provenance["fp8 products"] = _FP8
+        return min(known, self.gemm_s(m, n, k, dtype, groups, lead=lead, imbalance=imbalance))
 
     def _gemm(self, dtype: Dtype) -> GemmConstants:
         return self.constants.gemm("tf32" if dtype == "fp32" and self.allow_tf32 else dtype)

@@ -13,7 +13,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from raysim.report import charts, goodput, sections, words
+from raysim.report import charts, goodput, peaks, sections, words
 
 if TYPE_CHECKING:
     import jinja2
@@ -76,8 +76,8 @@ def render(result: Reportable) -> str:
         cluster=sections.cluster(summary),
         job=sections.job(summary),
         waterfall=sections.waterfall(summary),
-        peaks=sections.peaks(summary),
-        host=sections.host_peak(summary),
+        peaks=peaks.peaks(summary),
+        host=peaks.host_peak(summary),
         changes=sections.changes(summary),
         run=sections.run_facts(summary),
         cost=sections.cost_facts(summary),
@@ -154,7 +154,7 @@ def _recorded(summary: Mapping[str, Any], records: Records | None) -> dict[str, 
     }
     return {
         "timeline": timeline if timeline["total"] else None,
-        "memory": {"curves": curves, "t0": t0, "names": sections.memory_names(summary)}
+        "memory": {"curves": curves, "t0": t0, "names": peaks.memory_names(summary)}
         if curves else None,
         "busy": charts.busy(spans, gpus, view),
         "step": step,

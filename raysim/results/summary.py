@@ -249,7 +249,7 @@ def _throughput(outcome: JobOutcome) -> dict[str, Any]:
     gpus = plan.mesh.world
     samples_per_s = plan.samples_per_step / outcome.step_s
     model_flops = 3.0 * plan.model.flops * plan.samples_per_step / outcome.step_s / gpus
-    peak = gpu.flops_per_s.get(plan.compute_dtype, gpu.flops_per_s["fp32"])
+    peak = gpu.flops_per_s.get(plan.product_dtype, gpu.flops_per_s["fp32"])
     is_tokens = plan.model.sample_unit == "tokens"
     tokens_per_s = samples_per_s * plan.model.seq_len if is_tokens else None
     return {
@@ -352,6 +352,8 @@ def _job(outcome: JobOutcome) -> dict[str, Any]:
     if plan.compute_dtype != plan.precision:
         means = "autocast" if plan.engine == "ddp" else "mixed precision"
         dtype = f"{plan.precision} under {plan.compute_dtype} {means}"
+    if plan.fp8 is not None:
+        dtype += f", {plan.fp8.recipe} fp8"
     length = f", {unit} {plan.model.seq_len}" if plan.model.seq_len > 1 else ""
     accumulation = plan.gradient_accumulation_steps
     return {

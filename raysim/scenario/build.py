@@ -145,6 +145,7 @@ def build_job(scenario: Scenario, model: Model | None = None) -> TrainJob:
         optimizer=strategy.optimizer,
         ddp=CLASSES["ddp"](**train.ddp.model_dump()),
         fsdp=fsdp_saving(scenario),
+        fp8=strategy.fp8,
         pipeline=strategy.pipeline,
         activation_checkpointing=_recomputed(scenario),
         recompute_layers=None if megatron is None else megatron.recompute_layers,

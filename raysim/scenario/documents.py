@@ -177,3 +177,19 @@ def _near_files(path: Path) -> str:
     if not parent.is_dir():
         return f" (nor the folder {parent.name!r})" if parent.name else ""
     return did_you_mean(path.name, sorted(p.name for p in parent.iterdir()))
+
+
+def with_prefix(document: Document, section: str, prefix: str) -> Document:
+    """Keys of a section as Accelerate's launcher reads them: ``x`` is ``prefix_x``."""
+    block = document.data.get(section)
+    if not isinstance(block, dict):
+        return document
+    renamed = {k: k if str(k).startswith(prefix) else f"{prefix}_{k}" for k in block}
+    data = {**document.data, section: {renamed[k]: v for k, v in block.items()}}
+
+    def moved(path: KeyPath) -> KeyPath:
+        if path[:1] != (section,) or len(path) < 2:
+            return path
+        return (section, renamed.get(str(path[1]), path[1]), *path[2:])
+
+    return replace(document, data=data, marks={moved(p): m for p, m in document.marks.items()})

@@ -16,10 +16,18 @@ from typing import Any, TypeVar, cast
 from pydantic import BaseModel, ValidationError
 
 from raysim.errors import Problem, ScenarioError
-from raysim.scenario.documents import Document, KeyPath, did_you_mean, shorten
+from raysim.scenario.documents import (
+    Document,
+    KeyPath,
+    did_you_mean,
+    shorten,
+    with_prefix,
+)
+from raysim.scenario.fp8 import accelerate_fp8
 from raysim.scenario.problems import problems_of
 from raysim.scenario.schema_fsdp import AccelerateFile, AccelerateFsdpBlock, FsdpSection
 from raysim.training.deepspeed import Precision
+from raysim.training.fp8 import Fp8Settings
 from raysim.training.fsdp import BackwardPrefetch, FsdpSettings, ShardingStrategy
 
 SectionT = TypeVar("SectionT", bound=BaseModel)
@@ -43,6 +51,7 @@ class FsdpReading:
     """Parameters are stored in fp32, whatever they were loaded in."""
     hybrid: bool = False
     """Replicas are one per node unless told."""
+    fp8: Fp8Settings | None = None
     warnings: list[Problem] = field(default_factory=list)
 
     def with_replicas(self, count: int) -> FsdpReading:
@@ -114,7 +123,7 @@ def _prefetch(name: str) -> BackwardPrefetch | None:
 
 def _accelerate(document: Document) -> FsdpReading:
     """As Accelerate's launcher and plugin would understand the file."""
-    document = _prefixed(document)
+    document = with_prefix(document, "fsdp_config", "fsdp")
     file = _validated(document, AccelerateFile)
     block = file.fsdp_config
     problems = list(_refused(document, file))
@@ -141,6 +150,13 @@ def _accelerate(document: Document) -> FsdpReading:
         message = f"{strategy} has no replicas; use HYBRID_SHARD or fsdp_version 2"
         problems.append(_at(document, "fsdp_sharding_strategy", message))
     mixed = _mixed(document, file, problems)
+    fp8 = None
+    if str(file.mixed_precision).lower() == "fp8":
+        efficient = block.fsdp_cpu_ram_efficient_loading is not False
+        try:
+            fp8 = accelerate_fp8(document, block.fsdp_version, ram_efficient=efficient)
+        except ScenarioError as error:
+            problems.extend(error.problems)
     if problems:
         raise ScenarioError(problems)
     classes = block.fsdp_transformer_layer_cls_to_wrap
@@ -169,25 +185,9 @@ def _accelerate(document: Document) -> FsdpReading:
         activation_checkpointing=bool(block.fsdp_activation_checkpointing),
         upcast=mixed is not None,
         hybrid="HYBRID" in strategy and block.fsdp_version == 1 and replicas == 1,
+        fp8=fp8,
         warnings=list(_warnings(document, file)),
     )
-
-
-def _prefixed(document: Document) -> Document:
-    """``fsdp_config.version`` as ``fsdp_version``, as the launcher reads it."""
-    block = document.data.get("fsdp_config")
-    if not isinstance(block, dict):
-        return document
-    renamed = {k: k if str(k).startswith("fsdp") else f"fsdp_{k}" for k in block}
-    data = {**document.data, "fsdp_config": {renamed[k]: v for k, v in block.items()}}
-
-    def moved(path: KeyPath) -> KeyPath:
-        if path[:1] != ("fsdp_config",) or len(path) < 2:
-            return path
-        return ("fsdp_config", renamed.get(path[1], path[1]), *path[2:])
-
-    marks = {moved(path): mark for path, mark in document.marks.items()}
-    return replace(document, data=data, marks=marks)
 
 
 def _at(document: Document, key: str, message: str) -> Problem:
@@ -236,9 +236,9 @@ def _mixed(document: Document, file: AccelerateFile, problems: list[Problem]) ->
     value = "no" if file.mixed_precision in (None, False) else str(file.mixed_precision).lower()
     if value in {"fp16", "bf16"}:
         return cast(Precision, value)
-    if value == "fp8":
-        problems.append(document.problem(("mixed_precision",), "fp8 is not simulated; use bf16"))
-    elif value != "no":
+    if value == "fp8":  # what is not a linear's product runs in bf16
+        return "bf16"
+    if value != "no":
         message = f"must be no, fp16, bf16 or fp8 (got {shorten(value)})"
         problems.append(document.problem(("mixed_precision",), message))
     return None

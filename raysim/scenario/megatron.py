@@ -26,8 +26,12 @@ from raysim.training.sharding import ContextExchange, TokenDispatcher
 
 DEGREE_MAX = 1_000_000
 NOT_SIMULATED = {
-    "fp8_format": "fp8 products and casts",
-    "fp8": "fp8 products and casts",
+    "no_fp8_wgrad": "weight gradients in 16 bits beside fp8 products",
+    "fp8_dot_product_attention": "fp8 attention",
+    "fp8_multi_head_attention": "fp8 attention",
+    "fp8_output_proj": "the output layer in fp8",
+    "activation_func_fp8_input_store": "activations' inputs kept in fp8",
+    "fp4_format": "fp4 products",
     "tp_comm_overlap": "tensor-parallel exchanges overlapped by user buffers",
     "optimizer_cpu_offload": "the optimizer on the CPU",
     "overlap_moe_expert_parallel_comm": "overlapped token exchanges",
@@ -72,6 +76,16 @@ class MegatronSection(Section):
     seq_length: PositiveCount | None = None
     bf16: bool = False
     fp16: bool = False
+    fp8_format: Literal["e4m3", "hybrid"] | None = None
+    fp8: Literal["e4m3", "hybrid"] | None = None
+    """The name of ``fp8_format`` in ``TransformerConfig``."""
+    fp8_recipe: Literal["delayed", "tensorwise", "mxfp8", "blockwise"] = "delayed"
+    fp8_param_gather: bool = False
+    reuse_grad_buf_for_mxfp8_param_ag: bool = False
+    disable_parameter_transpose_cache: bool = False
+    first_last_layers_bf16: bool = False
+    num_layers_at_start_in_bf16: int = Field(1, ge=0, le=DEGREE_MAX)
+    num_layers_at_end_in_bf16: int = Field(1, ge=0, le=DEGREE_MAX)
     recompute_granularity: Literal["full", "selective"] | None = None
     recompute_modules: list[str] | str = "core_attn"
     recompute_activations: bool = False

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from raysim.scenario.quantities import Bytes, BytesPerSecond, Count, PositiveCount, Seconds
+from raysim.scenario.schema_fp8 import Fp8Section
 from raysim.scenario.schema_machines import Every, FailuresSection, NoiseSection
 from raysim.scenario.section import FileOrMapping, Section, shorthand
 from raysim.training.allocator_config import read_allocator
@@ -271,6 +272,11 @@ class TrainSection(Section):
     pipeline: PipelineSection | None = Field(None, description="Pipeline parallelism.")
     precision: Literal["fp32", "fp16", "bf16"] | None = Field(
         None, description="Type of weights and activations; by default what DeepSpeed's JSON says."
+    )
+    fp8: Annotated[Fp8Section, shorthand("recipe")] | None = Field(
+        None,
+        description="Products of linear layers in fp8; Megatron's arguments and Accelerate's file "
+        "say so themselves.",
     )
     gradient_clipping: float | None = Field(
         None, ge=0, le=1e9, description="Of a script without DeepSpeed: norm to clip to; 0: none."

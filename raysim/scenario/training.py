@@ -11,6 +11,7 @@ from raysim.hardware.cluster import ClusterSpec
 from raysim.perf.optimizer import optimizer_key
 from raysim.scenario.deepspeed_json import ScriptSettings, read_deepspeed
 from raysim.scenario.documents import Document
+from raysim.scenario.fp8 import megatron_fp8, read_fp8
 from raysim.scenario.fsdp import FsdpReading
 from raysim.scenario.machines import misfits as machine_misfits
 from raysim.scenario.megatron import (
@@ -28,6 +29,7 @@ from raysim.training.deepspeed import (
     Precision,
     complete_batch_triple,
 )
+from raysim.training.fp8 import Fp8Settings
 from raysim.training.fsdp import FsdpSettings
 from raysim.training.parallel import Mesh
 from raysim.training.pipelines import KINDS, misfits
@@ -54,6 +56,7 @@ class Strategy:
     gradient_clipping: float
     megatron: MegatronReading | None = None
     fsdp: FsdpSettings = field(default_factory=FsdpSettings)
+    fp8: Fp8Settings | None = None
     checkpoints: bool = False
     """FSDP's file turns activation checkpointing on."""
     notes: tuple[Problem, ...] = ()
@@ -101,13 +104,20 @@ def make_strategy(
     if train.workers is None:
         notes.append(Problem(key="train.workers", message=f"default {mesh.world}: every GPU"))
     if reading is not None and megatron is not None:
-        return _megatron(train, mesh, megatron, reading, config, notes)
+        made = _megatron(train, mesh, megatron, reading, config, notes)
+        return replace(made, fp8=megatron_fp8(megatron, reading.section, config, cluster.gpu))
     if deepspeed is None:
         made = _ddp(train, document, mesh, notes)
         sharded = fsdp is not None or train.engine == "fsdp"
         settings = fsdp or FsdpReading(settings=FsdpSettings())
-        return _fsdp(made, train, document, settings, cluster) if sharded else made
-    return _deepspeed(train, document, mesh, deepspeed, config, notes)
+        made = _fsdp(made, train, document, settings, cluster) if sharded else made
+    else:
+        made = _deepspeed(train, document, mesh, deepspeed, config, notes)
+    compute = made.fsdp.param_dtype if made.engine == "fsdp" else train.ddp.autocast
+    version = made.fsdp.version if made.engine == "fsdp" else 0
+    found = None if fsdp is None else fsdp.fp8
+    fp8 = read_fp8(train.fp8, document, cluster.gpu, compute or made.precision, version, found)
+    return replace(made, fp8=fp8)
 
 
 def _contradictions(train: TrainSection, document: Document) -> Iterator[Problem]:
@@ -211,6 +221,7 @@ _MEGATRON_SAYS = {
     "global_batch": "global_batch_size",
     "precision": "bf16 or fp16",
     "gradient_clipping": "clip_grad",
+    "fp8": "fp8_format",
 }
 
 

@@ -18,7 +18,17 @@ from raysim.training.loss_scale import LossScale
 Precision = Literal["fp32", "fp16", "bf16"]
 Device = Literal["none", "cpu", "nvme"]
 ScheduleName = Literal[
-    "1f1b", "gpipe", "megatron_1f1b", "interleaved", "zb_h1", "zb_v", "dualpipe_v", "dualpipe"
+    "1f1b",
+    "gpipe",
+    "megatron_1f1b",
+    "interleaved",
+    "zb_h1",
+    "zb_h2",
+    "zb_v",
+    "v_half",
+    "v_min",
+    "dualpipe_v",
+    "dualpipe",
 ]
 """DeepSpeed's own is 1f1b; the others are of Megatron-LM, torch and DualPipe (``pipelines``)."""
 

@@ -71,16 +71,31 @@ def zero_bubble(rank: int, ranks: int, chunks: int, micro_batches: int, group: i
     torch's ``ScheduleInterleavedZeroBubble``; warm-up and activations are 1F1B's.
     """
     forward = turns(micro_batches, chunks, group)
+    return _deferred(forward, chunks, ranks - 1 - rank + (chunks - 1) * group, rank)
+
+
+def zero_bubble_h2(rank: int, ranks: int, micro_batches: int) -> list[Action]:
+    """ZB-H2: twice ZB-H1's forwards before the first backward, and twice its delay of weights.
+
+    Every rank holds 2 ranks - 1 micro-batches and waits for nothing once it has begun, where the
+    three passes take equally long (Qi et al. 2023, section 2.2, figure 3). Simplification: their
+    optimizer steps before it has heard of all ranks' gradient norm; here every rank waits for it.
+    """
+    return _deferred(turns(micro_batches, 1, ranks), 1, 2 * (ranks - 1 - rank), 2 * rank)
+
+
+def _deferred(forward: list[Turn], chunks: int, warm: int, late: int) -> list[Action]:
+    """One forward, one input gradient, and the weight gradient of ``late`` passes before."""
     backward = _backward_turns(forward, chunks)
-    warm = min(ranks - 1 - rank + (chunks - 1) * group, len(forward))
+    warm = min(warm, len(forward))
     order = [Action(F, *turn) for turn in forward[:warm]]
     for k, turn in enumerate(backward):
         if warm + k < len(forward):
             order.append(Action(F, *forward[warm + k]))
         order.append(Action(I, *turn))
-        if k >= rank:
-            order.append(Action(W, *backward[k - rank]))
-    return order + [Action(W, *turn) for turn in backward[max(0, len(backward) - rank) :]]
+        if k >= late:
+            order.append(Action(W, *backward[k - late]))
+    return order + [Action(W, *turn) for turn in backward[max(0, len(backward) - late) :]]
 
 
 class _Counter:

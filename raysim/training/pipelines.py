@@ -28,6 +28,7 @@ from raysim.training.schedule import (
     inference_schedule,
     train_schedule,
 )
+from raysim.training.v_orders import BLOCKS, v_orders
 
 Exchange = Literal["blocking", "batched", "asynchronous"]
 Steps = Iterator[list[Instruction]]
@@ -53,12 +54,16 @@ class Kind:
 
 
 _TORCH = "torch.distributed.pipelining"
+_ZERO_BUBBLE = "its authors' Megatron-LM (sail-sg/zero-bubble-pipeline-parallelism)"
 KINDS: dict[ScheduleName, Kind] = {
     "1f1b": Kind(runs="DeepSpeed's PipelineModule", exchange="blocking", keeps_output=True),
     "gpipe": Kind(runs=_TORCH, keeps_output=True),
     "megatron_1f1b": Kind(runs="Megatron-LM", exchange="batched"),
     "interleaved": Kind(runs=f"Megatron-LM or {_TORCH}", chunks=None, edge=2),
     "zb_h1": Kind(runs=_TORCH, chunks=None, splits_backward=True, keeps_output=True, edge=2),
+    "zb_h2": Kind(runs=_ZERO_BUBBLE, splits_backward=True, edge=3),
+    "v_half": Kind(runs=_ZERO_BUBBLE, shape="v", chunks=2, splits_backward=True, edge=3),
+    "v_min": Kind(runs=_ZERO_BUBBLE, shape="v", chunks=2, splits_backward=True, edge=3),
     "zb_v": Kind(runs=_TORCH, shape="v", chunks=2, splits_backward=True, keeps_output=True, edge=3),
     "dualpipe_v": Kind(
         runs=f"DualPipe or {_TORCH}", shape="v", chunks=2, splits_backward=True, edge=4
@@ -133,8 +138,12 @@ class Pipeline:
         ranks, chunks = self.layout.ranks, self.layout.chunks
         if self.schedule == "zb_h1":
             return orders.zero_bubble(rank, ranks, chunks, micro_batches, self.group)
+        if self.schedule == "zb_h2":
+            return orders.zero_bubble_h2(rank, ranks, micro_batches)
         if self.schedule == "zb_v":
             return orders.zbv(rank, ranks, micro_batches)
+        if self.schedule in BLOCKS:
+            return list(v_orders(self.schedule, ranks, micro_batches)[rank])
         if self.schedule == "dualpipe_v":
             return orders.dualpipe_v(rank, ranks, micro_batches)
         if self.schedule == "dualpipe":

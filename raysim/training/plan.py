@@ -10,6 +10,7 @@ from raysim.models.table import Model
 from raysim.perf.constants import TrainingConstants
 from raysim.training.allocator_config import AllocatorConfig
 from raysim.training.deepspeed import Optimizer, PipelineSettings, Precision, ZeroConfig
+from raysim.training.fp8 import Fp8Settings
 from raysim.training.fsdp import FsdpSettings
 from raysim.training.loss_scale import LossScale
 from raysim.training.parallel import Mesh
@@ -78,6 +79,8 @@ class TrainingPlan:
     fsdp: FsdpSettings = field(default_factory=FsdpSettings)
     megatron: MegatronSettings = field(default_factory=MegatronSettings)
     pipeline: PipelineSettings = field(default_factory=PipelineSettings)
+    fp8: Fp8Settings | None = None
+    """What runs in fp8; ``precision`` is that of everything else."""
     activation_checkpointing: Checkpointing = "none"
     torch_compile: bool = False
     """Whether the model goes through ``torch.compile``."""
@@ -113,6 +116,11 @@ class TrainingPlan:
         if self.engine == "fsdp" and self.fsdp.param_dtype is not None:
             return self.fsdp.param_dtype
         return self.precision
+
+    @property
+    def product_dtype(self) -> str:
+        """The narrowest type of products: whose peak a utilisation is a share of."""
+        return self.compute_dtype if self.fp8 is None else "fp8"
 
     @property
     def engine_label(self) -> str:

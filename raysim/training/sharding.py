@@ -64,6 +64,8 @@ class Sharding:
 
     def kept(self, saved: Saved) -> int:
         """By how many ranks a saved tensor is divided."""
+        if saved.fixed:
+            return self.tp if saved.sharded else 1
         divided = self.sequence_parallel or saved.sharded
         return (self.tp if divided else 1) * self.cp
 
@@ -148,7 +150,16 @@ def exchanges(
 
 def column_input(o: Operator) -> Saved | None:
     """The tensor whose gradient tensor-parallel peers sum."""
-    return o.saves[0] if o.split == "column" and o.saves else None
+    return source_of(o) if o.split == "column" and o.saves else None
+
+
+def source_of(o: Operator) -> Saved:
+    """An operator's input as it was before a product's was quantised: as its gradient is."""
+    if o.fp8 is None or o.gemm is None:
+        return o.saves[0]
+    return replace(
+        o.saves[0], name=o.fp8.source, numel=o.gemm.rows * o.gemm.k, dtype="compute", fixed=False
+    )
 
 
 def _tensor(
@@ -158,8 +169,11 @@ def _tensor(
     if o.split == "row" or (o.split == "vocab" and o.kind == "embedding"):
         size = round(o.output * width)
         if sharding.sequence_parallel:
-            scatter, gather = (Exchange(op, "tp", size) for op in ("reduce_scatter", "all_gather"))
+            scatter = Exchange("reduce_scatter", "tp", size)
+            wire = size if o.fp8 is None else round(size * o.fp8.gradient_bytes / 2)
+            found.before_backward += _scale(o)
             _pieces(scatter, sharding, found.after_forward, found.beside_forward)
+            gather = Exchange("all_gather", "tp", wire)
             _pieces(gather, sharding, found.before_backward, found.beside_backward)
         else:
             found.after_forward.append(Exchange("all_reduce", "tp", size))
@@ -169,7 +183,9 @@ def _tensor(
     # An operator behind a fused norm reads what the norm wrote: both have the source's size.
     size = round(source.numel * width)
     if sharding.sequence_parallel:
-        gather = Exchange("all_gather", "tp", size)
+        wire = size if o.fp8 is None else round(size * o.fp8.input_bytes / 2)
+        gather = Exchange("all_gather", "tp", wire)
+        found.before_forward += _scale(o)
         _pieces(gather, sharding, found.before_forward, found.beside_forward)
         if not sharding.keeps_gathered:
             # once more for the weight gradient: only the shard was kept
@@ -195,6 +211,11 @@ def _pieces(
     first = exchange.size_bytes // sharding.tp
     apart.append(exchange._replace(size_bytes=first))
     beside.append(exchange._replace(size_bytes=exchange.size_bytes - first))
+
+
+def _scale(o: Operator) -> list[Exchange]:
+    """What peers tell each other before they quantise their parts of one tensor: its amax."""
+    return [Exchange("all_reduce", "tp", 4)] if o.fp8 is not None and o.fp8.reduces_amax else []
 
 
 def _tokens(found: Exchanges, o: Operator, sharding: Sharding, width: float) -> None:

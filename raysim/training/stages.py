@@ -7,15 +7,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from raysim.errors import ScenarioError
-from raysim.models.table import COMPUTE_DTYPE_BYTES, Layer
+from raysim.models.table import COMPUTE_DTYPE_BYTES, Layer, Model
 from raysim.perf.compute import ComputeModel
 from raysim.perf.contention import hides_exchanges
+from raysim.training.fp8 import quantized_model
 from raysim.training.layout import Layout
 from raysim.training.partition import stage_bounds
 from raysim.training.pipelines import Pipeline, misfits
 from raysim.training.plan import TrainingPlan
+from raysim.training.pricing import Pricer
 from raysim.training.recompute import Checkpointing
-from raysim.training.sections import Cut, Pricer, Section, Unit, tp_numel
+from raysim.training.sections import Cut, Section, Unit, tp_numel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +63,8 @@ def build_stages(plan: TrainingPlan, costs: ComputeModel) -> tuple[StageSpec, ..
     ScenarioError
         The model cannot be cut as asked.
     """
-    layers, mesh = plan.model.layers, plan.mesh
+    mesh = plan.mesh
+    layers = _as_run(plan, costs.gpu.architecture).layers
     for key, value in plan.model.divisible:
         if value % mesh.tp:
             raise ScenarioError(f"tensor parallelism {mesh.tp} does not divide {key} {value}")
@@ -166,6 +169,18 @@ def build_sections(
             )
         )
     return tuple(sections)
+
+
+def _as_run(plan: TrainingPlan, architecture: str) -> Model:
+    """The plan's model with the products that run in fp8."""
+    return quantized_model(
+        plan.model,
+        plan.fp8,
+        architecture,
+        fsdp_version=plan.fsdp.version if plan.engine == "fsdp" else 0,
+        gathered=plan.mesh.tp if plan.sharding.sequence_parallel else 1,
+        compiled=plan.torch_compile,
+    )
 
 
 def check_pipeline(plan: TrainingPlan) -> None:

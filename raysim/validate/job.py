@@ -46,7 +46,7 @@ def job_of(
     micro_batches = step.micro_batches
     per_step = plan.micro_batch * micro_batches * plan.mesh.dp
     gpu = step.costs.gpu
-    peak = gpu.flops_per_s.get(plan.compute_dtype, gpu.flops_per_s["fp32"]) * plan.mesh.world
+    peak = gpu.flops_per_s.get(plan.product_dtype, gpu.flops_per_s["fp32"]) * plan.mesh.world
     tokens = per_step * plan.model.seq_len
     peak *= counted
     return Job(

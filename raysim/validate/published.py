@@ -27,6 +27,7 @@ from raysim.perf.compute import ComputeModel
 from raysim.training.communicators import Communicators
 from raysim.training.compile import Feed
 from raysim.training.deepspeed import Optimizer, PipelineSettings, ZeroConfig
+from raysim.training.fp8 import Fp8Settings
 from raysim.training.fsdp import FsdpSettings
 from raysim.training.memory import RankMemory, rank_memory
 from raysim.training.parallel import Mesh
@@ -92,8 +93,8 @@ def _tokens_per_gpu(row: dict[str, Any], outcome: StepOutcome) -> float:
     return float(samples * row["seq_len"] / row["gpus"])
 
 
-def mpt_outcome(row: dict[str, Any]) -> StepOutcome:
-    """One MPT run, simulated."""
+def mpt_outcome(row: dict[str, Any], fp8: Fp8Settings | None = None) -> StepOutcome:
+    """One MPT run, simulated; ``fp8``: of Transformer Engine's linears, else in bf16."""
     config = {
         **GPT2,
         "n_embd": row["hidden"],
@@ -120,6 +121,7 @@ def mpt_outcome(row: dict[str, Any]) -> StepOutcome:
         precision="fp32",
         optimizer=Optimizer(),
         fsdp=fsdp,
+        fp8=fp8,
         activation_checkpointing="full" if row["recompute"] == "full" else "none",
     )
     where = nodes(catalog.node(NODES[row["gpu"]]), max(1, gpus // 8))

@@ -41,6 +41,7 @@ from raysim.units import GIB, to_seconds
 from raysim.validate.job import job_of
 from raysim.validate.points import OUT_OF_MEMORY, Point
 from raysim.validate.published import PUBLISHED, nodes, rows
+from raysim.validate.runs_fp8 import fp8_points
 from raysim.validate.runs_megatron import bridge_points, paper_plan
 from raysim.validate.runs_torchtitan import torchtitan_points
 
@@ -58,6 +59,7 @@ def run_points(validation: Path) -> Iterator[Point]:
     held = json.loads((validation / PUBLISHED / FILE).read_text())
     for row in rows(validation, FILE):
         yield from points_of(row, held["machines"][row["machine"]])
+    yield from fp8_points(validation)
     for left in held["left_out"]:
         if left["why"].startswith("case "):
             continue

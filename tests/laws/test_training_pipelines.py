@@ -13,13 +13,16 @@ from raysim.training.deepspeed import Optimizer, PipelineSettings
 from raysim.training.parallel import Mesh
 from raysim.training.plan import TrainingPlan
 from raysim.training.program import Kind
+from raysim.training.schedule import Do
+from raysim.training.stages import pipeline_of
 from raysim.training.tower import StepOutcome
 from tests.training_parts import cluster, fast_wires, llama, plan, play, programs, wide_stack
 
 
 def stack(schedule: str, ranks: int, micro_batches: int, **options: Any) -> TrainingPlan:
     """Equal stages of two equal layers, nothing but forward, backward and exchange."""
-    chunks = options.get("virtual_stages", 2 if schedule in ("zb_v", "dualpipe_v") else 1)
+    in_a_v = schedule in ("zb_v", "dualpipe_v", "v_half", "v_min")
+    chunks = options.get("virtual_stages", 2 if in_a_v else 1)
     settings: dict[str, Any] = {"schedule": schedule, "stages": ranks, **options}
     return plan(
         wide_stack(2 * ranks * chunks),
@@ -55,7 +58,7 @@ def bubbles(outcome: StepOutcome) -> list[float]:
 #   ZB-H1                (S - 1)(F + B - 2W)               (Qi et al. 2023, table 1)
 #   DualPipe             (S/2 - 1)(F&B + B - 3W), F&B = F + B here     (its README)
 #   DualPipeV            the same for S = stages of one micro-batch
-#   ZB-V                 (S - 1)F: ranks begin one after the other, and then never wait
+#   ZB-V, ZB-H2          (S - 1)F: ranks begin one after the other, and then never wait
 # Accumulating gradients and sends take the rest: 2 % of the bubble.
 
 LAWS = [
@@ -70,6 +73,8 @@ LAWS = [
     ("zb_h1", 8, 16, {}, lambda s, f, b, w: (s - 1) * (f + b - 2 * w)),
     ("zb_h1", 4, 8, {"virtual_stages": 2}, lambda s, f, b, w: (s - 1) * (f + b - 2 * w)),
     ("zb_v", 4, 12, {}, lambda s, f, _, __: (s - 1) * f),
+    ("zb_h2", 4, 12, {}, lambda s, f, _, __: (s - 1) * f),
+    ("zb_h2", 8, 24, {}, lambda s, f, _, __: (s - 1) * f),
     ("dualpipe_v", 4, 12, {}, lambda s, f, b, w: (s - 1) * (f + 2 * b - 3 * w)),
     ("dualpipe", 4, 12, {}, lambda s, f, b, w: (s / 2 - 1) * (f + 2 * b - 3 * w)),
     ("dualpipe", 8, 20, {}, lambda s, f, b, w: (s / 2 - 1) * (f + 2 * b - 3 * w)),
@@ -152,6 +157,23 @@ def test_memory_holds_the_activations_of_the_passes_in_flight(
     assert stages_held * saved <= most(outcome, 0, "activation") <= stages_held * saved + beyond
 
 
+@pytest.mark.parametrize("name", ["zb_h2", "v_half", "v_min"])
+def test_memory_of_orders_that_defer_weights(name: str) -> None:
+    """What each rank's order holds: whole activations, or what a weight gradient still needs."""
+    p = stack(name, 4, 12)
+    outcome = play(p, fast_wires())
+    units = outcome.stages[0].units
+    saved, kept = sum(u.saved_bytes for u in units), sum(u.weights.kept_bytes for u in units)
+    for rank in range(4):
+        whole = due = peak = 0
+        for action in pipeline_of(p).order(rank, 12):
+            whole += (action.do == Do.FORWARD_PASS) - (action.do == Do.BACKWARD_INPUT)
+            due += (action.do == Do.BACKWARD_INPUT) - (action.do == Do.BACKWARD_WEIGHT)
+            peak = max(peak, whole * saved + due * kept)
+        # A pass lets go of its layers one by one: the last has made its share of `kept` by then.
+        assert peak <= most(outcome, rank, "activation") <= peak + saved
+
+
 def test_a_weight_gradient_that_waits_keeps_its_inputs_and_output_gradients() -> None:
     """ZB-H1's last rank defers S - 1 micro-batches, of which nothing else stays."""
     outcome = play(stack("zb_h1", 4, 12), fast_wires())
@@ -223,6 +245,9 @@ def test_dualpipe_keeps_two_copies_and_sums_them() -> None:
         ("zb_h1", 40, {}),
         ("zb_h1", 48, {"virtual_stages": 2, "layers_per_stage": (1, 2, 2, 3, 2, 2, 3, 1)}),
         ("zb_v", 41, {}),
+        ("zb_h2", 41, {}),
+        ("v_half", 41, {}),
+        ("v_min", 41, {}),
         ("dualpipe_v", 60, {}),
         ("dualpipe", 62, {}),
     ],

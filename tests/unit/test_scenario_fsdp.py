@@ -147,7 +147,7 @@ def edited(tmp_path: Path, file: str, old: str, new: str) -> str:
          ("train.fsdp: the model has no module of class GPT2Block; its blocks are "
          "LlamaDecoderLayer")),
         ("accelerate_v1.yaml", "mixed_precision: bf16", "mixed_precision: fp8",
-         ":20:18   mixed_precision: fp8 is not simulated; use bf16"),
+         ":20:18   mixed_precision: fp8 needs fp8_config with backend TE or AO"),
         ("accelerate_v2.yaml", "fsdp_version: 2", "fsdp_version: 3",
          ":10:17   fsdp_config.fsdp_version: must be 1 or 2"),
         ("accelerate_v2.yaml", "TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP",

@@ -119,9 +119,9 @@ def test_what_is_wrong_is_said_where_it_stands(
 
 def test_what_matters_and_is_not_simulated_is_a_warning(tmp_path: Path) -> None:
     found = scenario(
-        tmp_path, "train.sh", "--micro-batch-size 1 --fp8-format hybrid --log-interval 1"
+        tmp_path, "train.sh", "--micro-batch-size 1 --fp4-format e2m1 --log-interval 1"
     )
-    assert [w.key for w in found.warnings] == ["fp8_format"]
+    assert [w.key for w in found.warnings] == ["fp4_format"]
 
 
 def test_recomputed_modules_and_the_flex_dispatcher(tmp_path: Path) -> None:

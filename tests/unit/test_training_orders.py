@@ -58,6 +58,13 @@ def test_zero_bubble_h1_defers_weights_by_the_rank() -> None:
     assert written(p, 2, 3) == "F0.0 I0.0 F0.1 I0.1 F0.2 I0.2 W0.0 W0.1 W0.2"
 
 
+def test_zero_bubble_h2_doubles_the_warm_up() -> None:
+    """Figure 3 of Qi et al. 2023, on two ranks: 2 (S - r) - 1 forwards, weights 2 r passes late."""
+    p = of("zb_h2", 2, 4)
+    assert written(p, 0, 4) == ("F0.0 F0.1 F0.2 I0.0 W0.0 F0.3 I0.1 W0.1 I0.2 W0.2 I0.3 W0.3")
+    assert written(p, 1, 4) == ("F0.0 I0.0 F0.1 I0.1 F0.2 I0.2 W0.0 F0.3 I0.3 W0.1 W0.2 W0.3")
+
+
 def test_megatrons_1f1b_sends_and_receives_together() -> None:
     p = of("megatron_1f1b", 2, 3)
     steps = [[i.do.value for i in step] for step in p.steps(0, 3)]
@@ -172,6 +179,61 @@ def test_activations_held(ranks: int, rounds: int, chunks: int) -> None:
         m -= m % 2
         assert {most("dualpipe", rank, m) for rank in range(s)} == {s + 1}
         assert {held(of("dualpipe_v", s, m), rank, m) for rank in range(s)} == {2 * s + 1}
+
+
+def unit_times(p: Pipeline, micro_batches: int) -> list[tuple[int, int]]:
+    """When each rank begins and ends, where every pass takes one unit and sending none."""
+    layout = p.layout
+    todo = [p.order(rank, micro_batches) for rank in range(layout.ranks)]
+    ends: dict[tuple[Do, int, int], int] = {}
+    begun, now, at = [-1] * len(todo), [0] * len(todo), [0] * len(todo)
+    while any(at[rank] < len(todo[rank]) for rank in range(len(todo))):
+        before = sum(at)
+        for rank, order in enumerate(todo):
+            while at[rank] < len(order):
+                a = order[at[rank]]
+                stage = layout.stages_of(rank)[a.chunk]
+                needs = {
+                    Do.FORWARD_PASS: (Do.FORWARD_PASS, layout.before(stage)),
+                    Do.BACKWARD_INPUT: (Do.BACKWARD_INPUT, layout.after(stage)),
+                    Do.BACKWARD_WEIGHT: (Do.BACKWARD_INPUT, stage),
+                }[a.do]
+                if needs[1] is None and a.do == Do.BACKWARD_INPUT:
+                    needs = Do.FORWARD_PASS, stage
+                needed = None if needs[1] is None else (needs[0], needs[1], a.micro_batch)
+                if needed is not None and needed not in ends:
+                    break
+                start = max(now[rank], 0 if needed is None else ends[needed])
+                begun[rank] = start if begun[rank] < 0 else begun[rank]
+                ends[a.do, stage, a.micro_batch] = now[rank] = start + 1
+                at[rank] += 1
+        assert sum(at) > before, "the orders wait for each other"
+    return list(zip(begun, now, strict=True))
+
+
+@pytest.mark.parametrize("ranks", [3, 4, 5, 6, 7, 8, 9, 12])
+def test_bubbles_and_memory_where_every_pass_takes_equally_long(ranks: int) -> None:
+    """Of zero-bubble schedules: none once a rank has begun, for ZB-H2 with twice 1F1B's memory;
+    V-Half has half of it and V-Min a third, each and at most 4/3 micro-batches more.
+    """
+    s, m = ranks, 4 * ranks
+
+    def bubble(name: ScheduleName) -> int:
+        p = of(name, s, m)
+        spans = [end - begin for begin, end in unit_times(p, m)]
+        return max(spans) - 3 * m * p.layout.chunks
+
+    def most(name: ScheduleName) -> set[float]:
+        p = of(name, s, m)
+        return {held(p, rank, m) / p.layout.chunks for rank in range(s)}
+
+    assert bubble("zb_h1") == s - 1
+    assert bubble("zb_h2") == bubble("zb_v") == 0
+    assert bubble("v_half") == (3 * s - 7 if s % 2 == 0 else 3 * s - 4)
+    assert bubble("v_min") == (4 * s - 6 if s % 3 == 0 else 4 * s - 5)
+    assert most("zb_h2") == {2 * s - 1}
+    assert max(most("v_half")) == (s + 2) // 2
+    assert max(most("v_min")) == (s + 4) // 3
 
 
 @pytest.mark.parametrize(

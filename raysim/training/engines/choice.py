@@ -6,6 +6,7 @@ from raysim.training.deepspeed import ZeroConfig
 from raysim.training.engines.bf16 import Bf16Optimizer
 from raysim.training.engines.context import Engine, EngineContext
 from raysim.training.engines.ddp import Ddp
+from raysim.training.engines.fp8 import Quantizing
 from raysim.training.engines.fsdp1 import Fsdp1
 from raysim.training.engines.fsdp2 import Fsdp2
 from raysim.training.engines.megatron import Megatron
@@ -19,7 +20,16 @@ from raysim.training.stages import StageSpec
 def choose_engine(
     context: EngineContext, stage: StageSpec, *, forward_only: bool = False
 ) -> Engine:
-    """Torch's wrapper, or the one DeepSpeed would choose (``engine.py``, _configure_optimizer)."""
+    """Torch's wrapper, or the one DeepSpeed would choose (``engine.py``, _configure_optimizer).
+
+    Around it, under fp8, what that adds.
+    """
+    engine = _engine(context, stage, forward_only=forward_only)
+    fp8 = context.plan.fp8
+    return engine if fp8 is None else Quantizing(engine, context, fp8)
+
+
+def _engine(context: EngineContext, stage: StageSpec, *, forward_only: bool) -> Engine:
     plan, zero = context.plan, context.plan.zero
     if plan.engine == "ddp":
         return Ddp(context)

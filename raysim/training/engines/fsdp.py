@@ -7,8 +7,8 @@ the whole model. Sources: ``torch/distributed/fsdp`` of 2.13, by file in ``fsdp1
 Activation checkpointing is torch's non-reentrant one, inside the wrapped module: its recomputation
 begins after the pre-backward hook, so it shares backward's all-gather.
 
-Not modelled: ``ignored_modules``, parameters without gradients in some steps, float8 all-gathers,
-the first iteration. Rank 0, which holds the most where rows do not divide, stands for all.
+Not modelled: ``ignored_modules``, parameters without gradients in some steps, the first
+iteration. Rank 0, which holds the most where rows do not divide, stands for all.
 """
 
 from __future__ import annotations

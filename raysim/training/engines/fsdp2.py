@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from raysim.training.engines.context import EngineContext
+from raysim.training.engines.context import SCALAR_BYTES, EngineContext
 from raysim.training.engines.fsdp import GATHER, REDUCE, Sharded, trainable_numel
 from raysim.training.program import Call
 from raysim.training.sections import Section, Unit
-from raysim.training.wrapping import Group, padded_numel
+from raysim.training.wrapping import Group, Tensor, padded_numel
 
 
 class Fsdp2(Sharded):
@@ -42,6 +42,11 @@ class Fsdp2(Sharded):
         """Bytes that hybrid sharding keeps in the reduction's type until backward ends."""
         self.kept: set[Group] = set()
         """Groups with whole gradients of earlier micro-batches."""
+        fp8 = context.plan.fp8
+        gathers = fp8 is not None and fp8.float8_all_gather
+        self.fp8 = {g.name for u in context.units for g in u.uses if g.fp8 and gathers}
+        """Names of weights that travel in fp8."""
+        self.scales_at_once = fp8 is not None and fp8.precomputes_scales
 
     def own_numel(self, group: Group) -> int:
         """Rank 0 has a full chunk of every parameter."""
@@ -62,7 +67,11 @@ class Fsdp2(Sharded):
 
     def _bytes(self, group: Group) -> int:
         """Of the whole group, padded, as it is gathered."""
-        return padded_numel(group.tensors, self.n) * self.width
+        fp8 = padded_numel(self._in_fp8(group), self.n)
+        return (padded_numel(group.tensors, self.n) - fp8) * self.width + fp8
+
+    def _in_fp8(self, group: Group) -> Sequence[Tensor]:
+        return [t for t in group.tensors if t.name in self.fp8]
 
     def begin_forward(self) -> None:
         """The root's pre-forward: all-gather streams wait for the optimizer."""
@@ -173,9 +182,11 @@ class Fsdp2(Sharded):
         if self.n == 1:  # no all-gather: the copy out reads the shard itself
             self.coming[group] = waits[-1] if waits else -1
             return
-        staged = self._staged_bytes(own)
+        staged = self._staged_bytes(group, own)
         b.alloc("communication", staged, "all-gather input", stream=GATHER)
-        if self.casts and not shared:
+        if self.fp8 and not self.scales_at_once and not shared:
+            waits = self._agree_on_scales(group, waits)
+        if self._recasts(group) and not shared:
             waits = self.cast_shards(group, waits)
         b.alloc("communication", size, "all-gather output", stream=GATHER)
         copied = b.compute(
@@ -186,10 +197,35 @@ class Fsdp2(Sharded):
         call = Call("all_gather", where, size)
         self.coming[group] = self.beside(f"all-gather {group.name}", call, (copied,))
 
-    def _staged_bytes(self, own: int) -> int:
+    def _staged_bytes(self, group: Group, own: int) -> int:
         """Copies that live until the copy in: shards from the host, and in the gathered type."""
-        cast = own if self.casts else 0
-        return cast + (own // self.width * self.c.weight_bytes if self.s.cpu_offload else 0)
+        cast = own if self._recasts(group) else 0
+        return cast + (self.own_numel(group) * self.c.weight_bytes if self.s.cpu_offload else 0)
+
+    def _recasts(self, group: Group) -> bool:
+        return self.casts or bool(self._in_fp8(group))
+
+    def _agree_on_scales(self, group: Group, waits: tuple[int, ...]) -> tuple[int, ...]:
+        """The amax of every weight that is about to be cast, one after the other."""
+        for tensor in self._in_fp8(group):
+            waits = (self._amax((tensor,), waits),)
+        return waits
+
+    def _amax(self, tensors: Sequence[Tensor], waits: tuple[int, ...]) -> int:
+        """Of this rank's rows, then of all ranks'."""
+        b, own = self.b, padded_numel(tensors, self.n) // self.n
+        seconds = self.c.costs.memory_s(float(own * self.c.weight_bytes), kernels=len(tensors))
+        found = b.compute("amax of shards", "collective", seconds, stream=GATHER, waits=waits)
+        call = Call("all_reduce", self.shard_group, len(tensors) * SCALAR_BYTES)
+        return b.collective("all-reduce amax", call, waits=(found,))
+
+    def step(self) -> None:
+        """After it, the scales of all weights that will be gathered in fp8, at once."""
+        super().step()
+        tensors = [t for g in self.groups for t in self._in_fp8(g)]
+        if tensors and self.scales_at_once and self.n > 1:
+            done = self._amax(tensors, self.b.last_on("compute"))
+            self.b.compute("scales ready", "collective", 0.0, launches=0, waits=(done,))
 
     def _wait(self, group: Group, *, forward: bool) -> None:
         """Copy out into the parameters' own storages on the compute stream."""

@@ -40,6 +40,8 @@ class Bucket:
     group: str
     ranks: int
     numel: int = 0
+    fp8: int = 0
+    """Of these, weights that are gathered in fp8."""
     units: list[int] = field(default_factory=list)
     """By ``id``, in the order their gradients become ready."""
     gathered: int | None = None
@@ -83,6 +85,10 @@ class Megatron:
                     bucket = Bucket(group, ranks)
                     filled.append(bucket)
                 bucket.numel += numel
+                if self._gathers_fp8:
+                    bucket.fp8 += sum(
+                        g.numel for g in unit.gradients if g.fp8 and g.expert == expert
+                    )
                 bucket.units.append(id(unit))
         return filled
 
@@ -97,7 +103,7 @@ class Megatron:
     def setup(self) -> None:
         """Weights, the gradient buffer, fp32 masters and states of what this rank steps."""
         b, c = self.c.builder, self.c
-        b.alloc("parameter", c.stored_numel * c.weight_bytes, "weights")
+        b.alloc("parameter", self._stored_bytes(), "weights")
         b.alloc("gradient", c.numel * self.grad_bytes, "gradient buffer")
         b.alloc("optimizer_state", self.own * (MASTER_BYTES + c.state_bytes), "optimizer states")
         if self.m.gradient_accumulation_fusion:
@@ -105,6 +111,23 @@ class Megatron:
             size = sum(rows * columns for rows, columns in shapes) * c.weight_bytes
             b.alloc("temporary", size, "dummy weight gradients")
         b.alloc("temporary", self._workspace_bytes(), "Transformer Engine's cuBLAS workspaces")
+
+    @property
+    def _gathers_fp8(self) -> bool:
+        """Whether weights travel in fp8; mxfp8 needs both layouts, made of 16 bits."""
+        fp8 = self.c.plan.fp8
+        return fp8 is not None and fp8.primary_weights and fp8.recipe != "mxfp8"
+
+    def _stored_bytes(self) -> float:
+        """Of all weights, in 16 bits or as primary fp8 weights in every layout."""
+        c, fp8 = self.c, self.c.plan.fp8
+        whole = c.stored_numel * c.weight_bytes
+        if fp8 is None or not fp8.primary_weights:
+            return whole
+        numel = sum({g.name: g.numel for u in c.units for g in u.uses if g.fp8}.values())
+        own_buffer = fp8.recipe == "mxfp8" and not fp8.reuses_gradient_buffer
+        plain = whole if own_buffer else whole - numel * c.weight_bytes
+        return plain + numel * fp8.weight_copies(c.costs.gpu.architecture)
 
     def _workspace_bytes(self) -> int:
         """One for its linears, one per stream of grouped products (``_NUM_MAX_CUBLAS_STREAMS``)."""
@@ -183,7 +206,8 @@ class Megatron:
         return bucket.gathered
 
     def _gather(self, bucket: Bucket) -> int:
-        call = Call("all_gather", bucket.group, bucket.numel * self.c.weight_bytes)
+        size = (bucket.numel - bucket.fp8) * self.c.weight_bytes + bucket.fp8
+        call = Call("all_gather", bucket.group, size)
         b = self.c.builder
         return b.collective("all-gather weights", call, waits=b.last_on(COMPUTE))
 
@@ -237,6 +261,10 @@ class Megatron:
             c.overflow_and_norm(self.own * MASTER_BYTES, 1, overflow=False, sharded=self._sharded)
             c.scan("clip gradients", 2.0 * self.own * MASTER_BYTES, 1)
         c.optimizer_step(self.own, low_precision_copy=True)
+        if self._gathers_fp8:  # of its slice of 16-bit weights
+            slices = sum(bucket.fp8 / bucket.ranks for bucket in self.buckets)
+            tensors = sum(g.fp8 for u in c.units for g in u.gradients)
+            c.scan("cast weights", 3.0 * slices, tensors)
         if self._sharded and not self.m.overlap_param_gather:
             works = [self._gather(bucket) for bucket in self.buckets if bucket.ranks > 1]
             if works:

@@ -1,0 +1,157 @@
+"""Published training runs in fp8, predicted: ``validation/data/published/fp8_runs.json``.
+
+Megatron-Bridge on H100, B200, GB200 and GB300 (current scaling, mxfp8), MosaicML's MPT with
+Transformer Engine under FSDP1, torchtitan's float8 under FSDP2. No row fixed a constant. What a
+source leaves unsaid is read from the tree it is in, and said in the file (``assumed``).
+
+Not modelled: tensor-parallel exchanges through user buffers (rows of ``fp8/mbridge_tp``), weights
+gathered beside the optimizer step, torchtitan's machines' power limit.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from raysim.hardware import catalog
+from raysim.hardware.cluster import ClusterSpec
+from raysim.hardware.specs import NodeSpec
+from raysim.kernel.simulation import Simulation
+from raysim.models.huggingface import build
+from raysim.models.table import Model
+from raysim.training.deepspeed import Optimizer, PipelineSettings
+from raysim.training.fp8 import Fp8Settings
+from raysim.training.fsdp import FsdpSettings
+from raysim.training.parallel import Mesh
+from raysim.training.plan import MegatronSettings, TrainingPlan
+from raysim.training.tower import StepOutcome, simulate
+from raysim.units import GIB, to_seconds
+from raysim.validate.job import job_of
+from raysim.validate.points import Point
+from raysim.validate.published import PUBLISHED, mpt_outcome, nodes
+
+FILE = "fp8_runs.json"
+TORCHTITAN = FsdpSettings(param_dtype="bf16", reduce_dtype="fp32")
+"""``fully_shard`` around each block with torchtitan's ``MixedPrecisionPolicy``."""
+
+
+def fp8_points(validation: Path) -> Iterator[Point]:
+    """Every row that raysim can express, and every other one with why not."""
+    document = json.loads((validation / PUBLISHED / FILE).read_text(encoding="utf-8"))
+    for row in document["rows"]:
+        yield from points_of(document, row)
+    for left in document["left_out"]:
+        for name in left["rows"]:
+            yield Point(family="runs", name=name, role="validation", left_out=left["why"])
+
+
+def points_of(document: dict[str, Any], row: dict[str, Any]) -> Iterator[Point]:
+    """Tokens per second and GPU, and reserved memory where the row has it."""
+    outcome = play(document, row)
+    family, name, role = f"runs/fp8_{row['family']}", row["id"], row["use"]
+    tokens = row["global_batch"] * row["seq_len"] / row["gpus"]
+    if row["engine"] == "composer":
+        plan = outcome.plan  # its batch is not a multiple of every layout
+        samples = plan.micro_batch * outcome.micro_batches * plan.mesh.dp
+        tokens = samples * row["seq_len"] / row["gpus"]
+    yield Point(
+        family=family, name=name, role=role, unit="tokens/s/GPU",
+        measured=row["tokens_per_s_per_gpu"],
+        predicted=tokens / to_seconds(outcome.steady_step_ns),
+        job=job_of(outcome, counted=tokens),
+    )  # fmt: skip
+    if "reserved_gib" in row:
+        yield Point(
+            family=f"runs_memory/fp8_{row['family']}", name=name, role=role, unit="GiB",
+            measured=row["reserved_gib"], predicted=outcome.fullest.reserved_bytes / GIB,
+            job=job_of(outcome),
+        )  # fmt: skip
+
+
+def play(document: dict[str, Any], row: dict[str, Any]) -> StepOutcome:
+    """Simulate one row."""
+    if row["engine"] == "composer":
+        # llm-foundry's fc_type: te; the stand-in's linears are GPT-2's Conv1D
+        return mpt_outcome(row, Fp8Settings(recipe=row["recipe"], classes=("Conv1D",)))
+    plan = _megatron(document, row) if row["engine"] == "megatron" else _fsdp2(document, row)
+    where = _cluster(document["machines"][row["machine"]], row["gpus"])
+    return simulate(plan, where, simulation=Simulation(), memory="reserved_gib" in row)
+
+
+def _cluster(machine: dict[str, Any], gpus: int) -> ClusterSpec:
+    node: NodeSpec = catalog.node(machine["node"])
+    if "memory_gib" in machine:
+        assert node.gpu is not None
+        gpu = replace(
+            node.gpu, memory_bytes=round(machine["memory_gib"] * GIB),
+            memory_bytes_per_s=machine["memory_bytes_per_s"],
+        )  # fmt: skip
+        node = replace(node, gpu=gpu)
+    return nodes(node, -(-gpus // node.gpu_count))
+
+
+def _megatron(document: dict[str, Any], row: dict[str, Any]) -> TrainingPlan:
+    """Megatron-Bridge's performance recipes."""
+    ways = row["tp"] * row["pp"] * row["cp"]
+    mesh = Mesh(dp=row["gpus"] // ways, tp=row["tp"], pp=row["pp"], cp=row["cp"])
+    chunks = row["virtual_stages"]
+    ends = document["models"][row["model"]]["num_hidden_layers"] % (mesh.pp * chunks) != 0
+    return TrainingPlan(
+        model=_model(json.dumps(document["models"][row["model"]]), row["seq_len"], row["tp"]),
+        mesh=mesh,
+        engine="megatron",
+        micro_batch=row["micro_batch"],
+        gradient_accumulation_steps=row["global_batch"] // (row["micro_batch"] * mesh.dp),
+        precision="bf16",
+        optimizer=Optimizer(),
+        fp8=Fp8Settings(
+            recipe=row["recipe"], classes=(), caches_weights=True, keeps_core_output=True,
+            primary_weights=True, reuses_gradient_buffer=True,
+        ),
+        megatron=MegatronSettings(
+            sequence_parallel=row["tp"] > 1, use_distributed_optimizer=True,
+            overlap_grad_reduce=True, overlap_param_gather=True,
+            accumulate_allreduce_grads_in_fp32=False,
+        ),
+        pipeline=PipelineSettings(
+            stages=mesh.pp, partition_method="blocks", pipe_partitioned=False,
+            grad_partitioned=False, schedule="interleaved" if chunks > 1 else "megatron_1f1b",
+            virtual_stages=chunks if chunks > 1 else None,
+            account_for_embedding_in_pipeline_split=ends,
+            account_for_loss_in_pipeline_split=ends,
+        ),
+        cuda_graphs=row.get("cuda_graphs", False),
+    )  # fmt: skip
+
+
+def _fsdp2(document: dict[str, Any], row: dict[str, Any]) -> TrainingPlan:
+    """torchtitan, compiled, every block recomputed."""
+    config = document["models"][row["model"]] | {"max_position_embeddings": row["seq_len"]}
+    return TrainingPlan(
+        model=build({"model_type": "llama", **config}, seq_len=row["seq_len"], attention="sdpa"),
+        mesh=Mesh(dp=row["gpus"]),
+        engine="fsdp",
+        micro_batch=row["micro_batch"],
+        gradient_accumulation_steps=1,
+        precision="fp32",
+        optimizer=Optimizer(),
+        fsdp=TORCHTITAN,
+        fp8=Fp8Settings(
+            library="torchao", recipe=row["recipe"], float8_all_gather=True,
+            precomputes_scales=True,
+        ),
+        activation_checkpointing="full",
+        torch_compile=True,
+    )  # fmt: skip
+
+
+@cache
+def _model(config: str, seq_len: int, tp: int) -> Model:
+    values = {"model_type": "llama", **json.loads(config), "max_position_embeddings": seq_len}
+    return build(
+        values, seq_len=seq_len, library="megatron_core", fused_loss=True, vocab_multiple=128 * tp
+    )
