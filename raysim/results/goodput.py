@@ -58,6 +58,7 @@ def _of_run(run: Goodput, tokens: float | None) -> dict[str, Any]:
         "runs": len(run.lives),
         "mtbf_seconds": run.course.mtbf_s if math.isfinite(run.course.mtbf_s) else None,
         "failures": run.failures,
+        "one_more_spare_delta_frac": run.one_more_spare,
         "checkpoints": run.saves,
         "parts": _parts(run),
         "expected_wall_seconds": _finite(run.expected_s),

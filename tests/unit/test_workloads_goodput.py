@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import raysim
+from raysim.errors import ScenarioError
 from raysim.kernel.simulation import Simulation
 from raysim.report import console, goodput
 from raysim.results.summary import summarize
@@ -161,6 +162,18 @@ def test_the_best_interval_saves_time() -> None:
     assert run_of(best).wall_s / run_of(rare).wall_s - 1 == pytest.approx(delta, abs=0.05)
 
 
+def test_another_spare_is_worth_what_a_life_with_it_saves() -> None:
+    how = replace(OFTEN, spare_nodes=0, replacement_s=120.0)
+    saving = CheckpointSettings(every_s=30.0)
+    none, one = (played(failures=replace(how, spare_nodes=n), checkpoint=saving) for n in (0, 1))
+    delta = run_of(none).one_more_spare
+    assert delta is not None
+    assert delta == pytest.approx(run_of(one).wall_s / run_of(none).wall_s - 1, abs=0.01)
+    assert delta < -0.05
+    gone = played(failures=replace(how, takes_node=0.0), checkpoint=saving)
+    assert run_of(gone).one_more_spare is None
+
+
 def test_targets_on_goodput(summary: dict[str, Any], alike: JobOutcome) -> None:
     wanted = [parse_target("goodput", ">= 1%"), parse_target("goodput", ">= 99.9%")]
     assert [row["passed"] for row in evaluate(wanted, summary)] == [True, False]
@@ -224,6 +237,14 @@ def test_a_scenario_says_it_and_its_resolved_file_replays_it(root: Path, tmp_pat
     again.write_text(first.scenario_yaml, encoding="utf-8")
     replayed = raysim.run(raysim.load(again), record=False)
     assert replayed.summary["goodput"] == first.summary["goodput"]
+
+
+def test_a_run_has_only_so_many_changes(root: Path) -> None:
+    scenario = raysim.load(root / "scenarios" / "mlp_pipeline")
+    slow = [{"node": 0, "slowdown": 1.1, "from": f"{n}h", "for": "30min"} for n in range(1, 40)]
+    scenario.with_({"train.noise": {"slow_nodes": slow[:30]}})
+    with pytest.raises(ScenarioError, match="78 moments at which something changes"):
+        scenario.with_({"train.noise": {"slow_nodes": slow}})
 
 
 def test_failures_without_a_checkpoint_are_warned_of(root: Path) -> None:
