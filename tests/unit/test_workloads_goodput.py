@@ -20,7 +20,7 @@ from raysim.units import to_ns
 from raysim.workloads.failures import Failures
 from raysim.workloads.goodput import Goodput
 from raysim.workloads.machines import DegradedLink, Machines, SlowNode, Window
-from raysim.workloads.train_job import CheckpointSettings, TrainJob
+from raysim.workloads.train_job import CheckpointSettings, DataSettings, TrainJob
 from raysim.workloads.train_run import JobOutcome, play_job
 from tests.training_parts import cluster, llama, plan
 
@@ -111,6 +111,16 @@ def test_a_link_that_stays_narrow_slows_every_step(alike: JobOutcome) -> None:
     assert run_of(narrow).parts_s["slow"] == pytest.approx(
         narrow.steps * (narrow.step_s - alike.step_s)  # type: ignore[operator]
     )
+
+
+def test_evaluation_waits_for_the_slowest_too() -> None:
+    data = DataSettings(train_samples=12_800, eval_samples=12_800)
+    slow = Machines(slow_nodes=(SlowNode(node=0, slowdown=2.0),))
+    plain, throttled = (
+        played(steps=None, epochs=1, data=data, machines=m) for m in (Machines(), slow)
+    )
+    assert throttled.evaluation_s > 1.5 * plain.evaluation_s
+    assert run_of(throttled).parts_s["evaluation"] == pytest.approx(throttled.evaluation_s)
 
 
 def test_the_rate_of_failures_is_that_of_the_nodes_used(troubled: JobOutcome) -> None:
