@@ -204,6 +204,10 @@ def test_every_nanosecond_has_one_part(c: Course, seed: int) -> None:
     assert life.finished
     assert life.parts_ns["kept"] == c.steps * c.healthy_step_ns
     assert 0.0 <= life.goodput <= 1.0
+    assert sum(stop.lost_ns for stop in life.stops) == life.parts_ns["lost"]
+    down = sum(stop.down_ns for stop in life.stops)
+    away = sum(life.parts_ns[part] for part in ("detection", "waiting", "restart"))
+    assert away <= down <= away + life.parts_ns["link_down"] + life.parts_ns["startup"]
     assert live(c, seed=seed) == life
 
 
@@ -231,7 +235,10 @@ def test_a_failure_at_a_known_time_costs_what_it_costs() -> None:
     """Step 60 ends at 620 s, its save at 650 s; at 1,000 s 350 s of work are gone."""
     how = Failures(times_s=(1000.0,), detect_s=30.0, replacement_s=600.0, warm_up_s=5.0)
     life = live(course(mtbf_s=math.inf, steps=120, failures=how))
-    assert life.failures == 1
+    (stop,) = life.stops
+    assert (stop.at_ns // S, stop.why, stop.lost_ns // S, stop.down_ns // S) == (
+        1000, "node", 350, 665,
+    )  # fmt: skip
     assert {k: v // S for k, v in life.parts_ns.items() if v} == {
         "startup": 20, "kept": 1200, "checkpoints": 60, "lost": 350, "detection": 30,
         "waiting": 570, "restart": 65,

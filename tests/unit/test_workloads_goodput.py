@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import raysim
+from raysim.cli.show import TABLES
 from raysim.errors import ScenarioError
 from raysim.kernel.simulation import Simulation
 from raysim.report import console, goodput
@@ -200,6 +201,15 @@ def test_it_is_printed(summary: dict[str, Any]) -> None:
     assert "Run time" not in printed
     assert all(len(line) <= 100 for line in printed.splitlines())
     assert all(len(line) <= 80 for line in console.text(summary, width=80).splitlines())
+
+
+def test_it_is_shown_in_tables(summary: dict[str, Any]) -> None:
+    parts = TABLES["goodput"](summary)[1]
+    assert [row[0] for row in parts] == [part["name"] for part in summary["goodput"]["parts"]]
+    once = played(failures=Failures(times_s=(150.0,)), checkpoint=CheckpointSettings(every_s=60.0))
+    headers, rows, _ = TABLES["failures"](summarize(once, [], []))
+    assert headers == ["why", "at", "work lost", "down for"]
+    assert [row[:2] for row in rows] == [["node", "2.50 min"]]
 
 
 def test_it_is_on_the_page(summary: dict[str, Any], alike: JobOutcome) -> None:
