@@ -144,10 +144,30 @@ def _collectives(summary: Mapping[str, Any]) -> Table:
 
 
 def _step(summary: Mapping[str, Any]) -> Table:
+    return _parts((summary.get("step") or {}).get("breakdown") or [])
+
+
+def _goodput(summary: Mapping[str, Any]) -> Table:
+    return _parts((summary.get("goodput") or {}).get("parts") or [])
+
+
+def _failures(summary: Mapping[str, Any]) -> Table:
+    """Of one of the runs that were played: when, why, and what each cost."""
+    from raysim.units import format_seconds
+
+    rows = (summary.get("goodput") or {}).get("stops") or []
+    times = (("at", "at_seconds"), ("work lost", "lost_seconds"), ("down for", "down_seconds"))
+    return _rows(
+        ({"why": r["why"]} | {name: format_seconds(r[key]) for name, key in times} for r in rows),
+        {"why"},
+    )
+
+
+def _parts(rows: Iterable[Mapping[str, Any]]) -> Table:
+    """What adds up to a step, or to the wall time."""
     from raysim.report.layout import percent
     from raysim.units import format_seconds
 
-    rows = (summary.get("step") or {}).get("breakdown") or []
     return _rows(
         (
             {"part": r["name"], "time": format_seconds(r["seconds"]), "share": percent(r["frac"])}
@@ -218,6 +238,8 @@ def _cell(value: object) -> str:
 
 TABLES: dict[str, Callable[[Mapping[str, Any]], Table]] = {
     "step": _step,
+    "goodput": _goodput,
+    "failures": _failures,
     "memory": _memory,
     "collectives": _collectives,
     "inputs": _inputs,

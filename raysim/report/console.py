@@ -13,7 +13,7 @@ from typing import Any
 from rich.text import Text
 
 from raysim.report.console_memory import change_line, memory_part, shortage
-from raysim.report.goodput import goodput
+from raysim.report.goodput import goodput, peer_words
 from raysim.report.layout import (
     BAR,
     NAME,
@@ -171,8 +171,7 @@ def _step_notes(summary: Summary) -> list[str]:
         notes.append(f"slowest rank {step['slowest_rank']}")
     simulated, world = job.get("simulated_ranks", 1), _world(summary)
     if simulated < world:
-        which = "the slowest" if summary.get("goodput") else "the others are equal"
-        notes.append(f"{simulated} of {world:,} ranks, {which}")
+        notes.append(f"{simulated} of {world:,} ranks, {peer_words(summary)}")
     return notes
 
 
@@ -239,8 +238,8 @@ def _duration_rows(summary: Summary) -> list[_Row]:
 
 def _phases(summary: Summary) -> list[Text]:
     """Where the whole run's time goes, longest first."""
-    told = (summary.get("goodput") or {}).get("parts")  # in a table of its own
-    phases = [] if told else (summary.get("run") or {}).get("phases") or []
+    table = (summary.get("goodput") or {}).get("parts")
+    phases = [] if table else (summary.get("run") or {}).get("phases") or []
     return [
         Text(f"{p['name']} {format_seconds(p['seconds'])}")
         for p in sorted(phases, key=lambda p: -p["seconds"])

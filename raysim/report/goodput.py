@@ -61,6 +61,12 @@ def _rows(found: Summary) -> list[Summary]:
     return [*large, {"key": "rest", "name": f"{len(small)} smaller parts", **total}]
 
 
+def peer_words(summary: Summary) -> str:
+    """What a rank that was simulated is among those it stands for."""
+    unlike = (summary.get("goodput") or {}).get("step_inflation_frac")
+    return "the slowest" if unlike else "the others are equal"
+
+
 def spread_words(found: Summary) -> str:
     """How far the wall times of the lives played lie apart."""
     spread = found.get("wall_seconds_p5_p95")
@@ -97,7 +103,10 @@ def failure_words(found: Summary) -> list[str]:
     shown = f"{count:,.0f}" if count >= 100 or count == round(count) else f"{count:.3g}"
     said = [f"{shown} failure{'s' * (count != 1)}"]
     if mtbf:
-        said.append(f"one every {format_seconds(mtbf)} on the job's nodes")
+        said.append(f"one every {format_seconds(mtbf)}")
+    delta = found.get("one_more_spare_delta_frac")
+    if delta is not None and delta <= -_LITTLE:
+        said.append(f"one more spare node: {delta * 100:+.2f} % wall time")
     return said
 
 

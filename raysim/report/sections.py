@@ -264,7 +264,7 @@ def _simulated(summary: Table) -> str:
     """What the ranks simulated stand for."""
     if not table(summary.get("job")).get("folded"):
         return "every rank simulated"
-    unlike = bool(summary.get("goodput"))
+    unlike = table(summary.get("goodput")).get("step_inflation_frac")
     return "the slowest of its peers" if unlike else "identical ranks folded into one"
 
 

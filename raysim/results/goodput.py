@@ -12,6 +12,7 @@ from raysim.workloads import failures, machines
 from raysim.workloads.goodput import SPREAD, Goodput, Interval
 from raysim.workloads.train_run import JobOutcome
 
+MOST_STOPS = 1000
 PART_NAMES = {
     "kept": "kept steps, at full speed",
     "slow": "slow and varying machines",
@@ -58,7 +59,9 @@ def _of_run(run: Goodput, tokens: float | None) -> dict[str, Any]:
         "runs": len(run.lives),
         "mtbf_seconds": run.course.mtbf_s if math.isfinite(run.course.mtbf_s) else None,
         "failures": run.failures,
+        "one_more_spare_delta_frac": run.one_more_spare,
         "checkpoints": run.saves,
+        "stops": _stops(run),
         "parts": _parts(run),
         "expected_wall_seconds": _finite(run.expected_s),
         "interval": _interval(run, run.interval),
@@ -66,6 +69,19 @@ def _of_run(run: Goodput, tokens: float | None) -> dict[str, Any]:
         "young_seconds": run.young_s,
         "daly_seconds": run.daly_s,
     }
+
+
+def _stops(run: Goodput) -> list[dict[str, Any]]:
+    """The failures of the first life, the first ``MOST_STOPS`` of them."""
+    return [
+        {
+            "at_seconds": to_seconds(stop.at_ns),
+            "why": stop.why,
+            "lost_seconds": to_seconds(stop.lost_ns),
+            "down_seconds": to_seconds(stop.down_ns),
+        }
+        for stop in run.lives[0].stops[:MOST_STOPS]
+    ]
 
 
 def _parts(run: Goodput) -> list[dict[str, Any]]:

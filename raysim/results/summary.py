@@ -302,7 +302,8 @@ def _verdict(
         rate = f"{throughput['tokens_per_s']:,.0f} tokens/s"
     else:
         rate = f"{throughput['samples_per_s']:,.0f} {outcome.job.plan.model.sample_unit}/s"
-    return {"fits": True, "text": f"Fits: {share}; {rate} on {gpus} GPUs."}
+    kept = "" if outcome.goodput is None else f", goodput {outcome.goodput.goodput * 100:.1f} %"
+    return {"fits": True, "text": f"Fits: {share}; {rate} on {gpus} GPUs{kept}."}
 
 
 def _cluster(cluster: ClusterSpec) -> dict[str, Any]:

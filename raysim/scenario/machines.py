@@ -13,6 +13,8 @@ from raysim.scenario.schema_train import TrainSection
 from raysim.workloads.failures import Failures
 from raysim.workloads.machines import DegradedLink, Machines, SlowNode, Window
 
+MOST_CHANGES = 64
+
 
 def misfits(train: TrainSection, document: Document, cluster: ClusterSpec) -> Iterator[Problem]:
     """Nodes and NICs that the cluster does not have; an interval that nothing decides."""
@@ -32,6 +34,11 @@ def misfits(train: TrainSection, document: Document, cluster: ClusterSpec) -> It
             elif isinstance(one, LinkSection) and (one.nic or 0) >= nodes[one.node].nic_count:
                 message = f"there is no NIC {one.nic}; the node has {nodes[one.node].nic_count}"
                 yield document.problem((*path, "nic"), message)
+    moments = machines_of(train).changes_s()
+    if len(moments) > MOST_CHANGES:
+        message = f"{len(moments)} moments at which something changes, each a step to simulate; "
+        message += f"at most {MOST_CHANGES}: leave out what is short or slight"
+        yield document.problem(("noise",), message, key=True)
     yield from _undecided(train, document)
 
 

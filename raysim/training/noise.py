@@ -13,7 +13,7 @@ all ranks, its other stages are as slow as the peers that share their layers. Th
 slowest of a stage's; where slow hosts and slow GPUs are not the same ranks, folding overstates.
 
 Constants that were fitted on real runs hold the ordinary jitter of those runs; what is said here
-comes on top.
+comes on top. Of a rank on the CPU all is kernels.
 
 Not modelled: kernels of one rank that vary apart from each other, jitter of the host and of links.
 """

@@ -26,6 +26,7 @@ PROVENANCE = {
         source="10 min; MegaScale (NSDI 2024) reports less for diagnosis and replacement",
     ),
 }
+_ROUNDING = 1e-9
 _MOST_EXPONENT = 700.0
 """Beyond it, a float has no exponential: the job never ends."""
 
@@ -135,6 +136,7 @@ def expected_work_s(
 ) -> float:
     """Wall time of ``work_s`` of steps with a save after every ``interval_s`` of them."""
     each = expected_stretch_s(interval_s + stall_s, mtbf_s, wait_s=wait_s, restart_s=restart_s)
-    whole, rest_s = divmod(work_s, interval_s)
+    whole = math.floor(work_s / interval_s + _ROUNDING)
+    rest_s = max(0.0, work_s - whole * interval_s)
     rest = expected_stretch_s(rest_s, mtbf_s, wait_s=wait_s, restart_s=restart_s)
     return whole * each + rest

@@ -1,8 +1,9 @@
 """What a whole run makes of its time: many lives of it played, and the closed form beside them.
 
 The same run is played again and again with other failures, as often as ``MOST_LIVES`` and some
-seconds of work allow; the means of their parts are the answer, their spread its uncertainty. Where
-nothing is random, once. The best interval between saves is that of the closed form.
+seconds of work allow; the means of their parts are the answer, their spread that of luck with
+failures alone. Where nothing is random, once. The best interval between saves is that of the closed
+form.
 """
 
 from __future__ import annotations
@@ -81,6 +82,8 @@ class Goodput:
     daly_s: float | None
     expected_s: float | None
     """Wall time by the closed form; None where it does not apply."""
+    one_more_spare: float | None
+    """Relative change of the expected wall time by another node that stands by."""
 
     @property
     def finished(self) -> bool:
@@ -154,7 +157,16 @@ def measure(course: Course, seed: int, *, at_best: bool = False) -> Goodput:
         young_s=young_interval_s(stall_s, course.mtbf_s) if random else None,
         daly_s=daly_interval_s(stall_s, course.mtbf_s) if random else None,
         expected_s=expected_wall_s(course, every) if _is_plain(course) else None,
+        one_more_spare=_one_more_spare(course) if random else None,
     )
+
+
+def _one_more_spare(course: Course) -> float | None:
+    """By the closed form; None where the job never ends, or no node is ever missing."""
+    how = course.failures
+    more = replace(course, failures=replace(how, spare_nodes=how.spare_nodes + 1))
+    now_s, then_s = (expected_wall_s(c, c.save_every) for c in (course, more))
+    return then_s / now_s - 1 if math.isfinite(now_s) and then_s < now_s else None
 
 
 def _live(course: Course, seed: int) -> Iterator[Life]:

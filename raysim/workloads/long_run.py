@@ -16,7 +16,7 @@ import math
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from simpy.events import Event, Process, Timeout
@@ -91,14 +91,31 @@ class Course:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """One failure of a job."""
+
+    at_ns: int
+    why: str
+    lost_ns: int
+    """Work that no checkpoint held."""
+    down_ns: int
+    """Until steps go on, or the next failure."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Life:
     """What became of one run."""
 
     parts_ns: dict[str, int]
-    failures: int
+    stops: tuple[Stop, ...]
     saves: int
     """Written, those of lost work included."""
     finished: bool
+
+    @property
+    def failures(self) -> int:
+        """How many."""
+        return len(self.stops)
 
     @property
     def wall_ns(self) -> int:
@@ -158,7 +175,8 @@ class LongRun:
         self.fails_ns: int | None = None
         self.repairs_ns: list[int] = []
         """When nodes come back."""
-        self.failures = self.saves = self.in_vain = 0
+        self.stops: list[Stop] = []
+        self.saves = self.in_vain = 0
         self.training = self.finished = False
         self.simulation = simulation
 
@@ -168,7 +186,7 @@ class LongRun:
         self.simulation.run()
         return Life(
             parts_ns=dict(self.parts),
-            failures=self.failures,
+            stops=tuple(self.stops),
             saves=self.saves,
             finished=self.finished,
         )
@@ -180,11 +198,13 @@ class LongRun:
             try:
                 yield from self._spend(launch)
                 self._book(self.parts, part)
+                self._up()
                 self.training = True
                 yield from self._train()
                 self.finished = True
             except JobFailedError as failure:
-                self._lose(part)
+                self._up()
+                self._lose(part, failure)
                 yield from self._recover(failure)
             warm_up_ns = to_ns(self.course.failures.warm_up_s)
             launch = self.course.startup_ns + self.course.load_ns + warm_up_ns
@@ -346,14 +366,23 @@ class LongRun:
 
     # ---- failures --------------------------------------------------------------------------------
 
-    def _lose(self, launching: str) -> None:
+    def _up(self) -> None:
+        """Note how long the last failure kept the job down, unless that is known."""
+        if self.stops and not self.training:
+            last = self.stops[-1]
+            self.stops[-1] = replace(last, down_ns=self.clock.now - last.at_ns)
+
+    def _lose(self, launching: str, failure: JobFailedError) -> None:
         """Account for a failure: nothing that was not safe is kept."""
         self._settle()
-        self.failures += 1
         self.in_vain += 1
+        before = self.parts["lost"]
         self._book(self.parts, "lost" if self.training else launching)
         self.parts["lost"] += self.unsafe.total()
         self.parts["lost"] += self.flight.spent.total() if self.flight else 0
+        why = "link down" if failure.until_ns else "node" if failure.takes_node else "process"
+        lost = self.parts["lost"] - before
+        self.stops.append(Stop(at_ns=self.clock.now, why=why, lost_ns=lost, down_ns=0))
         self.unsafe.clear()
         self.flight, self.training, self.done = None, False, self.safe
 

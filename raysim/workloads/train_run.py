@@ -156,7 +156,7 @@ def play_job(
     steps = job.steps
     if steps is None and job.epochs is not None and steps_per_epoch is not None:
         steps = job.epochs * steps_per_epoch
-    evaluation_s = _evaluation_s(job, cluster)
+    evaluation_s = _evaluation_s(job, cluster, noise)
     epochs = _epochs(job, steps, steps_per_epoch)
     node = step.comms.topology.specs[0]
     checkpoint = checkpoint_cost(job.plan, step.comms, job.checkpoint.kind)
@@ -285,7 +285,7 @@ def _epochs(job: TrainJob, steps: int | None, steps_per_epoch: int | None) -> in
     return steps // steps_per_epoch
 
 
-def _evaluation_s(job: TrainJob, cluster: ClusterSpec) -> float:
+def _evaluation_s(job: TrainJob, cluster: ClusterSpec, noise: Noise) -> float:
     """One pass over the evaluation set, split over the replicas, from simulated forward passes."""
     data = job.data
     if not data.eval_samples:
@@ -300,6 +300,7 @@ def _evaluation_s(job: TrainJob, cluster: ClusterSpec) -> float:
         feed=feed_of(data, batch),
         steps=2,
         forward_only=True,
+        noise=noise,
     )
     return batches * to_seconds(outcome.steady_step_ns)
 

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 import raysim
+from raysim.cli.show import TABLES
+from raysim.errors import ScenarioError
 from raysim.kernel.simulation import Simulation
 from raysim.report import console, goodput
 from raysim.results.summary import summarize
@@ -19,7 +21,7 @@ from raysim.units import to_ns
 from raysim.workloads.failures import Failures
 from raysim.workloads.goodput import Goodput
 from raysim.workloads.machines import DegradedLink, Machines, SlowNode, Window
-from raysim.workloads.train_job import CheckpointSettings, TrainJob
+from raysim.workloads.train_job import CheckpointSettings, DataSettings, TrainJob
 from raysim.workloads.train_run import JobOutcome, play_job
 from tests.training_parts import cluster, llama, plan
 
@@ -112,6 +114,16 @@ def test_a_link_that_stays_narrow_slows_every_step(alike: JobOutcome) -> None:
     )
 
 
+def test_evaluation_waits_for_the_slowest_too() -> None:
+    data = DataSettings(train_samples=12_800, eval_samples=12_800)
+    slow = Machines(slow_nodes=(SlowNode(node=0, slowdown=2.0),))
+    plain, throttled = (
+        played(steps=None, epochs=1, data=data, machines=m) for m in (Machines(), slow)
+    )
+    assert throttled.evaluation_s > 1.5 * plain.evaluation_s
+    assert run_of(throttled).parts_s["evaluation"] == pytest.approx(throttled.evaluation_s)
+
+
 def test_the_rate_of_failures_is_that_of_the_nodes_used(troubled: JobOutcome) -> None:
     assert run_of(troubled).course.mtbf_s == 1000.0
     per_gpu = Failures(mtbf_per_gpu_s=16_000.0)
@@ -161,6 +173,18 @@ def test_the_best_interval_saves_time() -> None:
     assert run_of(best).wall_s / run_of(rare).wall_s - 1 == pytest.approx(delta, abs=0.05)
 
 
+def test_another_spare_is_worth_what_a_life_with_it_saves() -> None:
+    how = replace(OFTEN, spare_nodes=0, replacement_s=120.0)
+    saving = CheckpointSettings(every_s=30.0)
+    none, one = (played(failures=replace(how, spare_nodes=n), checkpoint=saving) for n in (0, 1))
+    delta = run_of(none).one_more_spare
+    assert delta is not None
+    assert delta == pytest.approx(run_of(one).wall_s / run_of(none).wall_s - 1, abs=0.01)
+    assert delta < -0.05
+    gone = played(failures=replace(how, takes_node=0.0), checkpoint=saving)
+    assert run_of(gone).one_more_spare is None
+
+
 def test_targets_on_goodput(summary: dict[str, Any], alike: JobOutcome) -> None:
     wanted = [parse_target("goodput", ">= 1%"), parse_target("goodput", ">= 99.9%")]
     assert [row["passed"] for row in evaluate(wanted, summary)] == [True, False]
@@ -177,6 +201,15 @@ def test_it_is_printed(summary: dict[str, Any]) -> None:
     assert "Run time" not in printed
     assert all(len(line) <= 100 for line in printed.splitlines())
     assert all(len(line) <= 80 for line in console.text(summary, width=80).splitlines())
+
+
+def test_it_is_shown_in_tables(summary: dict[str, Any]) -> None:
+    parts = TABLES["goodput"](summary)[1]
+    assert [row[0] for row in parts] == [part["name"] for part in summary["goodput"]["parts"]]
+    once = played(failures=Failures(times_s=(150.0,)), checkpoint=CheckpointSettings(every_s=60.0))
+    headers, rows, _ = TABLES["failures"](summarize(once, [], []))
+    assert headers == ["why", "at", "work lost", "down for"]
+    assert [row[:2] for row in rows] == [["node", "2.50 min"]]
 
 
 def test_it_is_on_the_page(summary: dict[str, Any], alike: JobOutcome) -> None:
@@ -224,6 +257,14 @@ def test_a_scenario_says_it_and_its_resolved_file_replays_it(root: Path, tmp_pat
     again.write_text(first.scenario_yaml, encoding="utf-8")
     replayed = raysim.run(raysim.load(again), record=False)
     assert replayed.summary["goodput"] == first.summary["goodput"]
+
+
+def test_a_run_has_only_so_many_changes(root: Path) -> None:
+    scenario = raysim.load(root / "scenarios" / "mlp_pipeline")
+    slow = [{"node": 0, "slowdown": 1.1, "from": f"{n}h", "for": "30min"} for n in range(1, 40)]
+    scenario.with_({"train.noise": {"slow_nodes": slow[:30]}})
+    with pytest.raises(ScenarioError, match="78 moments at which something changes"):
+        scenario.with_({"train.noise": {"slow_nodes": slow}})
 
 
 def test_failures_without_a_checkpoint_are_warned_of(root: Path) -> None:
