@@ -274,7 +274,7 @@ def _effect(change: Change, limit_bytes: int, *, release: bool = True) -> Effect
         peak, host = memory_need(change.plan, change.cluster, limit_bytes, release=release)
     except ScenarioError:
         return Effect(change=change, fits=False, peak_bytes=0, step_delta_frac=None)
-    fits = peak <= limit_bytes and host.peak_bytes <= host.capacity_bytes
+    fits = peak <= limit_bytes and host.fits
     return Effect(change=change, fits=fits, peak_bytes=peak, step_delta_frac=None)
 
 

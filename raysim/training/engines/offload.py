@@ -128,6 +128,7 @@ def step_sub_groups(
     for i, group in enumerate(groups):
         if group.on_gpu:
             _step_on_gpu(c, group.numel, update_gpu=update_gpu)
+            weights.write_back(group)
             continue
         if group.swapped:
             states.swap_in(i)

@@ -21,7 +21,8 @@ from raysim.training.engines.gathers import Gathers
 from raysim.training.engines.offload import GradientsToHost, step_sub_groups
 from raysim.training.engines.quantized import QuantizedReduction
 from raysim.training.engines.swapper import Disk, OptimizerSwapper, ParameterSwapper
-from raysim.training.program import Call
+from raysim.training.program import D2H, Call
+from raysim.training.quantization import weight_groups
 from raysim.training.sections import Gradient, Unit
 from raysim.training.swapping import SubGroup, place
 from raysim.training.zero import Bucket, shard_numel
@@ -58,6 +59,10 @@ class ZeroThree:
         trace = [(), *(u.uses for u in visits[:forward])]
         if len(visits) > forward:
             trace += [(), *(u.uses for u in visits[forward:])]
+        for visit in trace if self.zero.zero_quantized_weights and self.n > 1 else ():
+            # The first step, which records the trace, gathers module by module.
+            if visit:
+                weight_groups(sum(shard_numel(p.numel, self.n) for p in visit))
         self.coordinator = Coordinator(trace, self.persistent, self.zero, self.swapper.away)
         self.own = sum(g.numel for g in self.groups)
         self.visit = 0
@@ -284,6 +289,7 @@ class ZeroThree:
             )
             for group in self.groups:
                 self._step_group(group.numel)
+                self.swapper.write_back(group)
         self._gather_persistent()
         self.gathers.forget_second()
 
@@ -295,7 +301,11 @@ class ZeroThree:
         b.alloc("temporary", numel * width, "flat gradients of a sub-group")
         cast_s = c.costs.memory_s(numel * (self.accum_bytes + 3.0 * width), kernels=2)
         b.compute("flatten and unscale", "optimizer", cast_s, launches=4)
-        c.optimizer_step(numel, low_precision_copy=low_precision)
+        stepped = c.optimizer_step(numel, low_precision_copy=low_precision)
+        if self.offload_param:
+            size = numel * float(c.weight_bytes)
+            done = b.copy("weights to host", D2H, c.copy_s(size, "d2h"), (stepped,))
+            b.sync("weights to host", (done,))
         b.free("temporary", numel * width, "flat gradients of a sub-group")
 
     def _gather_persistent(self) -> None:
