@@ -82,7 +82,7 @@ class MegatronSection(Section):
     zero_bubble_v_schedule: bool = False
     zero_bubble_v_schedule_mem_setup: Literal["zb", "half", "min"] = "zb"
     zero_bubble_max_pending_backward: int | Literal["auto"] = "auto"
-    """The last four are of the zero-bubble papers' fork, sail-sg/zero-bubble-pipeline-parallelism."""
+    """The last four are of the papers' fork, sail-sg/zero-bubble-pipeline-parallelism."""
     fp8_format: Literal["e4m3", "hybrid"] | None = None
     fp8: Literal["e4m3", "hybrid"] | None = None
     """The name of ``fp8_format`` in ``TransformerConfig``."""
