@@ -18,7 +18,7 @@ from raysim.scenario.documents import Document, shorten
 from raysim.scenario.problems import problems_of
 from raysim.scenario.quantities import PositiveCount
 from raysim.scenario.section import Section
-from raysim.training.deepspeed import PipelineSettings, Precision
+from raysim.training.deepspeed import PipelineSettings, Precision, ScheduleName
 from raysim.training.pipelines import misfits
 from raysim.training.plan import MegatronSettings
 from raysim.training.recompute import MODULES
@@ -32,6 +32,9 @@ NOT_SIMULATED = {
     "fp8_output_proj": "the output layer in fp8",
     "activation_func_fp8_input_store": "activations' inputs kept in fp8",
     "fp4_format": "fp4 products",
+    "enable_optimizer_post_validation": "an optimizer that steps before ranks have met",
+    "enable_1f1b_v": "1F1B in a V",
+    "interleave_group_size": "grouped interleaving with offload",
     "tp_comm_overlap": "tensor-parallel exchanges overlapped by user buffers",
     "optimizer_cpu_offload": "the optimizer on the CPU",
     "overlap_moe_expert_parallel_comm": "overlapped token exchanges",
@@ -76,6 +79,11 @@ class MegatronSection(Section):
     seq_length: PositiveCount | None = None
     bf16: bool = False
     fp16: bool = False
+    enable_zero_bubble: bool = False
+    zero_bubble_v_schedule: bool = False
+    zero_bubble_v_schedule_mem_setup: Literal["zb", "half", "min"] = "zb"
+    zero_bubble_max_pending_backward: int | Literal["auto"] = "auto"
+    """The last four are of the papers' fork, sail-sg/zero-bubble-pipeline-parallelism."""
     fp8_format: Literal["e4m3", "hybrid"] | None = None
     fp8: Literal["e4m3", "hybrid"] | None = None
     """The name of ``fp8_format`` in ``TransformerConfig``."""
@@ -160,12 +168,14 @@ def megatron_pipeline(
             key = ("num_layers_per_virtual_pipeline_stage",)
             message = f"{layers} layers are not divisible by {ranks} stages x {each}"
             raise ScenarioError(document.problem(key, message))
+    zero_bubble = said.enable_zero_bubble or said.zero_bubble_v_schedule
+    plain: ScheduleName = "interleaved" if chunks > 1 else "megatron_1f1b"
     settings = PipelineSettings(
         stages=ranks,
         partition_method="blocks",
         pipe_partitioned=False,
         grad_partitioned=False,
-        schedule="interleaved" if chunks > 1 else "megatron_1f1b",
+        schedule=_zero_bubble(document, said) if zero_bubble and ranks > 1 else plain,
         virtual_stages=chunks if chunks > 1 else None,
         num_layers_in_first_pipeline_stage=said.decoder_first_pipeline_num_layers,
         num_layers_in_last_pipeline_stage=said.decoder_last_pipeline_num_layers,
@@ -180,6 +190,23 @@ def megatron_pipeline(
             document.problem((_OWN_NAMES.get(key, key),), message) for key, message in wrong
         )
     return settings
+
+
+def _zero_bubble(document: Document, said: MegatronSection) -> ScheduleName:
+    """The fork's schedule: by its V's memory, or by how many backward passes may be pending.
+
+    ``auto`` measures what memory allows; ZB-H2's two per stage are taken, where it has enough.
+    """
+    if said.zero_bubble_v_schedule:
+        names: dict[str, ScheduleName] = {"zb": "zb_v", "half": "v_half", "min": "v_min"}
+        return names[said.zero_bubble_v_schedule_mem_setup]
+    ranks, pending = said.pipeline_model_parallel_size, said.zero_bubble_max_pending_backward
+    if pending == ranks:
+        return "zb_h1"
+    if pending in ("auto", 2 * ranks):
+        return "zb_h2"
+    message = f"{pending} is not simulated; use {ranks} (ZB-H1) or {2 * ranks} (ZB-H2)"
+    raise ScenarioError(document.problem(("zero_bubble_max_pending_backward",), message))
 
 
 @dataclass(slots=True)

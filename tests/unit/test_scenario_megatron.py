@@ -139,6 +139,30 @@ def test_recomputed_modules_and_the_flex_dispatcher(tmp_path: Path) -> None:
     assert plain.recompute_modules == ("core_attn",)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "schedule"),
+    [
+        ("", "megatron_1f1b"),
+        ("--enable-zero-bubble --zero-bubble-max-pending-backward 4", "zb_h1"),
+        ("--enable-zero-bubble --zero-bubble-max-pending-backward 8", "zb_h2"),
+        ("--enable-zero-bubble --zero-bubble-max-pending-backward auto", "zb_h2"),
+        ("--zero-bubble-v-schedule", "zb_v"),
+        ("--zero-bubble-v-schedule --zero-bubble-v-schedule-mem-setup half", "v_half"),
+        ("--zero-bubble-v-schedule --zero-bubble-v-schedule-mem-setup min", "v_min"),
+    ],
+)
+def test_zero_bubble_arguments_of_the_papers_fork(
+    tmp_path: Path, arguments: str, schedule: str
+) -> None:
+    text = f"--micro-batch-size 1 --global-batch-size 16 --bf16 --seq-length 64 {arguments} "
+    found = scenario(tmp_path, "train.sh", text + "--pipeline-model-parallel-size 4")
+    assert found.strategy.pipeline.schedule == schedule
+    other = "--enable-zero-bubble --zero-bubble-max-pending-backward 6"
+    text = f"--micro-batch-size 1 --pipeline-model-parallel-size 4 {other}"
+    with pytest.raises(ScenarioError, match=r"6 is not simulated; use 4 \(ZB-H1\) or 8"):
+        scenario(tmp_path, "train.sh", text)
+
+
 def test_keys_with_names_of_their_own_in_megatron(tmp_path: Path) -> None:
     (tmp_path / "train.sh").write_text("--micro-batch-size 1")
     (tmp_path / "config.json").write_text(CONFIG)
