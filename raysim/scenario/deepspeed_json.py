@@ -400,7 +400,7 @@ def _wire(p: Parsed) -> Precision | None:
     if (p.data.get("sequence_parallel_size") or 1) > 1:
         name = p.data.get("seq_parallel_communication_data_type") or "fp32"
         name = "fp32" if p.stage in (1, 2) else name
-    return name.lower() if name else None  # type: ignore[no-any-return]
+    return name.lower() if name else None
 
 
 def _zero_config(p: Parsed) -> ZeroConfig:

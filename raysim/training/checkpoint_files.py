@@ -23,12 +23,13 @@ from typing import Literal
 from raysim.hardware.topology import Member
 from raysim.models.table import COMPUTE_DTYPE_BYTES, Parameter
 from raysim.training.engines.choice import uses_bf16_optimizer
+from raysim.training.optimizer_states import state_bytes_per_element
 from raysim.training.parallel import Coordinate
 from raysim.training.partition import partition_uniform, stage_bounds
 from raysim.training.plan import TrainingPlan
 from raysim.training.sections import tp_numel
 from raysim.training.stages import pipeline_of
-from raysim.training.zero import flat_partition_numel, optimizer_state_bytes, shard_numel
+from raysim.training.zero import flat_partition_numel, shard_numel
 
 Kind = Literal["model", "full"]
 
@@ -125,7 +126,7 @@ def replicas(plan: TrainingPlan) -> Iterator[tuple[int, int, int, tuple[int, ...
 
 def master_and_states(plan: TrainingPlan) -> tuple[float, float]:
     """Bytes per element of the master copy and of the optimizer's states in a checkpoint."""
-    states = optimizer_state_bytes(plan.optimizer)
+    states = state_bytes_per_element(plan)
     low = COMPUTE_DTYPE_BYTES[plan.precision]
     if plan.engine in {"ddp", "fsdp"}:
         return 0.0, states * low / 4  # torch.optim keeps states in the parameters' type

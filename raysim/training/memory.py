@@ -16,10 +16,11 @@ from raysim.models.table import COMPUTE_DTYPE_BYTES
 from raysim.training.allocator import Allocator
 from raysim.training.allocator_config import AllocatorConfig
 from raysim.training.executor import Timeline
+from raysim.training.optimizer_states import state_bytes_per_element
 from raysim.training.plan import TrainingPlan
 from raysim.training.program import Program
 from raysim.training.replay import Failure, Replay, Trace, replay, resolve
-from raysim.training.zero import flat_partition_numel, optimizer_state_bytes, pinned_bytes
+from raysim.training.zero import flat_partition_numel, pinned_bytes
 from raysim.units import GIB, MIB
 
 NCCL_FIRST_BYTES = GIB // 2
@@ -346,7 +347,7 @@ def _fsdp_host(plan: TrainingPlan, numel: int, ranks_per_node: int) -> dict[str,
     """
     stored = COMPUTE_DTYPE_BYTES[plan.precision]
     own = -(-numel // plan.fsdp.shard_ranks(plan.mesh.dp)) * ranks_per_node
-    states = optimizer_state_bytes(plan.optimizer) * stored / 4
+    states = state_bytes_per_element(plan) * stored / 4
     return {
         "parameter": own * stored, "gradient": own * stored, "optimizer_state": round(own * states),
     }  # fmt: skip
@@ -388,7 +389,7 @@ def host_memory(
         # ZeRO-3's is ``grad_partitions_flat_buffer``, one allocation over all sub-groups.
         whole = pinned_bytes(own * low) if zero.offload_optimizer.pin_memory else own * low
         staging = whole if plan.precision != "fp32" else 0.0
-        moments = own * optimizer_state_bytes(plan.optimizer)
+        moments = own * state_bytes_per_element(plan)
         total = 2 * pinned(4.0) + staging + moments
         by_category["optimizer_state"] = round(total) * ranks_per_node
     if zero.stage == 3 and zero.offload_param.device == "cpu" and own:

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from raysim.models.table import COMPUTE_DTYPE_BYTES
 from raysim.training.engines.context import EngineContext
 from raysim.training.engines.coordinator import Coordinator, persistent_names
+from raysim.training.engines.muon import gather_matrices
 from raysim.training.engines.offload import cpu_step
 from raysim.training.program import D2H, H2D, Call
 from raysim.training.sections import Gradient, Unit
@@ -250,6 +251,7 @@ class ZeroThree:
             cpu_step(c, self.own, update_gpu=not self.offload_param, overflow=fp16)
         else:
             groups = self._groups()
+            gather_matrices(c)
             c.overflow_and_norm(
                 self.own * float(self.accum_bytes),
                 len(groups),
