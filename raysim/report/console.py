@@ -222,6 +222,8 @@ def _duration_rows(summary: Summary) -> list[_Row]:
     if not run or run.get("seconds") is None:
         return []
     steps = f"{run['steps']:,} steps" if run.get("steps") is not None else ""
+    if run.get("skipped_steps"):
+        steps += f", {run['skipped_steps']:,} skipped for overflow"
     if run.get("epochs"):
         length = f"{run['epochs']:,} epoch{'s' * (run['epochs'] != 1)}"
     elif run.get("tokens"):

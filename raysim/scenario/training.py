@@ -305,7 +305,9 @@ def _sequence(deepspeed: Document | None) -> int:
     """``sequence_parallel_size`` of the JSON, before it is checked."""
     data = deepspeed.data if deepspeed is not None else None
     size = data.get("sequence_parallel_size") if isinstance(data, dict) else None
-    return max(1, min(size, 10**6)) if isinstance(size, int) else 1
+    if not isinstance(size, int) or isinstance(size, bool):
+        return 1
+    return max(1, min(size, 10**6))
 
 
 def _global_batch(train: TrainSection) -> int | None:

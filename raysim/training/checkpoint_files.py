@@ -23,12 +23,13 @@ from typing import Literal
 from raysim.hardware.topology import Member
 from raysim.models.table import COMPUTE_DTYPE_BYTES, Parameter
 from raysim.training.engines.choice import uses_bf16_optimizer
+from raysim.training.optimizer_states import state_bytes_per_element
 from raysim.training.parallel import Coordinate
 from raysim.training.partition import partition_uniform, stage_bounds
 from raysim.training.plan import TrainingPlan
 from raysim.training.sections import tp_numel
 from raysim.training.stages import pipeline_of
-from raysim.training.zero import flat_partition_numel, optimizer_state_bytes, shard_numel
+from raysim.training.zero import flat_partition_numel, shard_numel
 
 Kind = Literal["model", "full"]
 
@@ -125,7 +126,7 @@ def replicas(plan: TrainingPlan) -> Iterator[tuple[int, int, int, tuple[int, ...
 
 def master_and_states(plan: TrainingPlan) -> tuple[float, float]:
     """Bytes per element of the master copy and of the optimizer's states in a checkpoint."""
-    states = optimizer_state_bytes(plan.optimizer)
+    states = state_bytes_per_element(plan)
     low = COMPUTE_DTYPE_BYTES[plan.precision]
     if plan.engine in {"ddp", "fsdp"}:
         return 0.0, states * low / 4  # torch.optim keeps states in the parameters' type
@@ -312,13 +313,12 @@ def _sharded(plan: TrainingPlan, kind: Kind) -> Iterator[CheckpointFile]:
     _, states = master_and_states(plan)
     for pp, _, _, ranks in replicas(plan):
         held, n = stored_by(plan, pp), len(ranks)
-        for d, rank in enumerate(ranks):
-            size, largest = 0.0, 0
-            for _, parameters in held.layers:
-                for p, numel in parameters:
-                    rows = _rows(p, numel, d, n) if plan.fsdp.replicas == 1 else numel / n
-                    size += rows * (low + (states if kind == "full" and p.trainable else 0.0))
-                    largest = max(largest, round(rows * 4))
+        sizes, largest = [0.0] * n, held.largest * 4 // n
+        for p, numel in (each for _, parameters in held.layers for each in parameters):
+            width = low + (states if kind == "full" and p.trainable else 0.0)
+            for d, count in _shares(plan, p, numel, n):
+                sizes[d] += count * width
+        for rank, size in zip(ranks, sizes, strict=True):
             yield CheckpointFile(
                 name=f"__{rank}_0.distcp", rank=rank, size_bytes=round(size),
                 staged_bytes=0 if plan.fsdp.cpu_offload else min(round(size), largest),
@@ -332,11 +332,20 @@ def _padded(parameter: Parameter, numel: int, n: int) -> int:
     return -(-rows // n) * n * (numel // rows)
 
 
-def _rows(parameter: Parameter, numel: int, d: int, n: int) -> float:
-    """Elements of rank ``d``: whole rows, as ``torch.chunk`` deals them (FSDP2)."""
+def _shares(
+    plan: TrainingPlan, parameter: Parameter, numel: int, n: int
+) -> Iterator[tuple[int, float]]:
+    """Elements of each rank that has any: whole rows, as ``torch.chunk`` deals them (FSDP2).
+
+    Replicas divide what they all have, and FSDP1's flat parameter has no rows.
+    """
+    if plan.fsdp.replicas > 1 or plan.fsdp.version == 1:
+        yield from ((d, numel / n) for d in range(n))
+        return
     rows = parameter.shape[0] if parameter.shape else 1
     chunk = -(-rows // n)
-    return min(chunk, max(0, rows - d * chunk)) * (numel / rows)
+    for d in range(-(-rows // chunk)):
+        yield d, min(chunk, rows - d * chunk) * (numel / rows)
 
 
 def _megatron(plan: TrainingPlan, kind: Kind) -> Iterator[CheckpointFile]:

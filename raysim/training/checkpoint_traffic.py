@@ -69,7 +69,10 @@ class Traffic:
         simulation = Simulation()
         network = FlowNetwork(simulation, self.comms.topology)
         ends: list[int] = []
-        for haul in self._distinct(list(hauls), way):
+        distinct, share = self._distinct(list(hauls))
+        if way != "copy":
+            self._divide(way, share)
+        for haul in distinct:
             size = haul.device_bytes if way == "copy" else haul.thread_bytes
             if size <= 0:
                 continue
@@ -80,10 +83,16 @@ class Traffic:
         simulation.run()
         return to_seconds(max(ends, default=0))
 
-    def _distinct(self, hauls: list[Haul], way: Way) -> list[Haul]:
-        """One of each sort of nodes, where nodes share nothing."""
-        if self.storage is not None and way != "copy":
-            return hauls
+    def _divide(self, way: Way, nodes: int) -> None:
+        """Give the shared store's link a part of its rate, where one node stands for so many."""
+        if self.storage is not None:
+            load = way == "load"
+            whole = self.storage.read_bytes_per_s if load else self.storage.write_bytes_per_s
+            self._store[way] = Link(f"{self.storage.name}/{way}", whole / nodes)
+            self._disks.clear()
+
+    def _distinct(self, hauls: list[Haul]) -> tuple[list[Haul], int]:
+        """One of each sort of nodes, where nodes share nothing or all are alike; for how many."""
         nodes: dict[int, list[Haul]] = {}
         for haul in hauls:
             nodes.setdefault(self.comms.placement[haul.rank][0], []).append(haul)
@@ -94,7 +103,18 @@ class Traffic:
                 for h in inside
             ))  # fmt: skip
             kinds.setdefault(key, inside)
-        return [haul for inside in kinds.values() for haul in inside]
+        if self.storage is not None and (
+            len(kinds) > 1 or self._meets_others(next(iter(nodes), 0))
+        ):
+            return hauls, 1
+        alike = len(nodes) if len(kinds) == 1 else 1
+        return [haul for inside in kinds.values() for haul in inside], alike
+
+    def _meets_others(self, node: int) -> bool:
+        """Whether its way to a shared store has links of the fabric, before the store's own."""
+        path = self.comms.topology.path(("host", node), ("storage",))
+        own = f"node-{node}/"
+        return any(not x.name.startswith(own) for x in path if math.isfinite(x.bytes_per_s))
 
     def _loads(self, haul: Haul, size: float, way: Way) -> list[tuple[Link, float]]:
         node, gpu = self.comms.placement[haul.rank]
@@ -122,9 +142,6 @@ class Traffic:
             over = (self.comms.topology.node(node).memory, Link(f"node-{node}/disk", rate))
         elif store is not None:
             each = store.node_read_bytes_per_s if load else store.node_write_bytes_per_s
-            whole = store.read_bytes_per_s if load else store.write_bytes_per_s
-            if way not in self._store:
-                self._store[way] = Link(f"{store.name}/{way}", whole)
             over = (*over, Link(f"node-{node}/{store.name}", each), self._store[way])
         self._disks[node, way] = tuple(link for link in over if math.isfinite(link.bytes_per_s))
         return self._disks[node, way]

@@ -17,12 +17,12 @@ from dataclasses import dataclass, replace
 from raysim.hardware.specs import NodeSpec, Provenance
 from raysim.models.table import COMPUTE_DTYPE_BYTES
 from raysim.perf.nvme import nvme_volume
+from raysim.training.optimizer_states import state_bytes_per_element
 from raysim.training.plan import TrainingPlan
 from raysim.training.sections import Gradient
 from raysim.training.swapping import aligned, place, smallest_swap_bytes, swapped_gradients
 from raysim.training.zero import (
     flat_partition_numel,
-    optimizer_state_bytes,
     pinned_bytes,
     shard_numel,
 )
@@ -76,7 +76,7 @@ def _fsdp_host(plan: TrainingPlan, numel: int, ranks_per_node: int) -> dict[str,
     """
     stored = COMPUTE_DTYPE_BYTES[plan.precision]
     own = -(-numel // plan.fsdp.shard_ranks(plan.mesh.dp)) * ranks_per_node
-    states = optimizer_state_bytes(plan.optimizer) * stored / 4
+    states = state_bytes_per_element(plan) * stored / 4
     return {
         "parameter": own * stored, "gradient": own * stored, "optimizer_state": round(own * states),
     }  # fmt: skip
@@ -127,11 +127,7 @@ def _zero12(plan: TrainingPlan, numel: int) -> dict[str, float]:
     low = COMPUTE_DTYPE_BYTES[plan.precision]
     whole = pinned_bytes if plan.zero.offload_optimizer.pin_memory else float
     staging = whole(own * low) if plan.precision != "fp32" else 0.0
-    return {
-        "optimizer_state": 2 * whole(own * 4.0)
-        + staging
-        + own * optimizer_state_bytes(plan.optimizer)
-    }
+    return {"optimizer_state": 2 * whole(own * 4.0) + staging + own * state_bytes_per_element(plan)}
 
 
 class _Zero3:
@@ -143,7 +139,7 @@ class _Zero3:
         self.ranks = plan.zero.shard_ranks(plan.mesh.weight_ranks)
         self.low = COMPUTE_DTYPE_BYTES[plan.precision]
         self.master = 2.0 if plan.bf16_master_weights_and_grads else 4.0
-        states = optimizer_state_bytes(plan.optimizer)
+        states = state_bytes_per_element(plan)
         self.states = states / 2 if plan.bf16_optimizer_states else states
         self.stored = shard_numel(stored, self.ranks)
         self.groups = place(

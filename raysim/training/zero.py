@@ -16,11 +16,11 @@ from raysim.training.sections import Gradient
 # fp32 elements of optimizer state per parameter element, in bytes (torch.optim and DeepSpeed
 # sources).
 _STATE_BYTES = {
-    "adam": 8.0, "lamb": 8.0, "adam8bit": 2.0 + 2 * 4 / 2048, "sgd": 0.0, "sgd_momentum": 4.0,
+    "adam": 8.0, "lamb": 8.0, "adam8bit": 2.0 + 2 * 4 / 256, "sgd": 0.0, "sgd_momentum": 4.0,
     "lion": 4.0, "adagrad": 4.0, "muon": 4.0, "adafactor": 0.0,
 }  # fmt: skip
-"""Adam8bit keeps one fp32 scale per 2,048 elements and moment (bitsandbytes block size). Muon keeps
-one moment on matrices; Adafactor's row and column sums are neglected."""
+"""Adam8bit keeps one fp32 scale per 256 elements and moment (bitsandbytes' block). What depends on
+shapes (small tensors, Adafactor's sums, Muon's other half) is in ``optimizer_states``."""
 
 
 def optimizer_state_bytes(optimizer: Optimizer) -> float:

@@ -101,11 +101,18 @@ class UlyssesTrainer(DeepSpeedTrainer):
             input_ids=self.ids, position_ids=self.positions, labels=self.ids,
             shift_labels=self.ids,
         )  # fmt: skip
+        mean, count = out.loss, (self.ids != -100).view(-1).sum()
+        means, counts = (self._of_all(x.detach()) for x in (mean, count))
+        means[self.mpu.get_sequence_parallel_rank()] = mean
+        tokens = torch.stack(counts)
+        return (torch.stack(means) * tokens).sum() / tokens.sum()
+
+    def _of_all(self, own: Any) -> list[Any]:
+        """Without torch's gradient of it, which over a part of the ranks fails on gloo."""
         group = self.mpu.get_sequence_parallel_group()
-        gather = torch.distributed.nn.functional.all_gather
-        losses = torch.stack(gather(out.loss, group=group))
-        tokens = torch.stack(gather((self.ids != -100).view(-1).sum(), group=group))
-        return (losses * tokens).sum() / tokens.sum()
+        found = [torch.empty_like(own) for _ in range(dist.get_world_size(group))]
+        dist.all_gather(found, own, group=group)
+        return found
 
     def step(self) -> dict[str, float]:
         """Forward, backward, step."""

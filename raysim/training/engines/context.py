@@ -11,6 +11,7 @@ from raysim.models.table import COMPUTE_DTYPE_BYTES
 from raysim.perf.compute import ComputeModel
 from raysim.perf.nvme import Volume
 from raysim.training.deepspeed import Precision
+from raysim.training.optimizer_states import state_bytes_per_element
 from raysim.training.plan import TrainingPlan
 from raysim.training.program import Call, ProgramBuilder
 from raysim.training.sections import Gradient, Unit
@@ -118,7 +119,7 @@ class EngineContext:
     @property
     def state_bytes(self) -> float:
         """Optimizer state bytes per element, master copy excluded."""
-        full = optimizer_state_bytes(self.plan.optimizer)
+        full = state_bytes_per_element(self.plan)
         return full / 2 if self.plan.bf16_optimizer_states else full
 
     @property

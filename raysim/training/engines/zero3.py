@@ -18,6 +18,7 @@ from raysim.models.table import COMPUTE_DTYPE_BYTES
 from raysim.training.engines.context import EngineContext
 from raysim.training.engines.coordinator import Coordinator, persistent_names
 from raysim.training.engines.gathers import Gathers
+from raysim.training.engines.muon import gather_matrices
 from raysim.training.engines.offload import GradientsToHost, step_sub_groups
 from raysim.training.engines.quantized import QuantizedReduction
 from raysim.training.engines.swapper import Disk, OptimizerSwapper, ParameterSwapper
@@ -279,6 +280,7 @@ class ZeroThree:
             )  # fmt: skip
             self.to_host.forget()
         else:
+            gather_matrices(c)
             c.overflow_and_norm(
                 self.own * float(self.accum_bytes),
                 len(self.groups),
