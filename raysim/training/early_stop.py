@@ -9,20 +9,18 @@ once. Reentrant checkpoints (Megatron's, DeepSpeed's) run all of it again.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from raysim.training.sections import Unit
+from raysim.models.table import Module
 
 
-def spared_units(units: Sequence[Unit]) -> int:
-    """How many of a checkpoint's last units recomputation never reaches.
+def spared_units(units: Sequence[Sequence[Module]]) -> int:
+    """How many of a checkpoint's last units, given as their modules, recomputation never reaches.
 
     A unit that keeps its output or a mask (dropout, a norm's statistics) must run to make it.
     """
     spared = 0
     for unit in reversed(units):
-        operators = [o for m in unit.modules for o in m.operators]
+        operators = [o for module in unit for o in module.operators]
         savers = [o for o in operators if o.saves]
         if not savers:
             spared += 1

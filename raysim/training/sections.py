@@ -481,13 +481,14 @@ def build_sections(
     for run, checkpointed in groups:
         before = layers[run[0] - 1].output if run[0] else input_numel
         units = tuple(u for i in run for u in pricer.layer(layers[i]))
+        stops = early_stop and checkpointed
         sections.append(
             Section(
                 units=units,
                 checkpointed=checkpointed,
                 input_bytes=size(before),
                 output_bytes=size(layers[run[-1]].output),
-                spared=spared_units(units) if early_stop and checkpointed else 0,
+                spared=spared_units([u.modules for u in units]) if stops else 0,
             )
         )
     return tuple(sections)
