@@ -106,7 +106,7 @@ def student_95(freedom: int) -> float:
         (5.0 * z**5 + 16.0 * z**3 + 3.0 * z) / 96.0,
         (3.0 * z**7 + 19.0 * z**5 + 17.0 * z**3 - 15.0 * z) / 384.0,
     )
-    return sum(term / float(freedom) ** power for power, term in enumerate(terms))
+    return math.fsum(term / float(freedom) ** power for power, term in enumerate(terms))
 
 
 def kinds(rows: Sequence[Row]) -> list[Kind]:

@@ -67,7 +67,7 @@ def step_s(row: dict[str, Any]) -> float:
     config = {
         "model_type": "megatron_gpt", "hidden_size": row["hidden"], "num_layers": row["layers"],
         "num_attention_heads": row["heads"], "max_position_embeddings": SEQ_LEN,
-        "padded_vocab_size": VOCABULARY,
+        "padded_vocab_size": VOCABULARY, "moe_zeros": False,
     }  # fmt: skip
     plan = TrainingPlan(
         model=build(config, seq_len=SEQ_LEN),

@@ -172,15 +172,15 @@ def node_of(machine: dict[str, Any], count: int) -> NodeSpec:
     """A node as the file describes it, in a job of so many.
 
     ``busbw_gbit_s`` lists (up to so many nodes, all-reduce's bus bandwidth); its share of the line
-    rate of the ``busbw_nics`` that its rings left a node by becomes every NIC's efficiency: groups
-    elsewhere on the node use the others.
+    rate of the ``busbw_nics`` that its rings left a node by (not said: all) becomes every NIC's
+    efficiency: groups elsewhere on the node use the others.
     """
     node = catalog.node(machine["node"])
     more: dict[str, Any] = {"gpu_count": machine_gpus(machine)}
     if "nic_count" in machine:
         more["nic_count"] = machine["nic_count"]
     if "nic_gbit_s" in machine:
-        lines = machine["busbw_nics"] * machine["nic_gbit_s"]
+        lines = machine.get("busbw_nics", machine["nic_count"]) * machine["nic_gbit_s"]
         known = machine["busbw_gbit_s"]
         busbw = next((b for most, b in known if count <= most), known[-1][1])
         more["nic"] = replace(
@@ -235,14 +235,20 @@ def _zero(row: dict[str, Any]) -> ZeroConfig:
 
 def _model(row: dict[str, Any]) -> Model:
     shape = (row["hidden"], row["heads"], row["layers"], row["seq_len"], row["vocab"])
-    return _huggingface(*shape) if row.get("engine") == "hf" else _megatron(*shape)
+    if row.get("engine") == "hf":
+        return _huggingface(*shape)
+    return _megatron(*shape, moe_zeros=row["family"] == "zero3_azure")
 
 
 @cache
-def _megatron(hidden: int, heads: int, layers: int, seq_len: int, vocab: int) -> Model:
+def _megatron(
+    hidden: int, heads: int, layers: int, seq_len: int, vocab: int, *, moe_zeros: bool
+) -> Model:
+    """Of these rows Azure's alone ran a Megatron-DeepSpeed that makes zeros for experts."""
     config = {
         "model_type": "megatron_gpt", "hidden_size": hidden, "num_attention_heads": heads,
         "num_layers": layers, "max_position_embeddings": seq_len, "padded_vocab_size": vocab,
+        "moe_zeros": moe_zeros,
     }  # fmt: skip
     return build(config, seq_len=seq_len, attention="eager")
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
-from torch.utils.checkpoint import checkpoint  # noqa: E402
+torch: Any = pytest.importorskip("torch")
+dispatch: Any = pytest.importorskip("torch.utils._python_dispatch")
+checkpoint: Any = pytest.importorskip("torch.utils.checkpoint").checkpoint
 
 
-class Products(TorchDispatchMode):  # type: ignore[misc]
+class Products(dispatch.TorchDispatchMode):  # type: ignore[misc]
     """Counts matrix products."""
 
     def __init__(self) -> None:

@@ -5,9 +5,10 @@ keys are those of Megatron's ``arguments.py``. Fused, as by default: scale, caus
 (``masked_softmax_fusion``), bias and GELU (``bias_gelu_fusion``), bias, dropout and residual
 (``bias_dropout_fusion``), LayerNorm (apex). The loss is ``vocab_parallel_cross_entropy`` in fp32.
 
-What that costs the host: every layer makes two zeros on the GPU (losses and bias of experts it has
-not), each a copy that the host waits for; linear layers, their tensor-parallel regions and the
-fused kernels are autograd functions written in Python.
+What that costs the host: since June 2022 (``moe_zeros``; not in Megatron-LM or BigScience's fork)
+every layer makes two zeros on the GPU (losses and bias of experts it has not), each a copy that the
+host waits for; linear layers, their tensor-parallel regions and the fused kernels are autograd
+functions written in Python.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ def megatron_gpt(request: Request, r: Reader) -> Model:
     drop = r.probability("hidden_dropout", default=0.1)
     attention_drop = r.probability("attention_dropout", default=0.1)
     fused = r.flag("masked_softmax_fusion", default=True)
+    moe_zeros = r.flag("moe_zeros", default=True)
     r.divides("num_attention_heads", heads, "hidden_size", hidden)
     if request.head != "ForCausalLM":
         r.problems.append(unsupported(request))
@@ -59,7 +61,7 @@ def megatron_gpt(request: Request, r: Reader) -> Model:
         "embedding", tokens, hidden, vocab, table="word_embeddings",
         positions=("position_embeddings", limit), dropout=drop,
     )  # fmt: skip
-    body = _block(tokens, hidden, inner, drop, core)
+    body = _block(tokens, hidden, inner, drop, core, moe_zeros=moe_zeros)
     output = float(tokens * hidden)
     layers = [
         embedding,
@@ -73,7 +75,9 @@ def megatron_gpt(request: Request, r: Reader) -> Model:
     )  # fmt: skip
 
 
-def _block(tokens: int, hidden: int, inner: int, drop: float, core: Core) -> Body:
+def _block(
+    tokens: int, hidden: int, inner: int, drop: float, core: Core, *, moe_zeros: bool
+) -> Body:
     tape, cls = Tape(), "ParallelAttention"
     x = Tensor(name="hidden", rows=tokens, width=hidden)
     h = tape.layer_norm("input_layernorm", x, views=PYTHON_FUNCTION)
@@ -88,7 +92,8 @@ def _block(tokens: int, hidden: int, inner: int, drop: float, core: Core) -> Bod
         Operator(name=name, kind="sync", kernels=0, kernels_backward=0, dispatches=2)
         for name in ("moe_loss", "mlp_bias")
     )
-    tape.append("", BLOCK, *zeros)
+    if moe_zeros:
+        tape.append("", BLOCK, *zeros)
     names = Names(first="mlp.dense_h_to_4h", second="mlp.dense_4h_to_h", act="mlp.gelu")
     h = mlp(tape, names, h, inner, "gelu", views=own)
     _dropout_add(tape, "mlp", x, h, drop)
