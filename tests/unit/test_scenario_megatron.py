@@ -131,7 +131,7 @@ def test_recomputed_modules_and_the_flex_dispatcher(tmp_path: Path) -> None:
     )
     found = scenario(tmp_path, "train.sh", script)
     settings = build_job(found).plan.megatron
-    assert settings.moe_token_dispatcher == "flex"  # noqa: S105  (no secret)
+    assert settings.moe_token_dispatcher == "flex"
     assert settings.recompute_modules[:2] == ("layernorm", "moe_act")
     (warning,) = found.warnings
     assert "recomputing shared_experts" in warning.message
