@@ -12,9 +12,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from raysim.hardware.specs import NodeSpec
 from raysim.kernel.simulation import Simulation
-from raysim.training.checkpointing import CheckpointCost
 from raysim.units import to_seconds
 from raysim.workloads.failures import (
     best_interval_s,
@@ -30,32 +28,6 @@ MOST_EVENTS = 200_000
 """Of all lives together: a few seconds."""
 FEWEST_LIVES = 4
 SPREAD = (0.05, 0.95)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SaveTimes:
-    """What one checkpoint costs a run."""
-
-    stall_s: float
-    """Training stands still."""
-    written_s: float
-    """Until it is safe."""
-    load_s: float
-
-
-def save_times(cost: CheckpointCost, node: NodeSpec, ranks_per_node: int) -> SaveTimes:
-    """From the cost of a save: training waits for all of it, and reads back what it wrote.
-
-    Each node reads its own share; what was on a node that is gone is as quick to read elsewhere.
-    """
-    assert node.gpu is not None, f"{node.name} has no GPU"
-    rates = [disk.read_bytes_per_s for disk, _ in node.disks[:1]]
-    read_bytes_per_s = rates[0] if rates else node.nic.bytes_per_s * node.nic.efficiency
-    size = cost.fullest_node_bytes
-    copy_s = size / (node.gpu.pcie_bytes_per_s * ranks_per_node)
-    return SaveTimes(
-        stall_s=cost.seconds, written_s=cost.seconds, load_s=size / read_bytes_per_s + copy_s
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

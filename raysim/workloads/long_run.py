@@ -70,6 +70,8 @@ class Course:
     startup_ns: int = 0
     load_ns: int = 0
     """Reading a checkpoint."""
+    resume: bool = False
+    """It reads one before its first step, too."""
     evaluation_ns: int = 0
     steps_per_epoch: int | None = None
     save_every: int | None = None
@@ -192,7 +194,8 @@ class LongRun:
         )
 
     def _live(self) -> _Waiting:
-        launch, part = self.course.startup_ns, "startup"
+        course, part = self.course, "startup"
+        launch = course.startup_ns + (course.load_ns if course.resume else 0)
         while not self.finished and self.in_vain < HOPELESS:
             self._arm()
             try:
@@ -206,8 +209,7 @@ class LongRun:
                 self._up()
                 self._lose(part, failure)
                 yield from self._recover(failure)
-            warm_up_ns = to_ns(self.course.failures.warm_up_s)
-            launch = self.course.startup_ns + self.course.load_ns + warm_up_ns
+            launch = course.startup_ns + course.load_ns + to_ns(course.failures.warm_up_s)
             part = "restart"
 
     # ---- time ------------------------------------------------------------------------------------

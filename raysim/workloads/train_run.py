@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 
 from raysim.errors import ScenarioError
 from raysim.hardware.cluster import ClusterSpec
-from raysim.hardware.specs import NodeSpec
 from raysim.kernel.simulation import Simulation
 from raysim.training.checkpointing import CheckpointCost, checkpoint_cost
 from raysim.training.compile import Feed
@@ -23,7 +22,7 @@ from raysim.training.plan import TrainingPlan
 from raysim.training.tower import StepOutcome, host_need, simulate
 from raysim.units import to_ns, to_seconds
 from raysim.workloads.failures import Failures
-from raysim.workloads.goodput import Goodput, measure, save_times, steps_between
+from raysim.workloads.goodput import Goodput, measure, steps_between
 from raysim.workloads.long_run import Course, Outage, Pace
 from raysim.workloads.machines import Window
 from raysim.workloads.startup import Phase, startup_phases
@@ -143,12 +142,9 @@ def play_job(
         raise ScenarioError("a training job needs a cluster with GPUs; none of the nodes has one")
     if progress:
         progress("training steps", 0.1)
-    # Of Ulysses' peers each loads a batch for all, in turn (UlyssesSPDataLoaderAdapter).
-    loaders = job.plan.mesh.cp if job.plan.sharding.ulysses else 1
-    feed = feed_of(job.data, job.plan.micro_batch / loaders)
     noise = job.machines.noise_at(None, cluster)
     step = simulate(
-        job.plan, cluster, simulation=simulation, feed=feed, exact=job.exact, noise=noise
+        job.plan, cluster, simulation=simulation, feed=_feed(job), exact=job.exact, noise=noise
     )
     if progress:
         progress("evaluation", 0.5)
@@ -182,19 +178,35 @@ def play_job(
         checkpoints=checkpoints,
         healthy_step_s=step_s,
     )
-    if not noise.quiet:
-        alike_ns = _again_ns(outcome, ALIKE, simulation.seed)
-        outcome = replace(outcome, healthy_step_s=to_seconds(alike_ns))
-    if noise.cv and not job.exact:
-        slow_ns = _again_ns(outcome, replace(noise, quantile=SLOW_STEP), simulation.seed)
-        outcome = replace(outcome, slow_step_s=to_seconds(slow_ns))
+    outcome = _beside_alike(outcome, noise, simulation.seed)
     if (job.machines.alike and job.failures is None) or steps is None:
         return outcome
     if progress:
         progress("the whole run", 0.55)
-    course = _course(outcome, node, simulation.seed)
-    found = measure(course, simulation.seed, at_best=job.checkpoint.optimal)
+    found = measure(
+        _course(outcome, simulation.seed), simulation.seed, at_best=job.checkpoint.optimal
+    )
     return replace(outcome, goodput=found, checkpoints=round(found.saves))
+
+
+def _feed(job: TrainJob) -> Feed:
+    """What a micro-batch costs before the GPU sees it.
+
+    Of Ulysses' peers each loads a batch for all, in turn (``UlyssesSPDataLoaderAdapter``).
+    """
+    loaders = job.plan.mesh.cp if job.plan.sharding.ulysses else 1
+    return feed_of(job.data, job.plan.micro_batch / loaders)
+
+
+def _beside_alike(outcome: JobOutcome, noise: Noise, seed: int) -> JobOutcome:
+    """With the step of machines that are all alike, and a slow one of those that are not."""
+    if not noise.quiet:
+        alike_ns = _again_ns(outcome, ALIKE, seed)
+        outcome = replace(outcome, healthy_step_s=to_seconds(alike_ns))
+    if noise.cv and not outcome.job.exact:
+        slow_ns = _again_ns(outcome, replace(noise, quantile=SLOW_STEP), seed)
+        outcome = replace(outcome, slow_step_s=to_seconds(slow_ns))
+    return outcome
 
 
 def _again_ns(outcome: JobOutcome, noise: Noise, seed: int) -> int:
@@ -204,17 +216,17 @@ def _again_ns(outcome: JobOutcome, noise: Noise, seed: int) -> int:
         job.plan,
         outcome.step.cluster,
         simulation=Simulation(seed=seed),
-        feed=feed_of(job.data, job.plan.micro_batch),
+        feed=_feed(job),
         exact=job.exact,
         memory=False,
         noise=noise,
     ).steady_step_ns
 
 
-def _course(outcome: JobOutcome, node: NodeSpec, seed: int) -> Course:
+def _course(outcome: JobOutcome, seed: int) -> Course:
     """The run as a whole: what it consists of, and what can go wrong with it."""
     job, comms, cluster = outcome.job, outcome.step.comms, outcome.step.cluster
-    times = save_times(outcome.checkpoint, node, comms.ranks_per_node)
+    save = outcome.checkpoint
     failures = job.failures or Failures()
     nodes = len({n for n, _ in comms.placement[: job.plan.mesh.world]})
     assert outcome.steps is not None, "a run has an end"
@@ -222,13 +234,14 @@ def _course(outcome: JobOutcome, node: NodeSpec, seed: int) -> Course:
         steps=outcome.steps,
         healthy_step_ns=to_ns(outcome.healthy_step_s),
         pace=_pace(outcome, seed),
-        startup_ns=to_ns(outcome.startup_s),
-        load_ns=to_ns(times.load_s),
+        startup_ns=to_ns(outcome.startup_s - (save.load_seconds if job.resume else 0.0)),
+        resume=job.resume,
+        load_ns=to_ns(save.load_seconds),
         evaluation_ns=to_ns(outcome.evaluation_s),
         steps_per_epoch=outcome.steps_per_epoch,
         save_epochs=job.checkpoint.every_epoch and outcome.steps_per_epoch is not None,
-        stall_ns=to_ns(times.stall_s),
-        written_ns=to_ns(times.written_s),
+        stall_ns=to_ns(save.stall_seconds),
+        written_ns=to_ns(save.seconds),
         outages=tuple(
             Outage(
                 begin_ns=to_ns(window.from_s),
