@@ -191,7 +191,9 @@ def expected_wall_s(course: Course, every: int | None) -> float:
     wait_s = failures.detect_s
     if math.isfinite(mtbf_s):
         wait_s += failures.mean_wait_s(mtbf_s) + to_seconds(course.written_ns - course.stall_ns)
-    restart_s = startup_s + to_seconds(course.load_ns) + failures.warm_up_s
+    load_s = to_seconds(course.load_ns)
+    restart_s = startup_s + load_s + failures.warm_up_s
+    first_s = startup_s + (load_s if course.resume else 0.0)
     steps_s = course.steps * to_seconds(course.pace.step_ns[0])
     epochs = course.steps // course.steps_per_epoch if course.steps_per_epoch else 0
     work_s = steps_s + epochs * to_seconds(course.evaluation_ns)
@@ -199,7 +201,7 @@ def expected_wall_s(course: Course, every: int | None) -> float:
     if every is None and course.save_epochs:
         every = course.steps_per_epoch
     interval_s = work_s if every is None else every * work_s / course.steps
-    first = expected_stretch_s(startup_s, mtbf_s, wait_s=wait_s, restart_s=0.0)
+    first = expected_stretch_s(first_s, mtbf_s, wait_s=wait_s, restart_s=0.0)
     return first + expected_work_s(
         work_s, interval_s, stall_s if every else 0.0, mtbf_s, wait_s=wait_s, restart_s=restart_s
     )

@@ -153,7 +153,7 @@ def test_few_runs_that_ran_are_called_out_of_memory() -> None:
 @pytest.mark.parametrize(
     ("family", "median", "p90"),
     [
-        ("runs/bigscience_a100", 0.21, 0.33),
+        ("runs/bigscience_a100", 0.08, 0.30),
         ("runs/bigscience_v100", 0.13, 0.42),
         ("runs/bigscience_1b3", 0.24, 0.29),
         ("runs/bigscience_v100_zero3", 0.37, 0.68),
@@ -187,7 +187,8 @@ def test_closed_forms_are_exact() -> None:
         ("runs/bigscience_1b3", 0.80, 0.005),
         ("mpt/A100", 0.88, 0.03),
         ("vtrain/multi_node", 0.72, 0.055),
-        ("vtrain/single_node", 0.66, 0.025),
+        ("vtrain/single_node", 0.88, 0.025),
+        ("mpt/H100", 0.60, 0.05),
     ],
 )
 def test_the_order_of_choices_is_told(family: str, tau: float, loss: float) -> None:
@@ -211,8 +212,9 @@ def test_raysim_is_better_than_baselines_that_need_no_simulator() -> None:
 def test_intervals_hold_of_rows_left_out_of_them() -> None:
     for found in coverage(residuals(compared())):
         print(found)
-        assert 0.85 <= found.by_row <= 0.95
-        assert found.each_family > 0.6
+        assert 0.85 <= found.by_family <= 0.98
+        assert found.each_family > 0.8
+        assert found.by_row >= 0.85  # families that are known: more than nine in ten
 
 
 def test_the_committed_intervals_are_those_of_the_compared_rows() -> None:
