@@ -250,7 +250,7 @@ def _memory_elsewhere(page: Page, memory: Summary) -> None:
     for name, kind in (("host memory", "host"), ("swapped to disk", "disk")):
         held = memory.get(kind) or {}
         used = held.get("peak_bytes_per_node", held.get("bytes_per_node"))
-        capacity = held.get("capacity_bytes")
+        capacity = held.get("capacity_bytes", 0)
         if used:
             share = percent(used / capacity, 0) if capacity else ""
             style = "" if held.get("fits", True) else "bold red"
