@@ -1,4 +1,4 @@
-"""Recorded collectives of real ZeRO++, MiCS and Twin-Flow steps, and raysim's of the same steps.
+"""Recorded collectives of real ZeRO++ and Twin-Flow steps, and raysim's of the same steps.
 
 The record is ``validation/data/deepspeed_cpu/zeropp.json``, of ``tests/real/zeropp_steps.py``.
 """

@@ -1,9 +1,9 @@
-"""Collectives of real ZeRO++, MiCS and Twin-Flow steps on CPU ranks, with the group of each.
+"""Collectives of real ZeRO++ and Twin-Flow steps on CPU ranks, with the group of each.
 
 ``python -m torch.distributed.run --nproc-per-node 4 -m tests.real.zeropp_steps cases.json
 found.json``, with ``LOCAL_SIZE`` ranks to a node. What is found is, for the third step of each
 case, every collective of rank 0 in order as ``[phase, operation, bytes of the whole buffer, ranks,
-times in a row]``. The model is ``deepspeed_steps.Gpt``; MiCS needs DeepSpeed 0.19.6 or older.
+times in a row]``. The model is ``deepspeed_steps.Gpt``.
 
 DeepSpeed's quantizer is a CUDA extension. Here stands in for it what makes tensors of the same
 shapes (``csrc/quantization/pt_binding.cpp``): who sends how much is DeepSpeed's own Python.
@@ -83,12 +83,10 @@ class Quantizer:
 
 
 def stand_in() -> None:
-    """No CUDA: the quantizer's module is the one above; no NCCL: gloo launches calls one by one."""
-    from deepspeed import comm
+    """No CUDA: the quantizer's module is the one above."""
     from deepspeed.ops import op_builder
 
     op_builder.QuantizerBuilder.load = lambda self, verbose=True: Quantizer()
-    comm.has_coalescing_manager = comm.has_all_reduce_coalesced = lambda: False
 
 
 def steps(case: dict[str, Any]) -> list[Heard]:
@@ -102,9 +100,6 @@ def steps(case: dict[str, Any]) -> list[Heard]:
     model = deepspeed_steps.Gpt(**shape)
     config = case["config"]
     given: dict[str, Any] = {"model": model, "config": config}
-    if "mics_shard_size" in config["zero_optimization"]:
-        given["model"] = model.to(torch.bfloat16)
-        deepspeed.zero.MiCS_Init(module=model, config_dict_or_path=config)
     if "optimizer" not in config:
         given["optimizer"] = torch.optim.AdamW(model.parameters(), lr=1e-4)
     engine, *_ = deepspeed.initialize(**given)
