@@ -99,11 +99,16 @@ class KeptInputs:
             self.kept.pop()
         elif self.plan.cpu_checkpointing:
             self.b.alloc("activation", size, "checkpoint")
-            pinned = not self.plan.partition_activations
-            seconds = self.copy_s(size, "h2d", pinned=pinned)
-            arrived = (self.b.copy("checkpoint to GPU", H2D, seconds),)
+            # Blocking, behind all earlier kernels; else on its own stream as soon as it is issued.
+            blocking = self.plan.partition_activations
+            seconds = self.copy_s(size, "h2d", pinned=not blocking)
+            waits = self.waits() if blocking else ()
+            arrived = (self.b.copy("checkpoint to GPU", H2D, seconds, waits),)
+            if blocking:
+                self.b.sync("checkpoint.to(GPU)", arrived)
         if size < section.input_bytes:
             self.b.alloc("activation", section.input_bytes - size, "gathered checkpoint")
             call = Call("all_gather", "tp", section.input_bytes)
-            arrived = (self.b.collective("all-gather checkpoint", call, waits=arrived),)
+            waits = (*arrived, *self.waits())
+            arrived = (self.b.collective("all-gather checkpoint", call, waits=waits),)
         return arrived

@@ -207,6 +207,21 @@ def test_divided_checkpoints_are_copied_while_the_host_waits() -> None:
     assert names["checkpoint to GPU"] == names["all-gather checkpoint"] == 4
 
 
+def test_gathers_of_divided_checkpoints_are_exposed() -> None:
+    """Each waits for the kernels before it, and those after wait for it."""
+    base = plan(
+        llama(hidden=1024, seq_len=2048), mesh=Mesh(dp=1, tp=4), stage=1,
+        activation_checkpointing="full",
+    )  # fmt: skip
+    whole, divided = (
+        play(replace(base, partition_activations=on), cluster(1, gpus=4)) for on in (False, True)
+    )
+    line = divided.slowest
+    gathers = [i for i, op in enumerate(line.program.ops) if op.name == "all-gather checkpoint"]
+    seconds = sum(line.end_ns[i] - line.met_ns[i] for i in gathers[-8:])
+    assert divided.steady_step_ns >= whole.steady_step_ns + 0.9 * seconds
+
+
 def test_offloaded_checkpoints_take_pinned_main_memory() -> None:
     """3 of 4 inputs of each of 8 ranks, 2 x 128 x 256 bf16 elements: powers of two."""
     base = plan(stage=1, activation_checkpointing="full")

@@ -29,20 +29,10 @@ def test_eight_bits_have_a_scale_per_256_elements_and_small_tensors_have_none() 
 
 
 def test_adafactor_keeps_rows_and_columns_unless_it_sees_flat_slices() -> None:
-    """The state that torch makes, tensor by tensor."""
-    torch = pytest.importorskip("torch")
+    """A row and a column of sums for each matrix, every element of a norm."""
     model = llama(layers=1, hidden=64, vocab=96)
-    tensors = [torch.nn.Parameter(torch.ones(p.shape)) for _, p in model.parameters()]
-    optimizer = torch.optim.Adafactor(tensors)
-    for tensor in tensors:
-        tensor.grad = torch.ones_like(tensor)
-    optimizer.step()
-    held = sum(
-        v.numel() * 4
-        for state in optimizer.state.values()
-        for k, v in state.items()
-        if k in ("row_var", "col_var", "variance")
-    )
+    shapes = [p.shape for _, p in model.parameters()]
+    held = sum(4 * (sum(shape) if len(shape) > 1 else shape[0]) for shape in shapes)
     ours = state_bytes_per_element(of("Adafactor", model, engine="ddp")) * model.num_trainable
     assert ours == pytest.approx(held)
     assert state_bytes_per_element(of("Adafactor", model, stage=1)) == 4
