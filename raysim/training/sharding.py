@@ -7,9 +7,11 @@ everywhere and exchanges around the attention core: heads against positions (``a
 Ulysses), or keys and values passed around a ring beside it (``p2p``) or gathered before it
 (``all_gather``). Expert parallelism divides the experts and exchanges tokens.
 
-Simplifications: routing is balanced; experts' rows gathered over tensor-parallel peers are counted
-as divided in memory, heads of keys that Ulysses repeats as kept once; a ring's messages are one
-all-gather that runs beside the core.
+Simplifications: routing is balanced, and where a token goes once per rank its experts are spread at
+random; rows gathered over tensor-parallel peers (of experts, and of inputs that ``keeps_gathered``
+keeps whole) are counted as divided in memory, heads of keys that Ulysses repeats as kept once; a
+ring's messages are one all-gather that runs beside the core; an asynchronous exchange's first piece
+is exposed, all others run beside one product.
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ def test_flex_dispatch_sends_and_copies_less() -> None:
     costs = ComputeModel(catalog.gpu("H100-SXM-80GB"))
     sent, copied = [], []
     for dispatcher in ("alltoall", "flex"):
-        settings = MegatronSettings(moe_token_dispatcher=dispatcher)  # type: ignore[arg-type]
+        settings = MegatronSettings(moe_token_dispatcher=dispatcher)
         units = build_stages(replace(given, megatron=settings), costs)[0].units
         sent.append(sum(e.size_bytes for u in units for e in u.exchanges.after_forward))
         copied.append(sum(u.forward_s for u in units))
