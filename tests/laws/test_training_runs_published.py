@@ -141,11 +141,10 @@ def test_runs_that_ended_out_of_memory_do_not_fit(row: dict[str, Any]) -> None:
         assert point.predicted > 1
 
 
-def test_few_runs_that_ran_are_called_out_of_memory() -> None:
-    """Two are, with the allocator emulated: 200 B, and 176 B at micro-batch 4 (88 GiB for 73)."""
+def test_no_run_that_ran_is_called_out_of_memory() -> None:
     found = verdicts(compared())
     assert sum(v.ran for v in found) >= 67
-    assert sum(v.false_alarms for v in found) <= 2
+    assert sum(v.false_alarms for v in found) == 0
     assert sum(v.ran_out for v in found) == 6
     assert sum(v.flagged for v in found) >= 5
 
@@ -160,7 +159,7 @@ def test_few_runs_that_ran_are_called_out_of_memory() -> None:
         ("runs/zero3_azure", 0.36, 0.53),
         ("runs/megatron_sc21", 0.08, 0.08),
         ("runs/korthikanti_layer", 0.19, 0.33),
-        ("runs_memory/bigscience_a100", 0.20, 0.25),
+        ("runs_memory/bigscience_a100", 0.09, 0.17),
         ("runs_memory/bigscience_1b3", 0.25, 0.34),
     ],
 )
@@ -183,7 +182,7 @@ def test_closed_forms_are_exact() -> None:
     ("family", "tau", "loss"),
     [
         ("runs/zero3_azure", 0.97, 0.005),
-        ("runs/bigscience_a100", 0.50, 0.025),
+        ("runs/bigscience_a100", 0.48, 0.025),  # one pair of 102 fewer than at 0.51
         ("runs/bigscience_1b3", 0.80, 0.005),
         ("mpt/A100", 0.88, 0.03),
         ("vtrain/multi_node", 0.72, 0.055),
