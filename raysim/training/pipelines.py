@@ -178,6 +178,15 @@ class Pipeline:
         return self.kind.edge * max(self.layout.ranks, self.period)
 
     @property
+    def settling(self) -> int:
+        """Micro-batches until it is steady.
+
+        Of 1F1B twice those that fill it: a stage slower than the first holds it up only when all
+        between them are full.
+        """
+        return 2 * self.layout.ranks if self.plain else self.edge
+
+    @property
     def passes(self) -> int:
         """Backward passes of a rank per micro-batch."""
         return 1 if self.layout.shape == "both" else self.layout.chunks
@@ -190,7 +199,7 @@ class Pipeline:
         if self.schedule == "gpipe":
             return micro_batches
         if self.plain:
-            return min(micro_batches, max(FEWEST, 3 * self.layout.ranks))
+            return min(micro_batches, max(FEWEST, 4 * self.layout.ranks))
         least = 2 * self.edge + max(2 * self.period, self.layout.ranks)
         least += (micro_batches - least) % self.period
         return min(micro_batches, max(FEWEST, least))
@@ -203,8 +212,9 @@ class Pipeline:
 
     def steady(self, simulated: int) -> tuple[int, int]:
         """Backward passes of a rank that bound whole periods of the steady stretch."""
-        whole = (simulated - 2 * self.edge) // self.period * self.period
-        return self.edge * self.passes, (self.edge + whole) * self.passes
+        begin = self.settling
+        whole = (simulated - begin - self.edge) // self.period * self.period
+        return begin * self.passes, (begin + whole) * self.passes
 
 
 def _group(schedule: ScheduleName, ranks: int, micro_batches: int) -> int:

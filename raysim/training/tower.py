@@ -198,8 +198,8 @@ def simulate(
     feed
         What the data of a micro-batch costs; None: nothing.
     steps
-        Optimizer steps to play; the last is the steady state, those before warm up with one
-        micro-batch. None: two, or one of a pipeline, which drains between steps.
+        Optimizer steps to play; the last is the steady state, others warm up with one micro-batch.
+        None: two, or one of a pipeline, which drains between steps.
     exact
         Simulate every rank instead of one per pipeline stage.
     forward_only
@@ -218,9 +218,8 @@ def simulate(
     if not forward_only:
         check_pipeline(plan)
         plan = shortened(plan, min(micro_batches, enough(plan)))
-    if steps is None:
-        steps = 1 if plan.mesh.pp > 1 else 2
     costs, stages, comms = _prepare(plan, cluster, folded=not exact, narrow=noise.links)
+    steps = steps or (1 if plan.mesh.pp > 1 else 2)
     programs = compile_programs(
         plan, comms, stages, costs, feed=feed or Feed(), steps=steps,
         forward_only=forward_only, memory=memory,
@@ -228,9 +227,8 @@ def simulate(
     disturb(programs, comms, noise, simulation.rng)
     network = FlowNetwork(simulation, comms.topology)
     timelines = Executor(simulation, network, comms).play(programs)
-    replayed: Sequence[Program] = ()
-    if memory:
-        replayed = programs if forward_only else _filling(plan, programs, comms, stages, costs)
+    fills = memory and not forward_only
+    replayed = _filling(plan, programs, comms, stages, costs) if fills else programs
     return StepOutcome(
         plan=plan,
         micro_batches=micro_batches,
@@ -243,7 +241,7 @@ def simulate(
         step_ns=_step_durations(timelines, steps),
         memory=tuple(
             _memory(plan, costs, comms, line.program, line, replayed=program)
-            for line, program in zip(timelines, replayed, strict=False)
+            for line, program in zip(timelines, replayed if memory else (), strict=False)
         ),
         simulation=simulation,
     )
@@ -251,11 +249,11 @@ def simulate(
 
 def _filling(
     plan: TrainingPlan,
-    programs: Sequence[Program],
+    programs: tuple[Program, ...],
     comms: Communicators,
     stages: Sequence[StageSpec],
     costs: ComputeModel,
-) -> Sequence[Program]:
+) -> tuple[Program, ...]:
     """Programs with as many micro-batches as fill the pipeline: memory peaks no later."""
     few = shortened(plan, pipeline_of(plan).filling(plan.gradient_accumulation_steps))
     if plan.mesh.pp == 1 or few == plan:

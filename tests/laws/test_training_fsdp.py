@@ -221,7 +221,7 @@ def test_recomputing_stops_before_each_blocks_last_product() -> None:
 
 
 def test_a_mask_that_is_kept_must_be_made_again() -> None:
-    """GPT-2's block ends with a dropout: nothing of it is spared."""
+    """GPT-2's block ends with a dropout: the last product makes what it masks."""
     config = {
         "model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": 64, "n_head": 4,
         "n_layer": 2, "n_positions": 32,
@@ -233,8 +233,9 @@ def test_a_mask_that_is_kept_must_be_made_again() -> None:
             replace(fsdp(), model=model, activation_checkpointing="full"),
             ComputeModel(catalog.gpu("H100-SXM-80GB")),
         )[0].sections
-        found[dropout] = [s.spared for s in sections if s.checkpointed]
-    assert found == {0.0: [2, 2], 0.1: [1, 1]}
+        units = [u for s in sections if s.checkpointed for u in s.units]
+        found[dropout] = [u.name.rpartition(".")[2] for u in units if u.again.seconds < u.forward_s]
+    assert found == {0.0: ["c_proj", "0", "c_proj", "1"], 0.1: ["0", "1"]}
 
 
 def test_collectives_take_their_sms_from_compute() -> None:
