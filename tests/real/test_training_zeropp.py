@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.real, pytest.mark.slow]
+# DeepSpeed builds its C++ optimizers for the offloaded cases: minutes.
+pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.exhaustive]
 pytest.importorskip("deepspeed")
 
 from tests.deepspeed_reference import recorded  # noqa: E402
