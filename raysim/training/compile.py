@@ -23,7 +23,7 @@ from raysim.training.exchange import Exchanger
 from raysim.training.kept_inputs import KeptInputs
 from raysim.training.parallel import Coordinate
 from raysim.training.plan import TrainingPlan
-from raysim.training.program import COMPUTE, LOADER, Call, Program, ProgramBuilder, Stretch
+from raysim.training.program import LOADER, Call, Program, ProgramBuilder, Stretch
 from raysim.training.schedule import END_OF_BATCH, Do, Instruction
 from raysim.training.sections import Unit
 from raysim.training.stages import StageSpec, pipeline_of
@@ -89,7 +89,7 @@ class RankCompiler:
             model_parallel=plan.mesh.pp * plan.mesh.tp,
             sm_s=sm_s,
         )
-        self.kept = KeptInputs(context, lambda: self.b.last_on(COMPUTE))
+        self.kept = KeptInputs(context)
         self.whole = choose_engine(context, self.stage, forward_only=forward_only)
         """Sets up and steps everything the rank holds."""
         self.engines: tuple[Engine, ...] = (self.whole,)

@@ -11,11 +11,11 @@ Simplification: of a pipeline, whose micro-batches interleave, every input is co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from raysim.training.engines.context import EngineContext
 from raysim.training.plan import TrainingPlan
-from raysim.training.program import D2H, H2D, Call
+from raysim.training.program import COMPUTE, D2H, H2D, Call
 from raysim.training.sections import Section
 from raysim.training.stages import StageSpec
 from raysim.training.zero import pinned_bytes
@@ -25,10 +25,9 @@ def offloaded_bytes(plan: TrainingPlan, stages: Sequence[StageSpec]) -> int:
     """Main memory for one rank's inputs: pinned, which rounds up, unless they are divided."""
     if not plan.cpu_checkpointing:
         return 0
-    share = plan.mesh.tp if plan.partition_activations else 1
     most = 0
     for stage in stages:
-        sizes = [s.input_bytes // share for s in stage.sections if s.checkpointed]
+        sizes = [_kept_bytes(plan, s) for s in stage.sections if s.checkpointed]
         if not plan.partition_activations:
             sizes = [pinned_bytes(size) for size in sizes]
             sizes = sizes[:-1] if plan.mesh.pp == 1 else sizes
@@ -37,15 +36,18 @@ def offloaded_bytes(plan: TrainingPlan, stages: Sequence[StageSpec]) -> int:
     return most
 
 
+def _kept_bytes(plan: TrainingPlan, section: Section) -> int:
+    """Bytes of its input that one rank keeps: its share under ``partition_activations``."""
+    return section.input_bytes // (plan.mesh.tp if plan.partition_activations else 1)
+
+
 class KeptInputs:
     """Emits what happens to a layer's input in forward, and to bring it back."""
 
-    def __init__(self, context: EngineContext, stream: Callable[[], tuple[int, ...]]) -> None:
+    def __init__(self, context: EngineContext) -> None:
         self.plan = context.plan
         self.b = context.builder
         self.copy_s = context.copy_s
-        self.waits = stream
-        """The last operation on the compute stream."""
         self.kept: list[int] = []
         """Bytes of the micro-batch's inputs, in order, without a pipeline."""
         self.left = 0
@@ -57,13 +59,9 @@ class KeptInputs:
         """Whether every micro-batch's inputs are treated alike, whatever went before."""
         return not (self.plan.cpu_checkpointing or self.plan.checkpoint_buffers)
 
-    def size(self, section: Section) -> int:
-        """Bytes that this rank keeps: its share under ``partition_activations``."""
-        return section.input_bytes // (self.plan.mesh.tp if self.plan.partition_activations else 1)
-
     def keep(self, section: Section, sections: Sequence[Section]) -> None:
         """Forward is about to begin with it; ``sections`` are all of the stage."""
-        size = self.size(section)
+        size = _kept_bytes(self.plan, section)
         checkpointed = [s for s in sections if s.checkpointed]
         if section is checkpointed[0]:
             self.kept, self.left = [], 0
@@ -85,13 +83,13 @@ class KeptInputs:
 
     def _offload(self, size: int, *, blocking: bool) -> None:
         seconds = self.copy_s(size, "d2h", pinned=not blocking)
-        copy = self.b.copy("checkpoint to CPU", D2H, seconds, self.waits())
+        copy = self.b.copy("checkpoint to CPU", D2H, seconds, self.b.last_on(COMPUTE))
         if blocking:
             self.b.sync("checkpoint.cpu()", (copy,))
 
     def fetch(self, section: Section) -> tuple[int, ...]:
         """Backward needs it whole; returns what must have ended first."""
-        size, arrived = self.size(section), tuple[int, ...]()
+        size, arrived = _kept_bytes(self.plan, section), tuple[int, ...]()
         if self.surplus:
             self.b.free("activation", self.surplus, "unused contiguous buffers")
             self.surplus = 0
@@ -102,13 +100,13 @@ class KeptInputs:
             # Blocking, behind all earlier kernels; else on its own stream as soon as it is issued.
             blocking = self.plan.partition_activations
             seconds = self.copy_s(size, "h2d", pinned=not blocking)
-            waits = self.waits() if blocking else ()
+            waits = self.b.last_on(COMPUTE) if blocking else ()
             arrived = (self.b.copy("checkpoint to GPU", H2D, seconds, waits),)
             if blocking:
                 self.b.sync("checkpoint.to(GPU)", arrived)
         if size < section.input_bytes:
             self.b.alloc("activation", section.input_bytes - size, "gathered checkpoint")
             call = Call("all_gather", "tp", section.input_bytes)
-            waits = (*arrived, *self.waits())
+            waits = (*arrived, *self.b.last_on(COMPUTE))
             arrived = (self.b.collective("all-gather checkpoint", call, waits=waits),)
         return arrived

@@ -247,6 +247,11 @@ def simulate(
     )
 
 
+def _filled(plan: TrainingPlan) -> TrainingPlan:
+    """The plan with as many micro-batches as fill its pipeline."""
+    return shortened(plan, pipeline_of(plan).filling(plan.gradient_accumulation_steps))
+
+
 def _filling(
     plan: TrainingPlan,
     programs: tuple[Program, ...],
@@ -255,7 +260,7 @@ def _filling(
     costs: ComputeModel,
 ) -> tuple[Program, ...]:
     """Programs with as many micro-batches as fill the pipeline: memory peaks no later."""
-    few = shortened(plan, pipeline_of(plan).filling(plan.gradient_accumulation_steps))
+    few = _filled(plan)
     if plan.mesh.pp == 1 or few == plan:
         return programs
     return compile_programs(few, comms, stages, costs, feed=Feed(), steps=1)
@@ -357,7 +362,7 @@ def memory_need(
     holds more than twice as much beside its tensors as the worst that was looked at.
     """
     check_pipeline(plan)
-    plan = shortened(plan, pipeline_of(plan).filling(plan.gradient_accumulation_steps))
+    plan = _filled(plan)
     costs, stages, comms = _prepare(plan, cluster, folded=True)
     programs = compile_programs(plan, comms, stages, costs, feed=Feed(), steps=1)
     most = beside = 0
