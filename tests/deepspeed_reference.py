@@ -12,8 +12,8 @@ from typing import Any
 
 from raysim.models.table import Body, Layer, Model, Module
 from raysim.models.tape import Tape, Tensor
-from raysim.training.deepspeed import ZeroConfig
-from raysim.training.parallel import Mesh
+from raysim.training.settings.deepspeed import ZeroConfig
+from raysim.training.settings.parallel import Mesh
 from tests.training_parts import plan, programs
 
 DATA = Path(__file__).resolve().parents[1] / "validation" / "data"

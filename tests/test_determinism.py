@@ -19,10 +19,10 @@ from raysim.kernel.record import ColumnRecorder, NullRecorder
 from raysim.kernel.simulation import Simulation
 from raysim.scenario.build import build_cluster, build_job
 from raysim.training import tower
-from raysim.training.deepspeed import PipelineSettings
-from raysim.training.parallel import Mesh
 from raysim.training.plan import TrainingPlan
 from raysim.training.recording import record_outcome
+from raysim.training.settings.deepspeed import PipelineSettings
+from raysim.training.settings.parallel import Mesh
 from raysim.training.tower import StepOutcome
 from raysim.workloads.train_run import play_job
 from tests.training_parts import cluster, llama, plan, play

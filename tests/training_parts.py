@@ -14,11 +14,11 @@ from raysim.models.huggingface import build
 from raysim.models.table import Model
 from raysim.perf.compute import ComputeModel
 from raysim.training.communicators import Communicators
-from raysim.training.compile import Feed
-from raysim.training.deepspeed import Optimizer, PipelineSettings, ZeroConfig
-from raysim.training.parallel import Mesh
+from raysim.training.compiler.compile import Feed
 from raysim.training.plan import TrainingPlan
 from raysim.training.program import Program
+from raysim.training.settings.deepspeed import Optimizer, PipelineSettings, ZeroConfig
+from raysim.training.settings.parallel import Mesh
 from raysim.training.stages import build_stages
 from raysim.training.tower import StepOutcome, compile_programs, simulate
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from raysim.training.deepspeed import OffloadOptimizer, ZeroConfig
-from raysim.training.parallel import Mesh
 from raysim.training.plan import TrainingPlan
 from raysim.training.program import Op, Program
+from raysim.training.settings.deepspeed import OffloadOptimizer, ZeroConfig
+from raysim.training.settings.parallel import Mesh
 from tests.deepspeed_reference import gpt
 from tests.training_parts import cluster, plan, programs
 

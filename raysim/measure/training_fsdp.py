@@ -1,6 +1,6 @@
 """A model under torch's FSDP on real ranks: ``fully_shard``, or ``FullyShardedDataParallel``.
 
-Options are a case's ``fsdp``: names and meanings of ``raysim.training.fsdp.FsdpSettings``.
+Options are a case's ``fsdp``: names and meanings of ``raysim.training.settings.fsdp.FsdpSettings``.
 """
 
 from __future__ import annotations

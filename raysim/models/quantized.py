@@ -3,8 +3,8 @@
 ``quantized`` rewrites a model's layers: products of the chosen linears read fp8, casts become
 operators of their own before them (the output's gradient is cast in the backward of one of them),
 and what a product keeps for its weight gradient becomes what the library keeps. What each of that
-costs is a ``Casts``, made by ``raysim.training.fp8`` from library, recipe and GPU. Everything
-between the products stays in 16 bits, attention's core, router, embedding and loss too.
+costs is a ``Casts``, made by ``raysim.training.settings.fp8`` from library, recipe and GPU.
+Everything between the products stays in 16 bits, attention's core, router, embedding and loss too.
 
 Where a norm and the projection behind it are one module, the norm is fused with the cast.
 Simplified: casts around experts are divided over tensor-parallel ranks on either side.

@@ -10,7 +10,10 @@ from raysim.hardware.catalog import ProvenanceRow
 from raysim.hardware.specs import Provenance
 from raysim.perf import nvme
 from raysim.results import goodput
-from raysim.training import checkpoint_traffic, host_memory, loss_scale, memory
+from raysim.training.checkpoint import traffic as checkpoint_traffic
+from raysim.training.memory import host as host_memory
+from raysim.training.memory import peaks as memory
+from raysim.training.settings import loss_scale
 from raysim.workloads import startup
 from raysim.workloads.train_run import JobOutcome
 

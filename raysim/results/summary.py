@@ -20,7 +20,7 @@ from raysim.results.goodput import PART_NAMES as RUN_PART_NAMES
 from raysim.results.goodput import goodput_part, spare_nodes
 from raysim.results.provenance import trust
 from raysim.training.breakdown import Breakdown
-from raysim.training.memory import RankMemory
+from raysim.training.memory.peaks import RankMemory
 from raysim.training.program import Call, Kind
 from raysim.training.tower import StepOutcome
 from raysim.units import format_bytes, format_seconds, to_seconds

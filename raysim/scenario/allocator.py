@@ -15,7 +15,7 @@ from raysim.scenario.documents import Document, KeyPath
 from raysim.scenario.load import Scenario
 from raysim.scenario.sources import CLUSTER
 from raysim.scenario.yaml_text import parse_yaml_all
-from raysim.training.allocator_config import AllocatorConfig, read_allocator
+from raysim.training.allocator.config import AllocatorConfig, read_allocator
 
 VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 

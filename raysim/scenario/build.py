@@ -20,11 +20,11 @@ from raysim.scenario.overrides import TRAIN
 from raysim.scenario.saving import fsdp_saving, saving_settings
 from raysim.scenario.sequence import unswapped
 from raysim.scenario.sources import MODEL, hf_config
-from raysim.training.partition import stage_bounds
-from raysim.training.pipelines import Pipeline
+from raysim.training.layers.recompute import Checkpointing
+from raysim.training.pipeline.partition import stage_bounds
+from raysim.training.pipeline.pipelines import Pipeline
 from raysim.training.plan import DdpSettings, MegatronSettings, TrainingPlan
-from raysim.training.recompute import Checkpointing
-from raysim.training.wrapping import wrapped_modules
+from raysim.training.states.wrapping import wrapped_modules
 from raysim.workloads.train_job import CheckpointSettings, DataSettings, TrainJob
 
 CLASSES = {

@@ -38,7 +38,7 @@ from raysim.scenario.deepspeed_schema import (
 )
 from raysim.scenario.documents import Document, KeyPath, did_you_mean, dotted, shorten, value_at
 from raysim.scenario.problems import problems_of
-from raysim.training.deepspeed import (
+from raysim.training.settings.deepspeed import (
     Aio,
     BatchTriple,
     CheckpointBlock,
@@ -51,7 +51,7 @@ from raysim.training.deepspeed import (
     ZeroConfig,
     complete_batch_triple,
 )
-from raysim.training.loss_scale import LossScale
+from raysim.training.settings.loss_scale import LossScale
 
 __all__ = ["Reading", "ScriptSettings", "read_deepspeed"]
 

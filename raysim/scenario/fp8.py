@@ -18,7 +18,7 @@ from raysim.scenario.documents import Document, KeyPath, shorten, with_prefix
 from raysim.scenario.megatron import MegatronSection
 from raysim.scenario.problems import problems_of
 from raysim.scenario.schema_fp8 import AccelerateFp8Block, Fp8Section
-from raysim.training.fp8 import ARCHITECTURES, RECIPES, Fp8Settings, Recipe
+from raysim.training.settings.fp8 import ARCHITECTURES, RECIPES, Fp8Settings, Recipe
 
 ACCELERATE = "fp8_config"
 

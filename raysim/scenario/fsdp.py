@@ -26,9 +26,9 @@ from raysim.scenario.documents import (
 from raysim.scenario.fp8 import accelerate_fp8
 from raysim.scenario.problems import problems_of
 from raysim.scenario.schema_fsdp import AccelerateFile, AccelerateFsdpBlock, FsdpSection
-from raysim.training.deepspeed import Precision
-from raysim.training.fp8 import Fp8Settings
-from raysim.training.fsdp import BackwardPrefetch, FsdpSettings, ShardingStrategy
+from raysim.training.settings.deepspeed import Precision
+from raysim.training.settings.fp8 import Fp8Settings
+from raysim.training.settings.fsdp import BackwardPrefetch, FsdpSettings, ShardingStrategy
 
 SectionT = TypeVar("SectionT", bound=BaseModel)
 STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")

@@ -8,7 +8,7 @@ from dataclasses import replace
 from raysim.errors import ScenarioError
 from raysim.scenario.load import Scenario
 from raysim.scenario.overrides import TRAIN
-from raysim.training.loss_scale import LossScale
+from raysim.training.settings.loss_scale import LossScale
 
 TORCH = LossScale(window=2000, hysteresis=1)
 """``torch.amp.GradScaler``: 65,536, doubled after 2,000 steps, halved at once."""

@@ -18,11 +18,11 @@ from raysim.scenario.documents import Document, shorten
 from raysim.scenario.problems import problems_of
 from raysim.scenario.quantities import PositiveCount
 from raysim.scenario.section import Section
-from raysim.training.deepspeed import PipelineSettings, Precision, ScheduleName
-from raysim.training.pipelines import misfits
+from raysim.training.layers.recompute import MODULES
+from raysim.training.layers.sharding import ContextExchange, TokenDispatcher
+from raysim.training.pipeline.pipelines import misfits
 from raysim.training.plan import MegatronSettings
-from raysim.training.recompute import MODULES
-from raysim.training.sharding import ContextExchange, TokenDispatcher
+from raysim.training.settings.deepspeed import PipelineSettings, Precision, ScheduleName
 
 DEGREE_MAX = 1_000_000
 NOT_SIMULATED = {

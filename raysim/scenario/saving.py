@@ -11,8 +11,8 @@ from raysim.hardware.specs import SharedStorageSpec
 from raysim.hardware.storage import CONNECTIONS
 from raysim.scenario.load import Scenario
 from raysim.scenario.overrides import TRAIN
-from raysim.training.fsdp import FsdpSettings
 from raysim.training.plan import SavingSettings
+from raysim.training.settings.fsdp import FsdpSettings
 
 
 def saving_settings(scenario: Scenario) -> SavingSettings:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from raysim.scenario.section import Section
-from raysim.training.fp8 import RECIPES, Library, Linears, Recipe
+from raysim.training.settings.fp8 import RECIPES, Library, Linears, Recipe
 
 
 class Fp8Section(Section):

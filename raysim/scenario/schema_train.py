@@ -11,9 +11,9 @@ from raysim.scenario.quantities import Bytes, BytesPerSecond, Count, PositiveCou
 from raysim.scenario.schema_fp8 import Fp8Section
 from raysim.scenario.schema_machines import Every, FailuresSection, NoiseSection
 from raysim.scenario.section import FileOrMapping, Section, shorthand
-from raysim.training.allocator_config import read_allocator
-from raysim.training.deepspeed import ScheduleName
-from raysim.training.recompute import Checkpointing
+from raysim.training.allocator.config import read_allocator
+from raysim.training.layers.recompute import Checkpointing
+from raysim.training.settings.deepspeed import ScheduleName
 
 WORKERS_MAX = 1_000_000
 

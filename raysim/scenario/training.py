@@ -21,7 +21,8 @@ from raysim.scenario.megatron import (
     read_megatron,
 )
 from raysim.scenario.schema_train import TrainSection
-from raysim.training.deepspeed import (
+from raysim.training.pipeline.pipelines import KINDS, misfits
+from raysim.training.settings.deepspeed import (
     BatchTriple,
     DeepSpeedConfig,
     Optimizer,
@@ -29,10 +30,9 @@ from raysim.training.deepspeed import (
     Precision,
     complete_batch_triple,
 )
-from raysim.training.fp8 import Fp8Settings
-from raysim.training.fsdp import FsdpSettings
-from raysim.training.parallel import Mesh
-from raysim.training.pipelines import KINDS, misfits
+from raysim.training.settings.fp8 import Fp8Settings
+from raysim.training.settings.fsdp import FsdpSettings
+from raysim.training.settings.parallel import Mesh
 
 _NOT_DEEPSPEEDS = (
     "virtual_stages", "layers_per_stage", "num_layers_in_first_pipeline_stage",

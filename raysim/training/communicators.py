@@ -19,8 +19,8 @@ from raysim.hardware.node_links import Link
 from raysim.hardware.topology import Member, Topology
 from raysim.perf.collectives import CollectiveCost, GroupShape, collective
 from raysim.perf.contention import held_share
-from raysim.training.parallel import Coordinate, Mesh
 from raysim.training.program import Call, Kind, Op
+from raysim.training.settings.parallel import Coordinate, Mesh
 
 
 @dataclass(frozen=True, slots=True)

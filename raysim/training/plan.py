@@ -8,14 +8,14 @@ from typing import Literal
 from raysim.hardware.specs import SharedStorageSpec
 from raysim.models.table import Model
 from raysim.perf.constants import TrainingConstants
-from raysim.training.allocator_config import AllocatorConfig
-from raysim.training.deepspeed import Optimizer, PipelineSettings, Precision, ZeroConfig
-from raysim.training.fp8 import Fp8Settings
-from raysim.training.fsdp import FsdpSettings
-from raysim.training.loss_scale import LossScale
-from raysim.training.parallel import Mesh
-from raysim.training.recompute import Checkpointing
-from raysim.training.sharding import ContextExchange, Sharding, TokenDispatcher
+from raysim.training.allocator.config import AllocatorConfig
+from raysim.training.layers.recompute import Checkpointing
+from raysim.training.layers.sharding import ContextExchange, Sharding, TokenDispatcher
+from raysim.training.settings.deepspeed import Optimizer, PipelineSettings, Precision, ZeroConfig
+from raysim.training.settings.fp8 import Fp8Settings
+from raysim.training.settings.fsdp import FsdpSettings
+from raysim.training.settings.loss_scale import LossScale
+from raysim.training.settings.parallel import Mesh
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from raysim.hardware.device import MemoryRow
 from raysim.hardware.node_links import Link
 from raysim.kernel.record import Recorder
 from raysim.training.executor import Timeline
-from raysim.training.memory import RankMemory, ledger
+from raysim.training.memory.peaks import RankMemory, ledger
 from raysim.training.program import Kind, Op
 from raysim.training.tower import StepOutcome
 

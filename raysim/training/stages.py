@@ -10,14 +10,14 @@ from raysim.errors import ScenarioError
 from raysim.models.table import COMPUTE_DTYPE_BYTES, Layer, Model
 from raysim.perf.compute import ComputeModel
 from raysim.perf.contention import hides_exchanges
-from raysim.training.fp8 import quantized_model
-from raysim.training.layout import Layout
-from raysim.training.partition import stage_bounds
-from raysim.training.pipelines import Pipeline, misfits
+from raysim.training.layers.pricing import Pricer
+from raysim.training.layers.recompute import Checkpointing
+from raysim.training.layers.sections import Cut, Section, Unit, tp_numel
+from raysim.training.pipeline.layout import Layout
+from raysim.training.pipeline.partition import stage_bounds
+from raysim.training.pipeline.pipelines import Pipeline, misfits
 from raysim.training.plan import TrainingPlan
-from raysim.training.pricing import Pricer
-from raysim.training.recompute import Checkpointing
-from raysim.training.sections import Cut, Section, Unit, tp_numel
+from raysim.training.settings.fp8 import quantized_model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,17 +18,17 @@ from raysim.perf.cpu_rank import compute_model
 from raysim.perf.nvme import nvme_volume
 from raysim.training.breakdown import Breakdown, range_breakdown, step_breakdown
 from raysim.training.communicators import Communicators
-from raysim.training.compile import Feed, RankCompiler
+from raysim.training.compiler.compile import Feed, RankCompiler
+from raysim.training.compiler.kept_inputs import offloaded_bytes
 from raysim.training.engines.context import OVERFLOW_CHECK
 from raysim.training.executor import Executor, Timeline
-from raysim.training.host_memory import HostMemory, host_memory
-from raysim.training.kept_inputs import offloaded_bytes
-from raysim.training.memory import RankMemory, rank_memory
+from raysim.training.memory.host import HostMemory, host_memory
+from raysim.training.memory.peaks import RankMemory, rank_memory
 from raysim.training.noise import ALIKE, NarrowLinks, Noise, disturb
-from raysim.training.parallel import Mesh
-from raysim.training.pipelines import Pipeline
+from raysim.training.pipeline.pipelines import Pipeline
 from raysim.training.plan import TrainingPlan
 from raysim.training.program import Program
+from raysim.training.settings.parallel import Mesh
 from raysim.training.stages import StageSpec, build_stages, check_pipeline, pipeline_of
 
 

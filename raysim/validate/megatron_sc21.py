@@ -16,9 +16,9 @@ from typing import Any
 from raysim.hardware import catalog
 from raysim.kernel.simulation import Simulation
 from raysim.models.huggingface import build
-from raysim.training.deepspeed import Optimizer, PipelineSettings
-from raysim.training.parallel import Mesh
 from raysim.training.plan import TrainingPlan
+from raysim.training.settings.deepspeed import Optimizer, PipelineSettings
+from raysim.training.settings.parallel import Mesh
 from raysim.training.tower import simulate
 from raysim.units import to_seconds
 from raysim.validate.points import Point

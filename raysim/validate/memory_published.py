@@ -18,11 +18,11 @@ from raysim.hardware.topology import Topology
 from raysim.models.huggingface import build
 from raysim.perf.compute import ComputeModel
 from raysim.training.communicators import Communicators
-from raysim.training.compile import Feed
-from raysim.training.deepspeed import Optimizer, PipelineSettings, ZeroConfig
-from raysim.training.memory import rank_memory
-from raysim.training.parallel import Mesh
+from raysim.training.compiler.compile import Feed
+from raysim.training.memory.peaks import rank_memory
 from raysim.training.plan import TrainingPlan
+from raysim.training.settings.deepspeed import Optimizer, PipelineSettings, ZeroConfig
+from raysim.training.settings.parallel import Mesh
 from raysim.training.stages import build_stages
 from raysim.training.tower import compile_programs, memory_need
 from raysim.units import GIB

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from raysim.training.estimators import (
+from raysim.training.memory.estimators import (
     StateBytes,
     estimate_zero2_model_states_mem_needs,
     estimate_zero3_model_states_mem_needs,

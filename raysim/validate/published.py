@@ -25,13 +25,13 @@ from raysim.kernel.simulation import Simulation
 from raysim.models.huggingface import build
 from raysim.perf.compute import ComputeModel
 from raysim.training.communicators import Communicators
-from raysim.training.compile import Feed
-from raysim.training.deepspeed import Optimizer, PipelineSettings, ZeroConfig
-from raysim.training.fp8 import Fp8Settings
-from raysim.training.fsdp import FsdpSettings
-from raysim.training.memory import RankMemory, rank_memory
-from raysim.training.parallel import Mesh
+from raysim.training.compiler.compile import Feed
+from raysim.training.memory.peaks import RankMemory, rank_memory
 from raysim.training.plan import TrainingPlan
+from raysim.training.settings.deepspeed import Optimizer, PipelineSettings, ZeroConfig
+from raysim.training.settings.fp8 import Fp8Settings
+from raysim.training.settings.fsdp import FsdpSettings
+from raysim.training.settings.parallel import Mesh
 from raysim.training.stages import build_stages
 from raysim.training.tower import StepOutcome, compile_programs, simulate
 from raysim.units import MIB, to_seconds

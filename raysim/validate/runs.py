@@ -27,15 +27,15 @@ from raysim.hardware.specs import NodeSpec
 from raysim.kernel.simulation import Simulation
 from raysim.models.huggingface import build
 from raysim.models.table import Model
-from raysim.training.deepspeed import (
+from raysim.training.plan import TrainingPlan
+from raysim.training.settings.deepspeed import (
     OffloadOptimizer,
     OffloadParam,
     Optimizer,
     PipelineSettings,
     ZeroConfig,
 )
-from raysim.training.parallel import Mesh
-from raysim.training.plan import TrainingPlan
+from raysim.training.settings.parallel import Mesh
 from raysim.training.tower import StepOutcome, memory_need, simulate
 from raysim.units import GIB, to_seconds
 from raysim.validate.job import job_of

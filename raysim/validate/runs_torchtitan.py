@@ -19,10 +19,10 @@ from raysim.hardware import catalog
 from raysim.kernel.simulation import Simulation
 from raysim.models.huggingface import build
 from raysim.models.table import Model
-from raysim.training.deepspeed import Optimizer
-from raysim.training.fsdp import FsdpSettings
-from raysim.training.parallel import Mesh
 from raysim.training.plan import TrainingPlan
+from raysim.training.settings.deepspeed import Optimizer
+from raysim.training.settings.fsdp import FsdpSettings
+from raysim.training.settings.parallel import Mesh
 from raysim.training.tower import StepOutcome, simulate
 from raysim.units import GIB, to_seconds
 from raysim.validate.job import job_of

@@ -14,10 +14,10 @@ from raysim.models.huggingface import build
 from raysim.models.table import Model
 from raysim.scenario.deepspeed_json import ScriptSettings, read_deepspeed
 from raysim.scenario.documents import Document
-from raysim.training.deepspeed import Optimizer, PipelineSettings
-from raysim.training.fsdp import FsdpSettings
-from raysim.training.parallel import Mesh
 from raysim.training.plan import DdpSettings, TrainingPlan
+from raysim.training.settings.deepspeed import Optimizer, PipelineSettings
+from raysim.training.settings.fsdp import FsdpSettings
+from raysim.training.settings.parallel import Mesh
 
 SHARED = (
     "zero", "communication_data_type", "grad_accum_dtype", "bf16_master_weights_and_grads",

@@ -25,9 +25,9 @@ from raysim.hardware import catalog
 from raysim.kernel.simulation import Simulation
 from raysim.models.huggingface import build
 from raysim.models.table import Model
-from raysim.training.deepspeed import Optimizer, PipelineSettings, ZeroConfig
-from raysim.training.parallel import Mesh
 from raysim.training.plan import TrainingPlan
+from raysim.training.settings.deepspeed import Optimizer, PipelineSettings, ZeroConfig
+from raysim.training.settings.parallel import Mesh
 from raysim.training.tower import StepOutcome, simulate
 from raysim.units import to_seconds
 from raysim.validate.job import job_of

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from raysim.hardware.cluster import ClusterSpec
 from raysim.hardware.specs import Provenance
 from raysim.training.noise import Noise
-from raysim.training.parallel import Mesh
+from raysim.training.settings.parallel import Mesh
 
 PROCESS_GROUP_TIMEOUT_S = 600.0
 TRANSPORT_TIMEOUT_S = 4.096e-6 * 2**20 * (7 + 1)

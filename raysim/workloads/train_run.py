@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from raysim.errors import ScenarioError
 from raysim.hardware.cluster import ClusterSpec
 from raysim.kernel.simulation import Simulation
-from raysim.training.checkpointing import CheckpointCost, checkpoint_cost
-from raysim.training.compile import Feed
-from raysim.training.host_memory import HostMemory
+from raysim.training.checkpoint.cost import CheckpointCost, checkpoint_cost
+from raysim.training.compiler.compile import Feed
+from raysim.training.memory.host import HostMemory
 from raysim.training.noise import ALIKE, Noise
 from raysim.training.plan import TrainingPlan
 from raysim.training.tower import StepOutcome, host_need, simulate

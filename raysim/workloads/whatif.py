@@ -16,8 +16,8 @@ from typing import Literal
 from raysim.errors import ScenarioError
 from raysim.hardware.cluster import ClusterSpec, NodeGroup
 from raysim.kernel.simulation import Simulation
-from raysim.training.deepspeed import OffloadOptimizer, OffloadParam, ZeroConfig
 from raysim.training.plan import TrainingPlan
+from raysim.training.settings.deepspeed import OffloadOptimizer, OffloadParam, ZeroConfig
 from raysim.training.stages import pipeline_of
 from raysim.training.tower import memory_need, simulate
 from raysim.units import format_bytes, to_seconds

@@ -17,10 +17,10 @@ import pytest
 
 from raysim.kernel.simulation import Simulation
 from raysim.models.huggingface import build
-from raysim.training.compile import RankCompiler
-from raysim.training.deepspeed import PipelineSettings
-from raysim.training.parallel import Mesh
+from raysim.training.compiler.compile import RankCompiler
 from raysim.training.plan import MegatronSettings, TrainingPlan
+from raysim.training.settings.deepspeed import PipelineSettings
+from raysim.training.settings.parallel import Mesh
 from raysim.training.tower import memory_need, simulate
 from tests.training_parts import cluster, plan
 

@@ -14,12 +14,12 @@ from raysim.hardware import catalog
 from raysim.models.huggingface import build
 from raysim.models.table import Gemm, Model, Operator
 from raysim.perf.compute import ComputeModel
-from raysim.training.deepspeed import PipelineSettings
-from raysim.training.fp8 import Fp8Settings, Recipe, quantized_model
-from raysim.training.fsdp import FsdpSettings
-from raysim.training.parallel import Mesh
 from raysim.training.plan import MegatronSettings, TrainingPlan
 from raysim.training.program import Program
+from raysim.training.settings.deepspeed import PipelineSettings
+from raysim.training.settings.fp8 import Fp8Settings, Recipe, quantized_model
+from raysim.training.settings.fsdp import FsdpSettings
+from raysim.training.settings.parallel import Mesh
 from raysim.training.stages import build_stages
 from raysim.validate.job import job_of
 from tests.training_parts import cluster, plan, play, programs

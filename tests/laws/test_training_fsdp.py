@@ -12,12 +12,12 @@ from raysim.errors import ScenarioError
 from raysim.hardware import catalog
 from raysim.models.huggingface import build
 from raysim.perf.compute import ComputeModel
-from raysim.training.fsdp import FsdpSettings
-from raysim.training.parallel import Mesh
 from raysim.training.plan import TrainingPlan
 from raysim.training.program import Program
+from raysim.training.settings.fsdp import FsdpSettings
+from raysim.training.settings.parallel import Mesh
 from raysim.training.stages import build_stages
-from raysim.training.wrapping import make_groups, padded_numel
+from raysim.training.states.wrapping import make_groups, padded_numel
 from tests.training_parts import llama, plan, play, programs
 
 MIXED: dict[str, Any] = {"param_dtype": "bf16", "reduce_dtype": "bf16"}

@@ -14,10 +14,10 @@ from raysim.models.table import Body, Model, Module, Operator
 from raysim.perf.compute import ComputeModel
 from raysim.perf.constants import TrainingConstants
 from raysim.training.breakdown import step_breakdown
-from raysim.training.parallel import Mesh
-from raysim.training.pricing import Pricer, module_calls
+from raysim.training.layers.pricing import Pricer, module_calls
+from raysim.training.layers.sharding import Sharding
 from raysim.training.program import COMPUTE, Kind
-from raysim.training.sharding import Sharding
+from raysim.training.settings.parallel import Mesh
 from raysim.training.tower import StepOutcome
 from tests.training_parts import cluster, llama, plan, play
 

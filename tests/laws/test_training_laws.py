@@ -12,10 +12,10 @@ from raysim.kernel.simulation import Simulation
 from raysim.perf.collectives import bus_factor
 from raysim.training.breakdown import step_breakdown
 from raysim.training.communicators import Communicators
-from raysim.training.deepspeed import Optimizer, PipelineSettings
-from raysim.training.parallel import Mesh
 from raysim.training.plan import TrainingPlan
 from raysim.training.program import COMPUTE, Call, Program
+from raysim.training.settings.deepspeed import Optimizer, PipelineSettings
+from raysim.training.settings.parallel import Mesh
 from tests.training_parts import cluster, fast_wires, llama, plan, play, programs, wide_stack
 
 GIB = 2**30

@@ -17,10 +17,10 @@ from raysim.kernel.simulation import Simulation
 from raysim.models.huggingface import build
 from raysim.models.table import Model
 from raysim.perf.compute import ComputeModel
-from raysim.training.deepspeed import PipelineSettings
-from raysim.training.parallel import Mesh
 from raysim.training.plan import MegatronSettings, TrainingPlan
 from raysim.training.program import Program
+from raysim.training.settings.deepspeed import PipelineSettings
+from raysim.training.settings.parallel import Mesh
 from raysim.training.stages import build_stages
 from raysim.training.tower import simulate
 from raysim.units import MIB

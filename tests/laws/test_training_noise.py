@@ -19,10 +19,10 @@ from raysim.perf.jitter import (
     lognormal_parameters,
     slowest_quantile,
 )
-from raysim.training.deepspeed import PipelineSettings
 from raysim.training.noise import Noise
-from raysim.training.parallel import Mesh
 from raysim.training.plan import TrainingPlan
+from raysim.training.settings.deepspeed import PipelineSettings
+from raysim.training.settings.parallel import Mesh
 from raysim.training.tower import StepOutcome, simulate
 from tests.training_parts import cluster, llama, plan, play, wide_stack
 

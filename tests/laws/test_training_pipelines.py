@@ -9,11 +9,11 @@ import pytest
 
 from raysim.training import tower
 from raysim.training.breakdown import step_breakdown
-from raysim.training.deepspeed import Optimizer, PipelineSettings
-from raysim.training.parallel import Mesh
+from raysim.training.pipeline.schedule import Do
 from raysim.training.plan import TrainingPlan
 from raysim.training.program import Kind
-from raysim.training.schedule import Do
+from raysim.training.settings.deepspeed import Optimizer, PipelineSettings
+from raysim.training.settings.parallel import Mesh
 from raysim.training.stages import pipeline_of
 from raysim.training.tower import StepOutcome
 from tests.training_parts import cluster, fast_wires, llama, plan, play, programs, wide_stack

@@ -15,11 +15,11 @@ from raysim.kernel.simulation import Simulation
 from raysim.models.huggingface import build
 from raysim.models.table import Model
 from raysim.perf.compute import ComputeModel
-from raysim.training.deepspeed import Optimizer
-from raysim.training.fsdp import FsdpSettings
-from raysim.training.parallel import Mesh
+from raysim.training.layers.sharding import Sharding, distinct_ranks, exchanges
 from raysim.training.plan import MegatronSettings, TrainingPlan
-from raysim.training.sharding import Sharding, distinct_ranks, exchanges
+from raysim.training.settings.deepspeed import Optimizer
+from raysim.training.settings.fsdp import FsdpSettings
+from raysim.training.settings.parallel import Mesh
 from raysim.training.stages import StageSpec, build_stages
 from raysim.training.tower import simulate
 from raysim.validate.published import nodes

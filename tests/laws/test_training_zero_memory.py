@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raysim.training.deepspeed import Optimizer
-from raysim.training.estimators import zero_paper_bytes
-from raysim.training.parallel import Mesh
+from raysim.training.memory.estimators import zero_paper_bytes
+from raysim.training.settings.deepspeed import Optimizer
+from raysim.training.settings.parallel import Mesh
 from tests.deepspeed_reference import DATA, gpt
 from tests.training_parts import cluster, plan, programs
 

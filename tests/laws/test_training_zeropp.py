@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from raysim.training.deepspeed import OffloadOptimizer
-from raysim.training.parallel import Mesh
+from raysim.training.layers.sections import Gradient
 from raysim.training.plan import TrainingPlan
 from raysim.training.program import Call
-from raysim.training.sections import Gradient
-from raysim.training.swapping import place
+from raysim.training.settings.deepspeed import OffloadOptimizer
+from raysim.training.settings.parallel import Mesh
+from raysim.training.states.swapping import place
 from tests.training_parts import cluster, llama, plan, play, programs
 from tests.zeropp_reference import steady
 

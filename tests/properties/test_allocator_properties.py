@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raysim.training.allocator import Allocator, OutOfMemory
-from raysim.training.allocator_config import AllocatorConfig
-from raysim.training.blocks import Block
+from raysim.training.allocator.blocks import Block
+from raysim.training.allocator.caching import Allocator, OutOfMemory
+from raysim.training.allocator.config import AllocatorConfig
 from raysim.units import MIB
 
 SIZES = st.one_of(

@@ -12,9 +12,9 @@ from raysim.hardware import catalog
 from raysim.models.huggingface import build
 from raysim.models.table import Model
 from raysim.perf.compute import ComputeModel
-from raysim.training.fp8 import RECIPES, Fp8Settings, quantized_model
-from raysim.training.pricing import Pricer
-from raysim.training.sharding import Sharding
+from raysim.training.layers.pricing import Pricer
+from raysim.training.layers.sharding import Sharding
+from raysim.training.settings.fp8 import RECIPES, Fp8Settings, quantized_model
 
 CONFIGS = sorted((Path(__file__).parents[1] / "data" / "hf_configs").glob("*.json"))
 GPU = ComputeModel(catalog.gpu("B200"))

@@ -8,9 +8,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raysim.training.fsdp import FsdpSettings
-from raysim.training.parallel import Mesh
-from raysim.training.wrapping import Group, Tensor, make_groups, padded_numel
+from raysim.training.settings.fsdp import FsdpSettings
+from raysim.training.settings.parallel import Mesh
+from raysim.training.states.wrapping import Group, Tensor, make_groups, padded_numel
 from tests.laws.test_training_fsdp import units
 from tests.training_parts import llama, plan, programs
 

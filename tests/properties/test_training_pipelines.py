@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from raysim.models.table import Model
 from raysim.training.breakdown import step_breakdown
-from raysim.training.compile import RankCompiler
-from raysim.training.deepspeed import PipelineSettings
-from raysim.training.parallel import Mesh
-from raysim.training.pipelines import KINDS, Pipeline, misfits
+from raysim.training.compiler.compile import RankCompiler
+from raysim.training.pipeline.pipelines import KINDS, Pipeline, misfits
 from raysim.training.plan import MegatronSettings, TrainingPlan
+from raysim.training.settings.deepspeed import PipelineSettings
+from raysim.training.settings.parallel import Mesh
 from tests.training_parts import cluster, llama, plan, play, programs
 
 PASSING = {"activation", "logits", "temporary", "communication", "input"}

@@ -13,9 +13,9 @@ from raysim.kernel.simulation import Simulation
 from raysim.training.breakdown import step_breakdown
 from raysim.training.communicators import Communicators
 from raysim.training.executor import Executor
-from raysim.training.memory import ledger
-from raysim.training.parallel import Mesh
+from raysim.training.memory.peaks import ledger
 from raysim.training.program import Call, Kind, Op, ProgramBuilder
+from raysim.training.settings.parallel import Mesh
 from tests.training_parts import cluster, llama, plan, play
 
 MODEL = llama(layers=4, hidden=128, seq_len=64)

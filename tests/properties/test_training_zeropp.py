@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raysim.hardware.cluster import ClusterSpec
-from raysim.training.deepspeed import Aio, OffloadOptimizer, OffloadParam, ZeroConfig
 from raysim.training.executor import Timeline
-from raysim.training.parallel import Mesh
-from raysim.training.quantization import LANES, TARGET_GROUP, weight_groups
-from raysim.training.sections import Gradient
-from raysim.training.swapping import place
+from raysim.training.layers.sections import Gradient
+from raysim.training.settings.deepspeed import Aio, OffloadOptimizer, OffloadParam, ZeroConfig
+from raysim.training.settings.parallel import Mesh
+from raysim.training.states.quantization import LANES, TARGET_GROUP, weight_groups
+from raysim.training.states.swapping import place
 from raysim.training.tower import StepOutcome
 from tests.laws.test_training_zeropp import across_nodes
 from tests.training_parts import cluster, llama, plan, play, programs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raysim.training.allocator_config import parse_alloc_conf
+from raysim.training.allocator.config import parse_alloc_conf
 
 pytestmark = pytest.mark.real
 TEXTS = [

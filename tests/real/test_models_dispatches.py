@@ -8,7 +8,7 @@ import pytest
 
 from raysim.models.huggingface import build
 from raysim.models.table import Body
-from raysim.training.pricing import module_calls
+from raysim.training.layers.pricing import module_calls
 
 pytest.importorskip("transformers")
 

@@ -15,7 +15,7 @@ from raysim.scenario import deepspeed_keys, deepspeed_rules, deepspeed_schema  #
 from raysim.scenario.deepspeed_json import ScriptSettings, read_deepspeed  # noqa: E402
 from raysim.scenario.documents import Document  # noqa: E402
 from raysim.scenario.hjson_text import parse_hjson  # noqa: E402
-from raysim.training.deepspeed import DeepSpeedConfig  # noqa: E402
+from raysim.training.settings.deepspeed import DeepSpeedConfig  # noqa: E402
 
 WORLD = 4
 

@@ -7,7 +7,7 @@ import pytest
 pytestmark = pytest.mark.real
 pytest.importorskip("deepspeed")
 
-from raysim.training.loss_scale import LossScale  # noqa: E402
+from raysim.training.settings.loss_scale import LossScale  # noqa: E402
 
 
 @pytest.mark.parametrize("initial", [10, 16, 20])

@@ -7,8 +7,8 @@ import pytest
 pytestmark = pytest.mark.real
 torch = pytest.importorskip("torch")
 
-from raysim.training.deepspeed import Optimizer  # noqa: E402
-from raysim.training.optimizer_states import state_bytes_per_element  # noqa: E402
+from raysim.training.settings.deepspeed import Optimizer  # noqa: E402
+from raysim.training.states.optimizer import state_bytes_per_element  # noqa: E402
 from tests.training_parts import llama, plan  # noqa: E402
 
 

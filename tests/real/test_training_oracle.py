@@ -15,15 +15,15 @@ from deepspeed.runtime import utils  # noqa: E402
 from deepspeed.runtime.pipe import schedule as real_schedule  # noqa: E402
 from deepspeed.runtime.zero import stage3, stage_1_and_2  # noqa: E402
 
-from raysim.training import estimators  # noqa: E402
-from raysim.training.parallel import Mesh  # noqa: E402
-from raysim.training.partition import partition_balanced, partition_uniform  # noqa: E402
-from raysim.training.program import Kind  # noqa: E402
-from raysim.training.schedule import (  # noqa: E402
+from raysim.training.memory import estimators  # noqa: E402
+from raysim.training.pipeline.partition import partition_balanced, partition_uniform  # noqa: E402
+from raysim.training.pipeline.schedule import (  # noqa: E402
     inference_schedule,
     num_pipe_buffers,
     train_schedule,
 )
+from raysim.training.program import Kind  # noqa: E402
+from raysim.training.settings.parallel import Mesh  # noqa: E402
 from tests.training_parts import llama, plan, programs  # noqa: E402
 
 

@@ -10,9 +10,9 @@ import pytest
 from raysim.hardware import catalog
 from raysim.models.huggingface import build
 from raysim.perf.compute import ComputeModel
-from raysim.training.deepspeed import Optimizer
-from raysim.training.parallel import Mesh
 from raysim.training.plan import TrainingPlan
+from raysim.training.settings.deepspeed import Optimizer
+from raysim.training.settings.parallel import Mesh
 from raysim.training.stages import build_stages
 
 torch = pytest.importorskip("torch")

@@ -9,9 +9,9 @@ import pytest
 pytestmark = pytest.mark.real
 schedules = pytest.importorskip("torch.distributed.pipelining.schedules")
 
-from raysim.training.deepspeed import PipelineSettings, ScheduleName  # noqa: E402
-from raysim.training.pipelines import Pipeline  # noqa: E402
-from raysim.training.schedule import Do  # noqa: E402
+from raysim.training.pipeline.pipelines import Pipeline  # noqa: E402
+from raysim.training.pipeline.schedule import Do  # noqa: E402
+from raysim.training.settings.deepspeed import PipelineSettings, ScheduleName  # noqa: E402
 
 CLASSES: dict[ScheduleName, str] = {
     "interleaved": "ScheduleInterleaved1F1B",

@@ -16,10 +16,10 @@ from raysim.hardware.specs import CpuRankSpec
 from raysim.perf.collectives import collective
 from raysim.perf.cpu_rank import CpuRankModel
 from raysim.scenario.profile import on_cluster
-from raysim.training.deepspeed import Optimizer
-from raysim.training.memory import fixed_bytes
-from raysim.training.parallel import Mesh
+from raysim.training.memory.peaks import fixed_bytes
 from raysim.training.program import COMPUTE, Kind
+from raysim.training.settings.deepspeed import Optimizer
+from raysim.training.settings.parallel import Mesh
 from raysim.training.tower import StepOutcome
 from raysim.validate.training_cases import host, phase_seconds, play, profile_of
 from tests.training_parts import cluster as gpu_cluster

@@ -14,8 +14,8 @@ from raysim.report import console, html, sections, words
 from raysim.results import certainty
 from raysim.results.certainty import features
 from raysim.training.breakdown import Breakdown
-from raysim.training.deepspeed import OffloadOptimizer
-from raysim.training.parallel import Mesh
+from raysim.training.settings.deepspeed import OffloadOptimizer
+from raysim.training.settings.parallel import Mesh
 from raysim.training.tower import StepOutcome, simulate
 from tests.training_parts import cluster, llama, plan
 from tests.unit import report_cases, result_cases

@@ -11,8 +11,8 @@ import pytest
 from raysim.kernel.record import ColumnRecorder
 from raysim.kernel.simulation import Simulation
 from raysim.results.summary import summarize
-from raysim.training.parallel import Mesh
 from raysim.training.recording import record_outcome
+from raysim.training.settings.parallel import Mesh
 from raysim.workloads.train_job import DataSettings, TrainJob
 from raysim.workloads.train_run import JobOutcome, play_job
 from tests.training_parts import cluster, llama, plan

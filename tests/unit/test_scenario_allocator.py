@@ -10,7 +10,7 @@ import pytest
 import raysim
 from raysim.errors import ScenarioError
 from raysim.scenario.build import build_job
-from raysim.training.allocator_config import AllocatorConfig
+from raysim.training.allocator.config import AllocatorConfig
 
 EXPANDABLE = AllocatorConfig(expandable_segments=True)
 SCENARIO = """

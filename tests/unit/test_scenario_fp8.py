@@ -10,7 +10,7 @@ import pytest
 from raysim.errors import ScenarioError
 from raysim.scenario.build import build_job
 from raysim.scenario.load import Scenario, from_mapping
-from raysim.training.fp8 import Fp8Settings
+from raysim.training.settings.fp8 import Fp8Settings
 
 MODEL = {
     "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 256,

@@ -10,8 +10,8 @@ import pytest
 from raysim.errors import ScenarioError
 from raysim.scenario.build import build_job
 from raysim.scenario.load import Scenario, from_mapping
-from raysim.training.fsdp import FsdpSettings
 from raysim.training.plan import TrainingPlan
+from raysim.training.settings.fsdp import FsdpSettings
 
 FILES = Path(__file__).parents[1] / "data" / "fsdp"
 MODEL = {

@@ -10,7 +10,7 @@ from raysim.errors import ScenarioError
 from raysim.scenario.arguments import parse_arguments
 from raysim.scenario.build import build_job
 from raysim.scenario.load import Scenario, load
-from raysim.training.parallel import Mesh
+from raysim.training.settings.parallel import Mesh
 
 SCRIPT = """#!/bin/bash
 # --sequence-parallel in a comment says nothing

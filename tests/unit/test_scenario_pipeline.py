@@ -13,7 +13,7 @@ import raysim
 from raysim.errors import ScenarioError
 from raysim.scenario.build import build_job
 from raysim.scenario.load import Scenario, from_mapping, load
-from raysim.training.partition import stage_bounds
+from raysim.training.pipeline.partition import stage_bounds
 from raysim.training.stages import pipeline_of
 
 CONFIG = json.loads(

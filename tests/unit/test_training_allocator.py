@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from raysim.training.allocator import Allocator, OutOfMemory
-from raysim.training.allocator_config import AllocatorConfig, parse_alloc_conf
+from raysim.training.allocator.caching import Allocator, OutOfMemory
+from raysim.training.allocator.config import AllocatorConfig, parse_alloc_conf
 from raysim.units import MIB
 
 EXPANDABLE = AllocatorConfig(expandable_segments=True)

@@ -11,8 +11,8 @@ from raysim.kernel.simulation import Simulation
 from raysim.training.breakdown import step_breakdown
 from raysim.training.communicators import Communicators
 from raysim.training.executor import Executor, Timeline
-from raysim.training.parallel import Mesh
 from raysim.training.program import COMPUTE, Call, Kind, ProgramBuilder
+from raysim.training.settings.parallel import Mesh
 from tests.training_parts import cluster
 
 MS = 1_000_000

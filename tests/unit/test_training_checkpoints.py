@@ -15,15 +15,15 @@ from raysim.hardware import catalog
 from raysim.hardware.specs import SharedStorageSpec
 from raysim.hardware.topology import Topology
 from raysim.models.huggingface import build
-from raysim.training.checkpoint_files import checkpoint_files
-from raysim.training.checkpoint_reads import checkpoint_reads
-from raysim.training.checkpoint_traffic import SAVE_BYTES_PER_S
-from raysim.training.checkpointing import CheckpointCost, checkpoint_cost
+from raysim.training.checkpoint.cost import CheckpointCost, checkpoint_cost
+from raysim.training.checkpoint.files import checkpoint_files
+from raysim.training.checkpoint.reads import checkpoint_reads
+from raysim.training.checkpoint.traffic import SAVE_BYTES_PER_S
 from raysim.training.communicators import Communicators
-from raysim.training.deepspeed import OffloadOptimizer, PipelineSettings
-from raysim.training.fsdp import FsdpSettings
-from raysim.training.parallel import Mesh
 from raysim.training.plan import MegatronSettings, SavingSettings, TrainingPlan
+from raysim.training.settings.deepspeed import OffloadOptimizer, PipelineSettings
+from raysim.training.settings.fsdp import FsdpSettings
+from raysim.training.settings.parallel import Mesh
 from raysim.units import GIB, TIB
 from raysim.validate.training_plans import plan_of
 from tests.training_parts import cluster, llama, plan

@@ -7,8 +7,8 @@ import pytest
 from raysim.errors import ScenarioError
 from raysim.hardware.topology import Topology
 from raysim.training.communicators import Communicators
-from raysim.training.parallel import Coordinate, Mesh
 from raysim.training.program import Call
+from raysim.training.settings.parallel import Coordinate, Mesh
 from tests.training_parts import cluster
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from raysim.training.deepspeed import ZeroConfig
 from raysim.training.engines.coordinator import Coordinator, persistent_names
-from raysim.training.sections import Gradient
+from raysim.training.layers.sections import Gradient
+from raysim.training.settings.deepspeed import ZeroConfig
 
 A, B, C, D = (Gradient(name, 100) for name in "ABCD")
 SMALL = Gradient("small", 1)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from raysim.training.estimators import (
+from raysim.training.memory.estimators import (
     StateBytes,
     estimate_zero2_model_states_mem_needs,
     estimate_zero3_model_states_mem_needs,

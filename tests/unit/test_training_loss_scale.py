@@ -12,7 +12,7 @@ import raysim
 from raysim.errors import ScenarioError
 from raysim.scenario.build import build_job
 from raysim.scenario.load import Scenario, from_mapping
-from raysim.training.loss_scale import LossScale
+from raysim.training.settings.loss_scale import LossScale
 from tests.unit.test_scenario_fsdp import MODEL
 
 

@@ -9,22 +9,22 @@ import pytest
 
 from raysim.hardware import catalog
 from raysim.hardware.topology import Topology
-from raysim.training.checkpointing import checkpoint_cost
+from raysim.training.checkpoint.cost import checkpoint_cost
 from raysim.training.communicators import Communicators
-from raysim.training.deepspeed import OffloadOptimizer, OffloadParam, Optimizer, ZeroConfig
-from raysim.training.estimators import zero_paper_bytes
-from raysim.training.host_memory import host_memory
-from raysim.training.memory import rank_memory
-from raysim.training.parallel import Mesh
-from raysim.training.sections import Gradient
-from raysim.training.tower import host_need
-from raysim.training.zero import (
+from raysim.training.layers.sections import Gradient
+from raysim.training.memory.estimators import zero_paper_bytes
+from raysim.training.memory.host import host_memory
+from raysim.training.memory.peaks import rank_memory
+from raysim.training.settings.deepspeed import OffloadOptimizer, OffloadParam, Optimizer, ZeroConfig
+from raysim.training.settings.parallel import Mesh
+from raysim.training.states.zero import (
     flat_partition_numel,
     optimizer_state_bytes,
     pack,
     shard_numel,
     touched_numel,
 )
+from raysim.training.tower import host_need
 from raysim.units import GIB
 from tests.training_parts import cluster, llama, plan, play, programs
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from raysim.models.table import Model
-from raysim.training.deepspeed import Optimizer
-from raysim.training.fsdp import FsdpSettings
-from raysim.training.optimizer_states import muon_numel, state_bytes_per_element
 from raysim.training.plan import TrainingPlan
+from raysim.training.settings.deepspeed import Optimizer
+from raysim.training.settings.fsdp import FsdpSettings
+from raysim.training.states.optimizer import muon_numel, state_bytes_per_element
 from raysim.validate.training_cases import _calls
 from tests.training_parts import llama, plan, programs
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raysim.training.deepspeed import PipelineSettings, ScheduleName
-from raysim.training.layout import Layout
-from raysim.training.orders import turns
-from raysim.training.pipelines import KINDS, Pipeline, misfits
-from raysim.training.schedule import BACKWARDS, Do, Instruction
+from raysim.training.pipeline.layout import Layout
+from raysim.training.pipeline.orders import turns
+from raysim.training.pipeline.pipelines import KINDS, Pipeline, misfits
+from raysim.training.pipeline.schedule import BACKWARDS, Do, Instruction
+from raysim.training.settings.deepspeed import PipelineSettings, ScheduleName
 
 ENDS = (Do.BACKWARD_PASS, Do.BACKWARD_WEIGHT)
 PASSES = (Do.FORWARD_PASS, Do.BACKWARD_PASS, Do.BACKWARD_INPUT, Do.BACKWARD_WEIGHT)

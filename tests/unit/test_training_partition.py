@@ -7,7 +7,7 @@ import pytest
 from raysim.errors import ScenarioError
 from raysim.models import sequential
 from raysim.models.table import Body, Layer, Model, Module, Parameter
-from raysim.training.partition import (
+from raysim.training.pipeline.partition import (
     layer_weights,
     partition_balanced,
     partition_layers,

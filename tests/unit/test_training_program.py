@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from raysim.errors import ScenarioError
-from raysim.training.deepspeed import OffloadOptimizer, OffloadParam, PipelineSettings
-from raysim.training.parallel import Coordinate, Mesh
+from raysim.training.pipeline.schedule import num_pipe_buffers
 from raysim.training.plan import DdpSettings
 from raysim.training.program import COMPUTE, Call, Kind, Program, ProgramBuilder
-from raysim.training.schedule import num_pipe_buffers
+from raysim.training.settings.deepspeed import OffloadOptimizer, OffloadParam, PipelineSettings
+from raysim.training.settings.parallel import Coordinate, Mesh
 from tests.training_parts import cluster, llama, plan, play, programs
 
 ENGINES = {

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from raysim.hardware import catalog
-from raysim.training.allocator import Allocator
-from raysim.training.allocator_config import AllocatorConfig
-from raysim.training.deepspeed import Optimizer, PipelineSettings, ZeroConfig
-from raysim.training.memory import rank_memory
-from raysim.training.parallel import Mesh
+from raysim.training.allocator.caching import Allocator
+from raysim.training.allocator.config import AllocatorConfig
+from raysim.training.memory.peaks import rank_memory
+from raysim.training.memory.replay import TOUCHED, Player, replay, resolve
 from raysim.training.program import Program, ProgramBuilder
-from raysim.training.replay import TOUCHED, Player, replay, resolve
+from raysim.training.settings.deepspeed import Optimizer, PipelineSettings, ZeroConfig
+from raysim.training.settings.parallel import Mesh
 from raysim.training.tower import memory_need
 from raysim.units import GIB, MIB
 from raysim.workloads.whatif import smallest_fit

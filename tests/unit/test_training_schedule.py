@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raysim.training.schedule import (
+from raysim.training.pipeline.schedule import (
     Do,
     Instruction,
     gpipe_schedule,

@@ -13,7 +13,7 @@ from raysim.errors import ScenarioError
 from raysim.models.table import Model
 from raysim.scenario.build import build_job
 from raysim.scenario.load import Scenario, from_mapping
-from raysim.training.parallel import Mesh
+from raysim.training.settings.parallel import Mesh
 from raysim.training.tower import StepOutcome
 from raysim.validate.training_cases import _calls, play
 from tests.training_parts import cluster, llama, plan

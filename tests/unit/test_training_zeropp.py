@@ -14,13 +14,13 @@ import pytest
 from raysim.errors import ScenarioError
 from raysim.hardware import catalog
 from raysim.perf.nvme import STRIPE_SHARE, Volume, nvme_volume, transfer_seconds
-from raysim.training.deepspeed import Aio, OffloadOptimizer, OffloadParam, ZeroConfig
-from raysim.training.host_memory import host_memory
-from raysim.training.parallel import Mesh
-from raysim.training.quantization import gradient_hops, weight_groups
-from raysim.training.sections import Gradient
-from raysim.training.swapping import SubGroup, buffers_needed, place
-from raysim.training.zero import sub_groups
+from raysim.training.layers.sections import Gradient
+from raysim.training.memory.host import host_memory
+from raysim.training.settings.deepspeed import Aio, OffloadOptimizer, OffloadParam, ZeroConfig
+from raysim.training.settings.parallel import Mesh
+from raysim.training.states.quantization import gradient_hops, weight_groups
+from raysim.training.states.swapping import SubGroup, buffers_needed, place
+from raysim.training.states.zero import sub_groups
 from raysim.units import MIB
 from tests.deepspeed_reference import recorded
 from tests.training_parts import cluster, llama, plan, play, programs

@@ -16,7 +16,7 @@ from raysim.report import console, goodput
 from raysim.results.summary import summarize
 from raysim.results.targets import evaluate
 from raysim.scenario.targets import parse_target
-from raysim.training.parallel import Mesh
+from raysim.training.settings.parallel import Mesh
 from raysim.units import to_ns
 from raysim.workloads.failures import Failures
 from raysim.workloads.goodput import Goodput

@@ -10,9 +10,9 @@ from collections.abc import Hashable, Sequence
 
 from raysim.models.table import COMPUTE_DTYPE_BYTES
 from raysim.training.engines.context import EngineContext
+from raysim.training.layers.sections import Unit
 from raysim.training.program import Call
-from raysim.training.sections import Unit
-from raysim.training.zero import flat_partition_numel
+from raysim.training.states.zero import flat_partition_numel
 
 
 class Bf16Optimizer:

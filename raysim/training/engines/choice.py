@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from raysim.training.deepspeed import ZeroConfig
 from raysim.training.engines.bf16 import Bf16Optimizer
 from raysim.training.engines.context import Engine, EngineContext
 from raysim.training.engines.ddp import Ddp
@@ -14,6 +13,7 @@ from raysim.training.engines.replicated import Replicated
 from raysim.training.engines.zero3 import ZeroThree
 from raysim.training.engines.zero12 import ZeroOneTwo
 from raysim.training.plan import TrainingPlan
+from raysim.training.settings.deepspeed import ZeroConfig
 from raysim.training.stages import StageSpec
 
 

@@ -10,12 +10,12 @@ from raysim.hardware.specs import CpuSpec
 from raysim.models.table import COMPUTE_DTYPE_BYTES
 from raysim.perf.compute import ComputeModel
 from raysim.perf.nvme import Volume
-from raysim.training.deepspeed import Precision
-from raysim.training.optimizer_states import state_bytes_per_element
+from raysim.training.layers.sections import Gradient, Unit
 from raysim.training.plan import TrainingPlan
 from raysim.training.program import Call, ProgramBuilder
-from raysim.training.sections import Gradient, Unit
-from raysim.training.zero import optimizer_state_bytes
+from raysim.training.settings.deepspeed import Precision
+from raysim.training.states.optimizer import state_bytes_per_element
+from raysim.training.states.zero import optimizer_state_bytes
 
 SCALAR_BYTES = 4
 OVERFLOW_CHECK = "overflow.item()"

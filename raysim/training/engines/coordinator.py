@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from raysim.training.deepspeed import ZeroConfig
-from raysim.training.sections import Gradient
+from raysim.training.layers.sections import Gradient
+from raysim.training.settings.deepspeed import ZeroConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

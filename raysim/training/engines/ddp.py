@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 
 from raysim.training.engines.context import EngineContext
+from raysim.training.layers.sections import Unit
 from raysim.training.program import Call
-from raysim.training.sections import Unit
 from raysim.units import MIB
 
 FIRST_BUCKET_BYTES = MIB

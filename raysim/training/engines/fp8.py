@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 
 from raysim.training.engines.context import SCALAR_BYTES, Engine, EngineContext
-from raysim.training.fp8 import Fp8Settings
+from raysim.training.layers.sections import Unit
 from raysim.training.program import Call
-from raysim.training.sections import Unit
+from raysim.training.settings.fp8 import Fp8Settings
 
 AMAX_VALUES = {"forward": 3, "backward": 2}
 """Of one linear: input, weight, output; its gradient, its input's (``module/base.py``)."""

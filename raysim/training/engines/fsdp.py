@@ -18,9 +18,9 @@ from collections.abc import Hashable, Sequence
 from raysim.models.table import COMPUTE_DTYPE_BYTES
 from raysim.perf.host import FSDP_HOOK_S
 from raysim.training.engines.context import EngineContext
+from raysim.training.layers.sections import Section, Unit
 from raysim.training.program import CPU, D2H, H2D, Call
-from raysim.training.sections import Section, Unit
-from raysim.training.wrapping import Group, Tensor, make_groups
+from raysim.training.states.wrapping import Group, Tensor, make_groups
 
 GATHER = "gather"
 """Stream of what precedes an all-gather: casts, copies in."""

@@ -17,9 +17,9 @@ from itertools import pairwise
 
 from raysim.training.engines.context import SCALAR_BYTES, EngineContext
 from raysim.training.engines.fsdp import GATHER, REDUCE, Sharded
+from raysim.training.layers.sections import Section, Unit
 from raysim.training.program import Call
-from raysim.training.sections import Section, Unit
-from raysim.training.wrapping import ALIGNMENT_BYTES, Group
+from raysim.training.states.wrapping import ALIGNMENT_BYTES, Group
 
 MAX_INFLIGHT = 2
 """``_FreeEventQueue._max_num_inflight_all_gathers``."""

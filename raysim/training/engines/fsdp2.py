@@ -14,9 +14,9 @@ from collections.abc import Sequence
 
 from raysim.training.engines.context import SCALAR_BYTES, EngineContext
 from raysim.training.engines.fsdp import GATHER, REDUCE, Sharded, trainable_numel
+from raysim.training.layers.sections import Section, Unit
 from raysim.training.program import Call
-from raysim.training.sections import Section, Unit
-from raysim.training.wrapping import Group, Tensor, padded_numel
+from raysim.training.states.wrapping import Group, Tensor, padded_numel
 
 
 class Fsdp2(Sharded):

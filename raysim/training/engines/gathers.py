@@ -15,10 +15,10 @@ from collections.abc import Iterator, Sequence
 from raysim.errors import ScenarioError
 from raysim.training.engines.context import EngineContext
 from raysim.training.engines.swapper import ParameterSwapper
+from raysim.training.layers.sections import Gradient
 from raysim.training.program import D2H, H2D, Call
-from raysim.training.quantization import SCALE_BYTES, weight_groups
-from raysim.training.sections import Gradient
-from raysim.training.zero import shard_numel
+from raysim.training.states.quantization import SCALE_BYTES, weight_groups
+from raysim.training.states.zero import shard_numel
 
 GATHER = "gather"
 """The all-gather stream: waits and copy-outs run here."""

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 
 from raysim.models.table import Module
 from raysim.training.engines.context import EngineContext
+from raysim.training.layers.sections import Unit
 from raysim.training.program import COMPUTE, Call
-from raysim.training.sections import Unit
 from raysim.units import MIB
 
 BUCKET_NUMEL = 40_000_000

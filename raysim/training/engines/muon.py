@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from raysim.perf.optimizer import optimizer_key
 from raysim.training.engines.context import EngineContext
-from raysim.training.optimizer_states import on_muon
 from raysim.training.program import Call
-from raysim.training.zero import pack, shard_numel
+from raysim.training.states.optimizer import on_muon
+from raysim.training.states.zero import pack, shard_numel
 
 
 def gather_matrices(c: EngineContext) -> None:

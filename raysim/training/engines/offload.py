@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 from raysim.training.engines.context import FLAG_BYTES, EngineContext
 from raysim.training.engines.swapper import Disk, OptimizerSwapper, ParameterSwapper
+from raysim.training.layers.sections import Gradient
 from raysim.training.program import CPU, D2H, H2D
-from raysim.training.sections import Gradient
-from raysim.training.swapping import SubGroup, smallest_swap_bytes
+from raysim.training.states.swapping import SubGroup, smallest_swap_bytes
 
 
 def cpu_step(c: EngineContext, own: int, *, update_gpu: bool, overflow: bool) -> None:

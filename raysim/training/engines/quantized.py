@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from raysim.errors import ScenarioError
 from raysim.training.engines.context import EngineContext
+from raysim.training.layers.sections import Gradient
 from raysim.training.program import Call
-from raysim.training.quantization import gradient_hops
-from raysim.training.sections import Gradient
-from raysim.training.zero import shard_numel
+from raysim.training.states.quantization import gradient_hops
+from raysim.training.states.zero import shard_numel
 
 HALF = 2
 """Bytes of what the kernels read and write: always fp16."""

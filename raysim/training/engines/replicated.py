@@ -10,9 +10,9 @@ from collections.abc import Hashable, Sequence
 
 from raysim.perf.optimizer import optimizer_key
 from raysim.training.engines.context import EngineContext
+from raysim.training.layers.sections import Unit
 from raysim.training.program import Call
-from raysim.training.sections import Unit
-from raysim.training.zero import pack
+from raysim.training.states.zero import pack
 
 MEMORY_OPT_ALLREDUCE_SIZE = 500_000_000
 """Elements per all-reduce (``runtime/constants.py``)."""

@@ -15,9 +15,9 @@ from typing import Literal
 from raysim.errors import ScenarioError
 from raysim.perf.nvme import transfer_seconds
 from raysim.training.engines.context import EngineContext
-from raysim.training.sections import Gradient
-from raysim.training.swapping import SubGroup, aligned, check_swapping, swapped_gradients
-from raysim.training.zero import optimizer_state_bytes
+from raysim.training.layers.sections import Gradient
+from raysim.training.states.swapping import SubGroup, aligned, check_swapping, swapped_gradients
+from raysim.training.states.zero import optimizer_state_bytes
 
 NVME = "nvme"
 """The disk, as a stream of this rank."""

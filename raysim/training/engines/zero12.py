@@ -17,9 +17,9 @@ from itertools import accumulate
 from raysim.models.table import COMPUTE_DTYPE_BYTES
 from raysim.training.engines.context import EngineContext
 from raysim.training.engines.offload import cpu_step
+from raysim.training.layers.sections import Gradient, Unit
 from raysim.training.program import D2H, Call
-from raysim.training.sections import Gradient, Unit
-from raysim.training.zero import Bucket, flat_partition_numel, pack, slices, touched_numel
+from raysim.training.states.zero import Bucket, flat_partition_numel, pack, slices, touched_numel
 
 
 class ZeroOneTwo:

@@ -22,11 +22,11 @@ from raysim.training.engines.muon import gather_matrices
 from raysim.training.engines.offload import GradientsToHost, step_sub_groups
 from raysim.training.engines.quantized import QuantizedReduction
 from raysim.training.engines.swapper import Disk, OptimizerSwapper, ParameterSwapper
+from raysim.training.layers.sections import Gradient, Unit
 from raysim.training.program import D2H, Call
-from raysim.training.quantization import weight_groups
-from raysim.training.sections import Gradient, Unit
-from raysim.training.swapping import SubGroup, place
-from raysim.training.zero import Bucket, shard_numel
+from raysim.training.states.quantization import weight_groups
+from raysim.training.states.swapping import SubGroup, place
+from raysim.training.states.zero import Bucket, shard_numel
 
 MAX_ONGOING = 2
 """Outstanding fetch events, and outstanding reduce events (hard-coded in DeepSpeed)."""

@@ -1,0 +1,142 @@
+"""A unit of a stage, as operations: what its engine and its peers do around its kernels.
+
+The compiler says which unit runs next, and why; here it becomes operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from raysim.perf.compute import ComputeModel
+from raysim.training.engines.context import Engine
+from raysim.training.layers.sections import Unit
+from raysim.training.layers.sharding import Exchange
+from raysim.training.program import COMPUTE, Call, ProgramBuilder
+
+
+class UnitEmitter:
+    """Emits units one after the other; keeps what the next operation must wait for."""
+
+    def __init__(self, builder: ProgramBuilder, costs: ComputeModel, engine: Engine) -> None:
+        self.b = builder
+        self.costs = costs
+        self.engine = engine
+        """Of the chunk at work."""
+        self.pending: tuple[int, ...] = ()
+        """What the next operation on the compute stream waits for."""
+
+    def join(self, waits: tuple[int, ...]) -> None:
+        """The next operation on the compute stream waits for these."""
+        self.pending += waits
+
+    def take_pending(self) -> tuple[int, ...]:
+        """The same, which is then taken care of."""
+        pending, self.pending = self.pending, ()
+        return pending
+
+    def forward(self, unit: Unit, phase: str, *, keep: bool) -> None:
+        """``forward`` or ``recompute``; ``keep`` what backward needs."""
+        b = self.b
+        self._communicate(unit, unit.exchanges.before_forward, self.b.last_on(COMPUTE))
+        waits = (*self.engine.before(unit, phase), *self.take_pending())
+        beside = self._beside(unit, unit.exchanges.beside_forward, self._ready(waits))
+        if keep:
+            b.alloc("activation", unit.saved_bytes, unit.name, tensors=unit.saved)
+            b.alloc("logits", unit.loss_bytes, unit.name, tensors=unit.loss_saved)
+        b.alloc(unit.temp_category, unit.forward_temp_bytes, unit.name)
+        seconds, host_s, flops, after = unit.run(phase)
+        op = b.compute(unit.name, phase, seconds, host_s=host_s, waits=waits, flops=flops)
+        if unit.syncs:
+            b.sync(f"scalars of {unit.name}", (op,))
+        b.free(unit.temp_category, unit.forward_temp_bytes, unit.name)
+        self.join(beside)
+        self._communicate(unit, after, (op,))
+        self.engine.after(unit, phase, op)
+
+    def _ready(self, waits: tuple[int, ...]) -> tuple[int, ...]:
+        """What a kernel issued now would wait for."""
+        return (*waits, *self.b.last_on(COMPUTE))
+
+    def _communicate(self, unit: Unit, calls: Sequence[Exchange], waits: Sequence[int]) -> None:
+        """Collectives one after the other; what comes next waits for the last."""
+        if calls:
+            self.join(self._beside(unit, calls, (*waits, *self.take_pending())))
+
+    def _beside(
+        self, unit: Unit, calls: Sequence[Exchange], waits: tuple[int, ...]
+    ) -> tuple[int, ...]:
+        """Collectives one after the other, beside the unit's compute."""
+        for op, group, size in calls:
+            name = f"{op.replace('_', '-')} {unit.name}"
+            waits = (self.b.collective(name, Call(op, group, size), waits=waits),)
+        return waits if calls else ()
+
+    def backward(self, unit: Unit) -> None:
+        """Input and weight gradients."""
+        waits = tuple(self.engine.before(unit, "backward"))
+        extra_s, extra_launches = self.engine.backward_extra(unit)
+        op = self._gradient(
+            unit,
+            unit.backward_s + extra_s,
+            host_s=unit.backward_host_s + extra_launches * self.costs.host.eager_s,
+            waits=waits,
+            flops=2 * unit.flops,
+            tail_s=unit.backward_tail_s,
+        )
+        self.engine.after(unit, "backward", op)
+
+    def _gradient(
+        self,
+        unit: Unit,
+        seconds: float,
+        *,
+        host_s: float,
+        waits: tuple[int, ...],
+        flops: float,
+        tail_s: float = 0.0,
+    ) -> int:
+        """A unit's backward; the last ``tail_s`` of it runs beside what follows it."""
+        b, around = self.b, unit.exchanges
+        self._communicate(unit, around.before_backward, (*waits, *b.last_on(COMPUTE)))
+        waits = (*waits, *self.take_pending())
+        beside = self._beside(unit, around.beside_backward, self._ready(waits))
+        parts = unit.backward_temps
+        b.alloc(unit.temp_category, unit.backward_temp_bytes, unit.name, tensors=parts)
+        op = b.compute(
+            unit.name, "backward", seconds - tail_s, host_s=host_s, waits=waits, flops=flops
+        )
+        self._communicate(unit, around.after_backward, (op,))
+        if tail_s:
+            op = b.compute(unit.name, "backward", tail_s, launches=0, waits=(op, *beside))
+        else:
+            self.join(beside)
+        b.free(unit.temp_category, unit.backward_temp_bytes, unit.name)
+        b.free("activation", unit.saved_bytes, unit.name)
+        b.free("logits", unit.loss_bytes, unit.name)
+        return op
+
+    def input_gradient(self, unit: Unit) -> None:
+        """Input gradients alone; what weight gradients need stays."""
+        self._gradient(
+            unit,
+            unit.backward_s - unit.weights.seconds,
+            host_s=unit.backward_host_s,
+            waits=(),
+            flops=2 * unit.flops - unit.weights.flops,
+        )
+        self.b.alloc("activation", unit.weights.kept_bytes, f"{unit.name} for weight gradients")
+
+    def weight_gradient(self, unit: Unit) -> None:
+        """Weight gradients, put off until now."""
+        waits = (*self.engine.before(unit, "backward"), *self.take_pending())
+        extra_s, extra_launches = self.engine.backward_extra(unit)
+        op = self.b.compute(
+            f"{unit.name} weights",
+            "backward",
+            unit.weights.seconds + extra_s,
+            host_s=unit.weights.host_s + extra_launches * self.costs.host.eager_s,
+            waits=waits,
+            flops=unit.weights.flops,
+        )
+        self.b.free("activation", unit.weights.kept_bytes, f"{unit.name} for weight gradients")
+        self.engine.after(unit, "backward", op)

@@ -1,0 +1,1 @@
+"""The layer table of a model, cut over ranks, in priced pieces."""

@@ -1,0 +1,144 @@
+"""From the layer table to priced pieces: what the compiler emits one operation for.
+
+A ``Unit`` is a run of modules between two places where something else can happen: a tensor-parallel
+all-reduce, or (``cut="module"``) the hooks of ZeRO-3 and of bucketed gradient reduction. A
+``Section`` is a run of layers that activation checkpointing recomputes together, or one plain
+layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from raysim.models.table import (
+    COMPUTE_DTYPE_BYTES,
+    FIXED_DTYPE_BYTES,
+    Module,
+    Parameter,
+    Saved,
+)
+from raysim.training.layers.recompute import Again
+from raysim.training.layers.sharding import (
+    Exchange,
+    Exchanges,
+)
+from raysim.training.settings.deepspeed import Precision
+
+Cut = Literal["module", "collective"]
+
+
+class Gradient(NamedTuple):
+    """One parameter's share on this rank."""
+
+    name: str
+    numel: int
+    tied: bool = False
+    """Named in full by the storage it shares with another layer of the stage."""
+    expert: bool = False
+    """Of routed experts: only every so many ranks hold it."""
+    fp8: bool = False
+    """Products read it in fp8."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightGradients:
+    """Of a unit's backward, the products that nobody waits for until the optimizer step."""
+
+    seconds: float
+    host_s: float
+    flops: float
+    input_bytes: int
+    """Of ``saved_bytes``, the inputs that they still need when the input gradients are made."""
+    output_bytes: int
+    """Output gradients that they keep from then on."""
+
+    @property
+    def kept_bytes(self) -> int:
+        """What they keep until they are made."""
+        return self.input_bytes + self.output_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """Modules that run back to back on the compute stream, priced for one micro-batch."""
+
+    name: str
+    modules: tuple[Module, ...]
+    gradients: tuple[Gradient, ...]
+    """Trainable parameters whose gradients this unit's backward produces, tied ones excluded."""
+    uses: tuple[Gradient, ...]
+    """Every parameter forward reads, by the name of its storage: what ZeRO-3 gathers."""
+    forward_s: float
+    backward_s: float
+    forward_host_s: float
+    backward_host_s: float
+    """What dispatching them takes the host, module calls included."""
+    syncs: bool
+    """Forward ends with scalars copied to the GPU, for which the host waits."""
+    flops: float
+    """Forward FLOPs of one micro-batch on this rank."""
+    saved_bytes: int
+    """Tensors first saved here and kept for backward, loss tensors excluded."""
+    saved: tuple[int, ...]
+    """The same, tensor by tensor."""
+    loss_bytes: int
+    """Logits and what the loss keeps of them."""
+    loss_saved: tuple[int, ...]
+    """The same, tensor by tensor."""
+    forward_temp_bytes: int
+    backward_temp_bytes: int
+    backward_temps: tuple[int, ...]
+    """The same, tensor by tensor: the output's gradient and the input's."""
+    temp_category: str
+    """``logits`` where the temporaries are the loss's, else ``temporary``."""
+    weights: WeightGradients
+    """The part of its backward that can wait."""
+    again: Again
+    """Its recomputation, should its layer be checkpointed."""
+    exchanges: Exchanges = field(default_factory=Exchanges)
+    """What peers of one replica exchange around it."""
+    backward_tail_s: float = 0.0
+    """Part of ``backward_s`` that runs beside ``exchanges.after_backward``."""
+
+    @property
+    def numel(self) -> int:
+        """Trainable elements on this rank."""
+        return sum(g.numel for g in self.gradients)
+
+    def run(self, phase: str) -> tuple[float, float, float, Sequence[Exchange]]:
+        """Seconds, the host's, FLOPs and what is exchanged behind it, of forward or recompute."""
+        if phase == "recompute":
+            return self.again.seconds, self.again.host_s, self.again.flops, self.again.after
+        return self.forward_s, self.forward_host_s, self.flops, self.exchanges.after_forward
+
+    def gradient_tensors(self, width: int) -> tuple[int, ...]:
+        """Bytes of each gradient, the last parameter's first, as backward makes them."""
+        return tuple(g.numel * width for g in reversed(self.gradients))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """Layers recomputed together (``checkpointed``), or one layer that is not."""
+
+    units: tuple[Unit, ...]
+    checkpointed: bool
+    input_bytes: int
+    """Hidden state handed in by the previous layer: all that a checkpoint keeps."""
+    output_bytes: int
+
+
+def tp_numel(parameter: Parameter, tp: int) -> int:
+    """Elements of a parameter on one tensor-parallel rank."""
+    if parameter.shard is None or tp == 1:
+        return parameter.numel
+    return -(-parameter.numel // tp)
+
+
+def saved_bytes(saved: Saved, batch: int, share: int, dtype: Precision) -> int:
+    """Bytes one saved tensor takes on one rank, of ``share`` that divide it."""
+    width = (
+        COMPUTE_DTYPE_BYTES[dtype] if saved.dtype == "compute" else FIXED_DTYPE_BYTES[saved.dtype]
+    )
+    return round(saved.numel * (1 if saved.fixed else batch) * width / share)

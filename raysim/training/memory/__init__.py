@@ -1,0 +1,1 @@
+"""What a GPU and its host hold, and when most."""

@@ -1,0 +1,290 @@
+"""A program's memory changes, tensor by tensor, on an emulated allocator.
+
+Changes name categories and bytes; here each is resolved once into tensors that come and go, and the
+tensors are played on ``allocator.Allocator`` in program order: setting up, the steps as compiled,
+then the last step again until the allocator asks the driver for nothing new. Optimizer states that
+the first step makes are taken in the last compiled one, after its activations.
+
+Simplifications: what a unit saves is taken before its kernels and given back after its backward.
+A block freed while another stream may use it (``record_stream``) is reusable at once: the GPU is
+taken to keep up with the host, so peaks do not depend on time. A step's warm-up has one micro-batch
+(``RankCompiler.compile``).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from raysim.training.allocator.blocks import Block
+from raysim.training.allocator.caching import Allocator, OutOfMemory
+from raysim.training.program import MemoryEvent, Program
+
+MOST_REPEATS = 4
+"""Of the last step; reserved memory has settled after two or three."""
+TOUCHED = -1
+"""In place of a tensor's number: taken and given back with nothing between."""
+
+
+class Move(NamedTuple):
+    """One tensor taken or given back."""
+
+    tensor: int
+    size_bytes: int
+    """Of a tensor that is taken; 0: it is given back."""
+    stream: str
+    event: int
+    """Index of the change that says so, over ``initial`` and then ``memory``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """A program's changes as tensors."""
+
+    events: tuple[MemoryEvent, ...]
+    """Of setting up, then of the steps."""
+    positions: tuple[int, ...]
+    """The operation before which each happens; setting up precedes the first."""
+    initial: tuple[Move, ...]
+    steps: tuple[Move, ...]
+    last: tuple[Move, ...]
+    """The last step alone."""
+    lazy: tuple[Move, ...]
+    """Taken where the last step makes optimizer states for the first time."""
+    states_made: int
+    """Operation of the last step that makes them."""
+
+
+class Resolver:
+    """Finds the tensors that each free gives back."""
+
+    def __init__(self) -> None:
+        self.next = 0
+        self.lazy: list[Move] = []
+        self.live: dict[str, dict[str, list[list[tuple[int, int]]]]] = defaultdict(dict)
+        """By category and label: what each allocation of that name still holds, as (tensor,
+        bytes)."""
+        self.held: dict[str, int] = defaultdict(int)
+        self.owed: dict[str, int] = defaultdict(int)
+        """Bytes given back of tensors that are still partly held."""
+
+    def take(self, event: MemoryEvent, index: int) -> list[Move]:
+        """Moves of an allocation."""
+        sizes = event.tensors or (event.delta_bytes,)
+        made = [
+            Move(self.next + i, size, event.stream, index) for i, size in enumerate(sizes) if size
+        ]
+        self.next += len(sizes)
+        self.held[event.category] += event.delta_bytes
+        group = [(move.tensor, move.size_bytes) for move in made]
+        self.live[event.category].setdefault(event.label, []).append(group)
+        if event.lazy:
+            self.lazy += made[-event.lazy :]
+            del made[-event.lazy :]
+        return made
+
+    def give_back(self, event: MemoryEvent, index: int) -> list[Move]:
+        """Moves of a free."""
+        freed = self._freed(event.category, event.label, -event.delta_bytes)
+        self.held[event.category] += event.delta_bytes
+        return [Move(tensor, 0, event.stream, index) for tensor in freed]
+
+    def _freed(self, category: str, label: str, size: int) -> list[int]:
+        labels = self.live[category]
+        if size == self.held[category]:
+            freed = [t for groups in labels.values() for group in groups for t, _ in group]
+            labels.clear()
+            self.owed[category] = 0
+            return freed
+        groups = labels.get(label, [])
+        for at in range(len(groups) - 1, -1, -1):
+            if sum(held for _, held in groups[at]) == size:
+                return [tensor for tensor, _ in groups.pop(at)]
+        return self._oldest(category, size)
+
+    def _oldest(self, category: str, size: int) -> list[int]:
+        """No allocation of that name and size: one tensor of that size, else the oldest ones.
+
+        A tensor goes when all its bytes have been given back.
+        """
+        every = [group for groups in self.live[category].values() for group in groups]
+        for group in every:
+            for at, (tensor, held) in enumerate(group):
+                if held == size:
+                    del group[at]
+                    return [tensor]
+        self.owed[category] += size
+        freed = []
+        for group in every:
+            while group and group[0][1] <= self.owed[category]:
+                tensor, held = group.pop(0)
+                self.owed[category] -= held
+                freed.append(tensor)
+            if group:
+                break
+        return freed
+
+
+def resolve(program: Program) -> Trace:
+    """Tensors of a program's changes."""
+    resolver = Resolver()
+    events = (*program.initial, *program.memory[program.set_up :])
+    known = len(program.initial)
+    initial = _moves(resolver, events, 0, known)
+    ends = [known + end - program.set_up for end in program.step_changes] or [len(events)]
+    begins = ends[-2] if len(ends) > 1 else known
+    before = _moves(resolver, events, known, begins)
+    last = _moves(resolver, events, begins, len(events))
+    made = program.states_made
+    positions = (*(0,) * known, *program.memory_at[program.set_up :])
+    return Trace(
+        events=events, positions=positions,
+        initial=tuple(initial), steps=tuple(before), last=tuple(last),
+        lazy=tuple(resolver.lazy), states_made=made,
+    )  # fmt: skip
+
+
+def _moves(resolver: Resolver, events: Sequence[MemoryEvent], start: int, stop: int) -> list[Move]:
+    moves: list[Move] = []
+    index = start
+    while index < stop:
+        event = events[index]
+        following = events[index + 1] if index + 1 < stop else None
+        if (
+            following is not None
+            and 0 < event.delta_bytes == -following.delta_bytes
+            and len(event.tensors) < 2
+            and (event.category, event.label) == (following.category, following.label)
+        ):
+            moves.append(Move(TOUCHED, event.delta_bytes, event.stream, index))
+            index += 2
+            continue
+        act = resolver.take if event.delta_bytes > 0 else resolver.give_back
+        moves += act(event, index)
+        index += 1
+    return moves
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """The allocation that found no memory."""
+
+    event: MemoryEvent
+    position: int
+    """The operation about to run."""
+    size_bytes: int
+    """Of the tensor."""
+    asked_bytes: int
+    """Of the segment that the driver was asked for."""
+    free_bytes: int
+    """What the driver had left."""
+    setting_up: bool
+    held: dict[str, int]
+    """Bytes of live tensors by category."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """What the allocator did."""
+
+    allocator: Allocator
+    reserved_at: int | None
+    """The change, by its place in the trace, with which reserved memory reached its most."""
+    failure: Failure | None
+    repeats: int
+    """Times the last step was played."""
+
+
+class Player:
+    """Plays moves; remembers which tensors live."""
+
+    def __init__(self, trace: Trace, allocator: Allocator) -> None:
+        self.trace = trace
+        self.allocator = allocator
+        self.blocks: dict[int, Block] = {}
+        self.owners: dict[int, int] = {}
+        """Change that took each live tensor."""
+        self.reserved_event = -1
+
+    def play(self, moves: Iterable[Move]) -> None:
+        """Take and give back in order; a tensor that lives already is not taken again.
+
+        Raises
+        ------
+        OutOfMemory
+            Of the move at ``at``.
+        """
+        allocator, blocks = self.allocator, self.blocks
+        malloc, free, touch = allocator.malloc, allocator.free, allocator.touch
+        most = allocator.peak_reserved_bytes
+        for move in moves:
+            tensor, size, stream, event = move
+            self.at = move
+            if not size:
+                block = blocks.pop(tensor, None)
+                if block is not None:
+                    free(block)
+                continue
+            if tensor == TOUCHED:
+                if touch(size, stream):
+                    continue
+                free(malloc(size, stream))
+            elif tensor not in blocks:
+                blocks[tensor] = malloc(size, stream)
+                self.owners[tensor] = event
+            if allocator.peak_reserved_bytes > most:
+                most, self.reserved_event = allocator.peak_reserved_bytes, event
+
+    def held(self) -> dict[str, int]:
+        """Bytes of live tensors by category."""
+        found: dict[str, int] = defaultdict(int)
+        for tensor, block in self.blocks.items():
+            found[self.trace.events[self.owners[tensor]].category] += block.requested
+        return dict(found)
+
+
+def replay(trace: Trace, allocator: Allocator, *, workspace_bytes: int = 0) -> Replay:
+    """Play a program on an allocator until it has settled.
+
+    ``workspace_bytes`` is what cuBLAS asks torch for with the first product.
+    """
+    player = Player(trace, allocator)
+    failure, repeats, setting_up = None, 0, True
+    try:
+        player.play(trace.initial)
+        setting_up = False
+        if workspace_bytes:
+            allocator.malloc(workspace_bytes)
+        player.play(trace.steps)
+        for repeats in range(1, MOST_REPEATS + 1):
+            calls = allocator.driver_calls
+            if repeats == 1:
+                player.play(_with_states(trace))
+            else:
+                player.play(trace.last)
+            if calls == allocator.driver_calls and (repeats > 1 or not trace.lazy):
+                break
+    except OutOfMemory as error:
+        failure = _failure(player, error, setting_up=setting_up)
+    at = player.reserved_event if player.reserved_event >= 0 else None
+    return Replay(allocator=allocator, reserved_at=at, failure=failure, repeats=repeats)
+
+
+def _with_states(trace: Trace) -> Iterable[Move]:
+    """The last step, with the optimizer states it is the first to make."""
+    at = next(
+        (i for i, m in enumerate(trace.last) if trace.positions[m.event] > trace.states_made),
+        len(trace.last),
+    )
+    return (*trace.last[:at], *trace.lazy, *trace.last[at:])
+
+
+def _failure(player: Player, error: OutOfMemory, *, setting_up: bool) -> Failure:
+    move, trace = player.at, player.trace
+    return Failure(
+        event=trace.events[move.event], position=trace.positions[move.event],
+        size_bytes=move.size_bytes, asked_bytes=error.asked_bytes, free_bytes=error.free_bytes,
+        setting_up=setting_up, held=player.held(),
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""Which rank has which layers, and in which order passes run."""

@@ -1,0 +1,1 @@
+"""What users decide: DeepSpeed's, FSDP's and Transformer Engine's settings, the mesh."""

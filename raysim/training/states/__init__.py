@@ -1,0 +1,1 @@
+"""Parameters, gradients and optimizer states: who holds which part, where."""

@@ -1,0 +1,264 @@
+"""Which parameters travel together under FSDP: the modules that are wrapped, as torch wraps them.
+
+A ``Group`` is what one ``fully_shard`` call or one ``FullyShardedDataParallel`` holds: the
+parameters of its modules that no inner group took. Sources: ``torch/distributed/fsdp/wrap.py``
+(``_recursive_wrap``, ``size_based_auto_wrap_policy``), ``_fully_shard/_fsdp_init.py``.
+
+Module trees are read off the parameters' names; a module whose children are all numbered is taken
+for a ``ModuleList``, which the size-based policy never wraps itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from raysim.errors import ScenarioError
+from raysim.models.table import Model, Parameter
+from raysim.training.layers.sections import Unit
+from raysim.training.settings.fsdp import FsdpSettings
+
+ALIGNMENT_BYTES = 16
+"""Of parameters inside a flat one (``_flat_param.py``, ``_get_aligned_numel``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One parameter of a group on this tensor-parallel rank."""
+
+    name: str
+    rows: int
+    """Of dimension 0, which version 2 shards."""
+    row_numel: int
+    trainable: bool
+
+    @property
+    def numel(self) -> int:
+        """Elements."""
+        return self.rows * self.row_numel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Group:
+    """Parameters gathered and reduced together, and the units they are needed for."""
+
+    name: str
+    tensors: tuple[Tensor, ...]
+    """In the order of ``named_parameters()``."""
+    first: int
+    last: int
+    """First and last unit, in forward order, between which its parameters are needed."""
+    reduce_at: int
+    """First unit in forward order that owns a parameter: the last to give a gradient."""
+    root: bool = False
+    frees: bool = True
+    """Whether its parameters are given back after forward."""
+
+    @property
+    def trainable(self) -> tuple[Tensor, ...]:
+        """Those that get gradients."""
+        return tuple(t for t in self.tensors if t.trainable)
+
+    def flat_numel(self, ranks: int, *, aligned: int = 0) -> int:
+        """Elements of the flat parameter, padding included; ``aligned`` elements, or 0: not."""
+        total = 0
+        for t in self.tensors:
+            if aligned:
+                total = -(-total // aligned) * aligned
+            total += t.numel
+        return -(-total // ranks) * ranks
+
+
+def padded_numel(tensors: Sequence[Tensor], ranks: int) -> int:
+    """Elements of whole tensors as ``fully_shard`` sends them, padded.
+
+    Every rank has as many rows of each parameter as the first one (``torch.chunk``).
+    """
+    return sum(-(-t.rows // ranks) * ranks * t.row_numel for t in tensors)
+
+
+def make_groups(
+    model: Model, units: Sequence[Unit], settings: FsdpSettings, tensor_parallel: int = 1
+) -> tuple[Group, ...]:
+    """Groups with parameters, the root first, then in the order of ``named_modules()``.
+
+    Raises
+    ------
+    ScenarioError
+        No module has a class that is to be wrapped, or a wrapped module holds a parameter that
+        another group uses too.
+    """
+    owned = _own_parameters(model)
+    wrapped = wrapped_modules(model, settings)
+    users: dict[str, list[int]] = {}
+    for i, unit in enumerate(units):
+        for used in unit.uses:
+            users.setdefault(used.name, []).append(i)
+    members: dict[tuple[str, ...], list[str]] = {(): []}
+    members |= {prefixes: [] for prefixes in wrapped}
+    for name in owned:
+        members[_innermost(name, wrapped)].append(name)
+    made = []
+    stays = wrapped[-1] if settings.keeps_last and wrapped else None
+    for prefixes, names in members.items():
+        if not names:
+            continue
+        tensors = tuple(_tensor(name, owned[name], tensor_parallel) for name in names)
+        inside = [i for i, unit in enumerate(units) if _within(unit.name, prefixes)]
+        readers = [i for name in names for i in users.get(name, ())]
+        _refuse_strangers(prefixes, names, users, inside, settings)
+        owners = [users[name][0] for name in names if name in users]
+        root = not prefixes
+        tail = len(prefixes) > 1 or prefixes == stays
+        span = list(range(len(units))) if root else [*inside, *readers]
+        made.append(
+            Group(
+                name=" + ".join(prefixes) or "root",
+                tensors=tensors,
+                first=min(span),
+                last=max(span),
+                reduce_at=min(owners, default=min(span)),
+                root=root,
+                frees=settings.frees and not tail if not root else _root_frees(settings),
+            )
+        )
+    return tuple(made)
+
+
+def _root_frees(settings: FsdpSettings) -> bool:
+    return settings.version == 2 and settings.frees and settings.root_reshard_after_forward
+
+
+def _own_parameters(model: Model) -> dict[str, Parameter]:
+    """Every stored parameter by full name, in the order of ``named_parameters()``."""
+    known = {name: p for name, p in model.parameters() if p.tied_to is None}
+    return {name: known[name] for name in model.built if name in known}
+
+
+def _tensor(name: str, p: Parameter, tp: int) -> Tensor:
+    shape = list(p.shape) or [1]
+    if p.shard is not None and tp > 1:
+        shape[p.shard] = -(-shape[p.shard] // tp)
+    return Tensor(name, shape[0], math.prod(shape[1:]), p.trainable)
+
+
+def _within(name: str, prefixes: Sequence[str]) -> bool:
+    return any(name == p or name.startswith(p + ".") for p in prefixes)
+
+
+def _innermost(name: str, wrapped: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    """The group whose module is nearest above the parameter."""
+    depth = {
+        prefixes: max(p.count(".") for p in prefixes if _within(name, (p,)))
+        for prefixes in wrapped
+        if _within(name, prefixes)
+    }
+    return max(depth, key=lambda prefixes: depth[prefixes], default=())
+
+
+def _refuse_strangers(
+    prefixes: tuple[str, ...],
+    names: Sequence[str],
+    users: dict[str, list[int]],
+    inside: Sequence[int],
+    settings: FsdpSettings,
+) -> None:
+    """A tied weight outside its group would be used while it is sharded, unless it stays."""
+    if not prefixes or len(prefixes) > 1 or not settings.frees:
+        return
+    for name in names:
+        if set(users.get(name, ())) - set(inside):
+            raise ScenarioError(
+                f"{name} is shared with a module outside {prefixes[0]}, which FSDP would wrap "
+                "alone: torch asks for shared parameters in one group; wrap blocks only"
+            )
+
+
+def wrapped_modules(model: Model, settings: FsdpSettings) -> list[tuple[str, ...]]:
+    """Modules of each wrapped group, outer ones first; the root is left out.
+
+    Raises
+    ------
+    ScenarioError
+        No module has a class that is to be wrapped.
+    """
+    if not settings.wrap:
+        found: list[str] = []
+    elif settings.min_num_params is not None:
+        found = _by_size(settings, _own_parameters(model))
+    else:
+        found = _by_class(model, settings.layer_classes)
+    groups: list[tuple[str, ...]] = [(name,) for name in found]
+    if settings.wrap_ends and settings.version == 2:
+        groups += [ends for ends in _ends(model) if ends not in groups]
+    return groups
+
+
+def _by_class(model: Model, classes: Sequence[str]) -> list[str]:
+    """Full names of modules of these classes; of the blocks where none is named."""
+    if not classes:
+        return [layer.name for layer in model.layers if layer.kind == "block" and layer.name]
+    named: dict[str, str] = {}
+    for layer in model.layers:
+        if layer.name:
+            named.setdefault(layer.name, layer.cls)
+        for module in layer.body.modules:
+            name = ".".join(part for part in (layer.name, module.name) if part)
+            named.setdefault(name, module.cls)
+    known = set(named.values())
+    for cls in classes:
+        if cls not in known:
+            blocks = dict.fromkeys(m.cls for m in model.layers if m.kind == "block")
+            hint = f"; its blocks are {', '.join(blocks)}" if blocks else ""
+            raise ScenarioError(f"the model has no module of class {cls}{hint}")
+    return [name for name, cls in named.items() if cls in classes]
+
+
+def _by_size(settings: FsdpSettings, owned: dict[str, Parameter]) -> list[str]:
+    """``_recursive_wrap`` under ``size_based_auto_wrap_policy``."""
+    assert settings.min_num_params is not None
+    least = settings.min_num_params
+    sizes: dict[str, int] = {}
+    children: dict[str, dict[str, None]] = {}
+    for name, p in owned.items():
+        path = name.split(".")[:-1]
+        for depth in range(len(path) + 1):
+            at = ".".join(path[:depth])
+            sizes[at] = sizes.get(at, 0) + p.numel
+            if depth < len(path):
+                children.setdefault(at, {})[".".join(path[: depth + 1])] = None
+    found: list[str] = []
+
+    def wrap(at: str) -> int:
+        """Elements wrapped at or under a module."""
+        if sizes[at] < least:
+            return 0
+        inside = sum(wrap(child) for child in children.get(at, ()))
+        if at and sizes[at] - inside >= least and not _is_list(at, children):
+            found.append(at)
+            return sizes[at]
+        return inside
+
+    wrap("")
+    return sorted(found, key=list(sizes).index)
+
+
+def _is_list(name: str, children: dict[str, dict[str, None]]) -> bool:
+    under = children.get(name, {})
+    return bool(under) and all(child.rpartition(".")[2].isdigit() for child in under)
+
+
+def _ends(model: Model) -> Iterator[tuple[str, ...]]:
+    """The embedding alone; final norm and head. A tied head's weight is the embedding's."""
+    by_kind = {layer.kind: layer for layer in model.layers if layer.name}
+    embedding, head, norm = (by_kind.get(k) for k in ("embedding", "head", "norm"))
+    if embedding is None or head is None:
+        return
+    weights = [m for m in embedding.body.modules if m.cls == "Embedding" and m.parameters]
+    tokens = ".".join(p for p in (embedding.name, weights[0].name if weights else "") if p)
+    tied = any(p.tied_to is not None for p in head.body.parameters)
+    if not tied:
+        yield (tokens,)
+    tail = [norm.name] if norm is not None else []
+    yield (*tail, tokens if tied else head.name)

@@ -1,0 +1,124 @@
+"""ZeRO's arithmetic: which rank keeps how many bytes, and how gradients fill buckets.
+
+Sources: ``deepspeed/runtime/zero/stage_1_and_2.py`` (flat partitions aligned to 2N elements, bucket
+rule of ``reduce_independent_p_g_buckets_and_remove_grads``), ``partition_parameters.py`` (ZeRO-3
+pads every parameter to a multiple of N). Pure functions; the order of events is in ``engines``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from raysim.perf.optimizer import optimizer_key
+from raysim.training.layers.sections import Gradient
+from raysim.training.settings.deepspeed import Optimizer
+
+# fp32 elements of optimizer state per parameter element, in bytes (torch.optim and DeepSpeed
+# sources).
+_STATE_BYTES = {
+    "adam": 8.0, "lamb": 8.0, "adam8bit": 2.0 + 2 * 4 / 256, "sgd": 0.0, "sgd_momentum": 4.0,
+    "lion": 4.0, "adagrad": 4.0, "muon": 4.0, "adafactor": 0.0,
+}  # fmt: skip
+"""Adam8bit keeps one fp32 scale per 256 elements and moment (bitsandbytes' block). What depends on
+shapes (small tensors, Adafactor's sums, Muon's other half) is in ``optimizer_states``."""
+
+
+def optimizer_state_bytes(optimizer: Optimizer) -> float:
+    """Bytes of optimizer state per parameter element, fp32 master copy excluded."""
+    return _STATE_BYTES[optimizer_key(optimizer.type, momentum=optimizer.momentum)]
+
+
+def pinned_bytes(size_bytes: float) -> int:
+    """Torch rounds each pinned allocation up to a power of two.
+
+    ``CachingHostAllocator.h`` of 2.13, its ``pinned_max_round_threshold_mb`` as by default;
+    DeepSpeed 0.19 pins through it (``DS_PIN_MEMORY_BACKEND`` unset).
+    """
+    size = round(size_bytes)
+    return 1 << (size - 1).bit_length() if size > 1 else size
+
+
+def flat_partition_numel(total: int, ranks: int) -> int:
+    """Elements of one rank's slice of a flat buffer aligned to ``2 * ranks`` (ZeRO-1/2)."""
+    align = 2 * ranks
+    return -(-total // align) * align // ranks
+
+
+def slices(start: int, end: int, own: int) -> Iterator[int]:
+    """Lengths of the parts of ``[start, end)`` between the ranks' slices of ``own`` elements."""
+    while start < end:
+        stop = min(end, (start // own + 1) * own)
+        yield stop - start
+        start = stop
+
+
+def touched_numel(sizes: Iterable[int], own: int) -> int:
+    """Elements of whole tensors that the fullest slice of ``own`` elements touches.
+
+    ZeRO-1/2 keep the gradients of a slice tensor by tensor: one at its edge is kept whole.
+    """
+    touched: dict[int, int] = {}
+    end = 0
+    for size in sizes:
+        start, end = end, end + size
+        for slice_ in range(start // own, -(-end // own)):
+            touched[slice_] = touched.get(slice_, 0) + size
+    return max(touched.values(), default=0)
+
+
+def shard_numel(numel: int, ranks: int) -> int:
+    """Elements of one parameter a rank keeps under ZeRO-3, padding included."""
+    return -(-numel // ranks)
+
+
+class Bucket:
+    """Gradients waiting to be reduced together, at most ``capacity`` elements.
+
+    A gradient that would overflow the bucket flushes it first; one larger than the bucket travels
+    alone, as DeepSpeed reduces it from its own storage.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.gradients: list[Gradient] = []
+        self._held = 0
+
+    def add(self, gradient: Gradient) -> Iterator[list[Gradient]]:
+        """Take a gradient in; yields what must be reduced now, before it is in."""
+        if self.gradients and self._held + gradient.numel > self.capacity:
+            yield self.drain()
+        if gradient.numel > self.capacity:
+            yield [gradient]
+            return
+        self.gradients.append(gradient)
+        self._held += gradient.numel
+
+    def drain(self) -> list[Gradient]:
+        """What it holds; it is empty afterwards."""
+        full, self.gradients, self._held = self.gradients, [], 0
+        return full
+
+
+def sub_groups(shards: Iterable[Gradient], size: int) -> list[list[Gradient]]:
+    """ZeRO-3's optimizer steps group by group: a group ends with the shard that reaches ``size``.
+
+    Source: ``_create_fp16_sub_groups`` of ``stage3.py``.
+    """
+    groups: list[list[Gradient]] = []
+    held = size
+    for shard in shards:
+        if held >= size:
+            groups.append([])
+            held = 0
+        groups[-1].append(shard)
+        held += shard.numel
+    return groups
+
+
+def pack(gradients: Iterable[Gradient], capacity: int) -> Iterator[list[Gradient]]:
+    """Bucket contents, in order, of gradients that are all there."""
+    bucket = Bucket(capacity)
+    for gradient in gradients:
+        yield from bucket.add(gradient)
+    if bucket.gradients:
+        yield bucket.drain()
