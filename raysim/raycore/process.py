@@ -84,6 +84,16 @@ class CoreProcess(Protocol):
     def groups(self) -> PlacementGroups:
         """What it asks of placement groups."""
 
+    @property
+    def now_ns(self) -> int:
+        """The clock's time, or the instant in whose name the process acts ahead of it."""
+
+    def after(self, delay_ns: int, fn: Callable[[Any], object], arg: Any = None) -> Any:
+        """Call ``fn(arg)`` later, unless the process dies first."""
+
+    def compute(self, core_s: float, then: Callable[[], object], *, width: float = 1.0) -> None:
+        """Use the node's cores: ``width`` threads of ``core_s`` seconds each."""
+
     def use_memory(self, change_bytes: int) -> None:
         """The process holds so much more or less from now on; the memory monitor looks at it."""
 

@@ -25,6 +25,8 @@ class RunningTask(Protocol):
     """Which instances (GPUs) the lease holds."""
     on_cancel: Callable[[], None] | None
     """Set by a body that can be interrupted; called at most once."""
+    ended: bool
+    """It has returned, raised or left."""
     state: Any
     """The actor's instance, kept from its creation task; ``running.keep(x)`` sets it."""
 

@@ -20,10 +20,10 @@ from raysim.hardware import catalog
 from raysim.hardware.cluster import ClusterSpec, FabricSpec, NodeGroup
 from raysim.kernel.simulation import Simulation
 from raysim.rayapi.loader import run_script
+from raysim.raycore import scripts
 from raysim.raycore.cluster import Cluster, NodeOptions
-from raysim.raycore.core_worker import bodies
-from raysim.raycore.core_worker.bodies import Sleep, drive, drop, get, put, sleep, submit, wait
 from raysim.raycore.resources import ResourceSet
+from raysim.raycore.scripts import Sleep, drive, drop, get, put, sleep, submit, wait
 from raysim.raycore.tasks import Payload, TaskOptions
 from raysim.units import NS_PER_S, to_ns
 from raysim.validate.points import Point
@@ -124,7 +124,7 @@ def _now_s(cluster: Cluster) -> float:
 
 
 def _task(body: Any, cpus: float) -> TaskOptions:
-    return TaskOptions(function=bodies.function(body, ""), resources=ResourceSet.of({"CPU": cpus}))
+    return TaskOptions(function=scripts.function(body, ""), resources=ResourceSet.of({"CPU": cpus}))
 
 
 def put_gigabytes() -> float:
@@ -168,7 +168,7 @@ def large_object() -> float:
 
 def queued() -> float:
     """Seconds of a million no-op tasks behind 64 that block, then got one by one."""
-    cluster, no_op = _one_node("m4.16xlarge", 128 * 10**9), _task(bodies.no_op, 1)
+    cluster, no_op = _one_node("m4.16xlarge", 128 * 10**9), _task(scripts.no_op, 1)
 
     def main(_: Any) -> Any:
         start_s, refs = _now_s(cluster), []

@@ -17,7 +17,7 @@ import pytest
 import simpy
 
 from raysim.kernel.simulation import collector_at_ease
-from raysim.raycore.core_worker.bodies import drive, drop, get, submit
+from raysim.raycore.scripts import drive, drop, get, submit
 from tests.raycore_parts import ray_cluster
 from tests.stories.ray_scripts import task
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from raysim.raycore.core_worker import bodies
-from raysim.raycore.core_worker.bodies import Script
+from raysim.raycore import scripts
 from raysim.raycore.ids import actor_handle, hex_id
 from raysim.raycore.process import CoreProcess
 from raysim.raycore.resources import ResourceSet, within_group
+from raysim.raycore.scripts import Script
 from raysim.raycore.tasks import (
     ActorOptions,
     InPlacementGroup,
@@ -85,14 +85,14 @@ class Program:
             yield from getattr(self, f"_{step.op}")(step, step.options)
         self.at = "end"
         for group, _ in self.groups:
-            yield bodies.remove_group(group)
+            yield scripts.remove_group(group)
         for ref in self.in_groups:
-            yield bodies.cancel(ref)
+            yield scripts.cancel(ref)
         for handle in self.actors:
-            yield bodies.drop_actor(handle.actor_id)
-        yield bodies.drop(*self.in_groups)
-        yield bodies.drop(*self.generators)
-        yield bodies.drop(*(h.ref for h in self.refs))
+            yield scripts.drop_actor(handle.actor_id)
+        yield scripts.drop(*self.in_groups)
+        yield scripts.drop(*self.generators)
+        yield scripts.drop(*(h.ref for h in self.refs))
         self._check_order()
         self.at = "done"
         return "done"
@@ -190,7 +190,7 @@ class Program:
             resources=ResourceSet.of({"CPU": o["cpus"]}), max_retries=o["retries"],
             retry_exceptions=o["retry_exceptions"] and o["retries"] >= 0, strategy=strategy,
         )  # fmt: skip
-        refs = yield bodies.submit(options, args)
+        refs = yield scripts.submit(options, args)
         self._expect(step, refs, direct, boxed, slow=slow, calls=calls)
 
     def _put(self, step: Step, o: dict[str, Any]) -> Script:
@@ -213,7 +213,7 @@ class Program:
         if timeout_ms is None and any(h.slow for h in held):
             timeout_ms = _SPARE_TIMEOUT_MS
         timeout_ns = None if timeout_ms is None else timeout_ms * NS_PER_MS
-        values = yield bodies.get([h.ref for h in held], timeout_ns)
+        values = yield scripts.get([h.ref for h in held], timeout_ns)
         if isinstance(values, TaskError):
             if values.error_type != "GET_TIMEOUT" or timeout_ms is None:
                 self.problems.append(f"get: {values} in {self.at}")
@@ -227,7 +227,7 @@ class Program:
         if not held:
             return
         n = min(o["n"], len(held))
-        ready = yield bodies.wait(
+        ready = yield scripts.wait(
             [h.ref for h in held], n, o["timeout"] * NS_PER_MS, fetch_local=o["fetch"]
         )
         if len(ready) != len(held) or sum(ready) > n:
@@ -237,15 +237,15 @@ class Program:
         held = self._one(self.refs, o["ref"])
         if held is not None:
             self.refs.remove(held)
-            yield bodies.drop(held.ref)
+            yield scripts.drop(held.ref)
 
     def _sleep(self, _: Step, o: dict[str, Any]) -> Script:
-        yield bodies.sleep(o["ms"] * NS_PER_MS)
+        yield scripts.sleep(o["ms"] * NS_PER_MS)
 
     def _cancel(self, _: Step, o: dict[str, Any]) -> Script:
         held = self._one(self.refs, o["ref"])
         if held is not None:
-            yield bodies.cancel(held.ref, force=o["force"], recursive=o["recursive"])
+            yield scripts.cancel(held.ref, force=o["force"], recursive=o["recursive"])
 
     # Actors
 
@@ -260,7 +260,7 @@ class Program:
                 is_async=o["async"], name=f"actor{step.number}" if o["named"] else "",
             ),
         )  # fmt: skip
-        got = yield bodies.create_actor(options, args)
+        got = yield scripts.create_actor(options, args)
         if isinstance(got, TaskError):
             self.problems.append(f"{got} in {self.at}")
         else:
@@ -277,7 +277,7 @@ class Program:
         if o["kind"] == "exit" and handle.method["max_retries"]:
             o["kind"] = "leaf"
         options = TaskOptions(function=self.bodies.of(step, o["kind"], o["depth"]), **handle.method)
-        refs = yield bodies.call_actor(handle.actor_id, options, args)
+        refs = yield scripts.call_actor(handle.actor_id, options, args)
         handle.slow = handle.slow or any(h.slow for h in (*direct, *boxed))
         held = self._expect(step, refs, direct, boxed, slow=handle.slow)
         handle.calls += 1
@@ -286,13 +286,13 @@ class Program:
     def _kill(self, _: Step, o: dict[str, Any]) -> Script:
         handle = self._one(self.actors, o["on"])
         if handle is not None:
-            yield bodies.kill(handle.actor_id, no_restart=o["no_restart"])
+            yield scripts.kill(handle.actor_id, no_restart=o["no_restart"])
 
     def _drop_actor(self, _: Step, o: dict[str, Any]) -> Script:
         handle = self._one(self.actors, o["on"])
         if handle is not None:
             self.actors.remove(handle)
-            yield bodies.drop_actor(handle.actor_id)
+            yield scripts.drop_actor(handle.actor_id)
 
     # Streams
 
@@ -303,10 +303,10 @@ class Program:
             resources=ResourceSet.of({"CPU": 1}), max_retries=o["retries"],
             generator_backpressure_num_objects=o["backpressure"],
         )  # fmt: skip
-        generator = (yield bodies.submit(options, args))[0]
+        generator = (yield scripts.submit(options, args))[0]
         self.generators.append(generator)
         for i in range(o["read"]):
-            item = yield bodies.next_item(generator)
+            item = yield scripts.next_item(generator)
             if item is None:
                 if i != o["items"]:
                     self.problems.append(f"{i} items of {o['items']} in {self.at}")
@@ -321,7 +321,7 @@ class Program:
         else:
             if step.number % 2:
                 self.generators.remove(generator)
-                yield bodies.drop(generator)
+                yield scripts.drop(generator)
 
     # Groups
 
@@ -329,9 +329,9 @@ class Program:
         if not o["bundles"]:
             return
         bundles = [ResourceSet.of({"CPU": 1})] * o["bundles"]
-        group = yield bodies.make_group(bundles, o["strategy"])
+        group = yield scripts.make_group(bundles, o["strategy"])
         self.groups.append((group, o["bundles"]))
-        yield bodies.wait_group(group, o["timeout"] * NS_PER_MS)
+        yield scripts.wait_group(group, o["timeout"] * NS_PER_MS)
 
     def _group_task(self, step: Step, o: dict[str, Any]) -> Script:
         found = self._one(self.groups, o["on"])
@@ -347,8 +347,8 @@ class Program:
             resources=within_group(ResourceSet.of({"CPU": 1}), name, index),
             strategy=InPlacementGroup(placement_group_id=group, bundle_index=index),
         )
-        refs = yield bodies.submit(options, args)
-        yield bodies.keep(refs[0])
+        refs = yield scripts.submit(options, args)
+        yield scripts.keep(refs[0])
         self.in_groups += refs
         calls = any(h.calls for h in (*direct, *boxed))
         self._expect(step, refs, direct, boxed, slow=True, calls=calls)
@@ -357,7 +357,7 @@ class Program:
         found = self._one(self.groups, o["on"])
         if found is not None:
             self.groups.remove(found)
-            yield bodies.remove_group(found[0])
+            yield scripts.remove_group(found[0])
 
 
 def _safe(held: Held) -> bool:

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 from raysim.errors import InvariantViolation
 from raysim.raycore.checks import ARGUMENTS_WAIT, EXIT_WAITS, leaks, waiting_on
 from raysim.raycore.cluster import Cluster, NodeOptions
-from raysim.raycore.core_worker.bodies import drive
 from raysim.raycore.core_worker.worker import CoreWorker
 from raysim.raycore.faults import Faults
 from raysim.raycore.object_manager.io_worker import IOWorker
+from raysim.raycore.scripts import drive
 from raysim.raycore.tasks import TaskError
 from raysim.units import NS_PER_MS, NS_PER_S
 from tests.faults.plans import MB, Fault, Plan

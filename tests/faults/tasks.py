@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from raysim.raycore.core_worker import bodies
-from raysim.raycore.core_worker.bodies import WAITS, Ask, Script
+from raysim.raycore import scripts
 from raysim.raycore.resources import ResourceSet
+from raysim.raycore.scripts import WAITS, Ask, Script
 from raysim.raycore.tasks import Payload, Ref, TaskError, TaskOptions
 from raysim.units import NS_PER_MS
 from tests.faults.plans import Step
@@ -79,10 +79,10 @@ def body_of(fn: Callable[[Any, Frame], Script]) -> Callable[[Any], None]:
 
         def ended(driver: Any, value: Any) -> None:
             lead_ns = driver.lead_ns
-            bodies._finish_task(driver, value)
+            scripts._finish_task(driver, value)
             frame.gone(lead_ns)
 
-        driver = bodies._Driver(running.worker, fn(running, frame), ended, running)
+        driver = scripts._Driver(running.worker, fn(running, frame), ended, running)
 
         def stopped() -> None:
             lead_ns = driver.lead_ns
@@ -101,7 +101,7 @@ def ever() -> Ask:
 
 
 def put(payload: Payload) -> Ask:
-    """As ``bodies.put``; on an error there is no reference."""
+    """As ``scripts.put``; on an error there is no reference."""
 
     def begin(d: Any) -> Any:
         d.lead_ns += d.process.costs.put_ns
@@ -119,7 +119,7 @@ def put(payload: Payload) -> Ask:
 
 
 def function(body: Callable[[Any], None], name: str) -> Any:
-    return bodies.function(body, name)
+    return scripts.function(body, name)
 
 
 class Bodies:
@@ -149,14 +149,14 @@ class Bodies:
         box = given.pop() if given and (o["boxed_now"] or not top) else None
         inner: list[Any] = []
         if box is not None:
-            inner = yield bodies.get(list(box.contained))
+            inner = yield scripts.get(list(box.contained))
         for value in inner:
             if isinstance(value, TaskError):
                 return raised(value)
         if o["ms"]:
-            yield bodies.sleep(o["ms"] * NS_PER_MS)
+            yield scripts.sleep(o["ms"] * NS_PER_MS)
         if o["compute"]:
-            yield bodies.compute(0.05)
+            yield scripts.compute(0.05)
         if kind in ("exit", "leave") and running.attempt == 0:
             running.exit_process(reason=kind, intended=kind == "leave")
             yield ever()
@@ -213,7 +213,7 @@ class Bodies:
 
     def _nest(self, step: Step, depth: int, frame: Frame, box: Any) -> Script:
         children = yield from self._children(step, depth, frame, box, step.options["children"])
-        values = yield bodies.get(children)
+        values = yield scripts.get(children)
         for v in values:
             if isinstance(v, TaskError):
                 return raised(v)
@@ -228,7 +228,7 @@ class Bodies:
             self._made[key] = TaskOptions(function=fn, resources=ResourceSet.of({"CPU": 1}))
         refs: list[Ref] = []
         for _ in range(n):
-            refs += yield bodies.submit(self._made[key], [] if box is None else [box])
+            refs += yield scripts.submit(self._made[key], [] if box is None else [box])
         frame.locals += refs
         return refs
 
@@ -240,19 +240,19 @@ class Bodies:
         if "called" not in self._made:
             fn = function(body_of(_called), "called")
             self._made["called"] = TaskOptions(function=fn, max_retries=0)
-        got = yield bodies.call_actor(actor, self._made["called"])
+        got = yield scripts.call_actor(actor, self._made["called"])
         if isinstance(got, TaskError):
             return raised(got)
         frame.locals += got
-        value = (yield bodies.get(got))[0]
+        value = (yield scripts.get(got))[0]
         return raised(value) if isinstance(value, TaskError) else None
 
     def _read(self, running: Any) -> Script:
         """Read everything that was kept, then forget the oldest."""
         kept = running.state["kept"]
-        values = yield bodies.get(list(kept))
+        values = yield scripts.get(list(kept))
         if kept:
-            yield bodies.drop(kept.pop(0))
+            yield scripts.drop(kept.pop(0))
         for v in values:
             if isinstance(v, TaskError):
                 return raised(v)
@@ -279,7 +279,7 @@ class Bodies:
 
         def fn(running: Any, _frame: Frame) -> Script:
             if step.options["ms"]:
-                yield bodies.sleep(step.options["ms"] * NS_PER_MS)
+                yield scripts.sleep(step.options["ms"] * NS_PER_MS)
             if step.options["raises"]:
                 return raised("raised")
             running.keep({"calls": 0, "kept": []})
@@ -296,10 +296,10 @@ class Bodies:
             box = given.pop() if o["boxed_now"] else None
             for i in range(o["items"]):
                 if o["ms"]:
-                    yield bodies.sleep(o["ms"] * NS_PER_MS)
+                    yield scripts.sleep(o["ms"] * NS_PER_MS)
                 data = (mix(step.number, i), () if box is None else tuple(box.data))
                 contained = () if box is None else box.contained
-                yield bodies.yield_item(Payload(o["size"], data, contained))
+                yield scripts.yield_item(Payload(o["size"], data, contained))
             if o["raises"]:
                 return raised("raised")
             return []
@@ -309,5 +309,5 @@ class Bodies:
 
 def _called(running: Any, _frame: Frame) -> Script:
     running.state["calls"] += 1
-    yield bodies.sleep(NS_PER_MS)
+    yield scripts.sleep(NS_PER_MS)
     return [Payload(100, (1, ()))]

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from raysim.kernel.component import RoomDown
+from raysim.raycore import scripts
 from raysim.raycore.checks import leaks
 from raysim.raycore.cluster import Cluster, NodeOptions
-from raysim.raycore.core_worker import bodies
-from raysim.raycore.core_worker.bodies import create_actor, drop, get, put, sleep
 from raysim.raycore.faults import Faults
 from raysim.raycore.protocol import GetObjectStatus, raylet
 from raysim.raycore.resources import ResourceSet
+from raysim.raycore.scripts import create_actor, drop, get, put, sleep
 from raysim.raycore.tasks import NodeAffinity, Payload
 from raysim.units import NS_PER_S
 from tests.raycore_parts import ray_cluster
@@ -36,7 +36,7 @@ def test_a_node_that_comes_back_stays(how: str, after_s: float) -> None:
     there = task(strategy=NodeAffinity(node_id=1))
 
     def main(_: Any) -> Any:
-        return (yield get((yield bodies.submit(there))))
+        return (yield get((yield scripts.submit(there))))
 
     assert isinstance(run(cluster, main)[0], Payload)
 
@@ -61,10 +61,10 @@ def test_a_request_that_is_cancelled_is_answered() -> None:
     cluster = ray_cluster(2, check=True)
 
     def main(driver: Any) -> Any:
-        refs = yield bodies.submit(task(bodies.Sleep(60 * S)))
+        refs = yield scripts.submit(task(scripts.Sleep(60 * S)))
         big = yield put(Payload(10**6))
-        later = yield bodies.submit(task(strategy=NodeAffinity(node_id=1)), [big])
-        yield bodies.cancel(later[0])
+        later = yield scripts.submit(task(strategy=NodeAffinity(node_id=1)), [big])
+        yield scripts.cancel(later[0])
         yield get(later)
         yield drop(*later, big)
         yield get(refs)
@@ -88,10 +88,10 @@ def test_a_node_that_came_back_while_the_gcs_was_away_is_a_new_node() -> None:
     cluster.sim.at("10s", faults.kill_gcs, "10s")
     cluster.sim.at("12s", faults.fail_node, 1)
     cluster.sim.at("13s", faults.restart_node, 1)
-    there = task(bodies.Sleep(30 * S), strategy=NodeAffinity(node_id=1))
+    there = task(scripts.Sleep(30 * S), strategy=NodeAffinity(node_id=1))
 
     def main(_: Any) -> Any:
-        refs = yield bodies.submit(there)
+        refs = yield scripts.submit(there)
         yield get(refs)
         yield drop(*refs)
 
@@ -107,7 +107,7 @@ def test_a_lease_of_an_owner_that_died_before_its_request_arrived_is_not_kept() 
     driver = cluster.driver()
     cluster.sim.run("5s")
     faults.partition(1)
-    driver.submit_task(task(bodies.Sleep(1000 * S), strategy=NodeAffinity(node_id=1)), ())
+    driver.submit_task(task(scripts.Sleep(1000 * S), strategy=NodeAffinity(node_id=1)), ())
     cluster.sim.run("6s")
     faults.kill_worker(driver.me.worker_id)
     cluster.sim.run("10s")
@@ -133,7 +133,7 @@ def test_a_request_for_a_lease_may_come_twice() -> None:
     cluster = ray_cluster(1, cpus=1, check=True)
     driver = cluster.driver()
     cluster.sim.run("5s")
-    refs = driver.submit_task(task(bodies.Sleep(5 * S)), ())
+    refs = driver.submit_task(task(scripts.Sleep(5 * S)), ())
     cluster.sim.run("6s")
     room: Any = cluster.sim.components[raylet(0)]
     first = next(iter(room.leases.values()))
@@ -197,10 +197,10 @@ def test_what_a_gcs_asked_before_it_died_is_not_granted_afterwards() -> None:
     def main(_: Any) -> Any:
         yield sleep(6 * S)
         a = yield create_actor(there)
-        refs = yield bodies.call_actor(a, method())
+        refs = yield scripts.call_actor(a, method())
         yield get(refs)
         yield drop(*refs)
-        yield bodies.drop_actor(a)
+        yield scripts.drop_actor(a)
 
     run(cluster, main)
     assert not left(cluster)
@@ -215,9 +215,9 @@ def test_a_raylet_that_is_not_known_yet_grants_nothing() -> None:
 
     def main(_: Any) -> Any:
         yield sleep(5 * S)
-        refs = yield bodies.submit(task(strategy=NodeAffinity(node_id=1)))
+        refs = yield scripts.submit(task(strategy=NodeAffinity(node_id=1)))
         yield sleep(5 * S)
-        more = yield bodies.submit(task(strategy=NodeAffinity(node_id=1)))
+        more = yield scripts.submit(task(strategy=NodeAffinity(node_id=1)))
         yield get(more)
         yield drop(*refs, *more)
 
@@ -231,11 +231,11 @@ def test_what_a_dead_node_was_sending_does_not_stand_in_the_way_of_making_it_aga
     cluster = ray_cluster(2, check=True)
     faults = Faults(cluster)
     cluster.sim.at("6s", faults.slow_links, 1, 0.0001)
-    big = task(bodies.Return([50_000_000]), strategy=NodeAffinity(node_id=1, soft=True))
+    big = task(scripts.Return([50_000_000]), strategy=NodeAffinity(node_id=1, soft=True))
 
     def main(_: Any) -> Any:
         yield sleep(5 * S)
-        refs = yield bodies.submit(big)
+        refs = yield scripts.submit(big)
         yield sleep(5 * S)
         cluster.sim.call_later(S, faults.kill_raylet, 1)
         values = yield get(refs, timeout_ns=300 * S)
@@ -254,12 +254,12 @@ def test_what_a_constructor_took_does_not_count_for_the_actors_life() -> None:
     def main(_: Any) -> Any:
         first = yield put(Payload(40_000_000))
         a = yield create_actor(actor(), [first])
-        yield get((yield bodies.call_actor(a, method())))
+        yield get((yield scripts.call_actor(a, method())))
         second = yield put(Payload(40_000_000))
-        refs = yield bodies.submit(task(), [second])
+        refs = yield scripts.submit(task(), [second])
         answer = yield get(refs, timeout_ns=60 * S)
         yield drop(first, second, *refs)
-        yield bodies.drop_actor(a)
+        yield scripts.drop_actor(a)
         return answer
 
     assert isinstance(run(cluster, main), list)
@@ -274,9 +274,9 @@ def test_bundles_are_not_prepared_on_a_raylet_that_is_not_known_yet() -> None:
 
     def main(_: Any) -> Any:
         yield sleep(2 * S)
-        group = yield bodies.make_group([ResourceSet.of({"CPU": 1})] * 2, "STRICT_SPREAD")
+        group = yield scripts.make_group([ResourceSet.of({"CPU": 1})] * 2, "STRICT_SPREAD")
         yield sleep(60 * S)
-        yield bodies.remove_group(group)
+        yield scripts.remove_group(group)
 
     run(cluster, main)
     assert not left(cluster)

@@ -8,8 +8,17 @@ from typing import Any
 import pytest
 
 from raysim.kernel.component import NodeDied
-from raysim.raycore.core_worker import bodies
-from raysim.raycore.core_worker.bodies import (
+from raysim.raycore import scripts
+from raysim.raycore.faults import Faults
+from raysim.raycore.protocol import (
+    CheckAlive,
+    PlasmaAbort,
+    PlasmaCreate,
+    object_manager,
+    plasma,
+    raylet,
+)
+from raysim.raycore.scripts import (
     Sleep,
     cancel,
     create_actor,
@@ -20,15 +29,6 @@ from raysim.raycore.core_worker.bodies import (
     script,
     sleep,
     submit,
-)
-from raysim.raycore.faults import Faults
-from raysim.raycore.protocol import (
-    CheckAlive,
-    PlasmaAbort,
-    PlasmaCreate,
-    object_manager,
-    plasma,
-    raylet,
 )
 from raysim.raycore.tasks import NodeAffinity, Payload, TaskError
 from raysim.units import NS_PER_MS, NS_PER_S
@@ -74,9 +74,9 @@ def test_calls_behind_an_exit_do_not_run(kind: Any, ran: list[int], answers: str
 
     def main(_: Any) -> Any:
         a = yield create_actor(actor(**kind))
-        refs = yield bodies.call_actor(a, method(body_of(leave)))
+        refs = yield scripts.call_actor(a, method(body_of(leave)))
         for number in (1, 2, 3):
-            refs += yield bodies.call_actor(a, method(behind(number)))
+            refs += yield scripts.call_actor(a, method(behind(number)))
         values = []
         for ref in refs:
             values += yield get([ref])
@@ -105,13 +105,13 @@ def test_an_actor_that_exits_waits_for_its_tasks_and_not_for_its_objects() -> No
 
     def main(driver: Any) -> Any:
         a = yield create_actor(actor())
-        made = yield bodies.call_actor(a, method(script(make)))
+        made = yield scripts.call_actor(a, method(script(make)))
         (value,) = yield get(made)
         (mine,) = value.contained
-        yield bodies.keep(mine)
+        yield scripts.keep(mine)
         begin_ns = driver.sim.now_ns
-        refs = yield bodies.call_actor(a, method(body_of(leave)))
-        refs += yield bodies.call_actor(a, method())
+        refs = yield scripts.call_actor(a, method(body_of(leave)))
+        refs += yield scripts.call_actor(a, method())
         answers = (yield get(refs[:1])) + (yield get(refs[1:]))
         times.append((driver.sim.now_ns - begin_ns) / S)
         yield sleep(S)
@@ -221,7 +221,7 @@ def test_a_week_of_waiting_for_what_no_node_has_costs_nothing() -> None:
     def main(_: Any) -> Any:
         yield get((yield submit(task(resources={"x": 1}))))
 
-    cluster.driver(lambda d: bodies.drive(d, main, lambda _: None))
+    cluster.driver(lambda d: scripts.drive(d, main, lambda _: None))
     cluster.sim.run("60s")
     events = cluster.sim.log.events
     cluster.sim.run("7d")

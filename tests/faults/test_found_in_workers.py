@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from raysim.raycore import scripts
 from raysim.raycore.cluster import NodeOptions
-from raysim.raycore.core_worker import bodies
-from raysim.raycore.core_worker.bodies import (
+from raysim.raycore.faults import Faults
+from raysim.raycore.ids import hex_id
+from raysim.raycore.resources import ResourceSet, within_group
+from raysim.raycore.scripts import (
     Sleep,
     create_actor,
     drop,
@@ -19,9 +22,6 @@ from raysim.raycore.core_worker.bodies import (
     submit,
     wait,
 )
-from raysim.raycore.faults import Faults
-from raysim.raycore.ids import hex_id
-from raysim.raycore.resources import ResourceSet, within_group
 from raysim.raycore.tasks import InPlacementGroup, NodeAffinity, Payload, TaskError
 from raysim.raystate.moment import moment
 from raysim.units import MB, NS_PER_S
@@ -78,7 +78,7 @@ def test_who_asks_for_a_value_that_nobody_is_to_have_is_answered() -> None:
     def main(driver: Any) -> Any:
         outer = yield submit(task(script(spawn)))
         inner = (yield get(outer))[0].contained[0]
-        yield bodies.keep(inner)
+        yield scripts.keep(inner)
         yield get([inner], timeout_ns=S)
         yield drop(inner, *outer)
         owner = cluster.worker_at(inner.owner)
@@ -94,13 +94,13 @@ def test_an_item_of_a_generator_is_not_freed_before_its_report_has_come() -> Non
 
     def items(_: Any) -> Any:
         for _ in range(3):
-            yield bodies.yield_item(Payload(5 * MB))
+            yield scripts.yield_item(Payload(5 * MB))
         return []
 
     def main(_: Any) -> Any:
         generator = (yield submit(task(script(items), num_returns="streaming")))[0]
         refs = []
-        while (ref := (yield bodies.next_item(generator))) is not None:
+        while (ref := (yield scripts.next_item(generator))) is not None:
             refs.append(ref)
         yield sleep(5 * S)
         values = yield get(refs, timeout_ns=S)
@@ -130,8 +130,8 @@ def test_a_request_is_not_sent_on_for_a_task_that_was_cancelled_meanwhile() -> N
     def main(_: Any) -> Any:
         yield sleep(5 * S)
         for late_us in range(0, 1_500, 50):
-            group = yield bodies.make_group([ResourceSet.of({"CPU": 1})] * 2, "STRICT_SPREAD")
-            yield bodies.wait_group(group, 10 * S)
+            group = yield scripts.make_group([ResourceSet.of({"CPU": 1})] * 2, "STRICT_SPREAD")
+            yield scripts.wait_group(group, 10 * S)
             yield sleep(S)
             refs = []
             for index in (0, 1):
@@ -141,9 +141,9 @@ def test_a_request_is_not_sent_on_for_a_task_that_was_cancelled_meanwhile() -> N
                 refs += yield submit(replace(task(strategy=strategy), resources=request))
             yield sleep(late_us * 1_000)
             for ref in refs:
-                yield bodies.cancel(ref)
+                yield scripts.cancel(ref)
             yield drop(*refs)
-            yield bodies.remove_group(group)
+            yield scripts.remove_group(group)
 
     run(cluster, main)
     assert not left(cluster)
@@ -164,9 +164,9 @@ def test_a_call_that_is_tried_again_goes_before_calls_that_wait_for_it() -> None
 
     def main(_: Any) -> Any:
         a = yield create_actor(actor(max_restarts=1, max_task_retries=1))
-        first = yield bodies.call_actor(a, replace(again, max_retries=1))
+        first = yield scripts.call_actor(a, replace(again, max_retries=1))
         between = yield submit(task(), first)
-        second = yield bodies.call_actor(a, once, between)
+        second = yield scripts.call_actor(a, once, between)
         values = yield get(first + second, timeout_ns=100 * S)
         yield drop(*first, *between, *second)
         yield drop_actor(a)
@@ -181,7 +181,7 @@ def test_returns_that_were_stored_before_another_failed_are_freed() -> None:
         1, check=True, options={0: NodeOptions(object_store_bytes=100 * MB)}
     )  # fmt: skip
     Faults(cluster).fill_disk(0)
-    three = task(bodies.Return([45 * MB] * 3), num_returns=3)
+    three = task(scripts.Return([45 * MB] * 3), num_returns=3)
 
     def main(_: Any) -> Any:
         refs = yield submit(three)
@@ -198,12 +198,12 @@ def test_an_argument_that_failed_with_its_actor_is_no_death_of_the_actor_called(
 
     def main(_: Any) -> Any:
         dead = yield create_actor(actor())
-        yield get((yield bodies.call_actor(dead, method())))
-        yield bodies.kill(dead)
+        yield get((yield scripts.call_actor(dead, method())))
+        yield scripts.kill(dead)
         yield sleep(S)
-        failed = yield bodies.call_actor(dead, method())
+        failed = yield scripts.call_actor(dead, method())
         alive = yield create_actor(actor(max_restarts=-1, max_task_retries=-1))
-        refs = yield bodies.call_actor(alive, replace(method(), max_retries=-1), failed)
+        refs = yield scripts.call_actor(alive, replace(method(), max_retries=-1), failed)
         values = yield get(refs, timeout_ns=100 * S)
         yield drop(*failed, *refs)
         yield drop_actor(dead)
@@ -226,7 +226,7 @@ def test_a_get_of_a_task_that_was_cancelled_blocks_its_worker_no_more() -> None:
     def main(_: Any) -> Any:
         refs = yield submit(task(body_of(outer)))
         yield sleep(5 * S)
-        yield bodies.cancel(refs[0])
+        yield scripts.cancel(refs[0])
         yield drop(*refs)
 
     run(cluster, main)
@@ -239,7 +239,7 @@ def test_a_reference_that_outlived_its_object_comes_back_as_freed() -> None:
     def main(_: Any) -> Any:
         ref = yield put(Payload(MB))
         yield drop(ref)
-        yield bodies.keep(ref)
+        yield scripts.keep(ref)
         values = yield get([ref])
         yield drop(ref)
         return values
@@ -256,10 +256,10 @@ def test_an_actor_s_creation_has_finished_when_the_actor_lives() -> None:
         for restarts in (0, 1):
             a = yield create_actor(actor(max_restarts=restarts))
             actors.append(a)
-            calls = yield bodies.call_actor(a, method())
+            calls = yield scripts.call_actor(a, method())
             yield get(calls)
             yield drop(*calls)
-            yield bodies.kill(a, no_restart=False)
+            yield scripts.kill(a, no_restart=False)
             yield sleep(10 * S)
         for a in actors:
             yield drop_actor(a)
@@ -299,7 +299,7 @@ def test_a_task_after_one_that_was_cancelled_in_a_get_gives_its_cpu_away() -> No
     def main(_: Any) -> Any:
         first = yield submit(task(script(outer)))
         yield sleep(5 * S)
-        yield bodies.cancel(first[0], recursive=False)
+        yield scripts.cancel(first[0], recursive=False)
         second = yield submit(task(script(nest)))
         values = yield get(second, timeout_ns=100 * S)
         yield drop(*first, *second)
@@ -341,7 +341,7 @@ def test_an_item_that_cannot_be_stored_lets_go_of_what_it_contains() -> None:
     def items(running: Any, _frame: Any) -> Any:
         box = running.args[0]
         for _ in range(4):
-            yield bodies.yield_item(Payload(20 * MB, contained=box.contained))
+            yield scripts.yield_item(Payload(20 * MB, contained=box.contained))
         return []
 
     def main(_: Any) -> Any:

@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from raysim.raycore.core_worker import bodies as b
+from raysim.raycore import scripts as b
 from raysim.raycore.tasks import Payload
 from tests.unit.raycore.core_worker_parts import MS, US, House, S, actor, method, options
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from raysim.raycore import scripts
 from raysim.raycore.cluster import Cluster
-from raysim.raycore.core_worker import bodies
-from raysim.raycore.core_worker.bodies import Script, drive, function
 from raysim.raycore.core_worker.worker import CoreWorker
 from raysim.raycore.ids import task_of
 from raysim.raycore.resources import ResourceSet
+from raysim.raycore.scripts import Script, drive, function
 from raysim.raycore.tasks import ActorOptions, Body, Ref, TaskOptions
 from raysim.units import NS_PER_S
 
 
-def task(body: Body = bodies.no_op, *, cpus: float = 1, **options: Any) -> TaskOptions:
+def task(body: Body = scripts.no_op, *, cpus: float = 1, **options: Any) -> TaskOptions:
     """A remote function of this body; more resources by keyword ``resources``."""
     more = options.pop("resources", {})
     name = options.pop("function_name", "")
@@ -24,7 +24,7 @@ def task(body: Body = bodies.no_op, *, cpus: float = 1, **options: Any) -> TaskO
     )
 
 
-def actor(body: Body = bodies.no_op, *, cpus: float = 0, **options: Any) -> TaskOptions:
+def actor(body: Body = scripts.no_op, *, cpus: float = 0, **options: Any) -> TaskOptions:
     """An actor class: 1 CPU to be placed, ``cpus`` while it lives."""
     return TaskOptions(
         function=function(body, "Actor"),
@@ -34,7 +34,7 @@ def actor(body: Body = bodies.no_op, *, cpus: float = 0, **options: Any) -> Task
     )
 
 
-def method(body: Body = bodies.no_op, **options: Any) -> TaskOptions:
+def method(body: Body = scripts.no_op, **options: Any) -> TaskOptions:
     """A method of an actor."""
     return TaskOptions(function=function(body, "method"), max_retries=0, **options)
 

@@ -13,7 +13,9 @@ import pytest
 
 from raysim.raycore.autoscaler.config import AutoscalerConfig, NodeTypeConfig
 from raysim.raycore.cluster import NodeOptions, ProvisionDelay
-from raysim.raycore.core_worker.bodies import (
+from raysim.raycore.faults import Faults
+from raysim.raycore.resources import ResourceSet
+from raysim.raycore.scripts import (
     Sleep,
     call_actor,
     create_actor,
@@ -27,8 +29,6 @@ from raysim.raycore.core_worker.bodies import (
     wait,
     wait_group,
 )
-from raysim.raycore.faults import Faults
-from raysim.raycore.resources import ResourceSet
 from raysim.units import NS_PER_S
 from tests.raycore_parts import ray_cluster
 from tests.stories.ray_scripts import (

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from raysim.raycore.cluster import NodeOptions
-from raysim.raycore.core_worker.bodies import (
+from raysim.raycore.scripts import (
     Sleep,
     call_actor,
     create_actor,

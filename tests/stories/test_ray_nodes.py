@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from raysim.raycore.cluster import Cluster
-from raysim.raycore.core_worker.bodies import (
+from raysim.raycore.faults import Faults
+from raysim.raycore.protocol import GCS, DrainNode
+from raysim.raycore.scripts import (
     Sleep,
     call_actor,
     create_actor,
@@ -17,8 +19,6 @@ from raysim.raycore.core_worker.bodies import (
     sleep,
     submit,
 )
-from raysim.raycore.faults import Faults
-from raysim.raycore.protocol import GCS, DrainNode
 from raysim.raycore.tasks import NodeAffinity, Payload, TaskError
 from raysim.units import NS_PER_S
 from tests.raycore_parts import ray_cluster

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from raysim.raycore.cluster import Cluster, NodeOptions
-from raysim.raycore.core_worker.bodies import Return, Sleep, drop, get, submit
+from raysim.raycore.scripts import Return, Sleep, drop, get, submit
 from raysim.units import MB, NS_PER_MS
 from tests.raycore_parts import ray_cluster
 from tests.stories.ray_scripts import run, seconds, task

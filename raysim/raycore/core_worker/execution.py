@@ -73,13 +73,7 @@ class Running:
 
     def compute(self, core_s: float, then: Callable[[], object], *, width: float = 1.0) -> None:
         """Use the node's cores; its share is that of ``width`` threads."""
-        work: list[Any] = [then, None]
-        work[1] = self.core.node.cpu.job(core_s * width, self._computed, work, width=width)
-        self.core.executor.computing[id(work)] = work
-
-    def _computed(self, work: list[Any]) -> None:
-        if self.core.executor.computing.pop(id(work), None) is not None:
-            work[0]()
+        self.core.compute(core_s, then, width=width)
 
     def sleep(self, delay_ns: int, then: Callable[[], object]) -> None:
         """Let time pass."""

@@ -12,7 +12,7 @@ Not modelled: the order of fibers in an event loop; a call's share of the thread
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from raysim.kernel.component import Reply
@@ -58,7 +58,7 @@ class Executor:
         self.waiting: dict[TaskID, Running] = {}
         """For arguments, their turn or a thread."""
         self.computing: dict[int, list[Any]] = {}
-        """What bodies do on the node's cores: [then, job]."""
+        """What goes on on the node's cores: [then, job]."""
         self.groups = {"": Group("", 1), _SYSTEM_GROUP: Group(_SYSTEM_GROUP, 1)}
         self.default = self.groups[""]
         self.callers: dict[WorkerID, Caller] = {}
@@ -439,6 +439,16 @@ class Executor:
         """Nanoseconds that the process's main thread needs for ``work_ns`` from ``start_ns`` on."""
         cores = self.core.cores
         return work_ns if cores is None else cores.takes(self, start_ns, work_ns)
+
+    def compute(self, core_s: float, then: Callable[[], object], width: float) -> None:
+        """Use the node's cores; the share is that of ``width`` threads."""
+        work: list[Any] = [then, None]
+        work[1] = self.core.node.cpu.job(core_s * width, self._computed, work, width=width)
+        self.computing[id(work)] = work
+
+    def _computed(self, work: list[Any]) -> None:
+        if self.computing.pop(id(work), None) is not None:
+            work[0]()
 
     def died(self) -> None:
         """The process is gone: its threads leave the cores."""

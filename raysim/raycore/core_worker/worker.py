@@ -205,6 +205,10 @@ class CoreWorker(Component):
         """A row for the state log; callers test ``log.enabled`` first."""
         self.log.note(kind, number, state, self.now_ns, **what)
 
+    def compute(self, core_s: float, then: Callable[[], object], *, width: float = 1.0) -> None:
+        """As ``CoreProcess.compute``."""
+        self.executor.compute(core_s, then, width)
+
     def use_memory(self, change_bytes: int) -> None:
         """As ``CoreProcess.use_memory``."""
         self.memory_bytes += change_bytes

@@ -12,8 +12,8 @@ from raysim.kernel.simulation import Simulation
 from raysim.kernel.transport import InstantTransport
 from raysim.perf.ray_core import RayCosts
 from raysim.raycore import protocol as p
+from raysim.raycore import scripts as b
 from raysim.raycore.config import RayConfig
-from raysim.raycore.core_worker import bodies as b
 from raysim.raycore.core_worker.worker import CoreWorker
 from raysim.raycore.ids import Ids
 from raysim.raycore.resource_view import ResourceView

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from raysim.raycore import protocol as p
-from raysim.raycore.core_worker import bodies as b
+from raysim.raycore import scripts as b
 from raysim.raycore.ids import actor_handle
 from raysim.raycore.tasks import ActorOptions, Payload, Ref, TaskError
 from tests.unit.raycore.core_worker_parts import MS, US, House, S, actor, method, options

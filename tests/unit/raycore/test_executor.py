@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from raysim.raycore import protocol as p
-from raysim.raycore.core_worker import bodies as b
+from raysim.raycore import scripts as b
 from raysim.raycore.resources import ResourceSet
 from raysim.raycore.tasks import Payload, TaskError
 from tests.unit.raycore.core_worker_parts import MS, NO_TIME, US, House, S, actor, method, options

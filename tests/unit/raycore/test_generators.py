@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raysim.raycore.core_worker import bodies as b
+from raysim.raycore import scripts as b
 from raysim.raycore.tasks import Payload, TaskError
 from tests.unit.raycore.core_worker_parts import MS, US, House, S, options
 

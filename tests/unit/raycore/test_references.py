@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from raysim.raycore import protocol as p
+from raysim.raycore import scripts as b
 from raysim.raycore.config import RayConfig
-from raysim.raycore.core_worker import bodies as b
 from raysim.raycore.ids import task_of
 from raysim.raycore.tasks import NodeAffinity, Payload
 from tests.unit.raycore.core_worker_parts import MS, US, House, S, actor, method, options

@@ -8,8 +8,8 @@ import pytest
 
 from raysim.perf.ray_core import RayCosts
 from raysim.raycore import protocol as p
+from raysim.raycore import scripts as b
 from raysim.raycore.config import RayConfig
-from raysim.raycore.core_worker import bodies as b
 from raysim.raycore.tasks import NodeAffinity, Payload, RuntimeEnv, TaskError
 from tests.unit.raycore.core_worker_parts import MS, NO_TIME, US, House, S, actor, method, options
 

@@ -1,0 +1,1 @@
+"""Ray's libraries: Train, Data, Serve, Tune, RLlib, as client programs of Ray Core."""
