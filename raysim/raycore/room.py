@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from raysim.hardware.node import Node
 from raysim.hardware.transfer import Network
@@ -53,3 +54,5 @@ class Surroundings:
     changes: Changes = field(default_factory=Changes)
     submitting: dict[NodeID, dict[WorkerID, int]] = field(default_factory=dict)
     """Programs that submit one call after another, by node, and until when (``Submission``)."""
+    reports: list[Any] = field(default_factory=list)
+    """What Ray's libraries say of their jobs, in the order these ended (``raylibs.report``)."""

@@ -117,7 +117,7 @@ def _environment() -> jinja2.Environment:
     }  # fmt: skip
     environment.globals |= {
         "quantity": words.quantity, "reached": sections.reached,
-        "collective_formula": sections.collective_formula,
+        "collective_formula": sections.collective_formula, "cell": words.cell,
     }  # fmt: skip
     return environment
 

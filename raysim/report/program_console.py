@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.text import Text
 
+from raysim.report import library_console
 from raysim.report.layout import BAR, JOINT, NAME, NARROW, Page, bar, number, percent, pretty, usd
 from raysim.report.words import profile_words
 from raysim.units import format_bytes, format_seconds
@@ -30,6 +31,7 @@ def render(
     _verdict(page, summary)
     _header(page, summary, wall_s)
     _time(page, summary)
+    library_console.tables(page, summary["libraries"])
     _functions(page, summary)
     _usage(page, summary)
     _answers(page, summary)
@@ -156,6 +158,7 @@ def _usage(page: Page, summary: Summary) -> None:
 def _answers(page: Page, summary: Summary) -> None:
     page.blank()
     page.labelled("Bound by", [Text(summary["bound_by"]["text"])])
+    library_console.answers(page, summary["libraries"])
     page.labelled("Tasks", [Text(t) for t in _task_facts(summary)])
     objects = _object_facts(summary)
     if objects:

@@ -98,6 +98,18 @@ def quantity(name: Any, value: Any) -> str:
     return plain(value)
 
 
+CELLS: dict[str, Callable[[Any], str]] = {
+    "text": shown(plain_text), "count": plain, "seconds": seconds, "bytes": size, "share": percent,
+    "usd": usd, "per_s": shown(lambda value: f"{plain_text(value)}/s"), "bytes_per_s": rate,
+}  # fmt: skip
+"""How a cell of a library's table is written, by its unit (``raylibs.report``)."""
+
+
+def cell(value: Any, unit: str) -> str:
+    """One value of a table as a person reads it."""
+    return CELLS[unit](value)
+
+
 def profile_words(trust: Table) -> list[str]:
     """What the Trust line says of the profile; nothing when there is none."""
     said = table(trust.get("profile"))

@@ -7,6 +7,7 @@ from typing import Any
 
 from raysim.hardware import catalog
 from raysim.perf.ray_core import RayCosts
+from raysim.results import libraries
 from raysim.workloads.program_run import ProgramOutcome
 
 _MICROBENCHMARKS = "Ray 2.48.0 release microbenchmarks, m5.16xlarge"
@@ -53,7 +54,7 @@ def simplifications(outcome: ProgramOutcome) -> list[str]:
     said = []
     if job.compute == "declared":
         said.append("Code that declares no cost takes no time; only Ray's own calls do.")
-    elif job.compute == "drawn":
+    elif job.workload is not None:
         said.append("Tasks are a generated workload: values have a size and no content.")
     elif job.compute == "measured":
         said.append(
@@ -68,6 +69,7 @@ def simplifications(outcome: ProgramOutcome) -> list[str]:
         said.append("Objects move as fluid flows: no TCP slow start, no packet loss.")
     if job.autoscaling is not None:
         said.append("New machines come after 90 s in the median (assumed).")
+    said += libraries.simplifications(outcome.reports)
     if outcome.cluster.env.config.gcs_storage == "memory":
         said.append("The GCS keeps its tables in memory: losing it or its node ends the cluster.")
     return said
@@ -104,6 +106,7 @@ def trust(outcome: ProgramOutcome) -> dict[str, Any]:
             "name": "node_speed", "value": outcome.job.node_speed, "basis": "assumed",
             "source": "the scenario (ray.node_speed)",
         })  # fmt: skip
+    inputs += libraries.inputs(outcome.reports)
     counts = Counter(item["basis"] for item in inputs)
     return {
         "measured": counts["measured"],

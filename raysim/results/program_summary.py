@@ -18,6 +18,7 @@ from raysim.raycore.protocol import ActorTableData
 from raysim.raycore.resources import UNIT
 from raysim.raystate.moment import ENDED, Moment, TaskAttempt, in_order, moment
 from raysim.raystate.names import class_name, node_name, task_name
+from raysim.results import libraries
 from raysim.results.program_bound import bound_by, parts
 from raysim.results.program_provenance import compute_basis, simplifications, trust
 from raysim.results.ray.activity import Activity, Series
@@ -70,7 +71,9 @@ def summarize_program(outcome: ProgramOutcome, *, digest: str) -> dict[str, Any]
         },
         "cluster": _cluster(outcome),
         "time": share,
-        "bound_by": bound_by(share, usage, network, store, tasks),
+        "bound_by": libraries.bound_by(outcome.reports)
+        or bound_by(share, usage, network, store, tasks),
+        "libraries": libraries.rows(outcome.reports),
         "tasks": tasks,
         "actors": _actors(now),
         "failures": _failures(now),
@@ -116,7 +119,9 @@ def _verdict(
         text = f"Failed after {took}: the driver raised {said}; {done}."
     if not _nodes(outcome) and how == "ok":
         text = "Finished without a call to Ray; no time was simulated."
-    return {"ok": how in {"ok", "until"}, "text": text}
+    reports = outcome.reports
+    said = " ".join([text, *(r.text for r in reports)])
+    return {"ok": how in {"ok", "until"} and all(r.ok for r in reports), "text": said}
 
 
 def _counted(n: int, word: str) -> str:

@@ -1,6 +1,7 @@
 """Conditions on the summary that set the exit code, and measurements to compare it with.
 
-Both name the same metrics: `METRICS` says where each one stands in the summary.
+Both name the same metrics: `METRICS` says where each one stands in the summary; others are those of
+jobs of Ray's libraries.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from raysim.units import format_bytes, format_seconds
+from raysim.results import libraries
+from raysim.units import format_bytes, format_bytes_per_s, format_seconds
 
 _OPERATORS: dict[str, Callable[[float, float], bool]] = {
     "<=": operator.le,
@@ -38,7 +40,7 @@ class Target(Protocol):
 
     @property
     def unit(self) -> str:
-        """days, seconds, usd, count, share or bytes."""
+        """days, seconds, usd, count, share, bytes, per_s or bytes_per_s."""
 
     @property
     def condition(self) -> str:
@@ -80,7 +82,9 @@ METRICS: dict[str, Metric] = {
 
 def value_of(name: str, summary: Mapping[str, Any]) -> float | None:
     """A metric's value in its own unit; None where the summary does not have it."""
-    metric = METRICS[name]
+    metric = METRICS.get(name)
+    if metric is None:
+        return libraries.metric(name, summary)
     here: Any = summary
     for part in metric.path.split("."):
         here = here.get(part) if isinstance(here, Mapping) else None
@@ -93,9 +97,13 @@ def show(value: float, unit: str) -> str:
         return format_seconds(value)
     if unit == "bytes":
         return format_bytes(value)
+    if unit == "bytes_per_s":
+        return format_bytes_per_s(value)
     if unit == "share":
         return f"{value * 100:.4g} %"
     text = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    if unit == "per_s":
+        return f"{text}/s"
     return f"${text}" if unit == "usd" else text
 
 
@@ -110,7 +118,8 @@ def evaluate(targets: Iterable[Target], summary: Mapping[str, Any]) -> list[dict
     for target in targets:
         in_bytes = target.name == "gpu_mem_peak" and target.unit == "bytes"
         name = "memory_peak" if in_bytes else target.name
-        value = value_of(name, summary) if fits or not METRICS[name].needs_a_run else None
+        always = name in METRICS and not METRICS[name].needs_a_run
+        value = value_of(name, summary) if fits or always else None
         rows.append(
             {
                 "name": target.name,

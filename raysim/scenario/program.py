@@ -24,6 +24,7 @@ from raysim.raycore.config import RayConfig
 from raysim.scenario.autoscaling import autoscaler_of
 from raysim.scenario.clusters import make_cluster
 from raysim.scenario.documents import Document, KeyPath, did_you_mean, printable, value_at
+from raysim.scenario.library import LIBRARIES, library_of
 from raysim.scenario.notes import defaults_taken, written_out
 from raysim.scenario.overrides import Overrides
 from raysim.scenario.problems import problems_of
@@ -35,14 +36,14 @@ from raysim.scenario.schema_program import (
     ScriptSection,
 )
 from raysim.scenario.sources import CLUSTER, PROFILE, Source, read_sources
-from raysim.scenario.targets import Target, targets_of
+from raysim.scenario.targets import Target, Unit, targets_of
 from raysim.scenario.workload import files_of, workload_of
 from raysim.workloads.program import FaultEvent, ProgramJob
 
 SCRIPT: KeyPath = ("jobs", 0, "script")
 NOTICE_S = 120.0
 """Of a spot instance that is taken back: AWS gives two minutes."""
-PROGRAM_METRICS = ("seconds", "usd")
+PROGRAM_METRICS: dict[str, Unit] = {"seconds": "seconds", "usd": "usd"}
 """Of the metrics a target may name, those that a Ray program has."""
 
 
@@ -123,7 +124,7 @@ def is_program(document: Document) -> bool:
     data = document.data
     jobs = data.get("jobs") if isinstance(data, dict) else None
     first = jobs[0] if isinstance(jobs, list) and jobs else None
-    return isinstance(first, dict) and not {"script", "workload"}.isdisjoint(first)
+    return isinstance(first, dict) and not {"script", "workload", *LIBRARIES}.isdisjoint(first)
 
 
 def program_scenario(
@@ -142,7 +143,6 @@ def program_scenario(
     except ValidationError as error:
         problems += problems_of(error, document, ProgramSection)
         spec = None
-    targets = targets_of(document, problems, PROGRAM_METRICS)
     sources = read_sources(document, folder, known, problems)
     if spec is None or problems:
         raise ScenarioError(problems)
@@ -159,6 +159,8 @@ def program_scenario(
         problems += _misplaced(spec.faults, most, document)
     inputs: dict[KeyPath, Path] = {}
     what = _what(spec.jobs[0], folder, document, inputs, problems)
+    own = what["library"].metrics if what.get("library") else {}
+    targets = targets_of(document, problems, {**PROGRAM_METRICS, **own})
     if made.spec is None or problems:
         raise ScenarioError(problems)
     profile = profile_of(sources[PROFILE].documents[0]) if PROFILE in sources else None
@@ -239,6 +241,13 @@ def _what(
     problems: list[Problem],
 ) -> dict[str, Any]:
     """What a ``ProgramJob`` runs, and the files it takes."""
+    if said.library is not None:
+        try:
+            library = library_of(said, folder, document, inputs)
+        except ScenarioError as error:
+            problems += error.problems
+            return {}
+        return {"name": said.name or library.kind, "library": library, "compute": "drawn"}
     if said.workload is not None:
         inputs |= files_of(said.workload, folder)
         try:
@@ -248,7 +257,7 @@ def _what(
             return {}
         return {"name": said.name or said.workload.kind, "workload": workload, "compute": "drawn"}
     script = said.script
-    assert script is not None, "the schema lets one of the two through"
+    assert script is not None, "the schema lets one of the three through"
     path = inputs[*SCRIPT, "path"] = folder / script.path
     if not path.is_file():
         problems.append(document.problem((*SCRIPT, "path"), f"{path}: no such file"))

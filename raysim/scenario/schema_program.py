@@ -94,7 +94,7 @@ class RaySection(Section):
 
 
 class ProgramJobSection(Section):
-    """One Ray program: a script, or a workload to be generated."""
+    """One Ray program: a script, a workload to be generated, or a job of one of Ray's libraries."""
 
     script: Annotated[ScriptSection, shorthand("path")] | None = Field(
         None, description="A Ray script."
@@ -106,9 +106,17 @@ class ProgramJobSection(Section):
         None, min_length=1, description="Name; by default the script's or the workload's."
     )
 
+    @property
+    def library(self) -> str | None:
+        """The key of one of Ray's libraries, if that is what was given."""
+        return next((k for k in self._given() if k not in {"script", "workload"}), None)
+
+    def _given(self) -> list[str]:
+        return [k for k in type(self).model_fields if k != "name" and getattr(self, k) is not None]
+
     @model_validator(mode="after")
     def _script_or_workload(self) -> ProgramJobSection:
-        if (self.script is None) == (self.workload is None):
+        if len(self._given()) != 1:
             raise ValueError("give script, or workload, not both")
         return self
 

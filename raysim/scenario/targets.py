@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, cast
 
@@ -12,7 +12,7 @@ from raysim import units
 from raysim.errors import Problem
 from raysim.scenario.documents import Document, did_you_mean, shorten
 
-Unit = Literal["days", "seconds", "usd", "count", "share", "bytes"]
+Unit = Literal["days", "seconds", "usd", "count", "share", "bytes", "per_s", "bytes_per_s"]
 Operator = Literal["<=", "<", ">=", ">"]
 
 METRICS: dict[str, Unit] = {
@@ -57,7 +57,7 @@ class Target:
         return value >= self.limit if self.op == ">=" else value > self.limit
 
 
-def parse_target(name: str, condition: object, metrics: Collection[str] = METRICS) -> Target:
+def parse_target(name: str, condition: object, metrics: Mapping[str, Unit] = METRICS) -> Target:
     """A target of ``days`` and ``"<= 14"``; a bare number is in the metric's own unit.
 
     Raises
@@ -65,34 +65,37 @@ def parse_target(name: str, condition: object, metrics: Collection[str] = METRIC
     ValueError
         The metric is unknown, or the condition is not an operator and a quantity.
     """
-    if name not in METRICS:
+    if name not in metrics:
+        if name in METRICS:
+            raise ValueError(f"this kind of job has no {name}; it has {', '.join(metrics)}")
         hint = did_you_mean(name, metrics) or f"; known: {', '.join(metrics)}"
         raise ValueError(f"unknown metric {name!r}{hint}")
-    if name not in metrics:
-        raise ValueError(f"this kind of job has no {name}; it has {', '.join(metrics)}")
     match = None
     if isinstance(condition, str):
         match = re.fullmatch(r"\s*(<=|<|>=|>)\s*(\S.*?)\s*", condition)
     if match is None or not isinstance(condition, str):
         raise ValueError(f"expected a condition such as '<= 14', got {shorten(condition)}")
-    limit, unit = _limit(name, match[2])
+    limit, unit = _limit(name, metrics[name], match[2])
     if not math.isfinite(limit) or limit < 0:
         raise ValueError(f"expected a limit of at least 0, got {match[2]!r}")
     op = cast("Operator", match[1])
     return Target(name=name, op=op, limit=limit, unit=unit, condition=condition.strip())
 
 
-def _limit(name: str, text: str) -> tuple[float, Unit]:
+def _limit(name: str, unit: Unit, text: str) -> tuple[float, Unit]:
     """Number and unit of the right-hand side."""
-    unit = METRICS[name]
     number = _number(text)
     if unit in ("days", "seconds"):
         scale = 86400.0 if unit == "days" else 1.0
         return (number if number is not None else units.parse_seconds(text) / scale), unit
     if unit == "usd":
         return _count(text.replace("$", "", 1).removesuffix("usd").strip()), unit
-    if unit == "count":
-        return _count(text), unit
+    if unit == "bytes":
+        return (float(units.parse_bytes(text)) if number is None else number), unit
+    if unit == "bytes_per_s":
+        return (units.parse_bytes_per_s(text) if number is None else number), unit
+    if unit in ("count", "per_s"):
+        return _count(text.removesuffix("/s") if unit == "per_s" else text), unit
     if name == "gpu_mem_peak" and number is None and not text.endswith("%"):
         return float(units.parse_bytes(text)), "bytes"
     return units.parse_fraction(text), unit
@@ -112,7 +115,7 @@ def _count(text: str) -> float:
 
 
 def targets_of(
-    document: Document, problems: list[Problem], metrics: Collection[str] = METRICS
+    document: Document, problems: list[Problem], metrics: Mapping[str, Unit] = METRICS
 ) -> list[Target]:
     """Conditions of a scenario, with the position of each that cannot be read.
 

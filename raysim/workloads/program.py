@@ -1,4 +1,4 @@
-"""A Ray program as a job: a script or a generated workload, and what goes wrong meanwhile."""
+"""A Ray program as a job: script, workload or library's job, and what goes wrong meanwhile."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from raysim.perf.ray_core import RayCosts
 from raysim.raycore.autoscaler import AutoscalerConfig
 from raysim.raycore.config import RayConfig
+from raysim.workloads.library import LibraryJob
 from raysim.workloads.ray.start import Workload
 
 
@@ -30,11 +31,12 @@ class ProgramJob:
 
     name: str
     script: Path | None = None
-    """A Ray program; None: ``workload`` says what is done."""
+    """A Ray program; None: ``workload`` or ``library`` says what is done."""
     workload: Workload | None = None
+    library: LibraryJob | None = None
     args: tuple[str, ...] = ()
     compute: str = "measured"
-    """``measured``, ``declared`` or ``table``; of a workload, ``drawn``."""
+    """``measured``, ``declared`` or ``table``; of a workload or a library's job, ``drawn``."""
     compute_table: Path | None = None
     """Of ``table``: the compute.csv of an earlier run."""
     node_speed: float = 1.0
@@ -49,7 +51,9 @@ class ProgramJob:
 
     @property
     def title(self) -> str:
-        """The script's file name, or the kind of workload: ``task_bag``."""
+        """The script's file name, or the kind of workload or library: ``task_bag``."""
         if self.script is not None:
             return self.script.name
+        if self.library is not None:
+            return self.library.kind
         return re.sub("(?<=[a-z])(?=[A-Z])", "_", type(self.workload).__name__).lower()

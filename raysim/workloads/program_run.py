@@ -34,7 +34,9 @@ from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.raycore.cluster import Cluster, NodeOptions
 from raysim.raycore.faults import Faults
 from raysim.raycore.state_log import StateLog
+from raysim.raylibs.report import LibraryReport
 from raysim.units import to_ns
+from raysim.workloads.library import start_library
 from raysim.workloads.program import FaultEvent, ProgramJob
 from raysim.workloads.ray.program import Done
 from raysim.workloads.ray.start import start_workload
@@ -72,6 +74,8 @@ class ProgramOutcome:
     compute: Compute
     output: str
     """What the driver and its workers printed."""
+    reports: tuple[LibraryReport, ...] = ()
+    """Of jobs of Ray's libraries that ended, in that order."""
 
     def compute_rows(self) -> list[list[str]]:
         """What compute.csv holds; empty unless time was measured."""
@@ -107,7 +111,7 @@ def play_program(
     faults = Faults(cluster)
     for event in job.faults:
         _schedule(event, faults)
-    mode: Any = "declared" if job.workload is not None else job.compute
+    mode: Any = "declared" if job.script is None else job.compute
     compute = Compute(mode, table=job.compute_table, slowdown=1 / job.node_speed)
     with _listening() as heard:
         ended = _drive(job, cluster, compute)
@@ -116,7 +120,7 @@ def play_program(
         end_ns = max((row.t_ns for row in log.rows if row.t_ns <= end_ns), default=end_ns)
     return ProgramOutcome(
         job=job, spec=spec, cluster=cluster, log=log, exit=ended, end_ns=end_ns, compute=compute,
-        output="".join(heard),
+        output="".join(heard), reports=tuple(cluster.env.reports),
     )  # fmt: skip
 
 
@@ -186,21 +190,26 @@ def _drive(job: ProgramJob, cluster: Cluster, compute: Compute) -> DriverExit:
 
 
 def _generate(job: ProgramJob, cluster: Cluster, compute: Compute, limit_s: float) -> DriverExit:
-    """Run the workload in a driver; its first error is how it fails."""
-    workload = job.workload
-    assert workload is not None, "a job is a script or a workload"
+    """Run the workload, or a library's job, in a driver; its first error is how it fails."""
+    workload, library, streams = job.workload, job.library, cluster.sim.rng
 
-    def main() -> Done:
+    def main() -> Any:
         fiber = this_fiber()
         core = this_core(fiber)
         fiber.settle()
-        done: Done = fiber.block(lambda then: start_workload(workload, core, cluster.sim.rng, then))
-        return done
+        if library is not None:
+            return fiber.block(lambda then: start_library(library, core, streams, then))
+        assert workload is not None, "a job is a script, a workload or a library's"
+        return fiber.block(lambda then: start_workload(workload, core, streams, then))
 
-    done, _ = run_program(main, cluster, compute=compute, limit_s=limit_s)
-    if done.error is None:
+    ended, _ = run_program(main, cluster, compute=compute, limit_s=limit_s)
+    if isinstance(ended, LibraryReport):
+        cluster.env.reports.append(ended)
         return DriverExit(how="ok")
-    error = exception_of(done.error, "")
+    failed = ended.error if isinstance(ended, Done) else ended
+    if failed is None:
+        return DriverExit(how="ok")
+    error = exception_of(failed, "")
     return DriverExit(how="exception", text=str(error), message=_in_a_line(error), code=1)
 
 

@@ -1,0 +1,37 @@
+"""A job of one of Ray's libraries as its spec of ``workloads``, with the files it points to read.
+
+Each library has a schema, a reader and one row of ``LIBRARIES``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from raysim.scenario.documents import Document, KeyPath
+from raysim.scenario.schema_program import ProgramJobSection
+from raysim.workloads.library import LibraryJob
+
+Reader = Callable[[Any, Path, Document, dict[KeyPath, Path]], LibraryJob]
+"""Of a section: with the scenario's folder, its document, and where to note files it takes.
+
+Raises ScenarioError, one problem each."""
+
+LIBRARIES: dict[str, Reader] = {}
+"""By the key under ``jobs``."""
+
+
+def library_of(
+    said: ProgramJobSection, folder: Path, document: Document, inputs: dict[KeyPath, Path]
+) -> LibraryJob:
+    """The spec of the library's job that was given.
+
+    Raises
+    ------
+    ScenarioError
+        Numbers contradict each other, or a file is absent or wrong; one problem each.
+    """
+    key = said.library
+    assert key is not None, "asked for a library's job where there is none"
+    return LIBRARIES[key](getattr(said, key), folder, document, inputs)
