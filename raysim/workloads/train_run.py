@@ -10,11 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from raysim.errors import ScenarioError
 from raysim.hardware.cluster import ClusterSpec
 from raysim.kernel.simulation import Simulation
 from raysim.training.checkpoint.cost import CheckpointCost, checkpoint_cost
+from raysim.training.checkpoint.files import Kind
+from raysim.training.communicators import Communicators
 from raysim.training.compiler.compile import Feed
 from raysim.training.memory.host import HostMemory
 from raysim.training.noise import ALIKE, Noise
@@ -32,6 +35,20 @@ Progress = Callable[[str, float], None]
 NEVER_NS = 10**21
 SLOW_STEP = 0.95
 """Share of the steps that ``slow_step_s`` is not exceeded in."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Saving:
+    """What a save of this job takes: worked out when somebody asks, for thousands of ranks once."""
+
+    plan: TrainingPlan
+    comms: Communicators
+    kind: Kind
+
+    @cached_property
+    def cost(self) -> CheckpointCost:
+        """One save, and one load of it."""
+        return checkpoint_cost(self.plan, self.comms, self.kind)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +70,7 @@ class JobOutcome:
     evaluation_s: float
     """One evaluation pass; 0 without evaluation data."""
     evaluations: int
-    checkpoint: CheckpointCost
+    saving: Saving
     checkpoints: int
     healthy_step_s: float
     """Were all machines alike."""
@@ -69,6 +86,11 @@ class JobOutcome:
         gpu = self.step.cluster.gpu
         assert gpu is not None, "a training job needs GPUs"
         return self.step.fullest.peak_bytes <= gpu.memory_bytes and self.host.fits
+
+    @property
+    def checkpoint(self) -> CheckpointCost:
+        """One save, and one load of it; some seconds of work for a large job that never saves."""
+        return self.saving.cost
 
     @property
     def startup_s(self) -> float:
@@ -155,17 +177,17 @@ def play_job(
     evaluation_s = _evaluation_s(job, cluster, noise)
     epochs = _epochs(job, steps, steps_per_epoch)
     node = step.comms.topology.specs[0]
-    checkpoint = checkpoint_cost(job.plan, step.comms, job.checkpoint.kind)
+    saving = Saving(plan=job.plan, comms=step.comms, kind=job.checkpoint.kind)
     step_s = to_seconds(step.steady_step_ns)
     checkpoints = _checkpoints(job, steps, epochs, step_s)
     startup = startup_phases(job.plan, node, step.comms.ranks_per_node)
     if job.resume:
-        startup = (*startup, Phase(name="load checkpoint", seconds=checkpoint.load_seconds))
+        startup = (*startup, Phase(name="load checkpoint", seconds=saving.cost.load_seconds))
     host = host_need(job.plan, step.stages, step.comms)
     outcome = JobOutcome(
         job=job,
         step=step,
-        host=host.holding("checkpoint", checkpoint.host_bytes) if checkpoints else host,
+        host=host.holding("checkpoint", saving.cost.host_bytes) if checkpoints else host,
         startup=startup,
         step_s=step_s,
         steps=steps,
@@ -174,7 +196,7 @@ def play_job(
         steps_per_epoch=steps_per_epoch,
         evaluation_s=evaluation_s,
         evaluations=epochs if evaluation_s else 0,
-        checkpoint=checkpoint,
+        saving=saving,
         checkpoints=checkpoints,
         healthy_step_s=step_s,
     )
