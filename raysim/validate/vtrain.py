@@ -1,16 +1,18 @@
-"""vTrain's measured iterations, predicted: 714 GPT shapes under Megatron-DeepSpeed on A100.
+"""vTrain's iterations, predicted: 714 GPT shapes under Megatron-DeepSpeed on A100.
 
 ``validation/data/published/vtrain.json``. No constant was fitted on these rows, but one setting
-that neither they nor their source say is read off them. On many nodes every layer is checkpointed:
-3.6 B parameters with micro-batches of 4 and more would not fit otherwise. On one node none is: the
-largest would need 59 of 80 GB, and hidden 2048 with unfused attention runs at up to 144 TFLOP/s of
-model FLOPs, which with recomputation were 192, where Megatron's own 1.7 B reached 137 (its SC'21
-paper).
+that neither they nor their source say is read off them: on many nodes every layer is checkpointed
+(3.6 B parameters with micro-batches of 4 and more would not fit otherwise), on one node none is.
 
-Where kernels are short (micro-batches of one, many tensor-parallel ranks) the host decides: an EPYC
-7742 dispatching Megatron's layers (``perf.host``), under the Python and torch its constants were
-measured with, not those of 2023; TorchScript's fused functions cost it no more than others. Those
-rows are predicted 20 to 40 % too fast.
+The 15 rows on many nodes are runs. The 699 on one node are called measured too, but no machine was
+timed: they are what vTrain's own predictor composes from kernels it profiled. Over layers they are
+linear (the median of 105 groups to 4 in a million), and from two to four data-parallel ranks an
+iteration of 12 layers of width 2048 gets 0.849 ms *faster*, which is its table of all-reduces read
+as bytes over bus bandwidth (1,549 MiB at 197.28 and 221.86 GB/s: 0.849 ms; ``predictor.py``,
+``compute_comm_time``). What they hold is said there as well: a profile of one layer, with the gaps
+its Python left while being traced, all-reduces one after the other, and 50,257 // tp columns of
+logits, an odd number without tensor parallelism. They are kept as a check of kernels, and have no
+part in what raysim says of its own errors on runs (``job`` is None). Where kernels are short it is 20 to 40 % below them: a traced host is slower, and it hides what they add up.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ from raysim.validate.points import Point
 from raysim.validate.published import nodes, rows
 
 VOCABULARY = 51_200
-"""50,257 padded by Megatron for eight tensor-parallel ranks; the rows do not say."""
+"""Of the runs: 50,257 padded by Megatron for eight ranks; the rows do not say."""
+PROFILED_VOCABULARY = 50_257
+"""Of the sums, not padded: each rank has a ``tp``-th, rounded down (``gpt_modeling.py``)."""
 FUSED_HEADS = 4
 """Megatron's softmax kernel takes multiples of so many heads times samples
 (``megatron/model/fused_softmax.py``, ``is_kernel_available``); else torch's runs."""
@@ -47,10 +51,12 @@ def vtrain_points(validation: Path) -> Iterator[Point]:
     """Milliseconds of one iteration; shapes measured on one node, and on eight or 32."""
     for row in rows(validation, "vtrain.json"):
         outcome = iteration(row)
+        run = row["nodes"] == "multi"
+        job = job_of(outcome, sweeps=(_sweep(row),), samples=row["global_batch"]) if run else None
         yield Point(
             family=f"vtrain/{row['nodes']}_node", name=_name(row), role="validation", unit="ms",
             measured=row["iteration_ms"], predicted=to_seconds(outcome.steady_step_ns) * 1e3,
-            job=job_of(outcome, sweeps=(_sweep(row),), samples=row["global_batch"]),
+            job=job,
         )  # fmt: skip
 
 
@@ -63,12 +69,14 @@ def iteration(row: dict[str, Any]) -> StepOutcome:
     """One row, simulated."""
     mesh = Mesh(dp=row["dp"], tp=row["tp"], pp=row["pp"])
     recompute = row["nodes"] == "multi"
+    profiled = PROFILED_VOCABULARY // mesh.tp * mesh.tp
     plan = TrainingPlan(
         model=_model(
             row["hidden"],
             row["heads"],
             row["layers"],
             row["seq_len"],
+            VOCABULARY if row["nodes"] == "multi" else profiled,
             fused=row["heads"] // row["tp"] * row["micro_batch"] % FUSED_HEADS == 0,
         ),
         mesh=mesh,
@@ -91,10 +99,12 @@ def iteration(row: dict[str, Any]) -> StepOutcome:
 
 
 @cache
-def _model(hidden: int, heads: int, layers: int, seq_len: int, *, fused: bool) -> Model:
+def _model(
+    hidden: int, heads: int, layers: int, seq_len: int, vocabulary: int, *, fused: bool
+) -> Model:
     config = {
         "model_type": "megatron_gpt", "hidden_size": hidden, "num_attention_heads": heads,
-        "num_layers": layers, "max_position_embeddings": seq_len, "padded_vocab_size": VOCABULARY,
+        "num_layers": layers, "max_position_embeddings": seq_len, "padded_vocab_size": vocabulary,
         "masked_softmax_fusion": fused,
     }  # fmt: skip
     return build(config, seq_len=seq_len)

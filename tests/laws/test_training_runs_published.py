@@ -175,7 +175,6 @@ def test_closed_forms_are_exact() -> None:
         ("runs/bigscience_1b3", 0.80, 0.005),
         ("mpt/A100", 0.88, 0.03),
         ("vtrain/multi_node", 0.72, 0.055),
-        ("vtrain/single_node", 0.88, 0.025),
         ("mpt/H100", 0.60, 0.05),
     ],
 )
@@ -187,7 +186,7 @@ def test_the_order_of_choices_is_told(family: str, tau: float, loss: float) -> N
 
 def test_raysim_is_better_than_baselines_that_need_no_simulator() -> None:
     every, *families = beside(compared())
-    assert every.rows > 900
+    assert every.rows > 300
     for baseline in (every.one_mfu, every.six_nd):
         assert every.raysim.median < 0.4 * baseline.median
         assert every.raysim.p90 < 0.7 * baseline.p90
@@ -200,7 +199,6 @@ def test_raysim_is_better_than_baselines_that_need_no_simulator() -> None:
 def test_intervals_hold_of_rows_left_out_of_them() -> None:
     for found in coverage(residuals(compared())):
         print(found)
-        # 699 of the rows of time are of one family.
         assert 0.85 <= found.each_family <= 0.98
         assert found.by_family >= 0.7
         assert found.by_row >= 0.85
