@@ -12,7 +12,8 @@ as bytes over bus bandwidth (1,549 MiB at 197.28 and 221.86 GB/s: 0.849 ms; ``pr
 ``compute_comm_time``). What they hold is said there as well: a profile of one layer, with the gaps
 its Python left while being traced, all-reduces one after the other, and 50,257 // tp columns of
 logits, an odd number without tensor parallelism. They are kept as a check of kernels, and have no
-part in what raysim says of its own errors on runs (``job`` is None). Where kernels are short it is 20 to 40 % below them: a traced host is slower, and it hides what they add up.
+part in what raysim says of its own errors on runs (``job`` is None). Where kernels are short it is
+20 to 40 % below them: a traced host is slower, and it hides what they add up.
 """
 
 from __future__ import annotations
