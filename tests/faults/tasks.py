@@ -79,10 +79,10 @@ def body_of(fn: Callable[[Any, Frame], Script]) -> Callable[[Any], None]:
 
         def ended(driver: Any, value: Any) -> None:
             lead_ns = driver.lead_ns
-            scripts._finish_task(driver, value)
+            scripts.finish_task(driver, value)
             frame.gone(lead_ns)
 
-        driver = scripts._Driver(running.worker, fn(running, frame), ended, running)
+        driver = scripts.Driver(running.worker, fn(running, frame), ended, running)
 
         def stopped() -> None:
             lead_ns = driver.lead_ns

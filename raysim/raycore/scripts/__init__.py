@@ -43,6 +43,7 @@ from raysim.raycore.scripts.script import (
     Driver,
     Script,
     drive,
+    finish_task,
     script,
     spawn,
 )
@@ -67,6 +68,7 @@ __all__ = [
     "drop",
     "drop_actor",
     "drop_id",
+    "finish_task",
     "function",
     "get",
     "here",

@@ -127,7 +127,7 @@ def script(fn: Callable[[Any], Script]) -> Body:
     """A body that runs ``fn(running)``; what it returns is the task's returns, or its error."""
 
     def body(running: RunningTask) -> None:
-        driver = Driver(running.worker, fn(running), _finish_task, running)
+        driver = Driver(running.worker, fn(running), finish_task, running)
         running.on_cancel = driver.stop
         driver.resume()
 
@@ -135,7 +135,8 @@ def script(fn: Callable[[Any], Script]) -> Body:
     return body
 
 
-def _finish_task(driver: Driver, value: Any) -> None:
+def finish_task(driver: Driver, value: Any) -> None:
+    """End the task that a script is, with what the script returned."""
     running = driver.running
     assert running is not None, "a task's script without its task"
     if running.ended:
