@@ -96,7 +96,7 @@ def _run_program(
     summary["warnings"] = [str(problem) for problem in scenario.warnings]
     kept = Recorded(
         rows=[row for row in log.rows if row.t_ns <= outcome.end_ns], end_ns=outcome.end_ns,
-        config=scenario.job.config, lost=tuple(falls_silent(scenario.job)),
+        config=scenario.job.config, lost=tuple(falls_silent(outcome.faults)),
         output=outcome.output, compute_rows=tuple(outcome.compute_rows()),
     )  # fmt: skip
     return Result(summary=summary, scenario=scenario, program=kept if record else None)

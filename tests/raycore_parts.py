@@ -7,7 +7,8 @@ from typing import Any
 from raysim.hardware.cluster import ClusterSpec, FabricSpec, NodeGroup
 from raysim.kernel.simulation import Simulation
 from raysim.perf.ray_core import RayCosts
-from raysim.raycore.cluster import Cluster, NodeOptions, ProvisionDelay
+from raysim.raycore.cloud import EVERYWHERE, CloudSpec
+from raysim.raycore.cluster import Cluster, NodeOptions
 from raysim.raycore.config import RayConfig
 from raysim.raycore.state_log import StateLog
 from tests.hardware_parts import bare_node
@@ -27,7 +28,7 @@ def ray_cluster(
     seed: int = 0,
     check: bool = False,
     autoscaling: Any = None,
-    provision: ProvisionDelay | None = None,
+    clouds: CloudSpec = EVERYWHERE,
     max_nodes: int | None = None,
 ) -> Cluster:
     """Equal nodes on one switch; node 0 is the head."""
@@ -48,6 +49,6 @@ def ray_cluster(
         costs=RayCosts(**(costs or {})),
         options=options,
         autoscaling=autoscaling,
-        provision=provision or ProvisionDelay(),
+        clouds=clouds,
         log=StateLog(enabled=log),
     )

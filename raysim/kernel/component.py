@@ -157,8 +157,8 @@ class Component:
 
     __slots__ = (
         "_ahead", "_cause", "_clock", "_log_times", "_log_whats", "_records", "_resume", "_rooms",
-        "_serve", "_silent", "address", "busy_until", "cores", "cost_ns", "epoch", "lead_ns", "sim",
-        "state", "takes_answer", "takes_message", "track", "unanswered",
+        "_serve", "_silent", "address", "busy_until", "cores", "cost_ns", "epoch", "lead_ns",
+        "lost", "sim", "state", "takes_answer", "takes_message", "track", "unanswered",
     )  # fmt: skip
 
     service_ns: ClassVar[Mapping[type, Cost]] = {}
@@ -190,6 +190,9 @@ class Component:
         """Calls accepted and not answered yet, oldest first."""
         self._cause: RoomDown | NodeDied = RoomDown(address=address, reason="never started")
         self._silent = False
+        self.lost: list[Reply] | None = None
+        """Calls that a silent death has left without an answer, if its callers are to get one when
+        silence breaks: their packets then meet a closed port. None: they never hear of it."""
         self._clock = sim.clock
         self._rooms = sim.components
         self._ahead = self.runs_ahead
@@ -247,6 +250,10 @@ class Component:
     def break_silence(self) -> None:
         """After a silent crash: from now on callers are refused, as by a machine that is back."""
         self._silent = False
+        for call in self.lost or ():
+            self._refuse(call)
+        if self.lost is not None:
+            self.lost = []
 
     def started(self) -> None:
         """Hook: called when the room starts and restarts; set up the state it starts with."""
@@ -435,6 +442,8 @@ class Component:
         """Answer with the cause of death."""
         caller = call.caller
         if caller is None or call.answered or self._silent:
+            if self._silent and self.lost is not None:
+                self.lost.append(call)
             return
         call.answered = True
         call.value = self._cause

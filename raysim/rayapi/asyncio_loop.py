@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from raysim.rayapi.session import ProcessState
     from raysim.raycore.running import RunningTask
 
+sleep = asyncio.sleep
 _TURN_NS = 5_000
 """One turn of a loop that is never idle; asyncio takes 3-10 us for it."""
 

@@ -43,6 +43,7 @@ def _modules() -> dict[str, ModuleType]:
         dag,
         exceptions,
         identifiers,
+        job_submission,
         runtime_context,
         runtime_env,
         util,
@@ -77,7 +78,7 @@ def _modules() -> dict[str, ModuleType]:
         "ray.autoscaler": autoscaler, "ray.autoscaler.sdk": autoscaler,
         "ray.dag": dag, "ray.dag.context": dag, "ray.dag.dag_node": dag, "ray.dag.input_node": dag,
         "ray.dag.output_node": dag, "ray.dag.function_node": dag, "ray.dag.class_node": dag,
-        "ray.dag.compiled_dag_node": dag,
+        "ray.dag.compiled_dag_node": dag, "ray.job_submission": job_submission,
     }  # fmt: skip
 
 
@@ -117,15 +118,17 @@ class _Output(io.TextIOBase):
         if not fiber.depth:
             fiber.settle()
         state = fiber.process
+        write = state.sink or self._real.write
         if state.is_driver:
-            return int(self._real.write(text))
+            write(text)
+            return len(text)
         if os.environ.get("RAY_LOG_TO_DRIVER") == "0":
             return len(text)
         title = state.actor.info.name if state.actor is not None else fiber.name
         key = (state.pid, title)
         *lines, rest = (self._partial.get(key, "") + text).split("\n")
         for line in lines:
-            self._real.write(f"({title} pid={state.pid}, ip={state.ip}) {line}\n")
+            write(f"({title} pid={state.pid}, ip={state.ip}) {line}\n")
         self._partial[key] = rest
         return len(text)
 
@@ -214,12 +217,14 @@ def emulated_world() -> Iterator[None]:
     classes = tables._DYNAMIC_CLASS_TRACKER_BY_CLASS  # noqa: SLF001  (see ProcessState.enter)
     class_ids = tables._DYNAMIC_CLASS_TRACKER_BY_ID  # noqa: SLF001  (see ProcessState.enter)
     policy = asyncio_loop.install()
+    path = list(sys.path)
     clock.install()
     try:
         with ray_names(), _output(), _process_calls():
             yield
     finally:
         clock.remove()
+        sys.path[:] = path
         asyncio_loop.remove(policy)
         serialization.inside.clear()
         HUB.drops.clear()
@@ -279,18 +284,18 @@ def run_script(
     session = Session(cluster, compute=compute, limit_s=limit_s)
     module = ModuleType("__main__")
     module.__dict__.update(__file__=str(file), __builtins__=__builtins__)
-    before_main, before_argv, before_path = sys.modules["__main__"], sys.argv, list(sys.path)
+    before_main, before_argv = sys.modules["__main__"], sys.argv
     known = set(sys.modules)
     sys.modules["__main__"], sys.argv = module, [str(file), *argv]
-    sys.path.insert(0, str(file.parent.resolve()))
     try:
         with emulated_world():
+            sys.path.insert(0, str(file.parent.resolve()))
             session.run(lambda: exec(code, module.__dict__))  # noqa: S102  (what running means)
     except SystemExit as stop:
         if stop.code not in (None, 0):
             raise
     finally:
-        sys.modules["__main__"], sys.argv, sys.path[:] = before_main, before_argv, before_path
+        sys.modules["__main__"], sys.argv = before_main, before_argv
         _forget_modules(set(sys.modules) - known, file.parent.resolve())
     return session
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -25,7 +26,7 @@ from simpy.events import Event
 from raysim.errors import RaysimError
 from raysim.rayapi.compute import Compute, pay_for_compute
 from raysim.rayapi.fibers import HUB, Fiber
-from raysim.raycore.ids import ActorID, JobID, WorkerID, node_ip, process_id
+from raysim.raycore.ids import ActorID, JobID, NodeID, WorkerID, node_ip, process_id
 
 if TYPE_CHECKING:
     from raysim.kernel.clock import Handle
@@ -51,13 +52,17 @@ class ProgramHangs(RaysimError):  # noqa: N818  (it says what the program does)
         self.certain = certain
 
 
+class DriverDied(RaysimError):  # noqa: N818  (as above)
+    """The driver's process has been killed, or its node is gone; says how."""
+
+
 class ProcessState:
     """What an emulated process has in its memory."""
 
     __slots__ = (
         "actor", "canceled", "class_ids", "classes", "core", "env_key", "environ", "functions",
-        "handles", "held_bytes", "is_driver", "loop", "namespace", "policy_loop", "runtime_env",
-        "session", "shows_gpus",
+        "handles", "held_bytes", "home", "is_driver", "loop", "namespace", "policy_loop", "program",
+        "runtime_env", "session", "shows_gpus", "sink",
     )  # fmt: skip
 
     def __init__(self, session: Session, core: CoreProcess | None, *, is_driver: bool) -> None:
@@ -88,6 +93,12 @@ class ProcessState:
         """Memory that running tasks have declared."""
         self.canceled: dict[int, None] = {}
         """Tasks that have been asked to stop."""
+        self.home: NodeID | None = None
+        """Where a driver runs, if not on the head."""
+        self.program: Any = None
+        """Of a submitted job's driver: its script as ``__main__``, with its arguments."""
+        self.sink: Callable[[str], object] | None = None
+        """Where what it prints goes, if not to standard output."""
 
     @property
     def pid(self) -> int:
@@ -121,6 +132,8 @@ class ProcessState:
         tables._DYNAMIC_CLASS_TRACKER_BY_CLASS = self.classes  # noqa: SLF001  (no other way)
         tables._DYNAMIC_CLASS_TRACKER_BY_ID = self.class_ids  # noqa: SLF001  (no other way)
         _ENVIRON._data = self.environ  # noqa: SLF001  (a copy each way would cost more than a task)
+        if self.program is not None:
+            self.program.enter()
         if fiber.loop is not None:
             fiber.loop.enter()
         compute = self.session.compute
@@ -134,6 +147,8 @@ class ProcessState:
             compute.end(fiber)
         if fiber.loop is not None:
             fiber.loop.leave()
+        if self.program is not None:
+            self.program.leave()
         _ENVIRON._data = self.session.outside  # noqa: SLF001  (as above)
 
     def set_env(self, name: str, value: str | None) -> None:
@@ -200,7 +215,7 @@ class Session:
         self.limit_s = limit_s
         self._stop: Any = None
         self._handover = False
-        self._hangs: ProgramHangs | None = None
+        self._hangs: ProgramHangs | DriverDied | None = None
         self.slices = 0
         """How often a program has been resumed."""
         self._seen: tuple[Any, dict[int, Any]] | None = None
@@ -213,6 +228,8 @@ class Session:
         """When it looks next."""
         self.exports: dict[Any, Any] = {}
         """What has been pickled in this session, by function or class."""
+        self.submitted: Any = None
+        """The server of the jobs API, once somebody has used it."""
 
     @property
     def sim(self) -> Simulation:
@@ -238,6 +255,8 @@ class Session:
         ------
         ProgramHangs
             The driver has not ended within the limit.
+        DriverDied
+            Its process is gone.
         """
         state = self._begin(getcurrent())
         fiber = Fiber(state, None, lambda: self._driver(state, main), self._ended, "driver")
@@ -381,19 +400,28 @@ class Session:
         lead_ns = fiber.take_lead()
 
         def start(then: Callable[[Any], object]) -> None:
-            driver = self.cluster.driver(then)
+            driver = self.cluster.driver(then, node_id=state.home)
             state.namespace = request.get("namespace") or f"anonymous-{driver.job_id}"
             driver.namespace = state.namespace
+            driver.on_death = partial(self._died, state)
 
         core: CoreProcess = fiber.block(start)
         state.core = core
         fiber.lead_ns += lead_ns
-        state.runtime_env = dict(request.get("runtime_env") or {})
+        state.runtime_env = {**state.runtime_env, **(request.get("runtime_env") or {})}
         state.env_key = json.dumps(state.runtime_env, sort_keys=True, default=repr)
         self.processes[core.me.worker_id] = state
         self.jobs[core.job_id] = {
-            "namespace": state.namespace, "runtime_env": state.runtime_env,
+            "namespace": state.namespace, "runtime_env": state.runtime_env, "sink": state.sink,
         }  # fmt: skip
+
+    def _died(self, state: ProcessState, reason: str) -> None:
+        """A driver's process is gone, and what it ran with it."""
+        if state.program is not None:
+            state.program.died(reason)
+        elif self._stop is not None and not self._stop.triggered:
+            self._hangs = DriverDied(f"the driver's process is gone: {reason}")
+            self._stop.succeed()
 
     def disconnect(self, fiber: Fiber) -> None:
         """The driver leaves; a cluster of its own ends with it."""
@@ -431,7 +459,8 @@ class Session:
             if len(self.processes) % _LOOK_EVERY == _LOOK_EVERY - 1:
                 self.processes = {k: s for k, s in self.processes.items() if not s.gone}
             state = ProcessState(self, core, is_driver=False)
-            state.namespace = self.jobs.get(spec.job_id, {}).get("namespace", "")
+            job = self.jobs.get(spec.job_id, {})
+            state.namespace, state.sink = job.get("namespace", ""), job.get("sink")
             env = spec.options.runtime_env
             if env is not None:
                 state.env_key = env.key

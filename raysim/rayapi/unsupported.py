@@ -45,7 +45,7 @@ NAMES: dict[str, str] = {
     "ray.util.sgd": _CORE, "ray.util.horovod": _CORE, "ray.util.actor_group": "ray.util.ActorPool",
     "ray.dashboard": "raysim's own report", "ray.data": _CORE, "ray.train": _CORE,
     "ray.tune": _CORE, "ray.serve": _CORE, "ray.rllib": _CORE, "ray.air": _CORE, "ray.llm": _CORE,
-    "ray.job_submission": "raysim run", "ray.cluster_utils": "a cluster file",
+    "ray.cluster_utils": "a cluster file",
     "ray.experimental": _CORE, "ray.scripts": "raysim", "ray.core": _CORE, "ray.types": "",
     "ray.client_builder": "ray.init()", "ray.job_config": "ray.init(namespace=, runtime_env=)",
     "ray.ray_constants": "", "ray.worker": "ray.get_runtime_context()",

@@ -11,7 +11,7 @@ datasheet: with no use of memory by anything else, so the object store is 30 % o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -25,6 +25,7 @@ from raysim.kernel.component import Component, Message, Reply
 from raysim.kernel.simulation import Simulation
 from raysim.perf.ray_core import RayCosts
 from raysim.raycore.autoscaler import Autoscaler, AutoscalerConfig
+from raysim.raycore.cloud import EVERYWHERE, Cloud, CloudSpec
 from raysim.raycore.config import RayConfig
 from raysim.raycore.core_worker.worker import CoreWorker
 from raysim.raycore.gcs.server import Gcs
@@ -46,7 +47,6 @@ from raysim.raycore.resources import UNIT
 from raysim.raycore.room import Surroundings
 from raysim.raycore.state_log import StateLog
 from raysim.raycore.wire import Wire
-from raysim.units import NS_PER_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,17 +60,6 @@ class NodeOptions:
     node_type: str = ""
     off: bool = False
     """Not there at first: ``Cluster.start_node`` brings it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProvisionDelay:
-    """From asking for a machine to having it: lognormal.
-
-    A new VM takes 40-180 s, a pod on a warm node 5-30 s (general knowledge; assumed).
-    """
-
-    median_s: float = 90.0
-    sigma: float = 0.3
 
 
 class Cluster:
@@ -88,8 +77,8 @@ class Cluster:
         By NodeID; nodes left out take what is detected and their group says.
     autoscaling
         Run the autoscaler; None: a fixed cluster.
-    provision
-        How long the cloud takes for a machine that the autoscaler asks for.
+    clouds
+        How machines that are not there yet come.
     log
         Keeps what happened to tasks, actors and objects; nothing by default.
     fidelity
@@ -105,12 +94,13 @@ class Cluster:
         costs: RayCosts | None = None,
         options: dict[NodeID, NodeOptions] | None = None,
         autoscaling: AutoscalerConfig | None = None,
-        provision: ProvisionDelay = ProvisionDelay(),
+        clouds: CloudSpec = EVERYWHERE,
         log: StateLog | None = None,
         fidelity: Literal["flow", "constant"] = "flow",
     ) -> None:
         self.sim = sim
-        self.spec = _grown(spec) if autoscaling is not None else spec
+        grows = autoscaling is not None or clouds.spares
+        self.spec = _grown(spec, clouds.spares) if grows else spec
         topology = Topology.build(self.spec)
         network: Network = (FlowNetwork if fidelity == "flow" else ConstantNetwork)(sim, topology)
         self.groups = _group_of_each(self.spec)
@@ -131,16 +121,20 @@ class Cluster:
         )  # fmt: skip
         self.processes: dict[WorkerID, CoreWorker | IOWorker] = {}
         """Alive, of all nodes, in order of start."""
-        self._off = _beyond(spec, self.groups)
-        """Nodes that are not there yet, or not any more."""
-        self.provision = provision
+        self.machine_came: list[Callable[[NodeID], object]] = []
+        """Told of nodes that the cloud brings."""
+        self.cloud = Cloud(
+            sim, _beyond(spec, self.groups), [g.name for g in self.groups], clouds,
+            start=self._machine_up,
+            stop=lambda node_id: self.end_processes(node_id, "node terminated"),
+        )  # fmt: skip
         self.gcs = Gcs(self.env)
         self._add(self.gcs, self.head)
         for node_id in range(len(self.env.nodes)):
-            if node_id not in self._off and not self.options.get(node_id, NodeOptions()).off:
+            if node_id not in self.cloud.off and not self.options.get(node_id, NodeOptions()).off:
                 self.start_node(node_id)
         if autoscaling is not None:
-            sim.add(Autoscaler(self.env, autoscaling, provider=self))
+            sim.add(Autoscaler(self.env, autoscaling, provider=self.cloud))
 
     # Nodes
 
@@ -270,30 +264,12 @@ class Cluster:
         if room.state == "up":
             room.message_arrives(Reply(room, message))
 
-    # NodeProvider
-
-    def launch(self, node_type: str, then: Callable[[NodeID | None], object]) -> None:
-        """Turn on a node of this type after the cloud's delay."""
-        for node_id in self._off:
-            if self.groups[node_id].name == node_type:
-                del self._off[node_id]
-                delay_s = self.provision.median_s * math.exp(
-                    self.provision.sigma * self.sim.rng("provider").standard_normal()
-                )
-                self.sim.call_later(int(delay_s * NS_PER_S), self._launched, (node_id, then))
-                return
-        then(None)
-
-    def _launched(self, launched: tuple[NodeID, Callable[[NodeID | None], object]]) -> None:
-        node_id, then = launched
+    def _machine_up(self, node_id: NodeID) -> None:
+        """A machine has come: ``ray start`` there."""
         self.env.nodes[node_id].restore()
-        then(node_id)
         self.start_node(node_id)
-
-    def terminate(self, node_id: NodeID) -> None:
-        """Turn a node off."""
-        self.end_processes(node_id, "node terminated")
-        self._off[node_id] = None
+        for told in self.machine_came:
+            told(node_id)
 
     def is_up(self, node_id: NodeID) -> bool:
         """Whether its raylet runs."""
@@ -328,10 +304,14 @@ def _nobody(_job: Any, _cause: Any) -> None:
     """The node died under it; its raylet died too, so nobody waits."""
 
 
-def _grown(spec: ClusterSpec) -> ClusterSpec:
-    """Every group at its largest."""
+def _grown(spec: ClusterSpec, spares: Mapping[str, int]) -> ClusterSpec:
+    """Every group at its largest, and what may have to replace some of it."""
     return replace(
-        spec, groups=tuple(replace(g, count=max(g.count, g.max_count or 0)) for g in spec.groups)
+        spec,
+        groups=tuple(
+            replace(g, count=max(g.count, g.max_count or 0) + spares.get(g.name, 0))
+            for g in spec.groups
+        ),
     )
 
 
@@ -342,13 +322,13 @@ def _group_of_each(spec: ClusterSpec) -> list[NodeGroup]:
     return with_gpus + [g for g in ordered for _ in range(g.count) if not g.node.gpu_count]
 
 
-def _beyond(spec: ClusterSpec, groups: list[NodeGroup]) -> dict[NodeID, None]:
-    """Nodes that a group of ``spec`` does not have yet."""
+def _beyond(spec: ClusterSpec, groups: list[NodeGroup]) -> dict[NodeID, str]:
+    """Nodes that a group of ``spec`` does not have yet, and the group."""
     left = {group.name: group.count for group in spec.groups}
-    off: dict[NodeID, None] = {}
+    off: dict[NodeID, str] = {}
     for node_id, group in enumerate(groups):
         if not left[group.name]:
-            off[node_id] = None
+            off[node_id] = group.name
         else:
             left[group.name] -= 1
     return off

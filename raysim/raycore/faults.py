@@ -57,17 +57,27 @@ class Faults:
         self._reachability(node_id, "refuses")
 
     def fail_node(self, node_id: NodeID) -> None:
-        """Power off: everything on it is gone and nobody is told."""
+        """Power off: everything on it is gone and nobody is told.
+
+        Without the head, every other process gives up when it has had no word of the GCS for
+        ``gcs_rpc_server_reconnect_timeout_s``.
+        """
         self.cluster.env.nodes[node_id].fail()
         self.cluster.end_processes(node_id, "node lost power", silent=True)
         self.cluster.wire.lose(node_id)
         if node_id == self.cluster.head:
             self.cluster.gcs.crash(reason="head node lost power", silent=True)
+            patience_s = self.cluster.env.config.gcs_rpc_server_reconnect_timeout_s
+            epoch = self.cluster.gcs.epoch
+            self.sim.call_later(patience_s * NS_PER_S, self._without_gcs, epoch)
         self._reachability(node_id, "silent")
 
     def restart_node(self, node_id: NodeID) -> None:
-        """Power on again: a new raylet registers."""
+        """Power on again: a new raylet registers; on the head, after the GCS, if it has Redis."""
         self.cluster.env.nodes[node_id].restore()
+        if node_id == self.cluster.head and self.cluster.gcs.state != "up":
+            self.cluster.gcs.break_silence()
+            self._restart_gcs(None)
         self.cluster.start_node(node_id)
 
     def partition(self, node_id: NodeID) -> None:
@@ -146,6 +156,13 @@ class Faults:
                 self._reachability(node_id, "silent")
             elif not cluster.is_up(node_id):
                 self._reachability(node_id, "refuses")
+
+    def _without_gcs(self, epoch: int) -> None:
+        """Its head has not come back in time: raylets exit, and all their processes with them."""
+        if self.cluster.gcs.epoch == epoch and self.cluster.gcs.state != "up":
+            for node_id in range(len(self.cluster.env.nodes)):
+                if self.cluster.is_up(node_id):
+                    self.cluster.end_processes(node_id, "the GCS cannot be reached")
 
     def _reachability(self, node_id: NodeID, how: Reach) -> None:
         self.cluster.tell(GCS, ReachabilityChanged(node_id=node_id, how=how))

@@ -7,7 +7,7 @@ and when it is ready again all kept calls are sent once more, oldest first. Afte
 exit. The GCS must therefore bear the same call twice, and does.
 
 Not modelled: keepalive of the channel. A head node that vanishes without a word keeps its clients
-waiting for calls already sent; only calls it refuses count as unavailability.
+waiting for calls already sent until it is back; only calls it refuses count as unavailability.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Real counterpart: ``fork``/``exec`` of ``default_worker.py``, SIGTERM and SIGKIL
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -52,9 +52,15 @@ class NodeProvider(Protocol):
     def launch(self, node_type: str, then: Callable[[NodeID | None], object]) -> None:
         """Start a node of this type.
 
-        ``then(id)`` when the machine is there (its raylet registers by itself afterwards),
+        ``then(id)`` when the cloud lists the machine (its raylet registers by itself afterwards),
         ``then(None)`` when it cannot be had.
         """
+
+    def machines(self) -> Mapping[NodeID, str]:
+        """Every machine that the cloud lists, and its type."""
+
+    def runs(self, node_id: NodeID) -> bool:
+        """Whether a machine that is listed has booted."""
 
     def terminate(self, node_id: NodeID) -> None:
         """Give a machine back."""

@@ -19,6 +19,8 @@ Summary = Mapping[str, Any]
 
 MOST_FUNCTIONS = 10
 MOST_FAILURES = 5
+MOST_FAULTS = 6
+MOST_JOBS = 12
 _MIN_SHARE = 0.001
 _WIDE_NAME = 45
 
@@ -32,6 +34,7 @@ def render(
     _header(page, summary, wall_s)
     _time(page, summary)
     library_console.tables(page, summary["libraries"])
+    _jobs(page, summary)
     _functions(page, summary)
     _usage(page, summary)
     _answers(page, summary)
@@ -86,6 +89,44 @@ def _time(page: Page, summary: Summary) -> None:
         )
     whole = format_seconds(summary["run"]["virtual_seconds"])
     page.add((f" {'run':<{_WIDE_NAME}}{whole:>9}{'100 %':>9}", "bold"))
+
+
+def _jobs(page: Page, summary: Summary) -> None:
+    """Of several: when each was submitted, how long it waited and ran."""
+    rows = summary["jobs"]
+    if not rows:
+        return
+    page.blank()
+    columns = "".join(f"{h:>10}" for h in ("submitted", "wait", "run", "in all"))
+    page.add((f" {'job':<{NAME - 4}}", "bold"), (columns, "dim"))
+    page.rule()
+    for row in rows[:MOST_JOBS]:
+        times = (row["submitted_seconds"], row["wait_seconds"], row["run_seconds"], row["seconds"])
+        cells = "".join(f"{'-' if t is None else format_seconds(t) if t else '0 s':>10}"
+                        for t in times)  # fmt: skip
+        name = row["name"] if len(row["name"]) <= NAME - 5 else row["name"][: NAME - 8] + "..."
+        again = f", {row['attempts']:,} attempts" if row["attempts"] > 1 else ""
+        line = Text(f" {name:<{NAME - 4}}{cells}")
+        line.append(f"  {row['status']}{again}", "dim")
+        page.lines.append(line)
+    if len(rows) > MOST_JOBS:
+        waits = sorted(r["wait_seconds"] for r in rows if r["wait_seconds"] is not None)
+        tail = f"; waits {format_seconds(waits[0])} to {format_seconds(waits[-1])}" if waits else ""
+        page.add((f" and {len(rows) - MOST_JOBS:,} more in summary.json{tail}", "dim"))
+
+
+def _machine_facts(summary: Summary) -> list[str]:
+    facts = []
+    for row in summary["machines"]:
+        said = f"{row['asked']:,} x {row['group']} asked for, {row['came']:,} came"
+        if row["p50_seconds"] is not None:
+            phases = sorted(row["p50_phase_seconds"].items(), key=lambda item: -item[1])
+            longest = ", ".join(
+                f"{name.replace('_', ' ')} {format_seconds(s)}" for name, s in phases[:2]
+            )
+            said += f" after {format_seconds(row['p50_seconds'])} ({longest})"
+        facts.append(pretty(said))
+    return facts
 
 
 def _functions(page: Page, summary: Summary) -> None:
@@ -163,8 +204,10 @@ def _answers(page: Page, summary: Summary) -> None:
     objects = _object_facts(summary)
     if objects:
         page.labelled("Objects", [Text(t) for t in objects])
+    if summary["machines"]:
+        page.labelled("Machines", [Text(t) for t in _machine_facts(summary)])
     if summary["faults"]:
-        page.labelled("Faults", [Text(_fault(f)) for f in summary["faults"]])
+        page.labelled("Faults", [Text(t) for t in _fault_facts(summary["faults"])])
     failures = summary["failures"]
     if failures:
         page.labelled("Failures", [Text(t) for t in _failure_facts(failures)])
@@ -208,6 +251,12 @@ def _object_facts(summary: Summary) -> list[str]:
                 f"{format_bytes(size)} {'allocated on disk' if key == 'fallback' else key}"
             )
     return facts
+
+
+def _fault_facts(faults: Sequence[Summary]) -> list[str]:
+    facts = [_fault(fault) for fault in faults[:MOST_FAULTS]]
+    more = len(faults) - MOST_FAULTS
+    return [*facts, f"and {more:,} more"] if more > 0 else facts
 
 
 def _fault(fault: Summary) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from raysim.hardware import catalog
 from raysim.perf.ray_core import RayCosts
+from raysim.raycore.cloud import PHASES, NodeStart
 from raysim.results import libraries
 from raysim.workloads.program_run import ProgramOutcome
 
@@ -67,8 +68,12 @@ def simplifications(outcome: ProgramOutcome) -> list[str]:
     said.append(f"{own} are those of one machine type (m5.16xlarge).")
     if len(spec.nodes) > 1:
         said.append("Objects move as fluid flows: no TCP slow start, no packet loss.")
-    if job.autoscaling is not None:
-        said.append("New machines come after 90 s in the median (assumed).")
+    if outcome.cluster.cloud.launches:
+        said.append("How long machines take to come is assumed, but where the scenario says it.")
+    if job.submissions and not any(its.own_cluster for its in job.submissions):
+        said.append("Jobs share the cluster as it stands: its own start is not in their times.")
+    if any(its.own_cluster and its.paid_after_s is None for its in job.submissions):
+        said.append("Nobody shuts the RayJob's cluster down: what it costs afterwards is left out.")
     said += libraries.simplifications(outcome.reports)
     if outcome.cluster.env.config.gcs_storage == "memory":
         said.append("The GCS keeps its tables in memory: losing it or its node ends the cluster.")
@@ -92,6 +97,7 @@ def trust(outcome: ProgramOutcome) -> dict[str, Any]:
         }
         for row in _catalog_rows(outcome, many=many)
     ]  # fmt: skip
+    inputs += _machines(outcome)
     compute = compute_basis(outcome)
     basis = "measured" if compute["mode"] in {"measured", "table"} else "assumed"
     source = {
@@ -115,6 +121,27 @@ def trust(outcome: ProgramOutcome) -> dict[str, Any]:
         "past_error": None,
         "inputs": inputs,
     }
+
+
+def _machines(outcome: ProgramOutcome) -> list[dict[str, Any]]:
+    """How machines come and go."""
+    clouds, groups = outcome.job.clouds, outcome.cluster.cloud.launches
+    inputs = [
+        {
+            "name": f"start of {name}: {phase}", "basis": "assumed",
+            "value": getattr(clouds.starts.get(name, NodeStart()), phase).median_s,
+            "source": "raycore/cloud.py, or the scenario (starts)",
+        }
+        for name in dict.fromkeys(launch.node_type for launch in groups)
+        for phase in PHASES
+    ]  # fmt: skip
+    return inputs + [
+        {
+            "name": f"spot {name}: per hour", "value": its.per_hour, "basis": "assumed",
+            "source": "the scenario (spot)",
+        }
+        for name, its in outcome.job.spot.items()
+    ]  # fmt: skip
 
 
 def _spilled(outcome: ProgramOutcome) -> bool:

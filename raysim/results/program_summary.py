@@ -20,11 +20,12 @@ from raysim.raystate.moment import ENDED, Moment, TaskAttempt, in_order, moment
 from raysim.raystate.names import class_name, node_name, task_name
 from raysim.results import libraries
 from raysim.results.program_bound import bound_by, parts
+from raysim.results.program_jobs import jobs_table, machines
 from raysim.results.program_provenance import compute_basis, simplifications, trust
 from raysim.results.ray.activity import Activity, Series
 from raysim.results.ray.pending import RUNNING, pending_causes, why_pending
 from raysim.units import NS_PER_S, format_seconds
-from raysim.workloads.program import ProgramJob
+from raysim.workloads.program import FaultEvent
 from raysim.workloads.program_run import ProgramOutcome
 
 MOST_FUNCTIONS = 50
@@ -35,11 +36,11 @@ _FALLS_SILENT = {"fail_node": 0.0, "partition": 0.0, "kill_raylet": 0.0, "preemp
 """Faults after which a node does nothing more; 1: only after its notice."""
 
 
-def falls_silent(job: ProgramJob) -> list[tuple[int, NodeID]]:
-    """When which node stops doing anything, by the job's faults."""
+def falls_silent(faults: Sequence[FaultEvent]) -> list[tuple[int, NodeID]]:
+    """When which node stops doing anything."""
     return [
         (round((f.at_s + _FALLS_SILENT[f.kind] * f.notice_s) * NS_PER_S), f.node_id)
-        for f in job.faults
+        for f in faults
         if f.kind in _FALLS_SILENT
     ]
 
@@ -48,11 +49,11 @@ def summarize_program(outcome: ProgramOutcome, *, digest: str) -> dict[str, Any]
     """Everything but what names the run, the targets and the warnings."""
     now = moment(outcome.log.rows, outcome.end_ns)
     activity = Activity(
-        in_order(outcome.log.rows), outcome.end_ns, lost=falls_silent(outcome.job),
+        in_order(outcome.log.rows), outcome.end_ns, lost=falls_silent(outcome.faults),
         costs=outcome.cluster.env.costs,
     )  # fmt: skip
     seconds = outcome.end_ns / NS_PER_S
-    finished = outcome.exit.how in {"ok", "exit", "exception"}
+    finished = outcome.exit.how in {"ok", "exit", "exception", "killed"}
     tasks = _tasks(now)
     usage = _utilisation(outcome, activity)
     network = _network(outcome, activity)
@@ -74,10 +75,12 @@ def summarize_program(outcome: ProgramOutcome, *, digest: str) -> dict[str, Any]
         "bound_by": libraries.bound_by(outcome.reports)
         or bound_by(share, usage, network, store, tasks),
         "libraries": libraries.rows(outcome.reports),
+        "jobs": jobs_table(outcome.jobs, now),
+        "machines": machines(outcome.cluster.cloud.launches),
         "tasks": tasks,
         "actors": _actors(now),
         "failures": _failures(now),
-        "faults": [_fault(f) for f in outcome.job.faults if f.at_s <= seconds],
+        "faults": [_fault(f) for f in outcome.faults if f.at_s <= seconds],
         "utilisation": usage,
         "object_store": store,
         "network": network,
@@ -105,12 +108,16 @@ def _verdict(
     how, said = outcome.exit.how, outcome.exit.message
     done = f"{tasks['finished']:,} of {tasks['total']:,} tasks finished"
     if how == "ok":
-        text = f"Finished in {took}: {_counted(tasks['total'], 'task')}"
+        text = f"Finished in {took}: "
+        text += f"{_counted(len(outcome.jobs), 'job')}, " if outcome.jobs else ""
+        text += _counted(tasks["total"], "task")
         text += f", {tasks['retried']:,} retried" if tasks["retried"] else ""
         text += f" on {_counted(_nodes(outcome), 'node')}"
         text += "." if cost["usd"] is None else f", ${cost['usd']:.3g}."
     elif how == "until":
         text = f"Stopped at {took}, as asked: {done}, {pending['count']:,} wait."
+    elif how == "killed" or (how == "exit" and outcome.jobs):
+        text = f"Failed after {took}: {said}; {done}."
     elif how == "hang":
         text = f"Hangs: nothing happens after {took}; {done}, {pending['count']:,} wait."
     elif how == "exit":
@@ -401,12 +408,13 @@ def _network(outcome: ProgramOutcome, activity: Activity) -> dict[str, Any]:
 
 
 def _cost(outcome: ProgramOutcome, activity: Activity) -> dict[str, Any]:
-    """Nodes are paid from registration to death or to the end of the run."""
+    """Nodes are paid from registration to death, or as long as the cluster stays after the run."""
     hours, gpu_hours, usd = 0.0, 0.0, 0.0
+    stays_s = max((its.paid_after_s or 0.0 for its in outcome.job.submissions), default=0.0)
     known = True
     for node_id, up in sorted(activity.up.items()):
         group = outcome.cluster.groups[node_id]
-        took = up.total(outcome.end_ns) / NS_PER_S / 3600
+        took = (up.total(outcome.end_ns) / NS_PER_S + stays_s * up.value) / 3600
         price = group.node_usd_per_hour
         known = known and price is not None
         hours += took

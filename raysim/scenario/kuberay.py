@@ -15,10 +15,10 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from raysim.scenario.documents import Document, KeyPath, did_you_mean, shorten
+from raysim.scenario.documents import Document, KeyPath, did_you_mean, shorten, value_at
 from raysim.scenario.node_request import ClusterReading, NodeRequest
 
 _CLUSTER_SPEC: dict[str, KeyPath] = {
@@ -83,6 +83,22 @@ def read_kuberay(document: Document) -> ClusterReading:
             reading.error(group.path, f"two groups are called {group.name!r}")
             break
     return reading
+
+
+def fault_tolerance(documents: Sequence[Document]) -> dict[str, Any]:
+    """Ray's settings under GCS fault tolerance: tables in Redis, workers that wait ten minutes.
+
+    As ``ray.io/ft-enabled`` or ``gcsFaultToleranceOptions`` ask for it; the operator sets
+    ``RAY_gcs_rpc_server_reconnect_timeout_s`` of workers to 600.
+    """
+    for document in documents:
+        if is_kuberay(document):
+            root = _CLUSTER_SPEC[str(document.data["kind"])]
+            annotation = value_at(document.data, ("metadata", "annotations", "ray.io/ft-enabled"))
+            options = value_at(document.data, (*root, "gcsFaultToleranceOptions"))
+            if str(annotation).lower() == "true" or options is not None:
+                return {"gcs_storage": "redis", "gcs_rpc_server_reconnect_timeout_s": 600}
+    return {}
 
 
 def parse_quantity(value: object) -> float:

@@ -26,6 +26,7 @@ from raysim.scenario.overrides import TRAIN, Overrides
 from raysim.scenario.problems import problems_of
 from raysim.scenario.profile import on_cluster, profile_of, without_effect
 from raysim.scenario.program import ProgramScenario, is_program, program_scenario
+from raysim.scenario.rayjob import of_rayjob
 from raysim.scenario.schema import ScenarioSection
 from raysim.scenario.sources import (
     CLUSTER,
@@ -115,7 +116,7 @@ def load(path: str | Path, changes: Mapping[str, Any] | None = None) -> Scenario
     Parameters
     ----------
     path
-        A folder with ``scenario.yaml``, or a YAML file.
+        A folder with ``scenario.yaml``, or a YAML file; or a KubeRay RayJob's manifest.
     changes
         Keys to change before anything is checked, as ``Scenario.with_`` takes them.
 
@@ -135,7 +136,7 @@ def load(path: str | Path, changes: Mapping[str, Any] | None = None) -> Scenario
     except (OSError, ValueError) as error:
         where = Location(file=shorten(str(path)))
         raise ScenarioError(Problem(message=f"cannot be read: {error}", where=where)) from None
-    document = read_yaml(file, printable(str(file)))
+    document = of_rayjob(file) or read_yaml(file, printable(str(file)))
     if changes:
         problems: list[Problem] = []
         known = read_sources(document, file.parent, {}, problems)

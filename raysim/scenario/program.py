@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import os
 import typing
@@ -21,26 +20,25 @@ from raysim.hardware.cluster import ClusterSpec
 from raysim.perf.profile import Profile
 from raysim.perf.ray_core import RayCosts
 from raysim.raycore.config import RayConfig
-from raysim.scenario.autoscaling import autoscaler_of
+from raysim.scenario.autoscaling import autoscaler_of, clouds_of, groups_misnamed, spot_of
 from raysim.scenario.clusters import make_cluster
 from raysim.scenario.documents import Document, KeyPath, did_you_mean, printable, value_at
-from raysim.scenario.library import LIBRARIES, library_of
+from raysim.scenario.jobs import Jobs
+from raysim.scenario.kuberay import fault_tolerance, is_kuberay
+from raysim.scenario.library import LIBRARIES
 from raysim.scenario.notes import defaults_taken, written_out
 from raysim.scenario.overrides import Overrides
 from raysim.scenario.problems import problems_of
 from raysim.scenario.profile import profile_of, without_effect
+from raysim.scenario.rayjob import of_service
 from raysim.scenario.schema_program import (
     FaultSection,
-    ProgramJobSection,
     ProgramSection,
-    ScriptSection,
 )
 from raysim.scenario.sources import CLUSTER, PROFILE, Source, read_sources
 from raysim.scenario.targets import Target, Unit, targets_of
-from raysim.scenario.workload import files_of, workload_of
 from raysim.workloads.program import FaultEvent, ProgramJob
 
-SCRIPT: KeyPath = ("jobs", 0, "script")
 NOTICE_S = 120.0
 """Of a spot instance that is taken back: AWS gives two minutes."""
 PROGRAM_METRICS: dict[str, Unit] = {"seconds": "seconds", "usd": "usd"}
@@ -111,9 +109,10 @@ class ProgramScenario:
 
     def _placed(self, place: Callable[[Path], str]) -> dict[str, Any]:
         data = self.resolved()
-        job = data["jobs"][0]
-        if isinstance(job.get("script"), str):
-            job["script"] = {"path": job["script"]}
+        for job in data["jobs"]:
+            for key in ("script", "rayjob"):
+                if isinstance(job.get(key), str):
+                    job[key] = {"path": job[key]}
         for path, file in self.inputs.items():
             value_at(data, path[:-1])[path[-1]] = place(file)
         return data
@@ -124,7 +123,9 @@ def is_program(document: Document) -> bool:
     data = document.data
     jobs = data.get("jobs") if isinstance(data, dict) else None
     first = jobs[0] if isinstance(jobs, list) and jobs else None
-    return isinstance(first, dict) and not {"script", "workload", *LIBRARIES}.isdisjoint(first)
+    return isinstance(first, dict) and not {"script", "workload", "rayjob", *LIBRARIES}.isdisjoint(
+        first
+    )
 
 
 def program_scenario(
@@ -153,25 +154,30 @@ def program_scenario(
         None,
     )
     problems += made.errors
-    config = _config(spec, document, problems)
+    files = sources[CLUSTER].documents if CLUSTER in sources else ()
+    config = _config(spec, fault_tolerance(files), document, problems)
     if made.spec is not None:
         most = sum(max(g.count, g.max_count or 0) for g in made.spec.groups)
         problems += _misplaced(spec.faults, most, document)
+        problems += groups_misnamed(spec, made.spec, document)
     inputs: dict[KeyPath, Path] = {}
-    what = _what(spec.jobs[0], folder, document, inputs, problems)
+    jobs = Jobs(folder, document, inputs, problems)
+    what = jobs.read(spec.jobs)
     own = what["library"].metrics if what.get("library") else {}
     targets = targets_of(document, problems, {**PROGRAM_METRICS, **own})
     if made.spec is None or problems:
         raise ScenarioError(problems)
     profile = profile_of(sources[PROFILE].documents[0]) if PROFILE in sources else None
+    grows = autoscaler_of(made.spec, files, spec.ray.autoscaler, kept=bool(spec.spot))
     job = ProgramJob(
         **what,
         node_speed=spec.ray.node_speed,
         config=config,
         costs=RayCosts() if profile is None else profile.ray_costs(),
-        autoscaling=autoscaler_of(
-            made.spec, sources[CLUSTER].documents if CLUSTER in sources else ()
-        ),
+        autoscaling=grows,
+        clouds=clouds_of(spec, made.spec, files),
+        spot=spot_of(spec),
+        kuberay=any(is_kuberay(d) for d in files),
         object_store_bytes=spec.ray.object_store_memory,
         faults=tuple(_event(f) for f in spec.faults),
         until_s=spec.until,
@@ -185,17 +191,19 @@ def program_scenario(
         inputs=inputs,
         profile=profile,
         targets=tuple(targets),
-        notes=(*defaults_taken(spec, document), *made.notes),
+        notes=(*defaults_taken(spec, document), *made.notes, *of_service(files)),
         warnings=tuple(without_effect(profile, "ray", document)),
         document=document,
         sources=sources,
     )
 
 
-def _config(spec: ProgramSection, document: Document, problems: list[Problem]) -> RayConfig:
+def _config(
+    spec: ProgramSection, given: Mapping[str, Any], document: Document, problems: list[Problem]
+) -> RayConfig:
     """Ray's settings, by name; ``RAY_`` before a name is allowed, as in the environment."""
     types = typing.get_type_hints(RayConfig)
-    values: dict[str, Any] = {}
+    values = dict(given)
     for key, value in spec.ray.config.items():
         name = key.removeprefix("RAY_")
         where: KeyPath = ("ray", "config", key)
@@ -231,66 +239,6 @@ def _event(fault: FaultSection) -> FaultEvent:
         share=fault.share,
         restart_after_s=fault.restart_after,
     )
-
-
-def _what(
-    said: ProgramJobSection,
-    folder: Path,
-    document: Document,
-    inputs: dict[KeyPath, Path],
-    problems: list[Problem],
-) -> dict[str, Any]:
-    """What a ``ProgramJob`` runs, and the files it takes."""
-    if said.library is not None:
-        try:
-            library = library_of(said, folder, document, inputs)
-        except ScenarioError as error:
-            problems += error.problems
-            return {}
-        return {"name": said.name or library.kind, "library": library, "compute": "drawn"}
-    if said.workload is not None:
-        inputs |= files_of(said.workload, folder)
-        try:
-            workload = workload_of(said.workload, inputs, document)
-        except ScenarioError as error:
-            problems += error.problems
-            return {}
-        return {"name": said.name or said.workload.kind, "workload": workload, "compute": "drawn"}
-    script = said.script
-    assert script is not None, "the schema lets one of the three through"
-    path = inputs[*SCRIPT, "path"] = folder / script.path
-    if not path.is_file():
-        problems.append(document.problem((*SCRIPT, "path"), f"{path}: no such file"))
-    table = _table(script, folder, document, problems)
-    if table is not None:
-        inputs[*SCRIPT, "compute"] = table
-    return {
-        "name": said.name or path.stem, "script": path, "args": tuple(script.args),
-        "compute": script.compute if table is None else "table", "compute_table": table,
-    }  # fmt: skip
-
-
-def _table(
-    script: ScriptSection, folder: Path, document: Document, problems: list[Problem]
-) -> Path | None:
-    """The compute.csv that a job's ``compute`` names; None for a mode."""
-    said = script.compute
-    if said in ("measured", "declared"):
-        return None
-    path = folder / said
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            for row in csv.DictReader(file):
-                _ = row["function"], int(row["slice"]), float(row["mean_core_s"])
-    except (OSError, KeyError, TypeError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        reason = f"no column {reason}" if isinstance(error, KeyError) else reason
-        message = (
-            f"{path}: {reason}; expected measured, declared, or the compute.csv of an earlier run"
-        )
-        problems.append(document.problem((*SCRIPT, "compute"), printable(message)))
-        return None
-    return path
 
 
 def _sha256(path: Path) -> str:

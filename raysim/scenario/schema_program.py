@@ -32,6 +32,13 @@ class ScriptSection(Section):
     )
 
 
+class RayJobSection(Section):
+    """A KubeRay RayJob, unmodified."""
+
+    path: str = Field(min_length=1, description="The manifest.")
+    compute: str = Field("measured", min_length=1, description="As of a script.")
+
+
 class FaultSection(Section):
     """One thing that goes wrong at one time; one of the kinds below."""
 
@@ -51,7 +58,9 @@ class FaultSection(Section):
     share: Share = Field(1.0, description="Of slow_links and fill_disk.")
     kill_gcs: bool = Field(False, description="SIGKILL to the GCS server.")
     restart_after: Seconds | None = Field(
-        None, description="Of kill_gcs: when it comes back; it needs gcs_storage: redis."
+        None,
+        description="Of kill_gcs: when it comes back; it needs gcs_storage: redis. Of fail_node: "
+        "when the node is back; the head's brings the GCS with it.",
     )
 
     @property
@@ -91,10 +100,50 @@ class RaySection(Section):
         1.0,
         description="Speed of a core of the cluster over this host's, for measured time.",
     )
+    autoscaler: Literal["v1", "v2"] | None = Field(
+        None, description="Version of the autoscaler; by default what the cluster's file says."
+    )
+
+
+class SpotSection(Section):
+    """Nodes of a group that the cloud takes back."""
+
+    per_hour: Annotated[float, Field(gt=0, le=3600)] = Field(
+        description="How many of a hundred nodes go in an hour, over a hundred: 0.05."
+    )
+    notice: Seconds | None = Field(
+        None, description="How long before it says so; 2 minutes by default, 0s for not at all."
+    )
+
+
+class StartSection(Section):
+    """How long machines of a group take to come: medians of lognormal delays."""
+
+    pods: Literal["warm", "cold"] | None = Field(
+        None,
+        description="warm: the machine is there and has the image; cold: it is added and pulls it.",
+    )
+    request: Seconds | None = Field(None, description="Until the cloud lists the machine.")
+    provision: Seconds | None = Field(None, description="Until the machine runs.")
+    image_pull: Seconds | None = Field(None, description="Until it has the image.")
+    ray_install: Seconds | None = Field(None, description="Setup commands; none in a pod.")
+    ray_start: Seconds | None = Field(None, description="`ray start`.")
+    none_from: Seconds | None = Field(None, description="From when the cloud has none of them.")
+    none_until: Seconds | None = Field(None, description="Until when; for ever by default.")
+
+
+_SETTINGS = frozenset(
+    {"name", "at", "copies", "every", "entrypoint_num_cpus", "entrypoint_num_gpus", "env_vars",
+     "backoff_limit", "active_deadline"}
+)  # fmt: skip
+"""Of a job of any kind."""
 
 
 class ProgramJobSection(Section):
-    """One Ray program: a script, a workload to be generated, or a job of one of Ray's libraries."""
+    """One Ray program: a script, a workload to be generated, or a job of one of Ray's libraries.
+
+    Several are submitted to the cluster, each at its time, as by `ray job submit`.
+    """
 
     script: Annotated[ScriptSection, shorthand("path")] | None = Field(
         None, description="A Ray script."
@@ -102,22 +151,48 @@ class ProgramJobSection(Section):
     workload: WorkloadSection | None = Field(
         None, description="Tasks, actors and objects by numbers, in place of a script."
     )
+    rayjob: Annotated[RayJobSection, shorthand("path")] | None = Field(
+        None,
+        description="A KubeRay RayJob, unmodified: its entrypoint, limits and retries. Its script "
+        "is beside it or in a ConfigMap of its file; its cluster is given by `cluster.from`.",
+    )
     name: str | None = Field(
         None, min_length=1, description="Name; by default the script's or the workload's."
+    )
+    at: Seconds = Field(0.0, description="Of several jobs: when it is submitted.")
+    copies: int = Field(1, ge=1, le=10_000, description="So many of it, `every` so long.")
+    every: Seconds = Field(0.0, description="Between copies.")
+    entrypoint_num_cpus: Annotated[float, Field(ge=0)] = Field(
+        0.0, description="CPUs that its driver holds, on any node; 0: on the head, without."
+    )
+    entrypoint_num_gpus: Annotated[float, Field(ge=0)] = Field(0.0, description="GPUs likewise.")
+    env_vars: dict[str, str] = Field(
+        default_factory=dict, description="Variables of its environment, as in a runtime_env."
+    )
+    backoff_limit: int = Field(
+        0, ge=0, le=1000, description="How often it is submitted again when it has failed."
+    )
+    active_deadline: Seconds | None = Field(
+        None, description="It is stopped so long after it was submitted."
     )
 
     @property
     def library(self) -> str | None:
         """The key of one of Ray's libraries, if that is what was given."""
-        return next((k for k in self._given() if k not in {"script", "workload"}), None)
+        own = {"script", "workload", "rayjob"}
+        return next((k for k in self._given() if k not in own), None)
+
+    @classmethod
+    def _kinds(cls) -> list[str]:
+        return [k for k in cls.model_fields if k not in _SETTINGS]
 
     def _given(self) -> list[str]:
-        return [k for k in type(self).model_fields if k != "name" and getattr(self, k) is not None]
+        return [k for k in self._kinds() if getattr(self, k) is not None]
 
     @model_validator(mode="after")
     def _script_or_workload(self) -> ProgramJobSection:
         if len(self._given()) != 1:
-            raise ValueError("give script, or workload, not both")
+            raise ValueError(f"give one of {', '.join(self._kinds())}")
         return self
 
 
@@ -136,7 +211,13 @@ class ProgramSection(Section):
     )
     ray: RaySection = Field(default_factory=RaySection, description="How Ray is started.")
     jobs: list[ProgramJobSection] = Field(
-        min_length=1, max_length=1, description="What runs on the cluster; one job."
+        min_length=1, max_length=1000, description="What runs on the cluster."
+    )
+    starts: dict[str, StartSection] = Field(
+        default_factory=dict, description="How long machines take to come, by node group."
+    )
+    spot: dict[str, SpotSection] = Field(
+        default_factory=dict, description="Nodes that the cloud takes back, by node group."
     )
     faults: list[FaultSection] = Field(default_factory=list, description="What goes wrong, when.")
     until: Seconds | None = Field(None, description="Stop the run at this virtual time.")

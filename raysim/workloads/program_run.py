@@ -15,7 +15,7 @@ import re
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -25,23 +25,22 @@ from typing import Any, Literal, TextIO
 from raysim.errors import InvariantViolation, Location, Problem, ScenarioError
 from raysim.hardware.cluster import ClusterSpec
 from raysim.kernel.simulation import Simulation
-from raysim.rayapi.calls import this_core, this_fiber
 from raysim.rayapi.compute import Compute
-from raysim.rayapi.failures import exception_of
 from raysim.rayapi.loader import run_program, run_script
-from raysim.rayapi.session import LIMIT_S, ProgramHangs
+from raysim.rayapi.session import LIMIT_S, DriverDied, ProgramHangs
+from raysim.rayapi.task_errors import RayError
+from raysim.rayapi.tracebacks import COLOR, NOT_THEIRS, OURS, user_traceback
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.raycore.cluster import Cluster, NodeOptions
 from raysim.raycore.faults import Faults
 from raysim.raycore.state_log import StateLog
 from raysim.raylibs.report import LibraryReport
 from raysim.units import to_ns
-from raysim.workloads.library import start_library
 from raysim.workloads.program import FaultEvent, ProgramJob
-from raysim.workloads.ray.program import Done
-from raysim.workloads.ray.start import start_workload
+from raysim.workloads.spot import Spot
+from raysim.workloads.submissions import JobRecord, Submitter, generate, without_supervisors
 
-Ending = Literal["ok", "exit", "exception", "hang", "until"]
+Ending = Literal["ok", "exit", "exception", "killed", "hang", "until"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +48,8 @@ class DriverExit:
     """How the driver ended."""
 
     how: Ending
-    """``exit``: with a code other than 0; ``hang``: nothing was left to happen."""
+    """``exit``: with a code other than 0; ``killed``: its process is gone; ``hang``: nothing was
+    left to happen."""
     text: str = ""
     """Of an exception, its traceback; of a wait, where it waits."""
     message: str = ""
@@ -76,6 +76,10 @@ class ProgramOutcome:
     """What the driver and its workers printed."""
     reports: tuple[LibraryReport, ...] = ()
     """Of jobs of Ray's libraries that ended, in that order."""
+    faults: tuple[FaultEvent, ...] = ()
+    """Those of the job, and spot nodes that were taken back."""
+    jobs: tuple[JobRecord, ...] = ()
+    """What became of each, if there were several."""
 
     def compute_rows(self) -> list[list[str]]:
         """What compute.csv holds; empty unless time was measured."""
@@ -111,16 +115,20 @@ def play_program(
     faults = Faults(cluster)
     for event in job.faults:
         _schedule(event, faults)
-    mode: Any = "declared" if job.script is None else job.compute
+    spot = Spot(cluster, faults, job.spot, operator=job.kuberay and job.autoscaling is None)
+    mode: Any = "declared" if job.compute == "drawn" else job.compute
     compute = Compute(mode, table=job.compute_table, slowdown=1 / job.node_speed)
+    submitter = Submitter(job.submissions, cluster)
     with _listening() as heard:
-        ended = _drive(job, cluster, compute)
+        ended = _drive(job, cluster, compute, submitter)
     end_ns = simulation.now_ns
+    log.rows[:] = without_supervisors(log.rows)
     if ended.how == "hang":
         end_ns = max((row.t_ns for row in log.rows if row.t_ns <= end_ns), default=end_ns)
     return ProgramOutcome(
         job=job, spec=spec, cluster=cluster, log=log, exit=ended, end_ns=end_ns, compute=compute,
-        output="".join(heard), reports=tuple(cluster.env.reports),
+        output="".join(heard), faults=(*job.faults, *spot.events), jobs=submitter.records(),
+        reports=tuple(cluster.env.reports),
     )  # fmt: skip
 
 
@@ -135,6 +143,7 @@ def cluster_of(
     usual = NodeOptions(object_store_bytes=job.object_store_bytes)
     return Cluster(
         simulation, spec, config=job.config, costs=job.costs, autoscaling=job.autoscaling, log=log,
+        clouds=job.clouds,
         options={**dict.fromkeys(range(_nodes_at_most(spec)), usual), **(given or {})},
     )  # fmt: skip
 
@@ -160,20 +169,28 @@ def _schedule(event: FaultEvent, faults: Faults) -> None:
         "kill_gcs": partial(faults.kill_gcs, after),
     }[event.kind]
     faults.sim.at(at_ns, act)
+    if event.kind == "fail_node" and event.restart_after_s is not None:
+        faults.sim.at(at_ns + to_ns(event.restart_after_s), faults.restart_node, node)
 
 
-def _drive(job: ProgramJob, cluster: Cluster, compute: Compute) -> DriverExit:
-    """Run the script, or the workload; how it ended."""
+def _drive(job: ProgramJob, cluster: Cluster, compute: Compute, submitter: Submitter) -> DriverExit:
+    """Run the script, the workload, or all jobs; how it ended."""
     limit_s = LIMIT_S if job.until_s is None else job.until_s
     try:
+        if job.submissions:
+            run_program(submitter.main, cluster, compute=compute, limit_s=limit_s)
+            return _of_all(submitter)
         if job.script is None:
-            return _generate(job, cluster, compute, limit_s)
+            main = partial(generate, job.workload, job.library, cluster)
+            return _of_workload(main, cluster, compute, limit_s)
         run_script(job.script, job.args, cluster=cluster, compute=compute, limit_s=limit_s)
     except ProgramHangs as wait:
         where = str(wait).partition("it waits here:\n")[2].rstrip() if job.script else ""
         line = where.strip().splitlines()[-1].strip() if where else f"the driver of {job.title}"
         how: Ending = "hang" if wait.certain or job.until_s is None else "until"
         return DriverExit(how=how, text=where, message=line, code=how == "hang")
+    except DriverDied as died:
+        return DriverExit(how="killed", message=str(died), code=137)
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else 1
         said = "" if isinstance(stop.code, int) else f": {stop.code}"
@@ -189,38 +206,34 @@ def _drive(job: ProgramJob, cluster: Cluster, compute: Compute) -> DriverExit:
     return DriverExit(how="ok")
 
 
-def _generate(job: ProgramJob, cluster: Cluster, compute: Compute, limit_s: float) -> DriverExit:
-    """Run the workload, or a library's job, in a driver; its first error is how it fails."""
-    workload, library, streams = job.workload, job.library, cluster.sim.rng
+def _of_workload(
+    main: Callable[[], None], cluster: Cluster, compute: Compute, limit_s: float
+) -> DriverExit:
+    try:
+        run_program(main, cluster, compute=compute, limit_s=limit_s)
+    except RayError as error:
+        return DriverExit(how="exception", text=str(error), message=_in_a_line(error), code=1)
+    return DriverExit(how="ok")
 
-    def main() -> Any:
-        fiber = this_fiber()
-        core = this_core(fiber)
-        fiber.settle()
-        if library is not None:
-            return fiber.block(lambda then: start_library(library, core, streams, then))
-        assert workload is not None, "a job is a script, a workload or a library's"
-        return fiber.block(lambda then: start_workload(workload, core, streams, then))
 
-    ended, _ = run_program(main, cluster, compute=compute, limit_s=limit_s)
-    if isinstance(ended, LibraryReport):
-        cluster.env.reports.append(ended)
+def _of_all(submitter: Submitter) -> DriverExit:
+    """How several jobs ended; what one uses that is not emulated is raised."""
+    for error in submitter.errors():
+        if isinstance(error, NotEmulatedError) or _broke(error):
+            raise error
+    records = submitter.records()
+    bad = [record for record in records if record.status != "SUCCEEDED"]
+    if not bad:
         return DriverExit(how="ok")
-    failed = ended.error if isinstance(ended, Done) else ended
-    if failed is None:
-        return DriverExit(how="ok")
-    error = exception_of(failed, "")
-    return DriverExit(how="exception", text=str(error), message=_in_a_line(error), code=1)
+    said = ", ".join(f"{record.name} {record.status}" for record in bad[:3])
+    message = f"{len(bad)} of {len(records)} jobs not succeeded ({said})"
+    return DriverExit(how="exit", message=message, text=bad[0].message, code=1)
 
 
 # ---- whose error it is ---------------------------------------------------------------------------
 
-_OURS = f"{Path(__file__).resolve().parent.parent}/"
-_NOT_THEIRS = (_OURS, "<frozen ")
 _TITLE = re.compile(r"ray::([^()]*)\(\)")
 _AGAIN = " is not emulated by raysim."
-_COLOR = re.compile(r"\x1b\[[0-9;]*m")
-"""Ray colours the heads of its tracebacks."""
 
 
 def _frames(error: BaseException) -> list[traceback.FrameSummary]:
@@ -231,33 +244,24 @@ def _is_ours(error: Exception, script: Path | None) -> bool:
     """Not raised by the program: by no frame of it, or by an assertion of a room."""
     if isinstance(error, SyntaxError) and error.filename == str(script):
         return False
+    if _broke(error):
+        return True
+    return not any(frame.filename == str(script) for frame in _frames(error))
+
+
+def _broke(error: BaseException) -> bool:
+    """An assertion of a room."""
     frames = _frames(error)
     outside = isinstance(error, AssertionError | InvariantViolation)
-    if outside and frames and frames[-1].filename.startswith(_OURS):
-        return True
-    return not any(frame.filename == str(script) for frame in frames)
+    return outside and bool(frames) and frames[-1].filename.startswith(OURS)
 
 
 def _last_place(error: BaseException, script: Path | None) -> Location:
     """Where in the user's own code it was raised."""
-    theirs = [f for f in _frames(error) if not f.filename.startswith(_NOT_THEIRS)]
+    theirs = [f for f in _frames(error) if not f.filename.startswith(NOT_THEIRS)]
     if not theirs:
         return Location(file=str(script))
     return Location(file=theirs[-1].filename, line=theirs[-1].lineno)
-
-
-def user_traceback(error: BaseException) -> str:
-    """The traceback as Python prints it, without the frames of raysim."""
-    told = traceback.TracebackException.from_exception(error)
-    seen: TracebackPart | None = told
-    parts = []
-    while seen is not None and seen not in parts:
-        parts.append(seen)
-        seen.stack = traceback.StackSummary.from_list(
-            [f for f in seen.stack if not f.filename.startswith(_NOT_THEIRS)]
-        )
-        seen = seen.__cause__ or (None if seen.__suppress_context__ else seen.__context__)
-    return _COLOR.sub("", "".join(told.format())).rstrip("\n")
 
 
 def _in_a_line(error: BaseException) -> str:
@@ -274,10 +278,7 @@ def _in_a_line(error: BaseException) -> str:
             said = said.removesuffix(_AGAIN)
         return f"{said}{where}"
     last = traceback.format_exception_only(error)[-1].strip().partition("\n")[0]
-    return f"{_COLOR.sub('', last)}{where}"
-
-
-TracebackPart = traceback.TracebackException
+    return f"{COLOR.sub('', last)}{where}"
 
 
 # ---- what it prints ------------------------------------------------------------------------------

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from raysim.raycore.autoscaler.config import AutoscalerConfig, NodeTypeConfig
-from raysim.raycore.cluster import NodeOptions, ProvisionDelay
+from raysim.raycore.cloud import CloudSpec, Delay, NodeStart
+from raysim.raycore.cluster import NodeOptions
 from raysim.raycore.faults import Faults
 from raysim.raycore.resources import ResourceSet
 from raysim.raycore.scripts import (
@@ -305,16 +306,16 @@ def launches(upscaling_speed: float | None) -> list[float]:
     cluster = ray_cluster(
         1, max_nodes=60, cpus=4,
         autoscaling=AutoscalerConfig(node_types=(worker,), upscaling_speed=upscaling_speed),
-        provision=ProvisionDelay(median_s=100, sigma=0),
+        clouds=CloudSpec(starts={"worker": NodeStart(request=Delay(median_s=100))}),
     )  # fmt: skip
     asked: list[float] = []
-    launch = cluster.launch
+    launch = cluster.cloud.launch
 
     def noticed(node_type: str, then: Any) -> None:
         asked.append(seconds(cluster))
         launch(node_type, then)
 
-    cluster.launch = noticed  # type: ignore[method-assign]
+    cluster.cloud.launch = noticed  # type: ignore[method-assign]
 
     def main(_: Any) -> Any:
         for _ in range(100):

@@ -12,7 +12,7 @@ import pytest
 
 import raysim
 
-SCENARIOS = ("ray_map_reduce", "ray_node_failure")
+SCENARIOS = ("ray_map_reduce", "ray_node_failure", "ray_shared_cluster")
 CODE = """
 import json, sys, raysim
 print(json.dumps(raysim.run(raysim.load(sys.argv[1])).summary))

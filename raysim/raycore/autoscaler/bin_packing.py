@@ -66,6 +66,8 @@ class Node:
     priority: int = 0
     cause: str = ""
     """Why it is to be terminated."""
+    launch_config: str = ""
+    """Of its type when it was started."""
     kinds: dict[Source, dict[str, None]] = field(
         default_factory=lambda: {"demand": {}, "constraint": {}}
     )
@@ -95,7 +97,7 @@ class Node:
         return Node(
             self.node_type, self.total, {s: dict(f) for s, f in self.free.items()},
             dict(self.labels), self.status, self.instance, self.node_id, self.is_head,
-            self.idle_ns, self.priority, self.cause,
+            self.idle_ns, self.priority, self.cause, self.launch_config,
             {s: dict(k) for s, k in self.kinds.items()}, dict(self.by_label),
         )  # fmt: skip
 

@@ -8,25 +8,31 @@ decide, and then takes for each instance one step on its way::
     QUEUED -> REQUESTED -> ALLOCATED -> (RAY_INSTALLING) -> RAY_RUNNING
            -> RAY_STOP_REQUESTED -> RAY_STOPPING -> RAY_STOPPED -> TERMINATING -> TERMINATED
 
-Of queued instances a round requests, per type, ``upscaling_speed`` x running nodes but at least
-one, and never so many that more than ten are REQUESTED at once: a machine that has arrived makes
-room for the next. An idle node is drained; its raylet may refuse because work came meanwhile.
+How many of the queued are requested in a round is ``launch_limits``. A machine is ALLOCATED when
+the cloud lists it, booted or not; a pod stays so until its raylet registers. An idle node is
+drained; its raylet may refuse because work came meanwhile.
+
+With ``version: v1`` what is wanted beyond the limit is not queued but worked out anew each round,
+and only the first thousand requests are looked at; all else is version 2's.
+
+A node that the cloud has taken away counts until the GCS declares it dead, as in Ray, where the
+instance is given up and found again in the GCS's list within the same round.
 
 Since the loop never ends, a run with an autoscaler has to be told when to stop.
 
-Not modelled: installing Ray takes no time of its own (it is part of the cloud's delay), nodes the
-cloud takes away are found out by Ray only, terminations that fail, and ending nodes beyond a
-maximum is a drain as well (Ray's legacy ``DrainNode`` stops them at once).
+Not modelled: terminations that fail, and ending nodes beyond a maximum is a drain as well (Ray's
+legacy ``DrainNode`` stops them at once).
 """
 
 from __future__ import annotations
 
-import math
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from raysim.kernel.component import Component
 from raysim.raycore.autoscaler.bin_packing import Availability, Node
-from raysim.raycore.autoscaler.config import AutoscalerConfig
+from raysim.raycore.autoscaler.config import V1_DEMAND_SIZE, AutoscalerConfig
+from raysim.raycore.autoscaler.launch_limits import v1_launches, v2_launches
 from raysim.raycore.autoscaler.scheduler import Decision, anti_affinity_label, schedule
 from raysim.raycore.gcs_client import GcsClient
 from raysim.raycore.ids import NodeID
@@ -47,11 +53,6 @@ Status = Literal[
     "ALLOCATION_TIMEOUT", "RAY_INSTALL_FAILED",
 ]  # fmt: skip
 
-REQUEST_TIMEOUT_S = 600
-REQUEST_RETRIES = 3
-ALLOCATED_TIMEOUT_S = 3_600
-INSTALLING_TIMEOUT_S = 1_800
-STOP_REQUESTED_TIMEOUT_S = 300
 RECOVERY_S = 600
 """``RAY_AUTOSCALER_AVAILABILITY_RECOVERY_S``: how long a type that could not be had is avoided."""
 
@@ -66,11 +67,17 @@ _NEEDS_RAY = frozenset({"RAY_RUNNING", "RAY_STOP_REQUESTED", "RAY_STOPPING"})
 class Instance:
     """A machine, from the wish for it to its end."""
 
-    __slots__ = ("is_head", "node_id", "node_type", "number", "requests", "since_ns", "status")
+    __slots__ = (
+        "is_head", "launch_config", "node_id", "node_type", "number", "requests", "since_ns",
+        "status",
+    )  # fmt: skip
 
-    def __init__(self, number: int, node_type: str, status: Status, now_ns: int) -> None:
+    def __init__(
+        self, number: int, node_type: str, status: Status, now_ns: int, launch_config: str
+    ) -> None:
         self.number = number
         self.node_type = node_type
+        self.launch_config = launch_config
         self.status: Status = status
         self.since_ns = now_ns
         self.node_id: NodeID = -1
@@ -121,6 +128,10 @@ class Autoscaler(Component):
         self._gcs = GcsClient(self, self.env, self._gave_up)
         self._update(None)
 
+    def reconfigure(self, config: AutoscalerConfig) -> None:
+        """The cluster file has been changed; seen in the next round."""
+        self.config = config
+
     def _gave_up(self) -> None:
         self.crash(reason="GCS not reachable")
 
@@ -136,7 +147,8 @@ class Autoscaler(Component):
         self._launch()
         if not self.config.kuberay:
             for instance in self._in("ALLOCATED"):
-                instance.become("RAY_INSTALLING", self.sim.now_ns)
+                if not instance.is_head and self.provider.runs(instance.node_id):
+                    instance.become("RAY_INSTALLING", self.sim.now_ns)
         self.after(to_ns(self.env.config.autoscaler_update_interval_s), self._update)
 
     # What is
@@ -160,6 +172,10 @@ class Autoscaler(Component):
                 known = self._add(node_type, "ALLOCATED")
             known.become("ALLOCATED", now_ns)
             known.node_id = node_id
+        listed = {i.node_id: None for i in self.instances.values()}
+        for node_id, node_type in self.provider.machines().items():
+            if node_id not in listed:  # of the machines the cluster began with
+                self._add(node_type, "ALLOCATED").node_id = node_id
         failed, self._stop_failed = self._stop_failed, []
         for number in failed:
             known = self.instances.get(number)
@@ -174,12 +190,12 @@ class Autoscaler(Component):
         for row in state.nodes:
             there[row.node_id] = None
             known = by_node.get(row.node_id)
-            if known is None:  # of the machines the cluster began with
+            if known is None:  # lost to the cloud, but not to Ray
                 if not row.node_type and not row.is_head:
                     continue
                 known = self._add(row.node_type, "ALLOCATED")
                 known.node_id = row.node_id
-                known.is_head = row.is_head
+            known.is_head = row.is_head
             if row.state == "DRAINING":
                 if known.status in _NOT_YET_RUNNING or known.status in (
                     "RAY_RUNNING", "RAY_STOP_REQUESTED",
@@ -195,23 +211,23 @@ class Autoscaler(Component):
 
     def _handle_stuck(self) -> None:
         """Steps that take too long are given up or tried again."""
-        now_ns = self.sim.now_ns
+        now_ns, limits = self.sim.now_ns, self.config.timeouts
 
-        def stuck(status: Status, limit_s: int) -> list[Instance]:
+        def stuck(status: Status, limit_s: float) -> list[Instance]:
             return [i for i in self._in(status) if now_ns - i.since_ns > limit_s * NS_PER_S]
 
-        for instance in stuck("REQUESTED", REQUEST_TIMEOUT_S):
-            if instance.requests > REQUEST_RETRIES:
+        for instance in stuck("REQUESTED", limits.requested_s):
+            if instance.requests > limits.allocation_retries:
                 instance.become("ALLOCATION_FAILED", now_ns)
                 del self.instances[instance.number]
             else:
                 instance.become("QUEUED", now_ns)
-        for instance in stuck("ALLOCATED", ALLOCATED_TIMEOUT_S):
+        for instance in stuck("ALLOCATED", limits.allocated_s):
             instance.become("ALLOCATION_TIMEOUT", now_ns)
             self._unavailable_ns[instance.node_type] = now_ns
-        for instance in stuck("RAY_INSTALLING", INSTALLING_TIMEOUT_S):
+        for instance in stuck("RAY_INSTALLING", limits.ray_installing_s):
             instance.become("RAY_INSTALL_FAILED", now_ns)
-        for instance in stuck("RAY_STOP_REQUESTED", STOP_REQUESTED_TIMEOUT_S):
+        for instance in stuck("RAY_STOP_REQUESTED", limits.ray_stop_requested_s):
             instance.become("RAY_RUNNING", now_ns)
 
     # What should be
@@ -221,6 +237,8 @@ class Autoscaler(Component):
         if head is None or head.status != "RAY_RUNNING":
             return
         now_ns = self.sim.now_ns
+        if self.config.version == "v1":
+            state = _clipped(state)
         decision = self.decision = schedule(
             self.config,
             state,
@@ -238,7 +256,14 @@ class Autoscaler(Component):
                 self._end_machine(instance)
             elif instance.status == "RAY_RUNNING":
                 self._drain(instance, node)
-        for node_type, count in decision.launch.items():
+        launches = decision.launch
+        if self.config.version == "v1":
+            launches = v1_launches(
+                decision.launch, self._count("RAY_RUNNING"),
+                self._count("QUEUED", "REQUESTED", "ALLOCATED", "RAY_INSTALLING"),
+                decision.urgent, speed=self.config.speed(self.env.config),
+            )  # fmt: skip
+        for node_type, count in launches.items():
             for _ in range(count):
                 self._add(node_type, "QUEUED")
 
@@ -262,8 +287,14 @@ class Autoscaler(Component):
                 node = Node.new(
                     its.name, units, units, its.labels, instance=instance.number,
                     is_head=instance.is_head, priority=its.priority,
+                    launch_config=instance.launch_config,
                 )  # fmt: skip
                 nodes.append(node)
+            elif not self.config.disable_launch_config_check:  # its type is gone
+                nodes.append(
+                    Node.new(instance.node_type, {}, {}, {}, status="TO_TERMINATE",
+                             cause="OUTDATED", instance=instance.number)
+                )  # fmt: skip
         self._mark_spread(state, nodes)
         return nodes
 
@@ -274,7 +305,7 @@ class Autoscaler(Component):
             instance.node_type, row.resources, row.available, row.labels,
             instance=instance.number, node_id=row.node_id, is_head=instance.is_head,
             idle_ns=self.sim.now_ns - idle_since_ns if idle_since_ns >= 0 else 0,
-            priority=priority,
+            priority=priority, launch_config=instance.launch_config,
         )  # fmt: skip
 
     def _mark_spread(self, state: ClusterResourceState, nodes: list[Node]) -> None:
@@ -305,16 +336,15 @@ class Autoscaler(Component):
         queued: dict[str, list[Instance]] = {}
         for instance in self._in("QUEUED"):
             queued.setdefault(instance.node_type, []).append(instance)
-        requested = len(self._in("REQUESTED"))
-        running: dict[str, int] = {}
-        for instance in self._in("RAY_RUNNING"):
-            running[instance.node_type] = running.get(instance.node_type, 0) + 1
-        speed = self.config.speed(self.env.config)
+        launches = {node_type: len(instances) for node_type, instances in queued.items()}
+        if self.config.version == "v2":
+            launches = v2_launches(
+                launches, self._count("RAY_RUNNING"), requested=len(self._in("REQUESTED")),
+                speed=self.config.speed(self.env.config),
+                most_requested=self.env.config.autoscaler_max_concurrent_launches,
+            )  # fmt: skip
         for node_type, instances in queued.items():
-            wanted = max(1, math.ceil(speed * max(running.get(node_type, 0), 1)))
-            limit = self.env.config.autoscaler_max_concurrent_launches - requested
-            for instance in sorted(instances, key=_queued_since)[: max(0, min(limit, wanted))]:
-                requested += 1
+            for instance in sorted(instances, key=_queued_since)[: launches[node_type]]:
                 instance.become("REQUESTED", self.sim.now_ns)
                 instance.requests += 1
                 self.provider.launch(
@@ -355,15 +385,33 @@ class Autoscaler(Component):
     def _in(self, status: str) -> list[Instance]:
         return [i for i in self.instances.values() if i.status == status]
 
+    def _count(self, *statuses: Status) -> Mapping[str, int]:
+        """Instances by type."""
+        counts: dict[str, int] = {}
+        for instance in self.instances.values():
+            if instance.status in statuses:
+                counts[instance.node_type] = counts.get(instance.node_type, 0) + 1
+        return counts
+
     def _add(self, node_type: str, status: Status) -> Instance:
         self._last_number += 1
-        instance = Instance(self._last_number, node_type, status, self.sim.now_ns)
+        current = {t.name: t.launch_config for t in self.config.node_types}.get(node_type, "")
+        instance = Instance(self._last_number, node_type, status, self.sim.now_ns, current)
         self.instances[instance.number] = instance
         return instance
 
 
 def _queued_since(instance: Instance) -> int:
     return instance.since_ns
+
+
+def _clipped(state: ClusterResourceState) -> ClusterResourceState:
+    """The first of the demand only."""
+    left, kept = V1_DEMAND_SIZE, []
+    for demand in state.demands:
+        kept.append(demand._replace(requests=min(demand.requests, left)))
+        left -= kept[-1].requests
+    return state._replace(demands=tuple(d for d in kept if d.requests))
 
 
 class _Launched:

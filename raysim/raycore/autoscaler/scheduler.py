@@ -1,10 +1,11 @@
 """What shape the cluster should have: which nodes to launch, which to end.
 
 Real counterpart: ``ResourceDemandScheduler`` of ``python/ray/autoscaler/v2/scheduler.py``. A pure
-function of the demand, the nodes and the configuration, in this order: the least of each type, the
-most of each type, the most of all; what ``request_resources`` asked for; placement groups, each as
-a whole or not at all, those with most constraints and then most bundles first; single requests;
-and at last nodes that have been idle for too long and that nothing before needed.
+function of the demand, the nodes and the configuration, in this order: nodes of types that changed
+or are gone; the least of each type, the most of each type, the most of all; what
+``request_resources`` asked for; placement groups, each as a whole or not at all, those with most
+constraints and then most bundles first; single requests; and at last nodes that have been idle for
+too long and that nothing before needed.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ class Decision:
     """What to do."""
 
     launch: dict[str, int] = field(default_factory=dict)
+    urgent: dict[str, int] = field(default_factory=dict)
+    """Of ``launch``: what is not for tasks and actors."""
     terminate: list[Node] = field(default_factory=list)
     infeasible: list[Request] = field(default_factory=list)
     """No node type could hold these, or no more nodes may be launched."""
@@ -48,6 +51,8 @@ def schedule(
     """Decide once."""
     plan = _Plan(config, [n.copy() for n in nodes], availability, head_type)
     decision = Decision()
+    if not config.disable_launch_config_check:
+        plan.end_outdated()
     plan.enforce_min()
     plan.enforce_max()
     if state.constraints:
@@ -57,14 +62,14 @@ def schedule(
     for gang in sorted(state.gangs, key=_gang_order, reverse=True):
         if plan.place(gang_requests(gang), "demand", whole=True):
             decision.infeasible_gangs.append(gang)
+    decision.urgent = plan.to_launch()
     demands = [Request(d.resources, d.requests, d.label_selector) for d in state.demands]
     decision.infeasible = plan.place(demands, "demand", whole=False)
     plan.end_idle(idle_timeout_s)
-    for node in plan.nodes:
-        if node.status == "TO_LAUNCH":
-            decision.launch[node.node_type] = decision.launch.get(node.node_type, 0) + 1
-        elif node.status == "TO_TERMINATE" and node.instance:  # else it never was more than a plan
-            decision.terminate.append(node)
+    decision.launch = plan.to_launch()
+    decision.terminate = [  # one without an instance never was more than a plan
+        n for n in plan.nodes if n.status == "TO_TERMINATE" and n.instance
+    ]
     return decision
 
 
@@ -109,6 +114,22 @@ class _Plan:
         self._availability = availability
         self._head_type = head_type
         self._max_nodes = None if config.max_workers is None else config.max_workers + 1
+
+    def to_launch(self) -> dict[str, int]:
+        """New nodes by type, in the order they were thought of."""
+        counts: dict[str, int] = {}
+        for node in self.nodes:
+            if node.status == "TO_LAUNCH":
+                counts[node.node_type] = counts.get(node.node_type, 0) + 1
+        return counts
+
+    def end_outdated(self) -> None:
+        """End nodes whose type has changed since, or is gone; never the head."""
+        for node in self.nodes:
+            its = self._types.get(node.node_type)
+            old = its is None or (its.launch_config and its.launch_config != node.launch_config)
+            if old and not node.is_head:
+                node.status, node.cause = "TO_TERMINATE", "OUTDATED"
 
     def enforce_min(self) -> None:
         """Launch what is missing of each type."""

@@ -64,8 +64,8 @@ class CoreWorker(Component):
         "_job_done", "_leaving", "_ready", "actors", "borrowing", "calls", "cancellation", "config",
         "costs", "directory", "entrypoint", "env", "executor", "gcs", "groups", "is_ready",
         "item_reports", "job_id", "kind", "leases", "log", "me", "memory_bytes", "namespace",
-        "objects", "recovery", "references", "runtime_env_key", "started_ns", "startup_token",
-        "streams", "submission", "tasks",
+        "objects", "on_death", "recovery", "references", "runtime_env_key", "started_ns",
+        "startup_token", "streams", "submission", "tasks",
     )  # fmt: skip
 
     runs_ahead = True
@@ -99,6 +99,8 @@ class CoreWorker(Component):
         self.entrypoint = entrypoint
         self.memory_bytes = env.costs.worker_memory_bytes
         """Resident memory; ``use_memory`` changes it."""
+        self.on_death: Callable[[str], object] | None = None
+        """Told why, when the process has died; of a driver, what runs it waits for its end."""
 
     @property
     def node(self) -> Any:
@@ -137,9 +139,11 @@ class CoreWorker(Component):
             self._registered,
         )
 
-    def stopped(self, cause: RoomDown | NodeDied) -> None:  # noqa: ARG002  (whatever the cause)
+    def stopped(self, cause: RoomDown | NodeDied) -> None:
         """The process is gone."""
         self.executor.died()
+        if self.on_death is not None:
+            self.on_death(cause.reason)
 
     def _registered(self, answer: Any) -> None:
         if isinstance(answer, Failure):
@@ -195,6 +199,7 @@ class CoreWorker(Component):
         self.gcs.call(p.MarkJobFinished(self.job_id), self._finished)
 
     def _finished(self, _: object) -> None:
+        self.on_death = None
         self._job_done(None)
         self.exit("the driver has finished", intended=True)
 

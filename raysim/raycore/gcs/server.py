@@ -83,6 +83,7 @@ class Gcs(Component):
         self.env = env
         self.tables = Tables()
         self._has_run = False
+        self.lost = []  # of a head that vanished; callers hear of it when it is back
         self.started_ns = 0
         """Periodic work falls on whole periods since then."""
         if env.sim.check:

@@ -82,6 +82,7 @@ class GcsNode:
         return NodeTableData(
             self.node_id, self.state, self.is_head, self.total, self.available, self.labels,
             self.node_type, self.death_reason, self.start_ns, self.end_ns,
+            self.drain.deadline_ns if self.state == "DRAINING" and self.drain else -1,
         )  # fmt: skip
 
 

@@ -92,6 +92,8 @@ class NodeTableData(NamedTuple):
     death_reason: str = ""
     start_ns: int = 0
     end_ns: int = -1
+    drain_deadline_ns: int = -1
+    """Of a DRAINING node, as ``GetDrainingNodes`` tells it; 0: it has none; -1: not draining."""
     size_bytes: int = 500
 
 

@@ -66,6 +66,11 @@ class Bundles:
             self._local.remove_bundle(held, group_name(key[0]), key[1])
         self._local.free(held)
 
+    @property
+    def held(self) -> bool:
+        """Whether anything is held back."""
+        return bool(self.prepared or self.committed)
+
     def has(self, key: Key) -> bool:
         """Whether the bundle is here."""
         return key in self.prepared or key in self.committed

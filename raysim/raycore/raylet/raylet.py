@@ -4,11 +4,10 @@ Real counterpart: ``src/ray/raylet/node_manager.cc``: one event loop. This file 
 message, and who lives and dies; the parts beside it decide.
 
 A node's resources here are the ones that count; the shared view has what was last reported. The
-raylet watches the view only while something waits, subscribes to the GCS's failure news only once
-it has leases of owners elsewhere, and arms a timer only while there is something to look at.
+raylet watches the view only while something waits, subscribes to the GCS's failure news once it has
+leases of owners elsewhere, and arms a timer only while there is something to look at.
 
-Not modelled: the store and object manager, which share Ray's raylet process and are rooms of their
-own here; cgroups; the agents' own processes.
+Not modelled: cgroups, the agents' processes; store and object manager are rooms of their own here.
 """
 
 from __future__ import annotations
@@ -141,9 +140,9 @@ class Raylet(Component):
         self.memory = MemoryMonitor(self, env, node_id, self.pool, self.failures.out_of_memory)
         self.self_check = SelfCheck(self, env, node_id, self._given_up)
         self.primary_bytes = 0
-        self._store_idle_since_ns = self._started_ns = env.sim.now_ns
-        self._subscribed = self._watching = False
-        self._flushing = self._ticking = self._leaving = False
+        self._started_ns = self._idle_since_ns = env.sim.now_ns  # bundles and primary objects
+        self._subscribed = self._watching = self._flushing = False
+        self._ticking = self._leaving = False
         env.view.unwatch(self._view_changed)
         # requests meant for the raylet that was here before: nobody knows this one yet
         self._early: list[tuple[Any, Reply]] | None = [] if self.epoch else None
@@ -379,6 +378,7 @@ class Raylet(Component):
     def on_cancel_resource_reserve(self, m: CancelResourceReserve, reply: Reply) -> None:
         """Undo either; what runs or waits within ends."""
         killed: list[Worker] = []
+        self._idle_since_ns = self.sim.now_ns
         for bundle in m.bundles:
             killed += self.failures.bundle_removed(group_name(bundle.group), bundle.bundle_index)
             self.bundles.cancel((bundle.group, bundle.bundle_index))
@@ -404,7 +404,7 @@ class Raylet(Component):
         if changed_bytes and OBJECT_STORE_MEMORY in self.resources.total:
             self.resources.take_back(OBJECT_STORE_MEMORY, changed_bytes * UNIT)
         if not m.primary_bytes and self.primary_bytes:
-            self._store_idle_since_ns = self.sim.now_ns
+            self._idle_since_ns = self.sim.now_ns
         self.primary_bytes = m.primary_bytes
         turned = m.blocked != self.scheduler.pulls_blocked or bool(m.leases_blocked)
         self.scheduler.pulls_blocked = m.blocked
@@ -431,17 +431,17 @@ class Raylet(Component):
 
     @property
     def is_idle(self) -> bool:
-        """No leased workers, no primary objects."""
-        return not (self.local.held or self.primary_bytes)
+        """No leased workers, no bundles, no primary objects."""
+        return not (self.local.held or self.primary_bytes or self.bundles.held)
 
     def _report(self) -> ReportResources:
         self._leave_if_drained()
-        idle_since_ns = max(self.local.idle_since_ns, self._store_idle_since_ns)
         return ReportResources(
-            self.node_id, self.resources.version,
-            dict(self.resources.available), dict(self.resources.total),
-            self.scheduler.draining, self.scheduler.pulls_blocked,
-            idle_since_ns if self.is_idle else -1, self.cluster.something_waits,
+            self.node_id, self.resources.version, dict(self.resources.available),
+            dict(self.resources.total), self.scheduler.draining,
+            self.scheduler.pulls_blocked,
+            max(self.local.idle_since_ns, self._idle_since_ns) if self.is_idle else -1,
+            self.cluster.something_waits,
         )  # fmt: skip
 
     def _leave_if_drained(self) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from raysim.raycore.autoscaler import Autoscaler, AutoscalerConfig, NodeTypeConfig
 from raysim.raycore.autoscaler.bin_packing import Availability, Node, Request, pack
+from raysim.raycore.autoscaler.launch_limits import v1_launches, v2_launches
 from raysim.raycore.autoscaler.scheduler import Decision, schedule
 from raysim.raycore.ids import NodeID
 from raysim.raycore.protocol import (
@@ -23,8 +26,11 @@ from raysim.raycore.protocol import (
 )
 from raysim.raycore.resources import ResourceSet
 from raysim.raycore.tasks import LabelMatch
+from tests.unit.raycore.autoscaler_cases import Case
 from tests.unit.raycore.gcs_case import GcsCase
 
+RECORD = Path(__file__).parents[2] / "data" / "autoscaler_decisions.json"
+"""Decisions of ResourceDemandScheduler (python/ray/autoscaler/v2/scheduler.py, ray 2.60)."""
 EVEN = Availability({}, {})
 SMALL = NodeTypeConfig(name="small", resources={"CPU": 4}, max_workers=100)
 BIG = NodeTypeConfig(name="big", resources={"CPU": 16}, max_workers=100)
@@ -169,11 +175,58 @@ def test_a_type_that_failed_lately_is_avoided() -> None:
         assert [n.node_type for n in placed] == [chosen]
 
 
+def test_recorded_decisions_of_rays_scheduler() -> None:
+    recorded = json.loads(RECORD.read_text())
+    assert len(recorded) == 60
+    for seed, (launch, ended) in recorded.items():
+        assert Case(int(seed)).ours() == (launch, ended), f"seed {seed}"
+
+
+def test_outdated_nodes_end_first_if_that_is_looked_at() -> None:
+    new = NodeTypeConfig(name="small", resources={"CPU": 4}, max_workers=9, launch_config="b")
+    there = (node(SMALL, 1, free=0), node(new, 2, free=0), node(SMALL, 0, head=True))
+    there[1].launch_config = "b"
+    gone = node(NodeTypeConfig(name="gone", resources={"CPU": 1}), 3)
+    for checked, ended in ((False, []), (True, [(1, "OUTDATED"), (3, "OUTDATED")])):
+        config = AutoscalerConfig(node_types=(new,), disable_launch_config_check=not checked)
+        decision = schedule(config, demand(), (*there, gone), idle_timeout_s=60, availability=EVEN)
+        assert sorted((n.node_id, n.cause) for n in decision.terminate) == ended
+
+
+@pytest.mark.parametrize(
+    ("running", "requested", "speed", "launches"),
+    [(0, 0, 0.0, {"a": 1, "b": 1}), (7, 0, 1.0, {"a": 7, "b": 1}),
+     (7, 0, 1000.0, {"a": 10, "b": 0}), (7, 4, 1000.0, {"a": 6, "b": 0}),
+     (0, 10, 5.0, {"a": 0, "b": 0})],
+)  # fmt: skip
+def test_version_2_requests_ten_at_a_time(
+    running: int, requested: int, speed: float, launches: dict[str, int]
+) -> None:
+    said = v2_launches(
+        {"a": 40, "b": 40}, {"a": running}, requested=requested, speed=speed, most_requested=10
+    )
+    assert said == launches
+
+
+@pytest.mark.parametrize(
+    ("running", "pending", "urgent", "speed", "launches"),
+    [(0, 0, 0, 1.0, {"a": 5}), (0, 5, 0, 1.0, {}), (8, 3, 0, 1.0, {"a": 5}),
+     (0, 5, 12, 1.0, {"a": 12}), (8, 0, 0, 2.0, {"a": 16})],
+)  # fmt: skip
+def test_version_1_keeps_five_pending_but_for_groups_and_minima(
+    running: int, pending: int, urgent: int, speed: float, launches: dict[str, int]
+) -> None:
+    said = v1_launches({"a": 40}, {"a": running}, {"a": pending}, {"a": urgent}, speed=speed)
+    assert said == launches
+
+
 # ---- the loop ------------------------------------------------------------------------------------
 
 
 class Cloud:
     """Starts nodes after a fixed delay, on demand."""
+
+    boots = True
 
     def __init__(self, case: GcsCase, delay_s: float, config: AutoscalerConfig) -> None:
         self.case = case
@@ -202,6 +255,12 @@ class Cloud:
         self.case.add_node(
             node_id, cpus=its.resources["CPU"], labels=its.labels, node_type=node_type
         )
+
+    def machines(self) -> dict[int, str]:
+        return {}
+
+    def runs(self, node_id: NodeID) -> bool:
+        return self.boots and node_id < self.next_id
 
     def terminate(self, node_id: NodeID) -> None:
         self.terminated.append((self.now_s, node_id))
@@ -338,3 +397,55 @@ def test_nothing_is_scaled_before_the_head_is_there() -> None:
     case.add_node(0)
     case.run(26)
     assert len(cloud.asked) == 1
+
+
+def test_version_1_asks_for_five_and_works_out_the_rest_anew() -> None:
+    case, cloud, _ = loop(delay_s=12, waiting=400, upscaling_speed=1.0, version="v1")
+    case.run(32)
+    assert per_round(cloud) == [(5.0, 5), (20.0, 5)]
+
+
+def test_version_1_looks_at_a_thousand_requests() -> None:
+    case, _, autoscaler = loop(waiting=5_000, types=(SMALL,), version="v1")
+    case.run(6)
+    assert sum(autoscaler.decision.launch.values()) == 100
+    one = NodeTypeConfig(name="one", resources={"CPU": 1}, max_workers=9_999)
+    case, _, autoscaler = loop(waiting=5_000, types=(one,), version="v1")
+    case.run(6)
+    assert sum(autoscaler.decision.launch.values()) == 1_000
+
+
+def test_ray_is_installed_once_a_machine_has_booted() -> None:
+    case, cloud, autoscaler = loop(delay_s=1, waiting=1)
+    cloud.boots, cloud.next_id = False, 101
+    cloud._up = lambda node_type, then, _: then(100)  # type: ignore[method-assign]  # no raylet
+    case.run(11)
+    (worker,) = [i for i in autoscaler.instances.values() if not i.is_head]
+    assert worker.status == "ALLOCATED"
+    cloud.boots = True
+    case.run(16)
+    assert worker.status == "RAY_INSTALLING"
+    case.run(1_830)
+    assert cloud.terminated == [(1820.0, 100)]
+
+
+def test_machines_there_at_the_start_are_not_asked_for_again() -> None:
+    least = NodeTypeConfig(name="small", resources={"CPU": 4}, min_workers=1, max_workers=5)
+    case = GcsCase(nodes=1, cpus=0, check=False)
+    config = AutoscalerConfig(node_types=(least,))
+    cloud = Cloud(case, 1, config)
+    cloud.machines = lambda: {7: "small"}  # type: ignore[method-assign]
+    autoscaler = case.sim.add(Autoscaler(case.env, config, provider=cloud))
+    case.run(21)
+    assert cloud.asked == []
+    assert [i.node_id for i in autoscaler.instances.values() if not i.is_head] == [7]
+
+
+def test_a_changed_file_is_looked_at_in_the_next_round() -> None:
+    more = NodeTypeConfig(name="small", resources={"CPU": 4}, min_workers=2, max_workers=5)
+    case, cloud, autoscaler = loop(delay_s=1)
+    case.run(12)
+    assert cloud.asked == []
+    autoscaler.reconfigure(AutoscalerConfig(node_types=(more,), upscaling_speed=2))
+    case.run(16)
+    assert per_round(cloud) == [(15.0, 2)]
