@@ -102,7 +102,7 @@ class ProgramJob:
 
     @property
     def title(self) -> str:
-        """The script's file name, the kind of workload or library (``task_bag``), or how many jobs."""
+        """The script's file name, the kind of workload or library, or how many jobs."""
         if self.submissions:
             return f"{len(self.submissions)} jobs"
         if self.script is not None:
