@@ -1,0 +1,1 @@
+"""Search spaces and who proposes trials from them."""
