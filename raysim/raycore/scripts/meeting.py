@@ -97,6 +97,15 @@ class Queue:
         else:
             self._items.append(item)
 
+    def get_nowait(self) -> Any:
+        """Take one in plain code; IndexError of none."""
+        item = self._items.popleft()
+        if self._putters:
+            waiting, putter = self._putters.popleft()
+            self._items.append(waiting)
+            putter(None)
+        return item
+
     def put(self, item: Any) -> Ask:
         """Wait for room and put one."""
 
@@ -124,12 +133,7 @@ class Queue:
         resume(None)
 
     def _get(self, resume: Callable[[Any], object]) -> None:
-        if not self._items:
+        if self._items:
+            resume(self.get_nowait())
+        else:
             self._getters.append(resume)
-            return
-        item = self._items.popleft()
-        if self._putters:
-            waiting, putter = self._putters.popleft()
-            self._items.append(waiting)
-            putter(None)
-        resume(item)

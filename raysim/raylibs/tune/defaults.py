@@ -1,0 +1,56 @@
+"""Tune's settings, by its environment variables, and what the driver's loop costs.
+
+Real counterpart: ``ray/tune/execution/tune_controller.py`` and ``experiment_state.py``, ray 2.60;
+other versions are ``replace``d. Costs: ``validation/README.md``, section ``ray_tune``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneCosts:
+    """Seconds of the driver's one thread."""
+
+    event_s: float = 1.2e-3
+    """One step of the loop: ``ray.wait`` over all futures, the event's callbacks, the searcher and
+    the scheduler asked. Measured: 800 results of two trials at once, ray 2.60 on 2 cores,
+    2.1 ms each without loggers, of which a result and Ray Core's own calls are 0.9."""
+    result_s: float = 0.20e-3
+    """One result. Fitted: tune.single_96x100_none."""
+    logger_result_s: float = 1.5e-3
+    """JSON, CSV and TensorBoard lines of a result. Fitted: tune.cluster_256x10_default."""
+    trial_s: float = 30e-3
+    """A trial made, its actor requested and started, its end. Fitted: tune.cluster_1000x1_none."""
+    state_trial_s: float = 0.5e-3
+    """A trial in a snapshot of the experiment's state: JSON of what changed (assumed)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneDefaults:
+    """Settings of the controller."""
+
+    result_buffer_length: int = 1
+    """``TUNE_RESULT_BUFFER_LENGTH``: results of one ``train`` call; 1000 before ray 1.8."""
+    result_buffer_max_time_s: float = 100.0
+    """``TUNE_RESULT_BUFFER_MAX_TIME_S``; the time is a tenth of a second per running trial."""
+    max_pending_trials: int | None = None
+    """``TUNE_MAX_PENDING_TRIALS_PG``; None: the search algorithm's."""
+    state_period_s: float | None = None
+    """``TUNE_GLOBAL_CHECKPOINT_S``; None: at least 10 s, and 19 times what a snapshot takes."""
+    insufficient_resources_s: float = 60.0
+    """``TUNE_WARN_INSUFFICENT_RESOURCE_THRESHOLD_S``."""
+    trainable_core_s: float = 1.4
+    """CPU time of a trial's actor to import ``ray.tune`` (pandas, pyarrow) before ``setup``.
+    Measured: 4.3 s for two actors at a time on 2 cores, of which 0.7 s each start the worker."""
+    costs: TuneCosts = field(default_factory=TuneCosts)
+
+
+STATE_MIN_PERIOD_S = 10.0
+STATE_PERIOD_FACTOR = 19
+"""``_ExperimentCheckpointManager``: at most a twentieth of the time goes into snapshots."""
+
+COMFORTABLE_RESULTS_PER_S = 500
+"""Ray's guidance without loggers, and with them on a cluster (``tune-scalability`` in its docs)."""
+COMFORTABLE_LOGGED_RESULTS_PER_S = 100
