@@ -149,18 +149,12 @@ class SpecTrainable:
         self._begin(checkpoint.iteration, checkpoint.metrics)
         self._reported = checkpoint
 
-    def reset(self, trial_id: str, config: Mapping[str, Any], rng: Any) -> Script:
+    def reset(self, trial_id: str, config: Mapping[str, Any], rng: Any) -> bool:
         """Be another trial; whether that works."""
         self._trial_id, self._config, self._rng = trial_id, config, rng
         self._begin(0)
         self._reported = None
         return True
-        yield  # a script
-
-    def stop(self) -> Script:
-        """Before the actor goes."""
-        return None
-        yield  # a script
 
     def _checkpoint(self, size_bytes: int) -> TrialCheckpoint:
         return TrialCheckpoint(

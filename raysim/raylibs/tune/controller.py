@@ -1,0 +1,569 @@
+"""The driver's loop: trials made, given actors, trained one result at a time, stopped.
+
+Real counterpart: ``TuneController`` in ``ray/tune/execution/tune_controller.py`` (ray 2.60): one
+event per step, in the order events came (Ray takes one of those ready at random). The loop is one
+thread: each event, result and trial costs it what ``TuneCosts`` says, and it runs ahead of the
+clock through events that wait, which is exact since later ones queue behind them.
+
+Not modelled: callbacks other than loggers, restoring an experiment, exports, the console.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from inspect import isgenerator
+from typing import Any
+
+from raysim.raycore.process import CoreProcess
+from raysim.raycore.scripts import Event, Queue, Script, now, spawn, spend, wait_for
+from raysim.raycore.tasks import TaskError
+from raysim.raylibs.tune.experiment import Experiment, MakeTrainable, TuneResult
+from raysim.raylibs.tune.program import (
+    DONE,
+    DUPLICATE,
+    SHOULD_CHECKPOINT,
+    SpecTrainable,
+    TrialProgram,
+)
+from raysim.raylibs.tune.resources import PlacementGroupFactory
+from raysim.raylibs.tune.snapshots import Snapshots
+from raysim.raylibs.tune.trial import Status, Trial, TrialCheckpoint
+from raysim.raylibs.tune.trial_actors import ActorManager, Happened, TrackedActor
+from raysim.raylibs.tune.trial_table import ActorCache, TrialTable
+
+
+class TuneController:
+    """Runs one experiment in a driver: ``result = yield from TuneController(...).run()``.
+
+    Parameters
+    ----------
+    process
+        The driver's.
+    experiment
+        What to do.
+    streams
+        Named random streams: of the search, the scheduler and each trial.
+    rng
+        Where searches and schedulers draw from; None: a stream of the experiment's name.
+    cluster_cpus
+        For the limit on pending trials.
+    """
+
+    def __init__(
+        self,
+        process: CoreProcess,
+        experiment: Experiment,
+        streams: Any,
+        *,
+        rng: Any = None,
+        cluster_cpus: float = 1.0,
+    ) -> None:
+        self._process = process
+        self._experiment = experiment
+        self._streams = streams
+        self._rng = rng if rng is not None else streams(f"tune/{experiment.name}")
+        self._costs = experiment.defaults.costs
+        self._scheduler = experiment.trial_scheduler()
+        self.search_alg = experiment.algorithm()
+        self.search_alg.begin(
+            experiment.param_space, experiment.num_samples, self._rng, self._make_trial
+        )
+        self._max_pending = (
+            experiment.defaults.max_pending_trials
+            or self.search_alg.max_pending_trials(cluster_cpus)
+        )  # fmt: skip
+        self._inbox = Queue()
+        self._actors = ActorManager(
+            process, self._inbox, self._trainable(), experiment.defaults.trainable_core_s
+        )
+        self._table = TrialTable()
+        self._cache = ActorCache()
+        self._actor_of: dict[Trial, TrackedActor] = {}
+        self._staged: dict[Trial, None] = {}
+        self._resetting: dict[Trial, None] = {}
+        self._cached_decisions: dict[Trial, str] = {}
+        self._queued_decisions: dict[Trial, str] = {}
+        self._todo: list[Script] = []
+        """What the scheduler's plain calls have the driver do."""
+        self._has_errored = self._out_of_time = False
+        self._snapshots = Snapshots(experiment.defaults, experiment.num_to_keep)
+        self._began_ns = 0
+        self._n_results = 0
+        self._busy_s = self._lag_s = 0.0
+
+    # ---- what schedulers ask ---------------------------------------------------------------------
+
+    def get_trials(self) -> Sequence[Trial]:
+        """All, in order."""
+        return list(self._table.trials)
+
+    def get_live_trials(self) -> Sequence[Trial]:
+        """Those not ended."""
+        return [t for t in self._table.trials if not t.is_finished()]
+
+    def first_waiting(self) -> Trial | None:
+        """The first PENDING, else the first PAUSED."""
+        return self._table.first_waiting()
+
+    def rng(self) -> Any:
+        """The search's stream."""
+        return self._rng
+
+    def stop_trial(self, trial: Trial) -> None:
+        """Stop it, in whatever state."""
+        if trial.is_finished():
+            return
+        if trial.status == "RUNNING":
+            self._scheduler.on_trial_complete(self, trial, trial.last_result)
+            self.search_alg.on_trial_complete(trial.trial_id, trial.last_result)
+        else:
+            self._scheduler.on_trial_remove(self, trial)
+            self.search_alg.on_trial_complete(trial.trial_id)
+        self._end(trial, "TERMINATED")
+
+    def pause_trial(self, trial: Trial, should_checkpoint: bool = True) -> None:
+        """Give its resources to others, after a save if it is to have one."""
+        self._cached_decisions.pop(trial, None)
+        if trial not in self._actor_of:
+            return
+        if should_checkpoint:
+            self._cached_decisions[trial] = "PAUSE"
+            self.schedule_trial_save(trial)
+        else:
+            self._end(trial, "PAUSED")
+
+    def schedule_trial_save(self, trial: Trial, result: object = None) -> PendingSave | None:
+        """Have it save; what ``resolve``s to the checkpoint."""
+        del result
+        actor = self._actor_of.get(trial)
+        if actor is None:
+            return None
+        trial.is_saving = True
+        pending = PendingSave(self._do)
+        self._todo.append(self._save(actor, pending))
+        return pending
+
+    # ---- the loop --------------------------------------------------------------------------------
+
+    def run(self) -> Script:
+        """``fit()``: a ``TuneResult``."""
+        self._began_ns = yield now()
+        budget_s = self._experiment.time_budget_s
+        if budget_s is not None:
+            self._process.after(round(budget_s * 1e9), self._time_is_up)
+        while not self._finished():
+            yield from self._add_trials()
+            yield from self._add_actors()
+            event = self._inbox.get_nowait() if len(self._inbox) else (yield self._inbox.get())
+            yield from self._handle(event)
+            if self._out_of_time or (self._experiment.fail_fast and self._has_errored):
+                self.search_alg.set_finished()
+                for trial in self.get_live_trials():
+                    self._end(trial, "TERMINATED")
+            yield from self._do()
+            yield from self._snapshot()
+            yield from self._drop_cached(
+                force_all=self.search_alg.is_finished()
+                and not self._staged and self._cache.wanted == 0
+            )  # fmt: skip
+        yield from self._clean_up()
+        return self._result((yield now()))
+
+    def _finished(self) -> bool:
+        return self._table.all_finished and self.search_alg.is_finished()
+
+    def _time_is_up(self, _: object) -> None:
+        self._out_of_time = True
+        self._wake(_)
+
+    def _add_trials(self) -> Script:
+        if self.search_alg.is_finished():
+            return
+        while self._table.count("PENDING") < self._max_pending:
+            trial = self.search_alg.next_trial()
+            if trial is None:
+                break
+            yield from self._spend(self._costs.trial_s)
+            self._table.add(trial)
+            self._scheduler.on_trial_add(self, trial)
+            self._snapshots.changed(trial)
+
+    def _make_trial(
+        self, trial_id: str, config: dict[str, Any], tag: str, evaluated: dict[str, Any]
+    ) -> Trial:
+        asked = self._experiment.resources
+        resources = asked if isinstance(asked, PlacementGroupFactory) else asked(config)
+        return Trial(
+            trial_id, config, resources=resources, experiment_tag=tag, evaluated_params=evaluated
+        )
+
+    def _add_actors(self) -> Script:
+        chosen = self._scheduler.choose_trial_to_run(self)
+        if chosen is not None:
+            if chosen not in self._staged and chosen not in self._actor_of:
+                self._table.set(chosen, "PENDING")
+                yield from self._stage(chosen)
+            else:
+                yield from self._reuse(chosen)
+        kept: list[Trial] = []
+        queue = self._table.queue
+        while queue and self._actors.num_pending < self._max_pending:
+            trial = queue.popleft()
+            if trial.status != "PENDING":
+                continue
+            if trial in self._actor_of:
+                kept.append(trial)
+            elif trial in self._staged:
+                yield from self._reuse(trial)
+            else:
+                yield from self._stage(trial)
+        queue.extendleft(reversed(kept))
+        if self._cache.size:
+            for trial in [t for t in queue if t.status == "PENDING"]:
+                if self._cache.has(trial.resources) and (yield from self._reuse(trial)):
+                    if trial not in self._staged:
+                        self._staged[trial] = None
+                        self._cache.want(trial.resources, 1)
+                    break
+
+    def _stage(self, trial: Trial) -> Script:
+        self._staged[trial] = None
+        self._cache.want(trial.resources, 1)
+        if not (yield from self._reuse(trial)):
+            self._actor_of[trial] = yield from self._actors.add(trial.resources, trial)
+
+    def _reuse(self, trial: Trial) -> Script:
+        """Whether a cached actor becomes this trial."""
+        if trial in self._resetting:
+            return True
+        if not self._cache.has(trial.resources):
+            return False
+        cached = self._cache.pop(trial.resources)
+        original = self._actor_of.pop(trial, None)
+        if original is not None:
+            yield from self._actors.remove(original)
+        self._actor_of[trial] = cached
+        cached.trial = trial
+        self._resetting[trial] = None
+        args = (trial.trial_id, trial.config, self._stream(trial.trial_id))
+        yield from self._actors.call(cached, "reset", *args)
+        return True
+
+    # ---- events ----------------------------------------------------------------------------------
+
+    def _handle(self, event: Happened) -> Script:
+        kind, actor, epoch, value, at_ns = event
+        if kind == "wake":
+            return
+        if kind == "placed":
+            yield from self._actors.placed(value)
+            return
+        assert actor is not None
+        if kind == "stopped" or (isinstance(value, TaskError) and actor.stopping):
+            yield from self._actors.cleaned(actor)
+            return
+        if epoch != actor.epoch or actor.trial is None:
+            return
+        self._lag_s += ((yield now()) - at_ns) / 1e9
+        yield from self._spend(self._costs.event_s)
+        trial = actor.trial
+        if isinstance(value, TaskError):
+            yield from self._failed(trial, actor, value)
+        elif kind == "started":
+            yield from self._started(trial, actor)
+        elif kind == "reset":
+            del self._resetting[trial]
+            if value:
+                yield from self._started(trial, actor)
+            else:
+                self._fail(trial, TaskError("TASK_EXECUTION_EXCEPTION", _NO_RESET))
+        elif kind == "train":
+            yield from self._trained(trial, value if isinstance(value, list) else [value])
+        elif kind == "save":
+            self._saved(trial, value)
+        elif kind == "restore":
+            yield from self._train(trial)
+
+    def _started(self, trial: Trial, actor: TrackedActor) -> Script:
+        actor.started = True
+        self._unstage(trial)
+        self._table.set(trial, "RUNNING")
+        self._snapshots.changed(trial)
+        at_ns = yield now()
+        trial.started_ns = at_ns if trial.started_ns is None else trial.started_ns
+        trial.runs.append((at_ns, -1))
+        if trial.checkpoint is not None:
+            yield from self._actors.call(actor, "restore", trial.checkpoint)
+        else:
+            yield from self._train(trial)
+
+    def _unstage(self, trial: Trial) -> None:
+        """It, or another staged one that asks for the same."""
+        like = trial if trial in self._staged else next(
+            (t for t in self._staged if t.resources == trial.resources), None
+        )  # fmt: skip
+        assert like is not None, f"{trial} started and nobody asked for its resources"
+        del self._staged[like]
+        self._cache.want(like.resources, -1)
+
+    def _train(self, trial: Trial) -> Script:
+        actor = self._actor_of[trial]
+        settings, experiment = self._experiment.defaults, self._experiment
+        length = settings.result_buffer_length
+        if length > 1 and not experiment.checkpoint_at_end:
+            if experiment.checkpoint_freq:
+                length = min(length, experiment.checkpoint_freq)
+            tenths = self._table.count("RUNNING") // 10
+            time_s = min(settings.result_buffer_max_time_s, tenths)
+            yield from self._actors.call(actor, "train_buffered", length, round(time_s * 1e9))
+        else:
+            yield from self._actors.call(actor, "train")
+
+    def _trained(self, trial: Trial, results: list[dict[str, Any]]) -> Script:
+        cost_s = self._costs.result_s
+        if self._experiment.loggers:
+            cost_s = self._costs.logger_result_s
+        for result in results:
+            if DUPLICATE not in result:
+                yield from self._spend(cost_s)
+            if (yield from self._process_result(trial, result)) == "STOP":
+                break
+        self._execute_queued(trial, after_save=False)
+
+    def _process_result(self, trial: Trial, result: dict[str, Any]) -> Script:
+        """The decision, or None if it waits for a save."""
+        duplicate = DUPLICATE in result
+        if duplicate:
+            result = {**trial.last_result, DONE: True}
+        else:
+            self._n_results += 1
+        if self._should_stop(trial, result):
+            decision = "STOP"
+        else:
+            decision = self._scheduler.on_trial_result(self, trial, result)
+            if isgenerator(decision):
+                decision = yield from decision
+        if decision == "STOP":
+            result[DONE] = True
+        else:
+            self.search_alg.on_trial_result(trial.trial_id, result)
+        force = False
+        if not duplicate:
+            force = bool(result.pop(SHOULD_CHECKPOINT, False))
+            trial.last_result = result
+            trial.n_results += 1
+            if self._experiment.keep_results:
+                trial.results.append(result)
+            if self._experiment.on_result is not None:
+                self._experiment.on_result(trial, result)
+            self._snapshots.changed(trial)
+        else:
+            trial.last_result = result
+        if decision != "PAUSE" and (force or self._checkpoint_is_due(result)):
+            self.schedule_trial_save(trial)
+        if not trial.is_saving:
+            self._queue_decision(trial, decision)
+            return decision
+        if trial not in self._cached_decisions or decision in ("PAUSE", "STOP"):
+            self._cached_decisions[trial] = decision
+        return None
+
+    def _should_stop(self, trial: Trial, result: Mapping[str, Any]) -> bool:
+        stop = self._experiment.stop
+        if result.get(DONE):
+            return True
+        if callable(stop):
+            return stop(trial.trial_id, result)
+        return any(name in result and result[name] >= value for name, value in stop.items())
+
+    def _checkpoint_is_due(self, result: Mapping[str, Any]) -> bool:
+        experiment = self._experiment
+        if result.get(DONE) and experiment.checkpoint_at_end:
+            return True
+        freq = experiment.checkpoint_freq
+        return freq > 0 and result.get("training_iteration", 0) % freq == 0
+
+    def _queue_decision(self, trial: Trial, decision: str) -> None:
+        old = self._queued_decisions.setdefault(trial, decision)
+        if old != "STOP" and decision in ("STOP", "PAUSE"):
+            self._queued_decisions[trial] = decision
+
+    def _execute_queued(self, trial: Trial, *, after_save: bool) -> None:
+        decision = self._queued_decisions.pop(trial, None)
+        if decision == "CONTINUE":
+            self._todo.append(self._train(trial))
+        elif decision == "PAUSE":
+            self.pause_trial(trial, should_checkpoint=not after_save)
+        elif decision == "STOP":
+            self.stop_trial(trial)
+
+    def _save(self, actor: TrackedActor, pending: PendingSave) -> Script:
+        yield spawn(self._saving(actor, pending))
+
+    def _saving(self, actor: TrackedActor, pending: PendingSave) -> Script:
+        epoch, handle = actor.epoch, actor.handle
+        assert handle is not None, "a save of an actor that has not been started"
+        value = yield from handle.ask("save")
+        pending.answered.set(value)
+        self._inbox.put_nowait(Happened("save", actor, epoch, value, self._process.now_ns))
+
+    def _saved(self, trial: Trial, checkpoint: TrialCheckpoint | None) -> None:
+        trial.is_saving = False
+        if checkpoint is not None:
+            trial.checkpoint = checkpoint
+            trial.checkpoints.append(checkpoint)
+            keep = self._experiment.num_to_keep
+            if keep is not None:
+                del trial.checkpoints[:-keep]
+            self._snapshots.saved(trial)
+        decision = self._cached_decisions.pop(trial, None)
+        if decision is not None:
+            self._queue_decision(trial, decision)
+        self._execute_queued(trial, after_save=True)
+
+    # ---- ends ------------------------------------------------------------------------------------
+
+    def _failed(self, trial: Trial, actor: TrackedActor, error: TaskError) -> Script:
+        """Of its actor or of a call; it may start again."""
+        if not actor.started:
+            self._unstage(trial)
+            self._table.set(trial, "RUNNING")
+        self._resetting.pop(trial, None)
+        if error.error_type != "TASK_EXECUTION_EXCEPTION":
+            actor.stopping = True
+            yield from self._actors.cleaned(actor)
+        trial.num_failures += 1
+        trial.error = error
+        self._has_errored = True
+        limit = self._experiment.max_failures
+        if trial.num_failures <= limit or limit < 0:
+            self._cached_decisions.pop(trial, None)
+            self._scheduler.on_trial_error(self, trial)
+            self._end(trial, "PENDING")
+            self._table.move_to_end(trial)
+            self._scheduler.on_trial_add(self, trial)
+        else:
+            self._fail(trial, error)
+
+    def _fail(self, trial: Trial, error: TaskError) -> None:
+        trial.error = error
+        self._has_errored = True
+        self._scheduler.on_trial_error(self, trial)
+        self.search_alg.on_trial_complete(trial.trial_id, error=True)
+        self._end(trial, "ERROR")
+
+    def _end(self, trial: Trial, status: Status) -> None:
+        """It leaves its actor, which is kept for another or stops (``_schedule_trial_stop``)."""
+        trial.is_saving = False
+        self._table.set(trial, status)
+        self._snapshots.changed(trial)
+        at_ns = self._process.now_ns
+        if trial.runs and trial.runs[-1][1] < 0:
+            trial.runs[-1] = (trial.runs[-1][0], max(at_ns, trial.runs[-1][0]))
+        if trial.is_finished():
+            trial.ended_ns = at_ns
+        actor = self._actor_of.pop(trial, None)
+        if actor is None:
+            return
+        actor.trial = None
+        actor.epoch += 1
+        if status in ("TERMINATED", "PAUSED") and self._may_cache(actor):
+            if self._cache.put(trial.resources, actor):
+                return
+        if not actor.started and trial in self._staged:
+            self._unstage(trial)
+        self._todo.append(self._actors.remove(actor))
+
+    def _may_cache(self, actor: TrackedActor) -> bool:
+        if not self._experiment.reuse_actors or not actor.started or actor.stopping:
+            return False
+        return bool(self._staged) or not self.search_alg.is_finished()
+
+    # ---- the rest of a step ----------------------------------------------------------------------
+
+    def _do(self) -> Script:
+        while self._todo:
+            todo, self._todo = self._todo, []
+            for each in todo:
+                yield from each
+
+    def _drop_cached(self, *, force_all: bool) -> Script:
+        for actor in self._cache.flush(force_all=force_all):
+            yield from self._actors.remove(actor)
+
+    def _snapshot(self) -> Script:
+        if self._snapshots.due((yield now())):
+            cost_s = self._snapshots.cost_s()
+            yield from self._spend(cost_s)
+            self._snapshots.written((yield now()), cost_s)
+
+    def _clean_up(self) -> Script:
+        """``cleanup``: actors stop; Ray waits for them at most 5 s."""
+        for actor in list(self._actor_of.values()):
+            yield from self._actors.remove(actor)
+        yield from self._drop_cached(force_all=True)
+        until_ns = (yield now()) + CLEANUP_NS
+        self._process.after(CLEANUP_NS, self._wake)
+        while self._actors.num_live and (yield now()) < until_ns:
+            event: Happened = yield self._inbox.get()
+            if event.actor is not None and event.kind == "stopped":
+                yield from self._actors.cleaned(event.actor)
+            elif event.kind == "placed":
+                yield from self._actors.placed(event.value)
+        yield from self._actors.clear()
+
+    def _wake(self, _: object) -> None:
+        self._inbox.put_nowait(Happened("wake", None, 0, None, self._process.now_ns))
+
+    def _spend(self, cost_s: float) -> Script:
+        self._busy_s += cost_s
+        yield spend(round(cost_s * 1e9))
+
+    def _stream(self, trial_id: str) -> Any:
+        return self._streams(f"tune/{self._experiment.name}/{trial_id}")
+
+    def _trainable(self) -> MakeTrainable:
+        program = self._experiment.trainable
+        if not isinstance(program, TrialProgram):
+            return program
+
+        def make(process: Any, trial: Trial) -> SpecTrainable:
+            return SpecTrainable(process, program, trial.trial_id, self._stream(trial.trial_id))
+
+        return make
+
+    def _result(self, now_ns: int) -> TuneResult:
+        return TuneResult(
+            trials=tuple(self._table.trials),
+            began_ns=self._began_ns,
+            ended_ns=now_ns,
+            n_results=self._n_results,
+            driver_busy_s=self._busy_s,
+            results_lag_s=self._lag_s,
+            actors_started=self._actors.num_started,
+            snapshots=self._snapshots.count,
+            snapshots_s=self._snapshots.took_s,
+        )
+
+
+class PendingSave:
+    """A save that has been asked for."""
+
+    __slots__ = ("_do", "answered")
+
+    def __init__(self, do: Callable[[], Script]) -> None:
+        self._do = do
+        self.answered = Event()
+
+    def resolve(self) -> Script:
+        """Wait for it, as Ray's driver blocks: the checkpoint, or None."""
+        yield from self._do()
+        value = yield wait_for(self.answered)
+        return None if isinstance(value, TaskError) else value
+
+
+CLEANUP_NS = 5 * 10**9
+"""``_cleanup_trials``."""
+_NO_RESET = (
+    "Trainable runner reuse requires reset_config() to be implemented and return True."
+)

@@ -1,0 +1,188 @@
+"""An experiment: what is tried, how often, under which rules; and what came of it.
+
+Real counterpart: ``ray/tune/tune_config.py``, ``RunConfig``, ``experiment/experiment.py`` and
+``result_grid.py`` (ray 2.60).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from raysim.raylibs.tune.defaults import TuneDefaults
+from raysim.raylibs.tune.program import TrialProgram
+from raysim.raylibs.tune.resources import PlacementGroupFactory
+from raysim.raylibs.tune.schedulers import FIFOScheduler, TrialScheduler
+from raysim.raylibs.tune.search.algorithms import (
+    BasicVariantGenerator,
+    ConcurrencyLimiter,
+    SearchAlgorithm,
+    Searcher,
+    SearchGenerator,
+)
+from raysim.raylibs.tune.trial import Trial, TrialCheckpoint
+
+
+class Trainable(Protocol):
+    """What a trial's actor runs: methods are scripts, or plain functions that take no time.
+
+    A method that fails returns a ``TaskError``.
+    """
+
+    def setup(self, config: Mapping[str, Any]) -> Any:
+        """In the actor's constructor."""
+
+    def train(self) -> Any:
+        """The next result; ``{"__duplicate__": True}`` at a function's end."""
+
+    def save(self) -> Any:
+        """A ``TrialCheckpoint``, or None if there is none."""
+
+    def restore(self, checkpoint: TrialCheckpoint) -> Any:
+        """Go on from one."""
+
+    def reset(self, trial_id: str, config: Mapping[str, Any], rng: Any) -> Any:
+        """Be another trial; whether that works."""
+
+
+MakeTrainable = Callable[[Any, Trial], Trainable]
+"""(process of the actor, trial) -> its trainable; where users' functions and other libraries come
+in: ``rayapi`` hands in one that runs the user's code in a fiber, Train one that runs its
+controller."""
+
+Stopper = Callable[[str, Mapping[str, Any]], bool]
+"""(trial_id, result) -> whether the trial is to stop."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment:
+    """Everything ``Tuner.fit()`` needs.
+
+    Parameters
+    ----------
+    trainable
+        A spec, or what makes a trainable in the trial's actor.
+    param_space, num_samples
+        What is tried.
+    resources
+        Of a trial; a function of its configuration.
+    search_alg, scheduler
+        New objects: they remember what they have seen.
+    metric, mode
+        What is to be max or min.
+    stop
+        Values of a result at which a trial stops; or a function.
+    max_failures
+        So often a trial starts again, from its last checkpoint; -1: always.
+    max_concurrent_trials, reuse_actors, time_budget_s
+        As in ``TuneConfig``.
+    checkpoint_freq, checkpoint_at_end, num_to_keep
+        As in ``CheckpointConfig``.
+    loggers
+        Whether results are written as JSON, CSV and TensorBoard events, Ray's default.
+    keep_results
+        All results of all trials stay in memory.
+    on_result
+        Called with each (trial, result) at the instant the driver processes it.
+    """
+
+    name: str = "tune"
+    trainable: TrialProgram | MakeTrainable
+    param_space: Mapping[str, Any] = field(default_factory=dict)
+    num_samples: int = 1
+    resources: PlacementGroupFactory | Callable[[Mapping[str, Any]], PlacementGroupFactory] = field(
+        default_factory=PlacementGroupFactory
+    )
+    search_alg: SearchAlgorithm | Searcher | None = None
+    scheduler: TrialScheduler | None = None
+    metric: str | None = None
+    mode: str | None = None
+    stop: Mapping[str, Any] | Stopper = field(default_factory=dict)
+    max_failures: int = 0
+    fail_fast: bool = False
+    max_concurrent_trials: int | None = None
+    reuse_actors: bool = False
+    time_budget_s: float | None = None
+    checkpoint_freq: int = 0
+    checkpoint_at_end: bool = False
+    num_to_keep: int | None = None
+    loggers: bool = True
+    keep_results: bool = False
+    on_result: Callable[[Trial, Mapping[str, Any]], object] | None = None
+    defaults: TuneDefaults = field(default_factory=TuneDefaults)
+
+    def algorithm(self) -> SearchAlgorithm:
+        """The search algorithm, limited (``Tuner``'s and ``tune.run``'s rules)."""
+        given, limit = self.search_alg, self.max_concurrent_trials
+        if given is None:
+            return BasicVariantGenerator(max_concurrent=limit or 0)
+        if not isinstance(given, BasicVariantGenerator | SearchGenerator):
+            if limit and not isinstance(given, ConcurrencyLimiter):
+                given = ConcurrencyLimiter(given, limit)
+            return SearchGenerator(given)
+        if limit and isinstance(given, BasicVariantGenerator):
+            given.max_concurrent = given.max_concurrent or limit
+        return given
+
+    def trial_scheduler(self) -> TrialScheduler:
+        """The scheduler; it is told metric and mode."""
+        scheduler = self.scheduler or FIFOScheduler()
+        if not scheduler.set_search_properties(self.metric, self.mode) and self.metric:
+            raise ValueError(
+                "You passed a `metric` or `mode` argument to `tune.TuneConfig()`, but the "
+                "scheduler you are using was already instantiated with their own `metric` and "
+                "`mode` parameters. Either remove the arguments from your scheduler or from "
+                "`tune.TuneConfig()`"
+            )
+        return scheduler
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneResult:
+    """What an experiment came to.
+
+    Parameters
+    ----------
+    trials
+        In the order they were added.
+    began_ns, ended_ns
+        Of ``fit()``.
+    n_results
+        Processed by the driver.
+    driver_busy_s
+        Of its one thread, with results, trials and snapshots.
+    results_lag_s
+        Sum over results of how long each waited for the driver.
+    actors_started
+        Trainables, reused ones once.
+    warnings
+        (cause, fix) of what made it slow.
+    """
+
+    trials: tuple[Trial, ...]
+    began_ns: int
+    ended_ns: int
+    n_results: int
+    driver_busy_s: float
+    results_lag_s: float
+    actors_started: int
+    snapshots: int
+    snapshots_s: float
+    warnings: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def took_s(self) -> float:
+        """From ``fit()`` to its return."""
+        return (self.ended_ns - self.began_ns) / 1e9
+
+    @property
+    def num_errors(self) -> int:
+        """Trials that failed for good."""
+        return sum(t.status == "ERROR" for t in self.trials)
+
+    def best(self, metric: str, mode: str) -> Trial | None:
+        """Of the trials' last results."""
+        scored = [t for t in self.trials if metric in t.last_result]
+        sign = 1 if mode == "max" else -1
+        return max(scored, key=lambda t: sign * t.last_result[metric], default=None)
