@@ -10,7 +10,7 @@ Not modelled: callbacks other than loggers, restoring an experiment, exports, th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from inspect import isgenerator
 from typing import Any
 
@@ -18,13 +18,8 @@ from raysim.raycore.process import CoreProcess
 from raysim.raycore.scripts import Event, Queue, Script, now, spawn, spend, wait_for
 from raysim.raycore.tasks import TaskError
 from raysim.raylibs.tune.experiment import Experiment, MakeTrainable, TuneResult
-from raysim.raylibs.tune.program import (
-    DONE,
-    DUPLICATE,
-    SHOULD_CHECKPOINT,
-    SpecTrainable,
-    TrialProgram,
-)
+from raysim.raylibs.tune.program import DONE, DUPLICATE, SpecTrainable, TrialProgram
+from raysim.raylibs.tune.progress import Progress
 from raysim.raylibs.tune.resources import PlacementGroupFactory
 from raysim.raylibs.tune.snapshots import Snapshots
 from raysim.raylibs.tune.trial import Status, Trial, TrialCheckpoint
@@ -81,14 +76,14 @@ class TuneController:
         self._actor_of: dict[Trial, TrackedActor] = {}
         self._staged: dict[Trial, None] = {}
         self._resetting: dict[Trial, None] = {}
-        self._cached_decisions: dict[Trial, str] = {}
-        self._queued_decisions: dict[Trial, str] = {}
+        self._progress = Progress(experiment, self._scheduler, self.search_alg)
         self._todo: list[Script] = []
         """What the scheduler's plain calls have the driver do."""
         self._has_errored = self._out_of_time = False
         self._snapshots = Snapshots(experiment.defaults, experiment.num_to_keep)
         self._began_ns = 0
-        self._n_results = 0
+        self._at_ns = 0
+        """Where the loop is, ahead of the clock."""
         self._busy_s = self._lag_s = 0.0
 
     # ---- what schedulers ask ---------------------------------------------------------------------
@@ -123,11 +118,11 @@ class TuneController:
 
     def pause_trial(self, trial: Trial, should_checkpoint: bool = True) -> None:
         """Give its resources to others, after a save if it is to have one."""
-        self._cached_decisions.pop(trial, None)
+        self._progress.forget(trial)
         if trial not in self._actor_of:
             return
         if should_checkpoint:
-            self._cached_decisions[trial] = "PAUSE"
+            self._progress.pause_after_save(trial)
             self.schedule_trial_save(trial)
         else:
             self._end(trial, "PAUSED")
@@ -152,20 +147,26 @@ class TuneController:
         if budget_s is not None:
             self._process.after(round(budget_s * 1e9), self._time_is_up)
         while not self._finished():
-            yield from self._add_trials()
-            yield from self._add_actors()
+            if not self.search_alg.is_finished():
+                yield from self._add_trials()
+            if self._table.any_waiting:
+                yield from self._add_actors()
             event = self._inbox.get_nowait() if len(self._inbox) else (yield self._inbox.get())
-            yield from self._handle(event)
+            if event.kind != "train" or isinstance(event.value, TaskError):
+                yield from self._handle(event)
+            elif event.epoch == event.actor.epoch and event.actor.trial is not None:
+                yield from self._trained(event, event.actor.trial)
             if self._out_of_time or (self._experiment.fail_fast and self._has_errored):
                 self.search_alg.set_finished()
                 for trial in self.get_live_trials():
                     self._end(trial, "TERMINATED")
-            yield from self._do()
-            yield from self._snapshot()
-            yield from self._drop_cached(
-                force_all=self.search_alg.is_finished()
-                and not self._staged and self._cache.wanted == 0
-            )  # fmt: skip
+            if self._todo:
+                yield from self._do()
+            if self._snapshots.due(self._at_ns):
+                yield from self._snapshot()
+            if self._cache.size:
+                over = self.search_alg.is_finished() and not self._staged
+                yield from self._drop_cached(force_all=over and self._cache.wanted == 0)
         yield from self._clean_up()
         return self._result((yield now()))
 
@@ -177,8 +178,6 @@ class TuneController:
         self._wake(_)
 
     def _add_trials(self) -> Script:
-        if self.search_alg.is_finished():
-            return
         while self._table.count("PENDING") < self._max_pending:
             trial = self.search_alg.next_trial()
             if trial is None:
@@ -277,8 +276,6 @@ class TuneController:
                 yield from self._started(trial, actor)
             else:
                 self._fail(trial, TaskError("TASK_EXECUTION_EXCEPTION", _NO_RESET))
-        elif kind == "train":
-            yield from self._trained(trial, value if isinstance(value, list) else [value])
         elif kind == "save":
             self._saved(trial, value)
         elif kind == "restore":
@@ -319,91 +316,46 @@ class TuneController:
         else:
             yield from self._actors.call(actor, "train")
 
-    def _trained(self, trial: Trial, results: list[dict[str, Any]]) -> Script:
-        cost_s = self._costs.result_s
-        if self._experiment.loggers:
-            cost_s = self._costs.logger_result_s
-        for result in results:
-            if DUPLICATE not in result:
-                yield from self._spend(cost_s)
-            if (yield from self._process_result(trial, result)) == "STOP":
-                break
-        self._execute_queued(trial, after_save=False)
-
-    def _process_result(self, trial: Trial, result: dict[str, Any]) -> Script:
-        """The decision, or None if it waits for a save."""
-        duplicate = DUPLICATE in result
-        if duplicate:
-            result = {**trial.last_result, DONE: True}
-        else:
-            self._n_results += 1
-        if self._should_stop(trial, result):
-            decision = "STOP"
-        else:
-            decision = self._scheduler.on_trial_result(self, trial, result)
+    def _trained(self, event: Happened, trial: Trial) -> Script:
+        """The hot path: results have come."""
+        results = event.value if isinstance(event.value, list) else [event.value]
+        costs = self._costs
+        each_s = costs.logger_result_s if self._experiment.loggers else costs.result_s
+        cost_s = costs.event_s + each_s * (len(results) - (DUPLICATE in results[-1]))
+        self._busy_s += cost_s
+        self._at_ns = yield spend(round(cost_s * 1e9))
+        self._lag_s += (self._at_ns - event.at_ns) / 1e9 - cost_s
+        progress = self._progress
+        self._snapshots.changed(trial)
+        for reported in results:
+            result = reported
+            if DUPLICATE in result:
+                result = {**trial.last_result, DONE: True, DUPLICATE: True}
+            decision = progress.decide(self, trial, result)
             if isgenerator(decision):
                 decision = yield from decision
-        if decision == "STOP":
-            result[DONE] = True
-        else:
-            self.search_alg.on_trial_result(trial.trial_id, result)
-        force = False
-        if not duplicate:
-            force = bool(result.pop(SHOULD_CHECKPOINT, False))
-            trial.last_result = result
-            trial.n_results += 1
-            if self._experiment.keep_results:
-                trial.results.append(result)
-            if self._experiment.on_result is not None:
-                self._experiment.on_result(trial, result)
-            self._snapshots.changed(trial)
-        else:
-            trial.last_result = result
-        if decision != "PAUSE" and (force or self._checkpoint_is_due(result)):
-            self.schedule_trial_save(trial)
-        if not trial.is_saving:
-            self._queue_decision(trial, decision)
-            return decision
-        if trial not in self._cached_decisions or decision in ("PAUSE", "STOP"):
-            self._cached_decisions[trial] = decision
-        return None
+            if progress.note(trial, result, decision):
+                self.schedule_trial_save(trial)
+            if progress.put(trial, decision) and decision == "STOP":
+                break
+        self._carry_out(trial, after_save=False)
 
-    def _should_stop(self, trial: Trial, result: Mapping[str, Any]) -> bool:
-        stop = self._experiment.stop
-        if result.get(DONE):
-            return True
-        if callable(stop):
-            return stop(trial.trial_id, result)
-        return any(name in result and result[name] >= value for name, value in stop.items())
-
-    def _checkpoint_is_due(self, result: Mapping[str, Any]) -> bool:
-        experiment = self._experiment
-        if result.get(DONE) and experiment.checkpoint_at_end:
-            return True
-        freq = experiment.checkpoint_freq
-        return freq > 0 and result.get("training_iteration", 0) % freq == 0
-
-    def _queue_decision(self, trial: Trial, decision: str) -> None:
-        old = self._queued_decisions.setdefault(trial, decision)
-        if old != "STOP" and decision in ("STOP", "PAUSE"):
-            self._queued_decisions[trial] = decision
-
-    def _execute_queued(self, trial: Trial, *, after_save: bool) -> None:
-        decision = self._queued_decisions.pop(trial, None)
+    def _carry_out(self, trial: Trial, *, after_save: bool) -> None:
+        decision = self._progress.take(trial)
         if decision == "CONTINUE":
-            self._todo.append(self._train(trial))
+            if not self._actors.train_shortly(self._actor_of[trial], self._at_ns):
+                self._todo.append(self._train(trial))
         elif decision == "PAUSE":
             self.pause_trial(trial, should_checkpoint=not after_save)
         elif decision == "STOP":
             self.stop_trial(trial)
 
     def _save(self, actor: TrackedActor, pending: PendingSave) -> Script:
-        yield spawn(self._saving(actor, pending))
+        yield spawn(self._saving(actor, actor.epoch, pending))
 
-    def _saving(self, actor: TrackedActor, pending: PendingSave) -> Script:
-        epoch, handle = actor.epoch, actor.handle
-        assert handle is not None, "a save of an actor that has not been started"
-        value = yield from handle.ask("save")
+    def _saving(self, actor: TrackedActor, epoch: int, pending: PendingSave) -> Script:
+        assert actor.handle is not None, "a save of an actor that has not been started"
+        value = yield from actor.handle.ask("save")
         pending.answered.set(value)
         self._inbox.put_nowait(Happened("save", actor, epoch, value, self._process.now_ns))
 
@@ -416,10 +368,8 @@ class TuneController:
             if keep is not None:
                 del trial.checkpoints[:-keep]
             self._snapshots.saved(trial)
-        decision = self._cached_decisions.pop(trial, None)
-        if decision is not None:
-            self._queue_decision(trial, decision)
-        self._execute_queued(trial, after_save=True)
+        self._progress.saved(trial)
+        self._carry_out(trial, after_save=True)
 
     # ---- ends ------------------------------------------------------------------------------------
 
@@ -437,7 +387,7 @@ class TuneController:
         self._has_errored = True
         limit = self._experiment.max_failures
         if trial.num_failures <= limit or limit < 0:
-            self._cached_decisions.pop(trial, None)
+            self._progress.forget(trial)
             self._scheduler.on_trial_error(self, trial)
             self._end(trial, "PENDING")
             self._table.move_to_end(trial)
@@ -467,9 +417,9 @@ class TuneController:
             return
         actor.trial = None
         actor.epoch += 1
-        if status in ("TERMINATED", "PAUSED") and self._may_cache(actor):
-            if self._cache.put(trial.resources, actor):
-                return
+        kept = status in ("TERMINATED", "PAUSED") and self._may_cache(actor)
+        if kept and self._cache.put(trial.resources, actor):
+            return
         if not actor.started and trial in self._staged:
             self._unstage(trial)
         self._todo.append(self._actors.remove(actor))
@@ -492,10 +442,9 @@ class TuneController:
             yield from self._actors.remove(actor)
 
     def _snapshot(self) -> Script:
-        if self._snapshots.due((yield now())):
-            cost_s = self._snapshots.cost_s()
-            yield from self._spend(cost_s)
-            self._snapshots.written((yield now()), cost_s)
+        cost_s = self._snapshots.cost_s()
+        yield from self._spend(cost_s)
+        self._snapshots.written(self._at_ns, cost_s)
 
     def _clean_up(self) -> Script:
         """``cleanup``: actors stop; Ray waits for them at most 5 s."""
@@ -517,7 +466,7 @@ class TuneController:
 
     def _spend(self, cost_s: float) -> Script:
         self._busy_s += cost_s
-        yield spend(round(cost_s * 1e9))
+        self._at_ns = yield spend(round(cost_s * 1e9))
 
     def _stream(self, trial_id: str) -> Any:
         return self._streams(f"tune/{self._experiment.name}/{trial_id}")
@@ -537,7 +486,7 @@ class TuneController:
             trials=tuple(self._table.trials),
             began_ns=self._began_ns,
             ended_ns=now_ns,
-            n_results=self._n_results,
+            n_results=self._progress.n_results,
             driver_busy_s=self._busy_s,
             results_lag_s=self._lag_s,
             actors_started=self._actors.num_started,
@@ -564,6 +513,4 @@ class PendingSave:
 
 CLEANUP_NS = 5 * 10**9
 """``_cleanup_trials``."""
-_NO_RESET = (
-    "Trainable runner reuse requires reset_config() to be implemented and return True."
-)
+_NO_RESET = "Trainable runner reuse requires reset_config() to be implemented and return True."

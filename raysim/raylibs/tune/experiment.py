@@ -94,7 +94,7 @@ class Experiment:
     resources: PlacementGroupFactory | Callable[[Mapping[str, Any]], PlacementGroupFactory] = field(
         default_factory=PlacementGroupFactory
     )
-    search_alg: SearchAlgorithm | Searcher | None = None
+    search_alg: BasicVariantGenerator | Searcher | None = None
     scheduler: TrialScheduler | None = None
     metric: str | None = None
     mode: str | None = None
@@ -117,13 +117,12 @@ class Experiment:
         given, limit = self.search_alg, self.max_concurrent_trials
         if given is None:
             return BasicVariantGenerator(max_concurrent=limit or 0)
-        if not isinstance(given, BasicVariantGenerator | SearchGenerator):
-            if limit and not isinstance(given, ConcurrencyLimiter):
-                given = ConcurrencyLimiter(given, limit)
-            return SearchGenerator(given)
-        if limit and isinstance(given, BasicVariantGenerator):
-            given.max_concurrent = given.max_concurrent or limit
-        return given
+        if isinstance(given, BasicVariantGenerator):
+            given.max_concurrent = given.max_concurrent or limit or 0
+            return given
+        if limit and not isinstance(given, ConcurrencyLimiter):
+            given = ConcurrencyLimiter(given, limit)
+        return SearchGenerator(given)
 
     def trial_scheduler(self) -> TrialScheduler:
         """The scheduler; it is told metric and mode."""

@@ -39,9 +39,8 @@ class PlacementGroupFactory:
         self.head_is_empty = not kept[0]
         self.bundles = tuple(b for b in kept if b)
         self.strategy: BundleStrategy = strategy
-        self.key = (
-            self.head_is_empty, self.strategy, tuple(tuple(sorted(b.items())) for b in self.bundles),
-        )  # fmt: skip
+        amounts = tuple(tuple(sorted(b.items())) for b in self.bundles)
+        self.key = (self.head_is_empty, self.strategy, amounts)
 
     @property
     def head_bundle(self) -> Mapping[str, float]:
@@ -77,4 +76,6 @@ class PlacementGroupFactory:
 def of_resources(resources: Mapping[str, float] | None) -> PlacementGroupFactory:
     """``{"cpu": 2, "gpu": 1}``: one bundle; nothing said: one CPU."""
     names = {"cpu": "CPU", "gpu": "GPU"}
-    return PlacementGroupFactory([{names.get(k, k): v for k, v in (resources or {"CPU": 1}).items()}])
+    return PlacementGroupFactory(
+        [{names.get(k, k): v for k, v in (resources or {"CPU": 1}).items()}]
+    )

@@ -116,7 +116,7 @@ class Categorical:
 
 
 class Function:
-    """``tune.sample_from``: what a function returns, of the values chosen before if it takes them."""
+    """``tune.sample_from``: a function's value, of the values chosen before if it wants them."""
 
     __slots__ = ("func", "pass_config")
 

@@ -4,9 +4,8 @@ Real counterparts (ray 2.60): ``RayActorManager`` and ``PlacementGroupResourceMa
 ``ray/air/execution``, ``_ObjectCache`` in ``tune/utils``, ``Trainable`` as an actor. Events come
 back to the controller's inbox; the groups of one request are alike, whoever asked first gets one.
 
-A trial's ``train`` call that touches no core and no storage but its own takes a short way: its
-first one is played by Ray Core, later ones take what that took beyond the step itself, as one
-timer of the worker's process.
+``train`` calls of a spec take a short way: an actor's first ones are played by Ray Core, later ones
+take what the first took beyond the step itself, as one timer of the worker's process.
 """
 
 from __future__ import annotations
@@ -205,7 +204,7 @@ class ActorManager:
         if actor.handle is not None:
             if not actor.stopping:
                 actor.stopping = True
-                yield spawn(self._call(actor, "stop"))
+                yield spawn(self._call(actor, actor.epoch, "stop"))
             return
         self._pending[actor.request].remove(actor)
         self.num_pending -= 1
@@ -235,21 +234,37 @@ class ActorManager:
     def call(self, actor: TrackedActor, method: str, *args: Any) -> Script:
         """``schedule_actor_task``: the answer comes as an event of the method's name."""
         actor.called_ns = yield now()
-        if method == "train" and actor.call_ns is not None and self._short_way(actor):
-            if not actor.watched:
-                actor.watched = True
-                yield spawn(self._watch(actor))
-            return
-        yield spawn(self._call(actor, method, *args))
+        if actor.call_ns is not None and not actor.watched:
+            actor.watched = True
+            yield spawn(self._watch(actor))
+        yield spawn(self._call(actor, actor.epoch, method, *args))
+
+    def train_shortly(self, actor: TrackedActor, at_ns: int) -> bool:
+        """Have it train on the short way, if it may."""
+        if actor.call_ns is None or not actor.watched:
+            return False
+        instance = actor.instance
+        assert instance is not None, "trained before it was started"
+        trainable = instance.trainable
+        if not isinstance(trainable, SpecTrainable):
+            return False
+        step = trainable.next_step()
+        wait_s = 0.0 if step is None else trainable.wait_s(step)
+        delay_ns = at_ns - self._process.now_ns + actor.call_ns + round(wait_s * 1e9)
+        instance.idle_at_ns = self._process.now_ns + delay_ns
+        timer = _Answer(self, actor, step, wait_s)
+        if step is not None and step.core_s:
+            instance.process.after(delay_ns, timer.compute)
+        else:
+            instance.process.after(delay_ns, timer.answer)
+        return True
 
     def _wait_for(self, group: PlacementGroupID) -> Script:
         if (yield wait_group(group)):
             self._tell("placed", None, 0, group)
 
     def _start(self, actor: TrackedActor, group: PlacementGroupID) -> Script:
-        kind = ActorClass(
-            cls=TrialActor, resources=actor.request.head_bundle, actor=_OPTIONS
-        )
+        kind = ActorClass(cls=TrialActor, resources=actor.request.head_bundle, actor=_OPTIONS)
         self.num_pending -= 1
         self.num_live += 1
         self.num_started += 1
@@ -257,18 +272,17 @@ class ActorManager:
         actor.handle = yield from kind.in_group(group, 0).remote(
             self._make, actor.trial, self._import_core_s
         )
-        yield spawn(self._ready(actor))
+        yield spawn(self._ready(actor, actor.epoch))
 
-    def _ready(self, actor: TrackedActor) -> Script:
-        assert actor.handle is not None
+    def _ready(self, actor: TrackedActor, epoch: int) -> Script:
+        assert actor.handle is not None, "its own constructor has been called"
         value = yield from actor.handle.ask("ready")
         if isinstance(value, TrialActor):
             actor.instance = value
-        self._tell("started", actor, actor.epoch, value)
+        self._tell("started", actor, epoch, value)
 
-    def _call(self, actor: TrackedActor, method: str, *args: Any) -> Script:
+    def _call(self, actor: TrackedActor, epoch: int, method: str, *args: Any) -> Script:
         assert actor.handle is not None, f"{method} of an actor that has not been started"
-        epoch = actor.epoch
         value = yield from actor.handle.ask(method, *args)
         if method == "train" and actor.call_ns is None and isinstance(value, dict):
             took_ns = (yield now()) - actor.called_ns
@@ -284,24 +298,6 @@ class ActorManager:
         refs = yield actor.handle.call("watch", options=options)
         value = refs if isinstance(refs, TaskError) else (yield from fetch(refs[0]))
         self._tell("train", actor, actor.epoch, value)
-
-    def _short_way(self, actor: TrackedActor) -> bool:
-        instance = actor.instance
-        assert instance is not None and actor.call_ns is not None
-        trainable = instance.trainable
-        if not isinstance(trainable, SpecTrainable):
-            return False
-        step = trainable.next_step()
-        wait_s = 0.0 if step is None else trainable.wait_s(step)
-        lead_ns = actor.called_ns - self._process.now_ns
-        delay_ns = lead_ns + actor.call_ns + round(wait_s * 1e9)
-        instance.idle_at_ns = self._process.now_ns + delay_ns
-        timer = _Answer(self, actor, step, wait_s)
-        if step is not None and step.core_s:
-            instance.process.after(delay_ns, timer.compute)
-        else:
-            instance.process.after(delay_ns, timer.answer)
-        return True
 
     def _tell(self, kind: str, actor: TrackedActor | None, epoch: int, value: Any) -> None:
         self._inbox.put_nowait(Happened(kind, actor, epoch, value, self._process.now_ns))
@@ -325,7 +321,8 @@ class _Answer:
     def compute(self, _: object) -> None:
         """The part on cores, last."""
         step, instance = self._step, self._actor.instance
-        assert step is not None and instance is not None
+        assert step is not None, "nothing to compute"
+        assert instance is not None, "computes before it was started"
         self._began_ns = instance.process.now_ns
         instance.process.compute(step.core_s, self.computed, width=step.width)
 

@@ -53,6 +53,11 @@ class TrialTable:
         return self._counts[status]
 
     @property
+    def any_waiting(self) -> bool:
+        """Some trial is PENDING or PAUSED."""
+        return self._counts["PENDING"] + self._counts["PAUSED"] > 0
+
+    @property
     def all_finished(self) -> bool:
         """No trial goes on."""
         return self._counts["TERMINATED"] + self._counts["ERROR"] == len(self.trials)

@@ -85,9 +85,7 @@ class AsyncHyperBandScheduler:
         self._objective.check()
         sizes = np.array([len(b.rungs) for b in self.brackets])
         probabilities = np.e ** (sizes - sizes.max())
-        index = controller.rng().choice(
-            len(self.brackets), p=probabilities / probabilities.sum()
-        )  # fmt: skip
+        index = controller.rng().choice(len(self.brackets), p=probabilities / probabilities.sum())
         self._bracket_of[trial.trial_id] = self.brackets[int(index)]
 
     def on_trial_error(self, controller: Controller, trial: Trial) -> None:
@@ -127,7 +125,7 @@ class AsyncHyperBandScheduler:
         return self._time_attr in result
 
     def _on_result(self, trial: Trial, result: Result) -> Decision:
-        value = result[self.metric]  # type: ignore[index]  (checked when the trial was added)
+        value = result[str(self.metric)]
         bracket = self._bracket_of[trial.trial_id]
         return bracket.on_result(
             trial.trial_id, result[self._time_attr], self._objective.sign * value

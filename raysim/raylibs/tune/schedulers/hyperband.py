@@ -210,7 +210,7 @@ class Bracket:
         """It has not come to the milestone, or there is none."""
         if not self._stop_last_trials and self._halvings == 0:
             return True
-        return self._time(self.live[trial]) < self.milestone
+        return bool(self._time(self.live[trial]) < self.milestone)
 
     def halve(self, metric: str, sign: float) -> tuple[list[Trial], list[Trial]]:
         """(those that go on, those that do not)."""

@@ -95,7 +95,7 @@ class MedianStoppingRule:
         if len(means) < self._min_samples_required:
             return self._on_insufficient_samples(controller, trial, time)
         better = max if self._objective.mode == "max" else min
-        best = better(r[self.metric] for r in self._results[trial])  # type: ignore[index]
+        best = better(r[str(self.metric)] for r in self._results[trial])
         if better(float(np.median(means)), best) == best:
             return CONTINUE
         self._stopped[trial] = None
@@ -128,8 +128,6 @@ class MedianStoppingRule:
 
     def _running_mean(self, results: list[Result], time: float) -> Any:
         scoped = [
-            r[self.metric]  # type: ignore[index]  (checked when the trial was added)
-            for r in results
-            if self._grace_period <= r[self._time_attr] <= time
+            r[str(self.metric)] for r in results if self._grace_period <= r[self._time_attr] <= time
         ]
         return np.mean(scoped) if scoped else np.nan

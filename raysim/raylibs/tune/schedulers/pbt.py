@@ -140,7 +140,7 @@ class PopulationBasedTraining:
         state = self._states[trial]
         if time < self._burn_in or time - state.last_perturbation_time < self._interval:
             return CONTINUE
-        state.last_score = self._objective.sign * result[self.metric]  # type: ignore[index]
+        state.last_score = self._objective.sign * result[str(self.metric)]
         state.last_train_time = time
         state.last_result = result
         perturb = self._perturb_all if self._synch else self._perturb_one

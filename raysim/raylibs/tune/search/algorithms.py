@@ -165,7 +165,9 @@ class RandomSearcher:
     def begin(self, space: Mapping[str, Any], rng: Any) -> None:
         """See Searcher."""
         if count(space) > 1:
-            raise ValueError("Grid search parameters cannot be automatically converted to a searcher's space.")
+            raise ValueError(
+                "Grid search parameters cannot be automatically converted to a searcher's space."
+            )
         self._space = space
         self._rng = _generator(self._random_state, rng)
 
@@ -188,8 +190,8 @@ class ConcurrencyLimiter:
     """No more suggestions than ``max_concurrent`` at once; ``batch``: and all end together."""
 
     def __init__(self, searcher: Searcher, max_concurrent: int, batch: bool = False) -> None:
-        assert isinstance(max_concurrent, int) and max_concurrent > 0
-        if isinstance(searcher, BasicVariantGenerator):
+        assert max_concurrent > 0, f"max_concurrent is {max_concurrent}"
+        if not hasattr(searcher, "suggest"):
             raise RuntimeError(
                 "The `ConcurrencyLimiter` only works with `Searcher` "
                 f"objects (got {type(searcher)}). Please try to pass "

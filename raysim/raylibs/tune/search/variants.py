@@ -45,7 +45,7 @@ def variants(
     functions = [(p, d) for p, d in found if isinstance(d, Function)]
     drawn = [(p, d) for p, d in found if not _is_grid(d) and not isinstance(d, Function)]
     constant = {p: d.sample(rng) for p, d in drawn} if constant_grid_search else {}
-    turning = [grid.categories for _, grid in reversed(grids)]  # type: ignore[union-attr]
+    turning = [grid.categories for _, grid in reversed(grids)]
     for point in product(*turning):
         config = _copied(space)
         chosen = dict(constant) or {p: d.sample(rng) for p, d in drawn}
@@ -69,7 +69,7 @@ def count(space: Mapping[str, Any]) -> int:
 
 def preset(space: Mapping[str, Any], point: Mapping[str, Any]) -> dict[str, Any]:
     """The space with some values settled (``points_to_evaluate``)."""
-    settled = _copied(space)
+    settled: dict[str, Any] = _copied(space)
     for path, value in _leaves(point):
         try:
             _assign(settled, path, value, known=True)
@@ -88,7 +88,7 @@ def format_vars(chosen: Mapping[Path, Any]) -> str:
     return ",".join(f"{_clean(path[-1])}={_clean(value)}" for path, value in pairs)
 
 
-_NOT_SHOWN = ("run", "env", "resources_per_trial")
+_NOT_SHOWN: tuple[Path, ...] = (("run",), ("env",), ("resources_per_trial",))
 
 
 def _is_grid(domain: Domain) -> bool:
@@ -122,7 +122,7 @@ def _assign(config: Any, path: Path, value: Any, *, known: bool = False) -> None
     for key in path[:-1]:
         config = config[key]
     if known:
-        config[path[-1]]  # noqa: B018  (raises if the space has no such key)
+        config[path[-1]]  # raises if the space has no such key
     config[path[-1]] = value
 
 

@@ -1,0 +1,98 @@
+"""What becomes of a trial after a result: stop rules, the scheduler, saves that come between.
+
+Real counterpart: ``_process_trial_result``, ``_queue_decision`` and ``_cached_trial_decisions`` of
+``TuneController`` (ray 2.60). A decision waits while the trial saves; STOP beats PAUSE beats
+CONTINUE.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from raysim.raylibs.tune.experiment import Experiment
+from raysim.raylibs.tune.program import DONE, DUPLICATE, SHOULD_CHECKPOINT
+from raysim.raylibs.tune.schedulers import TrialScheduler
+from raysim.raylibs.tune.search.algorithms import SearchAlgorithm
+from raysim.raylibs.tune.trial import Trial
+
+
+class Progress:
+    """Decisions made and not yet carried out."""
+
+    def __init__(
+        self, experiment: Experiment, scheduler: TrialScheduler, search_alg: SearchAlgorithm
+    ) -> None:
+        self._experiment = experiment
+        self._scheduler = scheduler
+        self._search_alg = search_alg
+        self._waiting: dict[Trial, str] = {}
+        """For a save."""
+        self._queued: dict[Trial, str] = {}
+        self.n_results = 0
+
+    def decide(self, controller: Any, trial: Trial, result: Mapping[str, Any]) -> Any:
+        """STOP by the experiment's rules; else what the scheduler says, perhaps by a script."""
+        stop = self._experiment.stop
+        if result.get(DONE):
+            return "STOP"
+        if callable(stop):
+            if stop(trial.trial_id, result):
+                return "STOP"
+        elif any(name in result and result[name] >= value for name, value in stop.items()):
+            return "STOP"
+        return self._scheduler.on_trial_result(controller, trial, result)
+
+    def note(self, trial: Trial, result: dict[str, Any], decision: str) -> bool:
+        """The trial has reported; whether it is to save now."""
+        duplicate = result.pop(DUPLICATE, False)
+        force = bool(result.pop(SHOULD_CHECKPOINT, False)) and not duplicate
+        if decision == "STOP":
+            result[DONE] = True
+        else:
+            self._search_alg.on_trial_result(trial.trial_id, result)
+        trial.last_result = result
+        if not duplicate:
+            self.n_results += 1
+            trial.n_results += 1
+            if self._experiment.keep_results:
+                trial.results.append(result)
+            if self._experiment.on_result is not None:
+                self._experiment.on_result(trial, result)
+        return decision != "PAUSE" and (force or self._is_due(result))
+
+    def put(self, trial: Trial, decision: str) -> bool:
+        """To be carried out now (True), or after the save that goes on."""
+        if trial.is_saving:
+            if trial not in self._waiting or decision in ("PAUSE", "STOP"):
+                self._waiting[trial] = decision
+            return False
+        old = self._queued.setdefault(trial, decision)
+        if old != "STOP" and decision in ("STOP", "PAUSE"):
+            self._queued[trial] = decision
+        return True
+
+    def take(self, trial: Trial) -> str | None:
+        """What is to be done now."""
+        return self._queued.pop(trial, None)
+
+    def saved(self, trial: Trial) -> None:
+        """Its save is over."""
+        decision = self._waiting.pop(trial, None)
+        if decision is not None:
+            self.put(trial, decision)
+
+    def pause_after_save(self, trial: Trial) -> None:
+        """Whatever else was to be done."""
+        self._waiting[trial] = "PAUSE"
+
+    def forget(self, trial: Trial) -> None:
+        """What waits for its save does not matter any more."""
+        self._waiting.pop(trial, None)
+
+    def _is_due(self, result: Mapping[str, Any]) -> bool:
+        experiment = self._experiment
+        if result.get(DONE) and experiment.checkpoint_at_end:
+            return True
+        freq = experiment.checkpoint_freq
+        return freq > 0 and result.get("training_iteration", 0) % freq == 0
