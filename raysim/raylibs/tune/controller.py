@@ -10,16 +10,16 @@ Not modelled: callbacks other than loggers, restoring an experiment, exports, th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from inspect import isgenerator
 from typing import Any
 
 from raysim.raycore.process import CoreProcess
-from raysim.raycore.scripts import Event, Queue, Script, now, spawn, spend, wait_for
+from raysim.raycore.scripts import Queue, Script, now, spawn, spend
 from raysim.raycore.tasks import TaskError
 from raysim.raylibs.tune.experiment import Experiment, MakeTrainable, TuneResult
 from raysim.raylibs.tune.program import DONE, DUPLICATE, SpecTrainable, TrialProgram
-from raysim.raylibs.tune.progress import Progress
+from raysim.raylibs.tune.progress import PendingSave, Progress
 from raysim.raylibs.tune.resources import PlacementGroupFactory
 from raysim.raylibs.tune.snapshots import Snapshots
 from raysim.raylibs.tune.trial import Status, Trial, TrialCheckpoint
@@ -493,22 +493,6 @@ class TuneController:
             snapshots=self._snapshots.count,
             snapshots_s=self._snapshots.took_s,
         )
-
-
-class PendingSave:
-    """A save that has been asked for."""
-
-    __slots__ = ("_do", "answered")
-
-    def __init__(self, do: Callable[[], Script]) -> None:
-        self._do = do
-        self.answered = Event()
-
-    def resolve(self) -> Script:
-        """Wait for it, as Ray's driver blocks: the checkpoint, or None."""
-        yield from self._do()
-        value = yield wait_for(self.answered)
-        return None if isinstance(value, TaskError) else value
 
 
 CLEANUP_NS = 5 * 10**9

@@ -60,6 +60,8 @@ class TrialProgram:
         reported checkpoint counts.
     write_bytes_per_s, read_bytes_per_s
         Of one trial's checkpoints to and from storage.
+    end_s
+        From a function's last report to its return.
     """
 
     steps: Steps
@@ -68,6 +70,7 @@ class TrialProgram:
     checkpoint_bytes: int | None = None
     write_bytes_per_s: float = 500e6
     read_bytes_per_s: float = 500e6
+    end_s: float = 0.0
 
 
 class SpecTrainable:
@@ -102,8 +105,10 @@ class SpecTrainable:
             self._steps = self._program.steps(self._config, self._rng, self.iteration)
         return next(self._steps, None)
 
-    def wait_s(self, step: Step) -> float:
-        """Of an iteration that needs no core: its time, with the upload of its checkpoint."""
+    def wait_s(self, step: Step | None) -> float:
+        """Of an iteration, but for its work on cores; with the upload of its checkpoint."""
+        if step is None:
+            return self._program.end_s
         return step.duration_s + (step.checkpoint_bytes or 0) / self._program.write_bytes_per_s
 
     def result(self, step: Step, took_s: float) -> dict[str, Any]:
@@ -126,6 +131,7 @@ class SpecTrainable:
         """One iteration: its result."""
         step = self.next_step()
         if step is None:
+            yield sleep(round(self._program.end_s * 1e9))
             return {DUPLICATE: True}
         began_ns = self._process.now_ns
         if step.core_s:

@@ -7,9 +7,11 @@ CONTINUE.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from raysim.raycore.scripts import Event, Script, wait_for
+from raysim.raycore.tasks import TaskError
 from raysim.raylibs.tune.experiment import Experiment
 from raysim.raylibs.tune.program import DONE, DUPLICATE, SHOULD_CHECKPOINT
 from raysim.raylibs.tune.schedulers import TrialScheduler
@@ -96,3 +98,19 @@ class Progress:
             return True
         freq = experiment.checkpoint_freq
         return freq > 0 and result.get("training_iteration", 0) % freq == 0
+
+
+class PendingSave:
+    """A save that has been asked for."""
+
+    __slots__ = ("_do", "answered")
+
+    def __init__(self, do: Callable[[], Script]) -> None:
+        self._do = do
+        self.answered = Event()
+
+    def resolve(self) -> Script:
+        """Wait for it, as Ray's driver blocks: the checkpoint, or None."""
+        yield from self._do()
+        value = yield wait_for(self.answered)
+        return None if isinstance(value, TaskError) else value

@@ -115,6 +115,7 @@ class TrialActor:
             yield sleep(wait_ns)
 
 
+_KINDS = {"stop": "stopped", "train_buffered": "train"}
 _OPTIONS = ActorOptions(concurrency_groups=(("watch", 1),))
 
 
@@ -249,7 +250,7 @@ class ActorManager:
         if not isinstance(trainable, SpecTrainable):
             return False
         step = trainable.next_step()
-        wait_s = 0.0 if step is None else trainable.wait_s(step)
+        wait_s = trainable.wait_s(step)
         delay_ns = at_ns - self._process.now_ns + actor.call_ns + round(wait_s * 1e9)
         instance.idle_at_ns = self._process.now_ns + delay_ns
         timer = _Answer(self, actor, step, wait_s)
@@ -289,7 +290,7 @@ class ActorManager:
             spent_s = value.get("time_this_iter_s")
             if spent_s is not None and actor.instance is not None:
                 actor.call_ns = took_ns - round(spent_s * 1e9)
-        self._tell("stopped" if method == "stop" else method, actor, epoch, value)
+        self._tell(_KINDS.get(method, method), actor, epoch, value)
 
     def _watch(self, actor: TrackedActor) -> Script:
         """Calls that Ray Core does not play do not fail with the actor: this one does."""
