@@ -13,16 +13,17 @@ from dataclasses import dataclass, field
 class TuneCosts:
     """Seconds of the driver's one thread."""
 
-    event_s: float = 1.2e-3
+    event_s: float = 1.0e-3
     """One step of the loop: ``ray.wait`` over all futures, the event's callbacks, the searcher and
-    the scheduler asked. Measured: 800 results of two trials at once, ray 2.60 on 2 cores,
-    2.1 ms each without loggers, of which a result and Ray Core's own calls are 0.9."""
-    result_s: float = 0.20e-3
-    """One result. Fitted: tune.single_96x100_none."""
-    logger_result_s: float = 1.5e-3
-    """JSON, CSV and TensorBoard lines of a result. Fitted: tune.cluster_256x10_default."""
-    trial_s: float = 30e-3
-    """A trial made, its actor requested and started, its end. Fitted: tune.cluster_1000x1_none."""
+    the scheduler asked. Measured on 2 cores, ray 2.60: 2.1 ms for a result without loggers, of
+    which the result and Ray Core's own calls are half."""
+    result_s: float = 0.19e-3
+    """One result. Fitted: tune.single_96x100_none and tune.cluster_1000x10_none, 11 and 12 % off
+    to either side."""
+    logger_result_s: float = 1.6e-3
+    """The same with JSON, CSV and TensorBoard lines. Fitted: tune.cluster_256x10_default."""
+    trial_s: float = 57e-3
+    """A trial made, its actor asked for and started, its end. Fitted: tune.cluster_1000x1_none."""
     state_trial_s: float = 0.5e-3
     """A trial in a snapshot of the experiment's state: JSON of what changed (assumed)."""
 
@@ -46,6 +47,9 @@ class TuneDefaults:
     Measured: 4.3 s for two actors at a time on 2 cores, of which 0.7 s each start the worker."""
     costs: TuneCosts = field(default_factory=TuneCosts)
 
+
+RAY_1 = TuneDefaults(result_buffer_length=1000)
+"""Of Ray 1.2 to 1.7, as far as it matters: up to 1000 results in a call."""
 
 STATE_MIN_PERIOD_S = 10.0
 STATE_PERIOD_FACTOR = 19
