@@ -1,0 +1,1 @@
+"""RLlib: env runners that sample, learners that update, and weights that go back."""

@@ -1,0 +1,170 @@
+"""Env runners, learners and aggregators as actors; the group of runners that outlives failures.
+
+Real counterparts (ray 2.60): ``rllib/env/env_runner_group.py``, ``rllib/core/learner``,
+``rllib/utils/actor_manager.py``, ``rllib/algorithms/utils.py`` (``AggregatorActor``). A learner's
+update is a wait: its GPU is its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from raysim.raycore.process import CoreProcess
+from raysim.raycore.scripts import Script, compute, sleep, spawn
+from raysim.raycore.tasks import ActorOptions, Ref, TaskError
+from raysim.raylibs.actors import ActorClass, ActorHandle, Sized
+from raysim.raylibs.rllib.config import AlgorithmConfig
+
+MAX_RESTARTS = 1000
+"""``max_num_env_runner_restarts``."""
+FEWEST = 0.2
+"""A sample takes at least so much of its mean."""
+
+
+class EnvRunner:
+    """``SingleAgentEnvRunner``."""
+
+    def __init__(self, _process: CoreProcess, config: AlgorithmConfig, draws: Any) -> None:
+        self._config = config
+        self._draws = draws
+        self._imports = _Imports(config)
+        self.weights_seq_no = 0
+
+    def sample(self) -> Script:
+        """A fragment of each environment: its steps and the weights they were made with."""
+        config = self._config
+        cv = config.env.sample_cv
+        factor = max(FEWEST, float(self._draws.normal(1.0, cv))) if cv else 1.0
+        width = config.num_cpus_per_env_runner or 1
+        seq_no = self.weights_seq_no
+        yield from self._imports.once()
+        yield compute(config.sample_core_s * factor / width, width)
+        return Sized((config.sample_steps, seq_no), config.sample_bytes)
+
+    def set_weights(self, seq_no: int, _weights: object) -> None:
+        """The newest policy."""
+        self.weights_seq_no = max(self.weights_seq_no, seq_no)
+
+    def ping(self) -> Script:
+        """It lives, and has its environment and module."""
+        yield from self._imports.once()
+        return "pong"
+
+
+class Learner:
+    """``TorchLearner``: one rank of the update."""
+
+    def __init__(self, _process: CoreProcess, config: AlgorithmConfig) -> None:
+        self._config = config
+        self._imports = _Imports(config)
+
+    def update(self, steps: int, *episodes: object) -> Script:
+        """One update on its share of so many env steps; the env steps."""
+        config = self._config
+        if episodes:
+            yield from _batched(config, steps / max(config.num_learners, 1))
+        took_s = config.update_s(steps)
+        yield sleep(round(took_s * 1e9))
+        return steps
+
+    def get_weights(self) -> Script:
+        """For the broadcast."""
+        yield from self._imports.once()
+        return Sized("weights", self._config.model.weights_bytes)
+
+
+class Aggregator:
+    """``AggregatorActor``: episodes in, a batch out."""
+
+    def __init__(self, _process: CoreProcess, config: AlgorithmConfig) -> None:
+        self._config = config
+        self._imports = _Imports(config)
+
+    def get_batch(self, steps: int, *_episodes: object) -> Script:
+        """A batch for each learner."""
+        yield from self._imports.once()
+        yield from _batched(self._config, steps)
+        return Sized(steps, steps * self._config.env.observation_bytes)
+
+
+class _Imports:
+    """What an actor does before its first answer."""
+
+    def __init__(self, config: AlgorithmConfig) -> None:
+        self._core_s = config.costs.import_core_s
+
+    def once(self) -> Script:
+        """The first time."""
+        core_s, self._core_s = self._core_s, 0.0
+        if core_s:
+            yield compute(core_s)
+
+
+def _batched(config: AlgorithmConfig, steps: float) -> Script:
+    size_bytes = steps * config.env.observation_bytes
+    yield compute(size_bytes * config.costs.episode_core_s_per_byte)
+
+
+class EnvRunnerGroup:
+    """``EnvRunnerGroup``: who is healthy, who has come back.
+
+    Parameters
+    ----------
+    config
+        The algorithm's.
+    streams
+        Named random streams: of each runner.
+    name
+        Of the algorithm, for the streams.
+    """
+
+    def __init__(self, config: AlgorithmConfig, streams: Any, name: str) -> None:
+        self._config = config
+        self._streams = streams
+        self._name = name
+        self.runners: list[ActorHandle] = []
+        self.healthy: list[bool] = []
+        self.failures = 0
+        self._probed: dict[int, None] = {}
+
+    def start(self) -> Script:
+        """All of them, and wait until they are there."""
+        config = self._config
+        restarts = MAX_RESTARTS if config.restart_failed_env_runners else 0
+        kind = ActorClass(
+            cls=EnvRunner,
+            resources={"CPU": config.num_cpus_per_env_runner},
+            actor=ActorOptions(max_restarts=restarts),
+        )
+        for i in range(config.num_env_runners):
+            draws = self._streams(f"rllib/{self._name}/runner-{i}")
+            self.runners.append((yield from kind.remote(config, draws)))
+        self.healthy = [True] * len(self.runners)
+        for i, runner in enumerate(self.runners):
+            if isinstance((yield from runner.ask("ping")), TaskError):
+                self.failed(i)
+
+    @property
+    def num_healthy(self) -> int:
+        """That are asked to sample."""
+        return sum(self.healthy)
+
+    def failed(self, index: int) -> None:
+        """Its actor has died; Ray starts it again."""
+        self.healthy[index] = False
+        self.failures += 1
+
+    def probe(self, weights: tuple[int, Ref], then: Any) -> Script:
+        """``restore_env_runners``: ping those that failed; ``then(index)`` when one is back."""
+        for i, healthy in enumerate(self.healthy):
+            if not healthy and i not in self._probed and self._config.restart_failed_env_runners:
+                self._probed[i] = None
+                yield spawn(self._restore(i, weights, then))
+
+    def _restore(self, index: int, weights: tuple[int, Ref], then: Any) -> Script:
+        value = yield from self.runners[index].ask("ping")
+        del self._probed[index]
+        if not isinstance(value, TaskError):
+            yield from self.runners[index].ask("set_weights", *weights)
+            self.healthy[index] = True
+            then(index)
