@@ -10,6 +10,7 @@ import inspect
 import logging
 import os
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 from raysim.rayapi import actors as actor
@@ -51,6 +52,8 @@ __commit__ = "raysim"
 SCRIPT_MODE, WORKER_MODE, LOCAL_MODE = 0, 1, 2
 RESTORE_WORKER_MODE, SPILL_WORKER_MODE = 3, 4
 ObjectID = ObjectRef
+
+LIBRARIES = ("tune",)
 
 _log = logging.getLogger(__name__)
 """Its own: where the real Ray is imported too, handlers of the logger `ray` are that one's."""
@@ -403,7 +406,15 @@ def get_gpu_ids() -> list[int]:
     return gpu_ids()
 
 
-__getattr__ = getattr_of("ray")
+_missing = getattr_of("ray")
+
+
+def __getattr__(name: str) -> Any:
+    """Libraries come when they are asked for."""
+    if name in LIBRARIES:
+        return import_module(f"raysim.rayapi.{name}")
+    return _missing(name)
+
 
 __all__ = [
     "SCRIPT_MODE",

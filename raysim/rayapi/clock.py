@@ -15,6 +15,7 @@ from __future__ import annotations
 import datetime as dt
 import time as time_module
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 from raysim.rayapi.fibers import HUB, Fiber
@@ -170,3 +171,13 @@ def remove() -> None:
         setattr(time_module, name, function)
     dt.datetime = _RealDatetime  # type: ignore[misc]
     dt.date = _RealDate  # type: ignore[misc]
+
+
+def import_pandas() -> Any:
+    """pandas, whose C code must not be loaded while ``datetime`` is replaced."""
+    virtual = dt.datetime, dt.date
+    dt.datetime, dt.date = _RealDatetime, _RealDate  # type: ignore[misc]
+    try:
+        return import_module("pandas")
+    finally:
+        dt.datetime, dt.date = virtual  # type: ignore[misc]

@@ -46,6 +46,7 @@ def _modules() -> dict[str, ModuleType]:
         job_submission,
         runtime_context,
         runtime_env,
+        tune,
         util,
     )
     from raysim.rayapi.util import (
@@ -58,6 +59,7 @@ def _modules() -> dict[str, ModuleType]:
         state,
     )
     from raysim.rayapi.util.multiprocessing import pool
+    from raysim.raylibs.tune import sample
 
     raylet = ModuleType("ray._raylet")
     for name in dir(identifiers):
@@ -79,6 +81,10 @@ def _modules() -> dict[str, ModuleType]:
         "ray.dag": dag, "ray.dag.context": dag, "ray.dag.dag_node": dag, "ray.dag.input_node": dag,
         "ray.dag.output_node": dag, "ray.dag.function_node": dag, "ray.dag.class_node": dag,
         "ray.dag.compiled_dag_node": dag, "ray.job_submission": job_submission,
+        "ray.tune": tune, "ray.tune.schedulers": tune.schedulers,
+        "ray.tune.search": tune.search, "ray.tune.search.sample": sample,
+        "ray.tune.search.basic_variant": tune.search, "ray.tune.tuner": tune,
+        "ray.tune.error": tune,
     }  # fmt: skip
 
 
@@ -90,7 +96,11 @@ def ray_names() -> Iterator[None]:
     for name in real:
         del sys.modules[name]
     sys.modules.update(_modules())
-    for name in ("ray", "ray.autoscaler"):  # so that ``import ray.data`` asks the finder
+    for name in (
+        "ray",
+        "ray.autoscaler",
+        "ray.tune",
+    ):  # so that ``import ray.data`` asks the finder
         vars(sys.modules[name]).setdefault("__path__", [])
     refuse: Any = RefusedImports()
     sys.meta_path.insert(0, refuse)

@@ -26,6 +26,8 @@ class NotEmulatedError(NotImplementedError):
 
 _CORE = "tasks, actors, objects, placement groups and ray.util of Ray Core"
 
+_TUNE = "Tuner with grid, random, ASHA, HyperBand, median stopping and PBT"
+
 NAMES: dict[str, str] = {
     "ray.client": "ray.init()", "ray.ClientBuilder": "ray.init()",
     "ray.cpp_function": "Python functions", "ray.java_function": "Python functions",
@@ -44,7 +46,20 @@ NAMES: dict[str, str] = {
     "ray.util.ray_debugpy": "", "ray.util.xgboost": _CORE, "ray.util.lightgbm": _CORE,
     "ray.util.sgd": _CORE, "ray.util.horovod": _CORE, "ray.util.actor_group": "ray.util.ActorPool",
     "ray.dashboard": "raysim's own report", "ray.data": _CORE, "ray.train": _CORE,
-    "ray.tune": _CORE, "ray.serve": _CORE, "ray.rllib": _CORE, "ray.air": _CORE, "ray.llm": _CORE,
+    **{f"ray.tune.{name}": _TUNE for name in (
+        "Callback", "CLIReporter", "Experiment", "JupyterNotebookReporter", "ProgressReporter",
+        "ResumeConfig", "Stopper", "create_scheduler", "create_searcher", "register_env",
+        "run_experiments", "callback", "logger", "stopper", "integration", "experiment",
+    )},
+    **{f"ray.tune.schedulers.{name}": _TUNE for name in (
+        "HyperBandForBOHB", "PopulationBasedTrainingReplay", "ResourceChangingScheduler",
+        "TrialScheduler", "create_scheduler", "pb2", "resource_changing_scheduler",
+    )},
+    **{f"ray.tune.search.{name}": _TUNE for name in (
+        "Repeater", "SearchAlgorithm", "SearchGenerator", "Searcher", "ax", "bayesopt", "bohb",
+        "create_searcher", "hebo", "hyperopt", "nevergrad", "optuna", "zoopt",
+    )},
+    "ray.serve": _CORE, "ray.rllib": _CORE, "ray.air": _CORE, "ray.llm": _CORE,
     "ray.cluster_utils": "a cluster file",
     "ray.experimental": _CORE, "ray.scripts": "raysim", "ray.core": _CORE, "ray.types": "",
     "ray.client_builder": "ray.init()", "ray.job_config": "ray.init(namespace=, runtime_env=)",

@@ -244,8 +244,7 @@ class TuneController:
         self._actor_of[trial] = cached
         cached.trial = trial
         self._resetting[trial] = None
-        args = (trial.trial_id, trial.config, self._stream(trial.trial_id))
-        yield from self._actors.call(cached, "reset", *args)
+        yield from self._actors.call(cached, "reset", trial)
         return True
 
     # ---- events ----------------------------------------------------------------------------------
@@ -477,7 +476,7 @@ class TuneController:
             return program
 
         def make(process: Any, trial: Trial) -> SpecTrainable:
-            return SpecTrainable(process, program, trial.trial_id, self._stream(trial.trial_id))
+            return SpecTrainable(process, program, trial, self._stream)
 
         return make
 

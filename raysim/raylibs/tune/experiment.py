@@ -42,8 +42,11 @@ class Trainable(Protocol):
     def restore(self, checkpoint: TrialCheckpoint) -> Any:
         """Go on from one."""
 
-    def reset(self, trial_id: str, config: Mapping[str, Any], rng: Any) -> Any:
+    def reset(self, trial: Trial) -> Any:
         """Be another trial; whether that works."""
+
+    def stop(self) -> Any:
+        """The last call."""
 
 
 MakeTrainable = Callable[[Any, Trial], Trainable]

@@ -15,7 +15,7 @@ from typing import Any
 
 from raysim.raycore.scripts import Script, compute, sleep
 from raysim.raycore.tasks import TaskError
-from raysim.raylibs.tune.trial import TrialCheckpoint
+from raysim.raylibs.tune.trial import Trial, TrialCheckpoint
 
 DONE = "done"
 DUPLICATE = "__duplicate__"
@@ -76,11 +76,14 @@ class TrialProgram:
 class SpecTrainable:
     """Plays a ``TrialProgram`` in a trial's actor."""
 
-    def __init__(self, process: Any, program: TrialProgram, trial_id: str, rng: Any) -> None:
+    def __init__(
+        self, process: Any, program: TrialProgram, trial: Trial, stream: Callable[[str], Any]
+    ) -> None:
         self._process = process
         self._program = program
-        self._trial_id = trial_id
-        self._rng = rng
+        self._trial_id = trial.trial_id
+        self._stream = stream
+        self._rng = stream(trial.trial_id)
         self._config: Mapping[str, Any] = {}
         self._steps: Iterator[Step] | None = None
         self._begin(0)
@@ -155,12 +158,16 @@ class SpecTrainable:
         self._begin(checkpoint.iteration, checkpoint.metrics)
         self._reported = checkpoint
 
-    def reset(self, trial_id: str, config: Mapping[str, Any], rng: Any) -> bool:
-        """Be another trial; whether that works."""
-        self._trial_id, self._config, self._rng = trial_id, config, rng
+    def reset(self, trial: Trial) -> bool:
+        """Be another trial; it can."""
+        self._trial_id, self._config = trial.trial_id, trial.config
+        self._rng = self._stream(trial.trial_id)
         self._begin(0)
         self._reported = None
         return True
+
+    def stop(self) -> None:
+        """Nothing is left of it."""
 
     def _checkpoint(self, size_bytes: int) -> TrialCheckpoint:
         return TrialCheckpoint(

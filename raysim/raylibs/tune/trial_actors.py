@@ -11,7 +11,6 @@ take what the first took beyond the step itself, as one timer of the worker's pr
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
 from inspect import isgenerator
 from typing import Any, NamedTuple
 
@@ -96,14 +95,15 @@ class TrialActor:
         """Go on from one."""
         return (yield from _run(self.trainable.restore(checkpoint)))
 
-    def reset(self, trial_id: str, config: Mapping[str, Any], rng: Any) -> Script:
+    def reset(self, trial: Trial) -> Script:
         """Be another trial."""
         yield from self._idle()
-        return (yield from _run(self.trainable.reset(trial_id, config, rng)))
+        return (yield from _run(self.trainable.reset(trial)))
 
     def stop(self) -> Script:
         """The last call."""
         yield from self._idle()
+        yield from _run(self.trainable.stop())
 
     def watch(self) -> Script:
         """Never returns."""

@@ -1,0 +1,97 @@
+"""The module ``ray.tune`` (2.60) on virtual time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from raysim.rayapi.tune import schedulers, search
+from raysim.rayapi.tune.configs import (
+    Checkpoint,
+    CheckpointConfig,
+    FailureConfig,
+    RunConfig,
+    SyncConfig,
+    TuneConfig,
+)
+from raysim.rayapi.tune.trainable import (
+    Trainable,
+    TuneContext,
+    get_checkpoint,
+    get_context,
+    report,
+    with_parameters,
+    with_resources,
+)
+from raysim.rayapi.tune.tuner import (
+    REGISTERED,
+    ExperimentAnalysis,
+    Result,
+    ResultGrid,
+    TuneError,
+    Tuner,
+    run,
+)
+from raysim.rayapi.unsupported import getattr_of
+from raysim.raylibs.tune.resources import PlacementGroupFactory
+from raysim.raylibs.tune.sample import (
+    choice,
+    grid_search,
+    lograndint,
+    loguniform,
+    qlograndint,
+    qloguniform,
+    qrandint,
+    qrandn,
+    quniform,
+    randint,
+    randn,
+    sample_from,
+    uniform,
+)
+
+
+def register_trainable(name: str, trainable: Any) -> None:
+    """``tune.register_trainable``."""
+    REGISTERED[name] = trainable
+
+
+__getattr__ = getattr_of("ray.tune")
+
+__all__ = [
+    "Checkpoint",
+    "CheckpointConfig",
+    "ExperimentAnalysis",
+    "FailureConfig",
+    "PlacementGroupFactory",
+    "Result",
+    "ResultGrid",
+    "RunConfig",
+    "SyncConfig",
+    "Trainable",
+    "TuneConfig",
+    "TuneContext",
+    "TuneError",
+    "Tuner",
+    "choice",
+    "get_checkpoint",
+    "get_context",
+    "grid_search",
+    "lograndint",
+    "loguniform",
+    "qlograndint",
+    "qloguniform",
+    "qrandint",
+    "qrandn",
+    "quniform",
+    "randint",
+    "randn",
+    "register_trainable",
+    "report",
+    "run",
+    "sample_from",
+    "schedulers",
+    "search",
+    "uniform",
+    "with_parameters",
+    "with_resources",
+]
