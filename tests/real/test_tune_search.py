@@ -44,7 +44,9 @@ def test_same_variants(constant: bool, legacy: bool) -> None:
         assert count(_space(sample)) == 6
         assert [config for _, config in mine] == [spec["config"] for _, spec in real]
         tags = [theirs.format_vars(chosen) for chosen, _ in real]
-        assert [format_vars({("config", *p): v for p, v in chosen.items()}) for chosen, _ in mine] == tags
+        assert [
+            format_vars({("config", *p): v for p, v in chosen.items()}) for chosen, _ in mine
+        ] == tags
 
 
 def test_same_trials_of_the_generator() -> None:
@@ -57,7 +59,12 @@ def test_same_trials_of_the_generator() -> None:
     real = Theirs(points_to_evaluate=points, random_state=3)
     real.add_configurations(Experiment("e", "nothing", config=_space(tune), num_samples=4))
     mine = BasicVariantGenerator(points_to_evaluate=points, random_state=3)
-    mine.begin(_space(sample), 4, None, lambda i, c, t, e: Trial(i, c, experiment_tag=t, evaluated_params=e))
+    mine.begin(
+        _space(sample),
+        4,
+        None,
+        lambda i, c, t, e: Trial(i, c, experiment_tag=t, evaluated_params=e),
+    )
     assert mine.total_samples == real.total_samples
     while (trial := real.next_trial()) is not None:
         same = mine.next_trial()
@@ -66,4 +73,5 @@ def test_same_trials_of_the_generator() -> None:
         assert same.experiment_tag == trial.experiment_tag
         assert same.evaluated_params == trial.evaluated_params
     assert mine.next_trial() is None
-    assert mine.is_finished() and real.is_finished()
+    assert mine.is_finished()
+    assert real.is_finished()

@@ -22,6 +22,7 @@ from raysim.rayapi.failures import exception_of
 from raysim.rayapi.library_code import play, session_here
 from raysim.rayapi.serialization import dump_code
 from raysim.rayapi.state import cluster_resources
+from raysim.rayapi.task_errors import RayTaskError
 from raysim.rayapi.tune.configs import (
     Checkpoint,
     CheckpointConfig,
@@ -380,6 +381,8 @@ def _result(trial: Trial, path: Path) -> Result:
     error: Any = None
     if trial.status == "ERROR" and isinstance(trial.error, TaskError):
         error = exception_of(trial.error, "")
+        if isinstance(error, RayTaskError):
+            error = error.as_instanceof_cause()
     kept = [(c.state, c.metrics) for c in trial.checkpoints if c.state is not None]
     last = trial.checkpoint.state if trial.checkpoint is not None else None
     return Result(

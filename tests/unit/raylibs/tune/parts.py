@@ -1,13 +1,21 @@
-"""A controller without a cluster: it feeds a scheduler random results and does as it says."""
+"""A controller without a cluster, for schedulers; and experiments on small clusters."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from inspect import isgenerator
 from typing import Any
 
 import numpy as np
 
+from raysim.raycore.cluster import Cluster
+from raysim.raylibs.tune.controller import TuneController
+from raysim.raylibs.tune.defaults import TuneCosts, TuneDefaults
+from raysim.raylibs.tune.experiment import Experiment
+from raysim.raylibs.tune.program import Step
 from raysim.raylibs.tune.trial import Trial, TrialCheckpoint
+from tests.stories.ray_scripts import run
 
 
 def sample_configs(seed: int, trials: int) -> list[dict[str, Any]]:
@@ -42,13 +50,11 @@ class Bench:
         self._rng = rng
         self.trials: list[Any] = []
         for i, config in enumerate(configs):
-            trial = self.trial(f"t{i:03d}", {k: v for k, v in config.items()})
+            trial = self.trial(f"t{i:03d}", dict(config))
             self.trials.append(trial)
             scheduler.on_trial_add(self, trial)
         self.iterations = dict.fromkeys((t.trial_id for t in self.trials), 0)
-        self.limit = {
-            t.trial_id: int(self.draws.integers(3, max_iterations)) for t in self.trials
-        }
+        self.limit = {t.trial_id: int(self.draws.integers(3, max_iterations)) for t in self.trials}
 
     def trial(self, trial_id: str, config: dict[str, Any]) -> Any:
         return Trial(trial_id, config, experiment_tag=trial_id)
@@ -151,3 +157,38 @@ def _shown(trial: Any) -> Any:
     return trial.experiment_tag, sorted(
         (k, v) for k, v in trial.config.items() if not isinstance(v, dict)
     )
+
+
+# ---- on a cluster
+
+
+def sleeping(
+    iterations: int, *, seconds: float = 1.0, checkpoint_bytes: int | None = None
+) -> Callable[..., Iterator[Step]]:
+    """Each iteration sleeps and reports ``score``, which grows with ``config["x"]``."""
+
+    def steps(config: Mapping[str, Any], _rng: Any, start: int) -> Iterator[Step]:
+        for i in range(start, iterations):
+            yield Step(
+                duration_s=seconds,
+                metrics={"score": config.get("x", 0) * (i + 1)},
+                checkpoint_bytes=checkpoint_bytes,
+            )
+
+    return steps
+
+
+def tuned(cluster: Cluster, experiment: Experiment, *, until: str = "2h", cpus: float = 4) -> Any:
+    """The TuneResult of an experiment, alone on a cluster."""
+
+    def main(process: Any) -> Any:
+        controller = TuneController(process, experiment, cluster.sim.rng, cluster_cpus=cpus)
+        return (yield from controller.run())
+
+    return run(cluster, main, until=until)
+
+
+def cheap(**changes: Any) -> TuneDefaults:
+    """A driver and imports that cost nothing, so that only the trials show."""
+    costs = TuneCosts(event_s=0, result_s=0, logger_result_s=0, trial_s=0, state_trial_s=0)
+    return replace(TuneDefaults(costs=costs, trainable_core_s=0.0), **changes)
