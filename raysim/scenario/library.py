@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from raysim.scenario.documents import Document, KeyPath
+from raysim.scenario.rl import read_rl
 from raysim.scenario.schema_program import ProgramJobSection
+from raysim.scenario.tune import read_tune
 from raysim.workloads.library import LibraryJob
 
 Reader = Callable[[Any, Path, Document, dict[KeyPath, Path]], LibraryJob]
@@ -18,7 +20,7 @@ Reader = Callable[[Any, Path, Document, dict[KeyPath, Path]], LibraryJob]
 
 Raises ScenarioError, one problem each."""
 
-LIBRARIES: dict[str, Reader] = {}
+LIBRARIES: dict[str, Reader] = {"tune": read_tune, "rl": read_rl}
 """By the key under ``jobs``."""
 
 

@@ -12,6 +12,8 @@ from pydantic import Field, model_validator
 from raysim.scenario.quantities import Bytes, Seconds
 from raysim.scenario.schema import RecordSection, ResolvedSection
 from raysim.scenario.schema_cluster import ClusterSection
+from raysim.scenario.schema_rl import RlSection
+from raysim.scenario.schema_tune import TuneSection
 from raysim.scenario.schema_workload import WorkloadSection
 from raysim.scenario.section import FileOrMapping, Section, shorthand
 
@@ -156,6 +158,8 @@ class ProgramJobSection(Section):
         description="A KubeRay RayJob, unmodified: its entrypoint, limits and retries. Its script "
         "is beside it or in a ConfigMap of its file; its cluster is given by `cluster.from`.",
     )
+    tune: TuneSection | None = Field(None, description="A sweep of Ray Tune by numbers.")
+    rl: RlSection | None = Field(None, description="PPO or IMPALA of RLlib by numbers.")
     name: str | None = Field(
         None, min_length=1, description="Name; by default the script's or the workload's."
     )

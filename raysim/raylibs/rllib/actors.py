@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from raysim.raycore.process import CoreProcess
-from raysim.raycore.scripts import Script, compute, sleep, spawn
+from raysim.raycore.scripts import Script, compute, drop, get, sleep, spawn
 from raysim.raycore.tasks import ActorOptions, Ref, TaskError
 from raysim.raylibs.actors import ActorClass, ActorHandle, Sized
 from raysim.raylibs.rllib.config import AlgorithmConfig
@@ -140,9 +140,20 @@ class EnvRunnerGroup:
             draws = self._streams(f"rllib/{self._name}/runner-{i}")
             self.runners.append((yield from kind.remote(config, draws)))
         self.healthy = [True] * len(self.runners)
-        for i, runner in enumerate(self.runners):
-            if isinstance((yield from runner.ask("ping")), TaskError):
+        yield from self.settle()
+
+    def settle(self) -> Script:
+        """Wait until all have done what they were asked."""
+        refs: list[Ref] = []
+        for runner in self.runners:
+            refs += yield runner.call("ping")
+        for i, ref in enumerate(refs):
+            values = yield get([ref])
+            if self.healthy[i] and (
+                isinstance(values, TaskError) or isinstance(values[0], TaskError)
+            ):
                 self.failed(i)
+        yield drop(*refs)
 
     @property
     def num_healthy(self) -> int:

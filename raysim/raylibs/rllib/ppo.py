@@ -53,6 +53,8 @@ def train(
         trained += iteration.env_steps_trained
         if not group.num_healthy and not config.restart_failed_env_runners:
             break
+    if group.num_healthy == len(group.runners):
+        yield from group.settle()
     return TrainingResult(
         began_ns=began_ns, ready_ns=ready_ns, ended_ns=(yield now()),
         iterations=tuple(ppo.iterations), runner_failures=group.failures, policy_lag=0.0,
@@ -66,8 +68,11 @@ def start_learners(config: AlgorithmConfig) -> Script:
     learners: list[ActorHandle] = []
     while len(learners) < config.num_learners:
         learners.append((yield from kind.remote(config)))
+    refs: list[Ref] = []
     for learner in learners:
-        yield from learner.ask("get_weights")
+        refs += yield learner.call("get_weights")
+    yield get(refs)
+    yield drop(*refs)
     if not learners:
         yield compute(config.costs.import_core_s)
     return learners

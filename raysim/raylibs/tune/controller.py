@@ -63,7 +63,7 @@ class TuneController:
         self.search_alg.begin(
             experiment.param_space, experiment.num_samples, self._rng, self._make_trial
         )
-        self._max_pending = (
+        self.max_pending = (
             experiment.defaults.max_pending_trials
             or self.search_alg.max_pending_trials(cluster_cpus)
         )  # fmt: skip
@@ -178,7 +178,7 @@ class TuneController:
         self._wake(_)
 
     def _add_trials(self) -> Script:
-        while self._table.count("PENDING") < self._max_pending:
+        while self._table.count("PENDING") < self.max_pending:
             trial = self.search_alg.next_trial()
             if trial is None:
                 break
@@ -206,7 +206,7 @@ class TuneController:
                 yield from self._reuse(chosen)
         kept: list[Trial] = []
         queue = self._table.queue
-        while queue and self._actors.num_pending < self._max_pending:
+        while queue and self._actors.num_pending < self.max_pending:
             trial = queue.popleft()
             if trial.status != "PENDING":
                 continue

@@ -60,6 +60,7 @@ class TrialActor:
         self.process = process
         self.trainable = make(process, trial)
         self.idle_at_ns = 0
+        self._over = Event()
         self._begin = (trial.config, import_core_s)
 
     def ready(self) -> Script:
@@ -104,10 +105,11 @@ class TrialActor:
         """The last call."""
         yield from self._idle()
         yield from _run(self.trainable.stop())
+        self._over.set()
 
     def watch(self) -> Script:
-        """Never returns."""
-        yield wait_for(Event())
+        """Returns when it stops; fails when it dies."""
+        yield wait_for(self._over)
 
     def _idle(self) -> Script:
         wait_ns = self.idle_at_ns - self.process.now_ns
@@ -298,7 +300,8 @@ class ActorManager:
         options = method_of(TrialActor.__name__, "watch", concurrency_group="watch")
         refs = yield actor.handle.call("watch", options=options)
         value = refs if isinstance(refs, TaskError) else (yield from fetch(refs[0]))
-        self._tell("train", actor, actor.epoch, value)
+        if isinstance(value, TaskError):
+            self._tell("train", actor, actor.epoch, value)
 
     def _tell(self, kind: str, actor: TrackedActor | None, epoch: int, value: Any) -> None:
         self._inbox.put_nowait(Happened(kind, actor, epoch, value, self._process.now_ns))
