@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from raysim.raycore.process import CoreProcess
-from raysim.raycore.scripts import Script, compute, drop, get, sleep, spawn
+from raysim.raycore.scripts import Script, compute, drop, get, sleep, wait
 from raysim.raycore.tasks import ActorOptions, Ref, TaskError
 from raysim.raylibs.actors import ActorClass, ActorHandle, Sized
 from raysim.raylibs.rllib.config import AlgorithmConfig
@@ -19,6 +19,17 @@ MAX_RESTARTS = 1000
 """``max_num_env_runner_restarts``."""
 FEWEST = 0.2
 """A sample takes at least so much of its mean."""
+
+
+PROBE_AGAIN_NS = 10**9
+"""With no runner left, Ray's loop spins; here it looks once a second."""
+GIVE_UP_NS = 3600 * 10**9
+"""Ray would go on for ever; here training ends after so long without an env step trained on."""
+
+
+def died(values: Any) -> bool:
+    """What ``get`` of one answer says when its actor died."""
+    return isinstance(values, TaskError) or isinstance(values[0], TaskError)
 
 
 class EnvRunner:
@@ -125,7 +136,6 @@ class EnvRunnerGroup:
         self.runners: list[ActorHandle] = []
         self.healthy: list[bool] = []
         self.failures = 0
-        self._probed: dict[int, None] = {}
 
     def start(self) -> Script:
         """All of them, and wait until they are there."""
@@ -149,9 +159,7 @@ class EnvRunnerGroup:
             refs += yield runner.call("ping")
         for i, ref in enumerate(refs):
             values = yield get([ref])
-            if self.healthy[i] and (
-                isinstance(values, TaskError) or isinstance(values[0], TaskError)
-            ):
+            if self.healthy[i] and died(values):
                 self.failed(i)
         yield drop(*refs)
 
@@ -160,22 +168,39 @@ class EnvRunnerGroup:
         """That are asked to sample."""
         return sum(self.healthy)
 
+    @property
+    def may_sample(self) -> bool:
+        """Somebody samples, or may come back."""
+        return bool(self.num_healthy) or self._config.restart_failed_env_runners
+
     def failed(self, index: int) -> None:
         """Its actor has died; Ray starts it again."""
         self.healthy[index] = False
         self.failures += 1
 
-    def probe(self, weights: tuple[int, Ref], then: Any) -> Script:
-        """``restore_env_runners``: ping those that failed; ``then(index)`` when one is back."""
-        for i, healthy in enumerate(self.healthy):
-            if not healthy and i not in self._probed and self._config.restart_failed_env_runners:
-                self._probed[i] = None
-                yield spawn(self._restore(i, weights, then))
+    def restore(self, weights: tuple[int, Ref]) -> Script:
+        """``restore_env_runners``: ping those that failed, wait for them; who is back, by index.
 
-    def _restore(self, index: int, weights: tuple[int, Ref], then: Any) -> Script:
-        value = yield from self.runners[index].ask("ping")
-        del self._probed[index]
-        if not isinstance(value, TaskError):
-            yield from self.runners[index].ask("set_weights", *weights)
-            self.healthy[index] = True
-            then(index)
+        The driver does nothing else meanwhile, up to the timeout of the probe.
+        """
+        config = self._config
+        if self.num_healthy == len(self.runners) or not config.restart_failed_env_runners:
+            return []
+        pings: dict[Ref, int] = {}
+        for i, runner in enumerate(self.runners):
+            if not self.healthy[i]:
+                refs = yield runner.call("ping")
+                pings[refs[0]] = i
+        timeout_ns = round(config.env_runner_health_probe_timeout_s * 1e9)
+        ready = yield wait(list(pings), len(pings), timeout_ns=timeout_ns)
+        back: list[int] = []
+        for (ref, i), is_there in zip(pings.items(), ready, strict=True):
+            answered = is_there and not died((yield get([ref])))
+            yield drop(ref)
+            if answered:
+                yield from self.runners[i].ask("set_weights", *weights)
+                self.healthy[i] = True
+                back.append(i)
+        if not self.num_healthy:
+            yield sleep(PROBE_AGAIN_NS)
+        return back

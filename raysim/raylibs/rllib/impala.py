@@ -12,9 +12,9 @@ from typing import Any
 
 from raysim.raycore.process import CoreProcess
 from raysim.raycore.scripts import Queue, Script, drop, get, now, put, spawn, spend
-from raysim.raycore.tasks import Payload, Ref, TaskError
+from raysim.raycore.tasks import Payload, Ref
 from raysim.raylibs.actors import ActorClass, ActorHandle
-from raysim.raylibs.rllib.actors import Aggregator, EnvRunnerGroup
+from raysim.raylibs.rllib.actors import GIVE_UP_NS, Aggregator, EnvRunnerGroup, died
 from raysim.raylibs.rllib.config import AlgorithmConfig
 from raysim.raylibs.rllib.ppo import start_learners
 from raysim.raylibs.rllib.result import Iteration, TrainingResult
@@ -74,16 +74,17 @@ class _Loop:
         config, group = self._config, self._group
         yield from self._broadcast(list(range(len(group.runners))))
         for i in range(len(group.runners)):
-            for _ in range(config.max_requests_in_flight_per_env_runner):
-                yield spawn(self._sample(i))
+            yield from self._ask(i)
         ready_ns = yield now()
         iterations: list[Iteration] = []
         mark = (ready_ns, 0, 0, 0, 0.0)
-        while self._trained < env_steps and (group.num_healthy or self._may_come_back):
+        over = False
+        while not over:
             handle, value = yield self._inbox.get()
             yield from handle(value)
+            yield from self._restore()
             at_ns = yield now()
-            over = self._trained >= env_steps
+            over = self._trained >= env_steps or not group.num_healthy
             if over or at_ns - mark[0] >= config.min_time_s_per_iteration * 1e9 > 0:
                 iterations.append(
                     Iteration(
@@ -100,9 +101,9 @@ class _Loop:
             policy_lag=sum(self._lags) / len(self._lags) if self._lags else 0.0,
         )  # fmt: skip
 
-    @property
-    def _may_come_back(self) -> bool:
-        return self._config.restart_failed_env_runners
+    def _ask(self, index: int) -> Script:
+        for _ in range(self._config.max_requests_in_flight_per_env_runner):
+            yield spawn(self._sample(index))
 
     def _sample(self, index: int) -> Script:
         refs = yield self._group.runners[index].call("sample")
@@ -112,11 +113,10 @@ class _Loop:
     def _sampled_by(self, came: tuple[int, Ref, Any]) -> Script:
         index, ref, values = came
         yield spend(round(self._config.costs.request_s * 1e9))
-        if isinstance(values, TaskError) or isinstance(values[0], TaskError):
-            self._group.failed(index)
+        if died(values):
+            if self._group.healthy[index]:
+                self._group.failed(index)
             yield drop(ref)
-            assert self._weights is not None, "sampled before the first weights were sent"
-            yield from self._group.probe((self._seq_no, self._weights), self._restored)
             return
         steps, seq_no = values[0].data
         self._sampled += steps
@@ -130,11 +130,15 @@ class _Loop:
             self._package, self._packed_steps = [], 0
             yield from self._pass_on(package, steps)
 
-    def _restored(self, index: int) -> None:
-        self._inbox.put_nowait((self._again, index))
-
-    def _again(self, index: int) -> Script:
-        yield spawn(self._sample(index))
+    def _restore(self) -> Script:
+        assert self._weights is not None, "restored before the first weights were sent"
+        weights = (self._seq_no, self._weights)
+        since_ns = yield now()
+        while self._group.may_sample and (yield now()) - since_ns < GIVE_UP_NS:
+            for index in (yield from self._group.restore(weights)):
+                yield from self._ask(index)
+            if self._group.num_healthy:
+                return
 
     def _pass_on(self, package: list[Ref], steps: int) -> Script:
         if not self._aggregators:

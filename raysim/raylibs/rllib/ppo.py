@@ -11,22 +11,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from raysim.raycore.process import CoreProcess
-from raysim.raycore.scripts import (
-    Event,
-    Script,
-    compute,
-    drop,
-    get,
-    now,
-    put,
-    sleep,
-    spend,
-    wait,
-    wait_for,
-)
-from raysim.raycore.tasks import Payload, Ref, TaskError
+from raysim.raycore.scripts import Script, compute, drop, get, now, put, sleep, spend, wait
+from raysim.raycore.tasks import Payload, Ref
 from raysim.raylibs.actors import ActorClass, ActorHandle
-from raysim.raylibs.rllib.actors import EnvRunnerGroup, Learner
+from raysim.raylibs.rllib.actors import GIVE_UP_NS, EnvRunnerGroup, Learner, died
 from raysim.raylibs.rllib.config import AlgorithmConfig
 from raysim.raylibs.rllib.result import Iteration, TrainingResult
 
@@ -47,14 +35,14 @@ def train(
     ppo = _Ppo(process, config, group, learners)
     yield from ppo.sync()
     ready_ns = yield now()
-    trained = 0
-    while trained < env_steps:
+    trained, last_ns = 0, ready_ns
+    while trained < env_steps and group.may_sample:
         iteration = yield from ppo.iteration()
         trained += iteration.env_steps_trained
-        if not group.num_healthy and not config.restart_failed_env_runners:
+        if iteration.env_steps_trained:
+            last_ns = iteration.ended_ns
+        elif iteration.ended_ns - last_ns > GIVE_UP_NS:
             break
-    if group.num_healthy == len(group.runners):
-        yield from group.settle()
     return TrainingResult(
         began_ns=began_ns, ready_ns=ready_ns, ended_ns=(yield now()),
         iterations=tuple(ppo.iterations), runner_failures=group.failures, policy_lag=0.0,
@@ -106,7 +94,8 @@ class _Ppo:
             yield from self.sync()
         yield drop(*episodes)
         synced_ns = yield now()
-        yield from self._restore()
+        assert self._weights is not None, "an iteration before the first weights were sent"
+        yield from self._group.restore((self._seq_no, self._weights))
         self.iterations.append(
             Iteration(
                 began_ns=began_ns, ended_ns=(yield now()), env_steps_sampled=steps + dropped,
@@ -139,7 +128,7 @@ class _Ppo:
                     yield drop(ref)
                     continue
                 values = yield get([ref])
-                if isinstance(values, TaskError) or isinstance(values[0], TaskError):
+                if died(values):
                     group.failed(i)
                     yield drop(ref)
                     continue
@@ -178,18 +167,3 @@ class _Ppo:
             if self._group.healthy[i]:
                 refs = yield runner.call("set_weights", self._seq_no, self._weights)
                 yield drop(*refs)
-
-    def _restore(self) -> Script:
-        """Wait for runners that failed, up to the timeout of the probe."""
-        group, config = self._group, self._config
-        if group.num_healthy == len(group.runners) or not config.restart_failed_env_runners:
-            return
-        back = Event()
-
-        def came(_index: int) -> None:
-            if group.num_healthy == len(group.runners):
-                back.set()
-
-        assert self._weights is not None, "probed before the first weights were sent"
-        yield from group.probe((self._seq_no, self._weights), came)
-        yield wait_for(back, round(config.env_runner_health_probe_timeout_s * 1e9))

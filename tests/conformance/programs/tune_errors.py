@@ -3,6 +3,7 @@
 
 import os
 import tempfile
+from pathlib import Path
 
 os.environ["RAY_AIR_NEW_OUTPUT"] = "0"
 
@@ -19,9 +20,9 @@ def objective(config):
 
 def stubborn(config):
     tune.report({"score": 1})
-    path = os.path.join(config["folder"], f"failed-{config['x']}")
-    if not os.path.exists(path):
-        open(path, "w").close()
+    failed = Path(config["folder"], f"failed-{config['x']}")
+    if not failed.exists():
+        failed.touch()
         raise RuntimeError("once")
     tune.report({"score": 2})
 
