@@ -40,3 +40,10 @@ class Streams:
         for name in sorted(self._streams):
             hash_.update(f"{name}\n{self._streams[name].bit_generator.state}\n".encode())
         return hash_.hexdigest()
+
+
+def generator(seed: int) -> Generator:
+    """``numpy.random.default_rng``, for a library whose real counterpart takes a seed."""
+    from numpy.random import default_rng
+
+    return default_rng(seed)

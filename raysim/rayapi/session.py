@@ -26,6 +26,7 @@ from simpy.events import Event
 from raysim.errors import RaysimError
 from raysim.rayapi.compute import Compute, pay_for_compute
 from raysim.rayapi.fibers import HUB, Fiber
+from raysim.rayapi.randomness import seeded_globals
 from raysim.raycore.ids import ActorID, JobID, NodeID, WorkerID, node_ip, process_id
 
 if TYPE_CHECKING:
@@ -260,8 +261,10 @@ class Session:
         """
         state = self._begin(getcurrent())
         fiber = Fiber(state, None, lambda: self._driver(state, main), self._ended, "driver")
-        fiber.start()
-        self._serve(fiber)
+        seed = 0 if self.cluster is None else self.sim.rng.seed
+        with seeded_globals(seed):
+            fiber.start()
+            self._serve(fiber)
         if fiber.error is not None:
             raise fiber.error
         return fiber.result

@@ -27,7 +27,7 @@ class PolicySection(Section):
     weights: Bytes = Field(1_000_000, description="What is broadcast.")
     forward: Seconds = Field(0.5e-3, description="One forward pass of an env runner.")
     step: Seconds | None = Field(
-        None, description="One gradient step on a minibatch; else it follows from FLOPs."
+        None, description="One gradient step on minibatch_size samples; else it follows from FLOPs."
     )
     flops_per_sample: Quantity = Field(1e8, description="Forward and backward.")
     flops_per_s: Annotated[float, Field(gt=0, le=1e18)] = Field(

@@ -20,6 +20,7 @@ from raysim.rayapi.calls import program_call
 from raysim.rayapi.clock import import_pandas
 from raysim.rayapi.failures import exception_of
 from raysim.rayapi.library_code import play, session_here
+from raysim.rayapi.randomness import global_generator
 from raysim.rayapi.serialization import dump_code
 from raysim.rayapi.state import cluster_resources
 from raysim.rayapi.task_errors import RayTaskError
@@ -326,7 +327,7 @@ def _fit(
     experiment = _experiment(space, tune, settings, where, resources or resources_of(trainable))
     outcome = play(
         lambda process: TuneController(
-            process, experiment, _no_stream, rng=np.random, cluster_cpus=cpus
+            process, experiment, _no_stream, rng=global_generator(), cluster_cpus=cpus
         ).run()
     )
     return ResultGrid(outcome, where.folder, tune.metric, tune.mode)

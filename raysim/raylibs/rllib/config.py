@@ -43,8 +43,9 @@ class ModelSpec:
     forward_s
         One forward pass of an env runner, for all its environments together.
     step_s
-        One gradient step of a learner on a minibatch, without exchange of gradients; None: from
-        ``flops_per_sample`` (forward and backward) at ``flops_per_s``, plus ``launch_s``.
+        One gradient step of a learner on ``minibatch_size`` samples, without exchange of
+        gradients; None: from ``flops_per_sample`` (forward and backward) at
+        ``flops_per_s``, plus ``launch_s``.
     allreduce_bytes_per_s
         Of gradients between learners: 2 (n - 1) / n of the weights go over it.
     """
@@ -93,7 +94,7 @@ class AlgorithmConfig:
     train_batch_size
         Env steps per update, of all learners together.
     num_epochs, minibatch_size
-        Of one update; the minibatch is a learner's.
+        Of one update; ``minibatch_size`` is a learner's.
     num_learners, num_gpus_per_learner
         0 learners: the driver updates.
     sample_timeout_s
@@ -162,9 +163,9 @@ class AlgorithmConfig:
         """One update of all learners on so many env steps."""
         learners = max(self.num_learners, 1)
         of_each = steps / learners
-        minibatch = min(self.minibatch_size or of_each, of_each)
-        count = self.num_epochs * ceil(of_each / minibatch)
-        return count * self.model.gradient_step_s(minibatch, learners)
+        of_a_step = min(self.minibatch_size or of_each, of_each)
+        count = self.num_epochs * ceil(of_each / of_a_step)
+        return count * self.model.gradient_step_s(of_a_step, learners)
 
 
 PPO = AlgorithmConfig()

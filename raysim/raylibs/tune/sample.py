@@ -1,8 +1,8 @@
 """Search spaces: what ``tune.uniform`` and its like return, and how they are drawn from.
 
 Real counterpart: ``ray/tune/search/sample.py`` (ray 2.60). Drawing makes the same calls of numpy
-as Ray does, so the same generator gives the same values; a ``RandomState`` and ``numpy.random``
-itself are taken as well as a ``Generator``. Domains are values: equal ones sample alike.
+as Ray does, so the same generator gives the same values; a ``RandomState`` and numpy's module
+of global draws are taken as well as a ``Generator``. Domains are values: equal ones sample alike.
 """
 
 from __future__ import annotations

@@ -23,7 +23,9 @@ def objective(config):
             raise RuntimeError("before step 3")
         with tempfile.TemporaryDirectory() as folder:
             Path(folder, "state.json").write_text(json.dumps({"step": step}))
-            tune.report({"step": step, "start": start}, checkpoint=tune.Checkpoint.from_directory(folder))
+            tune.report(
+                {"step": step, "start": start}, checkpoint=tune.Checkpoint.from_directory(folder)
+            )
 
 
 class Counter(tune.Trainable):
@@ -46,13 +48,20 @@ with tempfile.TemporaryDirectory() as folder:
     grid = tune.Tuner(
         objective,
         run_config=tune.RunConfig(
-            name="function", storage_path=folder, verbose=0,
+            name="function",
+            storage_path=folder,
+            verbose=0,
             failure_config=tune.FailureConfig(max_failures=1),
             checkpoint_config=tune.CheckpointConfig(num_to_keep=2),
         ),
     ).fit()
     result = grid[0]
-    print(result.error, result.metrics["step"], result.metrics["start"], result.metrics["training_iteration"])
+    print(
+        result.error,
+        result.metrics["step"],
+        result.metrics["start"],
+        result.metrics["training_iteration"],
+    )
     print(json.loads(Path(result.checkpoint.path, "state.json").read_text()))
     print([m["step"] for _, m in result.best_checkpoints])
 
@@ -60,7 +69,10 @@ with tempfile.TemporaryDirectory() as folder:
         Counter,
         param_space={"first": tune.grid_search([0, 100])},
         run_config=tune.RunConfig(
-            name="class", storage_path=folder, verbose=0, stop={"training_iteration": 5},
+            name="class",
+            storage_path=folder,
+            verbose=0,
+            stop={"training_iteration": 5},
             checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=2, checkpoint_at_end=True),
         ),
     ).fit()

@@ -36,18 +36,29 @@ with tempfile.TemporaryDirectory() as folder:
     ).fit()
     print(len(grid), grid.num_errors, grid.num_terminated)
     for result in grid:
-        print(result.config, result.metrics["score"], type(result.error).__name__, isinstance(result.error, ValueError))
+        print(
+            result.config,
+            result.metrics["score"],
+            type(result.error).__name__,
+            isinstance(result.error, ValueError),
+        )
     print(str(grid.errors[0]).splitlines()[-1])
 
     grid = tune.Tuner(
         stubborn,
         param_space={"x": tune.grid_search([0, 1]), "folder": folder},
         run_config=tune.RunConfig(
-            name="again", storage_path=folder, verbose=0,
+            name="again",
+            storage_path=folder,
+            verbose=0,
             failure_config=tune.FailureConfig(max_failures=1),
         ),
     ).fit()
-    print(grid.num_errors, [r.metrics["score"] for r in grid], [r.metrics["training_iteration"] for r in grid])
+    print(
+        grid.num_errors,
+        [r.metrics["score"] for r in grid],
+        [r.metrics["training_iteration"] for r in grid],
+    )
 
     try:
         tune.run(objective, config={"x": 1}, name="run", storage_path=folder, verbose=0)

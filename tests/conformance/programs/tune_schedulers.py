@@ -30,7 +30,9 @@ with tempfile.TemporaryDirectory() as folder:
     asha = ASHAScheduler(max_t=8, grace_period=1, reduction_factor=2)
     grid = fit(folder, "asha", scheduler=asha)
     print("asha", [(r.config["x"], r.metrics["training_iteration"]) for r in grid])
-    median = MedianStoppingRule(time_attr="training_iteration", grace_period=2, min_samples_required=2)
+    median = MedianStoppingRule(
+        time_attr="training_iteration", grace_period=2, min_samples_required=2
+    )
     grid = fit(folder, "median", scheduler=median)
     print("median", [(r.config["x"], r.metrics["training_iteration"]) for r in grid])
     print("best", grid.get_best_result().config)

@@ -17,8 +17,11 @@ def objective(config):
 
 
 SPACE = {
-    "lr": tune.loguniform(1e-4, 1e-1), "units": tune.choice([8, 16, 32]), "drop": tune.quniform(0, 0.5, 0.1),
-    "layers": tune.randint(1, 5), "half": tune.sample_from(lambda config: config["units"] // 2),
+    "lr": tune.loguniform(1e-4, 1e-1),
+    "units": tune.choice([8, 16, 32]),
+    "drop": tune.quniform(0, 0.5, 0.1),
+    "layers": tune.randint(1, 5),
+    "half": tune.sample_from(lambda config: config["units"] // 2),
 }
 
 
@@ -39,10 +42,15 @@ with tempfile.TemporaryDirectory() as folder:
     fit(folder, "global")
     fit(folder, "seeded", search_alg=BasicVariantGenerator(random_state=3))
     points = [{"lr": 0.01, "units": 8}]
-    fit(folder, "points", search_alg=BasicVariantGenerator(points_to_evaluate=points, random_state=5))
+    fit(
+        folder,
+        "points",
+        search_alg=BasicVariantGenerator(points_to_evaluate=points, random_state=5),
+    )
     big = tune.with_parameters(lambda config, data: {"n": len(data) + config["k"]}, data=[0] * 1000)
     grid = tune.Tuner(
-        tune.with_resources(big, {"cpu": 0.5}), param_space={"k": tune.grid_search([1, 2])},
+        tune.with_resources(big, {"cpu": 0.5}),
+        param_space={"k": tune.grid_search([1, 2])},
         run_config=tune.RunConfig(name="parameters", storage_path=folder, verbose=0),
     ).fit()
     print(sorted(r.metrics["n"] for r in grid))

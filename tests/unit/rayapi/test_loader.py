@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import random
 import sys
 import threading
 
+import numpy as np
 import pytest
 
 from raysim.rayapi.unsupported import NotEmulatedError
@@ -66,7 +68,7 @@ def test_nothing_is_left_behind() -> None:
 @pytest.mark.parametrize(
     "use",
     [
-        "import ray.data", "from ray import tune", "import ray; ray.java_function",
+        "import ray.data", "from ray import serve", "import ray; ray.java_function",
         "import ray; ray.util.collective", "from ray.util.dask import ray_dask_get",
         "import ray; ray.init(local_mode=True)",
         "import threading; threading.Thread(target=print).start()",
@@ -125,3 +127,20 @@ def test_a_process_can_end_itself() -> None:
         return ray.get(pid.remote()) != os.getpid()
 
     assert run(main)
+
+
+def test_what_a_program_draws_follows_from_the_seed() -> None:
+    def main():
+        import ray
+
+        def draws():
+            return random.random(), float(np.random.rand())  # noqa: NPY002 - what old programs do
+
+        ray.init()
+        return draws(), ray.get(ray.remote(draws).remote())
+
+    random.seed(5)
+    first, again, other = (run(main, ray_cluster(seed=seed)) for seed in (1, 1, 2))
+    assert first == again
+    assert first != other
+    assert random.random() == random.Random(5).random()

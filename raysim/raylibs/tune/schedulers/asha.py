@@ -146,13 +146,13 @@ class Bracket:
             for k in reversed(range(count))
         ]
 
-    def on_result(self, trial_id: str, time: float, reward: float) -> Decision:
+    def on_result(self, trial_id: str, at: float, reward: float) -> Decision:
         """Compare it at the furthest rung that it reaches for the first time."""
         for rung in self.rungs:
             seen = trial_id in rung.recorded
-            if time >= rung.milestone and seen and not self.stop_last_trials:
+            if at >= rung.milestone and seen and not self.stop_last_trials:
                 return CONTINUE
-            if time < rung.milestone or seen:
+            if at < rung.milestone or seen:
                 continue
             cutoff = rung.cutoff()
             rung.record(trial_id, reward)

@@ -50,7 +50,7 @@ class Controller(Protocol):
         """Have it save; something to ``resolve``, or None."""
 
     def rng(self) -> Any:
-        """Draws in the manner of ``numpy.random``."""
+        """Draws in the manner of numpy's module of global draws."""
 
 
 class TrialScheduler(Protocol):

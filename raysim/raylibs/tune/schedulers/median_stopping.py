@@ -82,18 +82,18 @@ class MedianStoppingRule:
             return CONTINUE
         if trial in self._stopped:
             return CONTINUE
-        time = result[self._time_attr]
+        at = result[self._time_attr]
         self._results[trial].append(result)
-        if time < self._grace_period:
+        if at < self._grace_period:
             return CONTINUE
         means = [
             mean
             for other, results in self._results.items()
-            if other is not trial and results[-1][self._time_attr] >= time
-            and np.isfinite(mean := self._running_mean(results, time))
+            if other is not trial and results[-1][self._time_attr] >= at
+            and np.isfinite(mean := self._running_mean(results, at))
         ]  # fmt: skip
         if len(means) < self._min_samples_required:
-            return self._on_insufficient_samples(controller, trial, time)
+            return self._on_insufficient_samples(controller, trial, at)
         better = max if self._objective.mode == "max" else min
         best = better(r[str(self.metric)] for r in self._results[trial])
         if better(float(np.median(means)), best) == best:
@@ -117,17 +117,15 @@ class MedianStoppingRule:
         """See TrialScheduler."""
         return self._time_attr in result
 
-    def _on_insufficient_samples(
-        self, controller: Controller, trial: Trial, time: float
-    ) -> Decision:
-        waited = time - self._last_pause[trial] > self._min_time_slice
+    def _on_insufficient_samples(self, controller: Controller, trial: Trial, at: float) -> Decision:
+        waited = at - self._last_pause[trial] > self._min_time_slice
         if waited and controller.first_waiting() is not None:
-            self._last_pause[trial] = time
+            self._last_pause[trial] = at
             return PAUSE
         return CONTINUE
 
-    def _running_mean(self, results: list[Result], time: float) -> Any:
+    def _running_mean(self, results: list[Result], at: float) -> Any:
         scoped = [
-            r[str(self.metric)] for r in results if self._grace_period <= r[self._time_attr] <= time
+            r[str(self.metric)] for r in results if self._grace_period <= r[self._time_attr] <= at
         ]
         return np.mean(scoped) if scoped else np.nan

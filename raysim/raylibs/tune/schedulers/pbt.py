@@ -136,15 +136,15 @@ class PopulationBasedTraining:
                         "setting PBT(require_attrs=False)"
                     )
                 return CONTINUE
-        time = result[self._time_attr]
+        at = result[self._time_attr]
         state = self._states[trial]
-        if time < self._burn_in or time - state.last_perturbation_time < self._interval:
+        if at < self._burn_in or at - state.last_perturbation_time < self._interval:
             return CONTINUE
         state.last_score = self._objective.sign * result[str(self.metric)]
-        state.last_train_time = time
+        state.last_train_time = at
         state.last_result = result
         perturb = self._perturb_all if self._synch else self._perturb_one
-        return perturb(controller, trial, time)
+        return perturb(controller, trial, at)
 
     def on_trial_complete(self, controller: Controller, trial: Trial, result: Result) -> None:
         """See TrialScheduler."""
@@ -172,15 +172,15 @@ class PopulationBasedTraining:
         scores = (self._states[t].last_score for t in trials if not t.is_finished())
         return [s for s in scores if s is not None]
 
-    def _perturb_one(self, controller: Controller, trial: Trial, time: float) -> Script:
-        self._states[trial].last_perturbation_time = time
+    def _perturb_one(self, controller: Controller, trial: Trial, at: float) -> Script:
+        self._states[trial].last_perturbation_time = at
         lower, upper = self._quantiles()
         waits = any(t.status in ("PENDING", "PAUSED") for t in controller.get_trials())
         decision: Decision = PAUSE if waits else CONTINUE
         yield from self._save_or_exploit(controller, trial, upper, lower)
         return NOOP if trial.status == "PAUSED" else decision
 
-    def _perturb_all(self, controller: Controller, trial: Trial, time: float) -> Script:
+    def _perturb_all(self, controller: Controller, trial: Trial, at: float) -> Script:
         late = (
             t is not trial and self._states[t].last_train_time < self._next_sync
             for t in controller.get_live_trials()
@@ -190,7 +190,7 @@ class PopulationBasedTraining:
             trials = controller.get_trials()
             between = [t for t in trials if t not in lower and t not in upper]
             for each in upper + between + lower:
-                self._states[each].last_perturbation_time = time
+                self._states[each].last_perturbation_time = at
                 yield from self._save_or_exploit(controller, each, upper, lower)
             furthest = max(self._states[t].last_train_time for t in controller.get_trials())
             self._next_sync = max(self._next_sync + self._interval, furthest)

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from raysim.kernel.rng import generator
 from raysim.raylibs.tune.search.variants import Path, count, format_vars, preset, variants
 from raysim.raylibs.tune.trial import Trial
 
@@ -294,9 +295,7 @@ def _generator(random_state: Any, rng: Any) -> Any:
         return rng
     if hasattr(random_state, "uniform"):
         return random_state
-    from numpy.random import default_rng
-
-    return default_rng(random_state)
+    return generator(random_state)
 
 
 def _flat(config: Mapping[str, Any], path: Path = ()) -> list[tuple[Path, Any]]:

@@ -23,7 +23,7 @@ MODEL = ModelSpec(weights_bytes=1_000, forward_s=0.0, step_s=0.2)
 
 
 def ppo_config(**changes: Any) -> AlgorithmConfig:
-    """4 runners make 400 env steps in 1 s; 2 epochs of 2 minibatches take 0.8 s."""
+    """4 runners make 400 env steps in 1 s; 2 epochs of 2 steps take 0.8 s."""
     config = replace(
         PPO, env=ENV, model=MODEL, costs=NO_COSTS, num_env_runners=4, train_batch_size=400,
         num_epochs=2, minibatch_size=200,
@@ -67,7 +67,7 @@ def test_two_learners_halve_the_update_and_pay_for_the_exchange() -> None:
     slow = replace(MODEL, step_s=None, flops_per_sample=1e10, launch_s=0.0, weights_bytes=10**9)
     alone = ppo_config(model=slow, num_learners=1)
     both = replace(alone, num_learners=2)
-    # Minibatches are a learner's: two learners make half as many steps on as many samples.
+    # minibatch_size is a learner's: two learners make half as many steps on as many samples.
     a_step_s = 200 * 1e10 / 5e12
     assert alone.update_s(400) == pytest.approx(2 * 2 * a_step_s)
     assert both.update_s(400) == pytest.approx(2 * 1 * (a_step_s + 10**9 / 5e9))
