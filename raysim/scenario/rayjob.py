@@ -132,7 +132,7 @@ def of_rayjob(file: Path) -> Document | None:
         if b"RayJob" not in file.read_bytes():
             return None
         documents = read_yaml_all(file, str(file))
-    except (OSError, ScenarioError):
+    except (OSError, ValueError, ScenarioError):  # ValueError: no name of a file at all
         return None  # whoever reads it next says what is wrong
     for document in documents:
         if isinstance(document.data, dict) and document.data.get("kind") == "RayJob":

@@ -43,6 +43,9 @@ def train(
             last_ns = iteration.ended_ns
         elif iteration.ended_ns - last_ns > GIVE_UP_NS:
             break
+    late = bool(ppo.iterations) and ppo.iterations[-1].env_steps_dropped > 0
+    if group.num_healthy == len(group.runners) and not late:
+        yield from group.settle()
     return TrainingResult(
         began_ns=began_ns, ready_ns=ready_ns, ended_ns=(yield now()),
         iterations=tuple(ppo.iterations), runner_failures=group.failures, policy_lag=0.0,
