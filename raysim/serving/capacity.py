@@ -1,0 +1,94 @@
+"""What an engine's GPUs hold: weights, working memory, and what is left for keys and values.
+
+Real counterpart: vLLM's ``determine_available_memory`` and ``get_kv_cache_configs``. It runs the
+largest batch once, and gives what is left of ``gpu_memory_utilization`` to blocks of the cache.
+
+Not modelled: memory of other processes, hybrid caches that give sliding layers fewer blocks (each
+layer has a block for every 16 tokens here, as vLLM does without its hybrid manager).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from raysim.hardware.specs import GpuSpec
+from raysim.serving.decoder import BF16_BYTES, Decoder
+from raysim.serving.settings import EngineSettings
+from raysim.units import format_bytes
+
+GRAPHS_BYTES = 2 * 2**30
+"""Captured graphs and NCCL's buffers, outside the share; vLLM logs 0.5 to 3 GiB; assumed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """Memory of one of an engine's GPUs, in bytes."""
+
+    usable_bytes: float
+    """The share of the GPU that vLLM may fill."""
+    weights_bytes: float
+    working_bytes: float
+    """Activations of the largest batch."""
+    kv_bytes_per_token: float
+    blocks: int
+    """Of the cache; 0 or less: the model does not fit."""
+    block_size: int
+
+    @property
+    def tokens(self) -> int:
+        """That the cache holds at once."""
+        return max(0, self.blocks) * self.block_size
+
+    def fits(self, length: int) -> bool:
+        """Whether one sequence of this length can ever run."""
+        return self.tokens >= length
+
+    def refusal(self, length: int) -> str:
+        """Why an engine for sequences of this length cannot start; empty if it can."""
+        if self.blocks <= 0:
+            short = -self.blocks * self.block_size * self.kv_bytes_per_token
+            return (
+                f"weights ({format_bytes(self.weights_bytes)} per GPU) and working memory "
+                f"({format_bytes(self.working_bytes)}) leave no room for keys and values in "
+                f"{format_bytes(self.usable_bytes)}; {format_bytes(short)} are missing: use more "
+                "tensor parallel ranks, narrower weights or GPUs with more memory"
+            )
+        if not self.fits(length):
+            return (
+                f"the cache holds {self.tokens:,} tokens, a sequence may have {length:,}: lower "
+                "max_model_len, or use more tensor parallel ranks"
+            )
+        return ""
+
+
+def capacity_of(decoder: Decoder, gpu: GpuSpec, settings: EngineSettings) -> Capacity:
+    """Memory of one of the engine's GPUs.
+
+    Parameters
+    ----------
+    settings
+        With the defaults that depend on the GPU filled in (``EngineSettings.for_gpu``).
+    """
+    tp = settings.tensor_parallel_size
+    batch, seqs = settings.max_num_batched_tokens, settings.max_num_seqs
+    assert batch is not None, "settings without the GPU's defaults"
+    assert seqs is not None, "settings without the GPU's defaults"
+    widest = max(max(b.dense_width, b.experts_per_token * b.expert_width) for b in decoder.blocks)
+    activations = batch * (8 * decoder.hidden + 3 * widest / tp) * BF16_BYTES
+    logits = min(seqs, batch) * decoder.vocabulary * (BF16_BYTES + 4.0)
+    working = activations + logits + GRAPHS_BYTES
+    kept = sum(
+        b.count * (b.latent or 2 * max(1.0, b.kv_heads / tp) * b.head_dim) for b in decoder.blocks
+    )
+    per_token = kept * settings.kv_bytes
+    usable = gpu.memory_bytes * settings.gpu_memory_utilization
+    weights = decoder.total_bytes / tp
+    left = usable - weights - working
+    return Capacity(
+        usable_bytes=usable,
+        weights_bytes=weights,
+        working_bytes=working,
+        kv_bytes_per_token=per_token,
+        blocks=int(left // (per_token * settings.block_size)),
+        block_size=settings.block_size,
+    )

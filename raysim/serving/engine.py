@@ -1,0 +1,261 @@
+"""An inference engine on the kernel's clock: iterations one after another, requests in and out.
+
+Real counterpart: vLLM's V1 engine core. While every running sequence decodes and nobody can be
+admitted, nothing but the lengths changes from one iteration to the next: such a stretch is one
+event, and its iterations are worked out together with the very arithmetic that steps one by one. A
+request that arrives meanwhile cuts the stretch at the end of the iteration it falls into, as it
+would wait for it. Both ways give the same nanoseconds (a property test holds it).
+
+Not modelled: aborts by clients, requests that change while they run, more than one LoRA.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from raysim.errors import InfeasibleError
+from raysim.serving.capacity import Capacity
+from raysim.serving.kv_cache import BlockPool
+from raysim.serving.scheduler import Part, Scheduler, Sequence
+from raysim.serving.settings import EngineSettings
+from raysim.serving.timing import IterationTimes
+from raysim.units import NS_PER_S
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from raysim.kernel.clock import Handle
+    from raysim.kernel.simulation import Simulation
+
+MOST_AHEAD = 256
+"""Iterations worked out at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What a client asks for."""
+
+    prompt_tokens: int
+    output_tokens: int
+    prefix: Hashable = None
+    """Name of what the prompt begins with and others do too."""
+    prefix_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        assert self.prompt_tokens >= 1, "a prompt has a token"
+        assert self.output_tokens >= 1, "a request makes a token"
+        assert self.prefix_tokens <= self.prompt_tokens, "a prefix is a part of its prompt"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of a request."""
+
+    request: Request
+    arrived_ns: int
+    first_token_ns: int
+    finished_ns: int
+    preemptions: int
+    hit_tokens: int
+    """Of the prompt, found in the cache."""
+
+    @property
+    def ttft_s(self) -> float:
+        """Time to the first token."""
+        return (self.first_token_ns - self.arrived_ns) / NS_PER_S
+
+    @property
+    def tpot_s(self) -> float:
+        """Time per output token after the first; 0 of a single one."""
+        after = self.request.output_tokens - 1
+        return (self.finished_ns - self.first_token_ns) / NS_PER_S / after if after else 0.0
+
+    @property
+    def seconds(self) -> float:
+        """From arrival to the last token."""
+        return (self.finished_ns - self.arrived_ns) / NS_PER_S
+
+
+class LLMEngine:
+    """One engine: a model on the GPUs of one replica.
+
+    Parameters
+    ----------
+    simulation
+        Whose clock it runs on.
+    times, capacity, settings
+        How long iterations take; how many blocks there are; vLLM's settings with the GPU's
+        defaults.
+    stepwise
+        Work out every iteration by itself; for tests.
+
+    Raises
+    ------
+    InfeasibleError
+        The model leaves no room for a sequence of ``max_model_len`` tokens.
+    """
+
+    def __init__(
+        self,
+        simulation: Simulation,
+        times: IterationTimes,
+        capacity: Capacity,
+        settings: EngineSettings,
+        *,
+        stepwise: bool = False,
+    ) -> None:
+        refusal = capacity.refusal(settings.max_model_len or 1)
+        if refusal:
+            raise InfeasibleError(refusal)
+        self.simulation = simulation
+        self.times = times
+        self.settings = settings
+        self.capacity = capacity
+        self.pool = BlockPool(capacity.blocks, capacity.block_size)
+        self.scheduler = Scheduler(settings, self.pool)
+        self.iterations = 0
+        self.busy_ns = 0
+        self.tokens_made = 0
+        self._stepwise = stepwise
+        self._parts: list[Part] = []
+        self._ends_ns: npt.NDArray[np.int64] | None = None
+        """When each iteration of the stretch under way ends."""
+        self._began_ns = 0
+        self._event: Handle | None = None
+
+    @property
+    def load(self) -> int:
+        """Requests that run or wait."""
+        return len(self.scheduler.running) + len(self.scheduler.waiting)
+
+    def submit(self, request: Request, then: Callable[[Outcome], object]) -> None:
+        """A request arrives; ``then`` when its last token is made.
+
+        Raises
+        ------
+        InfeasibleError
+            It is longer than the cache: it could never finish.
+        """
+        length = request.prompt_tokens + request.output_tokens
+        if not self.capacity.fits(length):
+            raise InfeasibleError(self.capacity.refusal(length))
+        self.scheduler.waiting.append(
+            Sequence(
+                request=request, prompt=request.prompt_tokens, output=request.output_tokens,
+                arrived_ns=self.simulation.now_ns, then=then, prefix=request.prefix,
+                prefix_tokens=request.prefix_tokens,
+            )
+        )  # fmt: skip
+        if self._event is None:
+            self._begin()
+        elif self._ends_ns is not None and self._may_enter:
+            self._cut()
+
+    @property
+    def _may_enter(self) -> bool:
+        """Whether the one that has come is first in line and there is a place."""
+        places = self.settings.max_num_seqs or 0
+        return len(self.scheduler.waiting) == 1 and len(self.scheduler.running) < places
+
+    # ---- iterations ------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        """Start the next iteration, or stretch of them, if there is anything to do."""
+        self._event, self._ends_ns = None, None
+        parts = self.scheduler.schedule()
+        if not parts:
+            assert not self.scheduler.running, "sequences run, and none is scheduled"
+            return
+        self._parts = parts
+        self._began_ns = self.simulation.now_ns
+        steps = 1 if self._stepwise else self._alike()
+        ends_ns = self._began_ns + np.cumsum(self._durations_ns(steps))
+        if steps > 1:
+            self._ends_ns = ends_ns
+        self._event = self.simulation.clock.call_at(int(ends_ns[-1]), self._end, steps)
+
+    def _alike(self) -> int:
+        """Iterations ahead that only decode these sequences: until one ends or blocks run out."""
+        running = self.scheduler.running
+        if len(self._parts) != len(running) or not all(p.sequence.decodes for p in self._parts):
+            return 1
+        if self.scheduler.waiting and self.scheduler.shut:
+            return 1  # else who waits found no blocks, of which there are only ever fewer
+        steps = min(MOST_AHEAD, min(s.output - s.made for s in running))
+        while steps > 1 and self.scheduler.blocks_ahead(steps) > self.pool.free:
+            steps //= 2
+        return steps
+
+    def _durations_ns(self, steps: int) -> npt.NDArray[np.int64]:
+        decoding = [p.sequence for p in self._parts if p.sequence.decodes]
+        lengths = np.array([s.length for s in decoding], dtype=np.int64)
+        prompts_s = 0.0
+        for p in self._parts:
+            if not p.sequence.decodes:
+                prompts_s += self.times.prompt_s(p.tokens, p.sequence.computed)
+        tokens = sum(p.tokens for p in self._parts)
+        sampled = sum(p.sequence.computed + p.tokens == p.sequence.length for p in self._parts)
+        fixed_s = self.times.tokens_s(tokens) + self.times.sampled_s(sampled) + prompts_s
+        seconds = fixed_s + self.times.contexts_ahead_s(lengths, steps)
+        return np.ceil(seconds * NS_PER_S).astype(np.int64)
+
+    def _cut(self) -> None:
+        """Somebody has come: the stretch ends with the iteration under way."""
+        ends_ns = self._ends_ns
+        assert ends_ns is not None
+        assert self._event is not None
+        steps = int(np.searchsorted(ends_ns, self.simulation.now_ns, side="left")) + 1
+        if steps < len(ends_ns):
+            self.simulation.clock.cancel(self._event)
+            self._ends_ns = None
+            self._event = self.simulation.clock.call_at(int(ends_ns[steps - 1]), self._end, steps)
+
+    def _end(self, steps: int) -> None:
+        """So many iterations are over: tokens are made, requests end."""
+        now_ns = self.simulation.now_ns
+        self.iterations += steps
+        self.busy_ns += now_ns - self._began_ns
+        if steps > 1:
+            for s in self.scheduler.running:  # as if one by one: blocks are taken as they fill
+                more = self.pool.needed(s.computed + steps) - s.shared - s.blocks
+                if more > 0:
+                    taken = self.pool.take(more)
+                    assert taken, "blocks of a stretch were not there"
+                    s.blocks += more
+        ended = False
+        for sequence, tokens in self._parts:
+            whole = sequence.computed + tokens == sequence.length
+            prompt = whole and not sequence.decodes
+            sequence.computed += tokens + (steps - 1)
+            if not whole:
+                continue
+            sequence.made += steps
+            self.tokens_made += steps
+            if prompt:
+                self.scheduler.computed(sequence)
+            if sequence.first_ns < 0:
+                sequence.first_ns = now_ns
+            ended |= sequence.made >= sequence.output
+        if ended:
+            self._finish(now_ns)
+        self._begin()
+
+    def _finish(self, now_ns: int) -> None:
+        done = [s for s in self.scheduler.running if s.made >= s.output]
+        self.scheduler.running = [s for s in self.scheduler.running if s.made < s.output]
+        for s in done:
+            self.scheduler.release(s)
+        for s in done:
+            self.simulation.clock.call_later(0, s.then, _outcome(s, now_ns))
+
+
+def _outcome(s: Sequence, now_ns: int) -> Outcome:
+    request: Any = s.request
+    return Outcome(
+        request=request, arrived_ns=s.arrived_ns, first_token_ns=s.first_ns, finished_ns=now_ns,
+        preemptions=s.preemptions, hit_tokens=s.hit_tokens,
+    )  # fmt: skip

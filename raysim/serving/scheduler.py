@@ -1,0 +1,189 @@
+"""Which sequences go into the next iteration, and with how many tokens each.
+
+Real counterpart: ``vllm/v1/core/sched/scheduler.py``, ``Scheduler.schedule``. Sequences that run
+come first, in the order they were admitted: each gets the tokens it has not computed yet (one when
+it decodes, a chunk of its prompt before that) within the budget. Who finds no block for its tokens
+takes them from the sequence admitted last, which starts over. What is left of the budget goes to
+those that wait, first come first served, as long as there are blocks and places; none is admitted
+in an iteration in which one was preempted.
+
+Not modelled: priorities, structured output, encoder budgets, asynchronous scheduling.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from raysim.serving.kv_cache import BlockPool
+from raysim.serving.settings import EngineSettings
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """One request inside the engine."""
+
+    request: Any
+    prompt: int
+    output: int
+    """Tokens to be made."""
+    arrived_ns: int
+    then: Callable[[Any], object]
+    prefix: Hashable = None
+    prefix_tokens: int = 0
+    computed: int = 0
+    """Tokens whose keys and values are in the cache."""
+    made: int = 0
+    blocks: int = 0
+    """Of its own, beside a shared prefix's."""
+    shared: int = 0
+    """Blocks of the prefix it uses."""
+    first_ns: int = -1
+    preemptions: int = 0
+    hit_tokens: int = 0
+    """Of the prompt, found in the cache at its first admission."""
+
+    @property
+    def length(self) -> int:
+        """Tokens it has so far."""
+        return self.prompt + self.made
+
+    @property
+    def decodes(self) -> bool:
+        """Only its last token is not computed yet."""
+        return self.computed == self.length - 1 and self.made > 0
+
+
+class Part(NamedTuple):
+    """A sequence's share of an iteration."""
+
+    sequence: Sequence
+    tokens: int
+
+
+@dataclass(slots=True)
+class Scheduler:
+    """Waiting and running sequences of one engine."""
+
+    settings: EngineSettings
+    pool: BlockPool
+    waiting: deque[Sequence] = field(default_factory=deque)
+    running: list[Sequence] = field(default_factory=list)
+    preemptions: int = 0
+    shut: bool = False
+    """Nobody was admitted in the last iteration, for somebody was preempted."""
+
+    def __post_init__(self) -> None:
+        assert self.settings.max_num_batched_tokens, "settings without the GPU's defaults"
+        assert self.settings.max_num_seqs, "settings without the GPU's defaults"
+
+    def schedule(self) -> list[Part]:
+        """The next iteration's parts; blocks are taken for them."""
+        budget = self.settings.max_num_batched_tokens or 0
+        parts: list[Part] = []
+        preempted = False
+        place = 0
+        while place < len(self.running) and budget > 0:
+            sequence = self.running[place]
+            tokens = min(sequence.length - sequence.computed, budget)
+            while not self._room(sequence, tokens):
+                preempted = True
+                last = self.running.pop()
+                self._preempt(last)
+                if last is sequence:
+                    break
+            else:
+                parts.append(Part(sequence, tokens))
+                budget -= tokens
+                place += 1
+                continue
+            break
+        self.shut = preempted
+        if not preempted:
+            self._admit(parts, budget)
+        return parts
+
+    def _admit(self, parts: list[Part], budget: int) -> None:
+        most = self.settings.max_num_seqs or 0
+        while self.waiting and budget > 0 and len(self.running) < most:
+            sequence = self.waiting[0]
+            hit = self._cached(sequence)
+            tokens = sequence.length - hit
+            if tokens > budget and not self.settings.enable_chunked_prefill:
+                return
+            tokens = min(tokens, budget)
+            if not self._enter(sequence, hit, tokens):
+                return
+            self.waiting.popleft()
+            self.running.append(sequence)
+            parts.append(Part(sequence, tokens))
+            budget -= tokens
+
+    def _cached(self, sequence: Sequence) -> int:
+        """Tokens found in the cache: whole blocks, never the last token, whose logits it needs."""
+        if sequence.prefix is None or not self.settings.enable_prefix_caching:
+            return 0
+        whole = (sequence.length - 1) // self.pool.block_size
+        return min(self.pool.cached_blocks(sequence.prefix), whole) * self.pool.block_size
+
+    def _enter(self, sequence: Sequence, hit: int, tokens: int) -> bool:
+        if hit:
+            shared = self.pool.share(sequence.prefix)
+            # A prefix that reaches beyond what may be used is shared all the same.
+            own = self.pool.needed(hit + tokens) - min(shared, hit // self.pool.block_size)
+            if not self.pool.take(own):
+                self.pool.leave(sequence.prefix)
+                return False
+            sequence.shared, sequence.blocks = hit // self.pool.block_size, own
+        elif not self.pool.take(self.pool.needed(tokens)):
+            return False
+        else:
+            sequence.shared, sequence.blocks = 0, self.pool.needed(tokens)
+        sequence.computed = hit
+        if not sequence.preemptions:
+            sequence.hit_tokens = hit
+        return True
+
+    def _room(self, sequence: Sequence, tokens: int) -> bool:
+        more = self.pool.needed(sequence.computed + tokens) - sequence.shared - sequence.blocks
+        if more <= 0:
+            return True
+        if not self.pool.take(more):
+            return False
+        sequence.blocks += more
+        return True
+
+    def _preempt(self, sequence: Sequence) -> None:
+        """Its blocks go back, and all its tokens are computed again."""
+        self.release(sequence)
+        sequence.computed = 0
+        sequence.preemptions += 1
+        self.preemptions += 1
+        self.waiting.appendleft(sequence)
+
+    def computed(self, sequence: Sequence) -> None:
+        """Its prompt is done: the prefix it begins with stays for others."""
+        name = sequence.prefix
+        if name is None or sequence.shared or not self.settings.enable_prefix_caching:
+            return
+        blocks = min(sequence.prefix_tokens, sequence.computed) // self.pool.block_size
+        if blocks and name not in self.pool.prefixes:
+            self.pool.keep(name, blocks)
+            sequence.blocks -= blocks
+            sequence.shared = blocks
+
+    def release(self, sequence: Sequence) -> None:
+        """Its own blocks are free again; the prefix has one user less."""
+        self.pool.give(sequence.blocks)
+        if sequence.shared:
+            self.pool.leave(sequence.prefix)
+        sequence.blocks = sequence.shared = 0
+
+    def blocks_ahead(self, steps: int) -> int:
+        """Blocks that the running sequences take while each decodes so many tokens more."""
+        pool = self.pool
+        return sum(
+            max(0, pool.needed(s.computed + steps) - s.shared - s.blocks) for s in self.running
+        )

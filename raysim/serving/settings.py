@@ -1,0 +1,112 @@
+"""How an engine is started: vLLM's settings by vLLM's names, with its defaults.
+
+Real counterpart: ``vllm/config/{scheduler,cache,parallel}.py`` and ``vllm/engine/arg_utils.py``;
+Ray Serve hands them over as ``LLMConfig(engine_kwargs=...)``. Defaults that depend on the GPU are
+``None`` here and filled by ``for_gpu``: 8,192 tokens and 1,024 sequences on GPUs with 70 GiB and
+more but the A100, else 2,048 and 256 (``arg_utils.py``, API server).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
+from typing import Any
+
+from raysim.errors import Problem, ScenarioError
+from raysim.hardware.specs import GpuSpec
+
+BLOCK_TOKENS = 16
+LARGE_GPU_BYTES = 70 * 2**30
+KV_BYTES = {"auto": 2, "bfloat16": 2, "float16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
+NO_EFFECT = frozenset({
+    "model", "tokenizer", "served_model_name", "trust_remote_code", "seed", "revision",
+    "download_dir",
+    "load_format", "disable_log_stats", "disable_log_requests", "distributed_executor_backend",
+    "enable_auto_tool_choice", "tool_call_parser", "reasoning_parser", "chat_template", "dtype",
+    "guided_decoding_backend", "generation_config", "accelerator_type",
+})  # fmt: skip
+"""Of vLLM's arguments, those that change neither time nor memory here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSettings:
+    """One engine's arguments."""
+
+    tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+    max_model_len: int | None = None
+    """Tokens of the longest sequence; None: the model's own."""
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    gpu_memory_utilization: float = 0.92
+    """0.90 before 2026."""
+    block_size: int = BLOCK_TOKENS
+    enable_prefix_caching: bool = True
+    enable_chunked_prefill: bool = True
+    kv_cache_dtype: str = "auto"
+    enforce_eager: bool = False
+    """No CUDA graphs: the host dispatches every kernel."""
+
+    @property
+    def gpus(self) -> int:
+        """Of one engine."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size
+
+    @property
+    def kv_bytes(self) -> int:
+        """Per element of a kept key or value."""
+        return KV_BYTES[self.kv_cache_dtype]
+
+    def for_gpu(self, gpu: GpuSpec) -> EngineSettings:
+        """With the defaults that depend on the GPU."""
+        large = gpu.memory_bytes >= LARGE_GPU_BYTES and gpu.architecture != "ampere"
+        return replace(
+            self,
+            max_num_seqs=self.max_num_seqs or (1024 if large else 256),
+            max_num_batched_tokens=self.max_num_batched_tokens or (8192 if large else 2048),
+        )
+
+
+def engine_settings(kwargs: Mapping[str, Any]) -> tuple[EngineSettings, tuple[str, ...]]:
+    """Settings from ``engine_kwargs``, and the keys that have no effect here.
+
+    Raises
+    ------
+    ScenarioError
+        A key is unknown or not modelled, or a value is of the wrong type or out of range.
+    """
+    types = {f.name: f for f in fields(EngineSettings)}
+    given: dict[str, Any] = {}
+    ignored: list[str] = []
+    problems: list[str] = []
+    for name, value in kwargs.items():
+        if name in types:
+            wrong = _wrong(name, value)
+            if wrong:
+                problems.append(f"engine_kwargs.{name}: {wrong}")
+            given[name] = value
+        elif name in NO_EFFECT:
+            ignored.append(name)
+        else:
+            close = get_close_matches(name, [*types, *NO_EFFECT], n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            problems.append(f"engine_kwargs.{name}: unknown or not modelled{hint}")
+    if problems:
+        raise ScenarioError([Problem(message=message) for message in problems])
+    return EngineSettings(**given), tuple(ignored)
+
+
+def _wrong(name: str, value: Any) -> str:
+    """What is wrong with a value; empty if nothing."""
+    if name == "gpu_memory_utilization":
+        good = isinstance(value, int | float) and 0 < value <= 1
+        return "" if good else f"expected a share of the memory in (0, 1], got {value!r}"
+    if name == "kv_cache_dtype":
+        return "" if value in KV_BYTES else f"expected one of {', '.join(KV_BYTES)}, got {value!r}"
+    if name == "pipeline_parallel_size" and value != 1:
+        return f"pipeline parallel engines are not modelled, got {value!r}; use tensor parallelism"
+    if name.startswith("enable") or name == "enforce_eager":
+        return "" if isinstance(value, bool) else f"expected true or false, got {value!r}"
+    whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
+    return "" if whole else f"expected a whole number of at least 1, got {value!r}"

@@ -1,0 +1,233 @@
+"""How long one iteration of an engine takes: pure functions of what its batch holds.
+
+Real counterpart: vLLM's V1 model runner under CUDA graphs and torch.compile. An iteration reads
+the weights its tokens touch, computes its products, reads the keys and values of every sequence,
+exchanges activations between tensor-parallel ranks and samples. Products take ``perf.gemm``'s
+time; routed experts read those that some token chose, ``E (1 - (1 - 1/E) ** (k T))`` of them in
+the mean when T tokens choose k each, evenly. Weights of four bits are widened in registers, so
+their products take 16-bit ones' arithmetic at ``MXFP4_SHARE`` of its rate.
+
+Not modelled: uneven routing, overlap of one iteration's host work with the next beyond what
+``ITERATION_S`` holds, eager engines' launches beyond ``EAGER_KERNEL_S``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from raysim.models.table import Attention
+from raysim.perf.attention import fused_seconds
+from raysim.perf.collectives import GroupShape, collective
+from raysim.perf.compute import ComputeModel
+from raysim.serving.decoder import BF16_BYTES, Block, Decoder
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from raysim.hardware.specs import GpuSpec
+
+KERNEL_S = 3.0e-6
+"""A kernel too small to fill the GPU, in a captured graph, with the gap to the next."""
+EAGER_KERNEL_S = 12e-6
+"""The same dispatched by the host; assumed (``perf.host``: an operator's dispatch)."""
+ITERATION_S = 1.0e-3
+"""Host work of an iteration that the GPU waits for: scheduling, inputs, sampling, outputs."""
+SEQUENCE_S = 5e-6
+"""The same per sequence that gets a token."""
+MXFP4_SHARE = 0.35
+"""Of a 16-bit product's rate, where weights of four bits are widened first."""
+GATHER_SHARE = 0.8
+"""Of the memory's bandwidth, for reading experts' weights and pages of keys and values; assumed
+that of streaming kernels (``perf.gemm``: 0.83 on H100)."""
+DENSE_KERNELS = 6
+"""Small kernels of a block beside its products: two norms, rotary embedding, cache write, the
+merge of attention's splits, gated activation."""
+EXPERT_KERNELS = 6
+"""More of a mixture: router's softmax and top-k, alignment, permutation, scales, weighted sum."""
+PRODUCTS = 4
+"""Of a block: qkv, out, gate and up, down."""
+SMALL_REDUCE_S = 6e-6
+"""Of a one-shot all-reduce through peers' memory (vLLM's custom kernel), before bytes; assumed."""
+SMALL_REDUCE_BYTES = 8 * 2**20
+"""Up to which vLLM uses that kernel (``custom_all_reduce.py``, ``max_size``)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constants:
+    """What was fitted; the defaults are those of H100 (``validation/fits/serving.py``)."""
+
+    kernel_s: float = KERNEL_S
+    iteration_s: float = ITERATION_S
+    sequence_s: float = SEQUENCE_S
+    mxfp4_share: float = MXFP4_SHARE
+
+
+@dataclass(eq=False)
+class IterationTimes:
+    """Times of one engine's iterations on its GPUs.
+
+    Parameters
+    ----------
+    decoder, gpu
+        What is computed, and on what.
+    group
+        The tensor-parallel ranks; None: one GPU.
+    kv_bytes
+        Per element of a kept key or value.
+    """
+
+    decoder: Decoder
+    gpu: GpuSpec
+    group: GroupShape | None = None
+    kv_bytes: int = 2
+    eager: bool = False
+    constants: Constants = field(default_factory=Constants)
+
+    def __post_init__(self) -> None:
+        self.tp = 1 if self.group is None else self.group.ranks
+        self.compute = ComputeModel(self.gpu, fused_kernel="best", cuda_graphs=True)
+        self._tokens: dict[int, float] = {}
+        self._heads: dict[int, float] = {}
+        self._bandwidth = self.gpu.memory_bytes_per_s * GATHER_SHARE
+        per_key = [
+            (b.count * self.kept_elements(b) * self.kv_bytes / self._bandwidth, b.window)
+            for b in self.decoder.blocks
+        ]
+        self._full_s = sum(s for s, window in per_key if window is None)
+        """Per token of context, of layers that read all keys."""
+        self._windows = tuple((s, window) for s, window in per_key if window is not None)
+
+    def kept_elements(self, block: Block) -> float:
+        """Elements per token that one rank keeps of one layer; latents are whole on every rank."""
+        if block.latent:
+            return float(block.latent)
+        return 2.0 * max(1.0, block.kv_heads / self.tp) * block.head_dim
+
+    # ---- what the number of tokens decides -------------------------------------------------------
+
+    def tokens_s(self, tokens: int) -> float:
+        """Products, small kernels and exchanges of an iteration over ``tokens`` tokens."""
+        known = self._tokens.get(tokens)
+        if known is None:
+            known = self._tokens[tokens] = self._tokens_s(tokens)
+        return known
+
+    def _tokens_s(self, tokens: int) -> float:
+        seconds = 0.0
+        for block in self.decoder.blocks:
+            one = self._products_s(block, tokens) + self._small_s(block, tokens)
+            one += 2.0 * self.reduce_s(tokens * self.decoder.hidden * BF16_BYTES)
+            seconds += block.count * one
+        return seconds
+
+    def sampled_s(self, sequences: int) -> float:
+        """Logits, sampling and the host's share for sequences that get a token."""
+        known = self._heads.get(sequences)
+        if known is None:
+            c, d = self.constants, self.decoder
+            head = self.compute.gemm_s(
+                sequences, math.ceil(d.vocabulary / self.tp), d.hidden, "bf16"
+            )
+            known = self._heads[sequences] = (
+                c.iteration_s + c.sequence_s * sequences + (head if sequences else 0.0)
+            )
+        return known
+
+    def _products_s(self, b: Block, tokens: int) -> float:
+        d, tp = self.decoder, self.tp
+        qkv = b.attention_parameters / d.hidden * (b.heads + 2 * b.kv_heads)
+        qkv /= 2 * b.heads + 2 * b.kv_heads
+        out = b.attention_parameters / d.hidden - qkv
+        seconds = self._dense_s(tokens, math.ceil(qkv / tp), d.hidden)
+        seconds += self._dense_s(tokens, d.hidden, math.ceil(out / tp))
+        if b.dense_width:
+            width = math.ceil(b.dense_width / tp)
+            seconds += self._dense_s(tokens, 2 * width, d.hidden)
+            seconds += self._dense_s(tokens, d.hidden, width)
+        if b.experts:
+            seconds += self._experts_s(b, tokens)
+        return seconds
+
+    def _dense_s(self, tokens: int, n: int, k: int) -> float:
+        """A product of weights every token passes; narrow weights are read faster, not computed."""
+        seconds = self.compute.gemm_s(tokens, n, k, "bf16")
+        if self.decoder.weight_bytes == BF16_BYTES:
+            return seconds
+        spared = n * k * (BF16_BYTES - self.decoder.weight_bytes) / self._bandwidth
+        flops = 2.0 * tokens * n * k / self.gpu.flops_per_s["bf16"]
+        return max(seconds - spared, flops)
+
+    def _experts_s(self, b: Block, tokens: int) -> float:
+        d = self.decoder
+        chosen = tokens * b.experts_per_token
+        touched = b.experts * (1.0 - (1.0 - 1.0 / b.experts) ** chosen)
+        weights = d.expert_parameters(b) / self.tp
+        read_s = touched * weights * d.expert_bytes / self._bandwidth
+        narrow = d.expert_bytes < 1.0
+        width = math.ceil(b.expert_width / self.tp)
+        groups = max(1, round(touched))
+        arithmetic = self.compute.gemm_s(chosen, 2 * width, d.hidden, "bf16", groups)
+        arithmetic += self.compute.gemm_s(chosen, d.hidden, width, "bf16", groups)
+        if narrow:
+            full = 2.0 * chosen * weights / self.gpu.flops_per_s["bf16"]
+            arithmetic = full / self.constants.mxfp4_share
+        elif d.expert_bytes == BF16_BYTES:
+            factor = self.compute.constants.grouped_factor(chosen / groups)
+            return max(read_s, arithmetic * factor)
+        return max(read_s, arithmetic)
+
+    def _small_s(self, b: Block, tokens: int) -> float:
+        """Kernels beside products: a floor each, and the activations they pass over."""
+        kernels = DENSE_KERNELS + (EXPERT_KERNELS if b.experts else 0)
+        floor = (EAGER_KERNEL_S if self.eager else self.constants.kernel_s) * (kernels + PRODUCTS)
+        widths = 6.0 * self.decoder.hidden
+        widths += 3 * (b.dense_width + b.expert_width * b.experts_per_token) / self.tp
+        if b.experts:
+            widths += 2 * self.decoder.hidden * b.experts_per_token
+        return floor + tokens * widths * BF16_BYTES / self._bandwidth
+
+    def reduce_s(self, size_bytes: float) -> float:
+        """An all-reduce between tensor-parallel ranks, by the faster of NCCL and peers' memory."""
+        if self.group is None:
+            return 0.0
+        seconds = collective("all_reduce", size_bytes, self.group).seconds
+        if size_bytes <= SMALL_REDUCE_BYTES and self.group.nodes == 1:
+            read = (self.tp - 1) * size_bytes / self.group.intra_bytes_per_s
+            seconds = min(seconds, SMALL_REDUCE_S + read)
+        return seconds
+
+    # ---- what the lengths decide -----------------------------------------------------------------
+
+    def prompt_s(self, tokens: int, before: int) -> float:
+        """Attention's core over ``tokens`` of a prompt that ``before`` others precede."""
+        seconds = 0.0
+        for b in self.decoder.blocks:
+            heads = max(1, b.heads // self.tp)
+            shape = Attention(
+                q_len=tokens, kv_len=before + tokens, heads=heads,
+                kv_heads=max(1, b.kv_heads // self.tp), head_dim=b.head_dim,
+                v_head_dim=b.head_dim, causal=True, window=b.window,
+                implementation="flash_attention_3",
+            )  # fmt: skip
+            core = self.compute.constants.attention("best")
+            seconds += b.count * fused_seconds(
+                core, shape, batch=1, heads=heads, kv_heads=shape.kv_heads, backward=False
+            )
+        return seconds
+
+    def contexts_ahead_s(
+        self, lengths: npt.NDArray[np.int64], steps: int
+    ) -> npt.NDArray[np.float64]:
+        """Reading keys and values of sequences that decode, by their lengths: now and in each of the
+        next iterations, in which all are one token longer."""
+        ahead = np.arange(steps, dtype=np.int64)
+        total: npt.NDArray[np.int64] = lengths.sum() + ahead * len(lengths)
+        seconds: npt.NDArray[np.float64] = total.astype(np.float64) * self._full_s
+        for per_token, window in self._windows:
+            read = np.minimum(lengths[:, None] + ahead[None, :], window).sum(axis=0)
+            seconds += read.astype(np.float64) * per_token
+        return seconds
