@@ -20,7 +20,7 @@ BF16_BYTES = 2.0
 MXFP4_BYTES = 4.25 / 8
 """Four bits, and a scale of eight bits per 32 weights (OCP Microscaling Formats, MXFP4)."""
 INT4_BYTES = 0.5 + 2.5 / 128
-"""Four bits, and per group of 128 a scale of 16 and a zero of four bits (AWQ's and GPTQ's usual)."""
+"""Four bits, and per group of 128 a scale of 16 and a zero of four bits (AWQ, GPTQ)."""
 WEIGHT_BYTES = {"fp8": 1.0, "awq": INT4_BYTES, "gptq": INT4_BYTES, "mxfp4": MXFP4_BYTES}
 """Per weight of a quantised product, by ``quantization_config.quant_method``."""
 DENSE = ("llama", "mistral", "qwen2", "qwen3", "phi3")
@@ -135,7 +135,7 @@ def read_decoder(config: Mapping[str, Any], *, file: str = "config.json") -> Dec
 
 
 def _quantised(r: Reader) -> str | None:
-    """``quant_method`` of products; mxfp4 is of experts alone (gpt-oss keeps the others in bf16)."""
+    """``quant_method`` of products; mxfp4 is of experts alone: gpt-oss keeps the rest in bf16."""
     if not r.has("quantization_config"):
         return None
     section = r.section("quantization_config")

@@ -44,9 +44,12 @@ class Request:
     prefix: Hashable = None
     """Name of what the prompt begins with and others do too."""
     prefix_tokens: int = 0
+    received_tokens: int = 0
+    """Of the prompt, whose keys and values another engine has computed and sent."""
 
     def __post_init__(self) -> None:
         assert self.prompt_tokens >= 1, "a prompt has a token"
+        assert self.received_tokens < self.prompt_tokens, "the last token's logits are needed"
         assert self.output_tokens >= 1, "a request makes a token"
         assert self.prefix_tokens <= self.prompt_tokens, "a prefix is a part of its prompt"
 
@@ -110,7 +113,7 @@ class LLMEngine:
     ) -> None:
         refusal = capacity.refusal(settings.max_model_len or 1)
         if refusal:
-            raise InfeasibleError(refusal)
+            raise InfeasibleError(refusal, {"GPU memory": 1})
         self.simulation = simulation
         self.times = times
         self.settings = settings
@@ -126,14 +129,24 @@ class LLMEngine:
         """When each iteration of the stretch under way ends."""
         self._began_ns = 0
         self._event: Handle | None = None
+        self._sampled = 0
+        """Tokens of each iteration under way."""
+        self._log: list[tuple[npt.NDArray[np.int64], int]] | None = None
+        self._told = 0
+        """Iterations of the stretch under way that the log's reader knows."""
 
     @property
     def load(self) -> int:
         """Requests that run or wait."""
         return len(self.scheduler.running) + len(self.scheduler.waiting)
 
-    def submit(self, request: Request, then: Callable[[Outcome], object]) -> None:
-        """A request arrives; ``then`` when its last token is made.
+    def submit(
+        self,
+        request: Request,
+        then: Callable[[Outcome], object],
+        started: Callable[[], object] | None = None,
+    ) -> None:
+        """A request arrives; ``started`` with its first token, ``then`` when its last is made.
 
         Raises
         ------
@@ -142,17 +155,18 @@ class LLMEngine:
         """
         length = request.prompt_tokens + request.output_tokens
         if not self.capacity.fits(length):
-            raise InfeasibleError(self.capacity.refusal(length))
+            raise InfeasibleError(self.capacity.refusal(length), {"key-value cache": 1})
         self.scheduler.waiting.append(
             Sequence(
                 request=request, prompt=request.prompt_tokens, output=request.output_tokens,
                 arrived_ns=self.simulation.now_ns, then=then, prefix=request.prefix,
-                prefix_tokens=request.prefix_tokens,
+                prefix_tokens=request.prefix_tokens, received=request.received_tokens,
+                started=started,
             )
         )  # fmt: skip
         if self._event is None:
             self._begin()
-        elif self._ends_ns is not None and self._may_enter:
+        elif self._may_enter:
             self._cut()
 
     @property
@@ -160,6 +174,24 @@ class LLMEngine:
         """Whether the one that has come is first in line and there is a place."""
         places = self.settings.max_num_seqs or 0
         return len(self.scheduler.waiting) == 1 and len(self.scheduler.running) < places
+
+    def keep_log(self) -> None:
+        """Somebody will ask ``made_until``."""
+        self._log = []
+
+    def made_until(self, now_ns: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """When iterations ended that made tokens, and how many, since the last call."""
+        assert self._log is not None, "made_until without keep_log"
+        if self._ends_ns is not None:
+            upto = int(np.searchsorted(self._ends_ns, now_ns, side="right"))
+            if upto > self._told:
+                self._log.append((self._ends_ns[self._told : upto], self._sampled))
+                self._told = upto
+        if not self._log:
+            return _NONE, _NONE
+        log, self._log = self._log, []
+        counts = np.repeat([c for _, c in log], [len(ends) for ends, _ in log])
+        return np.concatenate([ends for ends, _ in log]), counts
 
     # ---- iterations ------------------------------------------------------------------------------
 
@@ -174,8 +206,7 @@ class LLMEngine:
         self._began_ns = self.simulation.now_ns
         steps = 1 if self._stepwise else self._alike()
         ends_ns = self._began_ns + np.cumsum(self._durations_ns(steps))
-        if steps > 1:
-            self._ends_ns = ends_ns
+        self._ends_ns = ends_ns
         self._event = self.simulation.clock.call_at(int(ends_ns[-1]), self._end, steps)
 
     def _alike(self) -> int:
@@ -185,7 +216,7 @@ class LLMEngine:
             return 1
         if self.scheduler.waiting and self.scheduler.shut:
             return 1  # else who waits found no blocks, of which there are only ever fewer
-        steps = min(MOST_AHEAD, min(s.output - s.made for s in running))
+        steps = min(MOST_AHEAD, *(s.output - s.made for s in running))
         while steps > 1 and self.scheduler.blocks_ahead(steps) > self.pool.free:
             steps //= 2
         return steps
@@ -198,8 +229,10 @@ class LLMEngine:
             if not p.sequence.decodes:
                 prompts_s += self.times.prompt_s(p.tokens, p.sequence.computed)
         tokens = sum(p.tokens for p in self._parts)
-        sampled = sum(p.sequence.computed + p.tokens == p.sequence.length for p in self._parts)
-        fixed_s = self.times.tokens_s(tokens) + self.times.sampled_s(sampled) + prompts_s
+        self._sampled = sum(
+            p.sequence.computed + p.tokens == p.sequence.length for p in self._parts
+        )
+        fixed_s = self.times.tokens_s(tokens) + self.times.sampled_s(self._sampled) + prompts_s
         seconds = fixed_s + self.times.contexts_ahead_s(lengths, steps)
         return np.ceil(seconds * NS_PER_S).astype(np.int64)
 
@@ -211,7 +244,7 @@ class LLMEngine:
         steps = int(np.searchsorted(ends_ns, self.simulation.now_ns, side="left")) + 1
         if steps < len(ends_ns):
             self.simulation.clock.cancel(self._event)
-            self._ends_ns = None
+            self._ends_ns = ends_ns[:steps]
             self._event = self.simulation.clock.call_at(int(ends_ns[steps - 1]), self._end, steps)
 
     def _end(self, steps: int) -> None:
@@ -226,6 +259,10 @@ class LLMEngine:
                     taken = self.pool.take(more)
                     assert taken, "blocks of a stretch were not there"
                     s.blocks += more
+        if self._log is not None:
+            assert self._ends_ns is not None
+            self._log.append((self._ends_ns[self._told :], self._sampled))
+        self._told = 0
         ended = False
         for sequence, tokens in self._parts:
             whole = sequence.computed + tokens == sequence.length
@@ -239,6 +276,8 @@ class LLMEngine:
                 self.scheduler.computed(sequence)
             if sequence.first_ns < 0:
                 sequence.first_ns = now_ns
+                if sequence.started is not None:
+                    self.simulation.clock.call_later(0, _call, sequence.started)
             ended |= sequence.made >= sequence.output
         if ended:
             self._finish(now_ns)
@@ -251,6 +290,13 @@ class LLMEngine:
             self.scheduler.release(s)
         for s in done:
             self.simulation.clock.call_later(0, s.then, _outcome(s, now_ns))
+
+
+_NONE: npt.NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+
+
+def _call(then: Callable[[], object]) -> None:
+    then()
 
 
 def _outcome(s: Sequence, now_ns: int) -> Outcome:

@@ -60,7 +60,7 @@ class BlockPool:
         return -(-tokens // self.block_size)
 
     def take(self, blocks: int) -> bool:
-        """Give blocks to a sequence, evicting idle prefixes if need be; False: there are not enough."""
+        """Give blocks to a sequence, evicting idle prefixes if need be; False: too few."""
         if blocks > self.free:
             if blocks > self.available:
                 return False

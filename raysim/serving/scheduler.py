@@ -33,6 +33,9 @@ class Sequence:
     then: Callable[[Any], object]
     prefix: Hashable = None
     prefix_tokens: int = 0
+    received: int = 0
+    """Tokens of the prompt whose keys and values come from another engine."""
+    started: Callable[[], object] | None = None
     computed: int = 0
     """Tokens whose keys and values are in the cache."""
     made: int = 0
@@ -110,11 +113,12 @@ class Scheduler:
         while self.waiting and budget > 0 and len(self.running) < most:
             sequence = self.waiting[0]
             hit = self._cached(sequence)
-            tokens = sequence.length - hit
+            there = max(hit, sequence.received)
+            tokens = sequence.length - there
             if tokens > budget and not self.settings.enable_chunked_prefill:
                 return
             tokens = min(tokens, budget)
-            if not self._enter(sequence, hit, tokens):
+            if not self._enter(sequence, hit, there + tokens):
                 return
             self.waiting.popleft()
             self.running.append(sequence)
@@ -128,20 +132,21 @@ class Scheduler:
         whole = (sequence.length - 1) // self.pool.block_size
         return min(self.pool.cached_blocks(sequence.prefix), whole) * self.pool.block_size
 
-    def _enter(self, sequence: Sequence, hit: int, tokens: int) -> bool:
+    def _enter(self, sequence: Sequence, hit: int, upto: int) -> bool:
+        """Take blocks for its first ``upto`` tokens, ``hit`` of which the cache has."""
         if hit:
             shared = self.pool.share(sequence.prefix)
             # A prefix that reaches beyond what may be used is shared all the same.
-            own = self.pool.needed(hit + tokens) - min(shared, hit // self.pool.block_size)
+            own = self.pool.needed(upto) - min(shared, hit // self.pool.block_size)
             if not self.pool.take(own):
                 self.pool.leave(sequence.prefix)
                 return False
             sequence.shared, sequence.blocks = hit // self.pool.block_size, own
-        elif not self.pool.take(self.pool.needed(tokens)):
+        elif not self.pool.take(self.pool.needed(upto)):
             return False
         else:
-            sequence.shared, sequence.blocks = 0, self.pool.needed(tokens)
-        sequence.computed = hit
+            sequence.shared, sequence.blocks = 0, self.pool.needed(upto)
+        sequence.computed = max(hit, sequence.received)
         if not sequence.preemptions:
             sequence.hit_tokens = hit
         return True
@@ -158,7 +163,7 @@ class Scheduler:
     def _preempt(self, sequence: Sequence) -> None:
         """Its blocks go back, and all its tokens are computed again."""
         self.release(sequence)
-        sequence.computed = 0
+        sequence.computed = sequence.received = 0  # what was sent is gone as well
         sequence.preemptions += 1
         self.preemptions += 1
         self.waiting.appendleft(sequence)

@@ -222,8 +222,15 @@ class IterationTimes:
     def contexts_ahead_s(
         self, lengths: npt.NDArray[np.int64], steps: int
     ) -> npt.NDArray[np.float64]:
-        """Reading keys and values of sequences that decode, by their lengths: now and in each of the
-        next iterations, in which all are one token longer."""
+        """Reading keys and values of sequences that decode, now and in the next iterations.
+
+        Parameters
+        ----------
+        lengths
+            Of the sequences, in tokens; one more in each iteration.
+        steps
+            How many iterations.
+        """
         ahead = np.arange(steps, dtype=np.int64)
         total: npt.NDArray[np.int64] = lengths.sum() + ahead * len(lengths)
         seconds: npt.NDArray[np.float64] = total.astype(np.float64) * self._full_s
