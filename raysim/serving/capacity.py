@@ -3,13 +3,16 @@
 Real counterpart: vLLM's ``determine_available_memory`` and ``get_kv_cache_configs``. It runs the
 largest batch once, and gives what is left of ``gpu_memory_utilization`` to blocks of the cache.
 
-Not modelled: memory of other processes, hybrid caches that give sliding layers fewer blocks (each
-layer has a block for every 16 tokens here, as vLLM does without its hybrid manager).
+Where some layers slide and others do not, both kinds share one pool and a sequence's sliding layers
+hold no more than their window (vLLM's hybrid cache manager).
+
+Not modelled: memory of other processes.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 
 from raysim.hardware.specs import GpuSpec
 from raysim.serving.decoder import BF16_BYTES, Decoder
@@ -33,11 +36,13 @@ class Capacity:
     blocks: int
     """Of the cache; 0 or less: the model does not fit."""
     block_size: int
+    window_blocks: int = 0
+    """Of a sequence, for layers that slide."""
 
     @property
     def tokens(self) -> int:
-        """That the cache holds at once."""
-        return max(0, self.blocks) * self.block_size
+        """Of one sequence that the cache holds."""
+        return max(0, self.blocks - self.window_blocks) * self.block_size
 
     def fits(self, length: int) -> bool:
         """Whether one sequence of this length can ever run."""
@@ -77,10 +82,8 @@ def capacity_of(decoder: Decoder, gpu: GpuSpec, settings: EngineSettings) -> Cap
     activations = batch * (8 * decoder.hidden + 3 * widest / tp) * BF16_BYTES
     logits = min(seqs, batch) * decoder.vocabulary * (BF16_BYTES + 4.0)
     working = activations + logits + GRAPHS_BYTES
-    kept = sum(
-        b.count * (b.latent or 2 * max(1.0, b.kv_heads / tp) * b.head_dim) for b in decoder.blocks
-    )
-    per_token = kept * settings.kv_bytes
+    whole, sliding, window_blocks = _kept(decoder, settings)
+    per_token = (whole or sliding) * settings.kv_bytes
     usable = gpu.memory_bytes * settings.gpu_memory_utilization
     weights = decoder.total_bytes / tp
     left = usable - weights - working
@@ -91,4 +94,23 @@ def capacity_of(decoder: Decoder, gpu: GpuSpec, settings: EngineSettings) -> Cap
         kv_bytes_per_token=per_token,
         blocks=int(left // (per_token * settings.block_size)),
         block_size=settings.block_size,
+        window_blocks=window_blocks,
     )
+
+
+def _kept(decoder: Decoder, settings: EngineSettings) -> tuple[float, float, int]:
+    """Elements per token of layers that keep all and of those that slide; the latter's blocks."""
+    whole = sliding = 0.0
+    window = 0
+    for b in decoder.blocks:
+        heads = max(1.0, b.kv_heads / settings.tensor_parallel_size)
+        elements = b.count * (b.latent or 2 * heads * b.head_dim)
+        if b.window is None:
+            whole += elements
+        else:
+            sliding += elements
+            window = max(window, b.window)
+    if not whole:
+        return 0.0, sliding, 0
+    blocks = ceil(window / settings.block_size) + 1 if window else 0
+    return whole, sliding, ceil(blocks * sliding / whole)

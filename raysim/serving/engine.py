@@ -118,7 +118,7 @@ class LLMEngine:
         self.times = times
         self.settings = settings
         self.capacity = capacity
-        self.pool = BlockPool(capacity.blocks, capacity.block_size)
+        self.pool = BlockPool(capacity.blocks, capacity.block_size, capacity.window_blocks)
         self.scheduler = Scheduler(settings, self.pool)
         self.iterations = 0
         self.busy_ns = 0
@@ -129,11 +129,6 @@ class LLMEngine:
         """When each iteration of the stretch under way ends."""
         self._began_ns = 0
         self._event: Handle | None = None
-        self._sampled = 0
-        """Tokens of each iteration under way."""
-        self._log: list[tuple[npt.NDArray[np.int64], int]] | None = None
-        self._told = 0
-        """Iterations of the stretch under way that the log's reader knows."""
 
     @property
     def load(self) -> int:
@@ -175,24 +170,6 @@ class LLMEngine:
         places = self.settings.max_num_seqs or 0
         return len(self.scheduler.waiting) == 1 and len(self.scheduler.running) < places
 
-    def keep_log(self) -> None:
-        """Somebody will ask ``made_until``."""
-        self._log = []
-
-    def made_until(self, now_ns: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """When iterations ended that made tokens, and how many, since the last call."""
-        assert self._log is not None, "made_until without keep_log"
-        if self._ends_ns is not None:
-            upto = int(np.searchsorted(self._ends_ns, now_ns, side="right"))
-            if upto > self._told:
-                self._log.append((self._ends_ns[self._told : upto], self._sampled))
-                self._told = upto
-        if not self._log:
-            return _NONE, _NONE
-        log, self._log = self._log, []
-        counts = np.repeat([c for _, c in log], [len(ends) for ends, _ in log])
-        return np.concatenate([ends for ends, _ in log]), counts
-
     # ---- iterations ------------------------------------------------------------------------------
 
     def _begin(self) -> None:
@@ -229,10 +206,8 @@ class LLMEngine:
             if not p.sequence.decodes:
                 prompts_s += self.times.prompt_s(p.tokens, p.sequence.computed)
         tokens = sum(p.tokens for p in self._parts)
-        self._sampled = sum(
-            p.sequence.computed + p.tokens == p.sequence.length for p in self._parts
-        )
-        fixed_s = self.times.tokens_s(tokens) + self.times.sampled_s(self._sampled) + prompts_s
+        sampled = sum(p.sequence.computed + p.tokens == p.sequence.length for p in self._parts)
+        fixed_s = self.times.tokens_s(tokens) + self.times.sampled_s(sampled) + prompts_s
         seconds = fixed_s + self.times.contexts_ahead_s(lengths, steps)
         return np.ceil(seconds * NS_PER_S).astype(np.int64)
 
@@ -259,10 +234,6 @@ class LLMEngine:
                     taken = self.pool.take(more)
                     assert taken, "blocks of a stretch were not there"
                     s.blocks += more
-        if self._log is not None:
-            assert self._ends_ns is not None
-            self._log.append((self._ends_ns[self._told :], self._sampled))
-        self._told = 0
         ended = False
         for sequence, tokens in self._parts:
             whole = sequence.computed + tokens == sequence.length
@@ -290,9 +261,6 @@ class LLMEngine:
             self.scheduler.release(s)
         for s in done:
             self.simulation.clock.call_later(0, s.then, _outcome(s, now_ns))
-
-
-_NONE: npt.NDArray[np.int64] = np.zeros(0, dtype=np.int64)
 
 
 def _call(then: Callable[[], object]) -> None:

@@ -2,9 +2,8 @@
 
 Real counterpart (ray 2.60): Ray Serve LLM's ``OpenAiIngress`` in front of ``LLMServer`` replicas,
 ``PowerOfTwoChoicesRequestRouter``, and ``PDProxyServer`` with a NIXL connector. A token passes the
-ingress as one message of an asyncio loop, which is the ceiling of many fleets: one process after
-another handles each token of every engine, first come first served. Several ingress processes are
-one queue that is as many times faster.
+ingress as one message of an asyncio loop, which is the ceiling of many fleets: it turns from stream
+to stream. Several ingress processes are one that is as many times faster.
 
 Not modelled: prefix-aware routing, retries, bytes of HTTP on the wire.
 """
@@ -13,21 +12,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from heapq import heappop, heappush
+from math import ceil
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from raysim.serving.engine import LLMEngine, Outcome, Request
 from raysim.units import NS_PER_S
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
+    from raysim.kernel.clock import Handle
     from raysim.kernel.simulation import Simulation
 
-REQUEST_S = 0.020
+REQUEST_S = 0.0193
 """HTTP, routing, tokenizing, and the way back of the first token, of an idle fleet."""
-TOKEN_S = 170e-6
+TOKENIZE_TOKEN_S = 3.6e-6
+"""Of a replica's process per token of the prompt: text into tokens."""
+PARSE_TOKEN_S = 4.0e-6
+"""Of an ingress process per token of the prompt: the request's JSON, read and written again."""
+TOKEN_S = 123e-6
 """Of an ingress process per token that it streams."""
 
 
@@ -41,13 +43,23 @@ class IngressSpec:
         Processes; 0: clients talk to engines.
     request_s
         Seconds a request is under way before its engine has it.
+    tokenize_token_s
+        The same per token of the prompt: the replica's process makes tokens of text.
+    parse_token_s
+        Seconds of one ingress process per token of the prompt, during which it does nothing else.
     token_s
         Seconds of one process per token.
     """
 
     replicas: int = 1
     request_s: float = REQUEST_S
+    tokenize_token_s: float = TOKENIZE_TOKEN_S
+    parse_token_s: float = PARSE_TOKEN_S
     token_s: float = TOKEN_S
+
+
+SERVE_2025 = IngressSpec(token_s=169e-6)
+"""Ray Serve of 2025, whose streams took longer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,40 +91,78 @@ class Served:
 
 
 class Stream:
-    """The queue of tokens before the ingress's processes.
+    """An ingress's processes as they stream: every open stream gets an equal share of them.
 
-    A queue with one server, fed in batches: the n-th batch has left at ``S_n + max(D_0, max over
-    k <= n of (A_k - S_{k-1}))``, with arrivals A and the sums S of service (Lindley's recursion
-    unrolled), so that whole stretches of iterations are worked out at once.
+    A stream that began when each had been served V tokens has passed its n-th when V has grown by
+    n, and no sooner than its engine made it. V grows by ``1 / (streams * token_s)`` per second.
+
+    Parameters
+    ----------
+    token_s
+        Seconds per token, of all processes together.
     """
 
-    def __init__(self, token_ns: float) -> None:
-        self._token_ns = token_ns
-        self._engines: list[LLMEngine] = []
-        self._left_ns = 0.0
-        self.busy_ns = 0.0
+    def __init__(self, simulation: Simulation, token_s: float) -> None:
+        self._simulation = simulation
+        self._token_ns = token_s * NS_PER_S
+        self._open = 0
+        self._each = 0.0
+        """Tokens that a stream open from the beginning would have been served."""
+        self._at_ns = self._blocked_ns = 0
+        self._drains: list[tuple[float, int, Callable[[int], object]]] = []
+        """Made but not passed on: until when (in ``_each``), a number, and whom to tell."""
+        self._made = 0
+        self._event: Handle | None = None
 
-    def add(self, engine: LLMEngine) -> None:
-        """One more engine streams through it."""
-        engine.keep_log()
-        self._engines.append(engine)
+    def parse(self, seconds: float) -> int:
+        """A prompt is read in one piece, and no stream goes on meanwhile; when that is over."""
+        self._advance()
+        now_ns = self._simulation.now_ns
+        self._blocked_ns = max(now_ns, self._blocked_ns) + round(seconds * NS_PER_S)
+        self._plan()
+        return self._blocked_ns
 
-    def left_ns(self, now_ns: int) -> int:
-        """When everything that engines have made until now has passed."""
-        made = [e.made_until(now_ns) for e in self._engines]
-        at_ns = np.concatenate([m[0] for m in made])
-        if len(at_ns):
-            tokens = np.concatenate([m[1] for m in made])
-            order = np.argsort(at_ns, kind="stable")
-            self._pass(at_ns[order], tokens[order])
-        return max(now_ns, round(self._left_ns))
+    def begin(self) -> tuple[float, int]:
+        """A first token is made: since when the stream is served, and when that token is out.
 
-    def _pass(self, at_ns: npt.NDArray[np.int64], tokens: npt.NDArray[np.int64]) -> None:
-        work = tokens * self._token_ns
-        total = np.cumsum(work)
-        waits_until = max(self._left_ns, float(np.max(at_ns - (total - work))))
-        self._left_ns = float(total[-1]) + waits_until
-        self.busy_ns += float(total[-1])
+        In the mean, half of the others' tokens of the same moment are ahead of it.
+        """
+        self._advance()
+        self._open += 1
+        self._plan()
+        return self._each, self._simulation.now_ns + round(self._open / 2 * self._token_ns)
+
+    def end(self, since: float, tokens: int, then: Callable[[int], object]) -> None:
+        """The last token is made; ``then(t_ns)`` when all are out."""
+        self._advance()
+        heappush(self._drains, (since + tokens, self._made, then))
+        self._made += 1
+        self._plan()
+
+    def _advance(self) -> None:
+        now_ns = self._simulation.now_ns
+        since_ns = max(self._at_ns, self._blocked_ns)
+        if self._open and now_ns > since_ns:
+            self._each += (now_ns - since_ns) / (self._open * self._token_ns)
+        self._at_ns = now_ns
+
+    def _plan(self) -> None:
+        if self._event is not None:
+            self._simulation.clock.cancel(self._event)
+            self._event = None
+        if self._drains:
+            left = max(0.0, self._drains[0][0] - self._each)
+            delay_ns = ceil(left * self._open * self._token_ns)
+            delay_ns += max(0, self._blocked_ns - self._simulation.now_ns)
+            self._event = self._simulation.clock.call_later(delay_ns, self._out)
+
+    def _out(self, _: object) -> None:
+        self._event = None
+        self._advance()
+        _, _, then = heappop(self._drains)
+        self._open -= 1
+        self._plan()
+        then(self._simulation.now_ns)
 
 
 class Fleet:
@@ -145,8 +195,10 @@ class Fleet:
         self.prefill: list[LLMEngine] = []
         self.waiting: list[Callable[[], None]] = []
         """Requests that have come before there is an engine."""
-        token_ns = ingress.token_s * NS_PER_S / max(1, ingress.replicas)
-        self.stream = Stream(token_ns) if ingress.replicas else None
+        self.stream = None
+        if ingress.replicas:
+            self.stream = Stream(simulation, ingress.token_s / ingress.replicas)
+            self.parse_token_s = ingress.parse_token_s / ingress.replicas
         self._draws = draws
         self._kv_bytes_per_s = kv_bytes_per_s
         self._sends_until_ns: dict[int, int] = {}
@@ -157,8 +209,6 @@ class Fleet:
             self.prefill.append(engine)
         else:
             self.engines.append(engine)
-            if self.stream is not None:
-                self.stream.add(engine)
         waiting, self.waiting = self.waiting, []
         for start in waiting:
             start()
@@ -199,7 +249,7 @@ class Fleet:
 class _Way:
     """One request on its way."""
 
-    __slots__ = ("_first_ns", "_fleet", "_request", "_sent_ns", "_then")
+    __slots__ = ("_first_ns", "_fleet", "_outcome", "_request", "_sent_ns", "_since", "_then")
 
     def __init__(self, fleet: Fleet, request: Request, then: Callable[[Served], object]) -> None:
         self._fleet = fleet
@@ -207,7 +257,14 @@ class _Way:
         self._then = then
         self._sent_ns = fleet.simulation.now_ns
         self._first_ns = -1
-        fleet.simulation.clock.call_later(round(fleet.ingress.request_s * NS_PER_S), self._in)
+        self._since = 0.0
+        self._outcome: Outcome | None = None
+        clock, ingress = fleet.simulation.clock, fleet.ingress
+        way_s = ingress.request_s + ingress.tokenize_token_s * request.prompt_tokens
+        parsed_ns = self._sent_ns
+        if fleet.stream is not None:
+            parsed_ns = fleet.stream.parse(fleet.parse_token_s * request.prompt_tokens)
+        clock.call_at(parsed_ns + round(way_s * NS_PER_S), self._in)
 
     def _in(self, _: object = None) -> None:
         fleet = self._fleet
@@ -229,17 +286,30 @@ class _Way:
         request = replace(self._request, received_tokens=received)
         self._fleet.choose(self._fleet.engines).submit(request, self._made, self._started)
 
-    def _passed_ns(self) -> int:
-        now_ns, stream = self._fleet.simulation.now_ns, self._fleet.stream
-        return now_ns if stream is None else stream.left_ns(now_ns)
-
     def _started(self) -> None:
-        self._first_ns = self._passed_ns()
+        stream = self._fleet.stream
+        self._first_ns = self._fleet.simulation.now_ns
+        if stream is not None:
+            self._since, self._first_ns = stream.begin()
 
     def _made(self, outcome: Outcome) -> None:
-        at_ns = self._passed_ns()
-        served = Served(
-            request=self._request, sent_ns=self._sent_ns, first_token_ns=self._first_ns,
-            finished_ns=at_ns, preemptions=outcome.preemptions, hit_tokens=outcome.hit_tokens,
-        )  # fmt: skip
-        self._fleet.simulation.clock.call_at(at_ns, self._then, served)
+        self._outcome = outcome
+        stream = self._fleet.stream
+        if stream is None:
+            self._out(self._fleet.simulation.now_ns)
+        else:
+            stream.end(self._since, self._request.output_tokens, self._out)
+
+    def _out(self, now_ns: int) -> None:
+        outcome = self._outcome
+        assert outcome is not None, "a stream ends that made nothing"
+        self._then(
+            Served(
+                request=self._request,
+                sent_ns=self._sent_ns,
+                first_token_ns=min(self._first_ns, now_ns),
+                finished_ns=now_ns,
+                preemptions=outcome.preemptions,
+                hit_tokens=outcome.hit_tokens,
+            )
+        )

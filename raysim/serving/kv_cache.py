@@ -32,13 +32,16 @@ class BlockPool:
         In all.
     block_size
         Tokens per block.
+    window_blocks
+        That a sequence needs at most beside those of its tokens, for layers that slide.
     """
 
-    __slots__ = ("_turn", "block_size", "blocks", "evicted", "free", "prefixes")
+    __slots__ = ("_turn", "block_size", "blocks", "evicted", "free", "prefixes", "window_blocks")
 
-    def __init__(self, blocks: int, block_size: int) -> None:
+    def __init__(self, blocks: int, block_size: int, window_blocks: int = 0) -> None:
         self.blocks = blocks
         self.block_size = block_size
+        self.window_blocks = window_blocks
         self.free = blocks
         """Of nobody; idle prefixes' blocks come on top when they are evicted."""
         self.prefixes: dict[Hashable, Prefix] = {}
@@ -56,8 +59,9 @@ class BlockPool:
         return self.blocks - self.available
 
     def needed(self, tokens: int) -> int:
-        """Blocks that so many tokens fill."""
-        return -(-tokens // self.block_size)
+        """Blocks that a sequence of so many tokens holds."""
+        filled = -(-tokens // self.block_size)
+        return filled + min(filled, self.window_blocks)
 
     def take(self, blocks: int) -> bool:
         """Give blocks to a sequence, evicting idle prefixes if need be; False: too few."""

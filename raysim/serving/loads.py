@@ -116,6 +116,8 @@ class Clients:
         self._arrived = 0
         self._away = 0
         self.served: list[Served] = []
+        self._gaps_ns: list[int] = []
+        """Between arrivals, the next one last."""
 
     def start(self) -> None:
         """From now on."""
@@ -123,14 +125,20 @@ class Clients:
             self._due = self._arrived = self._load.requests
             self._send()
         else:
+            self._gaps_ns = self._poisson(self._load.rate_per_s)
             self._arrive(None)
+
+    def _poisson(self, rate_per_s: float) -> list[int]:
+        """Gaps, scaled so that the last comes when the rate says (``vllm bench serve`` does so)."""
+        gaps_s = self._draws.exponential(1 / rate_per_s, self._load.requests)
+        scaled = gaps_s * (self._load.requests / rate_per_s / gaps_s.sum())
+        return [round(gap_s * NS_PER_S) for gap_s in scaled]
 
     def _arrive(self, _: object) -> None:
         self._due += 1
         self._arrived += 1
         if self._arrived < self._load.requests:
-            gap_s = float(self._draws.exponential(1 / (self._load.rate_per_s or 1.0)))
-            self._simulation.clock.call_later(round(gap_s * NS_PER_S), self._arrive)
+            self._simulation.clock.call_later(self._gaps_ns.pop(), self._arrive)
         self._send()
 
     def _send(self) -> None:

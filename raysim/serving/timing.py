@@ -28,17 +28,17 @@ from raysim.serving.decoder import BF16_BYTES, Block, Decoder
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from raysim.hardware.specs import GpuSpec
+    from raysim.hardware.specs import GpuSpec, NodeSpec
 
 KERNEL_S = 3.0e-6
 """A kernel too small to fill the GPU, in a captured graph, with the gap to the next."""
 EAGER_KERNEL_S = 12e-6
 """The same dispatched by the host; assumed (``perf.host``: an operator's dispatch)."""
-ITERATION_S = 1.0e-3
+ITERATION_S = 0.1e-3
 """Host work of an iteration that the GPU waits for: scheduling, inputs, sampling, outputs."""
-SEQUENCE_S = 5e-6
+SEQUENCE_S = 32e-6
 """The same per sequence that gets a token."""
-MXFP4_SHARE = 0.35
+MXFP4_SHARE = 0.318
 """Of a 16-bit product's rate, where weights of four bits are widened first."""
 GATHER_SHARE = 0.8
 """Of the memory's bandwidth, for reading experts' weights and pages of keys and values; assumed
@@ -58,12 +58,31 @@ SMALL_REDUCE_BYTES = 8 * 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constants:
-    """What was fitted; the defaults are those of H100 (``validation/fits/serving.py``)."""
+    """What was fitted, on H100 (``validation/fits/serving.py``); by default for vLLM of 2026."""
 
     kernel_s: float = KERNEL_S
     iteration_s: float = ITERATION_S
     sequence_s: float = SEQUENCE_S
     mxfp4_share: float = MXFP4_SHARE
+
+
+VLLM_2025 = Constants(iteration_s=2.14e-3, sequence_s=30e-6, mxfp4_share=0.181)
+"""Before asynchronous scheduling: the GPU waits for the host between iterations."""
+
+
+def group_of(node: NodeSpec, ranks: int) -> GroupShape | None:
+    """The communicator of tensor-parallel ranks on one node; None of a single one."""
+    gpu = node.gpu
+    assert gpu is not None, f"an engine on {node.name}, which has no GPU"
+    if ranks == 1:
+        return None
+    pcie = node.gpu_fabric in (None, "pcie")
+    return GroupShape(
+        ranks=ranks, nodes=1, ranks_per_node=ranks, architecture=gpu.architecture,
+        fabric=node.gpu_fabric or "pcie", gpu=gpu,
+        intra_bytes_per_s=gpu.pcie_bytes_per_s if pcie else gpu.scale_up_bytes_per_s,
+        nic=node.nic, inter_bytes_per_s=math.inf, inter_latency_s=0.0,
+    )  # fmt: skip
 
 
 @dataclass(eq=False)

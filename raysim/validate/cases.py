@@ -19,6 +19,7 @@ from raysim.validate.ray_published import ray_published_points
 from raysim.validate.ray_tune import ray_tune_points
 from raysim.validate.replayed import Against, replayed_points
 from raysim.validate.runs import run_points
+from raysim.validate.serving import serving_points
 from raysim.validate.torch_memory import torch_memory_points
 from raysim.validate.training_cases import training_points
 from raysim.validate.vtrain import vtrain_points
@@ -38,6 +39,7 @@ PUBLISHED: dict[str, Callable[[Path], Iterator[Point]]] = {
     "model_states": model_state_points,
     "ray_published": ray_published_points,
     "ray_tune": ray_tune_points,
+    "serving": serving_points,
     "training": training_points,
     "torch_memory": torch_memory_points,
 }
