@@ -1,0 +1,1 @@
+"""Tests of LLM engines and fleets."""
