@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from raysim.scenario.documents import Document, KeyPath
+from raysim.scenario.llm import read_llm
 from raysim.scenario.rl import read_rl
 from raysim.scenario.schema_program import ProgramJobSection
 from raysim.scenario.tune import read_tune
@@ -20,7 +21,9 @@ Reader = Callable[[Any, Path, Document, dict[KeyPath, Path]], LibraryJob]
 
 Raises ScenarioError, one problem each."""
 
-LIBRARIES: dict[str, Reader] = {"tune": read_tune, "rl": read_rl}
+LIBRARIES: dict[str, Reader] = {
+    "tune": read_tune, "rl": read_rl, "llm": read_llm,
+}  # fmt: skip
 """By the key under ``jobs``."""
 
 

@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 from raysim.scenario.quantities import Bytes, Seconds
 from raysim.scenario.schema import RecordSection, ResolvedSection
 from raysim.scenario.schema_cluster import ClusterSection
+from raysim.scenario.schema_llm import LlmSection
 from raysim.scenario.schema_rl import RlSection
 from raysim.scenario.schema_tune import TuneSection
 from raysim.scenario.schema_workload import WorkloadSection
@@ -160,6 +161,7 @@ class ProgramJobSection(Section):
     )
     tune: TuneSection | None = Field(None, description="A sweep of Ray Tune by numbers.")
     rl: RlSection | None = Field(None, description="PPO or IMPALA of RLlib by numbers.")
+    llm: LlmSection | None = Field(None, description="An LLM served by Ray Serve LLM.")
     name: str | None = Field(
         None, min_length=1, description="Name; by default the script's or the workload's."
     )

@@ -72,6 +72,8 @@ class Load:
     concurrency: int | None = None
     prefixes: int = 0
     prefix_tokens: int = 0
+    max_model_len: int | None = None
+    """Prompts are cut so that prompt and output stay within it."""
 
     def __post_init__(self) -> None:
         assert self.rate_per_s or self.concurrency, "neither a rate nor a number of clients"
@@ -79,11 +81,15 @@ class Load:
     def draw(self, draws: Any) -> Request:
         """The next request."""
         prompt, output = self.prompt.draw(draws), self.output.draw(draws)
+        if self.max_model_len is not None:
+            output = min(output, self.max_model_len - 1)
+            prompt = min(prompt, self.max_model_len - output)
         if not self.prefixes:
             return Request(prompt_tokens=prompt, output_tokens=output)
         return Request(
-            prompt_tokens=max(prompt, self.prefix_tokens), output_tokens=output,
-            prefix=int(draws.integers(self.prefixes)), prefix_tokens=self.prefix_tokens,
+            prompt_tokens=prompt, output_tokens=output,
+            prefix=int(draws.integers(self.prefixes)),
+            prefix_tokens=min(self.prefix_tokens, prompt),
         )  # fmt: skip
 
 

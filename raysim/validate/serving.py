@@ -23,6 +23,7 @@ from raysim.serving.fleet import SERVE_2025, Fleet, IngressSpec, Served
 from raysim.serving.loads import Clients, Lengths, Load
 from raysim.serving.settings import EngineSettings
 from raysim.serving.timing import VLLM_2025, Constants, IterationTimes, group_of
+from raysim.validate.cold_start import cold_start_points
 from raysim.validate.points import Point
 from raysim.validate.published import rows
 
@@ -64,6 +65,8 @@ def serving_points(validation: Path) -> Iterator[Point]:
                     unit=unit, measured=row[name], left_out=left_out,
                     predicted=None if means is None else getattr(means, name),
                 )  # fmt: skip
+
+    yield from cold_start_points(validation)
 
 
 def play(

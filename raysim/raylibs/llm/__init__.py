@@ -1,0 +1,1 @@
+"""Ray Serve LLM: engine replicas in placement groups, behind an ingress."""

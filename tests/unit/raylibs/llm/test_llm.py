@@ -1,0 +1,126 @@
+"""An LLM on a cluster: bundles, cold start, what clients see; and what a scenario may say."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import raysim
+from raysim.errors import ScenarioError
+from raysim.hardware import catalog
+from raysim.hardware.cluster import ClusterSpec, FabricSpec, NodeGroup
+from raysim.kernel.simulation import Simulation
+from raysim.raycore.cluster import Cluster
+from raysim.raycore.state_log import StateLog
+from raysim.raylibs.llm.config import ColdStart, LLMApp, default_ingress_replicas
+from raysim.raylibs.report import LibraryReport
+from raysim.serving.decoder import read_decoder
+from raysim.serving.fleet import IngressSpec
+from raysim.serving.loads import Lengths, Load
+from raysim.serving.settings import EngineSettings
+from raysim.workloads.llm_job import LlmJob
+from tests.stories.ray_scripts import run
+
+CONFIG: dict[str, Any] = {
+    "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336,
+    "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+    "vocab_size": 128256, "max_position_embeddings": 8192,
+}  # fmt: skip
+LOAD = Load(prompt=Lengths(mean=500), output=Lengths(mean=50), requests=200, concurrency=20)
+
+
+def job(load: Load = LOAD, **changes: Any) -> LlmJob:
+    app = LLMApp(
+        model="llama", decoder=read_decoder(CONFIG),
+        engine=EngineSettings(tensor_parallel_size=2, max_model_len=8192), cold_start=None,
+    )  # fmt: skip
+    return LlmJob(app=replace(app, **changes), load=load)
+
+
+def report(asked: LlmJob, nodes: int = 1) -> LibraryReport:
+    group = NodeGroup(name="head", node=catalog.node("hgx-h100-8"), count=nodes, head=True)
+    spec = ClusterSpec(groups=(group,), fabric=FabricSpec(kind="star"))
+    cluster = Cluster(Simulation(), spec, log=StateLog(enabled=False))
+    said: LibraryReport = run(cluster, lambda d: asked.main(d, cluster.sim.rng), until="3h")
+    return said
+
+
+def test_clients_see_littles_law_through_a_cluster() -> None:
+    said = report(job(replace(LOAD, requests=2_000), num_replicas=3))
+    assert said.ok
+    each_s = said.metrics["ttft_mean"] + 49 * said.metrics["tpot_mean"]
+    assert said.metrics["requests_per_s"] == pytest.approx(20 / each_s, rel=0.01)
+    assert said.metrics["tokens_per_gpu_s"] == pytest.approx(
+        said.metrics["output_tokens_per_s"] / 6
+    )
+
+
+def test_a_cold_replica_takes_its_phases() -> None:
+    cold = ColdStart()
+    warm, slow = report(job()), report(job(cold_start=cold))
+    longer_s = slow.metrics["cold_start"] - warm.metrics["cold_start"]
+    assert longer_s == pytest.approx(cold.seconds(read_decoder(CONFIG)), abs=0.01)
+    assert longer_s == pytest.approx(40 + 16.06 / 0.621 + 32 * 0.96 + 15, rel=0.01)
+    assert slow.metrics["ttft_mean"] == pytest.approx(warm.metrics["ttft_mean"], rel=0.01)
+
+
+def test_a_model_without_room_is_a_result() -> None:
+    said = report(job(engine=EngineSettings(max_model_len=10_000_000)))
+    assert not said.ok
+    assert "a sequence may have 10,000,000" in said.text
+
+
+def test_one_ingress_binds_and_says_so() -> None:
+    slow = IngressSpec(replicas=1, token_s=2e-3)
+    said = report(job(replace(LOAD, requests=500, concurrency=100), ingress=slow))
+    assert said.bound_by.startswith("The ingress")
+    assert [w.code for w in said.warnings] == ["llm-ingress-bound"]
+    assert said.metrics["output_tokens_per_s"] == pytest.approx(500, rel=0.1)
+
+
+def test_serve_has_two_ingress_replicas_per_engine_from_two_to_ten() -> None:
+    assert [default_ingress_replicas(n) for n in (1, 2, 4, 8)] == [2, 4, 8, 10]
+
+
+def scenario(folder: Path, llm: str, config: dict[str, Any] = CONFIG) -> Path:
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    text = (
+        "raysim: 1\nname: x\ncluster: {nodes: 1, node: p5.48xlarge}\njobs:\n"
+        f"  - llm: {{model: config.json, {llm}}}\n"
+    )
+    (folder / "scenario.yaml").write_text(text, encoding="utf-8")
+    return folder
+
+
+SENDS = "load: {prompt: {mean: 100}, output: {mean: 10}, requests: 50, concurrency: 5}"
+
+
+def test_a_scenario_runs_and_repeats_itself(tmp_path: Path) -> None:
+    read = raysim.load(scenario(tmp_path, SENDS))
+    first, again = (str(raysim.run(read, record=False)) for _ in range(2))
+    assert first == again
+    assert "llama 8.03 B on 1 GPUs" in first
+
+
+@pytest.mark.parametrize(
+    ("llm", "said"),
+    [
+        (SENDS.replace(", concurrency: 5", ""), "give a rate, or a concurrency, or both"),
+        (f"{SENDS}, engine_kwargs: {{max_num_seq: 3}}", "did you mean 'max_num_seqs'?"),
+        (f"{SENDS}, engine_kwargs: {{pipeline_parallel_size: 2}}", "use tensor parallelism"),
+        (f"{SENDS}, replicas: 0", "jobs.0.llm.replicas"),
+    ],
+)
+def test_what_is_wrong_is_said_where_it_stands(tmp_path: Path, llm: str, said: str) -> None:
+    with pytest.raises(ScenarioError, match=r"scenario\.yaml:5:") as caught:
+        raysim.load(scenario(tmp_path, llm))
+    assert said in str(caught.value)
+
+
+def test_a_model_that_cannot_be_served_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError, match=r"'bert' cannot be served yet"):
+        raysim.load(scenario(tmp_path, SENDS, {"model_type": "bert"}))
