@@ -68,6 +68,8 @@ class Node:
         self.name = f"node-{index}"
         self.spec = spec = topology.specs[index]
         self.gpus = [Gpu(spec.gpu, (index, i)) for i in range(spec.gpu_count)] if spec.gpu else []
+        self.topology = topology
+        """Of the whole cluster, for routes from here."""
         self.host = host
         self.cpu: SharedServer | Share = Share(host.cpu) if shared else host.cpu
         """Core-seconds; a job's ``width`` is its threads."""

@@ -278,7 +278,7 @@ class JobManager:
         session = self._session
         worker: Any = fiber.running.worker
         job.node_id = worker.me.node_id
-        worker.on_death = partial(self._supervisor_died, job)
+        worker.at_exit(partial(self._supervisor_died, job))
         self._put_status(job, "RUNNING", "Job is currently running.")
         started_ns = session.sim.now_ns
         if not job.stopping:

@@ -406,7 +406,7 @@ class Session:
             driver = self.cluster.driver(then, node_id=state.home)
             state.namespace = request.get("namespace") or f"anonymous-{driver.job_id}"
             driver.namespace = state.namespace
-            driver.on_death = partial(self._died, state)
+            driver.at_exit(partial(self._died, state))
 
         core: CoreProcess = fiber.block(start)
         state.core = core

@@ -32,6 +32,7 @@ from raysim.raycore.tasks import (
 if TYPE_CHECKING:
     from raysim.perf.ray_core import RayCosts
     from raysim.raycore.config import RayConfig
+    from raysim.raycore.room import Surroundings
 
 BundleStrategy = Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"]
 
@@ -79,6 +80,8 @@ class CoreProcess(Protocol):
     job_id: JobID
     costs: RayCosts
     config: RayConfig
+    env: Surroundings
+    """What its operating system reaches: machines, network, stores."""
 
     @property
     def groups(self) -> PlacementGroups:
@@ -90,6 +93,9 @@ class CoreProcess(Protocol):
 
     def after(self, delay_ns: int, fn: Callable[[Any], object], arg: Any = None) -> Any:
         """Call ``fn(arg)`` later, unless the process dies first."""
+
+    def at_exit(self, fn: Callable[[str], object]) -> None:
+        """Call ``fn(reason)`` when the process ends, however: its peers and runner are told."""
 
     def compute(self, core_s: float, then: Callable[[], object], *, width: float = 1.0) -> None:
         """Use the node's cores: ``width`` threads of ``core_s`` seconds each."""

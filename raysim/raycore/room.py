@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from raysim.hardware.node import Node
+from raysim.hardware.topology import Link
 from raysim.hardware.transfer import Network
 from raysim.kernel.simulation import Simulation
 from raysim.perf.ray_core import RayCosts
@@ -54,5 +55,7 @@ class Surroundings:
     changes: Changes = field(default_factory=Changes)
     submitting: dict[NodeID, dict[WorkerID, int]] = field(default_factory=dict)
     """Programs that submit one call after another, by node, and until when (``Submission``)."""
+    shared_links: dict[str, Link] = field(default_factory=dict)
+    """Of stores that all jobs write to or read from, by name."""
     reports: list[Any] = field(default_factory=list)
     """What Ray's libraries say of their jobs, in the order these ended (``raylibs.report``)."""

@@ -254,6 +254,8 @@ class ActorSubmitter:
             self.flush(actor)
         elif row.state == "DEAD":
             cause = row.death_cause or TaskError("ACTOR_DIED", actor_id=row.actor_id)
+            if row.preempted and "preempt" not in cause.message:
+                cause = cause._replace(message=f"{cause.message} (its node was preempted)")
             if actor.creation is not None:
                 task, actor.creation = actor.creation, None
                 self._end_creation(task, cause)

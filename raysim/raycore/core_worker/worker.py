@@ -61,11 +61,11 @@ class CoreWorker(Component):
     """
 
     __slots__ = (
-        "_job_done", "_leaving", "_ready", "actors", "borrowing", "calls", "cancellation", "config",
-        "costs", "directory", "entrypoint", "env", "executor", "gcs", "groups", "is_ready",
-        "item_reports", "job_id", "kind", "leases", "log", "me", "memory_bytes", "namespace",
-        "objects", "on_death", "recovery", "references", "runtime_env_key", "started_ns",
-        "startup_token", "streams", "submission", "tasks",
+        "_exits", "_job_done", "_leaving", "_ready", "actors", "borrowing", "calls",
+        "cancellation", "config", "costs", "directory", "entrypoint", "env", "executor",
+        "gcs", "groups", "is_ready", "item_reports", "job_id", "kind", "leases", "log",
+        "me", "memory_bytes", "namespace", "objects", "recovery", "references",
+        "runtime_env_key", "started_ns", "startup_token", "streams", "submission", "tasks",
     )  # fmt: skip
 
     runs_ahead = True
@@ -99,8 +99,7 @@ class CoreWorker(Component):
         self.entrypoint = entrypoint
         self.memory_bytes = env.costs.worker_memory_bytes
         """Resident memory; ``use_memory`` changes it."""
-        self.on_death: Callable[[str], object] | None = None
-        """Told why, when the process has died; of a driver, what runs it waits for its end."""
+        self._exits: list[Callable[[str], object]] = []
 
     @property
     def node(self) -> Any:
@@ -142,8 +141,9 @@ class CoreWorker(Component):
     def stopped(self, cause: RoomDown | NodeDied) -> None:
         """The process is gone."""
         self.executor.died()
-        if self.on_death is not None:
-            self.on_death(cause.reason)
+        exits, self._exits = self._exits, []
+        for fn in exits:
+            fn(cause.reason)
 
     def _registered(self, answer: Any) -> None:
         if isinstance(answer, Failure):
@@ -209,6 +209,10 @@ class CoreWorker(Component):
     def note(self, kind: Kind, number: int, state: str, **what: Any) -> None:
         """A row for the state log; callers test ``log.enabled`` first."""
         self.log.note(kind, number, state, self.now_ns, **what)
+
+    def at_exit(self, fn: Callable[[str], object]) -> None:
+        """As ``CoreProcess.at_exit``."""
+        self._exits.append(fn)
 
     def compute(self, core_s: float, then: Callable[[], object], *, width: float = 1.0) -> None:
         """As ``CoreProcess.compute``."""

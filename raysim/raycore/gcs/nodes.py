@@ -23,9 +23,11 @@ from raysim.raycore.protocol import (
     DrainRaylet,
     NodeAdded,
     NodeRemoved,
+    Nodes,
     RegisterNode,
     ReportResources,
     UnregisterNode,
+    WatchNodes,
 )
 from raysim.raycore.resources import NodeResources
 
@@ -43,6 +45,8 @@ class GcsNodeManager:
         self._calls: dict[NodeID, dict[int, Callable[[Any], object]]] = {}
         """Outstanding, by node and number: a node that dies silently will never answer them."""
         self._last_call = 0
+        self._version = self._changed_ns = 0
+        self._watching: list[Reply] = []
         costs = gcs.env.costs
         self._hop_ns = costs.grpc_same_host_ns + costs.grpc_cross_host_extra_ns
 
@@ -63,6 +67,7 @@ class GcsNodeManager:
         gcs.env.view.join(m.node_id, NodeResources(m.resources, m.labels))
         gcs.health.add(m.node_id)
         self._note(node)
+        self._changed()
         if returns:  # of a new node the shared view says all that anyone asks
             gcs.publisher.publish(NodeAdded(m.node_id))
         gcs.actors.on_node_added()
@@ -101,6 +106,7 @@ class GcsNodeManager:
         self._note(node)
         gcs.health.remove(node_id)
         gcs.env.view.leave(node_id)
+        self._changed()
         gcs.publisher.publish(NodeRemoved(node_id, expected, reason))
         gcs.publisher.drop_node(node_id)
         gcs.demand.forget(node_id)
@@ -110,6 +116,28 @@ class GcsNodeManager:
         cause = NodeDied(address=node.address, node=f"node-{node_id}", reason=reason)
         for then in self._calls.pop(node_id, {}).values():
             then(cause)
+
+    # Watching
+
+    def watch(self, m: WatchNodes, reply: Reply) -> None:
+        """Answer now if something is new, else at the next change."""
+        if m.seen != self._version:
+            reply(self._nodes())
+        else:
+            self._watching.append(reply)
+
+    def _changed(self) -> None:
+        """Who is there, or drains, is not what it was."""
+        self._version += 1
+        self._changed_ns = self._gcs.sim.now_ns
+        watching, self._watching = self._watching, []
+        for reply in watching:
+            reply(self._nodes())
+
+    def _nodes(self) -> Nodes:
+        rows = tuple(node.row() for node in self._table.values())
+        drains = {n.node_id: n.drain.deadline_ns for n in self._table.values() if n.drain}
+        return Nodes(self._version, rows, drains, self._changed_ns)
 
     # Draining
 
@@ -132,6 +160,7 @@ class GcsNodeManager:
         if accepted and node is not None:
             node.drain, node.state = m, "DRAINING"
             self._note(node)
+            self._changed()
             if m.reason == "PREEMPTION":
                 self._gcs.actors.set_preempted(m.node_id)
         reply((accepted, reason))

@@ -63,6 +63,7 @@ from raysim.raycore.protocol import (
     SubscribeAll,
     UnregisterNode,
     WaitPlacementGroupUntilReady,
+    WatchNodes,
     WorkerFailed,
 )
 from raysim.raycore.room import Surroundings
@@ -155,6 +156,10 @@ class Gcs(Component):
         """The node table, dead ones after the living."""
         tables = self.tables
         reply(tuple(n.row() for n in [*tables.nodes.values(), *tables.dead_nodes.values()]))
+
+    def on_watch_nodes(self, m: WatchNodes, reply: Reply) -> None:
+        """The living, once they are others than the caller knows."""
+        self.nodes.watch(m, reply)
 
     def on_subscribe_all(self, m: SubscribeAll, reply: Reply) -> None:
         """Somebody wants to know of nodes and workers."""
@@ -283,7 +288,7 @@ def _service_ns(env: Surroundings) -> dict[type, Cost]:
             SubscribeActor, GetNamedActorInfo, GetAllActorInfo, KillActorViaGcs,
             ReportActorOutOfScope, RestartActorForLineageReconstruction,
             WaitPlacementGroupUntilReady, RemovePlacementGroup, GetPlacementGroups, AddJob,
-            MarkJobFinished, CheckAlive,
+            MarkJobFinished, CheckAlive, WatchNodes,
         ),
         costs.gcs_message_ns,
     )  # fmt: skip

@@ -138,9 +138,11 @@ from raysim.raycore.protocol.tables import (
     JobFinished,
     KVValue,
     MarkJobFinished,
+    Nodes,
     NodeTableData,
     RequestClusterResourceConstraint,
     ResourceDemand,
+    WatchNodes,
 )
 from raysim.raycore.protocol.tasks import (
     Borrowed,
@@ -212,6 +214,7 @@ __all__ = [
     "NodeAdded",
     "NodeRemoved",
     "NodeTableData",
+    "Nodes",
     "NotifyWorkerBlocked",
     "NotifyWorkerUnblocked",
     "ObjectDeleted",
@@ -266,6 +269,7 @@ __all__ = [
     "UpdateObjectLocationBatch",
     "WaitForRefRemoved",
     "WaitPlacementGroupUntilReady",
+    "WatchNodes",
     "WorkerExited",
     "WorkerFailed",
     "WorkerType",

@@ -97,6 +97,30 @@ class NodeTableData(NamedTuple):
     size_bytes: int = 500
 
 
+class WatchNodes(NamedTuple):
+    """Any process -> GCS; answered with ``Nodes`` as soon as they are not those of ``seen``.
+
+    It stands for asking again and again (``GetAllNodeInfo``, ``GetDrainingNodes``): who would ask
+    every so often works out when that would have found the change.
+    """
+
+    seen: int = -1
+    """Version of the table that is known."""
+    size_bytes: int = SMALL_BYTES
+
+
+class Nodes(NamedTuple):
+    """The nodes that live, at a version of the table."""
+
+    version: int
+    rows: tuple[NodeTableData, ...]
+    deadlines_ns: dict[NodeID, int]
+    """Of those that drain; 0: none is known."""
+    since_ns: int = 0
+    """When it became so."""
+    size_bytes: int = 1_000
+
+
 class GetAllActorInfo(NamedTuple):
     """Answered with a tuple of ``ActorTableData``."""
 

@@ -1,0 +1,1 @@
+"""Ray Train v2 as a client program of Ray Core."""

@@ -1,0 +1,54 @@
+"""What a run does when something fails, and how large its group is to be.
+
+Real counterparts: ``execution/failure_handling/default.py``, ``execution/scaling_policy/fixed.py``
+and ``elastic.py``. Three budgets are counted apart: worker failures, starts of the group that
+failed, and preemptions.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+from raysim.raycore.resources import UNIT
+from raysim.raylibs.train.config import WITHOUT_LIMIT, FailureConfig, ScalingConfig
+
+Cause = Literal["worker", "start", "preemption"]
+Decision = Literal["RETRY", "RAISE"]
+
+
+class FailurePolicy:
+    """Counts failures of one run."""
+
+    def __init__(self, config: FailureConfig) -> None:
+        self.config = config
+        self.count: Counter[str] = Counter()
+
+    def decide(self, cause: Cause) -> Decision:
+        """Of one more failure."""
+        self.count[cause] += 1
+        limit = {
+            "worker": self.config.max_failures,
+            "start": self.config.controller_failure_limit,
+            "preemption": self.config.max_preemption_failures,
+        }[cause]
+        if limit == WITHOUT_LIMIT or self.count[cause] <= limit:
+            return "RETRY"
+        return "RAISE"
+
+
+def possible_workers(config: ScalingConfig, nodes: Iterable[Mapping[str, float]]) -> int:
+    """How many fit on nodes of these resources, the most that is asked for at most."""
+    need = config.resources
+    if not any(need.values()):
+        return config.max_workers
+    fit = sum(
+        min(int(node.get(name, 0.0) // n) for name, n in need.items() if n > 0) for node in nodes
+    )
+    return min(fit, config.max_workers)
+
+
+def whole(units: Mapping[str, int]) -> dict[str, float]:
+    """Resources as the node table has them, in Ray's numbers."""
+    return {name: n / UNIT for name, n in units.items()}

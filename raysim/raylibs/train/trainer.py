@@ -1,0 +1,35 @@
+"""What a trainer is asked to do: ``TorchTrainer(...)``, as one frozen spec.
+
+Real counterpart: ``python/ray/train/v2/api/data_parallel_trainer.py`` and
+``python/ray/train/torch/config.py``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from raysim.raylibs.train.config import RunConfig, ScalingConfig
+from raysim.raylibs.train.defaults import TRAIN_2_60, TrainDefaults
+from raysim.raylibs.train.worker import TrainFunction
+
+IMPORT_CORE_S = 2.3
+"""torch 1.2 s and ray.train 1.1 s, warm on 2 cores (measured, 2026-11)."""
+PROCESS_GROUP_S = 1.0
+"""Rendezvous and first communicator: about a second (assumed)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerSpec:
+    """One run."""
+
+    function: TrainFunction
+    scaling_config: ScalingConfig = field(default_factory=ScalingConfig)
+    run_config: RunConfig = field(default_factory=RunConfig)
+    datasets: dict[str, Any] = field(default_factory=dict)
+    """Each with ``shard(process, rank, world_size)``."""
+    defaults: TrainDefaults = TRAIN_2_60
+    import_core_s: float = IMPORT_CORE_S
+    """On a core, by every worker that starts."""
+    process_group_s: float = PROCESS_GROUP_S
+    """``init_process_group``, when all ranks are there."""
