@@ -13,7 +13,7 @@ from typing import Any
 
 from raysim.raycore.ids import NodeID
 from raysim.raycore.process import CoreProcess
-from raysim.raycore.scripts import Event, Script, now, sleep, spawn, wait_for
+from raysim.raycore.scripts import Event, Script, sleep, spawn, wait_for
 from raysim.raylibs.train.context import TrainContext
 from raysim.raylibs.train.loop import CheckpointSpec, SetUp, TrainLoop
 from raysim.raylibs.train.reports import Checkpoint, TrainingReport
@@ -52,9 +52,15 @@ class AllRanks:
         return self._watches and noticed is not None and self._answered is not noticed
 
     def _phase(self, phase: str) -> Script:
-        at_ns = yield now()
-        if not self.gang.over:
-            self.record.phase(at_ns, phase)
+        at_ns = yield from self._together()
+        self.record.phase(at_ns, phase)
+
+    def _together(self) -> Script:
+        """Now; never, where a rank is gone: the others wait for it for ever."""
+        yield sleep(0)  # a script may have run ahead of the clock
+        if self.gang.over:
+            yield wait_for(Event())
+        return self.gang.env.sim.now_ns
 
     # ---- before and after ------------------------------------------------------------------------
 
@@ -82,6 +88,8 @@ class AllRanks:
         if self._pending is not None and not self._pending.is_set:
             yield from self._phase("checkpoints")
             yield wait_for(self._pending)
+        yield from self._phase("reports")
+        self.gang.drained_ns = self._free_ns
         self.gang.finished.set(None)
 
     # ---- steps -----------------------------------------------------------------------------------
@@ -102,8 +110,7 @@ class AllRanks:
                 yield from self._put(TrainingReport(metrics={"step": self.done}), self._pending)
 
     def _stretch(self, upto: int, *, last_reports: bool) -> Script:
-        yield sleep(0)  # a script may have run ahead of the clock
-        gang, begin_ns = self.gang, self.gang.env.sim.now_ns
+        gang, begin_ns = self.gang, (yield from self._together())
         batch_ns = to_ns(seconds_per_batch(self.loop.dataset))
         look_ns = self._barrier_ns if self._watches else 0
         step_ns = self._drawn_ns(upto - self.done)
@@ -134,8 +141,8 @@ class AllRanks:
         gang.progress = note
         gang.interrupt = interrupt if self._watches else None
         done = yield wait_for(stopped)
+        at_ns = yield from self._together()
         gang.progress = gang.interrupt = None
-        at_ns = gang.env.sim.now_ns
         if done == upto:
             self._free_ns = stretch.free_ns
         self._note(stretch, step_ns, done, at_ns)
@@ -167,7 +174,7 @@ class AllRanks:
         """Into local folders, then ``report()``."""
         yield from self._phase("checkpoints")
         self._answered = self.gang.noticed
-        at_ns = yield now()
+        at_ns = self.gang.env.sim.now_ns
         sizes = [spec.written_bytes(rank, self.world_size) for rank in range(self.world_size)]
         yield sleep(to_ns(spec.gather_s + max(sizes) / spec.save_bytes_per_s))
         yield sleep(self._barrier_ns)
@@ -199,10 +206,10 @@ class AllRanks:
         """Into the queues, when the report before it is and when they are empty."""
         if before is not None:
             yield wait_for(before)
-        at_ns = yield now()
+        at_ns = yield from self._together()
         if self._free_ns > at_ns:
             yield sleep(self._free_ns - at_ns)
-            at_ns = yield now()
+            at_ns = yield from self._together()
         self._free_ns = self.gang.polls.after(at_ns)
         if report.checkpoint is None:
             self.record.reports += 1
@@ -223,7 +230,7 @@ class AllRanks:
 
     def _on_nodes(self, begin: Any) -> Script:
         """``begin(process, ranks, then)`` for each node; until all have ended."""
-        yield sleep(0)  # a script may have run ahead of the clock
+        yield from self._together()
         nodes: dict[NodeID, list[int]] = self.gang.nodes
         left, ended = len(nodes), Event()
         process = self.context.process
@@ -237,3 +244,4 @@ class AllRanks:
         for ranks in nodes.values():
             begin(self.gang.processes[ranks[0]], ranks, one_less)
         yield wait_for(ended)
+        yield from self._together()

@@ -249,3 +249,4 @@ class EachRank:
         """What is still uploaded."""
         yield from self._phase("checkpoints")
         yield from self.context.flush()
+        yield from self._phase("reports")

@@ -63,6 +63,8 @@ class Gang:
         """A rank is gone, or the group is torn down."""
         self.finished = Event()
         """Where one script plays the loop of all ranks: it has come to its end."""
+        self.drained_ns = 0
+        """Then: when the controller has collected all reports."""
         self.interrupt: Callable[[], object] | None = None
         """Called when the ranks are told of a preemption, of whoever waits in a long stretch."""
         self.progress: Callable[[int], int] | None = None

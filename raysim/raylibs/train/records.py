@@ -185,7 +185,7 @@ class RunRecord:
                 continue
             limit = safe[span.attempt - 1]
             steps = span.last_step - span.first_step
-            if span.phase != "steps" or span.last_step <= limit:
+            if not steps or span.last_step <= limit:
                 unsafe = span.last_step > limit or (span.phase == "steps" and not steps)
                 parts["lost" if unsafe else span.phase] += length_ns
                 continue

@@ -115,8 +115,10 @@ class RayTrainWorker:
     def _end(self, ended: tuple[Any, int]) -> None:
         value, at_ns = ended
         error = value if isinstance(value, TaskError) else None
+        assert self.context is not None, "a thread without its context"
+        ready_ns = max(at_ns, self.context.gang.drained_ns + 1)
         self._ended = WorkerStatus(
-            running=False, ready_ns=at_ns, error=error, return_value=None if error else value
+            running=False, ready_ns=ready_ns, error=error, return_value=None if error else value
         )
         self._say()
 

@@ -152,11 +152,12 @@ class WorkerGroup:
         round_ns = costs.submit_actor_task_ns + costs.per_ref_get_ns
         yield sleep(ENVIRONMENT_ROUNDS * round_ns * self.world_size)
         answers = yield from self._all("init_train_context", each=places)
-        if not isinstance(answers, TaskError):
-            answers = yield from self._all("run_train_fn", spec.function)
         if isinstance(answers, TaskError):
             return answers
-        self._begin_polls((yield now()))
+        self._begin_polls((yield now()) + round_ns * self.world_size)
+        answers = yield from self._all("run_train_fn", spec.function)
+        if isinstance(answers, TaskError):
+            return answers
         yield from self._poll_all()
         return None
 
@@ -176,14 +177,19 @@ class WorkerGroup:
 
     # ---- polls -----------------------------------------------------------------------------------
 
-    def _begin_polls(self, now_ns: int) -> None:
-        """A poll calls every worker and looks at every answer, and then the controller sleeps."""
+    def _begin_polls(self, launched_ns: int) -> None:
+        """A poll calls every worker and looks at every answer, and then the controller sleeps.
+
+        The first is due when the function has been launched everywhere.
+        """
         costs = self.process.costs
         each_ns = costs.submit_actor_task_ns + costs.get_ns
         there_ns = 2 * (costs.grpc_same_host_ns + costs.grpc_cross_host_extra_ns)
         poll_ns = self.world_size * each_ns + costs.wait_ns + there_ns + costs.execute_ns
         interval_ns = to_ns(self.spec.defaults.health_check_interval_s)
-        self.polls = self.gang.polls = Polls(now_ns, interval_ns + poll_ns)
+        self.polls = self.gang.polls = Polls(
+            launched_ns + there_ns + costs.execute_ns, interval_ns + poll_ns
+        )
 
     def _poll_all(self) -> Script:
         for rank in range(self.world_size):
