@@ -265,7 +265,8 @@ class TrainController:
 
     def _note_stop(self, at_ns: int, cause: str, text: str) -> None:
         record = self.record
-        broke_ns = record.broke_ns if record.broke_ns is not None else at_ns
+        broke_ns, record.broke_ns = record.broke_ns, None
+        broke_ns = at_ns if broke_ns is None else broke_ns
         record.stops.append(
             Stop(at_ns=broke_ns, found_ns=at_ns, cause=cause, text=text, step=record.step)
         )

@@ -116,9 +116,9 @@ class Stretch:
             if whole < s.cycles:
                 more = min(s.steps, (now_ns - begin_ns) // self.pace.each_ns)
             done = s.first_step + whole * s.steps + more
-            if more or not whole:
+            if more:
                 end_ns = begin_ns + more * self.pace.each_ns
-            else:
+            elif whole:
                 end_ns = begin_ns - s.cycle_ns + s.steps * self.pace.each_ns
         return done, end_ns
 
