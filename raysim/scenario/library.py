@@ -14,6 +14,7 @@ from raysim.scenario.llm import read_llm
 from raysim.scenario.rl import read_rl
 from raysim.scenario.schema_program import ProgramJobSection
 from raysim.scenario.tune import read_tune
+from raysim.scenario.trainer import read_trainer
 from raysim.workloads.library import LibraryJob
 
 Reader = Callable[[Any, Path, Document, dict[KeyPath, Path]], LibraryJob]
@@ -22,7 +23,7 @@ Reader = Callable[[Any, Path, Document, dict[KeyPath, Path]], LibraryJob]
 Raises ScenarioError, one problem each."""
 
 LIBRARIES: dict[str, Reader] = {
-    "tune": read_tune, "rl": read_rl, "llm": read_llm,
+    "trainer": read_trainer, "tune": read_tune, "rl": read_rl, "llm": read_llm,
 }  # fmt: skip
 """By the key under ``jobs``."""
 

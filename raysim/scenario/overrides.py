@@ -1,6 +1,6 @@
 """``--set a.b=c`` and ``scenario.with_``: change any key, also inside the user's files.
 
-Short names: ``train.x`` is ``jobs.0.train.x``, ``script.x`` and ``workload.x`` likewise;
+Short names: ``train.x`` is ``jobs.0.train.x``, ``script.x``, ``workload.x``, ``trainer.x`` likewise;
 ``train.zero_stage`` is the stage in DeepSpeed's JSON; ``cluster.GROUP.replicas`` is
 ``cluster.hardware.GROUP.replicas``. A batch size that the JSON states is changed there too, and of
 the triple the number nobody asked for gives way, so that ``train.micro_batch=4`` alone is never a
@@ -16,6 +16,7 @@ from typing import Any
 
 from raysim.errors import Location, Problem, ScenarioError
 from raysim.scenario.documents import Document, KeyPath, dotted, one_line, value_at
+from raysim.scenario.library import LIBRARIES
 from raysim.scenario.schema import ModelSection, known_keys
 from raysim.scenario.schema_cluster import ClusterSection
 from raysim.scenario.sources import CLUSTER, DEEPSPEED, MODEL, SLOTS, Source
@@ -63,7 +64,7 @@ class Overrides:
             if steps[1:] == ["zero_stage"]:
                 return (*DEEPSPEED, "zero_optimization", "stage")
             return (*TRAIN, *steps[1:])
-        if steps[0] in ("script", "workload"):
+        if steps[0] in ("script", "workload", *LIBRARIES):
             self.spell_out_script()
             return ("jobs", 0, *steps)
         written = isinstance(self.data.get("cluster"), dict)

@@ -15,6 +15,7 @@ from raysim.scenario.schema_cluster import ClusterSection
 from raysim.scenario.schema_llm import LlmSection
 from raysim.scenario.schema_rl import RlSection
 from raysim.scenario.schema_tune import TuneSection
+from raysim.scenario.schema_trainer import TrainerSection
 from raysim.scenario.schema_workload import WorkloadSection
 from raysim.scenario.section import FileOrMapping, Section, shorthand
 
@@ -162,6 +163,9 @@ class ProgramJobSection(Section):
     tune: TuneSection | None = Field(None, description="A sweep of Ray Tune by numbers.")
     rl: RlSection | None = Field(None, description="PPO or IMPALA of RLlib by numbers.")
     llm: LlmSection | None = Field(None, description="An LLM served by Ray Serve LLM.")
+    trainer: TrainerSection | None = Field(
+        None, description="Ray Train: a training job under its controller."
+    )
     name: str | None = Field(
         None, min_length=1, description="Name; by default the script's or the workload's."
     )

@@ -199,7 +199,7 @@ class CoreWorker(Component):
         self.gcs.call(p.MarkJobFinished(self.job_id), self._finished)
 
     def _finished(self, _: object) -> None:
-        self.on_death = None
+        self._exits.clear()
         self._job_done(None)
         self.exit("the driver has finished", intended=True)
 

@@ -5,7 +5,7 @@ Real counterpart: the user's script around ``trainer.fit()``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -48,6 +48,8 @@ class TrainRun:
     """``TorchTrainer(...).fit()``."""
 
     spec: TrainerSpec
+    samples: Callable[[int], float] | None = None
+    """Tokens, or samples, of one step of a group of so many ranks."""
     spot: bool = False
     """Its nodes may be taken back."""
     inputs: tuple[Input, ...] = ()
@@ -90,6 +92,9 @@ class TrainRun:
             "restart_s": sum(parts[p] for p in ("detection", "teardown", "restart", "load")),
             "stored_bytes": record.most_stored_bytes,
         }  # fmt: skip
+        if self.samples is not None and wall_s:
+            done = sum(n * self.samples(size) for size, n in record.kept_by_size().items())
+            metrics["samples_per_s"] = done / wall_s
         worst = [p for p in sorted(HELPS, key=lambda p: -parts[p])
                  if parts[p] > SHORTEST_SHARE * wall_s]  # fmt: skip
         return LibraryReport(

@@ -154,6 +154,13 @@ class RunRecord:
         """Steps that the run ends with."""
         return self._safe_steps()[-1] if self.attempts else 0
 
+    def kept_by_size(self) -> dict[int, int]:
+        """Steps that are kept, by the size of the group that made them."""
+        found: Counter[int] = Counter()
+        for attempt, safe in zip(self.attempts, self._safe_steps(), strict=True):
+            found[attempt.world_size] += safe - attempt.resume_step
+        return dict(found)
+
     def lost_steps(self) -> int:
         """Whole steps done and done again, or never again."""
         safe = self._safe_steps()

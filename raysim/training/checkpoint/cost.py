@@ -47,6 +47,8 @@ class CheckpointCost:
     """Until it is on storage."""
     stall_seconds: float
     """Of them, those that training stands still; all when it is saved synchronously."""
+    collect_seconds: float
+    """Of them, until what one rank writes for all has come to it."""
     load_seconds: float
     read_bytes: int
     """By all ranks together to go on from it."""
@@ -83,6 +85,7 @@ def checkpoint_cost(plan: TrainingPlan, comms: Communicators, kind: Kind) -> Che
         fullest_node_bytes=_fullest(comms, ((f.rank, f.size_bytes) for f in files)),
         seconds=total_s,
         stall_seconds=stall_s,
+        collect_seconds=collect_s,
         load_seconds=load_s,
         read_bytes=sum(r.size_bytes * r.times for r in reads),
         host_bytes=_fullest(comms, _staged(files, background=background)),

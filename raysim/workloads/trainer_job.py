@@ -1,0 +1,227 @@
+"""A training job under Ray Train's controller: ``TorchTrainer(train_func, ...).fit()``.
+
+Steps, memory and checkpoints are those that the training tower predicts for each size of the worker
+group (``train_run.play_job``); the emulated cluster plays everything else: placement groups, workers
+that start and import, reports, uploads, nodes that go, elastic sizes.
+
+Not modelled: evaluation between steps, steps that are slow while a checkpoint is uploaded beside
+them (other than by what both take of the network), loss scales that skip steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+from raysim.hardware.cluster import ClusterSpec
+from raysim.kernel.rng import Streams
+from raysim.kernel.simulation import Simulation
+from raysim.raycore.process import CoreProcess
+from raysim.raycore.scripts import Script
+from raysim.raylibs.report import Input, LibraryReport, Unit
+from raysim.raylibs.train.config import RunConfig, ScalingConfig
+from raysim.raylibs.train.job import TrainRun
+from raysim.raylibs.train.loop import CheckpointSpec, SetUp, TrainLoop
+from raysim.raylibs.train.trainer import IMPORT_CORE_S, TrainerSpec
+from raysim.raylibs.train.worker import TrainFunction
+from raysim.raylibs.warnings import PlannerWarning
+from raysim.units import GIB
+from raysim.workloads import startup
+from raysim.workloads.train_job import TrainJob
+from raysim.workloads.train_run import JobOutcome, play_job
+
+WHOLE_READS = 2.0
+"""Ranks that together read more of a checkpoint than this many times all of it read it whole."""
+_REPEATED = {"imports", "process group", "Ray worker processes"}
+"""Phases of the start that Ray Core and Ray Train play themselves."""
+
+
+class Sizes:
+    """The training job at each size of its worker group, each simulated once."""
+
+    def __init__(self, job_of: Callable[[int], tuple[TrainJob, ClusterSpec]], seed: int) -> None:
+        self._job_of = job_of
+        self._seed = seed
+        self._known: dict[int, JobOutcome] = {}
+
+    def outcome(self, world_size: int) -> JobOutcome:
+        """Its steps and memory.
+
+        Raises
+        ------
+        ScenarioError
+            The job's layout or batch does not divide by so many ranks.
+        """
+        if world_size not in self._known:
+            job, cluster = self._job_of(world_size)
+            found = play_job(job, cluster, Simulation(seed=self._seed))
+            self._known[world_size] = found
+        return self._known[world_size]
+
+    def seconds(self, world_size: int) -> float:
+        """Of one step; ``raylibs.train.loop.StepTime``."""
+        return self.outcome(world_size).step_s
+
+    def samples(self, world_size: int) -> float:
+        """Tokens, or samples, of one step."""
+        plan = self.outcome(world_size).job.plan
+        each = plan.model.seq_len if plan.model.sample_unit == "tokens" else 1
+        return float(plan.samples_per_step * each)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerJob:
+    """One run."""
+
+    job_of: Callable[[int], tuple[TrainJob, ClusterSpec]]
+    """The training job and the cluster it is predicted on, by the number of workers."""
+    scaling_config: ScalingConfig
+    run_config: RunConfig
+    report_every: int | None = None
+    on_preemption: Literal["ignore", "checkpoint"] = "ignore"
+    weights_bytes: float = 0.0
+    """Read by every node before a fresh run's first step."""
+    spot: bool = False
+
+    kind: ClassVar[str] = "train"
+    metrics: ClassVar[Mapping[str, Unit]] = {
+        **TrainRun.metrics, "samples_per_s": "per_s", "step_seconds": "seconds",
+        "gpu_mem_peak": "share",
+    }  # fmt: skip
+
+    def main(self, process: CoreProcess, streams: Streams) -> Script:
+        """The driver."""
+        sizes = Sizes(self.job_of, streams.seed)
+        outcome = sizes.outcome(self.scaling_config.max_workers)
+        peak = _peak_share(outcome)
+        if not outcome.fits:
+            return _out_of_memory(outcome, peak)
+        run = TrainRun(
+            spec=self._spec(sizes, outcome),
+            samples=sizes.samples,
+            spot=self.spot,
+            inputs=_inputs(outcome),
+            simplifications=_SIMPLIFICATIONS,
+        )
+        report = yield from run.main(process, streams)
+        if not isinstance(report, LibraryReport):
+            return report
+        more = {"step_seconds": outcome.step_s, "gpu_mem_peak": peak}
+        warnings = (*report.warnings, *self._warnings(outcome))
+        return replace(report, metrics={**report.metrics, **more}, warnings=warnings)
+
+    def _spec(self, sizes: Sizes, outcome: JobOutcome) -> TrainerSpec:
+        job, comms = outcome.job, outcome.step.comms
+        every = _steps_between(outcome)
+        saves = every is not None or self.on_preemption == "checkpoint"
+        engine_s = startup.IMPORT_S[job.plan.engine]
+        rest_s = sum(p.seconds for p in outcome.startup if p.name not in _REPEATED)
+        loop = TrainLoop(
+            steps=outcome.steps or 1,
+            step=sizes,
+            report_every=self.report_every,
+            checkpoint_every=every,
+            checkpoint=_checkpoint(outcome) if saves else None,
+            set_up=SetUp(
+                core_s=engine_s - startup.IMPORT_S["ddp"],
+                wait_s=rest_s,
+                read_bytes=self.weights_bytes / comms.ranks_per_node,
+            ),
+            on_preemption=self.on_preemption,
+        )
+        return TrainerSpec(
+            function=TrainFunction(loop=loop),
+            scaling_config=self.scaling_config,
+            run_config=replace(self.run_config, name=job.name, storage=job.plan.saving.storage),
+            import_core_s=IMPORT_CORE_S,
+            process_group_s=startup.PROCESS_GROUP_S,
+        )
+
+    def _warnings(self, outcome: JobOutcome) -> tuple[PlannerWarning, ...]:
+        plan = outcome.job.plan
+        found = []
+        sharded = plan.engine == "deepspeed" and plan.zero.stage > 0
+        full = outcome.job.checkpoint.kind == "full"
+        if self.scaling_config.elastic and sharded and full and not plan.saving.load_universal:
+            found.append(PlannerWarning(
+                code="zero-checkpoint-of-another-size",
+                cause=f"ZeRO stage {plan.zero.stage} saves the optimizer in as many parts as there "
+                "are ranks, and DeepSpeed refuses to load them into another number; this elastic "
+                "run is played as if it could.",
+                fix="Convert with ds_to_universal.py and set checkpoint.load_universal, or give "
+                "num_workers as one number.",
+            ))  # fmt: skip
+        if plan.saving.storage is None and outcome.step.comms.nodes > 1 and _steps_between(outcome):
+            found.append(PlannerWarning(
+                code="checkpoints-on-local-disks",
+                cause="Checkpoints go to each node's own disk: what a lost node held is gone, and "
+                "the others cannot read it.",
+                fix="Set checkpoint.storage: a bucket or a shared file system.",
+            ))  # fmt: skip
+        return tuple(found)
+
+
+def _steps_between(outcome: JobOutcome) -> int | None:
+    """Saves, the most frequent of what is asked."""
+    said = outcome.job.checkpoint
+    asked = [
+        said.every_steps,
+        max(1, round(said.every_s / outcome.step_s)) if said.every_s else None,
+        outcome.steps_per_epoch if said.every_epoch else None,
+    ]
+    return min((n for n in asked if n is not None), default=None)
+
+
+def _checkpoint(outcome: JobOutcome) -> CheckpointSpec:
+    """What the tower's files come to."""
+    cost = outcome.checkpoint
+    alone = len({f.rank for f in cost.files}) == 1
+    return CheckpointSpec(
+        total_bytes=float(cost.total_bytes),
+        writers="rank0" if alone else "all",
+        readers="whole" if cost.read_bytes > WHOLE_READS * cost.total_bytes else "own",
+        gather_s=cost.collect_seconds,
+        mode="ASYNC" if outcome.job.plan.saving.asynchronous else "SYNC",
+    )
+
+
+def _peak_share(outcome: JobOutcome) -> float:
+    gpu = outcome.step.cluster.gpu
+    assert gpu is not None, "a training job needs GPUs"
+    return outcome.step.fullest.peak_bytes / gpu.memory_bytes
+
+
+def _out_of_memory(outcome: JobOutcome, peak: float) -> LibraryReport:
+    """As every rank would find in its first step."""
+    need = outcome.step.fullest.peak_bytes / GIB
+    where = "GPU" if peak > 1 else "host"
+    return LibraryReport(
+        kind=TrainerJob.kind, ok=False, metrics={"gpu_mem_peak": peak},
+        text=f"does not fit: a {where} runs out of memory in the first step "
+        f"({need:.1f} GiB on the fullest GPU, {peak:.0%})",
+    )  # fmt: skip
+
+
+def _inputs(outcome: JobOutcome) -> tuple[Input, ...]:
+    cost = outcome.checkpoint
+    return (
+        Input(name="step", value=outcome.step_s, basis="assumed",
+              source="the training tower's prediction for this job"),
+        Input(name="checkpoint bytes", value=cost.total_bytes, basis="datasheet",
+              source="sizes of the files that the engine writes"),
+        Input(name="torch.save", value=CheckpointSpec(total_bytes=0).save_bytes_per_s,
+              basis="measured", source="bytes/s of one thread (training.checkpoint.traffic)"),
+        Input(name="imports", value=IMPORT_CORE_S, basis="measured",
+              source=startup.PROVENANCE["imports"].source),
+        Input(name="process group", value=startup.PROCESS_GROUP_S, basis="assumed",
+              source=startup.PROVENANCE["process group"].source),
+    )  # fmt: skip
+
+
+_SIMPLIFICATIONS = (
+    "Every step is the steady one of its group's size; an elastic run counts steps, whatever they "
+    "hold.",
+    "Ranks copy a checkpoint into a local folder by one thread each, which its disk keeps up with.",
+    "Listing and deleting checkpoints takes no time.",
+)
