@@ -1,4 +1,4 @@
-"""Small runs of Ray Train for tests: every option defaulted, so what a test sets is what matters."""
+"""Small runs of Ray Train for tests: what a test sets is what matters."""
 
 from __future__ import annotations
 

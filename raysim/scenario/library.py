@@ -13,8 +13,8 @@ from raysim.scenario.documents import Document, KeyPath
 from raysim.scenario.llm import read_llm
 from raysim.scenario.rl import read_rl
 from raysim.scenario.schema_program import ProgramJobSection
-from raysim.scenario.tune import read_tune
 from raysim.scenario.trainer import read_trainer
+from raysim.scenario.tune import read_tune
 from raysim.workloads.library import LibraryJob
 
 Reader = Callable[[Any, Path, Document, dict[KeyPath, Path]], LibraryJob]

@@ -1,6 +1,6 @@
 """``--set a.b=c`` and ``scenario.with_``: change any key, also inside the user's files.
 
-Short names: ``train.x`` is ``jobs.0.train.x``, ``script.x``, ``workload.x``, ``trainer.x`` likewise;
+Short names: ``train.x`` is ``jobs.0.train.x``, and the like of every kind of job;
 ``train.zero_stage`` is the stage in DeepSpeed's JSON; ``cluster.GROUP.replicas`` is
 ``cluster.hardware.GROUP.replicas``. A batch size that the JSON states is changed there too, and of
 the triple the number nobody asked for gives way, so that ``train.micro_batch=4`` alone is never a

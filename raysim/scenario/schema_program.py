@@ -14,8 +14,8 @@ from raysim.scenario.schema import RecordSection, ResolvedSection
 from raysim.scenario.schema_cluster import ClusterSection
 from raysim.scenario.schema_llm import LlmSection
 from raysim.scenario.schema_rl import RlSection
-from raysim.scenario.schema_tune import TuneSection
 from raysim.scenario.schema_trainer import TrainerSection
+from raysim.scenario.schema_tune import TuneSection
 from raysim.scenario.schema_workload import WorkloadSection
 from raysim.scenario.section import FileOrMapping, Section, shorthand
 

@@ -82,9 +82,7 @@ def _place(said: TrainerSection, document: Document, inputs: dict[KeyPath, Path]
 class _Training:
     """Training jobs of a trainer by the size of its group, read when they are asked for."""
 
-    def __init__(
-        self, said: TrainerSection, folder: Path, document: Document, at: KeyPath
-    ) -> None:
+    def __init__(self, said: TrainerSection, folder: Path, document: Document, at: KeyPath) -> None:
         self._said = said
         self._folder = folder
         self._document = document

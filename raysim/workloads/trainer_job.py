@@ -1,8 +1,8 @@
 """A training job under Ray Train's controller: ``TorchTrainer(train_func, ...).fit()``.
 
-Steps, memory and checkpoints are those that the training tower predicts for each size of the worker
-group (``train_run.play_job``); the emulated cluster plays everything else: placement groups, workers
-that start and import, reports, uploads, nodes that go, elastic sizes.
+Steps, memory and checkpoints are those that the training tower predicts for each size of the
+worker group (``train_run.play_job``); the emulated cluster plays everything else: placement groups,
+workers that start and import, reports, uploads, nodes that go, elastic sizes.
 
 Not modelled: evaluation between steps, steps that are slow while a checkpoint is uploaded beside
 them (other than by what both take of the network), loss scales that skip steps.
@@ -152,7 +152,11 @@ class TrainerJob:
                 fix="Convert with ds_to_universal.py and set checkpoint.load_universal, or give "
                 "num_workers as one number.",
             ))  # fmt: skip
-        if plan.saving.storage is None and outcome.step.comms.nodes > 1 and _steps_between(outcome):
+        if (
+            plan.saving.storage is None
+            and len({n for n, _ in outcome.step.comms.placement}) > 1
+            and _steps_between(outcome)
+        ):
             found.append(PlannerWarning(
                 code="checkpoints-on-local-disks",
                 cause="Checkpoints go to each node's own disk: what a lost node held is gone, and "
@@ -220,8 +224,7 @@ def _inputs(outcome: JobOutcome) -> tuple[Input, ...]:
 
 
 _SIMPLIFICATIONS = (
-    "Every step is the steady one of its group's size; an elastic run counts steps, whatever they "
-    "hold.",
+    "Every step is the steady one of its group's size; elastic runs count steps of any size.",
     "Ranks copy a checkpoint into a local folder by one thread each, which its disk keeps up with.",
     "Listing and deleting checkpoints takes no time.",
 )
