@@ -39,7 +39,7 @@ def read_trainer(
         name = value_at(document.data, (*at, *path))
         if isinstance(name, str):
             inputs[*at, *path] = folder / name
-    training = _Training(said, folder, document, at)
+    training = _Training(folder, document, at)
     least = said.num_workers if isinstance(said.num_workers, int) else said.num_workers[0]
     for size in {said.most_workers: None, least: None}:
         training(size)
@@ -82,8 +82,7 @@ def _place(said: TrainerSection, document: Document, inputs: dict[KeyPath, Path]
 class _Training:
     """Training jobs of a trainer by the size of its group, read when they are asked for."""
 
-    def __init__(self, said: TrainerSection, folder: Path, document: Document, at: KeyPath) -> None:
-        self._said = said
+    def __init__(self, folder: Path, document: Document, at: KeyPath) -> None:
         self._folder = folder
         self._document = document
         self._at = at
@@ -93,10 +92,11 @@ class _Training:
         from raysim.scenario.load import Scenario, from_mapping
 
         root = self._document.data
+        written = value_at(root, self._at)
         data: dict[str, Any] = {
             "cluster": root["cluster"],
-            "model": _given(self._said.model),
-            "jobs": [{"train": {**_given(self._said.train), "workers": num_workers}}],
+            "model": written["model"],
+            "jobs": [{"train": {**written["train"], "workers": num_workers}}],
         }
         if "profile" in root:
             data["profile"] = root["profile"]
@@ -117,9 +117,3 @@ class _Training:
                 yield self._document.problem((*self._at, *steps), problem.message)
             else:
                 yield self._document.problem(self._at, problem.message)
-
-
-def _given(section: Any) -> dict[str, Any]:
-    """What the user has written, by the user's keys."""
-    found: dict[str, Any] = section.model_dump(by_alias=True, exclude_unset=True)
-    return found
