@@ -88,7 +88,9 @@ def value_of(name: str, summary: Mapping[str, Any]) -> float | None:
     here: Any = summary
     for part in metric.path.split("."):
         here = here.get(part) if isinstance(here, Mapping) else None
-    return here * metric.scale if isinstance(here, int | float) else None
+    if isinstance(here, int | float):
+        return here * metric.scale
+    return libraries.metric(name, summary)
 
 
 def show(value: float, unit: str) -> str:

@@ -114,6 +114,8 @@ class Autoscaler(Component):
         self.provider = provider
         self.decision = Decision()
         """The last one."""
+        self._settled: tuple[object, ...] | None = None
+        """What it was made of, if it was to do nothing."""
 
     def started(self) -> None:
         """Begin with no instance: those that run are found in the GCS's state."""
@@ -130,6 +132,7 @@ class Autoscaler(Component):
 
     def reconfigure(self, config: AutoscalerConfig) -> None:
         """The cluster file has been changed; seen in the next round."""
+        self._settled = None
         self.config = config
 
     def _gave_up(self) -> None:
@@ -239,14 +242,20 @@ class Autoscaler(Component):
         now_ns = self.sim.now_ns
         if self.config.version == "v1":
             state = _clipped(state)
+        nodes = self._nodes(state)
+        idle_s = self.config.idle_s(self.env.config)
+        found = None if self._unavailable_ns else _made_of(state, nodes, idle_s)
+        if found is not None and found == self._settled:
+            return
         decision = self.decision = schedule(
             self.config,
             state,
-            self._nodes(state),
-            idle_timeout_s=self.config.idle_s(self.env.config),
+            nodes,
+            idle_timeout_s=idle_s,
             availability=self._availability(),
             head_type=head.node_type,
         )
+        self._settled = None if decision.launch or decision.terminate else found
         for node in decision.terminate:
             instance = self.instances[node.instance]
             if instance.status == "QUEUED":
@@ -440,3 +449,15 @@ class _Drained:
     def answered(self, answer: Any) -> None:
         """By the GCS."""
         self._autoscaler.drained(self._number, answer)
+
+
+def _made_of(state: ClusterResourceState, nodes: list[Node], idle_s: float) -> tuple[object, ...]:
+    """All that a decision follows from; of idle times, who is idle longer and who too long."""
+    limit_ns = idle_s * NS_PER_S
+    rank = {ns: i for i, ns in enumerate(sorted({n.idle_ns for n in nodes}))}
+    seen = [
+        (n.node_type, n.instance, n.node_id, n.status, n.is_head, n.launch_config, n.priority,
+         n.total, n.free, n.labels, rank[n.idle_ns], n.idle_ns > limit_ns)
+        for n in nodes
+    ]  # fmt: skip
+    return state.demands, state.gangs, state.constraints, seen
