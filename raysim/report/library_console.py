@@ -10,7 +10,7 @@ from rich.text import Text
 from raysim.report.layout import Page
 from raysim.report.words import cell
 
-MOST_ROWS = 12
+MOST_ROWS = 10
 """Of a table; the others are in summary.json."""
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
+from raysim.errors import ScenarioError
 from raysim.hardware.cluster import ClusterSpec
 from raysim.kernel.rng import Streams
 from raysim.kernel.simulation import Simulation
@@ -40,10 +41,15 @@ _REPEATED = {"imports", "process group", "Ray worker processes"}
 class Sizes:
     """The training job at each size of its worker group, each simulated once."""
 
-    def __init__(self, job_of: Callable[[int], tuple[TrainJob, ClusterSpec]], seed: int) -> None:
+    def __init__(
+        self, job_of: Callable[[int], tuple[TrainJob, ClusterSpec]], most: int, seed: int
+    ) -> None:
         self._job_of = job_of
+        self._most = most
         self._seed = seed
         self._known: dict[int, JobOutcome] = {}
+        self.like_most: dict[int, None] = {}
+        """Sizes by which the job's batch does not divide: each rank keeps its batch."""
 
     def outcome(self, world_size: int) -> JobOutcome:
         """Its steps and memory.
@@ -59,15 +65,25 @@ class Sizes:
             self._known[world_size] = found
         return self._known[world_size]
 
+    def _outcome_like(self, world_size: int) -> tuple[JobOutcome, float]:
+        """Its own; or the largest group's, and what share of its ranks it has."""
+        if world_size not in self.like_most:
+            try:
+                return self.outcome(world_size), 1.0
+            except ScenarioError:
+                self.like_most[world_size] = None
+        return self.outcome(self._most), world_size / self._most
+
     def seconds(self, world_size: int) -> float:
         """Of one step; ``raylibs.train.loop.StepTime``."""
-        return self.outcome(world_size).step_s
+        return self._outcome_like(world_size)[0].step_s
 
     def samples(self, world_size: int) -> float:
         """Tokens, or samples, of one step."""
-        plan = self.outcome(world_size).job.plan
+        found, share = self._outcome_like(world_size)
+        plan = found.job.plan
         each = plan.model.seq_len if plan.model.sample_unit == "tokens" else 1
-        return float(plan.samples_per_step * each)
+        return plan.samples_per_step * each * share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +108,9 @@ class TrainerJob:
 
     def main(self, process: CoreProcess, streams: Streams) -> Script:
         """The driver."""
-        sizes = Sizes(self.job_of, streams.seed)
-        outcome = sizes.outcome(self.scaling_config.max_workers)
+        most = self.scaling_config.max_workers
+        sizes = Sizes(self.job_of, most, streams.seed)
+        outcome = sizes.outcome(most)
         peak = _peak_share(outcome)
         if not outcome.fits:
             return _out_of_memory(outcome, peak)
@@ -109,7 +126,13 @@ class TrainerJob:
             return report
         more = {"step_seconds": outcome.step_s, "gpu_mem_peak": peak}
         warnings = (*report.warnings, *self._warnings(outcome))
-        return replace(report, metrics={**report.metrics, **more}, warnings=warnings)
+        said = report.simplifications
+        if sizes.like_most:
+            others = ", ".join(map(str, sizes.like_most))
+            said = (*said, f"The batch does not divide by {others} workers: each kept its own.")
+        return replace(
+            report, metrics={**report.metrics, **more}, warnings=warnings, simplifications=said
+        )
 
     def _spec(self, sizes: Sizes, outcome: JobOutcome) -> TrainerSpec:
         job, comms = outcome.job, outcome.step.comms

@@ -21,7 +21,7 @@ from raysim.raylibs.train.controller import TrainOutcome
 from raysim.raylibs.train.fit import fit
 from raysim.raylibs.train.records import PARTS, RunRecord
 from raysim.raylibs.train.trainer import TrainerSpec
-from raysim.units import to_seconds
+from raysim.units import format_seconds, to_seconds
 
 SAYS = {
     "steps": "steps that are kept", "data": "waiting for data",
@@ -38,9 +38,10 @@ HELPS = {
     "waiting": "nodes that stand by, or an elastic num_workers",
     "load": "reading only each rank's own part",
 }  # fmt: skip
+LEAST_SHARE = 0.0005
+"""Of the wall time: what is less is not shown."""
 SHORTEST_SHARE = 0.02
 """Of the wall time: what is less does not bind."""
-SHOWN_STATES = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +143,9 @@ def _tables(record: RunRecord, parts: Mapping[str, float], wall_s: float) -> Ite
         title="Where the time went",
         columns=(("phase", "text"), ("time", "seconds"), ("share", "share")),
         rows=tuple(
-            (SAYS[p], parts[p], parts[p] / wall_s if wall_s else 0.0) for p in PARTS if parts[p]
+            (SAYS[p], parts[p], parts[p] / wall_s if wall_s else 0.0)
+            for p in PARTS
+            if parts[p] > LEAST_SHARE * wall_s
         ),
     )
     begins = [a.begin_ns for a in record.attempts[1:]]
@@ -157,12 +160,8 @@ def _tables(record: RunRecord, parts: Mapping[str, float], wall_s: float) -> Ite
             ("ended by", "text"),
         ),
         rows=tuple(
-            (f"{to_seconds(a.begin_ns):.1f} s", a.world_size, a.resume_step, a.done_step, cause)
+            (format_seconds(to_seconds(a.begin_ns)), a.world_size, a.resume_step, a.done_step,
+             cause)
             for a, cause in zip(record.attempts, causes, strict=True)
         ),
     )  # fmt: skip
-    yield Table(
-        title="States of the controller",
-        columns=(("state", "text"), ("since", "seconds")),
-        rows=tuple((s, to_seconds(t)) for t, s in record.states[:SHOWN_STATES]),
-    )

@@ -180,3 +180,15 @@ def test_one_seed_gives_one_run() -> None:
     first, again = (play(noisy, seed=3) for _ in range(2))
     assert first.record.end_ns == again.record.end_ns
     assert first.record.states == again.record.states
+
+
+def test_a_hundred_times_the_steps_are_no_more_events() -> None:
+    # What a long run costs to play follows from its saves and failures, not from its steps.
+    few, many = (
+        play(trainer(loop(steps=n, checkpoint_every=n // 4, report_every=n // 8)), until="40h")
+        for n in (1_000, 100_000)
+    )
+    assert many.outcome.ok
+    events = [p.cluster.sim.log.events for p in (few, many)]
+    polls = (many.record.end_ns - few.record.end_ns) / S / 3600  # idle processes meet by the hour
+    assert events[1] < 1.5 * events[0] + 2_000 * polls
