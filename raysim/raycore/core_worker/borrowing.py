@@ -146,6 +146,7 @@ class Borrowing:
         """
         references = self.references
         del references.table[record.object_id]
+        del references.borrowed[record.object_id]
         references.unknown.pop(record.object_id, None)
         self.core.objects.released(record)
         if record.object_id < 0:
@@ -170,8 +171,8 @@ class Borrowing:
 
     def owner_died(self, is_dead: Any) -> None:
         """Objects of dead owners are lost to us, whatever copies exist."""
-        for record in list(self.references.table.values()):
-            if record.owner is self.core.me or not is_dead(record.owner):
+        for record in list(self.references.borrowed.values()):
+            if not is_dead(record.owner):
                 continue
             self.references.unknown.pop(record.object_id, None)
             if record.value is PENDING or not isinstance(record.value, tuple):

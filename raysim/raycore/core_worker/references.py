@@ -146,6 +146,8 @@ class References:
         self.table: dict[ObjectID, Reference] = {}
         self.owned = 0
         """Owned objects in scope: while there are any, the process may not exit by itself."""
+        self.borrowed: dict[ObjectID, Reference] = {}
+        """Of the table, those that other processes own."""
         self.unknown: dict[ObjectID, Reference] = {}
         """Borrowed, and the owner has not been told by anyone that this process has them."""
         if core.sim.check:
@@ -181,6 +183,7 @@ class References:
                 record.value = TaskError("OBJECT_FREED", f"object {object_id:x} was freed")
                 return record
             record = self.table[object_id] = Reference(object_id, owner, 0, None)
+            self.borrowed[object_id] = record
             self.unknown[object_id] = record
             self.core.calls.subscribe()
         return record
