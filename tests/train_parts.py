@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 from raysim.hardware.specs import SharedStorageSpec
 from raysim.raycore.cluster import Cluster
 from raysim.raycore.faults import Faults
-from raysim.raycore.scripts import drive
+from raysim.raycore.scripts import Ask, Event, Script, drive, spawn, wait_for
 from raysim.raylibs.train.config import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
+from raysim.raylibs.train.context import TrainContext
 from raysim.raylibs.train.fit import fit
 from raysim.raylibs.train.loop import CheckpointSpec, ConstantStep, TrainLoop
 from raysim.raylibs.train.records import RunRecord
@@ -66,6 +67,23 @@ def trainer(
         ),
         **more,
     )  # fmt: skip
+
+
+def users(
+    body: Callable[[TrainContext], Script], *, workers: int = 2, **run: Any
+) -> TrainerSpec:  # fmt: skip
+    """A user's own function, said as a script."""
+
+    def function(context: TrainContext) -> Ask:
+        ended = Event()
+        spawn_it = spawn(body(context), ended.set)
+        return Ask(lambda driver: (spawn_it.begin(driver), wait_for(ended).begin(driver))[1])
+
+    return TrainerSpec(
+        function=TrainFunction(user=function),
+        scaling_config=ScalingConfig(num_workers=workers, use_gpu=True),
+        run_config=RunConfig(storage=STORE, **run),
+    )
 
 
 def play(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from raysim.raylibs.train.advice import advice
 from raysim.raylibs.train.config import FailureConfig
 from raysim.raylibs.train.loop import CheckpointSpec, ConstantStep, UploadMode
+from raysim.raylibs.train.shards import ConstantRate
 from tests.train_parts import CHECKPOINT, Played, loop, play, trainer
 
 S = 10**9
@@ -136,42 +138,49 @@ def test_reports_faster_than_the_poll_go_at_its_pace_and_are_warned_of() -> None
     assert "report-faster-than-poll" in found
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     steps=st.integers(1, 50), step_s=st.sampled_from([0.1, 1.0, 3.3]),
     every=st.sampled_from([None, 7, 20]), report=st.sampled_from([None, 1, 5]),
     mode=st.sampled_from(["SYNC", "ASYNC", "NO_UPLOAD"]),
     writers=st.sampled_from(["all", "rank0"]), workers=st.integers(1, 8),
-    kill_s=st.none() | st.integers(5, 60),
+    batches=st.sampled_from([None, 0.5, 2.0, 20.0]),
+    how=st.sampled_from(["ignore", "checkpoint"]),
+    what=st.sampled_from(["nothing", "kill", "preempt"]), at=st.integers(5, 60),
 )  # fmt: skip
 def test_in_bulk_is_what_ranks_do_one_by_one(
     steps: int, step_s: float, every: int | None, report: int | None, mode: UploadMode,
-    writers: str, workers: int, kill_s: int | None,
+    writers: Any, workers: int, batches: float | None, how: Any, what: str, at: int,
 ) -> None:  # fmt: skip
-    spec = CheckpointSpec(
-        total_bytes=4e9, save_bytes_per_s=1e9, load_bytes_per_s=1e9, mode=mode,
-        writers="all" if writers == "all" else "rank0",
-    )  # fmt: skip
     a_loop = loop(
-        steps=steps, step=ConstantStep(step_s=step_s), checkpoint_every=every,
-        report_every=report, checkpoint=spec,
+        steps=steps, step=ConstantStep(step_s=step_s), checkpoint_every=every, report_every=report,
+        checkpoint=CheckpointSpec(
+            total_bytes=4e9, save_bytes_per_s=1e9, load_bytes_per_s=1e9, mode=mode, writers=writers
+        ),
+        dataset=None if batches is None else ConstantRate(batches_per_s=batches),
+        on_preemption=how,
     )  # fmt: skip
 
-    def kill(sim, faults) -> None:
-        if kill_s is not None:
-            sim.at(f"{kill_s}s", faults.kill_some_worker, 0)
+    def faults(sim: Any, faults: Any) -> None:
+        if what == "kill":
+            sim.at(f"{at}s", faults.kill_some_worker, 0)
+        elif what == "preempt":
+            sim.at(f"{at}s", faults.preempt, 1, "15s")
+            sim.at(f"{at + 100}s", faults.restart_node, 1)
 
     bulk, each = (
         play(
-            trainer(a_loop, workers=workers, in_bulk=how, failures=FailureConfig(max_failures=2)),
-            faults=kill,
+            trainer(a_loop, workers=workers, in_bulk=alike, failures=FailureConfig(max_failures=2)),
+            faults=faults,
         )
-        for how in (True, False)
+        for alike in (True, False)
     )
     assert bulk.outcome.ok
     assert each.outcome.ok
     assert bulk.record.kept_steps() == each.record.kept_steps() == steps
     assert len(bulk.record.attempts) == len(each.record.attempts)
+    assert [s.cause for s in bulk.record.stops] == [s.cause for s in each.record.stops]
+    assert bulk.record.stored_bytes == pytest.approx(each.record.stored_bytes)
     assert wall_s(bulk) == pytest.approx(wall_s(each), rel=0.02, abs=2.1)
 
 

@@ -1,0 +1,106 @@
+"""Starts of a worker group: what happens in which order, who gets which rank, what never starts."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from raysim.raycore.scripts import Script, now
+from raysim.raycore.tasks import TaskError
+from raysim.raylibs.train.config import FailureConfig
+from raysim.raylibs.train.context import TrainContext
+from raysim.raylibs.train.loop import SetUp, TrainLoop
+from raysim.units import to_seconds
+from tests.train_parts import loop, play, trainer, users
+
+
+def one_step(**changes: Any) -> TrainLoop:
+    return loop(steps=1, checkpoint_every=None, **changes)
+
+
+def test_a_start_is_processes_then_imports_then_the_process_group() -> None:
+    def startup(workers: int, gpus: int) -> float:
+        spec = trainer(one_step(), workers=workers, import_core_s=3.0, process_group_s=2.0)
+        return play(spec, nodes=1, gpus=gpus).parts_s()["startup"]
+
+    alone, four = startup(1, 4), startup(4, 4)
+    assert alone > 3.0
+    assert four == pytest.approx(alone + 2.0, abs=0.1)  # one rank has nobody to meet
+    # Sixteen cores: twice as many ranks share them two by two.
+    assert startup(32, 32) > startup(16, 16) + 3.0
+
+
+def test_set_up_is_part_of_the_start_and_weights_share_the_way_from_the_store() -> None:
+    def startup(**more: float) -> float:
+        return play(trainer(one_step(set_up=SetUp(**more)))).parts_s()["startup"]
+
+    nothing = startup()
+    assert startup(wait_s=5.0) == pytest.approx(nothing + 5.0, abs=0.01)
+    assert startup(core_s=1.0) == pytest.approx(nothing + 1.0, abs=0.01)
+    # Eight ranks read 2 GB each of a store that gives 5 GB/s in all.
+    assert startup(read_bytes=2e9) == pytest.approx(nothing + 8 * 2 / 5, abs=0.05)
+
+
+def test_ranks_are_contiguous_on_as_few_nodes_as_can_be() -> None:
+    places: dict[int, tuple[int, int, int, int]] = {}
+    began: list[int] = []
+
+    def body(context: TrainContext) -> Script:
+        began.append((yield now()))
+        places[context.rank] = (
+            context.process.me.node_id, context.node_rank, context.local_rank,
+            context.local_world_size,
+        )  # fmt: skip
+
+    played = play(users(body, workers=6), nodes=3)
+    assert played.outcome.ok
+    nodes = [places[rank][0] for rank in range(6)]
+    assert len(set(nodes)) == 2
+    assert nodes == sorted(nodes, key=nodes.index)  # a node's ranks follow each other
+    first = nodes.count(nodes[0])
+    assert [places[rank][1:] for rank in range(6)] == [
+        *((0, i, first) for i in range(first)), *((1, i, 6 - first) for i in range(6 - first)),
+    ]  # fmt: skip
+    # init_process_group is a barrier: functions start together, as fast as calls go out.
+    assert max(began) - min(began) < 10_000_000
+
+
+def test_what_a_function_returns_is_rank_0s() -> None:
+    def body(context: TrainContext) -> Script:
+        yield now()
+        return f"rank {context.rank} of {context.world_size}"
+
+    assert play(users(body)).outcome.return_value == "rank 0 of 2"
+
+
+def test_one_rank_that_raises_ends_them_all() -> None:
+    def body(context: TrainContext) -> Script:
+        yield now()
+        if context.rank:
+            return TaskError("TASK_EXECUTION_EXCEPTION", "ValueError: no")
+        yield from context.sync.ask("broadcast_from_rank_zero", 0, 2, None)
+
+    played = play(users(body))
+    assert (played.outcome.ok, played.outcome.cause) == (False, "worker")
+    assert "ValueError" in played.outcome.error.message
+    # Rank 0 hangs: destroy_process_group waits for 30 s, hooks for 5 s more.
+    assert played.parts_s()["teardown"] == pytest.approx(35.0, abs=0.1)
+
+
+def test_what_does_not_fit_asks_again_every_minute() -> None:
+    played = play(trainer(workers=8), nodes=1, until="10min")
+    assert played.outcome is None
+    again = [to_seconds(at) for at, state in played.record.states if state == "RESCHEDULING"]
+    assert len(again) == played.record.group_waits == 9
+    assert all(b - a == pytest.approx(60.0, abs=0.01) for a, b in pairwise(again))
+
+
+def test_starts_have_a_budget_of_their_own() -> None:
+    few = FailureConfig(max_failures=5, controller_failure_limit=2)
+    played = play(trainer(workers=8, failures=few), nodes=1)
+    assert (played.outcome.ok, played.outcome.cause) == (False, "start")
+    assert played.record.group_waits == 3
+    assert played.states()[-2:] == ["SHUTTING_DOWN", "ERRORED"]
+    assert played.record.attempts == []
