@@ -5,6 +5,9 @@ with their reports, are one event (``stretch.py``); a barrier is worked out (``b
 uploads and downloads are one flow per node, as wide as its ranks are many. A checkpoint's report
 goes to the controller, those of metrics alone are counted. A test plays the same loops rank by rank
 and call by call (``context.EachRank``) and finds the same.
+
+A simplification: batches that the pipeline makes ahead while a save holds steps up (its prefetch)
+are not counted.
 """
 
 from __future__ import annotations

@@ -181,7 +181,9 @@ def test_in_bulk_is_what_ranks_do_one_by_one(
     assert len(bulk.record.attempts) == len(each.record.attempts)
     assert [s.cause for s in bulk.record.stops] == [s.cause for s in each.record.stops]
     assert bulk.record.stored_bytes == pytest.approx(each.record.stored_bytes)
-    assert wall_s(bulk) == pytest.approx(wall_s(each), rel=0.02, abs=2.1)
+    pauses = 2 + len(each.record.saved)  # in which two batches are made ahead
+    ahead_s = 0.0 if batches is None else pauses * 2 / batches
+    assert wall_s(bulk) == pytest.approx(wall_s(each), rel=0.02, abs=2.1 + ahead_s)
 
 
 def test_one_seed_gives_one_run() -> None:
