@@ -91,7 +91,8 @@ class Stretch:
             self.free_ns = polls.after(end_ns)
             assert every is not None, "reports without their number of steps"
             alone_ns = every * pace.each_ns + pace.report_ns
-            if alone_ns >= polls.period_ns:
+            first_poll_near = self.free_ns - end_ns <= polls.period_ns
+            if alone_ns >= polls.period_ns and first_poll_near:
                 cycle_ns = alone_ns
             elif waits:
                 cycle_ns = polls.period_ns

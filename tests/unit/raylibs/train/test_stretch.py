@@ -65,6 +65,15 @@ def test_reports_faster_than_polls_go_at_the_pace_of_polls() -> None:
     assert len(stretch.segments) < 5
 
 
+def test_reports_before_the_first_poll_wait_for_it() -> None:
+    # The controller begins to poll when every rank has its function.
+    stretch = Stretch(
+        Pace(each_ns=1, report_every=1), Polls(3, 1), begin_ns=0, first=0, last=3,
+        last_reports=False,
+    )  # fmt: skip
+    assert stretch.end_ns == 4
+
+
 def test_a_week_of_steps_is_a_handful_of_segments() -> None:
     pace = Pace(each_ns=10, report_every=6, report_ns=1)
     stretch = Stretch(pace, Polls(0, 20), begin_ns=5, first=0, last=600_000)
