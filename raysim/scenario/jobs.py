@@ -75,7 +75,7 @@ class Jobs:
         at: KeyPath = ("jobs", index)
         if said.library is not None:
             try:
-                library = library_of(said, self._folder, self._document, self._inputs)
+                library = library_of(said, at, self._folder, self._document, self._inputs)
             except ScenarioError as error:
                 self._problems += error.problems
                 return {"name": ""}

@@ -17,8 +17,9 @@ from raysim.scenario.trainer import read_trainer
 from raysim.scenario.tune import read_tune
 from raysim.workloads.library import LibraryJob
 
-Reader = Callable[[Any, Path, Document, dict[KeyPath, Path]], LibraryJob]
-"""Of a section: with the scenario's folder, its document, and where to note files it takes.
+Reader = Callable[[Any, KeyPath, Path, Document, dict[KeyPath, Path]], LibraryJob]
+"""Of a section: with where it stands, the scenario's folder, its document, and where to note files
+it takes.
 
 Raises ScenarioError, one problem each."""
 
@@ -29,9 +30,10 @@ LIBRARIES: dict[str, Reader] = {
 
 
 def library_of(
-    said: ProgramJobSection, folder: Path, document: Document, inputs: dict[KeyPath, Path]
-) -> LibraryJob:
-    """The spec of the library's job that was given.
+    said: ProgramJobSection, at: KeyPath, folder: Path, document: Document,
+    inputs: dict[KeyPath, Path],
+) -> LibraryJob:  # fmt: skip
+    """The spec of the library's job that was given ``at`` a key.
 
     Raises
     ------
@@ -40,4 +42,4 @@ def library_of(
     """
     key = said.library
     assert key is not None, "asked for a library's job where there is none"
-    return LIBRARIES[key](getattr(said, key), folder, document, inputs)
+    return LIBRARIES[key](getattr(said, key), (*at, key), folder, document, inputs)

@@ -16,13 +16,12 @@ from raysim.serving.loads import Lengths, Load
 from raysim.serving.settings import engine_settings
 from raysim.workloads.llm_job import LlmJob
 
-LLM: KeyPath = ("jobs", 0, "llm")
 CACHED_COMPILE_LAYER_S = 0.196
 """15.7 s of 80 layers (``coldstart.llama70b``, cached)."""
 
 
 def read_llm(
-    said: LlmSection, folder: Path, document: Document, inputs: dict[KeyPath, Path]
+    said: LlmSection, at: KeyPath, folder: Path, document: Document, inputs: dict[KeyPath, Path]
 ) -> LlmJob:
     """The job.
 
@@ -32,16 +31,18 @@ def read_llm(
         The model cannot be served, or an argument of the engine is unknown or wrong.
     """
     file = folder / said.model
-    inputs[*LLM, "model"] = file
+    inputs[*at, "model"] = file
     try:
         config = read_config(file)
     except ScenarioError as error:
-        raise ScenarioError(_at(p, document, "model") for p in error.problems) from None
+        raise ScenarioError(_at(p, document, (*at, "model")) for p in error.problems) from None
     decoder = read_decoder(config)
     try:
         engine, _ = engine_settings(said.engine_kwargs)
     except ScenarioError as error:
-        raise ScenarioError(_at(p, document, "engine_kwargs") for p in error.problems) from None
+        raise ScenarioError(
+            _at(p, document, (*at, "engine_kwargs")) for p in error.problems
+        ) from None
     longest = config.get("max_position_embeddings")
     if engine.max_model_len is None and isinstance(longest, int):
         engine = replace(engine, max_model_len=longest)
@@ -73,13 +74,13 @@ def read_llm(
     )
 
 
-def _at(problem: Problem, document: Document, key: str) -> Problem:
+def _at(problem: Problem, document: Document, path: KeyPath) -> Problem:
     if problem.where is not None and problem.where.line is not None:
         return problem
     message = problem.message
     if problem.where is not None:
         message = f"{problem.where}: {message}"
-    return document.problem((*LLM, key), message)
+    return document.problem(path, message)
 
 
 def _lengths(said: LengthsSection) -> Lengths:

@@ -12,7 +12,6 @@ from raysim.scenario.documents import Document, KeyPath
 from raysim.scenario.schema_rl import RlSection
 from raysim.workloads.rl_job import RlJob
 
-RL: KeyPath = ("jobs", 0, "rl")
 _NAMES = {
     "env_runners": "num_env_runners", "envs_per_env_runner": "num_envs_per_env_runner",
     "cpus_per_env_runner": "num_cpus_per_env_runner", "epochs": "num_epochs",
@@ -25,8 +24,9 @@ _OTHERS = ("algorithm", "env_steps", "env", "model")
 
 
 def read_rl(
-    said: RlSection, _folder: Path, document: Document, _inputs: dict[KeyPath, Path]
-) -> RlJob:
+    said: RlSection, at: KeyPath, _folder: Path, document: Document,
+    _inputs: dict[KeyPath, Path],
+) -> RlJob:  # fmt: skip
     """The job.
 
     Raises
@@ -54,6 +54,6 @@ def read_rl(
     )  # fmt: skip
     if said.algorithm == "IMPALA" and not config.num_learners:
         raise ScenarioError(
-            document.problem((*RL, "learners"), "IMPALA's learners are actors: give at least 1")
+            document.problem((*at, "learners"), "IMPALA's learners are actors: give at least 1")
         )
     return RlJob(config=config, env_steps=said.env_steps)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 from raysim.errors import ScenarioError
-from raysim.hardware import catalog
-from raysim.hardware.specs import SharedStorageSpec
-from raysim.hardware.storage import CONNECTIONS
 from raysim.scenario.load import Scenario
 from raysim.scenario.overrides import TRAIN
+from raysim.scenario.storage import storage_of
 from raysim.training.plan import SavingSettings
 from raysim.training.settings.fsdp import FsdpSettings
 
@@ -24,7 +21,8 @@ def saving_settings(scenario: Scenario) -> SavingSettings:
         No storage has that name.
     """
     said, strategy = scenario.spec.train.checkpoint, scenario.strategy
-    found = SavingSettings(asynchronous=said.asynchronous, storage=_storage(scenario))
+    storage = storage_of(said.storage, (*TRAIN, "checkpoint", "storage"), scenario.document)
+    found = SavingSettings(asynchronous=said.asynchronous, storage=storage)
     if strategy.deepspeed is not None:
         block = strategy.deepspeed.checkpoint
         return replace(
@@ -56,30 +54,3 @@ def fsdp_saving(scenario: Scenario) -> FsdpSettings:
         message = f"is of FSDP; {scenario.strategy.engine} has files of its own: remove it"
         raise ScenarioError(scenario.document.problem(path, message, key=True))
     return replace(settings, full_state_dict=said == "full")
-
-
-def _storage(scenario: Scenario) -> SharedStorageSpec | None:
-    said = scenario.spec.train.checkpoint.storage
-    if said is None or said.name == "disk":
-        return None
-    if said.name is None:
-        assert said.write is not None, "the schema asks for a name or a rate"
-        return SharedStorageSpec(
-            name="shared store",
-            write_bytes_per_s=said.write,
-            read_bytes_per_s=said.read or said.write,
-            node_write_bytes_per_s=said.write_per_node or math.inf,
-            node_read_bytes_per_s=said.read_per_node or math.inf,
-        )
-    try:
-        bucket = catalog.object_storage(said.name)
-    except ScenarioError as error:
-        path, known = (*TRAIN, "checkpoint", "storage"), error.problems[0].message
-        message = f"{known}; or disk, or rates: {{write: 58GB/s}}"
-        raise ScenarioError(scenario.document.problem(path, message)) from None
-    return SharedStorageSpec(
-        name=bucket.name,
-        stream_write_bytes_per_s=CONNECTIONS * bucket.write_bytes_per_s_per_connection,
-        stream_read_bytes_per_s=CONNECTIONS * bucket.read_bytes_per_s_per_connection,
-        provenance=bucket.provenance,
-    )

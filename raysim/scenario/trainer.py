@@ -1,20 +1,28 @@
-"""A ``trainer`` job: its training job is read as a scenario of its own, once per size of the group.
+"""A ``trainer`` job: a loop said by numbers, or a training job that is predicted.
 
-Model, DeepSpeed's JSON and layout go through the same readers as those of a training scenario, on
-this scenario's cluster.
+A training job is read as a scenario of its own, once per size of the group: model, DeepSpeed's JSON
+and layout go through the same readers as those of a training scenario, on this scenario's cluster.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from raysim.errors import Problem, ScenarioError
 from raysim.hardware.cluster import ClusterSpec
+from raysim.raylibs.report import Input
 from raysim.raylibs.train.config import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
+from raysim.raylibs.train.job import TrainRun
+from raysim.raylibs.train.loop import CheckpointSpec, ConstantStep, SetUp, TrainLoop
+from raysim.raylibs.train.shards import ConstantRate
+from raysim.raylibs.train.trainer import TrainerSpec
+from raysim.raylibs.train.worker import TrainFunction
 from raysim.scenario.documents import Document, KeyPath, value_at
-from raysim.scenario.schema_trainer import TrainerSection
+from raysim.scenario.schema_trainer import LoopSection, TrainerSection
+from raysim.scenario.storage import storage_of
 from raysim.workloads.train_job import TrainJob
 from raysim.workloads.trainer_job import TrainerJob
 
@@ -24,17 +32,19 @@ _FILES: tuple[KeyPath, ...] = (
 
 
 def read_trainer(
-    said: TrainerSection, folder: Path, document: Document, inputs: dict[KeyPath, Path]
-) -> TrainerJob:
+    said: TrainerSection, at: KeyPath, folder: Path, document: Document,
+    inputs: dict[KeyPath, Path],
+) -> TrainerJob | TrainRun:  # fmt: skip
     """The run.
 
     Raises
     ------
     ScenarioError
         What a training scenario of these files would be refused for, at the largest size or the
-        smallest.
+        smallest; or no storage has that name.
     """
-    at = _place(said, document, inputs)
+    if said.loop is not None:
+        return _by_numbers(said, said.loop, at, document)
     for path in _FILES:
         name = value_at(document.data, (*at, *path))
         if isinstance(name, str):
@@ -43,25 +53,10 @@ def read_trainer(
     least = said.num_workers if isinstance(said.num_workers, int) else said.num_workers[0]
     for size in {said.most_workers: None, least: None}:
         training(size)
-    failure = said.failure_config
     return TrainerJob(
         job_of=training,
-        scaling_config=ScalingConfig(
-            num_workers=said.num_workers,
-            use_gpu=True,
-            resources_per_worker=said.resources_per_worker,
-            placement_strategy=said.placement_strategy,
-            elastic_resize_monitor_interval_s=said.elastic_resize_monitor_interval,
-        ),
-        run_config=RunConfig(
-            failure_config=FailureConfig(
-                max_failures=failure.max_failures,
-                controller_failure_limit=failure.controller_failure_limit,
-                max_preemption_failures=failure.max_preemption_failures,
-                preemption_grace_s=failure.preemption_grace,
-            ),
-            checkpoint_config=CheckpointConfig(num_to_keep=said.num_to_keep),
-        ),
+        scaling_config=_scaling(said),
+        run_config=_run_config(said),
         report_every=said.report_every,
         on_preemption=said.on_preemption,
         weights_bytes=said.weights or 0,
@@ -69,14 +64,80 @@ def read_trainer(
     )
 
 
-def _place(said: TrainerSection, document: Document, inputs: dict[KeyPath, Path]) -> KeyPath:
-    """Where the section stands, the first such that has not been read."""
-    for i, job in enumerate(document.data["jobs"]):
-        at: KeyPath = ("jobs", i, "trainer")
-        unread = (*at, "model", "from") not in inputs
-        if unread and "trainer" in job and TrainerSection.model_validate(job["trainer"]) == said:
-            return at
-    raise AssertionError("a trainer that stands nowhere")
+def _by_numbers(
+    said: TrainerSection, loop: LoopSection, at: KeyPath, document: Document
+) -> TrainRun:
+    saves = loop.checkpoint
+    most, samples = said.most_workers, loop.samples_per_step
+    storage, checkpoint = None, None
+    if saves is not None:
+        path = (*at, "loop", "checkpoint", "storage")
+        storage = storage_of(saves.storage, path, document)
+        checkpoint = CheckpointSpec(
+            total_bytes=saves.size, writers=saves.writers, readers=saves.readers,
+            gather_s=saves.gather, mode=saves.mode,
+        )  # fmt: skip
+    spec = TrainerSpec(
+        function=TrainFunction(
+            loop=TrainLoop(
+                steps=loop.steps,
+                step=ConstantStep(
+                    step_s=loop.step, world_size=most if loop.fixed_batch else None
+                ),
+                step_cv=loop.step_cv,
+                report_every=said.report_every,
+                checkpoint_every=None if saves is None else saves.every_steps,
+                checkpoint=checkpoint,
+                dataset=None if loop.batches_per_s is None
+                else ConstantRate(batches_per_s=loop.batches_per_s),
+                set_up=SetUp(wait_s=loop.set_up, read_bytes=said.weights or 0.0),
+                on_preemption=said.on_preemption,
+            )
+        ),
+        scaling_config=_scaling(said),
+        run_config=replace(_run_config(said), storage=storage),
+    )  # fmt: skip
+    return TrainRun(
+        spec=spec,
+        samples=None if samples is None else _Samples(samples, most, fixed=loop.fixed_batch),
+        spot=bool(document.data.get("spot")),
+        inputs=(
+            Input(name="step", value=loop.step, basis="assumed", source="the scenario says so"),
+        ),
+    )
+
+
+class _Samples:
+    """Of one step, by the size of the group."""
+
+    def __init__(self, samples: int, most: int, *, fixed: bool) -> None:
+        self._samples, self._most, self._fixed = samples, most, fixed
+
+    def __call__(self, world_size: int) -> float:
+        return self._samples * (1.0 if self._fixed else world_size / self._most)
+
+
+def _scaling(said: TrainerSection) -> ScalingConfig:
+    return ScalingConfig(
+        num_workers=said.num_workers,
+        use_gpu=said.use_gpu,
+        resources_per_worker=said.resources_per_worker,
+        placement_strategy=said.placement_strategy,
+        elastic_resize_monitor_interval_s=said.elastic_resize_monitor_interval,
+    )
+
+
+def _run_config(said: TrainerSection) -> RunConfig:
+    failure = said.failure_config
+    return RunConfig(
+        failure_config=FailureConfig(
+            max_failures=failure.max_failures,
+            controller_failure_limit=failure.controller_failure_limit,
+            max_preemption_failures=failure.max_preemption_failures,
+            preemption_grace_s=failure.preemption_grace,
+        ),
+        checkpoint_config=CheckpointConfig(num_to_keep=said.num_to_keep),
+    )
 
 
 class _Training:

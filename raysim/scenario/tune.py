@@ -12,7 +12,6 @@ from raysim.scenario.documents import Document, KeyPath
 from raysim.scenario.schema_tune import TrialSection, TuneSection
 from raysim.workloads.tune_job import Curve, Tenant, TrialSpec, TuneJob
 
-TUNE: KeyPath = ("jobs", 0, "tune")
 _CLASSES: dict[str, Any] = {
     "fifo": schedulers.FIFOScheduler,
     "asha": schedulers.ASHAScheduler,
@@ -25,8 +24,9 @@ _OURS = ("metric", "mode", "hyperparam_mutations", "custom_explore_fn")
 
 
 def read_tune(
-    said: TuneSection, _folder: Path, document: Document, _inputs: dict[KeyPath, Path]
-) -> TuneJob:
+    said: TuneSection, at: KeyPath, _folder: Path, document: Document,
+    _inputs: dict[KeyPath, Path],
+) -> TuneJob:  # fmt: skip
     """The sweep.
 
     Raises
@@ -40,7 +40,7 @@ def read_tune(
         if name not in known:
             raise ScenarioError(
                 document.problem(
-                    (*TUNE, "settings", name),
+                    (*at, "settings", name),
                     f"{said.scheduler} has no setting {name}; it has {', '.join(known) or 'none'}",
                 )
             )
@@ -48,10 +48,10 @@ def read_tune(
         more = {"hyperparam_mutations": {"x": [0, 1]}} if said.scheduler == "pbt" else {}
         cls(**said.settings, **more)
     except (AssertionError, ValueError, TypeError) as error:
-        raise ScenarioError(document.problem((*TUNE, "settings"), str(error))) from None
+        raise ScenarioError(document.problem((*at, "settings"), str(error))) from None
     if said.trial.curve.floor[0] > said.trial.curve.floor[1]:
         raise ScenarioError(
-            document.problem((*TUNE, "trial", "curve", "floor"), "give the lower one first")
+            document.problem((*at, "trial", "curve", "floor"), "give the lower one first")
         )
     return TuneJob(
         trials=said.trials,

@@ -102,8 +102,7 @@ class TrainerJob:
 
     kind: ClassVar[str] = "train"
     metrics: ClassVar[Mapping[str, Unit]] = {
-        **TrainRun.metrics, "samples_per_s": "per_s", "step_seconds": "seconds",
-        "gpu_mem_peak": "share",
+        **TrainRun.metrics, "step_seconds": "seconds", "gpu_mem_peak": "share",
     }  # fmt: skip
 
     def main(self, process: CoreProcess, streams: Streams) -> Script:
@@ -135,7 +134,7 @@ class TrainerJob:
         )
 
     def _spec(self, sizes: Sizes, outcome: JobOutcome) -> TrainerSpec:
-        job, comms = outcome.job, outcome.step.comms
+        job = outcome.job
         every = _steps_between(outcome)
         saves = every is not None or self.on_preemption == "checkpoint"
         engine_s = startup.IMPORT_S[job.plan.engine]
@@ -149,7 +148,7 @@ class TrainerJob:
             set_up=SetUp(
                 core_s=engine_s - startup.IMPORT_S["ddp"],
                 wait_s=rest_s,
-                read_bytes=self.weights_bytes / comms.ranks_per_node,
+                read_bytes=self.weights_bytes,
             ),
             on_preemption=self.on_preemption,
         )

@@ -77,7 +77,11 @@ class AllRanks:
             )
         yield sleep(to_ns(spec.wait_s))
         if spec.read_bytes and not self.resumes:
-            yield from self._move("read", [spec.read_bytes] * self.world_size)
+            yield from self._on_nodes(
+                lambda process, ranks, then: self.gang.store.move(
+                    "read", process.me.node_id, spec.read_bytes, then, streams=len(ranks)
+                )
+            )
 
     def load(self, spec: CheckpointSpec) -> Script:
         """Read, then deserialise in one thread of each rank."""

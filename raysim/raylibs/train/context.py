@@ -187,7 +187,8 @@ class EachRank:
         if spec.wait_s:
             yield sleep(to_ns(spec.wait_s))
         if spec.read_bytes and not self.resumes:
-            yield from self.context.move("read", spec.read_bytes)
+            share = spec.read_bytes / self.context.local_world_size
+            yield from self.context.move("read", share)
         if self.loop.dataset is not None:
             self._shard = self.loop.dataset.shard(
                 self.context.process, self.context.rank, self.world_size

@@ -61,6 +61,7 @@ class TrainRun:
         "seconds": "seconds", "goodput": "share", "steps_per_s": "per_s", "restarts": "count",
         "lost_s": "seconds", "checkpoint_stall_s": "seconds", "data_stall_s": "seconds",
         "report_stall_s": "seconds", "restart_s": "seconds", "stored_bytes": "bytes",
+        "samples_per_s": "per_s",
     }  # fmt: skip
 
     def main(self, process: CoreProcess, streams: Streams) -> Script:  # noqa: ARG002  (of all jobs)

@@ -75,7 +75,7 @@ class SetUp:
     wait_s: float = 0.0
     """Beside that: contexts, engines, the first batch."""
     read_bytes: float = 0.0
-    """Weights from the store, where no checkpoint is loaded."""
+    """Weights from the store, by each node for its ranks, where no checkpoint is loaded."""
 
 
 class Ranks(Protocol):

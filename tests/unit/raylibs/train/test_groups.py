@@ -39,8 +39,8 @@ def test_set_up_is_part_of_the_start_and_weights_share_the_way_from_the_store() 
     nothing = startup()
     assert startup(wait_s=5.0) == pytest.approx(nothing + 5.0, abs=0.01)
     assert startup(core_s=1.0) == pytest.approx(nothing + 1.0, abs=0.01)
-    # Eight ranks read 2 GB each of a store that gives 5 GB/s in all.
-    assert startup(read_bytes=2e9) == pytest.approx(nothing + 8 * 2 / 5, abs=0.05)
+    # Two nodes read 20 GB each, of a store that gives 5 GB/s in all.
+    assert startup(read_bytes=20e9) == pytest.approx(nothing + 2 * 20 / 5, abs=0.05)
 
 
 def test_ranks_are_contiguous_on_as_few_nodes_as_can_be() -> None:
