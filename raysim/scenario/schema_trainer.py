@@ -51,9 +51,7 @@ class LoopSection(Section):
 
     steps: PositiveCount = Field(le=10**9, description="In all.")
     step: Seconds = Field(gt=0, description="One step of the largest group.")
-    step_cv: Share = Field(
-        0.0, description="Spread of a step's time, over its mean."
-    )
+    step_cv: Share = Field(0.0, description="Spread of a step's time, over its mean.")
     fixed_batch: bool = Field(
         False,
         description="The batch is the group's: steps of smaller groups take longer in proportion. "

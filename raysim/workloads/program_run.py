@@ -5,7 +5,7 @@ Real counterpart: ``ray job submit -- python script.py``, and whoever breaks the
 Whatever way the driver ends (returns, raises, exits, waits for ever, is stopped), what the state
 log has until then is kept. A program that waits when nothing is left to happen is found out after
 an hour or two of virtual time in which nothing happened; one that looks again and again
-for what never comes, at ``until_s`` or after a week.
+for what never comes, at ``until_s`` or after a week (a library's job: a year).
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ from raysim.workloads.program import FaultEvent, ProgramJob
 from raysim.workloads.spot import Spot
 from raysim.workloads.submissions import JobRecord, Submitter, generate, without_supervisors
 
+LIBRARY_LIMIT_S = 400 * 86_400.0
+"""Of a library's job, which looks at nothing again and again: a training run takes months."""
 Ending = Literal["ok", "exit", "exception", "killed", "hang", "until"]
 
 
@@ -175,7 +177,8 @@ def _schedule(event: FaultEvent, faults: Faults) -> None:
 
 def _drive(job: ProgramJob, cluster: Cluster, compute: Compute, submitter: Submitter) -> DriverExit:
     """Run the script, the workload, or all jobs; how it ended."""
-    limit_s = LIMIT_S if job.until_s is None else job.until_s
+    limit_s = LIMIT_S if job.library is None else LIBRARY_LIMIT_S
+    limit_s = limit_s if job.until_s is None else job.until_s
     try:
         if job.submissions:
             run_program(submitter.main, cluster, compute=compute, limit_s=limit_s)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from raysim.raycore.process import CoreProcess
-from raysim.raycore.scripts import Script, drop, now, sleep
+from raysim.raycore.scripts import Script, drop, now, sleep, wait
 from raysim.raycore.tasks import ActorOptions, NodeAffinity, Ref, TaskError
 from raysim.raylibs.actors import ActorClass, ActorHandle
 from raysim.raylibs.train.checkpoints import CheckpointManager
@@ -25,7 +25,7 @@ from raysim.raylibs.train.preemption import WATCHER, merged
 from raysim.raylibs.train.records import RunRecord, Stop
 from raysim.raylibs.train.reports import Checkpoint, TrainingReport, WorkerStatus
 from raysim.raylibs.train.trainer import TrainerSpec
-from raysim.raylibs.train.worker_group import WorkerGroup
+from raysim.raylibs.train.worker_group import START_TIMED_OUT, WorkerGroup
 from raysim.units import to_ns
 
 State = Literal[
@@ -115,12 +115,19 @@ class TrainController:
             return "SCHEDULING"
         self.record.phase((yield now()), "waiting")
         assert self._coordinator is not None, "no coordinator"
+        until_ns = (yield now()) + to_ns(self.spec.patience_s)
         while True:
             reserved = yield from self._reserved()
             self._size = possible_workers(scaling, reserved)
             if self._size >= scaling.min_workers:
                 return "SCHEDULING"
-            yield from self._coordinator.ask("wait_for_change", self._requester, reserved)
+            refs = yield self._coordinator.call("wait_for_change", self._requester, reserved)
+            if isinstance(refs, TaskError):
+                return self._give_up()
+            changed = yield wait(refs, 1, max(0, until_ns - (yield now())))
+            yield drop(*refs)
+            if not any(changed):
+                return self._give_up()
             # it asks again once a second, half of which is over in the mean
             yield sleep(to_ns(self.spec.defaults.reserved_resources_interval_s / 2))
 
@@ -156,9 +163,16 @@ class TrainController:
         yield from self._end_group()
         group = WorkerGroup(self.process, self.spec, self.record, self._size)
         latest = self.manager.latest
-        error = yield from group.start(latest[0] if latest is not None else None)
+        begin_ns = yield now()
+        restored = latest[0] if latest is not None else None
+        error = yield from group.start(restored, self._rounds())
+        if group.rounds > 1 or (group.rounds and error is None):
+            first_ns = begin_ns + to_ns(self.spec.defaults.worker_group_start_timeout_s)
+            self.record.state(first_ns, "RESCHEDULING")
+            self.record.state(first_ns, "SCHEDULING")
         if error is not None:
-            return (yield from self._failed("start", error))
+            return (yield from self._failed("start", error, max(1, group.rounds)))
+        self.failures.count["start"] += group.rounds
         self.group = group
         self.manager.begin(self._size)
         self._preemption = None
@@ -172,6 +186,15 @@ class TrainController:
         if self.spec.scaling_config.elastic:
             yield from self._watch_size()
         return "RUNNING"
+
+    def _rounds(self) -> int:
+        """Placement groups to wait for; an elastic run decides anew after each."""
+        if self.spec.scaling_config.elastic:
+            return 1
+        left = self.failures.left("start")
+        if left is not None:
+            return left + 1
+        return int(self.spec.patience_s // self.spec.defaults.worker_group_start_timeout_s)
 
     def _look(self, until_ns: int | None) -> Script:
         """Poll; what was found, with reports registered."""
@@ -251,13 +274,25 @@ class TrainController:
         yield sleep(0)
         return "SCHEDULING"
 
-    def _failed(self, cause: Cause, error: TaskError) -> Script:
+    def _give_up(self) -> State:
+        hours = self.spec.patience_s / 3600
+        least = self.spec.scaling_config.min_workers
+        self._error = TaskError(
+            "GET_TIMEOUT", f"waited {hours:g} h for {least} workers; Ray Train would go on for ever"
+        )
+        self._cause, self._then = "start", "ERRORED"
+        return "SHUTTING_DOWN"
+
+    def _failed(self, cause: Cause, error: TaskError, failures: int = 1) -> Script:
         at_ns = yield now()
-        self._note_stop(at_ns, cause, error.message or error.error_type)
+        if error is not START_TIMED_OUT:
+            self._note_stop(at_ns, cause, error.message or error.error_type)
+        elif not self.spec.scaling_config.elastic and self.failures.left(cause) is None:
+            return self._give_up()
         if self.group is not None:
             user = error.error_type == "TASK_EXECUTION_EXCEPTION" and cause == "worker"
             self._stuck = user and self.group.world_size > 1 and not self.group.ended
-        decision = self.failures.decide(cause)
+        decision = self.failures.decide(cause, failures)
         if decision == "RETRY":
             return "RESCHEDULING" if cause == "start" else "RESTARTING"
         self._error, self._cause, self._then = error, cause, "ERRORED"

@@ -25,17 +25,20 @@ class FailurePolicy:
         self.config = config
         self.count: Counter[str] = Counter()
 
-    def decide(self, cause: Cause) -> Decision:
-        """Of one more failure."""
-        self.count[cause] += 1
+    def decide(self, cause: Cause, failures: int = 1) -> Decision:
+        """Of one more failure, or of several in a row."""
+        self.count[cause] += failures
+        left = self.left(cause)
+        return "RETRY" if left is None or left >= 0 else "RAISE"
+
+    def left(self, cause: Cause) -> int | None:
+        """Failures that may still come; None: without limit."""
         limit = {
             "worker": self.config.max_failures,
             "start": self.config.controller_failure_limit,
             "preemption": self.config.max_preemption_failures,
         }[cause]
-        if limit == WITHOUT_LIMIT or self.count[cause] <= limit:
-            return "RETRY"
-        return "RAISE"
+        return None if limit == WITHOUT_LIMIT else limit - self.count[cause]
 
 
 def possible_workers(config: ScalingConfig, nodes: Iterable[Mapping[str, float]]) -> int:

@@ -33,3 +33,5 @@ class TrainerSpec:
     """On a core, by every worker that starts."""
     process_group_s: float = PROCESS_GROUP_S
     """``init_process_group``, when all ranks are there."""
+    patience_s: float = 86_400.0
+    """How long a run is played that waits for nodes; Ray Train itself waits for ever."""

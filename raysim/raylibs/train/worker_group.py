@@ -1,9 +1,10 @@
 """Starting, watching and ending a group of workers.
 
 Real counterpart: ``execution/worker_group/worker_group.py`` and ``state.py``. A start is: one
-placement group of equal bundles, waited for at most 60 s; the synchronization actor on the
-controller's node; a worker in each bundle, all at once; ranks by node (in the order nodes are first
-seen) and bundle; contexts; the backend's process group; the user's function in a thread of each.
+placement group of equal bundles, waited for at most 60 s and then asked for again; the
+synchronization actor on the controller's node; a worker in each bundle, all at once; ranks by node
+(in the order nodes are first seen) and bundle; contexts; the backend's process group; the user's
+function in a thread of each.
 
 Rounds of calls between which nothing can happen (environment variables, rank 0's address) are
 worked out: their calls cost the controller's thread, and no messages are sent.
@@ -77,22 +78,30 @@ class WorkerGroup:
         self._told: PreemptionInfo | None = None
         self._polled_ns = -1
         """The last poll that found something."""
+        self.rounds = 0
+        """Placement groups that were waited for in vain."""
 
     # ---- start -----------------------------------------------------------------------------------
 
-    def start(self, restored: Checkpoint | None) -> Script:
-        """None, or the TaskError it failed with; whatever it made is then gone again."""
-        self._phase("waiting", (yield now()))
+    def start(self, restored: Checkpoint | None, rounds: int) -> Script:
+        """None, or the TaskError it failed with; whatever it made is then gone again.
+
+        ``rounds``: how many placement groups are waited for, one after the other; all of them are
+        played by one that stays.
+        """
+        asked_ns = yield now()
+        self._phase("waiting", asked_ns)
         bundle = ResourceSet.of(self.spec.scaling_config.resources)
         strategy = self.spec.scaling_config.placement_strategy
         self._group = yield make_group([bundle] * self.world_size, strategy)
         patience_ns = to_ns(self.spec.defaults.worker_group_start_timeout_s)
-        placed = yield wait_group(self._group, patience_ns)
+        placed = yield wait_group(self._group, patience_ns * rounds)
+        begin_ns = yield now()
+        self.rounds = rounds if not placed else (begin_ns - asked_ns) // patience_ns
+        self.record.group_waits += self.rounds
         if not placed:
             yield remove_group(self._group)
-            self.record.group_waits += 1
             return START_TIMED_OUT
-        begin_ns = yield now()
         self._phase("restart" if self.record.attempts else "startup", begin_ns)
         self.record.began(begin_ns, self.world_size, restored.step if restored is not None else 0)
         here = NodeAffinity(node_id=self.process.me.node_id)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -89,18 +88,46 @@ def test_one_rank_that_raises_ends_them_all() -> None:
     assert played.parts_s()["teardown"] == pytest.approx(35.0, abs=0.1)
 
 
-def test_what_does_not_fit_asks_again_every_minute() -> None:
-    played = play(trainer(workers=8), nodes=1, until="10min")
-    assert played.outcome is None
-    again = [to_seconds(at) for at, state in played.record.states if state == "RESCHEDULING"]
-    assert len(again) == played.record.group_waits == 9
-    assert all(b - a == pytest.approx(60.0, abs=0.01) for a, b in pairwise(again))
+def missing(sim: Any, faults: Any) -> None:
+    """A node is not there at first."""
+    sim.at("1200ms", faults.kill_raylet, 1)
+    sim.at("330s", faults.restart_node, 1)
 
 
-def test_starts_have_a_budget_of_their_own() -> None:
-    few = FailureConfig(max_failures=5, controller_failure_limit=2)
-    played = play(trainer(workers=8, failures=few), nodes=1)
-    assert (played.outcome.ok, played.outcome.cause) == (False, "start")
-    assert played.record.group_waits == 3
-    assert played.states()[-2:] == ["SHUTTING_DOWN", "ERRORED"]
-    assert played.record.attempts == []
+def test_what_does_not_fit_asks_again_every_minute_until_it_does() -> None:
+    played = play(faults=missing)
+    assert played.outcome.ok
+    assert played.record.group_waits == 5
+    states = [(to_seconds(at), state) for at, state in played.record.states]
+    assert [state for _, state in states] == [
+        "INITIALIZING", "SCHEDULING", "RESCHEDULING", "SCHEDULING", "RUNNING", "SHUTTING_DOWN",
+        "FINISHED",
+    ]  # fmt: skip
+    assert states[2][0] - states[1][0] == pytest.approx(60.0, abs=0.01)  # the first of them
+    assert played.parts_s()["waiting"] == pytest.approx(330.0, abs=10.0)
+    assert len(played.record.attempts) == 1
+
+
+@pytest.mark.parametrize(("limit", "ok"), [(4, False), (5, True)])
+def test_starts_that_fail_use_up_their_own_budget(limit: int, ok: bool) -> None:
+    few = FailureConfig(max_failures=9, controller_failure_limit=limit)
+    played = play(trainer(failures=few), faults=missing)
+    assert played.outcome.ok == ok
+    if not ok:
+        assert played.outcome.cause == "start"
+        assert played.record.group_waits == limit + 1
+        assert played.states()[-2:] == ["SHUTTING_DOWN", "ERRORED"]
+        assert played.record.attempts == []
+
+
+@pytest.mark.parametrize("workers", [8, (6, 8)])
+def test_a_run_that_waits_for_ever_is_given_up(workers: Any) -> None:
+    def lose(sim: Any, faults: Any) -> None:
+        sim.at("60s", faults.kill_raylet, 1)
+
+    spec = trainer(workers=workers, failures=FailureConfig(max_failures=-1), patience_s=7200.0)
+    played = play(spec, faults=lose)
+    assert not played.outcome.ok
+    assert "waited 2 h" in played.outcome.error.message
+    assert played.record.kept_steps() == 40
+    assert played.parts_s()["waiting"] == pytest.approx(7200.0, abs=70.0)
