@@ -92,6 +92,8 @@ def place(
         return _strict_pack(bundles, candidates, soft_target)
     if strategy == "STRICT_SPREAD" and len(bundles) > len(candidates):
         return "INFEASIBLE"
+    if not _room_for_all(bundles, candidates):
+        return "FAILED"
     order = _scarce_first(bundles)
     if strategy == "PACK":
         return _pack(bundles, order, candidates)
@@ -105,6 +107,21 @@ def _scarce_first(bundles: Sequence[Bundle]) -> list[int]:
     return sorted(
         range(len(bundles)),
         key=lambda i: [-bundles[i].resources.units.get(name, 0) for name in priority],
+    )
+
+
+def _room_for_all(bundles: Sequence[Bundle], candidates: dict[NodeID, Candidate]) -> bool:
+    """False if bundles that are all alike cannot all have room: known without placing any.
+
+    A group that waits is tried once per second, a large one for long.
+    """
+    units = bundles[0].resources.units
+    if not units or any(b.resources.units != units for b in bundles):
+        return True
+    return len(bundles) <= sum(
+        min(c.available.get(name, 0) // n for name, n in units.items() if n)
+        for c in candidates.values()
+        if not c.draining
     )
 
 
