@@ -16,6 +16,7 @@ from raysim.validate.model_states import model_state_points
 from raysim.validate.points import Point, merged, read_points, rounded, write_points
 from raysim.validate.published import memory_points, mpt_points
 from raysim.validate.ray_published import ray_published_points
+from raysim.validate.ray_train import ray_train_points
 from raysim.validate.ray_tune import ray_tune_points
 from raysim.validate.replayed import Against, replayed_points
 from raysim.validate.runs import run_points
@@ -38,6 +39,7 @@ PUBLISHED: dict[str, Callable[[Path], Iterator[Point]]] = {
     "runs": run_points,
     "model_states": model_state_points,
     "ray_published": ray_published_points,
+    "ray_train": ray_train_points,
     "ray_tune": ray_tune_points,
     "serving": serving_points,
     "training": training_points,

@@ -61,7 +61,7 @@ class TrainRun:
         "seconds": "seconds", "goodput": "share", "steps_per_s": "per_s", "restarts": "count",
         "lost_s": "seconds", "checkpoint_stall_s": "seconds", "data_stall_s": "seconds",
         "report_stall_s": "seconds", "restart_s": "seconds", "stored_bytes": "bytes",
-        "samples_per_s": "per_s",
+        "samples_per_s": "per_s", "start_s": "seconds", "steps_s": "seconds",
     }  # fmt: skip
 
     def main(self, process: CoreProcess, streams: Streams) -> Script:  # noqa: ARG002  (of all jobs)
@@ -93,6 +93,8 @@ class TrainRun:
             "report_stall_s": parts["reports"],
             "restart_s": sum(parts[p] for p in ("detection", "teardown", "restart", "load")),
             "stored_bytes": record.most_stored_bytes,
+            "start_s": parts["startup"],
+            "steps_s": parts["steps"],
         }  # fmt: skip
         if self.samples is not None and wall_s:
             done = sum(n * self.samples(size) for size, n in record.kept_by_size().items())
