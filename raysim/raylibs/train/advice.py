@@ -46,6 +46,7 @@ def advice(
     yield from _reporting(spec, record)
     yield from _failing(spec, nodes, spot=spot)
     yield from _keeping(spec, record)
+    yield from _waiting(spec, record)
     scaling = spec.scaling_config
     reads = spec.datasets or (spec.function.loop is not None and spec.function.loop.dataset)
     if scaling.resources.get("GPU") and not scaling.resources.get("CPU") and reads:
@@ -109,6 +110,20 @@ def _failing(spec: TrainerSpec, nodes: Nodes, *, spot: bool) -> Iterator[Planner
             f"{scaling.min_workers} that this elastic run needs: it waits for another node.",
             fix=f"Set num_workers to ({max(1, left)}, {scaling.max_workers}).",
         )
+
+
+def _waiting(spec: TrainerSpec, record: RunRecord) -> Iterator[PlannerWarning]:
+    waited_s = to_seconds(record.parts_ns()["waiting"])
+    failed = record.states[-1:] and record.states[-1][1] == "ERRORED"
+    if not (failed and record.attempts and waited_s >= spec.patience_s):
+        return
+    yield PlannerWarning(
+        code="lost-nodes-never-replaced",
+        cause=f"After the last loss too few nodes were left for {spec.scaling_config.min_workers} "
+        f"workers; nobody brought another in {waited_s / 3600:.0f} h.",
+        fix="Let an autoscaler or operator replace nodes, keep spare ones, or give num_workers as "
+        "the fewest and the most.",
+    )
 
 
 def _keeping(spec: TrainerSpec, record: RunRecord) -> Iterator[PlannerWarning]:
