@@ -60,6 +60,7 @@ _RECOVERY_FLOOR_S = min(10.0, 0.1 * RECOVERY_S)
 _MAY_STILL_RUN = frozenset(
     {"QUEUED", "REQUESTED", "ALLOCATED", "RAY_INSTALLING", "RAY_RUNNING", "RAY_STOP_REQUESTED"}
 )
+_NEVER_NS = 1 << 62
 _NOT_YET_RUNNING = frozenset({"ALLOCATED", "RAY_INSTALLING"})
 _NEEDS_RAY = frozenset({"RAY_RUNNING", "RAY_STOP_REQUESTED", "RAY_STOPPING"})
 
@@ -116,6 +117,10 @@ class Autoscaler(Component):
         """The last one."""
         self._settled: tuple[object, ...] | None = None
         """What it was made of, if it was to do nothing."""
+        self._state: ClusterResourceState | None = None
+        """What the GCS said in the last round that was played."""
+        self._idle_due_ns = 0
+        """When the next idle node has been so for too long."""
 
     def started(self) -> None:
         """Begin with no instance: those that run are found in the GCS's state."""
@@ -142,6 +147,21 @@ class Autoscaler(Component):
         self._gcs.call(GetClusterResourceState(), self._reconcile)
 
     def _reconcile(self, state: ClusterResourceState) -> None:
+        if not self._is_as_before(state):
+            self._play(state)
+        self.after(to_ns(self.env.config.autoscaler_update_interval_s), self._update)
+
+    def _is_as_before(self, state: ClusterResourceState) -> bool:
+        """Whether a round could only find what the last one found, which was nothing to do."""
+        return (
+            state is self._state
+            and self._settled is not None
+            and self.sim.now_ns <= self._idle_due_ns
+            and not self._arrived
+            and not self._stop_failed
+        )
+
+    def _play(self, state: ClusterResourceState) -> None:
         self._sync_with_cloud()
         self._sync_with_ray(state)
         self._handle_stuck()
@@ -152,7 +172,11 @@ class Autoscaler(Component):
             for instance in self._in("ALLOCATED"):
                 if not instance.is_head and self.provider.runs(instance.node_id):
                     instance.become("RAY_INSTALLING", self.sim.now_ns)
-        self.after(to_ns(self.env.config.autoscaler_update_interval_s), self._update)
+        still = all(i.status == "RAY_RUNNING" for i in self.instances.values())
+        self._state = state if still else None
+        limit_ns = to_ns(self.config.idle_s(self.env.config))
+        due = [since + limit_ns for since in state.idle_since_ns if since >= 0]
+        self._idle_due_ns = min((ns for ns in due if ns >= self.sim.now_ns), default=_NEVER_NS)
 
     # What is
 

@@ -47,6 +47,9 @@ class GcsAutoscalerStateManager:
         """How far their changes had come when they were last asked."""
         self._timer: Handle | None = None
         """None while no raylet can have anything new to say."""
+        self._seen: tuple[object, ...] = ()
+        """What the last state was made of."""
+        self._state: ClusterResourceState | None = None
         gcs.env.changes.wake = None
 
     def reported(self, node_id: NodeID, *, waiting: bool) -> None:
@@ -72,15 +75,23 @@ class GcsAutoscalerStateManager:
         self._gcs.tables.constraints = m.bundles
 
     def state(self) -> ClusterResourceState:
-        """Everything the autoscaler looks at."""
+        """Everything the autoscaler looks at; the same object as before, if nothing has changed."""
         nodes = list(self._gcs.tables.nodes.values())
-        return ClusterResourceState(
-            nodes=tuple(n.row() for n in nodes),
-            idle_since_ns=tuple(n.idle_since_ns for n in nodes),
-            demands=self._demands(),
-            gangs=tuple(g.row() for g in self._gcs.groups.waiting()[:MAX_GROUPS]),
-            constraints=self._gcs.tables.constraints,
-        )
+        demands = self._demands()
+        gangs = tuple(g.row() for g in self._gcs.groups.waiting()[:MAX_GROUPS])
+        constraints = self._gcs.tables.constraints
+        of_nodes = [(n.node_id, n.incarnation, n.changes) for n in nodes]
+        seen = (of_nodes, demands, gangs, constraints)
+        if self._state is None or seen != self._seen:
+            self._seen = seen
+            self._state = ClusterResourceState(
+                nodes=tuple(n.row() for n in nodes),
+                idle_since_ns=tuple(n.idle_since_ns for n in nodes),
+                demands=demands,
+                gangs=gangs,
+                constraints=constraints,
+            )
+        return self._state
 
     def _demands(self) -> tuple[ResourceDemand, ...]:
         """Equal shapes of all raylets together."""

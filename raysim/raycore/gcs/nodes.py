@@ -159,6 +159,7 @@ class GcsNodeManager:
         node = self._table.get(m.node_id)
         if accepted and node is not None:
             node.drain, node.state = m, "DRAINING"
+            node.changes += 1
             self._note(node)
             self._changed()
             if m.reason == "PREEMPTION":
@@ -174,6 +175,7 @@ class GcsNodeManager:
             return
         node.available, node.total = dict(m.available), dict(m.total)
         node.idle_since_ns = m.idle_since_ns
+        node.changes += 1
         node.demand_waiting = m.demand_waiting
         self._gcs.health.heard_of(m.node_id)
         self._gcs.demand.reported(m.node_id, waiting=m.demand_waiting)
@@ -230,6 +232,7 @@ class GcsNodeManager:
             if seen is not None:
                 node.available = dict(seen.resources.available)
                 node.total = dict(seen.resources.total)
+                node.changes += 1
 
     def _note(self, node: GcsNode) -> None:
         if self._gcs.env.log.enabled:

@@ -42,7 +42,7 @@ class GcsNode:
     """A row of the node table, and what its raylet last reported."""
 
     __slots__ = (
-        "address", "available", "death_reason", "demand_waiting", "drain", "end_ns",
+        "address", "available", "changes", "death_reason", "demand_waiting", "drain", "end_ns",
         "idle_since_ns", "incarnation", "is_head", "labels", "node_id", "node_type", "start_ns",
         "state", "total",
     )  # fmt: skip
@@ -65,14 +65,18 @@ class GcsNode:
         self.end_ns = -1
         self.idle_since_ns = now_ns
         self.demand_waiting = False
+        self.changes = 0
+        """How often any of this has changed."""
 
     def take(self, resources: ResourceSet) -> None:
         """Hold back what a bundle will need; the next report of the raylet overwrites this."""
+        self.changes += 1
         for name, n in resources.units.items():
             self.available[name] = self.available.get(name, 0) - n
 
     def give_back(self, resources: ResourceSet) -> None:
         """Undo, but never beyond the total: a report may have come in between."""
+        self.changes += 1
         for name, n in resources.units.items():
             free = self.available.get(name, 0) + n
             self.available[name] = min(free, self.total.get(name, 0))
