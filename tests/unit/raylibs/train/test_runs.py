@@ -195,6 +195,23 @@ def test_one_seed_gives_one_run() -> None:
     assert first.record.states == again.record.states
 
 
+def test_a_restart_costs_so_many_events_per_worker() -> None:
+    def events(kills: int) -> int:
+        def kill(sim: Any, faults: Any) -> None:
+            for i in range(kills):
+                sim.at(f"{i + 1}h", faults.kill_some_worker, 1)
+
+        a_loop = loop(steps=5_000, step=ConstantStep(step_s=5.0), checkpoint_every=360)
+        spec = trainer(a_loop, workers=64, failures=FailureConfig(max_failures=-1))
+        played = play(spec, nodes=9, gpus=8, faults=kill, until="12h")
+        assert played.outcome.ok
+        assert len(played.record.attempts) == kills + 1
+        return played.cluster.sim.log.events
+
+    # Processes, imports, calls and deaths of 64 workers, all heard of by nine nodes: 173 each.
+    assert (events(3) - events(0)) / 3 / 64 < 200
+
+
 def test_a_hundred_times_the_steps_are_no_more_events() -> None:
     # What a long run costs to play follows from its saves and failures, not from its steps.
     few, many = (
