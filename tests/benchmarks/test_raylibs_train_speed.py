@@ -45,8 +45,6 @@ def test_a_week_of_512_gpus() -> None:
     record = played.record
     assert played.outcome.ok
     assert len(record.attempts) == FAILURES + 1
-    days = (record.end_ns - record.begin_ns) / 86_400e9
-    print(
-        f"\n{days:.1f} days, {len(record.saved)} saves, {FAILURES} restarts: "
-        f"{took_s:.1f} s of CPU, {played.cluster.sim.log.events:,} events, goodput {record.goodput:.1%}"
-    )
+    days, events = (record.end_ns - record.begin_ns) / 86_400e9, played.cluster.sim.log.events
+    print(f"\n{days:.1f} days, {len(record.saved)} saves, {FAILURES} restarts:")
+    print(f"{took_s:.1f} s of CPU, {events:,} events, goodput {record.goodput:.1%}")
