@@ -118,7 +118,6 @@ class TrainerJob:
             samples=sizes.samples,
             spot=self.spot,
             inputs=_inputs(outcome),
-            simplifications=_SIMPLIFICATIONS,
         )
         report = yield from run.main(process, streams)
         if not isinstance(report, LibraryReport):
@@ -243,10 +242,3 @@ def _inputs(outcome: JobOutcome) -> tuple[Input, ...]:
         Input(name="process group", value=startup.PROCESS_GROUP_S, basis="assumed",
               source=startup.PROVENANCE["process group"].source),
     )  # fmt: skip
-
-
-_SIMPLIFICATIONS = (
-    "Every step is the steady one of its group's size; elastic runs count steps of any size.",
-    "Ranks copy a checkpoint into a local folder by one thread each, which its disk keeps up with.",
-    "Listing and deleting checkpoints takes no time.",
-)

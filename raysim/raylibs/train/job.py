@@ -38,6 +38,11 @@ HELPS = {
     "waiting": "nodes that stand by, or an elastic num_workers",
     "load": "reading only each rank's own part",
 }  # fmt: skip
+SIMPLIFICATIONS = (
+    "Every step is the steady one of its group's size; elastic runs count steps of any size.",
+    "Ranks copy a checkpoint into a local folder by one thread each, which its disk keeps up with.",
+    "Listing and deleting checkpoints takes no time.",
+)
 LEAST_SHARE = 0.0005
 """Of the wall time: what is less is not shown."""
 SHORTEST_SHARE = 0.02
@@ -54,7 +59,7 @@ class TrainRun:
     spot: bool = False
     """Its nodes may be taken back."""
     inputs: tuple[Input, ...] = ()
-    simplifications: tuple[str, ...] = ()
+    simplifications: tuple[str, ...] = SIMPLIFICATIONS
 
     kind: ClassVar[str] = "train"
     metrics: ClassVar[Mapping[str, Unit]] = {
