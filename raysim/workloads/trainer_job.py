@@ -161,30 +161,20 @@ class TrainerJob:
 
     def _warnings(self, outcome: JobOutcome) -> tuple[PlannerWarning, ...]:
         plan = outcome.job.plan
-        found = []
         sharded = plan.engine == "deepspeed" and plan.zero.stage > 0
         full = outcome.job.checkpoint.kind == "full"
-        if self.scaling_config.elastic and sharded and full and not plan.saving.load_universal:
-            found.append(PlannerWarning(
+        if not (self.scaling_config.elastic and sharded and full) or plan.saving.load_universal:
+            return ()
+        return (
+            PlannerWarning(
                 code="zero-checkpoint-of-another-size",
                 cause=f"ZeRO stage {plan.zero.stage} saves the optimizer in as many parts as there "
                 "are ranks, and DeepSpeed refuses to load them into another number; this elastic "
                 "run is played as if it could.",
                 fix="Convert with ds_to_universal.py and set checkpoint.load_universal, or give "
                 "num_workers as one number.",
-            ))  # fmt: skip
-        if (
-            plan.saving.storage is None
-            and len({n for n, _ in outcome.step.comms.placement}) > 1
-            and _steps_between(outcome)
-        ):
-            found.append(PlannerWarning(
-                code="checkpoints-on-local-disks",
-                cause="Checkpoints go to each node's own disk: what a lost node held is gone, and "
-                "the others cannot read it.",
-                fix="Set checkpoint.storage: a bucket or a shared file system.",
-            ))  # fmt: skip
-        return tuple(found)
+            ),
+        )
 
 
 def _steps_between(outcome: JobOutcome) -> int | None:

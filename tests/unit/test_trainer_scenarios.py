@@ -148,3 +148,21 @@ def test_what_does_not_fit_a_gpu_is_said_before_anything_runs() -> None:
     summary = raysim.run(scenario(large), record=False).summary
     assert not summary["verdict"]["ok"]
     assert "does not fit" in summary["verdict"]["text"]
+
+
+def test_zero_checkpoints_do_not_fit_another_size() -> None:
+    train = {k: v for k, v in TRAIN["train"].items() if k not in ("fsdp", "global_batch")}  # type: ignore[attr-defined]
+    ds = {"zero_optimization": {"stage": 3}, "bf16": {"enabled": True}}
+    zero = {**TRAIN, "train": {**train, "deepspeed": ds, "gradient_accumulation_steps": 1,
+                               "optimizer": "AdamW"}}  # fmt: skip
+
+    def codes(**changes: Any) -> str:
+        summary = raysim.run(scenario(changed(zero, **changes)), record=False).summary
+        assert summary["verdict"]["ok"], summary["verdict"]["text"]
+        return str(summary["libraries"][0]["warnings"])
+
+    said = "zero-checkpoint-of-another-size"
+    assert said in codes(num_workers=[8, 16])
+    assert said not in codes()
+    universal = {**ds, "checkpoint": {"load_universal": True}}
+    assert said not in codes(num_workers=[8, 16], train__deepspeed=universal)

@@ -127,6 +127,14 @@ def _waiting(spec: TrainerSpec, record: RunRecord) -> Iterator[PlannerWarning]:
 
 
 def _keeping(spec: TrainerSpec, record: RunRecord) -> Iterator[PlannerWarning]:
+    nodes = max((len(attempt.nodes) for attempt in record.attempts), default=0)
+    if record.saved and spec.run_config.storage is None and nodes > 1:
+        yield PlannerWarning(
+            code="checkpoints-on-local-disks",
+            cause=f"Checkpoints of {nodes} nodes go to each node's own disk: what a lost node held "
+            "is gone, and the others cannot read it.",
+            fix="Set checkpoint.storage: a bucket or a shared file system.",
+        )
     keep = spec.run_config.checkpoint_config.num_to_keep
     if keep is not None or len(record.saved) < MANY_CHECKPOINTS:
         return

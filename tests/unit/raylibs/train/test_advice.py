@@ -72,6 +72,14 @@ def test_checkpoints_kept_for_ever(every: int, keep: Any, size: float, warns: bo
         assert "12 checkpoints take 0.1 TB" in found["all-checkpoints-kept"]
 
 
+@pytest.mark.parametrize(("workers", "warns"), [(8, True), (4, False)])
+def test_checkpoints_that_only_one_node_can_read(workers: int, warns: bool) -> None:
+    spec = trainer(workers=workers)
+    spec = replace(spec, run_config=replace(spec.run_config, storage=None))
+    found = said(spec)
+    assert ("checkpoints-on-local-disks" in found) == warns
+
+
 def test_gpu_workers_that_leave_their_cpus_to_ray_data() -> None:
     reads = loop(dataset=ConstantRate(batches_per_s=50.0))
     assert list(said(trainer(reads))) == ["gpu-workers-without-cpu"]
