@@ -1,0 +1,1 @@
+"""Ray Data: lazy datasets, a streaming executor, shuffles, splits for trainers."""

@@ -1,0 +1,80 @@
+"""Blocks: what travels between operators, and how a task's output is cut into them.
+
+Real counterpart: ``python/ray/data/block.py``, ``_internal/execution/interfaces/ref_bundle.py``,
+``_internal/output_buffer.py``. A block is a reference and its metadata; the driver never sees its
+content.
+
+Not modelled: schemas, and the metadata object that follows each block (its cost is in
+``DataContext.per_block_ns``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from raysim.raycore.tasks import Ref
+
+
+class Block(NamedTuple):
+    """One block of rows. ``ref`` None: rows that a read task has still to read."""
+
+    rows: int
+    size_bytes: int
+    ref: Ref | None = None
+    split: int = 0
+    """The consumer it goes to, behind ``streaming_split``."""
+    owned: bool = True
+    """The execution drops it once it has been used."""
+
+
+class Made(NamedTuple):
+    """Metadata of a block that a task has handed over."""
+
+    rows: int
+    size_bytes: int
+
+
+def total(blocks: Iterable[Block]) -> tuple[int, int]:
+    """Rows and bytes of several."""
+    rows = size_bytes = 0
+    for block in blocks:
+        rows += block.rows
+        size_bytes += block.size_bytes
+    return rows, size_bytes
+
+
+def cut(rows: int, size_bytes: int, target_bytes: int, *, factor: float = 1.5) -> list[Made]:
+    """Output of a task as ``BlockOutputBuffer`` cuts it: full blocks, then what is left.
+
+    A rest that would leave the last block below ``factor`` targets stays with it.
+    """
+    if size_bytes <= target_bytes * factor or rows <= 1:
+        return [Made(rows, size_bytes)]
+    per_row = size_bytes / rows
+    each = max(1, round(target_bytes / per_row))
+    count = max(1, rows // each)
+    rest = rows - count * each
+    parts = [each] * count
+    if rest and rest * per_row <= target_bytes * (factor - 1):
+        parts[-1] += rest
+    elif rest:
+        parts.append(rest)
+    return _weighed(parts, rows, size_bytes)
+
+
+def evenly(rows: int, size_bytes: int, count: int) -> list[Made]:
+    """Cut into ``count`` blocks of nearly equal rows, none without a row but of an empty one."""
+    count = max(1, min(count, rows))
+    parts = [rows * (i + 1) // count - rows * i // count for i in range(count)]
+    return _weighed(parts, rows, size_bytes)
+
+
+def _weighed(parts: list[int], rows: int, size_bytes: int) -> list[Made]:
+    """Bytes in proportion to rows, to the byte."""
+    made, upto = [], 0
+    for part in parts:
+        before, upto = upto, upto + part
+        share = size_bytes * upto // max(rows, 1) - size_bytes * before // max(rows, 1)
+        made.append(Made(part, share if rows else size_bytes))
+    return made

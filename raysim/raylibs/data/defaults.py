@@ -1,0 +1,112 @@
+"""What ``ray.data.DataContext`` holds, and the constants of the code around it.
+
+Real counterpart: ``python/ray/data/context.py`` of ray 2.60 unless a line names another file; paths
+are relative to ``python/ray/data``. An older version is ``replace(DataContext(), ...)``: what is
+known to differ is in ``RAY_2_2``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from raysim.units import GIB, MIB
+
+ShuffleStrategy = Literal[
+    "shuffle_v2", "hash_shuffle", "sort_shuffle_pull_based", "sort_shuffle_push_based"
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataContext:
+    """Settings of one dataset's execution."""
+
+    # blocks
+    target_max_block_size: int = 128 * MIB
+    target_min_block_size: int = MIB
+    max_safe_block_size_factor: float = 1.5
+    """Blocks are cut once they are larger than so many targets."""
+    read_op_min_num_blocks: int = 200
+
+    # tasks
+    max_num_blocks_in_streaming_gen_buffer: int = 2
+    scheduling_strategy: Literal["SPREAD", "DEFAULT"] = "SPREAD"
+    scheduling_strategy_large_args: Literal["SPREAD", "DEFAULT"] = "DEFAULT"
+    large_args_threshold: int = 50 * MIB
+    task_max_retries: int = -1
+    """-1: without limit (``_internal/execution/operators/map_operator.py``)."""
+
+    # budgets
+    op_resource_reservation_enabled: bool = True
+    op_resource_reservation_ratio: float = 0.5
+    object_store_limit_frac: float = 0.5
+    """Of the cluster's store (``_internal/execution/resource_manager.py``)."""
+    object_store_limit_frac_unreserved: float = 0.25
+    """The same without the allocator."""
+    global_limits_update_interval_s: float = 1.0
+    downstream_capacity_backpressure_ratio: float | None = 2.0
+    downstream_capacity_threshold: float = 0.5
+    """Of an operator's budget in use before that ratio counts (``backpressure_policy``)."""
+
+    # actor pools
+    actor_tasks_in_flight_factor: int = 2
+    """``max_tasks_in_flight_per_actor`` over an actor's concurrency."""
+    actor_pool_util_upscaling_threshold: float = 1.75
+    actor_pool_util_downscaling_threshold: float = 0.5
+
+    # the loop
+    wait_for_task_completion_s: float = 0.1
+    """``WAIT_FOR_TASK_COMPLETION_TIMEOUT_S`` of ``streaming_executor_state.py``."""
+    consumer_poll_s: float = 0.01
+    """``OpState.get_output_blocking`` there."""
+    streaming: bool = True
+    """False: one operator after the other, as before 2.4's streaming executor."""
+    preserve_order: bool = False
+
+    # all-to-all
+    shuffle_strategy: ShuffleStrategy = "shuffle_v2"
+    default_hash_shuffle_parallelism: int = 200
+    max_hash_shuffle_aggregators: int = 128
+    shuffle_input_batch_bytes: int = GIB
+    """Inputs of one map of SHUFFLE_V2 are put together up to this, node by node."""
+    shuffle_map_memory_factor: float = 2.0
+    push_based_merge_factor: int = 2
+    """Maps per merge (``_internal/planner/push_based_shuffle.py``)."""
+    sort_samples_per_block: int = 10
+    """``_internal/planner/exchange/sort_task_spec.py``."""
+
+    # the cluster
+    cluster_autoscaling: bool = False
+    """Ask for nodes (Ray always asks; raysim only where the cluster can grow)."""
+    autoscaling_period_s: float = 10.0
+    autoscaling_low_util: float = 0.5
+    autoscaling_max_added_cpus: float = 256.0
+    autoscaling_max_added_gpus: float = 32.0
+
+    # iter_batches
+    batch_size: int = 256
+    prefetch_batches: int = 1
+    max_batch_threads: int = 4
+    """``_internal/block_batching/iter_batches.py``."""
+
+    # time the libraries' own Python takes on the reference machine of ``perf/ray_core.py``
+    step_ns: int = 1_000_000
+    """One step of the scheduling loop, before tasks (assumed)."""
+    per_active_task_ns: int = 20_000
+    """The same, of each running task it waits for (assumed)."""
+    per_task_ns: int = 1_000_000
+    """Dispatching one task: select, bundle, metrics (assumed; a submission itself is Ray Core's)."""
+    per_block_ns: int = 500_000
+    """Taking one output block: its metadata object, queues, metrics (assumed)."""
+
+
+RAY_2_2 = replace(
+    DataContext(),
+    target_max_block_size=512 * MIB,
+    streaming=False,
+    shuffle_strategy="sort_shuffle_pull_based",
+    scheduling_strategy_large_args="SPREAD",
+    step_ns=0,
+)
+"""Ray 2.0 to 2.2 (``data/context.py`` of ray-2.2.0): bulk execution, stage by stage; blocks of
+512 MiB, and only where splitting was switched on."""

@@ -1,0 +1,310 @@
+"""The streaming executor: one loop in the driver that reads blocks, starts tasks and scales.
+
+Real counterpart: ``_internal/execution/streaming_executor.py``, ``streaming_executor_state.py``.
+A step waits up to 0.1 s for *all* running tasks to have something, reads what its budgets allow,
+starts tasks one by one, each time of the operator that uses the store least, then looks at actors
+and nodes. Steps that would find nothing are left out: the next one is that of the 0.1 s grid at
+which something has happened.
+
+Not modelled: progress bars, the issue detector, blocks that may fail (``max_errored_blocks``).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from raysim.kernel.rng import Streams
+from raysim.raycore.process import CoreProcess
+from raysim.raycore.protocol import GetAllNodeInfo
+from raysim.raycore.resources import UNIT
+from raysim.raycore.scripts import (
+    TIMED_OUT,
+    Ask,
+    Driver,
+    Event,
+    Script,
+    ask_gcs,
+    drop,
+    now,
+    wait_for,
+)
+from raysim.raycore.tasks import TaskError
+from raysim.raylibs.data.autoscaling import ClusterAutoscaler
+from raysim.raylibs.data.backpressure import Backpressure
+from raysim.raylibs.data.blocks import Block
+from raysim.raylibs.data.defaults import DataContext
+from raysim.raylibs.data.map_operator import DataTask, MapOperator
+from raysim.raylibs.data.operators import Operator
+from raysim.raylibs.data.plan import Plan
+from raysim.raylibs.data.resources import NONE, ResourceManager, Resources
+from raysim.raylibs.data.topology import build
+from raysim.units import to_ns
+
+
+def spend(work_ns: int) -> Ask:
+    """The program's own thread works so long."""
+
+    def begin(d: Driver) -> Any:
+        d.lead_ns += work_ns
+
+    return Ask(begin)
+
+
+class StreamingExecutor:
+    """Runs a plan in the process it is given; consumers take blocks from ``output``.
+
+    ``excluded`` is what others have reserved: trainers' CPUs and GPUs.
+    """
+
+    def __init__(
+        self,
+        process: CoreProcess,
+        plan: Plan,
+        context: DataContext,
+        streams: Streams,
+        *,
+        excluded: Resources = NONE,
+        storage: Any = None,
+        label: str = "data",
+    ) -> None:
+        self.process = process
+        self.context = context
+        self.excluded = excluded
+        self.topology = build(plan, context, process, self._on_change, streams, storage, label)
+        self.manager = ResourceManager(self.topology, context)
+        self.backpressure = Backpressure(self.manager)
+        self.autoscaler = ClusterAutoscaler(self.topology, self.manager, context)
+        self.output = self.topology[-1]
+        self.waiting_consumers = 0
+        self.ended = Event()
+        """Set when all blocks are out (value None) or a task has failed (its error)."""
+        self.has_output = Event()
+        """Set when a block is put out, or at the end; consumers replace it."""
+        self.began_ns = self.ended_ns = 0
+        self.steps = 0
+        self.driver_ns = 0
+        """What the loop's own code took."""
+        self._woken = Event()
+        self._stopped = False
+        self._limits_ns = -1
+
+    # what others do to it
+
+    def _on_change(self, task: DataTask | None) -> None:
+        del task
+        self._woken.set()
+
+    def take(self, split: int | None = None) -> Block | None:
+        """A block of the output for a consumer; None: none is there now."""
+        links = self.output.links
+        if split is None:
+            block = links.take() if links.out else None
+        else:
+            block = next((b for b in links.out if b.split == split), None)
+            if block is not None:
+                links.out.remove(block)
+                links.out_bytes -= block.size_bytes
+        if block is not None:
+            self._woken.set()
+        return block
+
+    def consumers_hold(self, change_bytes: int) -> None:
+        """Iterators hold so many more bytes of blocks, or fewer."""
+        self.manager.consumer_bytes += change_bytes
+        if change_bytes < 0:
+            self._woken.set()
+
+    def wake(self) -> None:
+        """Something outside has changed."""
+        self._woken.set()
+
+    def stop(self) -> None:
+        """Nobody wants more."""
+        self._stopped = True
+        self._woken.set()
+
+    # the loop
+
+    def run(self) -> Script:
+        """Until everything is out; returns None or the TaskError that ended it."""
+        self.began_ns = yield now()
+        yield from self._refresh_limits()
+        for op in self._maps:
+            if op.pool is not None:
+                yield from op.pool.scale_up(op.pool.least)
+        error: TaskError | None = None
+        while error is None and not self._stopped:
+            error = yield from self._step()
+            if all(op.finished for op in self.topology):
+                break
+            if error is None and not self._stopped:
+                yield from self._wait()
+        self.ended_ns = yield now()
+        yield from self._shut_down()
+        self.ended.set(error)
+        self._tell_consumers()
+        return error
+
+    def _step(self) -> Script:
+        context = self.context
+        self.steps += 1
+        self._woken = Event()
+        running = sum(len(op.tasks) for op in self.topology)
+        yield self._spend(context.step_ns + context.per_active_task_ns * running)
+        yield from self._refresh_limits()
+        self.manager.update()
+        error = yield from self._read_tasks()
+        if error is not None:
+            return error
+        for op in self._maps:
+            if op.pool is not None and op.pool.error is not None:
+                return op.pool.error
+            yield from op.start_queued()
+        self.manager.update()
+        while True:
+            idle = not self.output.links.out
+            chosen = self.backpressure.select(self.topology, consumer_idle=idle)
+            if chosen is None:
+                break
+            started = chosen.metrics.tasks_submitted
+            yield from chosen.dispatch()
+            if chosen.metrics.tasks_submitted > started:
+                yield self._spend(context.per_task_ns)
+            self.manager.update()
+        yield from self._scale()
+        yield from self._pass_on_ends()
+        if self.output.links.out:
+            self._tell_consumers()
+        return None
+
+    def _spend(self, work_ns: int) -> Ask:
+        self.driver_ns += work_ns
+        return spend(work_ns)
+
+    @property
+    def _maps(self) -> list[MapOperator]:
+        return [op for op in self.topology if isinstance(op, MapOperator)]
+
+    def _read_tasks(self) -> Script:
+        """Take blocks of tasks in the order of their numbers, as far as budgets allow."""
+        at_ns = yield now()
+        for op in self.topology:
+            if not op.tasks:
+                continue
+            left = self.backpressure.bytes_to_read(
+                op, consumers_wait=self.waiting_consumers > 0
+            )
+            for task in [t for _, t in sorted(op.tasks.items()) if t.is_ready]:
+                while task.items and (left is None or left > 0):
+                    block = task.take()
+                    op.took(block)  # type: ignore[attr-defined]
+                    yield self._spend(self.context.per_block_ns)
+                    if left is not None:
+                        left -= block.size_bytes
+                if task.ended and not task.items and (left is None or left > 0):
+                    yield drop(*op.ended(task, at_ns))  # type: ignore[attr-defined]
+                    if task.error is not None:
+                        return task.error
+        return None
+
+    def _scale(self) -> Script:
+        for op in self._maps:
+            pool = op.pool
+            if pool is None:
+                continue
+            done = op.finished or (op.links.inputs_done and not op.queue)
+            change = pool.change(
+                inputs_done=done, received=op.metrics.blocks_in,
+                budget=self.manager.budgets.get(op.name),
+            )  # fmt: skip
+            if change > 0:
+                yield from pool.scale_up(change)
+            elif change < 0:
+                yield from pool.scale_down(-change)
+        yield from self.autoscaler.look()
+
+    def _pass_on_ends(self) -> Script:
+        """Tell operators that no more input comes, and those before a limit that it is enough."""
+        for op in self.topology:
+            links = op.links
+            if links.inputs_done or not links.inputs:
+                continue
+            if all(before.finished and not before.links.out for before in links.inputs):
+                yield from op.all_inputs_done()
+        for op in reversed(self.topology):
+            after = op.links.after
+            if after and all(a.finished for a in after) and not op.links.stopped:
+                op.links.stopped = True
+            if op.links.stopped or op.finished:
+                unused = [b.ref for b in op.links.clear() if b.ref is not None and b.owned]
+                yield drop(*unused)
+
+    # waiting
+
+    def _wait(self) -> Script:
+        """Until the step that would find something."""
+        began_ns = yield now()
+        grid_ns = to_ns(self.context.wait_for_task_completion_s)
+        while True:
+            answer = yield wait_for(self._woken, self.autoscaler.next_look_ns(began_ns))
+            at_ns = yield now()
+            tasks = [t for op in self.topology for t in op.tasks.values()]
+            if answer is TIMED_OUT or all(t.is_ready for t in tasks):
+                return
+            due_ns = began_ns + math.ceil((at_ns - began_ns) / grid_ns) * grid_ns
+            if at_ns >= due_ns:
+                return
+            self._woken = Event()
+            if (yield wait_for(self._woken, due_ns - at_ns)) is TIMED_OUT:
+                return
+            self._woken.set()
+
+    def _tell_consumers(self) -> None:
+        told, self.has_output = self.has_output, Event()
+        told.set()
+
+    def _refresh_limits(self) -> Script:
+        """What the cluster has, at most once a second."""
+        at_ns = yield now()
+        every_ns = to_ns(self.context.global_limits_update_interval_s)
+        if self._limits_ns >= 0 and at_ns - self._limits_ns < every_ns:
+            return
+        self._limits_ns = at_ns
+        if self.steps <= 1:
+            rows = yield ask_gcs(GetAllNodeInfo())
+            self._set_limits(rows)
+        else:
+            self.process.call_gcs(GetAllNodeInfo(), self._set_limits)
+
+    def _set_limits(self, rows: Any) -> None:
+        if isinstance(rows, TaskError) or not isinstance(rows, tuple):
+            return
+        alive = [row.resources for row in rows if row.state == "ALIVE"]
+        cpu, gpu, store = (
+            sum(r.get(name, 0) for r in alive) / UNIT
+            for name in ("CPU", "GPU", "object_store_memory")
+        )
+        context = self.context
+        share = context.object_store_limit_frac
+        if not context.op_resource_reservation_enabled:
+            share = context.object_store_limit_frac_unreserved
+        limits = Resources(cpu, gpu, store * share).minus(self.excluded)
+        if limits != self.manager.limits:
+            self.manager.limits = limits
+            self._woken.set()
+
+    def _shut_down(self) -> Script:
+        """Kill the pools, forget what still runs."""
+        for op in self._maps:
+            for task in list(op.tasks.values()):
+                yield drop(*op.ended(task, self.ended_ns))
+            if op.pool is not None:
+                for actor in op.pool.actors:
+                    yield actor.handle.kill()
+                op.pool.actors.clear()
+
+
+def operator_named(executor: StreamingExecutor, name: str) -> Operator:
+    """One operator of an execution."""
+    return next(op for op in executor.topology if op.name == name)

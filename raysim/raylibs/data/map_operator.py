@@ -1,0 +1,292 @@
+"""The operator that runs tasks: reads, maps, writes, in tasks or in a pool of actors.
+
+Real counterpart: ``operators/map_operator.py``, ``task_pool_map_operator.py``,
+``actor_pool_map_operator.py`` and ``DataOpTask`` of ``interfaces/physical_operator.py``.
+
+Ray holds two blocks of a task in its generator's buffer. Here the driver looks at the first of
+them, so that the generator stops after one more: the same two.
+
+Not modelled: order of outputs (``preserve_order``) beyond that of tasks that end together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from raysim.raycore.process import CoreProcess
+from raysim.raycore.resources import ResourceSet
+from raysim.raycore.scripts import Script, now, submit
+from raysim.raycore.tasks import Payload, Ref, RemoteFunction, TaskError, TaskOptions
+from raysim.raylibs.data.actor_pool import ActorPool, PoolActor
+from raysim.raylibs.data.blocks import Block, Made, total
+from raysim.raylibs.data.defaults import DataContext
+from raysim.raylibs.data.metrics import OpMetrics
+from raysim.raylibs.data.operators import Links, Operator
+from raysim.raylibs.data.plan import MapStage
+from raysim.raylibs.data.resources import Resources
+from raysim.raylibs.data.tasks import Work, body_of
+
+WORK_BYTES = 2_000
+"""A task's arguments that are not blocks: its transform is put once, this is what names it."""
+
+
+class DataTask:
+    """A running task: its generator, and what has come of it."""
+
+    __slots__ = (
+        "actor", "began_ns", "blocks", "ended", "error", "generator", "index", "items", "made",
+        "on_change", "outputs", "process",
+    )  # fmt: skip
+
+    def __init__(
+        self, index: int, blocks: list[Block], made: dict[int, Made], process: CoreProcess,
+        on_change: Callable[[DataTask], object],
+    ) -> None:  # fmt: skip
+        self.index = index
+        self.blocks = blocks
+        self.made = made
+        self.process = process
+        self.on_change = on_change
+        self.items: deque[Ref] = deque()
+        self.outputs = 0
+        self.ended = False
+        self.error: TaskError | None = None
+        self.actor: PoolActor | None = None
+        self.generator: Ref
+        self.began_ns = 0
+
+    def watch(self, generator: Ref) -> None:
+        """It has been submitted: hear of its blocks."""
+        self.generator = generator
+        self.process.next_item(generator, self._arrived)
+
+    def _arrived(self, item: Ref | TaskError | None) -> None:
+        if isinstance(item, Ref):
+            self.items.append(item)
+        else:
+            self.error, self.ended = item, True
+        self.on_change(self)
+
+    @property
+    def is_ready(self) -> bool:
+        """There is something to read, if only its end."""
+        return bool(self.items) or self.ended
+
+    def take(self) -> Block:
+        """Its next block; the generator goes on."""
+        ref = self.items.popleft()
+        made = self.made[self.outputs]
+        self.outputs += 1
+        self.process.next_item(self.generator, self._arrived)
+        return Block(made.rows, made.size_bytes, ref)
+
+
+class MapOperator:
+    """Takes blocks, puts small ones together, runs a task on each bundle."""
+
+    materializes = False
+    throttled = True
+
+    def __init__(
+        self,
+        stage: MapStage,
+        name: str,
+        inputs: list[Operator],
+        context: DataContext,
+        process: CoreProcess,
+        on_change: Callable[[Any], object],
+        *,
+        rng: np.random.Generator | None = None,
+        storage: Any = None,
+    ) -> None:
+        self.stage = stage
+        self.name = name
+        self.links = Links(inputs)
+        self.context = context
+        self.process = process
+        self.on_change = on_change
+        self.metrics = OpMetrics(context)
+        self.tasks: dict[int, DataTask] = {}
+        step = stage.first
+        self.pool = ActorPool(stage, context, lambda: on_change(None)) if step.actors else None
+        self.bundle: list[Block] = []
+        self.queue: deque[list[Block]] = deque()
+        """Bundles of an actor pool that wait for an actor."""
+        self._options = {s: self._options_of(s) for s in ("SPREAD", "DEFAULT")}
+        self._rng = rng if step.cv_frac else None
+        self._storage = storage
+
+    def _options_of(self, strategy: Any) -> TaskOptions:
+        step = self.stage.first
+        held = {"CPU": step.cpus, "GPU": step.num_gpus, **step.remote_args}
+        return TaskOptions(
+            function=RemoteFunction(name=self.stage.name, body=body_of(self.stage)),
+            resources=ResourceSet.of({k: v for k, v in held.items() if v}),
+            num_returns="streaming",
+            max_retries=self.context.task_max_retries,
+            strategy=strategy,
+            generator_backpressure_num_objects=(
+                self.context.max_num_blocks_in_streaming_gen_buffer - 1
+            ),
+        )
+
+    # input
+
+    def can_add_input(self) -> bool:
+        """As ``Operator``: the user's cap on tasks, or a free slot of an actor."""
+        if self.pool is not None:
+            return self.pool.free_slots > len(self.queue)
+        most = self.stage.first.concurrency
+        return not isinstance(most, int) or len(self.tasks) < most
+
+    def dispatch(self) -> Script:
+        """As ``Operator``."""
+        block = self.links.next_input()
+        self.metrics.blocks_in += 1
+        self.metrics.rows_in += block.rows
+        self.metrics.bytes_in += block.size_bytes
+        self.bundle.append(block)
+        if sum(b.rows for b in self.bundle) >= self.stage.min_rows_per_bundle:
+            yield from self._start_bundle()
+
+    def all_inputs_done(self) -> Script:
+        """As ``Operator``: what is left becomes the last task."""
+        if self.bundle:
+            yield from self._start_bundle()
+        self.links.inputs_done = True
+
+    def _start_bundle(self) -> Script:
+        bundle, self.bundle = self.bundle, []
+        self.queue.append(bundle)
+        yield from self.start_queued()
+
+    def start_queued(self) -> Script:
+        """Start what can be started of the bundles that wait."""
+        while self.queue and (self.pool is None or self.pool.free_slots):
+            yield from self._start(self.queue.popleft())
+
+    def _start(self, blocks: list[Block]) -> Script:
+        rows, size_bytes = total(blocks)
+        metrics = self.metrics
+        made: dict[int, Made] = {}
+        work = Work(
+            self.stage, rows, size_bytes, self.context.target_max_block_size, self._slower(),
+            tuple(b.rows for b in blocks), made, metrics.tasks_submitted, self._storage,
+        )  # fmt: skip
+        task = DataTask(metrics.tasks_submitted, blocks, made, self.process, self.on_change)
+        refs = [b.ref for b in blocks if b.ref is not None]
+        metrics.tasks_submitted += 1
+        metrics.tasks_running += 1
+        metrics.input_bytes_pending += size_bytes if refs else 0
+        task.began_ns = yield now()
+        if metrics.first_ns < 0:
+            metrics.first_ns = task.began_ns
+        self.tasks[task.index] = task
+        if self.pool is not None:
+            task.actor = self.pool.select(self._nodes_of(refs))
+            generator = yield from self.pool.submit(task.actor, work, refs)
+        else:
+            large = bool(refs) and size_bytes > self.context.large_args_threshold
+            context = self.context
+            options = self._options[
+                context.scheduling_strategy_large_args if large else context.scheduling_strategy
+            ]
+            (generator,) = yield submit(options, [Payload(WORK_BYTES, work), *refs])
+        task.watch(generator)
+
+    def _slower(self) -> float:
+        """Lognormal of mean 1."""
+        if self._rng is None:
+            return 1.0
+        sigma = math.sqrt(math.log1p(self.stage.first.cv_frac**2))
+        return float(self._rng.lognormal(-sigma * sigma / 2, sigma))
+
+    def _nodes_of(self, refs: list[Ref]) -> list[int]:
+        found: list[int] = []
+        for ref in refs:
+            known = self.process.peek_locations(ref)
+            found += known[1] if known is not None else ()
+        return found
+
+    # output
+
+    def took(self, block: Block) -> None:
+        """The executor has read a block of one of its tasks."""
+        metrics = self.metrics
+        metrics.blocks_out += 1
+        metrics.rows_out += block.rows
+        metrics.bytes_out += block.size_bytes
+        self.links.give(block)
+
+    def ended(self, task: DataTask, now_ns: int) -> list[Ref]:
+        """A task is over; what is no longer needed of it."""
+        metrics = self.metrics
+        del self.tasks[task.index]
+        metrics.tasks_running -= 1
+        metrics.tasks_finished += 1
+        metrics.tasks_failed += task.error is not None
+        metrics.outputs_of_finished += task.outputs
+        metrics.task_ns += now_ns - task.began_ns
+        metrics.last_ns = now_ns
+        if task.actor is not None:
+            task.actor.in_flight -= 1
+        gone = [task.generator]
+        for block in task.blocks:
+            if block.ref is not None:
+                metrics.input_bytes_pending -= block.size_bytes
+                if block.owned:
+                    gone.append(block.ref)
+        return gone
+
+    # what it is
+
+    @property
+    def finished(self) -> bool:
+        """As ``Operator``."""
+        done = self.links.inputs_done or self.links.stopped
+        return done and not self.tasks and not self.queue
+
+    @property
+    def internal(self) -> tuple[int, int]:
+        """As ``Operator``."""
+        held = [b for bundle in (self.bundle, *self.queue) for b in bundle if b.ref is not None]
+        return len(held), total(held)[1]
+
+    @property
+    def producing(self) -> int:
+        """Tasks that may hold blocks: of those sent to an actor only one runs."""
+        running = len(self.tasks)
+        return running if self.pool is None else min(running, self.pool.active)
+
+    def usage(self) -> Resources:
+        """As ``Operator``."""
+        each = self._each
+        count = len(self.tasks) if self.pool is None else len(self.pool.actors)
+        return each.times(count)
+
+    def per_task(self) -> Resources:
+        """As ``Operator``."""
+        return self._each if self.pool is None else Resources()
+
+    def least_and_most(self) -> tuple[Resources, Resources]:
+        """As ``Operator``."""
+        each = self._each
+        least = each._replace(store=self.metrics.max_pending_output_per_task or 0.0)
+        most: float = math.inf
+        if self.pool is not None:
+            least, most = each.times(self.pool.least), self.pool.most
+        elif isinstance(self.stage.first.concurrency, int):
+            most = self.stage.first.concurrency
+        return least, Resources(
+            each.cpu * most if each.cpu else 0.0, each.gpu * most if each.gpu else 0.0, math.inf
+        )
+
+    @property
+    def _each(self) -> Resources:
+        step = self.stage.first
+        return Resources(cpu=step.cpus, gpu=step.num_gpus)

@@ -1,0 +1,157 @@
+"""From a dataset to the operators that run: read parallelism, fusion, splits of outputs.
+
+Real counterpart: ``_internal/logical/rules/operator_fusion.py``, ``set_read_parallelism.py``,
+``_internal/util.py`` (``_autodetect_parallelism``) and ``_internal/planner`` of ray 2.60.
+
+Not modelled: limit, projection and predicate pushdown; a map before a shuffle is its own operator.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from raysim.raylibs.data.blocks import Block, evenly
+from raysim.raylibs.data.defaults import DataContext
+from raysim.raylibs.data.specs import AllToAll, Dataset, Limit, Map, Source, Union, Zip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MapStage:
+    """One map operator: what its tasks run, one step after the other."""
+
+    name: str
+    steps: tuple[Map, ...]
+    reads: Source | None = None
+    """The first of it reads rows of this source."""
+    splits: int = 1
+    """Cut what the read yields into so many blocks."""
+
+    @property
+    def first(self) -> Map:
+        """Whose resources the tasks hold; fused steps agree on them."""
+        return next((s for s in self.steps if s.actors), self.steps[0])
+
+    @property
+    def min_rows_per_bundle(self) -> int:
+        """Blocks are put together up to this; of fused steps the largest batch."""
+        return max((s.batch_size or 0 for s in self.steps), default=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """Blocks or read tasks that are there from the start."""
+
+    blocks: tuple[Block, ...]
+    name: str = "Input"
+
+
+Stage = MapStage | AllToAll | Limit | Inputs | Union | Zip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A stage and the stages it takes its input from, by index in the plan."""
+
+    stage: Stage
+    inputs: tuple[int, ...] = ()
+
+
+Plan = tuple[Node, ...]
+"""In topological order; the last is the output."""
+
+
+def read_parallelism(source: Source, context: DataContext, cpus: float) -> tuple[int, int]:
+    """Read tasks, and the blocks each one's output is cut into.
+
+    ``max(min(200, bytes / 1 MiB), bytes / 128 MiB, 2 x CPUs)``, at most one a file.
+    """
+    estimated = source.rows * source.row_bytes
+    wanted = source.override_num_blocks
+    if wanted is None:
+        few = min(
+            context.read_op_min_num_blocks, math.ceil(estimated / context.target_min_block_size)
+        )
+        wanted = max(few, math.ceil(estimated / context.target_max_block_size), int(cpus * 2), 1)
+    wanted = max(1, min(wanted, source.rows))
+    tasks = min(wanted, source.files) if source.files else wanted
+    return tasks, math.ceil(wanted / tasks) if tasks < wanted else 1
+
+
+def plan_of(dataset: Dataset, context: DataContext, cpus: float) -> Plan:
+    """The operators of a dataset on a cluster of so many CPUs."""
+    nodes: list[Node] = []
+    _add(dataset, context, cpus, nodes)
+    return tuple(nodes)
+
+
+def _add(dataset: Dataset, context: DataContext, cpus: float, nodes: list[Node]) -> int:
+    """Append a dataset's nodes; the index of its last."""
+    source = dataset.source
+    pending: MapStage | None = None
+    if source.blocks:
+        nodes.append(Node(stage=Inputs(blocks=source.blocks)))
+    else:
+        tasks, splits = read_parallelism(source, context, cpus)
+        stored = round(source.rows * source.row_bytes)
+        reads = tuple(Block(m.rows, m.size_bytes) for m in evenly(source.rows, stored, tasks))
+        nodes.append(Node(stage=Inputs(blocks=reads)))
+        pending = MapStage(name=source.name, steps=(_reading(source),), reads=source, splits=splits)
+    last = len(nodes) - 1
+    for operation in dataset.operations:
+        if isinstance(operation, Map):
+            stage = MapStage(name=operation.name, steps=(operation,))
+            fused = _fused(pending, stage)
+            if fused is not None:
+                pending = fused
+                continue
+            last, pending = _flushed(nodes, last, pending), stage
+            continue
+        last, pending = _flushed(nodes, last, pending), None
+        if isinstance(operation, Union):
+            others = tuple(_add(other, context, cpus, nodes) for other in operation.others)
+            nodes.append(Node(stage=operation, inputs=(last, *others)))
+        elif isinstance(operation, Zip):
+            other = _add(operation.other, context, cpus, nodes)
+            nodes.append(Node(stage=operation, inputs=(last, other)))
+        else:
+            nodes.append(Node(stage=operation, inputs=(last,)))
+        last = len(nodes) - 1
+    return _flushed(nodes, last, pending)
+
+
+def _flushed(nodes: list[Node], last: int, pending: MapStage | None) -> int:
+    if pending is None:
+        return last
+    nodes.append(Node(stage=pending, inputs=(last,)))
+    return len(nodes) - 1
+
+
+def _reading(source: Source) -> Map:
+    return Map(
+        name=source.name, core_s_per_row=source.core_s_per_row, io_s_per_row=source.io_s_per_row,
+        stored_row_bytes=source.stored_row_bytes,
+    )  # fmt: skip
+
+
+def _fused(up: MapStage | None, down: MapStage) -> MapStage | None:
+    """Both as one operator, if Ray fuses them.
+
+    Tasks fuse with tasks of the same concurrency and into an actor pool behind them, if they ask
+    for the same resources and no output of the first is to be cut; a pool fuses with nothing
+    behind it.
+    """
+    if up is None or up.splits > 1 or up.first.actors or _args(up.first) != _args(down.first):
+        return None
+    size, below = up.first.concurrency, down.first.concurrency
+    if down.first.actors:
+        if size is not None and size != (below[1] if isinstance(below, tuple) else below):
+            return None
+    elif size != below:
+        return None
+    return replace(up, name=f"{up.name}->{down.name}", steps=(*up.steps, *down.steps))
+
+
+def _args(step: Map) -> tuple[float, float, dict[str, float]]:
+    """Remote arguments as ``_canonicalize`` leaves them."""
+    return (1.0 if step.num_cpus is None else step.num_cpus, step.num_gpus, dict(step.remote_args))

@@ -1,0 +1,143 @@
+"""What a dataset is: a source and the operators on it, with what each row costs.
+
+Real counterpart: ``python/ray/data/_internal/logical/operators``. Frozen and lazy: nothing runs
+until a consumer asks. Costs are numbers of the workload; with ``rayapi`` a stage has a ``Hook``
+that runs the user's own functions instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from raysim.raycore.scripts import Ask
+from raysim.raylibs.data.blocks import Block
+
+Hook = Callable[["list[tuple[Any, int]]"], Ask]
+"""Runs user code on (content, rows) of a task's input blocks, in the task's own process; answers a
+list of (content, rows, bytes), its output blocks in order, or the ``TaskError`` it raised. A read
+task gets [(its number, rows)]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Where rows come from: files that read tasks read, or blocks that exist."""
+
+    name: str = "Read"
+    rows: int
+    row_bytes: float
+    """In memory, as blocks hold them: what Ray estimates and what reading yields."""
+    files: int = 0
+    """Read tasks at most, one a file; 0: any number of read tasks, as of a range."""
+    core_s_per_row: float = 0.0
+    io_s_per_row: float = 0.0
+    """Waiting for storage, without a core."""
+    stored_row_bytes: float = 0.0
+    """Fetched from a bucket over the node's network, per row; 0: nothing."""
+    override_num_blocks: int | None = None
+    blocks: tuple[Block, ...] = ()
+    """Of materialised data: its blocks, and nothing is read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Map:
+    """``map_batches``, ``map``, ``filter``, ``flat_map``, ``add_column``, ``write``."""
+
+    name: str = "MapBatches"
+    core_s_per_row: float = 0.0
+    core_s_per_byte: float = 0.0
+    """Of input."""
+    gpu_s_per_row: float = 0.0
+    """On the actor's GPU, its process waiting."""
+    io_s_per_row: float = 0.0
+    rows_out_per_row: float = 1.0
+    row_bytes_out: float | None = None
+    """None: rows keep their size."""
+    stored_row_bytes: float = 0.0
+    """Fetched from a bucket, per row."""
+    written_row_bytes: float = 0.0
+    """Stored into a bucket, per row."""
+    batch_size: int | None = None
+    """Rows a call gets; small blocks are put together up to it."""
+    num_cpus: float | None = None
+    """None: 1 of a task, or of an actor without GPU; 0 of an actor with one."""
+    num_gpus: float = 0.0
+    concurrency: int | tuple[int, int] | None = None
+    """Of tasks, at most so many at once; of actors, the pool's size or its bounds."""
+    actors: bool = False
+    """A callable class: its instances are actors."""
+    setup_s: float = 0.0
+    """An actor's constructor: imports, the model's weights, its way to the GPU."""
+    max_concurrency: int = 1
+    """Calls an actor runs side by side."""
+    width: float = 1.0
+    """Threads a call keeps busy."""
+    cv_frac: float = 0.0
+    """How much tasks differ: the coefficient of variation of their times, lognormal."""
+    hook: Hook | None = None
+    remote_args: Mapping[str, float] = field(default_factory=dict)
+    """Custom resources."""
+
+    @property
+    def cpus(self) -> float:
+        """What a task or an actor holds."""
+        if self.num_cpus is not None:
+            return self.num_cpus
+        return 0.0 if self.actors and self.num_gpus else 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllToAll:
+    """``random_shuffle``, ``sort``, ``repartition``, ``groupby().aggregate``."""
+
+    kind: Literal["random_shuffle", "sort", "repartition", "aggregate"]
+    partitions: int | None = None
+    map_core_s_per_byte: float = 0.0
+    reduce_core_s_per_byte: float = 0.0
+    bytes_out_frac: float = 1.0
+    """Of an aggregation."""
+    rows_out_frac: float = 1.0
+    shuffle: bool = True
+    """``repartition(shuffle=False)`` only cuts blocks and puts them together."""
+    compressed_frac: float = 1.0
+    """Bytes of a shard after zstd."""
+    hooks: Any = None
+    """With ``rayapi``: what maps, reduces and samples do with contents (``ShuffleHooks``)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """``limit``."""
+
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Union:
+    """``union``: all of this, and of the others."""
+
+    others: tuple[Dataset, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Zip:
+    """``zip``: columns of both, row by row; a barrier."""
+
+    other: Dataset
+    hook: Hook | None = None
+
+
+Operation = Map | AllToAll | Limit | Union | Zip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dataset:
+    """A source and what is done with it."""
+
+    source: Source
+    operations: tuple[Operation, ...] = ()
+
+    def then(self, *operations: Operation) -> Dataset:
+        """More of them."""
+        return replace(self, operations=(*self.operations, *operations))

@@ -1,0 +1,156 @@
+"""What a map operator's tasks do: read or take blocks, work, yield blocks.
+
+Real counterpart: ``_map_task`` of ``_internal/execution/operators/map_operator.py`` and
+``_MapWorker`` of ``actor_pool_map_operator.py``. The task is a streaming generator: it stops while
+two of its blocks have not been taken.
+
+Of a fused chain each step's cost counts on the rows and bytes that reach it. Cores, the GPU and
+storage are used one after the other, as one Python thread does, output block by output block.
+
+Not modelled: batches inside a task (their conversions are in the costs per row or byte).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from raysim.raycore.process import CoreProcess
+from raysim.raycore.running import RunningTask
+from raysim.raycore.scripts import Script, compute, script, sleep, yield_item
+from raysim.raycore.tasks import Body, Payload, TaskError
+from raysim.raylibs.data.blocks import Made, cut, evenly
+from raysim.raylibs.data.plan import MapStage
+from raysim.units import to_ns
+
+
+class Work(NamedTuple):
+    """What one task is to do, as its first argument says."""
+
+    stage: MapStage
+    rows: int
+    size_bytes: int
+    target_bytes: int
+    slower: float
+    """This task's time over the usual one."""
+    parts: tuple[int, ...]
+    """Rows to be taken of each input block: fewer than it holds, of a limit's last."""
+    made: dict[int, Made]
+    """Metadata of its blocks by number; a second attempt writes the same again."""
+    index: int
+    """Among the operator's tasks; of a read, which part of the source."""
+    storage: Any = None
+    """Fetches and stores bytes of a bucket (``storage.Bucket``)."""
+
+
+class Flow(NamedTuple):
+    """What a chain does with a task's input, in all."""
+
+    rows: int
+    size_bytes: int
+    core_s: float
+    wait_s: float
+    fetched_bytes: float
+    stored_bytes: float
+
+
+def flow_of(stage: MapStage, rows: int, size_bytes: int) -> Flow:
+    """Costs and output of a chain on so many rows."""
+    core_s = wait_s = fetched = stored = 0.0
+    reading = stage.reads
+    in_rows, in_bytes = float(rows), float(size_bytes)
+    for step in stage.steps:
+        core_s += step.core_s_per_row * in_rows + step.core_s_per_byte * in_bytes
+        wait_s += (step.gpu_s_per_row + step.io_s_per_row) * in_rows
+        fetched += step.stored_row_bytes * in_rows
+        stored += step.written_row_bytes * in_rows
+        rows_out = in_rows * step.rows_out_per_row
+        each = in_bytes / in_rows if in_rows else 0.0
+        if reading is not None and step is stage.steps[0]:
+            each = reading.row_bytes
+        if step.row_bytes_out is not None:
+            each = step.row_bytes_out
+        in_rows, in_bytes = rows_out, rows_out * each
+    return Flow(round(in_rows), round(in_bytes), core_s, wait_s, fetched, stored)
+
+
+def run_map(process: CoreProcess, work: Work, blocks: list[Any]) -> Script:
+    """What a task does, or a call of an actor's ``submit``, with the contents of its blocks."""
+    stage = work.stage
+    if any(step.hook is not None for step in stage.steps):
+        return (yield from _run_hooks(work, blocks))
+    flow = flow_of(stage, work.rows, work.size_bytes)
+    if stage.splits > 1:
+        parts = evenly(flow.rows, flow.size_bytes, stage.splits)
+    else:
+        parts = cut(flow.rows, flow.size_bytes, work.target_bytes)
+    for number, part in enumerate(parts):
+        share = part.rows / flow.rows if flow.rows else 1 / len(parts)
+        yield from _spend(process, work, flow, share)
+        work.made[number] = part
+        yield yield_item(Payload(part.size_bytes))
+    return ()
+
+
+def _spend(process: CoreProcess, work: Work, flow: Flow, share: float) -> Script:
+    """Time of one output block."""
+    if flow.fetched_bytes:
+        yield work.storage.fetch(process, flow.fetched_bytes * share)
+    if flow.core_s:
+        yield compute(flow.core_s * share * work.slower, work.stage.first.width)
+    if flow.wait_s:
+        yield sleep(to_ns(flow.wait_s * share * work.slower))
+    if flow.stored_bytes:
+        yield work.storage.store(process, flow.stored_bytes * share)
+
+
+def _run_hooks(work: Work, blocks: list[Any]) -> Script:
+    """User code on contents: every step takes all blocks of the one before."""
+    contents: list[tuple[Any, int]]
+    if work.stage.reads is not None:
+        contents = [(work.index, work.rows)]
+    else:
+        contents = list(zip(blocks, work.parts, strict=True))
+    made: list[tuple[Any, int, int]] = []
+    for step in work.stage.steps:
+        if step.hook is not None:
+            answer = yield step.hook(contents)
+            if isinstance(answer, TaskError):
+                return answer
+            made = answer
+            contents = [(content, rows) for content, rows, _ in made]
+    for number, (content, rows, size_bytes) in enumerate(made):
+        work.made[number] = Made(rows, size_bytes)
+        yield yield_item(Payload(size_bytes, content))
+    return ()
+
+
+class MapWorker:
+    """An actor of a pool: its constructor loads the model."""
+
+    def __init__(self, process: Any, stage: MapStage) -> None:
+        self.process = process
+        self.stage = stage
+
+    def start(self) -> Script:
+        """What its constructor takes; the pool calls it first."""
+        for step in self.stage.steps:
+            if step.setup_s:
+                yield sleep(to_ns(step.setup_s))
+        return self.process.me.node_id
+
+    def submit(self, work: Work, *blocks: Any) -> Script:
+        """One task."""
+        return (yield from run_map(self.process, work, list(blocks)))
+
+
+def body_of(stage: MapStage) -> Body:
+    """A task's body, with the operator's name."""
+
+    def run(running: RunningTask) -> Script:
+        first, *blocks = running.args
+        assert isinstance(first, Payload), "a task's work does not fail"
+        contents = [block.data for block in blocks]
+        return (yield from run_map(running.worker, first.data, contents))
+
+    run.__name__ = stage.name
+    return script(run)

@@ -1,0 +1,67 @@
+"""Running operators from a plan.
+
+Real counterpart: ``_internal/planner/planner.py``, ``build_streaming_topology``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from raysim.kernel.rng import Streams
+from raysim.raycore.process import CoreProcess
+from raysim.raylibs.data.defaults import DataContext
+from raysim.raylibs.data.map_operator import MapOperator
+from raysim.raylibs.data.operators import Operator, Passing
+from raysim.raylibs.data.plan import Inputs, MapStage, Plan
+from raysim.raylibs.data.specs import Limit, Union
+
+
+def build(
+    plan: Plan,
+    context: DataContext,
+    process: CoreProcess,
+    on_change: Callable[[Any], object],
+    streams: Streams,
+    storage: Any,
+    label: str,
+) -> list[Operator]:
+    """The operators of a plan in its order, linked; names are made unique."""
+    made: list[Operator] = []
+    for index, node in enumerate(plan):
+        inputs = [made[i] for i in node.inputs]
+        stage = node.stage
+        op: Operator
+        if isinstance(stage, MapStage):
+            name = _unique(stage.name, made)
+            op = MapOperator(
+                stage, name, inputs, context, process, on_change,
+                rng=streams(f"{label}/{index}/{stage.name}"), storage=storage,
+            )  # fmt: skip
+        elif isinstance(stage, Inputs):
+            op = _inputs(stage, _unique(stage.name, made), context)
+        elif isinstance(stage, Limit):
+            op = Passing(_unique(f"limit={stage.rows}", made), inputs, context)
+            op.rows_left = stage.rows
+        elif isinstance(stage, Union):
+            op = Passing(_unique("Union", made), inputs, context)
+        else:
+            raise NotImplementedError(f"no operator for {stage}")
+        for before in inputs:
+            before.links.after.append(op)
+        made.append(op)
+    return made
+
+
+def _inputs(stage: Inputs, name: str, context: DataContext) -> Passing:
+    op = Passing(name, [], context)
+    for block in stage.blocks:
+        op.links.give(block)
+    op.links.inputs_done = True
+    return op
+
+
+def _unique(name: str, made: list[Operator]) -> str:
+    """Ray tells operators apart by number; here by name."""
+    same = sum(op.name == name or op.name.startswith(f"{name} #") for op in made)
+    return f"{name} #{same + 1}" if same else name
