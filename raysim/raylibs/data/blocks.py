@@ -11,7 +11,7 @@ Not modelled: schemas, and the metadata object that follows each block (its cost
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from raysim.raycore.tasks import Ref
 
@@ -22,10 +22,20 @@ class Block(NamedTuple):
     rows: int
     size_bytes: int
     ref: Ref | None = None
+    start: int = 0
+    """First of its rows within the object, of a block that was cut without copying."""
     split: int = 0
     """The consumer it goes to, behind ``streaming_split``."""
     owned: bool = True
     """The execution drops it once it has been used."""
+
+
+class Part(NamedTuple):
+    """Rows of an object's content, for code that looks at contents."""
+
+    content: Any
+    start: int
+    rows: int
 
 
 class Made(NamedTuple):
@@ -33,6 +43,16 @@ class Made(NamedTuple):
 
     rows: int
     size_bytes: int
+
+
+def sliced(block: Block, rows: int) -> tuple[Block, Block]:
+    """The first rows of a block and the others; both are of the same object."""
+    size_bytes = round(block.size_bytes * rows / block.rows)
+    first = block._replace(rows=rows, size_bytes=size_bytes)
+    other = block._replace(
+        rows=block.rows - rows, size_bytes=block.size_bytes - size_bytes, start=block.start + rows
+    )
+    return first, other
 
 
 def total(blocks: Iterable[Block]) -> tuple[int, int]:

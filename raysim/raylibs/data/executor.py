@@ -35,7 +35,6 @@ from raysim.raylibs.data.backpressure import Backpressure
 from raysim.raylibs.data.blocks import Block
 from raysim.raylibs.data.defaults import DataContext
 from raysim.raylibs.data.map_operator import DataTask, MapOperator
-from raysim.raylibs.data.operators import Operator
 from raysim.raylibs.data.plan import Plan
 from raysim.raylibs.data.resources import NONE, ResourceManager, Resources
 from raysim.raylibs.data.topology import build
@@ -49,6 +48,12 @@ def spend(work_ns: int) -> Ask:
         d.lead_ns += work_ns
 
     return Ask(begin)
+
+
+def available_cpus() -> Script:
+    """CPUs of the cluster, for read parallelism."""
+    rows = yield ask_gcs(GetAllNodeInfo())
+    return sum(row.resources.get("CPU", 0) for row in rows if row.state == "ALIVE") / UNIT
 
 
 class StreamingExecutor:
@@ -303,8 +308,3 @@ class StreamingExecutor:
                 for actor in op.pool.actors:
                     yield actor.handle.kill()
                 op.pool.actors.clear()
-
-
-def operator_named(executor: StreamingExecutor, name: str) -> Operator:
-    """One operator of an execution."""
-    return next(op for op in executor.topology if op.name == name)

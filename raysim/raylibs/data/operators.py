@@ -12,7 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
 from raysim.raycore.scripts import Script
-from raysim.raylibs.data.blocks import Block
+from raysim.raylibs.data.blocks import Block, sliced
 from raysim.raylibs.data.defaults import DataContext
 from raysim.raylibs.data.metrics import OpMetrics
 from raysim.raylibs.data.resources import NO_LIMIT, NONE, Resources
@@ -136,8 +136,7 @@ class Passing:
         block = self.links.next_input()
         if self.rows_left is not None:
             if block.rows > self.rows_left:
-                share = round(block.size_bytes * self.rows_left / block.rows)
-                block = block._replace(rows=self.rows_left, size_bytes=share)
+                block, _ = sliced(block, self.rows_left)
             self.rows_left -= block.rows
         self.metrics.rows_out += block.rows
         self.metrics.bytes_out += block.size_bytes

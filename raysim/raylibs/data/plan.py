@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from raysim.raylibs.data.blocks import Block, evenly
 from raysim.raylibs.data.defaults import DataContext
-from raysim.raylibs.data.specs import AllToAll, Dataset, Limit, Map, Source, Union, Zip
+from raysim.raylibs.data.specs import AllToAll, Dataset, Limit, Map, Source, Split, Union, Zip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class Inputs:
     name: str = "Input"
 
 
-Stage = MapStage | AllToAll | Limit | Inputs | Union | Zip
+Stage = MapStage | AllToAll | Limit | Inputs | Union | Zip | Split
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,8 +94,11 @@ def _add(dataset: Dataset, context: DataContext, cpus: float, nodes: list[Node])
     else:
         tasks, splits = read_parallelism(source, context, cpus)
         stored = round(source.rows * source.row_bytes)
-        reads = tuple(Block(m.rows, m.size_bytes) for m in evenly(source.rows, stored, tasks))
-        nodes.append(Node(stage=Inputs(blocks=reads)))
+        reads, start = [], 0
+        for made in evenly(source.rows, stored, tasks):
+            reads.append(Block(made.rows, made.size_bytes, start=start))
+            start += made.rows
+        nodes.append(Node(stage=Inputs(blocks=tuple(reads))))
         pending = MapStage(name=source.name, steps=(_reading(source),), reads=source, splits=splits)
     last = len(nodes) - 1
     for operation in dataset.operations:

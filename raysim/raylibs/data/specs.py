@@ -12,12 +12,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from raysim.raycore.scripts import Ask
-from raysim.raylibs.data.blocks import Block
+from raysim.raylibs.data.blocks import Block, Part
 
-Hook = Callable[["list[tuple[Any, int]]"], Ask]
-"""Runs user code on (content, rows) of a task's input blocks, in the task's own process; answers a
-list of (content, rows, bytes), its output blocks in order, or the ``TaskError`` it raised. A read
-task gets [(its number, rows)]."""
+Hook = Callable[[list[Part]], Ask]
+"""Runs user code on a task's input, in the task's own process; answers a list of (content, rows,
+bytes), its output blocks in order, or the ``TaskError`` it raised. A read task gets one part: its
+number, the first of its rows and how many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +128,17 @@ class Zip:
     hook: Hook | None = None
 
 
-Operation = Map | AllToAll | Limit | Union | Zip
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """``streaming_split``: always the last."""
+
+    n: int
+    equal: bool = False
+    locality_hints: tuple[int, ...] = ()
+    """The node of each consumer."""
+
+
+Operation = Map | AllToAll | Limit | Union | Zip | Split
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from raysim.raycore.process import CoreProcess
 from raysim.raycore.running import RunningTask
 from raysim.raycore.scripts import Script, compute, script, sleep, yield_item
 from raysim.raycore.tasks import Body, Payload, TaskError
-from raysim.raylibs.data.blocks import Made, cut, evenly
+from raysim.raylibs.data.blocks import Made, Part, cut, evenly
 from raysim.raylibs.data.plan import MapStage
 from raysim.units import to_ns
 
@@ -32,8 +32,8 @@ class Work(NamedTuple):
     target_bytes: int
     slower: float
     """This task's time over the usual one."""
-    parts: tuple[int, ...]
-    """Rows to be taken of each input block: fewer than it holds, of a limit's last."""
+    parts: tuple[tuple[int, int], ...]
+    """(First, rows) to be taken of each input block."""
     made: dict[int, Made]
     """Metadata of its blocks by number; a second attempt writes the same again."""
     index: int
@@ -105,19 +105,16 @@ def _spend(process: CoreProcess, work: Work, flow: Flow, share: float) -> Script
 
 def _run_hooks(work: Work, blocks: list[Any]) -> Script:
     """User code on contents: every step takes all blocks of the one before."""
-    contents: list[tuple[Any, int]]
-    if work.stage.reads is not None:
-        contents = [(work.index, work.rows)]
-    else:
-        contents = list(zip(blocks, work.parts, strict=True))
+    contents = blocks if work.stage.reads is None else [work.index]
+    parts = [Part(c, *part) for c, part in zip(contents, work.parts, strict=True)]
     made: list[tuple[Any, int, int]] = []
     for step in work.stage.steps:
         if step.hook is not None:
-            answer = yield step.hook(contents)
+            answer = yield step.hook(parts)
             if isinstance(answer, TaskError):
                 return answer
             made = answer
-            contents = [(content, rows) for content, rows, _ in made]
+            parts = [Part(content, 0, rows) for content, rows, _ in made]
     for number, (content, rows, size_bytes) in enumerate(made):
         work.made[number] = Made(rows, size_bytes)
         yield yield_item(Payload(size_bytes, content))

@@ -14,7 +14,8 @@ from raysim.raylibs.data.defaults import DataContext
 from raysim.raylibs.data.map_operator import MapOperator
 from raysim.raylibs.data.operators import Operator, Passing
 from raysim.raylibs.data.plan import Inputs, MapStage, Plan
-from raysim.raylibs.data.specs import Limit, Union
+from raysim.raylibs.data.splitter import Splitter
+from raysim.raylibs.data.specs import Limit, Split, Union
 
 
 def build(
@@ -43,6 +44,8 @@ def build(
         elif isinstance(stage, Limit):
             op = Passing(_unique(f"limit={stage.rows}", made), inputs, context)
             op.rows_left = stage.rows
+        elif isinstance(stage, Split):
+            op = Splitter(stage, _unique(f"split({stage.n})", made), inputs, context, process)
         elif isinstance(stage, Union):
             op = Passing(_unique("Union", made), inputs, context)
         else:
