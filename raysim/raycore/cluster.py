@@ -116,8 +116,8 @@ class Cluster:
         sim.transport = self.wire
         self.env = Surroundings(
             sim=sim, config=config, costs=costs, ids=Ids(), view=ResourceView(),
-            log=log or StateLog(enabled=False), network=network, nodes=nodes, launcher=self,
-            head=self.head,
+            log=log or StateLog(enabled=False), network=network, topology=topology,
+            nodes=nodes, launcher=self, head=self.head,
         )  # fmt: skip
         self.processes: dict[WorkerID, CoreWorker | IOWorker] = {}
         """Alive, of all nodes, in order of start."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from raysim.hardware.node import Node
-from raysim.hardware.topology import Link
+from raysim.hardware.topology import Link, Topology
 from raysim.hardware.transfer import Network
 from raysim.kernel.simulation import Simulation
 from raysim.perf.ray_core import RayCosts
@@ -47,6 +47,7 @@ class Surroundings:
     view: ResourceView
     log: StateLog
     network: Network
+    topology: Topology
     nodes: list[Node]
     """Hardware, by NodeID."""
     launcher: ProcessLauncher

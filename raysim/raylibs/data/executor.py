@@ -248,22 +248,26 @@ class StreamingExecutor:
     # waiting
 
     def _wait(self) -> Script:
-        """Until the step that would find something."""
+        """Until the step that would find something.
+
+        ``ray.wait`` of all tasks: back at once when all have something, else after 0.1 s; those
+        that come back with nothing new are left out.
+        """
         began_ns = yield now()
         grid_ns = to_ns(self.context.wait_for_task_completion_s)
-        while True:
-            answer = yield wait_for(self._woken, self.autoscaler.next_look_ns(began_ns))
+        answer = yield wait_for(self._woken, self.autoscaler.next_look_ns(began_ns))
+        late_ns = (yield now()) - began_ns
+        due_ns = began_ns + max(1, math.ceil(late_ns / grid_ns)) * grid_ns
+        while answer is not TIMED_OUT and not self._all_ready():
+            self._woken = Event()
             at_ns = yield now()
-            tasks = [t for op in self.topology for t in op.tasks.values()]
-            if answer is TIMED_OUT or all(t.is_ready for t in tasks):
-                return
-            due_ns = began_ns + math.ceil((at_ns - began_ns) / grid_ns) * grid_ns
             if at_ns >= due_ns:
                 return
-            self._woken = Event()
-            if (yield wait_for(self._woken, due_ns - at_ns)) is TIMED_OUT:
-                return
-            self._woken.set()
+            answer = yield wait_for(self._woken, due_ns - at_ns)
+
+    def _all_ready(self) -> bool:
+        """Every task has something to read."""
+        return all(t.is_ready for op in self.topology for t in op.tasks.values())
 
     def _tell_consumers(self) -> None:
         told, self.has_output = self.has_output, Event()

@@ -176,7 +176,8 @@ class MapOperator:
         made: dict[int, Made] = {}
         work = Work(
             self.stage, rows, size_bytes, self.context.target_max_block_size, self._slower(),
-            tuple((b.start, b.rows) for b in blocks), made, metrics.tasks_submitted, self._storage,
+            tuple((b.start, b.rows) for b in blocks), made, metrics.tasks_submitted,
+            self.context.smt_speedup, self._storage,
         )  # fmt: skip
         task = DataTask(metrics.tasks_submitted, blocks, made, self.process, self.on_change)
         refs = [b.ref for b in blocks if b.ref is not None]

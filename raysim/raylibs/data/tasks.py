@@ -14,9 +14,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from raysim.raycore.process import CoreProcess
 from raysim.raycore.running import RunningTask
-from raysim.raycore.scripts import Script, compute, script, sleep, yield_item
+from raysim.raycore.scripts import WAITS, Ask, Driver, Script, compute, script, sleep, yield_item
 from raysim.raycore.tasks import Body, Payload, TaskError
 from raysim.raylibs.data.blocks import Made, Part, cut, evenly
 from raysim.raylibs.data.plan import MapStage
@@ -38,6 +37,8 @@ class Work(NamedTuple):
     """Metadata of its blocks by number; a second attempt writes the same again."""
     index: int
     """Among the operator's tasks; of a read, which part of the source."""
+    smt: float = 1.0
+    """``DataContext.smt_speedup``."""
     storage: Any = None
     """Fetches and stores bytes of a bucket (``storage.Bucket``)."""
 
@@ -73,7 +74,7 @@ def flow_of(stage: MapStage, rows: int, size_bytes: int) -> Flow:
     return Flow(round(in_rows), round(in_bytes), core_s, wait_s, fetched, stored)
 
 
-def run_map(process: CoreProcess, work: Work, blocks: list[Any]) -> Script:
+def run_map(work: Work, blocks: list[Any]) -> Script:
     """What a task does, or a call of an actor's ``submit``, with the contents of its blocks."""
     stage = work.stage
     if any(step.hook is not None for step in stage.steps):
@@ -85,22 +86,46 @@ def run_map(process: CoreProcess, work: Work, blocks: list[Any]) -> Script:
         parts = cut(flow.rows, flow.size_bytes, work.target_bytes)
     for number, part in enumerate(parts):
         share = part.rows / flow.rows if flow.rows else 1 / len(parts)
-        yield from _spend(process, work, flow, share)
+        yield from _spend(work, flow, share)
         work.made[number] = part
         yield yield_item(Payload(part.size_bytes))
     return ()
 
 
-def _spend(process: CoreProcess, work: Work, flow: Flow, share: float) -> Script:
+def _spend(work: Work, flow: Flow, share: float) -> Script:
     """Time of one output block."""
     if flow.fetched_bytes:
-        yield work.storage.fetch(process, flow.fetched_bytes * share)
+        yield work.storage.fetch(flow.fetched_bytes * share)
     if flow.core_s:
-        yield compute(flow.core_s * share * work.slower, work.stage.first.width)
+        yield work_on_cores(flow.core_s * share * work.slower, work.stage.first.width, work.smt)
     if flow.wait_s:
         yield sleep(to_ns(flow.wait_s * share * work.slower))
     if flow.stored_bytes:
-        yield work.storage.store(process, flow.stored_bytes * share)
+        yield work.storage.store(flow.stored_bytes * share)
+
+
+def work_on_cores(core_s: float, width: float, speedup: float) -> Ask:
+    """``compute``, quicker while few of the node's hyperthreads are busy.
+
+    ``speedup`` is what a thread alone on its core does over one that shares it. The load at the
+    beginning counts for all of this work: with k of n threads busy they do together ``speedup x k``
+    up to n / 2, and n at n, a straight line between.
+    """
+    if speedup == 1.0:
+        return compute(core_s, width)
+
+    def begin(d: Driver) -> Any:
+        process: Any = d.process
+        node = process.env.nodes[process.me.node_id]
+        threads = node.spec.vcpus
+        busy = min(node.cpu.width + width, threads)
+        half = threads / 2
+        over = max(busy - half, 0.0)
+        done = speedup * min(busy, half) + over * (threads - speedup * half) / half
+        process.after(d.take_lead(), d.compute, (core_s * busy / done, width))
+        return WAITS
+
+    return Ask(begin)
 
 
 def _run_hooks(work: Work, blocks: list[Any]) -> Script:
@@ -137,7 +162,7 @@ class MapWorker:
 
     def submit(self, work: Work, *blocks: Any) -> Script:
         """One task."""
-        return (yield from run_map(self.process, work, list(blocks)))
+        return (yield from run_map(work, list(blocks)))
 
 
 def body_of(stage: MapStage) -> Body:
@@ -147,7 +172,7 @@ def body_of(stage: MapStage) -> Body:
         first, *blocks = running.args
         assert isinstance(first, Payload), "a task's work does not fail"
         contents = [block.data for block in blocks]
-        return (yield from run_map(running.worker, first.data, contents))
+        return (yield from run_map(first.data, contents))
 
     run.__name__ = stage.name
     return script(run)

@@ -1,0 +1,155 @@
+"""A dataset and its consumer as a job: the driver's script, and what it comes to.
+
+Real counterpart: a user's script of ``ray.data`` calls that ends in ``write_*``, ``materialize``,
+``iter_batches`` or ``streaming_split`` for trainers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from raysim.hardware.specs import ObjectStorageSpec
+from raysim.kernel.rng import Streams
+from raysim.raycore.process import CoreProcess
+from raysim.raycore.scripts import Script, drop, get, now, spawn
+from raysim.raycore.tasks import TaskError
+from raysim.raylibs.actors import ActorClass
+from raysim.raylibs.data.blocks import Block
+from raysim.raylibs.data.consumers import Consumed, Trainer, drain, iterate
+from raysim.raylibs.data.defaults import DataContext
+from raysim.raylibs.data.executor import StreamingExecutor, available_cpus
+from raysim.raylibs.data.iterate import Batching
+from raysim.raylibs.data.plan import plan_of
+from raysim.raylibs.data.report import Outcome, report_of
+from raysim.raylibs.data.resources import Resources
+from raysim.raylibs.data.specs import Dataset, Split
+from raysim.raylibs.data.split import streaming_split
+from raysim.raylibs.data.stats import stats_of
+from raysim.raylibs.data.storage import Bucket
+from raysim.raylibs.report import Input, Unit
+from raysim.units import NS_PER_S
+
+METRICS: Mapping[str, Unit] = {
+    "data_s": "seconds",
+    "rows_per_s": "per_s",
+    "bytes_per_s": "bytes_per_s",
+    "object_store_peak": "bytes",
+    "spilled_bytes": "bytes",
+    "stall_frac": "share",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Consumer:
+    """What is done with the rows."""
+
+    kind: Literal["write", "materialize", "iterate", "train"] = "write"
+    batching: Batching = field(default_factory=Batching)
+    step_s_per_row: float = 0.0
+    """Of a training worker, or of the driver's loop, per row of its own."""
+    workers: int = 1
+    worker_cpus: float = 1.0
+    worker_gpus: float = 0.0
+    epochs: int = 1
+    equal: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataJob:
+    """``data`` under a scenario's ``jobs``."""
+
+    dataset: Dataset
+    consumer: Consumer = field(default_factory=Consumer)
+    context: DataContext = field(default_factory=DataContext)
+    bucket: ObjectStorageSpec | None = None
+    connections: int = 10
+    """Side by side, of each read or write of the bucket."""
+    inputs: tuple[Input, ...] = ()
+    kind: str = "data"
+
+    @property
+    def metrics(self) -> Mapping[str, Unit]:
+        """As ``LibraryJob``."""
+        return METRICS
+
+    def main(self, process: CoreProcess, streams: Streams) -> Script:
+        """As ``LibraryJob``."""
+        outcome = yield from run_job(self, process, streams)
+        if isinstance(outcome, TaskError):
+            return outcome
+        return report_of(self, outcome, process)
+
+
+def run_job(job: DataJob, process: CoreProcess, streams: Streams) -> Script:
+    """Play it: an ``Outcome``, or the TaskError it ended with."""
+    bucket = None
+    if job.bucket is not None:
+        bucket = Bucket(process, job.bucket, connections=job.connections)
+    began_ns = yield now()
+    if job.consumer.kind == "train":
+        answer = yield from _train(job, process, streams, bucket)
+    else:
+        answer = yield from _alone(job, process, streams, bucket)
+    if isinstance(answer, TaskError):
+        return answer
+    consumed, stats = answer
+    took_s = ((yield now()) - began_ns) / NS_PER_S
+    return Outcome(took_s=took_s, consumed=tuple(consumed), executions=tuple(stats))
+
+
+def _alone(job: DataJob, process: CoreProcess, streams: Streams, bucket: Any) -> Script:
+    """The driver runs the execution and takes its rows."""
+    plan = plan_of(job.dataset, job.context, (yield from available_cpus()))
+    executor = StreamingExecutor(process, plan, job.context, streams, storage=bucket)
+    executor.manager.has_consumer = job.consumer.kind == "iterate"
+    yield spawn(executor.run())
+    kept: list[Block] = []
+    if job.consumer.kind == "iterate":
+        batching, step_s = job.consumer.batching, job.consumer.step_s_per_row
+        consumed = yield from iterate(process, executor, batching, step_s)
+    elif job.consumer.kind == "materialize":
+        consumed = yield from drain(executor, kept)
+    else:
+        consumed = yield from drain(executor)
+    if isinstance(consumed, TaskError):
+        return consumed
+    stats = stats_of(executor)
+    yield drop(*(b.ref for b in kept if b.ref is not None))
+    return [consumed], [stats]
+
+
+def _train(job: DataJob, process: CoreProcess, streams: Streams, bucket: Any) -> Script:
+    """Workers train on the shards of a streaming split."""
+    consumer, context = job.consumer, job.context
+    n = consumer.workers
+    held = Resources(consumer.worker_cpus * n, consumer.worker_gpus * n)
+    split = Split(n=n, equal=consumer.equal)
+    coordinator = yield from streaming_split(
+        job.dataset, split, context, streams, excluded=held, storage=bucket
+    )
+    resources = {"CPU": consumer.worker_cpus, "GPU": consumer.worker_gpus}
+    worker = ActorClass(cls=Trainer, resources={k: v for k, v in resources.items() if v})
+    refs: list[Any] = []
+    handles = []
+    for index in range(n):
+        handle = yield from worker.remote(
+            coordinator, index, consumer.batching, context, consumer.step_s_per_row,
+            consumer.epochs,
+        )  # fmt: skip
+        handles.append(handle)
+        refs += yield handle.call("train")
+    values = yield get(refs)
+    yield drop(*refs)
+    if isinstance(values, TaskError):
+        return values
+    consumed: list[Consumed] = []
+    for value in values:
+        if isinstance(value, TaskError):
+            return value
+        consumed.append(value.data)
+    stats = yield from coordinator.ask("finish")
+    for handle in (*handles, coordinator):
+        yield handle.kill()
+    return stats if isinstance(stats, TaskError) else (consumed, stats)
