@@ -15,7 +15,7 @@ from raysim.raylibs.actors import ActorHandle
 from raysim.raylibs.data.blocks import Block
 from raysim.raylibs.data.defaults import DataContext
 from raysim.raylibs.data.executor import StreamingExecutor
-from raysim.raylibs.data.iterate import BatchIterator, Batching, DriverStream, next_block
+from raysim.raylibs.data.iterate import Batching, BatchIterator, DriverStream, next_block
 from raysim.raylibs.data.split import shard_of
 from raysim.units import NS_PER_S, to_ns
 

@@ -100,7 +100,7 @@ class DataContext:
     per_active_task_ns: int = 20_000
     """The same, of each running task it waits for (assumed)."""
     per_task_ns: int = 1_000_000
-    """Dispatching one task: select, bundle, metrics (assumed; a submission itself is Ray Core's)."""
+    """Dispatching one task: select, bundle, metrics (assumed); Ray Core submits it beside that."""
     per_block_ns: int = 500_000
     """Taking one output block: its metadata object, queues, metrics (assumed)."""
 

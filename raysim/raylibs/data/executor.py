@@ -197,9 +197,7 @@ class StreamingExecutor:
         for op in self.topology:
             if not op.tasks:
                 continue
-            left = self.backpressure.bytes_to_read(
-                op, consumers_wait=self.waiting_consumers > 0
-            )
+            left = self.backpressure.bytes_to_read(op, consumers_wait=self.waiting_consumers > 0)
             for task in [t for _, t in sorted(op.tasks.items()) if t.is_ready]:
                 while task.items and (left is None or left > 0):
                     block = task.take()

@@ -221,4 +221,3 @@ def next_block(executor: Any, split: int | None = None) -> Script:
         late_ns = -((yield now()) - began_ns) % poll_ns
         if late_ns and not executor.ended.is_set:
             yield sleep(late_ns)
-

@@ -89,7 +89,7 @@ def run_job(job: DataJob, process: CoreProcess, streams: Streams) -> Script:
         bucket = Bucket(process, job.bucket, connections=job.connections)
     began_ns = yield now()
     if job.consumer.kind == "train":
-        answer = yield from _train(job, process, streams, bucket)
+        answer = yield from _train(job, streams, bucket)
     else:
         answer = yield from _alone(job, process, streams, bucket)
     if isinstance(answer, TaskError):
@@ -120,7 +120,7 @@ def _alone(job: DataJob, process: CoreProcess, streams: Streams, bucket: Any) ->
     return [consumed], [stats]
 
 
-def _train(job: DataJob, process: CoreProcess, streams: Streams, bucket: Any) -> Script:
+def _train(job: DataJob, streams: Streams, bucket: Any) -> Script:
     """Workers train on the shards of a streaming split."""
     consumer, context = job.consumer, job.context
     n = consumer.workers

@@ -127,6 +127,7 @@ class Passing:
         self.materializes = False
         self.rows_left: int | None = None
         """Of a limit."""
+
     def can_add_input(self) -> bool:
         """As ``Operator``."""
         return self.rows_left is None or self.rows_left > 0
@@ -142,14 +143,12 @@ class Passing:
         self.metrics.bytes_out += block.size_bytes
         self.metrics.blocks_out += 1
         self.links.give(block)
-        return
-        yield
+        yield from ()
 
     def all_inputs_done(self) -> Script:
         """As ``Operator``."""
         self.links.inputs_done = True
-        return
-        yield
+        yield from ()
 
     @property
     def finished(self) -> bool:

@@ -19,7 +19,7 @@ from raysim.raylibs.actors import ActorClass, ActorHandle, Sized
 from raysim.raylibs.data.blocks import Block
 from raysim.raylibs.data.defaults import DataContext
 from raysim.raylibs.data.executor import StreamingExecutor, available_cpus
-from raysim.raylibs.data.iterate import BatchIterator, Batching, next_block
+from raysim.raylibs.data.iterate import Batching, BatchIterator, next_block
 from raysim.raylibs.data.plan import plan_of
 from raysim.raylibs.data.resources import NONE, Resources
 from raysim.raylibs.data.specs import Dataset, Split
@@ -142,7 +142,8 @@ class SplitCoordinator:
     def get(self, index: int, epoch: int, held_bytes: int) -> Script:
         """The next block of one consumer, None at the end of the epoch."""
         executor = self.executor
-        assert executor is not None and epoch == self.epoch, "a block of an epoch that is over"
+        assert executor is not None, "a block of an epoch that nobody has begun"
+        assert epoch == self.epoch, f"a block of epoch {epoch} in epoch {self.epoch}"
         executor.consumers_hold(held_bytes - self._held[index])
         self._held[index] = held_bytes
         block = yield from next_block(executor, index)

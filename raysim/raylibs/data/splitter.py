@@ -9,6 +9,7 @@ the end is dropped.
 from __future__ import annotations
 
 from collections import deque
+from typing import TYPE_CHECKING
 
 from raysim.raycore.process import CoreProcess
 from raysim.raycore.scripts import Script, drop, keep
@@ -18,6 +19,9 @@ from raysim.raylibs.data.metrics import OpMetrics
 from raysim.raylibs.data.operators import Links, Operator
 from raysim.raylibs.data.resources import NO_LIMIT, NONE, Resources
 from raysim.raylibs.data.specs import Split
+
+if TYPE_CHECKING:
+    from raysim.raylibs.data.map_operator import DataTask
 
 BUFFERED_PER_CONSUMER = 2
 """``DEFAULT_OUTPUT_SPLITTER_MAX_BUFFERING_FACTOR``."""
@@ -38,7 +42,7 @@ class Splitter:
         self.links = Links(inputs)
         self.metrics = OpMetrics(context)
         self.process = process
-        self.tasks: dict[int, object] = {}
+        self.tasks: dict[int, DataTask] = {}
         self.given = [0] * split.n
         """Rows that each consumer has been given."""
         self.local = self.remote = 0
@@ -55,8 +59,7 @@ class Splitter:
         """As ``Operator``."""
         self._buffer.append(self.links.next_input())
         self._give_out(everything=False)
-        return
-        yield
+        yield from ()
 
     def all_inputs_done(self) -> Script:
         """As ``Operator``: give out what was kept back."""

@@ -35,7 +35,7 @@ class Work(NamedTuple):
     """(First, rows) to be taken of each input block."""
     made: dict[int, Made]
     """Metadata of its blocks by number; a second attempt writes the same again."""
-    index: int
+    number: int
     """Among the operator's tasks; of a read, which part of the source."""
     smt: float = 1.0
     """``DataContext.smt_speedup``."""
@@ -130,7 +130,7 @@ def work_on_cores(core_s: float, width: float, speedup: float) -> Ask:
 
 def _run_hooks(work: Work, blocks: list[Any]) -> Script:
     """User code on contents: every step takes all blocks of the one before."""
-    contents = blocks if work.stage.reads is None else [work.index]
+    contents = blocks if work.stage.reads is None else [work.number]
     parts = [Part(c, *part) for c, part in zip(contents, work.parts, strict=True)]
     made: list[tuple[Any, int, int]] = []
     for step in work.stage.steps:

@@ -14,8 +14,8 @@ from raysim.raylibs.data.defaults import DataContext
 from raysim.raylibs.data.map_operator import MapOperator
 from raysim.raylibs.data.operators import Operator, Passing
 from raysim.raylibs.data.plan import Inputs, MapStage, Plan
-from raysim.raylibs.data.splitter import Splitter
 from raysim.raylibs.data.specs import Limit, Split, Union
+from raysim.raylibs.data.splitter import Splitter
 
 
 def build(
