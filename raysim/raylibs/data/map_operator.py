@@ -118,7 +118,7 @@ class MapOperator:
         self.queue: deque[list[Block]] = deque()
         """Bundles of an actor pool that wait for an actor."""
         self._options = {s: self._options_of(s) for s in ("SPREAD", "DEFAULT")}
-        self._rng = rng if step.cv_frac else None
+        self._rng = rng if stage.cv_frac else None
         self._storage = storage
 
     def _options_of(self, strategy: Any) -> TaskOptions:
@@ -204,7 +204,7 @@ class MapOperator:
         """Lognormal of mean 1."""
         if self._rng is None:
             return 1.0
-        sigma = math.sqrt(math.log1p(self.stage.first.cv_frac**2))
+        sigma = math.sqrt(math.log1p(self.stage.cv_frac**2))
         return float(self._rng.lognormal(-sigma * sigma / 2, sigma))
 
     def _nodes_of(self, refs: list[Ref]) -> list[int]:

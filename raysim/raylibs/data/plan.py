@@ -33,6 +33,16 @@ class MapStage:
         return next((s for s in self.steps if s.actors), self.steps[0])
 
     @property
+    def cv_frac(self) -> float:
+        """Of its tasks' times: the most that one of its steps varies."""
+        return max(s.cv_frac for s in self.steps)
+
+    @property
+    def width(self) -> float:
+        """Threads that a task keeps busy: the most of its steps."""
+        return max(s.width for s in self.steps)
+
+    @property
     def min_rows_per_bundle(self) -> int:
         """Blocks are put together up to this; of fused steps the largest batch."""
         return max((s.batch_size or 0 for s in self.steps), default=0)

@@ -97,7 +97,7 @@ def _spend(work: Work, flow: Flow, share: float) -> Script:
     if flow.fetched_bytes:
         yield work.storage.fetch(flow.fetched_bytes * share)
     if flow.core_s:
-        yield work_on_cores(flow.core_s * share * work.slower, work.stage.first.width, work.smt)
+        yield work_on_cores(flow.core_s * share * work.slower, work.stage.width, work.smt)
     if flow.wait_s:
         yield sleep(to_ns(flow.wait_s * share * work.slower))
     if flow.stored_bytes:
