@@ -6,23 +6,28 @@ Real counterpart: a user's script of ``ray.data`` calls that ends in ``write_*``
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from raysim.hardware.specs import ObjectStorageSpec
 from raysim.kernel.rng import Streams
 from raysim.raycore.process import CoreProcess
-from raysim.raycore.scripts import Script, drop, get, now, spawn
+from raysim.raycore.protocol import GetAllNodeInfo
+from raysim.raycore.resources import UNIT
+from raysim.raycore.scripts import Script, ask_gcs, drop, get, now, spawn
 from raysim.raycore.tasks import TaskError
 from raysim.raylibs.actors import ActorClass
+from raysim.raylibs.data.advice import Situation
+from raysim.raylibs.data.balance import balance
 from raysim.raylibs.data.blocks import Block
 from raysim.raylibs.data.consumers import Consumed, Trainer, drain, iterate
 from raysim.raylibs.data.defaults import DataContext
 from raysim.raylibs.data.executor import StreamingExecutor, available_cpus
 from raysim.raylibs.data.iterate import Batching
 from raysim.raylibs.data.plan import plan_of
-from raysim.raylibs.data.report import Outcome, report_of
+from raysim.raylibs.data.report import METRICS, Outcome, report_of
 from raysim.raylibs.data.resources import Resources
 from raysim.raylibs.data.specs import Dataset, Split
 from raysim.raylibs.data.split import streaming_split
@@ -30,15 +35,6 @@ from raysim.raylibs.data.stats import stats_of
 from raysim.raylibs.data.storage import Bucket
 from raysim.raylibs.report import Input, Unit
 from raysim.units import NS_PER_S
-
-METRICS: Mapping[str, Unit] = {
-    "data_s": "seconds",
-    "rows_per_s": "per_s",
-    "bytes_per_s": "bytes_per_s",
-    "object_store_peak": "bytes",
-    "spilled_bytes": "bytes",
-    "stall_frac": "share",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +50,19 @@ class Consumer:
     worker_gpus: float = 0.0
     epochs: int = 1
     equal: bool = True
+
+    @property
+    def held(self) -> Resources:
+        """CPUs and GPUs of its workers."""
+        n = self.workers if self.kind == "train" else 0
+        return Resources(self.worker_cpus * n, self.worker_gpus * n)
+
+    @property
+    def rows_per_s(self) -> float:
+        """That it takes at most."""
+        if not self.step_s_per_row:
+            return math.inf
+        return (self.workers if self.kind == "train" else 1) / self.step_s_per_row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +88,26 @@ class DataJob:
         outcome = yield from run_job(self, process, streams)
         if isinstance(outcome, TaskError):
             return outcome
-        return report_of(self, outcome, process)
+        nodes = [n for n in (yield ask_gcs(GetAllNodeInfo())) if n.state == "ALIVE"]
+        return report_of(outcome, self.situation(nodes), self.inputs)
+
+    def situation(self, nodes: Sequence[Any]) -> Situation:
+        """It and the cluster."""
+        held = self.consumer.held
+        cpus, gpus = (sum(n.resources.get(r, 0) for n in nodes) / UNIT for r in ("CPU", "GPU"))
+        smallest = min(nodes, key=lambda n: n.resources.get("memory", 0)).resources
+        return Situation(
+            dataset=self.dataset,
+            context=self.context,
+            limits=balance(
+                self.dataset, self.context, cpus=cpus - held.cpu, gpus=gpus - held.gpu,
+                consumers_per_s=self.consumer.rows_per_s,
+            ),
+            trains=self.consumer.kind == "train",
+            equal=self.consumer.equal,
+            node_memory_bytes=smallest.get("memory", 0) / UNIT,
+            node_cpus=smallest.get("CPU", 0) / UNIT,
+        )  # fmt: skip
 
 
 def run_job(job: DataJob, process: CoreProcess, streams: Streams) -> Script:
@@ -124,10 +152,9 @@ def _train(job: DataJob, streams: Streams, bucket: Any) -> Script:
     """Workers train on the shards of a streaming split."""
     consumer, context = job.consumer, job.context
     n = consumer.workers
-    held = Resources(consumer.worker_cpus * n, consumer.worker_gpus * n)
     split = Split(n=n, equal=consumer.equal)
     coordinator = yield from streaming_split(
-        job.dataset, split, context, streams, excluded=held, storage=bucket
+        job.dataset, split, context, streams, excluded=consumer.held, storage=bucket
     )
     resources = {"CPU": consumer.worker_cpus, "GPU": consumer.worker_gpus}
     worker = ActorClass(cls=Trainer, resources={k: v for k, v in resources.items() if v})

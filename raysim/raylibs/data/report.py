@@ -5,12 +5,25 @@ Real counterpart: ``ds.stats()`` and the dashboard's Ray Data page, and what one
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from raysim.raylibs.data.advice import STALLED_FRAC, Situation, warnings_of
+from raysim.raylibs.data.balance import Balance
 from raysim.raylibs.data.consumers import Consumed
-from raysim.raylibs.data.stats import ExecutionStats
-from raysim.raylibs.report import LibraryReport
+from raysim.raylibs.data.stats import ExecutionStats, OpStats
+from raysim.raylibs.report import Input, LibraryReport, Table, Unit
+
+METRICS: Mapping[str, Unit] = {
+    "data_s": "seconds",
+    "rows_per_s": "per_s",
+    "bytes_per_s": "bytes_per_s",
+    "stall_frac": "share",
+    "driver_busy": "share",
+}
+BUSY_FRAC = 0.85
+"""What is held so much of the time binds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,12 +34,119 @@ class Outcome:
     consumed: tuple[Consumed, ...]
     executions: tuple[ExecutionStats, ...]
 
+    @property
+    def rows(self) -> int:
+        """Of all consumers and epochs."""
+        return sum(c.rows for c in self.consumed)
 
-def report_of(job: Any, outcome: Outcome, process: Any) -> LibraryReport:
+    @property
+    def stall_frac(self) -> float:
+        """Share of the consumers' time that they waited for data."""
+        waited_s = sum(c.stall_s + c.first_s for c in self.consumed)
+        whole_s = waited_s + sum(c.busy_s for c in self.consumed)
+        return waited_s / whole_s if whole_s else 0.0
+
+
+def report_of(outcome: Outcome, at: Situation, inputs: tuple[Input, ...] = ()) -> LibraryReport:
     """A page's worth of it."""
-    del process
-    rows = sum(c.rows for c in outcome.consumed)
+    trains, limits = at.trains, at.limits
+    took_s = outcome.took_s
+    driver_s = sum(e.driver_s for e in outcome.executions)
+    out_bytes = sum(e.operators[-1].bytes_out for e in outcome.executions)
+    metrics = {
+        "data_s": took_s,
+        "rows_per_s": outcome.rows / took_s,
+        "bytes_per_s": out_bytes / took_s,
+        "stall_frac": outcome.stall_frac,
+        "driver_busy": driver_s / took_s,
+    }
+    text = f"{outcome.rows:,} rows, {outcome.rows / took_s:,.0f} rows/s"
+    if trains:
+        text += f"; trainers waited {outcome.stall_frac:.0%} of the time for data"
     return LibraryReport(
-        kind=job.kind, ok=True, text=f"{rows} rows in {outcome.took_s:.0f} s",
-        metrics={"data_s": outcome.took_s, "rows_per_s": rows / outcome.took_s},
+        kind="data",
+        ok=True,
+        text=f"{text}.",
+        metrics=metrics,
+        tables=(_operators(outcome.executions),),
+        bound_by=_bound_by(outcome, limits, trains=trains, driver_busy=driver_s / took_s),
+        would_help=_would_help(outcome, limits, trains=trains),
+        warnings=warnings_of(outcome.executions, outcome.stall_frac, at),
+        inputs=(*_INPUTS, *inputs),
+        simplifications=_SIMPLIFICATIONS,
+    )
+
+
+def _operators(executions: tuple[ExecutionStats, ...]) -> Table:
+    """Of all epochs together."""
+    summed: dict[str, list[OpStats]] = {}
+    for execution in executions:
+        for op in execution.operators:
+            if op.tasks:
+                summed.setdefault(op.name, []).append(op)
+    rows = []
+    for name, ops in summed.items():
+        wall_s = sum(op.wall_s for op in ops)
+        out = sum(op.rows_out for op in ops)
+        rows.append(
+            (
+                name, sum(op.tasks for op in ops), sum(op.task_s for op in ops) / wall_s if wall_s
+                else 0.0, out / wall_s if wall_s else 0.0, max(op.peak_store_bytes for op in ops),
+            )
+        )  # fmt: skip
+    return Table(
+        title="operators",
+        columns=(
+            ("operator", "text"), ("tasks", "count"), ("at once", "count"), ("rows/s", "per_s"),
+            ("store, at most", "bytes"),
+        ),
+        rows=tuple((n, t, round(c, 1), round(r, 1), b) for n, t, c, r, b in rows),
     )  # fmt: skip
+
+
+def _bound_by(outcome: Outcome, limits: Balance, *, trains: bool, driver_busy: float) -> str:
+    if trains and outcome.stall_frac < STALLED_FRAC:
+        return f"The trainers: they step {1 - outcome.stall_frac:.0%} of the time."
+    if driver_busy > BUSY_FRAC:
+        return f"The driver's scheduling loop, busy {driver_busy:.0%} of the time."
+    if not outcome.executions:
+        return ""
+    wall_s = sum(e.wall_s for e in outcome.executions)
+    reached = sum(e.rows_read for e in outcome.executions) / wall_s if wall_s else 0.0
+    by_cpu = limits.cpus / limits.cpu_s_per_row if limits.cpu_s_per_row else math.inf
+    slowest = min(limits.stages, key=lambda s: s.rows_per_s, default=None)
+    if slowest is not None and slowest.rows_per_s < by_cpu:
+        if reached > BUSY_FRAC * slowest.rows_per_s:
+            return (
+                f"{slowest.name}: {slowest.slots:g} at once make {slowest.rows_per_s:,.0f} rows/s."
+            )
+    elif reached > BUSY_FRAC * by_cpu:
+        most = max(limits.stages, key=lambda s: s.cpu_s)
+        return (
+            f"CPUs: {limits.cpus:g} make {by_cpu:,.0f} rows/s; {most.name} takes "
+            f"{most.cpu_s / limits.cpu_s_per_row:.0%} of their time."
+        )
+    return ""
+
+
+def _would_help(outcome: Outcome, limits: Balance, *, trains: bool) -> tuple[str, ...]:
+    wanted = limits.cpus_to_keep_up
+    if not math.isfinite(wanted) or wanted <= limits.cpus:
+        return ()
+    if trains and outcome.stall_frac < STALLED_FRAC:
+        return ()
+    who = "the trainers bind" if trains else "the slowest pool binds"
+    more = wanted - limits.cpus
+    return (f"{more:,.0f} CPUs more for data, which has {limits.cpus:g}: then {who}.",)
+
+
+_INPUTS = (
+    Input(name="driver, per block", value="0.5 ms", basis="assumed",
+          source="Python of Ray Data's loop: metadata, queues, metrics"),
+    Input(name="driver, per task", value="1 ms", basis="assumed",
+          source="Python of Ray Data's loop: selection, bundles, metrics"),
+)  # fmt: skip
+_SIMPLIFICATIONS = (
+    "Costs of rows are as the scenario says; batches are converted within them.",
+    "Usage of the object store is the driver's estimate, as in Ray.",
+)

@@ -42,12 +42,19 @@ class ExecutionStats:
     steps: int
     peak_store_bytes: int
     store_limit_bytes: float
+    dropped_rows: int
+    """By an equal split."""
     operators: tuple[OpStats, ...]
 
     @property
     def rows(self) -> int:
         """That came out."""
         return self.operators[-1].rows_out
+
+    @property
+    def rows_read(self) -> int:
+        """That went in."""
+        return next((op.rows_in for op in self.operators if op.tasks), 0)
 
 
 def stats_of(executor: Any) -> ExecutionStats:
@@ -59,6 +66,7 @@ def stats_of(executor: Any) -> ExecutionStats:
         steps=executor.steps,
         peak_store_bytes=int(executor.manager.peak_bytes),
         store_limit_bytes=executor.manager.limits.store,
+        dropped_rows=getattr(executor.output, "dropped_rows", 0),
         operators=tuple(_op(op) for op in executor.topology),
     )
 

@@ -65,6 +65,6 @@ def played(
 
 
 def left(on: Cluster) -> list[str]:
-    """Leases, workers and objects that a job has left behind; handles of its actors do not count."""
+    """Leases, workers and objects that are left behind; handles of actors do not count."""
     on.sim.run("61h")
     return [line for line in leaks(on) if "driver" not in line]

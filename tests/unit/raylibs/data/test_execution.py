@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -113,11 +114,11 @@ def test_rows_are_conserved_budgets_hold_and_nothing_is_left(
     assert outcome.consumed[0].rows == pytest.approx(rows * factor, abs=blocks * factor)
     (stats,) = outcome.executions
     maps = [op for op in stats.operators if op.tasks]
-    for before, after in zip(maps, maps[1:], strict=False):
+    for before, after in pairwise(maps):
         assert after.rows_in == before.rows_out
     # An operator's budget may be overrun by what each of its running tasks has in its generator
     # before the first block told how large blocks are, and by one block that a guard lets through.
-    largest = max(mib * MIB, max(op.bytes_out / op.blocks_out for op in maps))
+    largest = max(mib * MIB, *(op.bytes_out / op.blocks_out for op in maps))
     slack = 2 * largest * (8 * nodes * 2 + 3) + largest
     assert stats.peak_store_bytes <= stats.store_limit_bytes + slack
     assert left(on) == []
