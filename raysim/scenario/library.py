@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from raysim.scenario.data import read_data
 from raysim.scenario.documents import Document, KeyPath
 from raysim.scenario.llm import read_llm
 from raysim.scenario.rl import read_rl
@@ -25,6 +26,7 @@ Raises ScenarioError, one problem each."""
 
 LIBRARIES: dict[str, Reader] = {
     "trainer": read_trainer, "tune": read_tune, "rl": read_rl, "llm": read_llm,
+    "data": read_data,
 }  # fmt: skip
 """By the key under ``jobs``."""
 

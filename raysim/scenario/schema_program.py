@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 from raysim.scenario.quantities import Bytes, Seconds
 from raysim.scenario.schema import RecordSection, ResolvedSection
 from raysim.scenario.schema_cluster import ClusterSection
+from raysim.scenario.schema_data import DataSection
 from raysim.scenario.schema_llm import LlmSection
 from raysim.scenario.schema_rl import RlSection
 from raysim.scenario.schema_trainer import TrainerSection
@@ -159,6 +160,9 @@ class ProgramJobSection(Section):
         None,
         description="A KubeRay RayJob, unmodified: its entrypoint, limits and retries. Its script "
         "is beside it or in a ConfigMap of its file; its cluster is given by `cluster.from`.",
+    )
+    data: DataSection | None = Field(
+        None, description="A dataset of Ray Data, and who takes its rows."
     )
     tune: TuneSection | None = Field(None, description="A sweep of Ray Tune by numbers.")
     rl: RlSection | None = Field(None, description="PPO or IMPALA of RLlib by numbers.")

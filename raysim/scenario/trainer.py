@@ -45,11 +45,8 @@ def read_trainer(
     """
     if said.loop is not None:
         return _by_numbers(said, said.loop, at, document)
-    for path in _FILES:
-        name = value_at(document.data, (*at, *path))
-        if isinstance(name, str):
-            inputs[*at, *path] = folder / name
-    training = _Training(folder, document, at)
+    note_files(at, folder, document, inputs)
+    training = TrainingOf(folder, document, at)
     least = said.num_workers if isinstance(said.num_workers, int) else said.num_workers[0]
     for size in {said.most_workers: None, least: None}:
         training(size)
@@ -140,7 +137,15 @@ def _run_config(said: TrainerSection) -> RunConfig:
     )
 
 
-class _Training:
+def note_files(at: KeyPath, folder: Path, document: Document, inputs: dict[KeyPath, Path]) -> None:
+    """Files that the model and the training job of a section point to."""
+    for path in _FILES:
+        name = value_at(document.data, (*at, *path))
+        if isinstance(name, str):
+            inputs[*at, *path] = folder / name
+
+
+class TrainingOf:
     """Training jobs of a trainer by the size of its group, read when they are asked for."""
 
     def __init__(self, folder: Path, document: Document, at: KeyPath) -> None:
@@ -149,6 +154,7 @@ class _Training:
         self._at = at
 
     def __call__(self, num_workers: int) -> tuple[TrainJob, ClusterSpec]:
+        """The job and its cluster; raises ScenarioError, placed where this scenario says it."""
         from raysim.scenario.build import build_job
         from raysim.scenario.load import Scenario, from_mapping
 

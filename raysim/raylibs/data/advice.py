@@ -17,6 +17,8 @@ from raysim.units import GIB, MIB
 
 STALLED_FRAC = 0.05
 """Trainers that wait longer are bound by their data."""
+DROPPED_FRAC = 0.01
+"""Of all rows: worth a word."""
 EXPANSION = 5.0
 """A map that makes rows so many times larger fills heaps that no budget knows."""
 HEAP_FACTOR = 3.0
@@ -39,18 +41,27 @@ class Situation:
 
 
 def warnings_of(
-    executions: Sequence[ExecutionStats], stall_frac: float, at: Situation
+    executions: Sequence[ExecutionStats], stall_frac: float, first_frac: float, at: Situation
 ) -> tuple[PlannerWarning, ...]:
     """All that this job walks into."""
     trains, limits = at.trains, at.limits
     found: list[PlannerWarning] = []
-    if trains and stall_frac > STALLED_FRAC:
+    if trains and stall_frac - first_frac > STALLED_FRAC:
         found.append(
             PlannerWarning(
                 code="data-starves-trainers",
                 cause=f"Trainers wait {stall_frac:.0%} of their time for data.",
                 fix=f"Give data {limits.cpus_to_keep_up:,.0f} CPUs (it has {limits.cpus:g}), "
                 "or make rows cheaper: materialize() what does not change between epochs.",
+            )
+        )
+    elif trains and first_frac > STALLED_FRAC:
+        found.append(
+            PlannerWarning(
+                code="data-first-batch-late",
+                cause=f"Trainers wait {first_frac:.0%} of their time for the first batch of an "
+                "epoch: a block is handed over when all its rows are made.",
+                fix="Use smaller blocks: override_num_blocks or target_max_block_size.",
             )
         )
     found += _store(executions, limits, at.context)
@@ -68,7 +79,7 @@ def warnings_of(
         )
     if trains and at.equal:
         dropped = sum(e.dropped_rows for e in executions)
-        if dropped:
+        if dropped > DROPPED_FRAC * sum(e.rows for e in executions):
             found.append(
                 PlannerWarning(
                     code="data-equal-split-drops",

@@ -42,9 +42,16 @@ class Outcome:
     @property
     def stall_frac(self) -> float:
         """Share of the consumers' time that they waited for data."""
-        waited_s = sum(c.stall_s + c.first_s for c in self.consumed)
-        whole_s = waited_s + sum(c.busy_s for c in self.consumed)
-        return waited_s / whole_s if whole_s else 0.0
+        return self._share(sum(c.stall_s + c.first_s for c in self.consumed))
+
+    @property
+    def first_frac(self) -> float:
+        """The part of it before the first batch of each epoch."""
+        return self._share(sum(c.first_s for c in self.consumed))
+
+    def _share(self, part_s: float) -> float:
+        whole_s = sum(c.stall_s + c.first_s + c.busy_s for c in self.consumed)
+        return part_s / whole_s if whole_s else 0.0
 
 
 def report_of(outcome: Outcome, at: Situation, inputs: tuple[Input, ...] = ()) -> LibraryReport:
@@ -71,7 +78,7 @@ def report_of(outcome: Outcome, at: Situation, inputs: tuple[Input, ...] = ()) -
         tables=(_operators(outcome.executions),),
         bound_by=_bound_by(outcome, limits, trains=trains, driver_busy=driver_s / took_s),
         would_help=_would_help(outcome, limits, trains=trains),
-        warnings=warnings_of(outcome.executions, outcome.stall_frac, at),
+        warnings=warnings_of(outcome.executions, outcome.stall_frac, outcome.first_frac, at),
         inputs=(*_INPUTS, *inputs),
         simplifications=_SIMPLIFICATIONS,
     )
@@ -105,8 +112,11 @@ def _operators(executions: tuple[ExecutionStats, ...]) -> Table:
 
 
 def _bound_by(outcome: Outcome, limits: Balance, *, trains: bool, driver_busy: float) -> str:
-    if trains and outcome.stall_frac < STALLED_FRAC:
-        return f"The trainers: they step {1 - outcome.stall_frac:.0%} of the time."
+    if trains and outcome.stall_frac - outcome.first_frac < STALLED_FRAC:
+        return (
+            f"The trainers: they step {1 - outcome.stall_frac:.0%} of the time and wait "
+            f"{outcome.first_frac:.0%} of it for first batches."
+        )
     if driver_busy > BUSY_FRAC:
         return f"The driver's scheduling loop, busy {driver_busy:.0%} of the time."
     if not outcome.executions:
@@ -133,7 +143,7 @@ def _would_help(outcome: Outcome, limits: Balance, *, trains: bool) -> tuple[str
     wanted = limits.cpus_to_keep_up
     if not math.isfinite(wanted) or wanted <= limits.cpus:
         return ()
-    if trains and outcome.stall_frac < STALLED_FRAC:
+    if trains and outcome.stall_frac - outcome.first_frac < STALLED_FRAC:
         return ()
     who = "the trainers bind" if trains else "the slowest pool binds"
     more = wanted - limits.cpus
