@@ -1,0 +1,87 @@
+"""Data jobs of scenarios: what is read, what is refused, what a sweep of CPU nodes says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import raysim
+from raysim.errors import ScenarioError
+from raysim.scenario.load import from_mapping
+
+SCENARIO = "scenarios/databound_vit"
+
+
+def scenario(data: dict[str, Any]) -> dict[str, Any]:
+    """A small job on one node."""
+    source = {"rows": 8000, "row": "1MB", "override_num_blocks": 80}
+    return {
+        "cluster": {"nodes": 1, "node": "m5.4xlarge"},
+        "jobs": [{"data": {"source": source, **data}}],
+    }
+
+
+def run(loaded: Any) -> dict[str, Any]:
+    """The library's part of the summary, and what binds."""
+    summary = raysim.run(loaded, record=False).summary
+    return {**summary["libraries"][0], "bound_by": summary["bound_by"]["text"]}
+
+
+def test_the_closed_form_and_the_run_agree_on_what_binds(root: Path) -> None:
+    # 20 ms of a core per image: 88 CPUs beside the trainers make 4,400 of them in a second.
+    found = {}
+    for nodes in (0, 7):
+        changes = {
+            "cluster.hardware.cpu.replicas": nodes, "data.source.rows": "200k",
+            "data.source.override_num_blocks": 1250,
+        }  # fmt: skip
+        loaded = raysim.load(root / SCENARIO, changes)
+        found[nodes] = run(loaded)
+    assert found[0]["bound_by"].startswith("CPUs: 88 make 4,400 rows/s")
+    assert 0.85 * 4_400 < found[0]["metrics"]["rows_per_s"] < 4_400
+    assert found[0]["would_help"] == [
+        "110 CPUs more for data, which has 88: then the trainers bind."
+    ]
+    assert found[7]["bound_by"].startswith("The trainers")
+    assert not found[7]["would_help"]
+
+
+def test_settings_of_the_context_have_rays_names_and_kinds(root: Path) -> None:
+    def problem(**context: Any) -> str:
+        with pytest.raises(ScenarioError) as raised:
+            from_mapping(scenario({"context": context}), folder=root)
+        return str(raised.value)
+
+    assert "DataContext has no setting target_block_size" in problem(target_block_size="1MiB")
+    assert "expected a size" in problem(target_max_block_size="large")
+    assert "streaming is True by default, got 3" in problem(streaming=3)
+    assert from_mapping(scenario({"context": {"target_max_block_size": "64MiB"}}), folder=root)
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ({"operations": [{"limit": 3, "map": {}}]}, "give one of map, all_to_all, limit"),
+        ({"operations": [{"map": {"written": "1MB"}}]}, "give `bucket`"),
+        ({"bucket": "s4"}, "s4"),
+        ({"consumer": {"kind": "train", "model": {"from": "x"}}}, "model and train go together"),
+        (
+            {"consumer": {"kind": "write", "model": {"from": "x"}, "train": {"engine": "ddp"}}},
+            "a model is trained by kind: train",
+        ),
+    ],
+)
+def test_what_contradicts_itself_is_refused(data: dict[str, Any], said: str, root: Path) -> None:
+    with pytest.raises(ScenarioError, match=said):
+        from_mapping(scenario(data), folder=root)
+
+
+def test_a_pipeline_without_trainers_is_bound_by_its_slowest_pool(root: Path) -> None:
+    operations = [{"map": {"name": "Predict", "core": "10ms", "actors": True, "concurrency": 4,
+                           "num_cpus": 2}}]  # fmt: skip
+    loaded = from_mapping(scenario({"operations": operations}), folder=root)
+    found = run(loaded)
+    assert found["bound_by"] == "Predict: 4 at once make 400 rows/s."
+    assert found["metrics"]["data_s"] == pytest.approx(8000 / 400, rel=0.15)
