@@ -56,6 +56,7 @@ def read_data(
         context=_context(said.context, document, (*at, "context")),
         bucket=bucket,
         connections=said.connections,
+        materialize=said.materialize,
     )
     if said.consumer.train is None:
         return job

@@ -137,6 +137,9 @@ class DataSection(Section):
     consumer: Annotated[ConsumerSection, shorthand("kind")] = Field(
         default_factory=ConsumerSection, description="Who takes them."
     )
+    materialize: bool = Field(
+        False, description="ds.materialize() first: epochs then read blocks that are there."
+    )
     context: dict[str, Any] = Field(
         default_factory=dict,
         description="Settings of ray.data.DataContext by Ray's names, such as "

@@ -65,7 +65,7 @@ class ActorPool:
         )
         self._submit: TaskOptions = replace(
             method_of("MapWorker", "submit", num_returns="streaming", max_retries=-1),
-            generator_backpressure_num_objects=context.max_num_blocks_in_streaming_gen_buffer - 1,
+            generator_backpressure_num_objects=context.generator_backpressure,
             name=stage.name,
         )
 

@@ -21,7 +21,12 @@ class Backpressure:
         self.context = manager.context
 
     def can_submit(self, op: Operator) -> bool:
-        """No policy holds back a task of it: budget and downstream capacity."""
+        """No policy holds back a task of it: budget and downstream capacity.
+
+        In bulk execution there is none, but what is before it must have ended.
+        """
+        if not self.context.streaming:
+            return all(before.finished for before in op.links.inputs)
         if not self.manager.eligible(op):
             return True
         return self.manager.can_submit(op) and not self._downstream_full(op)
@@ -29,7 +34,12 @@ class Backpressure:
     def _downstream_full(self, op: Operator) -> bool:
         """Queued output is more than twice what the next operators work on."""
         ratio, manager = self.context.downstream_capacity_backpressure_ratio, self.manager
-        if ratio is None or not manager.eligible(op) or manager.feeds_barrier(op):
+        if (
+            ratio is None
+            or not self.context.streaming
+            or not manager.eligible(op)
+            or manager.feeds_barrier(op)
+        ):
             return False
         after = manager.eligible_after(op)
         if any(other.materializes for other in after):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from raysim.raycore.ids import NodeID
 from raysim.raycore.process import CoreProcess
 from raysim.raycore.scripts import Script, drop, sleep
 from raysim.raycore.tasks import TaskError
@@ -36,21 +37,28 @@ class Trainer:
     """A training worker: takes a batch, steps, takes the next."""
 
     def __init__(
-        self, process: CoreProcess, coordinator: ActorHandle, index: int, batching: Batching,
-        context: DataContext, step_s_per_row: float, epochs: int,
+        self, process: CoreProcess, index: int, batching: Batching, context: DataContext,
+        step_s_per_row: float, epochs: int,
     ) -> None:  # fmt: skip
         self.process = process
-        self.shard = shard_of(process, coordinator, index, batching, context)
+        self.index = index
+        self.batching = batching
+        self.context = context
         self.step_s_per_row = step_s_per_row
         self.epochs = epochs
 
-    def train(self) -> Script:
+    def node(self) -> NodeID:
+        """Where it is: a locality hint."""
+        return self.process.me.node_id
+
+    def train(self, coordinator: ActorHandle) -> Script:
         """All epochs."""
+        shard = shard_of(self.process, coordinator, self.index, self.batching, self.context)
         rows = batches = 0
         busy_s = 0.0
         for _ in range(self.epochs):
             while True:
-                batch = yield from self.shard.next_batch()
+                batch = yield from shard.next_batch()
                 if batch is None:
                     break
                 if isinstance(batch, TaskError):
@@ -59,7 +67,7 @@ class Trainer:
                 batches += 1
                 busy_s += self.step_s_per_row * batch.rows
                 yield sleep(to_ns(self.step_s_per_row * batch.rows))
-        return _consumed(self.shard.epochs, rows, batches, busy_s)
+        return _consumed(shard.epochs, rows, batches, busy_s)
 
 
 def _consumed(epochs: list[BatchIterator], rows: int, batches: int, busy_s: float) -> Consumed:

@@ -104,6 +104,14 @@ class DataContext:
     per_block_ns: int = 500_000
     """Taking one output block: its metadata object, queues, metrics (assumed)."""
 
+    @property
+    def generator_backpressure(self) -> int:
+        """Blocks a task goes on to make while the driver has not looked at them; -1: all.
+
+        Ray keeps two in the generator's buffer; here the driver looks at the first of them.
+        """
+        return self.max_num_blocks_in_streaming_gen_buffer - 1 if self.streaming else -1
+
 
 RAY_2_2 = replace(
     DataContext(),

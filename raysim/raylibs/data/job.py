@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from raysim.hardware.specs import ObjectStorageSpec
@@ -17,21 +17,21 @@ from raysim.raycore.process import CoreProcess
 from raysim.raycore.protocol import GetAllNodeInfo
 from raysim.raycore.resources import UNIT
 from raysim.raycore.scripts import Script, ask_gcs, drop, get, now, spawn
-from raysim.raycore.tasks import TaskError
-from raysim.raylibs.actors import ActorClass
+from raysim.raycore.tasks import Ref, TaskError
+from raysim.raylibs.actors import ActorClass, ActorHandle
 from raysim.raylibs.data.advice import Situation
 from raysim.raylibs.data.balance import balance
 from raysim.raylibs.data.blocks import Block
-from raysim.raylibs.data.consumers import Consumed, Trainer, drain, iterate
+from raysim.raylibs.data.consumers import Trainer, drain, iterate
 from raysim.raylibs.data.defaults import DataContext
 from raysim.raylibs.data.executor import StreamingExecutor, available_cpus
 from raysim.raylibs.data.iterate import Batching
 from raysim.raylibs.data.plan import plan_of
 from raysim.raylibs.data.report import METRICS, Outcome, report_of
 from raysim.raylibs.data.resources import Resources
-from raysim.raylibs.data.specs import Dataset, Split
+from raysim.raylibs.data.specs import Dataset, Source, Split
 from raysim.raylibs.data.split import streaming_split
-from raysim.raylibs.data.stats import stats_of
+from raysim.raylibs.data.stats import ExecutionStats, stats_of
 from raysim.raylibs.data.storage import Bucket
 from raysim.raylibs.report import Input, Unit
 from raysim.units import NS_PER_S
@@ -75,6 +75,8 @@ class DataJob:
     bucket: ObjectStorageSpec | None = None
     connections: int = 10
     """Side by side, of each read or write of the bucket."""
+    materialize: bool = False
+    """``ds.materialize()`` comes first; epochs then read blocks that are there."""
     inputs: tuple[Input, ...] = ()
     kind: str = "data"
 
@@ -116,67 +118,89 @@ def run_job(job: DataJob, process: CoreProcess, streams: Streams) -> Script:
     if job.bucket is not None:
         bucket = Bucket(process, job.bucket, connections=job.connections)
     began_ns = yield now()
+    kept: list[Block] = []
+    before: list[ExecutionStats] = []
+    if job.materialize:
+        first = replace(job, consumer=Consumer(kind="materialize"))
+        answer = yield from _alone(first, process, streams, bucket, kept)
+        if isinstance(answer, TaskError):
+            return answer
+        before = answer[1]
+        job = replace(job, dataset=Dataset(source=_materialized(job.dataset.source, kept)))
+    prepared_ns = yield now()
     if job.consumer.kind == "train":
         answer = yield from _train(job, streams, bucket)
     else:
-        answer = yield from _alone(job, process, streams, bucket)
+        answer = yield from _alone(job, process, streams, bucket, kept)
     if isinstance(answer, TaskError):
         return answer
+    yield drop(*(b.ref for b in kept if b.ref is not None))
     consumed, stats = answer
-    took_s = ((yield now()) - began_ns) / NS_PER_S
-    return Outcome(took_s=took_s, consumed=tuple(consumed), executions=tuple(stats))
+    ended_ns = yield now()
+    return Outcome(
+        took_s=(ended_ns - began_ns) / NS_PER_S, prepared_s=(prepared_ns - began_ns) / NS_PER_S,
+        consumed=tuple(consumed), executions=(*before, *stats),
+    )  # fmt: skip
 
 
-def _alone(job: DataJob, process: CoreProcess, streams: Streams, bucket: Any) -> Script:
-    """The driver runs the execution and takes its rows."""
+def _materialized(source: Source, kept: list[Block]) -> Source:
+    blocks = tuple(b._replace(owned=False) for b in kept)
+    return replace(source, name="Input", rows=sum(b.rows for b in blocks), blocks=blocks)
+
+
+def _alone(
+    job: DataJob, process: CoreProcess, streams: Streams, bucket: Any, kept: list[Block]
+) -> Script:
+    """The driver runs the execution and takes its rows; what is materialised is ``kept``."""
     plan = plan_of(job.dataset, job.context, (yield from available_cpus()))
     executor = StreamingExecutor(process, plan, job.context, streams, storage=bucket)
     executor.manager.has_consumer = job.consumer.kind == "iterate"
     yield spawn(executor.run())
-    kept: list[Block] = []
     if job.consumer.kind == "iterate":
         batching, step_s = job.consumer.batching, job.consumer.step_s_per_row
         consumed = yield from iterate(process, executor, batching, step_s)
-    elif job.consumer.kind == "materialize":
-        consumed = yield from drain(executor, kept)
     else:
-        consumed = yield from drain(executor)
+        consumed = yield from drain(executor, kept if job.consumer.kind == "materialize" else None)
     if isinstance(consumed, TaskError):
         return consumed
-    stats = stats_of(executor)
-    yield drop(*(b.ref for b in kept if b.ref is not None))
-    return [consumed], [stats]
+    return [consumed], [stats_of(executor)]
 
 
 def _train(job: DataJob, streams: Streams, bucket: Any) -> Script:
-    """Workers train on the shards of a streaming split."""
+    """Workers train on the shards of a streaming split, with the workers' nodes as hints."""
     consumer, context = job.consumer, job.context
-    n = consumer.workers
-    split = Split(n=n, equal=consumer.equal)
+    resources = {"CPU": consumer.worker_cpus, "GPU": consumer.worker_gpus}
+    worker = ActorClass(cls=Trainer, resources={k: v for k, v in resources.items() if v})
+    handles: list[ActorHandle] = []
+    for index in range(consumer.workers):
+        handle = yield from worker.remote(
+            index, consumer.batching, context, consumer.step_s_per_row, consumer.epochs
+        )
+        handles.append(handle)
+    nodes = yield from _of_all(handles, "node")
+    if isinstance(nodes, TaskError):
+        return nodes
+    split = Split(n=consumer.workers, equal=consumer.equal, locality_hints=tuple(nodes))
     coordinator = yield from streaming_split(
         job.dataset, split, context, streams, excluded=consumer.held, storage=bucket
     )
-    resources = {"CPU": consumer.worker_cpus, "GPU": consumer.worker_gpus}
-    worker = ActorClass(cls=Trainer, resources={k: v for k, v in resources.items() if v})
-    refs: list[Any] = []
-    handles = []
-    for index in range(n):
-        handle = yield from worker.remote(
-            coordinator, index, consumer.batching, context, consumer.step_s_per_row,
-            consumer.epochs,
-        )  # fmt: skip
-        handles.append(handle)
-        refs += yield handle.call("train")
-    values = yield get(refs)
-    yield drop(*refs)
-    if isinstance(values, TaskError):
-        return values
-    consumed: list[Consumed] = []
-    for value in values:
-        if isinstance(value, TaskError):
-            return value
-        consumed.append(value.data)
+    consumed = yield from _of_all(handles, "train", coordinator)
+    if isinstance(consumed, TaskError):
+        return consumed
     stats = yield from coordinator.ask("finish")
     for handle in (*handles, coordinator):
         yield handle.kill()
     return stats if isinstance(stats, TaskError) else (consumed, stats)
+
+
+def _of_all(handles: Sequence[ActorHandle], method: str, *args: Any) -> Script:
+    """Values of a method of all workers, or the first TaskError."""
+    refs: list[Ref] = []
+    for handle in handles:
+        refs += yield handle.call(method, *args)
+    values = yield get(refs)
+    yield drop(*refs)
+    if isinstance(values, TaskError):
+        return values
+    failed = next((v for v in values if isinstance(v, TaskError)), None)
+    return failed or [v.data for v in values]

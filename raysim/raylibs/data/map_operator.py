@@ -3,9 +3,6 @@
 Real counterpart: ``operators/map_operator.py``, ``task_pool_map_operator.py``,
 ``actor_pool_map_operator.py`` and ``DataOpTask`` of ``interfaces/physical_operator.py``.
 
-Ray holds two blocks of a task in its generator's buffer. Here the driver looks at the first of
-them, so that the generator stops after one more: the same two.
-
 Not modelled: order of outputs (``preserve_order``) beyond that of tasks that end together.
 """
 
@@ -130,9 +127,7 @@ class MapOperator:
             num_returns="streaming",
             max_retries=self.context.task_max_retries,
             strategy=strategy,
-            generator_backpressure_num_objects=(
-                self.context.max_num_blocks_in_streaming_gen_buffer - 1
-            ),
+            generator_backpressure_num_objects=self.context.generator_backpressure,
         )
 
     # input

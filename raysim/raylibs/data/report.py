@@ -33,6 +33,8 @@ class Outcome:
     """What was played."""
 
     took_s: float
+    prepared_s: float
+    """The part of it before the consumer began: ``materialize()``."""
     consumed: tuple[Consumed, ...]
     executions: tuple[ExecutionStats, ...]
 

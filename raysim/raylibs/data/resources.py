@@ -97,7 +97,7 @@ class ResourceManager:
             self.usages[op.name] = op.usage()._replace(store=used)
             op.metrics.peak_bytes = max(op.metrics.peak_bytes, int(used))
         self.peak_bytes = max(self.peak_bytes, sum(u.store for u in self.usages.values()))
-        if self.context.op_resource_reservation_enabled:
+        if self.context.op_resource_reservation_enabled and self.context.streaming:
             self._update_budgets()
 
     def _outputs(self, op: Operator) -> float:

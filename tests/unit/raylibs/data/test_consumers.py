@@ -21,10 +21,12 @@ def test_a_slow_consumer_hides_the_data() -> None:
 
 
 def test_a_hungry_consumer_waits_for_the_difference() -> None:
+    # 80 s of data and 16 s of steps, but for the blocks that are kept back for equal shares and
+    # locality: two for each trainer, made into batches at the end.
     outcome = played(cluster(), data(64_000, work(0.01)), training(2, step_s=0.0005))
     for consumed in outcome.consumed:
         waited_s = consumed.stall_s + consumed.first_s
-        assert waited_s == pytest.approx(64_000 * 0.01 / 8 - 16, rel=0.05)
+        assert 80 - 16 < waited_s < 80 - 16 + 2 * 2 + 1
 
 
 def test_collating_beside_the_step_costs_nothing_until_it_takes_longer() -> None:
