@@ -215,7 +215,7 @@ class CoreProcess(Protocol):
         """Next item of a streaming generator; None at its end."""
 
     def peek_locations(self, ref: Ref) -> tuple[int, tuple[NodeID, ...]] | None:
-        """Size and nodes of an object this process owns, as far as it knows."""
+        """Size of an object this process owns and the nodes that have it, in memory or on disk."""
 
     # names and the cluster
 

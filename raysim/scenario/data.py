@@ -119,6 +119,7 @@ def _consumer(said: ConsumerSection) -> Consumer:
         workers=said.workers,
         worker_cpus=said.cpus,
         worker_gpus=said.gpus,
+        strategy=said.strategy,
         epochs=said.epochs,
         equal=said.equal,
     )  # fmt: skip

@@ -109,6 +109,9 @@ class ConsumerSection(Section):
     workers: Annotated[int, Field(ge=1, le=WORKERS_MAX)] = Field(1, description="Trainers.")
     cpus: Quantity = Field(1.0, description="Of a trainer.")
     gpus: Quantity = Field(0.0, description="Of a trainer.")
+    strategy: Literal["DEFAULT", "SPREAD"] = Field(
+        "DEFAULT", description="How trainers are placed: near each other, or over all nodes."
+    )
     epochs: Few = Field(1, description="Of training.")
     equal: bool = Field(True, description="Of streaming_split.")
 

@@ -97,12 +97,19 @@ class Directory:
         return ObjectLocations(record.object_id, 0, (), ref_removed=True, error=error)
 
     def peek(self, ref: Ref) -> tuple[int, tuple[NodeID, ...]] | None:
-        """Size and nodes of an object, as far as this process knows."""
+        """Size and nodes of an object, on disk too, as far as this process knows.
+
+        As ``ray.experimental.get_object_locations``, which counts the node that spilled it.
+        """
         record = self.references.table.get(ref.object_id)
         if record is None or record.value is PENDING:
             return None
-        if record.copies is not None:
-            return record.copies.size_bytes, tuple(record.copies.nodes)
+        copies = record.copies
+        if copies is not None:
+            nodes = dict(copies.nodes)
+            if copies.spilled_node >= 0:
+                nodes[copies.spilled_node] = None
+            return copies.size_bytes, tuple(nodes)
         return getattr(record.value, "size_bytes", 0), ()
 
     # Messages

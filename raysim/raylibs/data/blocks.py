@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from raysim.raycore.ids import NodeID
+from raysim.raycore.process import CoreProcess
 from raysim.raycore.tasks import Ref
 
 
@@ -28,6 +30,8 @@ class Block(NamedTuple):
     """The consumer it goes to, behind ``streaming_split``."""
     owned: bool = True
     """The execution drops it once it has been used."""
+    nodes: tuple[NodeID, ...] = ()
+    """Where it was, of materialised data that somebody else owns."""
 
 
 class Part(NamedTuple):
@@ -53,6 +57,12 @@ def sliced(block: Block, rows: int) -> tuple[Block, Block]:
         rows=block.rows - rows, size_bytes=block.size_bytes - size_bytes, start=block.start + rows
     )
     return first, other
+
+
+def locations(process: CoreProcess, block: Block) -> tuple[NodeID, ...]:
+    """Nodes that hold it, as its owner knows; none of what has still to be read."""
+    known = process.peek_locations(block.ref) if block.ref is not None else None
+    return block.nodes if known is None else tuple(known[1])
 
 
 def total(blocks: Iterable[Block]) -> tuple[int, int]:

@@ -21,7 +21,7 @@ from raysim.raycore.tasks import Ref, TaskError
 from raysim.raylibs.actors import ActorClass, ActorHandle
 from raysim.raylibs.data.advice import Situation
 from raysim.raylibs.data.balance import balance
-from raysim.raylibs.data.blocks import Block
+from raysim.raylibs.data.blocks import Block, locations
 from raysim.raylibs.data.consumers import Trainer, drain, iterate
 from raysim.raylibs.data.defaults import DataContext
 from raysim.raylibs.data.executor import StreamingExecutor, available_cpus
@@ -48,6 +48,8 @@ class Consumer:
     workers: int = 1
     worker_cpus: float = 1.0
     worker_gpus: float = 0.0
+    strategy: Literal["DEFAULT", "SPREAD"] = "DEFAULT"
+    """How workers are placed: near each other, or over all nodes."""
     epochs: int = 1
     equal: bool = True
 
@@ -126,7 +128,7 @@ def run_job(job: DataJob, process: CoreProcess, streams: Streams) -> Script:
         if isinstance(answer, TaskError):
             return answer
         before = answer[1]
-        job = replace(job, dataset=Dataset(source=_materialized(job.dataset.source, kept)))
+        job = replace(job, dataset=Dataset(source=_materialized(process, job.dataset.source, kept)))
     prepared_ns = yield now()
     if job.consumer.kind == "train":
         answer = yield from _train(job, streams, bucket)
@@ -143,8 +145,8 @@ def run_job(job: DataJob, process: CoreProcess, streams: Streams) -> Script:
     )  # fmt: skip
 
 
-def _materialized(source: Source, kept: list[Block]) -> Source:
-    blocks = tuple(b._replace(owned=False) for b in kept)
+def _materialized(process: CoreProcess, source: Source, kept: list[Block]) -> Source:
+    blocks = tuple(b._replace(owned=False, nodes=locations(process, b)) for b in kept)
     return replace(source, name="Input", rows=sum(b.rows for b in blocks), blocks=blocks)
 
 
@@ -171,6 +173,7 @@ def _train(job: DataJob, streams: Streams, bucket: Any) -> Script:
     consumer, context = job.consumer, job.context
     resources = {"CPU": consumer.worker_cpus, "GPU": consumer.worker_gpus}
     worker = ActorClass(cls=Trainer, resources={k: v for k, v in resources.items() if v})
+    worker = worker.options(strategy=consumer.strategy)
     handles: list[ActorHandle] = []
     for index in range(consumer.workers):
         handle = yield from worker.remote(

@@ -20,7 +20,7 @@ from raysim.raycore.resources import ResourceSet
 from raysim.raycore.scripts import Script, now, submit
 from raysim.raycore.tasks import Payload, Ref, RemoteFunction, TaskError, TaskOptions
 from raysim.raylibs.data.actor_pool import ActorPool, PoolActor
-from raysim.raylibs.data.blocks import Block, Made, total
+from raysim.raylibs.data.blocks import Block, Made, locations, total
 from raysim.raylibs.data.defaults import DataContext
 from raysim.raylibs.data.metrics import OpMetrics
 from raysim.raylibs.data.operators import Links, Operator
@@ -184,7 +184,7 @@ class MapOperator:
             metrics.first_ns = task.began_ns
         self.tasks[task.index] = task
         if self.pool is not None:
-            task.actor = self.pool.select(self._nodes_of(refs))
+            task.actor = self.pool.select([n for b in blocks for n in locations(self.process, b)])
             generator = yield from self.pool.submit(task.actor, work, refs)
         else:
             large = bool(refs) and size_bytes > self.context.large_args_threshold
@@ -201,13 +201,6 @@ class MapOperator:
             return 1.0
         sigma = math.sqrt(math.log1p(self.stage.cv_frac**2))
         return float(self._rng.lognormal(-sigma * sigma / 2, sigma))
-
-    def _nodes_of(self, refs: list[Ref]) -> list[int]:
-        found: list[int] = []
-        for ref in refs:
-            known = self.process.peek_locations(ref)
-            found += known[1] if known is not None else ()
-        return found
 
     # output
 

@@ -117,6 +117,12 @@ class SplitCoordinator:
         self._begun = Event()
         self._held = [0] * split.n
 
+    def hold(self) -> Script:
+        """Borrow the blocks of materialised data, as one who has been sent their references."""
+        for block in self.dataset.source.blocks:
+            assert block.ref is not None, "materialised data is objects"
+            yield keep(block.ref)
+
     def start_epoch(self, index: int, epoch: int) -> Script:
         """Wait for all consumers; the last one to come starts the execution."""
         del index
@@ -150,7 +156,8 @@ class SplitCoordinator:
         if not isinstance(block, Block):
             return block
         assert block.ref is not None, "output is objects"
-        yield spawn(_later(block.ref))
+        if block.owned:
+            yield spawn(_later(block.ref))
         return Sized(block, BLOCK_BYTES, (block.ref,))
 
     def finish(self) -> Script:
@@ -201,6 +208,7 @@ def streaming_split(
     coordinator = yield from COORDINATOR.options(strategy=strategy).remote(
         dataset, split, context, streams, excluded, storage
     )
+    yield from coordinator.ask("hold")
     return coordinator
 
 

@@ -2,18 +2,19 @@
 
 Real counterpart: ``operators/output_splitter.py``. The consumer with the fewest rows so far gets
 the next block; with locality hints a buffer of two blocks a consumer is searched for one on its
-node; with ``equal`` as much is kept back as is needed to make all equal, and what is left over at
+node, in bulk execution all blocks (``Dataset.split`` of Ray 2.2); with ``equal`` as much is kept back as is needed to make all equal, and what is left over at
 the end is dropped.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import TYPE_CHECKING
 
 from raysim.raycore.process import CoreProcess
 from raysim.raycore.scripts import Script, drop, keep
-from raysim.raylibs.data.blocks import Block, sliced, total
+from raysim.raylibs.data.blocks import Block, locations, sliced, total
 from raysim.raylibs.data.defaults import DataContext
 from raysim.raylibs.data.metrics import OpMetrics
 from raysim.raylibs.data.operators import Links, Operator
@@ -49,7 +50,9 @@ class Splitter:
         """Blocks given to a consumer on a node that holds them, and others."""
         self.dropped_rows = 0
         self._buffer: deque[Block] = deque()
-        self._keep = BUFFERED_PER_CONSUMER * split.n if split.locality_hints else 0
+        self._keep: float = BUFFERED_PER_CONSUMER * split.n if split.locality_hints else 0
+        if not context.streaming:
+            self._keep = math.inf
 
     def can_add_input(self) -> bool:
         """As ``Operator``."""
@@ -82,13 +85,9 @@ class Splitter:
         """The first block in the buffer that is on the consumer's node, else the first."""
         hints = self.split.locality_hints
         for index, block in enumerate(self._buffer if hints else ()):
-            if hints[target] in self._nodes(block):
+            if hints[target] in locations(self.process, block):
                 return index
         return 0
-
-    def _nodes(self, block: Block) -> tuple[int, ...]:
-        known = self.process.peek_locations(block.ref) if block.ref is not None else None
-        return known[1] if known is not None else ()
 
     def _can_spare(self, target: int, index: int) -> bool:
         """Whether the others can still be made equal with what stays in the buffer."""
@@ -100,7 +99,7 @@ class Splitter:
     def _give(self, target: int, block: Block) -> None:
         self.given[target] += block.rows
         if self.split.locality_hints:
-            near = self.split.locality_hints[target] in self._nodes(block)
+            near = self.split.locality_hints[target] in locations(self.process, block)
             self.local += near
             self.remote += not near
         self.metrics.rows_out += block.rows
