@@ -217,6 +217,9 @@ class CoreProcess(Protocol):
     def peek_locations(self, ref: Ref) -> tuple[int, tuple[NodeID, ...]] | None:
         """Size of an object this process owns and the nodes that have it, in memory or on disk."""
 
+    def is_spilled(self, ref: Ref) -> bool:
+        """Whether an object this process owns is on disk alone, as far as it knows."""
+
     # names and the cluster
 
     def call_gcs(self, message: Any, then: Callable[[Any], object], *, lead_ns: int = 0) -> None:

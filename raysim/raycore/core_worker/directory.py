@@ -112,6 +112,12 @@ class Directory:
             return copies.size_bytes, tuple(nodes)
         return getattr(record.value, "size_bytes", 0), ()
 
+    def is_spilled(self, ref: Ref) -> bool:
+        """Whether the only copy this process knows of is on disk."""
+        record = self.references.table.get(ref.object_id)
+        copies = None if record is None else record.copies
+        return copies is not None and copies.spilled_node >= 0 and not copies.nodes
+
     # Messages
 
     def on_subscribe(self, m: SubscribeObjectLocations) -> None:

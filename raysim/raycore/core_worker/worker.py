@@ -386,6 +386,10 @@ class CoreWorker(Component):
         """As ``CoreProcess.peek_locations``."""
         return self.directory.peek(ref)
 
+    def is_spilled(self, ref: Ref) -> bool:
+        """As ``CoreProcess.is_spilled``."""
+        return self.directory.is_spilled(ref)
+
     # Anything else of the GCS
 
     def call_gcs(self, message: Any, then: Callable[[Any], object], *, lead_ns: int = 0) -> None:

@@ -20,8 +20,8 @@ from raysim.raycore.scripts import Script, here
 from raysim.raycore.tasks import ActorOptions, Ref, TaskError, TaskOptions
 from raysim.raylibs.actors import ActorClass, ActorHandle, method_of
 from raysim.raylibs.data.defaults import DataContext
-from raysim.raylibs.data.plan import MapStage
 from raysim.raylibs.data.resources import Resources
+from raysim.raylibs.data.stages import MapStage
 from raysim.raylibs.data.tasks import MapWorker, Work
 
 

@@ -13,8 +13,9 @@ import math
 from dataclasses import dataclass
 
 from raysim.raylibs.data.defaults import DataContext
-from raysim.raylibs.data.plan import MapStage, plan_of
+from raysim.raylibs.data.plan import plan_of
 from raysim.raylibs.data.specs import Dataset
+from raysim.raylibs.data.stages import MapStage
 from raysim.raylibs.data.tasks import flow_of
 
 SAMPLE_ROWS = 1_000_000

@@ -27,7 +27,7 @@ class Block(NamedTuple):
     start: int = 0
     """First of its rows within the object, of a block that was cut without copying."""
     split: int = 0
-    """The consumer it goes to, behind ``streaming_split``."""
+    """The consumer it goes to, behind ``streaming_split``; of a shuffle, the slice it is."""
     owned: bool = True
     """The execution drops it once it has been used."""
     nodes: tuple[NodeID, ...] = ()

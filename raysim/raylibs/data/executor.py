@@ -21,12 +21,12 @@ from raysim.raycore.resources import UNIT
 from raysim.raycore.scripts import (
     TIMED_OUT,
     Ask,
-    Driver,
     Event,
     Script,
     ask_gcs,
     drop,
     now,
+    spend,
     wait_for,
 )
 from raysim.raycore.tasks import TaskError
@@ -39,15 +39,6 @@ from raysim.raylibs.data.plan import Plan
 from raysim.raylibs.data.resources import NONE, ResourceManager, Resources
 from raysim.raylibs.data.topology import build
 from raysim.units import to_ns
-
-
-def spend(work_ns: int) -> Ask:
-    """The program's own thread works so long."""
-
-    def begin(d: Driver) -> Any:
-        d.lead_ns += work_ns
-
-    return Ask(begin)
 
 
 def available_cpus() -> Script:
@@ -235,6 +226,7 @@ class StreamingExecutor:
                 continue
             if all(before.finished and not before.links.out for before in links.inputs):
                 yield from op.all_inputs_done()
+                self._woken.set()
         for op in reversed(self.topology):
             after = op.links.after
             if after and all(a.finished for a in after) and not op.links.stopped:

@@ -11,23 +11,27 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from raysim.raycore.ids import NodeID
 from raysim.raycore.process import CoreProcess
 from raysim.raycore.resources import ResourceSet
 from raysim.raycore.scripts import Script, now, submit
-from raysim.raycore.tasks import Payload, Ref, RemoteFunction, TaskError, TaskOptions
+from raysim.raycore.tasks import NodeAffinity, Payload, Ref, RemoteFunction, TaskError, TaskOptions
 from raysim.raylibs.data.actor_pool import ActorPool, PoolActor
 from raysim.raylibs.data.blocks import Block, Made, locations, total
 from raysim.raylibs.data.defaults import DataContext
+from raysim.raylibs.data.exchange import Exchange
 from raysim.raylibs.data.metrics import OpMetrics
 from raysim.raylibs.data.operators import Links, Operator
-from raysim.raylibs.data.plan import MapStage
 from raysim.raylibs.data.resources import Resources
+from raysim.raylibs.data.stages import MapStage
 from raysim.raylibs.data.tasks import Work, body_of
 
+ANYWHERE: NodeID = -1
 WORK_BYTES = 2_000
 """A task's arguments that are not blocks: its transform is put once, this is what names it."""
 
@@ -80,7 +84,7 @@ class DataTask:
         made = self.made[self.outputs]
         self.outputs += 1
         self.process.next_item(self.generator, self._arrived)
-        return Block(made.rows, made.size_bytes, ref)
+        return Block(made.rows, made.size_bytes, ref, split=self.outputs - 1)
 
 
 class MapOperator:
@@ -111,9 +115,11 @@ class MapOperator:
         self.tasks: dict[int, DataTask] = {}
         step = stage.first
         self.pool = ActorPool(stage, context, lambda: on_change(None)) if step.actors else None
-        self.bundle: list[Block] = []
-        self.queue: deque[list[Block]] = deque()
-        """Bundles of an actor pool that wait for an actor."""
+        self.bundles: dict[NodeID, list[Block]] = {}
+        """Blocks that wait to be enough for a task; by node, if the stage gathers them so."""
+        self.queue: deque[tuple[NodeID, list[Block]]] = deque()
+        """Bundles that wait for an actor of the pool."""
+        self.exchange = next((op for op in inputs if isinstance(op, Exchange)), None)
         self._options = {s: self._options_of(s) for s in ("SPREAD", "DEFAULT")}
         self._rng = rng if stage.cv_frac else None
         self._storage = storage
@@ -127,7 +133,9 @@ class MapOperator:
             num_returns="streaming",
             max_retries=self.context.task_max_retries,
             strategy=strategy,
-            generator_backpressure_num_objects=self.context.generator_backpressure,
+            generator_backpressure_num_objects=-1
+            if self.stage.cuts
+            else self.context.generator_backpressure,
         )
 
     # input
@@ -145,37 +153,43 @@ class MapOperator:
         self.metrics.blocks_in += 1
         self.metrics.rows_in += block.rows
         self.metrics.bytes_in += block.size_bytes
-        self.bundle.append(block)
-        if sum(b.rows for b in self.bundle) >= self.stage.min_rows_per_bundle:
-            yield from self._start_bundle()
+        stage, node_id = self.stage, ANYWHERE
+        if stage.gather_bytes:
+            node_id = next(iter(locations(self.process, block)), ANYWHERE)
+        bundle = self.bundles.setdefault(node_id, [])
+        bundle.append(block)
+        rows, size_bytes = total(bundle)
+        if rows >= stage.min_rows_per_bundle and size_bytes >= stage.gather_bytes:
+            yield from self._start_bundle(node_id)
 
     def all_inputs_done(self) -> Script:
         """As ``Operator``: what is left becomes the last task."""
-        if self.bundle:
-            yield from self._start_bundle()
+        for node_id in list(self.bundles):
+            yield from self._start_bundle(node_id)
         self.links.inputs_done = True
 
-    def _start_bundle(self) -> Script:
-        bundle, self.bundle = self.bundle, []
-        self.queue.append(bundle)
+    def _start_bundle(self, node_id: NodeID) -> Script:
+        self.queue.append((node_id, self.bundles.pop(node_id)))
         yield from self.start_queued()
 
     def start_queued(self) -> Script:
         """Start what can be started of the bundles that wait."""
         while self.queue and (self.pool is None or self.pool.free_slots):
-            yield from self._start(self.queue.popleft())
+            yield from self._start(*self.queue.popleft())
 
-    def _start(self, blocks: list[Block]) -> Script:
+    def _start(self, node_id: NodeID, blocks: list[Block]) -> Script:
         rows, size_bytes = total(blocks)
         metrics = self.metrics
         made: dict[int, Made] = {}
         work = Work(
             self.stage, rows, size_bytes, self.context.target_max_block_size, self._slower(),
             tuple((b.start, b.rows) for b in blocks), made, metrics.tasks_submitted,
-            self.context.smt_speedup, self._storage,
+            self.context.smt_speedup, self._storage, self.exchange,
         )  # fmt: skip
         task = DataTask(metrics.tasks_submitted, blocks, made, self.process, self.on_change)
         refs = [b.ref for b in blocks if b.ref is not None]
+        if self.exchange is not None:
+            refs += [ref for b in blocks for ref in self.exchange.lost(b.start)]
         metrics.tasks_submitted += 1
         metrics.tasks_running += 1
         metrics.input_bytes_pending += size_bytes if refs else 0
@@ -192,6 +206,8 @@ class MapOperator:
             options = self._options[
                 context.scheduling_strategy_large_args if large else context.scheduling_strategy
             ]
+            if node_id != ANYWHERE:
+                options = replace(options, strategy=NodeAffinity(node_id=node_id, soft=True))
             (generator,) = yield submit(options, [Payload(WORK_BYTES, work), *refs])
         task.watch(generator)
 
@@ -207,6 +223,8 @@ class MapOperator:
     def took(self, block: Block) -> None:
         """The executor has read a block of one of its tasks."""
         metrics = self.metrics
+        if not self.stage.cuts:
+            block = block._replace(split=0)
         metrics.blocks_out += 1
         metrics.rows_out += block.rows
         metrics.bytes_out += block.size_bytes
@@ -226,6 +244,8 @@ class MapOperator:
             task.actor.in_flight -= 1
         gone = [task.generator]
         for block in task.blocks:
+            if self.exchange is not None:
+                gone += self.exchange.used(block.start)
             if block.ref is not None:
                 metrics.input_bytes_pending -= block.size_bytes
                 if block.owned:
@@ -243,7 +263,8 @@ class MapOperator:
     @property
     def internal(self) -> tuple[int, int]:
         """As ``Operator``."""
-        held = [b for bundle in (self.bundle, *self.queue) for b in bundle if b.ref is not None]
+        waiting = (*self.bundles.values(), *(bundle for _, bundle in self.queue))
+        held = [b for bundle in waiting for b in bundle if b.ref is not None]
         return len(held), total(held)[1]
 
     @property

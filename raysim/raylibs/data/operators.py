@@ -12,7 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
 from raysim.raycore.scripts import Script
-from raysim.raylibs.data.blocks import Block, sliced
+from raysim.raylibs.data.blocks import Block, sliced, total
 from raysim.raylibs.data.defaults import DataContext
 from raysim.raylibs.data.metrics import OpMetrics
 from raysim.raylibs.data.resources import NO_LIMIT, NONE, Resources
@@ -125,8 +125,10 @@ class Passing:
         self.metrics = OpMetrics(context)
         self.tasks: dict[int, DataTask] = {}
         self.materializes = False
+        """Set: nothing is given on before all is there."""
         self.rows_left: int | None = None
         """Of a limit."""
+        self._held: list[Block] = []
 
     def can_add_input(self) -> bool:
         """As ``Operator``."""
@@ -139,14 +141,25 @@ class Passing:
             if block.rows > self.rows_left:
                 block, _ = sliced(block, self.rows_left)
             self.rows_left -= block.rows
+        self._held.append(block)
+        if not self.materializes:
+            self._give()
+        yield from ()
+
+    def _give(self) -> None:
+        for block in self._held:
+            self._count(block)
+            self.links.give(block)
+        self._held.clear()
+
+    def _count(self, block: Block) -> None:
         self.metrics.rows_out += block.rows
         self.metrics.bytes_out += block.size_bytes
         self.metrics.blocks_out += 1
-        self.links.give(block)
-        yield from ()
 
     def all_inputs_done(self) -> Script:
         """As ``Operator``."""
+        self._give()
         self.links.inputs_done = True
         yield from ()
 
@@ -158,7 +171,7 @@ class Passing:
     @property
     def internal(self) -> tuple[int, int]:
         """As ``Operator``."""
-        return 0, 0
+        return len(self._held), total(self._held)[1]
 
     @property
     def producing(self) -> int:

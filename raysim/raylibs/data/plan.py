@@ -13,50 +13,9 @@ from dataclasses import dataclass, replace
 
 from raysim.raylibs.data.blocks import Block, evenly
 from raysim.raylibs.data.defaults import DataContext
-from raysim.raylibs.data.specs import AllToAll, Dataset, Limit, Map, Source, Split, Union, Zip
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MapStage:
-    """One map operator: what its tasks run, one step after the other."""
-
-    name: str
-    steps: tuple[Map, ...]
-    reads: Source | None = None
-    """The first of it reads rows of this source."""
-    splits: int = 1
-    """Cut what the read yields into so many blocks."""
-
-    @property
-    def first(self) -> Map:
-        """Whose resources the tasks hold; fused steps agree on them."""
-        return next((s for s in self.steps if s.actors), self.steps[0])
-
-    @property
-    def cv_frac(self) -> float:
-        """Of its tasks' times: the most that one of its steps varies."""
-        return max(s.cv_frac for s in self.steps)
-
-    @property
-    def width(self) -> float:
-        """Threads that a task keeps busy: the most of its steps."""
-        return max(s.width for s in self.steps)
-
-    @property
-    def min_rows_per_bundle(self) -> int:
-        """Blocks are put together up to this; of fused steps the largest batch."""
-        return max((s.batch_size or 0 for s in self.steps), default=0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inputs:
-    """Blocks or read tasks that are there from the start."""
-
-    blocks: tuple[Block, ...]
-    name: str = "Input"
-
-
-Stage = MapStage | AllToAll | Limit | Inputs | Union | Zip | Split
+from raysim.raylibs.data.shuffles import partitions_of, stages_of
+from raysim.raylibs.data.specs import AllToAll, Dataset, Map, Source, Union
+from raysim.raylibs.data.stages import Inputs, MapStage, Stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +57,8 @@ def plan_of(dataset: Dataset, context: DataContext, cpus: float) -> Plan:
 def _add(dataset: Dataset, context: DataContext, cpus: float, nodes: list[Node]) -> int:
     """Append a dataset's nodes; the index of its last."""
     source = dataset.source
+    blocks = len(source.blocks)
+    """Estimated, of what the last node gives."""
     pending: MapStage | None = None
     if source.blocks:
         nodes.append(Node(stage=Inputs(blocks=source.blocks)))
@@ -109,24 +70,35 @@ def _add(dataset: Dataset, context: DataContext, cpus: float, nodes: list[Node])
             reads.append(Block(made.rows, made.size_bytes, start=start))
             start += made.rows
         nodes.append(Node(stage=Inputs(blocks=tuple(reads))))
+        blocks = max(tasks * splits, math.ceil(stored / context.target_max_block_size))
         pending = MapStage(name=source.name, steps=(_reading(source),), reads=source, splits=splits)
     last = len(nodes) - 1
     for operation in dataset.operations:
         if isinstance(operation, Map):
-            stage = MapStage(name=operation.name, steps=(operation,))
-            fused = _fused(pending, stage)
+            step = MapStage(name=operation.name, steps=(operation,))
+            fused = _fused(pending, step)
             if fused is not None:
                 pending = fused
                 continue
-            last, pending = _flushed(nodes, last, pending), stage
+            last, pending = _flushed(nodes, last, pending), step
+            continue
+        if isinstance(operation, AllToAll):
+            fused = pending if operation.fused else None
+            if fused is None:
+                last = _flushed(nodes, last, pending)
+            stages = stages_of(operation, context, cpus=cpus, blocks=blocks, read=fused)
+            for stage in stages[:-1]:
+                nodes.append(Node(stage=stage, inputs=(last,)))
+                last = len(nodes) - 1
+            last_stage = stages[-1]
+            assert isinstance(last_stage, MapStage), "a shuffle ends in reduces"
+            pending = last_stage
+            blocks = partitions_of(operation, context, blocks)
             continue
         last, pending = _flushed(nodes, last, pending), None
         if isinstance(operation, Union):
             others = tuple(_add(other, context, cpus, nodes) for other in operation.others)
             nodes.append(Node(stage=operation, inputs=(last, *others)))
-        elif isinstance(operation, Zip):
-            other = _add(operation.other, context, cpus, nodes)
-            nodes.append(Node(stage=operation, inputs=(last, other)))
         else:
             nodes.append(Node(stage=operation, inputs=(last,)))
         last = len(nodes) - 1
@@ -154,7 +126,9 @@ def _fused(up: MapStage | None, down: MapStage) -> MapStage | None:
     for the same resources and no output of the first is to be cut; a pool fuses with nothing
     behind it.
     """
-    if up is None or up.splits > 1 or up.first.actors or _args(up.first) != _args(down.first):
+    if up is None or not up.fuses or up.splits > 1:
+        return None
+    if up.first.actors or _args(up.first) != _args(down.first):
         return None
     size, below = up.first.concurrency, down.first.concurrency
     if down.first.actors:

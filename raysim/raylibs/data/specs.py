@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 from raysim.raycore.scripts import Ask
 from raysim.raylibs.data.blocks import Block, Part
@@ -54,6 +54,8 @@ class Map:
     rows_out_per_row: float = 1.0
     row_bytes_out: float | None = None
     """None: rows keep their size."""
+    bytes_out_frac: float = 1.0
+    """Of rows that keep their size but for this, as compression leaves them."""
     stored_row_bytes: float = 0.0
     """Fetched from a bucket, per row."""
     written_row_bytes: float = 0.0
@@ -93,8 +95,13 @@ class AllToAll:
 
     kind: Literal["random_shuffle", "sort", "repartition", "aggregate"]
     partitions: int | None = None
+    """Blocks, or rather partitions, that come out; None: as many as blocks came in."""
     map_core_s_per_byte: float = 0.0
+    """To cut a block by its rows' destinations; of a sort, to sort it too."""
+    merge_core_s_per_byte: float = 0.0
+    """Of a push-based shuffle: to put one round's parts together."""
     reduce_core_s_per_byte: float = 0.0
+    """To put all parts of a partition together."""
     bytes_out_frac: float = 1.0
     """Of an aggregation."""
     rows_out_frac: float = 1.0
@@ -102,8 +109,11 @@ class AllToAll:
     """``repartition(shuffle=False)`` only cuts blocks and puts them together."""
     compressed_frac: float = 1.0
     """Bytes of a shard after zstd."""
-    hooks: Any = None
-    """With ``rayapi``: what maps, reduces and samples do with contents (``ShuffleHooks``)."""
+    map_cpus: float = 1.0
+    reduce_cpus: float = 1.0
+    fused: bool = False
+    """The read before it runs in its maps and what follows in its reduces, as in applications that
+    shuffle on Ray Core (Exoshuffle); Ray Data's own run apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,14 +131,6 @@ class Union:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Zip:
-    """``zip``: columns of both, row by row; a barrier."""
-
-    other: Dataset
-    hook: Hook | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
     """``streaming_split``: always the last."""
 
@@ -138,7 +140,7 @@ class Split:
     """The node of each consumer."""
 
 
-Operation = Map | AllToAll | Limit | Union | Zip | Split
+Operation = Map | AllToAll | Limit | Union | Split
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

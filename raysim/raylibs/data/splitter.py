@@ -2,8 +2,8 @@
 
 Real counterpart: ``operators/output_splitter.py``. The consumer with the fewest rows so far gets
 the next block; with locality hints a buffer of two blocks a consumer is searched for one on its
-node, in bulk execution all blocks (``Dataset.split`` of Ray 2.2); with ``equal`` as much is kept back as is needed to make all equal, and what is left over at
-the end is dropped.
+node, in bulk execution all blocks (``Dataset.split`` of Ray 2.2); with ``equal`` as much is kept
+back as is needed to make all equal, and what is left over at the end is dropped.
 """
 
 from __future__ import annotations

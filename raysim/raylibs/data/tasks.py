@@ -18,7 +18,7 @@ from raysim.raycore.running import RunningTask
 from raysim.raycore.scripts import WAITS, Ask, Driver, Script, compute, script, sleep, yield_item
 from raysim.raycore.tasks import Body, Payload, TaskError
 from raysim.raylibs.data.blocks import Made, Part, cut, evenly
-from raysim.raylibs.data.plan import MapStage
+from raysim.raylibs.data.stages import MapStage
 from raysim.units import to_ns
 
 
@@ -41,6 +41,8 @@ class Work(NamedTuple):
     """``DataContext.smt_speedup``."""
     storage: Any = None
     """Fetches and stores bytes of a bucket (``storage.Bucket``)."""
+    exchange: Any = None
+    """Fetches its part of a shuffle (``exchange.Exchange``)."""
 
 
 class Flow(NamedTuple):
@@ -70,6 +72,7 @@ def flow_of(stage: MapStage, rows: int, size_bytes: int) -> Flow:
             each = reading.row_bytes
         if step.row_bytes_out is not None:
             each = step.row_bytes_out
+        each *= step.bytes_out_frac
         in_rows, in_bytes = rows_out, rows_out * each
     return Flow(round(in_rows), round(in_bytes), core_s, wait_s, fetched, stored)
 
@@ -79,8 +82,10 @@ def run_map(work: Work, blocks: list[Any]) -> Script:
     stage = work.stage
     if any(step.hook is not None for step in stage.steps):
         return (yield from _run_hooks(work, blocks))
+    if work.exchange is not None:
+        yield work.exchange.fetch(work.parts[0][0])
     flow = flow_of(stage, work.rows, work.size_bytes)
-    if stage.splits > 1:
+    if stage.splits > 1 or stage.cuts:
         parts = evenly(flow.rows, flow.size_bytes, stage.splits)
     else:
         parts = cut(flow.rows, flow.size_bytes, work.target_bytes)

@@ -11,11 +11,13 @@ from typing import Any
 from raysim.kernel.rng import Streams
 from raysim.raycore.process import CoreProcess
 from raysim.raylibs.data.defaults import DataContext
+from raysim.raylibs.data.exchange import Exchange
 from raysim.raylibs.data.map_operator import MapOperator
 from raysim.raylibs.data.operators import Operator, Passing
-from raysim.raylibs.data.plan import Inputs, MapStage, Plan
-from raysim.raylibs.data.specs import Limit, Split, Union
+from raysim.raylibs.data.plan import Plan
+from raysim.raylibs.data.specs import Limit, Split
 from raysim.raylibs.data.splitter import Splitter
+from raysim.raylibs.data.stages import Collect, ExchangeStage, Inputs, MapStage
 
 
 def build(
@@ -46,10 +48,11 @@ def build(
             op.rows_left = stage.rows
         elif isinstance(stage, Split):
             op = Splitter(stage, _unique(f"split({stage.n})", made), inputs, context, process)
-        elif isinstance(stage, Union):
-            op = Passing(_unique("Union", made), inputs, context)
+        elif isinstance(stage, ExchangeStage):
+            op = Exchange(stage, _unique(stage.name, made), inputs, context, process)
         else:
-            raise NotImplementedError(f"no operator for {stage}")
+            op = Passing(_unique(type(stage).__name__, made), inputs, context)
+            op.materializes = isinstance(stage, Collect)
         for before in inputs:
             before.links.after.append(op)
         made.append(op)
