@@ -221,7 +221,9 @@ def test_changelog_lines_are_tagged() -> None:
 def test_a_wheel_carries_its_data(tmp_path: Path) -> None:
     """Catalog, tables and templates are found after a plain ``pip install``, not only in place."""
     source = tmp_path / "source"
-    shutil.copytree(ROOT / "raysim", source / "raysim", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        ROOT / "raysim", source / "raysim", ignore=shutil.ignore_patterns("__pycache__")
+    )
     for name in ("pyproject.toml", "README.md"):
         shutil.copy(ROOT / name, source)
     options = ["--no-deps", "--no-build-isolation", "--quiet", "--wheel-dir", str(tmp_path)]

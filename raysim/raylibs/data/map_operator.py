@@ -14,8 +14,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from raysim.raycore.ids import NodeID
 from raysim.raycore.process import CoreProcess
 from raysim.raycore.resources import ResourceSet
@@ -102,7 +100,7 @@ class MapOperator:
         process: CoreProcess,
         on_change: Callable[[Any], object],
         *,
-        rng: np.random.Generator | None = None,
+        rng: Any = None,
         storage: Any = None,
     ) -> None:
         self.stage = stage
