@@ -90,7 +90,10 @@ def _operation(said: OperationSection) -> Operation:
     return AllToAll(
         kind=shuffle.kind, partitions=shuffle.partitions, shuffle=shuffle.shuffle,
         map_core_s_per_byte=shuffle.map_core_per_byte,
+        merge_core_s_per_byte=shuffle.merge_core_per_byte,
         reduce_core_s_per_byte=shuffle.reduce_core_per_byte,
+        map_cpus=shuffle.map_cpus, reduce_cpus=shuffle.reduce_cpus,
+        compressed_frac=shuffle.compressed, fused=shuffle.fused,
         rows_out_frac=shuffle.rows_out, bytes_out_frac=shuffle.bytes_out,
     )  # fmt: skip
 

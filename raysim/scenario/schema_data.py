@@ -63,7 +63,20 @@ class AllToAllSection(Section):
     )
     partitions: Few | None = Field(None, description="Blocks that come out.")
     map_core_per_byte: Seconds = Field(0.0, description="Of a core, to cut a block: 1ns.")
+    merge_core_per_byte: Seconds = Field(
+        0.0, description="Of a core, to put one round's parts together, where it is pushed."
+    )
     reduce_core_per_byte: Seconds = Field(0.0, description="Of a core, to put one together.")
+    map_cpus: Quantity = Field(1.0, description="That a map holds.")
+    reduce_cpus: Quantity = Field(1.0, description="That a reduce holds.")
+    compressed: Annotated[float, Field(gt=0, le=1)] = Field(
+        1.0, description="Bytes of what is moved and stored, of one: zstd's."
+    )
+    fused: bool = Field(
+        False,
+        description="The read runs in its maps and what follows in its reduces, as where an "
+        "application shuffles on Ray Core.",
+    )
     rows_out: Quantity = Field(1.0, description="Of an aggregation: rows out of one.")
     bytes_out: Quantity = Field(1.0, description="Of an aggregation: bytes out of one.")
     shuffle: bool = Field(True, description="Of repartition: false only cuts and joins blocks.")

@@ -355,7 +355,8 @@ class House:
         self.sim.transport = InstantTransport(self.sim.clock, latency_ns)
         self.env = Surroundings(
             sim=self.sim, config=config or RayConfig(), costs=costs, ids=Ids(),
-            view=ResourceView(), log=StateLog(enabled=log), network=None, launcher=self,
+            view=ResourceView(), log=StateLog(enabled=log), network=None, topology=None,
+            launcher=self,
             nodes=[Machine(self.sim, f"node-{i}", 4) for i in range(nodes)],
         )  # fmt: skip
         self.processes: dict[int, CoreWorker] = {}

@@ -178,7 +178,8 @@ class GcsCase:
         self.sim = Simulation(check=check)
         self.env = Surroundings(
             sim=self.sim, config=config or RayConfig(), costs=costs, ids=Ids(),
-            view=ResourceView(), log=StateLog(), network=cast(Any, None), nodes=[],
+            view=ResourceView(), log=StateLog(), network=cast(Any, None),
+            topology=cast(Any, None), nodes=[],
             launcher=cast(Any, None),
         )  # fmt: skip
         self.gcs = self.sim.add(Gcs(self.env))

@@ -192,7 +192,7 @@ class ObjectCase:
         self.env = Surroundings(
             sim=self.sim, config=RayConfig(**(config or {})),
             costs=RayCosts(**(FREE | (costs or {}))),
-            ids=Ids(), view=ResourceView(), log=self.log, network=self.network,
+            ids=Ids(), view=ResourceView(), log=self.log, network=self.network, topology=topology,
             nodes=make_nodes(self.sim, self.network, topology), launcher=self,
         )  # fmt: skip
         self.gcs = self.sim.add(Quiet(self.sim, GCS))

@@ -292,7 +292,7 @@ def world(
     ]
     a_world.env = Surroundings(
         sim=sim, config=config or RayConfig(), costs=costs, ids=Ids(), view=ResourceView(),
-        log=StateLog(enabled=log), network=None, nodes=hardware, launcher=a_world,
+        log=StateLog(enabled=log), network=None, topology=None, nodes=hardware, launcher=a_world,
     )  # type: ignore[arg-type]  # fmt: skip
     sim.add(GcsPeer(sim, a_world.env.view))
     for node_id, resources in enumerate(nodes):
