@@ -15,6 +15,7 @@ from raysim.validate.memory_published import allocated_points, total_points
 from raysim.validate.model_states import model_state_points
 from raysim.validate.points import Point, merged, read_points, rounded, write_points
 from raysim.validate.published import memory_points, mpt_points
+from raysim.validate.ray_data import ray_data_points
 from raysim.validate.ray_published import ray_published_points
 from raysim.validate.ray_train import ray_train_points
 from raysim.validate.ray_tune import ray_tune_points
@@ -39,6 +40,7 @@ PUBLISHED: dict[str, Callable[[Path], Iterator[Point]]] = {
     "runs": run_points,
     "model_states": model_state_points,
     "ray_published": ray_published_points,
+    "ray_data": ray_data_points,
     "ray_train": ray_train_points,
     "ray_tune": ray_tune_points,
     "serving": serving_points,

@@ -12,7 +12,7 @@ arguments and its optimizer's wrapper are those of its log.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -62,6 +62,20 @@ def rows(validation: Path, name: str) -> list[dict[str, Any]]:
     """Of a published file."""
     found: list[dict[str, Any]] = json.loads((validation / PUBLISHED / name).read_text())["rows"]
     return found
+
+
+def row_points(
+    validation: Path, name: str, play: Callable[[dict[str, Any]], float]
+) -> Iterator[Point]:
+    """Every row of a file, predicted by ``play``; those left out with the reason in ``why``."""
+    for row in rows(validation, name):
+        measured: dict[str, Any] = {"unit": row["unit"], "measured": row["value"]}
+        if row["use"] == "left_out":
+            measured |= {"role": "validation", "left_out": row["why"]}
+        else:
+            measured |= {"role": row["use"], "predicted": play(row)}
+        family = f"{name.removesuffix('.json')}/{row['family']}"
+        yield Point(family=family, name=row["id"], **measured)
 
 
 def nodes(node: NodeSpec, count: int) -> ClusterSpec:

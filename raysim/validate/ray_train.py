@@ -14,18 +14,12 @@ from typing import Any
 from raysim.run import run
 from raysim.scenario.load import from_mapping
 from raysim.validate.points import Point
-from raysim.validate.published import rows
+from raysim.validate.published import row_points
 
 
 def ray_train_points(validation: Path) -> Iterator[Point]:
     """Every row of the data, those left out with the reason that stands there."""
-    for row in rows(validation, "ray_train.json"):
-        measured: dict[str, Any] = {"unit": row["unit"], "measured": row["value"]}
-        if row["use"] == "left_out":
-            measured |= {"role": "validation", "left_out": row["why"]}
-        else:
-            measured |= {"role": row["use"], "predicted": play(row)}
-        yield Point(family=f"ray_train/{row['family']}", name=row["id"], **measured)
+    return row_points(validation, "ray_train.json", play)
 
 
 def play(row: Mapping[str, Any]) -> float:

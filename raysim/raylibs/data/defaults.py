@@ -89,11 +89,6 @@ class DataContext:
     max_batch_threads: int = 4
     """``_internal/block_batching/iter_batches.py``."""
 
-    smt_speedup: float = 1.0
-    """Of the machine: what a thread alone on its core does over one that shares it with another, if
-    costs are those of a node whose threads are all busy. 1: every vCPU is a core, as elsewhere in
-    raysim."""
-
     # time the libraries' own Python takes on the reference machine of ``perf/ray_core.py``
     step_ns: int = 1_000_000
     """One step of the scheduling loop, before tasks (assumed)."""

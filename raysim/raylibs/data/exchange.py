@@ -44,10 +44,11 @@ class Where(NamedTuple):
 class Slice:
     """Objects with the parts of some partitions, one of every map; dropped with the last."""
 
-    __slots__ = ("blocks", "left", "looked_at", "looks", "partitions")
+    __slots__ = ("blocks", "left", "looked_at", "looks", "maps", "partitions")
 
     def __init__(self, blocks: list[Block], partitions: int) -> None:
         self.blocks = blocks
+        self.maps = sum(b.split == 0 for b in blocks)
         self.partitions = self.left = partitions
         """Of it, and those that have not been reduced."""
         self.looks = 0
@@ -100,11 +101,14 @@ class Exchange:
         self.process = process
         self.metrics = OpMetrics(context)
         self.tasks: dict[int, Any] = {}
-        self.materializes = stage.round_maps == 0
+        self.materializes = True
+        """Of rounds too: to Ray a shuffle is one operator, and no budget cuts into it."""
+        self.open_maps = 0
+        """Whose parts have not all been fetched."""
         self.parts: list[Part] = []
         """By number, as its blocks' ``start`` says."""
         self._held: list[Block] = []
-        self._maps = 0
+        self._held_bytes = self._maps = 0
 
     def can_add_input(self) -> bool:
         """As ``Operator``."""
@@ -114,7 +118,9 @@ class Exchange:
         """As ``Operator``."""
         block = self.links.next_input()
         self._held.append(block)
+        self._held_bytes += block.size_bytes
         self._maps += block.split == 0
+        self.open_maps += block.split == 0
         if self.stage.round_maps and self._maps >= self.stage.round_maps:
             self._emit()
         yield from ()
@@ -128,7 +134,8 @@ class Exchange:
 
     def _emit(self) -> None:
         """Partitions of what is held, slice by slice."""
-        held, self._held, self._maps = self._held, [], 0
+        held, self._held = self._held, []
+        self._held_bytes = self._maps = 0
         stage = self.stage
         groups: dict[int, list[Block]] = {}
         for block in held:
@@ -157,6 +164,7 @@ class Exchange:
         group.left -= 1
         if group.left:
             return []
+        self.open_maps -= group.maps
         blocks, group.blocks = group.blocks, []
         return [b.ref for b in blocks if b.ref is not None]
 
@@ -180,7 +188,7 @@ class Exchange:
     @property
     def internal(self) -> tuple[int, int]:
         """As ``Operator``."""
-        return len(self._held), total(self._held)[1]
+        return len(self._held), self._held_bytes
 
     @property
     def producing(self) -> int:

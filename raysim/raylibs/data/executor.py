@@ -35,6 +35,7 @@ from raysim.raylibs.data.backpressure import Backpressure
 from raysim.raylibs.data.blocks import Block
 from raysim.raylibs.data.defaults import DataContext
 from raysim.raylibs.data.map_operator import DataTask, MapOperator
+from raysim.raylibs.data.operators import Operator
 from raysim.raylibs.data.plan import Plan
 from raysim.raylibs.data.resources import NONE, ResourceManager, Resources
 from raysim.raylibs.data.topology import build
@@ -245,6 +246,8 @@ class StreamingExecutor:
         """
         began_ns = yield now()
         grid_ns = to_ns(self.context.wait_for_task_completion_s)
+        if any(self._may_read(op) for op in self.topology):
+            self._woken.set()
         answer = yield wait_for(self._woken, self.autoscaler.next_look_ns(began_ns))
         late_ns = (yield now()) - began_ns
         due_ns = began_ns + max(1, math.ceil(late_ns / grid_ns)) * grid_ns
@@ -254,6 +257,13 @@ class StreamingExecutor:
             if at_ns >= due_ns:
                 return
             answer = yield wait_for(self._woken, due_ns - at_ns)
+
+    def _may_read(self, op: Operator) -> bool:
+        """Its tasks have something that the step has made room for only after it looked."""
+        if not any(t.is_ready for t in op.tasks.values()):
+            return False
+        left = self.backpressure.bytes_to_read(op, consumers_wait=self.waiting_consumers > 0)
+        return left is None or left > 0
 
     def _all_ready(self) -> bool:
         """Every task has something to read."""

@@ -30,6 +30,8 @@ from raysim.raylibs.data.stages import MapStage
 from raysim.raylibs.data.tasks import Work, body_of
 
 ANYWHERE: NodeID = -1
+ROUNDS_AT_ONCE = 2
+"""Maps of one round while the one before is merged (``push_based_shuffle_task_scheduler.py``)."""
 WORK_BYTES = 2_000
 """A task's arguments that are not blocks: its transform is put once, this is what names it."""
 
@@ -142,6 +144,10 @@ class MapOperator:
         """As ``Operator``: the user's cap on tasks, or a free slot of an actor."""
         if self.pool is not None:
             return self.pool.free_slots > len(self.queue)
+        after = self.links.after
+        if after and isinstance(after[0], Exchange) and after[0].stage.round_maps:
+            ahead = len(self.tasks) + after[0].open_maps
+            return ahead < ROUNDS_AT_ONCE * after[0].stage.round_maps
         most = self.stage.first.concurrency
         return not isinstance(most, int) or len(self.tasks) < most
 
@@ -182,7 +188,7 @@ class MapOperator:
         work = Work(
             self.stage, rows, size_bytes, self.context.target_max_block_size, self._slower(),
             tuple((b.start, b.rows) for b in blocks), made, metrics.tasks_submitted,
-            self.context.smt_speedup, self._storage, self.exchange,
+            self._storage, self.exchange,
         )  # fmt: skip
         task = DataTask(metrics.tasks_submitted, blocks, made, self.process, self.on_change)
         refs = [b.ref for b in blocks if b.ref is not None]

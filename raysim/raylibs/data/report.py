@@ -17,6 +17,7 @@ from raysim.raylibs.report import Input, LibraryReport, Table, Unit
 
 METRICS: Mapping[str, Unit] = {
     "data_s": "seconds",
+    "prepared_s": "seconds",
     "rows_per_s": "per_s",
     "bytes_per_s": "bytes_per_s",
     "stall_frac": "share",
@@ -66,6 +67,7 @@ def report_of(outcome: Outcome, at: Situation, inputs: tuple[Input, ...] = ()) -
     out_bytes = sum(e.operators[-1].bytes_out for e in outcome.executions)
     metrics = {
         "data_s": took_s,
+        "prepared_s": outcome.prepared_s,
         "rows_per_s": outcome.rows / took_s,
         "bytes_per_s": out_bytes / took_s,
         "stall_frac": outcome.stall_frac,

@@ -102,6 +102,8 @@ class ResourceManager:
 
     def _outputs(self, op: Operator) -> float:
         """Its queue, and what the next operators have taken and still hold."""
+        if op.materializes:
+            return 0.0  # What a shuffle holds is on disk when the store is full.
         held = float(op.links.out_bytes)
         for after in op.links.after:
             share = 1 / len(after.links.inputs)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from raysim.raycore.running import RunningTask
-from raysim.raycore.scripts import WAITS, Ask, Driver, Script, compute, script, sleep, yield_item
+from raysim.raycore.scripts import Script, compute, script, sleep, yield_item
 from raysim.raycore.tasks import Body, Payload, TaskError
 from raysim.raylibs.data.blocks import Made, Part, cut, evenly
 from raysim.raylibs.data.stages import MapStage
@@ -37,8 +37,6 @@ class Work(NamedTuple):
     """Metadata of its blocks by number; a second attempt writes the same again."""
     number: int
     """Among the operator's tasks; of a read, which part of the source."""
-    smt: float = 1.0
-    """``DataContext.smt_speedup``."""
     storage: Any = None
     """Fetches and stores bytes of a bucket (``storage.Bucket``)."""
     exchange: Any = None
@@ -102,35 +100,11 @@ def _spend(work: Work, flow: Flow, share: float) -> Script:
     if flow.fetched_bytes:
         yield work.storage.fetch(flow.fetched_bytes * share)
     if flow.core_s:
-        yield work_on_cores(flow.core_s * share * work.slower, work.stage.width, work.smt)
+        yield compute(flow.core_s * share * work.slower, work.stage.width)
     if flow.wait_s:
         yield sleep(to_ns(flow.wait_s * share * work.slower))
     if flow.stored_bytes:
         yield work.storage.store(flow.stored_bytes * share)
-
-
-def work_on_cores(core_s: float, width: float, speedup: float) -> Ask:
-    """``compute``, quicker while few of the node's hyperthreads are busy.
-
-    ``speedup`` is what a thread alone on its core does over one that shares it. The load at the
-    beginning counts for all of this work: with k of n threads busy they do together ``speedup x k``
-    up to n / 2, and n at n, a straight line between.
-    """
-    if speedup == 1.0:
-        return compute(core_s, width)
-
-    def begin(d: Driver) -> Any:
-        process: Any = d.process
-        node = process.env.nodes[process.me.node_id]
-        threads = node.spec.vcpus
-        busy = min(node.cpu.width + width, threads)
-        half = threads / 2
-        over = max(busy - half, 0.0)
-        done = speedup * min(busy, half) + over * (threads - speedup * half) / half
-        process.after(d.take_lead(), d.compute, (core_s * busy / done, width))
-        return WAITS
-
-    return Ask(begin)
 
 
 def _run_hooks(work: Work, blocks: list[Any]) -> Script:
