@@ -46,9 +46,11 @@ def _modules() -> dict[str, ModuleType]:
         job_submission,
         runtime_context,
         runtime_env,
+        train,
         tune,
         util,
     )
+    from raysim.rayapi.train import torch as train_torch
     from raysim.rayapi.util import (
         actor_pool,
         helpers,
@@ -69,6 +71,7 @@ def _modules() -> dict[str, ModuleType]:
     raylet.ObjectRefGenerator = api.ObjectRefGenerator  # type: ignore[attr-defined]
     raylet.DynamicObjectRefGenerator = api.DynamicObjectRefGenerator  # type: ignore[attr-defined]
     util.multiprocessing = multiprocessing
+    api.train, api.tune, train.torch = train, tune, train_torch  # type: ignore[attr-defined]
     return {
         "ray": api, "ray.actor": actors, "ray.exceptions": exceptions, "ray._raylet": raylet,
         "ray.runtime_context": runtime_context, "ray.runtime_env": runtime_env, "ray.util": util,
@@ -81,6 +84,8 @@ def _modules() -> dict[str, ModuleType]:
         "ray.dag": dag, "ray.dag.context": dag, "ray.dag.dag_node": dag, "ray.dag.input_node": dag,
         "ray.dag.output_node": dag, "ray.dag.function_node": dag, "ray.dag.class_node": dag,
         "ray.dag.compiled_dag_node": dag, "ray.job_submission": job_submission,
+        "ray.train": train, "ray.train.torch": train_torch,
+        "ray.train.data_parallel_trainer": train, "ray.train.error": train,
         "ray.tune": tune, "ray.tune.schedulers": tune.schedulers,
         "ray.tune.search": tune.search, "ray.tune.search.sample": sample,
         "ray.tune.search.basic_variant": tune.search, "ray.tune.tuner": tune,
@@ -99,6 +104,7 @@ def ray_names() -> Iterator[None]:
     for name in (
         "ray",
         "ray.autoscaler",
+        "ray.train",
         "ray.tune",
     ):  # so that ``import ray.data`` asks the finder
         vars(sys.modules[name]).setdefault("__path__", [])

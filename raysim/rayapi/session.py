@@ -63,7 +63,7 @@ class ProcessState:
     __slots__ = (
         "actor", "canceled", "class_ids", "classes", "core", "env_key", "environ", "functions",
         "handles", "held_bytes", "home", "is_driver", "loop", "namespace", "policy_loop", "program",
-        "runtime_env", "session", "shows_gpus", "sink",
+        "runtime_env", "session", "shows_gpus", "sink", "training",
     )  # fmt: skip
 
     def __init__(self, session: Session, core: CoreProcess | None, *, is_driver: bool) -> None:
@@ -100,6 +100,8 @@ class ProcessState:
         """Of a submitted job's driver: its script as ``__main__``, with its arguments."""
         self.sink: Callable[[str], object] | None = None
         """Where what it prints goes, if not to standard output."""
+        self.training: Any = None
+        """Of a worker of Ray Train: which one it is."""
 
     @property
     def pid(self) -> int:

@@ -28,6 +28,8 @@ _CORE = "tasks, actors, objects, placement groups and ray.util of Ray Core"
 
 _TUNE = "Tuner with grid, random, ASHA, HyperBand, median stopping and PBT"
 
+_TRAIN = "TorchTrainer, ray.train.report and ray.train.get_context"
+
 NAMES: dict[str, str] = {
     "ray.client": "ray.init()", "ray.ClientBuilder": "ray.init()",
     "ray.cpp_function": "Python functions", "ray.java_function": "Python functions",
@@ -45,7 +47,16 @@ NAMES: dict[str, str] = {
     "ray.util.tracing": "raysim's own timeline", "ray.util.debugpy": "",
     "ray.util.ray_debugpy": "", "ray.util.xgboost": _CORE, "ray.util.lightgbm": _CORE,
     "ray.util.sgd": _CORE, "ray.util.horovod": _CORE, "ray.util.actor_group": "ray.util.ActorPool",
-    "ray.dashboard": "raysim's own report", "ray.data": _CORE, "ray.train": _CORE,
+    "ray.dashboard": "raysim's own report", "ray.data": _CORE,
+    **{f"ray.train.{name}": _TRAIN for name in (
+        "UserCallback", "CheckpointConsistencyMode", "ReportedCheckpoint",
+        "ReportedCheckpointStatus", "ValidationConfig", "ValidationFn", "ValidationTaskConfig",
+        "get_all_reported_checkpoints", "backend", "base_trainer", "collective", "constants",
+        "context", "examples", "horovod", "huggingface", "lightgbm", "lightning", "session",
+        "tensorflow", "trainer", "utils", "v2", "xgboost", "torch.TorchCheckpoint",
+        "torch.accelerate", "torch.config", "torch.torch_trainer", "torch.train_loop_utils",
+        "torch.xla",
+    )},
     **{f"ray.tune.{name}": _TUNE for name in (
         "Callback", "CLIReporter", "Experiment", "JupyterNotebookReporter", "ProgressReporter",
         "ResumeConfig", "Stopper", "create_scheduler", "create_searcher", "register_env",

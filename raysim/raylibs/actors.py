@@ -29,6 +29,7 @@ from raysim.raycore.ids import ActorID, PlacementGroupID, WorkerAddress, hex_id
 from raysim.raycore.resources import ResourceSet, within_group
 from raysim.raycore.running import RunningTask
 from raysim.raycore.scripts import (
+    WAITS,
     Ask,
     Driver,
     Script,
@@ -105,8 +106,12 @@ class ActorClass:
     def remote(self, *args: Any, size_bytes: int = CALL_BYTES) -> Script:
         """``handle = yield from Class.remote(*args)``; of a named one, TaskError if it is taken.
 
-        The actor lives until it is killed or its job ends: handles are not counted.
+        Under ``get_if_exists`` it is the one of that name, if there is one. The actor lives until it is killed or its job ends: handles are not counted.
         """
+        if self.actor.get_if_exists:
+            row = yield _named(self.actor)
+            if row is not None and row.state != "DEAD":
+                return ActorHandle(row.actor_id, self.cls.__name__, row.owner)
         options = TaskOptions(
             function=self._function(),
             resources=self._held(),
@@ -129,6 +134,16 @@ class ActorClass:
 
     def _function(self) -> RemoteFunction:
         return _creation_of(self.cls, self.pickled_bytes)
+
+
+def _named(actor: ActorOptions) -> Ask:
+    """``ray.get_actor``: the row of the GCS's table, or None."""
+
+    def begin(d: Driver) -> Any:
+        d.process.get_named_actor(actor.name, actor.namespace, d.resume, lead_ns=d.take_lead())
+        return WAITS
+
+    return Ask(begin)
 
 
 @cache

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from raysim.rayapi.tune import schedulers, search
+from raysim.rayapi.checkpoint import Checkpoint
 from raysim.rayapi.tune.configs import (
-    Checkpoint,
     CheckpointConfig,
     FailureConfig,
     RunConfig,

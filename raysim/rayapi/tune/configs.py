@@ -1,19 +1,11 @@
-"""Configurations and checkpoints as programs write them.
+"""Configurations as programs write them.
 
-Real counterparts (ray 2.60): ``ray/tune/tune_config.py``, ``ray/air/config.py``,
-``ray/train/_checkpoint.py``.
+Real counterparts (ray 2.60): ``ray/tune/tune_config.py``, ``ray/air/config.py``.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 
@@ -85,49 +77,3 @@ class TuneConfig:
     reuse_actors: bool = False
     trial_name_creator: Any = None
     trial_dirname_creator: Any = None
-
-
-@dataclass
-class Checkpoint:
-    """``tune.Checkpoint``: a directory."""
-
-    path: str
-    filesystem: Any = field(default=None, repr=False)
-
-    @classmethod
-    def from_directory(cls, path: str | os.PathLike[str]) -> Checkpoint:
-        """Of a local directory."""
-        return cls(os.fspath(path))
-
-    def to_directory(self, path: str | os.PathLike[str] | None = None) -> str:
-        """A copy, in a given or a new directory."""
-        target = os.fspath(path) if path is not None else tempfile.mkdtemp("checkpoint")
-        shutil.copytree(self.path, target, dirs_exist_ok=True)
-        return target
-
-    @contextmanager
-    def as_directory(self) -> Iterator[str]:
-        """The directory itself, since it is local."""
-        yield self.path
-
-    def get_metadata(self) -> dict[str, Any]:
-        """What ``set_metadata`` has left."""
-        file = Path(self.path, _METADATA)
-        metadata: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
-        return metadata
-
-    def set_metadata(self, metadata: dict[str, Any]) -> None:
-        """Beside its files."""
-        Path(self.path, _METADATA).write_text(json.dumps(metadata))
-
-    def update_metadata(self, metadata: dict[str, Any]) -> None:
-        """Added to what is there."""
-        self.set_metadata(self.get_metadata() | metadata)
-
-    @property
-    def size_bytes(self) -> int:
-        """Of its files."""
-        return sum(f.stat().st_size for f in Path(self.path).rglob("*") if f.is_file())
-
-
-_METADATA = ".metadata.json"

@@ -26,7 +26,7 @@ from raysim.rayapi.fibers import Fiber
 from raysim.rayapi.library_code import fiber_of, hand_over, in_fiber, state_of
 from raysim.rayapi.serialization import dump_code, load_code
 from raysim.rayapi.session import Session
-from raysim.rayapi.tune.configs import Checkpoint
+from raysim.rayapi.checkpoint import Checkpoint
 from raysim.raycore.process import CoreProcess
 from raysim.raycore.scripts import Event, Script, sleep, wait_for
 from raysim.raycore.tasks import TaskError

@@ -24,8 +24,8 @@ from raysim.rayapi.randomness import global_generator
 from raysim.rayapi.serialization import dump_code
 from raysim.rayapi.state import cluster_resources
 from raysim.rayapi.task_errors import RayTaskError
+from raysim.rayapi.checkpoint import Checkpoint
 from raysim.rayapi.tune.configs import (
-    Checkpoint,
     CheckpointConfig,
     FailureConfig,
     RunConfig,

@@ -10,7 +10,7 @@ rank has reported.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from raysim.raycore.process import CoreProcess
@@ -50,6 +50,8 @@ class TrainOutcome:
     best: tuple[tuple[Checkpoint, Mapping[str, Any]], ...]
     """Those that are kept, worst or oldest first."""
     return_value: Any = None
+    failures: Mapping[int, TaskError] = field(default_factory=dict)
+    """Of the last group, by rank, where workers failed."""
 
 
 class TrainController:
@@ -65,6 +67,7 @@ class TrainController:
         self._size = spec.scaling_config.max_workers
         self._then: State = "FINISHED"
         self._error: TaskError | None = None
+        self._failures: dict[int, TaskError] = {}
         self._cause = ""
         self._stuck = False
         """Ranks stand in a collective that one has left with an error."""
@@ -95,7 +98,7 @@ class TrainController:
         return TrainOutcome(
             ok=state == "FINISHED", record=self.record, error=self._error, cause=self._cause,
             checkpoint=latest and latest[0], metrics=latest and latest[1],
-            best=tuple(self.manager.results), return_value=self._value,
+            best=tuple(self.manager.results), return_value=self._value, failures=self._failures,
         )  # fmt: skip
 
     # ---- how large -------------------------------------------------------------------------------
@@ -161,6 +164,7 @@ class TrainController:
 
     def _schedule(self) -> Script:
         yield from self._end_group()
+        self._failures = {}
         group = WorkerGroup(self.process, self.spec, self.record, self._size)
         latest = self.manager.latest
         begin_ns = yield now()
@@ -203,6 +207,9 @@ class TrainController:
         found = yield from self.group.poll(until_ns, self._change)
         reports: dict[int, TrainingReport] = {}
         for rank, status in found.items():
+            failed = status if isinstance(status, TaskError) else status.error
+            if failed is not None:
+                self._failures[rank] = failed
             if isinstance(status, TaskError):
                 continue
             if status.report is not None:

@@ -1,0 +1,66 @@
+"""The module ``ray.train`` (2.60) on virtual time."""
+
+from __future__ import annotations
+
+from raysim.rayapi.checkpoint import Checkpoint
+from raysim.rayapi.train.configs import (
+    BackendConfig,
+    CheckpointConfig,
+    DataConfig,
+    FailureConfig,
+    LoggingConfig,
+    RunConfig,
+    ScalingConfig,
+)
+from raysim.rayapi.train.errors import (
+    ControllerError,
+    NCCLHangError,
+    PreemptionError,
+    TrainingFailedError,
+    WorkerGroupError,
+)
+from raysim.rayapi.train.trainer import DataParallelTrainer, Result
+from raysim.rayapi.train.worker import (
+    CheckpointUploadMode,
+    TrainContext,
+    get_checkpoint,
+    get_context,
+    get_dataset_shard,
+    get_preemption_info,
+    report,
+)
+from raysim.rayapi.tune.configs import SyncConfig
+from raysim.rayapi.unsupported import getattr_of
+from raysim.raylibs.train.gang import PreemptionInfo
+
+TRAIN_DATASET_KEY = "train"
+
+__getattr__ = getattr_of("ray.train")
+
+__all__ = [
+    "TRAIN_DATASET_KEY",
+    "BackendConfig",
+    "Checkpoint",
+    "CheckpointConfig",
+    "CheckpointUploadMode",
+    "ControllerError",
+    "DataConfig",
+    "DataParallelTrainer",
+    "FailureConfig",
+    "LoggingConfig",
+    "NCCLHangError",
+    "PreemptionError",
+    "PreemptionInfo",
+    "Result",
+    "RunConfig",
+    "ScalingConfig",
+    "SyncConfig",
+    "TrainContext",
+    "TrainingFailedError",
+    "WorkerGroupError",
+    "get_checkpoint",
+    "get_context",
+    "get_dataset_shard",
+    "get_preemption_info",
+    "report",
+]

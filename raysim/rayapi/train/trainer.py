@@ -1,0 +1,203 @@
+"""``DataParallelTrainer.fit()`` and its ``Result``: a run of ``raylibs.train`` over the user's loop.
+
+Real counterparts (ray 2.60): ``ray/train/v2/api/{data_parallel_trainer,result}.py``. A run that
+fails raises ``WorkerGroupError`` or ``ControllerError``, as Ray's does.
+
+Not modelled: local mode, restoring a run's results from its folder.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from raysim.rayapi.calls import program_call, this_core, this_fiber
+from raysim.rayapi.checkpoint import Checkpoint
+from raysim.rayapi.clock import import_pandas
+from raysim.rayapi.failures import exception_of
+from raysim.rayapi.library_code import play
+from raysim.rayapi.serialization import dump_code
+from raysim.rayapi.train.configs import BackendConfig, RunConfig, ScalingConfig, run_of, scaling_of
+from raysim.rayapi.train.errors import (
+    ControllerError,
+    PreemptionError,
+    TrainingFailedError,
+    WorkerGroupStartupTimeoutError,
+    of_workers,
+)
+from raysim.rayapi.train.worker import Run, Worker
+from raysim.rayapi.unsupported import NotEmulatedError
+from raysim.raycore.tasks import TaskError
+from raysim.raylibs.report import LibraryReport
+from raysim.raylibs.train.controller import TrainOutcome
+from raysim.raylibs.train.fit import fit
+from raysim.raylibs.train.job import TrainRun, cluster_nodes
+from raysim.raylibs.train.trainer import TrainerSpec
+from raysim.raylibs.train.worker import TrainFunction
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass
+class Result:
+    """``ray.train.Result``."""
+
+    metrics: dict[str, Any] | None
+    """Of the latest checkpoint, as Ray Train V2 has it; None without one."""
+    checkpoint: Checkpoint | None
+    error: Exception | None
+    path: str
+    best_checkpoints: list[tuple[Checkpoint, dict[str, Any]]] | None = None
+    return_value: Any = None
+
+    @property
+    def metrics_dataframe(self) -> pd.DataFrame | None:
+        """Metrics of all checkpoints that are kept."""
+        if not self.best_checkpoints:
+            return None
+        frame: pd.DataFrame = import_pandas().DataFrame([m for _, m in self.best_checkpoints])
+        return frame
+
+    def get_best_checkpoint(self, metric: str, mode: str) -> Checkpoint | None:
+        """Of those kept."""
+        if mode not in {"max", "min"}:
+            raise ValueError(f'Unsupported mode: {mode}. Please choose from ["min", "max"]!')
+        kept = self.best_checkpoints or []
+        scored = [(m[metric], c) for c, m in kept if metric in m]
+        if kept and not scored:
+            raise RuntimeError(f"Invalid metric name {metric}!")
+        sign = 1 if mode == "max" else -1
+        return max(scored, key=lambda s: sign * s[0])[1] if scored else None
+
+
+class DataParallelTrainer:
+    """``ray.train.data_parallel_trainer.DataParallelTrainer``."""
+
+    def __init__(
+        self,
+        train_loop_per_worker: Callable[..., Any],
+        *,
+        train_loop_config: dict[str, Any] | None = None,
+        backend_config: BackendConfig | None = None,
+        scaling_config: ScalingConfig | None = None,
+        run_config: RunConfig | None = None,
+        datasets: Mapping[str, Any] | None = None,
+        dataset_config: Any = None,
+        resume_from_checkpoint: Checkpoint | None = None,
+        metadata: dict[str, Any] | None = None,
+        validation_config: Any = None,
+    ) -> None:
+        self.train_loop_per_worker = train_loop_per_worker
+        self.train_loop_config = train_loop_config
+        self.backend_config = backend_config or BackendConfig()
+        self.scaling_config = scaling_config or ScalingConfig()
+        self.run_config = run_config or RunConfig()
+        self.dataset_config = dataset_config
+        if resume_from_checkpoint is not None:
+            raise DeprecationWarning(
+                "`resume_from_checkpoint` is deprecated: pass the checkpoint in "
+                "`train_loop_config` and load it in the training function."
+            )
+        if metadata is not None:
+            raise DeprecationWarning("`metadata` is deprecated: use `train_loop_config`.")
+        if datasets:
+            raise NotEmulatedError("datasets= of a trainer", "a torch DataLoader in the loop")
+        if validation_config is not None:
+            raise NotEmulatedError("validation_config= of a trainer", "validating in the loop")
+        if not isinstance(self.run_config, RunConfig):
+            raise ValueError(
+                f"Invalid `RunConfig` type: {type(self.run_config)}. "
+                "Use `ray.train.RunConfig` instead."
+            )
+        if not isinstance(self.scaling_config, ScalingConfig):
+            raise ValueError(
+                f"Invalid `ScalingConfig` type: {type(self.scaling_config)}. "
+                "Use `ray.train.ScalingConfig` instead."
+            )
+
+    def _set_up(self, worker: Worker) -> None:
+        """What the backend does in a worker before the loop."""
+
+    def _report(self, run: TrainRun, outcome: TrainOutcome, report: LibraryReport) -> LibraryReport:
+        """What the backend adds to a run's report."""
+        del run, outcome
+        return report
+
+    @program_call
+    def fit(self) -> Result:
+        """Run it to its end.
+
+        Raises
+        ------
+        TrainingFailedError
+            More failures than the run allows.
+        """
+        run = Run(
+            session=this_fiber().process.session,
+            code=dump_code(self.train_loop_per_worker),
+            config=self._config(),
+            name=getattr(self.train_loop_per_worker, "__name__", "train_loop_per_worker"),
+            folder=self.run_config.folder(),
+            set_up=self._set_up,
+        )
+        core = this_core(this_fiber())
+        spec = TrainerSpec(
+            function=TrainFunction(user=run.loop),
+            scaling_config=scaling_of(self.scaling_config),
+            run_config=run_of(self.run_config),
+        )
+        run.folder.mkdir(parents=True, exist_ok=True)
+        outcome = play(lambda _: fit(spec))
+        if isinstance(outcome, TaskError):
+            raise ControllerError(_plain(exception_of(outcome, "")))
+        played = TrainRun(spec=spec, simplifications=())
+        report = played.report(outcome, cluster_nodes(core))
+        run.session.env.reports.append(self._report(played, outcome, report))
+        error = _error_of(outcome)
+        if error is not None:
+            raise error
+        return _result(outcome, str(run.folder))
+
+    def _config(self) -> dict[str, Any] | None:
+        """What the loop is called with; None: nothing."""
+        said = inspect.signature(self.train_loop_per_worker).parameters.values()
+        required = [p for p in said if p.default is p.empty and p.kind not in (
+            p.VAR_POSITIONAL, p.VAR_KEYWORD)]  # fmt: skip
+        if len(required) > 1:
+            raise ValueError(
+                "train_loop_per_worker should take in 0 or 1 required arguments, but it accepts "
+                f"{len(required)} required arguments instead."
+            )
+        return (self.train_loop_config or {}) if required else None
+
+    @classmethod
+    def restore(cls, *_args: Any, **_kwargs: Any) -> DataParallelTrainer:
+        """Deprecated in Ray."""
+        raise DeprecationWarning("`restore` is deprecated in Ray Train V2.")
+
+
+def _plain(error: BaseException) -> Exception:
+    return error if isinstance(error, Exception) else RuntimeError(str(error))
+
+
+def _error_of(outcome: TrainOutcome) -> TrainingFailedError | None:
+    if outcome.ok:
+        return None
+    if outcome.cause == "preemption":
+        return PreemptionError("Training was interrupted by node preemption.")
+    if outcome.cause == "start" or not outcome.failures:
+        said = outcome.error.message if outcome.error is not None else outcome.cause
+        return ControllerError(WorkerGroupStartupTimeoutError(said))
+    return of_workers({
+        rank: exception_of(error, "") for rank, error in sorted(outcome.failures.items())
+    })  # fmt: skip
+
+
+def _result(outcome: TrainOutcome, path: str) -> Result:
+    checkpoint = outcome.checkpoint.data if outcome.checkpoint is not None else None
+    best = [(c.data, dict(m)) for c, m in outcome.best]
+    metrics = dict(outcome.metrics) if outcome.metrics is not None else None
+    return Result(metrics, checkpoint, None, path, best, outcome.return_value)

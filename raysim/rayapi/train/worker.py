@@ -1,0 +1,293 @@
+"""A worker's side of ``ray.train``: the user's loop in a fiber, ``report``, ``get_context``.
+
+Real counterparts (ray 2.60): ``ray/train/v2/api/{train_fn_utils,context,report_config}.py``,
+``v2/_internal/execution/context.py``. A loop that takes no training steps advances by one with
+each of its reports, which is what a failure then costs.
+
+Not modelled: ``checkpoint_upload_fn``, ``validation``, ``get_all_reported_checkpoints``.
+"""
+
+from __future__ import annotations
+
+import copy
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from raysim.rayapi.calls import program_call, this_fiber
+from raysim.rayapi.checkpoint import Checkpoint
+from raysim.rayapi.failures import exception_of, raise_error
+from raysim.rayapi.fibers import HUB
+from raysim.rayapi.library_code import in_fiber, play, state_of
+from raysim.rayapi.serialization import load_code
+from raysim.rayapi.session import ProcessState, Session
+from raysim.rayapi.unsupported import NotEmulatedError
+from raysim.raycore.ids import node_ip
+from raysim.raycore.scripts import Ask
+from raysim.raycore.tasks import TaskError
+from raysim.raylibs.train import reports
+from raysim.raylibs.train.context import TrainContext as RankContext
+from raysim.raylibs.train.gang import PreemptionInfo
+
+
+class CheckpointUploadMode(Enum):
+    """``ray.train.CheckpointUploadMode``."""
+
+    ASYNC = "ASYNC"
+    SYNC = "SYNC"
+    NO_UPLOAD = "NO_UPLOAD"
+
+
+@dataclass(kw_only=True)
+class Run:
+    """What the workers of one ``fit()`` share."""
+
+    session: Session
+    code: bytes
+    """The loop, pickled."""
+    config: dict[str, Any] | None
+    """None: the loop takes no argument."""
+    name: str
+    folder: Path
+    checkpoint_names: dict[tuple[int, int], str] = field(default_factory=dict)
+    """By attempt and report: the first rank that comes names it for all."""
+    set_up: Callable[[Worker], None] | None = None
+    """What a library of the worker's does before the loop."""
+
+    def loop(self, context: RankContext) -> Ask:
+        """``UserFunction``: run the user's loop in a worker's process."""
+        state = state_of(self.session, context.process)
+        worker = Worker(run=self, context=context, state=state)
+        state.training = worker
+        return in_fiber(state, worker.main, self.name)
+
+
+class Worker:
+    """One rank of one attempt."""
+
+    def __init__(self, *, run: Run, context: RankContext, state: ProcessState) -> None:
+        self.run = run
+        self.context = context
+        self.state = state
+        restored = context.restored
+        self.checkpoint: Checkpoint | None = restored.data if restored is not None else None
+        self.steps = 0
+        """Training steps taken."""
+        self._reports = 0
+
+    def main(self) -> Any:
+        """In its fiber."""
+        run = self.run
+        self._set_environment()
+        self.phase("steps")
+        if run.set_up is not None:
+            run.set_up(self)
+        function = load_code(run.code)
+        value = function() if run.config is None else function(copy.deepcopy(run.config))
+        this_fiber().settle()
+        return value
+
+    def _set_environment(self) -> None:
+        """As ``torch/config.py`` and the environment of ``ray.train`` have it."""
+        context, state = self.context, self.state
+        nodes = list(context.gang.nodes)
+        said = {
+            "RANK": context.rank, "LOCAL_RANK": context.local_rank,
+            "WORLD_SIZE": context.world_size, "LOCAL_WORLD_SIZE": context.local_world_size,
+            "NODE_RANK": context.node_rank, "MASTER_ADDR": node_ip(nodes[0]),
+            "MASTER_PORT": 29500,
+        }  # fmt: skip
+        for name, value in said.items():
+            state.set_env(name, str(value))
+
+    def phase(self, phase: str) -> None:
+        """What the run does from here on; rank 0 speaks for all."""
+        gang = self.context.gang
+        if self.context.rank == 0 and not gang.over:
+            fiber = this_fiber()
+            fiber.settle()
+            gang.record.phase(gang.env.sim.now_ns, phase)
+
+    # ---- report() --------------------------------------------------------------------------------
+
+    def report(
+        self,
+        metrics: Mapping[str, Any],
+        checkpoint: Checkpoint | None,
+        dir_name: str | None,
+        mode: CheckpointUploadMode,
+        *,
+        delete: bool,
+    ) -> None:
+        """``ray.train.report``."""
+        context, record = self.context, self.context.gang.record
+        fiber = this_fiber()
+        fiber.settle()
+        self._reports += 1
+        key = (len(record.attempts), self._reports)
+        default = f"checkpoint_{datetime.today():%Y-%m-%d_%H-%M-%S.%f}"  # noqa: DTZ002
+        name = self.run.checkpoint_names.setdefault(key, dir_name or default)
+        self._count(record)
+        self.phase("checkpoints" if checkpoint is not None else "reports")
+        saved = self._saved(checkpoint, name, mode, delete=delete)
+        said = copy.deepcopy(dict(metrics))
+        failed = play(lambda _: context.report(said, saved, mode.value))
+        if isinstance(failed, TaskError):
+            raise_error(exception_of(failed, ""))
+        if saved is not None:
+            self.checkpoint = saved.data
+        self.phase("steps")
+
+    def _count(self, record: Any) -> None:
+        """Without training steps, reports are what the run advances by."""
+        if self.context.rank == 0 and not self.steps and not self.context.gang.over:
+            self.phase("steps")
+            record.stepped(self.context.gang.env.sim.now_ns, 1)
+
+    def _saved(
+        self, checkpoint: Checkpoint | None, name: str, mode: CheckpointUploadMode, *, delete: bool
+    ) -> reports.Checkpoint | None:
+        """Its files where the run keeps them; virtual time pays when they are uploaded."""
+        if checkpoint is None:
+            return None
+        kept = checkpoint
+        if mode is not CheckpointUploadMode.NO_UPLOAD:
+            kept = Checkpoint(str(self.run.folder / name))
+            shutil.copytree(checkpoint.path, kept.path, dirs_exist_ok=True)
+        gang = self.context.gang
+        size_bytes = float(checkpoint.size_bytes)
+        if delete:
+            shutil.rmtree(checkpoint.path, ignore_errors=True)
+        return reports.Checkpoint(
+            name=name, step=gang.record.step, reported_ns=gang.env.sim.now_ns,
+            size_bytes=size_bytes, data=kept,
+        )  # fmt: skip
+
+
+def here(call: str) -> Worker:
+    """The worker that calls."""
+    fiber = HUB.here()
+    worker = fiber.process.training if fiber is not None else None
+    if worker is None:
+        raise RuntimeError(
+            f"`{call}` cannot be used outside of a Ray Train training function. "
+            "You are calling this API from the driver or another non-training process. "
+            "These utilities are only available within a function launched by `trainer.fit()`."
+        )
+    found: Worker = worker
+    return found
+
+
+@program_call
+def report(
+    metrics: dict[str, Any],
+    checkpoint: Checkpoint | None = None,
+    checkpoint_dir_name: str | None = None,
+    checkpoint_upload_mode: CheckpointUploadMode = CheckpointUploadMode.SYNC,
+    delete_local_checkpoint_after_upload: bool | None = None,
+    checkpoint_upload_fn: Any = None,
+    validation: Any = False,
+) -> None:
+    """``ray.train.report``."""
+    worker = here("report")
+    if validation and not checkpoint:
+        raise ValueError("Validation requires a checkpoint to be provided.")
+    if validation or checkpoint_upload_fn:
+        which = "validation" if validation else "checkpoint_upload_fn"
+        raise NotEmulatedError(
+            f"ray.train.report({which}=)", "ray.train.report(metrics, checkpoint)"
+        )
+    if _holds_tensor(metrics):
+        raise ValueError(
+            "Passing objects containing Torch tensors as metrics is not supported as it will "
+            "throw an exception on deserialization. You can either convert the tensors to Python "
+            "objects (ex: `.numpy()`, `.item()`, etc.) or save tensors as part of the checkpoint "
+            "files instead."
+        )
+    delete = delete_local_checkpoint_after_upload
+    if delete is None:
+        delete = checkpoint_upload_mode is CheckpointUploadMode.ASYNC
+    worker.report(metrics, checkpoint, checkpoint_dir_name, checkpoint_upload_mode, delete=delete)
+
+
+def _holds_tensor(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(_holds_tensor(v) for v in value.values())
+    if isinstance(value, list | tuple):
+        return any(_holds_tensor(v) for v in value)
+    return type(value).__module__.partition(".")[0] == "torch" and hasattr(value, "backward")
+
+
+@program_call
+def get_checkpoint() -> Checkpoint | None:
+    """``ray.train.get_checkpoint``: the latest, reported or resumed from."""
+    return here("get_checkpoint").checkpoint
+
+
+@program_call
+def get_preemption_info() -> PreemptionInfo | None:
+    """``ray.train.get_preemption_info``: what rank 0 knows, for all."""
+    worker = here("get_preemption_info")
+    context = worker.context
+    found = play(
+        lambda _: context.sync.ask(
+            "broadcast_from_rank_zero", context.rank, context.world_size, context.gang.noticed
+        )
+    )
+    if isinstance(found, TaskError):
+        raise_error(exception_of(found, ""))
+    known: PreemptionInfo | None = found
+    return known
+
+
+@program_call
+def get_dataset_shard(dataset_name: str | None = None) -> Any:
+    """Refused: Ray Data in training loops."""
+    here("get_dataset_shard")
+    raise NotEmulatedError(
+        f"ray.train.get_dataset_shard({dataset_name or 'train'!r})", "a torch DataLoader"
+    )
+
+
+class TrainContext:
+    """``ray.train.TrainContext``."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+
+    def get_experiment_name(self) -> str:
+        """Of the run."""
+        return self._worker.context.run_name
+
+    def get_world_size(self) -> int:
+        """Workers."""
+        return self._worker.context.world_size
+
+    def get_world_rank(self) -> int:
+        """Of this one."""
+        return self._worker.context.rank
+
+    def get_local_rank(self) -> int:
+        """On its node."""
+        return self._worker.context.local_rank
+
+    def get_local_world_size(self) -> int:
+        """Of its node."""
+        return self._worker.context.local_world_size
+
+    def get_node_rank(self) -> int:
+        """Of its node among all."""
+        return self._worker.context.node_rank
+
+    def get_storage(self) -> Any:
+        """Not emulated."""
+        raise NotEmulatedError("TrainContext.get_storage", "RunConfig(storage_path=)")
+
+
+def get_context() -> TrainContext:
+    """``ray.train.get_context``."""
+    return TrainContext(here("get_context"))
