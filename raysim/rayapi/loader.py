@@ -20,6 +20,8 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -227,6 +229,18 @@ def _process_calls() -> Iterator[None]:
 
 
 @contextmanager
+def _torch_of_workers() -> Iterator[None]:
+    """Of a program that uses torch: training workers get theirs."""
+    if "torch" not in sys.modules:
+        yield
+        return
+    from raysim.rayapi.shapes.patches import torch_of_workers
+
+    with torch_of_workers():
+        yield
+
+
+@contextmanager
 def emulated_world() -> Iterator[None]:
     """Everything a program sees of the machine is the emulated one's."""
     tables = cloudpickle.cloudpickle
@@ -236,7 +250,7 @@ def emulated_world() -> Iterator[None]:
     path = list(sys.path)
     clock.install()
     try:
-        with ray_names(), _output(), _process_calls():
+        with ray_names(), _output(), _process_calls(), _torch_of_workers():
             yield
     finally:
         clock.remove()
@@ -296,7 +310,10 @@ def run_script(
         The script exits with a code other than 0.
     """
     file = Path(path)
-    code = compile(file.read_text(), str(file), "exec")
+    text = file.read_text()
+    code = compile(text, str(file), "exec")
+    if "torch" in text and find_spec("torch") is not None:
+        import_module("torch")  # while the world is as it is: C code looks at clocks once
     session = Session(cluster, compute=compute, limit_s=limit_s)
     module = ModuleType("__main__")
     module.__dict__.update(__file__=str(file), __builtins__=__builtins__)

@@ -139,6 +139,8 @@ class ProcessState:
             self.program.enter()
         if fiber.loop is not None:
             fiber.loop.enter()
+        if self.training is not None:
+            self.training.enter()
         compute = self.session.compute
         if compute.running and not fiber.depth:
             compute.begin(fiber)
@@ -150,6 +152,8 @@ class ProcessState:
             compute.end(fiber)
         if fiber.loop is not None:
             fiber.loop.leave()
+        if self.training is not None:
+            self.training.leave()
         if self.program is not None:
             self.program.leave()
         _ENVIRON._data = self.session.outside  # noqa: SLF001  (as above)

@@ -121,9 +121,9 @@ class DataParallelTrainer:
     def _set_up(self, worker: Worker) -> None:
         """What the backend does in a worker before the loop."""
 
-    def _report(self, run: TrainRun, outcome: TrainOutcome, report: LibraryReport) -> LibraryReport:
+    def _report(self, outcome: TrainOutcome, report: LibraryReport) -> LibraryReport:
         """What the backend adds to a run's report."""
-        del run, outcome
+        del outcome
         return report
 
     @program_call
@@ -144,9 +144,11 @@ class DataParallelTrainer:
             set_up=self._set_up,
         )
         core = this_core(this_fiber())
+        scaling = scaling_of(self.scaling_config)
+        run.gpus = scaling.resources.get("GPU", 0.0)
         spec = TrainerSpec(
             function=TrainFunction(user=run.loop),
-            scaling_config=scaling_of(self.scaling_config),
+            scaling_config=scaling,
             run_config=run_of(self.run_config),
         )
         run.folder.mkdir(parents=True, exist_ok=True)
@@ -155,7 +157,7 @@ class DataParallelTrainer:
             raise ControllerError(_plain(exception_of(outcome, "")))
         played = TrainRun(spec=spec, simplifications=())
         report = played.report(outcome, cluster_nodes(core))
-        run.session.env.reports.append(self._report(played, outcome, report))
+        run.session.env.reports.append(self._report(outcome, report))
         error = _error_of(outcome)
         if error is not None:
             raise error

@@ -55,6 +55,8 @@ class Run:
     folder: Path
     checkpoint_names: dict[tuple[int, int], str] = field(default_factory=dict)
     """By attempt and report: the first rank that comes names it for all."""
+    gpus: float = 0.0
+    """Of each worker."""
     set_up: Callable[[Worker], None] | None = None
     """What a library of the worker's does before the loop."""
 
@@ -77,17 +79,38 @@ class Worker:
         self.checkpoint: Checkpoint | None = restored.data if restored is not None else None
         self.steps = 0
         """Training steps taken."""
+        self.torch_steps: Any = None
+        """Of a worker whose torch works on shapes (``shapes.steps.Steps``)."""
+        self.state_of_torch: Any = None
         self._reports = 0
+
+    @property
+    def gpus(self) -> float:
+        """It holds."""
+        return self.run.gpus
+
+    def enter(self) -> None:
+        """A slice of its process begins."""
+        if self.state_of_torch is not None:
+            self.state_of_torch.enter()
+
+    def leave(self) -> None:
+        """It has ended, or waits."""
+        if self.state_of_torch is not None:
+            self.state_of_torch.leave()
 
     def main(self) -> Any:
         """In its fiber."""
         run = self.run
+        this_fiber().depth = 1  # what its own code takes on this machine is not charged
         self._set_environment()
-        self.phase("steps")
         if run.set_up is not None:
             run.set_up(self)
+        if self.torch_steps is None:
+            self.phase("steps")
         function = load_code(run.code)
         value = function() if run.config is None else function(copy.deepcopy(run.config))
+        self.phase("reports")
         this_fiber().settle()
         return value
 

@@ -71,6 +71,7 @@ class Gang:
         """Of who plays a long stretch: note what has been done by an instant; the last step's end.
         """
         self._arrived: list[tuple[CoreProcess, Event]] = []
+        self._met: list[tuple[CoreProcess, Event]] = []
         self._last_end_ns = 0
         self._length_ns = 0
 
@@ -125,6 +126,17 @@ class Gang:
                 self.record.phase(now_ns, "steps")
             self._last_end_ns = now_ns
             self.env.sim.call_later(self._length_ns, self._stepped, arrived)
+        yield wait_for(ended)
+
+    def meet(self, process: CoreProcess) -> Script:
+        """A barrier, or another small collective between steps: all wait for the last."""
+        yield sleep(0)  # a script may have run ahead of the clock
+        ended = Event()
+        self._met.append((process, ended))
+        if len(self._met) == self.world_size and not self.over:
+            met, self._met = self._met, []
+            for each, event in met:
+                each.after(0, event.set)
         yield wait_for(ended)
 
     def _stepped(self, arrived: list[tuple[CoreProcess, Event]]) -> None:

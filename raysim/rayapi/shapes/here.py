@@ -1,0 +1,19 @@
+"""Who calls torch: the steps of the training worker that does, if it is one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from raysim.rayapi.fibers import HUB
+
+if TYPE_CHECKING:
+    from raysim.rayapi.shapes.steps import Steps
+
+
+def steps_here() -> Steps | None:
+    """None outside of training workers: there, torch is torch."""
+    fiber = HUB.current
+    if fiber is None or fiber.process.training is None:
+        return None
+    found: Steps | None = fiber.process.training.torch_steps
+    return found

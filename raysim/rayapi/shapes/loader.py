@@ -1,0 +1,116 @@
+"""``torch.utils.data.DataLoader`` in a training worker: what batches look like, and what they take.
+
+Real counterpart: ``torch/utils/data/dataloader.py``. The first batches are really made, by the
+program's own dataset and collate function, in the worker itself. When ``ALIKE`` of them had equal
+shapes, further batches of as many samples are copies of their shapes, and the dataset is not asked.
+
+The host's model: a batch costs what its making has let pass on the virtual clock (``time.sleep``,
+``raysim.rayapi.compute.charge``), and collating copies its bytes at ``COLLATE_BYTES_PER_S``; the
+step's prediction has it, on the training process or side by side in ``num_workers`` others.
+
+Not modelled: start of loader processes, their memory, the file system behind a dataset. Batches that
+are really made pass their time once more in the step that uses them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._pytree import tree_map_only
+from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data.dataloader import _DatasetKind
+
+from raysim.rayapi.calls import this_fiber
+from raysim.rayapi.clock import fiber_ns
+from raysim.rayapi.shapes.mode import META
+from raysim.tracing.operators import tensors
+from raysim.training.compiler.compile import Feed
+
+if TYPE_CHECKING:
+    from raysim.rayapi.shapes.steps import Steps
+
+COLLATE_BYTES_PER_S = 5e9
+"""One core's copy of samples into a batch, and out of a loader process (assumed: memcpy)."""
+ALIKE = 2
+"""Batches in a row of equal shapes before the dataset is asked no more."""
+
+
+def batches(loader: DataLoader[Any], steps: Steps) -> Iterator[Any]:
+    """One pass over a loader."""
+    if loader._dataset_kind == _DatasetKind.Iterable:  # noqa: SLF001  (as its own iterators ask)
+        yield from _timed(loader, _iterable(loader), steps)
+    else:
+        yield from _timed(loader, _mapped(loader), steps)
+
+
+def _mapped(loader: DataLoader[Any]) -> Iterator[Any]:
+    """Of a dataset with indices."""
+    seen: dict[int, tuple[Any, int]] = {}
+    if loader.batch_size is None and loader.batch_sampler is None:
+        for index in loader.sampler:
+            yield loader.collate_fn(loader.dataset[index])
+        return
+    for indices in loader._index_sampler:  # noqa: SLF001  (as above)
+        known, times = seen.get(len(indices), (None, 0))
+        if times >= ALIKE:
+            yield tree_map_only(torch.Tensor, _like, known)
+            continue
+        made = _fetch(loader.dataset, indices)
+        batch = loader.collate_fn(made)
+        alike = known is not None and _shapes(known) == _shapes(batch)
+        seen[len(indices)] = (batch, times + 1 if alike else 1)
+        yield batch
+
+
+def _fetch(dataset: Any, indices: Any) -> Any:
+    together = getattr(dataset, "__getitems__", None)
+    return together(indices) if together else [dataset[i] for i in indices]
+
+
+def _iterable(loader: DataLoader[Any]) -> Iterator[Any]:
+    dataset: IterableDataset[Any] = loader.dataset  # type: ignore[assignment]
+    if loader.batch_size is None:
+        for sample in dataset:
+            yield loader.collate_fn(sample)
+        return
+    held: list[Any] = []
+    for sample in dataset:
+        held.append(sample)
+        if len(held) == loader.batch_size:
+            yield loader.collate_fn(held)
+            held = []
+    if held and not loader.drop_last:
+        yield loader.collate_fn(held)
+
+
+def _timed(loader: DataLoader[Any], made: Iterator[Any], steps: Steps) -> Iterator[Any]:
+    """Batches, with what they cost noted for the steps that use them."""
+    fiber, each_s = this_fiber(), 0.0
+    while True:
+        begin_ns = fiber_ns(fiber)
+        try:
+            batch = next(made)
+        except StopIteration:
+            return
+        took_ns = fiber_ns(fiber) - begin_ns
+        if took_ns:
+            each_s = took_ns / 1e9
+        size_bytes = sum(t.nbytes for t in tensors(batch))
+        cost_s = each_s + size_bytes / COLLATE_BYTES_PER_S
+        if loader.num_workers:
+            steps.feed = Feed(loader_s=cost_s / loader.num_workers, copy_bytes=size_bytes)
+        else:
+            steps.feed = Feed(host_s=cost_s, copy_bytes=size_bytes)
+        yield batch
+
+
+def _like(t: torch.Tensor) -> torch.Tensor:
+    if t.is_meta:
+        return torch.empty(t.shape, dtype=t.dtype, device=META)
+    return t
+
+
+def _shapes(batch: Any) -> list[Any]:
+    return [(tuple(t.shape), t.dtype) for t in tensors(batch)]

@@ -1,0 +1,211 @@
+"""What torch's functions do in a training worker: tensors of real numbers have shapes only.
+
+Real counterpart: torch on the worker's GPU. Floating-point tensors live on the meta device, wherever
+they were asked for; integers that are made on the CPU are real (indices, labels, token ids), until
+they are moved to a GPU. What asks for the value of a tensor without one gets ``nan``, 0 or False,
+and is told so once.
+
+Between a model's forward and ``backward`` the functions that make the loss are written down, so that
+the tracer can run them again.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._device import _device_constructors  # what DeviceContext overrides
+from torch.utils._pytree import tree_map_only
+
+from raysim.tracing.operators import tensors
+
+if TYPE_CHECKING:
+    from raysim.rayapi.shapes.steps import Steps
+
+META = torch.device("meta")
+MOST_KNOWN = 2**22
+"""Elements of integer tensors whose values are kept beside the GPU's copy."""
+_INTEGERS = frozenset(["arange", "randint", "randperm", "tril_indices", "triu_indices"])
+"""Make integers unless told otherwise."""
+_BY_VALUE = frozenset(["as_tensor", "asarray", "full", "scalar_tensor", "tensor"])
+_CONSTRUCTORS = frozenset(_device_constructors())
+_T = torch.Tensor
+_UNKNOWN: dict[Any, Callable[[torch.Tensor], Any]] = {
+    _T.item: lambda t: _no_value(t.dtype),
+    _T.tolist: lambda t: _filled(t).tolist(),
+    _T.numpy: lambda t: _filled(t).numpy(),
+    _T.__float__: lambda _: float("nan"),
+    _T.__int__: lambda _: 0,
+    _T.__index__: lambda _: 0,
+    _T.__bool__: lambda _: False,
+    _T.__array__: lambda t: _filled(t).numpy(),
+}
+SAID = (
+    "values of tensors are not computed: the loss is nan, and so is what is computed of it "
+    "(raysim predicts time and memory of training, not what it learns)"
+)
+
+
+def _no_value(dtype: torch.dtype) -> Any:
+    if dtype.is_floating_point:
+        return float("nan")
+    return False if dtype == torch.bool else 0
+
+
+def _filled(tensor: torch.Tensor) -> torch.Tensor:
+    fill = _no_value(tensor.dtype)
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu").fill_(fill)
+
+
+def to_device(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy on the GPU, which has a shape; small integers are remembered beside it."""
+    if tensor.is_meta:
+        return tensor
+    made = tensor.to(META)
+    if not tensor.is_floating_point() and tensor.numel() <= MOST_KNOWN:
+        made.raysim_values = tensor  # type: ignore[attr-defined]
+    return made
+
+
+def with_values(tree: Any) -> Any:
+    """The same with tensors whose values are known in the place of their copies."""
+    return tree_map_only(torch.Tensor, lambda t: getattr(t, "raysim_values", t), tree)
+
+
+class Tape:
+    """What ran between a forward and its backward; run again by the tracer."""
+
+    def __init__(self, outputs: Any) -> None:
+        self._outputs = list(tensors(outputs))
+        self._calls: list[tuple[Callable[..., Any], Any, Any, Any]] = []
+
+    def note(self, func: Callable[..., Any], args: Any, kwargs: Any, out: Any) -> None:
+        """One function of torch has run."""
+        self._calls.append((func, args, kwargs, out))
+
+    def replay(self, loss: torch.Tensor, outputs: Any) -> torch.Tensor:
+        """The loss again, of other outputs."""
+        new = dict(zip(map(id, self._outputs), tensors(outputs), strict=True))
+        for func, args, kwargs, out in self._calls:
+            there = tree_map_only(torch.Tensor, lambda t: new.get(id(t), t), (args, kwargs))
+            made = func(*there[0], **there[1])
+            new |= zip(map(id, tensors(out)), tensors(made), strict=False)
+        found: torch.Tensor = new.get(id(loss), loss)
+        return found
+
+
+class ShapesMode(TorchFunctionMode):
+    """Of one worker."""
+
+    def __init__(self, steps: Steps) -> None:
+        super().__init__()
+        self.steps = steps
+        self.tape: Tape | None = None
+        self.tracing = False
+        """The tracer knows values of its own."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Run a function of torch, on shapes."""
+        given = dict(kwargs or {})
+        if func in _CONSTRUCTORS:
+            return self._noted(func, args, _placed(func, given), made=True)
+        if func in _MOVES:
+            return self._moved(func, args, given)
+        answer = _UNKNOWN.get(func)
+        if answer is not None and not self.tracing and args[0].is_meta:
+            return self._unknown(args[0], answer)
+        return self._noted(func, args, given)
+
+    def _noted(self, func: Any, args: Any, kwargs: Any, *, made: bool = False) -> Any:
+        try:
+            out = func(*args, **kwargs)
+        except RuntimeError:
+            if not _mixed(args, kwargs):
+                raise
+            args, kwargs = tree_map_only(torch.Tensor, to_device, (args, kwargs))
+            out = func(*args, **kwargs)
+        if made and func.__name__ in _BY_VALUE and "device" not in kwargs:
+            out = to_device(out) if out.is_floating_point() else out
+        if self.tape is not None and isinstance(out, torch.Tensor | tuple | list):
+            self.tape.note(func, args, kwargs, out)
+        return out
+
+    def _unknown(self, tensor: torch.Tensor, answer: Callable[[torch.Tensor], Any]) -> Any:
+        if self.steps.updating:
+            return answer(tensor)
+        known = getattr(tensor, "raysim_values", None)
+        self.steps.synchronize()
+        if known is not None:
+            return _value_of(answer, known)
+        if not self.steps.shared.told:
+            self.steps.shared.told = True
+            print(f"raysim: {SAID}", file=sys.stderr)  # noqa: T201  (as a warning of torch)
+        return answer(tensor)
+
+    def _moved(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """``to``, ``cuda`` and ``cpu``: a GPU's tensors are shapes, and so are copies of them."""
+        tensor: torch.Tensor = args[0]
+        if func is _T.cpu:
+            self.steps.synchronize()
+            return tensor
+        if func is _T.cuda:
+            return to_device(tensor)
+        said = [*args[1:], kwargs.get("device"), kwargs.get("dtype"), kwargs.get("other")]
+        like = next((a for a in said if isinstance(a, torch.Tensor)), None)
+        if like is not None:
+            said = [like.device, like.dtype]
+        dtype = next((a for a in said if isinstance(a, torch.dtype)), None)
+        if dtype is not None and dtype != tensor.dtype:
+            tensor = self._noted(func, [tensor, dtype], {})
+        if any(_is_device(a) and _is_gpu(a) for a in said):
+            return to_device(tensor)
+        return tensor
+
+
+_MOVES = frozenset([_T.to, _T.cuda, _T.cpu])
+
+
+def _value_of(answer: Callable[..., Any], known: torch.Tensor) -> Any:
+    """What the function says of values that are known."""
+    name = next(f.__name__ for f, a in _UNKNOWN.items() if a is answer)
+    return getattr(known, name)()
+
+
+def _mixed(args: Any, kwargs: Any) -> bool:
+    """Whether some tensors have values and some have not."""
+    return len({t.is_meta for t in tensors((args, kwargs))}) > 1
+
+
+def _is_device(value: Any) -> bool:
+    if isinstance(value, str | torch.device):
+        return True
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_gpu(device: Any) -> bool:
+    if isinstance(device, int):
+        return True
+    return str(device).partition(":")[0] in {"cuda", "meta"}
+
+
+def _placed(func: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Where a new tensor is made."""
+    device, dtype, name = kwargs.get("device"), kwargs.get("dtype"), func.__name__
+    if device is not None and _is_gpu(device):
+        return {**kwargs, "device": META}
+    kwargs.pop("device", None)
+    real = not dtype.is_floating_point if dtype is not None else name in _INTEGERS
+    if real or name in _BY_VALUE:
+        return kwargs
+    kwargs.pop("pin_memory", None)
+    kwargs.pop("generator", None)
+    return {**kwargs, "device": META}

@@ -1,0 +1,329 @@
+"""torch's functions as training workers see them: CUDA without a GPU, groups without sockets.
+
+Real counterparts: ``torch.cuda``, ``torch.distributed``, ``torch.save`` of torch 2.x. Each function
+asks who calls: outside of a training worker it is torch's own. Everything is put back at the end.
+
+Not modelled: collectives of a script's own on tensors (refused by name, but for ``all_reduce``,
+``broadcast`` and ``barrier``, where ranks wait for each other), CUDA streams, graphs and IPC.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Callable
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader
+from torch.utils._pytree import tree_map_only
+
+from raysim.rayapi.checkpoint import STANDS_FOR
+from raysim.rayapi.shapes import loader, wrappers
+from raysim.rayapi.shapes.here import steps_here
+from raysim.rayapi.shapes.mode import META
+from raysim.rayapi.shapes.steps import Steps
+from raysim.rayapi.unsupported import NotEmulatedError
+from raysim.tracing.operators import tensors
+
+_REFUSED = (
+    "all_gather", "all_gather_into_tensor", "all_gather_object", "all_to_all", "all_to_all_single",
+    "broadcast_object_list", "gather", "gather_object", "irecv", "isend", "new_group", "recv",
+    "reduce", "reduce_scatter", "reduce_scatter_tensor", "scatter", "scatter_object_list", "send",
+)  # fmt: skip
+_NO_EVENT = SimpleNamespace(
+    record=lambda *_: None, wait=lambda *_: None, synchronize=lambda: None, query=lambda: True,
+    elapsed_time=lambda _: 0.0,
+)  # fmt: skip
+
+
+class Replaced:
+    """Attributes that are something else in training workers."""
+
+    def __init__(self) -> None:
+        self._before: list[tuple[Any, str, Any]] = []
+
+    def set(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+        """``make(real)`` instead of ``real``."""
+        real = owner.__dict__[name] if isinstance(owner, type) else getattr(owner, name)
+        self._before.append((owner, name, real))
+        setattr(owner, name, make(real))
+
+    def call(self, owner: Any, name: str, ours: Callable[..., Any]) -> None:
+        """A function: ``ours(steps, *args)`` in workers."""
+
+        def make(real: Any) -> Any:
+            function = real.__func__ if isinstance(real, staticmethod) else real
+
+            def either(*args: Any, **kwargs: Any) -> Any:
+                steps = steps_here()
+                if steps is None:
+                    return function(*args, **kwargs)
+                return ours(steps, *args, **kwargs)
+
+            either.__name__ = name
+            either.__wrapped__ = function  # type: ignore[attr-defined]
+            return staticmethod(either) if isinstance(real, staticmethod) else either
+
+        self.set(owner, name, make)
+
+    def around(self, owner: Any, name: str, ours: Callable[..., Any]) -> None:
+        """A method: ``ours(real, steps, self, *args)`` in workers."""
+
+        def make(real: Any) -> Any:
+            def either(*args: Any, **kwargs: Any) -> Any:
+                steps = steps_here()
+                if steps is None:
+                    return real(*args, **kwargs)
+                return ours(real, steps, *args, **kwargs)
+
+            either.__name__ = name
+            either.__wrapped__ = real  # type: ignore[attr-defined]
+            return either
+
+        self.set(owner, name, make)
+
+    def undo(self) -> None:
+        """torch's own again."""
+        while self._before:
+            owner, name, real = self._before.pop()
+            setattr(owner, name, real)
+
+
+_INSTALLED = Replaced()
+
+
+@contextmanager
+def torch_of_workers() -> Any:
+    """Training workers find their torch from here on."""
+    with ExitStack() as stack:
+        stack.callback(_INSTALLED.undo)
+        _modules(_INSTALLED)
+        _cuda(_INSTALLED)
+        _distributed(_INSTALLED)
+        _files(_INSTALLED)
+        _optimizers(_INSTALLED, stack)
+        wrappers.install(_INSTALLED)
+        yield
+
+
+def _modules(r: Replaced) -> None:
+    r.around(torch.nn.Module, "__call__", _call)
+    r.around(torch.Tensor, "backward", _backward)
+    r.around(torch.autograd, "backward", _backward)
+    r.around(DataLoader, "__iter__", lambda _real, steps, self: loader.batches(self, steps))
+    r.around(DataLoader, "check_worker_number_rationality", lambda *_: None)
+    r.call(torch.nn.utils, "clip_grad_norm_", _clip)
+
+
+def _call(real: Any, steps: Steps, module: Any, *args: Any, **kwargs: Any) -> Any:
+    """Any module's call; the outermost of one with parameters is the model's."""
+    if steps.inside or next(module.parameters(), None) is None:
+        return real(module, *args, **kwargs)
+    return steps.forward(real, module, args, kwargs)
+
+
+def _backward(real: Any, steps: Steps, loss: Any, *args: Any, **kwargs: Any) -> None:
+    """Of a model: the tracer's own runs."""
+    if steps.inside:
+        real(loss, *args, **kwargs)
+    else:
+        steps.backward(loss if isinstance(loss, torch.Tensor) else next(iter(loss)))
+
+
+def _clip(steps: Steps, _parameters: Any, max_norm: float, *_a: Any, **_k: Any) -> torch.Tensor:
+    steps.clipping = float(max_norm)
+    return torch.empty((), device=META)
+
+
+# ---- CUDA ----------------------------------------------------------------------------------------
+
+
+def _cuda(r: Replaced) -> None:
+    cuda = torch.cuda
+    answers: dict[str, Callable[..., Any]] = {
+        "is_available": _has_gpu, "device_count": lambda s: int(_has_gpu(s)),
+        "current_device": lambda _: 0, "set_device": lambda *_: None, "init": lambda _: None,
+        "is_initialized": lambda _: True, "synchronize": lambda s, *_: s.synchronize(),
+        "empty_cache": lambda _: None, "is_bf16_supported": _bf16, "manual_seed": lambda *_: None,
+        "manual_seed_all": lambda *_: None, "get_device_name": lambda s, *_: _gpu(s).name,
+        "get_device_capability": lambda s, *_: (9, 0) if _bf16(s) else (7, 0),
+        "get_device_properties": _properties, "memory_allocated": _allocated,
+        "memory_reserved": _reserved, "max_memory_allocated": _allocated,
+        "max_memory_reserved": _reserved, "reset_peak_memory_stats": lambda *_: None,
+        "reset_max_memory_allocated": lambda *_: None, "mem_get_info": _mem_info,
+        "is_current_stream_capturing": lambda _: False, "ipc_collect": lambda _: None,
+        "current_stream": lambda *_: _NO_EVENT, "Event": lambda *_a, **_k: _NO_EVENT,
+    }  # fmt: skip
+    for name, ours in answers.items():
+        r.call(cuda, name, ours)
+
+
+def _gpu(steps: Steps) -> Any:
+    context = steps.worker.context
+    gpu = context.gang.env.nodes[context.process.me.node_id].spec.gpu
+    if gpu is None:
+        raise RuntimeError("No CUDA GPUs are available")
+    return gpu
+
+
+def _has_gpu(steps: Steps) -> bool:
+    return bool(steps.worker.gpus)
+
+
+def _bf16(steps: Steps, *_: Any, **__: Any) -> bool:
+    return _has_gpu(steps) and "bf16" in _gpu(steps).peak_flops_per_s
+
+
+def _properties(steps: Steps, *_: Any) -> Any:
+    gpu = _gpu(steps)
+    major, minor = (9, 0) if _bf16(steps) else (7, 0)
+    return SimpleNamespace(
+        name=gpu.name, total_memory=int(gpu.memory_bytes), major=major, minor=minor,
+        multi_processor_count=132,
+    )  # fmt: skip
+
+
+def _allocated(steps: Steps, *_: Any) -> int:
+    found = steps.latest
+    return 0 if found is None else found.outcome.fullest.allocated_bytes
+
+
+def _reserved(steps: Steps, *_: Any) -> int:
+    found = steps.latest
+    return 0 if found is None else found.outcome.fullest.reserved_bytes
+
+
+def _mem_info(steps: Steps, *_: Any) -> tuple[int, int]:
+    total = int(_gpu(steps).memory_bytes)
+    return total - _reserved(steps), total
+
+
+# ---- torch.distributed ---------------------------------------------------------------------------
+
+
+def _distributed(r: Replaced) -> None:
+    answers: dict[str, Callable[..., Any]] = {
+        "is_available": lambda _: True, "is_initialized": lambda _: True,
+        "is_nccl_available": _has_gpu, "init_process_group": lambda *_a, **_k: None,
+        "destroy_process_group": lambda *_a, **_k: None,
+        "get_rank": lambda s, *_a, **_k: s.worker.context.rank,
+        "get_world_size": lambda s, *_a, **_k: s.worker.context.world_size,
+        "get_backend": lambda s, *_a: "nccl" if _has_gpu(s) else "gloo",
+        "get_node_local_rank": lambda s, *_a: s.worker.context.local_rank,
+        "barrier": lambda s, *_a, **_k: s.meet(), "all_reduce": lambda s, *_a, **_k: s.meet(),
+        "broadcast": lambda s, *_a, **_k: s.meet(),
+    }  # fmt: skip
+    for name, ours in answers.items():
+        r.call(dist, name, ours)
+    for name in _REFUSED:
+        r.call(dist, name, _refuse(name))
+
+
+def _refuse(name: str) -> Callable[..., Any]:
+    def refused(_steps: Steps, *_args: Any, **_kwargs: Any) -> Any:
+        raise NotEmulatedError(
+            f"torch.distributed.{name}", "all_reduce, broadcast, barrier, get_rank, get_world_size"
+        )
+
+    return refused
+
+
+# ---- files ---------------------------------------------------------------------------------------
+
+
+def _files(r: Replaced) -> None:
+    r.around(torch, "save", _save)
+    r.around(torch, "load", _load)
+
+
+def _save(real: Any, steps: Steps, obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
+    """``torch.save``: shapes, and a first line that says what they stand for."""
+    meta = [t for t in tensors(obj) if t.is_meta]
+    if not meta:
+        real(obj, f, *args, **kwargs)
+        return
+    steps.synchronize()
+    storages = {id(t.untyped_storage()._cdata): t.nbytes for t in meta}  # noqa: SLF001
+    stands_bytes = sum(storages.values()) + sum(t.nbytes for t in tensors(obj) if not t.is_meta)
+    plain = tree_map_only(torch.Tensor, _Shape.of, obj)
+    text = STANDS_FOR + str(stands_bytes).encode() + b"\n" + pickle.dumps(plain)
+    if hasattr(f, "write"):
+        f.write(text)
+    else:
+        Path(f).write_bytes(text)
+
+
+def _load(real: Any, _steps: Steps, f: Any, *args: Any, **kwargs: Any) -> Any:
+    """``torch.load`` of what ``torch.save`` wrote here."""
+    if hasattr(f, "read"):
+        at = f.tell()
+        text = f.read()
+        f.seek(at)
+    else:
+        text = Path(f).read_bytes()
+    if not text.startswith(STANDS_FOR):
+        return real(f, *args, **kwargs)
+    found = pickle.load(io.BytesIO(text.partition(b"\n")[2]))  # noqa: S301  (our own bytes)
+    return tree_map_only(_Shape, _Shape.tensor, found)
+
+
+class _Shape:
+    """A tensor in a file: with its values, or only its shape."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, values: Any) -> None:
+        self.shape, self.dtype, self.values = shape, dtype, values
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> _Shape:
+        """For a file."""
+        values = None if tensor.is_meta else tensor.detach()
+        return cls(tuple(tensor.shape), tensor.dtype, values)
+
+    def tensor(self) -> torch.Tensor:
+        """From a file."""
+        if self.values is not None:
+            return self.values  # type: ignore[no-any-return]
+        return torch.empty(self.shape, dtype=self.dtype, device=META)
+
+
+# ---- optimizers ----------------------------------------------------------------------------------
+
+
+def _optimizers(r: Replaced, stack: ExitStack) -> None:
+    from torch.optim.optimizer import (
+        register_optimizer_step_post_hook,
+        register_optimizer_step_pre_hook,
+    )
+
+    stack.callback(register_optimizer_step_pre_hook(_before_step).remove)
+    stack.callback(register_optimizer_step_post_hook(_after_step).remove)
+    scaler = torch.amp.GradScaler
+    r.around(scaler, "__init__", _scaler_init)
+    r.around(scaler, "scale", lambda _real, _s, _self, loss: loss)
+    r.around(scaler, "unscale_", lambda *_a: None)
+    r.around(scaler, "step", lambda _real, _s, _self, opt, *a, **k: opt.step(*a, **k))
+    r.around(scaler, "update", lambda *_a, **_k: None)
+
+
+def _scaler_init(
+    real: Any, steps: Steps, self: Any, device: str = "cuda", *a: Any, **k: Any
+) -> None:
+    real(self, device, *a, **k)
+    steps.loss_scaled = self.is_enabled()
+
+
+def _before_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+    steps = steps_here()
+    if steps is not None:
+        steps.update(optimizer)
+
+
+def _after_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+    steps = steps_here()
+    if steps is not None:
+        steps.updated(optimizer)

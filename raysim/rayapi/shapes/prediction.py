@@ -1,0 +1,114 @@
+"""How long a step of the user's model takes, and what memory: asked of the training tower.
+
+Real counterpart: the step itself, on the GPUs that the workers were placed on. The model is the
+table that the tracer made of the first step; what the script asked for is the plan.
+
+Not modelled: workers that share a GPU, groups on nodes of several kinds (the first one's stands
+for all), tensor parallelism of the script's own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from raysim.hardware.cluster import ClusterSpec, NodeGroup
+from raysim.kernel.simulation import Simulation
+from raysim.models.table import Model
+from raysim.raycore.room import Surroundings
+from raysim.raylibs.train.gang import Gang
+from raysim.training.compiler.compile import Feed
+from raysim.training.executor import Timeline
+from raysim.training.plan import TrainingPlan
+from raysim.training.program import COMPUTE
+from raysim.training.tower import StepOutcome, host_need, simulate
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """One optimizer step under one plan."""
+
+    outcome: StepOutcome
+    plan: TrainingPlan
+    """As asked."""
+
+    @property
+    def step_ns(self) -> int:
+        """Of all ranks."""
+        return self.outcome.steady_step_ns
+
+    @cached_property
+    def passes_ns(self) -> tuple[int, int]:
+        """Forward and backward of one micro-batch, as the slowest rank's kernels run them."""
+        forward_ns, backward_ns = _passes(self.outcome.slowest, len(self.outcome.step_ns) - 1)
+        batches = self.outcome.plan.gradient_accumulation_steps
+        return forward_ns // batches, backward_ns // batches
+
+    @cached_property
+    def fits(self) -> bool:
+        """Whether GPU and host have memory enough."""
+        host = host_need(self.plan, self.outcome.stages, self.outcome.comms)
+        return self.peak_bytes <= self.capacity_bytes and host.fits
+
+    @property
+    def peak_bytes(self) -> int:
+        """Of the fullest GPU."""
+        return self.outcome.fullest.peak_bytes
+
+    @property
+    def capacity_bytes(self) -> int:
+        """Of a GPU."""
+        gpu = self.outcome.cluster.gpu
+        assert gpu is not None, "a prediction is of GPUs"
+        return int(gpu.memory_bytes)
+
+
+def predict(plan: TrainingPlan, cluster: ClusterSpec, feed: Feed, seed: int) -> Prediction:
+    """Compile the plan and play some steps of it, apart from the run's own clock.
+
+    Raises
+    ------
+    ScenarioError
+        The model cannot be cut as asked.
+    """
+    outcome = simulate(plan, cluster, simulation=Simulation(seed=seed), feed=feed)
+    return Prediction(outcome=outcome, plan=plan)
+
+
+def forward_ns(plan: TrainingPlan, cluster: ClusterSpec, feed: Feed, seed: int) -> int:
+    """Evaluation: one forward pass without gradients."""
+    alone = replace(plan, activation_checkpointing="none", gradient_accumulation_steps=1)
+    outcome = simulate(
+        alone, cluster, simulation=Simulation(seed=seed), feed=feed,
+        steps=2, forward_only=True,
+    )  # fmt: skip
+    return outcome.steady_step_ns
+
+
+def cluster_of(env: Surroundings, fabric: Any, gang: Gang, *, alone: bool) -> ClusterSpec:
+    """The GPUs that a worker group holds, or of one rank alone, as a cluster of its own."""
+    nodes = dict(list(gang.nodes.items())[:1]) if alone else gang.nodes
+    most = max(len(ranks) for ranks in nodes.values())
+    spec = env.nodes[next(iter(nodes))].spec
+    if most < spec.gpu_count:
+        spec = replace(spec, gpu_count=most)
+    group = NodeGroup(name="workers", node=spec, count=len(nodes))
+    return ClusterSpec(groups=(group,), fabric=fabric)
+
+
+def _passes(line: Timeline, step: int) -> tuple[int, int]:
+    """Busy nanoseconds of forward and of backward (with what it runs again) in one step."""
+    program = line.program
+    ends = program.step_ends
+    spent = {"forward": 0, "backward": 0, "recompute": 0}
+    for i in range(ends[step - 1] if step else 0, ends[step]):
+        op = program.ops[i]
+        if op.stream == COMPUTE and op.category in spent:
+            spent[op.category] += line.end_ns[i] - line.start_ns[i]
+    return spent["forward"], spent["backward"] + spent["recompute"]
+
+
+def sample_name(model: Model) -> str:
+    """What its throughput counts."""
+    return "tokens" if model.sample_unit == "tokens" else "samples"

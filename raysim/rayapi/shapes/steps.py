@@ -1,0 +1,351 @@
+"""The training steps of one worker: forward, backward and update as a script calls them.
+
+Real counterpart: the worker's GPU. It works in the background: a forward or a backward is queued,
+and whoever asks for a value, synchronizes or updates the weights waits for it. All ranks meet where
+the weights are updated; there the rest of the step's time passes.
+
+The first step of each role (a model, the shapes it is given, how it is wrapped) really runs, on
+shapes, and is traced once for all ranks. Later steps of that role are not run: the model answers
+with outputs of the shapes it had, ``backward`` makes no gradients, optimizers find nothing to do.
+
+Not modelled: two models trained in one step (refused), gradients' values, hooks on gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._pytree import tree_map_only
+
+from raysim.errors import ScenarioError
+from raysim.models.table import Model
+from raysim.rayapi.calls import this_fiber
+from raysim.rayapi.library_code import play
+from raysim.rayapi.shapes import prediction
+from raysim.rayapi.shapes.mode import META, ShapesMode, Tape, with_values
+from raysim.rayapi.shapes.plans import Wrapping, describe, optimizer_of
+from raysim.rayapi.shapes.prediction import Prediction
+from raysim.rayapi.unsupported import NotEmulatedError
+from raysim.tracing import trace
+from raysim.tracing.operators import tensors
+from raysim.training.compiler.compile import Feed
+from raysim.training.plan import TrainingPlan
+
+if TYPE_CHECKING:
+    from raysim.rayapi.train.worker import Worker
+
+AskedFor = tuple[Any, ...]
+"""What makes two forwards alike."""
+
+
+@dataclass(kw_only=True)
+class Role:
+    """What a forward gives, and once a backward has followed, the model it was of."""
+
+    outputs: Any
+    model: Model | None = None
+    batch: int = 1
+    input_bytes: int = 0
+
+
+@dataclass(kw_only=True)
+class Shared:
+    """What the ranks of a run know together."""
+
+    roles: dict[AskedFor, Role] = field(default_factory=dict)
+    predictions: dict[Any, Prediction] = field(default_factory=dict)
+    forwards: dict[Any, int] = field(default_factory=dict)
+    told: bool = False
+    """That values are unknown."""
+    steps: dict[int, tuple[Prediction, int]] = field(default_factory=dict)
+    """Optimizer steps under each prediction, of rank 0; by its identity."""
+    too_large: Prediction | None = None
+    """What ran out of memory."""
+
+
+class Steps:
+    """Of one worker."""
+
+    def __init__(self, worker: Worker, shared: Shared) -> None:
+        self.worker = worker
+        self.shared = shared
+        self.mode = ShapesMode(self)
+        self.feed: Feed | None = None
+        """What the latest batch of a loader costs."""
+        self.latest: Prediction | None = None
+        self.clipping = 0.0
+        self.loss_scaled = False
+        self.updating = False
+        """An optimizer runs: what it asks of values is not the program's."""
+        self._inside = False
+        self._key: AskedFor | None = None
+        self._example: Any = None
+        self._module: Any = None
+        self._signatures: dict[int, AskedFor] = {}
+        self._micro = 0
+        self._paid_ns = 0
+        self._queued_ns = 0
+        self._before: Prediction | None = None
+        self._stepped: dict[int, None] = {}
+        """Modules whose parameters have had gradients once, for the optimizer's state."""
+
+    # ---- forward ---------------------------------------------------------------------------------
+
+    @property
+    def inside(self) -> bool:
+        """Whether a model runs: what it calls belongs to it."""
+        return self._inside
+
+    def forward(self, run: Callable[..., Any], module: Any, args: Any, kwargs: Any) -> Any:
+        """The outermost call of a module with parameters."""
+        learns = torch.is_grad_enabled() and module.training
+        key = self._key_of(module, args, kwargs, learns=learns)
+        role = self.shared.roles.get(key)
+        if not learns:
+            return self._evaluate(run, module, key, role, args, kwargs)
+        if self._key is not None and self._key[0] != key[0] and self._micro == 0:
+            raise NotEmulatedError(
+                f"training {type(module).__name__} and {type(self._module).__name__} in one step",
+                "one model per step",
+            )
+        self._key, self._module = key, module
+        if self._before is not None:
+            self._queued_ns += self._before.passes_ns[0]
+        if role is not None and role.model is not None:
+            return _again(role.outputs)
+        outputs = self._run(run, module, args, kwargs)
+        self._example = kwargs if kwargs and not args else args
+        if kwargs and args:
+            self._example = _bound(module, args, kwargs)
+        given = list(tensors((args, kwargs)))
+        self.shared.roles[key] = Role(
+            outputs=outputs, batch=int(given[0].shape[0]) if given and given[0].dim() else 1,
+            input_bytes=sum(t.nbytes for t in given),
+        )  # fmt: skip
+        self.mode.tape = Tape(outputs)
+        return outputs
+
+    def _run(self, run: Callable[..., Any], module: Any, args: Any, kwargs: Any) -> Any:
+        self._inside = True
+        try:
+            return run(module, *args, **kwargs)
+        finally:
+            self._inside = False
+
+    def _key_of(self, module: Any, args: Any, kwargs: Any, *, learns: bool) -> AskedFor:
+        signature = self._signatures.get(id(module))
+        if signature is None:
+            parameters = tuple(
+                (name, tuple(p.shape), p.dtype, p.requires_grad)
+                for name, p in module.named_parameters()
+            )
+            signature = self._signatures[id(module)] = (type(module).__qualname__, hash(parameters))
+        shapes = tuple((tuple(t.shape), t.dtype) for t in tensors((args, kwargs)))
+        half = torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda")
+        return signature, shapes, tuple(kwargs), half, learns
+
+    def _evaluate(
+        self, run: Callable[..., Any], module: Any, key: AskedFor, role: Role | None,
+        args: Any, kwargs: Any,
+    ) -> Any:  # fmt: skip
+        if role is None:
+            outputs = self._run(run, module, args, kwargs)
+            given = next(tensors((args, kwargs)), None)
+            batch = int(given.shape[0]) if given is not None and given.dim() else 1
+            role = self.shared.roles[key] = Role(outputs=outputs, batch=batch)
+        if self._before is not None:
+            found = self.shared.forwards.get(key)
+            if found is None:
+                plan = replace(self._before.plan, micro_batch=role.batch)
+                found = prediction.forward_ns(
+                    plan, self._before.outcome.cluster, self._feed(role), self._seed
+                )
+                self.shared.forwards[key] = found
+            self._queued_ns += found
+        return _again(role.outputs, grad=False)
+
+    # ---- backward --------------------------------------------------------------------------------
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """``loss.backward()``: no gradients, but what they take."""
+        if self._key is None:
+            return
+        role = self.shared.roles[self._key]
+        if role.model is None:
+            role.model = self._trace(role, loss)
+        self.mode.tape = None
+        self._example = None
+        self._micro += 1
+        if self._before is not None:
+            self._queued_ns += self._before.passes_ns[1]
+        self._give_gradients()
+
+    def _trace(self, role: Role, loss: torch.Tensor) -> Model:
+        tape = self.mode.tape
+        assert tape is not None, "a role without a model that was not run"
+        module = describe(self._module).module
+        own = any(t is loss for t in tensors(role.outputs))
+
+        def again(outputs: Any) -> torch.Tensor:
+            if own:
+                there = dict(zip(map(id, tensors(role.outputs)), tensors(outputs), strict=True))
+                return there[id(loss)]
+            return tape.replay(loss, outputs)
+
+        self.mode.tape, self._inside, self.mode.tracing = None, True, True
+        try:
+            return trace(
+                module, with_values(self._example), loss=None if own else again,
+                name=type(module).__name__,
+            )  # fmt: skip
+        finally:
+            self._inside = self.mode.tracing = False
+
+    def _give_gradients(self) -> None:
+        """Once, so that the optimizer makes its state; afterwards it finds nothing to do."""
+        if id(self._module) in self._stepped:
+            return
+        for p in self._module.parameters():
+            if p.requires_grad and p.grad is None and p.is_meta:
+                p.grad = torch.empty_like(p)
+
+    # ---- the update ------------------------------------------------------------------------------
+
+    def update(self, optimizer: Any) -> None:
+        """``optimizer.step()`` begins: the whole step has passed when it returns."""
+        self.updating = True
+        if not self._micro or self._key is None:
+            return
+        role = self.shared.roles[self._key]
+        found = self._predicted(role, optimizer, self._key[3])
+        self.take_step(found)
+
+    def updated(self, optimizer: Any) -> None:
+        """``optimizer.step()`` is over."""
+        self.updating = False
+        if self._module is not None and id(self._module) not in self._stepped:
+            self._stepped[id(self._module)] = None
+            for group in optimizer.param_groups:
+                for p in group["params"]:
+                    p.grad = None
+
+    def take_step(self, found: Prediction) -> None:
+        """All ranks meet, and what is left of the step passes."""
+        self.latest = found
+        if not found.fits:
+            self.shared.too_large = found
+            raise _out_of_memory(found)
+        rest_ns = max(0, found.step_ns - self._paid_ns)
+        self._before = found
+        self._micro = self._queued_ns = self._paid_ns = 0
+        self._key = None
+        worker = self.worker
+        worker.steps += 1
+        if worker.context.rank == 0:
+            _, count = self.shared.steps.get(id(found), (found, 0))
+            self.shared.steps[id(found)] = found, count + 1
+        gang, rank = worker.context.gang, worker.context.rank
+        this_fiber().settle()
+        play(lambda process: gang.step(process, rank, rest_ns))
+
+    def meet(self) -> None:
+        """A collective of the script's own: all ranks wait for the last."""
+        self.synchronize()
+        gang, fiber = self.worker.context.gang, this_fiber()
+        fiber.settle()
+        play(lambda process: gang.meet(process))
+
+    def synchronize(self) -> None:
+        """Wait for what has been queued."""
+        queued_ns, self._queued_ns = self._queued_ns, 0
+        if queued_ns:
+            self._paid_ns += queued_ns
+            self.worker.phase("steps")
+            fiber = this_fiber()
+            fiber.sleep(fiber.take_lead() + queued_ns)
+
+    # ---- what it takes ---------------------------------------------------------------------------
+
+    @property
+    def _seed(self) -> int:
+        return self.worker.context.gang.env.sim.rng.seed
+
+    def _feed(self, role: Role) -> Feed:
+        return self.feed or Feed(copy_bytes=role.input_bytes)
+
+    @property
+    def accumulated(self) -> int:
+        """Backward passes since the last update."""
+        return self._micro
+
+    def role(self) -> Role:
+        """Of the forward under way."""
+        assert self._key is not None, "no forward has run"
+        return self.shared.roles[self._key]
+
+    def _predicted(self, role: Role, optimizer: Any, half: Any) -> Prediction:
+        assert role.model is not None, "an update of a model without backward"
+        wrapping = describe(self._module)
+        plan = wrapping.plan(
+            role.model,
+            world_size=self.worker.context.world_size,
+            micro_batch=role.batch,
+            accumulation=self._micro,
+            optimizer=optimizer_of(optimizer),
+            autocast=half,
+            clipping=self.clipping,
+        )
+        return self.predicted(plan, role, wrapping)
+
+    def predicted(self, plan: TrainingPlan, role: Role, wrapping: Wrapping) -> Prediction:
+        """Asked once for all ranks."""
+        known = self.shared.predictions
+        gang = self.worker.context.gang
+        feed = self._feed(role)
+        where = tuple((node, tuple(ranks)) for node, ranks in gang.nodes.items())
+        key = (id(role.model), plan.micro_batch, plan.gradient_accumulation_steps, plan.ddp,
+               plan.fsdp, plan.zero, plan.optimizer, plan.gradient_clipping, feed, where)  # fmt: skip
+        if key not in known:
+            fabric = self.worker.run.session.cluster.spec.fabric
+            cluster = prediction.cluster_of(gang.env, fabric, gang, alone=not wrapping.meets)
+            if cluster.gpu is None:
+                raise NotEmulatedError(
+                    "training with torch on CPUs", "ScalingConfig(use_gpu=True) on nodes with GPUs"
+                )
+            try:
+                known[key] = prediction.predict(plan, cluster, feed, self._seed)
+            except ScenarioError as error:
+                raise RuntimeError(f"raysim cannot predict this step: {error}") from error
+        return known[key]
+
+
+def _bound(module: Any, args: Any, kwargs: Any) -> dict[str, Any]:
+    import inspect
+
+    inner = describe(module).module
+    return dict(inspect.signature(inner.forward).bind(*args, **kwargs).arguments)
+
+
+def _again(outputs: Any, *, grad: bool = True) -> Any:
+    """Outputs like those of before, of a graph that is not there."""
+
+    def like(t: torch.Tensor) -> torch.Tensor:
+        made = torch.empty(t.shape, dtype=t.dtype, device=META)
+        return made.requires_grad_().clone() if grad and t.requires_grad else made
+
+    return tree_map_only(torch.Tensor, like, outputs)
+
+
+def _out_of_memory(found: Prediction) -> Exception:
+    """As torch says it."""
+    gib = 2**30
+    peak = found.outcome.fullest
+    return torch.OutOfMemoryError(
+        f"CUDA out of memory. Tried to allocate more than is free. GPU 0 has a total capacity of "
+        f"{found.capacity_bytes / gib:.2f} GiB of which 0 bytes is free. The step needs "
+        f"{found.peak_bytes / gib:.2f} GiB ({peak.when}: {peak.allocating}), of which "
+        f"{peak.allocated_bytes / gib:.2f} GiB is allocated by PyTorch."
+    )

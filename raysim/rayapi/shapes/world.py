@@ -1,0 +1,53 @@
+"""torch's state of the thread, kept by every training worker for itself.
+
+Real counterpart: each worker is a process, whose main thread has its own modes of torch: whether
+gradients are on, what autocast is, which overrides are active.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from raysim.rayapi.shapes.steps import Shared, Steps
+
+if TYPE_CHECKING:
+    from raysim.rayapi.train.worker import Worker
+
+_C: Any = torch._C  # noqa: SLF001  (modes of a thread have no other door)
+
+
+class ThreadState:
+    """Of one worker, while it does not run."""
+
+    def __init__(self, modes: list[Any]) -> None:
+        self._modes = modes
+        self._grad = True
+        self._autocast = False
+        self._half = torch.float16
+
+    def enter(self) -> None:
+        """It runs."""
+        for mode in self._modes:
+            _C._push_on_torch_function_stack(mode)
+        torch.set_grad_enabled(self._grad)
+        torch.set_autocast_enabled("cuda", self._autocast)
+        torch.set_autocast_dtype("cuda", self._half)
+
+    def leave(self) -> None:
+        """It waits, or has ended."""
+        found = [_C._pop_torch_function_stack() for _ in range(_C._len_torch_function_stack())]
+        self._modes = found[::-1]
+        self._grad = torch.is_grad_enabled()
+        self._autocast = torch.is_autocast_enabled("cuda")
+        self._half = torch.get_autocast_dtype("cuda")
+        torch.set_grad_enabled(True)
+        torch.set_autocast_enabled("cuda", False)
+
+
+def begin(worker: Worker, shared: Shared) -> None:
+    """From here on, in its fiber, torch works on shapes."""
+    steps = worker.torch_steps = Steps(worker, shared)
+    worker.state_of_torch = ThreadState([steps.mode])
+    worker.state_of_torch.enter()

@@ -1,0 +1,71 @@
+"""Wrappers of models in training workers: ``DistributedDataParallel`` and FSDP, without groups.
+
+Real counterparts: ``torch/nn/parallel/distributed.py``, ``torch/distributed/fsdp``. The classes are
+torch's own, so ``isinstance`` answers as ever; in a worker, their constructors only note how the
+model is trained, and calling them calls the model.
+
+Not modelled: hooks of communication (refused), static graphs, FSDP1's policies other than size and
+module class, FSDP2's meshes of two dimensions.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from raysim.rayapi.shapes.plans import Wrapping
+from raysim.rayapi.shapes.steps import Steps
+from raysim.rayapi.unsupported import NotEmulatedError
+from raysim.training.plan import DdpSettings
+
+if TYPE_CHECKING:
+    from raysim.rayapi.shapes.patches import Replaced
+
+
+def install(r: Replaced) -> None:
+    """Constructors and forwards of torch's wrappers."""
+    ddp = DistributedDataParallel
+    r.around(ddp, "__init__", _ddp)
+    r.around(ddp, "forward", lambda _real, _s, self, *a, **k: self.module(*a, **k))
+    r.around(ddp, "no_sync", lambda _real, _s, _self: _nothing())
+    r.around(ddp, "register_comm_hook", _hook)
+    r.around(ddp, "train", lambda _real, _s, self, mode=True: _train(self, mode))
+
+
+def _ddp(
+    _real: Any, _steps: Steps, self: Any, module: Any, *_positions: Any,
+    bucket_cap_mb: float | None = None, gradient_as_bucket_view: bool = False, **_others: Any,
+) -> None:  # fmt: skip
+    """``DistributedDataParallel(module)``."""
+    if not any(p.requires_grad for p in module.parameters()):
+        raise RuntimeError(
+            "DistributedDataParallel is not needed when a module doesn't have any parameter that "
+            "requires a gradient."
+        )
+    torch.nn.Module.__init__(self)
+    self.module = module
+    self.raysim_wrapping = Wrapping(
+        module=module,
+        meets=True,
+        ddp=DdpSettings(
+            bucket_cap_mb=25.0 if bucket_cap_mb is None else float(bucket_cap_mb),
+            gradient_as_bucket_view=gradient_as_bucket_view,
+        ),
+    )
+
+
+def _train(module: Any, mode: bool) -> Any:
+    torch.nn.Module.train(module, mode)
+    return module
+
+
+def _hook(*_args: Any) -> None:
+    raise NotEmulatedError("DistributedDataParallel.register_comm_hook", "plain all-reduces")
+
+
+@contextmanager
+def _nothing() -> Any:
+    yield

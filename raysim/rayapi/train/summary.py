@@ -1,0 +1,74 @@
+"""What a trainer's run says of its steps: time, throughput, memory of a GPU, what did not fit.
+
+Real counterpart: what a user reads off logs, ``nvidia-smi`` and a profiler.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from raysim.raylibs.report import Cell, Input, LibraryReport, Table
+from raysim.raylibs.train.controller import TrainOutcome
+from raysim.units import GIB, to_seconds
+
+if TYPE_CHECKING:
+    from raysim.rayapi.shapes.prediction import Prediction
+    from raysim.rayapi.shapes.steps import Shared
+
+SIMPLIFICATIONS = (
+    "Tensors have shapes only: the first step of each role is traced, later ones are not run; the "
+    "loss has no value, and branches on it take the side of nan.",
+    "All ranks meet once per optimizer step; a step takes what the training tower predicts for it.",
+    "User code in a training loop costs no time but what it declares.",
+)
+
+
+def with_training(report: LibraryReport, outcome: TrainOutcome, shared: Shared) -> LibraryReport:
+    """The run's report with what its steps came to."""
+    del outcome
+    if shared.too_large is not None:
+        need, have = shared.too_large.peak_bytes / GIB, shared.too_large.capacity_bytes / GIB
+        text = f"does not fit: the step needs {need:.1f} GiB of a GPU's {have:.1f} GiB"
+        peak = shared.too_large.peak_bytes / shared.too_large.capacity_bytes
+        return replace(
+            report, ok=False, text=f"{text}; {report.text}",
+            metrics={**report.metrics, "gpu_mem_peak": peak},
+        )  # fmt: skip
+    if not shared.steps:
+        return report
+    found, _ = max(shared.steps.values(), key=lambda each: each[1])
+    step_s = to_seconds(found.step_ns)
+    metrics = {
+        **report.metrics, "step_seconds": step_s, "gpu_mem_peak_bytes": float(found.peak_bytes),
+        "gpu_mem_peak": found.peak_bytes / found.capacity_bytes,
+        "samples_per_s": samples(found) / step_s,
+    }  # fmt: skip
+    table = Table(
+        title="Training steps",
+        columns=(
+            ("what", "text"), ("steps", "count"), ("step", "seconds"), ("samples", "per_s"),
+            ("GPU memory", "bytes"), ("share", "share"),
+        ),
+        rows=tuple(_row(each, count) for each, count in shared.steps.values()),
+    )  # fmt: skip
+    inputs = (*report.inputs, Input(
+        name="step", value=step_s, basis="assumed",
+        source="the training tower's prediction for the traced model",
+    ))  # fmt: skip
+    return replace(
+        report, metrics=metrics, tables=(table, *report.tables), inputs=inputs,
+        simplifications=(*report.simplifications, *SIMPLIFICATIONS),
+    )  # fmt: skip
+
+
+def samples(found: Prediction) -> float:
+    """Of one optimizer step, over all ranks."""
+    return float(found.plan.samples_per_step)
+
+
+def _row(found: Prediction, count: int) -> tuple[Cell, ...]:
+    plan, step_s = found.plan, to_seconds(found.step_ns)
+    what = f"{plan.model.name}, {plan.engine_label}, {plan.mesh.world} GPUs"
+    share = found.peak_bytes / found.capacity_bytes
+    return what, count, step_s, samples(found) / step_s, found.peak_bytes, share
