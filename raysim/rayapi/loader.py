@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import signal
 import sys
 import threading
@@ -234,9 +235,10 @@ def _torch_of_workers() -> Iterator[None]:
     if "torch" not in sys.modules:
         yield
         return
+    from raysim.rayapi.deepspeed.names import deepspeed_names
     from raysim.rayapi.shapes.patches import torch_of_workers
 
-    with torch_of_workers():
+    with torch_of_workers(), deepspeed_names():
         yield
 
 
@@ -312,7 +314,7 @@ def run_script(
     file = Path(path)
     text = file.read_text()
     code = compile(text, str(file), "exec")
-    if "torch" in text and find_spec("torch") is not None:
+    if re.search("torch|deepspeed", text) and find_spec("torch") is not None:
         import_module("torch")  # while the world is as it is: C code looks at clocks once
     session = Session(cluster, compute=compute, limit_s=limit_s)
     module = ModuleType("__main__")

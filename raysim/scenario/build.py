@@ -23,7 +23,7 @@ from raysim.scenario.sources import MODEL, hf_config
 from raysim.training.layers.recompute import Checkpointing
 from raysim.training.pipeline.partition import stage_bounds
 from raysim.training.pipeline.pipelines import Pipeline
-from raysim.training.plan import DdpSettings, MegatronSettings, TrainingPlan
+from raysim.training.plan import DdpSettings, MegatronSettings, TrainingPlan, plan_fields
 from raysim.training.states.wrapping import wrapped_modules
 from raysim.workloads.train_job import CheckpointSettings, DataSettings, TrainJob
 
@@ -127,14 +127,7 @@ def build_job(scenario: Scenario, model: Model | None = None) -> TrainJob:
     if problems:
         raise ScenarioError(problems)
     deepspeed, megatron = strategy.deepspeed, strategy.megatron
-    fields: dict[str, Any] = {}
-    if deepspeed is not None:
-        names = (
-            "zero", "communication_data_type", "grad_accum_dtype", "bf16_master_weights_and_grads",
-            "bf16_optimizer_states", "check_grad_overflow", "partition_activations",
-            "cpu_checkpointing", "checkpoint_buffers",
-        )  # fmt: skip
-        fields = {name: getattr(deepspeed, name) for name in names}
+    fields = {} if deepspeed is None else plan_fields(deepspeed)
     plan = TrainingPlan(
         model=model,
         mesh=strategy.mesh,

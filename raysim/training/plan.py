@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from raysim.hardware.specs import SharedStorageSpec
 from raysim.models.table import Model
@@ -11,7 +11,13 @@ from raysim.perf.constants import TrainingConstants
 from raysim.training.allocator.config import AllocatorConfig
 from raysim.training.layers.recompute import Checkpointing
 from raysim.training.layers.sharding import ContextExchange, Sharding, TokenDispatcher
-from raysim.training.settings.deepspeed import Optimizer, PipelineSettings, Precision, ZeroConfig
+from raysim.training.settings.deepspeed import (
+    DeepSpeedConfig,
+    Optimizer,
+    PipelineSettings,
+    Precision,
+    ZeroConfig,
+)
 from raysim.training.settings.fp8 import Fp8Settings
 from raysim.training.settings.fsdp import FsdpSettings
 from raysim.training.settings.loss_scale import LossScale
@@ -156,3 +162,13 @@ class TrainingPlan:
     def samples_per_step(self) -> int:
         """Samples all replicas consume per optimizer step."""
         return self.micro_batch * self.gradient_accumulation_steps * self.mesh.dp
+
+
+def plan_fields(config: DeepSpeedConfig) -> dict[str, Any]:
+    """What a plan takes from DeepSpeed's settings as it is, by the plan's names."""
+    names = (
+        "zero", "communication_data_type", "grad_accum_dtype", "bf16_master_weights_and_grads",
+        "bf16_optimizer_states", "check_grad_overflow", "partition_activations",
+        "cpu_checkpointing", "checkpoint_buffers",
+    )  # fmt: skip
+    return {name: getattr(config, name) for name in names}

@@ -6,14 +6,19 @@ Real counterparts: ``torch.nn.parallel.DistributedDataParallel``, ``torch.distri
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
 
 from raysim.models.table import Model
-from raysim.training.plan import DdpSettings, TrainingPlan
-from raysim.training.settings.deepspeed import Optimizer, Precision
+from raysim.training.plan import DdpSettings, TrainingPlan, plan_fields
+from raysim.training.settings.deepspeed import (
+    DeepSpeedConfig,
+    Optimizer,
+    PipelineSettings,
+    Precision,
+)
 from raysim.training.settings.fsdp import FsdpSettings
 from raysim.training.settings.parallel import Mesh
 
@@ -28,11 +33,16 @@ class Wrapping:
 
     module: Any
     """The model itself."""
-    engine: Literal["ddp", "fsdp"] = "ddp"
+    engine: Literal["ddp", "fsdp", "deepspeed"] = "ddp"
     meets: bool = False
     """Whether its ranks reduce gradients."""
     ddp: DdpSettings = field(default_factory=DdpSettings)
     fsdp: FsdpSettings = field(default_factory=FsdpSettings)
+    deepspeed: DeepSpeedConfig | None = None
+    mesh: Mesh | None = None
+    """None: all ranks are replicas, if they meet."""
+    optimizer: Optimizer | None = None
+    """Of an engine that has its own."""
 
     def plan(
         self,
@@ -41,11 +51,15 @@ class Wrapping:
         world_size: int,
         micro_batch: int,
         accumulation: int,
-        optimizer: Optimizer,
+        optimizer: Optimizer | None,
         autocast: Any,
         clipping: float,
     ) -> TrainingPlan:
         """One optimizer step of it."""
+        mesh = self.mesh or Mesh(dp=world_size if self.meets else 1)
+        own = optimizer or self.optimizer or Optimizer()
+        if self.deepspeed is not None:
+            return deepspeed_plan(self, model, mesh, micro_batch, own)
         half: Any = DTYPES[autocast] if autocast else None
         ddp = DdpSettings(
             bucket_cap_mb=self.ddp.bucket_cap_mb,
@@ -54,16 +68,42 @@ class Wrapping:
         )
         return TrainingPlan(
             model=model,
-            mesh=Mesh(dp=world_size if self.meets else 1),
+            mesh=mesh,
             engine=self.engine,
             micro_batch=micro_batch,
             gradient_accumulation_steps=accumulation,
             precision=_precision(self.module),
-            optimizer=optimizer,
+            optimizer=own,
             ddp=ddp,
             fsdp=self.fsdp,
             gradient_clipping=clipping,
         )
+
+
+def deepspeed_plan(
+    wrapping: Wrapping, model: Model, mesh: Mesh, micro_batch: int, optimizer: Optimizer
+) -> TrainingPlan:
+    """One optimizer step of DeepSpeed's engine."""
+    config = wrapping.deepspeed
+    assert config is not None, "a plan of DeepSpeed without its settings"
+    piped = wrapping.module if mesh.pp > 1 else None
+    pipeline = PipelineSettings() if piped is None else replace(
+        config.pipeline, stages=mesh.pp, partition_method=piped.partition_method,
+        activation_checkpoint_interval=piped.activation_checkpoint_interval,
+    )  # fmt: skip
+    return TrainingPlan(
+        model=model,
+        mesh=mesh,
+        engine="deepspeed",
+        micro_batch=micro_batch,
+        gradient_accumulation_steps=config.gradient_accumulation_steps,
+        precision=config.precision,
+        optimizer=optimizer,
+        pipeline=pipeline,
+        gradient_clipping=config.gradient_clipping,
+        loss_scale=config.loss_scale,
+        **plan_fields(config),
+    )
 
 
 def describe(module: Any) -> Wrapping:
@@ -82,9 +122,10 @@ def optimizer_of(optimizer: Any) -> Optimizer:
     optimizer = getattr(optimizer, "optimizer", optimizer)  # AcceleratedOptimizer and its like
     defaults = optimizer.defaults
     kind = type(optimizer)
-    name = next((c.__name__ for c in kind.__mro__ if c.__module__.startswith("torch.optim")), "")
+    named = (c.__name__ for c in kind.__mro__ if c.__module__.startswith("torch.optim."))
+    name = next((n for n in named if n != "Optimizer"), kind.__name__)
     return Optimizer(
-        type=name if name and name != "Optimizer" else kind.__name__,
+        type=name,
         lr=float(defaults.get("lr", 1e-3)),
         fused=bool(defaults.get("fused")),
         momentum=float(defaults.get("momentum", 0.0) or 0.0),

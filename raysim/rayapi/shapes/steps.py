@@ -13,7 +13,8 @@ Not modelled: two models trained in one step (refused), gradients' values, hooks
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -31,8 +32,10 @@ from raysim.rayapi.shapes.prediction import Prediction
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.tracing import trace
 from raysim.tracing.operators import tensors
+from raysim.training.checkpoint.cost import CheckpointCost
 from raysim.training.compiler.compile import Feed
 from raysim.training.plan import TrainingPlan
+from raysim.training.settings.deepspeed import Optimizer
 
 if TYPE_CHECKING:
     from raysim.rayapi.train.worker import Worker
@@ -62,6 +65,8 @@ class Shared:
     """That values are unknown."""
     steps: dict[int, tuple[Prediction, int]] = field(default_factory=dict)
     """Optimizer steps under each prediction, of rank 0; by its identity."""
+    saves: dict[int, CheckpointCost] = field(default_factory=dict)
+    """Of DeepSpeed's checkpoints, by the prediction they are of."""
     too_large: Prediction | None = None
     """What ran out of memory."""
 
@@ -169,7 +174,7 @@ class Steps:
 
     # ---- backward --------------------------------------------------------------------------------
 
-    def backward(self, loss: torch.Tensor) -> None:
+    def backward(self, loss: torch.Tensor, *, gradients: bool = True) -> None:
         """``loss.backward()``: no gradients, but what they take."""
         if self._key is None:
             return
@@ -181,7 +186,8 @@ class Steps:
         self._micro += 1
         if self._before is not None:
             self._queued_ns += self._before.passes_ns[1]
-        self._give_gradients()
+        if gradients:
+            self._give_gradients()
 
     def _trace(self, role: Role, loss: torch.Tensor) -> Model:
         tape = self.mode.tape
@@ -195,12 +201,18 @@ class Steps:
                 return there[id(loss)]
             return tape.replay(loss, outputs)
 
-        self.mode.tape, self._inside, self.mode.tracing = None, True, True
-        try:
+        self.mode.tape = None
+        with self._tracing():
             return trace(
                 module, with_values(self._example), loss=None if own else again,
                 name=type(module).__name__,
             )  # fmt: skip
+
+    @contextmanager
+    def _tracing(self) -> Iterator[None]:
+        self._inside = self.mode.tracing = True
+        try:
+            yield
         finally:
             self._inside = self.mode.tracing = False
 
@@ -212,6 +224,26 @@ class Steps:
             if p.requires_grad and p.grad is None and p.is_meta:
                 p.grad = torch.empty_like(p)
 
+    # ---- pipelines -------------------------------------------------------------------------------
+
+    def knows_pipeline(self, module: Any, batch: Any) -> bool:
+        """Whether a micro-batch of these shapes has been traced."""
+        self._key, self._module = self._key_of(module, (batch,), {}, learns=True), module
+        return self._key in self.shared.roles
+
+    def learn_pipeline(
+        self, module: Any, layers: Any, inputs: Any, loss: Callable[[Any], Any] | None, batch: Any
+    ) -> None:
+        """Trace all layers of a pipeline at once."""
+        given = list(tensors(inputs))
+        key = self._key_of(module, (batch,), {}, learns=True)
+        with self._tracing():
+            model = trace(layers, with_values(inputs), loss=loss, name=type(module).__name__)
+        self.shared.roles[key] = Role(
+            outputs=None, model=model, batch=int(given[0].shape[0]),
+            input_bytes=sum(t.nbytes for t in given),
+        )  # fmt: skip
+
     # ---- the update ------------------------------------------------------------------------------
 
     def update(self, optimizer: Any) -> None:
@@ -219,9 +251,7 @@ class Steps:
         self.updating = True
         if not self._micro or self._key is None:
             return
-        role = self.shared.roles[self._key]
-        found = self._predicted(role, optimizer, self._key[3])
-        self.take_step(found)
+        self.take_step(self._predicted(optimizer))
 
     def updated(self, optimizer: Any) -> None:
         """``optimizer.step()`` is over."""
@@ -276,26 +306,25 @@ class Steps:
     def _feed(self, role: Role) -> Feed:
         return self.feed or Feed(copy_bytes=role.input_bytes)
 
-    @property
-    def accumulated(self) -> int:
-        """Backward passes since the last update."""
-        return self._micro
+    def _predicted(self, optimizer: Any) -> Prediction:
+        return self._asked(self._micro, optimizer_of(optimizer))
 
-    def role(self) -> Role:
-        """Of the forward under way."""
-        assert self._key is not None, "no forward has run"
-        return self.shared.roles[self._key]
+    def predicted_now(self, accumulation: int) -> Prediction:
+        """Of the step under way, by an engine that has its optimizer."""
+        return self._asked(accumulation, None)
 
-    def _predicted(self, role: Role, optimizer: Any, half: Any) -> Prediction:
+    def _asked(self, accumulation: int, optimizer: Optimizer | None) -> Prediction:
+        assert self._key is not None, "an update without a forward"
+        role = self.shared.roles[self._key]
         assert role.model is not None, "an update of a model without backward"
         wrapping = describe(self._module)
         plan = wrapping.plan(
             role.model,
             world_size=self.worker.context.world_size,
             micro_batch=role.batch,
-            accumulation=self._micro,
-            optimizer=optimizer_of(optimizer),
-            autocast=half,
+            accumulation=accumulation,
+            optimizer=optimizer,
+            autocast=self._key[3],
             clipping=self.clipping,
         )
         return self.predicted(plan, role, wrapping)

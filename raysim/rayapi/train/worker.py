@@ -135,6 +135,17 @@ class Worker:
             fiber.settle()
             gang.record.phase(gang.env.sim.now_ns, phase)
 
+    def sleep_ns(self, length_ns: int) -> None:
+        """Let time pass on its thread."""
+        fiber = this_fiber()
+        fiber.sleep(fiber.take_lead() + length_ns)
+
+    def read_bytes(self, size_bytes: float) -> None:
+        """From where the run keeps its checkpoints."""
+        self.phase("load")
+        play(lambda _: self.context.move("read", size_bytes))
+        self.phase("steps")
+
     # ---- report() --------------------------------------------------------------------------------
 
     def report(

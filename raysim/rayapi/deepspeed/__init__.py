@@ -1,0 +1,39 @@
+"""The module ``deepspeed`` (0.19) in training workers on virtual time.
+
+Real counterpart: ``deepspeed/__init__.py``. Whether the real one is installed does not matter.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from raysim.rayapi.deepspeed.engine import (
+    DeepSpeedEngine,
+    add_config_arguments,
+    init_distributed,
+    initialize,
+)
+from raysim.rayapi.deepspeed.pipe import LayerSpec, PipelineEngine, PipelineModule, TiedLayerSpec
+from raysim.rayapi.unsupported import NotEmulatedError
+
+__version__ = "0.19.8"
+
+_INSTEAD = "deepspeed.initialize, its engine, and PipelineModule"
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("__"):
+        raise AttributeError(name)
+    raise NotEmulatedError(f"deepspeed.{name}", _INSTEAD)
+
+
+__all__ = [
+    "DeepSpeedEngine",
+    "LayerSpec",
+    "PipelineEngine",
+    "PipelineModule",
+    "TiedLayerSpec",
+    "add_config_arguments",
+    "init_distributed",
+    "initialize",
+]

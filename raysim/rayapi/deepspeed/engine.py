@@ -1,0 +1,304 @@
+"""``deepspeed.initialize`` and the engine it returns.
+
+Real counterpart: ``deepspeed/runtime/engine.py``. Forward and backward are queued as any model's
+(``rayapi.shapes``); ``step()`` lets the step pass at the boundary of gradient accumulation.
+Checkpoints are files that stand for the bytes the tower says each rank writes.
+
+Not modelled: monitors, curriculum and other features of the JSON that the tower does not know (said
+where it is read), elasticity, loading weights from files.
+"""
+
+from __future__ import annotations
+
+import pickle
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from raysim.rayapi.checkpoint import STANDS_FOR
+from raysim.rayapi.deepspeed import ops
+from raysim.rayapi.deepspeed.settings import read
+from raysim.rayapi.shapes.here import steps_here
+from raysim.rayapi.shapes.plans import Wrapping, optimizer_of
+from raysim.rayapi.shapes.prediction import Prediction
+from raysim.rayapi.shapes.steps import Steps
+from raysim.rayapi.unsupported import NotEmulatedError
+from raysim.training.checkpoint.cost import CheckpointCost, checkpoint_cost
+from raysim.training.settings.deepspeed import DeepSpeedConfig, Optimizer
+from raysim.training.settings.parallel import Mesh
+from raysim.units import to_ns
+
+_TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
+
+
+def _worker(call: str) -> Steps:
+    steps = steps_here()
+    if steps is None:
+        raise NotEmulatedError(
+            f"{call} outside of a training worker", "TorchTrainer(..., use_gpu=True)"
+        )
+    return steps
+
+
+def init_distributed(*_args: Any, **_kwargs: Any) -> None:
+    """``deepspeed.init_distributed``: Ray Train has done it."""
+
+
+def add_config_arguments(parser: ArgumentParser) -> ArgumentParser:
+    """``deepspeed.add_config_arguments``."""
+    group = parser.add_argument_group("DeepSpeed", "DeepSpeed configurations")
+    group.add_argument("--deepspeed", default=False, action="store_true")
+    group.add_argument("--deepspeed_config", default=None, type=str)
+    return parser
+
+
+def initialize(
+    args: Any = None,
+    model: Any = None,
+    optimizer: Any = None,
+    model_parameters: Any = None,
+    training_data: Any = None,
+    distributed_port: int = 29500,
+    lr_scheduler: Any = None,
+    mpu: Any = None,
+    dist_init_required: bool | None = None,
+    collate_fn: Any = None,
+    config: Any = None,
+    mesh_param: Any = None,
+    config_params: Any = None,
+) -> tuple[Any, Any, Any, Any]:
+    """``deepspeed.initialize``: engine, optimizer, loader, scheduler."""
+    from raysim.rayapi.deepspeed.pipe import PipelineEngine, PipelineModule
+
+    del distributed_port, dist_init_required
+    assert model is not None, "deepspeed.initialize requires a model"
+    for name, given in (("mpu", mpu), ("mesh_param", mesh_param)):
+        if given is not None:
+            raise NotEmulatedError(
+                f"deepspeed.initialize({name}=)", "data and pipeline parallelism"
+            )
+    steps = _worker("deepspeed.initialize")
+    kind = PipelineEngine if isinstance(model, PipelineModule) else DeepSpeedEngine
+    engine = kind(
+        steps, model, optimizer, model_parameters, lr_scheduler,
+        config=config if config is not None else config_params, args=args,
+    )  # fmt: skip
+    loader = None
+    if training_data is not None:
+        loader = engine.deepspeed_io(training_data, collate_fn=collate_fn)
+        engine.training_dataloader = loader
+    return engine, engine.optimizer, loader, engine.lr_scheduler
+
+
+class DeepSpeedEngine(torch.nn.Module):
+    """``deepspeed.DeepSpeedEngine``."""
+
+    stages = 1
+
+    def __init__(
+        self, steps: Steps, model: Any, optimizer: Any, parameters: Any, lr_scheduler: Any, *,
+        config: Any, args: Any,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self._steps = steps
+        context = steps.worker.context
+        self.world_size, self.global_rank = context.world_size, context.rank
+        self.local_rank, self.device = context.local_rank, torch.device("cuda", 0)
+        given = list(parameters if parameters is not None else model.parameters())
+        if callable(optimizer) and not isinstance(optimizer, torch.optim.Optimizer):
+            optimizer = optimizer(given)
+        client = optimizer_of(optimizer) if optimizer is not None else None
+        self.mesh = Mesh(pp=self.stages, dp=self.world_size // self.stages)
+        self.config = read(
+            config, args, data_parallel=self.mesh.dp, stages=self.stages, client=client
+        )
+        self.module = model.to(self.device).to(_TYPES[self.config.precision])
+        self.optimizer = optimizer if optimizer is not None else _of_json(given, self.config)
+        self.lr_scheduler = lr_scheduler
+        if callable(lr_scheduler) and not hasattr(lr_scheduler, "step"):
+            self.lr_scheduler = lr_scheduler(self.optimizer)
+        self.raysim_wrapping = Wrapping(
+            module=self.module, engine="deepspeed", meets=True,
+            deepspeed=self.config, mesh=self.mesh,
+            optimizer=client or self.config.optimizer or Optimizer(),
+        )  # fmt: skip
+        self.training_dataloader: Any = None
+        self.micro_steps = self.global_steps = self.global_samples = self.skipped_steps = 0
+
+    # ---- a step ----------------------------------------------------------------------------------
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Of the module."""
+        return self.module(*args, **kwargs)
+
+    def backward(self, loss: Any, *_args: Any, **_kwargs: Any) -> Any:
+        """``engine.backward(loss)``."""
+        self._steps.backward(loss, gradients=False)
+        return loss
+
+    def step(self, *_args: Any, **_kwargs: Any) -> None:
+        """``engine.step()``."""
+        if self.is_gradient_accumulation_boundary():
+            self._take_step()
+        self.micro_steps += 1
+
+    def _take_step(self) -> None:
+        steps = self._steps
+        steps.take_step(steps.predicted_now(self.gradient_accumulation_steps()))
+        self.global_steps += 1
+        self.global_samples += self.train_batch_size()
+        if self.lr_scheduler is not None:
+            self.lr_scheduler.step()
+
+    def is_gradient_accumulation_boundary(self) -> bool:
+        """Whether ``step()`` would update."""
+        return (self.micro_steps + 1) % self.gradient_accumulation_steps() == 0
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """There are none."""
+        del set_to_none
+
+    def no_sync(self) -> Any:
+        """As DeepSpeed's."""
+        from contextlib import nullcontext
+
+        return nullcontext()
+
+    def deepspeed_io(
+        self, dataset: Any, batch_size: int | None = None, collate_fn: Any = None, **_more: Any
+    ) -> Any:
+        """A loader of each replica's own samples."""
+        from torch.utils.data import DataLoader, DistributedSampler
+
+        sampler = DistributedSampler(
+            dataset, num_replicas=self.mesh.dp, rank=self.global_rank % self.mesh.dp
+        )
+        return DataLoader(
+            dataset, batch_size=batch_size or self.train_micro_batch_size_per_gpu(),
+            sampler=sampler, collate_fn=collate_fn, drop_last=True,
+        )  # fmt: skip
+
+    # ---- what it is asked ------------------------------------------------------------------------
+
+    def train_batch_size(self) -> int:
+        """Samples of a step, of all ranks."""
+        return self.config.train_batch_size
+
+    def train_micro_batch_size_per_gpu(self) -> int:
+        """Samples of a forward."""
+        return self.config.train_micro_batch_size_per_gpu
+
+    def gradient_accumulation_steps(self) -> int:
+        """Micro-batches of a step."""
+        return self.config.gradient_accumulation_steps
+
+    def gradient_clipping(self) -> float:
+        """Of the JSON."""
+        return self.config.gradient_clipping
+
+    def zero_optimization_stage(self) -> int:
+        """Of ZeRO."""
+        return self.config.zero.stage
+
+    def zero_optimization(self) -> bool:
+        """Whether it is ZeRO."""
+        return self.config.zero.stage > 0
+
+    def fp16_enabled(self) -> bool:
+        """Of the JSON."""
+        return self.config.precision == "fp16"
+
+    def bfloat16_enabled(self) -> bool:
+        """Of the JSON."""
+        return self.config.precision == "bf16"
+
+    def get_lr(self) -> list[float]:
+        """Of each group."""
+        return [group["lr"] for group in self.optimizer.param_groups]
+
+    def get_global_grad_norm(self) -> float:
+        """It has no value."""
+        return float("nan")
+
+    # ---- checkpoints -----------------------------------------------------------------------------
+
+    def save_checkpoint(
+        self, save_dir: str, tag: str | None = None, client_state: dict[str, Any] | None = None,
+        save_latest: bool = True, **_more: Any,
+    ) -> bool:  # fmt: skip
+        """``engine.save_checkpoint``: every rank writes its files."""
+        steps, found = self._steps, self._known("save_checkpoint")
+        steps.synchronize()
+        tag = tag or f"global_step{self.global_steps}"
+        folder = Path(save_dir, str(tag))
+        folder.mkdir(parents=True, exist_ok=True)
+        cost = self._cost(found)
+        for file in cost.files:
+            if file.rank == self.global_rank:
+                path = folder / file.name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(STANDS_FOR + str(file.size_bytes).encode() + b"\n")
+        if self.global_rank == 0:
+            counts = (self.global_steps, self.global_samples, self.micro_steps)
+            said = {"client_state": client_state or {}, "counts": counts}
+            (folder / _STATE).write_bytes(pickle.dumps(said))
+            if save_latest:
+                Path(save_dir, "latest").write_text(str(tag))
+        self._stand_still(cost.stall_seconds, "checkpoints")
+        return True
+
+    def load_checkpoint(
+        self, load_dir: str, tag: str | None = None, **_more: Any
+    ) -> tuple[str | None, dict[str, Any] | None]:
+        """``engine.load_checkpoint``: where from, and what the script had saved beside it."""
+        latest = Path(load_dir, "latest")
+        if tag is None:
+            if not latest.is_file():
+                return None, None
+            tag = latest.read_text().strip()
+        file = Path(load_dir, tag, _STATE)
+        if not file.is_file():
+            return None, None
+        said = pickle.loads(file.read_bytes())  # noqa: S301  (our own bytes)
+        self.global_steps, self.global_samples, self.micro_steps = said["counts"]
+        size_bytes = sum(
+            int(f.read_bytes().split(b"\n")[0].removeprefix(STANDS_FOR))
+            for f in sorted(Path(load_dir, tag).rglob("*"))
+            if f.is_file() and f.read_bytes().startswith(STANDS_FOR)
+        )
+        self._steps.worker.read_bytes(size_bytes / self.world_size)
+        return str(Path(load_dir, tag)), said["client_state"]
+
+    def _known(self, call: str) -> Prediction:
+        if self._steps.latest is None:
+            raise NotEmulatedError(f"engine.{call} before the first step", f"{call} after a step")
+        return self._steps.latest
+
+    def _cost(self, found: Prediction) -> CheckpointCost:
+        shared = self._steps.shared
+        cost = shared.saves.get(id(found))
+        if cost is None:
+            cost = checkpoint_cost(found.plan, found.outcome.comms, "full")
+            shared.saves[id(found)] = cost
+        return cost
+
+    def _stand_still(self, seconds: float, phase: str) -> None:
+        worker = self._steps.worker
+        worker.phase(phase)
+        worker.sleep_ns(to_ns(seconds))
+        self._steps.meet()
+        worker.phase("steps")
+
+
+_STATE = "raysim_client_state.pkl"
+
+
+def _of_json(parameters: list[Any], config: DeepSpeedConfig) -> Any:
+    """The optimizer that DeepSpeed builds."""
+    said = config.optimizer or Optimizer()
+    names = {"adam": ops.FusedAdam, "adamw": ops.FusedAdam, "lamb": ops.FusedLamb,
+             "lion": ops.FusedLion}  # fmt: skip
+    kind = names.get(said.type.lower(), ops.FusedAdam)
+    return kind(parameters, lr=said.lr)

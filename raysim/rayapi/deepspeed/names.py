@@ -1,0 +1,67 @@
+"""``import deepspeed`` finds the emulated one: a finder for its modules.
+
+Real counterpart: the installed package. Modules that are not here are refused by name.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+from raysim.rayapi.unsupported import NotEmulatedError
+
+_MODULES = {
+    "deepspeed": "deepspeed", "deepspeed.comm": "deepspeed.comm", "deepspeed.pipe": "deepspeed.pipe",
+    "deepspeed.ops": "deepspeed.ops", "deepspeed.ops.adam": "deepspeed.ops",
+    "deepspeed.ops.lamb": "deepspeed.ops", "deepspeed.ops.lion": "deepspeed.ops",
+    "deepspeed.zero": "deepspeed.zero", "deepspeed.runtime": "deepspeed.pipe",
+    "deepspeed.runtime.zero": "deepspeed.zero", "deepspeed.runtime.pipe": "deepspeed.pipe",
+    "deepspeed.runtime.pipe.module": "deepspeed.pipe", "deepspeed.runtime.engine": "deepspeed",
+    "deepspeed.accelerator": "deepspeed.accelerator",
+}  # fmt: skip
+"""DeepSpeed's names, and the modules of ``raysim.rayapi`` that have what is in them."""
+
+
+class _Finder(MetaPathFinder, Loader):
+    def find_spec(self, name: str, _path: Any = None, _target: Any = None) -> ModuleSpec | None:
+        if name.partition(".")[0] != "deepspeed":
+            return None
+        if name not in _MODULES:
+            raise NotEmulatedError(name, "deepspeed.initialize and deepspeed.pipe")
+        return ModuleSpec(name, self, is_package=True)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        ours = import_module(f"raysim.rayapi.{_MODULES[spec.name]}")
+        made = ModuleType(spec.name, ours.__doc__)
+        names: Mapping[str, Any] = vars(ours)
+        made.__dict__.update({k: v for k, v in names.items() if k not in _OWN})
+        return made
+
+    def exec_module(self, module: ModuleType) -> None:
+        """It is complete."""
+
+
+_OWN = frozenset(["__name__", "__spec__", "__loader__", "__package__", "__path__", "__file__"])
+
+
+@contextmanager
+def deepspeed_names() -> Iterator[None]:
+    """``import deepspeed`` finds this package."""
+    real = {n: m for n, m in sys.modules.items() if n.partition(".")[0] == "deepspeed"}
+    for name in real:
+        del sys.modules[name]
+    finder = _Finder()
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+        for name in [n for n in sys.modules if n.partition(".")[0] == "deepspeed"]:
+            del sys.modules[name]
+        sys.modules.update(real)

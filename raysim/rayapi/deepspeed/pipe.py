@@ -1,0 +1,190 @@
+"""``deepspeed.pipe``: ``PipelineModule`` and the engine that runs whole batches.
+
+Real counterparts: ``deepspeed/runtime/pipe/{module,engine}.py``. Every rank holds all layers, as
+shapes; which stage has which, and the schedule, are the training tower's.
+
+Not modelled: ``topology=`` with other axes than pipe and data, ``base_seed``, checkpoints of layers
+one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from raysim.rayapi.deepspeed.engine import DeepSpeedEngine
+from raysim.rayapi.shapes.here import steps_here
+from raysim.rayapi.shapes.mode import META, to_device
+from raysim.rayapi.unsupported import NotEmulatedError
+from raysim.tracing.operators import tensors
+
+
+class LayerSpec:
+    """``deepspeed.pipe.LayerSpec``: a layer to be built."""
+
+    def __init__(self, typename: Any, *module_args: Any, **module_kwargs: Any) -> None:
+        if not issubclass(typename, torch.nn.Module):
+            raise RuntimeError("LayerSpec only supports torch.nn.Module types.")
+        self.typename = typename
+        self.module_args, self.module_kwargs = module_args, module_kwargs
+
+    def build(self, log: bool = False) -> torch.nn.Module:
+        """The layer."""
+        del log
+        made: torch.nn.Module = self.typename(*self.module_args, **self.module_kwargs)
+        return made
+
+
+class TiedLayerSpec(LayerSpec):
+    """``deepspeed.pipe.TiedLayerSpec``: layers of one key share their weights."""
+
+    def __init__(
+        self, key: str, typename: Any, *module_args: Any, forward_fn: Any = None,
+        tied_weight_attr: Any = "weight", **module_kwargs: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(typename, *module_args, **module_kwargs)
+        self.key, self.forward_fn, self.tied_weight_attr = key, forward_fn, tied_weight_attr
+
+
+class _Function(torch.nn.Module):
+    """A layer that is a function, or a tied layer called by one."""
+
+    def __init__(self, function: Any, module: torch.nn.Module | None = None) -> None:
+        super().__init__()
+        self.function, self.module = function, module
+
+    def forward(self, x: Any) -> Any:
+        """Its value."""
+        return self.function(x) if self.module is None else self.function(self.module, x)
+
+
+class PipelineModule(torch.nn.Module):
+    """``deepspeed.pipe.PipelineModule``."""
+
+    def __init__(
+        self,
+        layers: Any,
+        num_stages: int | None = None,
+        topology: Any = None,
+        loss_fn: Any = None,
+        seed_layers: bool = False,
+        seed_fn: Any = None,
+        base_seed: int = 1234,
+        partition_method: str = "parameters",
+        activation_checkpoint_interval: int = 0,
+        **more: Any,
+    ) -> None:
+        super().__init__()
+        del seed_layers, seed_fn, base_seed, more
+        if num_stages is None and topology is None:
+            raise RuntimeError("must provide num_stages or topology")
+        if topology is not None:
+            num_stages = topology.get_dim("pipe")
+            others = [a for a in topology.get_axis_names() if a not in {"pipe", "data"}]
+            if others:
+                raise NotEmulatedError(f"PipelineModule of axes {others}", "pipe and data")
+        steps = steps_here()
+        world = steps.worker.context.world_size if steps is not None else num_stages
+        if world % num_stages:
+            raise RuntimeError(
+                f"num_stages ({num_stages}) must divide distributed world size ({world})"
+            )
+        self.num_stages, self.loss_fn = int(num_stages or 1), loss_fn
+        self.partition_method = partition_method
+        self.activation_checkpoint_interval = activation_checkpoint_interval
+        self.layers = torch.nn.Sequential(*_built(layers))
+
+    def forward(self, x: Any) -> Any:
+        """Through all layers."""
+        return self.layers(x)
+
+
+def _built(layers: Any) -> Iterator[torch.nn.Module]:
+    tied: dict[str, torch.nn.Module] = {}
+    for layer in layers() if callable(layers) else layers:
+        if isinstance(layer, TiedLayerSpec):
+            module = tied.setdefault(layer.key, layer.build())
+            if layer.forward_fn is None:
+                yield module
+            else:
+                yield _Function(layer.forward_fn, module)
+        elif isinstance(layer, LayerSpec):
+            yield layer.build()
+        elif isinstance(layer, torch.nn.Module):
+            yield layer
+        else:
+            yield _Function(layer)
+
+
+class PipelineEngine(DeepSpeedEngine):
+    """``deepspeed.runtime.pipe.engine.PipelineEngine``."""
+
+    def __init__(self, steps: Any, model: PipelineModule, *args: Any, **kwargs: Any) -> None:
+        self.stages = model.num_stages
+        super().__init__(steps, model, *args, **kwargs)
+        self._iterator: Any = None
+        self.stage_id = self.global_rank // self.mesh.dp
+
+    def train_batch(self, data_iter: Any = None) -> torch.Tensor:
+        """All micro-batches of a step, and the update; the mean loss, which has no value."""
+        if data_iter is None:
+            data_iter = self._own_data()
+        for _ in range(self.gradient_accumulation_steps()):
+            batch = next(data_iter)
+            if not self._steps.knows_pipeline(self.module, batch):
+                inputs, labels = _on_gpu(batch)
+                loss_fn = self.module.loss_fn
+                self._steps.learn_pipeline(
+                    self.module, self.module.layers, inputs,
+                    None if loss_fn is None else lambda out, y=labels: loss_fn(out, y), batch,
+                )  # fmt: skip
+        self._take_step()
+        self.micro_steps += self.gradient_accumulation_steps()
+        return torch.empty((), device=META)
+
+    def eval_batch(self, data_iter: Any, **_more: Any) -> Any:
+        """Not emulated."""
+        del data_iter
+        raise NotEmulatedError("PipelineEngine.eval_batch", "PipelineEngine.train_batch")
+
+    def forward(self, *_args: Any, **_kwargs: Any) -> Any:
+        """As DeepSpeed has it."""
+        raise RuntimeError("Only train_batch() is accessible in pipeline mode.")
+
+    backward = step = forward  # type: ignore[assignment]
+
+    def is_first_stage(self) -> bool:
+        """Whether it takes inputs."""
+        return self.stage_id == 0
+
+    def is_last_stage(self) -> bool:
+        """Whether it computes the loss."""
+        return self.stage_id == self.stages - 1
+
+    def set_dataloader(self, loader: Any) -> None:
+        """What ``train_batch()`` reads."""
+        self.training_dataloader, self._iterator = loader, None
+
+    def set_dataiterator(self, iterator: Any) -> None:
+        """What ``train_batch()`` reads."""
+        self._iterator = iterator
+
+    def _own_data(self) -> Any:
+        if self._iterator is None:
+            self._iterator = _repeating(self.training_dataloader)
+        return self._iterator
+
+
+def _repeating(loader: Any) -> Iterator[Any]:
+    while True:
+        yield from loader
+
+
+def _on_gpu(batch: Any) -> tuple[Any, Any]:
+    from torch.utils._pytree import tree_map_only
+
+    inputs, labels = tree_map_only(torch.Tensor, to_device, batch)
+    assert next(tensors(inputs), None) is not None, "a batch is (inputs, labels)"
+    return inputs, labels
