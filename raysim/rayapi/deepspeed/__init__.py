@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from raysim.rayapi.deepspeed import accelerator, comm, ops, pipe, utils, zero
+from raysim.rayapi.deepspeed.accelerator import get_accelerator
 from raysim.rayapi.deepspeed.engine import (
     DeepSpeedEngine,
     add_config_arguments,
@@ -33,7 +35,14 @@ __all__ = [
     "PipelineEngine",
     "PipelineModule",
     "TiedLayerSpec",
+    "accelerator",
     "add_config_arguments",
+    "comm",
+    "get_accelerator",
     "init_distributed",
     "initialize",
+    "ops",
+    "pipe",
+    "utils",
+    "zero",
 ]

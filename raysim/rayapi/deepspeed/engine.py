@@ -146,7 +146,7 @@ class DeepSpeedEngine(torch.nn.Module):
 
     def _take_step(self) -> None:
         steps = self._steps
-        steps.take_step(steps.predicted_now(self.gradient_accumulation_steps()))
+        steps.take_step(steps.asked(self.gradient_accumulation_steps()))
         self.global_steps += 1
         self.global_samples += self.train_batch_size()
         if self.lr_scheduler is not None:

@@ -23,7 +23,7 @@ _MODULES = {
     "deepspeed.zero": "deepspeed.zero", "deepspeed.runtime": "deepspeed.pipe",
     "deepspeed.runtime.zero": "deepspeed.zero", "deepspeed.runtime.pipe": "deepspeed.pipe",
     "deepspeed.runtime.pipe.module": "deepspeed.pipe", "deepspeed.runtime.engine": "deepspeed",
-    "deepspeed.accelerator": "deepspeed.accelerator",
+    "deepspeed.accelerator": "deepspeed.accelerator", "deepspeed.utils": "deepspeed.utils",
 }  # fmt: skip
 """DeepSpeed's names, and the modules of ``raysim.rayapi`` that have what is in them."""
 

@@ -133,11 +133,11 @@ class PipelineEngine(DeepSpeedEngine):
             data_iter = self._own_data()
         for _ in range(self.gradient_accumulation_steps()):
             batch = next(data_iter)
-            if not self._steps.knows_pipeline(self.module, batch):
+            if not self._steps.knows_pipeline(self, batch):
                 inputs, labels = _on_gpu(batch)
                 loss_fn = self.module.loss_fn
                 self._steps.learn_pipeline(
-                    self.module, self.module.layers, inputs,
+                    self, self.module.layers, inputs,
                     None if loss_fn is None else lambda out, y=labels: loss_fn(out, y), batch,
                 )  # fmt: skip
         self._take_step()

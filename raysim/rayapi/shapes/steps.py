@@ -238,7 +238,7 @@ class Steps:
         given = list(tensors(inputs))
         key = self._key_of(module, (batch,), {}, learns=True)
         with self._tracing():
-            model = trace(layers, with_values(inputs), loss=loss, name=type(module).__name__)
+            model = trace(layers, with_values(inputs), loss=loss, name=type(describe(module).module).__name__)
         self.shared.roles[key] = Role(
             outputs=None, model=model, batch=int(given[0].shape[0]),
             input_bytes=sum(t.nbytes for t in given),
@@ -251,7 +251,7 @@ class Steps:
         self.updating = True
         if not self._micro or self._key is None:
             return
-        self.take_step(self._predicted(optimizer))
+        self.take_step(self.asked(self._micro, optimizer_of(optimizer)))
 
     def updated(self, optimizer: Any) -> None:
         """``optimizer.step()`` is over."""
@@ -306,14 +306,8 @@ class Steps:
     def _feed(self, role: Role) -> Feed:
         return self.feed or Feed(copy_bytes=role.input_bytes)
 
-    def _predicted(self, optimizer: Any) -> Prediction:
-        return self._asked(self._micro, optimizer_of(optimizer))
-
-    def predicted_now(self, accumulation: int) -> Prediction:
-        """Of the step under way, by an engine that has its optimizer."""
-        return self._asked(accumulation, None)
-
-    def _asked(self, accumulation: int, optimizer: Optimizer | None) -> Prediction:
+    def asked(self, accumulation: int, optimizer: Optimizer | None = None) -> Prediction:
+        """Of the step under way; an engine has its own optimizer."""
         assert self._key is not None, "an update without a forward"
         role = self.shared.roles[self._key]
         assert role.model is not None, "an update of a model without backward"

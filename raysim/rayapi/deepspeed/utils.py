@@ -1,0 +1,44 @@
+"""``deepspeed.utils``: what scripts take from it.
+
+Real counterparts: ``deepspeed/utils/logging.py``, ``deepspeed/runtime/dataloader.py``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+from raysim.rayapi.unsupported import NotEmulatedError
+
+logger = logging.getLogger("DeepSpeed")
+
+
+def log_dist(message: str, ranks: Any = None, level: int = logging.INFO) -> None:
+    """``deepspeed.utils.log_dist``."""
+    del ranks
+    logger.log(level, message)
+
+
+class RepeatingLoader:
+    """``deepspeed.utils.RepeatingLoader``: a loader without an end."""
+
+    def __init__(self, loader: Any) -> None:
+        self.loader = loader
+        self.data_iter: Any = iter(loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            return next(self.data_iter)
+        except StopIteration:
+            self.data_iter = iter(self.loader)
+            return next(self.data_iter)
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("__"):
+        raise AttributeError(name)
+    raise NotEmulatedError(f"deepspeed.utils.{name}", "deepspeed.utils.RepeatingLoader")
