@@ -115,6 +115,8 @@ class ShapesMode(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Run a function of torch, on shapes."""
+        if getattr(func, "__name__", "") == "__get__":  # an attribute, asked for very often
+            return func(*args)
         given = dict(kwargs or {})
         if func in _CONSTRUCTORS:
             return self._noted(func, args, _placed(func, given), made=True)
@@ -123,7 +125,25 @@ class ShapesMode(TorchFunctionMode):
         answer = _UNKNOWN.get(func)
         if answer is not None and not self.tracing and args[0].is_meta:
             return self._unknown(args[0], answer)
+        if self.tape is None and self.steps.steady:
+            return self._remembered(func, args, given)
         return self._noted(func, args, given)
+
+    def _remembered(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """A tensor of the shape that the function has made of such shapes before."""
+        try:
+            key = (func, _shapes_of(args), _shapes_of(kwargs.items()))
+            found = self.steps.shared.shapes.get(key)
+        except TypeError:  # something that cannot be compared
+            return self._noted(func, args, kwargs)
+        if found is not None:
+            return torch.empty(found[0], dtype=found[1], device=META)
+        out = self._noted(func, args, kwargs)
+        name = getattr(func, "__name__", "_")
+        fresh = isinstance(out, torch.Tensor) and out.is_meta and not name.endswith("_")
+        if fresh and not hasattr(out, "raysim_values"):
+            self.steps.shared.shapes[key] = out.shape, out.dtype
+        return out
 
     def _noted(self, func: Any, args: Any, kwargs: Any, *, made: bool = False) -> Any:
         try:
@@ -178,6 +198,27 @@ def _value_of(answer: Callable[..., Any], known: torch.Tensor) -> Any:
     """What the function says of values that are known."""
     name = next(f.__name__ for f, a in _UNKNOWN.items() if a is answer)
     return getattr(known, name)()
+
+
+def _shapes_of(values: Any) -> tuple[Any, ...]:
+    """What of a call decides on its result's shape.
+
+    Raises
+    ------
+    TypeError
+        A tensor has values, or something cannot be told from its like.
+    """
+    found: list[Any] = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            if not value.is_meta:
+                raise TypeError
+            found.append((value.shape, value.dtype))
+        elif isinstance(value, tuple | list):
+            found.append(_shapes_of(value))
+        else:
+            found.append(value)
+    return tuple(found)
 
 
 def _mixed(args: Any, kwargs: Any) -> bool:

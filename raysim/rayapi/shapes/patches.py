@@ -14,7 +14,7 @@ import pickle
 from collections.abc import Callable
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import SimpleNamespace
+from types import MethodType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -106,7 +106,7 @@ def torch_of_workers() -> Any:
         _cuda(_INSTALLED)
         _distributed(_INSTALLED)
         _files(_INSTALLED)
-        _optimizers(_INSTALLED, stack)
+        _optimizers(_INSTALLED)
         wrappers.install(_INSTALLED)
         yield
 
@@ -122,7 +122,7 @@ def _modules(r: Replaced) -> None:
 
 def _call(real: Any, steps: Steps, module: Any, *args: Any, **kwargs: Any) -> Any:
     """Any module's call; the outermost of one with parameters is the model's."""
-    if steps.inside or next(module.parameters(), None) is None:
+    if steps.inside or steps.signature(module) is None:
         return real(module, *args, **kwargs)
     return steps.forward(real, module, args, kwargs)
 
@@ -294,14 +294,9 @@ class _Shape:
 # ---- optimizers ----------------------------------------------------------------------------------
 
 
-def _optimizers(r: Replaced, stack: ExitStack) -> None:
-    from torch.optim.optimizer import (
-        register_optimizer_step_post_hook,
-        register_optimizer_step_pre_hook,
-    )
-
-    stack.callback(register_optimizer_step_pre_hook(_before_step).remove)
-    stack.callback(register_optimizer_step_post_hook(_after_step).remove)
+def _optimizers(r: Replaced) -> None:
+    r.around(torch.optim.Optimizer, "__init__", _new_optimizer)
+    r.around(torch.optim.Optimizer, "zero_grad", lambda *_a, **_k: None)
     scaler = torch.amp.GradScaler
     r.around(scaler, "__init__", _scaler_init)
     r.around(scaler, "scale", lambda _real, _s, _self, loss: loss)
@@ -317,13 +312,14 @@ def _scaler_init(
     steps.loss_scaled = self.is_enabled()
 
 
-def _before_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
-    steps = steps_here()
-    if steps is not None:
-        steps.update(optimizer)
+def _new_optimizer(real: Any, _steps: Steps, self: Any, *args: Any, **kwargs: Any) -> None:
+    """Its ``step`` is the worker's: of the instance, since each class has its own."""
+    real(self, *args, **kwargs)
+    self.step = MethodType(_step, self)
 
 
-def _after_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+def _step(self: Any, *args: Any, **kwargs: Any) -> Any:
     steps = steps_here()
-    if steps is not None:
-        steps.updated(optimizer)
+    if steps is None:
+        return type(self).step(self, *args, **kwargs)
+    return steps.step(type(self).step, self, *args, **kwargs)

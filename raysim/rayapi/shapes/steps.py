@@ -40,6 +40,7 @@ from raysim.training.settings.deepspeed import Optimizer
 if TYPE_CHECKING:
     from raysim.rayapi.train.worker import Worker
 
+_C: Any = torch._C  # noqa: SLF001  (modes of a thread have no other door)
 AskedFor = tuple[Any, ...]
 """What makes two forwards alike."""
 
@@ -61,6 +62,8 @@ class Shared:
     roles: dict[AskedFor, Role] = field(default_factory=dict)
     predictions: dict[Any, Prediction] = field(default_factory=dict)
     forwards: dict[Any, int] = field(default_factory=dict)
+    shapes: dict[Any, tuple[torch.Size, torch.dtype]] = field(default_factory=dict)
+    """What functions of torch have made, by what they were given."""
     told: bool = False
     """That values are unknown."""
     steps: dict[int, tuple[Prediction, int]] = field(default_factory=dict)
@@ -85,24 +88,28 @@ class Steps:
         self.loss_scaled = False
         self.updating = False
         """An optimizer runs: what it asks of values is not the program's."""
-        self._inside = False
+        self.steady = False
+        """The model under way answered without being run."""
+        self.inside = False
+        """A model runs: what it calls belongs to it."""
         self._key: AskedFor | None = None
         self._example: Any = None
         self._module: Any = None
-        self._signatures: dict[int, AskedFor] = {}
+        self._signatures: dict[int, tuple[Any, AskedFor]] = {}
+        """By module's identity, with the module, which thus keeps it."""
+        self._found: dict[Any, Prediction] = {}
+        """What was asked before, by what tells one step from another at a glance."""
         self._micro = 0
         self._paid_ns = 0
         self._queued_ns = 0
         self._before: Prediction | None = None
-        self._stepped: dict[int, None] = {}
-        """Modules whose parameters have had gradients once, for the optimizer's state."""
+        self._gradients = False
+        """A backward has made gradients, for optimizers of the script's own."""
+        self._optimizers: dict[int, Optimizer] = {}
+        self._optimizers_begun: dict[int, None] = {}
+        """Those that have their state."""
 
     # ---- forward ---------------------------------------------------------------------------------
-
-    @property
-    def inside(self) -> bool:
-        """Whether a model runs: what it calls belongs to it."""
-        return self._inside
 
     def forward(self, run: Callable[..., Any], module: Any, args: Any, kwargs: Any) -> Any:
         """The outermost call of a module with parameters."""
@@ -119,7 +126,8 @@ class Steps:
         self._key, self._module = key, module
         if self._before is not None:
             self._queued_ns += self._before.passes_ns[0]
-        if role is not None and role.model is not None:
+        self.steady = role is not None and role.model is not None
+        if role is not None and self.steady:
             return _again(role.outputs)
         outputs = self._run(run, module, args, kwargs)
         self._example = kwargs if kwargs and not args else args
@@ -134,23 +142,29 @@ class Steps:
         return outputs
 
     def _run(self, run: Callable[..., Any], module: Any, args: Any, kwargs: Any) -> Any:
-        self._inside = True
+        self.inside = True
         try:
             return run(module, *args, **kwargs)
         finally:
-            self._inside = False
+            self.inside = False
 
     def _key_of(self, module: Any, args: Any, kwargs: Any, *, learns: bool) -> AskedFor:
-        signature = self._signatures.get(id(module))
-        if signature is None:
+        half = torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda")
+        with _C.DisableTorchFunction():
+            shapes = tuple((t.shape, t.dtype) for t in tensors((args, kwargs)))
+            return self.signature(module), shapes, tuple(kwargs), half, learns
+
+    def signature(self, module: Any) -> AskedFor | None:
+        """What tells its parameters from others'; None: it has none."""
+        known = self._signatures.get(id(module))
+        if known is None:
             parameters = tuple(
                 (name, tuple(p.shape), p.dtype, p.requires_grad)
                 for name, p in module.named_parameters()
             )
-            signature = self._signatures[id(module)] = (type(module).__qualname__, hash(parameters))
-        shapes = tuple((tuple(t.shape), t.dtype) for t in tensors((args, kwargs)))
-        half = torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda")
-        return signature, shapes, tuple(kwargs), half, learns
+            made = (type(module).__qualname__, hash(parameters)) if parameters else None
+            known = self._signatures[id(module)] = module, made
+        return known[1]
 
     def _evaluate(
         self, run: Callable[..., Any], module: Any, key: AskedFor, role: Role | None,
@@ -186,8 +200,7 @@ class Steps:
         self._micro += 1
         if self._before is not None:
             self._queued_ns += self._before.passes_ns[1]
-        if gradients:
-            self._give_gradients()
+        self._gradients = self._gradients or gradients
 
     def _trace(self, role: Role, loss: torch.Tensor) -> Model:
         tape = self.mode.tape
@@ -210,19 +223,11 @@ class Steps:
 
     @contextmanager
     def _tracing(self) -> Iterator[None]:
-        self._inside = self.mode.tracing = True
+        self.inside = self.mode.tracing = True
         try:
             yield
         finally:
-            self._inside = self.mode.tracing = False
-
-    def _give_gradients(self) -> None:
-        """Once, so that the optimizer makes its state; afterwards it finds nothing to do."""
-        if id(self._module) in self._stepped:
-            return
-        for p in self._module.parameters():
-            if p.requires_grad and p.grad is None and p.is_meta:
-                p.grad = torch.empty_like(p)
+            self.inside = self.mode.tracing = False
 
     # ---- pipelines -------------------------------------------------------------------------------
 
@@ -246,21 +251,39 @@ class Steps:
 
     # ---- the update ------------------------------------------------------------------------------
 
-    def update(self, optimizer: Any) -> None:
-        """``optimizer.step()`` begins: the whole step has passed when it returns."""
-        self.updating = True
-        if not self._micro or self._key is None:
-            return
-        self.take_step(self.asked(self._micro, optimizer_of(optimizer)))
+    def step(self, run: Callable[..., Any], optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        """``optimizer.step()``: the whole step has passed when it returns."""
+        loss = None
+        closure = args[0] if args else kwargs.get("closure")
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        if self._micro and self._key is not None:
+            self.take_step(self.asked(self._micro, self._optimizer(optimizer)))
+        if id(optimizer) not in self._optimizers_begun and self._gradients:
+            self._optimizers_begun[id(optimizer)] = None
+            self._make_state(run, optimizer)
+        return loss
 
-    def updated(self, optimizer: Any) -> None:
-        """``optimizer.step()`` is over."""
-        self.updating = False
-        if self._module is not None and id(self._module) not in self._stepped:
-            self._stepped[id(self._module)] = None
-            for group in optimizer.param_groups:
-                for p in group["params"]:
-                    p.grad = None
+    def _optimizer(self, optimizer: Any) -> Optimizer:
+        known = self._optimizers.get(id(optimizer))
+        if known is None:
+            known = self._optimizers[id(optimizer)] = optimizer_of(optimizer)
+        return known
+
+    def _make_state(self, run: Callable[..., Any], optimizer: Any) -> None:
+        """Its first step, on shapes, so that it has the state that a checkpoint holds."""
+        self.updating = True
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        try:
+            for p in parameters:
+                if p.requires_grad and p.is_meta:
+                    p.grad = torch.empty_like(p)
+            run(optimizer)
+        finally:
+            self.updating = False
+            for p in parameters:
+                p.grad = None
 
     def take_step(self, found: Prediction) -> None:
         """All ranks meet, and what is left of the step passes."""
@@ -311,6 +334,9 @@ class Steps:
         assert self._key is not None, "an update without a forward"
         role = self.shared.roles[self._key]
         assert role.model is not None, "an update of a model without backward"
+        glance = (id(self._module), self._key, accumulation, optimizer, self.clipping, self.feed)
+        if glance in self._found:
+            return self._found[glance]
         wrapping = describe(self._module)
         plan = wrapping.plan(
             role.model,
@@ -321,7 +347,8 @@ class Steps:
             autocast=self._key[3],
             clipping=self.clipping,
         )
-        return self.predicted(plan, role, wrapping)
+        found = self._found[glance] = self.predicted(plan, role, wrapping)
+        return found
 
     def predicted(self, plan: TrainingPlan, role: Role, wrapping: Wrapping) -> Prediction:
         """Asked once for all ranks."""
@@ -357,9 +384,12 @@ def _again(outputs: Any, *, grad: bool = True) -> Any:
 
     def like(t: torch.Tensor) -> torch.Tensor:
         made = torch.empty(t.shape, dtype=t.dtype, device=META)
-        return made.requires_grad_().clone() if grad and t.requires_grad else made
+        return made.requires_grad_() if grad and t.requires_grad else made
 
-    return tree_map_only(torch.Tensor, like, outputs)
+    with _C.DisableTorchFunction():
+        if isinstance(outputs, torch.Tensor):
+            return like(outputs)
+        return tree_map_only(torch.Tensor, like, outputs)
 
 
 def _out_of_memory(found: Prediction) -> Exception:
