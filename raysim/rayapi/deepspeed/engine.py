@@ -289,7 +289,7 @@ class DeepSpeedEngine(torch.nn.Module):
         worker.phase(phase)
         worker.sleep_ns(to_ns(seconds))
         self._steps.meet()
-        worker.phase("steps")
+        worker.phase("between")
 
 
 _STATE = "raysim_client_state.pkl"

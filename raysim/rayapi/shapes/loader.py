@@ -31,6 +31,7 @@ from raysim.training.compiler.compile import Feed
 if TYPE_CHECKING:
     from raysim.rayapi.shapes.steps import Steps
 
+_C: Any = torch._C  # noqa: SLF001  (modes of a thread have no other door)
 COLLATE_BYTES_PER_S = 5e9
 """One core's copy of samples into a batch, and out of a loader process (assumed: memcpy)."""
 ALIKE = 2
@@ -55,7 +56,9 @@ def _mapped(loader: DataLoader[Any]) -> Iterator[Any]:
     for indices in loader._index_sampler:  # noqa: SLF001  (as above)
         known, times = seen.get(len(indices), (None, 0))
         if times >= ALIKE:
-            yield tree_map_only(torch.Tensor, _like, known)
+            with _C.DisableTorchFunction():
+                batch = tree_map_only(torch.Tensor, _like, known)
+            yield batch
             continue
         made = _fetch(loader.dataset, indices)
         batch = loader.collate_fn(made)
@@ -97,7 +100,8 @@ def _timed(loader: DataLoader[Any], made: Iterator[Any], steps: Steps) -> Iterat
         took_ns = fiber_ns(fiber) - begin_ns
         if took_ns:
             each_s = took_ns / 1e9
-        size_bytes = sum(t.nbytes for t in tensors(batch))
+        with _C.DisableTorchFunction():
+            size_bytes = sum(t.nbytes for t in tensors(batch))
         cost_s = each_s + size_bytes / COLLATE_BYTES_PER_S
         if loader.num_workers:
             steps.feed = Feed(loader_s=cost_s / loader.num_workers, copy_bytes=size_bytes)

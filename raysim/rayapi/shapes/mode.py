@@ -64,7 +64,7 @@ def to_device(tensor: torch.Tensor) -> torch.Tensor:
     """A copy on the GPU, which has a shape; small integers are remembered beside it."""
     if tensor.is_meta:
         return tensor
-    made = tensor.to(META)
+    made = torch.empty(tensor.shape, dtype=tensor.dtype, device=META)
     if not tensor.is_floating_point() and tensor.numel() <= MOST_KNOWN:
         made.raysim_values = tensor  # type: ignore[attr-defined]
     return made
@@ -139,9 +139,7 @@ class ShapesMode(TorchFunctionMode):
         if found is not None:
             return torch.empty(found[0], dtype=found[1], device=META)
         out = self._noted(func, args, kwargs)
-        name = getattr(func, "__name__", "_")
-        fresh = isinstance(out, torch.Tensor) and out.is_meta and not name.endswith("_")
-        if fresh and not hasattr(out, "raysim_values"):
+        if isinstance(out, torch.Tensor) and out.is_meta and all(out is not a for a in args):
             self.steps.shared.shapes[key] = out.shape, out.dtype
         return out
 

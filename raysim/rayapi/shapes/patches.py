@@ -19,11 +19,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.utils.data import DataLoader
 from torch.utils._pytree import tree_map_only
+from torch.utils.data import DataLoader
 
 from raysim.rayapi.checkpoint import STANDS_FOR
-from raysim.rayapi.shapes import loader, wrappers
+from raysim.rayapi.shapes import fsdp, loader, wrappers
 from raysim.rayapi.shapes.here import steps_here
 from raysim.rayapi.shapes.mode import META
 from raysim.rayapi.shapes.steps import Steps
@@ -108,6 +108,7 @@ def torch_of_workers() -> Any:
         _files(_INSTALLED)
         _optimizers(_INSTALLED)
         wrappers.install(_INSTALLED)
+        fsdp.install(_INSTALLED)
         yield
 
 

@@ -243,7 +243,9 @@ class Steps:
         given = list(tensors(inputs))
         key = self._key_of(module, (batch,), {}, learns=True)
         with self._tracing():
-            model = trace(layers, with_values(inputs), loss=loss, name=type(describe(module).module).__name__)
+            model = trace(
+                layers, with_values(inputs), loss=loss, name=type(describe(module).module).__name__
+            )
         self.shared.roles[key] = Role(
             outputs=None, model=model, batch=int(given[0].shape[0]),
             input_bytes=sum(t.nbytes for t in given),
@@ -316,7 +318,7 @@ class Steps:
         queued_ns, self._queued_ns = self._queued_ns, 0
         if queued_ns:
             self._paid_ns += queued_ns
-            self.worker.phase("steps")
+            self.worker.phase("steps" if self._micro else "between")
             fiber = this_fiber()
             fiber.sleep(fiber.take_lead() + queued_ns)
 

@@ -24,26 +24,29 @@ class ThreadState:
     def __init__(self, modes: list[Any]) -> None:
         self._modes = modes
         self._grad = True
-        self._autocast = False
-        self._half = torch.float16
+        self._half: torch.dtype | None = None
 
     def enter(self) -> None:
         """It runs."""
         for mode in self._modes:
             _C._push_on_torch_function_stack(mode)
-        torch.set_grad_enabled(self._grad)
-        torch.set_autocast_enabled("cuda", self._autocast)
-        torch.set_autocast_dtype("cuda", self._half)
+        if not self._grad:
+            _C._set_grad_enabled(False)
+        if self._half is not None:
+            torch.set_autocast_enabled("cuda", True)
+            torch.set_autocast_dtype("cuda", self._half)
 
     def leave(self) -> None:
         """It waits, or has ended."""
         found = [_C._pop_torch_function_stack() for _ in range(_C._len_torch_function_stack())]
         self._modes = found[::-1]
         self._grad = torch.is_grad_enabled()
-        self._autocast = torch.is_autocast_enabled("cuda")
-        self._half = torch.get_autocast_dtype("cuda")
-        torch.set_grad_enabled(True)
-        torch.set_autocast_enabled("cuda", False)
+        if not self._grad:
+            _C._set_grad_enabled(True)
+        self._half = None
+        if torch.is_autocast_enabled("cuda"):
+            self._half = torch.get_autocast_dtype("cuda")
+            torch.set_autocast_enabled("cuda", False)
 
 
 def begin(worker: Worker, shared: Shared) -> None:

@@ -1,16 +1,15 @@
-"""Wrappers of models in training workers: ``DistributedDataParallel`` and FSDP, without groups.
+"""``DistributedDataParallel`` in training workers, without groups.
 
-Real counterparts: ``torch/nn/parallel/distributed.py``, ``torch/distributed/fsdp``. The classes are
-torch's own, so ``isinstance`` answers as ever; in a worker, their constructors only note how the
-model is trained, and calling them calls the model.
+Real counterpart: ``torch/nn/parallel/distributed.py``. The class is torch's own, so ``isinstance``
+answers as ever; in a worker, its constructor only notes how the model is trained, and calling it
+calls the model.
 
-Not modelled: hooks of communication (refused), static graphs, FSDP1's policies other than size and
-module class, FSDP2's meshes of two dimensions.
+Not modelled: hooks of communication (refused), static graphs, unused parameters.
 """
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,7 +29,7 @@ def install(r: Replaced) -> None:
     ddp = DistributedDataParallel
     r.around(ddp, "__init__", _ddp)
     r.around(ddp, "forward", lambda _real, _s, self, *a, **k: self.module(*a, **k))
-    r.around(ddp, "no_sync", lambda _real, _s, _self: _nothing())
+    r.around(ddp, "no_sync", lambda *_: nullcontext())
     r.around(ddp, "register_comm_hook", _hook)
     r.around(ddp, "train", lambda _real, _s, self, mode=True: _train(self, mode))
 
@@ -64,8 +63,3 @@ def _train(module: Any, mode: bool) -> Any:
 
 def _hook(*_args: Any) -> None:
     raise NotEmulatedError("DistributedDataParallel.register_comm_hook", "plain all-reduces")
-
-
-@contextmanager
-def _nothing() -> Any:
-    yield

@@ -169,7 +169,7 @@ class RunConfig:
         if not self.name:
             from datetime import datetime
 
-            self.name = f"ray_train_run-{datetime.today():%Y-%m-%d_%H-%M-%S}"  # noqa: DTZ002
+            self.name = f"ray_train_run-{datetime.today():%Y-%m-%d_%H-%M-%S}"
 
     def folder(self) -> Path:
         """Where its results are."""

@@ -144,7 +144,7 @@ class Worker:
         """From where the run keeps its checkpoints."""
         self.phase("load")
         play(lambda _: self.context.move("read", size_bytes))
-        self.phase("steps")
+        self.phase("between")
 
     # ---- report() --------------------------------------------------------------------------------
 
@@ -163,7 +163,7 @@ class Worker:
         fiber.settle()
         self._reports += 1
         key = (len(record.attempts), self._reports)
-        default = f"checkpoint_{datetime.today():%Y-%m-%d_%H-%M-%S.%f}"  # noqa: DTZ002
+        default = f"checkpoint_{datetime.today():%Y-%m-%d_%H-%M-%S.%f}"
         name = self.run.checkpoint_names.setdefault(key, dir_name or default)
         self._count(record)
         self.phase("checkpoints" if checkpoint is not None else "reports")
@@ -174,7 +174,7 @@ class Worker:
             raise_error(exception_of(failed, ""))
         if saved is not None:
             self.checkpoint = saved.data
-        self.phase("steps")
+        self.phase("steps" if self.torch_steps is None else "between")
 
     def _count(self, record: Any) -> None:
         """Without training steps, reports are what the run advances by."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from raysim.rayapi.tune import schedulers, search
 from raysim.rayapi.checkpoint import Checkpoint
+from raysim.rayapi.tune import schedulers, search
 from raysim.rayapi.tune.configs import (
     CheckpointConfig,
     FailureConfig,

@@ -21,12 +21,12 @@ from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 from raysim.rayapi.calls import program_call, this_fiber
+from raysim.rayapi.checkpoint import Checkpoint
 from raysim.rayapi.clock import EPOCH_S
 from raysim.rayapi.fibers import Fiber
 from raysim.rayapi.library_code import fiber_of, hand_over, in_fiber, state_of
 from raysim.rayapi.serialization import dump_code, load_code
 from raysim.rayapi.session import Session
-from raysim.rayapi.checkpoint import Checkpoint
 from raysim.raycore.process import CoreProcess
 from raysim.raycore.scripts import Event, Script, sleep, wait_for
 from raysim.raycore.tasks import TaskError

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from raysim.rayapi.calls import program_call
+from raysim.rayapi.checkpoint import Checkpoint
 from raysim.rayapi.clock import import_pandas
 from raysim.rayapi.failures import exception_of
 from raysim.rayapi.library_code import play, session_here
@@ -24,7 +25,6 @@ from raysim.rayapi.randomness import global_generator
 from raysim.rayapi.serialization import dump_code
 from raysim.rayapi.state import cluster_resources
 from raysim.rayapi.task_errors import RayTaskError
-from raysim.rayapi.checkpoint import Checkpoint
 from raysim.rayapi.tune.configs import (
     CheckpointConfig,
     FailureConfig,

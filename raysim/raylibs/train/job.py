@@ -26,6 +26,7 @@ from raysim.units import format_seconds, to_seconds
 SAYS = {
     "steps": "steps that are kept", "data": "waiting for data",
     "checkpoints": "saving and uploading", "reports": "report() and its queue",
+    "between": "the loop's own work between steps",
     "lost": "work that was lost", "startup": "first start", "detection": "until it was noticed",
     "teardown": "ending workers", "waiting": "waiting for nodes", "restart": "later starts",
     "load": "reading checkpoints",

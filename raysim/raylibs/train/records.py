@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 PARTS = (
-    "steps", "data", "checkpoints", "reports", "lost", "startup", "detection", "teardown",
-    "waiting", "restart", "load",
+    "steps", "data", "checkpoints", "reports", "between", "lost", "startup", "detection",
+    "teardown", "waiting", "restart", "load",
 )  # fmt: skip
-"""``steps`` are those kept; ``waiting`` is for nodes; ``restart`` is every start but the first."""
+"""``steps`` are those kept; ``between`` them a user's loop does its own work; ``waiting`` is for nodes; ``restart`` is every start but the first."""
 
 
 @dataclass(slots=True)

@@ -1,0 +1,136 @@
+"""``FullyShardedDataParallel`` and ``fully_shard`` in training workers: what they ask of the tower.
+
+Real counterparts: ``torch/distributed/fsdp`` of torch 2.x. Parameters stay whole, as shapes; what
+sharding them takes is in the step's prediction.
+
+Not modelled: policies that are functions of the script's own, meshes of two dimensions, sharded
+state dicts (checkpoints hold the whole model).
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed.fsdp as torch_fsdp
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.fsdp._common_utils import TrainingState
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+
+from raysim.rayapi.shapes.plans import DTYPES, Wrapping
+from raysim.rayapi.shapes.steps import Steps
+from raysim.rayapi.unsupported import NotEmulatedError
+from raysim.training.settings.fsdp import FsdpSettings
+
+if TYPE_CHECKING:
+    from raysim.rayapi.shapes.patches import Replaced
+
+
+def install(r: Replaced) -> None:
+    """Constructors and methods of both versions."""
+    cls = FullyShardedDataParallel
+    r.around(cls, "__init__", _version1)
+    r.around(cls, "forward", lambda _real, _s, self, *a, **k: self.module(*a, **k))
+    r.around(cls, "no_sync", lambda *_: nullcontext())
+    r.around(cls, "clip_grad_norm_", _clip)
+    r.call(cls, "state_dict_type", lambda *_a, **_k: nullcontext())
+    r.call(cls, "summon_full_params", lambda *_a, **_k: nullcontext())
+    r.call(torch_fsdp, "fully_shard", _version2)
+
+
+def _clip(_real: Any, steps: Steps, self: Any, max_norm: float, *_more: Any) -> torch.Tensor:
+    del self
+    steps.clipping = float(max_norm)
+    return torch.empty(())
+
+
+def _version1(
+    _real: Any, _steps: Steps, self: Any, module: Any, process_group: Any = None,
+    sharding_strategy: Any = None, cpu_offload: Any = None, auto_wrap_policy: Any = None,
+    backward_prefetch: Any = torch_fsdp.BackwardPrefetch.BACKWARD_PRE, mixed_precision: Any = None,
+    *_positions: Any, forward_prefetch: bool = False, limit_all_gathers: bool = True,
+    use_orig_params: bool = False, **_others: Any,
+) -> None:  # fmt: skip
+    """``FullyShardedDataParallel(module)``."""
+    if process_group is not None:
+        raise NotEmulatedError("FullyShardedDataParallel(process_group=)", "all ranks")
+    torch.nn.Module.__init__(self)
+    self.training_state = TrainingState.IDLE
+    self._fsdp_wrapped_module = module
+    mixed = mixed_precision
+    self.raysim_wrapping = Wrapping(
+        module=module,
+        engine="fsdp",
+        meets=True,
+        fsdp=FsdpSettings(
+            version=1,
+            sharding_strategy=getattr(sharding_strategy, "name", "FULL_SHARD"),
+            param_dtype=DTYPES.get(getattr(mixed, "param_dtype", None)),
+            reduce_dtype=DTYPES.get(getattr(mixed, "reduce_dtype", None)),
+            cpu_offload=bool(getattr(cpu_offload, "offload_params", False)),
+            backward_prefetch=getattr(backward_prefetch, "name", None),
+            forward_prefetch=forward_prefetch,
+            limit_all_gathers=limit_all_gathers,
+            use_orig_params=use_orig_params,
+            **_policy(auto_wrap_policy),
+        ),
+    )
+
+
+def _policy(policy: Any) -> dict[str, Any]:
+    """Which modules are wrapped one by one."""
+    if policy is None:
+        return {"wrap": False}
+    if isinstance(policy, ModuleWrapPolicy):
+        classes = policy._module_classes  # noqa: SLF001  (it has no other door)
+        return {"layer_classes": _names(classes)}
+    said = getattr(policy, "keywords", {})
+    if "transformer_layer_cls" in said:
+        return {"layer_classes": _names(said["transformer_layer_cls"])}
+    if getattr(policy, "func", policy).__name__ == "size_based_auto_wrap_policy":
+        return {"min_num_params": int(said.get("min_num_params", 10**8))}
+    raise NotEmulatedError(
+        f"auto_wrap_policy={policy!r}", "ModuleWrapPolicy and transformer_auto_wrap_policy"
+    )
+
+
+def _names(classes: Any) -> tuple[str, ...]:
+    return tuple(sorted(cls.__name__ for cls in classes))
+
+
+def _version2(
+    _steps: Steps, module: Any, *, mesh: Any = None, reshard_after_forward: Any = None,
+    mp_policy: Any = None, offload_policy: Any = None, **_others: Any,
+) -> Any:  # fmt: skip
+    """``fully_shard(module)``: of blocks first, then of the model around them."""
+    if mesh is not None and getattr(mesh, "ndim", 1) != 1:
+        raise NotEmulatedError("fully_shard on a mesh of several dimensions", "one dimension")
+    inner = [m for m in module.modules() if m is not module and hasattr(m, "raysim_sharded")]
+    module.raysim_sharded = True
+    blocks = inner[0].raysim_wrapping.fsdp if inner else None
+    after = reshard_after_forward
+    if blocks is not None:
+        after = blocks.reshard_after_forward
+    module.raysim_wrapping = Wrapping(
+        module=module,
+        engine="fsdp",
+        meets=True,
+        fsdp=FsdpSettings(
+            reshard_after_forward=True if after is None else after,
+            root_reshard_after_forward=bool(reshard_after_forward),
+            param_dtype=DTYPES.get(getattr(mp_policy, "param_dtype", None)),
+            reduce_dtype=DTYPES.get(getattr(mp_policy, "reduce_dtype", None)),
+            cpu_offload=type(offload_policy).__name__ == "CPUOffloadPolicy",
+            layer_classes=_names({type(m) for m in inner}),
+            wrap=bool(inner),
+        ),
+    )
+    for name in ("set_requires_gradient_sync", "set_is_last_backward", "unshard", "reshard",
+                 "set_modules_to_forward_prefetch", "set_modules_to_backward_prefetch"):  # fmt: skip
+        setattr(module, name, _no_effect)
+    return module
+
+
+def _no_effect(*_args: Any, **_kwargs: Any) -> None:
+    """What only moves parameters."""
