@@ -74,7 +74,7 @@ def _modules() -> dict[str, ModuleType]:
     raylet.ObjectRefGenerator = api.ObjectRefGenerator  # type: ignore[attr-defined]
     raylet.DynamicObjectRefGenerator = api.DynamicObjectRefGenerator  # type: ignore[attr-defined]
     util.multiprocessing = multiprocessing
-    api.train, api.tune, train.torch = train, tune, train_torch  # type: ignore[attr-defined]
+    api.train, api.tune, train.torch = train, tune, train_torch
     return {
         "ray": api, "ray.actor": actors, "ray.exceptions": exceptions, "ray._raylet": raylet,
         "ray.runtime_context": runtime_context, "ray.runtime_env": runtime_env, "ray.util": util,

@@ -106,7 +106,8 @@ class ActorClass:
     def remote(self, *args: Any, size_bytes: int = CALL_BYTES) -> Script:
         """``handle = yield from Class.remote(*args)``; of a named one, TaskError if it is taken.
 
-        Under ``get_if_exists`` it is the one of that name, if there is one. The actor lives until it is killed or its job ends: handles are not counted.
+        Under ``get_if_exists`` it is the one of that name, if there is one. The actor lives until
+        it is killed or its job ends: handles are not counted.
         """
         if self.actor.get_if_exists:
             row = yield _named(self.actor)

@@ -39,7 +39,7 @@ def train_loop(config):
         "gradient_clipping": 1.0,
         "optimizer": {"type": "AdamW", "params": {"lr": 2e-5, "weight_decay": 0.01}},
     }
-    engine, optimizer, _, _ = deepspeed.initialize(
+    engine, _, _, _ = deepspeed.initialize(
         model=model, model_parameters=model.parameters(), config=ds_config
     )
     context = ray.train.get_context()
@@ -49,8 +49,8 @@ def train_loop(config):
     device = ray.train.torch.get_device()
     for epoch in range(config["epochs"]):
         sampler.set_epoch(epoch)
-        for step, batch in enumerate(loader):
-            batch = {name: tensor.to(device) for name, tensor in batch.items()}
+        for step, on_cpu in enumerate(loader):
+            batch = {name: tensor.to(device) for name, tensor in on_cpu.items()}
             outputs = engine(**batch)
             engine.backward(outputs.loss)
             engine.step()

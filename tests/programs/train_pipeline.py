@@ -10,7 +10,7 @@ from deepspeed.pipe import LayerSpec, PipelineModule
 from ray.train import RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer
 from torch import nn
-from torch.nn import functional as F
+from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
 
@@ -48,9 +48,9 @@ class Block(nn.Module):
         batch, length, width = x.shape
         q, k, v = self.qkv(self.norm1(x)).chunk(3, dim=-1)
         q, k, v = (t.view(batch, length, self.heads, -1).transpose(1, 2) for t in (q, k, v))
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(y.transpose(1, 2).reshape(batch, length, width))
-        return x + self.down(F.gelu(self.up(self.norm2(x))))
+        return x + self.down(functional.gelu(self.up(self.norm2(x))))
 
 
 class Head(nn.Module):
@@ -64,7 +64,7 @@ class Head(nn.Module):
 
 
 def loss_fn(logits, labels):
-    return F.cross_entropy(logits.flatten(0, 1), labels.flatten())
+    return functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
 
 
 def train_loop(config):

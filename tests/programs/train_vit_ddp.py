@@ -1,7 +1,6 @@
 """A vision transformer under DistributedDataParallel: Ray Train, torch, synthetic images."""
 
 import argparse
-import os
 import tempfile
 
 import ray
@@ -92,7 +91,7 @@ def train_loop(config):
             if ray.train.get_context().get_world_rank() == 0:
                 inner = model.module if world > 1 else model
                 state = {"model": inner.state_dict(), "optimizer": optimizer.state_dict()}
-                torch.save(state, os.path.join(folder, "model.pt"))
+                torch.save(state, f"{folder}/model.pt")
                 checkpoint = Checkpoint.from_directory(folder)
             ray.train.report(metrics, checkpoint=checkpoint)
 

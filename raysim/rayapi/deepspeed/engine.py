@@ -172,7 +172,7 @@ class DeepSpeedEngine(torch.nn.Module):
         """A loader of each replica's own samples."""
         from torch.utils.data import DataLoader, DistributedSampler
 
-        sampler = DistributedSampler(
+        sampler: Any = DistributedSampler(
             dataset, num_replicas=self.mesh.dp, rank=self.global_rank % self.mesh.dp
         )
         return DataLoader(

@@ -17,7 +17,8 @@ from typing import Any
 from raysim.rayapi.unsupported import NotEmulatedError
 
 _MODULES = {
-    "deepspeed": "deepspeed", "deepspeed.comm": "deepspeed.comm", "deepspeed.pipe": "deepspeed.pipe",
+    "deepspeed": "deepspeed", "deepspeed.comm": "deepspeed.comm",
+    "deepspeed.pipe": "deepspeed.pipe",
     "deepspeed.ops": "deepspeed.ops", "deepspeed.ops.adam": "deepspeed.ops",
     "deepspeed.ops.lamb": "deepspeed.ops", "deepspeed.ops.lion": "deepspeed.ops",
     "deepspeed.zero": "deepspeed.zero", "deepspeed.runtime": "deepspeed.pipe",

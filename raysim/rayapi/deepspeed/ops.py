@@ -16,10 +16,9 @@ class _Named(torch.optim.Optimizer):
     def __init__(self, params: Any, lr: float = 1e-3, **more: Any) -> None:
         super().__init__(params, {"lr": lr, "fused": True, **more})
 
-    def step(self, closure: Any = None) -> None:
-        """Of the engine's; on its own it updates what torch's would."""
-        if closure is not None:
-            closure()
+    def step(self, closure: Any = None) -> Any:
+        """What it computes is not."""
+        return None if closure is None else closure()
 
 
 class FusedAdam(_Named):

@@ -10,6 +10,7 @@ one by one.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -85,13 +86,13 @@ class PipelineModule(torch.nn.Module):
             others = [a for a in topology.get_axis_names() if a not in {"pipe", "data"}]
             if others:
                 raise NotEmulatedError(f"PipelineModule of axes {others}", "pipe and data")
-        steps = steps_here()
-        world = steps.worker.context.world_size if steps is not None else num_stages
+        steps, num_stages = steps_here(), int(num_stages or 1)
+        world = num_stages if steps is None else int(steps.worker.context.world_size)
         if world % num_stages:
             raise RuntimeError(
                 f"num_stages ({num_stages}) must divide distributed world size ({world})"
             )
-        self.num_stages, self.loss_fn = int(num_stages or 1), loss_fn
+        self.num_stages, self.loss_fn = num_stages, loss_fn
         self.partition_method = partition_method
         self.activation_checkpoint_interval = activation_checkpoint_interval
         self.layers = torch.nn.Sequential(*_built(layers))
@@ -135,11 +136,8 @@ class PipelineEngine(DeepSpeedEngine):
             batch = next(data_iter)
             if not self._steps.knows_pipeline(self, batch):
                 inputs, labels = _on_gpu(batch)
-                loss_fn = self.module.loss_fn
-                self._steps.learn_pipeline(
-                    self, self.module.layers, inputs,
-                    None if loss_fn is None else lambda out, y=labels: loss_fn(out, y), batch,
-                )  # fmt: skip
+                loss = self.module.loss_fn and partial(_loss, self.module.loss_fn, labels)
+                self._steps.learn_pipeline(self, self.module.layers, inputs, loss, batch)
         self._take_step()
         self.micro_steps += self.gradient_accumulation_steps()
         return torch.empty((), device=META)
@@ -153,7 +151,7 @@ class PipelineEngine(DeepSpeedEngine):
         """As DeepSpeed has it."""
         raise RuntimeError("Only train_batch() is accessible in pipeline mode.")
 
-    backward = step = forward  # type: ignore[assignment]
+    backward = step = forward
 
     def is_first_stage(self) -> bool:
         """Whether it takes inputs."""
@@ -175,6 +173,10 @@ class PipelineEngine(DeepSpeedEngine):
         if self._iterator is None:
             self._iterator = _repeating(self.training_dataloader)
         return self._iterator
+
+
+def _loss(loss_fn: Any, labels: Any, outputs: Any) -> Any:
+    return loss_fn(outputs, labels)
 
 
 def _repeating(loader: Any) -> Iterator[Any]:

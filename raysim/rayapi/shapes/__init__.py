@@ -1,1 +1,1 @@
-"""torch in workers of a training run: tensors have shapes, steps have lengths, values are unknown."""
+"""torch in training workers: tensors have shapes, steps have lengths, values are unknown."""

@@ -126,10 +126,15 @@ def _version2(
             wrap=bool(inner),
         ),
     )
-    for name in ("set_requires_gradient_sync", "set_is_last_backward", "unshard", "reshard",
-                 "set_modules_to_forward_prefetch", "set_modules_to_backward_prefetch"):  # fmt: skip
+    for name in _MOVES:
         setattr(module, name, _no_effect)
     return module
+
+
+_MOVES = (
+    "set_requires_gradient_sync", "set_is_last_backward", "unshard", "reshard",
+    "set_modules_to_forward_prefetch", "set_modules_to_backward_prefetch",
+)  # fmt: skip
 
 
 def _no_effect(*_args: Any, **_kwargs: Any) -> None:

@@ -8,8 +8,8 @@ The host's model: a batch costs what its making has let pass on the virtual cloc
 ``raysim.rayapi.compute.charge``), and collating copies its bytes at ``COLLATE_BYTES_PER_S``; the
 step's prediction has it, on the training process or side by side in ``num_workers`` others.
 
-Not modelled: start of loader processes, their memory, the file system behind a dataset. Batches that
-are really made pass their time once more in the step that uses them.
+Not modelled: start of loader processes, their memory, the file system behind a dataset. What the
+really made batches take passes once more in the steps that use them.
 """
 
 from __future__ import annotations

@@ -1,18 +1,20 @@
 """What torch's functions do in a training worker: tensors of real numbers have shapes only.
 
-Real counterpart: torch on the worker's GPU. Floating-point tensors live on the meta device, wherever
-they were asked for; integers that are made on the CPU are real (indices, labels, token ids), until
-they are moved to a GPU. What asks for the value of a tensor without one gets ``nan``, 0 or False,
-and is told so once.
+Real counterpart: torch on the worker's GPU. Floating-point tensors live on the meta device,
+wherever they were asked for; integers that are made on the CPU are real (indices, labels, token
+ids), until they are moved to a GPU. What asks for the value of a tensor without one gets ``nan``, 0
+or False, and is told so once.
 
-Between a model's forward and ``backward`` the functions that make the loss are written down, so that
-the tracer can run them again.
+Between a model's forward and ``backward`` the functions that make the loss are written down, so
+that the tracer can run them again. Once a model is no longer run, functions of tensors without
+values are not either: their results have the shapes that they had of such shapes before.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -90,11 +92,15 @@ class Tape:
         """The loss again, of other outputs."""
         new = dict(zip(map(id, self._outputs), tensors(outputs), strict=True))
         for func, args, kwargs, out in self._calls:
-            there = tree_map_only(torch.Tensor, lambda t: new.get(id(t), t), (args, kwargs))
+            there = tree_map_only(torch.Tensor, partial(_instead, new), (args, kwargs))
             made = func(*there[0], **there[1])
             new |= zip(map(id, tensors(out)), tensors(made), strict=False)
         found: torch.Tensor = new.get(id(loss), loss)
         return found
+
+
+def _instead(new: Mapping[int, torch.Tensor], tensor: torch.Tensor) -> torch.Tensor:
+    return new.get(id(tensor), tensor)
 
 
 class ShapesMode(TorchFunctionMode):

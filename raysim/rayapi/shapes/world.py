@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from raysim.rayapi.train.worker import Worker
 
 _C: Any = torch._C  # noqa: SLF001  (modes of a thread have no other door)
+_push, _pop = _C._push_on_torch_function_stack, _C._pop_torch_function_stack  # noqa: SLF001
+_depth, _set_grad = _C._len_torch_function_stack, _C._set_grad_enabled  # noqa: SLF001
 
 
 class ThreadState:
@@ -29,20 +31,20 @@ class ThreadState:
     def enter(self) -> None:
         """It runs."""
         for mode in self._modes:
-            _C._push_on_torch_function_stack(mode)
+            _push(mode)
         if not self._grad:
-            _C._set_grad_enabled(False)
+            _set_grad(False)
         if self._half is not None:
             torch.set_autocast_enabled("cuda", True)
             torch.set_autocast_dtype("cuda", self._half)
 
     def leave(self) -> None:
         """It waits, or has ended."""
-        found = [_C._pop_torch_function_stack() for _ in range(_C._len_torch_function_stack())]
+        found = [_pop() for _ in range(_depth())]
         self._modes = found[::-1]
         self._grad = torch.is_grad_enabled()
         if not self._grad:
-            _C._set_grad_enabled(True)
+            _set_grad(True)
         self._half = None
         if torch.is_autocast_enabled("cuda"):
             self._half = torch.get_autocast_dtype("cuda")

@@ -74,7 +74,7 @@ class WorkerHealthCheckFailedError(RayTrainError):
         return f"{self._message}\n{self.health_check_failure}"
 
 
-class UserExceptionWithTraceback(RayTrainError):
+class UserExceptionWithTraceback(RayTrainError):  # noqa: N818  (Ray's name)
     """What a user's loop raised, and where."""
 
     def __init__(self, exc: BaseException, traceback_str: str) -> None:

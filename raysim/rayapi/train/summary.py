@@ -17,9 +17,8 @@ if TYPE_CHECKING:
     from raysim.rayapi.shapes.steps import Shared
 
 SIMPLIFICATIONS = (
-    "Tensors have shapes only: the first step of each role is traced, later ones are not run; the "
-    "loss has no value, and branches on it take the side of nan.",
-    "All ranks meet once per optimizer step; a step takes what the training tower predicts for it.",
+    "The first step of each role is traced on shapes, later ones are not run: the loss is nan.",
+    "All ranks meet once per optimizer step, which takes what the training tower predicts.",
     "User code in a training loop costs no time but what it declares.",
 )
 

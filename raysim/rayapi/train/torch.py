@@ -116,7 +116,7 @@ def prepare_data_loader(
     sampled = isinstance(data_loader.sampler, DistributedSampler)
     if world > 1 and add_dist_sampler and mapped and not sampled:
         shuffle = not isinstance(data_loader.sampler, SequentialSampler)
-        sampler = DistributedSampler(
+        sampler: Any = DistributedSampler(
             data_loader.dataset, num_replicas=world, rank=rank, shuffle=shuffle
         )
         data_loader = DataLoader(

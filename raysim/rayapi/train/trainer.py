@@ -1,4 +1,4 @@
-"""``DataParallelTrainer.fit()`` and its ``Result``: a run of ``raylibs.train`` over the user's loop.
+"""``DataParallelTrainer.fit()`` and its ``Result``: ``raylibs.train`` over the user's loop.
 
 Real counterparts (ray 2.60): ``ray/train/v2/api/{data_parallel_trainer,result}.py``. A run that
 fails raises ``WorkerGroupError`` or ``ControllerError``, as Ray's does.
@@ -158,6 +158,9 @@ class DataParallelTrainer:
         played = TrainRun(spec=spec, simplifications=())
         report = played.report(outcome, cluster_nodes(core))
         run.session.env.reports.append(self._report(outcome, report))
+        refused = _refused(outcome)
+        if refused is not None:
+            raise refused
         error = _error_of(outcome)
         if error is not None:
             raise error
@@ -183,6 +186,15 @@ class DataParallelTrainer:
 
 def _plain(error: BaseException) -> Exception:
     return error if isinstance(error, Exception) else RuntimeError(str(error))
+
+
+def _refused(outcome: TrainOutcome) -> NotEmulatedError | None:
+    """What a loop has used that is not emulated: no failure of the program's."""
+    for error in outcome.failures.values():
+        cause = getattr(exception_of(error, ""), "cause", None)
+        if isinstance(cause, NotEmulatedError):
+            return cause
+    return None
 
 
 def _error_of(outcome: TrainOutcome) -> TrainingFailedError | None:

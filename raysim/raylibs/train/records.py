@@ -16,7 +16,8 @@ PARTS = (
     "steps", "data", "checkpoints", "reports", "between", "lost", "startup", "detection",
     "teardown", "waiting", "restart", "load",
 )  # fmt: skip
-"""``steps`` are those kept; ``between`` them a user's loop does its own work; ``waiting`` is for nodes; ``restart`` is every start but the first."""
+"""``steps`` are those kept; ``between`` them a user's loop does its own work; ``waiting`` is for
+nodes; ``restart`` is every start but the first."""
 
 
 @dataclass(slots=True)
