@@ -130,9 +130,8 @@ class Worker:
     def phase(self, phase: str) -> None:
         """What the run does from here on; rank 0 speaks for all."""
         gang = self.context.gang
-        if self.context.rank == 0 and not gang.over:
-            fiber = this_fiber()
-            fiber.settle()
+        if self.context.rank == 0 and not gang.over and gang.record.spans[-1].phase != phase:
+            this_fiber().settle()
             gang.record.phase(gang.env.sim.now_ns, phase)
 
     def sleep_ns(self, length_ns: int) -> None:

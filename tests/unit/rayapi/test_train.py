@@ -1,0 +1,174 @@
+"""``ray.train`` in programs: loops in fibers, what a run's record says of them, what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raysim.rayapi.checkpoint import STANDS_FOR, Checkpoint
+from raysim.rayapi.loader import run_program
+from raysim.rayapi.unsupported import NotEmulatedError
+from raysim.raylibs.report import LibraryReport
+from tests.rayapi_parts import run
+from tests.raycore_parts import ray_cluster
+
+
+def fit(loop: Any, *, workers: int = 2, cluster: Any = None, **more: Any) -> Any:
+    """What ``TorchTrainer(loop, ...).fit()`` returns, and what is reported of the run."""
+    cluster = cluster or ray_cluster(cpus=4, check=True)
+
+    def main() -> Any:
+        import ray
+        from ray.train import RunConfig, ScalingConfig
+        from ray.train.torch import TorchTrainer
+
+        ray.init()
+        return TorchTrainer(
+            loop,
+            scaling_config=ScalingConfig(num_workers=workers),
+            run_config=RunConfig(name="run", **more),
+        ).fit()
+
+    result, _ = run_program(main, cluster)
+    (report,) = cluster.env.reports
+    return result, report
+
+
+def seconds(report: LibraryReport, phase: str) -> float:
+    rows = {row[0]: row[1] for row in report.tables[0].rows}
+    return float(rows.get(phase, 0.0))  # type: ignore[arg-type]
+
+
+def test_time_of_a_loop_passes_on_the_virtual_clock() -> None:
+    def loop() -> None:
+        import time
+
+        import ray
+
+        for _ in range(3):
+            time.sleep(100)
+            ray.train.report({})
+
+    result, report = fit(loop)
+    assert result.error is None
+    assert report.ok
+    assert seconds(report, "steps that are kept") == pytest.approx(300, rel=1e-3)
+    assert report.metrics["steps_per_s"] == pytest.approx(3 / report.metrics["seconds"])
+
+
+def test_reports_wait_for_the_slowest_rank() -> None:
+    def loop() -> float:
+        import time
+
+        import ray
+
+        rank = ray.train.get_context().get_world_rank()
+        began = time.time()
+        time.sleep(10 if rank == 1 else 0)
+        ray.train.report({})
+        return time.time() - began
+
+    result, _ = fit(loop)
+    assert result.return_value == pytest.approx(10, abs=0.1)
+
+
+def test_work_after_the_last_checkpoint_is_lost_and_done_again() -> None:
+    def loop() -> int:
+        import tempfile
+        import time
+        from pathlib import Path
+
+        import ray
+
+        found = ray.train.get_checkpoint()
+        start = int(Path(found.path, "step").read_text()) if found else 0
+        for step in range(start, 4):
+            time.sleep(50)
+            if step == 2 and found is None:
+                raise RuntimeError("once")
+            with tempfile.TemporaryDirectory() as folder:
+                Path(folder, "step").write_text(str(step + 1))
+                ray.train.report({"step": step}, ray.train.Checkpoint.from_directory(folder))
+        return start
+
+    from raysim.rayapi.train import FailureConfig
+
+    result, report = fit(loop, workers=1, failure_config=FailureConfig(max_failures=1))
+    assert result.return_value == 2
+    assert report.metrics["restarts"] == 1
+    assert seconds(report, "work that was lost") == pytest.approx(50, rel=0.05)
+    assert seconds(report, "steps that are kept") == pytest.approx(200, rel=0.02)
+
+
+def test_checkpoints_that_stand_for_bytes_are_paid_for() -> None:
+    def loop(size_bytes: int) -> None:
+        import tempfile
+        from pathlib import Path
+
+        import ray
+
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, "model").write_bytes(STANDS_FOR + str(size_bytes).encode() + b"\n")
+            ray.train.report({}, ray.train.Checkpoint.from_directory(folder))
+
+    took = []
+    for size_bytes in (10**9, 10**11):
+        _, report = fit(lambda n=size_bytes: loop(n), workers=1)
+        assert report.metrics["stored_bytes"] == size_bytes
+        took.append(seconds(report, "saving and uploading"))
+    (disk,) = ray_cluster(cpus=4).env.nodes[0].spec.disks
+    written_s = (10**11 - 10**9) / disk[0].write_bytes_per_s
+    assert took[1] - took[0] == pytest.approx(written_s, rel=0.02)
+
+
+def test_a_checkpoint_is_as_large_as_its_files_or_what_they_stand_for(tmp_path: Path) -> None:
+    (tmp_path / "plain").write_bytes(b"x" * 77)
+    (tmp_path / "stands").write_bytes(STANDS_FOR + b"1000\nshort")
+    assert Checkpoint(str(tmp_path)).size_bytes == 1077
+
+
+def test_several_trainers_of_one_driver() -> None:
+    def main() -> list[Any]:
+        import ray
+        from ray.train.torch import TorchTrainer
+
+        ray.init()
+        return [TorchTrainer(lambda n=n: n).fit().return_value for n in range(3)]
+
+    assert run(main) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("what", "name"),
+    [
+        (lambda train, torch: train.get_all_reported_checkpoints, "get_all_reported_checkpoints"),
+        (lambda train, torch: torch.TorchTrainer(print, datasets={"train": 1}), "datasets="),
+        (lambda train, torch: torch.TorchTrainer(
+            print, scaling_config=train.ScalingConfig(num_workers=0)).fit(), "local mode"),
+        (lambda train, torch: torch.TorchTrainer(
+            print, run_config=train.RunConfig(callbacks=[1])).fit(), "callbacks="),
+        (lambda train, torch: torch.accelerate, "torch.accelerate"),
+    ],
+)  # fmt: skip
+def test_what_is_not_emulated_is_refused_by_name(what: Any, name: str) -> None:
+    def main() -> None:
+        import ray
+        import ray.train.torch
+
+        ray.init()
+        what(ray.train, ray.train.torch)
+
+    with pytest.raises(NotEmulatedError, match=name):
+        run(main)
+
+
+def test_what_a_loop_uses_that_is_not_emulated_is_refused_too() -> None:
+    def loop() -> None:
+        import ray
+
+        ray.train.get_dataset_shard("train")
+
+    with pytest.raises(NotEmulatedError, match="get_dataset_shard"):
+        fit(loop)
