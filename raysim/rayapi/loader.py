@@ -162,7 +162,7 @@ class _Output(io.TextIOBase):
     @property
     def encoding(self) -> str:  # type: ignore[override]
         """Of the real one."""
-        return str(getattr(self._real, "encoding", "utf-8"))
+        return str(getattr(self._real, "encoding", None) or "utf-8")
 
 
 @contextmanager

@@ -152,7 +152,7 @@ def _cuda(r: Replaced) -> None:
         "is_initialized": lambda _: True, "synchronize": lambda s, *_: s.synchronize(),
         "empty_cache": lambda _: None, "is_bf16_supported": _bf16, "manual_seed": lambda *_: None,
         "manual_seed_all": lambda *_: None, "get_device_name": lambda s, *_: _gpu(s).name,
-        "get_device_capability": lambda s, *_: (9, 0) if _bf16(s) else (7, 0),
+        "get_device_capability": lambda s, *_: _capability(s),
         "get_device_properties": _properties, "memory_allocated": _allocated,
         "memory_reserved": _reserved, "max_memory_allocated": _allocated,
         "max_memory_reserved": _reserved, "reset_peak_memory_stats": lambda *_: None,
@@ -177,15 +177,20 @@ def _has_gpu(steps: Steps) -> bool:
 
 
 def _bf16(steps: Steps, *_: Any, **__: Any) -> bool:
-    return _has_gpu(steps) and "bf16" in _gpu(steps).peak_flops_per_s
+    return _has_gpu(steps) and "bf16" in _gpu(steps).flops_per_s
+
+
+def _capability(steps: Steps) -> tuple[int, int]:
+    major, minor = divmod(round(10 * _gpu(steps).compute_capability), 10)
+    return major, minor
 
 
 def _properties(steps: Steps, *_: Any) -> Any:
     gpu = _gpu(steps)
-    major, minor = (9, 0) if _bf16(steps) else (7, 0)
+    major, minor = _capability(steps)
     return SimpleNamespace(
         name=gpu.name, total_memory=int(gpu.memory_bytes), major=major, minor=minor,
-        multi_processor_count=132,
+        multi_processor_count=gpu.sm_count,
     )  # fmt: skip
 
 

@@ -289,14 +289,13 @@ class Steps:
 
     def take_step(self, found: Prediction) -> None:
         """All ranks meet, and what is left of the step passes."""
-        self.latest = found
+        rest_ns = max(0, found.step_ns - self._paid_ns)
+        self._micro = self._queued_ns = self._paid_ns = 0
+        self._key = None
         if not found.fits:
             self.shared.too_large = found
             raise _out_of_memory(found)
-        rest_ns = max(0, found.step_ns - self._paid_ns)
-        self._before = found
-        self._micro = self._queued_ns = self._paid_ns = 0
-        self._key = None
+        self._before = self.latest = found
         worker = self.worker
         worker.steps += 1
         if worker.context.rank == 0:

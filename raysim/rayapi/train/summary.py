@@ -25,8 +25,7 @@ SIMPLIFICATIONS = (
 
 def with_training(report: LibraryReport, outcome: TrainOutcome, shared: Shared) -> LibraryReport:
     """The run's report with what its steps came to."""
-    del outcome
-    if shared.too_large is not None:
+    if shared.too_large is not None and not outcome.ok:
         need, have = shared.too_large.peak_bytes / GIB, shared.too_large.capacity_bytes / GIB
         text = f"does not fit: the step needs {need:.1f} GiB of a GPU's {have:.1f} GiB"
         peak = shared.too_large.peak_bytes / shared.too_large.capacity_bytes
