@@ -29,6 +29,7 @@ from typing import Any
 
 import cloudpickle
 
+from raysim.perf.constants import TrainingConstants
 from raysim.rayapi import asyncio_loop, clock, serialization
 from raysim.rayapi.compute import Compute
 from raysim.rayapi.execution import ProcessExit
@@ -294,6 +295,7 @@ def run_script(
     cluster: Any,
     compute: Compute | None = None,
     limit_s: float = LIMIT_S,
+    training: TrainingConstants | None = None,
 ) -> Session:
     """Run a script as ``python path argv...`` would.
 
@@ -303,7 +305,7 @@ def run_script(
         The script.
     argv
         Its arguments.
-    cluster, compute, limit_s
+    cluster, compute, limit_s, training
         As for ``Session``.
 
     Raises
@@ -316,7 +318,7 @@ def run_script(
     code = compile(text, str(file), "exec")
     if re.search("torch|deepspeed", text) and find_spec("torch") is not None:
         import_module("torch")  # while the world is as it is: C code looks at clocks once
-    session = Session(cluster, compute=compute, limit_s=limit_s)
+    session = Session(cluster, compute=compute, limit_s=limit_s, training=training)
     module = ModuleType("__main__")
     module.__dict__.update(__file__=str(file), __builtins__=__builtins__)
     before_main, before_argv = sys.modules["__main__"], sys.argv

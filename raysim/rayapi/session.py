@@ -24,6 +24,7 @@ from greenlet import GreenletExit, getcurrent, greenlet
 from simpy.events import Event
 
 from raysim.errors import RaysimError
+from raysim.perf.constants import TrainingConstants
 from raysim.rayapi.compute import Compute, pay_for_compute
 from raysim.rayapi.fibers import HUB, Fiber
 from raysim.rayapi.randomness import seeded_globals
@@ -198,11 +199,15 @@ class Session:
         How user code is charged; as declared by default.
     limit_s
         Virtual time after which a driver that still waits is given up.
+    training
+        What a profile says of GPUs and hosts, for the steps of training loops.
     """
 
     def __init__(
-        self, cluster: Any, *, compute: Compute | None = None, limit_s: float = LIMIT_S
-    ) -> None:
+        self, cluster: Any, *, compute: Compute | None = None, limit_s: float = LIMIT_S,
+        training: TrainingConstants | None = None,
+    ) -> None:  # fmt: skip
+        self.training = training or TrainingConstants()
         self._make: ClusterFactory | None = cluster if callable(cluster) else None
         self.cluster: Any = None if callable(cluster) else cluster
         self.compute = compute or Compute()

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from raysim.errors import Problem, ScenarioError
 from raysim.hardware.cluster import ClusterSpec
 from raysim.perf.profile import Profile
+from raysim.perf.constants import TrainingConstants
 from raysim.perf.ray_core import RayCosts
 from raysim.raycore.config import RayConfig
 from raysim.scenario.autoscaling import autoscaler_of, clouds_of, groups_misnamed, spot_of
@@ -174,6 +175,7 @@ def program_scenario(
         node_speed=spec.ray.node_speed,
         config=config,
         costs=RayCosts() if profile is None else profile.ray_costs(),
+        training=TrainingConstants() if profile is None else profile.training_constants(),
         autoscaling=grows,
         clouds=clouds_of(spec, made.spec, files),
         spot=spot_of(spec),

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from raysim.perf.constants import TrainingConstants
 from raysim.perf.ray_core import RayCosts
 from raysim.raycore.autoscaler import AutoscalerConfig
 from raysim.raycore.cloud import EVERYWHERE, CloudSpec
@@ -89,6 +90,8 @@ class ProgramJob:
     config: RayConfig = field(default_factory=RayConfig)
     costs: RayCosts = field(default_factory=RayCosts)
     """Service times of Ray's own code on these machines."""
+    training: TrainingConstants = field(default_factory=TrainingConstants)
+    """Of GPUs and hosts, for the steps of a script's own training loops."""
     autoscaling: AutoscalerConfig | None = None
     clouds: CloudSpec = EVERYWHERE
     """How machines come."""

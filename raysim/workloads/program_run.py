@@ -186,7 +186,10 @@ def _drive(job: ProgramJob, cluster: Cluster, compute: Compute, submitter: Submi
         if job.script is None:
             main = partial(generate, job.workload, job.library, cluster)
             return _of_workload(main, cluster, compute, limit_s)
-        run_script(job.script, job.args, cluster=cluster, compute=compute, limit_s=limit_s)
+        run_script(
+            job.script, job.args, cluster=cluster, compute=compute, limit_s=limit_s,
+            training=job.training,
+        )  # fmt: skip
     except ProgramHangs as wait:
         where = str(wait).partition("it waits here:\n")[2].rstrip() if job.script else ""
         line = where.strip().splitlines()[-1].strip() if where else f"the driver of {job.title}"

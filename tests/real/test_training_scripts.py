@@ -546,3 +546,69 @@ def test_everything_is_put_back() -> None:
 def test_a_script_runs_the_same_twice() -> None:
     runs = [script("vit_ddp", "--samples", "512", "--depth", "2") for _ in range(2)]
     assert runs[0][1].metrics == runs[1][1].metrics
+
+
+def test_gradient_checkpointing_and_compiling_are_part_of_the_plan() -> None:
+    def loop(config: dict[str, Any]) -> None:
+        import ray.train.torch
+        from torch.utils.checkpoint import checkpoint
+
+        how = config["how"]
+
+        class Block(nn.Sequential):
+            def __init__(self) -> None:
+                super().__init__(nn.Linear(1024, 4096), nn.GELU(), nn.Linear(4096, 1024))
+
+        class Deep(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.layers = nn.ModuleList(Block() for _ in range(16))
+
+            def forward(self, x: Any) -> Any:
+                for layer in self.layers:
+                    if how == "checkpoint":
+                        x = checkpoint(layer, x, use_reentrant=False)
+                    else:
+                        x = layer(x)
+                return x
+
+        model = ray.train.torch.prepare_model(Deep())
+        if how == "compile":
+            model = torch.compile(model)
+        optimizer = torch.optim.AdamW(model.parameters())
+        scaler = torch.amp.GradScaler("cuda")
+        for _ in range(2):
+            with torch.autocast("cuda", dtype=torch.float16):
+                loss = model(torch.randn(32768, 1024, device="cuda")).mean()
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+
+    reports = {how: fit(loop, how=how)[1].metrics for how in ("plain", "checkpoint", "compile")}
+    plain = reports["plain"]
+    assert reports["checkpoint"]["gpu_mem_peak"] < 0.6 * plain["gpu_mem_peak"]
+    assert reports["checkpoint"]["step_seconds"] > 1.2 * plain["step_seconds"]
+    assert reports["compile"]["step_seconds"] < plain["step_seconds"]
+
+
+def test_a_hugging_face_model_with_gradient_checkpointing() -> None:
+    def loop(config: dict[str, Any]) -> None:
+        import ray.train.torch
+
+        bert = transformers.BertConfig(num_hidden_layers=8)
+        model = transformers.BertForSequenceClassification(bert)
+        if config["checkpointing"]:
+            model.gradient_checkpointing_enable()
+        model = ray.train.torch.prepare_model(model)
+        optimizer = torch.optim.AdamW(model.parameters())
+        for _ in range(2):
+            ids = torch.randint(0, 30000, (32, 512)).to("cuda")
+            labels = torch.zeros(32, dtype=torch.long, device="cuda")
+            model(input_ids=ids, labels=labels).loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    peaks = [fit(loop, checkpointing=c)[1].metrics["gpu_mem_peak"] for c in (False, True)]
+    assert peaks[1] < 0.5 * peaks[0]

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.utils.checkpoint
 from torch.utils._pytree import tree_map_only
 from torch.utils.data import DataLoader
 
@@ -118,6 +119,8 @@ def _modules(r: Replaced) -> None:
     r.around(torch.autograd, "backward", _backward)
     r.around(DataLoader, "__iter__", lambda _real, steps, self: loader.batches(self, steps))
     r.around(DataLoader, "check_worker_number_rationality", lambda *_: None)
+    r.call(torch, "compile", _compile)
+    r.call(torch.utils.checkpoint, "checkpoint", _checkpoint)
     r.call(torch.nn.utils, "clip_grad_norm_", _clip)
 
 
@@ -134,6 +137,21 @@ def _backward(real: Any, steps: Steps, loss: Any, *args: Any, **kwargs: Any) -> 
         real(loss, *args, **kwargs)
     else:
         steps.backward(loss if isinstance(loss, torch.Tensor) else next(iter(loss)))
+
+
+def _compile(steps: Steps, model: Any = None, **_options: Any) -> Any:
+    """``torch.compile``: the model itself, whose plan is a compiled one's."""
+    steps.compiled = True
+    return model if model is not None else lambda function: function
+
+
+def _checkpoint(steps: Steps, function: Any, *args: Any, **kwargs: Any) -> Any:
+    """``torch.utils.checkpoint.checkpoint``: what runs again is the plan's."""
+    steps.recomputes = True
+    for name in ("use_reentrant", "context_fn", "determinism_check", "debug", "preserve_rng_state",
+                 "early_stop"):  # fmt: skip
+        kwargs.pop(name, None)
+    return function(*args, **kwargs)
 
 
 def _clip(steps: Steps, _parameters: Any, max_norm: float, *_a: Any, **_k: Any) -> torch.Tensor:

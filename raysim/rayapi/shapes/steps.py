@@ -51,6 +51,8 @@ class Role:
 
     outputs: Any
     model: Model | None = None
+    recomputes: bool = False
+    """It checkpoints activations."""
     batch: int = 1
     input_bytes: int = 0
 
@@ -88,6 +90,10 @@ class Steps:
         self.loss_scaled = False
         self.updating = False
         """An optimizer runs: what it asks of values is not the program's."""
+        self.compiled = False
+        """The script has called ``torch.compile``."""
+        self.recomputes = False
+        """The model has called ``torch.utils.checkpoint``."""
         self.steady = False
         """The model under way answered without being run."""
         self.inside = False
@@ -129,13 +135,14 @@ class Steps:
         self.steady = role is not None and role.model is not None
         if role is not None and self.steady:
             return _again(role.outputs)
+        self.recomputes = False
         outputs = self._run(run, module, args, kwargs)
         self._example = kwargs if kwargs and not args else args
         if kwargs and args:
             self._example = _bound(module, args, kwargs)
         given = list(tensors((args, kwargs)))
         self.shared.roles[key] = Role(
-            outputs=outputs, batch=int(given[0].shape[0]) if given and given[0].dim() else 1,
+            outputs=outputs, recomputes=self.recomputes, batch=int(given[0].shape[0]) if given and given[0].dim() else 1,
             input_bytes=sum(t.nbytes for t in given),
         )  # fmt: skip
         self.mode.tape = Tape(outputs)
@@ -223,11 +230,17 @@ class Steps:
 
     @contextmanager
     def _tracing(self) -> Iterator[None]:
+        """The tracer refuses models that say they checkpoint: what they recompute is the plan's."""
         self.inside = self.mode.tracing = True
+        said = [m for m in self._module.modules() if getattr(m, "gradient_checkpointing", False)]
+        for m in said:
+            m.gradient_checkpointing = False
         try:
             yield
         finally:
             self.inside = self.mode.tracing = False
+            for m in said:
+                m.gradient_checkpointing = True
 
     # ---- pipelines -------------------------------------------------------------------------------
 
@@ -242,12 +255,13 @@ class Steps:
         """Trace all layers of a pipeline at once."""
         given = list(tensors(inputs))
         key = self._key_of(module, (batch,), {}, learns=True)
+        self.recomputes = False
         with self._tracing():
             model = trace(
                 layers, with_values(inputs), loss=loss, name=type(describe(module).module).__name__
             )
         self.shared.roles[key] = Role(
-            outputs=None, model=model, batch=int(given[0].shape[0]),
+            outputs=None, model=model, recomputes=self.recomputes, batch=int(given[0].shape[0]),
             input_bytes=sum(t.nbytes for t in given),
         )  # fmt: skip
 
@@ -348,6 +362,10 @@ class Steps:
             autocast=self._key[3],
             clipping=self.clipping,
         )
+        plan = replace(
+            plan, constants=self.worker.run.session.training, torch_compile=self.compiled,
+            activation_checkpointing="full" if role.recomputes else "none",
+        )  # fmt: skip
         found = self._found[glance] = self.predicted(plan, role, wrapping)
         return found
 
