@@ -17,8 +17,8 @@ from pydantic import ValidationError
 
 from raysim.errors import Problem, ScenarioError
 from raysim.hardware.cluster import ClusterSpec
-from raysim.perf.profile import Profile
 from raysim.perf.constants import TrainingConstants
+from raysim.perf.profile import Profile
 from raysim.perf.ray_core import RayCosts
 from raysim.raycore.config import RayConfig
 from raysim.scenario.autoscaling import autoscaler_of, clouds_of, groups_misnamed, spot_of

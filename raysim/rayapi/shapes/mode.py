@@ -172,7 +172,7 @@ class ShapesMode(TorchFunctionMode):
             return _value_of(answer, known)
         if not self.steps.shared.told:
             self.steps.shared.told = True
-            print(f"raysim: {SAID}", file=sys.stderr)  # noqa: T201  (as a warning of torch)
+            sys.stderr.write(f"raysim: {SAID}\n")
         return answer(tensor)
 
     def _moved(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

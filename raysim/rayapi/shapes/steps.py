@@ -140,10 +140,9 @@ class Steps:
         self._example = kwargs if kwargs and not args else args
         if kwargs and args:
             self._example = _bound(module, args, kwargs)
-        given = list(tensors((args, kwargs)))
         self.shared.roles[key] = Role(
-            outputs=outputs, recomputes=self.recomputes, batch=int(given[0].shape[0]) if given and given[0].dim() else 1,
-            input_bytes=sum(t.nbytes for t in given),
+            outputs=outputs, recomputes=self.recomputes, batch=_batch((args, kwargs)),
+            input_bytes=_size_bytes((args, kwargs)),
         )  # fmt: skip
         self.mode.tape = Tape(outputs)
         return outputs
@@ -179,9 +178,10 @@ class Steps:
     ) -> Any:  # fmt: skip
         if role is None:
             outputs = self._run(run, module, args, kwargs)
-            given = next(tensors((args, kwargs)), None)
-            batch = int(given.shape[0]) if given is not None and given.dim() else 1
-            role = self.shared.roles[key] = Role(outputs=outputs, batch=batch)
+            role = self.shared.roles[key] = Role(
+                outputs=outputs, batch=_batch((args, kwargs)),
+                input_bytes=_size_bytes((args, kwargs)),
+            )  # fmt: skip
         if self._before is not None:
             found = self.shared.forwards.get(key)
             if found is None:
@@ -230,7 +230,7 @@ class Steps:
 
     @contextmanager
     def _tracing(self) -> Iterator[None]:
-        """The tracer refuses models that say they checkpoint: what they recompute is the plan's."""
+        """What a model recomputes is the plan's; the tracer refuses those that say so."""
         self.inside = self.mode.tracing = True
         said = [m for m in self._module.modules() if getattr(m, "gradient_checkpointing", False)]
         for m in said:
@@ -253,7 +253,6 @@ class Steps:
         self, module: Any, layers: Any, inputs: Any, loss: Callable[[Any], Any] | None, batch: Any
     ) -> None:
         """Trace all layers of a pipeline at once."""
-        given = list(tensors(inputs))
         key = self._key_of(module, (batch,), {}, learns=True)
         self.recomputes = False
         with self._tracing():
@@ -261,8 +260,8 @@ class Steps:
                 layers, with_values(inputs), loss=loss, name=type(describe(module).module).__name__
             )
         self.shared.roles[key] = Role(
-            outputs=None, model=model, recomputes=self.recomputes, batch=int(given[0].shape[0]),
-            input_bytes=sum(t.nbytes for t in given),
+            outputs=None, model=model, recomputes=self.recomputes, batch=_batch(inputs),
+            input_bytes=_size_bytes(inputs),
         )  # fmt: skip
 
     # ---- the update ------------------------------------------------------------------------------
@@ -389,6 +388,16 @@ class Steps:
             except ScenarioError as error:
                 raise RuntimeError(f"raysim cannot predict this step: {error}") from error
         return known[key]
+
+
+def _batch(given: Any) -> int:
+    """Samples: the first tensor's leading dimension."""
+    first = next(tensors(given), None)
+    return int(first.shape[0]) if first is not None and first.dim() else 1
+
+
+def _size_bytes(given: Any) -> int:
+    return sum(t.nbytes for t in tensors(given))
 
 
 def _bound(module: Any, args: Any, kwargs: Any) -> dict[str, Any]:
