@@ -71,8 +71,8 @@ def test_what_hangs_says_where_and_why(tmp_path: Path) -> None:
     ("text", "line", "name"),
     [
         ("import ray\nimport ray.data\n", 2, "ray.data"),
-        ("import ray\n@ray.remote\ndef f():\n    import ray.train\nray.get(f.remote())\n", 5,
-         "ray.train"),
+        ("import ray\n@ray.remote\ndef f():\n    import ray.serve\nray.get(f.remote())\n", 5,
+         "ray.serve"),
     ],
 )  # fmt: skip
 def test_what_is_not_emulated_is_one_line_that_names_it(

@@ -74,42 +74,31 @@ class WorkerHealthCheckFailedError(RayTrainError):
         return f"{self._message}\n{self.health_check_failure}"
 
 
-class UserExceptionWithTraceback(RayTrainError):  # noqa: N818  (Ray's name)
-    """What a user's loop raised, and where."""
-
-    def __init__(self, exc: BaseException, traceback_str: str) -> None:
-        super().__init__(traceback_str)
-        self._base_exc = exc
-        self._traceback_str = traceback_str
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._base_exc, self._traceback_str)
-
-    def __str__(self) -> str:
-        """The traceback."""
-        return self._traceback_str
-
-
 def of_workers(failures: Mapping[int, BaseException]) -> WorkerGroupError:
     """One error of all workers that failed; like errors of several ranks are said once."""
-    found: dict[int, Exception] = {rank: _of_worker(e) for rank, e in failures.items()}
+    found: dict[int, tuple[Exception, str]] = {
+        rank: _of_worker(error) for rank, error in failures.items()
+    }
     alike: dict[str, list[int]] = {}
-    for rank, error in found.items():
-        alike.setdefault(re.sub(r"\d+", "<NUM>", str(error)), []).append(rank)
+    for rank, (_, text) in found.items():
+        alike.setdefault(re.sub(r"\d+", "<NUM>", text), []).append(rank)
     said = []
     for ranks in alike.values():
-        error = found[ranks[0]]
-        text = str(error)
+        error, text = found[ranks[0]]
         if len(text) >= ERR_CHAR_LIMIT and not isinstance(error, WorkerHealthCheckFailedError):
             half = ERR_CHAR_LIMIT // 2
             cut = "...\n... (Output truncated. See individual worker logs for full details) ...\n"
             text = text[:half] + cut + text[-half:]
         said.append(f"[Rank {','.join(map(str, ranks))} Error Snippet]:\n{text}")
-    return WorkerGroupError("\n".join(said), found)
+    return WorkerGroupError("\n".join(said), {rank: e for rank, (e, _) in found.items()})
 
 
-def _of_worker(error: BaseException) -> Exception:
+def _of_worker(error: BaseException) -> tuple[Exception, str]:
+    """What has failed, and how it is said: a loop's own exception by its traceback."""
     if isinstance(error, RayTaskError):
-        return UserExceptionWithTraceback(error.cause, error.traceback_str)
+        cause = error.cause
+        plain = cause if isinstance(cause, Exception) else RuntimeError(str(cause))
+        return plain, error.traceback_str
     assert isinstance(error, RayError), f"a worker failed with {error!r}"
-    return WorkerHealthCheckFailedError("A worker health check failed.", error)
+    died = WorkerHealthCheckFailedError("A worker health check failed.", error)
+    return died, str(died)
