@@ -1,5 +1,5 @@
 """Loops that fail: which ranks, and what fit() raises."""
-# cluster: 4 CPU
+# cluster: 2 CPU
 
 import tempfile
 

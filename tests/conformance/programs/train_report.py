@@ -1,5 +1,5 @@
 """A trainer's loop: ranks, reports, checkpoints kept, what fit() returns."""
-# cluster: 4 CPU
+# cluster: 2 CPU
 
 import json
 import tempfile

@@ -1,5 +1,5 @@
 """Loops that fail once and go on from the checkpoint they load: an exception, a dead worker."""
-# cluster: 4 CPU
+# cluster: 2 CPU
 
 import json
 import os
