@@ -232,3 +232,49 @@ def test_everything_is_put_back() -> None:
 def test_a_script_runs_the_same_twice() -> None:
     runs = [script("vit_ddp", "--samples", "512", "--depth", "2") for _ in range(2)]
     assert runs[0][1].metrics == runs[1][1].metrics
+
+
+def test_workers_on_cpus_know_their_ranks() -> None:
+    cluster = Cluster(Simulation(seed=0), machines())
+
+    def loop() -> Any:
+        import time
+
+        import torch.distributed as dist
+
+        began = time.time()
+        time.sleep(7 if dist.get_rank() == 1 else 0)
+        dist.barrier()
+        return dist.get_rank(), dist.get_world_size(), round(time.time() - began)
+
+    def main() -> Any:
+        import ray.train
+        from ray.train.torch import TorchTrainer
+
+        scaling = ray.train.ScalingConfig(num_workers=2)
+        return TorchTrainer(loop, scaling_config=scaling).fit().return_value
+
+    assert run_program(main, cluster)[0] == (0, 2, 7)
+
+
+def test_evaluation_takes_forward_passes_only() -> None:
+    def loop(config: dict[str, Any]) -> float:
+        import time
+
+        import ray.train.torch
+
+        model = ray.train.torch.prepare_model(Net())
+        optimizer = torch.optim.AdamW(model.parameters())
+        x = torch.randn(4096, 1024, device="cuda")
+        model(x).mean().backward()
+        optimizer.step()
+        model.eval()
+        began = time.perf_counter()
+        with torch.inference_mode():
+            for _ in range(10):
+                model(x)
+        torch.cuda.synchronize()
+        return time.perf_counter() - began
+
+    result, report = fit(loop)
+    assert 0.1 < result.return_value / 10 / report.metrics["step_seconds"] < 0.45

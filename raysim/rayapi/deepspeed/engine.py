@@ -288,7 +288,7 @@ class DeepSpeedEngine(torch.nn.Module):
         worker = self._steps.worker
         worker.phase(phase)
         worker.sleep_ns(to_ns(seconds))
-        self._steps.meet()
+        worker.meet()
         worker.phase("between")
 
 

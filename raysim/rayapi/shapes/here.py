@@ -8,6 +8,14 @@ from raysim.rayapi.fibers import HUB
 
 if TYPE_CHECKING:
     from raysim.rayapi.shapes.steps import Steps
+    from raysim.rayapi.train.worker import Worker
+
+
+def worker_here() -> Worker | None:
+    """The training worker that calls, on GPUs or not."""
+    fiber = HUB.current
+    found: Worker | None = None if fiber is None else fiber.process.training
+    return found
 
 
 def steps_here() -> Steps | None:

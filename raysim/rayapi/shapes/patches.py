@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader
 
 from raysim.rayapi.checkpoint import STANDS_FOR
 from raysim.rayapi.shapes import fsdp, loader, wrappers
-from raysim.rayapi.shapes.here import steps_here
+from raysim.rayapi.shapes.here import steps_here, worker_here
 from raysim.rayapi.shapes.mode import META
 from raysim.rayapi.shapes.steps import Steps
 from raysim.rayapi.unsupported import NotEmulatedError
@@ -54,17 +54,19 @@ class Replaced:
         self._before.append((owner, name, real))
         setattr(owner, name, make(real))
 
-    def call(self, owner: Any, name: str, ours: Callable[..., Any]) -> None:
-        """A function: ``ours(steps, *args)`` in workers."""
+    def call(
+        self, owner: Any, name: str, ours: Callable[..., Any], who: Callable[[], Any] = steps_here
+    ) -> None:
+        """A function: ``ours(who, *args)`` in workers."""
 
         def make(real: Any) -> Any:
             function = real.__func__ if isinstance(real, staticmethod) else real
 
             def either(*args: Any, **kwargs: Any) -> Any:
-                steps = steps_here()
-                if steps is None:
+                caller = who()
+                if caller is None:
                     return function(*args, **kwargs)
-                return ours(steps, *args, **kwargs)
+                return ours(caller, *args, **kwargs)
 
             either.__name__ = name
             either.__wrapped__ = function  # type: ignore[attr-defined]
@@ -233,17 +235,18 @@ def _mem_info(steps: Steps, *_: Any) -> tuple[int, int]:
 def _distributed(r: Replaced) -> None:
     answers: dict[str, Callable[..., Any]] = {
         "is_available": lambda _: True, "is_initialized": lambda _: True,
-        "is_nccl_available": _has_gpu, "init_process_group": lambda *_a, **_k: None,
+        "is_nccl_available": lambda w: bool(w.gpus), "init_process_group": lambda *_a, **_k: None,
         "destroy_process_group": lambda *_a, **_k: None,
-        "get_rank": lambda s, *_a, **_k: s.worker.context.rank,
-        "get_world_size": lambda s, *_a, **_k: s.worker.context.world_size,
-        "get_backend": lambda s, *_a: "nccl" if _has_gpu(s) else "gloo",
-        "get_node_local_rank": lambda s, *_a: s.worker.context.local_rank,
-        "barrier": lambda s, *_a, **_k: s.meet(), "all_reduce": lambda s, *_a, **_k: s.meet(),
-        "broadcast": lambda s, *_a, **_k: s.meet(),
+        "get_rank": lambda w, *_a, **_k: w.context.rank,
+        "get_world_size": lambda w, *_a, **_k: w.context.world_size,
+        "get_backend": lambda w, *_a: "nccl" if w.gpus else "gloo",
+        "get_node_local_rank": lambda w, *_a: w.context.local_rank,
+        "barrier": lambda w, *_a, **_k: w.meet(),
     }  # fmt: skip
     for name, ours in answers.items():
-        r.call(dist, name, ours)
+        r.call(dist, name, ours, worker_here)
+    for name in ("all_reduce", "broadcast"):
+        r.call(dist, name, lambda s, *_a, **_k: s.worker.meet())
     for name in _REFUSED:
         r.call(dist, name, _refuse(name))
 

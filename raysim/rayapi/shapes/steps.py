@@ -119,7 +119,7 @@ class Steps:
 
     def forward(self, run: Callable[..., Any], module: Any, args: Any, kwargs: Any) -> Any:
         """The outermost call of a module with parameters."""
-        learns = torch.is_grad_enabled() and module.training
+        learns = torch.is_grad_enabled()
         key = self._key_of(module, args, kwargs, learns=learns)
         role = self.shared.roles.get(key)
         if not learns:
@@ -317,13 +317,6 @@ class Steps:
         gang, rank = worker.context.gang, worker.context.rank
         this_fiber().settle()
         play(lambda process: gang.step(process, rank, rest_ns))
-
-    def meet(self) -> None:
-        """A collective of the script's own: all ranks wait for the last."""
-        self.synchronize()
-        gang, fiber = self.worker.context.gang, this_fiber()
-        fiber.settle()
-        play(gang.meet)
 
     def synchronize(self) -> None:
         """Wait for what has been queued."""

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from raysim.rayapi.shapes.prediction import Prediction
     from raysim.rayapi.shapes.steps import Shared
 
+LEAST_SHARE = 0.005
+"""Of a step or of memory: what is less is not shown."""
 SIMPLIFICATIONS = (
     "The first step of each role is traced on shapes, later ones are not run: the loss is nan.",
     "All ranks meet once per optimizer step, which takes what the training tower predicts.",
@@ -50,14 +52,43 @@ def with_training(report: LibraryReport, outcome: TrainOutcome, shared: Shared) 
         ),
         rows=tuple(_row(each, count) for each, count in shared.steps.values()),
     )  # fmt: skip
+    tables = (table, _where(found), _memory(found), *report.tables)
     inputs = (*report.inputs, Input(
         name="step", value=step_s, basis="assumed",
         source="the training tower's prediction for the traced model",
     ))  # fmt: skip
     return replace(
-        report, metrics=metrics, tables=(table, *report.tables), inputs=inputs,
+        report, metrics=metrics, tables=tables, inputs=inputs,
         simplifications=(*report.simplifications, *SIMPLIFICATIONS),
     )  # fmt: skip
+
+
+def _where(found: Prediction) -> Table:
+    """Parts of the slowest rank's step, as the tower accounts for them."""
+    whole = found.outcome.breakdown()
+    return Table(
+        title="A step of the slowest rank",
+        columns=(("part", "text"), ("time", "seconds"), ("share", "share")),
+        rows=tuple(
+            (name.replace("_", " "), to_seconds(ns), ns / whole.step_ns)
+            for name, ns in sorted(whole.parts_ns.items(), key=lambda part: -part[1])
+            if ns > LEAST_SHARE * whole.step_ns
+        ),
+    )
+
+
+def _memory(found: Prediction) -> Table:
+    """What the fullest GPU holds at its peak."""
+    held = found.outcome.fullest.by_category
+    return Table(
+        title="Memory of the fullest GPU at its peak",
+        columns=(("of", "text"), ("memory", "bytes"), ("share", "share")),
+        rows=tuple(
+            (name.replace("_", " "), float(size), size / found.capacity_bytes)
+            for name, size in sorted(held.items(), key=lambda part: -part[1])
+            if size > LEAST_SHARE * found.peak_bytes
+        ),
+    )
 
 
 def samples(found: Prediction) -> float:

@@ -31,6 +31,7 @@ from raysim.rayapi.train.worker import Run, Worker
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.raycore.tasks import TaskError
 from raysim.raylibs.report import LibraryReport
+from raysim.raylibs.train.advice import never_fits
 from raysim.raylibs.train.controller import TrainOutcome
 from raysim.raylibs.train.fit import fit
 from raysim.raylibs.train.job import TrainRun, cluster_nodes
@@ -133,7 +134,8 @@ class DataParallelTrainer:
         Raises
         ------
         TrainingFailedError
-            More failures than the run allows.
+            More failures than the run allows, or workers that can never be placed, for which Ray
+            would ask for ever.
         """
         run = Run(
             session=this_fiber().process.session,
@@ -151,12 +153,20 @@ class DataParallelTrainer:
             scaling_config=scaling,
             run_config=run_of(self.run_config),
         )
+        nodes = cluster_nodes(core)
+        never = never_fits(spec, nodes)
+        if never is not None:
+            unplaced = LibraryReport(
+                kind="train", ok=False, text=never.cause, metrics={}, warnings=(never,)
+            )
+            run.session.env.reports.append(unplaced)
+            raise ControllerError(WorkerGroupStartupTimeoutError(f"{never.cause} {never.fix}"))
         run.folder.mkdir(parents=True, exist_ok=True)
         outcome = play(lambda _: fit(spec))
         if isinstance(outcome, TaskError):
             raise ControllerError(_plain(exception_of(outcome, "")))
         played = TrainRun(spec=spec, simplifications=())
-        report = played.report(outcome, cluster_nodes(core))
+        report = played.report(outcome, nodes)
         run.session.env.reports.append(self._report(outcome, report))
         refused = _refused(outcome)
         if refused is not None:

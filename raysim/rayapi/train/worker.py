@@ -134,6 +134,13 @@ class Worker:
             this_fiber().settle()
             gang.record.phase(gang.env.sim.now_ns, phase)
 
+    def meet(self) -> None:
+        """A collective of the loop's own: all ranks wait for the last."""
+        if self.torch_steps is not None:
+            self.torch_steps.synchronize()
+        this_fiber().settle()
+        play(self.context.gang.meet)
+
     def sleep_ns(self, length_ns: int) -> None:
         """Let time pass on its thread."""
         fiber = this_fiber()

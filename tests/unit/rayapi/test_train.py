@@ -172,3 +172,10 @@ def test_what_a_loop_uses_that_is_not_emulated_is_refused_too() -> None:
 
     with pytest.raises(NotEmulatedError, match="get_dataset_shard"):
         fit(loop)
+
+
+def test_workers_that_fit_nowhere_are_said_at_once() -> None:
+    from raysim.rayapi.train import ControllerError
+
+    with pytest.raises(ControllerError, match="9 workers of 1 CPU each do not fit"):
+        fit(lambda: None, workers=9)
