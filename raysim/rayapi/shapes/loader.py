@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data.dataloader import _DatasetKind
 
@@ -48,23 +48,39 @@ def batches(loader: DataLoader[Any], steps: Steps) -> Iterator[Any]:
 
 def _mapped(loader: DataLoader[Any]) -> Iterator[Any]:
     """Of a dataset with indices."""
-    seen: dict[int, tuple[Any, int]] = {}
+    seen: dict[int, _Seen] = {}
     if loader.batch_size is None and loader.batch_sampler is None:
         for index in loader.sampler:
             yield loader.collate_fn(loader.dataset[index])
         return
     for indices in loader._index_sampler:  # noqa: SLF001  (as above)
-        known, times = seen.get(len(indices), (None, 0))
-        if times >= ALIKE:
-            with _C.DisableTorchFunction():
-                batch = tree_map_only(torch.Tensor, _like, known)
-            yield batch
+        known = seen.get(len(indices))
+        if known is not None and known.times >= ALIKE:
+            yield known.again()
             continue
-        made = _fetch(loader.dataset, indices)
-        batch = loader.collate_fn(made)
-        alike = known is not None and _shapes(known) == _shapes(batch)
-        seen[len(indices)] = (batch, times + 1 if alike else 1)
-        yield batch
+        found = _Seen(loader.collate_fn(_fetch(loader.dataset, indices)))
+        if known is not None and known.shapes == found.shapes:
+            found.times = known.times + 1
+        seen[len(indices)] = found
+        yield found.batch
+
+
+class _Seen:
+    """A batch that was really made, and how many in a row had its shapes."""
+
+    def __init__(self, batch: Any) -> None:
+        self.batch = batch
+        self.times = 1
+        with _C.DisableTorchFunction():
+            self._leaves, self._tree = tree_flatten(batch)
+            self.shapes = [
+                (t.shape, t.dtype) if isinstance(t, torch.Tensor) else None for t in self._leaves
+            ]
+
+    def again(self) -> Any:
+        """Another of its shapes."""
+        with _C.DisableTorchFunction():
+            return tree_unflatten([_like(leaf) for leaf in self._leaves], self._tree)
 
 
 def _fetch(dataset: Any, indices: Any) -> Any:
@@ -91,6 +107,7 @@ def _iterable(loader: DataLoader[Any]) -> Iterator[Any]:
 def _timed(loader: DataLoader[Any], made: Iterator[Any], steps: Steps) -> Iterator[Any]:
     """Batches, with what they cost noted for the steps that use them."""
     fiber, each_s = this_fiber(), 0.0
+    feeds: dict[tuple[int, float], Feed] = {}
     while True:
         begin_ns = fiber_ns(fiber)
         try:
@@ -102,19 +119,20 @@ def _timed(loader: DataLoader[Any], made: Iterator[Any], steps: Steps) -> Iterat
             each_s = took_ns / 1e9
         with _C.DisableTorchFunction():
             size_bytes = sum(t.nbytes for t in tensors(batch))
-        cost_s = each_s + size_bytes / COLLATE_BYTES_PER_S
-        if loader.num_workers:
-            steps.feed = Feed(loader_s=cost_s / loader.num_workers, copy_bytes=size_bytes)
-        else:
-            steps.feed = Feed(host_s=cost_s, copy_bytes=size_bytes)
+        steps.feed = feeds.get((size_bytes, each_s))
+        if steps.feed is None:
+            steps.feed = feeds[size_bytes, each_s] = _feed(loader, size_bytes, each_s)
         yield batch
 
 
-def _like(t: torch.Tensor) -> torch.Tensor:
-    if t.is_meta:
-        return torch.empty(t.shape, dtype=t.dtype, device=META)
-    return t
+def _feed(loader: DataLoader[Any], size_bytes: int, each_s: float) -> Feed:
+    cost_s = each_s + size_bytes / COLLATE_BYTES_PER_S
+    if loader.num_workers:
+        return Feed(loader_s=cost_s / loader.num_workers, copy_bytes=size_bytes)
+    return Feed(host_s=cost_s, copy_bytes=size_bytes)
 
 
-def _shapes(batch: Any) -> list[Any]:
-    return [(tuple(t.shape), t.dtype) for t in tensors(batch)]
+def _like(leaf: Any) -> Any:
+    if isinstance(leaf, torch.Tensor) and leaf.is_meta:
+        return torch.empty(leaf.shape, dtype=leaf.dtype, device=META)
+    return leaf
