@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 from raysim.rayapi.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError
 from raysim.rayapi.fibers import HUB, Fiber
 from raysim.rayapi.session import ProcessState
+from raysim.rayapi.torch_programs import load_for
 from raysim.rayapi.tracebacks import user_traceback
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.rayapi.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -391,6 +392,7 @@ def script_main(
     file = file if file.is_absolute() else folder / file
     text = file.read_text(encoding="utf-8") if source is None else source
     code = compile(text, str(file), "exec")
+    load_for(text)
 
     def main() -> None:
         fiber = HUB.current

@@ -15,14 +15,11 @@ from __future__ import annotations
 
 import io
 import os
-import re
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -35,6 +32,7 @@ from raysim.rayapi.compute import Compute
 from raysim.rayapi.execution import ProcessExit
 from raysim.rayapi.fibers import HUB
 from raysim.rayapi.session import LIMIT_S, Session
+from raysim.rayapi.torch_programs import load_for, torch_world
 from raysim.rayapi.unsupported import NotEmulatedError, RefusedImports
 
 
@@ -231,19 +229,6 @@ def _process_calls() -> Iterator[None]:
 
 
 @contextmanager
-def _torch_of_workers() -> Iterator[None]:
-    """Of a program that uses torch: training workers get theirs."""
-    if "torch" not in sys.modules:
-        yield
-        return
-    from raysim.rayapi.deepspeed.names import deepspeed_names
-    from raysim.rayapi.shapes.patches import torch_of_workers
-
-    with torch_of_workers(), deepspeed_names():
-        yield
-
-
-@contextmanager
 def emulated_world() -> Iterator[None]:
     """Everything a program sees of the machine is the emulated one's."""
     tables = cloudpickle.cloudpickle
@@ -253,7 +238,7 @@ def emulated_world() -> Iterator[None]:
     path = list(sys.path)
     clock.install()
     try:
-        with ray_names(), _output(), _process_calls(), _torch_of_workers():
+        with ray_names(), _output(), _process_calls(), torch_world():
             yield
     finally:
         clock.remove()
@@ -316,8 +301,7 @@ def run_script(
     file = Path(path)
     text = file.read_text()
     code = compile(text, str(file), "exec")
-    if re.search("torch|deepspeed", text) and find_spec("torch") is not None:
-        import_module("torch")  # while the world is as it is: C code looks at clocks once
+    load_for(text)  # while the world is as it is: C code looks at clocks when it is loaded
     session = Session(cluster, compute=compute, limit_s=limit_s, training=training)
     module = ModuleType("__main__")
     module.__dict__.update(__file__=str(file), __builtins__=__builtins__)

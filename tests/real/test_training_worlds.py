@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -278,3 +279,31 @@ def test_evaluation_takes_forward_passes_only() -> None:
 
     result, report = fit(loop)
     assert 0.1 < result.return_value / 10 / report.metrics["step_seconds"] < 0.45
+
+
+def test_torch_may_be_loaded_while_a_program_runs() -> None:
+    code = """
+import sys
+from raysim.rayapi.loader import run_program
+from tests.raycore_parts import ray_cluster
+
+def loop():
+    import ray.train.torch, torch
+    model = ray.train.torch.prepare_model(torch.nn.Linear(64, 64))
+    model(torch.randn(8, 64, device="cuda")).mean().backward()
+    return torch.cuda.is_available()
+
+def main():
+    assert "torch" not in sys.modules
+    import ray.train.torch
+    scaling = ray.train.ScalingConfig(num_workers=2, use_gpu=True)
+    return ray.train.torch.TorchTrainer(loop, scaling_config=scaling).fit().return_value
+
+print(run_program(main, ray_cluster(gpus=2))[0])
+import torch
+print(torch.cuda.is_available())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert done.stdout.split() == ["True", str(torch.cuda.is_available())]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from raysim.rayapi.calls import program_call
+from raysim.rayapi.torch_programs import replace
 from raysim.rayapi.train.configs import BackendConfig
 from raysim.rayapi.train.summary import with_training
 from raysim.rayapi.train.trainer import DataParallelTrainer
@@ -46,6 +47,7 @@ class TorchTrainer(DataParallelTrainer):
         from raysim.rayapi.shapes.steps import Shared
         from raysim.rayapi.shapes.world import begin
 
+        replace()
         if self._shared is None:
             self._shared = Shared()
         begin(worker, self._shared)

@@ -1,0 +1,51 @@
+"""Programs that use torch or DeepSpeed: what they import is replaced while they run.
+
+Real counterpart: the packages installed on the workers. torch is loaded only for programs whose
+text names it; what is replaced (``shapes.patches``, ``deepspeed.names``) is put back when the world
+ends.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from importlib import import_module
+from importlib.util import find_spec
+
+_NAMED = re.compile("torch|deepspeed")
+_WORLD: list[ExitStack] = []
+"""Of the world that is emulated now, if one is."""
+_REPLACED: list[bool] = []
+"""Whether it has its torch."""
+
+
+def load_for(text: str) -> None:
+    """Before a program with this text begins: it finds the torch of an emulated world."""
+    if _NAMED.search(text) and find_spec("torch") is not None:
+        import_module("torch")
+        replace()
+
+
+def replace() -> None:
+    """From here on, if a world is emulated and torch is loaded."""
+    if not _WORLD or _REPLACED or "torch" not in sys.modules:
+        return
+    from raysim.rayapi.deepspeed.names import deepspeed_names
+    from raysim.rayapi.shapes.patches import torch_of_workers
+
+    _REPLACED.append(True)
+    _WORLD[-1].callback(_REPLACED.clear)
+    _WORLD[-1].enter_context(torch_of_workers())
+    _WORLD[-1].enter_context(deepspeed_names())
+
+
+@contextmanager
+def torch_world() -> Iterator[None]:
+    """A world is emulated."""
+    with ExitStack() as stack:
+        _WORLD.append(stack)
+        stack.callback(_WORLD.pop)
+        replace()
+        yield
