@@ -14,6 +14,7 @@ transformers = pytest.importorskip("transformers")
 from torch import nn  # noqa: E402
 
 from raysim.models import huggingface  # noqa: E402
+from raysim.rayapi.unsupported import NotEmulatedError  # noqa: E402
 from raysim.training.plan import DdpSettings  # noqa: E402
 from raysim.training.settings.deepspeed import Optimizer, ZeroConfig  # noqa: E402
 from raysim.training.settings.parallel import Mesh  # noqa: E402
@@ -296,3 +297,56 @@ def test_a_hugging_face_model_with_gradient_checkpointing() -> None:
 
     peaks = [fit(loop, checkpointing=c)[1].metrics["gpu_mem_peak"] for c in (False, True)]
     assert peaks[1] < 0.5 * peaks[0]
+
+
+def test_one_backward_of_two_forwards_is_a_batch_twice_as_large() -> None:
+    def loop(config: dict[str, Any]) -> None:
+        import ray.train.torch
+
+        model = ray.train.torch.prepare_model(Net())
+        optimizer = torch.optim.AdamW(model.parameters())
+        for _ in range(3):
+            x = torch.randn(config["batch"], 1024, device="cuda")
+            outputs = [model(x) for _ in range(config["views"])]
+            loss = sum(y.mean() for y in outputs)
+            loss.backward()
+            optimizer.step()
+
+    one = fit(loop, batch=8192, views=1)[1].metrics
+    two = fit(loop, batch=4096, views=2)[1].metrics
+    assert two["gpu_mem_peak_bytes"] == pytest.approx(one["gpu_mem_peak_bytes"], rel=0.01)
+    assert two["step_seconds"] == pytest.approx(one["step_seconds"], rel=0.01)
+
+
+def test_two_models_in_one_step_are_refused_by_name() -> None:
+    def loop(config: dict[str, Any]) -> None:
+        encoder, decoder = Net().to("cuda"), Net(width=1024, depth=2).to("cuda")
+        decoder(encoder(torch.randn(8, 1024, device="cuda"))).mean().backward()
+
+    error, _ = fit(loop, workers=1)
+    assert isinstance(error, NotEmulatedError)
+    assert "training Net and Net in one step" in str(error)
+
+
+def test_states_that_main_memory_cannot_hold_are_said_so() -> None:
+    def loop(config: dict[str, Any]) -> None:
+        import deepspeed
+
+        net = Net(width=65536, depth=64)
+        engine, *_ = deepspeed.initialize(
+            model=net, model_parameters=net.parameters(),
+            config={
+                "train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": True},
+                "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}},
+                "zero_optimization": {
+                    "stage": 3, "offload_optimizer": {"device": "cpu"},
+                    "offload_param": {"device": "cpu"},
+                },
+            },
+        )  # fmt: skip
+        engine.backward(engine(torch.randn(1, 65536, device="cuda").bfloat16()).mean())
+        engine.step()
+
+    error, report = fit(loop, workers=8)
+    assert "MemoryError: the step needs" in str(error)
+    assert not report.ok

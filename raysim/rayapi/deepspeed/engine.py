@@ -111,21 +111,31 @@ class DeepSpeedEngine(torch.nn.Module):
             optimizer = optimizer(given)
         client = optimizer_of(optimizer) if optimizer is not None else None
         self.mesh = Mesh(pp=self.stages, dp=self.world_size // self.stages)
-        self.config = read(
+        self._settings = read(
             config, args, data_parallel=self.mesh.dp, stages=self.stages, client=client
         )
-        self.module = model.to(self.device).to(_TYPES[self.config.precision])
-        self.optimizer = optimizer if optimizer is not None else _of_json(given, self.config)
+        self.module = model.to(self.device).to(_TYPES[self._settings.precision])
+        self.optimizer = optimizer if optimizer is not None else _of_json(given, self._settings)
         self.lr_scheduler = lr_scheduler
         if callable(lr_scheduler) and not hasattr(lr_scheduler, "step"):
             self.lr_scheduler = lr_scheduler(self.optimizer)
         self.raysim_wrapping = Wrapping(
             module=self.module, engine="deepspeed", meets=True,
-            deepspeed=self.config, mesh=self.mesh,
-            optimizer=client or self.config.optimizer or Optimizer(),
+            deepspeed=self._settings, mesh=self.mesh,
+            optimizer=client or self._settings.optimizer or Optimizer(),
         )  # fmt: skip
+        self.config = config
         self.training_dataloader: Any = None
         self.micro_steps = self.global_steps = self.global_samples = self.skipped_steps = 0
+
+    def __getattr__(self, name: str) -> Any:
+        """Attributes of the module that the engine has not."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name == "module":
+                raise
+            return getattr(self.module, name)
 
     # ---- a step ----------------------------------------------------------------------------------
 
@@ -184,35 +194,35 @@ class DeepSpeedEngine(torch.nn.Module):
 
     def train_batch_size(self) -> int:
         """Samples of a step, of all ranks."""
-        return self.config.train_batch_size
+        return self._settings.train_batch_size
 
     def train_micro_batch_size_per_gpu(self) -> int:
         """Samples of a forward."""
-        return self.config.train_micro_batch_size_per_gpu
+        return self._settings.train_micro_batch_size_per_gpu
 
     def gradient_accumulation_steps(self) -> int:
         """Micro-batches of a step."""
-        return self.config.gradient_accumulation_steps
+        return self._settings.gradient_accumulation_steps
 
     def gradient_clipping(self) -> float:
         """Of the JSON."""
-        return self.config.gradient_clipping
+        return self._settings.gradient_clipping
 
     def zero_optimization_stage(self) -> int:
         """Of ZeRO."""
-        return self.config.zero.stage
+        return self._settings.zero.stage
 
     def zero_optimization(self) -> bool:
         """Whether it is ZeRO."""
-        return self.config.zero.stage > 0
+        return self._settings.zero.stage > 0
 
     def fp16_enabled(self) -> bool:
         """Of the JSON."""
-        return self.config.precision == "fp16"
+        return self._settings.precision == "fp16"
 
     def bfloat16_enabled(self) -> bool:
         """Of the JSON."""
-        return self.config.precision == "bf16"
+        return self._settings.precision == "bf16"
 
     def get_lr(self) -> list[float]:
         """Of each group."""

@@ -36,6 +36,7 @@ _REFUSED = (
     "broadcast_object_list", "gather", "gather_object", "irecv", "isend", "new_group", "recv",
     "reduce", "reduce_scatter", "reduce_scatter_tensor", "scatter", "scatter_object_list", "send",
 )  # fmt: skip
+_COLLECTIVES = "all_reduce, broadcast, barrier, get_rank, get_world_size"
 _NO_EVENT = SimpleNamespace(
     record=lambda *_: None, wait=lambda *_: None, synchronize=lambda: None, query=lambda: True,
     elapsed_time=lambda _: 0.0,
@@ -178,10 +179,14 @@ def _cuda(r: Replaced) -> None:
         "max_memory_reserved": _reserved, "reset_peak_memory_stats": lambda *_: None,
         "reset_max_memory_allocated": lambda *_: None, "mem_get_info": _mem_info,
         "is_current_stream_capturing": lambda _: False, "ipc_collect": lambda _: None,
+        "memory_stats": lambda s, *_: {"allocated_bytes.all.peak": _allocated(s)},
+        "memory_summary": lambda s, *_a, **_k: f"{_allocated(s)} bytes at the peak (predicted)",
         "current_stream": lambda *_: _NO_EVENT, "Event": lambda *_a, **_k: _NO_EVENT,
     }  # fmt: skip
     for name, ours in answers.items():
         r.call(cuda, name, ours)
+    for name in ("stream", "graph", "make_graphed_callables"):
+        r.call(cuda, name, _refuse(f"torch.cuda.{name}", "the default stream"))
 
 
 def _gpu(steps: Steps) -> Any:
@@ -248,14 +253,12 @@ def _distributed(r: Replaced) -> None:
     for name in ("all_reduce", "broadcast"):
         r.call(dist, name, lambda s, *_a, **_k: s.worker.meet())
     for name in _REFUSED:
-        r.call(dist, name, _refuse(name))
+        r.call(dist, name, _refuse(f"torch.distributed.{name}", _COLLECTIVES), worker_here)
 
 
-def _refuse(name: str) -> Callable[..., Any]:
-    def refused(_steps: Steps, *_args: Any, **_kwargs: Any) -> Any:
-        raise NotEmulatedError(
-            f"torch.distributed.{name}", "all_reduce, broadcast, barrier, get_rank, get_world_size"
-        )
+def _refuse(name: str, instead: str) -> Callable[..., Any]:
+    def refused(*_args: Any, **_kwargs: Any) -> Any:
+        raise NotEmulatedError(name, instead)
 
     return refused
 

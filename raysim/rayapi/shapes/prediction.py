@@ -20,6 +20,7 @@ from raysim.raycore.room import Surroundings
 from raysim.raylibs.train.gang import Gang
 from raysim.training.compiler.compile import Feed
 from raysim.training.executor import Timeline
+from raysim.training.memory.host import HostMemory
 from raysim.training.plan import TrainingPlan
 from raysim.training.program import COMPUTE
 from raysim.training.tower import StepOutcome, host_need, simulate
@@ -48,8 +49,12 @@ class Prediction:
     @cached_property
     def fits(self) -> bool:
         """Whether GPU and host have memory enough."""
-        host = host_need(self.plan, self.outcome.stages, self.outcome.comms)
-        return self.peak_bytes <= self.capacity_bytes and host.fits
+        return self.peak_bytes <= self.capacity_bytes and self.host.fits
+
+    @cached_property
+    def host(self) -> HostMemory:
+        """Main memory of the fullest node."""
+        return host_need(self.plan, self.outcome.stages, self.outcome.comms)
 
     @property
     def peak_bytes(self) -> int:

@@ -106,6 +106,10 @@ class Steps:
         self._found: dict[Any, Prediction] = {}
         """What was asked before, by what tells one step from another at a glance."""
         self._micro = 0
+        self._forwards = 0
+        """Since the last backward."""
+        self._views = 1
+        """Forwards whose outputs one backward is of: a batch so many times as large."""
         self._paid_ns = 0
         self._queued_ns = 0
         self._before: Prediction | None = None
@@ -124,12 +128,13 @@ class Steps:
         role = self.shared.roles.get(key)
         if not learns:
             return self._evaluate(run, module, key, role, args, kwargs)
-        if self._key is not None and self._key[0] != key[0] and self._micro == 0:
+        if self._key is not None and self._key[0] != key[0]:
             raise NotEmulatedError(
                 f"training {type(module).__name__} and {type(self._module).__name__} in one step",
                 "one model per step",
             )
         self._key, self._module = key, module
+        self._forwards += module.training
         if self._before is not None:
             self._queued_ns += self._before.passes_ns[0]
         self.steady = role is not None and role.model is not None
@@ -197,7 +202,7 @@ class Steps:
 
     def backward(self, loss: torch.Tensor, *, gradients: bool = True) -> None:
         """``loss.backward()``: no gradients, but what they take."""
-        if self._key is None:
+        if self._key is None or self._after_backward():
             return
         role = self.shared.roles[self._key]
         if role.model is None:
@@ -208,6 +213,13 @@ class Steps:
         if self._before is not None:
             self._queued_ns += self._before.passes_ns[1]
         self._gradients = self._gradients or gradients
+
+    def _after_backward(self) -> bool:
+        """A second backward of one forward: nothing of its own, in a step's prediction."""
+        if not self._forwards and self._micro:
+            return True
+        self._views, self._forwards = max(1, self._forwards), 0
+        return False
 
     def _trace(self, role: Role, loss: torch.Tensor) -> Model:
         tape = self.mode.tape
@@ -303,7 +315,7 @@ class Steps:
     def take_step(self, found: Prediction) -> None:
         """All ranks meet, and what is left of the step passes."""
         rest_ns = max(0, found.step_ns - self._paid_ns)
-        self._micro = self._queued_ns = self._paid_ns = 0
+        self._micro = self._queued_ns = self._paid_ns = self._forwards = 0
         self._key = None
         if not found.fits:
             self.shared.too_large = found
@@ -341,14 +353,17 @@ class Steps:
         assert self._key is not None, "an update without a forward"
         role = self.shared.roles[self._key]
         assert role.model is not None, "an update of a model without backward"
-        glance = (id(self._module), self._key, accumulation, optimizer, self.clipping, self.feed)
+        glance = (
+            id(self._module), self._key, self._views, accumulation, optimizer, self.clipping,
+            self.feed,
+        )  # fmt: skip
         if glance in self._found:
             return self._found[glance]
         wrapping = describe(self._module)
         plan = wrapping.plan(
             role.model,
             world_size=self.worker.context.world_size,
-            micro_batch=role.batch,
+            micro_batch=role.batch * self._views,
             accumulation=accumulation,
             optimizer=optimizer,
             autocast=self._key[3],
@@ -414,8 +429,14 @@ def _again(outputs: Any, *, grad: bool = True) -> Any:
 
 
 def _out_of_memory(found: Prediction) -> Exception:
-    """As torch says it."""
+    """As torch says it; of main memory, which would end the process, in words."""
     gib = 2**30
+    if found.peak_bytes <= found.capacity_bytes:
+        return MemoryError(
+            f"the step needs {found.host.peak_bytes / gib:.1f} GiB of a node's main memory, which "
+            f"has {found.host.capacity_bytes / gib:.1f} GiB, and {found.host.disk_bytes / gib:.1f} "
+            f"GiB of its disk, which has {found.host.disk_capacity_bytes / gib:.1f} GiB"
+        )
     peak = found.outcome.fullest
     return torch.OutOfMemoryError(
         f"CUDA out of memory. Tried to allocate more than is free. GPU 0 has a total capacity of "

@@ -28,9 +28,12 @@ SIMPLIFICATIONS = (
 def with_training(report: LibraryReport, outcome: TrainOutcome, shared: Shared) -> LibraryReport:
     """The run's report with what its steps came to."""
     if shared.too_large is not None and not outcome.ok:
-        need, have = shared.too_large.peak_bytes / GIB, shared.too_large.capacity_bytes / GIB
-        text = f"does not fit: the step needs {need:.1f} GiB of a GPU's {have:.1f} GiB"
-        peak = shared.too_large.peak_bytes / shared.too_large.capacity_bytes
+        found, whose, need = shared.too_large, "a GPU's", shared.too_large.peak_bytes
+        peak = found.peak_bytes / found.capacity_bytes
+        have = found.capacity_bytes
+        if peak <= 1:
+            whose, need, have = "a node's", found.host.peak_bytes, found.host.capacity_bytes
+        text = f"does not fit: the step needs {need / GIB:.1f} GiB of {whose} {have / GIB:.1f} GiB"
         return replace(
             report, ok=False, text=f"{text}; {report.text}",
             metrics={**report.metrics, "gpu_mem_peak": peak},
