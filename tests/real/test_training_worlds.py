@@ -55,7 +55,7 @@ def test_workers_see_gpus_ranks_and_no_values() -> None:
 
     found = fit_value(loop)
     assert found == {
-        "gpu": True, "count": 1, "memory": int(catalog.node("dgx-h100").gpu.memory_bytes),
+        "gpu": True, "count": 2, "memory": int(catalog.node("dgx-h100").gpu.memory_bytes),
         "rank": (0, 2, "2"), "loss": True, "branch": False, "numpy": "nan", "ddp": True,
         "device": "cuda:0", "integers": 10,
     }  # fmt: skip
@@ -307,3 +307,16 @@ print(torch.cuda.is_available())
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
     )
     assert done.stdout.split() == ["True", str(torch.cuda.is_available())]
+
+
+def test_every_worker_of_a_node_has_a_gpu_of_its_own(tmp_path: Path) -> None:
+    def loop(config: dict[str, Any]) -> list[str]:
+        import ray.train.torch
+        import torch.distributed as dist
+
+        seen = ray.train.torch.get_device(), torch.cuda.current_device()
+        (tmp_path / str(dist.get_rank())).write_text(f"{seen[0]} {seen[1]}")
+        dist.barrier()
+        return [(tmp_path / str(rank)).read_text() for rank in range(3)]
+
+    assert fit_value(loop, workers=3) == ["cuda:0 0", "cuda:1 1", "cuda:2 2"]

@@ -21,8 +21,8 @@ class _Accelerator:
         return "cuda" if device_index is None else f"cuda:{device_index}"
 
     def current_device_name(self) -> str:
-        """``cuda:0``."""
-        return "cuda:0"
+        """``cuda:1``, of the GPU it uses."""
+        return f"cuda:{torch.cuda.current_device()}"
 
     def communication_backend_name(self) -> str:
         """``nccl``."""

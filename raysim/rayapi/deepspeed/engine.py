@@ -105,7 +105,8 @@ class DeepSpeedEngine(torch.nn.Module):
         self._steps = steps
         context = steps.worker.context
         self.world_size, self.global_rank = context.world_size, context.rank
-        self.local_rank, self.device = context.local_rank, torch.device("cuda", 0)
+        self.local_rank = context.local_rank
+        self.device = torch.device("cuda", steps.worker.devices[0])
         given = list(parameters if parameters is not None else model.parameters())
         if callable(optimizer) and not isinstance(optimizer, torch.optim.Optimizer):
             optimizer = optimizer(given)

@@ -121,8 +121,11 @@ class ShapesMode(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Run a function of torch, on shapes."""
-        if getattr(func, "__name__", "") == "__get__":  # an attribute, asked for very often
+        name = getattr(func, "__name__", "")
+        if name == "__get__":  # an attribute, asked for very often
             return func(*args)
+        if self.steps.updating and name.endswith("_") and not name.endswith("__"):
+            return args[0]  # in place, of values that nobody knows
         given = dict(kwargs or {})
         if func in _CONSTRUCTORS:
             return self._noted(func, args, _placed(func, given), made=True)

@@ -168,8 +168,9 @@ def _clip(steps: Steps, _parameters: Any, max_norm: float, *_a: Any, **_k: Any) 
 def _cuda(r: Replaced) -> None:
     cuda = torch.cuda
     answers: dict[str, Callable[..., Any]] = {
-        "is_available": _has_gpu, "device_count": lambda s: int(_has_gpu(s)),
-        "current_device": lambda _: 0, "set_device": lambda *_: None, "init": lambda _: None,
+        "is_available": _has_gpu, "device_count": lambda s: s.worker.visible_devices,
+
+        "current_device": lambda s: s.worker.devices[0], "set_device": lambda *_: None, "init": lambda _: None,
         "is_initialized": lambda _: True, "synchronize": lambda s, *_: s.synchronize(),
         "empty_cache": lambda _: None, "is_bf16_supported": _bf16, "manual_seed": lambda *_: None,
         "manual_seed_all": lambda *_: None, "get_device_name": lambda s, *_: _gpu(s).name,
@@ -328,18 +329,10 @@ def _optimizers(r: Replaced) -> None:
     r.around(torch.optim.Optimizer, "__init__", _new_optimizer)
     r.around(torch.optim.Optimizer, "zero_grad", lambda *_a, **_k: None)
     scaler = torch.amp.GradScaler
-    r.around(scaler, "__init__", _scaler_init)
     r.around(scaler, "scale", lambda _real, _s, _self, loss: loss)
     r.around(scaler, "unscale_", lambda *_a: None)
     r.around(scaler, "step", lambda _real, _s, _self, opt, *a, **k: opt.step(*a, **k))
     r.around(scaler, "update", lambda *_a, **_k: None)
-
-
-def _scaler_init(
-    real: Any, steps: Steps, self: Any, device: str = "cuda", *a: Any, **k: Any
-) -> None:
-    real(self, device, *a, **k)
-    steps.loss_scaled = self.is_enabled()
 
 
 def _new_optimizer(real: Any, _steps: Steps, self: Any, *args: Any, **kwargs: Any) -> None:

@@ -86,8 +86,8 @@ class Steps:
         self.feed: Feed | None = None
         """What the latest batch of a loader costs."""
         self.latest: Prediction | None = None
+        """Of the last step taken."""
         self.clipping = 0.0
-        self.loss_scaled = False
         self.updating = False
         """An optimizer runs: what it asks of values is not the program's."""
         self.compiled = False
@@ -112,12 +112,12 @@ class Steps:
         """Forwards whose outputs one backward is of: a batch so many times as large."""
         self._paid_ns = 0
         self._queued_ns = 0
-        self._before: Prediction | None = None
         self._gradients = False
         """A backward has made gradients, for optimizers of the script's own."""
-        self._optimizers: dict[int, Optimizer] = {}
-        self._optimizers_begun: dict[int, None] = {}
-        """Those that have their state."""
+        self._optimizers: dict[int, tuple[Any, Optimizer]] = {}
+        """By identity, with the optimizer, which thus keeps it."""
+        self._begun: dict[int, None] = {}
+        """Optimizers that have their state."""
 
     # ---- forward ---------------------------------------------------------------------------------
 
@@ -135,8 +135,8 @@ class Steps:
             )
         self._key, self._module = key, module
         self._forwards += module.training
-        if self._before is not None:
-            self._queued_ns += self._before.passes_ns[0]
+        if self.latest is not None:
+            self._queued_ns += self.latest.passes_ns[0]
         self.steady = role is not None and role.model is not None
         if role is not None and self.steady:
             return _again(role.outputs)
@@ -187,12 +187,12 @@ class Steps:
                 outputs=outputs, batch=_batch((args, kwargs)),
                 input_bytes=_size_bytes((args, kwargs)),
             )  # fmt: skip
-        if self._before is not None:
+        if self.latest is not None:
             found = self.shared.forwards.get(key)
             if found is None:
-                plan = replace(self._before.plan, micro_batch=role.batch)
+                plan = replace(self.latest.plan, micro_batch=role.batch)
                 found = prediction.forward_ns(
-                    plan, self._before.outcome.cluster, self._feed(role), self._seed
+                    plan, self.latest.outcome.cluster, self._feed(role), self._seed
                 )
                 self.shared.forwards[key] = found
             self._queued_ns += found
@@ -210,8 +210,8 @@ class Steps:
         self.mode.tape = None
         self._example = None
         self._micro += 1
-        if self._before is not None:
-            self._queued_ns += self._before.passes_ns[1]
+        if self.latest is not None:
+            self._queued_ns += self.latest.passes_ns[1]
         self._gradients = self._gradients or gradients
 
     def _after_backward(self) -> bool:
@@ -287,16 +287,16 @@ class Steps:
                 loss = closure()
         if self._micro and self._key is not None:
             self.take_step(self.asked(self._micro, self._optimizer(optimizer)))
-        if id(optimizer) not in self._optimizers_begun and self._gradients:
-            self._optimizers_begun[id(optimizer)] = None
+        if id(optimizer) not in self._begun and self._gradients:
+            self._begun[id(optimizer)] = None
             self._make_state(run, optimizer)
         return loss
 
     def _optimizer(self, optimizer: Any) -> Optimizer:
         known = self._optimizers.get(id(optimizer))
         if known is None:
-            known = self._optimizers[id(optimizer)] = optimizer_of(optimizer)
-        return known
+            known = self._optimizers[id(optimizer)] = optimizer, optimizer_of(optimizer)
+        return known[1]
 
     def _make_state(self, run: Callable[..., Any], optimizer: Any) -> None:
         """Its first step, on shapes, so that it has the state that a checkpoint holds."""
@@ -320,7 +320,7 @@ class Steps:
         if not found.fits:
             self.shared.too_large = found
             raise _out_of_memory(found)
-        self._before = self.latest = found
+        self.latest = found
         worker = self.worker
         worker.steps += 1
         if worker.context.rank == 0:

@@ -61,8 +61,8 @@ def get_devices() -> list[Any]:
     """``ray.train.torch.get_devices``."""
     import torch
 
-    gpus = int(here("get_devices").gpus)
-    return [torch.device("cuda", i) for i in range(gpus)] or [torch.device("cpu")]
+    devices = here("get_devices").devices
+    return [torch.device("cuda", i) for i in devices] or [torch.device("cpu")]
 
 
 def get_device() -> Any:

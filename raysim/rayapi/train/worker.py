@@ -10,6 +10,7 @@ Not modelled: ``checkpoint_upload_fn``, ``validation``, ``get_all_reported_check
 from __future__ import annotations
 
 import copy
+import math
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -88,6 +89,17 @@ class Worker:
     def gpus(self) -> float:
         """It holds."""
         return self.run.gpus
+
+    @property
+    def devices(self) -> range:
+        """Its GPUs, among those of all workers on its node, which Ray Train shows each of them."""
+        first = int(self.context.local_rank * self.gpus)
+        return range(first, first + max(1, int(self.gpus))) if self.gpus else range(0)
+
+    @property
+    def visible_devices(self) -> int:
+        """GPUs that the workers of its node hold together."""
+        return math.ceil(self.context.local_world_size * self.gpus)
 
     def enter(self) -> None:
         """A slice of its process begins."""
