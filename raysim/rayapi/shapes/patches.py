@@ -169,8 +169,8 @@ def _cuda(r: Replaced) -> None:
     cuda = torch.cuda
     answers: dict[str, Callable[..., Any]] = {
         "is_available": _has_gpu, "device_count": lambda s: s.worker.visible_devices,
-
-        "current_device": lambda s: s.worker.devices[0], "set_device": lambda *_: None, "init": lambda _: None,
+        "current_device": lambda s: s.worker.devices[0], "set_device": lambda *_: None,
+        "init": lambda _: None,
         "is_initialized": lambda _: True, "synchronize": lambda s, *_: s.synchronize(),
         "empty_cache": lambda _: None, "is_bf16_supported": _bf16, "manual_seed": lambda *_: None,
         "manual_seed_all": lambda *_: None, "get_device_name": lambda s, *_: _gpu(s).name,
