@@ -223,6 +223,8 @@ def _shapes_of(values: Any) -> tuple[Any, ...]:
             found.append((value.shape, value.dtype))
         elif isinstance(value, tuple | list):
             found.append(_shapes_of(value))
+        elif isinstance(value, float):
+            found.append(float)
         else:
             found.append(value)
     return tuple(found)

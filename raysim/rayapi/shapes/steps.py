@@ -13,6 +13,7 @@ Not modelled: two models trained in one step (refused), gradients' values, hooks
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -40,6 +41,8 @@ from raysim.training.settings.deepspeed import Optimizer
 if TYPE_CHECKING:
     from raysim.rayapi.train.worker import Worker
 
+_PLAIN = (bool, int, float, str, type(None))
+"""Arguments of a forward that may decide on what it does."""
 _C: Any = torch._C  # noqa: SLF001  (modes of a thread have no other door)
 AskedFor = tuple[Any, ...]
 """What makes two forwards alike."""
@@ -100,6 +103,8 @@ class Steps:
         """A model runs: what it calls belongs to it."""
         self._key: AskedFor | None = None
         self._example: Any = None
+        self._outputs: Any = None
+        """Of a forward that was run, until its backward."""
         self._module: Any = None
         self._signatures: dict[int, tuple[Any, AskedFor | None]] = {}
         """By module's identity, with the module, which thus keeps it."""
@@ -145,11 +150,12 @@ class Steps:
         self._example = kwargs if kwargs and not args else args
         if kwargs and args:
             self._example = _bound(module, args, kwargs)
-        self.shared.roles[key] = Role(
-            outputs=outputs, recomputes=self.recomputes, batch=_batch((args, kwargs)),
-            input_bytes=_size_bytes((args, kwargs)),
-        )  # fmt: skip
-        self.mode.tape = Tape(outputs)
+        if role is None:  # else another rank runs it too, and will trace it
+            self.shared.roles[key] = Role(
+                outputs=_again(outputs), recomputes=self.recomputes, batch=_batch((args, kwargs)),
+                input_bytes=_size_bytes((args, kwargs)),
+            )  # fmt: skip
+        self.mode.tape, self._outputs = Tape(outputs), outputs
         return outputs
 
     def _run(self, run: Callable[..., Any], module: Any, args: Any, kwargs: Any) -> Any:
@@ -163,7 +169,8 @@ class Steps:
         half = torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda")
         with _C.DisableTorchFunction():
             shapes = tuple((t.shape, t.dtype) for t in tensors((args, kwargs)))
-            return self.signature(module), shapes, tuple(kwargs), half, learns
+            plain = tuple(v if isinstance(v, _PLAIN) else None for v in (*args, *kwargs.values()))
+            return self.signature(module), shapes, tuple(kwargs), half, learns, plain
 
     def signature(self, module: Any) -> AskedFor | None:
         """What tells its parameters from others'; None: it has none."""
@@ -184,7 +191,7 @@ class Steps:
         if role is None:
             outputs = self._run(run, module, args, kwargs)
             role = self.shared.roles[key] = Role(
-                outputs=outputs, batch=_batch((args, kwargs)),
+                outputs=_again(outputs, grad=False), batch=_batch((args, kwargs)),
                 input_bytes=_size_bytes((args, kwargs)),
             )  # fmt: skip
         if self.latest is not None:
@@ -206,9 +213,8 @@ class Steps:
             return
         role = self.shared.roles[self._key]
         if role.model is None:
-            role.model = self._trace(role, loss)
-        self.mode.tape = None
-        self._example = None
+            role.model = self._trace(loss)
+        self.mode.tape = self._example = self._outputs = None
         self._micro += 1
         if self.latest is not None:
             self._queued_ns += self.latest.passes_ns[1]
@@ -221,15 +227,15 @@ class Steps:
         self._views, self._forwards = max(1, self._forwards), 0
         return False
 
-    def _trace(self, role: Role, loss: torch.Tensor) -> Model:
-        tape = self.mode.tape
+    def _trace(self, loss: torch.Tensor) -> Model:
+        tape, before = self.mode.tape, self._outputs
         assert tape is not None, "a role without a model that was not run"
         module = describe(self._module).module
-        own = any(t is loss for t in tensors(role.outputs))
+        own = any(t is loss for t in tensors(before))
 
         def again(outputs: Any) -> torch.Tensor:
             if own:
-                there = dict(zip(map(id, tensors(role.outputs)), tensors(outputs), strict=True))
+                there = dict(zip(map(id, tensors(before)), tensors(outputs), strict=True))
                 return there[id(loss)]
             return tape.replay(loss, outputs)
 
@@ -409,8 +415,6 @@ def _size_bytes(given: Any) -> int:
 
 
 def _bound(module: Any, args: Any, kwargs: Any) -> dict[str, Any]:
-    import inspect
-
     inner = describe(module).module
     return dict(inspect.signature(inner.forward).bind(*args, **kwargs).arguments)
 
