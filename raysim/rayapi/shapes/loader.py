@@ -25,6 +25,7 @@ from torch.utils.data.dataloader import _DatasetKind
 from raysim.rayapi.calls import this_fiber
 from raysim.rayapi.clock import fiber_ns
 from raysim.rayapi.shapes.mode import META
+from raysim.rayapi.train.summary import COLLATE_BYTES_PER_S
 from raysim.tracing.operators import tensors
 from raysim.training.compiler.compile import Feed
 
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
     from raysim.rayapi.shapes.steps import Steps
 
 _C: Any = torch._C  # noqa: SLF001  (modes of a thread have no other door)
-COLLATE_BYTES_PER_S = 5e9
-"""One core's copy of samples into a batch, and out of a loader process (assumed: memcpy)."""
 ALIKE = 2
 """Batches in a row of equal shapes before the dataset is asked no more."""
 

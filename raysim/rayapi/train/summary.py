@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from raysim.rayapi.shapes.prediction import Prediction
     from raysim.rayapi.shapes.steps import Shared
 
+COLLATE_BYTES_PER_S = 5e9
+"""One core's copy of samples into a batch, and out of a loader process (assumed: memcpy)."""
 LEAST_SHARE = 0.005
 """Of a step or of memory: what is less is not shown."""
 SIMPLIFICATIONS = (
@@ -56,10 +58,13 @@ def with_training(report: LibraryReport, outcome: TrainOutcome, shared: Shared) 
         rows=tuple(_row(each, count) for each, count in shared.steps.values()),
     )  # fmt: skip
     tables = (table, _where(found), _memory(found), *report.tables)
-    inputs = (*report.inputs, Input(
-        name="step", value=step_s, basis="assumed",
-        source="the training tower's prediction for the traced model",
-    ))  # fmt: skip
+    inputs = (
+        *report.inputs,
+        Input(name="step", value=step_s, basis="assumed",
+              source="the training tower's prediction for the traced model"),
+        Input(name="collating", value=COLLATE_BYTES_PER_S, basis="assumed",
+              source="bytes/s of one core that copies samples into a batch"),
+    )  # fmt: skip
     return replace(
         report, metrics=metrics, tables=tables, inputs=inputs,
         simplifications=(*report.simplifications, *SIMPLIFICATIONS),
