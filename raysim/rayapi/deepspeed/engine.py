@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from raysim.rayapi.checkpoint import STANDS_FOR
+from raysim.rayapi.checkpoint import STANDS_FOR, Checkpoint
 from raysim.rayapi.deepspeed import ops
 from raysim.rayapi.deepspeed.settings import read
 from raysim.rayapi.shapes.here import steps_here
@@ -136,6 +136,8 @@ class DeepSpeedEngine(torch.nn.Module):
         except AttributeError:
             if name == "module":
                 raise
+            if name in _REFUSED:
+                raise NotEmulatedError(f"engine.{name}", "engine.save_checkpoint") from None
             return getattr(self.module, name)
 
     # ---- a step ----------------------------------------------------------------------------------
@@ -274,11 +276,7 @@ class DeepSpeedEngine(torch.nn.Module):
             return None, None
         said = pickle.loads(file.read_bytes())  # noqa: S301  (our own bytes)
         self.global_steps, self.global_samples, self.micro_steps = said["counts"]
-        size_bytes = sum(
-            int(f.read_bytes().split(b"\n")[0].removeprefix(STANDS_FOR))
-            for f in sorted(Path(load_dir, tag).rglob("*"))
-            if f.is_file() and f.read_bytes().startswith(STANDS_FOR)
-        )
+        size_bytes = Checkpoint(str(Path(load_dir, tag))).size_bytes
         self._steps.worker.read_bytes(size_bytes / self.world_size)
         return str(Path(load_dir, tag)), said["client_state"]
 
@@ -303,6 +301,7 @@ class DeepSpeedEngine(torch.nn.Module):
         worker.phase("between")
 
 
+_REFUSED = ("save_16bit_model", "save_fp16_model", "load_module_state_dict", "compile")
 _STATE = "raysim_client_state.pkl"
 
 
