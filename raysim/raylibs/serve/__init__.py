@@ -1,0 +1,1 @@
+"""Ray Serve: controller, deployments, replicas, routers, proxies, autoscaling; and its load."""

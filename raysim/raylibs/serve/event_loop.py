@@ -1,0 +1,93 @@
+"""One thread of a Serve process, and what varies in the work it does.
+
+Real counterpart: the asyncio loops of proxies and replicas, and a replica's user code thread. What
+is given to a loop runs in the order it came, each for its cost: Lindley's recurrence, as in
+``kernel.component``. A dead process's loop runs nothing more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from raysim.units import NS_PER_S
+
+if TYPE_CHECKING:
+    from numpy.random import Generator
+
+
+class ServeProcess(Protocol):
+    """A process, as far as requests are concerned: a core worker, or a test's."""
+
+    me: Any
+    """``me.node_id``: where it runs."""
+    state: Any
+    """``up`` while it lives."""
+
+    @property
+    def now_ns(self) -> int:
+        """The clock's time."""
+
+    def after(self, delay_ns: int, fn: Callable[[Any], object], arg: Any = None) -> Any:
+        """Call ``fn(arg)`` later, unless it dies first."""
+
+
+def deliver(process: ServeProcess, delay_ns: int, fn: Callable[[Any], object], arg: Any) -> None:
+    """What another process sends it: nothing, if it is dead by then."""
+    if process.state == "up":
+        process.after(delay_ns, fn, arg)
+
+
+class EventLoop:
+    """A thread: one thing at a time, first come first served."""
+
+    __slots__ = ("busy_ns", "busy_until", "process")
+
+    def __init__(self, process: ServeProcess) -> None:
+        self.process = process
+        self.busy_until = 0
+        self.busy_ns = 0
+        """Of all that was given to it."""
+
+    def run(self, cost_ns: int, fn: Callable[[Any], object], arg: Any = None) -> None:
+        """``fn(arg)`` after its turn and its cost."""
+        process = self.process
+        now_ns = process.now_ns
+        begin_ns = self.busy_until if self.busy_until > now_ns else now_ns
+        self.busy_until = begin_ns + cost_ns
+        self.busy_ns += cost_ns
+        process.after(self.busy_until - now_ns, fn, arg)
+
+
+class Jitter:
+    """What varies in a thread's work: factors with mean 1, and pauses of its garbage collector."""
+
+    __slots__ = ("_drawn", "_next_pause", "_pause_ns", "_pieces", "_rng", "_shape", "cv")
+
+    def __init__(
+        self, rng: Generator, cv: float, *, pause_s: float = 0.0, pieces_per_pause: float = 0.0
+    ) -> None:
+        self._rng = rng
+        self.cv = cv
+        self._shape = 1.0 / (cv * cv) if cv > 0 else 0.0
+        self._drawn: list[float] = []
+        self._pause_ns = round(pause_s * NS_PER_S)
+        self._pieces = pieces_per_pause
+        self._next_pause = self._draw_pause() if self._pause_ns else -1
+
+    def ns(self, mean_s: float) -> int:
+        """Nanoseconds of one piece of work around this mean: gamma distributed."""
+        cost_ns = round(mean_s * NS_PER_S)
+        if self.cv and cost_ns:
+            if not self._drawn:  # a thousand at a time
+                self._drawn = self._rng.gamma(self._shape, 1.0 / self._shape, 1000).tolist()
+            cost_ns = round(cost_ns * self._drawn.pop())
+        if self._next_pause >= 0:
+            self._next_pause -= 1
+            if self._next_pause < 0:
+                self._next_pause = self._draw_pause()
+                cost_ns += self._pause_ns
+        return cost_ns
+
+    def _draw_pause(self) -> int:
+        return int(self._rng.geometric(1.0 / self._pieces))

@@ -1,0 +1,81 @@
+"""Proxies: where HTTP requests enter, one per node that has replicas.
+
+Real counterpart: ``_private/proxy.py``, ``_private/proxy_state.py`` and, with
+``RAY_SERVE_ENABLE_HA_PROXY``, ``_private/haproxy.py`` (ray 2.60). A Python proxy is one thread
+with a router per application in it. HAProxy is a process in C with many threads: it costs nothing
+here, and goes to the replica of the ingress with the fewest of its connections.
+
+Not modelled: keep-alive, request timeouts (``request_timeout_s``, off by default), gRPC ingress.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from raysim.raylibs.serve.costs import ServeCosts
+from raysim.raylibs.serve.event_loop import EventLoop, Jitter, ServeProcess
+from raysim.raylibs.serve.request import Call, Request
+from raysim.units import to_ns
+
+if TYPE_CHECKING:
+    from raysim.raylibs.serve.router import Router
+
+
+class Proxy:
+    """The data path of one proxy."""
+
+    def __init__(self, process: ServeProcess, costs: ServeCosts, jitter: Jitter) -> None:
+        self.process = process
+        self.costs = costs
+        self.jitter = jitter
+        self.loop = EventLoop(process)
+        self.routes: dict[str, Router] = {}
+        """By application: its ingress."""
+        self.open: dict[Request, None] = {}
+        self.dead = False
+
+    def receive(self, request: Request) -> None:
+        """A client's request has come."""
+        self.open[request] = None
+        waits_ns = self.loop.busy_until - self.process.now_ns
+        request.proxy_wait_ns = max(waits_ns, 0)
+        self.loop.run(self.jitter.ns(self.costs.proxy_s / 2), self._route, request)
+
+    def _route(self, request: Request) -> None:
+        router = self.routes.get(request.application)
+        if router is None:
+            self._respond((request, "not_found"))
+            return
+        call = Call(request, router, self._answered, payload=request.payload, on_chunk=self._chunk)
+        request.call = call
+        router.assign(call)
+
+    def _answered(self, call: Call) -> None:
+        cost_ns = self.jitter.ns(self.costs.proxy_s / 2)
+        self.loop.run(cost_ns, self._respond, (call.request, call.status))
+
+    def _chunk(self, call: Call) -> None:
+        self.loop.run(self.jitter.ns(self.costs.proxy_chunk_s), self._chunk_out, call)
+
+    def _chunk_out(self, call: Call) -> None:
+        request = call.request
+        if request.first_chunk_ns < 0:
+            request.first_chunk_ns = self.process.now_ns
+
+    def _respond(self, answer: tuple[Request, object]) -> None:
+        transit_ns = to_ns(self.costs.transit_s)
+        self.process.after(transit_ns, self._end, answer)
+
+    def _end(self, answer: tuple[Request, object]) -> None:
+        request, status = answer
+        del self.open[request]
+        call = request.call
+        value = None if call is None or not isinstance(call.value, tuple) else call.value[1]
+        request.end(status, self.process.now_ns, value)  # type: ignore[arg-type]
+
+    def died(self, now_ns: int) -> None:
+        """Clients' connections break."""
+        self.dead = True
+        requests, self.open = self.open, {}
+        for request in requests:
+            request.end("proxy_died", now_ns)
