@@ -126,7 +126,7 @@ class Bench:
         costs = self.spec.costs
         return Jitter(
             self.sim.rng(name), costs.cv, pause_s=costs.pause_s,
-            pieces_per_pause=costs.pieces_per_pause,
+            pause_every_s=costs.pause_every_s,
         )  # fmt: skip
 
     def _simulated(self, deployment: DeploymentConfig, name: str) -> UserCode:

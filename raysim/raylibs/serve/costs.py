@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeCosts:
     """Seconds of one thread per request and per chunk, and of no thread per hop."""
@@ -38,9 +39,32 @@ class ServeCosts:
     """HAProxy in place of the proxies: it goes to replicas of the ingress itself."""
     pause_s: float = 0.045
     """Of a loop's full garbage collection: p99 less median of most rows beyond 8 users."""
-    pieces_per_pause: float = 2400.0
-    """Pieces of work (a hop has two) between two of them."""
+    pause_every_s: float = 1.2
+    """Work of a loop between two of them, in the mean."""
     probe_s: float = 50e-6
     """A replica's loop, to say how long its queue is; assumed."""
     cross_node_s: float = 100e-6
     """More per way between nodes: half a round trip in one zone; assumed."""
+
+
+DEFAULT = ServeCosts(
+    proxy_s=0.78e-3,
+    ingress_s=1.30e-3,
+    replica_s=1.10e-3,
+    handle_s=0.80e-3,
+    transit_s=0.39e-3,
+    proxy_chunk_s=60e-6,
+    replica_chunk_s=72e-6,
+    handle_chunk_s=72e-6,
+    cv=0.3,
+)
+GRPC = replace(
+    DEFAULT, handle_s=0.25e-3, replica_s=0.7e-3,
+    proxy_chunk_s=30e-6, replica_chunk_s=26e-6, handle_chunk_s=26e-6,
+)  # fmt: skip
+HAPROXY = replace(DEFAULT, proxy_s=0.0, proxy_chunk_s=0.0, ingress_s=0.22e-3, haproxy=True)
+EVENT_LOOP = replace(DEFAULT, ingress_s=0.95e-3)
+OPTIMIZED = replace(
+    HAPROXY, ingress_s=0.22e-3, handle_s=0.2e-3, replica_s=0.4e-3, transit_s=0.39e-3,
+    replica_chunk_s=16e-6, handle_chunk_s=16e-6,
+)  # fmt: skip

@@ -62,18 +62,19 @@ class EventLoop:
 class Jitter:
     """What varies in a thread's work: factors with mean 1, and pauses of its garbage collector."""
 
-    __slots__ = ("_drawn", "_next_pause", "_pause_ns", "_pieces", "_rng", "_shape", "cv")
+    __slots__ = ("_drawn", "_every_ns", "_left_ns", "_pause_ns", "_rng", "_shape", "cv")
 
     def __init__(
-        self, rng: Generator, cv: float, *, pause_s: float = 0.0, pieces_per_pause: float = 0.0
+        self, rng: Generator, cv: float, *, pause_s: float = 0.0, pause_every_s: float = 0.0
     ) -> None:
         self._rng = rng
         self.cv = cv
         self._shape = 1.0 / (cv * cv) if cv > 0 else 0.0
         self._drawn: list[float] = []
         self._pause_ns = round(pause_s * NS_PER_S)
-        self._pieces = pieces_per_pause
-        self._next_pause = self._draw_pause() if self._pause_ns else -1
+        self._every_ns = pause_every_s * NS_PER_S
+        self._left_ns = rng.exponential(self._every_ns) if self._pause_ns else 0.0
+        """Of work, until the next pause."""
 
     def ns(self, mean_s: float) -> int:
         """Nanoseconds of one piece of work around this mean: gamma distributed."""
@@ -82,12 +83,9 @@ class Jitter:
             if not self._drawn:  # a thousand at a time
                 self._drawn = self._rng.gamma(self._shape, 1.0 / self._shape, 1000).tolist()
             cost_ns = round(cost_ns * self._drawn.pop())
-        if self._next_pause >= 0:
-            self._next_pause -= 1
-            if self._next_pause < 0:
-                self._next_pause = self._draw_pause()
+        if self._pause_ns:
+            self._left_ns -= cost_ns
+            if self._left_ns < 0:
+                self._left_ns = self._rng.exponential(self._every_ns)
                 cost_ns += self._pause_ns
         return cost_ns
-
-    def _draw_pause(self) -> int:
-        return int(self._rng.geometric(1.0 / self._pieces))
