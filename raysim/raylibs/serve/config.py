@@ -5,7 +5,7 @@ Real counterpart: ``serve/config.py`` (``DeploymentConfig``, ``AutoscalingConfig
 the user's method, as numbers.
 
 Not modelled: custom autoscaling policies and request routers, ``target_capacity``, gang scheduling,
-deployment actors, surge rollouts.
+deployment actors, surge rollouts, ``user_config``.
 """
 
 from __future__ import annotations
@@ -70,14 +70,16 @@ class MultiplexConfig:
 class Work:
     """One request in one replica, as the user's method takes it."""
 
+    python_s: float = 0.0
+    """Seconds of Python that holds the interpreter: of the loop that also moves requests."""
     busy_s: float = 0.0
-    """Seconds one at a time: Python that holds the interpreter, or the replica's GPU."""
+    """Seconds one at a time beside that loop: the replica's GPU, or a library that lets go."""
     wait_s: float = 0.0
-    """Seconds that overlap with other requests': I/O, or a library that lets go."""
+    """Seconds that overlap with other requests': I/O."""
     per_item_busy_s: float = 0.0
     """With batches: for each request of one, beside ``busy_s`` for the batch."""
     cv: float = 0.0
-    """Coefficient of variation of both (gamma distributed); 0: always the same."""
+    """Coefficient of variation of all of them (gamma distributed); 0: always the same."""
     calls: tuple[tuple[str, ...], ...] = ()
     """Deployments called through handles: groups one after another, within a group at once."""
     chunks: int = 0
@@ -106,7 +108,6 @@ class DeploymentConfig:
     graceful_shutdown_timeout_s: float = RAY_2_60.graceful_shutdown_timeout_s
     graceful_shutdown_wait_loop_s: float = RAY_2_60.graceful_shutdown_wait_loop_s
     health_check_period_s: float = RAY_2_60.health_check_period_s
-    health_check_timeout_s: float = RAY_2_60.health_check_timeout_s
     max_constructor_retry_count: int = RAY_2_60.max_constructor_retry_count
     rolling_update_frac: float = RAY_2_60.rolling_update_frac
     request_router: RouterKind = "power_of_two"
@@ -118,8 +119,7 @@ class DeploymentConfig:
     constructor_fails: int = 0
     """So many first constructors raise."""
     version: str = ""
-    """Of the code: another one restarts replicas; ``user_config`` does not."""
-    user_config: str = ""
+    """Of the code: another one replaces the replicas."""
 
     @property
     def initial_replicas(self) -> int:

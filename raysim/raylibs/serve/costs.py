@@ -11,6 +11,7 @@ Not modelled: bytes of a request on the links, TLS, what more than 100 users cos
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 
@@ -33,6 +34,8 @@ class ServeCosts:
     """Producing one chunk of a streaming response."""
     handle_chunk_s: float
     """Taking one from a handle."""
+    wake_s: float
+    """More of a piece of streaming that finds its loop asleep: selector, hop between threads."""
     cv: float
     """Of a hop's cost, gamma distributed."""
     haproxy: bool = False
@@ -53,18 +56,28 @@ DEFAULT = ServeCosts(
     replica_s=1.10e-3,
     handle_s=0.80e-3,
     transit_s=0.39e-3,
-    proxy_chunk_s=60e-6,
-    replica_chunk_s=72e-6,
-    handle_chunk_s=72e-6,
+    proxy_chunk_s=46e-6,
+    replica_chunk_s=80e-6,
+    handle_chunk_s=80e-6,
+    wake_s=50e-6,
     cv=0.3,
 )
 GRPC = replace(
-    DEFAULT, handle_s=0.25e-3, replica_s=0.7e-3,
-    proxy_chunk_s=30e-6, replica_chunk_s=26e-6, handle_chunk_s=26e-6,
+    DEFAULT, handle_s=0.11e-3, replica_s=0.8e-3, replica_chunk_s=28e-6, handle_chunk_s=28e-6
+)
+HAPROXY = replace(
+    DEFAULT, proxy_s=0.0, proxy_chunk_s=0.0, ingress_s=0.21e-3, haproxy=True,
+    replica_chunk_s=65e-6, handle_chunk_s=65e-6,
 )  # fmt: skip
-HAPROXY = replace(DEFAULT, proxy_s=0.0, proxy_chunk_s=0.0, ingress_s=0.22e-3, haproxy=True)
 EVENT_LOOP = replace(DEFAULT, ingress_s=0.95e-3)
 OPTIMIZED = replace(
-    HAPROXY, ingress_s=0.22e-3, handle_s=0.2e-3, replica_s=0.4e-3, transit_s=0.39e-3,
-    replica_chunk_s=16e-6, handle_chunk_s=16e-6,
+    HAPROXY, ingress_s=0.24e-3, handle_s=0.2e-3, replica_s=0.4e-3, transit_s=0.42e-3,
+    replica_chunk_s=16.5e-6, handle_chunk_s=16.5e-6,
 )  # fmt: skip
+STACKS: Mapping[str, ServeCosts] = {
+    "default": DEFAULT, "grpc": GRPC, "haproxy": HAPROXY, "event_loop": EVENT_LOOP,
+    "optimized": OPTIMIZED,
+}  # fmt: skip
+"""By name. ``grpc``: ``RAY_SERVE_USE_GRPC_BY_DEFAULT``; ``haproxy``: ``RAY_SERVE_ENABLE_HA_PROXY``;
+``event_loop``: user code and router in the replica's own loop; ``optimized``: all of them, as
+``RAY_SERVE_THROUGHPUT_OPTIMIZED``."""

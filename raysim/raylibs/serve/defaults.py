@@ -1,7 +1,9 @@
 """Ray Serve's defaults, in one frozen table: an older version is a ``replace()`` of it.
 
-Real counterpart: ``serve/_private/constants.py`` and ``serve/config.py`` (ray 2.60), each named
-beside its number. Not here: what a request costs the threads it passes (``costs.py``).
+Real counterpart: ``serve/config.py``, ``serve/batching.py`` and ``serve/_private``:
+``constants.py``, ``request_router``, ``proxy_state.py``, ``client.py`` (ray 2.60).
+
+Not here: what a request costs the threads it passes (``costs.py``).
 """
 
 from __future__ import annotations
@@ -18,15 +20,11 @@ class ServeDefaults:
     """``CONTROL_LOOP_INTERVAL_S``: the sleep between two steps of the controller."""
     control_step_s: float = 0.002
     """What a step itself takes; assumed, of a small application."""
-    # deployments: config.py, DeploymentConfig
     max_ongoing_requests: int = 5
     max_queued_requests: int = -1
     graceful_shutdown_wait_loop_s: float = 2.0
     graceful_shutdown_timeout_s: float = 20.0
     health_check_period_s: float = 10.0
-    health_check_timeout_s: float = 30.0
-    health_check_unhealthy_threshold: int = 3
-    """``REPLICA_HEALTH_CHECK_UNHEALTHY_THRESHOLD``."""
     health_check_jitter_frac: float = 0.1
     """``_should_start_new_health_check``: the period times uniform(0.9, 1.1)."""
     max_constructor_retry_count: int = 20
@@ -34,7 +32,6 @@ class ServeDefaults:
     """``MAX_PER_REPLICA_RETRY_COUNT``: times replicas, if that is less than the count."""
     rolling_update_frac: float = 0.2
     """``DEFAULT_ROLLING_UPDATE_PERCENTAGE``."""
-    # autoscaling: config.py, AutoscalingConfig
     target_ongoing_requests: float = 2.0
     metrics_interval_s: float = 10.0
     look_back_period_s: float = 30.0
@@ -46,7 +43,6 @@ class ServeDefaults:
     """Of the look-back: how often a handle samples itself (6 s of 30 s)."""
     min_handle_metrics_timeout_s: float = 10.0
     """A handle not heard of for twice its interval, or this, no longer counts."""
-    # routers: request_router
     queue_len_deadline_s: float = 0.1
     max_queue_len_deadline_s: float = 1.0
     queue_len_cache_timeout_s: float = 10.0
@@ -59,20 +55,18 @@ class ServeDefaults:
     push_multiplexed_ids_interval_s: float = 0.1
     max_models_per_replica: int = 3
     """``@serve.multiplexed(max_num_models_per_replica=3)``."""
-    # proxies: proxy_state.py
     proxy_health_check_period_s: float = 10.0
-    proxy_health_check_timeout_s: float = 10.0
-    proxy_health_check_unhealthy_threshold: int = 3
+    """One that has died is replaced at the next check."""
     proxy_min_draining_period_s: float = 30.0
     proxy_drain_check_period_s: float = 5.0
-    # client: client.py
     client_polling_interval_s: float = 0.1
     """``CLIENT_CHECK_CREATION_POLLING_INTERVAL_S``: how often ``serve.run`` looks."""
-    # batching: batching.py
     max_batch_size: int = 10
     batch_wait_timeout_s: float = 0.01
-    # recovery: controller.py
-    recovering_broadcast_timeout_s: float = 10.0
+    replica_import_core_s: float = 1.0
+    """Imports of ``ray.serve`` and of the user's module in a new process; assumed."""
+    proxy_import_core_s: float = 1.0
+    """The same in a proxy, which also opens its port; assumed."""
 
 
 RAY_2_60 = ServeDefaults()

@@ -26,6 +26,9 @@ from raysim.units import to_ns
 class UserCode(Protocol):
     """What a replica runs for each request."""
 
+    def python_ns(self) -> int:
+        """Of one request, on the replica's loop, before anything else."""
+
     def start(self, replica: Replica, call: Call, done: Callable[[Call, Status], object]) -> None:
         """Begin; ``done(call, status)`` once, when it has returned or raised."""
 
@@ -57,13 +60,12 @@ class Replica:
         """By deployment."""
         self.ongoing: dict[Call, None] = {}
         self.most_ongoing = 0
-        self.stopping = False
+        self.quiescing = False
         self.announced_models: dict[str, None] = {}
         """As the controller has last said to routers."""
         self.on_models_changed: Callable[[Replica], object] | None = None
         self.models: Models | None = None
         self._cost_s = costs.ingress_s if is_ingress else costs.replica_s
-        self._idle: Callable[[], object] | None = None
         if config.multiplex is not None:
             self.models = Models(process, config.multiplex, self._models_changed)
 
@@ -75,7 +77,7 @@ class Replica:
 
     def _admit(self, call: Call) -> None:
         router = call.router
-        if self.stopping or len(self.ongoing) >= self.config.max_ongoing_requests:
+        if self.quiescing or len(self.ongoing) >= self.config.max_ongoing_requests:
             self._tell(router, router.refused, (call, len(self.ongoing)))
             return
         self.ongoing[call] = None
@@ -87,7 +89,14 @@ class Replica:
             self.begin(call)
 
     def begin(self, call: Call) -> None:
-        """Call the user's method."""
+        """Call the user's method: its Python has the loop to itself."""
+        python_ns = self.code.python_ns()
+        if python_ns:
+            self.loop.run(python_ns, self._call, call)
+        else:
+            self._call(call)
+
+    def _call(self, call: Call) -> None:
         call.begun_ns = self.process.now_ns
         self.code.start(self, call, self.done)
 
@@ -99,12 +108,11 @@ class Replica:
     def _leave(self, call: Call) -> None:
         del self.ongoing[call]
         self._tell(call.router, call.router.answered, call)
-        if self._idle is not None and not self.ongoing:
-            self._idle()
 
     def chunk(self, call: Call) -> None:
         """The user's method has yielded."""
-        self.loop.run(self.jitter.ns(self.costs.replica_chunk_s), self._send_chunk, call)
+        cost_ns = self.jitter.ns(self.costs.replica_chunk_s)
+        self.loop.stream(cost_ns, to_ns(self.costs.wake_s), self._send_chunk, call)
 
     def _send_chunk(self, call: Call) -> None:
         if call.on_chunk is not None:
@@ -122,10 +130,6 @@ class Replica:
     def _answer_probe(self, probe: tuple[Any, Router]) -> None:
         asked, router = probe
         self._tell(router, asked.answer, (self, len(self.ongoing)))
-
-    def when_idle(self, fn: Callable[[], object] | None) -> None:
-        """Of a graceful shutdown: call this whenever the last request has left."""
-        self._idle = fn
 
     def _models_changed(self) -> None:
         if self.on_models_changed is not None:
@@ -175,6 +179,10 @@ class SimulatedCode:
             replica.process.after(wait_ns, running.waited)
         else:
             running.waited()
+
+    def python_ns(self) -> int:
+        """Of one request."""
+        return self._jitter.ns(self.work.python_s)
 
     def busy_ns(self, batch: int) -> int:
         """Of the method, called with so many requests."""
@@ -251,8 +259,9 @@ class _Running:
 
     def _child_chunk(self, _child: Call) -> None:
         """A chunk of a deployment behind: taken from the handle, and yielded on."""
-        cost_ns = self.replica.jitter.ns(self.replica.costs.handle_chunk_s)
-        self.replica.loop.run(cost_ns, self._forward)
+        costs = self.replica.costs
+        cost_ns = self.replica.jitter.ns(costs.handle_chunk_s)
+        self.replica.loop.stream(cost_ns, to_ns(costs.wake_s), self._forward, None)
 
     def _forward(self, _: object = None) -> None:
         self.replica.chunk(self.call)

@@ -14,10 +14,12 @@ if TYPE_CHECKING:
     from raysim.raylibs.serve.replica import Replica
     from raysim.raylibs.serve.router import Router
 
-Status = Literal["ok", "backpressure", "user_error", "replica_died", "proxy_died", "not_found"]
+Status = Literal[
+    "ok", "backpressure", "user_error", "replica_died", "proxy_died", "no_proxy", "not_found"
+]
 HTTP_CODES: dict[str, int] = {
     "ok": 200, "backpressure": 503, "user_error": 500, "replica_died": 500, "proxy_died": 502,
-    "not_found": 404,
+    "no_proxy": 503, "not_found": 404,
 }  # fmt: skip
 
 

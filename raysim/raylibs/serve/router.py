@@ -17,7 +17,7 @@ from __future__ import annotations
 from bisect import insort
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from raysim.raylibs.serve.config import DeploymentConfig
 from raysim.raylibs.serve.costs import ServeCosts
@@ -30,14 +30,8 @@ from raysim.units import NS_PER_S, to_ns
 if TYPE_CHECKING:
     from numpy.random import Generator
 
+    from raysim.raylibs.serve.handle_metrics import HandleMetrics
     from raysim.raylibs.serve.replica import Replica
-
-
-class Watch(Protocol):
-    """How the death of a replica is heard of, in the router's process."""
-
-    def __call__(self, replica: Replica, died: Callable[[Replica], object]) -> None:
-        """``died(replica)`` once Ray Core says so."""
 
 
 class Router:
@@ -54,7 +48,6 @@ class Router:
         prefer_local_node: bool = False,
         zones: Any = None,
         defaults: ServeDefaults = RAY_2_60,
-        watch: Watch | None = None,
     ) -> None:
         self.process = process
         self.config = config
@@ -66,10 +59,9 @@ class Router:
         self.running: dict[str, int] = {}
         """Sent and not answered, by replica."""
         self.replicas: dict[str, Replica] = {}
-        self.on_queued_without_replicas: Callable[[], object] | None = None
-        """Of autoscaling from zero: the handle reports at once."""
+        self.metrics: HandleMetrics | None = None
+        """Of deployments that scale."""
         self._candidates = Candidates(self, rng, prefer_local_node, zones)
-        self._watch = watch
         self._to_route: deque[Call] = deque()
         self._to_fulfill: deque[Call] = deque()
         self._by_model: dict[str, deque[Call]] = {}
@@ -77,7 +69,6 @@ class Router:
         self._waiting: list[_RoutingTask] = []
         self._believed: dict[str, tuple[int, int]] = {}
         self._in_flight: dict[str, dict[Call, None]] = {}
-        self._known: dict[str, None] = {}
         self._starting = False
 
     # ---- what the controller says
@@ -93,10 +84,6 @@ class Router:
         self._believed = {k: v for k, v in self._believed.items() if k in self.replicas}
         self.running = {k: n for k, n in self.running.items() if n or k in self.replicas}
         self._candidates.update()
-        for replica in new:
-            if self._watch is not None and replica.replica_id not in self._known:
-                self._known[replica.replica_id] = None
-                self._watch(replica, self.replica_died)
         self._probe(new, 0, None)
         waiting, self._waiting = self._waiting, []
         for task in waiting:
@@ -130,8 +117,11 @@ class Router:
             call.end("backpressure", call.created_ns)
             return
         self.queued += 1
-        if not self.replicas and self.on_queued_without_replicas is not None:
-            self.on_queued_without_replicas()
+        if self.metrics is not None:
+            if self.metrics.asleep:
+                self.metrics.wake()
+            if not self.replicas:
+                self.metrics.push_now()
         self._to_fulfill.append(call)
         self._to_route.append(call)
         if call.model_id:
@@ -336,7 +326,7 @@ class _RoutingTask:
     def look(self, _: object = None) -> None:
         """One iteration."""
         router = self.router
-        if self.call.replica is not None:  # another task found it one
+        if self._served():
             router.task_over(self)
             return
         if not router.replicas:
@@ -348,17 +338,21 @@ class _RoutingTask:
 
     def _selected(self, found: Replica | None) -> None:
         router = self.router
-        if self.call.replica is not None:
+        if self._served():
             router.task_over(self)
         elif found is not None and found.replica_id in router.replicas:
             router.fulfill(found, self.call.model_id)
-            if self.call.replica is not None:
+            if self._served():
                 router.task_over(self)
             else:
                 router.process.after(0, self.look)
         else:
             self.attempt += 1
             router.process.after(self._back_off_ns(), self.look)
+
+    def _served(self) -> bool:
+        """It has a replica, found by this task or by another."""
+        return self.call.replica is not None
 
     def _back_off_ns(self) -> int:
         """None after a locality, none after the first look; then 25 ms, doubling to 0.5 s."""

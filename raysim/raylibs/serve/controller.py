@@ -1,0 +1,343 @@
+"""The controller: keeps as many replicas as are wanted, a proxy where they are, and tells routers.
+
+Real counterpart: ``ServeController`` of ``_private/controller.py``, ``proxy_state.py`` (ray 2.60):
+one loop that steps and sleeps 0.1 s. Only steps that find something are played, at the loop's
+instants. Health checks that pass cost nothing; one that fails is worked out: a dead replica or
+proxy is found at its next check after Ray Core knows, or at once if a check was under way.
+
+Not modelled: checkpoints in the KV store and recovery; the loop's own time with thousands of
+replicas; replicas that live and fail their checks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from raysim.raycore.ids import NodeID
+from raysim.raycore.process import CoreProcess
+from raysim.raycore.protocol import Nodes, WatchNodes
+from raysim.raycore.resources import ResourceSet
+from raysim.raycore.scripts import (
+    Script,
+    ask_gcs,
+    drive,
+    make_group,
+    remove_group,
+    sleep,
+    wait_group,
+)
+from raysim.raycore.tasks import ActorOptions, NodeAffinity, TaskError
+from raysim.raylibs.actors import ActorClass, ActorHandle
+from raysim.raylibs.serve.autoscaling import HandleReport
+from raysim.raylibs.serve.config import ApplicationConfig, DeploymentConfig
+from raysim.raylibs.serve.deployment_state import DeploymentState, ReplicaRecord
+from raysim.raylibs.serve.instance import Instance
+from raysim.raylibs.serve.processes import ASYNC, ServeProxy, ServeReplica
+from raysim.raylibs.serve.timeline import Timeline
+from raysim.units import NS_PER_S, to_ns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class ServeController:
+    """The actor; ``CONTROLLER`` is its class.
+
+    Parameters
+    ----------
+    process
+        Its process.
+    instance
+        What it shares with replicas, proxies and clients.
+    timeline
+        Where it writes down what it does.
+    """
+
+    def __init__(self, process: CoreProcess, instance: Instance, timeline: Timeline) -> None:
+        self._process = process
+        self._instance = instance
+        self._timeline = timeline
+        d = instance.defaults
+        self._began_ns = process.now_ns
+        self._interval_ns = to_ns(d.control_loop_interval_s + d.control_step_s)
+        self._armed_ns = -1
+        self._deployments: dict[str, DeploymentState] = {}
+        self._told: dict[str, tuple[str, ...]] = {}
+        self._constructors_left: dict[str, int] = {}
+        self._draining: dict[NodeID, int] = {}
+        self._alive: dict[NodeID, None] = {}
+        self._proxies: dict[NodeID, ActorHandle | None] = {}
+        """Those wanted; None until it is made."""
+        self._checks = instance.rng("serve/health_checks")
+        self._on_status: list[Callable[[str], object]] = []
+        instance.push = self._receive
+
+    # ---- calls
+
+    def deploy_application(self, app: ApplicationConfig) -> Script:
+        """Every deployment is brought to this."""
+        instance = self._instance
+        for config in app.deployments:
+            self._constructors_left[config.name] = config.constructor_fails
+            state = self._deployments.get(config.name)
+            if state is None:
+                self._deployments[config.name] = DeploymentState(config, instance.defaults)
+                self._timeline.target(config.name, self._now_s, config.initial_replicas)
+            else:
+                state.redeploy(config)
+                instance.update_config(config)
+        if not self._alive:
+            nodes = yield ask_gcs(WatchNodes())
+            self._know(nodes)
+            drive(self._process, self._watch_nodes)
+        self.wake()
+
+    def redeploy(self, config: DeploymentConfig) -> None:
+        """One deployment, with another version or other options."""
+        self._deployments[config.name].redeploy(config)
+        self._constructors_left[config.name] = config.constructor_fails
+        self._instance.update_config(config)
+        self.wake()
+
+    def when_settled(self, fn: Callable[[str], object]) -> None:
+        """``fn(status)`` once the application runs or has failed: RUNNING, or why not."""
+        self._on_status.append(fn)
+        self.wake()
+
+    def statuses(self) -> dict[str, tuple[str, int, int, str]]:
+        """Of each deployment: its status, replicas that run, their target, why it failed."""
+        return {
+            name: (s.status, len(s.serving), s.target, s.why_failed)
+            for name, s in self._deployments.items()
+        }
+
+    def itself(self) -> ServeController:
+        """For ``Running``: what a driver asks it goes without a call."""
+        return self
+
+    # ---- the loop
+
+    @property
+    def _now_s(self) -> float:
+        return self._process.now_ns / NS_PER_S
+
+    def wake(self, at_s: float | None = None) -> None:
+        """The loop finds something at its first step from now on, or from a later second on."""
+        now_ns = self._process.now_ns
+        due_ns = now_ns if at_s is None else max(now_ns, to_ns(at_s))
+        steps = -(-(due_ns - self._began_ns) // self._interval_ns)
+        step_ns = self._began_ns + max(steps, 1) * self._interval_ns
+        if step_ns <= now_ns:
+            step_ns += self._interval_ns
+        if self._armed_ns <= now_ns or step_ns < self._armed_ns:
+            self._armed_ns = step_ns
+            self._process.after(step_ns - now_ns, self._step, step_ns)
+
+    def _step(self, step_ns: int) -> None:
+        if step_ns != self._armed_ns:  # an earlier one was armed since
+            return
+        self._armed_ns = -1
+        for name, state in self._deployments.items():
+            for record in state.check(self._draining):
+                self._timeline.stopped(name, self._now_s, record.replica_id)
+            self._tell(name, state)
+        for name, state in self._deployments.items():
+            self._autoscale(name, state)
+        busy = self._busy_nodes()
+        for name, state in self._deployments.items():
+            plan = state.plan(self._draining, busy, self._head)
+            for record, graceful in plan.stop:
+                self._run(self._stop(record, graceful))
+            for _ in range(plan.start):
+                self._run(self._start(state.new_record(self._process.now_ns)))
+            self._tell(name, state)
+        self._place_proxies()
+        self._say_status()
+
+    def _run(self, script: Script) -> None:
+        drive(self._process, lambda _: script)
+
+    def _tell(self, name: str, state: DeploymentState) -> None:
+        """Routers hear of replicas that came or went."""
+        serving = state.serving
+        ids = tuple(r.replica_id for r in serving)
+        if ids != self._told.get(name, ()):
+            self._told[name] = ids
+            self._instance.broadcast(name, serving)
+            self._timeline.running(name, self._now_s, len(serving))
+            if state.autoscaling is not None:
+                state.autoscaling.set_running(ids)
+
+    def _say_status(self) -> None:
+        if not self._on_status:
+            return
+        statuses = [s.status for s in self._deployments.values()]
+        failed = [n for n, s in self._deployments.items() if s.status == "DEPLOY_FAILED"]
+        if failed:
+            said = f"{failed[0]}: {self._deployments[failed[0]].why_failed}"
+        elif all(s == "HEALTHY" for s in statuses) and self._instance.proxies:
+            said = "RUNNING"
+        else:
+            return
+        told, self._on_status = self._on_status, []
+        for fn in told:
+            fn(said)
+
+    # ---- autoscaling
+
+    def _receive(self, deployment: str, report: HandleReport) -> None:
+        """A handle's report, on its way from the handle's process."""
+        delay_ns = to_ns(self._instance.costs.transit_s)
+        if self._process.state == "up":  # type: ignore[attr-defined]
+            self._process.after(delay_ns, self._received, (deployment, report))
+
+    def _received(self, said: tuple[str, HandleReport]) -> None:
+        deployment, report = said
+        state = self._deployments[deployment]
+        if state.autoscaling is not None:
+            state.autoscaling.report(report)
+            self.wake()
+
+    def _autoscale(self, name: str, state: DeploymentState) -> None:
+        scaling = state.autoscaling
+        if scaling is None or state.failed:
+            return
+        now_s = self._now_s
+        target = scaling.decide(state.target, now_s)
+        if target != state.target:
+            state.target = target
+            self._timeline.target(name, now_s, target)
+        look_s = scaling.next_look_s(state.target, now_s)
+        if look_s is not None:
+            self.wake(look_s)
+
+    # ---- replicas
+
+    def _busy_nodes(self) -> dict[NodeID, int]:
+        busy: dict[NodeID, int] = {}
+        for state in self._deployments.values():
+            for record in state.of("RUNNING"):
+                busy[record.node_id] = busy.get(record.node_id, 0) + 1
+        return busy
+
+    def _start(self, record: ReplicaRecord) -> Script:
+        config = record.config
+        resources = dict(config.resources)
+        if config.max_replicas_per_node:
+            resources[f"_implicit_{config.name}"] = 1.0 / config.max_replicas_per_node
+        cls = ActorClass(cls=ServeReplica, resources=resources, strategy="SPREAD", actor=ASYNC)
+        if config.placement_group_bundles:
+            bundles = [ResourceSet.of(dict(b)) for b in config.placement_group_bundles]
+            record.group = yield make_group(bundles, config.placement_group_strategy)
+            yield wait_group(record.group)
+            if record.stopped:
+                return
+            cls = cls.in_group(record.group, 0)
+        handle = yield from cls.remote(self._instance, record)
+        record.handle = handle
+        left = self._constructors_left[config.name]
+        self._constructors_left[config.name] = max(0, left - 1)
+        answer = yield from handle.ask("initialize_and_get_metadata", left > 0)
+        if isinstance(answer, TaskError):
+            record.failed = answer.message or answer.error_type
+            self.wake()
+            return
+        self.wake()
+        yield from handle.ask("watch")
+        if not record.stopped:
+            yield from self._died(record)
+
+    def _died(self, record: ReplicaRecord) -> Script:
+        """Ray Core says so: routers know, and the next health check will."""
+        record.known_dead = True
+        if record.replica is not None:
+            self._instance.replica_died(record.replica)
+        period_s, d = record.config.health_check_period_s, self._instance.defaults
+        now_ns, check_ns = self._process.now_ns, record.started_ns
+        died_ns = record.died_ns if record.died_ns >= 0 else now_ns
+        while check_ns < died_ns:  # checks that passed
+            spread = d.health_check_jitter_frac * (2 * self._checks.random() - 1)
+            check_ns += to_ns(period_s * (1 + spread))
+        yield sleep(max(0, check_ns - now_ns))
+        record.unhealthy = True
+        self.wake()
+
+    def _stop(self, record: ReplicaRecord, graceful: bool) -> Script:
+        """Its last requests, then ``ray.kill``."""
+        handle = record.handle
+        if graceful and handle is not None and record.replica is not None:
+            timeout_ns = to_ns(record.config.graceful_shutdown_timeout_s)
+            yield from handle.ask("perform_graceful_shutdown", timeout_ns=timeout_ns)
+        record.stopped = True
+        if handle is not None:
+            yield handle.kill()
+        if record.group is not None:
+            yield remove_group(record.group)
+        if record.replica is not None:
+            self._instance.replica_died(record.replica)
+        self.wake()
+
+    # ---- nodes and proxies
+
+    @property
+    def _head(self) -> NodeID:
+        return self._process.me.node_id
+
+    def _know(self, nodes: Any) -> None:
+        self._alive = {row.node_id: None for row in nodes.rows}
+        self._draining = dict(nodes.deadlines_ns)
+
+    def _watch_nodes(self, _process: CoreProcess) -> Script:
+        seen = -1
+        while True:
+            nodes = yield ask_gcs(WatchNodes(seen))
+            if not isinstance(nodes, Nodes):  # the GCS is gone, and this process soon
+                return
+            seen = nodes.version
+            self._know(nodes)
+            self.wake()
+
+    def _place_proxies(self) -> None:
+        """One on the head, and on every node with a replica; the others drain."""
+        wanted = {self._head: None}
+        for state in self._deployments.values():
+            for record in state.of("STARTING", "RUNNING", "PENDING_MIGRATION"):
+                if record.node_id >= 0:
+                    wanted[record.node_id] = None
+        for node_id in wanted:
+            if node_id not in self._proxies and node_id in self._alive:
+                self._proxies[node_id] = None
+                self._run(self._proxy(node_id))
+        for node_id in [n for n in self._proxies if n not in wanted]:
+            if self._proxies[node_id] is not None:
+                handle = self._proxies.pop(node_id)
+                self._run(self._drain(node_id, handle))
+
+    def _proxy(self, node_id: NodeID) -> Script:
+        cls = ActorClass(cls=ServeProxy, strategy=NodeAffinity(node_id=node_id), actor=ASYNC)
+        handle = yield from cls.remote(self._instance)
+        ready = yield from handle.ask("ready")
+        if not isinstance(ready, TaskError):
+            self._proxies[node_id] = handle
+            self.wake()
+            yield from handle.ask("watch")
+        if self._proxies.get(node_id, handle) is handle:
+            period_s = self._instance.defaults.proxy_health_check_period_s
+            yield sleep(to_ns(period_s * self._checks.random()))
+            self._proxies.pop(node_id, None)
+            self.wake()
+
+    def _drain(self, node_id: NodeID, handle: ActorHandle | None) -> Script:
+        """No replica is left there: balancers look away, and it ends when it is idle."""
+        assert handle is not None, "a proxy that was never made"
+        d = self._instance.defaults
+        proxy = self._instance.proxies.pop(node_id, None)
+        yield sleep(to_ns(d.proxy_min_draining_period_s))
+        while proxy is not None and proxy.open and not proxy.dead:
+            yield sleep(to_ns(d.proxy_drain_check_period_s))
+        yield handle.kill()
+
+
+CONTROLLER = ActorClass(
+    cls=ServeController, actor=ActorOptions(name="SERVE_CONTROLLER_ACTOR", is_async=True)
+)

@@ -1,0 +1,164 @@
+"""What the processes of one Serve application share: who there is, what they cost, their streams.
+
+Real counterpart: the controller's view of an application (``_private/application_state.py``) and
+what long polls bring to handles and proxies. Replicas, routers and proxies are made here, whether
+their processes are those of a cluster (``controller.py``) or bare ones (``bench.py``).
+
+Not modelled: several applications behind one proxy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from raysim.raylibs.serve.config import ApplicationConfig, DeploymentConfig
+from raysim.raylibs.serve.costs import ServeCosts
+from raysim.raylibs.serve.defaults import RAY_2_60, ServeDefaults
+from raysim.raylibs.serve.event_loop import Jitter, ServeProcess
+from raysim.raylibs.serve.handle_metrics import HandleMetrics, Push
+from raysim.raylibs.serve.proxy import Proxy
+from raysim.raylibs.serve.replica import Replica, SimulatedCode, UserCode
+from raysim.raylibs.serve.router import Router
+from raysim.units import to_ns
+
+if TYPE_CHECKING:
+    from numpy.random import Generator
+
+MakeCode = Callable[[DeploymentConfig, str], UserCode]
+"""The user's code of one replica: its deployment, and the replica's name."""
+
+
+class Instance:
+    """One application on one Serve instance.
+
+    Parameters
+    ----------
+    app
+        What is deployed.
+    costs, defaults
+        Of requests; timers and limits of the version of Ray.
+    rng
+        Named streams.
+    code_of
+        Makes a replica's user code; by default what ``Work`` says.
+    push
+        Where handles of autoscaled deployments send their reports; None: nobody scales.
+    zones
+        Availability zone by node, for routers that prefer their own.
+    """
+
+    def __init__(
+        self,
+        app: ApplicationConfig,
+        costs: ServeCosts,
+        rng: Callable[[str], Generator],
+        *,
+        defaults: ServeDefaults = RAY_2_60,
+        code_of: MakeCode | None = None,
+        push: Push | None = None,
+        zones: Mapping[int, str] | None = None,
+    ) -> None:
+        self.app = app
+        self.costs = costs
+        self.defaults = defaults
+        self.rng = rng
+        self.push = push
+        self.running: dict[str, list[Replica]] = {d.name: [] for d in app.deployments}
+        """By deployment, as routers know them."""
+        self.routers: dict[str, list[Router]] = {d.name: [] for d in app.deployments}
+        self.proxies: dict[int, Proxy] = {}
+        """By node: those that take requests."""
+        self._code_of = code_of or self._simulated
+        self._zones = zones
+
+    # ---- what is made
+
+    def make_replica(self, process: ServeProcess, config: DeploymentConfig, name: str) -> Replica:
+        """The data path of a replica, with its handles to other deployments."""
+        replica = Replica(
+            process, name, config, self.costs, self._jitter(f"serve/{name}"),
+            self._code_of(config, name), is_ingress=config.name == self.app.ingress,
+        )  # fmt: skip
+        replica.on_models_changed = self._announce
+        for group in config.work.calls:
+            for callee in group:
+                if callee not in replica.handles:
+                    replica.handles[callee] = self.make_router(
+                        process, self.app.deployment(callee), f"{name}/{callee}"
+                    )
+        return replica
+
+    def make_proxy(self, process: ServeProcess) -> Proxy:
+        """The data path of a proxy: it takes requests from now on."""
+        node_id = process.me.node_id
+        name = f"proxy-{node_id}"
+        proxy = Proxy(process, self.costs, self._jitter(f"serve/{name}/cost"))
+        config = self.app.deployment(self.app.ingress)
+        proxy.routes[self.app.name] = self.make_router(process, config, name, proxy=True)
+        self.proxies[node_id] = proxy
+        return proxy
+
+    def make_router(
+        self, process: ServeProcess, config: DeploymentConfig, name: str, *, proxy: bool = False
+    ) -> Router:
+        """Of one handle; it knows the replicas that run."""
+        if proxy and self.costs.haproxy:
+            config = replace(config, request_router="least_connections")
+        router = Router(
+            process, config, self.costs, self.rng(f"serve/{name}"), handle_id=name,
+            prefer_local_node=proxy, zones=self._zones, defaults=self.defaults,
+        )  # fmt: skip
+        self.routers[config.name].append(router)
+        if config.autoscaling is not None and self.push is not None:
+            router.metrics = HandleMetrics(router, config.autoscaling, self.push)
+        router.update_replicas(self.running[config.name])
+        return router
+
+    def _jitter(self, name: str) -> Jitter:
+        costs = self.costs
+        return Jitter(
+            self.rng(name), costs.cv, pause_s=costs.pause_s, pause_every_s=costs.pause_every_s
+        )
+
+    def _simulated(self, config: DeploymentConfig, name: str) -> UserCode:
+        return SimulatedCode(
+            config.work,
+            Jitter(self.rng(f"serve/{name}/work"), config.work.cv),
+            self.rng(f"serve/{name}/failures").random,
+        )
+
+    # ---- what routers are told
+
+    def broadcast(self, deployment: str, replicas: list[Replica]) -> None:
+        """By long poll: these run now."""
+        self.running[deployment] = replicas
+        delay_ns = to_ns(self.costs.transit_s)
+        for router in self._alive(deployment):
+            router.process.after(delay_ns, router.update_replicas, replicas)
+
+    def update_config(self, config: DeploymentConfig) -> None:
+        """A deployment's new options."""
+        others = tuple(d if d.name != config.name else config for d in self.app.deployments)
+        self.app = replace(self.app, deployments=others)
+        for router in self._alive(config.name):
+            router.update_config(config)
+
+    def replica_died(self, replica: Replica) -> None:
+        """Ray Core has said so."""
+        delay_ns = to_ns(self.costs.transit_s)
+        for router in self._alive(replica.config.name):
+            router.process.after(delay_ns, router.replica_died, replica)
+
+    def _alive(self, deployment: str) -> list[Router]:
+        alive = [r for r in self.routers[deployment] if r.process.state == "up"]
+        self.routers[deployment] = alive
+        return alive
+
+    def _announce(self, replica: Replica) -> None:
+        """Routers hear which models a replica has at the next push of its ids."""
+        assert replica.models is not None, "no models to announce"
+        interval_ns = to_ns(self.defaults.push_multiplexed_ids_interval_s)
+        loaded = dict(replica.models.loaded)
+        replica.process.after(interval_ns, lambda _: setattr(replica, "announced_models", loaded))
