@@ -17,6 +17,7 @@ from raysim.validate.points import Point, merged, read_points, rounded, write_po
 from raysim.validate.published import memory_points, mpt_points
 from raysim.validate.ray_data import ray_data_points
 from raysim.validate.ray_published import ray_published_points
+from raysim.validate.ray_serve import ray_serve_points
 from raysim.validate.ray_train import ray_train_points
 from raysim.validate.ray_tune import ray_tune_points
 from raysim.validate.replayed import Against, replayed_points
@@ -41,6 +42,7 @@ PUBLISHED: dict[str, Callable[[Path], Iterator[Point]]] = {
     "model_states": model_state_points,
     "ray_published": ray_published_points,
     "ray_data": ray_data_points,
+    "ray_serve": ray_serve_points,
     "ray_train": ray_train_points,
     "ray_tune": ray_tune_points,
     "serving": serving_points,

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from raysim.kernel.rng import Streams
 from raysim.raylibs.serve.event_loop import ServeProcess, deliver
 from raysim.raylibs.serve.load import Load, source_of
 from raysim.raylibs.serve.records import RequestLog
@@ -18,8 +19,6 @@ from raysim.raylibs.serve.request import Request
 from raysim.units import to_ns
 
 if TYPE_CHECKING:
-    from numpy.random import Generator
-
     from raysim.raylibs.serve.instance import Instance
 
 
@@ -42,7 +41,7 @@ class Clients:
         self,
         instance: Instance,
         process: ServeProcess,
-        rng: Callable[[str], Generator],
+        rng: Streams,
         *,
         models: int = 0,
     ) -> None:

@@ -8,12 +8,9 @@ is given to a loop runs in the order it came, each for its cost: Lindley's recur
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from raysim.units import NS_PER_S
-
-if TYPE_CHECKING:
-    from numpy.random import Generator
 
 
 class ServeProcess(Protocol):
@@ -70,7 +67,7 @@ class Jitter:
     __slots__ = ("_drawn", "_every_ns", "_left_ns", "_pause_ns", "_rng", "_shape", "cv")
 
     def __init__(
-        self, rng: Generator, cv: float, *, pause_s: float = 0.0, pause_every_s: float = 0.0
+        self, rng: Any, cv: float, *, pause_s: float = 0.0, pause_every_s: float = 0.0
     ) -> None:
         self._rng = rng
         self.cv = cv

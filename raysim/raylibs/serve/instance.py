@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from raysim.kernel.rng import Streams
 from raysim.raylibs.serve.config import ApplicationConfig, DeploymentConfig
 from raysim.raylibs.serve.costs import ServeCosts
 from raysim.raylibs.serve.defaults import RAY_2_60, ServeDefaults
@@ -22,9 +22,6 @@ from raysim.raylibs.serve.proxy import Proxy
 from raysim.raylibs.serve.replica import Replica, SimulatedCode, UserCode
 from raysim.raylibs.serve.router import Router
 from raysim.units import to_ns
-
-if TYPE_CHECKING:
-    from numpy.random import Generator
 
 MakeCode = Callable[[DeploymentConfig, str], UserCode]
 """The user's code of one replica: its deployment, and the replica's name."""
@@ -53,7 +50,7 @@ class Instance:
         self,
         app: ApplicationConfig,
         costs: ServeCosts,
-        rng: Callable[[str], Generator],
+        rng: Streams,
         *,
         defaults: ServeDefaults = RAY_2_60,
         code_of: MakeCode | None = None,

@@ -10,16 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from raysim.raylibs.serve.event_loop import ServeProcess
 from raysim.raylibs.serve.request import Request
 from raysim.units import NS_PER_S, to_ns
-
-if TYPE_CHECKING:
-    from numpy.random import Generator
 
 Send = Callable[[Callable[[Request], object]], object]
 """Send one request; the callback with its end."""
@@ -81,7 +78,7 @@ class Source(Protocol):
         """Begin; ``then()`` when all has been sent and answered."""
 
 
-def source_of(load: Load, process: ServeProcess, send: Send, rng: Generator) -> Source:
+def source_of(load: Load, process: ServeProcess, send: Send, rng: Any) -> Source:
     """What plays it in a process."""
     if isinstance(load, ClosedLoop):
         return _Users(load, process, send)
@@ -128,9 +125,7 @@ class _Arrivals:
     _SLICE_S = 60.0
     _SLICE_REQUESTS = 5_000
 
-    def __init__(
-        self, load: OpenLoop | Trace, process: ServeProcess, send: Send, rng: Generator
-    ) -> None:
+    def __init__(self, load: OpenLoop | Trace, process: ServeProcess, send: Send, rng: Any) -> None:
         self._load = load
         self._process = process
         self._send = send
@@ -138,6 +133,7 @@ class _Arrivals:
         self._open = 0
         self._times: list[int] = []
         self._drawn_s = 0.0
+        self._all_drawn = False
         self._begin_ns = 0
 
     def start(self, then: Callable[[], object]) -> None:
@@ -147,7 +143,7 @@ class _Arrivals:
         self._arm()
 
     def _arm(self) -> None:
-        while not self._times and self._drawn_s < self._load.duration_s:
+        while not self._times and not self._all_drawn:
             self._draw()
         if self._times:
             at_ns = self._begin_ns + self._times.pop()
@@ -159,13 +155,14 @@ class _Arrivals:
         load = self._load
         if isinstance(load, Trace):
             times: Sequence[float] = load.times_s
-            self._drawn_s = np.inf
+            self._all_drawn = True
         else:
             begin_s = self._drawn_s
             rate = max(load.rate_at(begin_s), load.rate_at(begin_s + self._SLICE_S), 1e-9)
             length_s = min(self._SLICE_S, self._SLICE_REQUESTS / rate, load.duration_s - begin_s)
             self._drawn_s = begin_s + max(length_s, 1e-6)
             times = arrivals_of(load, begin_s, self._drawn_s, self._rng)
+            self._all_drawn = self._drawn_s >= load.duration_s
         self._times = [to_ns(float(t)) for t in reversed(times)]
 
     def _arrive(self, _: Any) -> None:
@@ -175,11 +172,11 @@ class _Arrivals:
 
     def _answered(self, _: Request) -> None:
         self._open -= 1
-        if not self._open and not self._times and self._drawn_s >= self._load.duration_s:
+        if not self._open and not self._times and self._all_drawn:
             self._then()
 
 
-def arrivals_of(load: OpenLoop, from_s: float, to_s: float, rng: Generator) -> Sequence[float]:
+def arrivals_of(load: OpenLoop, from_s: float, to_s: float, rng: Any) -> Sequence[float]:
     """Times of arrivals in an interval: of a Poisson process by its integrated rate, inverted."""
     grid = np.linspace(from_s, to_s, 17)
     times, rates = zip(*load.rate, strict=True)

@@ -28,8 +28,6 @@ from raysim.raylibs.serve.routing import Candidates, Choice
 from raysim.units import NS_PER_S, to_ns
 
 if TYPE_CHECKING:
-    from numpy.random import Generator
-
     from raysim.raylibs.serve.handle_metrics import HandleMetrics
     from raysim.raylibs.serve.replica import Replica
 
@@ -42,7 +40,7 @@ class Router:
         process: ServeProcess,
         config: DeploymentConfig,
         costs: ServeCosts,
-        rng: Generator,
+        rng: Any,
         *,
         handle_id: str,
         prefer_local_node: bool = False,

@@ -10,14 +10,12 @@ Not modelled: eviction of prefixes (off by default in Ray too), KV-event-aware r
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from raysim.raylibs.serve.request import Call
 from raysim.units import to_ns
 
 if TYPE_CHECKING:
-    from numpy.random import Generator
-
     from raysim.raylibs.serve.replica import Replica
     from raysim.raylibs.serve.router import Router
 
@@ -43,7 +41,7 @@ class Candidates:
     def __init__(
         self,
         router: Router,
-        rng: Generator,
+        rng: Any,
         prefer_local_node: bool,
         zones: Mapping[int, str] | None,
     ) -> None:

@@ -1,0 +1,179 @@
+"""The data path without a cluster: closed forms, limits, batches, models, composition."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from raysim.kernel.simulation import Simulation
+from raysim.raylibs.serve.bench import Bench, play
+from raysim.raylibs.serve.config import BatchConfig, DeploymentConfig, MultiplexConfig, Work
+from raysim.raylibs.serve.costs import DEFAULT
+from raysim.raylibs.serve.load import ClosedLoop, Trace
+from tests.unit.raylibs.serve.parts import app, bench, one, steady
+
+
+def test_one_server_is_m_d_1() -> None:
+    """Mean wait of Poisson arrivals at one deterministic server: rho s / (2 (1 - rho))."""
+    service_s, rho = 0.01, 0.7
+    log = play(bench(one(Work(busy_s=service_s), max_ongoing_requests=10_000), steady(70, 1_000)))
+    assert log.latency_s.mean() == pytest.approx(service_s * (1 + rho / (2 * (1 - rho))), rel=0.05)
+
+
+def test_a_closed_loop_obeys_littles_law() -> None:
+    spec = bench(one(Work(wait_s=0.1), num_replicas=2, max_ongoing_requests=5), ClosedLoop(users=8))
+    summary = play(spec).summary(until_s=60.0)
+    assert summary.rps * summary.mean_s == pytest.approx(8, rel=0.01)
+    assert summary.p99_s == pytest.approx(0.1, rel=0.01)
+
+
+def test_max_ongoing_requests_bounds_throughput() -> None:
+    """Two replicas of five at 0.1 s each could serve 100 a second.
+
+    Ray's routers back off up to half a second from full replicas, whose slots are free meanwhile.
+    """
+    sim = Simulation()
+    asked = bench(one(Work(wait_s=0.1), num_replicas=2), ClosedLoop(users=40, duration_s=20.0))
+    made = Bench(sim, asked)
+    summary = made.run().summary(2.0, 20.0)
+    assert 50 < summary.rps < 100
+    assert {r.most_ongoing for r in made.instance.running["model"]} == {5}
+
+
+def test_two_choices_balance_better_than_chance() -> None:
+    def p99(kind: str) -> float:
+        application = one(
+            Work(wait_s=0.1, cv=0.5), num_replicas=8, max_ongoing_requests=100,
+            request_router=kind,
+        )  # fmt: skip
+        sim = Simulation()
+        made = Bench(sim, bench(application, steady(400, 15)))
+        made.run()
+        return max(r.most_ongoing for r in made.instance.running["model"])
+
+    assert p99("power_of_two") < p99("random")
+
+
+def test_too_many_queued_are_refused() -> None:
+    application = one(Work(wait_s=1.0), max_ongoing_requests=1, max_queued_requests=2)
+    log = play(bench(application, Trace(times_s=(0.0, 0.1, 0.2, 0.3, 0.4))))
+    assert log.statuses == {"ok": 3, "backpressure": 2}
+
+
+def test_a_batch_waits_for_its_first_request_or_is_full() -> None:
+    batch = BatchConfig(max_batch_size=3, batch_wait_timeout_s=0.05)
+    application = one(Work(busy_s=0.1, per_item_busy_s=0.01), batch=batch, max_ongoing_requests=10)
+    alone = play(bench(application, Trace(times_s=(0.0,))))
+    assert alone.latency_s == pytest.approx([0.05 + 0.11])
+    full = play(bench(application, Trace(times_s=(0.0, 0.01, 0.02))))
+    assert full.latency_s == pytest.approx([0.02 + 0.13, 0.01 + 0.13, 0.13])
+
+
+def test_batches_never_fill_beyond_max_ongoing_requests() -> None:
+    """Ray's defaults: five at once, batches of ten."""
+    batch = BatchConfig(max_batch_size=10, batch_wait_timeout_s=0.01)
+    sizes = {}
+    for ongoing in (5, 20):
+        sim = Simulation()
+        asked = bench(
+            one(Work(busy_s=0.05), batch=batch, max_ongoing_requests=ongoing),
+            ClosedLoop(users=20, duration_s=5.0),
+        )
+        made = Bench(sim, asked)
+        made.run()
+        (replica,) = made.instance.running["model"]
+        batches = replica.code.batches_of(replica)
+        assert batches is not None
+        sizes[ongoing] = max(batches.sizes)
+    assert sizes == {5: 5, 20: 10}
+
+
+def test_a_model_is_loaded_once_and_the_oldest_goes() -> None:
+    application = one(
+        Work(wait_s=0.1), multiplex=MultiplexConfig(max_num_models_per_replica=2, load_s=3.0),
+        max_ongoing_requests=100,
+    )  # fmt: skip
+    few, many = (play(bench(application, steady(5, 120), models=n)) for n in (2, 6))
+    assert np.sort(few.latency_s)[-40] < 0.2, "but for six seconds of loading"
+    assert np.median(many.latency_s) > 3.0
+
+
+def test_routers_send_requests_to_replicas_that_have_the_model() -> None:
+    loads = {}
+    for kind in ("power_of_two", "random"):
+        application = one(
+            Work(wait_s=0.05), num_replicas=3, max_ongoing_requests=100, request_router=kind,
+            multiplex=MultiplexConfig(max_num_models_per_replica=3, load_s=0.5),
+        )  # fmt: skip
+        made = Bench(Simulation(), bench(application, steady(20, 100), models=6))
+        made.run()
+        replicas = made.instance.running["model"]
+        loads[kind] = sum(r.models.loads for r in replicas if r.models is not None)
+    assert loads["power_of_two"] < loads["random"] / 5
+
+
+def test_groups_of_calls_go_one_after_another_and_within_a_group_at_once() -> None:
+    application = app(
+        DeploymentConfig(name="ingress", work=Work(wait_s=0.01, calls=(("a", "b"), ("c",)))),
+        DeploymentConfig(name="a", work=Work(wait_s=0.2)),
+        DeploymentConfig(name="b", work=Work(wait_s=0.3)),
+        DeploymentConfig(name="c", work=Work(wait_s=0.04)),
+    )
+    log = play(bench(application, Trace(times_s=(0.0,))))
+    assert log.latency_s == pytest.approx([0.01 + 0.3 + 0.04])
+
+
+def test_what_a_callee_raises_its_caller_fails_with() -> None:
+    application = app(
+        DeploymentConfig(name="ingress", work=Work(calls=(("a",),))),
+        DeploymentConfig(name="a", work=Work(wait_s=0.1, fails_frac=0.25)),
+    )
+    log = play(bench(application, steady(50, 200)))
+    failed = log.statuses["user_error"] / sum(log.statuses.values())
+    assert failed == pytest.approx(0.25, abs=0.02)
+
+
+def test_chunks_come_one_by_one() -> None:
+    application = one(Work(wait_s=0.5, chunks=5, chunk_interval_s=0.1))
+    log = play(bench(application, Trace(times_s=(0.0,))))
+    assert log.first_chunk_s == pytest.approx([0.5])
+    assert log.latency_s == pytest.approx([1.0])
+
+
+def test_a_hop_costs_what_the_table_says() -> None:
+    """Proxy, two replicas, a handle between them, six transits; no variation."""
+    costs = replace(DEFAULT, cv=0.0, pause_s=0.0, cross_node_s=0.0)
+    application = app(
+        DeploymentConfig(name="ingress", work=Work(calls=(("a",),))), DeploymentConfig(name="a")
+    )
+    log = play(bench(application, Trace(times_s=(1.0,)), costs=costs))
+    loops_s = costs.proxy_s + costs.ingress_s + costs.handle_s + costs.replica_s
+    assert log.latency_s == pytest.approx([loops_s + 6 * costs.transit_s], abs=1e-8)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.floats(0.0, 20.0), min_size=1, max_size=60),
+    st.integers(1, 3), st.integers(1, 4), st.integers(-1, 5), st.booleans(),
+)  # fmt: skip
+def test_every_request_ends_once(
+    times: list[float], replicas: int, ongoing: int, queued: int, batched: bool
+) -> None:
+    application = one(
+        Work(wait_s=0.3, busy_s=0.1, cv=1.0), num_replicas=replicas, max_ongoing_requests=ongoing,
+        max_queued_requests=queued, batch=BatchConfig(max_batch_size=3) if batched else None,
+    )  # fmt: skip
+    log = play(bench(application, Trace(times_s=tuple(sorted(times))), costs=DEFAULT))
+    assert sum(log.statuses.values()) == len(times)
+    assert queued >= 0 or log.statuses == {"ok": len(times)}
+
+
+def test_the_same_seed_is_the_same_run() -> None:
+    spec = bench(one(Work(busy_s=0.01, cv=1.0), num_replicas=3), steady(100, 20), costs=DEFAULT)
+    first, again, other = (play(spec, seed=s) for s in (1, 1, 2))
+    assert first.latency_s.tolist() == again.latency_s.tolist()
+    assert first.latency_s.tolist() != other.latency_s.tolist()
