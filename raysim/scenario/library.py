@@ -14,6 +14,7 @@ from raysim.scenario.documents import Document, KeyPath
 from raysim.scenario.llm import read_llm
 from raysim.scenario.rl import read_rl
 from raysim.scenario.schema_program import ProgramJobSection
+from raysim.scenario.serve import read_serve
 from raysim.scenario.trainer import read_trainer
 from raysim.scenario.tune import read_tune
 from raysim.workloads.library import LibraryJob
@@ -27,6 +28,7 @@ Raises ScenarioError, one problem each."""
 LIBRARIES: dict[str, Reader] = {
     "trainer": read_trainer, "tune": read_tune, "rl": read_rl, "llm": read_llm,
     "data": read_data,
+    "serve": read_serve,
 }  # fmt: skip
 """By the key under ``jobs``."""
 

@@ -15,6 +15,7 @@ from raysim.scenario.schema_cluster import ClusterSection
 from raysim.scenario.schema_data import DataSection
 from raysim.scenario.schema_llm import LlmSection
 from raysim.scenario.schema_rl import RlSection
+from raysim.scenario.schema_serve import ServeSection
 from raysim.scenario.schema_trainer import TrainerSection
 from raysim.scenario.schema_tune import TuneSection
 from raysim.scenario.schema_workload import WorkloadSection
@@ -167,6 +168,7 @@ class ProgramJobSection(Section):
     tune: TuneSection | None = Field(None, description="A sweep of Ray Tune by numbers.")
     rl: RlSection | None = Field(None, description="PPO or IMPALA of RLlib by numbers.")
     llm: LlmSection | None = Field(None, description="An LLM served by Ray Serve LLM.")
+    serve: ServeSection | None = Field(None, description="An application of Ray Serve by numbers.")
     trainer: TrainerSection | None = Field(
         None, description="Ray Train: a training job under its controller."
     )

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from raysim.kernel.rng import Streams
-from raysim.raylibs.serve.event_loop import ServeProcess, deliver
+from raysim.raylibs.serve.event_loop import Timers, deliver
 from raysim.raylibs.serve.load import Load, source_of
 from raysim.raylibs.serve.records import RequestLog
 from raysim.raylibs.serve.request import Request
@@ -40,7 +40,7 @@ class Clients:
     def __init__(
         self,
         instance: Instance,
-        process: ServeProcess,
+        process: Timers,
         rng: Streams,
         *,
         models: int = 0,

@@ -13,13 +13,8 @@ from typing import Any, Protocol
 from raysim.units import NS_PER_S
 
 
-class ServeProcess(Protocol):
-    """A process, as far as requests are concerned: a core worker, or a test's."""
-
-    me: Any
-    """``me.node_id``: where it runs."""
-    state: Any
-    """``up`` while it lives."""
+class Timers(Protocol):
+    """A process, as far as clients are concerned."""
 
     @property
     def now_ns(self) -> int:
@@ -27,6 +22,15 @@ class ServeProcess(Protocol):
 
     def after(self, delay_ns: int, fn: Callable[[Any], object], arg: Any = None) -> Any:
         """Call ``fn(arg)`` later, unless it dies first."""
+
+
+class ServeProcess(Timers, Protocol):
+    """A process, as far as requests are concerned: a core worker, or a bare one."""
+
+    me: Any
+    """``me.node_id``: where it runs."""
+    state: Any
+    """``up`` while it lives."""
 
 
 def deliver(process: ServeProcess, delay_ns: int, fn: Callable[[Any], object], arg: Any) -> None:

@@ -67,6 +67,10 @@ class Instance:
         self.routers: dict[str, list[Router]] = {d.name: [] for d in app.deployments}
         self.proxies: dict[int, Proxy] = {}
         """By node: those that take requests."""
+        self.all_replicas: dict[str, list[Replica]] = {d.name: [] for d in app.deployments}
+        """By deployment, the gone ones too; likewise the others, for ``usage.py``."""
+        self.all_routers: dict[str, list[Router]] = {d.name: [] for d in app.deployments}
+        self.all_proxies: list[Proxy] = []
         self._code_of = code_of or self._simulated
         self._zones = zones
 
@@ -79,6 +83,7 @@ class Instance:
             self._code_of(config, name), is_ingress=config.name == self.app.ingress,
         )  # fmt: skip
         replica.on_models_changed = self._announce
+        self.all_replicas[config.name].append(replica)
         for group in config.work.calls:
             for callee in group:
                 if callee not in replica.handles:
@@ -95,6 +100,7 @@ class Instance:
         config = self.app.deployment(self.app.ingress)
         proxy.routes[self.app.name] = self.make_router(process, config, name, proxy=True)
         self.proxies[node_id] = proxy
+        self.all_proxies.append(proxy)
         return proxy
 
     def make_router(
@@ -108,6 +114,7 @@ class Instance:
             prefer_local_node=proxy, zones=self._zones, defaults=self.defaults,
         )  # fmt: skip
         self.routers[config.name].append(router)
+        self.all_routers[config.name].append(router)
         if config.autoscaling is not None and self.push is not None:
             router.metrics = HandleMetrics(router, config.autoscaling, self.push)
         router.update_replicas(self.running[config.name])

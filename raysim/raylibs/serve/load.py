@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from raysim.raylibs.serve.event_loop import ServeProcess
+from raysim.raylibs.serve.event_loop import Timers
 from raysim.raylibs.serve.request import Request
 from raysim.units import NS_PER_S, to_ns
 
@@ -78,7 +78,7 @@ class Source(Protocol):
         """Begin; ``then()`` when all has been sent and answered."""
 
 
-def source_of(load: Load, process: ServeProcess, send: Send, rng: Any) -> Source:
+def source_of(load: Load, process: Timers, send: Send, rng: Any) -> Source:
     """What plays it in a process."""
     if isinstance(load, ClosedLoop):
         return _Users(load, process, send)
@@ -88,7 +88,7 @@ def source_of(load: Load, process: ServeProcess, send: Send, rng: Any) -> Source
 class _Users:
     """Plays a closed loop."""
 
-    def __init__(self, load: ClosedLoop, process: ServeProcess, send: Send) -> None:
+    def __init__(self, load: ClosedLoop, process: Timers, send: Send) -> None:
         self._load = load
         self._process = process
         self._send = send
@@ -125,7 +125,7 @@ class _Arrivals:
     _SLICE_S = 60.0
     _SLICE_REQUESTS = 5_000
 
-    def __init__(self, load: OpenLoop | Trace, process: ServeProcess, send: Send, rng: Any) -> None:
+    def __init__(self, load: OpenLoop | Trace, process: Timers, send: Send, rng: Any) -> None:
         self._load = load
         self._process = process
         self._send = send

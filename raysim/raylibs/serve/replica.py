@@ -60,6 +60,9 @@ class Replica:
         """By deployment."""
         self.ongoing: dict[Call, None] = {}
         self.most_ongoing = 0
+        self.served = 0
+        self.held_ns = 0
+        """Of all calls together, from admission to answer."""
         self.quiescing = False
         self.announced_models: dict[str, None] = {}
         """As the controller has last said to routers."""
@@ -81,6 +84,7 @@ class Replica:
             self._tell(router, router.refused, (call, len(self.ongoing)))
             return
         self.ongoing[call] = None
+        call.admitted_ns = self.process.now_ns
         self.most_ongoing = max(self.most_ongoing, len(self.ongoing))
         self._tell(router, router.accepted, (call, len(self.ongoing)))
         if self.models is not None and call.model_id:
@@ -107,6 +111,8 @@ class Replica:
 
     def _leave(self, call: Call) -> None:
         del self.ongoing[call]
+        self.served += 1
+        self.held_ns += self.process.now_ns - call.admitted_ns
         self._tell(call.router, call.router.answered, call)
 
     def chunk(self, call: Call) -> None:

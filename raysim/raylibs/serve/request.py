@@ -72,9 +72,9 @@ class Call:
     """One request of one handle to one deployment."""
 
     __slots__ = (
-        "accepted", "assigned_ns", "begun_ns", "created_ns", "ended_ns", "matching_since_ns",
-        "model_id", "on_chunk", "payload", "replica", "request", "router", "status", "then",
-        "tried_az", "tried_fewest", "tried_first", "tried_node", "value",
+        "accepted", "admitted_ns", "assigned_ns", "begun_ns", "created_ns", "ended_ns",
+        "matching_since_ns", "model_id", "on_chunk", "payload", "replica", "request", "router",
+        "status", "then", "tried_az", "tried_fewest", "tried_first", "tried_node", "value",
     )  # fmt: skip
 
     def __init__(
@@ -95,6 +95,8 @@ class Call:
         self.created_ns = -1
         self.assigned_ns = -1
         """When a replica was found; the last time, if replicas refused it."""
+        self.admitted_ns = -1
+        """When it took one of its replica's ``max_ongoing_requests``."""
         self.begun_ns = -1
         """When the user's method was called."""
         self.ended_ns = -1

@@ -57,6 +57,9 @@ class Router:
         self.running: dict[str, int] = {}
         """Sent and not answered, by replica."""
         self.replicas: dict[str, Replica] = {}
+        self.assigned = 0
+        """Calls that a replica has taken; ``waited_ns`` is how long they looked for it."""
+        self.waited_ns = self.longest_wait_ns = 0
         self.metrics: HandleMetrics | None = None
         """Of deployments that scale."""
         self._candidates = Candidates(self, rng, prefer_local_node, zones)
@@ -215,6 +218,10 @@ class Router:
         call, ongoing = answer
         if call.replica is not None and call.status is None:
             call.accepted = True
+            wait_ns = call.assigned_ns - call.created_ns
+            self.assigned += 1
+            self.waited_ns += wait_ns
+            self.longest_wait_ns = max(self.longest_wait_ns, wait_ns)
             self._believe(call.replica.replica_id, ongoing)
 
     def refused(self, answer: tuple[Call, int]) -> None:
