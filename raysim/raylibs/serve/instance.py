@@ -71,6 +71,8 @@ class Instance:
         """By deployment, the gone ones too; likewise the others, for ``usage.py``."""
         self.all_routers: dict[str, list[Router]] = {d.name: [] for d in app.deployments}
         self.all_proxies: list[Proxy] = []
+        self.before_change: Callable[[], object] | None = None
+        """Called before routers hear of other replicas."""
         self._code_of = code_of or self._simulated
         self._zones = zones
 
@@ -137,6 +139,8 @@ class Instance:
 
     def broadcast(self, deployment: str, replicas: list[Replica]) -> None:
         """By long poll: these run now."""
+        if self.before_change is not None:
+            self.before_change()
         self.running[deployment] = replicas
         delay_ns = to_ns(self.costs.transit_s)
         for router in self._alive(deployment):

@@ -31,6 +31,8 @@ class ClosedLoop:
     duration_s: float = 60.0
     ramp_s: float = 0.0
     """The users come one after another over so long."""
+    requests: int = 0
+    """They stop when so many have been sent; 0: at the end of ``duration_s`` only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +95,7 @@ class _Users:
         self._process = process
         self._send = send
         self._active = 0
+        self._sent = 0
         self._end_ns = 0
 
     def start(self, then: Callable[[], object]) -> None:
@@ -105,7 +108,9 @@ class _Users:
             self._process.after(to_ns(load.ramp_s * i / load.users), self._next)
 
     def _next(self, _: Any = None) -> None:
-        if self._process.now_ns < self._end_ns:
+        most = self._load.requests
+        if self._process.now_ns < self._end_ns and (not most or self._sent < most):
+            self._sent += 1
             self._send(self._answered)
             return
         self._active -= 1
