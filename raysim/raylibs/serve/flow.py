@@ -101,8 +101,8 @@ class Flow:
         self._instance.before_change = self._advance
         for name, config in self._scaled().items():
             self._samples[name] = []
-            self._every(config.record_interval_s, partial(self._sample, name, config))
-            self._every(config.metrics_interval_s, partial(self._report, name))
+            self._every(config.record_interval_s, partial(self._sample, name, config), name)
+            self._every(config.metrics_interval_s, partial(self._report, name), name)
         self._every(LONGEST_STEP_S, lambda: None)
         self._process.after(to_ns(self._load.duration_s), lambda _: self._drain())
 
@@ -110,14 +110,24 @@ class Flow:
         deployments = self._instance.app.deployments
         return {d.name: d.autoscaling for d in deployments if d.autoscaling is not None}
 
-    def _every(self, interval_s: float, fn: Callable[[], object]) -> None:
+    def _every(
+        self, interval_s: float, fn: Callable[[], object], deployment: str | None = None
+    ) -> None:
+        """At the instants of the oldest handle's grid."""
+        interval_ns, began_ns = to_ns(interval_s), self._process.now_ns
+        for router in self._instance.routers.get(deployment or "", []):
+            if router.metrics is not None:
+                began_ns = router.metrics.began_ns
+                break
+
         def again(_: object) -> None:
             self._advance()
             fn()
             if self._now_s < self._load.duration_s or self._queue:
-                self._process.after(to_ns(interval_s), again)
+                self._process.after(interval_ns, again)
 
-        self._process.after(to_ns(interval_s), again)
+        first_ns = interval_ns - (self._process.now_ns - began_ns) % interval_ns
+        self._process.after(first_ns, again)
 
     def _drain(self) -> None:
         """No more requests come: until the queue is empty."""

@@ -33,7 +33,7 @@ class HandleMetrics:
         self._router = router
         self._config = config
         self._push = push
-        self._began_ns = router.process.now_ns
+        self.began_ns = router.process.now_ns
         self._queued: deque[tuple[float, float]] = deque()
         self._running: dict[str, deque[tuple[float, float]]] = {}
 
@@ -52,7 +52,7 @@ class HandleMetrics:
     def _next(self, interval_s: float, fn: Callable[[Any], object]) -> None:
         """At the next instant of its grid."""
         process, interval_ns = self._router.process, to_ns(interval_s)
-        process.after(interval_ns - (process.now_ns - self._began_ns) % interval_ns, fn)
+        process.after(interval_ns - (process.now_ns - self.began_ns) % interval_ns, fn)
 
     def _record(self, _: object) -> None:
         if not self.asleep:

@@ -3,8 +3,8 @@
 What an application with so many replicas does with so many requests per second does not change
 while neither does. So a few thousand requests are played on bare processes (``bench.py``) and
 kept: histograms of latencies, what is in the system, how busy everything is. Replicas beyond a
-dozen are rounded to a grid of 6 %, at the same load per replica; loads lie between two windows of
-a grid, and are mixed of both.
+few are rounded to a grid of 10 %, at the same load per replica; loads lie between two windows of a
+grid, and are mixed of both.
 
 Not modelled: how a system settles after a change, beyond the queue that ``flow.py`` keeps.
 """
@@ -37,13 +37,14 @@ EDGES: NDArray[np.float64] = np.concatenate(
 )
 """Of histograms of seconds: 1 % apart."""
 ROWS = (*PHASES, "total")
-LOADS = (0.0, 0.15, 0.3, 0.45, 0.6, 0.7, 0.8, 0.9, 0.95)
+LOADS = (0.0, 0.2, 0.4, 0.6, 0.7, 0.8, 0.9, 0.95)
 """Shares of the capacity at which windows are played; the first at almost none."""
 REQUESTS = 2_000
 """In a window; beside them a third more that do not count."""
 BUSIEST = LOADS[-1]
-GRID = 1.06
-FEW = 12
+FINE, COARSE = 1.1, 1.25
+"""From one number of replicas to the next; of proxies, and for capacities, the coarse one."""
+FEW = 8
 MANY_SLOTS = 40
 """Per replica; more users would only wait longer."""
 SAMPLES = 40
@@ -105,14 +106,14 @@ class Windows:
         """Requests per second that so many replicas serve when there are always more waiting."""
         if not all(counts):
             return 0.0
-        near = tuple(_near(n) for n in counts)
+        near = tuple(_near(n, COARSE) for n in counts)
         if near not in self._capacities:
             self._capacities[near] = self._saturated(near)
-        return self._capacities[near] * self._scale(counts, near)
+        return self._capacities[near] * min(n / m for n, m in zip(counts, near, strict=True))
 
     def at(self, counts: Counts, rate: float) -> Window:
         """What happens at this rate, at most ``BUSIEST`` of the capacity."""
-        near = tuple(_near(n) for n in counts)
+        near = (*(_near(n, FINE) for n in counts[:-1]), _near(counts[-1], COARSE))
         load = min(rate / self.capacity(counts), BUSIEST)
         above = next(i for i, grid in enumerate(LOADS) if grid >= load)
         if not above:
@@ -196,11 +197,9 @@ class Windows:
         )
 
 
-def _near(n: int) -> int:
+def _near(n: int, grid: float) -> int:
     """The number of replicas that stands for it."""
-    if n <= FEW:
-        return n
-    return round(FEW * GRID ** round(math.log(n / FEW, GRID)))
+    return n if n <= FEW else round(FEW * grid ** round(math.log(n / FEW, grid)))
 
 
 def _histograms(log: RequestLog, since_s: float) -> NDArray[np.float64]:
