@@ -157,6 +157,11 @@ class ServeSection(Section):
         description="RAY_SERVE_USE_GRPC_BY_DEFAULT, RAY_SERVE_ENABLE_HA_PROXY, user code in the "
         "replica's loop; optimized: all, as RAY_SERVE_THROUGHPUT_OPTIMIZED.",
     )
+    fidelity: Literal["auto", "requests", "flow"] = Field(
+        "auto",
+        description="requests: each is played; flow: windows of some stand for all, for days of "
+        "thousands a second; auto: a flow from 200,000 requests on.",
+    )
     redeploys: list[RedeploySection] = Field(
         default_factory=list, description="Rolling updates under load."
     )

@@ -31,7 +31,7 @@ def read_serve(
         A deployment is named that is not there or twice, or calls go round in a circle.
     """
     _check_names(said, at, document)
-    return ServeJob(
+    job = ServeJob(
         app=ApplicationConfig(
             ingress=said.ingress or said.deployments[0].name,
             deployments=tuple(_deployment(d) for d in said.deployments),
@@ -40,7 +40,11 @@ def read_serve(
         stack=said.options,
         models=said.load.models,
         redeploys=tuple(Redeploy(deployment=r.deployment, at_s=r.at) for r in said.redeploys),
+        fidelity=said.fidelity,
     )
+    if said.fidelity == "flow" and job.why_not_flow:
+        raise _wrong(document, (*at, "fidelity"), job.why_not_flow)
+    return job
 
 
 def _check_names(said: ServeSection, at: KeyPath, document: Document) -> None:

@@ -7,27 +7,34 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from raysim.kernel.rng import Streams
 from raysim.raycore import protocol as p
 from raysim.raycore.process import CoreProcess
 from raysim.raycore.resources import UNIT
-from raysim.raycore.scripts import Event, Script, ask_gcs, now, wait_for
+from raysim.raycore.scripts import Event, Script, ask_gcs, now, sleep, wait_for
 from raysim.raylibs.report import Input, LibraryReport, Table, Unit
 from raysim.raylibs.serve import advice
 from raysim.raylibs.serve.clients import Clients
 from raysim.raylibs.serve.config import ApplicationConfig
 from raysim.raylibs.serve.costs import STACKS
+from raysim.raylibs.serve.flow import Flow
 from raysim.raylibs.serve.instance import Instance
-from raysim.raylibs.serve.load import Load
+from raysim.raylibs.serve.load import Load, OpenLoop
 from raysim.raylibs.serve.records import PHASES, LoadSummary, RequestLog
 from raysim.raylibs.serve.run import Running, serve_run
-from raysim.raylibs.serve.timeline import area, at
+from raysim.raylibs.serve.timeline import Timeline, area, at
 from raysim.raylibs.serve.usage import BUSY, DeploymentUse, proxy_busy, usage_of
+from raysim.raylibs.serve.windows import Windows
 
+Fidelity = Literal["auto", "requests", "flow"]
+MANY_REQUESTS = 200_000
+"""``auto`` plays more of them as a flow."""
 START_TIMEOUT_S = 3600.0
 """An application that does not run by then is given up; Ray's would wait for ever."""
+SHUTDOWN_NS = 1_000_000
+"""Calls that watched actors return."""
 SHOWN = 12
 """Rows of the table of replicas over time."""
 
@@ -51,6 +58,7 @@ class ServeJob:
     models: int = 0
     """Requests ask for one of so many multiplexed models."""
     redeploys: tuple[Redeploy, ...] = ()
+    fidelity: Fidelity = "auto"
     kind: str = field(default="serve", init=False)
 
     @property
@@ -72,18 +80,49 @@ class ServeJob:
         up_ns = yield now()
         if running.refusal:
             return self._refused(running.refusal)
-        clients = Clients(instance, process, streams, models=self.models)
         over = Event()
-        clients.start(self.load, over.set)
+        flow, clients = None, Clients(instance, process, streams, models=self.models)
+        if self._flows:
+            assert isinstance(self.load, OpenLoop), "a flow is a rate"
+            windows = Windows(
+                self.app, instance.costs, instance.defaults, streams.seed, self.models
+            )
+            flow = Flow(instance, process, self.load, windows, streams("serve/flow"))
+            flow.start(over.set)
+        else:
+            clients.start(self.load, over.set)
         for redeploy in self.redeploys:
             process.after(round(redeploy.at_s * 1e9), self._redeploy, (running, redeploy))
         yield wait_for(over)
         ended_ns = yield now()
+        instance.shut_down()
+        yield sleep(SHUTDOWN_NS)
         span_s = (up_ns / 1e9, ended_ns / 1e9)
-        warnings = advice.of_settings(self.app, _total(nodes))
-        return _Report(self, running, clients.log, span_s, (up_ns - began_ns) / 1e9).made(
-            tuple(warnings)
-        )
+        warnings = tuple(advice.of_settings(self.app, _total(nodes)))
+        start_s = (up_ns - began_ns) / 1e9
+        if flow is not None:
+            said = _of_flow(flow, running, span_s)
+        else:
+            said = _of_requests(clients.log, running, span_s)
+        return _Report(said, running.timeline, span_s, start_s).made(warnings)
+
+    @property
+    def why_not_flow(self) -> str:
+        """What a flow cannot be of; empty: it can."""
+        if not isinstance(self.load, OpenLoop):
+            return "users wait for their answers: give a rate"
+        inner = [d for d in self.app.deployments if d.name != self.app.ingress]
+        limited = next((d.name for d in inner if d.max_queued_requests >= 0), "")
+        if limited:
+            return f"{limited} has max_queued_requests and is not the ingress"
+        return ""
+
+    @property
+    def _flows(self) -> bool:
+        if self.fidelity == "auto" and isinstance(self.load, OpenLoop):
+            many = self.load.expected(0.0, self.load.duration_s) > MANY_REQUESTS
+            return many and not self.why_not_flow
+        return self.fidelity == "flow"
 
     @staticmethod
     def _redeploy(what: tuple[Running, Redeploy]) -> None:
@@ -98,20 +137,43 @@ class ServeJob:
         )  # fmt: skip
 
 
+class _Said(NamedTuple):
+    summary: LoadSummary
+    uses: tuple[DeploymentUse, ...]
+    proxy_busy: float
+    how: tuple[str, ...]
+    """What was left out of requests."""
+
+
+def _of_requests(log: RequestLog, running: Running, span_s: tuple[float, float]) -> _Said:
+    return _Said(
+        log.summary(*span_s),
+        usage_of(running.instance, running.timeline, *span_s),
+        proxy_busy(running.instance, *span_s),
+        (),
+    )
+
+
+def _of_flow(flow: Flow, running: Running, span_s: tuple[float, float]) -> _Said:
+    seconds = span_s[1] - span_s[0]
+    return _Said(
+        flow.summary(seconds),
+        flow.uses(running.timeline, *span_s),
+        flow.proxy_busy(seconds),
+        (f"Requests are a flow, of {flow.windows.played} windows whose requests were played.",),
+    )
+
+
 class _Report:
     """One run, in words and tables."""
 
     def __init__(
-        self, job: ServeJob, running: Running, log: RequestLog, span_s: tuple[float, float],
-        start_s: float,
-    ) -> None:  # fmt: skip
-        self.job = job
-        self.timeline = running.timeline
+        self, said: _Said, timeline: Timeline, span_s: tuple[float, float], start_s: float
+    ) -> None:
+        self.timeline = timeline
         self.span_s = span_s
         self.start_s = start_s
-        self.summary: LoadSummary = log.summary(*span_s)
-        self.uses = usage_of(running.instance, running.timeline, *span_s)
-        self.proxy = proxy_busy(running.instance, *span_s)
+        self.summary, self.uses, self.proxy, self.how = said
 
     def made(self, warnings: tuple[Any, ...]) -> LibraryReport:
         """The report."""
@@ -132,6 +194,7 @@ class _Report:
             simplifications=(
                 "A load balancer knows at once which proxies live; clients do not retry.",
                 "Bytes of requests are not on the network.",
+                *self.how,
             ),
             detail={
                 "statuses": dict(s.statuses), "proxy_busy": self.proxy,
@@ -156,7 +219,8 @@ class _Report:
     def _bound_by(self) -> str:
         busiest = max(self.uses, key=lambda u: u.busy)
         fullest = max(self.uses, key=lambda u: u.slots_used)
-        waits = max(self.uses, key=lambda u: u.wait_max_s)
+        late = [u for u in self.uses if u.wait_max_s > advice.LONG_WAIT_S]
+        grew = [u for u in self.uses if u.config.autoscaling is not None]
         if self.proxy > max(BUSY, busiest.busy):
             return f"The proxy: its thread is busy {self.proxy:.0%} of the time."
         if busiest.busy > BUSY:
@@ -166,11 +230,11 @@ class _Report:
                 f"{fullest.config.name}: {fullest.slots_used:.0%} of its "
                 f"{fullest.config.max_ongoing_requests} slots per replica are taken."
             )
-        if waits.config.autoscaling is not None and waits.wait_max_s > advice.LONG_WAIT_S:
-            return (
-                f"Scaling of {waits.config.name}: requests wait up to {waits.wait_max_s:.1f} s "
-                "until replicas have come."
-            )
+        if late:
+            longest_s = max(u.wait_max_s for u in late)
+            names = ", ".join(u.config.name for u in grew)
+            what = f"Scaling of {names}" if grew else f"Bursts on {late[-1].config.name}"
+            return f"{what}: requests wait up to {longest_s:.1f} s for a replica."
         return (
             f"Nothing: requests are served as they come; {busiest.config.name} is busiest "
             f"({busiest.busy:.0%})."

@@ -36,16 +36,15 @@ def of_run(uses: tuple[DeploymentUse, ...], proxy: float) -> Iterator[PlannerWar
         )
     for use in uses:
         config, auto = use.config, use.config.autoscaling
-        waits = use.wait_max_s > LONG_WAIT_S
-        if waits and auto is not None and use.replicas_max >= auto.max_replicas:
+        if auto is not None and use.wait_at_max_s > LONG_WAIT_S:
             yield PlannerWarning(
                 code="serve-at-max-replicas",
-                cause=f"{config.name} stands at max_replicas={auto.max_replicas} while requests "
-                f"wait up to {use.wait_max_s:.1f} s for a replica.",
+                cause=f"{config.name} stands at max_replicas={auto.max_replicas}; calls that come"
+                f" then wait up to {use.wait_at_max_s:.1f} s for a replica.",
                 fix="Raise max_replicas, or set max_queued_requests to refuse what cannot be "
                 "served in time.",
             )
-        elif waits and config.max_queued_requests < 0:
+        elif use.wait_max_s > LONG_WAIT_S and config.max_queued_requests < 0:
             yield PlannerWarning(
                 code="serve-unbounded-queue",
                 cause=f"Requests wait up to {use.wait_max_s:.1f} s for a replica of {config.name}; "

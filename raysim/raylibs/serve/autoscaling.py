@@ -18,7 +18,7 @@ from raysim.raylibs.serve.defaults import RAY_2_60, ServeDefaults
 from raysim.raylibs.serve.policy import NO_WISH, PolicyState, decide, delay_s, desired_replicas
 from raysim.raylibs.serve.timeseries import Merged, Points, merged
 
-_PRECISION_S = 1e-3
+_PRECISION_S = 1e-7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -243,14 +243,16 @@ class ServeController:
             self.wake()
             return
         self.wake()
-        yield from handle.ask("watch")
-        if not record.stopped:
+        ended = yield from handle.ask("watch")
+        if isinstance(ended, TaskError) and not record.stopped:
             yield from self._died(record)
 
     def _died(self, record: ReplicaRecord) -> Script:
         """Ray Core says so: routers know, and the next health check will."""
         record.known_dead = True
         if record.replica is not None:
+            if self._instance.on_death is not None:
+                self._instance.on_death(record.replica)
             self._instance.replica_died(record.replica)
         period_s, d = record.config.health_check_period_s, self._instance.defaults
         now_ns, check_ns = self._process.now_ns, record.started_ns
@@ -320,8 +322,8 @@ class ServeController:
         if not isinstance(ready, TaskError):
             self._proxies[node_id] = handle
             self.wake()
-            yield from handle.ask("watch")
-        if self._proxies.get(node_id, handle) is handle:
+            ready = yield from handle.ask("watch")
+        if isinstance(ready, TaskError) and self._proxies.get(node_id, handle) in (None, handle):
             period_s = self._instance.defaults.proxy_health_check_period_s
             yield sleep(to_ns(period_s * self._checks.random()))
             self._proxies.pop(node_id, None)
@@ -335,6 +337,7 @@ class ServeController:
         yield sleep(to_ns(d.proxy_min_draining_period_s))
         while proxy is not None and proxy.open and not proxy.dead:
             yield sleep(to_ns(d.proxy_drain_check_period_s))
+        yield from handle.ask("drain")
         yield handle.kill()
 
 

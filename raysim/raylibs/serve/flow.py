@@ -30,6 +30,7 @@ from raysim.raylibs.serve.event_loop import Timers
 from raysim.raylibs.serve.instance import Instance
 from raysim.raylibs.serve.load import OpenLoop
 from raysim.raylibs.serve.records import PHASES, LoadSummary
+from raysim.raylibs.serve.replica import Replica
 from raysim.raylibs.serve.timeline import Timeline
 from raysim.raylibs.serve.usage import DeploymentUse
 from raysim.raylibs.serve.windows import (
@@ -45,6 +46,10 @@ from raysim.raylibs.serve.windows import (
 from raysim.units import NS_PER_S, to_ns
 
 LONGEST_STEP_S = 60.0
+GIVEN_UP_S = 3600.0
+"""What still waits then, without any replica, has failed."""
+LEAST = 1e-6
+"""Requests: what a sum of floats leaves."""
 POINTS = 32
 """Of a step with a queue: instants of arrival that are looked at."""
 BASE = 24
@@ -74,7 +79,7 @@ class Flow:
         self._instance = instance
         self._process = process
         self._load = load
-        self._windows = windows
+        self.windows = windows
         self._draws = draws
         self._names = [d.name for d in instance.app.deployments]
         self._paths = _paths(instance)
@@ -85,11 +90,13 @@ class Flow:
         self._binds = instance.app.ingress
         self._now_s = 0.0
         self._begin_ns = 0
-        self.answered = self.failed = self.refused = 0.0
+        self.answered = self.failed = self.refused = self.died = 0.0
         self._histograms = np.zeros((len(ROWS), len(histogram(np.zeros(0)))))
         self._busy = np.zeros((4, len(self._names)))
         """Replica-seconds of loops, user threads, slots; waits of calls."""
         self._longest_wait = dict.fromkeys(self._names, 0.0)
+        self._longest_at_max = dict.fromkeys(self._names, 0.0)
+        self._at_max_since_s: dict[str, float] = {}
         self._proxy_busy_s = 0.0
         self._window: Window | None = None
         self._samples: dict[str, list[tuple[float, float]]] = {}
@@ -99,6 +106,7 @@ class Flow:
         self._then = then
         self._begin_ns = self._process.now_ns
         self._instance.before_change = self._advance
+        self._instance.on_death = self._lose
         for name, config in self._scaled().items():
             self._samples[name] = []
             self._every(config.record_interval_s, partial(self._sample, name, config), name)
@@ -132,9 +140,12 @@ class Flow:
     def _drain(self) -> None:
         """No more requests come: until the queue is empty."""
         self._advance()
-        rate = self._windows.capacity(self._counts())
+        rate = self.windows.capacity(self._counts())
+        if not rate and self._now_s > self._load.duration_s + GIVEN_UP_S:
+            self.failed += self._queue
+            self._queue = 0.0
         if self._queue <= 0:
-            self._instance.before_change = None
+            self._instance.before_change = self._instance.on_death = None
             self._then()
         else:
             wait_s = min(self._queue / rate, LONGEST_STEP_S) if rate else LONGEST_STEP_S
@@ -150,10 +161,19 @@ class Flow:
         """Up to now, with the replicas there have been since the last time."""
         now_s = (self._process.now_ns - self._begin_ns) / NS_PER_S
         counts = self._counts()
+        self._note_maxima(counts)
         while self._now_s < now_s - 1e-9:
             knots = [t for t, _ in self._load.rate if t > self._now_s + 1e-9]
             end_s = min([now_s, self._now_s + LONGEST_STEP_S, *knots, *self._last(self._now_s)])
             self._now_s = self._step(counts, self._now_s, end_s)
+
+    def _note_maxima(self, counts: Counts) -> None:
+        running = dict(zip(self._names, counts, strict=False))
+        for name, config in self._scaled().items():
+            if running[name] < config.max_replicas:
+                self._at_max_since_s.pop(name, None)
+            else:
+                self._at_max_since_s.setdefault(name, self._now_s)
 
     def _last(self, at_s: float) -> list[float]:
         return [self._load.duration_s] if self._load.duration_s > at_s + 1e-9 else []
@@ -162,14 +182,14 @@ class Flow:
         """One step, or less of it if a queue has gone by then: until when."""
         length_s = to_s - from_s
         came = self._load.expected(from_s, to_s) if from_s < self._load.duration_s else 0.0
-        capacity = self._windows.capacity(counts)
+        capacity = self.windows.capacity(counts)
         if not capacity:
             self._window = None
             self._enqueue(came, counts, (from_s, to_s))
             return to_s
         rate = came / length_s
         if self._queue <= 0 and rate <= BUSIEST * capacity:
-            self._window = self._windows.at(counts, rate)
+            self._window = self.windows.at(counts, rate)
             self._account(self._window, counts, length_s)
             self._answer(came, self._window.histograms, self._window)
             return to_s
@@ -183,24 +203,30 @@ class Flow:
         self, counts: Counts, rate: float, capacity: float, span_s: tuple[float, float]
     ) -> None:
         """A step with a queue: the oldest are served, as many as the capacity is."""
-        full = self._windows.at(counts, BUSIEST * capacity)
+        full = self.windows.at(counts, BUSIEST * capacity)
         self._window = full
         self._binds = self._binding(full)
         length_s = span_s[1] - span_s[0]
         self._enqueue(rate * length_s, counts, span_s)
         served = min(capacity * length_s, self._queue)
         left_s = np.linspace(*span_s, POINTS)
-        waits = np.maximum(left_s - self._serve(served), 0.0)
+        came_s = self._serve(served)
+        waits = np.maximum(left_s - came_s, 0.0)
         for name in self._paths[self._binds]:
             self._longest_wait[name] = max(self._longest_wait[name], float(waits.max()))
+            since_s = self._at_max_since_s.get(name, np.inf)
+            late = float(waits[came_s >= since_s].max(initial=0.0))
+            self._longest_at_max[name] = max(self._longest_at_max[name], late)
         self._account(full, counts, length_s)
+        self._fill(full, counts, length_s)
+        self._busy[3][self._names.index(self._binds)] += served * float(waits.mean())
         self._answer(served, _waited(full.histograms, waits), full)
 
     def _enqueue(self, more: float, counts: Counts, span_s: tuple[float, float]) -> None:
         """These came evenly; too many are refused."""
         ingress = self._instance.app.deployment(self._instance.app.ingress)
         if ingress.max_queued_requests >= 0:
-            capacity = self._windows.capacity(counts)
+            capacity = self.windows.capacity(counts)
             most = ingress.max_queued_requests * max(counts[-1], 1)
             room = max(0.0, most + capacity * (span_s[1] - span_s[0]) - self._queue)
             self.refused += max(0.0, more - room)
@@ -223,6 +249,9 @@ class Flow:
             came_s += [first_s, end_s]
             left -= taken
         self._queue = sum(count for count, _, _ in self._waiting)
+        if self._queue < LEAST:
+            self._waiting.clear()
+            self._queue = 0.0
         return np.interp(np.linspace(0.0, requests, POINTS), passed, came_s)
 
     def _answer(self, requests: float, histograms: NDArray[np.float64], window: Window) -> None:
@@ -238,6 +267,14 @@ class Flow:
         self._busy[2] += window.slots_used * replica_s
         self._proxy_busy_s += window.proxy_busy * length_s
 
+    def _fill(self, full: Window, counts: Counts, length_s: float) -> None:
+        """The queue takes slots of those who call the deployment that binds."""
+        for name in self._paths[self._binds][:-1]:
+            i = self._names.index(name)
+            slots = counts[i] * self._instance.app.deployment(name).max_ongoing_requests
+            taken = min(1.0, full.slots_used[i] + self._queue / slots)
+            self._busy[2][i] += (taken - full.slots_used[i]) * counts[i] * length_s
+
     def _binding(self, full: Window) -> str:
         """The deployment that is fullest, of several the one called last."""
         used = np.maximum(np.maximum(full.loop_busy, full.user_busy), full.slots_used)
@@ -246,6 +283,16 @@ class Flow:
 
     def _depth(self, i: int) -> int:
         return len(self._paths[self._names[i]])
+
+    def _lose(self, replica: Replica) -> None:
+        """Calls that a replica had when it died fail."""
+        self._advance()
+        name = replica.config.name
+        if self._window is not None and self._instance.running[name]:
+            calls = self._window.in_system[self._names.index(name)]
+            lost = min(calls / len(self._instance.running[name]), self.answered)
+            self.died += lost
+            self.answered -= lost
 
     # ---- what handles say
 
@@ -290,6 +337,7 @@ class Flow:
         answered = round(self.answered)
         statuses = {
             "ok": answered, "user_error": round(self.failed), "backpressure": round(self.refused),
+            "replica_died": round(self.died),
         }  # fmt: skip
         return LoadSummary(
             requests=answered, rps=answered / seconds, mean_s=mean(total),
@@ -317,6 +365,7 @@ class Flow:
                     loop_busy=loop / replica_s, user_busy=user / replica_s,
                     slots_used=slots / replica_s, wait_mean_s=wait_s,
                     wait_max_s=max(self._longest_wait[config.name], wait_s),
+                    wait_at_max_s=self._longest_at_max[config.name],
                 )
             )  # fmt: skip
         return tuple(found)

@@ -13,10 +13,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from raysim.kernel.rng import Streams
+from raysim.raycore.scripts import Event
 from raysim.raylibs.serve.config import ApplicationConfig, DeploymentConfig
 from raysim.raylibs.serve.costs import ServeCosts
 from raysim.raylibs.serve.defaults import RAY_2_60, ServeDefaults
-from raysim.raylibs.serve.event_loop import Jitter, ServeProcess
+from raysim.raylibs.serve.event_loop import Jitter, ServeProcess, deliver
 from raysim.raylibs.serve.handle_metrics import HandleMetrics, Push
 from raysim.raylibs.serve.proxy import Proxy
 from raysim.raylibs.serve.replica import Replica, SimulatedCode, UserCode
@@ -71,8 +72,11 @@ class Instance:
         """By deployment, the gone ones too; likewise the others, for ``usage.py``."""
         self.all_routers: dict[str, list[Router]] = {d.name: [] for d in app.deployments}
         self.all_proxies: list[Proxy] = []
+        self.watches: list[tuple[ServeProcess, Event]] = []
+        """Calls that return when their actor is no longer needed, and fail when it dies."""
         self.before_change: Callable[[], object] | None = None
-        """Called before routers hear of other replicas."""
+        """Called before routers hear of other replicas; ``on_death`` when one has died."""
+        self.on_death: Callable[[Replica], object] | None = None
         self._code_of = code_of or self._simulated
         self._zones = zones
 
@@ -158,6 +162,11 @@ class Instance:
         delay_ns = to_ns(self.costs.transit_s)
         for router in self._alive(replica.config.name):
             router.process.after(delay_ns, router.replica_died, replica)
+
+    def shut_down(self) -> None:
+        """``serve.shutdown``: nobody is watched any more."""
+        for process, event in self.watches:
+            deliver(process, 0, event.set, None)
 
     def _alive(self, deployment: str) -> list[Router]:
         alive = [r for r in self.routers[deployment] if r.process.state == "up"]

@@ -28,6 +28,8 @@ class ServeReplica:
         self._instance = instance
         self._record = record
         record.node_id = process.me.node_id
+        self._over = Event()
+        instance.watches.append((process, self._over))
         process.at_exit(self._exited)
 
     def initialize_and_get_metadata(self, fails: bool) -> Script:
@@ -52,10 +54,11 @@ class ServeReplica:
                 break
         if replica is not None:
             replica.quiescing = True
+        self._over.set()
 
     def watch(self) -> Script:
-        """Never returns: the call fails when the actor dies."""
-        yield wait_for(Event())
+        """Returns at the end of a graceful shutdown; fails when the actor dies."""
+        yield wait_for(self._over)
 
     def _exited(self, _reason: str) -> None:
         if self._record.died_ns < 0:
@@ -68,6 +71,8 @@ class ServeProxy:
     def __init__(self, process: Any, instance: Instance) -> None:
         self._process = process
         self._instance = instance
+        self._over = Event()
+        instance.watches.append((process, self._over))
 
     def ready(self) -> Script:
         """It takes requests from now on."""
@@ -83,5 +88,9 @@ class ServeProxy:
         self._process.at_exit(exited)
 
     def watch(self) -> Script:
-        """Never returns: the call fails when the actor dies."""
-        yield wait_for(Event())
+        """Returns when it has drained; fails when the actor dies."""
+        yield wait_for(self._over)
+
+    def drain(self) -> None:
+        """Its last request is answered."""
+        self._over.set()

@@ -59,7 +59,8 @@ class Router:
         self.replicas: dict[str, Replica] = {}
         self.assigned = 0
         """Calls that a replica has taken; ``waited_ns`` is how long they looked for it."""
-        self.waited_ns = self.longest_wait_ns = 0
+        self.waited_ns = self.longest_wait_ns = self.longest_wait_at_max_ns = 0
+        self._at_max_since_ns = -1
         self.metrics: HandleMetrics | None = None
         """Of deployments that scale."""
         self._candidates = Candidates(self, rng, prefer_local_node, zones)
@@ -82,6 +83,11 @@ class Router:
         """Those that run now, by long poll."""
         new = [r for r in replicas if r.replica_id not in self.replicas]
         self.replicas = {r.replica_id: r for r in replicas}
+        auto = self.config.autoscaling
+        if auto is None or len(replicas) < auto.max_replicas:
+            self._at_max_since_ns = -1
+        elif self._at_max_since_ns < 0:
+            self._at_max_since_ns = self.process.now_ns
         self._believed = {k: v for k, v in self._believed.items() if k in self.replicas}
         self.running = {k: n for k, n in self.running.items() if n or k in self.replicas}
         self._candidates.update()
@@ -222,6 +228,8 @@ class Router:
             self.assigned += 1
             self.waited_ns += wait_ns
             self.longest_wait_ns = max(self.longest_wait_ns, wait_ns)
+            if 0 <= self._at_max_since_ns <= call.created_ns:
+                self.longest_wait_at_max_ns = max(self.longest_wait_at_max_ns, wait_ns)
             self._believe(call.replica.replica_id, ongoing)
 
     def refused(self, answer: tuple[Call, int]) -> None:

@@ -29,6 +29,8 @@ class DeploymentUse:
     wait_mean_s: float
     """For a replica with room."""
     wait_max_s: float
+    wait_at_max_s: float
+    """The longest of calls that came when ``max_replicas`` ran already."""
 
     @property
     def busy(self) -> float:
@@ -62,6 +64,7 @@ def _use(
         slots_used=sum(r.held_ns for r in replicas) / NS_PER_S / slots,
         wait_mean_s=sum(r.waited_ns for r in routers) / NS_PER_S / max(assigned, 1),
         wait_max_s=max((r.longest_wait_ns for r in routers), default=0) / NS_PER_S,
+        wait_at_max_s=max((r.longest_wait_at_max_ns for r in routers), default=0) / NS_PER_S,
     )
 
 

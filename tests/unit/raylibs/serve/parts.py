@@ -52,6 +52,13 @@ def bench(application: ApplicationConfig, load: Load, **options: Any) -> BenchSp
     return BenchSpec(**({"costs": FREE} | options), app=application, load=load)
 
 
+def cluster_of(nodes: int) -> Cluster:
+    """Nodes of eight CPUs."""
+    group = NodeGroup(name="head", node=catalog.node("m5.2xlarge"), count=nodes, head=True)
+    spec = ClusterSpec(groups=(group,), fabric=FabricSpec(kind="star"))
+    return Cluster(Simulation(), spec, log=StateLog(enabled=False))
+
+
 @dataclass(slots=True)
 class Served:
     """What came of a load on a cluster."""
@@ -86,9 +93,7 @@ def serve(
     timeout_s: float = 600.0,
 ) -> Served:
     """Deploy it, play the load, and do something else ``during`` it."""
-    group = NodeGroup(name="head", node=catalog.node("m5.2xlarge"), count=nodes, head=True)
-    spec = ClusterSpec(groups=(group,), fabric=FabricSpec(kind="star"))
-    cluster = Cluster(Simulation(), spec, log=StateLog(enabled=False))
+    cluster = cluster_of(nodes)
     instance = Instance(application, costs, cluster.sim.rng)
 
     def main(driver: CoreWorker) -> Script:

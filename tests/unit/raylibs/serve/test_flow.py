@@ -1,0 +1,138 @@
+"""A flow against the same load played request by request, on the same emulated cluster."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from raysim.raylibs.report import LibraryReport
+from raysim.raylibs.serve.config import (
+    ApplicationConfig,
+    AutoscalingConfig,
+    BatchConfig,
+    DeploymentConfig,
+    Work,
+)
+from raysim.raylibs.serve.costs import DEFAULT
+from raysim.raylibs.serve.defaults import RAY_2_60
+from raysim.raylibs.serve.load import OpenLoop
+from raysim.raylibs.serve.windows import EDGES, Windows, histogram, mean, quantile
+from raysim.workloads.serve_job import ServeJob
+from tests.stories.ray_scripts import run
+from tests.unit.raylibs.serve.parts import app, cluster_of, one, steady
+
+BURST = OpenLoop(
+    rate=((0, 5), (120, 5), (121, 100), (300, 100), (301, 10)), duration_s=500, poisson=True
+)
+SCALES = AutoscalingConfig(max_replicas=12, downscale_delay_s=60.0)
+
+
+def report(application: ApplicationConfig, load: OpenLoop, how: Any, nodes: int = 3, **job: Any
+           ) -> LibraryReport:  # fmt: skip
+    asked = ServeJob(app=application, load=load, fidelity=how, **job)
+    cluster = cluster_of(nodes)
+    said: LibraryReport = run(cluster, lambda d: asked.main(d, cluster.sim.rng), until="60h")
+    return said
+
+
+def agree(application: ApplicationConfig, load: OpenLoop, within: float) -> None:
+    each, flow = (report(application, load, how) for how in ("requests", "flow"))
+    for name in ("requests_per_s", "replicas_mean"):
+        assert flow.metrics[name] == pytest.approx(each.metrics[name], rel=0.05), name
+    for name in ("latency_mean", "latency_p50", "latency_p90", "latency_p99"):
+        assert flow.metrics[name] == pytest.approx(each.metrics[name], rel=within), name
+
+
+def test_quantiles_of_a_histogram_are_those_of_its_values() -> None:
+    values = np.exp(np.linspace(-6, 3, 5_000))
+    counts = histogram(values)
+    assert counts.sum() == 5_000
+    for q in (0.1, 0.5, 0.99):
+        assert quantile(counts, q) == pytest.approx(np.quantile(values, q), rel=0.01)
+    assert mean(counts) == pytest.approx(values.mean(), rel=0.01)
+    assert quantile(histogram(np.zeros(3)), 0.5) == 0.0
+    assert EDGES[0] == 0.0
+
+
+def test_the_capacity_of_slots_and_of_threads_is_found() -> None:
+    busy = Windows(one(Work(busy_s=0.02), max_ongoing_requests=100), DEFAULT, RAY_2_60, 0)
+    assert busy.capacity((4, 1)) == pytest.approx(200, rel=0.03)
+    assert busy.capacity((0, 1)) == 0.0
+    assert busy.capacity((101, 9)) == pytest.approx(101 * 50, rel=0.2), "the proxies bind"
+
+
+def test_steady_load() -> None:
+    agree(
+        one(Work(wait_s=0.1, busy_s=0.01, cv=1.0), num_replicas=4, max_ongoing_requests=100),
+        steady(200, 60), 0.05,
+    )  # fmt: skip
+
+
+def test_a_burst_with_autoscaling() -> None:
+    agree(
+        one(Work(wait_s=0.1, busy_s=0.02, cv=0.5), autoscaling=SCALES, constructor_s=5.0),
+        BURST, 0.08,
+    )  # fmt: skip
+
+
+def test_an_overload_that_grows_and_goes() -> None:
+    load = OpenLoop(rate=((0, 20), (30, 20), (31, 70), (60, 70), (61, 10)), duration_s=200)
+    agree(one(Work(busy_s=0.02, cv=0.3), max_ongoing_requests=10), load, 0.08)
+
+
+def test_a_composition_whose_last_deployment_binds() -> None:
+    application = app(
+        DeploymentConfig(
+            name="api", num_replicas=2, max_ongoing_requests=100,
+            work=Work(python_s=0.001, wait_s=0.005, calls=(("model",),)),
+        ),
+        DeploymentConfig(
+            name="model", max_ongoing_requests=16, constructor_s=15.0, autoscaling=SCALES,
+            batch=BatchConfig(max_batch_size=8, batch_wait_timeout_s=0.02),
+            work=Work(busy_s=0.02, per_item_busy_s=0.035, cv=0.2),
+        ),
+    )  # fmt: skip
+    load = OpenLoop(rate=((0, 8), (100, 8), (101, 60), (240, 60), (241, 8)), duration_s=400)
+    agree(application, load, 0.12)
+
+
+def test_what_does_not_fit_a_queue_is_refused() -> None:
+    application = one(Work(busy_s=0.02), max_ongoing_requests=5, max_queued_requests=100)
+    each, flow = (report(application, steady(80, 60), how) for how in ("requests", "flow"))
+    assert each.metrics["failed"] > 0.3
+    assert flow.metrics["failed"] == pytest.approx(each.metrics["failed"], rel=0.05)
+    assert flow.metrics["latency_p50"] == pytest.approx(each.metrics["latency_p50"], rel=0.1)
+
+
+def test_the_same_seed_is_the_same_flow() -> None:
+    application = one(Work(wait_s=0.1, cv=0.5), autoscaling=SCALES)
+    first, again = (report(application, BURST, "flow") for _ in range(2))
+    assert first.metrics == again.metrics
+
+
+def test_hours_of_a_fleet_take_a_few_windows() -> None:
+    application = one(Work(wait_s=0.05, python_s=0.001), num_replicas=40, max_ongoing_requests=20)
+    said = report(application, steady(1_000, 6 * 3_600), "auto", nodes=8)
+    assert said.metrics["requests_per_s"] == pytest.approx(1_000)
+    assert said.metrics["replica_hours"] == pytest.approx(240, rel=0.01)
+    assert 0.05 < said.metrics["latency_p50"] < 0.06
+
+
+@pytest.mark.slow
+def test_a_day_at_a_thousand_requests_per_second() -> None:
+    """86.4 million requests, 500 to 1,600 a second, on 13 to 50 replicas."""
+    rate = tuple((h * 3600.0, 1000 + 600 * math.sin(2 * math.pi * (h - 8) / 24)) for h in range(25))
+    scales = AutoscalingConfig(
+        min_replicas=10, initial_replicas=40, max_replicas=200, target_ongoing_requests=3.0
+    )
+    application = one(
+        Work(python_s=0.002, wait_s=0.08, cv=0.5), autoscaling=scales, max_ongoing_requests=10,
+        constructor_s=15.0,
+    )  # fmt: skip
+    said = report(application, OpenLoop(rate=rate, duration_s=86_400), "auto", nodes=32)
+    assert said.metrics["requests_per_s"] == pytest.approx(1_000, rel=1e-3)
+    assert 25 < said.metrics["replicas_mean"] < 35
+    assert said.metrics["latency_p99"] < 0.25
