@@ -35,7 +35,7 @@ START_TIMEOUT_S = 3600.0
 """An application that does not run by then is given up; Ray's would wait for ever."""
 SHUTDOWN_NS = 1_000_000
 """Calls that watched actors return."""
-SHOWN = 12
+SHOWN = 8
 """Rows of the table of replicas over time."""
 
 

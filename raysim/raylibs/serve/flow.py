@@ -3,19 +3,22 @@
 A load at a rate (``OpenLoop``) on an application on a cluster, in steps of a handle's samples.
 Controller, autoscaling, replicas and nodes are those of ``controller.py``. Within a step:
 
-- below ``BUSIEST`` of the capacity, with no queue: what ``windows.py`` has seen at that rate;
+- below the capacity, with no queue: what ``windows.py`` has seen at that rate, or at the most that
+  it has looked at;
 - beyond, or with a queue: as many are answered as the capacity is, first come first served; a
-  request waits as long as the queue before it takes, and then is served as at ``BUSIEST``.
+  request waits as long as the queue before it takes, and then is served as at that most.
 
 The queue stands before the deployment that binds, as far as its callers have slots, then before
 those, and at last in the proxies. Tests compare with the same load played request by request.
 
 Not modelled: noise of arrivals within a step; calls that hang on a dead node until Ray knows
-(their replica counts as working until then); ``max_queued_requests`` of inner deployments.
+(their replica counts as working until then); a queue that stands in some of the proxies only;
+``max_queued_requests`` of inner deployments.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -45,7 +48,7 @@ from raysim.raylibs.serve.windows import (
 )
 from raysim.units import NS_PER_S, to_ns
 
-LONGEST_STEP_S = 60.0
+SHORTEST_STEP_S, LONGEST_STEP_S = 1e-3, 60.0
 GIVEN_UP_S = 3600.0
 """What still waits then, without any replica, has failed."""
 LEAST = 1e-6
@@ -188,14 +191,17 @@ class Flow:
             self._enqueue(came, counts, (from_s, to_s))
             return to_s
         rate = came / length_s
-        if self._queue <= 0 and rate <= BUSIEST * capacity:
+        if self._queue <= 0 and rate <= capacity:
             self._window = self.windows.at(counts, rate)
             self._account(self._window, counts, length_s)
             self._answer(came, self._window.histograms, self._window)
             return to_s
         change = rate - capacity
         if change < 0 and self._queue + change * length_s < 0:
-            to_s = from_s + max(self._queue / -change, 1e-6)
+            to_s = from_s + max(self._queue / -change, SHORTEST_STEP_S)
+        elif change > 0 and self._queue < self._most(counts):  # until it is full
+            full_s = from_s + (self._most(counts) - self._queue) / change
+            to_s = min(to_s, max(full_s, from_s + SHORTEST_STEP_S))
         self._queued(counts, rate, capacity, (from_s, to_s))
         return to_s
 
@@ -224,16 +230,20 @@ class Flow:
 
     def _enqueue(self, more: float, counts: Counts, span_s: tuple[float, float]) -> None:
         """These came evenly; too many are refused."""
-        ingress = self._instance.app.deployment(self._instance.app.ingress)
-        if ingress.max_queued_requests >= 0:
-            capacity = self.windows.capacity(counts)
-            most = ingress.max_queued_requests * max(counts[-1], 1)
-            room = max(0.0, most + capacity * (span_s[1] - span_s[0]) - self._queue)
-            self.refused += max(0.0, more - room)
-            more = min(more, room)
+        capacity = self.windows.capacity(counts)
+        room = max(0.0, self._most(counts) + capacity * (span_s[1] - span_s[0]) - self._queue)
+        self.refused += max(0.0, more - room)
+        more = min(more, room)
         if more > 0:
             self._waiting.append((more, *span_s))
             self._queue += more
+
+    def _most(self, counts: Counts) -> float:
+        """``max_queued_requests`` of the ingress, in every proxy."""
+        ingress = self._instance.app.deployment(self._instance.app.ingress)
+        if ingress.max_queued_requests < 0:
+            return math.inf
+        return float(ingress.max_queued_requests * max(counts[-1], 1))
 
     def _serve(self, requests: float) -> NDArray[np.float64]:
         """Take the oldest: when ``POINTS`` of them, evenly spread, had come."""
@@ -356,7 +366,7 @@ class Flow:
             replicas = timeline.mean(config.name, from_s, to_s)
             replica_s = max(replicas * (to_s - from_s), 1e-9)
             steps = timeline.runs.get(config.name, [])
-            loop, user, slots, waited = self._busy[:, i]
+            loop, user, slots, waited = self._busy[:, i].tolist()
             wait_s = waited / max(self.answered, 1.0)
             found.append(
                 DeploymentUse(

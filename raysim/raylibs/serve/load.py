@@ -183,8 +183,9 @@ class _Arrivals:
 
 def arrivals_of(load: OpenLoop, from_s: float, to_s: float, rng: Any) -> Sequence[float]:
     """Times of arrivals in an interval: of a Poisson process by its integrated rate, inverted."""
-    grid = np.linspace(from_s, to_s, 17)
     times, rates = zip(*load.rate, strict=True)
+    knots = [t for t in times if from_s < t < to_s]
+    grid = np.unique(np.concatenate((np.linspace(from_s, to_s, 17), knots)))
     at = np.interp(grid, times, rates)
     area = np.concatenate(([0.0], np.cumsum((at[1:] + at[:-1]) / 2 * np.diff(grid))))
     if area[-1] <= 0:

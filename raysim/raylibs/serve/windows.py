@@ -38,7 +38,7 @@ EDGES: NDArray[np.float64] = np.concatenate(
 )
 """Of histograms of seconds: 1 % apart."""
 ROWS = (*PHASES, "total")
-LOADS = (0.0, 0.2, 0.4, 0.6, 0.7, 0.8, 0.9, 0.95)
+LOADS = (0.0, 0.2, 0.35, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 """Shares of the capacity at which windows are played; the first at almost none."""
 REQUESTS = 2_000
 """In a window; beside them a third more that do not count."""

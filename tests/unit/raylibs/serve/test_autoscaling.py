@@ -82,7 +82,7 @@ def test_looks_that_are_worked_out_decide_as_a_look_every_tenth_of_a_second(
         now_s = tenth / 10
         if tenth % 100 == 0 and draws.random() < 0.9:
             points = tuple(
-                (now_s - 24 + 6 * i, draws.choice([0.0, 2.17, 9.31, 30.7])) for i in range(5)
+                (now_s - 24 + 6 * i, draws.choice([0, 2, 9, 30]) * draws.random()) for i in range(5)
             )
             report = HandleReport(handle_id="h", at_s=now_s, queued=points, running={})
             every.report(report)

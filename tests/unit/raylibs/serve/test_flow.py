@@ -24,13 +24,19 @@ from raysim.workloads.serve_job import ServeJob
 from tests.stories.ray_scripts import run
 from tests.unit.raylibs.serve.parts import app, cluster_of, one, steady
 
-BURST = OpenLoop(
-    rate=((0, 5), (120, 5), (121, 100), (300, 100), (301, 10)), duration_s=500, poisson=True
-)
-SCALES = AutoscalingConfig(max_replicas=12, downscale_delay_s=60.0)
+HALF = {"CPU": 0.5}
+SCALES = AutoscalingConfig(max_replicas=6, downscale_delay_s=60.0)
 
 
-def report(application: ApplicationConfig, load: OpenLoop, how: Any, nodes: int = 3, **job: Any
+def evenly(*rate: tuple[float, float], lasting: float) -> OpenLoop:
+    """Arrivals without noise, which a single burst does not average out."""
+    return OpenLoop(rate=rate, duration_s=lasting, poisson=False)
+
+
+BURST = evenly((0, 5), (110, 5), (111, 60), (240, 60), (241, 10), lasting=400)
+
+
+def report(application: ApplicationConfig, load: OpenLoop, how: Any, nodes: int = 1, **job: Any
            ) -> LibraryReport:  # fmt: skip
     asked = ServeJob(app=application, load=load, fidelity=how, **job)
     cluster = cluster_of(nodes)
@@ -38,12 +44,14 @@ def report(application: ApplicationConfig, load: OpenLoop, how: Any, nodes: int 
     return said
 
 
-def agree(application: ApplicationConfig, load: OpenLoop, within: float) -> None:
+def agree(application: ApplicationConfig, load: OpenLoop, within: float, **more: float) -> None:
+    """Within 3 % of requests, and ``within`` of all times but those with ``more`` room."""
     each, flow = (report(application, load, how) for how in ("requests", "flow"))
-    for name in ("requests_per_s", "replicas_mean"):
-        assert flow.metrics[name] == pytest.approx(each.metrics[name], rel=0.05), name
-    for name in ("latency_mean", "latency_p50", "latency_p90", "latency_p99"):
-        assert flow.metrics[name] == pytest.approx(each.metrics[name], rel=within), name
+    assert flow.metrics["requests_per_s"] == pytest.approx(each.metrics["requests_per_s"], rel=0.03)
+    times = ("latency_mean", "latency_p50", "latency_p90", "latency_p99", "replicas_mean")
+    for name in times:
+        room = more.get(name, within)
+        assert flow.metrics[name] == pytest.approx(each.metrics[name], rel=room), name
 
 
 def test_quantiles_of_a_histogram_are_those_of_its_values() -> None:
@@ -64,52 +72,57 @@ def test_the_capacity_of_slots_and_of_threads_is_found() -> None:
     assert busy.capacity((101, 9)) == pytest.approx(101 * 50, rel=0.2), "the proxies bind"
 
 
-def test_steady_load() -> None:
-    agree(
-        one(Work(wait_s=0.1, busy_s=0.01, cv=1.0), num_replicas=4, max_ongoing_requests=100),
-        steady(200, 60), 0.05,
-    )  # fmt: skip
+@pytest.mark.parametrize(("rate", "busy_s"), [(200, 0.01), (40, 0.01), (170, 0.02)])
+def test_steady_load(rate: float, busy_s: float) -> None:
+    """Half, a tenth and 85 % of what four replicas can."""
+    work = Work(wait_s=0.1, busy_s=busy_s, cv=1.0)
+    application = one(work, num_replicas=4, max_ongoing_requests=100, resources=HALF)
+    agree(application, steady(rate, 100), 0.08)
 
 
 def test_a_burst_with_autoscaling() -> None:
-    agree(
-        one(Work(wait_s=0.1, busy_s=0.02, cv=0.5), autoscaling=SCALES, constructor_s=5.0),
-        BURST, 0.08,
-    )  # fmt: skip
+    application = one(
+        Work(wait_s=0.1, busy_s=0.02, cv=0.5), autoscaling=SCALES, constructor_s=5.0, resources=HALF
+    )
+    agree(application, BURST, 0.08)
 
 
 def test_an_overload_that_grows_and_goes() -> None:
-    load = OpenLoop(rate=((0, 20), (30, 20), (31, 70), (60, 70), (61, 10)), duration_s=200)
-    agree(one(Work(busy_s=0.02, cv=0.3), max_ongoing_requests=10), load, 0.08)
+    load = evenly((0, 20), (30, 20), (31, 90), (60, 90), (61, 10), lasting=200)
+    agree(one(Work(busy_s=0.02, cv=0.3), max_ongoing_requests=10), load, 0.06)
 
 
+@pytest.mark.slow
 def test_a_composition_whose_last_deployment_binds() -> None:
+    """The median stands where requests of the burst begin, and is loose."""
     application = app(
         DeploymentConfig(
-            name="api", num_replicas=2, max_ongoing_requests=100,
+            name="api", num_replicas=2, max_ongoing_requests=100, resources=HALF,
             work=Work(python_s=0.001, wait_s=0.005, calls=(("model",),)),
         ),
         DeploymentConfig(
             name="model", max_ongoing_requests=16, constructor_s=15.0, autoscaling=SCALES,
-            batch=BatchConfig(max_batch_size=8, batch_wait_timeout_s=0.02),
+            batch=BatchConfig(max_batch_size=8, batch_wait_timeout_s=0.02), resources=HALF,
             work=Work(busy_s=0.02, per_item_busy_s=0.035, cv=0.2),
         ),
     )  # fmt: skip
-    load = OpenLoop(rate=((0, 8), (100, 8), (101, 60), (240, 60), (241, 8)), duration_s=400)
-    agree(application, load, 0.12)
+    load = evenly((0, 8), (90, 8), (91, 60), (220, 60), (221, 8), lasting=400)
+    agree(application, load, 0.08, latency_p50=0.25)
 
 
 def test_what_does_not_fit_a_queue_is_refused() -> None:
     application = one(Work(busy_s=0.02), max_ongoing_requests=5, max_queued_requests=100)
-    each, flow = (report(application, steady(80, 60), how) for how in ("requests", "flow"))
+    load = evenly((0, 80), lasting=60)
+    each, flow = (report(application, load, how) for how in ("requests", "flow"))
     assert each.metrics["failed"] > 0.3
     assert flow.metrics["failed"] == pytest.approx(each.metrics["failed"], rel=0.05)
-    assert flow.metrics["latency_p50"] == pytest.approx(each.metrics["latency_p50"], rel=0.1)
+    assert flow.metrics["latency_p50"] == pytest.approx(each.metrics["latency_p50"], rel=0.15)
 
 
 def test_the_same_seed_is_the_same_flow() -> None:
-    application = one(Work(wait_s=0.1, cv=0.5), autoscaling=SCALES)
-    first, again = (report(application, BURST, "flow") for _ in range(2))
+    application = one(Work(wait_s=0.1, cv=0.5), autoscaling=SCALES, resources=HALF)
+    load = steady(20, 60)
+    first, again = (report(application, load, "flow") for _ in range(2))
     assert first.metrics == again.metrics
 
 
