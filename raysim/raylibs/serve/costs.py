@@ -34,8 +34,6 @@ class ServeCosts:
     """Producing one chunk of a streaming response."""
     handle_chunk_s: float
     """Taking one from a handle."""
-    wake_s: float
-    """More of a piece of streaming that finds its loop asleep: selector, hop between threads."""
     cv: float
     """Of a hop's cost, gamma distributed."""
     haproxy: bool = False
@@ -59,7 +57,6 @@ DEFAULT = ServeCosts(
     proxy_chunk_s=46e-6,
     replica_chunk_s=80e-6,
     handle_chunk_s=80e-6,
-    wake_s=50e-6,
     cv=0.3,
 )
 GRPC = replace(
@@ -72,7 +69,7 @@ HAPROXY = replace(
 EVENT_LOOP = replace(DEFAULT, ingress_s=0.95e-3)
 OPTIMIZED = replace(
     HAPROXY, ingress_s=0.24e-3, handle_s=0.2e-3, replica_s=0.4e-3, transit_s=0.42e-3,
-    replica_chunk_s=16.5e-6, handle_chunk_s=16.5e-6,
+    replica_chunk_s=17.5e-6, handle_chunk_s=17.5e-6,
 )  # fmt: skip
 STACKS: Mapping[str, ServeCosts] = {
     "default": DEFAULT, "grpc": GRPC, "haproxy": HAPROXY, "event_loop": EVENT_LOOP,

@@ -50,11 +50,6 @@ class EventLoop:
         self.busy_ns = 0
         """Of all that was given to it."""
 
-    def stream(self, cost_ns: int, wake_ns: int, fn: Callable[[Any], object], arg: Any) -> None:
-        """``run``, for more if the loop has nothing to do."""
-        idle = self.busy_until <= self.process.now_ns
-        self.run(cost_ns + wake_ns if idle else cost_ns, fn, arg)
-
     def run(self, cost_ns: int, fn: Callable[[Any], object], arg: Any = None) -> None:
         """``fn(arg)`` after its turn and its cost."""
         process = self.process

@@ -117,8 +117,7 @@ class Replica:
 
     def chunk(self, call: Call) -> None:
         """The user's method has yielded."""
-        cost_ns = self.jitter.ns(self.costs.replica_chunk_s)
-        self.loop.stream(cost_ns, to_ns(self.costs.wake_s), self._send_chunk, call)
+        self.loop.run(self.jitter.ns(self.costs.replica_chunk_s), self._send_chunk, call)
 
     def _send_chunk(self, call: Call) -> None:
         if call.on_chunk is not None:
@@ -265,9 +264,8 @@ class _Running:
 
     def _child_chunk(self, _child: Call) -> None:
         """A chunk of a deployment behind: taken from the handle, and yielded on."""
-        costs = self.replica.costs
-        cost_ns = self.replica.jitter.ns(costs.handle_chunk_s)
-        self.replica.loop.stream(cost_ns, to_ns(costs.wake_s), self._forward, None)
+        cost_ns = self.replica.jitter.ns(self.replica.costs.handle_chunk_s)
+        self.replica.loop.run(cost_ns, self._forward)
 
     def _forward(self, _: object = None) -> None:
         self.replica.chunk(self.call)

@@ -26,7 +26,7 @@ from tests.stories.ray_scripts import run
 
 FREE = ServeCosts(
     proxy_s=0.0, ingress_s=0.0, replica_s=0.0, handle_s=0.0, transit_s=0.0, proxy_chunk_s=0.0,
-    replica_chunk_s=0.0, handle_chunk_s=0.0, wake_s=0.0, cv=0.0, pause_s=0.0, probe_s=0.0,
+    replica_chunk_s=0.0, handle_chunk_s=0.0, cv=0.0, pause_s=0.0, probe_s=0.0,
     cross_node_s=0.0,
 )  # fmt: skip
 """Serve itself takes no time: what is left is the user's code and queueing."""
