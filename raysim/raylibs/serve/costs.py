@@ -3,10 +3,12 @@
 Real counterpart: the event loops of Serve's proxy (``_private/proxy.py``) and of its replicas
 (``_private/replica.py``, ``_private/router.py``), each one thread. The numbers were fitted to some
 rows of a published benchmark (anyscale/serve-performance-blog, ``features/results``: Ray 2.55
-nightly, one m7a.4xlarge or m7a.8xlarge, 10 KB through two deployments); ``raysim validate`` names
-those rows and reports the others. Half of a hop's cost comes before the next hop and half after.
+nightly, one m7a.4xlarge or m7a.8xlarge, 10 KB through two deployments): ``raysim validate
+ray_serve`` names those rows and reports the others. Half of a hop's cost comes before the next hop
+and half after.
 
-Not modelled: bytes of a request on the links, TLS, what more than 100 users cost the host.
+Not modelled: bytes of a request on the links, TLS; cores that RPC threads take, and what many
+connections cost the host; threads of one process that wait for the interpreter's lock.
 """
 
 from __future__ import annotations
@@ -69,7 +71,7 @@ HAPROXY = replace(
 EVENT_LOOP = replace(DEFAULT, ingress_s=0.95e-3)
 OPTIMIZED = replace(
     HAPROXY, ingress_s=0.24e-3, handle_s=0.2e-3, replica_s=0.4e-3, transit_s=0.42e-3,
-    replica_chunk_s=17.5e-6, handle_chunk_s=17.5e-6,
+    replica_chunk_s=16.5e-6, handle_chunk_s=16.5e-6,
 )  # fmt: skip
 STACKS: Mapping[str, ServeCosts] = {
     "default": DEFAULT, "grpc": GRPC, "haproxy": HAPROXY, "event_loop": EVENT_LOOP,
