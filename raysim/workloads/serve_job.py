@@ -313,7 +313,7 @@ def _ms(seconds: float) -> str:
     return f"{seconds * 1e3:,.3g} ms" if seconds < 1 else f"{seconds:,.3g} s"
 
 
-_BLOG = "anyscale/serve-performance-blog, 22 rows (validation, section ray_serve)"
+_BLOG = "anyscale/serve-performance-blog, 18 rows (validation, section ray_serve)"
 _INPUTS = (
     Input(name="threads of proxies and replicas", value="costs.py", basis="measured", source=_BLOG),
     Input(name="imports of a replica", value="1 s of a core", basis="assumed",
