@@ -3,7 +3,7 @@
 What an application with so many replicas does with so many requests per second does not change
 while neither does. So a few thousand requests are played on bare processes (``bench.py``) and
 kept: histograms of latencies, what is in the system, how busy everything is. Replicas beyond a
-few are rounded to a grid of 10 %, at the same load per replica; loads lie between two windows of a
+few are rounded to a grid of 15 %, at the same load per replica; loads lie between two windows of a
 grid, and are mixed of both.
 
 Not modelled: how a system settles after a change, beyond the queue that ``flow.py`` keeps.
@@ -42,9 +42,10 @@ LOADS = (0.0, 0.2, 0.35, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 """Shares of the capacity at which windows are played; the first at almost none."""
 REQUESTS = 2_000
 """In a window; beside them a third more that do not count."""
-BUSIEST = LOADS[-1]
-FINE, COARSE = 1.1, 1.25
-"""From one number of replicas to the next; of proxies, and for capacities, the coarse one."""
+BUSIEST, HIGH = LOADS[-1], 0.8
+"""From the second on, queues vary for long, and windows are thrice as long."""
+FINE, COARSE, COARSEST = 1.15, 1.5, 1.7
+"""From one number of replicas to the next, of windows and of capacities; and of proxies."""
 FEW = 8
 MANY_SLOTS = 40
 """Per replica; more users would only wait longer."""
@@ -107,14 +108,14 @@ class Windows:
         """Requests per second that so many replicas serve when there are always more waiting."""
         if not all(counts):
             return 0.0
-        near = tuple(_near(n, COARSE) for n in counts)
+        near = self._rounded(counts, COARSE)
         if near not in self._capacities:
             self._capacities[near] = self._saturated(near)
         return self._capacities[near] * min(n / m for n, m in zip(counts, near, strict=True))
 
     def at(self, counts: Counts, rate: float) -> Window:
         """What happens at this rate, at most ``BUSIEST`` of the capacity."""
-        near = (*(_near(n, FINE) for n in counts[:-1]), _near(counts[-1], COARSE))
+        near = self._rounded(counts, FINE)
         load = min(rate / self.capacity(counts), BUSIEST)
         above = next(i for i, grid in enumerate(LOADS) if grid >= load)
         if not above:
@@ -124,6 +125,10 @@ class Windows:
         if share == 1.0:
             return self._window(near, above)
         return self._window(near, above - 1).mixed(self._window(near, above), share)
+
+    @staticmethod
+    def _rounded(counts: Counts, grid: float) -> Counts:
+        return (*(_near(n, grid) for n in counts[:-1]), _near(counts[-1], COARSEST))
 
     @property
     def played(self) -> int:
@@ -163,7 +168,7 @@ class Windows:
 
     def _play(self, counts: Counts, load: int) -> Window:
         rate = max(LOADS[load], 0.02) * self.capacity(counts)
-        lasts_s = REQUESTS / rate
+        lasts_s = (REQUESTS if LOADS[load] < HIGH else 3 * REQUESTS) / rate
         begin_s = lasts_s / 3
         end_s = begin_s + lasts_s
         bench = self._bench(counts, OpenLoop(rate=((0.0, rate),), duration_s=end_s), 2 + load)

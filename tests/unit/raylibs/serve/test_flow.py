@@ -72,12 +72,12 @@ def test_the_capacity_of_slots_and_of_threads_is_found() -> None:
     assert busy.capacity((101, 9)) == pytest.approx(101 * 50, rel=0.2), "the proxies bind"
 
 
-@pytest.mark.parametrize(("rate", "busy_s"), [(200, 0.01), (40, 0.01), (170, 0.02)])
+@pytest.mark.parametrize(("rate", "busy_s"), [(200, 0.01), (40, 0.01), (150, 0.02)])
 def test_steady_load(rate: float, busy_s: float) -> None:
-    """Half, a tenth and 85 % of what four replicas can."""
+    """Half, a tenth and three quarters of what four replicas can."""
     work = Work(wait_s=0.1, busy_s=busy_s, cv=1.0)
     application = one(work, num_replicas=4, max_ongoing_requests=100, resources=HALF)
-    agree(application, steady(rate, 100), 0.08)
+    agree(application, steady(rate, 10_000 / rate), 0.08)
 
 
 def test_a_burst_with_autoscaling() -> None:
