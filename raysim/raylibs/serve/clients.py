@@ -68,7 +68,7 @@ class Clients:
         if self._models:
             model = f"model-{int(self._rng('serve/models').integers(self._models))}"
         instance, process = self._instance, self._process
-        request = Request(number, instance.app.name, process.now_ns, ended, model_id=model)
+        request = Request(number, process.now_ns, ended, model_id=model)
         proxies = list(instance.proxies.values())
         if not proxies:
             process.after(0, lambda _: request.end("no_proxy", process.now_ns))

@@ -17,7 +17,7 @@ from typing import Literal
 from raysim.raylibs.serve.defaults import RAY_2_60
 
 Aggregation = Literal["mean", "max", "min"]
-RouterKind = Literal["power_of_two", "prefix_aware", "least_connections", "random"]
+RouterKind = Literal["power_of_two", "least_connections", "random"]
 """``least_connections`` is HAProxy's; ``random`` a comparison for studies, not one of Ray's."""
 
 
@@ -136,7 +136,6 @@ class ApplicationConfig:
     """An application: the ingress deployment, and all that it reaches through handles."""
 
     name: str = "default"
-    route_prefix: str | None = "/"
     ingress: str
     deployments: tuple[DeploymentConfig, ...]
 

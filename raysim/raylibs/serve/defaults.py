@@ -37,8 +37,6 @@ class ServeDefaults:
     look_back_period_s: float = 30.0
     upscale_delay_s: float = 30.0
     downscale_delay_s: float = 600.0
-    auto_max_replicas: int = 100
-    """``num_replicas="auto"`` (``AutoscalingConfig.default``)."""
     record_interval_factor: float = 0.2
     """Of the look-back: how often a handle samples itself (6 s of 30 s)."""
     min_handle_metrics_timeout_s: float = 10.0
@@ -70,5 +68,3 @@ class ServeDefaults:
 
 
 RAY_2_60 = ServeDefaults()
-BEFORE_2_32 = ServeDefaults(version="2.31", max_ongoing_requests=100, target_ongoing_requests=1.0)
-"""Before 2.32: 100 and 1 (release notes of Ray 2.32; from memory)."""

@@ -9,7 +9,7 @@ Not modelled: several applications behind one proxy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 from raysim.kernel.rng import Streams
@@ -43,8 +43,6 @@ class Instance:
         Makes a replica's user code; by default what ``Work`` says.
     push
         Where handles of autoscaled deployments send their reports; None: nobody scales.
-    zones
-        Availability zone by node, for routers that prefer their own.
     """
 
     def __init__(
@@ -56,7 +54,6 @@ class Instance:
         defaults: ServeDefaults = RAY_2_60,
         code_of: MakeCode | None = None,
         push: Push | None = None,
-        zones: Mapping[int, str] | None = None,
     ) -> None:
         self.app = app
         self.costs = costs
@@ -78,7 +75,6 @@ class Instance:
         """Called before routers hear of other replicas; ``on_death`` when one has died."""
         self.on_death: Callable[[Replica], object] | None = None
         self._code_of = code_of or self._simulated
-        self._zones = zones
 
     # ---- what is made
 
@@ -104,7 +100,7 @@ class Instance:
         name = f"proxy-{node_id}"
         proxy = Proxy(process, self.costs, self._jitter(f"serve/{name}/cost"))
         config = self.app.deployment(self.app.ingress)
-        proxy.routes[self.app.name] = self.make_router(process, config, name, proxy=True)
+        proxy.router = self.make_router(process, config, name, proxy=True)
         self.proxies[node_id] = proxy
         self.all_proxies.append(proxy)
         return proxy
@@ -117,7 +113,7 @@ class Instance:
             config = replace(config, request_router="least_connections")
         router = Router(
             process, config, self.costs, self.rng(f"serve/{name}"), handle_id=name,
-            prefer_local_node=proxy, zones=self._zones, defaults=self.defaults,
+            prefer_local_node=proxy, defaults=self.defaults,
         )  # fmt: skip
         self.routers[config.name].append(router)
         self.all_routers[config.name].append(router)

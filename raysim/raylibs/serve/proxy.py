@@ -29,8 +29,8 @@ class Proxy:
         self.costs = costs
         self.jitter = jitter
         self.loop = EventLoop(process)
-        self.routes: dict[str, Router] = {}
-        """By application: its ingress."""
+        self.router: Router | None = None
+        """To the ingress; it is made after the proxy."""
         self.open: dict[Request, None] = {}
         self.dead = False
 
@@ -42,17 +42,15 @@ class Proxy:
         self.loop.run(self.jitter.ns(self.costs.proxy_s / 2), self._route, request)
 
     def _route(self, request: Request) -> None:
-        router = self.routes.get(request.application)
-        if router is None:
-            self._respond((request, "not_found"))
-            return
-        call = Call(request, router, self._answered, payload=request.payload, on_chunk=self._chunk)
+        router = self.router
+        assert router is not None, "a proxy takes requests before it has a router"
+        call = Call(request, router, self._answered, on_chunk=self._chunk)
         request.call = call
         router.assign(call)
 
     def _answered(self, call: Call) -> None:
         cost_ns = self.jitter.ns(self.costs.proxy_s / 2)
-        self.loop.run(cost_ns, self._respond, (call.request, call.status))
+        self.loop.run(cost_ns, self._respond, call)
 
     def _chunk(self, call: Call) -> None:
         self.loop.run(self.jitter.ns(self.costs.proxy_chunk_s), self._chunk_out, call)
@@ -62,16 +60,13 @@ class Proxy:
         if request.first_chunk_ns < 0:
             request.first_chunk_ns = self.process.now_ns
 
-    def _respond(self, answer: tuple[Request, object]) -> None:
-        transit_ns = to_ns(self.costs.transit_s)
-        self.process.after(transit_ns, self._end, answer)
+    def _respond(self, call: Call) -> None:
+        self.process.after(to_ns(self.costs.transit_s), self._end, call)
 
-    def _end(self, answer: tuple[Request, object]) -> None:
-        request, status = answer
-        del self.open[request]
-        call = request.call
-        value = None if call is None or not isinstance(call.value, tuple) else call.value[1]
-        request.end(status, self.process.now_ns, value)  # type: ignore[arg-type]
+    def _end(self, call: Call) -> None:
+        assert call.status is not None, "answered without a status"
+        del self.open[call.request]
+        call.request.end(call.status, self.process.now_ns)
 
     def died(self, now_ns: int) -> None:
         """Clients' connections break."""

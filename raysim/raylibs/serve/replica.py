@@ -106,7 +106,7 @@ class Replica:
 
     def done(self, call: Call, status: Status) -> None:
         """The user's method has returned or raised."""
-        call.value = (status, call.value)
+        call.outcome = status
         self.loop.run(self.jitter.ns(self._cost_s / 2), self._leave, call)
 
     def _leave(self, call: Call) -> None:
@@ -176,7 +176,7 @@ class SimulatedCode:
         running = _Running(self, replica, call, done)
         batches = self.batches_of(replica)
         if batches is not None:
-            call.value = running
+            call.batched = running
             batches.put(call)
             return
         wait_ns = self._jitter.ns(self.work.wait_s)
@@ -278,7 +278,6 @@ class _Running:
             interval_ns = to_ns(self.code.work.chunk_interval_s)
             self.replica.process.after(interval_ns, self._next_chunk)
             return
-        self.call.value = None
         self.done(self.call, self.status)
 
     def _next_chunk(self, _: object) -> None:
@@ -307,4 +306,4 @@ class _BatchRun:
         batch, done = run
         done()
         for call in batch:
-            call.value.computed()
+            call.batched.computed()

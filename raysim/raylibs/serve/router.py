@@ -44,7 +44,6 @@ class Router:
         *,
         handle_id: str,
         prefer_local_node: bool = False,
-        zones: Any = None,
         defaults: ServeDefaults = RAY_2_60,
     ) -> None:
         self.process = process
@@ -63,7 +62,7 @@ class Router:
         self._at_max_since_ns = -1
         self.metrics: HandleMetrics | None = None
         """Of deployments that scale."""
-        self._candidates = Candidates(self, rng, prefer_local_node, zones)
+        self._candidates = Candidates(self, rng, prefer_local_node)
         self._to_route: deque[Call] = deque()
         self._to_fulfill: deque[Call] = deque()
         self._by_model: dict[str, deque[Call]] = {}
@@ -213,7 +212,6 @@ class Router:
         replica_id = replica.replica_id
         call.replica, call.accepted = replica, False
         call.assigned_ns = self.process.now_ns
-        self._candidates.routed(call, replica)
         self._believe(replica_id, self._believes(replica_id, 0) + 1)
         self.running[replica_id] = self.running.get(replica_id, 0) + 1
         self._in_flight.setdefault(replica_id, {})[call] = None
@@ -245,9 +243,8 @@ class Router:
     def answered(self, call: Call) -> None:
         """The call is over: its caller's loop has the answer."""
         if call.status is None and call.replica is not None:
-            status = call.value[0]
             self._ended(call)
-            call.end(status, self.process.now_ns)
+            call.end(call.outcome, self.process.now_ns)
 
     def _unsent(self, call: Call) -> None:
         self._gone(call)
