@@ -342,5 +342,8 @@ class ServeController:
 
 
 CONTROLLER = ActorClass(
-    cls=ServeController, actor=ActorOptions(name="SERVE_CONTROLLER_ACTOR", is_async=True)
+    cls=ServeController,
+    resources={"node:__internal_head__": 0.001},
+    actor=ActorOptions(name="SERVE_CONTROLLER_ACTOR", is_async=True),
 )
+"""``HEAD_NODE_RESOURCE_NAME`` keeps it on the head."""

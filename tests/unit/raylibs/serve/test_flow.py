@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from raysim.raycore.faults import Faults
 from raysim.raylibs.report import LibraryReport
 from raysim.raylibs.serve.config import (
     ApplicationConfig,
@@ -22,7 +23,7 @@ from raysim.raylibs.serve.load import OpenLoop
 from raysim.raylibs.serve.windows import EDGES, Windows, histogram, mean, quantile
 from raysim.workloads.serve_job import ServeJob
 from tests.stories.ray_scripts import run
-from tests.unit.raylibs.serve.parts import app, cluster_of, one, steady
+from tests.unit.raylibs.serve.parts import app, cluster_of, later, one, steady
 
 HALF = {"CPU": 0.5}
 SCALES = AutoscalingConfig(max_replicas=6, downscale_delay_s=60.0)
@@ -117,6 +118,20 @@ def test_what_does_not_fit_a_queue_is_refused() -> None:
     assert each.metrics["failed"] > 0.3
     assert flow.metrics["failed"] == pytest.approx(each.metrics["failed"], rel=0.05)
     assert flow.metrics["latency_p50"] == pytest.approx(each.metrics["latency_p50"], rel=0.15)
+
+
+def test_what_a_node_had_is_lost_with_it() -> None:
+    """A request's share of all that are under way, once Ray knows; the rest goes on elsewhere."""
+    asked = ServeJob(
+        app=one(Work(wait_s=0.5), num_replicas=8, max_ongoing_requests=50), load=steady(80, 200),
+        fidelity="flow",
+    )  # fmt: skip
+    cluster = cluster_of(2)
+    later(cluster, 60, lambda: Faults(cluster).fail_node(1))
+    said: LibraryReport = run(cluster, lambda d: asked.main(d, cluster.sim.rng), until="2h")
+    lost = said.detail["statuses"]["replica_died"]
+    assert lost == pytest.approx(80 * 0.5 * 4 / 8, rel=0.3)
+    assert said.detail["replicas"]["model"][-1][1] == 8
 
 
 def test_the_same_seed_is_the_same_flow() -> None:
