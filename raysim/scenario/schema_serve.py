@@ -96,7 +96,6 @@ class DeploymentSection(Section):
     num_gpus: Quantity = Field(0.0, description="Of a replica's actor.")
     resources: Resources = Field(default_factory=dict, description="Custom ones of the actor.")
     placement_group: BundlesSection | None = Field(None, description="Of each replica.")
-    max_replicas_per_node: Few | None = Field(None, description="As in Ray.")
     graceful_shutdown_timeout_s: Quantity = Field(20.0, description="As in Ray.")
     health_check_period_s: Positive = Field(10.0, description="As in Ray.")
     request_router: Literal["power_of_two", "random"] = Field(

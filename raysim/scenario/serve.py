@@ -100,7 +100,6 @@ def _deployment(said: DeploymentSection) -> DeploymentConfig:
         resources={name: amount for name, amount in resources.items() if amount},
         placement_group_bundles=() if group is None else tuple(group.bundles),
         placement_group_strategy="PACK" if group is None else group.strategy,
-        max_replicas_per_node=said.max_replicas_per_node,
         graceful_shutdown_timeout_s=said.graceful_shutdown_timeout_s,
         health_check_period_s=said.health_check_period_s,
         request_router=said.request_router,

@@ -45,7 +45,7 @@ def codes(*deployments: dict[str, Any], **more: Any) -> list[str]:
 def test_a_deployment_is_what_it_says() -> None:
     full = {
         "name": "m", "max_ongoing_requests": 20, "max_queued_requests": 7, "num_gpus": 0.5,
-        "num_cpus": 0, "max_replicas_per_node": 3, "constructor": "20s",
+        "num_cpus": 0, "constructor": "20s",
         "autoscaling_config": {"min_replicas": 2, "max_replicas": 9, "upscale_delay_s": 5},
         "batch": {"max_batch_size": 8}, "multiplexed": {"load": "3s"},
         "placement_group": {"bundles": [{"GPU": 1}, {"CPU": 2}], "strategy": "SPREAD"},

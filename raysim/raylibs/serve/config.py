@@ -4,8 +4,8 @@ Real counterpart: ``serve/config.py`` (``DeploymentConfig``, ``AutoscalingConfig
 ``@serve.deployment``, ``@serve.batch`` and ``@serve.multiplexed`` (ray 2.60). ``Work`` stands for
 the user's method, as numbers.
 
-Not modelled: custom autoscaling policies and request routers, ``target_capacity``, gang scheduling,
-deployment actors, surge rollouts, ``user_config``.
+Not modelled: custom autoscaling policies and request routers, ``target_capacity``,
+``max_replicas_per_node``, gang scheduling, deployment actors, surge rollouts, ``user_config``.
 """
 
 from __future__ import annotations
@@ -104,7 +104,6 @@ class DeploymentConfig:
     placement_group_bundles: tuple[Mapping[str, float], ...] = ()
     """The replica is in the first, what it starts in the others."""
     placement_group_strategy: Literal["PACK", "STRICT_PACK", "SPREAD", "STRICT_SPREAD"] = "PACK"
-    max_replicas_per_node: int | None = None
     graceful_shutdown_timeout_s: float = RAY_2_60.graceful_shutdown_timeout_s
     graceful_shutdown_wait_loop_s: float = RAY_2_60.graceful_shutdown_wait_loop_s
     health_check_period_s: float = RAY_2_60.health_check_period_s

@@ -75,21 +75,13 @@ class ServeController:
     # ---- calls
 
     def deploy_application(self, app: ApplicationConfig) -> Script:
-        """Every deployment is brought to this."""
-        instance = self._instance
+        """Every deployment is started."""
         for config in app.deployments:
             self._constructors_left[config.name] = config.constructor_fails
-            state = self._deployments.get(config.name)
-            if state is None:
-                self._deployments[config.name] = DeploymentState(config, instance.defaults)
-                self._timeline.target(config.name, self._now_s, config.initial_replicas)
-            else:
-                state.redeploy(config)
-                instance.update_config(config)
-        if not self._alive:
-            nodes = yield ask_gcs(WatchNodes())
-            self._know(nodes)
-            drive(self._process, self._watch_nodes)
+            self._deployments[config.name] = DeploymentState(config, self._instance.defaults)
+            self._timeline.target(config.name, self._now_s, config.initial_replicas)
+        self._know((yield ask_gcs(WatchNodes())))
+        drive(self._process, self._watch_nodes)
         self.wake()
 
     def redeploy(self, config: DeploymentConfig) -> None:
@@ -104,12 +96,13 @@ class ServeController:
         self._on_status.append(fn)
         self.wake()
 
-    def statuses(self) -> dict[str, tuple[str, int, int, str]]:
-        """Of each deployment: its status, replicas that run, their target, why it failed."""
-        return {
-            name: (s.status, len(s.serving), s.target, s.why_failed)
+    def lacking(self) -> list[str]:
+        """Deployments with fewer replicas than they should have, in words."""
+        return [
+            f"{name} has {len(s.serving)} of {s.target} replicas"
             for name, s in self._deployments.items()
-        }
+            if len(s.serving) < s.target
+        ]
 
     def itself(self) -> ServeController:
         """For ``Running``: what a driver asks it goes without a call."""
@@ -138,8 +131,7 @@ class ServeController:
             return
         self._armed_ns = -1
         for name, state in self._deployments.items():
-            for record in state.check(self._draining):
-                self._timeline.stopped(name, self._now_s, record.replica_id)
+            state.check(self._draining)
             self._tell(name, state)
         for name, state in self._deployments.items():
             self._autoscale(name, state)
@@ -222,10 +214,9 @@ class ServeController:
 
     def _start(self, record: ReplicaRecord) -> Script:
         config = record.config
-        resources = dict(config.resources)
-        if config.max_replicas_per_node:
-            resources[f"_implicit_{config.name}"] = 1.0 / config.max_replicas_per_node
-        cls = ActorClass(cls=ServeReplica, resources=resources, strategy="SPREAD", actor=ASYNC)
+        cls = ActorClass(
+            cls=ServeReplica, resources=config.resources, strategy="SPREAD", actor=ASYNC
+        )
         if config.placement_group_bundles:
             bundles = [ResourceSet.of(dict(b)) for b in config.placement_group_bundles]
             record.group = yield make_group(bundles, config.placement_group_strategy)
@@ -249,7 +240,6 @@ class ServeController:
 
     def _died(self, record: ReplicaRecord) -> Script:
         """Ray Core says so: routers know, and the next health check will."""
-        record.known_dead = True
         if record.replica is not None:
             if self._instance.on_death is not None:
                 self._instance.on_death(record.replica)

@@ -45,7 +45,6 @@ class ReplicaRecord:
     failed: str = ""
     """Why it did not start."""
     died_ns: int = -1
-    known_dead: bool = False
     unhealthy: bool = False
     """A health check has found it dead."""
     stopped: bool = False
@@ -129,9 +128,8 @@ class DeploymentState:
 
     # ---- one step
 
-    def check(self, draining: Mapping[NodeID, int]) -> list[ReplicaRecord]:
-        """Move replicas on that have started, failed, died or stopped; those that are gone."""
-        gone = [r for r in self.replicas if r.stopped]
+    def check(self, draining: Mapping[NodeID, int]) -> None:
+        """Move replicas on that have started or stopped, or whose node drains."""
         self.replicas = [r for r in self.replicas if not r.stopped]
         for record in self.of("STARTING"):
             if record.started_ns >= 0:
@@ -140,7 +138,6 @@ class DeploymentState:
                     self.has_started = True
         for record in self.of(*_SERVING):
             record.state = "PENDING_MIGRATION" if record.node_id in draining else "RUNNING"
-        return gone
 
     def plan(self, draining: Mapping[NodeID, int], busy_nodes: Mapping[NodeID, int], head: NodeID
              ) -> Plan:  # fmt: skip

@@ -151,7 +151,7 @@ class Instance:
         others = tuple(d if d.name != config.name else config for d in self.app.deployments)
         self.app = replace(self.app, deployments=others)
         for router in self._alive(config.name):
-            router.update_config(config)
+            router.update_config(replace(config, request_router=router.config.request_router))
 
     def replica_died(self, replica: Replica) -> None:
         """Ray Core has said so."""

@@ -43,18 +43,9 @@ def serve_run(instance: Instance, *, timeout_s: float) -> Script:
     said = yield wait_for(settled, to_ns(timeout_s))
     running = Running(instance, timeline, controller)
     if said is TIMED_OUT:
-        running.refusal = _missing(controller)
+        running.refusal = ", ".join(controller.lacking()) or "no proxy has started"
     elif said != "RUNNING":
         running.refusal = said
     poll_ns = to_ns(instance.defaults.client_polling_interval_s)
     yield sleep(poll_ns - ((yield now()) - began_ns) % poll_ns)
     return running
-
-
-def _missing(controller: ServeController) -> str:
-    lacking = [
-        f"{name} has {running} of {target} replicas"
-        for name, (_, running, target, _) in controller.statuses().items()
-        if running < target
-    ]
-    return ", ".join(lacking) or "no proxy has started"

@@ -14,8 +14,6 @@ class Timeline:
 
     targets: dict[str, Steps] = field(default_factory=dict)
     runs: dict[str, Steps] = field(default_factory=dict)
-    ends: list[tuple[float, str]] = field(default_factory=list)
-    """Replicas that are gone."""
 
     def target(self, deployment: str, at_s: float, replicas: int) -> None:
         """So many are wanted."""
@@ -24,10 +22,6 @@ class Timeline:
     def running(self, deployment: str, at_s: float, replicas: int) -> None:
         """So many serve."""
         self.runs.setdefault(deployment, []).append((at_s, replicas))
-
-    def stopped(self, _deployment: str, at_s: float, replica_id: str) -> None:
-        """It is gone."""
-        self.ends.append((at_s, replica_id))
 
     def mean(self, deployment: str, from_s: float, to_s: float) -> float:
         """Running replicas in the mean of an interval."""
