@@ -148,8 +148,16 @@ class RedeploySection(Section):
 class ServeSection(Section):
     """An application on Ray Serve, and the load on it."""
 
+    config: Name | None = Field(
+        None,
+        description="Ray Serve's config file, unmodified, as `serve build` writes it; "
+        "`deployments` then add what a request does.",
+    )
+    application: Name | None = Field(None, description="Which of the config file's.")
     ingress: Name | None = Field(None, description="Its ingress; by default the first deployment.")
-    deployments: list[DeploymentSection] = Field(min_length=1, description="Of the application.")
+    deployments: list[DeploymentSection] = Field(
+        default_factory=list, description="Of the application."
+    )
     load: ServeLoadSection = Field(description="What clients send.")
     options: Literal["default", "grpc", "haproxy", "event_loop", "optimized"] = Field(
         "default",
@@ -164,3 +172,9 @@ class ServeSection(Section):
     redeploys: list[RedeploySection] = Field(
         default_factory=list, description="Rolling updates under load."
     )
+
+    @model_validator(mode="after")
+    def _some_deployment(self) -> ServeSection:
+        if not self.deployments and self.config is None:
+            raise ValueError("give deployments, or a config")
+        return self

@@ -16,20 +16,27 @@ from raysim.raylibs.serve.config import (
 from raysim.raylibs.serve.load import ClosedLoop, Load, OpenLoop
 from raysim.scenario.documents import Document, KeyPath
 from raysim.scenario.schema_serve import DeploymentSection, ServeLoadSection, ServeSection
+from raysim.scenario.serve_config import deployments_of
 from raysim.workloads.serve_job import Redeploy, ServeJob
 
 
 def read_serve(
-    said: ServeSection, at: KeyPath, _folder: Path, document: Document,
-    _inputs: dict[KeyPath, Path],
+    said: ServeSection, at: KeyPath, folder: Path, document: Document,
+    inputs: dict[KeyPath, Path],
 ) -> ServeJob:  # fmt: skip
     """The job.
 
     Raises
     ------
     ScenarioError
-        A deployment is named that is not there or twice, or calls go round in a circle.
+        A deployment is named that is not there or twice, or calls go round in a circle; the config
+        file is absent or wrong.
     """
+    if said.config is not None:
+        file = folder / said.config
+        inputs[*at, "config"] = file
+        deployments = deployments_of(file, said.application, said.deployments)
+        said = said.model_copy(update={"deployments": deployments})
     _check_names(said, at, document)
     job = ServeJob(
         app=ApplicationConfig(

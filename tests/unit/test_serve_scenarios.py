@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -69,6 +71,76 @@ def test_a_deployment_is_what_it_says() -> None:
     )  # fmt: skip
     assert config.work.calls == (("a", "b"), ("c",))
     assert config.work.fails_frac == 0.01
+
+
+CONFIG = """
+proxy_location: EveryNode
+http_options: {host: 0.0.0.0, port: 8000}
+applications:
+- name: app1
+  route_prefix: /
+  import_path: fruit:deployment_graph
+  runtime_env: {}
+  deployments:
+  - name: Market
+    num_replicas: 2
+    max_ongoing_requests: 40
+    ray_actor_options: {num_cpus: 0.5}
+    user_config: {price: 3}
+  - name: Stand
+    num_replicas: auto
+    autoscaling_config: {min_replicas: 2, target_ongoing_requests: 4.0, metrics_interval_s: 10.0}
+    graceful_shutdown_timeout_s: 5.0
+"""
+
+
+def from_config(tmp_path: Path, text: str, **more: Any) -> ServeJob:
+    (tmp_path / "serve_config.yaml").write_text(text, encoding="utf-8")
+    serve = {"config": "serve_config.yaml", "load": LOAD, **more}
+    data = {
+        "name": "serve", "cluster": {"node": "m5.2xlarge", "nodes": 2}, "jobs": [{"serve": serve}]
+    }  # fmt: skip
+    (tmp_path / "scenario.yaml").write_text(json.dumps(data), encoding="utf-8")
+    found: Any = raysim.load(tmp_path).job
+    job: ServeJob = found.library
+    return job
+
+
+def test_a_serve_config_file_is_read_as_it_is(tmp_path: Path) -> None:
+    work = {"wait": "50ms", "calls": [["Stand"]]}
+    own = [{"name": "Market", "work": work, "max_ongoing_requests": 60}]
+    market, stand = from_config(tmp_path, CONFIG, deployments=own).app.deployments
+    assert (market.num_replicas, market.max_ongoing_requests) == (2, 60), "the scenario's own wins"
+    assert market.resources == {"CPU": 0.5}
+    assert market.work.calls == (("Stand",),)
+    assert stand.autoscaling == AutoscalingConfig(
+        min_replicas=2, max_replicas=100, target_ongoing_requests=4.0
+    )
+    assert stand.graceful_shutdown_timeout_s == 5.0
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("applications:", "apps:", "it has no applications"),
+        ("max_ongoing_requests: 40", "max_ongoing_requests: none", "serve_config.yaml:12:"),
+        ("name: Market", "title: Market", "a deployment has a name"),
+    ],
+)
+def test_what_is_wrong_in_a_serve_config_is_said(
+    tmp_path: Path, old: str, new: str, said: str
+) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        from_config(tmp_path, CONFIG.replace(old, new))
+    assert said in "\n".join(map(str, caught.value.problems))
+
+
+def test_an_application_of_several_has_to_be_named(tmp_path: Path) -> None:
+    two = CONFIG + "- {name: app2, import_path: x, deployments: [{name: Other}]}\n"
+    (other,) = from_config(tmp_path, two, application="app2").app.deployments
+    assert other.name == "Other"
+    with pytest.raises(ScenarioError, match="say which `application`; there are app1, app2"):
+        from_config(tmp_path, two)
 
 
 def test_loads_are_users_a_rate_or_steps() -> None:
