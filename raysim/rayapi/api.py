@@ -53,7 +53,7 @@ SCRIPT_MODE, WORKER_MODE, LOCAL_MODE = 0, 1, 2
 RESTORE_WORKER_MODE, SPILL_WORKER_MODE = 3, 4
 ObjectID = ObjectRef
 
-LIBRARIES = ("tune",)
+LIBRARIES = ("data", "tune")
 
 _log = logging.getLogger(__name__)
 """Its own: where the real Ray is imported too, handlers of the logger `ray` are that one's."""

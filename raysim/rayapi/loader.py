@@ -43,6 +43,7 @@ def _modules() -> dict[str, ModuleType]:
         api,
         autoscaler,
         dag,
+        data,
         exceptions,
         identifiers,
         job_submission,
@@ -83,6 +84,7 @@ def _modules() -> dict[str, ModuleType]:
         "ray.util.scheduling_strategies": scheduling_strategies, "ray.util.state": state,
         "ray.util.state.api": state, "ray.cloudpickle": cloudpickle,
         "ray.autoscaler": autoscaler, "ray.autoscaler.sdk": autoscaler,
+        "ray.data": data, "ray.data.context": data, "ray.data.dataset": data,
         "ray.dag": dag, "ray.dag.context": dag, "ray.dag.dag_node": dag, "ray.dag.input_node": dag,
         "ray.dag.output_node": dag, "ray.dag.function_node": dag, "ray.dag.class_node": dag,
         "ray.dag.compiled_dag_node": dag, "ray.job_submission": job_submission,
@@ -108,6 +110,7 @@ def ray_names() -> Iterator[None]:
         "ray.autoscaler",
         "ray.train",
         "ray.tune",
+        "ray.data",
     ):  # so that ``import ray.data`` asks the finder
         vars(sys.modules[name]).setdefault("__path__", [])
     refuse: Any = RefusedImports()

@@ -18,6 +18,14 @@ from raysim.raycore.process import CoreProcess
 from raysim.raycore.tasks import Ref
 
 
+class Piece(NamedTuple):
+    """What a map of a shuffle has for one partition."""
+
+    content: Any
+    rows: int
+    size_bytes: int
+
+
 class Block(NamedTuple):
     """One block of rows. ``ref`` None: rows that a read task has still to read."""
 
@@ -32,6 +40,8 @@ class Block(NamedTuple):
     """The execution drops it once it has been used."""
     nodes: tuple[NodeID, ...] = ()
     """Where it was, of materialised data that somebody else owns."""
+    pieces: tuple[Piece, ...] = ()
+    """Of a shuffle of contents: those of the partitions of this slice, in order."""
 
 
 class Part(NamedTuple):
@@ -47,6 +57,8 @@ class Made(NamedTuple):
 
     rows: int
     size_bytes: int
+    pieces: tuple[Piece, ...] = ()
+    """As ``Block.pieces``; contents go beside the simulation, their bytes are paid for."""
 
 
 def sliced(block: Block, rows: int) -> tuple[Block, Block]:

@@ -21,7 +21,7 @@ from raysim.raycore.ids import NodeID
 from raysim.raycore.process import CoreProcess
 from raysim.raycore.scripts import WAITS, Ask, Driver, Script
 from raysim.raycore.tasks import Ref
-from raysim.raylibs.data.blocks import Block, evenly, locations, total
+from raysim.raylibs.data.blocks import Block, Made, Piece, evenly, locations, total
 from raysim.raylibs.data.defaults import DataContext
 from raysim.raylibs.data.metrics import OpMetrics
 from raysim.raylibs.data.operators import Links, Operator
@@ -83,6 +83,7 @@ class Part(NamedTuple):
     slice: Slice
     size_bytes: float
     number: int
+    pieces: tuple[Piece, ...]
 
 
 class Exchange:
@@ -142,11 +143,11 @@ class Exchange:
             groups.setdefault(block.split, []).append(block)
         counts = [made.rows for made in evenly(stage.partitions, 0, len(groups))]
         for (_, blocks), count in zip(sorted(groups.items()), counts, strict=False):
-            parts = evenly(*total(blocks), count)
-            group = Slice(blocks, len(parts))
+            parts = _contents(blocks) or evenly(*total(blocks), count)
+            group = Slice([b._replace(pieces=()) for b in blocks], len(parts))
             for made in parts:
                 number = len(self.parts)
-                self.parts.append(Part(group, made.size_bytes, number))
+                self.parts.append(Part(group, made.size_bytes, number, made.pieces))
                 self.metrics.rows_out += made.rows
                 self.metrics.bytes_out += made.size_bytes
                 self.metrics.blocks_out += 1
@@ -206,6 +207,14 @@ class Exchange:
     def least_and_most(self) -> tuple[Resources, Resources]:
         """As ``Operator``."""
         return NONE, NO_LIMIT
+
+
+def _contents(blocks: list[Block]) -> list[Made]:
+    """Partitions of a slice whose contents count, with the pieces of all maps."""
+    return [
+        Made(sum(p.rows for p in pieces), sum(p.size_bytes for p in pieces), pieces)
+        for pieces in zip(*(b.pieces for b in blocks), strict=True)
+    ]
 
 
 class _Transfer:

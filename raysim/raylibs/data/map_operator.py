@@ -84,7 +84,7 @@ class DataTask:
         made = self.made[self.outputs]
         self.outputs += 1
         self.process.next_item(self.generator, self._arrived)
-        return Block(made.rows, made.size_bytes, ref, split=self.outputs - 1)
+        return Block(made.rows, made.size_bytes, ref, split=self.outputs - 1, pieces=made.pieces)
 
 
 class MapOperator:

@@ -115,7 +115,7 @@ def _flushed(nodes: list[Node], last: int, pending: MapStage | None) -> int:
 def _reading(source: Source) -> Map:
     return Map(
         name=source.name, core_s_per_row=source.core_s_per_row, io_s_per_row=source.io_s_per_row,
-        stored_row_bytes=source.stored_row_bytes,
+        stored_row_bytes=source.stored_row_bytes, hook=source.hook,
     )  # fmt: skip
 
 

@@ -101,6 +101,7 @@ def _map(operation: AllToAll) -> Map:
     return Map(
         name=f"{operation.kind}-map",
         core_s_per_byte=operation.map_core_s_per_byte,
+        hook=operation.map_hook,
         bytes_out_frac=operation.compressed_frac,
         num_cpus=operation.map_cpus,
     )
@@ -114,4 +115,5 @@ def _reduce(operation: AllToAll) -> Map:
         bytes_out_frac=operation.bytes_out_frac
         / (operation.compressed_frac * (operation.rows_out_frac or 1.0)),
         num_cpus=operation.reduce_cpus,
+        hook=operation.reduce_hook,
     )

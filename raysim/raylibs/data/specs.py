@@ -36,6 +36,8 @@ class Source:
     stored_row_bytes: float = 0.0
     """Fetched from a bucket over the node's network, per row; 0: nothing."""
     override_num_blocks: int | None = None
+    hook: Hook | None = None
+    """Makes the rows, of a program that looks at them."""
     blocks: tuple[Block, ...] = ()
     """Of materialised data: its blocks, and nothing is read."""
 
@@ -109,6 +111,9 @@ class AllToAll:
     """``repartition(shuffle=False)`` only cuts blocks and puts them together."""
     compressed_frac: float = 1.0
     """Bytes of a shard after zstd."""
+    map_hook: Hook | None = None
+    """Runs user code on a map's input; answers one (content, rows, bytes) for every partition."""
+    reduce_hook: Hook | None = None
     map_cpus: float = 1.0
     reduce_cpus: float = 1.0
     fused: bool = False

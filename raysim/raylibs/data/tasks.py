@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from raysim.raycore.running import RunningTask
 from raysim.raycore.scripts import Script, compute, script, sleep, yield_item
 from raysim.raycore.tasks import Body, Payload, TaskError
-from raysim.raylibs.data.blocks import Made, Part, cut, evenly
+from raysim.raylibs.data.blocks import Made, Part, Piece, cut, evenly
 from raysim.raylibs.data.stages import MapStage
 from raysim.units import to_ns
 
@@ -109,8 +109,13 @@ def _spend(work: Work, flow: Flow, share: float) -> Script:
 
 def _run_hooks(work: Work, blocks: list[Any]) -> Script:
     """User code on contents: every step takes all blocks of the one before."""
-    contents = blocks if work.stage.reads is None else [work.number]
-    parts = [Part(c, *part) for c, part in zip(contents, work.parts, strict=True)]
+    if work.exchange is not None:
+        number = work.parts[0][0]
+        yield work.exchange.fetch(number)
+        parts = [Part(p.content, 0, p.rows) for p in work.exchange.parts[number].pieces]
+    else:
+        contents = blocks if work.stage.reads is None else [work.number]
+        parts = [Part(c, *part) for c, part in zip(contents, work.parts, strict=True)]
     made: list[tuple[Any, int, int]] = []
     for step in work.stage.steps:
         if step.hook is not None:
@@ -119,10 +124,24 @@ def _run_hooks(work: Work, blocks: list[Any]) -> Script:
                 return answer
             made = answer
             parts = [Part(content, 0, rows) for content, rows, _ in made]
+    if work.stage.cuts:
+        yield from _hand_over_slices(work, [Piece(*piece) for piece in made])
+        return ()
     for number, (content, rows, size_bytes) in enumerate(made):
         work.made[number] = Made(rows, size_bytes)
         yield yield_item(Payload(size_bytes, content))
     return ()
+
+
+def _hand_over_slices(work: Work, pieces: list[Piece]) -> Script:
+    """Pieces of all partitions as a few objects."""
+    begin = 0
+    for number, share in enumerate(evenly(len(pieces), 0, work.stage.splits)):
+        mine = tuple(pieces[begin : begin + share.rows])
+        begin += share.rows
+        size_bytes = sum(p.size_bytes for p in mine)
+        work.made[number] = Made(sum(p.rows for p in mine), size_bytes, mine)
+        yield yield_item(Payload(size_bytes))
 
 
 class MapWorker:

@@ -1,0 +1,47 @@
+"""``ray.data.DataContext``: what a program sets, as the executor's settings.
+
+Settings that change nothing that is emulated (progress bars, logging) are kept and ignored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from weakref import WeakKeyDictionary
+
+from raysim.rayapi.library_code import session_here
+from raysim.rayapi.session import Session
+from raysim.raylibs.data import defaults
+
+_CONTEXTS: WeakKeyDictionary[Session, DataContext] = WeakKeyDictionary()
+_KNOWN = [f.name for f in fields(defaults.DataContext)]
+
+
+class DataContext:
+    """One of each run."""
+
+    def __init__(self) -> None:
+        context = defaults.DataContext()
+        for name in _KNOWN:
+            setattr(self, name, getattr(context, name))
+        self.enable_progress_bars = True
+        self.execution_options = ExecutionOptions()
+
+    @staticmethod
+    def get_current() -> DataContext:
+        """The run's."""
+        return _CONTEXTS.setdefault(session_here(), DataContext())
+
+    def settings(self) -> defaults.DataContext:
+        """For an execution that begins now."""
+        said = {name: getattr(self, name) for name in _KNOWN}
+        strategy = getattr(self.shuffle_strategy, "value", self.shuffle_strategy)  # type: ignore[attr-defined]
+        return replace(defaults.DataContext(), **said | {"shuffle_strategy": strategy})
+
+
+class ExecutionOptions:
+    """``ray.data.ExecutionOptions``: kept; limits are not emulated."""
+
+    def __init__(self) -> None:
+        self.preserve_order = False
+        self.locality_with_output = False
+        self.verbose_progress = False

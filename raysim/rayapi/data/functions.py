@@ -1,0 +1,182 @@
+"""A program's functions as hooks of the executor: what a map's tasks call, in their own process.
+
+Real counterpart: ``ray/data/_internal/planner/plan_udf_map_op.py``. Functions are pickled once and
+unpickled by every worker; an instance of a callable class is made with its actor's first task.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from raysim.kernel.rng import Streams
+from raysim.rayapi.data.columns import (
+    Columns,
+    bytes_of,
+    from_batch,
+    from_rows,
+    joined,
+    rows_of,
+    sliced,
+    to_batch,
+    to_rows,
+)
+from raysim.rayapi.library_code import in_fiber, state_of
+from raysim.rayapi.serialization import dump_code, load_code
+from raysim.rayapi.session import ProcessState, Session
+from raysim.raycore.scripts import Ask, Driver
+from raysim.raylibs.data.blocks import Part
+
+Outputs = list[tuple[Columns, int, int]]
+"""Blocks: content, rows, bytes."""
+Work = Callable[[Any, list[Columns]], Columns]
+"""Of the program's function and a task's blocks: its output."""
+_STAGES = itertools.count()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One ``map_batches``, ``map``, ``filter`` or ``flat_map``: a ``Hook`` of ``raylibs.data``."""
+
+    session: Session
+    code: bytes
+    kind: str
+    batch_size: int | None = None
+    batch_format: str | None = "numpy"
+    fn_args: tuple[Any, ...] = ()
+    fn_kwargs: dict[str, Any] = field(default_factory=dict)
+    made_of: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+    """Arguments of a callable class's constructor; None of a function."""
+    name: str = "map"
+    number: int = field(default_factory=lambda: next(_STAGES))
+
+    def __call__(self, parts: list[Part]) -> Ask:
+        """Run it in a fiber of the task's process."""
+
+        def begin(d: Driver) -> Any:
+            state = state_of(self.session, d.process)
+            return in_fiber(state, lambda: self._work(state, parts), self.name).begin(d)
+
+        return Ask(begin)
+
+    def _function(self, state: ProcessState) -> Callable[..., Any]:
+        """The worker's own copy; of a class, its instance."""
+        loaded = state.functions.get(self.number)
+        if loaded is None:
+            loaded = load_code(self.code)
+            if self.made_of is not None:
+                args, kwargs = self.made_of
+                loaded = loaded(*args, **kwargs)
+            state.functions[self.number] = loaded
+        function: Callable[..., Any] = loaded
+        return function
+
+    def _work(self, state: ProcessState, parts: list[Part]) -> Outputs:
+        function = self._function(state)
+        blocks = [sliced(p.content, p.start, p.start + p.rows) for p in parts]
+        if self.kind == "map_batches":
+            made = joined(self._batches(function, blocks))
+        else:
+            rows = (row for block in blocks for row in to_rows(block))
+            made = from_rows(list(self._rows(function, rows)))
+        return [(made, rows_of(made), bytes_of(made))]
+
+    def _batches(self, function: Callable[..., Any], blocks: list[Columns]) -> list[Columns]:
+        whole = joined(blocks)
+        rows = rows_of(whole)
+        size = self.batch_size or max(rows, 1)
+        made: list[Columns] = []
+        for begin in range(0, rows, size):
+            batch = to_batch(sliced(whole, begin, min(begin + size, rows)), self.batch_format)
+            answer = function(batch, *self.fn_args, **self.fn_kwargs)
+            answers = answer if hasattr(answer, "__next__") else [answer]
+            made += [from_batch(one) for one in answers]
+        return made
+
+    def _rows(self, function: Callable[..., Any], rows: Any) -> Any:
+        for row in rows:
+            answer = function(row, *self.fn_args, **self.fn_kwargs)
+            if self.kind == "map":
+                yield answer
+            elif self.kind == "flat_map":
+                yield from answer
+            elif answer:
+                yield row
+
+
+def call_of(
+    session: Session, function: Any, kind: str, arguments: tuple[Any, ...] = (), **more: Any
+) -> Call:
+    """A program's function or class as a hook; ``arguments`` are its constructor's."""
+    is_class = isinstance(function, type)
+    return Call(
+        session=session, code=dump_code(function), kind=kind, name=name_of(function),
+        made_of=(arguments or ((), {})) if is_class else None,
+        **more,
+    )  # fmt: skip
+
+
+def name_of(function: Any) -> str:
+    """As it is called in an operator's name."""
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reads:
+    """Blocks of a source whose rows are made by a function of their numbers."""
+
+    make: Callable[[int, int], Columns]
+
+    def __call__(self, parts: list[Part]) -> Ask:
+        """One part: which rows."""
+        (part,) = parts
+
+        def begin(d: Driver) -> Any:
+            del d
+            columns = self.make(part.start, part.start + part.rows)
+            return [(columns, rows_of(columns), bytes_of(columns))]
+
+        return Ask(begin)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scatter:
+    """A map of a random shuffle: every row to a random partition."""
+
+    partitions: int
+    seed: int
+
+    def __call__(self, parts: list[Part]) -> Ask:
+        """A piece for every partition."""
+        whole = joined([sliced(p.content, p.start, p.start + p.rows) for p in parts])
+        first = next(iter(whole.values()), np.zeros(0))
+        mark = int(np.frombuffer(first.tobytes()[:8].ljust(8, b"\0"), dtype=np.int64)[0])
+        order = _permutation(self.seed, mark, rows_of(whole))
+        chunks = np.array_split(order, self.partitions)
+        made = [{name: array[chunk] for name, array in whole.items()} for chunk in chunks]
+        return Ask(lambda _: [(m, rows_of(m), bytes_of(m)) for m in made])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gather:
+    """A reduce: all pieces of a partition, in an order of its own if there is a seed."""
+
+    seed: int | None = None
+
+    def __call__(self, parts: list[Part]) -> Ask:
+        """One block."""
+        whole = joined([p.content for p in parts])
+        rows = rows_of(whole)
+        if self.seed is not None:
+            order = _permutation(self.seed, rows, rows)
+            whole = {name: array[order] for name, array in whole.items()}
+        return Ask(lambda _: [(whole, rows, bytes_of(whole))])
+
+
+def _permutation(seed: int, mark: int, rows: int) -> np.ndarray[Any, Any]:
+    """Of one task's rows: the same again when it is tried again."""
+    return Streams(seed)(f"random_shuffle/{mark}").permutation(rows)
