@@ -52,7 +52,7 @@ NAMES: dict[str, str] = {
     "ray.util.tracing": "raysim's own timeline", "ray.util.debugpy": "",
     "ray.util.ray_debugpy": "", "ray.util.xgboost": _CORE, "ray.util.lightgbm": _CORE,
     "ray.util.sgd": _CORE, "ray.util.horovod": _CORE, "ray.util.actor_group": "ray.util.ActorPool",
-    "ray.dashboard": "raysim's own report", 
+    "ray.dashboard": "raysim's own report",
     **{f"ray.data.{name}": _DATA for name in (
         "BlockBasedFileDatasink", "Catalog", "DataIterator", "Datasink", "Datasource",
         "DatasetContext", "DatasetIterator", "DatasetSummary", "ExecutionResources",

@@ -9,7 +9,7 @@ from raysim.rayapi.data.read import from_items, from_numpy, from_pandas, range, 
 from raysim.rayapi.unsupported import getattr_of
 
 __all__ = [
-    "ActorPoolStrategy", "DataContext", "Dataset", "ExecutionOptions", "MaterializedDataset", "from_items",
-    "from_numpy", "from_pandas", "range", "range_tensor",
+    "ActorPoolStrategy", "DataContext", "Dataset", "ExecutionOptions", "MaterializedDataset",
+    "from_items", "from_numpy", "from_pandas", "range", "range_tensor",
 ]  # fmt: skip
 __getattr__ = getattr_of("ray.data")

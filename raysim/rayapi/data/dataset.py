@@ -24,7 +24,7 @@ from raysim.rayapi.data.columns import (
 )
 from raysim.rayapi.data.context import DataContext
 from raysim.rayapi.data.functions import Call, Gather, Scatter, call_of, name_of
-from raysim.rayapi.failures import exception_of
+from raysim.rayapi.failures import exception_of, raise_error
 from raysim.rayapi.library_code import play, session_here
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.raycore.process import CoreProcess
@@ -193,7 +193,7 @@ class Dataset:
             while True:
                 found = play(lambda _: _fetch(executor))
                 if isinstance(found, TaskError):
-                    raise exception_of(found, "")
+                    raise_error(exception_of(found, ""))
                 if found is None:
                     return
                 yield found
@@ -207,7 +207,7 @@ class Dataset:
             return self._spec.source.rows
         answer = play(lambda core: _drained(core, self._spec, _settings(), None))
         if isinstance(answer, TaskError):
-            raise exception_of(answer, "")
+            raise_error(exception_of(answer, ""))
         return int(answer.rows)
 
     @program_call
@@ -216,7 +216,7 @@ class Dataset:
         kept: list[Block] = []
         answer = play(lambda core: _drained(core, self._spec, _settings(), kept))
         if isinstance(answer, TaskError):
-            raise exception_of(answer, "")
+            raise_error(exception_of(answer, ""))
         rows = sum(b.rows for b in kept)
         size_bytes = sum(b.size_bytes for b in kept)
         source = specs.Source(

@@ -25,6 +25,7 @@ from raysim.rayapi.data.columns import (
     to_batch,
     to_rows,
 )
+from raysim.rayapi.exceptions import UserCodeException
 from raysim.rayapi.library_code import in_fiber, state_of
 from raysim.rayapi.serialization import dump_code, load_code
 from raysim.rayapi.session import ProcessState, Session
@@ -76,7 +77,12 @@ class Call:
         return function
 
     def _work(self, state: ProcessState, parts: list[Part]) -> Outputs:
-        function = self._function(state)
+        try:
+            return self._output(self._function(state), parts)
+        except Exception as error:
+            raise UserCodeException("UDF failed to process a data block.") from error
+
+    def _output(self, function: Callable[..., Any], parts: list[Part]) -> Outputs:
         blocks = [sliced(p.content, p.start, p.start + p.rows) for p in parts]
         if self.kind == "map_batches":
             made = joined(self._batches(function, blocks))
