@@ -9,6 +9,7 @@ batches that are fetched ahead while the driver's own code runs.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -245,7 +246,7 @@ class Dataset:
     def show(self, limit: int = 20) -> None:
         """``Dataset.show``."""
         for row in self.take(limit):
-            print(row)  # noqa: T201  (what it is for)
+            sys.stdout.write(f"{row}\n")
 
     def iter_rows(self) -> Iterator[dict[str, Any]]:
         """``Dataset.iter_rows``."""
