@@ -70,7 +70,7 @@ def test_what_hangs_says_where_and_why(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "line", "name"),
     [
-        ("import ray\nimport ray.data\n", 2, "ray.data"),
+        ("import ray\nimport ray.rllib\n", 2, "ray.rllib"),
         ("import ray\n@ray.remote\ndef f():\n    import ray.serve\nray.get(f.remote())\n", 5,
          "ray.serve"),
     ],
