@@ -27,6 +27,9 @@ demo: $(VENV)/.core
 	$(BIN)/raysim run $(SCENARIO) || [ $$? -eq 1 ]  # 1: done, but a target is missed
 	@echo "Report: $$(ls -td "$$PWD"/runs/*/report.html | head -n 1)"
 
+# DeepSpeed compiles an operator and waits for ever for the lock of a compilation that was killed:
+# a folder of its own keeps such locks out of the tests.
+test: export TORCH_EXTENSIONS_DIR = $(CURDIR)/$(VENV)/torch_extensions
 test: $(VENV)/.all
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup \
 		-m 'not benchmark and not exhaustive'
