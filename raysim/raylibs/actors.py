@@ -61,7 +61,10 @@ VALUE_BYTES = 500
 
 
 class Sized(NamedTuple):
-    """A value that says how many bytes it weighs, and which references it carries."""
+    """A value or an argument that says its bytes, and which references it carries inside.
+
+    Those are not fetched for the method, which gets ``value``: ``f.remote([ref])``.
+    """
 
     value: Any
     size_bytes: int
@@ -262,8 +265,17 @@ def _payload(value: Any) -> Payload:
 
 def _packed(method: str, args: Sequence[Any], size_bytes: int) -> list[Arg]:
     by_ref = [a for a in args if isinstance(a, Ref)]
-    values = tuple(BY_REF if isinstance(a, Ref) else a for a in args)
-    return [Payload(size_bytes, Call(method, values)), *by_ref]
+    sized = [a for a in args if isinstance(a, Sized)]
+    size_bytes += sum(a.size_bytes for a in sized)
+    contained = tuple(ref for a in sized for ref in a.contained)
+    values = tuple(map(_as_value, args))
+    return [Payload(size_bytes, Call(method, values), contained), *by_ref]
+
+
+def _as_value(arg: Any) -> Any:
+    if isinstance(arg, Ref):
+        return BY_REF
+    return arg.value if isinstance(arg, Sized) else arg
 
 
 def _unpacked(running: RunningTask) -> tuple[list[Any], str]:

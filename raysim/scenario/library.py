@@ -11,6 +11,7 @@ from typing import Any
 
 from raysim.scenario.data import read_data
 from raysim.scenario.documents import Document, KeyPath
+from raysim.scenario.exoshuffle import read_exoshuffle
 from raysim.scenario.llm import read_llm
 from raysim.scenario.rl import read_rl
 from raysim.scenario.schema_program import ProgramJobSection
@@ -27,8 +28,7 @@ Raises ScenarioError, one problem each."""
 
 LIBRARIES: dict[str, Reader] = {
     "trainer": read_trainer, "tune": read_tune, "rl": read_rl, "llm": read_llm,
-    "data": read_data,
-    "serve": read_serve,
+    "data": read_data, "serve": read_serve, "exoshuffle": read_exoshuffle,
 }  # fmt: skip
 """By the key under ``jobs``."""
 

@@ -13,6 +13,7 @@ from raysim.scenario.quantities import Bytes, Seconds
 from raysim.scenario.schema import RecordSection, ResolvedSection
 from raysim.scenario.schema_cluster import ClusterSection
 from raysim.scenario.schema_data import DataSection
+from raysim.scenario.schema_exoshuffle import ExoshuffleSection
 from raysim.scenario.schema_llm import LlmSection
 from raysim.scenario.schema_rl import RlSection
 from raysim.scenario.schema_serve import ServeSection
@@ -164,6 +165,9 @@ class ProgramJobSection(Section):
     )
     data: DataSection | None = Field(
         None, description="A dataset of Ray Data, and who takes its rows."
+    )
+    exoshuffle: ExoshuffleSection | None = Field(
+        None, description="A sort of terabytes by Exoshuffle-CloudSort."
     )
     tune: TuneSection | None = Field(None, description="A sweep of Ray Tune by numbers.")
     rl: RlSection | None = Field(None, description="PPO or IMPALA of RLlib by numbers.")

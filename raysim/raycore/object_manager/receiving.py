@@ -48,6 +48,11 @@ class Receiver:
         self.room = room
         self.arrivals: dict[ObjectID, _Arrival] = {}
 
+    def receives(self, object_id: ObjectID) -> bool:
+        """It is on its way, and still wanted."""
+        arrival = self.arrivals.get(object_id)
+        return arrival is not None and not arrival.cancelled
+
     def begin(self, m: PushBegun) -> None:
         """A first chunk of what is wanted."""
         arrival = self.arrivals.get(m.object_id)

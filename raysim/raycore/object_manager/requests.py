@@ -225,7 +225,7 @@ class Requests:
         for pull in on:
             if pull.local:
                 self.room.pin(pull.object_id, partial(self._pull_pinned, pull))
-            elif pull.object_id not in self.room.receiver.arrivals:
+            elif not self.room.receiver.receives(pull.object_id):
                 self._try_pull(pull)
         self.room.status_changed()
 

@@ -122,6 +122,21 @@ def test_a_lease_with_local_arguments_has_them_pinned():
     assert [case.managers[0].local[i].pins for i in (1, 2)] == [1, 1]
 
 
+def test_a_pull_put_off_while_the_store_has_no_room_is_asked_for_again():
+    case = ObjectCase(2, capacity=100 * MB)
+    a, b = case.workers
+    b.get(b.put(9, 90 * MB))  # in use: nothing else finds room, but by fallback, later
+    refs = a.put(1, 60 * MB), a.put(2, 20 * MB)
+    case.sim.run(until=S)
+    b.get(refs[0], priority="WAIT")
+    case.sim.run(until=case.sim.now_ns + S)
+    urgent = b.get(refs[1])
+    case.sim.run(until=case.sim.now_ns + S)
+    b.cancel(urgent)
+    case.sim.run(until=case.sim.now_ns + S)
+    assert (1,) in [what for _, what in b.got]
+
+
 def test_a_cancelled_get_stops_its_transfer():
     case = ObjectCase(2)
     a, b = case.workers
