@@ -73,7 +73,11 @@ def run(
 def _run_program(
     scenario: ProgramScenario, *, record: bool, check: bool, watch: Watch | None
 ) -> Result:
-    from raysim.results.program_summary import falls_silent, summarize_program
+    from raysim.results.program_summary import (
+        disks_left_idle,
+        falls_silent,
+        summarize_program,
+    )
     from raysim.results.ray.recorded import Recorded
     from raysim.workloads.program_run import play_program
     from raysim.workloads.watching import Watching
@@ -93,7 +97,7 @@ def _run_program(
         }
     summary["trust"] = under_profile(summary["trust"], scenario.profile, "ray")
     summary["targets"] = targets.evaluate(scenario.targets, summary)
-    summary["warnings"] = [str(problem) for problem in scenario.warnings]
+    summary["warnings"] = [str(p) for p in scenario.warnings] + disks_left_idle(outcome, summary)
     kept = Recorded(
         rows=[row for row in log.rows if row.t_ns <= outcome.end_ns], end_ns=outcome.end_ns,
         config=scenario.job.config, lost=tuple(falls_silent(outcome.faults)),

@@ -160,7 +160,12 @@ class Cluster:
                 node_type=given.node_type or self.groups[node_id].name,
             ),
             PlasmaStore(self.env, node_id, capacity_bytes=store_bytes),
-            ObjectManager(self.env, node_id, disk_capacity_bytes=_disk_bytes(node)),
+            ObjectManager(
+                self.env, node_id,
+                disk_capacity_bytes=sum(
+                    d.spec.capacity_bytes for d in self.env.spill_disks(node_id)
+                ),
+            ),
         )  # fmt: skip
         for room in rooms:
             self._add(room, node_id)
@@ -332,7 +337,3 @@ def _beyond(spec: ClusterSpec, groups: list[NodeGroup]) -> dict[NodeID, str]:
         else:
             left[group.name] -= 1
     return off
-
-
-def _disk_bytes(node: Node) -> int:
-    return sum(disk.capacity_bytes * count for disk, count in node.spec.disks)

@@ -55,6 +55,9 @@ class RayConfig:
     object_store_full_delay_ms: int = 10
     oom_grace_period_s: float = 2.0
     object_spilling_threshold: float = 0.8
+    object_spilling_directory: str = ""
+    """As ``ray start --object-spilling-directory``: any is on the instance's own disks. Without it
+    files are beside the session's, on the root volume where a node has one."""
     min_spilling_size: int = 100 * MIB
     max_spilling_file_size_bytes: int = -1
     max_fused_object_count: int = 2_000

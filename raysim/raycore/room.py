@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from raysim.hardware.node import Node
+from raysim.hardware.storage import Disk
 from raysim.hardware.topology import Link, Topology
 from raysim.hardware.transfer import Network
 from raysim.kernel.simulation import Simulation
@@ -16,6 +17,10 @@ from raysim.raycore.ids import Ids, NodeID, WorkerID
 from raysim.raycore.launcher import ProcessLauncher
 from raysim.raycore.resource_view import ResourceView
 from raysim.raycore.state_log import StateLog
+
+VOLUMES = ("ebs", "network")
+"""Kinds of disks that a cloud's machines boot from; their own disks are mounted elsewhere, if at
+all."""
 
 
 class Changes:
@@ -60,3 +65,10 @@ class Surroundings:
     """Of stores that all jobs write to or read from, by name."""
     reports: list[Any] = field(default_factory=list)
     """What Ray's libraries say of their jobs, in the order these ended (``raylibs.report``)."""
+
+    def spill_disks(self, node_id: NodeID) -> list[Disk]:
+        """Disks of a node that spilled objects are written to, in turn."""
+        disks = self.nodes[node_id].disks
+        volumes = [d for d in disks if d.spec.kind in VOLUMES]
+        own = [d for d in disks if d.spec.kind not in VOLUMES]
+        return own or volumes if self.config.object_spilling_directory else volumes or own

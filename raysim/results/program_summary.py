@@ -24,7 +24,7 @@ from raysim.results.program_jobs import jobs_table, machines
 from raysim.results.program_provenance import compute_basis, simplifications, trust
 from raysim.results.ray.activity import Activity, Series
 from raysim.results.ray.pending import RUNNING, pending_causes, why_pending
-from raysim.units import NS_PER_S, format_seconds
+from raysim.units import NS_PER_S, format_bytes, format_seconds
 from raysim.workloads.program import FaultEvent
 from raysim.workloads.program_run import ProgramOutcome
 
@@ -343,6 +343,23 @@ def _names(activity: Activity, nodes: Iterable[NodeID]) -> list[str]:
     return [n for n in _SHOWN if n == "CPU" or n in gpus or n in used] + sorted(
         n for n in used if n not in _SHOWN and not n.startswith("node:")
     )
+
+
+def disks_left_idle(outcome: ProgramOutcome, summary: Mapping[str, Any]) -> list[str]:
+    """Said when objects were spilled to root volumes of nodes that have disks of their own."""
+    env = outcome.cluster.env
+    spilled = summary["object_store"]["spilled_bytes"]
+    if not spilled or env.config.object_spilling_directory:
+        return []
+    idle = sum(len(n.disks) > len(env.spill_disks(n.index)) for n in env.nodes)
+    if not idle:
+        return []
+    said = (
+        f"{format_bytes(spilled)} went to root volumes, where Ray spills by default, while {idle} "
+        "nodes have local NVMe: start Ray with --object-spilling-directory on it (`ray: {config: "
+        "{object_spilling_directory: NVME}}` here)"
+    )
+    return [said]
 
 
 def _sum(series: Iterable[Series | None]) -> list[Series]:

@@ -97,7 +97,7 @@ def test_arrivals_are_a_rate_or_a_trace(tmp_path: Path) -> None:
         ("task_bag: {tasks: 1}\n      shuffle: {mappers: 1, reducers: 1, total_bytes: 1GB}",
          "a workload is one of task_bag"),
         ("task_bag: {tasks: 1}\n    script: main.py",
-         "give one of script, workload, rayjob, data, tune, rl, llm, serve, trainer"),
+         "give one of script, workload, rayjob, data, exoshuffle, tune, rl, llm, serve, trainer"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said_where_it_stands(tmp_path: Path, text: str, said: str) -> None:

@@ -34,7 +34,7 @@ HEADER_BYTES = 24
 
 
 def disk_of(url: str) -> int:
-    """Index of the disk a file is on."""
+    """Index of the disk a file is on, among those that are spilled to."""
     return int(url.split("/", maxsplit=1)[0].removeprefix("disk-"))
 
 
@@ -65,7 +65,7 @@ class IOWorker(Component):
 
     def started(self) -> None:
         """Say that it is up."""
-        disks = self.env.nodes[self.node_id].disks
+        disks = self.env.spill_disks(self.node_id)
         if self.worker_type == "SPILL_WORKER" and len(disks) > 1:
             self._next_disk = int(self.sim.rng(self.address).integers(len(disks)))
         self.send(
@@ -75,19 +75,19 @@ class IOWorker(Component):
 
     def on_spill_objects(self, m: SpillObjects, reply: Reply) -> None:
         """Write one file."""
-        node = self.env.nodes[self.node_id]
-        index = self._next_disk % len(node.disks)
+        disks = self.env.spill_disks(self.node_id)
+        index = self._next_disk % len(disks)
         self._next_disk = index + 1
         url = f"disk-{index}/{hex_id('object', m.object_ids[0])}-multi-{len(m.object_ids)}"
         work = [2, self.epoch, reply, url]
         self._copy(m.total_bytes, self.env.costs.spill_bytes_per_s, work)
-        node.disks[index].write(m.total_bytes, self._part, work)
+        disks[index].write(m.total_bytes, self._part, work)
 
     def on_restore_spilled_objects(self, m: RestoreSpilledObjects, reply: Reply) -> None:
         """Read one object."""
         work = [2, self.epoch, reply, None]
         self._copy(m.object_size, self.env.costs.restore_bytes_per_s, work)
-        disk = self.env.nodes[self.node_id].disks[disk_of(m.url)]
+        disk = self.env.spill_disks(self.node_id)[disk_of(m.url)]
         disk.read(m.object_size + HEADER_BYTES, self._part, work)
 
     def on_delete_spilled_objects(self, m: DeleteSpilledObjects, reply: Reply) -> None:  # noqa: ARG002

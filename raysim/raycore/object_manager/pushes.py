@@ -140,7 +140,7 @@ class PushManager:
         self.in_flight += self._chunk_of(push)
         if push.from_disk >= 0:
             push.parts += 1
-            disk = self.room.node.disks[push.from_disk]
+            disk = self.room.env.spill_disks(self.room.node_id)[push.from_disk]
             disk.read(push.size, self._read, (self.room.epoch, push))
         self._send(push, push.size)
 

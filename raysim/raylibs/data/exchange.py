@@ -241,7 +241,7 @@ class _Transfer:
                 ((link, 1.0) for link in path), part.size_bytes * away,
                 latency_ns=to_ns(latency_s(path)), then=self._arrived, failed=self._broken,
             )  # fmt: skip
-        disks = env.nodes[me].disks
+        disks = env.spill_disks(me)
         if spilled_frac and disks:
             self._left += 1
             disk = disks[part.number % len(disks)]

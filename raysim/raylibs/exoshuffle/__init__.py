@@ -1,0 +1,1 @@
+"""Exoshuffle: a sort of terabytes as an application on Ray Core."""
