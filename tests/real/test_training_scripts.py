@@ -10,6 +10,7 @@ import pytest
 pytestmark = pytest.mark.real
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
+pytest.importorskip("transformers.modeling_utils")  # now, so that it has torch's own functions
 
 from torch import nn  # noqa: E402
 

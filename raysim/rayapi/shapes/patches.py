@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import MethodType, SimpleNamespace
@@ -123,7 +123,9 @@ def _modules(r: Replaced) -> None:
     r.around(DataLoader, "__iter__", lambda _real, steps, self: loader.batches(self, steps))
     r.around(DataLoader, "check_worker_number_rationality", lambda *_: None)
     r.call(torch, "compile", _compile)
-    r.call(torch.utils.checkpoint, "checkpoint", _checkpoint)
+    # ``checkpoint`` itself may have been imported by name before, as transformers does.
+    r.set(torch.utils.checkpoint, "CheckpointFunction", _reentrant)
+    r.call(torch.utils.checkpoint, "_checkpoint_without_reentrant_generator", _not_reentrant)
     r.call(torch.nn.utils, "clip_grad_norm_", _clip)
 
 
@@ -148,13 +150,23 @@ def _compile(steps: Steps, model: Any = None, **_options: Any) -> Any:
     return model if model is not None else lambda function: function
 
 
-def _checkpoint(steps: Steps, function: Any, *args: Any, **kwargs: Any) -> Any:
-    """``torch.utils.checkpoint.checkpoint``: what runs again is the plan's."""
+def _reentrant(real: Any) -> Any:
+    """Of ``torch.utils.checkpoint.checkpoint``: what runs again is the plan's."""
+
+    def apply(function: Any, preserve: bool, *args: Any) -> Any:
+        steps = steps_here()
+        if steps is None:
+            return real.apply(function, preserve, *args)
+        steps.recomputes = True
+        return function(*args)
+
+    return SimpleNamespace(apply=apply)
+
+
+def _not_reentrant(steps: Steps, *_args: Any, **_kwargs: Any) -> Iterator[None]:
+    """Around the function's run, likewise."""
     steps.recomputes = True
-    for name in ("use_reentrant", "context_fn", "determinism_check", "debug", "preserve_rng_state",
-                 "early_stop"):  # fmt: skip
-        kwargs.pop(name, None)
-    return function(*args, **kwargs)
+    yield
 
 
 def _clip(steps: Steps, _parameters: Any, max_norm: float, *_a: Any, **_k: Any) -> torch.Tensor:
