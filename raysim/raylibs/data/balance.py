@@ -86,7 +86,7 @@ def balance(
     rows, row_bytes = float(SAMPLE_ROWS), dataset.source.row_bytes
     for node in plan_of(dataset, context, cpus):
         stage = node.stage
-        if not isinstance(stage, MapStage):
+        if not isinstance(stage, MapStage) or stage.samples:
             continue
         flow = flow_of(stage, round(rows), round(rows * row_bytes))
         first = stage.first

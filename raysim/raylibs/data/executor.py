@@ -12,6 +12,7 @@ Not modelled: progress bars, the issue detector, blocks that may fail (``max_err
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from raysim.kernel.rng import Streams
@@ -26,6 +27,7 @@ from raysim.raycore.scripts import (
     ask_gcs,
     drop,
     now,
+    spawn,
     spend,
     wait_for,
 )
@@ -36,8 +38,9 @@ from raysim.raylibs.data.blocks import Block
 from raysim.raylibs.data.defaults import DataContext
 from raysim.raylibs.data.map_operator import DataTask, MapOperator
 from raysim.raylibs.data.operators import Operator
-from raysim.raylibs.data.plan import Plan
+from raysim.raylibs.data.plan import Plan, plan_of
 from raysim.raylibs.data.resources import NONE, ResourceManager, Resources
+from raysim.raylibs.data.specs import Dataset
 from raysim.raylibs.data.topology import build
 from raysim.units import to_ns
 
@@ -46,6 +49,32 @@ def available_cpus() -> Script:
     """CPUs of the cluster, for read parallelism."""
     rows = yield ask_gcs(GetAllNodeInfo())
     return sum(row.resources.get("CPU", 0) for row in rows if row.state == "ALIVE") / UNIT
+
+
+def execution_of(
+    process: CoreProcess,
+    dataset: Dataset,
+    context: DataContext,
+    streams: Streams,
+    *,
+    excluded: Resources = NONE,
+    storage: Any = None,
+    label: str = "data",
+    has_consumer: bool = True,
+) -> Script:
+    """Plan a dataset for the cluster as it is, and start running it; its ``StreamingExecutor``.
+
+    ``has_consumer``: somebody takes blocks when they want to, and holds the output back meanwhile.
+    """
+    cpus = (yield from available_cpus()) - excluded.cpu
+    context = replace(context, preserve_order=context.preserve_order or dataset.ordered)
+    plan = plan_of(dataset, context, cpus)
+    executor = StreamingExecutor(
+        process, plan, context, streams, excluded=excluded, storage=storage, label=label
+    )
+    executor.manager.has_consumer = has_consumer
+    yield spawn(executor.run())
+    return executor
 
 
 class StreamingExecutor:
@@ -170,10 +199,10 @@ class StreamingExecutor:
                 yield self._spend(context.per_task_ns)
             self.manager.update()
         yield from self._scale()
-        yield from self._pass_on_ends()
+        error = yield from self._pass_on_ends()
         if self.output.links.out:
             self._tell_consumers()
-        return None
+        return error
 
     def _spend(self, work_ns: int) -> Ask:
         self.driver_ns += work_ns
@@ -193,7 +222,7 @@ class StreamingExecutor:
             for task in [t for _, t in sorted(op.tasks.items()) if t.is_ready]:
                 while task.items and (left is None or left > 0):
                     block = task.take()
-                    op.took(block)  # type: ignore[attr-defined]
+                    op.took(task, block)  # type: ignore[attr-defined]
                     yield self._spend(self.context.per_block_ns)
                     if left is not None:
                         left -= block.size_bytes
@@ -226,7 +255,9 @@ class StreamingExecutor:
             if links.inputs_done or not links.inputs:
                 continue
             if all(before.finished and not before.links.out for before in links.inputs):
-                yield from op.all_inputs_done()
+                error = yield from op.all_inputs_done()
+                if isinstance(error, TaskError):
+                    return error
                 self._woken.set()
         for op in reversed(self.topology):
             after = op.links.after
@@ -235,6 +266,7 @@ class StreamingExecutor:
             if op.links.stopped or op.finished:
                 unused = [b.ref for b in op.links.clear() if b.ref is not None and b.owned]
                 yield drop(*unused)
+        return None
 
     # waiting
 

@@ -4,17 +4,18 @@ Real counterpart: ``_internal/block_batching/iter_batches.py``, ``data/iterator.
 run beside the consumer: bring blocks to this node, cut them into batches, format and collate in
 ``min(4, prefetch_batches)`` threads; ``prefetch_batches`` of them wait ready.
 
-Not modelled: pinned memory and the copy to the GPU as a stage of its own (part of the costs), rows
-that a shuffle buffer mixes.
+Not modelled: pinned memory and the copy to the GPU as a stage of its own (part of the costs).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from raysim.raycore.process import CoreProcess
 from raysim.raycore.scripts import (
+    Ask,
     Queue,
     Script,
     compute,
@@ -28,6 +29,7 @@ from raysim.raycore.scripts import (
 from raysim.raycore.tasks import TaskError
 from raysim.raylibs.data.blocks import Block, Part
 from raysim.raylibs.data.defaults import DataContext
+from raysim.raylibs.data.row_buffer import RowBuffer
 from raysim.units import to_ns
 
 
@@ -53,6 +55,11 @@ class Batching:
     """Rows that are held before the first batch comes out."""
     core_s_per_row: float = 0.0
     """Format, collate, and the way to the device."""
+    rng: Any = None
+    """Mixes the rows of the buffer, of a program that looks at them."""
+    hook: Callable[[Batch], Ask] | None = None
+    """Runs user code on a batch, beside the consumer; its answer is the batch's ``content``, or a
+    TaskError."""
 
 
 class Batch(NamedTuple):
@@ -62,6 +69,8 @@ class Batch(NamedTuple):
     size_bytes: int
     parts: tuple[Part, ...] = ()
     """Its rows, where blocks have contents."""
+    content: Any = None
+    """What user code has made of them."""
 
 
 class BatchIterator:
@@ -81,6 +90,7 @@ class BatchIterator:
         self._begun = False
         self._turn = 0
         self._ended: Any = False
+        self._closed = False
         self.rows = self.size_bytes = self.batches = 0
         self.stall_ns = 0
         """What the consumer has waited in ``next_batch``."""
@@ -112,11 +122,23 @@ class BatchIterator:
         self.size_bytes += batch.size_bytes
         return batch
 
+    def close(self) -> Script:
+        """The consumer wants no more; what is under way is dropped as it comes."""
+        self._closed = True
+        if self._begun and self._ended is False:
+            self._ended = None
+            for done in self._done:
+                yield spawn(_emptied(done))
+
     def _fetch(self) -> Script:
         """Bring blocks to this node, a few ahead."""
         while True:
             block = yield from self.stream.next_block()
             content = None
+            if self._closed:
+                if isinstance(block, Block) and block.ref is not None and block.owned:
+                    yield drop(block.ref)
+                block = None
             if isinstance(block, Block):
                 assert block.ref is not None, "a consumer's block is an object"
                 self.stream.holds(block.size_bytes)
@@ -132,48 +154,42 @@ class BatchIterator:
 
     def _cut(self) -> Script:
         """Blocks into batches of rows; a block is dropped with its last row."""
-        size = self.batching.batch_size
-        held: list[tuple[Block, Any, int]] = []
-        rows = turn = 0
+        batching = self.batching
+        size = batching.batch_size
+        held = RowBuffer(batching.rng if batching.local_shuffle_buffer_size else None)
+        turn = 0
         while True:
             block, content = yield self._fetched.get()
             if not isinstance(block, Block):
-                while rows and not isinstance(block, TaskError):
-                    take = rows if size is None else min(size, rows)
-                    if self.batching.drop_last and size is not None and take < size:
+                while held.rows and not isinstance(block, TaskError):
+                    take = held.rows if size is None else min(size, held.rows)
+                    if batching.drop_last and size is not None and take < size:
                         break
                     yield self._todo[turn].put((yield from self._take(held, take)))
-                    rows, turn = rows - take, (turn + 1) % self.threads
+                    turn = (turn + 1) % self.threads
                 for _ in range(self.threads):
                     yield self._todo[turn].put(block)
                     turn = (turn + 1) % self.threads
                 return
-            held.append((block, content, 0))
-            rows += block.rows
-            while rows - self.batching.local_shuffle_buffer_size >= (size or 1):
-                take = rows if size is None else size
+            held.add(block, content)
+            if not block.rows:
+                yield from self._used(block)
+            while held.rows - batching.local_shuffle_buffer_size >= (size or 1):
+                take = held.rows if size is None else size
                 yield self._todo[turn].put((yield from self._take(held, take)))
-                rows, turn = rows - take, (turn + 1) % self.threads
+                turn = (turn + 1) % self.threads
 
-    def _take(self, held: list[tuple[Block, Any, int]], rows: int) -> Script:
+    def _take(self, held: RowBuffer, rows: int) -> Script:
         """So many rows off the blocks that are here."""
-        size_bytes = 0.0
-        parts: list[Part] = []
-        want = rows
-        while want:
-            block, content, used = held[0]
-            some = min(want, block.rows - used)
-            size_bytes += block.size_bytes * some / block.rows
-            parts.append(Part(content, block.start + used, some))
-            want -= some
-            if used + some < block.rows:
-                held[0] = (block, content, used + some)
-            else:
-                held.pop(0)
-                self.stream.holds(-block.size_bytes)
-                if block.ref is not None and block.owned:
-                    yield drop(block.ref)
-        return Batch(rows, round(size_bytes), tuple(parts))
+        parts, size_bytes, used = held.take(rows)
+        for block in used:
+            yield from self._used(block)
+        return Batch(rows, round(size_bytes), parts)
+
+    def _used(self, block: Block) -> Script:
+        self.stream.holds(-block.size_bytes)
+        if block.ref is not None and block.owned:
+            yield drop(block.ref)
 
     def _format(self, todo: Queue, done: Queue) -> Script:
         """One thread of ``format_batches`` and ``collate``."""
@@ -181,9 +197,18 @@ class BatchIterator:
             batch = yield todo.get()
             if isinstance(batch, Batch) and self.batching.core_s_per_row:
                 yield compute(self.batching.core_s_per_row * batch.rows)
+            if isinstance(batch, Batch) and self.batching.hook is not None and not self._closed:
+                made = yield self.batching.hook(batch)
+                batch = made if isinstance(made, TaskError) else batch._replace(content=made)
             yield done.put(batch)
             if not isinstance(batch, Batch):
                 return
+
+
+def _emptied(done: Queue) -> Script:
+    """Take what nobody wants, up to the end."""
+    while isinstance((yield done.get()), Batch):
+        pass
 
 
 class DriverStream:

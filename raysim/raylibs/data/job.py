@@ -16,7 +16,7 @@ from raysim.kernel.rng import Streams
 from raysim.raycore.process import CoreProcess
 from raysim.raycore.protocol import GetAllNodeInfo
 from raysim.raycore.resources import UNIT
-from raysim.raycore.scripts import Script, ask_gcs, drop, get, now, spawn
+from raysim.raycore.scripts import Script, ask_gcs, drop, get, now
 from raysim.raycore.tasks import Ref, TaskError
 from raysim.raylibs.actors import ActorClass, ActorHandle
 from raysim.raylibs.data.advice import Situation
@@ -24,9 +24,8 @@ from raysim.raylibs.data.balance import balance
 from raysim.raylibs.data.blocks import Block, locations
 from raysim.raylibs.data.consumers import Trainer, drain, iterate
 from raysim.raylibs.data.defaults import DataContext
-from raysim.raylibs.data.executor import StreamingExecutor, available_cpus
+from raysim.raylibs.data.executor import execution_of
 from raysim.raylibs.data.iterate import Batching
-from raysim.raylibs.data.plan import plan_of
 from raysim.raylibs.data.report import METRICS, Outcome, report_of
 from raysim.raylibs.data.resources import Resources
 from raysim.raylibs.data.specs import Dataset, Source, Split
@@ -154,10 +153,10 @@ def _alone(
     job: DataJob, process: CoreProcess, streams: Streams, bucket: Any, kept: list[Block]
 ) -> Script:
     """The driver runs the execution and takes its rows; what is materialised is ``kept``."""
-    plan = plan_of(job.dataset, job.context, (yield from available_cpus()))
-    executor = StreamingExecutor(process, plan, job.context, streams, storage=bucket)
-    executor.manager.has_consumer = job.consumer.kind == "iterate"
-    yield spawn(executor.run())
+    executor = yield from execution_of(
+        process, job.dataset, job.context, streams, storage=bucket,
+        has_consumer=job.consumer.kind == "iterate",
+    )  # fmt: skip
     if job.consumer.kind == "iterate":
         batching, step_s = job.consumer.batching, job.consumer.step_s_per_row
         consumed = yield from iterate(process, executor, batching, step_s)

@@ -3,7 +3,7 @@
 Real counterpart: ``operators/map_operator.py``, ``task_pool_map_operator.py``,
 ``actor_pool_map_operator.py`` and ``DataOpTask`` of ``interfaces/physical_operator.py``.
 
-Not modelled: order of outputs (``preserve_order``) beyond that of tasks that end together.
+What goes out, and when, is ``outlets.py``.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from raysim.raylibs.data.defaults import DataContext
 from raysim.raylibs.data.exchange import Exchange
 from raysim.raylibs.data.metrics import OpMetrics
 from raysim.raylibs.data.operators import Links, Operator
+from raysim.raylibs.data.outlets import AsMade, Outlet, Samples
 from raysim.raylibs.data.resources import Resources
 from raysim.raylibs.data.stages import MapStage
 from raysim.raylibs.data.tasks import Work, body_of
@@ -90,9 +91,6 @@ class DataTask:
 class MapOperator:
     """Takes blocks, puts small ones together, runs a task on each bundle."""
 
-    materializes = False
-    throttled = True
-
     def __init__(
         self,
         stage: MapStage,
@@ -113,6 +111,11 @@ class MapOperator:
         self.on_change = on_change
         self.metrics = OpMetrics(context)
         self.tasks: dict[int, DataTask] = {}
+        self.materializes = stage.samples
+        self.throttled = not stage.samples
+        self.outlet: Outlet = AsMade(self.links, in_order=context.preserve_order)
+        if stage.samples:
+            self.outlet = Samples(self.links)
         step = stage.first
         self.pool = ActorPool(stage, context, lambda: on_change(None)) if step.actors else None
         self.bundles: dict[NodeID, list[Block]] = {}
@@ -120,6 +123,7 @@ class MapOperator:
         self.queue: deque[tuple[NodeID, list[Block]]] = deque()
         """Bundles that wait for an actor of the pool."""
         self.exchange = next((op for op in inputs if isinstance(op, Exchange)), None)
+        self._sampled = next((op.outlet for op in inputs if isinstance(op, MapOperator)), None)
         self._options = {s: self._options_of(s) for s in ("SPREAD", "DEFAULT")}
         self._rng = rng if stage.cv_frac else None
         self._storage = storage
@@ -161,6 +165,12 @@ class MapOperator:
         if stage.gather_bytes:
             node_id = next(iter(locations(self.process, block)), ANYWHERE)
         bundle = self.bundles.setdefault(node_id, [])
+        if stage.merges:
+            if bundle and bundle[0].split != block.split:
+                yield from self._start_bundle(node_id)
+                bundle = self.bundles.setdefault(node_id, [])
+            bundle.append(block)
+            return
         bundle.append(block)
         rows, size_bytes = total(bundle)
         if rows >= stage.min_rows_per_bundle and size_bytes >= stage.gather_bytes:
@@ -171,6 +181,11 @@ class MapOperator:
         for node_id in list(self.bundles):
             yield from self._start_bundle(node_id)
         self.links.inputs_done = True
+        self._close()
+
+    def _close(self) -> None:
+        if self.links.inputs_done and not self.tasks and not self.queue:
+            self.outlet.close()
 
     def _start_bundle(self, node_id: NodeID) -> Script:
         self.queue.append((node_id, self.bundles.pop(node_id)))
@@ -184,6 +199,7 @@ class MapOperator:
     def _start(self, node_id: NodeID, blocks: list[Block]) -> Script:
         rows, size_bytes = total(blocks)
         metrics = self.metrics
+        self._learn()
         made: dict[int, Made] = {}
         work = Work(
             self.stage, rows, size_bytes, self.context.target_max_block_size, self._slower(),
@@ -215,6 +231,18 @@ class MapOperator:
             (generator,) = yield submit(options, [Payload(WORK_BYTES, work), *refs])
         task.watch(generator)
 
+    def _learn(self) -> None:
+        """Hooks that are made of samples, which are all there before the first task."""
+        if self._sampled is not None and any(s.hook_of is not None for s in self.stage.steps):
+            found = self._sampled.found
+            self.stage = replace(
+                self.stage,
+                steps=tuple(
+                    s if s.hook_of is None else replace(s, hook=s.hook_of(found), hook_of=None)
+                    for s in self.stage.steps
+                ),
+            )
+
     def _slower(self) -> float:
         """Lognormal of mean 1."""
         if self._rng is None:
@@ -224,7 +252,7 @@ class MapOperator:
 
     # output
 
-    def took(self, block: Block) -> None:
+    def took(self, task: DataTask, block: Block) -> None:
         """The executor has read a block of one of its tasks."""
         metrics = self.metrics
         if not self.stage.cuts:
@@ -232,7 +260,7 @@ class MapOperator:
         metrics.blocks_out += 1
         metrics.rows_out += block.rows
         metrics.bytes_out += block.size_bytes
-        self.links.give(block)
+        self.outlet.took(task.index, block)
 
     def ended(self, task: DataTask, now_ns: int) -> list[Ref]:
         """A task is over; what is no longer needed of it."""
@@ -252,8 +280,8 @@ class MapOperator:
                 gone += self.exchange.used(block.start)
             if block.ref is not None:
                 metrics.input_bytes_pending -= block.size_bytes
-                if block.owned:
-                    gone.append(block.ref)
+        gone += self.outlet.ended(task.index, task.blocks)
+        self._close()
         return gone
 
     # what it is

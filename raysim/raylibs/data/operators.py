@@ -41,7 +41,7 @@ class Operator(Protocol):
         """Take one block from a queue, and start a task if there is enough for one."""
 
     def all_inputs_done(self) -> Script:
-        """No more blocks will come."""
+        """No more blocks will come; a TaskError if what has come cannot be used."""
 
     @property
     def finished(self) -> bool:

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from raysim.raylibs.data.blocks import Block, evenly
 from raysim.raylibs.data.defaults import DataContext
 from raysim.raylibs.data.shuffles import partitions_of, stages_of
-from raysim.raylibs.data.specs import AllToAll, Dataset, Map, Source, Union
-from raysim.raylibs.data.stages import Inputs, MapStage, Stage
+from raysim.raylibs.data.specs import AllToAll, Dataset, Map, Source, Union, Zip
+from raysim.raylibs.data.stages import Inputs, MapStage, Regrouped, Stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +99,10 @@ def _add(dataset: Dataset, context: DataContext, cpus: float, nodes: list[Node])
         if isinstance(operation, Union):
             others = tuple(_add(other, context, cpus, nodes) for other in operation.others)
             nodes.append(Node(stage=operation, inputs=(last, *others)))
+        elif isinstance(operation, Zip):
+            beside = _add(operation.other, context, cpus, nodes)
+            nodes.append(Node(stage=Regrouped(name="Zip"), inputs=(last, beside)))
+            nodes.append(Node(stage=_zipping(operation), inputs=(len(nodes) - 1,)))
         else:
             nodes.append(Node(stage=operation, inputs=(last,)))
         last = len(nodes) - 1
@@ -110,6 +114,11 @@ def _flushed(nodes: list[Node], last: int, pending: MapStage | None) -> int:
         return last
     nodes.append(Node(stage=pending, inputs=(last,)))
     return len(nodes) - 1
+
+
+def _zipping(operation: Zip) -> MapStage:
+    step = Map(name="zip", core_s_per_byte=operation.core_s_per_byte, hook=operation.hook)
+    return MapStage(name="zip", steps=(step,), merges=True, fuses=False)
 
 
 def _reading(source: Source) -> Map:

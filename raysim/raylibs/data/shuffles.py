@@ -6,11 +6,13 @@ Real counterpart: ``_internal/planner/plan_all_to_all_op.py``, ``planner/exchang
 - pull: all input first; a map of every block; when all have ended, a reduce of every partition.
 - push: maps in rounds, and merges that fetch a round's parts while the next round runs, so that
   reduces find few and large objects, on their own node.
-- SHUFFLE_V2: maps as input comes, of up to 1 GiB of one node's blocks; sort first takes in all
-  input to sample it. Random shuffles and unkeyed repartitions stay with pull or push.
+- SHUFFLE_V2: maps as input comes, of up to 1 GiB of one node's blocks. Random shuffles and unkeyed
+  repartitions stay with pull or push.
+- A sort, and an aggregation by pull or push, first has a task look at every block as it comes, and
+  keeps all of them until the boundaries are known. A repartition without shuffle is ``regroup.py``.
 - hash: a map of every block as it comes; aggregators (at most 128) hold the partitions.
 
-Not modelled: tasks that sample for a sort, the heap of aggregators (theirs is the store here, which
+Not modelled: the heap of aggregators (theirs is the store here, which
 spills), labels.
 """
 
@@ -21,7 +23,7 @@ from dataclasses import replace
 
 from raysim.raylibs.data.defaults import DataContext, ShuffleStrategy
 from raysim.raylibs.data.specs import AllToAll, Map
-from raysim.raylibs.data.stages import Collect, ExchangeStage, MapStage, Stage
+from raysim.raylibs.data.stages import Collect, ExchangeStage, MapStage, Regrouped, Stage
 
 SLICES = 8
 """Objects that stand for all of a map's parts: reduces free the store in so many strokes."""
@@ -52,6 +54,12 @@ def stages_of(
     """What runs one after the other; ``read`` is a stage to be fused with its maps."""
     strategy = strategy_of(operation, context)
     partitions = partitions_of(operation, context, blocks)
+    if operation.kind == "repartition" and not operation.shuffle:
+        put_together = replace(_reduce(operation), name="repartition")
+        return [
+            Regrouped(partitions=partitions),
+            MapStage(name="repartition", steps=(put_together,), merges=True, fuses=False),
+        ]
     slices = min(SLICES, partitions)
     before = () if read is None else read.steps
     before = tuple(replace(step, num_cpus=operation.map_cpus) for step in before)
@@ -71,8 +79,10 @@ def stages_of(
         fuses=operation.fused or strategy == "shuffle_v2",
     )
     found: list[Stage] = []
-    if not operation.fused and (strategy.startswith("sort_") or operation.kind == "sort"):
+    if not operation.fused and strategy.startswith("sort_"):
         found.append(Collect())
+    if _samples(operation, strategy, partitions):
+        found.append(_sampling(operation))
     found.append(maps)
     if push:
         mergers = merges_per_round(cpus, blocks, context.push_based_merge_factor)
@@ -97,11 +107,26 @@ def merges_per_round(cpus: float, blocks: int, merge_factor: int) -> int:
     return max(1, min(round(slots / (merge_factor + 1)), math.ceil(blocks / merge_factor)))
 
 
+def _samples(operation: AllToAll, strategy: ShuffleStrategy, partitions: int) -> bool:
+    """Whether boundaries of partitions have to be found in the data."""
+    if operation.fused or not operation.samples or partitions == 1:
+        return False
+    by_range = operation.kind == "aggregate" and strategy.startswith("sort_")
+    return operation.kind == "sort" or by_range
+
+
+def _sampling(operation: AllToAll) -> MapStage:
+    name = f"{operation.kind}-sample"
+    step = Map(name=name, rows_out_per_row=0.0, hook=operation.sample_hook)
+    return MapStage(name=name, steps=(step,), samples=True, fuses=False)
+
+
 def _map(operation: AllToAll) -> Map:
     return Map(
         name=f"{operation.kind}-map",
         core_s_per_byte=operation.map_core_s_per_byte,
         hook=operation.map_hook,
+        hook_of=operation.map_hook_of,
         bytes_out_frac=operation.compressed_frac,
         num_cpus=operation.map_cpus,
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 from raysim.raycore.scripts import Ask
 from raysim.raylibs.data.blocks import Block, Part
@@ -80,6 +80,8 @@ class Map:
     cv_frac: float = 0.0
     """How much tasks differ: the coefficient of variation of their times, lognormal."""
     hook: Hook | None = None
+    hook_of: Callable[[list[Any]], Hook] | None = None
+    """Makes the hook, of what the stage before it has sampled."""
     remote_args: Mapping[str, float] = field(default_factory=dict)
     """Custom resources."""
 
@@ -113,6 +115,12 @@ class AllToAll:
     """Bytes of a shard after zstd."""
     map_hook: Hook | None = None
     """Runs user code on a map's input; answers one (content, rows, bytes) for every partition."""
+    sample_hook: Hook | None = None
+    """Answers what is to be known of a block before the maps begin."""
+    map_hook_of: Callable[[list[Any]], Hook] | None = None
+    """Instead of ``map_hook``: makes it, of all that was sampled."""
+    samples: bool = True
+    """Of a sort: boundaries are looked for; False where they are said."""
     reduce_hook: Hook | None = None
     map_cpus: float = 1.0
     reduce_cpus: float = 1.0
@@ -126,6 +134,16 @@ class Limit:
     """``limit``."""
 
     rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Zip:
+    """``zip`` with one other: rows side by side."""
+
+    other: Dataset
+    core_s_per_byte: float = 0.0
+    hook: Hook | None = None
+    """Gets the blocks of one part of this dataset, then those of the other's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +163,7 @@ class Split:
     """The node of each consumer."""
 
 
-Operation = Map | AllToAll | Limit | Union | Split
+Operation = Map | AllToAll | Limit | Union | Zip | Split
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,3 +176,13 @@ class Dataset:
     def then(self, *operations: Operation) -> Dataset:
         """More of them."""
         return replace(self, operations=(*self.operations, *operations))
+
+    @property
+    def ordered(self) -> bool:
+        """Whether a sort or a zip is in it: Ray then keeps all blocks in order."""
+        return any(
+            isinstance(o, Zip)
+            or (isinstance(o, AllToAll) and o.kind == "sort" and not o.fused)
+            or (isinstance(o, Union) and any(other.ordered for other in o.others))
+            for o in self.operations
+        )

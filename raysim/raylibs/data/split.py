@@ -12,15 +12,15 @@ from __future__ import annotations
 from typing import Any
 
 from raysim.kernel.rng import Streams
+from raysim.raycore.ids import NodeID
 from raysim.raycore.process import CoreProcess
 from raysim.raycore.scripts import Event, Script, drop, get, here, keep, sleep, spawn, wait_for
 from raysim.raycore.tasks import ActorOptions, NodeAffinity, Ref, TaskError
 from raysim.raylibs.actors import ActorClass, ActorHandle, Sized
 from raysim.raylibs.data.blocks import Block
 from raysim.raylibs.data.defaults import DataContext
-from raysim.raylibs.data.executor import StreamingExecutor, available_cpus
+from raysim.raylibs.data.executor import StreamingExecutor, execution_of
 from raysim.raylibs.data.iterate import Batching, BatchIterator, next_block
-from raysim.raylibs.data.plan import plan_of
 from raysim.raylibs.data.resources import NONE, Resources
 from raysim.raylibs.data.specs import Dataset, Split
 from raysim.raylibs.data.stats import ExecutionStats, stats_of
@@ -45,11 +45,9 @@ class SplitShard:
         self.index = index
         self.batching = batching
         self.context = context
-        self.epoch = -1
         self.epochs: list[BatchIterator] = []
         self._current: BatchIterator | None = None
-        self._asked: Ref | None = None
-        self._held = 0
+        self._blocks: _Epoch | None = None
 
     @property
     def stall_ns(self) -> int:
@@ -59,19 +57,38 @@ class SplitShard:
     def next_batch(self) -> Script:
         """The next batch of the epoch; None at its end; TaskError if the data failed."""
         if self._current is None:
-            self.epoch += 1
-            begun = yield from self.coordinator.ask("start_epoch", self.index, self.epoch)
-            if isinstance(begun, TaskError):
-                return begun
-            self._current = BatchIterator(self.process, self, self.batching, self.context)
+            epoch = yield from self.coordinator.ask("start_epoch", self.index)
+            if isinstance(epoch, TaskError):
+                return epoch
+            self._blocks = _Epoch(self.coordinator, self.index, epoch)
+            self._current = BatchIterator(self.process, self._blocks, self.batching, self.context)
             self.epochs.append(self._current)
         batch = yield from self._current.next_batch()
         if batch is None or isinstance(batch, TaskError):
             self._current = None
         return batch
 
+    def leave(self) -> Script:
+        """Break out of the epoch: when all consumers have, its execution is stopped."""
+        current, self._current = self._current, None
+        if current is not None:
+            assert self._blocks is not None, "made with it"
+            yield from current.close()
+            yield from self.coordinator.ask("leave", self.index, self._blocks.epoch)
+
+
+class _Epoch:
+    """The blocks of one consumer in one epoch: a ``BlockStream``."""
+
+    def __init__(self, coordinator: ActorHandle, index: int, epoch: int) -> None:
+        self.epoch = epoch
+        self._coordinator = coordinator
+        self._index = index
+        self._asked: Ref | None = None
+        self._held = 0
+
     def next_block(self) -> Script:
-        """As ``BlockStream``: the block asked for before, and ask for one more."""
+        """The block asked for before, and ask for one more."""
         if self._asked is None:
             yield from self._ask()
         assert self._asked is not None, "has just been asked"
@@ -89,10 +106,10 @@ class SplitShard:
         return block
 
     def _ask(self) -> Script:
-        (self._asked,) = yield self.coordinator.call("get", self.index, self.epoch, self._held)
+        (self._asked,) = yield self._coordinator.call("get", self._index, self.epoch, self._held)
 
     def holds(self, change_bytes: int) -> None:
-        """As ``BlockStream``; the coordinator hears of it with the next request."""
+        """The coordinator hears of it with the next request."""
         self._held += change_bytes
 
 
@@ -114,6 +131,8 @@ class SplitCoordinator:
         self.executor: StreamingExecutor | None = None
         self.stats: list[ExecutionStats] = []
         self._waiting = 0
+        self._left: dict[int, None] = {}
+        """Who has left the epoch before its end."""
         self._begun = Event()
         self._held = [0] * split.n
 
@@ -123,33 +142,31 @@ class SplitCoordinator:
             assert block.ref is not None, "materialised data is objects"
             yield keep(block.ref)
 
-    def start_epoch(self, index: int, epoch: int) -> Script:
-        """Wait for all consumers; the last one to come starts the execution."""
+    def start_epoch(self, index: int) -> Script:
+        """Wait for all consumers; the last one to come starts the execution. The epoch's number."""
         del index
         self._waiting += 1
         if self._waiting < self.split.n:
-            yield wait_for(self._begun)
-            return None
+            return (yield wait_for(self._begun))
         self._waiting = 0
-        if self.executor is not None:
-            self.stats.append(stats_of(self.executor))
-        self.epoch = epoch
-        cpus = self.excluded.cpu
-        plan = plan_of(self.dataset, self.context, (yield from available_cpus()) - cpus)
-        self.executor = StreamingExecutor(
-            self.process, plan, self.context, self.streams, excluded=self.excluded,
-            storage=self.storage, label=f"data/epoch{epoch}",
+        yield from self._end_epoch()
+        self.epoch += 1
+        self._left.clear()
+        self._held = [0] * self.split.n
+        self.executor = yield from execution_of(
+            self.process, self.dataset, self.context, self.streams, excluded=self.excluded,
+            storage=self.storage, label=f"data/epoch{self.epoch}",
         )  # fmt: skip
-        yield spawn(self.executor.run())
         begun, self._begun = self._begun, Event()
-        begun.set()
-        return None
+        begun.set(self.epoch)
+        return self.epoch
 
     def get(self, index: int, epoch: int, held_bytes: int) -> Script:
         """The next block of one consumer, None at the end of the epoch."""
         executor = self.executor
         assert executor is not None, "a block of an epoch that nobody has begun"
-        assert epoch == self.epoch, f"a block of epoch {epoch} in epoch {self.epoch}"
+        if epoch != self.epoch:
+            return None  # of one who has left that epoch, and had asked ahead
         executor.consumers_hold(held_bytes - self._held[index])
         self._held[index] = held_bytes
         block = yield from next_block(executor, index)
@@ -160,14 +177,24 @@ class SplitCoordinator:
             yield spawn(_later(block.ref))
         return Sized(block, BLOCK_BYTES, (block.ref,))
 
+    def leave(self, index: int, epoch: int) -> None:
+        """A consumer takes no more of this epoch."""
+        if epoch == self.epoch and self.executor is not None:
+            self._left[index] = None
+            if len(self._left) == self.split.n:
+                self.executor.stop()
+
+    def _end_epoch(self) -> Script:
+        executor, self.executor = self.executor, None
+        if executor is not None:
+            if not executor.ended.is_set:
+                executor.stop()
+                yield wait_for(executor.ended)
+            self.stats.append(stats_of(executor))
+
     def finish(self) -> Script:
         """Statistics of all epochs; what runs is stopped."""
-        if self.executor is not None:
-            if not self.executor.ended.is_set:
-                self.executor.stop()
-                yield wait_for(self.executor.ended)
-            self.stats.append(stats_of(self.executor))
-            self.executor = None
+        yield from self._end_epoch()
         return self.stats
 
 
@@ -191,8 +218,9 @@ def streaming_split(
     *,
     excluded: Resources = NONE,
     storage: Any = None,
+    node_id: NodeID | None = None,
 ) -> Script:
-    """``ds.streaming_split(n)``: the coordinator, on the caller's node; ``shard_of`` makes shards.
+    """``ds.streaming_split(n)``: the coordinator; ``shard_of`` makes shards.
 
     Parameters
     ----------
@@ -202,9 +230,11 @@ def streaming_split(
         CPUs and GPUs that the consumers hold.
     storage
         The bucket that rows are fetched from, if any.
+    node_id
+        Where the coordinator runs; None: on the caller's node.
     """
     process = yield here()
-    strategy = NodeAffinity(node_id=process.me.node_id)
+    strategy = NodeAffinity(node_id=process.me.node_id if node_id is None else node_id)
     coordinator = yield from COORDINATOR.options(strategy=strategy).remote(
         dataset, split, context, streams, excluded, storage
     )

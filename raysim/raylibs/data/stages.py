@@ -28,6 +28,10 @@ class MapStage:
     """Of a shuffle: its input comes from an exchange."""
     fuses: bool = True
     """A map behind it may run in its tasks."""
+    samples: bool = False
+    """Its tasks only look: their inputs go on when all of them have."""
+    merges: bool = False
+    """A task gets all blocks of one number (``Block.split``), which come one after the other."""
     gather_bytes: int = 0
     """Blocks of one node are put together up to this."""
 
@@ -80,4 +84,13 @@ class ExchangeStage:
     name: str = "Exchange"
 
 
-Stage = MapStage | Limit | Inputs | Union | Split | Collect | ExchangeStage
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Regrouped:
+    """All blocks of its inputs, cut and put together anew."""
+
+    partitions: int | None = None
+    """Of equal rows; None: as the largest input is cut, of inputs that are zipped."""
+    name: str = "Regroup"
+
+
+Stage = MapStage | Limit | Inputs | Union | Split | Collect | ExchangeStage | Regrouped

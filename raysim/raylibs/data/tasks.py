@@ -128,7 +128,8 @@ def _run_hooks(work: Work, blocks: list[Any]) -> Script:
         yield from _hand_over_slices(work, [Piece(*piece) for piece in made])
         return ()
     for number, (content, rows, size_bytes) in enumerate(made):
-        work.made[number] = Made(rows, size_bytes)
+        pieces = (Piece(content, rows, size_bytes),) if work.stage.samples else ()
+        work.made[number] = Made(rows, size_bytes, pieces)
         yield yield_item(Payload(size_bytes, content))
     return ()
 

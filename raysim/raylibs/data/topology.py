@@ -15,9 +15,10 @@ from raysim.raylibs.data.exchange import Exchange
 from raysim.raylibs.data.map_operator import MapOperator
 from raysim.raylibs.data.operators import Operator, Passing
 from raysim.raylibs.data.plan import Plan
+from raysim.raylibs.data.regroup import Regroup
 from raysim.raylibs.data.specs import Limit, Split
 from raysim.raylibs.data.splitter import Splitter
-from raysim.raylibs.data.stages import Collect, ExchangeStage, Inputs, MapStage
+from raysim.raylibs.data.stages import Collect, ExchangeStage, Inputs, MapStage, Regrouped
 
 
 def build(
@@ -48,6 +49,8 @@ def build(
             op.rows_left = stage.rows
         elif isinstance(stage, Split):
             op = Splitter(stage, _unique(f"split({stage.n})", made), inputs, context, process)
+        elif isinstance(stage, Regrouped):
+            op = Regroup(stage, _unique(stage.name, made), inputs, context, process)
         elif isinstance(stage, ExchangeStage):
             op = Exchange(stage, _unique(stage.name, made), inputs, context, process)
         else:
