@@ -174,10 +174,15 @@ def remove() -> None:
 
 
 def import_pandas() -> Any:
-    """pandas, whose C code must not be loaded while ``datetime`` is replaced."""
+    """pandas."""
+    return import_unpatched("pandas")
+
+
+def import_unpatched(name: str) -> Any:
+    """A package whose C code must not be loaded while ``datetime`` is replaced."""
     virtual = dt.datetime, dt.date
     dt.datetime, dt.date = _RealDatetime, _RealDate  # type: ignore[misc]
     try:
-        return import_module("pandas")
+        return import_module(name)
     finally:
         dt.datetime, dt.date = virtual  # type: ignore[misc]

@@ -85,6 +85,8 @@ def _modules() -> dict[str, ModuleType]:
         "ray.util.state.api": state, "ray.cloudpickle": cloudpickle,
         "ray.autoscaler": autoscaler, "ray.autoscaler.sdk": autoscaler,
         "ray.data": data, "ray.data.context": data, "ray.data.dataset": data,
+        "ray.data.aggregate": data.aggregate, "ray.data.collate_fn": data.collate,
+        "ray.data.grouped_data": data, "ray.data.iterator": data,
         "ray.dag": dag, "ray.dag.context": dag, "ray.dag.dag_node": dag, "ray.dag.input_node": dag,
         "ray.dag.output_node": dag, "ray.dag.function_node": dag, "ray.dag.class_node": dag,
         "ray.dag.compiled_dag_node": dag, "ray.job_submission": job_submission,

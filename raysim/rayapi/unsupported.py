@@ -29,8 +29,9 @@ _CORE = "tasks, actors, objects, placement groups and ray.util of Ray Core"
 _TUNE = "Tuner with grid, random, ASHA, HyperBand, median stopping and PBT"
 
 _DATA = (
-    "ray.data.range, range_tensor, from_items, from_numpy, from_pandas; for files a scenario's "
-    "`data:` job, by costs per row"
+    "ray.data.range, from_items, from_numpy, from_pandas, from_arrow, from_torch, "
+    "from_huggingface; read_parquet, read_csv, read_json, read_text, read_numpy, read_images and "
+    "read_binary_files"
 )
 
 _TRAIN = "TorchTrainer, ray.train.report and ray.train.get_context"
@@ -54,19 +55,20 @@ NAMES: dict[str, str] = {
     "ray.util.sgd": _CORE, "ray.util.horovod": _CORE, "ray.util.actor_group": "ray.util.ActorPool",
     "ray.dashboard": "raysim's own report",
     **{f"ray.data.{name}": _DATA for name in (
-        "BlockBasedFileDatasink", "Catalog", "DataIterator", "Datasink", "Datasource",
-        "DatasetContext", "DatasetIterator", "DatasetSummary", "ExecutionResources",
-        "FileShuffleConfig", "Preprocessor", "ReadTask", "RowBasedFileDatasink", "SaveMode",
-        "Schema", "TaskPoolStrategy", "from_arrow", "from_arrow_refs", "from_blocks",
-        "from_daft", "from_dask", "from_huggingface", "from_mars", "from_modin",
-        "from_numpy_refs", "from_pandas_refs", "from_spark", "from_tf", "from_torch",
-        "preprocessors", "read_audio", "read_avro", "read_binary_files", "read_clickhouse",
-        "read_csv", "read_datasource", "read_delta", "read_delta_sharing_tables",
-        "read_hudi", "read_iceberg", "read_images", "read_json", "read_kafka", "read_lance",
-        "read_mcap", "read_mongo", "read_numpy", "read_orc", "read_parquet",
-        "read_snowflake", "read_sql", "read_text", "read_tfrecords", "read_unity_catalog",
-        "read_videos", "read_webdataset", "read_zarr", "llm", "aggregate", "expressions",
-        "datasource", "block", "context.ShuffleStrategy", "iterator",
+        "BlockBasedFileDatasink", "Catalog", "Datasink", "Datasource", "DatasetContext",
+        "DatasetIterator", "DatasetSummary", "ExecutionResources", "FileShuffleConfig",
+        "Preprocessor", "ReadTask", "RowBasedFileDatasink", "SaveMode", "from_arrow_refs",
+        "from_blocks", "from_daft", "from_dask", "from_mars", "from_modin", "from_numpy_refs",
+        "from_pandas_refs", "from_spark", "from_tf", "preprocessors", "read_audio", "read_avro",
+        "read_clickhouse", "read_datasource", "read_delta", "read_delta_sharing_tables",
+        "read_hudi", "read_iceberg", "read_kafka", "read_lance", "read_mcap", "read_mongo",
+        "read_orc", "read_snowflake", "read_sql", "read_tfrecords", "read_unity_catalog",
+        "read_videos", "read_webdataset", "read_zarr", "llm", "expressions", "datasource", "block",
+        "context.ShuffleStrategy",
+    )},
+    **{f"ray.data.aggregate.{name}": "Count, Sum, Min, Max, Mean, Std, Quantile" for name in (
+        "ApproximateQuantile", "ApproximateTopK", "MissingValuePercentage", "ValueCounter",
+        "ZeroPercentage",
     )},
     **{f"ray.train.{name}": _TRAIN for name in (
         "UserCallback", "CheckpointConsistencyMode", "ReportedCheckpoint",

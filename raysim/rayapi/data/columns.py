@@ -1,7 +1,8 @@
 """Contents of blocks: columns of numpy arrays, and what programs see of them.
 
 Real counterpart: ``ray/data/_internal/{arrow,pandas}_block.py`` and ``numpy_support.py``. Bytes of
-a block are those of its arrays; Arrow's validity maps and offsets are left out.
+a block are those of its arrays; Arrow's validity maps and offsets are left out. A column with
+missing values is one of objects, with None for them.
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from raysim.rayapi.clock import import_pandas
+from raysim.rayapi.clock import import_pandas, import_unpatched
 from raysim.rayapi.unsupported import NotEmulatedError
 
-Columns = dict[str, np.ndarray[Any, Any]]
+Array = np.ndarray[Any, Any]
+Columns = dict[str, Array]
 _SCALARS = (int, float, bool, str, bytes, np.generic)
+FORMATS = ("pandas", "numpy", "pyarrow", "cudf", "default", None)
+"""As ``VALID_BATCH_FORMATS``."""
 
 
 def rows_of(columns: Columns) -> int:
@@ -43,17 +47,33 @@ def _bytes_of(value: Any) -> int:
     return len(value) if isinstance(value, str | bytes) else sys.getsizeof(value)
 
 
-def column_of(values: Sequence[Any]) -> np.ndarray[Any, Any]:
+def column_of(values: Sequence[Any]) -> Array:
     """An array of a column's values; of objects where they do not agree."""
     first = values[0] if len(values) else 0
     if isinstance(first, np.ndarray):
         if all(isinstance(v, np.ndarray) and v.shape == first.shape for v in values):
             return np.stack(values)
     elif isinstance(first, _SCALARS) and all(isinstance(v, _SCALARS) for v in values):
-        return np.asarray(values)
+        found = np.asarray(values)
+        return np.asarray(values, dtype=object) if found.dtype.kind == "S" else found
+    return objects_of(values)
+
+
+def objects_of(values: Sequence[Any]) -> Array:
+    """An array of whatever."""
     column = np.empty(len(values), dtype=object)
-    column[:] = values
+    for index, value in enumerate(values):
+        column[index] = value
     return column
+
+
+def missing(column: Array) -> Array:
+    """Which of its values are None or NaN."""
+    if column.dtype == object and column.ndim == 1:
+        return np.fromiter((v is None or v != v for v in column), bool, len(column))
+    if column.dtype.kind == "f" and column.ndim == 1:
+        return np.isnan(column)
+    return np.zeros(len(column), dtype=bool)
 
 
 def from_rows(rows: Sequence[Any]) -> Columns:
@@ -79,23 +99,97 @@ def sliced(columns: Columns, begin: int, end: int) -> Columns:
     return {name: array[begin:end] for name, array in columns.items()}
 
 
+def taken(columns: Columns, rows: Any) -> Columns:
+    """Rows by their numbers, or by a mask."""
+    return {name: array[rows] for name, array in columns.items()}
+
+
 def joined(parts: Iterable[Columns]) -> Columns:
     """All of them; those without rows do not count."""
     found = [part for part in parts if rows_of(part)]
     if len(found) <= 1:
         return found[0] if found else {}
-    return {name: np.concatenate([part[name] for part in found]) for name in found[0]}
+    return {name: _joined([part[name] for part in found]) for name in found[0]}
+
+
+def _joined(arrays: list[Array]) -> Array:
+    """Arrays that do not agree in kind or shape become objects."""
+    kinds = {"n" if a.dtype.kind in "biuf" else a.dtype.kind for a in arrays}
+    if len(kinds) == 1 and len({a.shape[1:] for a in arrays}) == 1:
+        return np.concatenate(arrays)
+    return column_of([v for a in arrays for v in (a.tolist() if a.ndim == 1 else a)])
 
 
 def to_batch(columns: Columns, batch_format: str | None) -> Any:
-    """What ``map_batches`` and ``iter_batches`` hand out."""
-    if batch_format in ("default", "numpy", None):
-        return dict(columns)
+    """What ``map_batches`` and ``iter_batches`` hand out.
+
+    Raises
+    ------
+    ValueError
+        Ray has no such format.
+    """
+    if batch_format not in FORMATS:
+        raise ValueError(
+            f"The given batch format {batch_format} isn't allowed (must be one of "
+            f"{list(FORMATS[:4])})."
+        )
     if batch_format == "pandas":
         return import_pandas().DataFrame(
             {n: list(a) if a.ndim > 1 else a for n, a in columns.items()}
         )
-    raise NotEmulatedError(f"ray.data batch_format={batch_format!r}", "numpy, pandas")
+    if batch_format == "pyarrow":
+        return to_arrow(columns)
+    if batch_format == "cudf":
+        raise NotEmulatedError("ray.data batch_format='cudf'", "numpy, pandas, pyarrow")
+    return {name: _plain(array) for name, array in columns.items()}
+
+
+def _plain(array: Array) -> Array:
+    """As Arrow's columns come out as numpy's: texts are objects, missing numbers NaN."""
+    if array.dtype.kind == "U":
+        return array.astype(object)
+    if array.dtype == object and array.ndim == 1:
+        known = [v for v in array if v is not None]
+        if known and len(known) < len(array) and all(type(v) in (int, float) for v in known):
+            return np.asarray([np.nan if v is None else v for v in array], dtype=float)
+    return array
+
+
+def to_arrow(columns: Columns) -> Any:
+    """A ``pyarrow.Table``; tensors are lists."""
+    pa = arrow("a pyarrow.Table")
+    return pa.table({
+        n: pa.array(a.tolist() if a.ndim > 1 or a.dtype.kind in "OU" else a)
+        for n, a in columns.items()
+    })  # fmt: skip
+
+
+def from_arrow(table: Any) -> Columns:
+    """Of a ``pyarrow.Table``."""
+    found: Columns = {}
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        kind = str(column.type)
+        if not column.null_count and kind.startswith(("int", "uint", "float", "double", "time")):
+            found[name] = column.to_numpy()
+        else:
+            values = column.to_pylist()
+            lists = bool(values) and all(isinstance(v, list) for v in values)
+            found[name] = column_of([np.asarray(v) for v in values] if lists else values)
+    return found
+
+
+def arrow(what: str) -> Any:
+    """pyarrow, which comes with ray[data].
+
+    Raises
+    ------
+    ImportError
+        It is not installed.
+    """
+    try:
+        return import_unpatched("pyarrow")
+    except ImportError as error:
+        raise ImportError(f"{what} needs pyarrow: pip install pyarrow") from error
 
 
 def from_batch(batch: Any) -> Columns:
@@ -110,9 +204,11 @@ def from_batch(batch: Any) -> Columns:
         return {
             str(n): v if isinstance(v, np.ndarray) else column_of(list(v)) for n, v in batch.items()
         }
+    if hasattr(batch, "column_names") and hasattr(batch, "to_pylist"):
+        return from_arrow(batch)
     if hasattr(batch, "columns") and hasattr(batch, "to_dict"):
         return {str(n): column_of(batch[n].to_list()) for n in batch.columns}
     raise ValueError(
         f"The return type of the user defined function is not of a supported type: {type(batch)}. "
-        "Expected: dict of numpy arrays, pandas.DataFrame."
+        "Expected: dict of numpy arrays, pandas.DataFrame, pyarrow.Table."
     )

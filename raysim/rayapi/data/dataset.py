@@ -1,47 +1,36 @@
 """``ray.data.Dataset`` of a program: lazy operations, and what makes them run.
 
-Real counterpart: ``ray/data/dataset.py``, ``iterator.py``. Executions are those of ``raylibs.data``
-in the driver's process; the program's functions run in the tasks that call them.
+Real counterpart: ``ray/data/dataset.py``. Executions are those of ``raylibs.data`` in the process of
+the program that asks; the program's functions run in the tasks that call them.
 
-Not modelled: order of blocks beyond that of the tasks that made them (``preserve_order``), and
-batches that are fetched ahead while the driver's own code runs.
+Not modelled: expressions (``filter(expr=)``, ``with_column``), joins, ``stats()``.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from raysim.rayapi.calls import program_call
-from raysim.rayapi.data.columns import (
-    Columns,
-    joined,
-    rows_of,
-    sliced,
-    to_batch,
-    to_rows,
-)
+from raysim.rayapi.data import aggregate as aggs
+from raysim.rayapi.data import exchanges, executions, splits, writes
+from raysim.rayapi.data.columns import from_batch
 from raysim.rayapi.data.context import DataContext
-from raysim.rayapi.data.functions import Call, Gather, Scatter, call_of, name_of
-from raysim.rayapi.failures import exception_of, raise_error
-from raysim.rayapi.library_code import play, session_here
+from raysim.rayapi.data.functions import call_of, name_of
+from raysim.rayapi.data.grouped import GroupedData
+from raysim.rayapi.data.iterator import DataIterator
+from raysim.rayapi.data.keys import SortKey
+from raysim.rayapi.data.projections import adding, dropping, renaming, sampling, selecting
+from raysim.rayapi.data.schema import Schema
+from raysim.rayapi.library_code import session_here
 from raysim.rayapi.unsupported import NotEmulatedError
-from raysim.raycore.process import CoreProcess
-from raysim.raycore.scripts import Script, drop, get, spawn
-from raysim.raycore.tasks import TaskError
 from raysim.raylibs.data import specs
-from raysim.raylibs.data.blocks import Block
-from raysim.raylibs.data.consumers import drain
-from raysim.raylibs.data.executor import StreamingExecutor, available_cpus
-from raysim.raylibs.data.iterate import next_block
-from raysim.raylibs.data.plan import plan_of
-from raysim.raylibs.data.stages import ExchangeStage
 
 _MISSING = (
-    "ray.data.range, from_items, from_numpy, from_pandas; map, map_batches, filter, flat_map, "
-    "random_shuffle, limit, union"
+    "maps, filters, sorts, groups, shuffles, zips, splits, aggregations, batches, and "
+    "write_parquet, write_csv, write_json, write_numpy"
 )
 
 
@@ -61,16 +50,36 @@ class ActorPoolStrategy:
         return (self.min_size or 1, self.max_size or 1_000_000)
 
 
+@dataclass(frozen=True)
+class TaskPoolStrategy:
+    """``ray.data.TaskPoolStrategy``."""
+
+    size: int | None = None
+
+    @property
+    def concurrency(self) -> int | None:
+        """As ``map_batches(concurrency=)``."""
+        return self.size
+
+
 class Dataset:
     """``ray.data.Dataset``."""
 
-    def __init__(self, spec: specs.Dataset) -> None:
+    def __init__(self, spec: specs.Dataset, kept: tuple[Any, ...] = ()) -> None:
         self._spec = spec
+        self._kept = kept
+        """Objects it is made of stay while it does."""
+        self._first: Any = None
 
-    def _then(self, operation: specs.Operation) -> Dataset:
-        return Dataset(self._spec.then(operation))
+    def __reduce__(self) -> Any:
+        """Other processes have the same one."""
+        return executions.known, (executions.number_of(self),)
 
-    # operations
+    def _then(self, operation: specs.Operation, *others: Dataset) -> Dataset:
+        kept = (*self._kept, *(k for other in others for k in other._kept))
+        return Dataset(self._spec.then(operation), kept)
+
+    # ---- rows ------------------------------------------------------------------------------------
 
     @program_call
     def map_batches(
@@ -82,76 +91,92 @@ class Dataset:
     ) -> Dataset:  # fmt: skip
         """``Dataset.map_batches``."""
         del zero_copy_batch, memory
+        options = {
+            "fn_args": fn_args, "fn_kwargs": fn_kwargs, "compute": compute, "num_cpus": num_cpus,
+            "fn_constructor_args": fn_constructor_args, "num_gpus": num_gpus,
+            "fn_constructor_kwargs": fn_constructor_kwargs, "concurrency": concurrency,
+            **remote_args,
+        }  # fmt: skip
         size = 1024 if batch_size == "default" else batch_size
-        call = call_of(
-            session_here(), fn, "map_batches",
-            (fn_constructor_args or (), fn_constructor_kwargs or {}),
-            batch_size=size, batch_format=batch_format, fn_args=tuple(fn_args or ()),
-            fn_kwargs=dict(fn_kwargs or {}),
-        )  # fmt: skip
         return self._mapped(
-            "MapBatches", fn, call, compute, num_cpus, num_gpus, concurrency, remote_args
+            "MapBatches", fn, "map_batches", options, batch_size=size, batch_format=batch_format
         )
 
     @program_call
     def map(self, fn: Any, **options: Any) -> Dataset:
         """``Dataset.map``."""
-        return self._by_row("Map", fn, "map", options)
+        return self._mapped("Map", fn, "map", options)
 
     @program_call
     def flat_map(self, fn: Any, **options: Any) -> Dataset:
         """``Dataset.flat_map``."""
-        return self._by_row("FlatMap", fn, "flat_map", options)
+        return self._mapped("FlatMap", fn, "flat_map", options)
 
     @program_call
-    def filter(self, fn: Any, **options: Any) -> Dataset:
-        """``Dataset.filter``."""
-        return self._by_row("Filter", fn, "filter", options)
-
-    def _by_row(self, name: str, fn: Any, kind: str, options: dict[str, Any]) -> Dataset:
-        options = dict(options)
-        made_of = (
-            options.pop("fn_constructor_args", None) or (),
-            options.pop("fn_constructor_kwargs", None) or {},
-        )
-        call = call_of(
-            session_here(), fn, kind, made_of, fn_args=tuple(options.pop("fn_args", None) or ()),
-            fn_kwargs=dict(options.pop("fn_kwargs", None) or {}),
-        )  # fmt: skip
-        return self._mapped(
-            name, fn, call, options.pop("compute", None), options.pop("num_cpus", None),
-            options.pop("num_gpus", None), options.pop("concurrency", None), options,
-        )  # fmt: skip
+    def filter(self, fn: Any = None, expr: Any = None, **options: Any) -> Dataset:
+        """``Dataset.filter`` by a function."""
+        if expr is not None:
+            raise NotEmulatedError("ray.data.Dataset.filter(expr=)", "filter(fn)")
+        return self._mapped("Filter", fn, "filter", options)
 
     def _mapped(
-        self, kind: str, fn: Any, call: Call, compute: Any, num_cpus: float | None,
-        num_gpus: float | None, concurrency: Any, remote_args: dict[str, Any],
-    ) -> Dataset:  # fmt: skip
-        if isinstance(compute, ActorPoolStrategy):
-            concurrency = compute.concurrency
+        self, title: str, fn: Any, kind: str, options: dict[str, Any], **more: Any
+    ) -> Dataset:
+        said = dict(options)
+        made_of = (
+            said.pop("fn_constructor_args", None) or (),
+            said.pop("fn_constructor_kwargs", None) or {},
+        )
+        call = call_of(
+            session_here(), fn, kind, made_of, fn_args=tuple(said.pop("fn_args", None) or ()),
+            fn_kwargs=dict(said.pop("fn_kwargs", None) or {}), **more,
+        )  # fmt: skip
+        concurrency = getattr(said.get("compute"), "concurrency", said.get("concurrency"))
         return self._then(
             specs.Map(
-                name=f"{kind}({name_of(fn)})", hook=call, batch_size=call.batch_size,
-                num_cpus=num_cpus, num_gpus=num_gpus or 0.0, concurrency=concurrency,
-                actors=isinstance(fn, type), remote_args=remote_args.get("resources") or {},
+                name=f"{title}({name_of(fn)})", hook=call, batch_size=call.batch_size,
+                num_cpus=said.get("num_cpus"), num_gpus=said.get("num_gpus") or 0.0,
+                concurrency=concurrency, actors=isinstance(fn, type),
+                remote_args=said.get("resources") or {},
             )
         )  # fmt: skip
 
-    def add_column(self, col: str, fn: Any, **options: Any) -> Dataset:
+    # ---- columns ---------------------------------------------------------------------------------
+
+    def add_column(
+        self, col: str, fn: Any, *, batch_format: str | None = "pandas", **options: Any
+    ) -> Dataset:
         """``Dataset.add_column``: ``fn`` gets a batch as ``batch_format`` says."""
-        return self.map_batches(lambda batch: {**batch, col: fn(batch)}, **options)
+        known = ["pandas", "pyarrow", "numpy", "cudf"]
+        if batch_format not in known:
+            raise ValueError(f"batch_format argument must be on of {known}, got: {batch_format}")
+        if not callable(fn):
+            raise ValueError(f"`fn` must be callable, got {fn}")
+        return self.map_batches(adding(col, fn, batch_format), batch_format=batch_format, **options)
 
     def select_columns(self, cols: Any, **options: Any) -> Dataset:
         """``Dataset.select_columns``."""
-        names = [cols] if isinstance(cols, str) else list(cols)
-        return self.map_batches(lambda batch: {n: batch[n] for n in names}, **options)
+        return self.map_batches(selecting(cols), batch_format=None, **options)
 
     def drop_columns(self, cols: list[str], **options: Any) -> Dataset:
         """``Dataset.drop_columns``."""
-        gone = set(cols)
-        return self.map_batches(
-            lambda batch: {n: v for n, v in batch.items() if n not in gone}, **options
-        )
+        if not cols:
+            return self
+        return self.map_batches(dropping(cols), batch_format=None, **options)
+
+    def rename_columns(self, names: Any, **options: Any) -> Dataset:
+        """``Dataset.rename_columns``."""
+        made = renaming(names, lambda: self.columns() or [])
+        return self.map_batches(made, batch_format=None, **options)
+
+    def random_sample(self, fraction: float, *, seed: int | None = None) -> Dataset:
+        """``Dataset.random_sample``: each row with this chance."""
+        if not 0 <= fraction <= 1:
+            raise ValueError("Fraction must be between 0 and 1.")
+        made = sampling(fraction, executions.seed_of(seed))
+        return self.map_batches(made, batch_format=None, batch_size=None)
+
+    # ---- all to all ------------------------------------------------------------------------------
 
     def limit(self, limit: int) -> Dataset:
         """``Dataset.limit``."""
@@ -159,7 +184,15 @@ class Dataset:
 
     def union(self, *other: Dataset) -> Dataset:
         """``Dataset.union``."""
-        return self._then(specs.Union(others=tuple(o._spec for o in other)))  # noqa: SLF001  (its own class)
+        return self._then(specs.Union(others=tuple(o._spec for o in other)), *other)
+
+    @program_call
+    def zip(self, *other: Dataset) -> Dataset:
+        """``Dataset.zip``."""
+        found = self
+        for each in other:
+            found = found._then(exchanges.zipped(session_here(), each._spec), each)
+        return found
 
     @program_call
     def random_shuffle(
@@ -167,114 +200,269 @@ class Dataset:
     ) -> Dataset:
         """``Dataset.random_shuffle``."""
         del options
-        context = DataContext.get_current().settings()
-        if context.shuffle_strategy == "sort_shuffle_push_based":
+        if DataContext.get_current().settings().shuffle_strategy == "sort_shuffle_push_based":
             raise NotEmulatedError("ray.data random_shuffle by push", "the pull-based shuffle")
-        blocks = num_blocks or self._estimated_blocks(context)
-        chosen = session_here().sim.seed if seed is None else seed
+        blocks = num_blocks or executions.estimated_blocks(self._spec)
         return self._then(
-            specs.AllToAll(
-                kind="random_shuffle", partitions=blocks,
-                map_hook=Scatter(partitions=blocks, seed=chosen), reduce_hook=Gather(seed=chosen),
+            exchanges.random_shuffle(session_here(), executions.seed_of(seed), blocks)
+        )
+
+    @program_call
+    def repartition(
+        self, num_blocks: int | None = None, target_num_rows_per_block: int | None = None, *,
+        strict: bool = False, shuffle: bool = False, keys: list[str] | None = None,
+        sort: bool = False,
+    ) -> Dataset:  # fmt: skip
+        """``Dataset.repartition``."""
+        del strict
+        if num_blocks is None and target_num_rows_per_block is None:
+            raise ValueError(
+                "Either `num_blocks` or `target_num_rows_per_block` must be set"
+            )  # fmt: skip
+        if num_blocks is None:
+            raise NotEmulatedError(
+                "ray.data.Dataset.repartition(target_num_rows_per_block=)", "num_blocks="
             )
-        )  # fmt: skip
+        if target_num_rows_per_block is not None:
+            raise ValueError(
+                "Only one of `num_blocks` or `target_num_rows_per_block` must be set, but not both."
+            )
+        if keys:
+            made = exchanges.by_keys(session_here(), tuple(keys), num_blocks, sort=sort)
+        else:
+            made = exchanges.repartition(session_here(), num_blocks, shuffle=shuffle)
+        return self._then(made)
 
-    def _estimated_blocks(self, context: Any) -> int:
-        cpus = play(lambda _: available_cpus())
-        last = plan_of(self._spec.then(specs.AllToAll(kind="repartition")), context, cpus)
-        return next(n.stage.partitions for n in last if isinstance(n.stage, ExchangeStage))
+    @program_call
+    def sort(self, key: Any, descending: Any = False, boundaries: Any = None) -> Dataset:
+        """``Dataset.sort``."""
+        if key is None:
+            raise ValueError("The 'key' parameter cannot be None for sorting.")
+        said = SortKey.of(key, descending, boundaries)
+        blocks = executions.estimated_blocks(self._spec)
+        parts = len(said.boundaries) + 1 if said.boundaries else blocks
+        return self._then(exchanges.sorting(session_here(), said, parts, blocks))
 
-    # consumption
+    # ---- groups and totals -----------------------------------------------------------------------
 
-    def _blocks(self) -> Iterator[Columns]:
-        """Contents, as the executor puts them out; the driver fetches each."""
-        context = DataContext.get_current().settings()
-        executor = play(lambda core: _begin(core, self._spec, context))
-        try:
-            while True:
-                found = play(lambda _: _fetch(executor))
-                if isinstance(found, TaskError):
-                    raise_error(exception_of(found, ""))
-                if found is None:
-                    return
-                yield found
-        finally:
-            executor.stop()
+    def groupby(self, key: Any, num_partitions: int | None = None) -> GroupedData:
+        """``Dataset.groupby``."""
+        if num_partitions is not None and num_partitions <= 0:
+            raise ValueError("`num_partitions` must be a positive integer")
+        if key is not None and not self._spec.operations:
+            SortKey.of(key).check(self.columns() or [])
+        return GroupedData(self, key, num_partitions=num_partitions)
+
+    def aggregate(self, *aggs: Any) -> Any:
+        """``Dataset.aggregate``."""
+        found = self.groupby(None).aggregate(*aggs).take(1)
+        return found[0] if found else None
+
+    def columns_to_aggregate(self, on: Any, keys: tuple[str, ...] = ()) -> list[str]:
+        """Those said, or all but the keys."""
+        if on is None:
+            on = [name for name in self.columns() or [] if name not in keys]
+        found = on if isinstance(on, list) else [on]
+        if not found:
+            raise ValueError("At least 1 column to aggregate on has to be provided")
+        return found
+
+    def _total(self, agg: Any, on: Any, **more: Any) -> Any:
+        found = self.aggregate(*(agg(name, **more) for name in self.columns_to_aggregate(on)))
+        return next(iter(found.values())) if found is not None and len(found) == 1 else found
+
+    def sum(self, on: Any = None, ignore_nulls: bool = True) -> Any:
+        """``Dataset.sum``."""
+        return self._total(aggs.Sum, on, ignore_nulls=ignore_nulls)
+
+    def min(self, on: Any = None, ignore_nulls: bool = True) -> Any:
+        """``Dataset.min``."""
+        return self._total(aggs.Min, on, ignore_nulls=ignore_nulls)
+
+    def max(self, on: Any = None, ignore_nulls: bool = True) -> Any:
+        """``Dataset.max``."""
+        return self._total(aggs.Max, on, ignore_nulls=ignore_nulls)
+
+    def mean(self, on: Any = None, ignore_nulls: bool = True) -> Any:
+        """``Dataset.mean``."""
+        return self._total(aggs.Mean, on, ignore_nulls=ignore_nulls)
+
+    def std(self, on: Any = None, ddof: int = 1, ignore_nulls: bool = True) -> Any:
+        """``Dataset.std``."""
+        return self._total(aggs.Std, on, ddof=ddof, ignore_nulls=ignore_nulls)
+
+    def unique(self, column: str, ignore_nulls: bool = False) -> list[Any]:
+        """``Dataset.unique``."""
+        found: list[Any] = self._total(aggs.Unique, column, ignore_nulls=ignore_nulls)
+        return found
+
+    # ---- consumption -----------------------------------------------------------------------------
+
+    def iterator(self) -> DataIterator:
+        """``Dataset.iterator``."""
+        return DataIterator(executions.Whole(self))
+
+    def iter_batches(self, **options: Any) -> Iterable[Any]:
+        """``Dataset.iter_batches``."""
+        return self.iterator().iter_batches(**options)
+
+    def iter_torch_batches(self, **options: Any) -> Iterable[Any]:
+        """``Dataset.iter_torch_batches``."""
+        return self.iterator().iter_torch_batches(**options)
+
+    def iter_rows(self) -> Iterable[dict[str, Any]]:
+        """``Dataset.iter_rows``."""
+        return self.iterator().iter_rows()
+
+    @program_call
+    def streaming_split(
+        self, n: int, *, equal: bool = False, locality_hints: list[str] | None = None
+    ) -> list[DataIterator]:
+        """``Dataset.streaming_split``."""
+        return [
+            DataIterator(share)
+            for share in executions.shares(self, n, equal=equal, hints=locality_hints)
+        ]
 
     @program_call
     def count(self) -> int:
         """``Dataset.count``; known of what is only read."""
         if not self._spec.operations:
             return self._spec.source.rows
-        answer = play(lambda core: _drained(core, self._spec, _settings(), None))
-        if isinstance(answer, TaskError):
-            raise_error(exception_of(answer, ""))
-        return int(answer.rows)
+        return int(executions.drained(self._spec, None).rows)
 
     @program_call
     def materialize(self) -> MaterializedDataset:
         """``Dataset.materialize``."""
-        kept: list[Block] = []
-        answer = play(lambda core: _drained(core, self._spec, _settings(), kept))
-        if isinstance(answer, TaskError):
-            raise_error(exception_of(answer, ""))
-        rows = sum(b.rows for b in kept)
-        size_bytes = sum(b.size_bytes for b in kept)
-        source = specs.Source(
-            name="Input", rows=rows, row_bytes=size_bytes / max(rows, 1),
-            blocks=tuple(b._replace(owned=False) for b in kept),
-        )  # fmt: skip
-        return MaterializedDataset(specs.Dataset(source=source))
+        source, kept = executions.materialized(self._spec)
+        return MaterializedDataset(specs.Dataset(source=source), (*self._kept, kept))
 
-    @program_call
     def take(self, limit: int = 20) -> list[dict[str, Any]]:
         """``Dataset.take``."""
-        return self._rows(Dataset(self._spec.then(specs.Limit(rows=limit))))
+        return list(self.limit(limit).iter_rows())
 
-    @program_call
     def take_all(self, limit: int | None = None) -> list[dict[str, Any]]:
         """``Dataset.take_all``."""
-        rows = self._rows(self)
+        rows = list(self.iter_rows())
         if limit is not None and len(rows) > limit:
             raise ValueError(f"The dataset has more than the given limit of {limit} records.")
         return rows
 
-    @staticmethod
-    def _rows(dataset: Dataset) -> list[dict[str, Any]]:
-        return [row for block in dataset._blocks() for row in to_rows(block)]
+    def take_batch(self, batch_size: int = 20, *, batch_format: str | None = "default") -> Any:
+        """``Dataset.take_batch``."""
+        few = self.limit(batch_size)
+        for batch in few.iter_batches(
+            batch_size=batch_size, prefetch_batches=0, batch_format=batch_format
+        ):
+            return batch
+        raise ValueError("The dataset is empty.")
 
     def show(self, limit: int = 20) -> None:
         """``Dataset.show``."""
         for row in self.take(limit):
             sys.stdout.write(f"{row}\n")
 
-    def iter_rows(self) -> Iterator[dict[str, Any]]:
-        """``Dataset.iter_rows``."""
-        for block in self._blocks():
-            yield from to_rows(block)
+    def to_pandas(self, limit: int | None = None) -> Any:
+        """``Dataset.to_pandas``."""
+        if limit is not None and (count := self.count()) > limit:
+            raise ValueError(
+                f"the dataset has more than the given limit of {limit} rows: {count}. If you are "
+                f"sure that a DataFrame with {count} rows will fit in local memory, set "
+                "ds.to_pandas(limit=None) to disable limits."
+            )
+        return executions.frame(self)
 
-    def iter_batches(
-        self, *, prefetch_batches: int = 1, batch_size: int | None = 256,
-        batch_format: str | None = "default", drop_last: bool = False,
-        local_shuffle_buffer_size: int | None = None, local_shuffle_seed: int | None = None,
-    ) -> Iterator[Any]:  # fmt: skip
-        """``Dataset.iter_batches``."""
-        del prefetch_batches, local_shuffle_seed
-        if local_shuffle_buffer_size:
-            raise NotEmulatedError("iter_batches(local_shuffle_buffer_size=)", "random_shuffle()")
-        waiting: Columns = {}
-        for block in self._blocks():
-            waiting = joined([waiting, block])
-            size = batch_size or rows_of(waiting)
-            while rows_of(waiting) >= size > 0:
-                yield to_batch(sliced(waiting, 0, size), batch_format)
-                waiting = sliced(waiting, size, rows_of(waiting))
-        if rows_of(waiting) and not drop_last:
-            yield to_batch(waiting, batch_format)
+    def schema(self, fetch_if_missing: bool = True) -> Schema | None:
+        """``Dataset.schema``: of what is not known, the first row is made."""
+        if self._first is None and (fetch_if_missing or not self._spec.operations):
+            batches = self.limit(1).iter_batches(batch_size=1, batch_format="numpy")
+            self._first = next((from_batch(b) for b in batches), {})
+        return Schema(self._first) if self._first else None
 
-    def sum(self, on: str) -> Any:
-        """``Dataset.sum`` of one column."""
-        return sum(row[on] for row in self.iter_rows())
+    def columns(self, fetch_if_missing: bool = True) -> list[str] | None:
+        """``Dataset.columns``."""
+        found = self.schema(fetch_if_missing)
+        return None if found is None else found.names
+
+    def num_blocks(self) -> int:
+        """Of materialised data."""
+        raise NotImplementedError(
+            "Number of blocks is only available for `MaterializedDataset`,because the number of "
+            "blocks may dynamically change during execution.Call `ds.materialize()` to get a "
+            "`MaterializedDataset`."
+        )
+
+    # ---- splits ----------------------------------------------------------------------------------
+
+    def split(
+        self, n: int, *, equal: bool = False, locality_hints: Any = None
+    ) -> list[MaterializedDataset]:
+        """``Dataset.split``."""
+        if n <= 0:
+            raise ValueError(f"The number of splits {n} is not positive.")
+        if locality_hints:
+            raise NotEmulatedError("ray.data.Dataset.split(locality_hints=)", "streaming_split")
+        whole = self.materialize()
+        if equal:
+            each = whole.count() // n
+            return whole.split_at_indices([each * i for i in range(1, n + 1)])[:n]
+        return [whole.part(blocks) for blocks in splits.by_blocks(whole.blocks, n)]
+
+    def split_at_indices(self, indices: list[int]) -> list[MaterializedDataset]:
+        """``Dataset.split_at_indices``."""
+        splits.check_indices(indices)
+        whole = self.materialize()
+        return [whole.part(blocks) for blocks in splits.at(whole.blocks, indices)]
+
+    def split_proportionately(self, proportions: list[float]) -> list[MaterializedDataset]:
+        """``Dataset.split_proportionately``."""
+        splits.check_proportions(proportions)
+        whole = self.materialize()
+        return whole.split_at_indices(splits.ends(proportions, whole.count()))
+
+    def train_test_split(
+        self, test_size: float, *, shuffle: bool = False, seed: int | None = None,
+        stratify: str | None = None,
+    ) -> tuple[Dataset, Dataset]:  # fmt: skip
+        """``Dataset.train_test_split``."""
+        if stratify is not None:
+            raise NotEmulatedError("ray.data.Dataset.train_test_split(stratify=)", "shuffle=True")
+        found = self.random_shuffle(seed=seed) if shuffle else self
+        if isinstance(test_size, float):
+            if not 0 < test_size < 1:
+                raise ValueError(
+                    "If `test_size` is a float, it must be bigger than 0 and smaller than 1. Got "
+                    f"{test_size}."
+                )
+            first, second = found.split_proportionately([1 - test_size])
+            return first, second
+        whole = found.materialize()
+        rows = whole.count()
+        if not 0 < test_size < rows:
+            raise ValueError(
+                "If `test_size` is an int, it must be bigger than 0 and smaller than the size of "
+                f"the dataset ({rows}). Got {test_size}."
+            )
+        first, second = whole.split_at_indices([rows - test_size])
+        return first, second
+
+    # ---- files -----------------------------------------------------------------------------------
+
+    def write_parquet(self, path: Any, **options: Any) -> None:
+        """``Dataset.write_parquet``: a file of every block."""
+        writes.write(self, "parquet", path, options)
+
+    def write_csv(self, path: Any, **options: Any) -> None:
+        """``Dataset.write_csv``."""
+        writes.write(self, "csv", path, options)
+
+    def write_json(self, path: Any, **options: Any) -> None:
+        """``Dataset.write_json``: a line of every row."""
+        writes.write(self, "json", path, options)
+
+    def write_numpy(self, path: Any, *, column: str, **options: Any) -> None:
+        """``Dataset.write_numpy`` of one column."""
+        writes.write(self, "npy", path, {**options, "column": column})
 
     def __getattr__(self, name: str) -> Any:
         """What Ray has and this class does not."""
@@ -286,44 +474,25 @@ class Dataset:
 class MaterializedDataset(Dataset):
     """``ray.data.MaterializedDataset``: its blocks are objects."""
 
+    @property
+    def blocks(self) -> tuple[Any, ...]:
+        """What it holds."""
+        return self._spec.source.blocks
+
+    def part(self, blocks: list[Any]) -> MaterializedDataset:
+        """Some of its rows."""
+        return MaterializedDataset(
+            specs.Dataset(source=executions.source_of(tuple(blocks))), self._kept
+        )
+
+    def materialize(self) -> MaterializedDataset:
+        """It is."""
+        return self if not self._spec.operations else super().materialize()
+
     def num_blocks(self) -> int:
         """How many."""
-        return len(self._spec.source.blocks)
+        return len(self.blocks)
 
     def size_bytes(self) -> int:
         """Of all blocks."""
-        return sum(b.size_bytes for b in self._spec.source.blocks)
-
-
-def _settings() -> Any:
-    return DataContext.get_current().settings()
-
-
-def _begin(process: CoreProcess, spec: specs.Dataset, context: Any) -> Script:
-    """Start an execution in the driver."""
-    plan = plan_of(spec, context, (yield from available_cpus()))
-    executor = StreamingExecutor(process, plan, context, process.env.sim.rng)
-    yield spawn(executor.run())
-    return executor
-
-
-def _fetch(executor: StreamingExecutor) -> Script:
-    """The next block's content; None at the end."""
-    block = yield from next_block(executor)
-    if not isinstance(block, Block):
-        return block
-    assert block.ref is not None, "what comes out is an object"
-    values = yield get([block.ref])
-    if isinstance(values, TaskError):
-        return values
-    if block.owned:
-        yield drop(block.ref)
-    return sliced(values[0].data, block.start, block.start + block.rows)
-
-
-def _drained(
-    process: CoreProcess, spec: specs.Dataset, context: Any, kept: list[Block] | None
-) -> Script:
-    executor = yield from _begin(process, spec, context)
-    executor.manager.has_consumer = False
-    return (yield from drain(executor, kept))
+        return sum(b.size_bytes for b in self.blocks)

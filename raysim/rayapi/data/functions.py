@@ -11,9 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
-from raysim.kernel.rng import Streams
 from raysim.rayapi.data.columns import (
     Columns,
     bytes_of,
@@ -147,42 +144,3 @@ class Reads:
             return [(columns, rows_of(columns), bytes_of(columns))]
 
         return Ask(begin)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scatter:
-    """A map of a random shuffle: every row to a random partition."""
-
-    partitions: int
-    seed: int
-
-    def __call__(self, parts: list[Part]) -> Ask:
-        """A piece for every partition."""
-        whole = joined([sliced(p.content, p.start, p.start + p.rows) for p in parts])
-        first = next(iter(whole.values()), np.zeros(0))
-        mark = int(np.frombuffer(first.tobytes()[:8].ljust(8, b"\0"), dtype=np.int64)[0])
-        order = _permutation(self.seed, mark, rows_of(whole))
-        chunks = np.array_split(order, self.partitions)
-        made = [{name: array[chunk] for name, array in whole.items()} for chunk in chunks]
-        return Ask(lambda _: [(m, rows_of(m), bytes_of(m)) for m in made])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gather:
-    """A reduce: all pieces of a partition, in an order of its own if there is a seed."""
-
-    seed: int | None = None
-
-    def __call__(self, parts: list[Part]) -> Ask:
-        """One block."""
-        whole = joined([p.content for p in parts])
-        rows = rows_of(whole)
-        if self.seed is not None:
-            order = _permutation(self.seed, rows, rows)
-            whole = {name: array[order] for name, array in whole.items()}
-        return Ask(lambda _: [(whole, rows, bytes_of(whole))])
-
-
-def _permutation(seed: int, mark: int, rows: int) -> np.ndarray[Any, Any]:
-    """Of one task's rows: the same again when it is tried again."""
-    return Streams(seed)(f"random_shuffle/{mark}").permutation(rows)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from raysim.rayapi.calls import program_call
-from raysim.rayapi.data.columns import Columns, bytes_of, column_of, from_batch, from_rows, rows_of
+from raysim.rayapi.data.columns import Columns, bytes_of, column_of, from_batch, from_rows, joined, rows_of
 from raysim.rayapi.data.columns import sliced as sliced_columns
 from raysim.rayapi.data.dataset import Dataset
 from raysim.rayapi.data.functions import Reads
@@ -65,6 +65,11 @@ def _in_memory(name: str, columns: Columns, blocks: int | None) -> Dataset:
     return _dataset(
         name, rows, row_bytes, lambda a, b: sliced_columns(columns, a, b), blocks
     )  # fmt: skip
+
+
+def from_columns(blocks: list[Columns], name: str = "FromBlocks") -> Dataset:
+    """Of blocks with contents."""
+    return _in_memory(name, joined(blocks), max(1, len(blocks)))
 
 
 @program_call

@@ -1,0 +1,247 @@
+"""Running a dataset: in the process that asks, or in a coordinator that feeds several.
+
+Real counterpart: ``_internal/plan.py``, ``_internal/iterator/{iterator_impl,
+stream_split_iterator}.py``. Blocks that a program keeps are dropped with the last dataset of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from raysim.rayapi.calls import this_core, this_fiber
+from raysim.rayapi.data.columns import from_batch, joined, to_batch
+from raysim.rayapi.data.context import DataContext
+from raysim.rayapi.failures import exception_of, raise_error
+from raysim.rayapi.fibers import HUB
+from raysim.rayapi.library_code import play, session_here
+from raysim.rayapi.session import Session
+from raysim.raycore.ids import NodeID, hex_id
+from raysim.raycore.process import CoreProcess
+from raysim.raycore.scripts import Script
+from raysim.raycore.tasks import TaskError
+from raysim.raylibs.actors import ActorHandle
+from raysim.raylibs.data import defaults, specs
+from raysim.raylibs.data.blocks import Block
+from raysim.raylibs.data.consumers import Consumed, drain
+from raysim.raylibs.data.executor import available_cpus, execution_of
+from raysim.raylibs.data.iterate import BatchIterator, Batching, DriverStream
+from raysim.raylibs.data.plan import plan_of
+from raysim.raylibs.data.resources import NONE, Resources
+from raysim.raylibs.data.split import SplitShard, shard_of, streaming_split
+from raysim.raylibs.data.stages import ExchangeStage
+
+if TYPE_CHECKING:
+    from raysim.rayapi.data.dataset import Dataset
+
+
+# ---- what processes of a run know together -------------------------------------------------------
+
+
+@dataclass(kw_only=True)
+class _Known:
+    datasets: list[Dataset] = field(default_factory=list)
+    shards: dict[tuple[int, Any], SplitShard] = field(default_factory=dict)
+    """By share and process."""
+    splits: int = 0
+
+
+_KNOWN: WeakKeyDictionary[Session, _Known] = WeakKeyDictionary()
+
+
+def _known_here() -> _Known:
+    return _KNOWN.setdefault(session_here(), _Known())
+
+
+def number_of(dataset: Dataset) -> int:
+    """Of one that is sent somewhere."""
+    datasets = _known_here().datasets
+    for number, each in enumerate(datasets):
+        if each is dataset:
+            return number
+    datasets.append(dataset)
+    return len(datasets) - 1
+
+
+def known(number: int) -> Dataset:
+    """What was sent."""
+    return _known_here().datasets[number]
+
+
+# ---- settings and plans --------------------------------------------------------------------------
+
+
+def settings() -> defaults.DataContext:
+    """Of an execution that begins now."""
+    return DataContext.get_current().settings()
+
+
+def seed_of(seed: int | None) -> int:
+    """The program's, or the run's."""
+    return session_here().sim.seed if seed is None else seed
+
+
+def estimated_blocks(spec: specs.Dataset) -> int:
+    """That a dataset will have, as its plan estimates."""
+    cpus = play(lambda _: available_cpus())
+    last = plan_of(spec.then(specs.AllToAll(kind="random_shuffle")), settings(), cpus)
+    return [n.stage.partitions for n in last if isinstance(n.stage, ExchangeStage)][-1]
+
+
+# ---- in the process that asks --------------------------------------------------------------------
+
+
+class Whole:
+    """All of a dataset, for whoever iterates over it."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self.dataset = dataset
+
+    def open(self, batching: Batching) -> _Pass:
+        """Begin a pass."""
+        spec, context = self.dataset._spec, settings()  # noqa: SLF001  (its own)
+        core = this_core(this_fiber())
+        executor = play(lambda core: execution_of(core, spec, context, core.env.sim.rng))
+        return _Pass(
+            executor, BatchIterator(core, DriverStream(executor), batching, executor.context)
+        )
+
+
+class _Pass:
+    """A ``Reader`` of an execution in the same process."""
+
+    def __init__(self, executor: Any, batches: BatchIterator) -> None:
+        self._executor = executor
+        self._batches = batches
+
+    def next_batch(self) -> Script:
+        """As ``Reader``."""
+        return (yield from self._batches.next_batch())
+
+    def leave(self) -> Script:
+        """As ``Reader``."""
+        self._executor.stop()
+        yield from self._batches.close()
+
+
+def drained(spec: specs.Dataset, kept: list[Block] | None) -> Consumed:
+    """Run it to its end; blocks are kept, or dropped as they come."""
+    context = settings()
+
+    def script(core: CoreProcess) -> Script:
+        executor = yield from execution_of(
+            core, spec, context, core.env.sim.rng, has_consumer=False
+        )
+        return (yield from drain(executor, kept))
+
+    answer = play(script)
+    if isinstance(answer, TaskError):
+        raise_error(exception_of(answer, ""))
+    found: Consumed = answer
+    return found
+
+
+class _Kept:
+    """Blocks that datasets of a process hold."""
+
+    def __init__(self, core: CoreProcess, blocks: list[Block]) -> None:
+        self._core = core
+        self._blocks = blocks
+
+    def __del__(self) -> None:
+        for block in self._blocks:
+            if block.ref is not None:
+                drop = self._core.remove_local_reference
+                HUB.drops.append((self._core, drop, block.ref.object_id))
+
+
+def materialized(spec: specs.Dataset) -> tuple[specs.Source, Any]:
+    """All blocks as objects, and what holds them."""
+    blocks: list[Block] = []
+    drained(spec, blocks)
+    held = _Kept(this_core(this_fiber()), [b for b in blocks if b.owned])
+    return source_of(tuple(b._replace(owned=False) for b in blocks)), held
+
+
+def source_of(blocks: tuple[Block, ...]) -> specs.Source:
+    """Of blocks that are there."""
+    rows = sum(b.rows for b in blocks)
+    size_bytes = sum(b.size_bytes for b in blocks)
+    return specs.Source(name="Input", rows=rows, row_bytes=size_bytes / max(rows, 1), blocks=blocks)
+
+
+def frame(dataset: Dataset) -> Any:
+    """All rows as one ``pandas.DataFrame``."""
+    batches = dataset.iter_batches(batch_size=None, batch_format="numpy")
+    return to_batch(joined([from_batch(b) for b in batches]), "pandas")
+
+
+# ---- between several -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Share:
+    """One consumer's part of a dataset; any process may have it."""
+
+    number: int
+    """Of the split, among those of the run."""
+    index: int
+    shares: int
+    coordinator: ActorHandle
+    context: Any
+    dataset: Any
+
+    def open(self, batching: Batching) -> SplitShard:
+        """Begin a pass, together with all others."""
+        core = this_core(this_fiber())
+        shards = _known_here().shards
+        key = self.number * 1_000_000 + self.index, core.me.worker_id
+        shard = shards.get(key)
+        if shard is None:
+            shard = shards[key] = shard_of(
+                core, self.coordinator, self.index, batching, self.context
+            )
+        shard.batching = batching
+        return shard
+
+
+def shares(
+    dataset: Dataset, n: int, *, equal: bool, hints: list[str] | None
+) -> list[Share]:  # fmt: skip
+    """``streaming_split``: its coordinator is on the caller's node."""
+    nodes = None if hints is None else tuple(_node(hint) for hint in hints)
+    script = split(dataset, n, equal=equal, hints=nodes, context=settings())
+    made: list[Share] = play(lambda _: script)
+    return made
+
+
+def split(
+    dataset: Dataset, n: int, *, equal: bool, hints: tuple[NodeID, ...] | None,
+    context: defaults.DataContext, excluded: Resources = NONE, node_id: NodeID | None = None,
+) -> Script:  # fmt: skip
+    """A script that makes the shares; called by a program, played by whoever."""
+    all_known = _known_here()
+    all_known.splits += 1
+    number = all_known.splits
+    coordinating = streaming_split(
+        dataset._spec, specs.Split(n=n, equal=equal, locality_hints=hints or ()), context,  # noqa: SLF001  (its own)
+        session_here().sim.rng, excluded=excluded, node_id=node_id,
+    )  # fmt: skip
+
+    def made() -> Script:
+        coordinator = yield from coordinating
+        if isinstance(coordinator, TaskError):
+            return coordinator
+        return [Share(number, i, n, coordinator, context, dataset) for i in range(n)]
+
+    return made()
+
+
+def _node(name: str) -> NodeID:
+    """Of a node's id as ``ray.nodes()`` has it."""
+    nodes = session_here().env.nodes
+    for node_id in range(len(nodes)):
+        if hex_id("node", node_id) == name:
+            return node_id
+    raise ValueError(f"no node has the id {name}")

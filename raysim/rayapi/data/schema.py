@@ -1,0 +1,68 @@
+"""``ray.data.Schema``: names of columns and their types, as Arrow has them.
+
+Real counterpart: ``Schema`` of ``ray/data/dataset.py``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from raysim.rayapi.data.columns import Array, Columns, missing
+
+_ARROW = {"float64": "double", "float32": "float", "float16": "halffloat"}
+
+
+class Schema:
+    """Of one dataset."""
+
+    def __init__(self, columns: Columns) -> None:
+        self._columns = columns
+
+    @property
+    def names(self) -> list[str]:
+        """Of the columns."""
+        return list(self._columns)
+
+    @property
+    def types(self) -> list[Any]:
+        """Their types: Arrow's where pyarrow is there, else its names for them."""
+        return [_type_of(column) for column in self._columns.values()]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Schema) and (self.names, self.types) == (other.names, other.types)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        """As Ray draws it."""
+        width = max([len(name) for name in self.names] + [len("Column")]) + 2
+        lines = [f"{'Column':{width}}Type", f"{'------':{width}}----"]
+        rows = zip(self.names, self.types, strict=True)
+        return "\n".join([*lines, *(f"{name:{width}}{kind}" for name, kind in rows)]).rstrip()
+
+
+def _type_of(column: Array) -> str:
+    """The name Arrow gives it."""
+    if column.ndim > 1:
+        return f"ArrowTensorTypeV2(shape={column.shape[1:]}, dtype={_named(column.dtype)})"
+    if column.dtype != object:
+        return _named(column.dtype)
+    known = [v for v in column[~missing(column)].tolist() if v is not None]
+    if not known:
+        return "null"
+    if isinstance(known[0], np.ndarray | list):
+        return f"list<item: {_type_of(np.asarray(known[0]))}>"
+    if isinstance(known[0], bytes):
+        return "binary"
+    found = np.asarray(known)
+    return "object" if found.dtype == object else _named(found.dtype)
+
+
+def _named(dtype: Any) -> str:
+    if dtype.kind in "US":
+        return "string" if dtype.kind == "U" else "binary"
+    if dtype.kind == "M":
+        return f"timestamp[{np.datetime_data(dtype)[0]}]"
+    return _ARROW.get(dtype.name, dtype.name)

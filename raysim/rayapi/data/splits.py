@@ -1,0 +1,71 @@
+"""Blocks of materialised data between several datasets.
+
+Real counterpart: ``_internal/split.py``, ``_internal/equalize.py``, ``split_proportionately`` of
+``ray/data/dataset.py``. A block that is cut stays one object; Ray makes new ones, by tasks.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+from raysim.raylibs.data.blocks import Block, sliced
+
+
+def by_blocks(blocks: tuple[Block, ...], count: int) -> list[list[Block]]:
+    """Whole blocks, as ``numpy.array_split`` shares them out."""
+    each, more = divmod(len(blocks), count)
+    sizes = [each + (i < more) for i in range(count)]
+    ends = list(itertools.accumulate(sizes))
+    return [list(blocks[end - size : end]) for size, end in zip(sizes, ends, strict=True)]
+
+
+def at(blocks: tuple[Block, ...], indices: list[int]) -> list[list[Block]]:
+    """Cut before each of these rows."""
+    left = list(reversed(blocks))
+    found: list[list[Block]] = []
+    begin = 0
+    for end in indices:
+        mine: list[Block] = []
+        while left and begin < end:
+            block = left.pop()
+            if block.rows > end - begin:
+                block, rest = sliced(block, end - begin)
+                left.append(rest)
+            mine.append(block)
+            begin += block.rows
+        found.append(mine)
+    return [*found, left[::-1]]
+
+
+def ends(proportions: list[float], rows: int) -> list[int]:
+    """Where shares end: of none of them is nothing left."""
+    found = [int(rows * share) for share in itertools.accumulate(proportions)]
+    less = 0
+    for i in range(len(found) - 2, -1, -1):
+        found[i] -= less
+        if found[i] == found[i + 1]:
+            less += 1
+            found[i] -= 1
+    if any(end <= 0 for end in found):
+        raise ValueError("Couldn't create non-empty splits with the given proportions.")
+    return found
+
+
+def check_indices(indices: list[int]) -> None:
+    """As Ray checks them."""
+    if not indices:
+        raise ValueError("indices must be at least of length 1")
+    if sorted(indices) != indices:
+        raise ValueError("indices must be sorted")
+    if indices[0] < 0:
+        raise ValueError("indices must be positive")
+
+
+def check_proportions(proportions: list[float]) -> None:
+    """As Ray checks them."""
+    if not proportions:
+        raise ValueError("proportions must be at least of length 1")
+    if sum(proportions) >= 1:
+        raise ValueError("proportions must sum to less than 1")
+    if any(p <= 0 for p in proportions):
+        raise ValueError("proportions must be bigger than 0")
