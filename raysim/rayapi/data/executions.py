@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 from raysim.rayapi.calls import this_core, this_fiber
 from raysim.rayapi.data.columns import from_batch, joined, to_batch
 from raysim.rayapi.data.context import DataContext
+from raysim.rayapi.data.iterator import DataIterator
 from raysim.rayapi.failures import exception_of, raise_error
 from raysim.rayapi.fibers import HUB
 from raysim.rayapi.library_code import play, session_here
@@ -31,6 +32,7 @@ from raysim.raylibs.data.plan import plan_of
 from raysim.raylibs.data.resources import NONE, Resources
 from raysim.raylibs.data.split import SplitShard, shard_of, streaming_split
 from raysim.raylibs.data.stages import ExchangeStage
+from raysim.raylibs.train.datasets import TrainDataset
 
 if TYPE_CHECKING:
     from raysim.rayapi.data.dataset import Dataset
@@ -42,9 +44,8 @@ if TYPE_CHECKING:
 @dataclass(kw_only=True)
 class _Known:
     datasets: list[Dataset] = field(default_factory=list)
-    shards: dict[tuple[int, Any], SplitShard] = field(default_factory=dict)
-    """By share and process."""
-    splits: int = 0
+    shards: dict[tuple[Any, ...], SplitShard] = field(default_factory=dict)
+    """By coordinator, share and process."""
 
 
 _KNOWN: WeakKeyDictionary[Session, _Known] = WeakKeyDictionary()
@@ -184,8 +185,6 @@ def frame(dataset: Dataset) -> Any:
 class Share:
     """One consumer's part of a dataset; any process may have it."""
 
-    number: int
-    """Of the split, among those of the run."""
     index: int
     shares: int
     coordinator: ActorHandle
@@ -196,7 +195,7 @@ class Share:
         """Begin a pass, together with all others."""
         core = this_core(this_fiber())
         shards = _known_here().shards
-        key = self.number * 1_000_000 + self.index, core.me.worker_id
+        key = self.coordinator.actor_id, self.index, core.me.worker_id
         shard = shards.get(key)
         if shard is None:
             shard = shards[key] = shard_of(
@@ -221,9 +220,6 @@ def split(
     context: defaults.DataContext, excluded: Resources = NONE, node_id: NodeID | None = None,
 ) -> Script:  # fmt: skip
     """A script that makes the shares; called by a program, played by whoever."""
-    all_known = _known_here()
-    all_known.splits += 1
-    number = all_known.splits
     coordinating = streaming_split(
         dataset._spec, specs.Split(n=n, equal=equal, locality_hints=hints or ()), context,  # noqa: SLF001  (its own)
         session_here().sim.rng, excluded=excluded, node_id=node_id,
@@ -233,9 +229,26 @@ def split(
         coordinator = yield from coordinating
         if isinstance(coordinator, TaskError):
             return coordinator
-        return [Share(number, i, n, coordinator, context, dataset) for i in range(n)]
+        return [Share(i, n, coordinator, context, dataset) for i in range(n)]
 
     return made()
+
+
+def for_ranks(dataset: Dataset, *, is_split: bool, locality: bool) -> TrainDataset:
+    """A dataset as the workers of a trainer are given it."""
+    return TrainDataset(
+        dataset=dataset._spec, context=settings(), streams=session_here().sim.rng,  # noqa: SLF001  (its own)
+        is_split=is_split, locality=locality,
+    )  # fmt: skip
+
+
+def iterator_of(
+    dataset: Dataset, coordinator: ActorHandle | None, index: int, count: int
+) -> DataIterator:
+    """A rank's: of a share, or of all if nobody coordinates."""
+    if coordinator is None:
+        return DataIterator(Whole(dataset))
+    return DataIterator(Share(index, count, coordinator, settings(), dataset))
 
 
 def _node(name: str) -> NodeID:

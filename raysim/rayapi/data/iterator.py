@@ -118,7 +118,7 @@ class DataIterator:
         over = False
         try:
             while True:
-                batch = play(lambda _: reader.next_batch())
+                batch = _next(reader)
                 over = not isinstance(batch, Batch)
                 if isinstance(batch, TaskError):
                     raise_error(exception_of(batch, ""))
@@ -149,6 +149,17 @@ class DataIterator:
         if name.startswith("_"):
             raise AttributeError(name)
         raise NotEmulatedError(f"ray.data.{type(self).__name__}.{name}", "iter_batches")
+
+
+def _next(reader: Reader) -> Any:
+    """Of a training worker, its record says that it waits for data."""
+    worker = this_fiber().process.training
+    if worker is not None:
+        worker.waits_for_data()
+    batch = play(lambda _: reader.next_batch())
+    if worker is not None:
+        worker.has_data()
+    return batch
 
 
 def _leave(reader: Reader) -> None:

@@ -181,11 +181,26 @@ class RunConfig:
 
 @dataclass
 class DataConfig:
-    """``ray.train.DataConfig``: of datasets, which are refused."""
+    """``ray.train.DataConfig``; a subclass's own ``configure`` is not called."""
 
     datasets_to_split: Any = "all"
     execution_options: Any = None
     enable_shard_locality: bool = True
+
+    def __post_init__(self) -> None:
+        """As Ray checks."""
+        said = self.datasets_to_split
+        if not isinstance(said, list) and said != "all":
+            raise TypeError(
+                "`datasets_to_split` should be a 'all' or a list of strings of dataset names. "
+                f"Received {type(said).__name__} with value {said}."
+            )
+        if type(self) is not DataConfig and "configure" in vars(type(self)):
+            raise NotEmulatedError("DataConfig.configure", "DataConfig(datasets_to_split=)")
+
+    def splits(self, name: str) -> bool:
+        """Whether a dataset is shared out."""
+        return self.datasets_to_split == "all" or name in self.datasets_to_split
 
 
 @dataclass

@@ -17,9 +17,17 @@ from raysim.rayapi.calls import program_call, this_core, this_fiber
 from raysim.rayapi.checkpoint import Checkpoint
 from raysim.rayapi.clock import import_pandas
 from raysim.rayapi.failures import exception_of
+from raysim.rayapi.data.executions import for_ranks
 from raysim.rayapi.library_code import play
 from raysim.rayapi.serialization import dump_code
-from raysim.rayapi.train.configs import BackendConfig, RunConfig, ScalingConfig, run_of, scaling_of
+from raysim.rayapi.train.configs import (
+    BackendConfig,
+    DataConfig,
+    RunConfig,
+    ScalingConfig,
+    run_of,
+    scaling_of,
+)
 from raysim.rayapi.train.errors import (
     ControllerError,
     PreemptionError,
@@ -33,6 +41,7 @@ from raysim.raycore.tasks import TaskError
 from raysim.raylibs.report import LibraryReport
 from raysim.raylibs.train.advice import never_fits
 from raysim.raylibs.train.controller import TrainOutcome
+from raysim.raylibs.train.datasets import TrainDataset
 from raysim.raylibs.train.fit import fit
 from raysim.raylibs.train.job import TrainRun, cluster_nodes
 from raysim.raylibs.train.trainer import TrainerSpec
@@ -104,8 +113,7 @@ class DataParallelTrainer:
             )
         if metadata is not None:
             raise DeprecationWarning("`metadata` is deprecated: use `train_loop_config`.")
-        if datasets:
-            raise NotEmulatedError("datasets= of a trainer", "a torch DataLoader in the loop")
+        self.datasets = dict(datasets or {})
         if validation_config is not None:
             raise NotEmulatedError("validation_config= of a trainer", "validating in the loop")
         if not isinstance(self.run_config, RunConfig):
@@ -144,6 +152,7 @@ class DataParallelTrainer:
             name=getattr(self.train_loop_per_worker, "__name__", "train_loop_per_worker"),
             folder=self.run_config.folder(),
             set_up=self._set_up,
+            datasets={name: d() if callable(d) else d for name, d in self.datasets.items()},
         )
         core = this_core(this_fiber())
         scaling = scaling_of(self.scaling_config)
@@ -152,6 +161,7 @@ class DataParallelTrainer:
             function=TrainFunction(user=run.loop),
             scaling_config=scaling,
             run_config=run_of(self.run_config),
+            datasets=self._for_ranks(run.datasets),
         )
         nodes = cluster_nodes(core)
         never = never_fits(spec, nodes)
@@ -175,6 +185,15 @@ class DataParallelTrainer:
         if error is not None:
             raise error
         return _result(outcome, str(run.folder))
+
+    def _for_ranks(self, datasets: Mapping[str, Any]) -> dict[str, TrainDataset]:
+        config = self.dataset_config or DataConfig()
+        return {
+            name: for_ranks(
+                dataset, is_split=config.splits(name), locality=config.enable_shard_locality
+            )
+            for name, dataset in datasets.items()
+        }
 
     def _config(self) -> dict[str, Any] | None:
         """What the loop is called with; None: nothing."""

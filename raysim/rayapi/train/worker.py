@@ -21,6 +21,7 @@ from typing import Any
 
 from raysim.rayapi.calls import program_call, this_fiber
 from raysim.rayapi.checkpoint import Checkpoint
+from raysim.rayapi.data.executions import iterator_of
 from raysim.rayapi.failures import exception_of, raise_error
 from raysim.rayapi.fibers import HUB
 from raysim.rayapi.library_code import in_fiber, play, state_of
@@ -60,6 +61,8 @@ class Run:
     """Of each worker."""
     set_up: Callable[[Worker], None] | None = None
     """What a library of the worker's does before the loop."""
+    datasets: Mapping[str, Any] = field(default_factory=dict)
+    """Of the trainer."""
 
     def loop(self, context: RankContext) -> Ask:
         """``UserFunction``: run the user's loop in a worker's process."""
@@ -83,6 +86,8 @@ class Worker:
         self.torch_steps: Any = None
         """Of a worker whose torch works on shapes (``shapes.steps.Steps``)."""
         self.state_of_torch: Any = None
+        self.shards: dict[str, Any] = {}
+        """Iterators that it has asked for."""
         self._reports = 0
 
     @property
@@ -145,6 +150,14 @@ class Worker:
         if self.context.rank == 0 and not gang.over and gang.record.spans[-1].phase != phase:
             this_fiber().settle()
             gang.record.phase(gang.env.sim.now_ns, phase)
+
+    def waits_for_data(self) -> None:
+        """From here on, until ``has_data``."""
+        self.phase("data")
+
+    def has_data(self) -> None:
+        """A batch is there, or there are no more."""
+        self.phase("steps" if self.torch_steps is None else "between")
 
     def meet(self) -> None:
         """A collective of the loop's own: all ranks wait for the last."""
@@ -298,11 +311,25 @@ def get_preemption_info() -> PreemptionInfo | None:
 
 @program_call
 def get_dataset_shard(dataset_name: str | None = None) -> Any:
-    """Refused: Ray Data in training loops."""
-    here("get_dataset_shard")
-    raise NotEmulatedError(
-        f"ray.train.get_dataset_shard({dataset_name or 'train'!r})", "a torch DataLoader"
-    )
+    """``ray.train.get_dataset_shard``: this rank's share of a dataset, or all of it."""
+    worker = here("get_dataset_shard")
+    name = "train" if dataset_name is None else dataset_name
+    if name not in worker.run.datasets:
+        raise KeyError(
+            f"Dataset shard for '{name}' not found. Please ensure that the dataset is passed "
+            "through the Trainer `datasets` argument."
+        )
+    if name not in worker.shards:
+        context = worker.context
+        assert context.data is not None, "a trainer with datasets has their manager"
+        manager = context.data
+        found = play(lambda _: manager.ask("coordinator_of", name, context.rank))
+        if isinstance(found, TaskError):
+            raise_error(exception_of(found, ""))
+        worker.shards[name] = iterator_of(
+            worker.run.datasets[name], found, context.rank, context.world_size
+        )
+    return worker.shards[name]
 
 
 class TrainContext:

@@ -81,7 +81,7 @@ def report_of(outcome: Outcome, at: Situation, inputs: tuple[Input, ...] = ()) -
         ok=True,
         text=f"{text}.",
         metrics=metrics,
-        tables=(_operators(outcome.executions),),
+        tables=(operators(outcome.executions),),
         bound_by=_bound_by(outcome, limits, trains=trains, driver_busy=driver_s / took_s),
         would_help=_would_help(outcome, limits, trains=trains),
         warnings=warnings_of(outcome.executions, outcome.stall_frac, outcome.first_frac, at),
@@ -90,7 +90,7 @@ def report_of(outcome: Outcome, at: Situation, inputs: tuple[Input, ...] = ()) -
     )
 
 
-def _operators(executions: tuple[ExecutionStats, ...]) -> Table:
+def operators(executions: tuple[ExecutionStats, ...]) -> Table:
     """Of all epochs together."""
     summed: dict[str, list[OpStats]] = {}
     for execution in executions:

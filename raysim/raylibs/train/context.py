@@ -37,8 +37,8 @@ class TrainContext:
         The others.
     restored
         The latest checkpoint that the controller has registered.
-    datasets
-        What the trainer was given, by name.
+    data
+        The manager of the trainer's datasets, if it has any.
     say
         Called when a poll would find something new.
     """
@@ -46,7 +46,7 @@ class TrainContext:
     def __init__(
         self, process: CoreProcess, gang: Gang, sync: ActorHandle, *, rank: int,
         local_rank: int = 0, local_world_size: int = 1, node_rank: int = 0,
-        restored: Checkpoint | None = None, datasets: Mapping[str, Any] | None = None,
+        restored: Checkpoint | None = None, data: ActorHandle | None = None,
         run_name: str = "", say: Callable[[], object],
     ) -> None:  # fmt: skip
         self.process = process
@@ -57,7 +57,7 @@ class TrainContext:
         self.local_world_size = local_world_size
         self.node_rank = node_rank
         self.restored = restored
-        self.datasets = datasets or {}
+        self.data = data
         self.run_name = run_name
         self.queue: list[tuple[TrainingReport, int]] = []
         """Results that no poll has taken, and when each was put."""
@@ -137,11 +137,6 @@ class TrainContext:
         """``checkpoint_upload_threadpool.shutdown()``."""
         if self._uploader is not None:
             yield wait_for(self._uploader)
-
-    def shard(self, name: str) -> Shard:
-        """``get_dataset_shard``; KeyError if there is none."""
-        shard: Shard = self.datasets[name].shard(self.process, self.rank, self.world_size)
-        return shard
 
 
 def _after(free: Event | None, then: Script) -> Script:

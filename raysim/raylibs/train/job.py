@@ -6,7 +6,7 @@ Real counterpart: the user's script around ``trainer.fit()``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from raysim.kernel.rng import Streams
@@ -14,6 +14,7 @@ from raysim.raycore.process import CoreProcess
 from raysim.raycore.resources import UNIT
 from raysim.raycore.scripts import Script
 from raysim.raycore.tasks import TaskError
+from raysim.raylibs.data.report import operators
 from raysim.raylibs.report import Input, LibraryReport, Table, Unit
 from raysim.raylibs.train.advice import Nodes, advice, never_fits
 from raysim.raylibs.train.config import WITHOUT_LIMIT
@@ -157,6 +158,8 @@ def _tables(record: RunRecord, parts: Mapping[str, float], wall_s: float) -> Ite
             if parts[p] > LEAST_SHARE * wall_s
         ),
     )
+    if record.data:
+        yield replace(operators(tuple(record.data)), title="Operators of the workers' data")
     begins = [a.begin_ns for a in record.attempts[1:]]
     causes = [
         next((s.cause for s in reversed(record.stops) if a.begin_ns < s.found_ns <= b), "")

@@ -12,6 +12,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from raysim.raylibs.data.stats import ExecutionStats
+
 PARTS = (
     "steps", "data", "checkpoints", "reports", "between", "lost", "startup", "detection",
     "teardown", "waiting", "restart", "load",
@@ -87,6 +89,8 @@ class RunRecord:
     most_stored_bytes: float = 0.0
     broke_ns: int | None = None
     """When training of this attempt ended without anybody having been told yet."""
+    data: list[ExecutionStats] = field(default_factory=list)
+    """Of executions that fed the workers, epoch after epoch."""
     group_waits: int = 0
     """Placement groups given back after their time limit."""
 
@@ -194,8 +198,8 @@ class RunRecord:
             limit = safe[span.attempt - 1]
             steps = span.last_step - span.first_step
             if not steps or span.last_step <= limit:
-                unsafe = span.last_step > limit or (span.phase == "steps" and not steps)
-                parts["lost" if unsafe else span.phase] += length_ns
+                serves = span.last_step + (span.phase == "steps" and not steps)
+                parts["lost" if serves > limit else span.phase] += length_ns
                 continue
             kept = max(0, limit - span.first_step)
             kept_ns = length_ns * kept // steps

@@ -6,10 +6,11 @@ Real counterpart: ``python/ray/train/v2/api/data_parallel_trainer.py`` and
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from raysim.raylibs.train.config import RunConfig, ScalingConfig
+from raysim.raylibs.train.datasets import TrainDataset
 from raysim.raylibs.train.defaults import TRAIN_2_60, TrainDefaults
 from raysim.raylibs.train.worker import TrainFunction
 
@@ -26,8 +27,7 @@ class TrainerSpec:
     function: TrainFunction
     scaling_config: ScalingConfig = field(default_factory=ScalingConfig)
     run_config: RunConfig = field(default_factory=RunConfig)
-    datasets: dict[str, Any] = field(default_factory=dict)
-    """Each with ``shard(process, rank, world_size)``."""
+    datasets: Mapping[str, TrainDataset] = field(default_factory=dict)
     defaults: TrainDefaults = TRAIN_2_60
     import_core_s: float = IMPORT_CORE_S
     """On a core, by every worker that starts."""

@@ -72,7 +72,8 @@ class Place:
     local_world_size: int
     node_rank: int
     restored: Checkpoint | None
-    datasets: dict[str, Any]
+    data: ActorHandle | None
+    """The manager of the trainer's datasets, if it has any."""
     run_name: str
     backend_s: float
     """Of ``init_process_group``, once all are there."""
@@ -100,7 +101,7 @@ class RayTrainWorker:
         self.context = TrainContext(
             self.process, place.gang, place.sync, rank=place.rank, local_rank=place.local_rank,
             local_world_size=place.local_world_size, node_rank=place.node_rank,
-            restored=place.restored, datasets=place.datasets, run_name=place.run_name,
+            restored=place.restored, data=place.data, run_name=place.run_name,
             say=self._say,
         )  # fmt: skip
         place.gang.join(place.rank, self.process)

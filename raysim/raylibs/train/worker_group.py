@@ -33,6 +33,8 @@ from raysim.raycore.scripts import (
 )  # fmt: skip
 from raysim.raycore.tasks import ActorOptions, NodeAffinity, Ref, TaskError
 from raysim.raylibs.actors import ActorClass, ActorHandle
+from raysim.raylibs.data.resources import Resources
+from raysim.raylibs.train.datasets import DATASET_MANAGER
 from raysim.raylibs.train.gang import Gang, PreemptionInfo
 from raysim.raylibs.train.polls import Polls
 from raysim.raylibs.train.records import RunRecord
@@ -72,6 +74,7 @@ class WorkerGroup:
         self._over: dict[int, WorkerStatus | TaskError] = {}
         """Ranks whose thread has ended, or that have died."""
         self._sync: ActorHandle | None = None
+        self._data: ActorHandle | None = None
         self._group: PlacementGroupID | None = None
         self._asked: dict[Ref, int] = {}
         """Polls under way, and of which rank."""
@@ -139,6 +142,13 @@ class WorkerGroup:
     def _init_contexts(self, restored: Checkpoint | None) -> Script:
         assert self._sync is not None, "contexts without the synchronization actor"
         spec, costs = self.spec, self.process.costs
+        if spec.datasets:
+            here = NodeAffinity(node_id=self.process.me.node_id)
+            held = spec.scaling_config.resources
+            self._data = yield from DATASET_MANAGER.options(strategy=here).remote(
+                spec.datasets, tuple(self.nodes),
+                Resources(held.get("CPU", 0.0), held.get("GPU", 0.0)).times(self.world_size),
+            )  # fmt: skip
         node_ranks = {node_id: k for k, node_id in enumerate(dict.fromkeys(self.nodes))}
         local: dict[NodeID, int] = {}
         places = []
@@ -153,7 +163,7 @@ class WorkerGroup:
                     local_world_size=self.nodes.count(node_id),
                     node_rank=node_ranks[node_id],
                     restored=restored,
-                    datasets=spec.datasets,
+                    data=self._data,
                     run_name=spec.run_config.name,
                     backend_s=spec.process_group_s if self.world_size > 1 else 0.0,
                 )
@@ -287,6 +297,11 @@ class WorkerGroup:
         if self._asked:
             yield drop(*self._asked)
             self._asked.clear()
+        if self._data is not None:
+            stats = yield from self._data.ask("shutdown")
+            if not isinstance(stats, TaskError):
+                self.record.data += [run for runs in stats.values() for run in runs]
+            yield self._data.kill()
         for worker in self.workers:
             yield worker.kill()
         if self._sync is not None:
