@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from raysim.rayapi.fibers import HUB
 
 if TYPE_CHECKING:
+    from raysim.rayapi.shapes.cpu_steps import CpuSteps
     from raysim.rayapi.shapes.steps import Steps
     from raysim.rayapi.train.worker import Worker
 
@@ -24,4 +25,13 @@ def steps_here() -> Steps | None:
     if fiber is None or fiber.process.training is None:
         return None
     found: Steps | None = fiber.process.training.torch_steps
+    return found
+
+
+def cpu_steps_here() -> CpuSteps | None:
+    """Of a training worker without GPUs."""
+    fiber = HUB.current
+    if fiber is None or fiber.process.training is None:
+        return None
+    found: CpuSteps | None = fiber.process.training.cpu_steps
     return found

@@ -88,19 +88,49 @@ class Tape:
         """One function of torch has run."""
         self._calls.append((func, args, kwargs, out))
 
-    def replay(self, loss: torch.Tensor, outputs: Any) -> torch.Tensor:
-        """The loss again, of other outputs."""
+    def replay(
+        self, loss: torch.Tensor, outputs: Any, *, to: torch.device | None = None
+    ) -> torch.Tensor:
+        """The loss again, of other outputs; what else it is made of is moved ``to`` a device."""
         new = dict(zip(map(id, self._outputs), tensors(outputs), strict=True))
         for func, args, kwargs, out in self._calls:
-            there = tree_map_only(torch.Tensor, partial(_instead, new), (args, kwargs))
+            there = tree_map_only(torch.Tensor, partial(_instead, new, to), (args, kwargs))
             made = func(*there[0], **there[1])
             new |= zip(map(id, tensors(out)), tensors(made), strict=False)
         found: torch.Tensor = new.get(id(loss), loss)
         return found
 
 
-def _instead(new: Mapping[int, torch.Tensor], tensor: torch.Tensor) -> torch.Tensor:
-    return new.get(id(tensor), tensor)
+def _instead(
+    new: Mapping[int, torch.Tensor], to: torch.device | None, tensor: torch.Tensor
+) -> torch.Tensor:
+    found = new.get(id(tensor))
+    if found is None:
+        found = tensor if to is None else tensor.detach().to(to)
+    return found
+
+
+class TapeMode(TorchFunctionMode):
+    """Notes every function of torch."""
+
+    def __init__(self, tape: Tape) -> None:
+        super().__init__()
+        self.tape = tape
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Run it, and write it down."""
+        out = func(*args, **(kwargs or {}))
+        if getattr(func, "__name__", "") != "__get__" and isinstance(
+            out, torch.Tensor | tuple | list
+        ):
+            self.tape.note(func, args, kwargs or {}, out)
+        return out
 
 
 class ShapesMode(TorchFunctionMode):

@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_map_only
 from torch.utils.data import DataLoader
 
 from raysim.rayapi.checkpoint import STANDS_FOR
-from raysim.rayapi.shapes import fsdp, loader, wrappers
+from raysim.rayapi.shapes import cpu_patches, fsdp, loader, wrappers
 from raysim.rayapi.shapes.here import steps_here, worker_here
 from raysim.rayapi.shapes.mode import META
 from raysim.rayapi.shapes.steps import Steps
@@ -75,15 +75,18 @@ class Replaced:
 
         self.set(owner, name, make)
 
-    def around(self, owner: Any, name: str, ours: Callable[..., Any]) -> None:
-        """A method: ``ours(real, steps, self, *args)`` in workers."""
+    def around(
+        self, owner: Any, name: str, ours: Callable[..., Any],
+        who: Callable[[], Any] = steps_here,
+    ) -> None:  # fmt: skip
+        """A method: ``ours(real, who, self, *args)`` in workers."""
 
         def make(real: Any) -> Any:
             def either(*args: Any, **kwargs: Any) -> Any:
-                steps = steps_here()
-                if steps is None:
+                caller = who()
+                if caller is None:
                     return real(*args, **kwargs)
-                return ours(real, steps, *args, **kwargs)
+                return ours(real, caller, *args, **kwargs)
 
             either.__name__ = name
             either.__wrapped__ = real  # type: ignore[attr-defined]
@@ -113,6 +116,7 @@ def torch_of_workers() -> Any:
         _optimizers(_INSTALLED)
         wrappers.install(_INSTALLED)
         fsdp.install(_INSTALLED)
+        cpu_patches.install(_INSTALLED)
         yield
 
 

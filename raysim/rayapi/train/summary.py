@@ -13,6 +13,7 @@ from raysim.raylibs.train.controller import TrainOutcome
 from raysim.units import GIB, to_seconds
 
 if TYPE_CHECKING:
+    from raysim.rayapi.shapes.cpu_steps import CpuShared
     from raysim.rayapi.shapes.prediction import Prediction
     from raysim.rayapi.shapes.steps import Shared
 
@@ -23,6 +24,13 @@ LEAST_SHARE = 0.005
 SIMPLIFICATIONS = (
     "The first step of each role is traced on shapes, later ones are not run: the loss is nan.",
     "All ranks meet once per optimizer step, which takes what the training tower predicts.",
+    "User code in a training loop costs no time but what it declares.",
+)
+
+
+CPU_SIMPLIFICATIONS = (
+    "torch really computes; a step takes what the tower predicts for one core of the catalog's "
+    "cpu-rank, with gloo, and passes where the weights are updated.",
     "User code in a training loop costs no time but what it declares.",
 )
 
@@ -68,6 +76,37 @@ def with_training(report: LibraryReport, outcome: TrainOutcome, shared: Shared) 
     return replace(
         report, metrics=metrics, tables=tables, inputs=inputs,
         simplifications=(*report.simplifications, *SIMPLIFICATIONS),
+    )  # fmt: skip
+
+
+def with_cpu_training(report: LibraryReport, shared: CpuShared) -> LibraryReport:
+    """The same of ranks on CPUs, which have no memory of their own to fill."""
+    if not shared.steps:
+        return report
+    found, _ = max(shared.steps.values(), key=lambda each: each[1])
+    step_s = to_seconds(found.step_ns)
+    table = Table(
+        title="Training steps",
+        columns=(("what", "text"), ("steps", "count"), ("step", "seconds"), ("samples", "per_s")),
+        rows=tuple(
+            (
+                f"{each.plan.model.name}, {each.plan.engine_label}, {each.plan.mesh.world} CPUs",
+                count, to_seconds(each.step_ns), samples(each) / to_seconds(each.step_ns),
+            )
+            for each, count in shared.steps.values()
+        ),
+    )  # fmt: skip
+    step = Input(
+        name="step", value=step_s, basis="assumed",
+        source="the training tower's prediction for the traced model on the catalog's cpu-rank",
+    )  # fmt: skip
+    return replace(
+        report,
+        metrics={
+            **report.metrics, "step_seconds": step_s, "samples_per_s": samples(found) / step_s
+        },
+        tables=(table, *report.tables), inputs=(*report.inputs, step),
+        simplifications=(*report.simplifications, *CPU_SIMPLIFICATIONS),
     )  # fmt: skip
 
 

@@ -7,13 +7,14 @@ Real counterparts: ``ray/train/v2/torch/{torch_trainer,train_loop_utils}.py``,
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import Any
 
 from raysim.rayapi.calls import program_call
 from raysim.rayapi.torch_programs import replace
 from raysim.rayapi.train.configs import BackendConfig
-from raysim.rayapi.train.summary import with_training
+from raysim.rayapi.train.summary import with_cpu_training, with_training
 from raysim.rayapi.train.trainer import DataParallelTrainer
 from raysim.rayapi.train.worker import Worker, here
 from raysim.rayapi.unsupported import NotEmulatedError, getattr_of
@@ -40,9 +41,12 @@ class TorchTrainer(DataParallelTrainer):
             train_loop_per_worker, backend_config=torch_config or TorchConfig(), **more
         )
         self._shared: Any = None
+        self._cpu_shared: Any = None
 
     def _set_up(self, worker: Worker) -> None:
         if not worker.gpus:
+            if "torch" in sys.modules:
+                self._on_cpus(worker)
             return
         from raysim.rayapi.shapes.steps import Shared
         from raysim.rayapi.shapes.world import begin
@@ -52,7 +56,18 @@ class TorchTrainer(DataParallelTrainer):
             self._shared = Shared()
         begin(worker, self._shared)
 
+    def _on_cpus(self, worker: Worker) -> None:
+        from raysim.rayapi.shapes.cpu_patches import begin
+        from raysim.rayapi.shapes.cpu_steps import CpuShared
+
+        replace()
+        if self._cpu_shared is None:
+            self._cpu_shared = CpuShared()
+        begin(worker, self._cpu_shared)
+
     def _report(self, outcome: TrainOutcome, report: LibraryReport) -> LibraryReport:
+        if self._cpu_shared is not None:
+            return with_cpu_training(report, self._cpu_shared)
         return report if self._shared is None else with_training(report, outcome, self._shared)
 
 
@@ -82,11 +97,8 @@ def prepare_model(
     worker = here("prepare_model")
     if parallel_strategy not in {"ddp", "fsdp", None}:
         raise ValueError("parallel_strategy must be None, 'ddp' or 'fsdp'")
-    if worker.torch_steps is None and worker.context.world_size > 1:
-        raise NotEmulatedError(
-            "ray.train.torch.prepare_model on CPU workers",
-            "ScalingConfig(use_gpu=True), whose steps are predicted",
-        )
+    if worker.torch_steps is None and parallel_strategy == "fsdp":
+        raise NotEmulatedError("prepare_model(parallel_strategy='fsdp') on CPUs", "ddp")
     if move_to_device:
         model = model.to(get_device() if move_to_device is True else move_to_device)
     if parallel_strategy is None or worker.context.world_size == 1:

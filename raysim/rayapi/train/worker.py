@@ -85,6 +85,8 @@ class Worker:
         """Training steps taken."""
         self.torch_steps: Any = None
         """Of a worker whose torch works on shapes (``shapes.steps.Steps``)."""
+        self.cpu_steps: Any = None
+        """Of one whose torch runs on CPUs (``shapes.cpu_steps.CpuSteps``)."""
         self.state_of_torch: Any = None
         self.shards: dict[str, Any] = {}
         """Iterators that it has asked for."""
