@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import datetime as dt
 import time as time_module
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -180,9 +181,16 @@ def import_pandas() -> Any:
 
 def import_unpatched(name: str) -> Any:
     """A package whose C code must not be loaded while ``datetime`` is replaced."""
+    with real_datetime():
+        return import_module(name)
+
+
+@contextmanager
+def real_datetime() -> Iterator[None]:
+    """Around code that may load such a package when it sees fit; no program runs meanwhile."""
     virtual = dt.datetime, dt.date
     dt.datetime, dt.date = _RealDatetime, _RealDate  # type: ignore[misc]
     try:
-        return import_module(name)
+        yield
     finally:
         dt.datetime, dt.date = virtual  # type: ignore[misc]

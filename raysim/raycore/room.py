@@ -63,6 +63,8 @@ class Surroundings:
     """Programs that submit one call after another, by node, and until when (``Submission``)."""
     shared_links: dict[str, Link] = field(default_factory=dict)
     """Of stores that all jobs write to or read from, by name."""
+    files: list[Any] = field(default_factory=list)
+    """That programs may read though they are not on this machine (``raylibs.data.stored``)."""
     reports: list[Any] = field(default_factory=list)
     """What Ray's libraries say of their jobs, in the order these ended (``raylibs.report``)."""
 

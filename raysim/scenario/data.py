@@ -50,7 +50,7 @@ def read_data(
         )
     job = DataJob(
         dataset=Dataset(
-            source=_source(said.source), operations=tuple(_operation(o) for o in said.operations)
+            source=source_of(said.source), operations=tuple(_operation(o) for o in said.operations)
         ),
         consumer=_consumer(said.consumer),
         context=_context(said.context, document, (*at, "context")),
@@ -72,7 +72,8 @@ def _uses_bucket(said: DataSection) -> bool:
     return bool(said.source.stored or any(m.fetched or m.written for m in maps))
 
 
-def _source(said: SourceSection) -> Source:
+def source_of(said: SourceSection) -> Source:
+    """Where rows come from."""
     return Source(
         name=said.name, rows=said.rows, row_bytes=said.row, files=said.files,
         core_s_per_row=said.core, io_s_per_row=said.io, stored_row_bytes=said.stored,

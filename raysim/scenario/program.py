@@ -37,6 +37,7 @@ from raysim.scenario.schema_program import (
     ProgramSection,
 )
 from raysim.scenario.sources import CLUSTER, PROFILE, Source, read_sources
+from raysim.scenario.stored import stored_files
 from raysim.scenario.targets import Target, Unit, targets_of
 from raysim.workloads.program import FaultEvent, ProgramJob
 
@@ -165,6 +166,7 @@ def program_scenario(
     jobs = Jobs(folder, document, inputs, problems)
     what = jobs.read(spec.jobs)
     own = what["library"].metrics if what.get("library") else {}
+    stored = stored_files(spec.files, document, problems)
     targets = targets_of(document, problems, {**PROGRAM_METRICS, **own})
     if made.spec is None or problems:
         raise ScenarioError(problems)
@@ -181,6 +183,7 @@ def program_scenario(
         spot=spot_of(spec),
         kuberay=any(is_kuberay(d) for d in files),
         object_store_bytes=spec.ray.object_store_memory,
+        files=stored,
         faults=tuple(_event(f) for f in spec.faults),
         until_s=spec.until,
     )

@@ -28,6 +28,20 @@ class SourceSection(Section):
     override_num_blocks: Few | None = Field(None, description="As of ray.data.read_*().")
 
 
+class FilesSection(SourceSection):
+    """Files that a script reads, and that are not on this machine."""
+
+    at: str = Field(min_length=1, description="What their paths begin with: s3://bucket/train/.")
+    columns: dict[str, str] = Field(
+        default_factory=dict,
+        description="Type of each column by numpy's name, with its shape: uint8[224,224,3].",
+    )
+    bucket: str | None = Field(
+        None, description="A service of the catalog; by default the disk of the node that reads."
+    )
+    connections: Few = Field(10, description="Of the bucket, side by side, of each read.")
+
+
 class MapSection(Section):
     """``map_batches``, ``map``, ``filter``, ``flat_map``, ``write``."""
 

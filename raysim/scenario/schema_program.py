@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from raysim.scenario.quantities import Bytes, Seconds
 from raysim.scenario.schema import RecordSection, ResolvedSection
 from raysim.scenario.schema_cluster import ClusterSection
-from raysim.scenario.schema_data import DataSection
+from raysim.scenario.schema_data import DataSection, FilesSection
 from raysim.scenario.schema_exoshuffle import ExoshuffleSection
 from raysim.scenario.schema_llm import LlmSection
 from raysim.scenario.schema_rl import RlSection
@@ -232,6 +232,10 @@ class ProgramSection(Section):
     ray: RaySection = Field(default_factory=RaySection, description="How Ray is started.")
     jobs: list[ProgramJobSection] = Field(
         min_length=1, max_length=1000, description="What runs on the cluster."
+    )
+    files: list[FilesSection] = Field(
+        default_factory=list,
+        description="What scripts read with ray.data.read_*() and is not on this machine.",
     )
     starts: dict[str, StartSection] = Field(
         default_factory=dict, description="How long machines take to come, by node group."

@@ -16,6 +16,7 @@ from raysim.perf.ray_core import RayCosts
 from raysim.raycore.autoscaler import AutoscalerConfig
 from raysim.raycore.cloud import EVERYWHERE, CloudSpec
 from raysim.raycore.config import RayConfig
+from raysim.raylibs.data.stored import StoredFiles
 from raysim.workloads.library import LibraryJob
 from raysim.workloads.ray.start import Workload
 
@@ -100,6 +101,8 @@ class ProgramJob:
     kuberay: bool = False
     """An operator replaces pods that are lost, if no autoscaler does."""
     object_store_bytes: int | None = None
+    files: tuple[StoredFiles, ...] = ()
+    """That scripts may read, and that are described only."""
     faults: tuple[FaultEvent, ...] = ()
     until_s: float | None = None
 

@@ -114,6 +114,7 @@ def play_program(
         The program uses a part of Ray that is not emulated.
     """
     cluster = cluster_of(job, spec, simulation, log)
+    cluster.env.files.extend(job.files)
     faults = Faults(cluster)
     for event in job.faults:
         _schedule(event, faults)

@@ -11,15 +11,35 @@ from raysim.rayapi.data.dataset import (
     MaterializedDataset,
     TaskPoolStrategy,
 )
+from raysim.rayapi.data.files import (
+    read_binary_files,
+    read_csv,
+    read_images,
+    read_json,
+    read_numpy,
+    read_parquet,
+    read_text,
+)
 from raysim.rayapi.data.grouped import GroupedData
 from raysim.rayapi.data.iterator import DataIterator
+from raysim.rayapi.data.read import (
+    from_arrow,
+    from_huggingface,
+    from_items,
+    from_numpy,
+    from_pandas,
+    from_torch,
+    range,  # noqa: A004  (Ray's name)
+    range_tensor,
+)
 from raysim.rayapi.data.schema import Schema
-from raysim.rayapi.data.read import from_items, from_numpy, from_pandas, range, range_tensor  # noqa: A004  (Ray's name)
 from raysim.rayapi.unsupported import getattr_of
 
 __all__ = [
     "ActorPoolStrategy", "DataContext", "DataIterator", "Dataset", "ExecutionOptions",
     "GroupedData", "MaterializedDataset", "Schema", "TaskPoolStrategy", "aggregate", "collate",
-    "from_items", "from_numpy", "from_pandas", "range", "range_tensor",
+    "from_arrow", "from_huggingface", "from_items", "from_numpy", "from_pandas", "from_torch",
+    "range", "range_tensor", "read_binary_files", "read_csv", "read_images", "read_json",
+    "read_numpy", "read_parquet", "read_text",
 ]  # fmt: skip
 __getattr__ = getattr_of("ray.data")

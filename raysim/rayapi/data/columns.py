@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -70,10 +71,14 @@ def objects_of(values: Sequence[Any]) -> Array:
 def missing(column: Array) -> Array:
     """Which of its values are None or NaN."""
     if column.dtype == object and column.ndim == 1:
-        return np.fromiter((v is None or v != v for v in column), bool, len(column))
+        return np.fromiter((v is None or _is_nan(v) for v in column), bool, len(column))
     if column.dtype.kind == "f" and column.ndim == 1:
         return np.isnan(column)
     return np.zeros(len(column), dtype=bool)
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float | np.floating) and bool(np.isnan(value))
 
 
 def from_rows(rows: Sequence[Any]) -> Columns:
@@ -187,6 +192,8 @@ def arrow(what: str) -> Any:
         It is not installed.
     """
     try:
+        with suppress(ImportError):  # pyarrow loads it when it sees fit
+            import_pandas()
         return import_unpatched("pyarrow")
     except ImportError as error:
         raise ImportError(f"{what} needs pyarrow: pip install pyarrow") from error

@@ -1,7 +1,7 @@
 """``ray.data.Dataset`` of a program: lazy operations, and what makes them run.
 
-Real counterpart: ``ray/data/dataset.py``. Executions are those of ``raylibs.data`` in the process of
-the program that asks; the program's functions run in the tasks that call them.
+Real counterpart: ``ray/data/dataset.py``. Executions are those of ``raylibs.data`` in the process
+of the program that asks; the program's functions run in the tasks that call them.
 
 Not modelled: expressions (``filter(expr=)``, ``with_column``), joins, ``stats()``.
 """
@@ -16,7 +16,7 @@ from typing import Any
 from raysim.rayapi.calls import program_call
 from raysim.rayapi.data import aggregate as aggs
 from raysim.rayapi.data import exchanges, executions, splits, writes
-from raysim.rayapi.data.columns import from_batch
+from raysim.rayapi.data.columns import Columns, from_batch, sliced
 from raysim.rayapi.data.context import DataContext
 from raysim.rayapi.data.functions import call_of, name_of
 from raysim.rayapi.data.grouped import GroupedData
@@ -65,18 +65,21 @@ class TaskPoolStrategy:
 class Dataset:
     """``ray.data.Dataset``."""
 
-    def __init__(self, spec: specs.Dataset, kept: tuple[Any, ...] = ()) -> None:
+    def __init__(
+        self, spec: specs.Dataset, kept: tuple[Any, ...] = (), *, first: Columns | None = None
+    ) -> None:
         self._spec = spec
         self._kept = kept
         """Objects it is made of stay while it does."""
-        self._first: Any = None
+        self._first = first
+        """A row of it, where one is known."""
 
     def __reduce__(self) -> Any:
         """Other processes have the same one."""
         return executions.known, (executions.number_of(self),)
 
     def _then(self, operation: specs.Operation, *others: Dataset) -> Dataset:
-        kept = (*self._kept, *(k for other in others for k in other._kept))
+        kept = (*self._kept, *(k for other in others for k in other._kept))  # noqa: SLF001  (its own class)
         return Dataset(self._spec.then(operation), kept)
 
     # ---- rows ------------------------------------------------------------------------------------
@@ -137,7 +140,7 @@ class Dataset:
                 name=f"{title}({name_of(fn)})", hook=call, batch_size=call.batch_size,
                 num_cpus=said.get("num_cpus"), num_gpus=said.get("num_gpus") or 0.0,
                 concurrency=concurrency, actors=isinstance(fn, type),
-                remote_args=said.get("resources") or {},
+                remote_args=said.get("resources") or {}, slices=sliced,
             )
         )  # fmt: skip
 
@@ -184,14 +187,14 @@ class Dataset:
 
     def union(self, *other: Dataset) -> Dataset:
         """``Dataset.union``."""
-        return self._then(specs.Union(others=tuple(o._spec for o in other)), *other)
+        return self._then(specs.Union(others=tuple(o._spec for o in other)), *other)  # noqa: SLF001  (its own class)
 
     @program_call
     def zip(self, *other: Dataset) -> Dataset:
         """``Dataset.zip``."""
         found = self
         for each in other:
-            found = found._then(exchanges.zipped(session_here(), each._spec), each)
+            found = found._then(exchanges.zipped(session_here(), each._spec), each)  # noqa: SLF001  (its own class)
         return found
 
     @program_call

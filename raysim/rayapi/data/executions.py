@@ -27,7 +27,7 @@ from raysim.raylibs.data import defaults, specs
 from raysim.raylibs.data.blocks import Block
 from raysim.raylibs.data.consumers import Consumed, drain
 from raysim.raylibs.data.executor import available_cpus, execution_of
-from raysim.raylibs.data.iterate import BatchIterator, Batching, DriverStream
+from raysim.raylibs.data.iterate import Batching, BatchIterator, DriverStream
 from raysim.raylibs.data.plan import plan_of
 from raysim.raylibs.data.resources import NONE, Resources
 from raysim.raylibs.data.split import SplitShard, shard_of, streaming_split

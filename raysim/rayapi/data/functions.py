@@ -132,15 +132,19 @@ def name_of(function: Any) -> str:
 class Reads:
     """Blocks of a source whose rows are made by a function of their numbers."""
 
+    session: Session
     make: Callable[[int, int], Columns]
+    name: str
 
     def __call__(self, parts: list[Part]) -> Ask:
         """One part: which rows."""
         (part,) = parts
 
-        def begin(d: Driver) -> Any:
-            del d
+        def main() -> Outputs:
             columns = self.make(part.start, part.start + part.rows)
             return [(columns, rows_of(columns), bytes_of(columns))]
+
+        def begin(d: Driver) -> Any:
+            return in_fiber(state_of(self.session, d.process), main, self.name).begin(d)
 
         return Ask(begin)

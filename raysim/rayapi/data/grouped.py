@@ -7,12 +7,21 @@ block make one accumulator of each of its groups, and send those of a key to one
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from raysim.rayapi.calls import program_call
 from raysim.rayapi.data import keys
 from raysim.rayapi.data.aggregate import Count, Max, Mean, Min, Std, Sum, columns_of, merged
-from raysim.rayapi.data.columns import Columns, column_of, joined, objects_of, rows_of, sliced, to_batch
+from raysim.rayapi.data.columns import (
+    Columns,
+    column_of,
+    joined,
+    objects_of,
+    rows_of,
+    sliced,
+    to_batch,
+)
 from raysim.rayapi.data.context import DataContext
 from raysim.rayapi.data.exchanges import Task, by_keys, repartition
 from raysim.rayapi.data.keys import SortKey
@@ -99,7 +108,7 @@ def by_group(fn: Any, names: tuple[str, ...], batch_format: str | None) -> Any:
 
     def each(call: Callable[..., Any], block: Any, args: Any, kwargs: Any) -> Any:
         starts = keys.group_starts(block, key)
-        for begin, end in zip(starts, starts[1:], strict=False):
+        for begin, end in pairwise(starts):
             made = call(to_batch(sliced(block, begin, end), batch_format), *args, **kwargs)
             if hasattr(made, "__next__"):
                 yield from made
@@ -161,9 +170,7 @@ def _accumulated(columns: Columns, key: SortKey, aggs: tuple[Any, ...]) -> Colum
     """A row of each group: its keys, and an accumulator of each aggregation."""
     groups = [sliced(columns, a, b) for a, b in _bounds(columns, key)]
     first = [_key_of(group, key) for group in groups]
-    found = {
-        name: column_of([values[i] for values in first]) for i, name in enumerate(key.columns)
-    }
+    found = {name: column_of([values[i] for values in first]) for i, name in enumerate(key.columns)}
     for number, agg in enumerate(aggs):
         found[_numbered(number)] = objects_of([
             agg.of_rows(_said(values), group)
@@ -175,9 +182,7 @@ def _accumulated(columns: Columns, key: SortKey, aggs: tuple[Any, ...]) -> Colum
 def _merged(columns: Columns, key: SortKey, aggs: tuple[Any, ...]) -> Columns:
     bounds = _bounds(columns, key)
     first = [_key_of(sliced(columns, a, b), key) for a, b in bounds]
-    found = {
-        name: column_of([values[i] for values in first]) for i, name in enumerate(key.columns)
-    }
+    found = {name: column_of([values[i] for values in first]) for i, name in enumerate(key.columns)}
     for number, agg in enumerate(aggs):
         column = columns[_numbered(number)]
         answers = []
@@ -196,7 +201,7 @@ def _merged(columns: Columns, key: SortKey, aggs: tuple[Any, ...]) -> Columns:
 
 def _bounds(columns: Columns, key: SortKey) -> list[tuple[int, int]]:
     starts = keys.group_starts(columns, key)
-    return list(zip(starts, starts[1:], strict=False))
+    return list(pairwise(starts))
 
 
 def _key_of(group: Columns, key: SortKey) -> list[Any]:
@@ -210,4 +215,3 @@ def _said(values: list[Any]) -> Any:
 
 def _numbered(number: int) -> str:
     return f"\0{number}"
-

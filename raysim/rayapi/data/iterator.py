@@ -79,9 +79,7 @@ class DataIterator:
     def iter_rows(self) -> Iterable[dict[str, Any]]:
         """``iter_rows``."""
         said = Batching(batch_size=None)
-        return _Iterable(
-            lambda: (row for b in self._batches(said) for row in to_rows(_columns(b)))
-        )
+        return _Iterable(lambda: (row for b in self._batches(said) for row in to_rows(_columns(b))))
 
     def iter_torch_batches(
         self, *, prefetch_batches: int = 1, batch_size: int | None = 256, dtypes: Any = None,
@@ -214,4 +212,3 @@ def moved(value: Any, device: Any) -> Any:
     if isinstance(value, tuple | list):
         return type(value)(moved(v, device) for v in value)
     return value.to(device) if hasattr(value, "to") else value
-

@@ -29,15 +29,20 @@ def local(path: Any, call: str) -> Path:
     if "://" in text:
         raise NotEmulatedError(
             f"ray.data {call}({text!r})",
-            "a folder of this machine, or what the scenario says of it under the script's `files:`",
+            "a folder of this machine, or a path that the scenario describes under `files:`",
         )
     return Path(text).expanduser()
 
 
 def pay_for_reading(size_bytes: float, *, decode_bytes_per_s: float) -> None:
     """Of a task, in its fiber: from the node's disk, then through one core."""
-    _move("read", size_bytes)
+    read_from_disk(size_bytes)
     use_cores(this_fiber(), size_bytes / decode_bytes_per_s, 1.0)
+
+
+def read_from_disk(size_bytes: float) -> None:
+    """From the first disk of the node."""
+    _move("read", size_bytes)
 
 
 def pay_for_writing(size_bytes: float) -> None:

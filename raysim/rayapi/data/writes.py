@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from raysim.rayapi.calls import program_call
+from raysim.rayapi.clock import import_unpatched, real_datetime
 from raysim.rayapi.data import executions
 from raysim.rayapi.data.columns import Columns, arrow, joined, rows_of, to_arrow, to_batch, to_rows
 from raysim.rayapi.data.exchanges import Task
@@ -46,7 +47,8 @@ def write(dataset: Dataset, kind: str, path: Any, options: dict[str, Any]) -> No
         whole = joined(blocks)
         if rows_of(whole):
             file = folder / f"{executions.number_of(dataset)}_{next(numbers):06}_000000.{kind}"
-            _WRITERS[kind](whole, file, column)
+            with real_datetime():
+                _WRITERS[kind](whole, file, column)
             pay_for_writing(file.stat().st_size)
         return [whole]
 
@@ -56,9 +58,7 @@ def write(dataset: Dataset, kind: str, path: Any, options: dict[str, Any]) -> No
 
 def _parquet(columns: Columns, file: Path, _column: str) -> None:
     arrow("write_parquet")
-    import pyarrow.parquet as pq
-
-    pq.write_table(to_arrow(columns), file)
+    import_unpatched("pyarrow.parquet").write_table(to_arrow(columns), file)
 
 
 def _csv(columns: Columns, file: Path, _column: str) -> None:

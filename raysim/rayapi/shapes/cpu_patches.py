@@ -140,7 +140,9 @@ def _no_sync(module: Any) -> Iterator[None]:
         module.raysim_syncs = before
 
 
-def _all_reduce(steps: CpuSteps, tensor: Any, op: Any = dist.ReduceOp.SUM, *_a: Any, **_k: Any) -> None:
+def _all_reduce(
+    steps: CpuSteps, tensor: Any, op: Any = dist.ReduceOp.SUM, *_a: Any, **_k: Any
+) -> None:
     def reduced(brought: dict[int, Any]) -> Any:
         found = torch.stack([brought[rank] for rank in sorted(brought)])
         if op == dist.ReduceOp.SUM:

@@ -41,8 +41,8 @@ from raysim.units import NS_PER_S
 
 if TYPE_CHECKING:
     from raysim.hardware.specs import CpuRankSpec
-    from raysim.raylibs.train.gang import Gang
     from raysim.rayapi.train.worker import Worker
+    from raysim.raylibs.train.gang import Gang
 
 NODE = "cpu-ranks-2"
 """Of the catalog: a host whose cores are ranks."""

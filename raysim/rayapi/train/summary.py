@@ -29,8 +29,7 @@ SIMPLIFICATIONS = (
 
 
 CPU_SIMPLIFICATIONS = (
-    "torch really computes; a step takes what the tower predicts for one core of the catalog's "
-    "cpu-rank, with gloo, and passes where the weights are updated.",
+    "torch really computes; a step takes the tower's time of one core of the catalog's cpu-rank.",
     "User code in a training loop costs no time but what it declares.",
 )
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from raysim.rayapi.calls import program_call, this_core, this_fiber
 from raysim.rayapi.checkpoint import Checkpoint
 from raysim.rayapi.clock import import_pandas
-from raysim.rayapi.failures import exception_of
 from raysim.rayapi.data.executions import for_ranks
+from raysim.rayapi.failures import exception_of
 from raysim.rayapi.library_code import play
 from raysim.rayapi.serialization import dump_code
 from raysim.rayapi.train.configs import (

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from raysim.raylibs.data.blocks import Block, evenly
+from raysim.raylibs.data.blocks import Block, Made, evenly
 from raysim.raylibs.data.defaults import DataContext
 from raysim.raylibs.data.shuffles import partitions_of, stages_of
 from raysim.raylibs.data.specs import AllToAll, Dataset, Map, Source, Union, Zip
@@ -66,7 +66,7 @@ def _add(dataset: Dataset, context: DataContext, cpus: float, nodes: list[Node])
         tasks, splits = read_parallelism(source, context, cpus)
         stored = round(source.rows * source.row_bytes)
         reads, start = [], 0
-        for made in evenly(source.rows, stored, tasks):
+        for made in _shares(source, stored, tasks):
             reads.append(Block(made.rows, made.size_bytes, start=start))
             start += made.rows
         nodes.append(Node(stage=Inputs(blocks=tuple(reads))))
@@ -109,6 +109,18 @@ def _add(dataset: Dataset, context: DataContext, cpus: float, nodes: list[Node])
     return _flushed(nodes, last, pending)
 
 
+def _shares(source: Source, stored_bytes: int, tasks: int) -> list[Made]:
+    """What each read task reads: equal shares of rows, or whole files."""
+    if not source.file_rows:
+        return evenly(source.rows, stored_bytes, tasks)
+    shares, at = [], 0
+    for files in evenly(len(source.file_rows), 0, tasks):
+        rows = sum(source.file_rows[at : at + files.rows])
+        at += files.rows
+        shares.append(Made(rows, round(stored_bytes * rows / max(source.rows, 1))))
+    return shares
+
+
 def _flushed(nodes: list[Node], last: int, pending: MapStage | None) -> int:
     if pending is None:
         return last
@@ -124,7 +136,7 @@ def _zipping(operation: Zip) -> MapStage:
 def _reading(source: Source) -> Map:
     return Map(
         name=source.name, core_s_per_row=source.core_s_per_row, io_s_per_row=source.io_s_per_row,
-        stored_row_bytes=source.stored_row_bytes, hook=source.hook,
+        stored_row_bytes=source.stored_row_bytes, hook=source.hook, slices=source.slices,
     )  # fmt: skip
 
 

@@ -66,13 +66,12 @@ class Regroup:
             ends = list(itertools.accumulate(b.rows for b in largest))
         else:
             ends = [int(rows[0] / parts * i) for i in range(1, parts)] + [rows[0]]
-        cut = []
+        cut: list[list[list[Block]]] = []
         for held in self._held:
-            cut.append((yield from _cut(held, ends)))
+            cut += [(yield from _cut(held, ends))]
         for number in range(len(ends)):
-            for pieces in cut:
-                for block in pieces[number]:
-                    self._give(block._replace(split=number))
+            for block in itertools.chain(*(pieces[number] for pieces in cut)):
+                self._give(block._replace(split=number))
         self._held = [[] for _ in self._held]
         self.links.inputs_done = True
         return None

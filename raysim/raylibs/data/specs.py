@@ -20,6 +20,10 @@ bytes), its output blocks in order, or the ``TaskError`` it raised. A read task 
 number, the first of its rows and how many."""
 
 
+Slices = Callable[[Any, int, int], Any]
+"""Of a content, the rows from one number to another: what blocks are cut with."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
     """Where rows come from: files that read tasks read, or blocks that exist."""
@@ -30,6 +34,8 @@ class Source:
     """In memory, as blocks hold them: what Ray estimates and what reading yields."""
     files: int = 0
     """Read tasks at most, one a file; 0: any number of read tasks, as of a range."""
+    file_rows: tuple[int, ...] = ()
+    """Of each file, where they differ: a read task has whole ones."""
     core_s_per_row: float = 0.0
     io_s_per_row: float = 0.0
     """Waiting for storage, without a core."""
@@ -38,6 +44,8 @@ class Source:
     override_num_blocks: int | None = None
     hook: Hook | None = None
     """Makes the rows, of a program that looks at them."""
+    slices: Slices | None = None
+    """Of what it makes."""
     blocks: tuple[Block, ...] = ()
     """Of materialised data: its blocks, and nothing is read."""
 
@@ -80,6 +88,8 @@ class Map:
     cv_frac: float = 0.0
     """How much tasks differ: the coefficient of variation of their times, lognormal."""
     hook: Hook | None = None
+    slices: Slices | None = None
+    """Of what the hook makes; None: that stays whole."""
     hook_of: Callable[[list[Any]], Hook] | None = None
     """Makes the hook, of what the stage before it has sampled."""
     remote_args: Mapping[str, float] = field(default_factory=dict)

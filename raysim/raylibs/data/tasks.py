@@ -127,11 +127,29 @@ def _run_hooks(work: Work, blocks: list[Any]) -> Script:
     if work.stage.cuts:
         yield from _hand_over_slices(work, [Piece(*piece) for piece in made])
         return ()
-    for number, (content, rows, size_bytes) in enumerate(made):
+    for number, (content, rows, size_bytes) in enumerate(_blocks(work, made)):
         pieces = (Piece(content, rows, size_bytes),) if work.stage.samples else ()
         work.made[number] = Made(rows, size_bytes, pieces)
         yield yield_item(Payload(size_bytes, content))
     return ()
+
+
+def _blocks(work: Work, made: list[tuple[Any, int, int]]) -> list[tuple[Any, int, int]]:
+    """What a hook has made, cut as a task's output is, if it can be."""
+    slices = work.stage.steps[-1].slices
+    if slices is None:
+        return made
+    found = []
+    for content, rows, size_bytes in made:
+        if work.stage.splits > 1:
+            parts = evenly(rows, size_bytes, work.stage.splits)
+        else:
+            parts = cut(rows, size_bytes, work.target_bytes)
+        at = 0
+        for part in parts:
+            found.append((slices(content, at, at + part.rows), part.rows, part.size_bytes))
+            at += part.rows
+    return found
 
 
 def _hand_over_slices(work: Work, pieces: list[Piece]) -> Script:

@@ -49,7 +49,7 @@ def test_what_asks_for_the_same_is_one_operator() -> None:
     assert names(Map(name="A", actors=True, num_gpus=1), Map(name="B")) == ["Read", "A", "B"]
     sort = AllToAll(kind="sort")
     assert names(Map(name="A"), sort, Map(name="B")) == [
-        "Read->A", "Collect", "sort-map", "ExchangeStage", "sort-reduce->B"
+        "Read->A", "sort-sample", "sort-map", "ExchangeStage", "sort-reduce->B"
     ]  # fmt: skip
 
 

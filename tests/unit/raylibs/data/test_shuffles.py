@@ -95,7 +95,7 @@ def test_a_map_behind_a_pull_based_shuffle_runs_apart() -> None:
         shuffle_strategy="sort_shuffle_pull_based",
     )  # fmt: skip
     names = [op.name for op in outcome.executions[0].operators if op.tasks]
-    assert names == ["Read", "sort-map", "sort-reduce", "MapBatches"]
+    assert names == ["Read", "sort-sample", "sort-map", "sort-reduce", "MapBatches"]
 
 
 @settings(max_examples=20, deadline=None)

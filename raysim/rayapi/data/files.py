@@ -1,0 +1,219 @@
+"""``ray.data.read_*``: files of this machine, read for their values.
+
+Real counterpart: ``ray/data/read_api.py``, ``_internal/datasource/*``. A file's rows are loaded
+when it is named; the read task that has it pays for its bytes, from the node's disk and through one
+core. Files that are described in the scenario (``described.py``) need not be there.
+
+Not modelled: partitions in paths, file systems and filters of Arrow, shuffled files.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from io import BytesIO
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from raysim.rayapi.calls import program_call
+from raysim.rayapi.clock import import_unpatched, real_datetime
+from raysim.rayapi.data.columns import (
+    Columns,
+    arrow,
+    bytes_of,
+    column_of,
+    from_arrow,
+    from_rows,
+    joined,
+    rows_of,
+    sliced,
+)
+from raysim.rayapi.data.dataset import Dataset
+from raysim.rayapi.data.described import dataset_of as described_dataset
+from raysim.rayapi.data.described import described
+from raysim.rayapi.data.read import dataset_of
+from raysim.rayapi.data.storage import local, pay_for_reading
+from raysim.rayapi.unsupported import NotEmulatedError
+
+DECODE_BYTES_PER_S = {
+    "parquet": 500e6, "csv": 200e6, "json": 100e6, "text": 400e6, "numpy": 2e9, "images": 20e6,
+    "binary": 2e9,
+}  # fmt: skip
+"""Of one core, per byte of a file (assumed: what pyarrow, Pillow and memcpy do on a server's core;
+an image's bytes are compressed)."""
+_EXTENSIONS = {
+    "parquet": ("parquet",), "json": ("json", "jsonl"), "numpy": ("npy",),
+    "images": ("png", "jpg", "jpeg", "tif", "tiff", "bmp", "gif"),
+}  # fmt: skip
+_IGNORED = (
+    "filesystem", "parallelism", "num_cpus", "num_gpus", "memory", "concurrency",
+    "ray_remote_args", "partitioning", "ignore_missing_paths", "arrow_open_stream_args",
+    "arrow_open_file_args", "label_selector", "resources", "accelerator_type", "runtime_env",
+    "max_calls", "fallback_strategy", "lines", "allow_pickle",
+)  # fmt: skip
+"""Options that change nothing that is emulated."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Files:
+    """Rows of several files, one after the other."""
+
+    rows: Columns
+    ends: tuple[int, ...]
+    """Of each file, the number of the row behind its last."""
+    size_bytes: int
+    decode_bytes_per_s: float
+
+    def make(self, begin: int, end: int) -> Columns:
+        """In a read task."""
+        share = (end - begin) / max(self.ends[-1], 1)
+        pay_for_reading(self.size_bytes * share, decode_bytes_per_s=self.decode_bytes_per_s)
+        return sliced(self.rows, begin, end)
+
+
+def _read(
+    kind: str, paths: Any, load: Callable[[Path], Columns], override_num_blocks: int | None,
+    options: dict[str, Any],
+) -> Dataset:  # fmt: skip
+    said = {k: v for k, v in options.items() if k not in _IGNORED and v is not None}
+    with_paths = said.pop("include_paths", False)
+    extensions = said.pop("file_extensions", _EXTENSIONS.get(kind))
+    if said:
+        raise NotEmulatedError(f"ray.data.read_{kind}({next(iter(said))}=)", "the paths")
+    named = paths if isinstance(paths, list | tuple) else [paths]
+    name = f"Read{kind.upper() if kind == 'csv' else kind.capitalize()}"
+    there = described(named[0]) if named else None
+    if there is not None:
+        return described_dataset(there, name, override_num_blocks)
+    files = [f for path in named for f in _expanded(local(path, f"read_{kind}"), extensions)]
+    if not files:
+        raise FileNotFoundError(f"No input files found to read: {named}.")
+    found = []
+    for file in files:
+        with real_datetime():
+            columns = load(file)
+        if with_paths:
+            columns = {**columns, "path": column_of([str(file)] * rows_of(columns))}
+        found.append(columns)
+    rows = joined(found)
+    counts = [rows_of(columns) for columns in found]
+    content = _Files(
+        rows=rows, ends=tuple(accumulate(counts)), size_bytes=sum(f.stat().st_size for f in files),
+        decode_bytes_per_s=DECODE_BYTES_PER_S[kind],
+    )  # fmt: skip
+    return dataset_of(
+        name, sum(counts),
+        bytes_of(rows) / max(sum(counts), 1), content.make, override_num_blocks,
+        sliced(rows, 0, 1), file_rows=tuple(counts),
+    )  # fmt: skip
+
+
+def _expanded(path: Path, extensions: Any) -> Iterator[Path]:
+    """A file, or those of a folder in the order of their names."""
+    if path.is_dir():
+        for file in sorted(path.rglob("*")):
+            hidden = any(part[0] in "._" for part in file.relative_to(path).parts)
+            wanted = not extensions or file.name.rpartition(".")[2].lower() in extensions
+            if file.is_file() and not hidden and wanted:
+                yield file
+    elif path.is_file():
+        yield path
+    else:
+        raise FileNotFoundError(path)
+
+
+@program_call
+def read_parquet(
+    paths: Any, *, columns: list[str] | None = None, override_num_blocks: int | None = None,
+    **options: Any,
+) -> Dataset:  # fmt: skip
+    """``ray.data.read_parquet``."""
+    arrow("read_parquet")
+    pq = import_unpatched("pyarrow.parquet")
+    load = lambda file: from_arrow(pq.read_table(file, columns=columns))  # noqa: E731
+    return _read("parquet", paths, load, override_num_blocks, options)
+
+
+@program_call
+def read_csv(paths: Any, *, override_num_blocks: int | None = None, **options: Any) -> Dataset:
+    """``ray.data.read_csv``."""
+    arrow("read_csv")
+    csv = import_unpatched("pyarrow.csv")
+    load = lambda file: from_arrow(csv.read_csv(file))  # noqa: E731
+    return _read("csv", paths, load, override_num_blocks, options)
+
+
+@program_call
+def read_json(paths: Any, *, override_num_blocks: int | None = None, **options: Any) -> Dataset:
+    """``ray.data.read_json``: lines, or one list."""
+    return _read("json", paths, _json, override_num_blocks, options)
+
+
+def _json(file: Path) -> Columns:
+    text = file.read_text(encoding="utf-8")
+    try:
+        found = json.loads(text)
+        rows = found if isinstance(found, list) else [found]
+    except json.JSONDecodeError:
+        rows = [json.loads(line) for line in text.splitlines() if line.strip()]
+    names = dict.fromkeys(name for row in rows for name in row)
+    return from_rows([{name: row.get(name) for name in names} for row in rows])
+
+
+@program_call
+def read_text(
+    paths: Any, *, encoding: str = "utf-8", drop_empty_lines: bool = True,
+    override_num_blocks: int | None = None, **options: Any,
+) -> Dataset:  # fmt: skip
+    """``ray.data.read_text``: a row of every line."""
+
+    def load(file: Path) -> Columns:
+        lines = file.read_text(encoding=encoding).split("\n")
+        kept = [line for line in lines if line.strip() != ""] if drop_empty_lines else lines
+        return {"text": column_of(kept)}
+
+    return _read("text", paths, load, override_num_blocks, options)
+
+
+@program_call
+def read_numpy(paths: Any, *, override_num_blocks: int | None = None, **options: Any) -> Dataset:
+    """``ray.data.read_numpy``."""
+    load = lambda file: {"data": np.load(file)}  # noqa: E731
+    return _read("numpy", paths, load, override_num_blocks, options)
+
+
+@program_call
+def read_binary_files(
+    paths: Any, *, override_num_blocks: int | None = None, **options: Any
+) -> Dataset:
+    """``ray.data.read_binary_files``."""
+    load = lambda file: {"bytes": column_of([file.read_bytes()])}  # noqa: E731
+    return _read("binary", paths, load, override_num_blocks, options)
+
+
+@program_call
+def read_images(
+    paths: Any, *, size: tuple[int, int] | None = None, mode: str | None = None,
+    override_num_blocks: int | None = None, **options: Any,
+) -> Dataset:  # fmt: skip
+    """``ray.data.read_images``: arrays of height, width and channels."""
+    return _read("images", paths, partial(_image, size, mode), override_num_blocks, options)
+
+
+def _image(size: tuple[int, int] | None, mode: str | None, file: Path) -> Columns:
+    try:
+        image_of = import_unpatched("PIL.Image")
+    except ImportError as error:
+        raise ImportError("read_images needs Pillow: pip install Pillow") from error
+    image = image_of.open(BytesIO(file.read_bytes()))
+    if size is not None:
+        height, width = size
+        image = image.resize((width, height), resample=image_of.BILINEAR)
+    if mode is not None:
+        image = image.convert(mode)
+    return {"image": column_of([np.asarray(image)])}
