@@ -20,8 +20,8 @@ from raysim.rayapi.unsupported import NotEmulatedError
 Array = np.ndarray[Any, Any]
 Columns = dict[str, Array]
 _SCALARS = (int, float, bool, str, bytes, np.generic)
-FORMATS = ("pandas", "numpy", "pyarrow", "cudf", "default", None)
-"""As ``VALID_BATCH_FORMATS``."""
+FORMATS = ("pandas", "pyarrow", "numpy", "cudf", None)
+"""``VALID_BATCH_FORMATS``; ``default`` stands for ``numpy``."""
 
 
 def rows_of(columns: Columns) -> int:
@@ -133,10 +133,9 @@ def to_batch(columns: Columns, batch_format: str | None) -> Any:
     ValueError
         Ray has no such format.
     """
-    if batch_format not in FORMATS:
+    if batch_format not in FORMATS and batch_format != "default":
         raise ValueError(
-            f"The given batch format {batch_format} isn't allowed (must be one of "
-            f"{list(FORMATS[:4])})."
+            f"The given batch format {batch_format} isn't allowed (must be one of {list(FORMATS)})."
         )
     if batch_format == "pandas":
         return import_pandas().DataFrame(

@@ -34,12 +34,13 @@ class DataContext:
     def settings(self) -> defaults.DataContext:
         """For an execution that begins now."""
         said = {name: getattr(self, name) for name in _KNOWN}
+        said["preserve_order"] |= self.execution_options.preserve_order
         strategy = getattr(self.shuffle_strategy, "value", self.shuffle_strategy)  # type: ignore[attr-defined]
         return replace(defaults.DataContext(), **said | {"shuffle_strategy": strategy})
 
 
 class ExecutionOptions:
-    """``ray.data.ExecutionOptions``: kept; limits are not emulated."""
+    """``ray.data.ExecutionOptions``: order is kept if it says so; limits are not emulated."""
 
     def __init__(self) -> None:
         self.preserve_order = False

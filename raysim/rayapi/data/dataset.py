@@ -424,7 +424,7 @@ class Dataset:
         return whole.split_at_indices(splits.ends(proportions, whole.count()))
 
     def train_test_split(
-        self, test_size: float, *, shuffle: bool = False, seed: int | None = None,
+        self, test_size: Any, *, shuffle: bool = False, seed: int | None = None,
         stratify: str | None = None,
     ) -> tuple[Dataset, Dataset]:  # fmt: skip
         """``Dataset.train_test_split``."""

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from raysim.kernel.rng import Streams
 from raysim.rayapi.calls import this_core, this_fiber
 from raysim.rayapi.data.collate import DefaultCollateFn, collated
-from raysim.rayapi.data.columns import FORMATS, Columns, joined, sliced, to_batch, to_rows
+from raysim.rayapi.data.columns import Columns, joined, sliced, to_batch, to_rows
 from raysim.rayapi.failures import exception_of, raise_error
 from raysim.rayapi.library_code import in_fiber, play
 from raysim.rayapi.unsupported import NotEmulatedError
@@ -67,8 +67,7 @@ class DataIterator:
         local_shuffle_buffer_size: int | None = None, local_shuffle_seed: int | None = None,
     ) -> Iterable[Any]:  # fmt: skip
         """``iter_batches``."""
-        if batch_format not in FORMATS:
-            to_batch({}, batch_format)
+        to_batch({}, batch_format)  # whether there is such a format is said at once
         said = _batching(
             prefetch_batches, batch_size, drop_last, local_shuffle_buffer_size, local_shuffle_seed
         )

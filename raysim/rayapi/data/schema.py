@@ -60,7 +60,7 @@ def _type_of(column: Array) -> str:
     return "object" if found.dtype == object else _named(found.dtype)
 
 
-def _named(dtype: Any) -> str:
+def _named(dtype: np.dtype[Any]) -> str:
     if dtype.kind in "US":
         return "string" if dtype.kind == "U" else "binary"
     if dtype.kind == "M":

@@ -103,7 +103,7 @@ class CpuSteps:
             self._example = kwargs if kwargs and not args else args
             self._outputs = outputs
             self._mode = TapeMode(Tape(outputs))
-            self._mode.__enter__()
+            self._mode.__enter__()  # type: ignore[no-untyped-call]
         return outputs
 
     @property
@@ -134,22 +134,23 @@ class CpuSteps:
     def _stop_tape(self) -> TapeMode | None:
         mode, self._mode = self._mode, None
         if mode is not None:
-            mode.__exit__(None, None, None)
+            mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         return mode
 
     def _traced(self, tape: Tape, loss: Any) -> Model | None:
         before, example = self._outputs, self._example
         self._outputs = self._example = None
+        module = describe(self._module).module
         own = any(t is loss for t in tensors(before))
         self._inside = True
         try:
             return trace(
-                describe(self._module).module, example, name=type(self._module).__name__,
+                module, example, name=type(module).__name__,
                 loss=None if own else lambda outputs: tape.replay(loss, outputs, to=META),
             )  # fmt: skip
         except (ScenarioError, ValueError, RuntimeError) as error:
             sys.stderr.write(
-                f"raysim: the time of training {type(self._module).__name__} is not predicted, "
+                f"raysim: the time of training {type(module).__name__} is not predicted, "
                 f"and costs nothing: {error}\n"
             )
             return None
@@ -249,7 +250,7 @@ def _cluster(gang: Gang, *, alone: bool) -> ClusterSpec:
     most = max(len(ranks) for ranks in nodes.values())
     there = gang.env.nodes[next(iter(nodes))].spec
     host = replace(
-        catalog.node(NODE), vcpus=max(most, there.vcpus), gpu_count=most, nic=there.nic,
+        catalog.node(NODE), vcpus=most, gpu_count=most, nic=there.nic,
         nic_count=there.nic_count, memory_bytes=there.memory_bytes,
     )  # fmt: skip
     return ClusterSpec(groups=(NodeGroup(name="workers", node=host, count=len(nodes)),))

@@ -325,7 +325,9 @@ def get_dataset_shard(dataset_name: str | None = None) -> Any:
         context = worker.context
         assert context.data is not None, "a trainer with datasets has their manager"
         manager = context.data
+        worker.waits_for_data()
         found = play(lambda _: manager.ask("coordinator_of", name, context.rank))
+        worker.has_data()
         if isinstance(found, TaskError):
             raise_error(exception_of(found, ""))
         worker.shards[name] = iterator_of(

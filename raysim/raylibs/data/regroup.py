@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import pickle
+from typing import TYPE_CHECKING
 
 from raysim.raycore.process import CoreProcess
 from raysim.raycore.scripts import Script, keep
@@ -21,6 +22,9 @@ from raysim.raylibs.data.metrics import OpMetrics
 from raysim.raylibs.data.operators import Links, Operator
 from raysim.raylibs.data.resources import NO_LIMIT, NONE, Resources
 from raysim.raylibs.data.stages import Regrouped
+
+if TYPE_CHECKING:
+    from raysim.raylibs.data.map_operator import DataTask
 
 
 class Regroup:
@@ -38,7 +42,7 @@ class Regroup:
         self.links = Links(inputs)
         self.metrics = OpMetrics(context)
         self.process = process
-        self.tasks: dict[int, object] = {}
+        self.tasks: dict[int, DataTask] = {}
         self._held: list[list[Block]] = [[] for _ in inputs]
         """Of each input."""
 

@@ -158,8 +158,9 @@ def _tables(record: RunRecord, parts: Mapping[str, float], wall_s: float) -> Ite
             if parts[p] > LEAST_SHARE * wall_s
         ),
     )
-    if record.data:
-        yield replace(operators(tuple(record.data)), title="Operators of the workers' data")
+    fed = operators(tuple(record.data))
+    if fed.rows:
+        yield replace(fed, title="Operators of the workers' data")
     begins = [a.begin_ns for a in record.attempts[1:]]
     causes = [
         next((s.cause for s in reversed(record.stops) if a.begin_ns < s.found_ns <= b), "")

@@ -144,7 +144,7 @@ def test_several_trainers_of_one_driver() -> None:
     ("what", "name"),
     [
         (lambda train, torch: train.get_all_reported_checkpoints, "get_all_reported_checkpoints"),
-        (lambda train, torch: torch.TorchTrainer(print, datasets={"train": 1}), "datasets="),
+        (lambda train, torch: torch.TorchTrainer(print, validation_config=1), "validation_config="),
         (lambda train, torch: torch.TorchTrainer(
             print, scaling_config=train.ScalingConfig(num_workers=0)).fit(), "local mode"),
         (lambda train, torch: torch.TorchTrainer(
@@ -168,10 +168,82 @@ def test_what_a_loop_uses_that_is_not_emulated_is_refused_too() -> None:
     def loop() -> None:
         import ray
 
-        ray.train.get_dataset_shard("train")
+        ray.train.get_context().get_storage()
 
-    with pytest.raises(NotEmulatedError, match="get_dataset_shard"):
+    with pytest.raises(NotEmulatedError, match="get_storage"):
         fit(loop)
+
+
+def fed(make_s: float, step_s: float) -> LibraryReport:
+    """A trainer of two ranks, 20 batches each, from blocks that take so long to make."""
+    cluster = ray_cluster(cpus=4, check=True)
+
+    def main() -> Any:
+        import time
+
+        import ray
+        from ray.train import RunConfig, ScalingConfig
+        from ray.train.torch import TorchTrainer
+
+        def slow(batch: Any) -> Any:
+            time.sleep(make_s)
+            return batch
+
+        def loop() -> int:
+            rows = 0
+            for batch in ray.train.get_dataset_shard("train").iter_batches(batch_size=100):
+                time.sleep(step_s)
+                rows += len(batch["id"])
+            ray.train.report({})
+            return rows
+
+        ray.init()
+        dataset = ray.data.range(4_000, override_num_blocks=40).map_batches(slow)
+        return TorchTrainer(
+            loop,
+            datasets={"train": dataset},
+            scaling_config=ScalingConfig(num_workers=2),
+            run_config=RunConfig(name="run"),
+        ).fit()
+
+    result, _ = run_program(main, cluster)
+    assert result.return_value == 2_000
+    report: LibraryReport
+    (report,) = cluster.env.reports
+    return report
+
+
+def test_a_trainer_whose_data_are_slow_says_that_it_waits_for_them() -> None:
+    # Two CPUs are left for 40 blocks of 2 s: 40 s, in which each rank steps for 20 x 0.1 s.
+    report = fed(2.0, 0.1)
+    waited_s = report.metrics["data_stall_s"]
+    assert waited_s == pytest.approx(40 - 20 * 0.1, rel=0.1)
+    assert report.bound_by.startswith("waiting for data")
+    assert report.would_help[0].startswith("more CPUs for Ray Data")
+    assert seconds(report, "steps that are kept") == pytest.approx(20 * 0.1, rel=0.05)
+
+
+def test_data_that_are_quick_are_made_while_the_ranks_step() -> None:
+    # 40 blocks of 0.5 s on two CPUs: 10 s, beside 20 steps of 1 s.
+    report = fed(0.5, 1.0)
+    assert report.metrics["data_stall_s"] < 3.0
+    assert seconds(report, "steps that are kept") == pytest.approx(20, rel=0.02)
+    operators = next(t for t in report.tables if t.title.startswith("Operators"))
+    assert [row[:2] for row in operators.rows] == [("ReadRange->MapBatches(slow)", 40)]
+
+
+def test_a_dataset_that_is_not_there_is_a_key_error() -> None:
+    def loop() -> str:
+        import ray
+
+        try:
+            ray.train.get_dataset_shard()
+        except KeyError as error:
+            return str(error)
+        return ""
+
+    result, _ = fit(loop)
+    assert "Dataset shard for 'train' not found." in result.return_value
 
 
 def test_workers_that_fit_nowhere_are_said_at_once() -> None:
