@@ -164,9 +164,8 @@ def program_scenario(
         problems += groups_misnamed(spec, made.spec, document)
     inputs: dict[KeyPath, Path] = {}
     jobs = Jobs(folder, document, inputs, problems)
-    what = jobs.read(spec.jobs)
+    what = jobs.read(spec.jobs) | {"files": stored_files(spec.files, document, problems)}
     own = what["library"].metrics if what.get("library") else {}
-    stored = stored_files(spec.files, document, problems)
     targets = targets_of(document, problems, {**PROGRAM_METRICS, **own})
     if made.spec is None or problems:
         raise ScenarioError(problems)
@@ -183,7 +182,6 @@ def program_scenario(
         spot=spot_of(spec),
         kuberay=any(is_kuberay(d) for d in files),
         object_store_bytes=spec.ray.object_store_memory,
-        files=stored,
         faults=tuple(_event(f) for f in spec.faults),
         until_s=spec.until,
     )

@@ -27,16 +27,24 @@ def _stop_the_last_cluster() -> Iterator[None]:
     REAL.stop()
 
 
+SLOW = (
+    "data_groups", "data_iterators", "data_sorts", "data_splits", "train_datasets", "train_ddp_cpu",
+)  # fmt: skip
+"""Half a minute and more each, of a real cluster on two cores."""
+
+
 def chosen() -> list[Any]:
     """Every program; two in five of those on the commonest cluster, and all others, in every run.
 
-    The rest are marked ``exhaustive``: all of them take a quarter of an hour.
+    The rest are marked ``exhaustive``, as are the slow ones: all of them take 20 minutes.
     """
     common = Counter(declared_by(p).text for p in cluster.programs()).most_common(1)[0][0]
     params, seen = [], 0
     for program in cluster.programs():
         always = declared_by(program).text != common
-        if not always:
+        if program.stem in SLOW:
+            always = False
+        elif not always:
             always = seen % 5 in {0, 2}
             seen += 1
         marks = () if always else (pytest.mark.exhaustive,)

@@ -109,7 +109,8 @@ def test_a_step_takes_what_the_tower_says_of_cores_with_gloo() -> None:
     node = catalog.node("cpu-ranks-2")
     plan = TrainingPlan(
         model=model, mesh=Mesh(dp=2), engine="ddp", micro_batch=24, precision="fp32",
-        gradient_accumulation_steps=1, optimizer=Optimizer(type="AdamW", lr=1e-3, fused=False),
+        gradient_accumulation_steps=1, gradient_clipping=0.0,
+        optimizer=Optimizer(type="AdamW", lr=1e-3, fused=False),
     )  # fmt: skip
     cluster = ClusterSpec(groups=(NodeGroup(name="host", node=node, count=1),))
     expected = simulate(plan, cluster, simulation=Simulation(), feed=Feed()).steady_step_ns / 1e9

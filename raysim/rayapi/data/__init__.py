@@ -5,12 +5,7 @@ Real counterpart: ``ray/data/__init__.py`` (2.60).
 
 from raysim.rayapi.data import aggregate, collate
 from raysim.rayapi.data.context import DataContext, ExecutionOptions
-from raysim.rayapi.data.dataset import (
-    ActorPoolStrategy,
-    Dataset,
-    MaterializedDataset,
-    TaskPoolStrategy,
-)
+from raysim.rayapi.data.dataset import Dataset, MaterializedDataset
 from raysim.rayapi.data.files import (
     read_binary_files,
     read_csv,
@@ -33,6 +28,7 @@ from raysim.rayapi.data.read import (
     range_tensor,
 )
 from raysim.rayapi.data.schema import Schema
+from raysim.rayapi.data.strategies import ActorPoolStrategy, TaskPoolStrategy
 from raysim.rayapi.unsupported import getattr_of
 
 __all__ = [

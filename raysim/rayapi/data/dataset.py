@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from raysim.rayapi.calls import program_call
@@ -32,34 +31,6 @@ _MISSING = (
     "maps, filters, sorts, groups, shuffles, zips, splits, aggregations, batches, and "
     "write_parquet, write_csv, write_json, write_numpy"
 )
-
-
-@dataclass(frozen=True)
-class ActorPoolStrategy:
-    """``ray.data.ActorPoolStrategy``."""
-
-    size: int | None = None
-    min_size: int | None = None
-    max_size: int | None = None
-
-    @property
-    def concurrency(self) -> int | tuple[int, int] | None:
-        """As ``map_batches(concurrency=)``."""
-        if self.size is not None:
-            return self.size
-        return (self.min_size or 1, self.max_size or 1_000_000)
-
-
-@dataclass(frozen=True)
-class TaskPoolStrategy:
-    """``ray.data.TaskPoolStrategy``."""
-
-    size: int | None = None
-
-    @property
-    def concurrency(self) -> int | None:
-        """As ``map_batches(concurrency=)``."""
-        return self.size
 
 
 class Dataset:

@@ -13,7 +13,9 @@ def tells(what, *args, **kwargs):
 
 
 ray.init()
-ray.data.DataContext.get_current().enable_progress_bars = False
+context = ray.data.DataContext.get_current()
+context.enable_progress_bars = False
+context.execution_options.preserve_order = True
 ds = ray.data.range(200, override_num_blocks=6)
 mixed = ds.map_batches(
     lambda b: {"id": b["id"], "k": b["id"] % 3, "t": np.array([f"n{i % 7}" for i in b["id"]])}

@@ -156,7 +156,7 @@ def test_batches_are_made_while_the_driver_works() -> None:
             return batch
 
         ray.init()
-        # One task at a time makes a batch in 0.25 s, a step takes 1 s: only the first is waited for.
+        # One task at a time makes a batch in 0.25 s, a step takes 1 s: the first is waited for.
         ds = ray.data.range(1_000, override_num_blocks=10).map_batches(slow, concurrency=1)
         ds.take(1)
         waited = []
