@@ -242,6 +242,8 @@ class Session:
         """What has been pickled in this session, by function or class."""
         self.submitted: Any = None
         """The server of the jobs API, once somebody has used it."""
+        self.libraries: dict[str, Any] = {}
+        """What Ray's libraries keep of this run, each under its name."""
 
     @property
     def sim(self) -> Simulation:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -21,13 +20,10 @@ from raysim.rayapi.data.dataset import Dataset
 from raysim.rayapi.data.functions import Reads
 from raysim.rayapi.data.storage import read_from_disk
 from raysim.rayapi.library_code import play, session_here
-from raysim.rayapi.session import Session
 from raysim.raycore.scripts import Ask, Script
 from raysim.raylibs.data import specs
 from raysim.raylibs.data.storage import Bucket
 from raysim.raylibs.data.stored import StoredFiles
-
-_BUCKETS: WeakKeyDictionary[Session, dict[str, Bucket]] = WeakKeyDictionary()
 
 
 def described(path: Any) -> StoredFiles | None:
@@ -83,7 +79,7 @@ def _zeros(rows: int, kind: str, shape: tuple[int, ...]) -> Any:
 
 
 def _bucket(files: StoredFiles) -> Bucket:
-    known = _BUCKETS.setdefault(session_here(), {})
+    known: dict[str, Bucket] = session_here().libraries.setdefault("buckets", {})
     if files.at not in known:
         assert files.bucket is not None, "asked of files in a bucket"
         core = this_core(this_fiber())

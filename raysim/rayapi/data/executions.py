@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 from raysim.rayapi.calls import this_core, this_fiber
 from raysim.rayapi.data.columns import from_batch, joined, to_batch
 from raysim.rayapi.data.context import DataContext
+from raysim.rayapi.data.functions import Reads
 from raysim.rayapi.data.iterator import DataIterator
 from raysim.rayapi.failures import exception_of, raise_error
 from raysim.rayapi.fibers import HUB
 from raysim.rayapi.library_code import play, session_here
-from raysim.rayapi.session import Session
 from raysim.raycore.ids import NodeID, hex_id
 from raysim.raycore.process import CoreProcess
 from raysim.raycore.scripts import Script
@@ -29,7 +28,6 @@ from raysim.raylibs.data.consumers import Consumed, drain
 from raysim.raylibs.data.executor import available_cpus, execution_of
 from raysim.raylibs.data.iterate import Batching, BatchIterator, DriverStream
 from raysim.raylibs.data.plan import plan_of
-from raysim.raylibs.data.resources import NONE, Resources
 from raysim.raylibs.data.split import SplitShard, shard_of, streaming_split
 from raysim.raylibs.data.stages import ExchangeStage
 from raysim.raylibs.train.datasets import TrainDataset
@@ -48,11 +46,9 @@ class _Known:
     """By coordinator, share and process."""
 
 
-_KNOWN: WeakKeyDictionary[Session, _Known] = WeakKeyDictionary()
-
-
 def _known_here() -> _Known:
-    return _KNOWN.setdefault(session_here(), _Known())
+    found: _Known = session_here().libraries.setdefault("data", _Known())
+    return found
 
 
 def number_of(dataset: Dataset) -> int:
@@ -167,6 +163,9 @@ def materialized(spec: specs.Dataset) -> tuple[specs.Source, Any]:
 
 def source_of(blocks: tuple[Block, ...]) -> specs.Source:
     """Of blocks that are there."""
+    if not blocks:
+        nothing = Reads(session=session_here(), name="Input", make=lambda _begin, _end: {})
+        return specs.Source(name="Input", rows=0, row_bytes=0.0, hook=nothing)
     rows = sum(b.rows for b in blocks)
     size_bytes = sum(b.size_bytes for b in blocks)
     return specs.Source(name="Input", rows=rows, row_bytes=size_bytes / max(rows, 1), blocks=blocks)
@@ -217,12 +216,12 @@ def shares(
 
 def split(
     dataset: Dataset, n: int, *, equal: bool, hints: tuple[NodeID, ...] | None,
-    context: defaults.DataContext, excluded: Resources = NONE, node_id: NodeID | None = None,
+    context: defaults.DataContext,
 ) -> Script:  # fmt: skip
     """A script that makes the shares; called by a program, played by whoever."""
     coordinating = streaming_split(
         dataset._spec, specs.Split(n=n, equal=equal, locality_hints=hints or ()), context,  # noqa: SLF001  (its own)
-        session_here().sim.rng, excluded=excluded, node_id=node_id,
+        session_here().sim.rng,
     )  # fmt: skip
 
     def made() -> Script:

@@ -36,6 +36,7 @@ def install(r: Replaced) -> None:
     r.around(torch.autograd, "backward", lambda run, s, *a, **k: s.backward(run, *a, **k), here)
     r.around(torch.optim.Optimizer, "__init__", _new_optimizer, here)
     r.around(DataLoader, "__iter__", _batches, here)
+    r.around(torch, "compile", lambda _run, _s, model=None, **_k: model or _as_it_is, here)
     r.around(ddp, "__init__", _ddp, here)
     r.around(ddp, "forward", lambda _run, _s, self, *a, **k: self.module(*a, **k), here)
     r.around(ddp, "no_sync", lambda _run, _s, self: _no_sync(self), here)
@@ -90,6 +91,11 @@ def _step(self: Any, *args: Any, **kwargs: Any) -> Any:
     if steps is None:
         return type(self).step(self, *args, **kwargs)
     return steps.step(type(self).step, self, *args, **kwargs)
+
+
+def _as_it_is(model: Any) -> Any:
+    """``torch.compile`` as a decorator: compiling costs more than it would bring here."""
+    return model
 
 
 def _batches(run: Any, _steps: CpuSteps, self: Any) -> Iterator[Any]:

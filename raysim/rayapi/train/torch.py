@@ -99,6 +99,8 @@ def prepare_model(
         raise ValueError("parallel_strategy must be None, 'ddp' or 'fsdp'")
     if worker.torch_steps is None and parallel_strategy == "fsdp":
         raise NotEmulatedError("prepare_model(parallel_strategy='fsdp') on CPUs", "ddp")
+    if not worker.gpus and worker.cpu_steps is None and worker.run.set_up is not None:
+        worker.run.set_up(worker)  # torch had not been loaded before the loop
     if move_to_device:
         model = model.to(get_device() if move_to_device is True else move_to_device)
     if parallel_strategy is None or worker.context.world_size == 1:

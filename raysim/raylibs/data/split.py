@@ -12,7 +12,6 @@ from __future__ import annotations
 from typing import Any
 
 from raysim.kernel.rng import Streams
-from raysim.raycore.ids import NodeID
 from raysim.raycore.process import CoreProcess
 from raysim.raycore.scripts import Event, Script, drop, get, here, keep, sleep, spawn, wait_for
 from raysim.raycore.tasks import ActorOptions, NodeAffinity, Ref, TaskError
@@ -217,9 +216,8 @@ def streaming_split(
     *,
     excluded: Resources = NONE,
     storage: Any = None,
-    node_id: NodeID | None = None,
 ) -> Script:
-    """``ds.streaming_split(n)``: the coordinator; ``shard_of`` makes shards.
+    """``ds.streaming_split(n)``: the coordinator, on the caller's node; ``shard_of`` makes shards.
 
     Parameters
     ----------
@@ -229,11 +227,9 @@ def streaming_split(
         CPUs and GPUs that the consumers hold.
     storage
         The bucket that rows are fetched from, if any.
-    node_id
-        Where the coordinator runs; None: on the caller's node.
     """
     process = yield here()
-    strategy = NodeAffinity(node_id=process.me.node_id if node_id is None else node_id)
+    strategy = NodeAffinity(node_id=process.me.node_id)
     coordinator = yield from COORDINATOR.options(strategy=strategy).remote(
         dataset, split, context, streams, excluded, storage
     )
