@@ -17,6 +17,7 @@ from raysim.rayapi.data import aggregate as aggs
 from raysim.rayapi.data import exchanges, executions, splits, writes
 from raysim.rayapi.data.columns import Columns, from_batch, sliced
 from raysim.rayapi.data.context import DataContext
+from raysim.rayapi.data.dataset_repr import HEAD_ROWS, MOST_ROWS, ascii_repr, summary
 from raysim.rayapi.data.functions import call_of, name_of
 from raysim.rayapi.data.grouped import GroupedData
 from raysim.rayapi.data.iterator import DataIterator
@@ -42,16 +43,26 @@ class Dataset:
         self._spec = spec
         self._kept = kept
         """Objects it is made of stay while it does."""
-        self._first = first
+        self._source_row = self._first = first
         """A row of it, where one is known."""
 
     def __reduce__(self) -> Any:
         """Other processes have the same one."""
         return executions.known, (executions.number_of(self),)
 
+    def __repr__(self) -> str:
+        """As Ray draws it, where the columns are known."""
+        schema = self.schema(fetch_if_missing=False)
+        if schema is None:
+            source = Dataset(specs.Dataset(source=self._spec.source), first=self._source_row)
+            return summary(self._spec, source.schema(fetch_if_missing=False))
+        return ascii_repr(schema, None if self._spec.operations else self.count(), None)
+
     def _then(self, operation: specs.Operation, *others: Dataset) -> Dataset:
         kept = (*self._kept, *(k for other in others for k in other._kept))  # noqa: SLF001  (its own class)
-        return Dataset(self._spec.then(operation), kept)
+        made = Dataset(self._spec.then(operation), kept)
+        made._source_row = self._source_row
+        return made
 
     # ---- rows ------------------------------------------------------------------------------------
 
@@ -458,6 +469,17 @@ class MaterializedDataset(Dataset):
         return MaterializedDataset(
             specs.Dataset(source=executions.source_of(tuple(blocks))), self._kept
         )
+
+    def __repr__(self) -> str:
+        """With some rows."""
+        schema = self.schema()
+        if self._spec.operations or schema is None:
+            return super().__repr__()
+        rows = self.count()
+        if rows <= MOST_ROWS:
+            return ascii_repr(schema, rows, self.take_all())
+        *_, last = self.split_at_indices([rows - (MOST_ROWS - HEAD_ROWS)])
+        return ascii_repr(schema, rows, [*self.take(HEAD_ROWS), *last.take_all()])
 
     def materialize(self) -> MaterializedDataset:
         """It is."""

@@ -9,6 +9,10 @@ import numpy as np
 import ray
 
 
+def kept(batch):
+    return batch
+
+
 @ray.remote
 def consume(shard, epochs):
     seen = []
@@ -26,6 +30,9 @@ def ids(shard):
 ray.init()
 ray.data.DataContext.get_current().enable_progress_bars = False
 ds = ray.data.range(128, override_num_blocks=8)
+print(ds)
+print(ds.map_batches(kept).filter(kept))
+print(ray.data.range(12, override_num_blocks=1).materialize())
 print(ray.get([consume.remote(s, 2) for s in ds.streaming_split(2, equal=True)]))
 found = ray.get([ids.remote(s) for s in ds.streaming_split(2)])
 print(sorted(found[0] + found[1]) == list(range(128)))
