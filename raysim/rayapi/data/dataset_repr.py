@@ -16,9 +16,11 @@ HEAD_ROWS = 5
 MOST_WIDTH = 40
 GAP = "\u2026"
 _BORDERS = {
-    "top": "\u256d\u252c\u256e\u2500", "middle": "\u255e\u256a\u2561\u2550",
-    "bottom": "\u2570\u2534\u256f\u2500",
-}  # fmt: skip
+    "top": ("\u256d", "\u252c", "\u256e", "\u2500"),
+    "middle": ("\u255e", "\u256a", "\u2561", "\u2550"),
+    "bottom": ("\u2570", "\u2534", "\u256f", "\u2500"),
+}
+"""Left, between, right, fill."""
 _SIDE, _BETWEEN = "\u2502", "\u2506"
 
 
