@@ -85,3 +85,42 @@ def test_a_pipeline_without_trainers_is_bound_by_its_slowest_pool(root: Path) ->
     found = run(loaded)
     assert found["bound_by"] == "Predict: 4 at once make 400 rows/s."
     assert found["metrics"]["data_s"] == pytest.approx(8000 / 400, rel=0.15)
+
+
+def stored(root: Path, **more: Any) -> Any:
+    """A scenario of a script, and of files that it may read."""
+    (root / "script.py").write_text("")
+    files = {"at": "s3://b/train", "rows": "20k", "row": "150kB", "files": 100, "core": "6ms"}
+    return from_mapping(
+        {
+            "raysim": 1, "cluster": {"nodes": 1, "node": "cpu-16"},
+            "jobs": [{"script": "script.py"}], "files": [files | more],
+        },
+        folder=root,
+    )  # fmt: skip
+
+
+def test_files_that_a_script_reads_are_said_in_the_words_of_a_dataset(tmp_path: Path) -> None:
+    columns = {"image": "uint8[224,224,3]", "label": "int64"}
+    (files,) = stored(tmp_path, stored="110kB", bucket="s3", columns=columns).job.files
+    assert files.source.rows == 20_000
+    assert files.source.stored_row_bytes == 110_000
+    assert files.bucket is not None
+    assert files.columns == (("image", "uint8", (224, 224, 3)), ("label", "int64", ()))
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"bucket": "s4"}, "files.0.bucket"),
+        ({"columns": {"x": "floaty"}}, "'floaty' is no type of numpy: say int64, float32"),
+        ({"columns": {"x": "uint8[a]"}}, "files.0.columns.x"),
+        ({"rows": None}, "rows"),
+    ],
+)
+def test_files_that_are_said_wrongly_are_refused(
+    tmp_path: Path, more: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ScenarioError) as raised:
+        stored(tmp_path, **more)
+    assert said in str(raised.value).replace("[0]", ".0")
