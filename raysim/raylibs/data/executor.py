@@ -336,7 +336,11 @@ class StreamingExecutor:
             self._woken.set()
 
     def _shut_down(self) -> Script:
-        """Kill the pools, forget what still runs."""
+        """Kill the pools, forget what still runs, and what nobody will take."""
+        if self._stopped:
+            for op in self.topology:
+                waiting = [op.links.take() for _ in range(len(op.links.out))]
+                yield drop(*(b.ref for b in waiting if b.ref is not None and b.owned))
         for op in self._maps:
             for task in list(op.tasks.values()):
                 yield drop(*op.ended(task, self.ended_ns))

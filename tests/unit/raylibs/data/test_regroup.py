@@ -9,8 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from raysim.kernel.rng import Streams
+from raysim.raycore.process import CoreProcess
+from raysim.raycore.scripts import Script
 from raysim.raycore.tasks import TaskError
 from raysim.raylibs.data.blocks import Block
+from raysim.raylibs.data.executor import execution_of
+from raysim.raylibs.data.iterate import Batching, BatchIterator, DriverStream
 from raysim.raylibs.data.job import Consumer, DataJob, run_job
 from raysim.raylibs.data.row_buffer import RowBuffer
 from raysim.raylibs.data.specs import AllToAll, Zip
@@ -104,3 +109,19 @@ def test_a_buffer_gives_every_row_once(sizes: list[int], each: int, seed: int | 
     assert seed is not None or seen == rows
     assert done == sum(count > 0 for count in sizes)
     assert size_bytes == pytest.approx(10 * len(rows))
+
+
+def test_a_loop_that_is_left_leaves_nothing() -> None:
+    on = cluster(cpus=4)
+
+    def main(process: CoreProcess) -> Script:
+        dataset = data(4_000, work(1e-3), blocks=40, mib=1)
+        executor = yield from execution_of(process, dataset, FREE, Streams(0))
+        batches = BatchIterator(process, DriverStream(executor), Batching(), FREE)
+        first = yield from batches.next_batch()
+        executor.stop()
+        yield from batches.close()
+        return first.rows
+
+    assert run(on, main, until="60h") == 256
+    assert left(on) == []
