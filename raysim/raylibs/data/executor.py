@@ -146,9 +146,18 @@ class StreamingExecutor:
         self._woken.set()
 
     def stop(self) -> None:
-        """Nobody wants more."""
+        """Nobody wants more; what waits to be taken is dropped."""
         self._stopped = True
         self._woken.set()
+        if self.ended.is_set:
+            self._forget_outputs()
+
+    def _forget_outputs(self) -> None:
+        for op in self.topology:
+            for _ in range(len(op.links.out)):
+                block = op.links.take()
+                if block.ref is not None and block.owned:
+                    self.process.remove_local_reference(block.ref.object_id)
 
     # the loop
 
@@ -338,12 +347,11 @@ class StreamingExecutor:
     def _shut_down(self) -> Script:
         """Kill the pools, forget what still runs, and what nobody will take."""
         if self._stopped:
-            for op in self.topology:
-                waiting = [op.links.take() for _ in range(len(op.links.out))]
-                yield drop(*(b.ref for b in waiting if b.ref is not None and b.owned))
+            self._forget_outputs()
         for op in self._maps:
             for task in list(op.tasks.values()):
-                yield drop(*op.ended(task, self.ended_ns))
+                unread = list(task.items)
+                yield drop(*unread, *op.ended(task, self.ended_ns))
             if op.pool is not None:
                 for actor in op.pool.actors:
                     yield actor.handle.kill()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from raysim.kernel.rng import Streams
 from raysim.raycore.process import CoreProcess
-from raysim.raycore.scripts import Script
+from raysim.raycore.scripts import Script, sleep
 from raysim.raycore.tasks import TaskError
 from raysim.raylibs.data.blocks import Block
 from raysim.raylibs.data.executor import execution_of
@@ -19,6 +19,7 @@ from raysim.raylibs.data.iterate import Batching, BatchIterator, DriverStream
 from raysim.raylibs.data.job import Consumer, DataJob, run_job
 from raysim.raylibs.data.row_buffer import RowBuffer
 from raysim.raylibs.data.specs import AllToAll, Zip
+from raysim.units import to_ns
 from tests.stories.ray_scripts import run
 from tests.unit.raylibs.data.parts import FREE, cluster, data, left, played, training, work
 
@@ -119,6 +120,7 @@ def test_a_loop_that_is_left_leaves_nothing() -> None:
         executor = yield from execution_of(process, dataset, FREE, Streams(0))
         batches = BatchIterator(process, DriverStream(executor), Batching(), FREE)
         first = yield from batches.next_batch()
+        yield sleep(to_ns(5.0))  # blocks wait for it
         executor.stop()
         yield from batches.close()
         return first.rows
