@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from raysim.raylibs.train.advice import advice
 from raysim.raylibs.train.config import FailureConfig
 from raysim.raylibs.train.loop import CheckpointSpec, ConstantStep, UploadMode
+from raysim.raylibs.train.records import RunRecord
 from raysim.raylibs.train.shards import ConstantRate
 from tests.train_parts import CHECKPOINT, Played, loop, play, trainer
 
@@ -222,3 +223,19 @@ def test_a_hundred_times_the_steps_are_no_more_events() -> None:
     events = [p.cluster.sim.log.events for p in (few, many)]
     polls = (many.record.end_ns - few.record.end_ns) / S / 3600  # idle processes meet by the hour
     assert events[1] < 1.5 * events[0] + 2_000 * polls
+
+
+def test_work_between_waits_for_data_belongs_to_the_step_that_follows_it() -> None:
+    record = RunRecord()
+    record.phase(0, "startup")
+    record.began(10, 1, 0)
+    for begin_ns in (10, 40):  # of each step: a wait, work, another wait, more work
+        for at_ns, phase in ((0, "data"), (5, "steps"), (15, "data"), (20, "steps")):
+            record.phase(begin_ns + at_ns, phase)
+        record.stepped(begin_ns + 30, 1)
+    record.phase(70, "data")
+    record.phase(80, "steps")  # a step that never ends
+    record.state(100, "FINISHED")
+    record.ended(100)
+    parts = record.parts_ns()
+    assert (parts["steps"], parts["data"], parts["lost"]) == (2 * 20, 2 * 10 + 10, 20)
