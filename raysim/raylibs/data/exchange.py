@@ -8,7 +8,7 @@ its part of them in bulk: over the network what other nodes hold, from disk what
 By symmetry every node serves as much as it fetches, so the bytes come from one other node in turn,
 and spilled bytes from the fetching node's own disks.
 
-Not modelled: the slices' restored copies in the store, skewed partitions, sort's sampling.
+Not modelled: the slices' restored copies in the store, skewed partitions.
 """
 
 from __future__ import annotations

@@ -223,9 +223,10 @@ class MapOperator:
         else:
             large = bool(refs) and size_bytes > self.context.large_args_threshold
             context = self.context
-            options = self._options[
+            strategy = (
                 context.scheduling_strategy_large_args if large else context.scheduling_strategy
-            ]
+            )
+            options = self._options["DEFAULT" if self.stage.samples else strategy]
             if node_id != ANYWHERE:
                 options = replace(options, strategy=NodeAffinity(node_id=node_id, soft=True))
             (generator,) = yield submit(options, [Payload(WORK_BYTES, work), *refs])
