@@ -1,13 +1,13 @@
 """Runners: how points get tried. In this process, in processes of this machine, or as Ray tasks.
 
 All yield the same trials, in whatever order they end. A process that dies takes nothing with it:
-what it held is tried again, twice at most.
+what was given out is tried again, each point alone, and given up when its process dies again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -19,6 +19,7 @@ from raysim.planner.trials import Trial, try_point
 from raysim.scenario.load import Scenario
 from raysim.scenario.targets import Target
 
+Given = tuple[Scenario, tuple[Target, ...]]
 Runner = Callable[[Scenario, Iterable[Point], tuple[Target, ...]], Iterator[Trial]]
 AHEAD = 4
 """Points given out per process, so that none waits for the next."""
@@ -44,19 +45,23 @@ def _pooled(
     count: int, scenario: Scenario, points: Iterable[Point], limits: tuple[Target, ...]
 ) -> Iterator[Trial]:
     left = iter(points)
-    again: list[Point] = []
-    broke: Counter[int] = Counter()
+    suspects: list[Point] = []
     while True:
-        pool = ProcessPoolExecutor(
-            count, multiprocessing.get_context("spawn"), _begin, (scenario, limits)
-        )
-        running: dict[Future[Trial], Point] = {}
+        yield from _shared_pool(count, (scenario, limits), left, suspects)
+        if not suspects:
+            return
+        yield from _one_by_one((scenario, limits), suspects)
+
+
+def _shared_pool(
+    count: int, given: Given, left: Iterator[Point], suspects: list[Point]
+) -> Iterator[Trial]:
+    """Until all is tried, or a process has died: what was given out then are the suspects."""
+    running: dict[Future[Trial], Point] = {}
+    with _pool(count, given) as pool:
         try:
             while True:
-                while len(running) < AHEAD * count:
-                    point = again.pop() if again else next(left, None)
-                    if point is None:
-                        break
+                while len(running) < AHEAD * count and (point := next(left, None)) is not None:
                     running[pool.submit(_try, point)] = point
                 if not running:
                     return
@@ -66,14 +71,37 @@ def _pooled(
                     del running[future]
                     yield trial
         except BrokenProcessPool:
-            for point in running.values():
-                broke[point.number] += 1
-                if broke[point.number] < MOST_ATTEMPTS * AHEAD * count:
-                    again.append(point)
-                else:
-                    yield lost(point)
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+            suspects += running.values()
+
+
+def _one_by_one(given: Given, suspects: list[Point]) -> Iterator[Trial]:
+    """In one process: whoever is tried when it dies has killed it; twice, and it is given up."""
+    killed: list[Point] = []
+    while suspects:
+        with _pool(1, given) as pool:
+            while suspects:
+                point = suspects[-1]
+                try:
+                    trial = pool.submit(_try, point).result()
+                except BrokenProcessPool:
+                    killed.append(point)
+                    if killed.count(point) < MOST_ATTEMPTS:
+                        break
+                    trial = lost(point)
+                suspects.pop()
+                yield trial
+                if trial.status == "failed":
+                    break
+
+
+@contextlib.contextmanager
+def _pool(count: int, given: Given) -> Iterator[ProcessPoolExecutor]:
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(count, context, _begin, given)
+    try:
+        yield pool
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def lost(point: Point) -> Trial:
@@ -121,6 +149,6 @@ def _on_ray(
                 yield lost(point)
 
 
-def _try_on_ray(given: tuple[Scenario, tuple[Target, ...]], point: Point) -> Trial:
+def _try_on_ray(given: Given, point: Point) -> Trial:
     scenario, limits = given
     return try_point(scenario, point, limits)

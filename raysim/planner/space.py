@@ -19,6 +19,8 @@ from raysim.scenario.overrides import short_key
 NODES = (0.5, 1, 2, 4)
 """Sizes of the cluster that are looked at, over the scenario's, when nobody says which."""
 MOST_MICRO_BATCHES = 6
+MOST_LOOKS = 64
+"""Points that are built to see whether any can be."""
 WORKERS = "train.workers"
 
 Choice = dict[str, Any]
@@ -87,15 +89,35 @@ def space_of(scenario: Scenario, vary: Mapping[str, Sequence[Any]] | None = None
     Raises
     ------
     ScenarioError
-        A key without values.
+        A key without values, or one that the scenario does not have.
     """
     asked = vary if vary is not None else scenario.spec.vary
     if asked:
         empty = [key for key, values in asked.items() if not values]
         if empty:
             raise ScenarioError([Problem(message="no values to try", key=key) for key in empty])
-        return Space({key: tuple(values) for key, values in asked.items()})
+        return checked(scenario, Space({key: tuple(values) for key, values in asked.items()}))
     return default_space(scenario)
+
+
+def checked(scenario: Scenario, space: Space) -> Space:
+    """The space, if any of its points can be built: a key that is not there refuses all of them.
+
+    Raises
+    ------
+    ScenarioError
+        What the first point is refused for.
+    """
+    first: ScenarioError | None = None
+    for point in itertools.islice(space.points(), 0, None, max(1, space.size // MOST_LOOKS)):
+        try:
+            scenario.with_(changes_of(point.choice))
+        except ScenarioError as error:
+            first = first or error
+        else:
+            return space
+    assert first is not None, "a space without points"
+    raise first
 
 
 def default_space(scenario: Scenario) -> Space:

@@ -18,6 +18,7 @@ from raysim.planner.pool import Runner
 from raysim.planner.space import Point, Space
 from raysim.planner.trials import Trial, of_plain, try_point
 from raysim.results.result import run_id
+from raysim.results.targets import METRICS
 from raysim.scenario.load import Scenario
 from raysim.scenario.targets import Target
 
@@ -50,7 +51,7 @@ class Sweep:
             {
                 **t.choice, "status": t.status, "why": t.why, "strategy": t.strategy,
                 "gpus": t.gpus, "bound_by": t.bound_by, "missed": "; ".join(t.missed),
-                "likely": t.likely, "run_id": t.run_id, **t.metrics,
+                "likely": t.likely, "run_id": t.run_id, **dict.fromkeys(METRICS), **t.metrics,
             }
             for t in self.trials
         ]  # fmt: skip

@@ -17,11 +17,11 @@ from raysim.units import format_seconds
 Summary = Mapping[str, Any]
 SHOWN = (
     ("tokens_per_s", "tokens/s"), ("samples_per_s", "samples/s"), ("step_seconds", "step"),
-    ("days", "days"), ("usd", "cost"), ("usd_per_million_tokens", "$/Mtoken"),
+    ("seconds", "time"), ("usd", "cost"), ("usd_per_million_tokens", "$/Mtoken"),
     ("gpu_mem_peak", "memory"),
 )  # fmt: skip
 _INSTEAD = {
-    "samples_per_s": "tokens_per_s", "usd_per_million_tokens": "usd", "step_seconds": "days",
+    "samples_per_s": "tokens_per_s", "usd_per_million_tokens": "usd", "step_seconds": "seconds",
 }  # fmt: skip
 """Columns that another makes superfluous."""
 SURE = 0.995
@@ -81,15 +81,15 @@ def _answer(trial: Summary, summary: Summary) -> str:
     metrics = trial["metrics"]
     asked = summary["objective"]["metric"]
     found = [f"{trial['gpus']} GPUs"]
-    names = [n for n, _ in SHOWN if n in metrics and n in ("days", "usd", "tokens_per_s")]
+    names = [n for n, _ in SHOWN if n in metrics and n in ("seconds", "usd", "tokens_per_s")]
     shown = [n for n in dict.fromkeys([*names, asked]) if n in metrics]
     found += [_words(name, metrics[name]) for name in shown]
     return ", ".join(found)
 
 
 def _words(name: str, value: float) -> str:
-    if name == "days":
-        return f"{value:.1f} days"
+    if name in ("seconds", "days"):
+        return format_seconds(value * (86400 if name == "days" else 1))
     if name in ("usd", "usd_per_million_tokens"):
         return usd(value) + ("" if name == "usd" else "/Mtoken")
     if name == "step_seconds":
@@ -104,10 +104,8 @@ def _cell(name: str, value: float | None) -> str:
         return "-"
     if name in ("usd", "usd_per_million_tokens"):
         return usd(value)
-    if name == "step_seconds":
+    if name in ("seconds", "step_seconds"):
         return format_seconds(value)
-    if name == "days":
-        return f"{value:.1f}"
     return percent(value, 0) if name == "gpu_mem_peak" else number(value)
 
 
