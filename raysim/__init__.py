@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from raysim.hardware.cluster import ClusterSpec, FabricSpec, NodeGroup
     from raysim.kernel.simulation import Simulation
     from raysim.models.table import Model
+    from raysim.planner.door import plan, sweep
     from raysim.rayapi.compute import charge, cost
     from raysim.results.result import Result
     from raysim.run import run
@@ -54,7 +55,9 @@ __all__ = [
     "charge",
     "cost",
     "load",
+    "plan",
     "run",
+    "sweep",
 ]
 
 _HOME = {
@@ -68,6 +71,8 @@ _HOME = {
     "NodeGroup": "hardware.cluster",
     "Simulation": "kernel.simulation",
     "Model": "models.table",
+    "plan": "planner.door",
+    "sweep": "planner.door",
     "charge": "rayapi.compute",
     "cost": "rayapi.compute",
     "Result": "results.result",

@@ -31,6 +31,7 @@ def run(
     seed: int | None = None,
     record: bool = True,
     check: bool = False,
+    what_if: bool = True,
     progress: Progress | None = None,
     watch: Watch | None = None,
 ) -> Result:
@@ -46,6 +47,8 @@ def run(
         Keep spans and counters for the trace, the frames and the report.
     check
         Run the invariants after every event.
+    what_if
+        Of a training job: also play its neighbours, for what would help.
     progress
         Of a training job: told what is being done and how far along it is, from 0 to 1.
     watch
@@ -67,7 +70,7 @@ def run(
     if isinstance(scenario, ProgramScenario):
         return _run_program(scenario, record=record, check=check, watch=watch)
     with collector_at_ease():
-        return _run(scenario, record=record, check=check, progress=progress)
+        return _run(scenario, record=record, check=check, what_if=what_if, progress=progress)
 
 
 def _run_program(
@@ -106,7 +109,9 @@ def _run_program(
     return Result(summary=summary, scenario=scenario, program=kept if record else None)
 
 
-def _run(scenario: Scenario, *, record: bool, check: bool, progress: Progress | None) -> Result:
+def _run(
+    scenario: Scenario, *, record: bool, check: bool, what_if: bool, progress: Progress | None
+) -> Result:
     cluster = build_cluster(scenario)
     job = build_job(scenario)
     recorder = ColumnRecorder() if record else NullRecorder()
@@ -115,7 +120,7 @@ def _run(scenario: Scenario, *, record: bool, check: bool, progress: Progress | 
     record_outcome(outcome.step, recorder)
     if progress:
         progress("what would help", 0.6)
-    effects = _effects(outcome)
+    effects = _effects(outcome) if what_if else []
     resolved = scenario.resolved()
     summary = {
         "raysim": raysim.__version__,

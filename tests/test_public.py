@@ -18,6 +18,11 @@ OPTIONS = {
         "SCENARIO", "[ARGS]", "--set", "--cluster", "--compute", "--profile", "--seed",
         "--out/-o", "--until", "--check", "--json", "--quiet/-q", "--no-trace", "--trace-format",
     ],
+    "plan": [
+        "SCENARIO", "--set", "--vary", "--minimize", "--maximize", "--subject-to", "--days",
+        "--budget", "--max-gpus", "--likely", "--jobs/-j", "--on", "--address", "--top", "--out/-o",
+        "--json",
+    ],
     "check": ["[SCENARIO]", "--set", "--schema", "--explain"],
     "init": ["NAME", "--from", "--deepspeed", "--cluster"],
     "show": ["[RUN]", "--table", "--tree", "--at", "--why"],

@@ -147,6 +147,78 @@ def run(
     raise typer.Exit(MISSED if verb.run(scenario, options) else DONE)
 
 
+class RunOn(StrEnum):
+    """Where ``plan`` tries its points."""
+
+    PROCESSES = "processes"
+    RAY = "ray"
+
+
+@app.command()
+def plan(
+    scenario: Annotated[
+        Path, typer.Argument(metavar="SCENARIO", help="A scenario folder or YAML file.")
+    ],
+    *,
+    changes: Changes = None,
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=A,B",
+            help="Values to try of one key; may be repeated. By default the scenario's `vary`, or "
+            "cluster sizes, ZeRO stages, micro-batches and checkpointing.",
+        ),
+    ] = None,
+    minimize: Annotated[
+        str | None, typer.Option(metavar="METRIC", help="By default the cost the job has.")
+    ] = None,
+    maximize: Annotated[
+        str | None, typer.Option(metavar="METRIC", help="Such as tokens_per_s.")
+    ] = None,
+    subject_to: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="'METRIC <= X'", help="Beside the scenario's targets; may be repeated."
+        ),
+    ] = None,
+    days: Annotated[float | None, typer.Option(min=0, help="days <= DAYS.")] = None,
+    budget: Annotated[float | None, typer.Option(min=0, help="usd <= BUDGET.")] = None,
+    max_gpus: Annotated[int | None, typer.Option(min=1, help="Rent no more.")] = None,
+    likely: Annotated[
+        float,
+        typer.Option(min=0, max=1, help="Least probability that all targets are met, as 0.9."),
+    ] = 0.0,
+    processes: Annotated[
+        int, typer.Option("--jobs", "-j", min=1, help="Processes that try points.")
+    ] = 1,
+    on: Annotated[
+        RunOn, typer.Option(help="processes of this machine, or tasks of a Ray cluster.")
+    ] = RunOn.PROCESSES,
+    address: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Of the Ray cluster; auto finds it.")
+    ] = None,
+    top: Annotated[int, typer.Option(min=1, help="Rows to print.")] = 5,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="DIR", help="Where its folder goes; by default runs."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print summary.json instead.")] = False,
+) -> None:
+    """Search for the best way to run a training job; write files that deploy it.
+
+    The same command goes on where it was interrupted. Exits with 1 when nothing meets the targets.
+    """
+    from raysim.cli import plan as verb
+
+    options = verb.PlanOptions(
+        changes=tuple(changes or ()), vary=tuple(vary or ()), minimize=minimize,
+        maximize=maximize, subject_to=tuple(subject_to or ()), days=days, budget=budget,
+        max_gpus=max_gpus, likely=likely, processes=processes, on=on.value, address=address,
+        top=top, out=out, as_json=as_json,
+    )  # fmt: skip
+    raise typer.Exit(MISSED if verb.plan(scenario, options) else DONE)
+
+
 @app.command()
 def check(
     scenario: Annotated[

@@ -32,6 +32,15 @@ _BATCH_TOTALS = ("global_batch", "global_batch_tokens")
 _REPLICAS = ("workers", "tensor_parallel", "pipeline")
 
 
+_SHORTER = {"activation_checkpointing": "checkpointing", "replicas": "nodes"}
+
+
+def short_key(key: str) -> str:
+    """A key's last part that says something, for a table's head: ``nodes``, ``zero_stage``."""
+    last = key.rsplit(".", maxsplit=1)[-1]
+    return _SHORTER.get(last, last)
+
+
 class Overrides:
     """Copies of a scenario's documents with changes applied."""
 

@@ -1,0 +1,114 @@
+"""``plan``: sweep a space, choose, and write what is needed to deploy the choice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from raysim.planner.choose import Plan, choose, objective_of, smallest_change
+from raysim.planner.pool import Runner, processes
+from raysim.planner.space import Space, space_of
+from raysim.planner.sweep import Store, Sweep, Told, sweep, sweep_id
+from raysim.scenario.load import Scenario
+from raysim.scenario.targets import Target, parse_target
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is asked about a scenario."""
+
+    vary: Mapping[str, Sequence[Any]] | None = None
+    """None: the scenario's own, or a sensible space."""
+    minimize: str | None = None
+    maximize: str | None = None
+    subject_to: tuple[str, ...] = ()
+    """Beside the scenario's targets, as ``days <= 7``."""
+    max_gpus: int | None = None
+    likely: float = 0.0
+    """Least probability that all targets are met."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The plan, and all that was tried for it."""
+
+    scenario: Scenario
+    space: Space
+    sweep: Sweep
+    plan: Plan
+    limits: tuple[Target, ...]
+    folder: Path | None
+
+    def chosen(self) -> Scenario | None:
+        """The scenario of the first choice."""
+        from raysim.planner.space import changes_of
+
+        best = self.plan.best or self.plan.instead
+        return None if best is None else self.scenario.with_(changes_of(best.choice))
+
+
+def plan(
+    scenario: Scenario,
+    question: Question | None = None,
+    *,
+    runner: Runner | None = None,
+    runs: Path | None = None,
+    told: Told | None = None,
+) -> Answer:
+    """Answer a question about a scenario.
+
+    Parameters
+    ----------
+    scenario
+        A training job.
+    question
+        None: the scenario's own space and targets, at the least cost.
+    runner
+        None: in this process.
+    runs
+        Where the folder of trials is kept; None: nowhere.
+    told
+        Called with how many trials are done, and of how many.
+
+    Raises
+    ------
+    ScenarioError
+        The question contradicts itself, or names what is not there.
+    """
+    asked = question or Question()
+    space = space_of(scenario, asked.vary)
+    limits = (*scenario.targets, *(_limit(text) for text in asked.subject_to))
+    folder = None
+    if runs is not None:
+        folder = runs / f"plan-{scenario.name}-{sweep_id(scenario, space, limits)}"
+    store = None if folder is None else Store(folder)
+    swept = sweep(
+        scenario, space, runner or processes(1), limits=limits, store=store, told=told
+    )  # fmt: skip
+    objective = objective_of(swept.trials, asked.minimize, asked.maximize)
+    chosen = choose(swept, objective, likely=asked.likely, max_gpus=asked.max_gpus)
+    if not chosen.ranked and swept.complete:
+        instead = smallest_change(scenario, swept, space, limits, asked.max_gpus)
+        chosen = replace(chosen, instead=instead)
+    return Answer(
+        scenario=scenario, space=space, sweep=swept, plan=chosen, limits=limits, folder=folder
+    )
+
+
+def _limit(text: str) -> Target:
+    """``days <= 7`` as a target.
+
+    Raises
+    ------
+    ScenarioError
+        It is not a metric and a condition.
+    """
+    from raysim.errors import Problem, ScenarioError
+
+    name, _, condition = text.strip().partition(" ")
+    try:
+        return parse_target(name, condition)
+    except ValueError as error:
+        raise ScenarioError(Problem(message=f"{text!r}: {error}")) from None

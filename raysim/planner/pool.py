@@ -1,0 +1,154 @@
+"""Runners: how points get tried. In this process, in processes of this machine, or as Ray tasks.
+
+All yield the same trials, in whatever order they end. A process that dies takes nothing with it:
+what was given out is tried again, each point alone, and given up when its process dies again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
+from typing import Any
+
+from raysim.planner.space import Point
+from raysim.planner.trials import Trial, try_point
+from raysim.scenario.load import Scenario
+from raysim.scenario.targets import Target
+
+Given = tuple[Scenario, tuple[Target, ...]]
+Runner = Callable[[Scenario, Iterable[Point], tuple[Target, ...]], Iterator[Trial]]
+AHEAD = 4
+"""Points given out per process, so that none waits for the next."""
+MOST_ATTEMPTS = 2
+
+_given: dict[str, Any] = {}
+
+
+def serial(
+    scenario: Scenario, points: Iterable[Point], limits: tuple[Target, ...]
+) -> Iterator[Trial]:
+    """One after the other, here."""
+    for point in points:
+        yield try_point(scenario, point, limits)
+
+
+def processes(count: int) -> Runner:
+    """A pool of so many processes; one: ``serial``."""
+    return serial if count == 1 else partial(_pooled, count)
+
+
+def _pooled(
+    count: int, scenario: Scenario, points: Iterable[Point], limits: tuple[Target, ...]
+) -> Iterator[Trial]:
+    left = iter(points)
+    suspects: list[Point] = []
+    while True:
+        yield from _shared_pool(count, (scenario, limits), left, suspects)
+        if not suspects:
+            return
+        yield from _one_by_one((scenario, limits), suspects)
+
+
+def _shared_pool(
+    count: int, given: Given, left: Iterator[Point], suspects: list[Point]
+) -> Iterator[Trial]:
+    """Until all is tried, or a process has died: what was given out then are the suspects."""
+    running: dict[Future[Trial], Point] = {}
+    with _pool(count, given) as pool:
+        try:
+            while True:
+                while len(running) < AHEAD * count and (point := next(left, None)) is not None:
+                    running[pool.submit(_try, point)] = point
+                if not running:
+                    return
+                done, _ = wait(running, return_when=FIRST_COMPLETED)
+                for future in done:
+                    trial = future.result()
+                    del running[future]
+                    yield trial
+        except BrokenProcessPool:
+            suspects += running.values()
+
+
+def _one_by_one(given: Given, suspects: list[Point]) -> Iterator[Trial]:
+    """In one process: whoever is tried when it dies has killed it; twice, and it is given up."""
+    killed: list[Point] = []
+    while suspects:
+        with _pool(1, given) as pool:
+            while suspects:
+                point = suspects[-1]
+                try:
+                    trial = pool.submit(_try, point).result()
+                except BrokenProcessPool:
+                    killed.append(point)
+                    if killed.count(point) < MOST_ATTEMPTS:
+                        break
+                    trial = lost(point)
+                suspects.pop()
+                yield trial
+                if trial.status == "failed":
+                    break
+
+
+@contextlib.contextmanager
+def _pool(count: int, given: Given) -> Iterator[ProcessPoolExecutor]:
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(count, context, _begin, given)
+    try:
+        yield pool
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def lost(point: Point) -> Trial:
+    """A point whose process died every time."""
+    why = "the process that tried it died, each time"
+    return Trial(number=point.number, choice=point.choice, status="failed", why=why)
+
+
+def _begin(scenario: Scenario, limits: tuple[Target, ...]) -> None:
+    _given.update(scenario=scenario, limits=limits)
+
+
+def _try(point: Point) -> Trial:
+    return try_point(_given["scenario"], point, _given["limits"])
+
+
+def on_ray(address: str | None) -> Runner:
+    """Tasks of a real Ray cluster, which must have raysim installed."""
+    return partial(_on_ray, address)
+
+
+def _on_ray(
+    address: str | None, scenario: Scenario, points: Iterable[Point], limits: tuple[Target, ...]
+) -> Iterator[Trial]:
+    import ray
+
+    ray.init(address=address, ignore_reinit_error=True, log_to_driver=False)
+    shared = ray.put((scenario, limits))
+    attempt = ray.remote(_try_on_ray).options(max_retries=MOST_ATTEMPTS)
+    left = iter(points)
+    running: dict[Any, Point] = {}
+    cpus = int(ray.cluster_resources().get("CPU", 1))  # type: ignore[no-untyped-call]
+    most = AHEAD * max(cpus, 1)
+    while True:
+        while len(running) < most and (point := next(left, None)) is not None:
+            running[attempt.remote(shared, point)] = point
+        if not running:
+            return
+        done, _ = ray.wait(list(running))
+        for ref in done:
+            point = running.pop(ref)
+            try:
+                yield ray.get(ref)
+            except ray.exceptions.WorkerCrashedError:
+                yield lost(point)
+
+
+def _try_on_ray(given: Given, point: Point) -> Trial:
+    scenario, limits = given
+    return try_point(scenario, point, limits)
