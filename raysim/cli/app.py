@@ -131,19 +131,10 @@ def run(
     from raysim.cli import run as verb
 
     options = verb.RunOptions(
-        changes=tuple(changes or ()),
-        args=tuple(args or ()),
-        cluster=cluster,
-        compute=compute,
-        profile=profile,
-        seed=seed,
-        out=out,
-        until=until,
-        check=check,
-        as_json=as_json,
-        quiet=quiet,
-        trace="none" if no_trace else trace_format.value,
-    )
+        changes=tuple(changes or ()), args=tuple(args or ()), cluster=cluster, compute=compute,
+        profile=profile, seed=seed, out=out, until=until, check=check, as_json=as_json,
+        quiet=quiet, trace="none" if no_trace else trace_format.value,
+    )  # fmt: skip
     raise typer.Exit(MISSED if verb.run(scenario, options) else DONE)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.text import Text
 
-from raysim.report.layout import WIDE, Page, number, percent, usd
+from raysim.report.layout import JOINT, WIDE, Page, number, percent, usd
 from raysim.scenario.overrides import short_key
 from raysim.units import format_seconds
 
@@ -56,10 +56,12 @@ def _verdict(page: Page, summary: Summary) -> None:
     if best is not None:
         page.add((f"{_named(best)}: {_answer(best, summary)}.", "bold"))
         of = f", {summary['meets']:,} meet the targets" if summary["targets"] else ""
-        page.add((f"{summary['scenario']} · {tried}{of}; {_aim(summary)}", "dim"))
+        page.add((f"{summary['scenario']}{JOINT}{tried}{of}; {_aim(summary)}", "dim"))
         return
     page.add(("No configuration meets the targets.", "bold"))
-    page.add((f"{summary['scenario']} · {tried}; targets: {', '.join(summary['targets'])}", "dim"))
+    page.add(
+        (f"{summary['scenario']}{JOINT}{tried}; targets: {', '.join(summary['targets'])}", "dim")
+    )
     other = summary["instead"]
     if other is not None:
         page.labelled(
