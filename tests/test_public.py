@@ -23,6 +23,10 @@ OPTIONS = {
         "--budget", "--max-gpus", "--likely", "--jobs/-j", "--on", "--address", "--top", "--out/-o",
         "--json",
     ],
+    "memory": [
+        "CONFIG", "--node", "--nodes", "--seq-len", "--zero-stage", "--offload",
+        "--checkpointing", "--micro-batch", "--fail-over", "--json",
+    ],
     "check": ["[SCENARIO]", "--set", "--schema", "--explain"],
     "init": ["NAME", "--from", "--deepspeed", "--cluster"],
     "show": ["[RUN]", "--table", "--tree", "--at", "--why"],

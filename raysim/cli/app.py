@@ -15,9 +15,11 @@ from typing import Annotated
 import typer
 
 from raysim import __version__
+from raysim.cli import harness
+from raysim.cli.harness import DONE, MISSED
 from raysim.errors import CalibrationError, ScenarioError
 
-DONE, MISSED, USER_ERROR, OUR_BUG = 0, 1, 2, 3
+USER_ERROR, OUR_BUG = 2, 3
 
 app = typer.Typer(
     name="raysim",
@@ -211,6 +213,44 @@ def plan(
 
 
 @app.command()
+def memory(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="A Hugging Face config.json.")],
+    *,
+    node: Annotated[str, typer.Option(metavar="NAME", help="Of the catalog.")] = "hgx-h100-8",
+    nodes: Annotated[int, typer.Option(min=1, help="How many.")] = 1,
+    seq_len: Annotated[int | None, typer.Option(min=1, help="Tokens of a sample.")] = None,
+    zero_stage: Annotated[
+        list[int] | None, typer.Option(min=0, max=3, help="Only this; may be repeated.")
+    ] = None,
+    offload: Annotated[
+        list[str] | None, typer.Option(help="none, optimizer or all; may be repeated.")
+    ] = None,
+    checkpointing: Annotated[
+        list[str] | None, typer.Option(help="none, selective or full; may be repeated.")
+    ] = None,
+    micro_batch: Annotated[
+        list[int] | None, typer.Option(min=1, help="May be repeated; 1 and 4 by default.")
+    ] = None,
+    fail_over: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Exit with 1 if nothing is within it.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print plain data instead.")] = False,
+) -> None:
+    """Will it fit? Memory per GPU by ZeRO stage, offload, recomputation and micro-batch.
+
+    Exits with 1 when nothing fits, or nothing is within --fail-over.
+    """
+    from raysim.cli import memory as verb
+
+    options = verb.MemoryOptions(
+        node=node, nodes=nodes, seq_len=seq_len, zero_stage=tuple(zero_stage or ()),
+        offload=tuple(offload or ()), checkpointing=tuple(checkpointing or ()),
+        micro_batch=tuple(micro_batch or ()), fail_over=fail_over, as_json=as_json,
+    )  # fmt: skip
+    raise typer.Exit(MISSED if verb.memory(config, options) else DONE)
+
+
+@app.command()
 def check(
     scenario: Annotated[
         Path | None, typer.Argument(metavar="SCENARIO", help="A scenario folder or YAML file.")
@@ -312,163 +352,8 @@ def catalog(
     verb.catalog(kind, name)
 
 
-@app.command()
-def measure(
-    what: Annotated[
-        str,
-        typer.Argument(metavar="WHAT", help="gpu, host, collectives, ray, disk, step or memory."),
-    ],
-    *,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            "-o",
-            metavar="DIR",
-            help="Folder of the tables; by default validation/data/HARDWARE/DATE. Rows that are "
-            "there are not measured again.",
-        ),
-    ] = None,
-    budget: Annotated[
-        str, typer.Option(metavar="TIME", help="Stop after about so long, such as 10min.")
-    ] = "2min",
-    quick: Annotated[
-        bool, typer.Option("--quick", help="A few small points, to see that measuring works.")
-    ] = False,
-    device: Annotated[
-        str | None,
-        typer.Option(metavar="DEVICE", help="cuda or cpu; by default the GPU where there is one."),
-    ] = None,
-    backend: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="Of collectives: nccl or gloo; by default NCCL where GPUs are."
-        ),
-    ] = None,
-    ranks: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N,N",
-            help="Of collectives: world sizes, as 2,4; by default the machine's. Under torchrun "
-            "its world is taken.",
-        ),
-    ] = None,
-    cases: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Of step: training cases (JSON); see measure/README."),
-    ] = None,
-) -> None:
-    """Measure the real machine into tables; an interrupt loses nothing, the same command goes on.
-
-    Exits with 1 when it was interrupted.
-    """
-    from raysim.cli import measure as verb
-
-    options = verb.MeasureOptions(
-        out=out, budget=budget, quick=quick, device=device, backend=backend, ranks=ranks,
-        cases=cases,
-    )  # fmt: skip
-    raise typer.Exit(DONE if verb.measure(what, options) else MISSED)
-
-
-@app.command()
-def validate(
-    cases: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="CASES",
-            help="Workload files, folders or parts of their names, or published cases; "
-            "by default all.",
-        ),
-    ] = None,
-    *,
-    real: Annotated[
-        bool,
-        typer.Option("--real", help="First run the workloads on real Ray, on local clusters."),
-    ] = False,
-    address: Annotated[
-        str | None,
-        typer.Option(metavar="ADDRESS", help="Run them on this Ray cluster; auto finds it."),
-    ] = None,
-    against: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Measured tables to compare with; by default the newest."),
-    ] = None,
-    profile: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Constants of the measured machine.")
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", "-o", metavar="DIR", help="Folder of REPORT.md; by default validation."
-        ),
-    ] = None,
-    budget: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="Of the real side: begin nothing later than this."),
-    ] = None,
-    repeat: Annotated[
-        int, typer.Option(min=1, help="Of the real side: repetitions of each workload.")
-    ] = 3,
-    intervals: Annotated[
-        bool,
-        typer.Option(
-            "--intervals", help="Also write raysim's tables of intervals from the rows compared."
-        ),
-    ] = False,
-) -> None:
-    """Compare predictions with measurements, row by row.
-
-    Runs at the top of the repository; writes REPORT.md and parity.svg.
-    """
-    from raysim.cli import validate as verb
-
-    options = verb.ValidateOptions(
-        real=real, address=address, against=against, profile=profile, out=out, budget=budget,
-        repeat=repeat, intervals=intervals,
-    )  # fmt: skip
-    verb.validate(tuple(cases or ()), options)
-
-
-@app.command()
-def calibrate(
-    folder: Annotated[
-        Path, typer.Argument(metavar="DATA", help="A folder of measured tables, by date.")
-    ],
-    *,
-    names: Annotated[
-        str | None,
-        typer.Option(
-            "--fit", metavar="A,B", help="Constants to fit; by default those most programs need."
-        ),
-    ] = None,
-    family: Annotated[
-        str,
-        typer.Option(metavar="NAME", help="replay_NAME_calibration.csv; or training."),
-    ] = "ray_core",
-    workloads: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Where they are; by default validation/workloads."),
-    ] = None,
-    hold: Annotated[
-        str | None,
-        typer.Option(metavar="A,B", help="Workloads, by parts of names, not to fit but to judge."),
-    ] = None,
-    out: Annotated[
-        Path, typer.Option("--out", "-o", metavar="FILE", help="Profile to write.")
-    ] = Path("profile.yaml"),
-    processes: Annotated[int, typer.Option(min=1, help="That predict at one time.")] = 1,
-) -> None:
-    """Fit constants of a machine on its calibration rows; write a profile.
-
-    Prints the error of every row before and after, of those that were not fitted too.
-    """
-    from raysim.cli import calibrate as verb
-
-    options = verb.CalibrateOptions(
-        names=names, family=family, workloads=workloads, hold=hold, out=out, processes=processes
-    )
-    verb.calibrate(folder, options)
+for verb_of_the_harness in (harness.measure, harness.validate, harness.calibrate):
+    app.command()(verb_of_the_harness)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

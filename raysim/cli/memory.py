@@ -1,0 +1,95 @@
+"""``raysim memory``: will it fit, as a table of layouts."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from raysim.cli import terminal
+from raysim.units import GIB, format_bytes, parse_bytes
+
+if TYPE_CHECKING:
+    from raysim.planner.memory_grid import Cell, Grid
+
+NAMES = {0: "0 (replicated)", 1: "1", 2: "2", 3: "3"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryOptions:
+    """The flags of the verb."""
+
+    node: str = "hgx-h100-8"
+    nodes: int = 1
+    seq_len: int | None = None
+    zero_stage: tuple[int, ...] = ()
+    offload: tuple[str, ...] = ()
+    checkpointing: tuple[str, ...] = ()
+    micro_batch: tuple[int, ...] = ()
+    fail_over: str | None = None
+    as_json: bool = False
+
+
+def memory(config: Path, options: MemoryOptions) -> bool:
+    """Print the grid.
+
+    Returns
+    -------
+    bool
+        True when nothing of it fits, or is within ``fail_over``.
+    """
+    from raysim.planner.memory_grid import Grid, base_of, cells
+
+    usual = Grid(config=config)
+    offloads = options.offload or usual.offloads
+    grid = Grid(
+        config=config, node=options.node, nodes=options.nodes, seq_len=options.seq_len,
+        stages=options.zero_stage or usual.stages, offloads=offloads,
+        checkpointing=options.checkpointing or usual.checkpointing,
+        micro_batches=options.micro_batch or usual.micro_batches,
+    )  # fmt: skip
+    base = base_of(grid)
+    found = list(cells(base, grid))
+    limit = parse_bytes(options.fail_over) if options.fail_over else None
+    if options.as_json:
+        terminal.say(json.dumps([{**c._asdict(), "fits": c.fits} for c in found], indent=1))
+    else:
+        seq_len = base.spec.jobs[0].train.seq_len
+        gpus = sum(g.count * g.node.gpu_count for g in base.cluster.groups)
+        _print(grid, found, limit, f"{gpus} GPUs of {options.node}, sequences of {seq_len}")
+    return not any(_within(c, limit) for c in found)
+
+
+def _within(cell: Cell, limit: float | None) -> bool:
+    return cell.fits and (limit is None or cell.gpu_bytes <= limit)
+
+
+def _print(grid: Grid, found: list[Cell], limit: float | None, on: str) -> None:
+    capacity = format_bytes(found[0].capacity_bytes)
+    said = "" if limit is None else f", limit {format_bytes(limit)}"
+    terminal.say(
+        f"GiB on the fullest GPU of {capacity}{said}: {on}, DeepSpeed in bf16; ! does not fit"
+    )
+    columns = [(c, m) for c in grid.checkpointing for m in grid.micro_batches]
+    heads = [f"{'recompute' if c == 'full' else c}, micro {m}" for c, m in columns]
+    rows: dict[tuple[int, str], dict[tuple[str, int], Cell]] = {}
+    for cell in found:
+        at = (cell.zero_stage, cell.offload)
+        rows.setdefault(at, {})[cell.checkpointing, cell.micro_batch] = cell
+    lines = [
+        [NAMES[stage], offload, *(_shown(row[c], limit) for c in columns),
+         f"{next(iter(row.values())).host_bytes / GIB:,.0f}"]
+        for (stage, offload), row in rows.items()
+    ]  # fmt: skip
+    right = [*heads, "host GiB"]
+    terminal.table(["ZeRO stage", "offload", *right], lines, right=right)
+    refused = {cell.why for cell in found if cell.why}
+    for why in sorted(refused):
+        terminal.say(f"-: {why}")
+
+
+def _shown(cell: Cell, limit: float | None) -> str:
+    if cell.why:
+        return "-"
+    return f"{cell.gpu_bytes / GIB:,.1f}{' ' if _within(cell, limit) else '!'}"

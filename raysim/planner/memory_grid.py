@@ -1,0 +1,142 @@
+"""Will it fit? Peak memory per GPU by ZeRO stage, offload, checkpointing and micro-batch.
+
+Nothing is played: a step is compiled and its allocations go through the emulated allocator, as in a
+run. One node group, the model's own layers, DeepSpeed in bf16.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from raysim.errors import Problem, ScenarioError
+from raysim.scenario.build import build_job
+from raysim.scenario.load import Scenario, from_mapping
+from raysim.training.tower import memory_need
+
+CPU = {"device": "cpu", "pin_memory": True}
+OFFLOAD = ("none", "optimizer", "all")
+OFFLOADS: dict[int, tuple[str, ...]] = {
+    0: ("none",), 1: ("none", "optimizer"), 2: ("none", "optimizer"),
+    3: ("none", "optimizer", "all"),
+}  # fmt: skip
+USUAL_SEQ_LEN = 4096
+_CONFIG = {"bf16": {"enabled": True}, "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}}
+_LENGTHS = ("max_position_embeddings", "n_positions")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """What is asked."""
+
+    config: Path
+    """Hugging Face's ``config.json``."""
+    node: str = "hgx-h100-8"
+    nodes: int = 1
+    seq_len: int | None = None
+    """None: the model's longest, 4,096 at most."""
+    stages: Sequence[int] = (0, 1, 2, 3)
+    offloads: Sequence[str] = OFFLOAD
+    checkpointing: Sequence[str] = ("none", "full")
+    micro_batches: Sequence[int] = (1, 4)
+
+
+class Cell(NamedTuple):
+    """One layout: bytes of the fullest GPU and of a node's host, and what a GPU has."""
+
+    zero_stage: int
+    offload: str
+    checkpointing: str
+    micro_batch: int
+    gpu_bytes: int
+    host_bytes: int
+    capacity_bytes: int
+    host_capacity_bytes: int
+    why: str = ""
+    """It is refused."""
+
+    @property
+    def fits(self) -> bool:
+        """On GPU and host."""
+        return not self.why and (
+            self.gpu_bytes <= self.capacity_bytes and self.host_bytes <= self.host_capacity_bytes
+        )
+
+
+def base_of(grid: Grid) -> Scenario:
+    """The scenario that every cell changes.
+
+    Raises
+    ------
+    ScenarioError
+        The config or the node is unknown or wrong, or nothing of that name can be offloaded.
+    """
+    unknown = [o for o in grid.offloads if o not in OFFLOAD]
+    if unknown:
+        raise ScenarioError(f"--offload {unknown[0]}: give none, optimizer or all")
+    seq_len = grid.seq_len or USUAL_SEQ_LEN
+    scenario = _scenario(grid, seq_len)
+    if grid.seq_len is None:
+        config: Mapping[str, Any] = scenario.sources["model", "from"].documents[0].data
+        longest = min((config[k] for k in _LENGTHS if isinstance(config.get(k), int)), default=0)
+        if 0 < longest < seq_len:
+            scenario = _scenario(grid, longest)
+    return scenario
+
+
+def _scenario(grid: Grid, seq_len: int) -> Scenario:
+    train = {
+        "deepspeed": _CONFIG, "seq_len": seq_len, "micro_batch": 1,
+        "gradient_accumulation_steps": 1, "steps": 1,
+    }  # fmt: skip
+    said = {"model.from": str(grid.config), "cluster.node": "--node"}
+    try:
+        made = from_mapping(
+            {
+                "name": grid.config.stem, "cluster": {"node": grid.node, "nodes": grid.nodes},
+                "model": {"from": str(grid.config.resolve())}, "jobs": [{"train": train}],
+            }
+        )  # fmt: skip
+    except ScenarioError as error:
+        raise ScenarioError(
+            [Problem(message=f"{said[p.key]}: {p.message}") if p.key in said else p
+             for p in error.problems]
+        ) from None  # fmt: skip
+    assert isinstance(made, Scenario), "a training job"
+    return made
+
+
+def cells(base: Scenario, grid: Grid) -> Iterator[Cell]:
+    """Every layout of the grid, one after the other."""
+    gpu = next(g.node.gpu for g in base.cluster.groups if g.node.gpu is not None)
+    host = min(g.node.memory_bytes for g in base.cluster.groups if g.node.gpu is not None)
+    for stage in grid.stages:
+        for offload, checkpointing, micro in itertools.product(
+            [o for o in OFFLOADS[stage] if o in grid.offloads], grid.checkpointing,
+            grid.micro_batches,
+        ):  # fmt: skip
+            what = (stage, offload, checkpointing, micro)
+            try:
+                changed = base.with_(_changes(stage, offload, checkpointing, micro))
+                found, on_host = memory_need(build_job(changed).plan, changed.cluster)
+            except ScenarioError as error:
+                why = error.problems[0].message
+                yield Cell(*what, 0, 0, gpu.memory_bytes, host, why)
+            else:
+                yield Cell(*what, found, on_host.peak_bytes, gpu.memory_bytes, host)
+
+
+def _changes(stage: int, offload: str, checkpointing: str, micro: int) -> dict[str, Any]:
+    zero: dict[str, Any] = {"stage": stage}
+    if offload != "none":
+        zero["offload_optimizer"] = CPU
+    if offload == "all":
+        zero["offload_param"] = CPU
+    return {
+        "train.deepspeed.zero_optimization": zero,
+        "train.activation_checkpointing": checkpointing,
+        "train.micro_batch": micro,
+    }
