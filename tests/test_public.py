@@ -30,6 +30,7 @@ OPTIONS = {
     "check": ["[SCENARIO]", "--set", "--schema", "--explain"],
     "init": ["NAME", "--from", "--deepspeed", "--cluster"],
     "show": ["[RUN]", "--table", "--tree", "--at", "--why"],
+    "compare": ["RUN...", "--by"],
     "open": ["[RUN]"],
     "catalog": ["[KIND]", "[NAME]"],
     "measure": [

@@ -328,6 +328,19 @@ def show(
     verb.show(run, table=table, tree=tree, at=at, why=why)
 
 
+@app.command()
+def compare(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs, or ids.")],
+    by: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only rows with this in their name.")
+    ] = None,
+) -> None:
+    """Print what differs between runs, most first."""
+    from raysim.cli import compare as verb
+
+    verb.compare(tuple(runs), by=by)
+
+
 @app.command("open")
 def open_(run: RunPath = None) -> None:
     """Open a run's report in the browser; print its path."""

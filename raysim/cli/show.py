@@ -26,6 +26,11 @@ def show(
 
     folder = find(run)
     summary = read_summary(folder)
+    if _is_plan(folder):
+        from raysim.report import plan_console
+
+        terminal.show(plan_console.render(summary, width=terminal.width()))
+        return
     if summary.get("kind") == "program" and not tree:
         from raysim.cli import show_program
 
@@ -57,6 +62,11 @@ def open_report(run: Path | None) -> None:
     webbrowser.open(report.as_uri())
 
 
+def _is_plan(folder: Path) -> bool:
+    """It holds the trials of a plan, not a run."""
+    return (folder / "trials.parquet").is_file()
+
+
 def find(run: Path | None) -> Path:
     """The folder of a run: a path, a folder name under ``runs/``, an id, or None for the last one.
 
@@ -69,9 +79,10 @@ def find(run: Path | None) -> Path:
 
     known = [p.parent for p in RUNS.glob("*/summary.json")]
     if run is None:
-        if not known:
+        runs = [p for p in known if not _is_plan(p)]
+        if not runs:
             raise ScenarioError(f"no run in {RUNS}/ yet; `raysim run SCENARIO` makes one")
-        return max(known, key=lambda p: ((p / "summary.json").stat().st_mtime_ns, p.name))
+        return max(runs, key=lambda p: ((p / "summary.json").stat().st_mtime_ns, p.name))
     if run.name == "summary.json" and run.is_file():
         return run.parent
     if (run / "summary.json").is_file():
