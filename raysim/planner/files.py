@@ -60,6 +60,7 @@ def summary_of(answer: Answer) -> dict[str, Any]:
         "top": [t.plain() for t in plan.ranked[:TOP]],
         "pareto": [t.plain() for t in plan.pareto],
         "reasons": [r._asdict() for r in plan.reasons],
+        "rests_on": [e._asdict() for e in answer.rests_on],
     }
 
 

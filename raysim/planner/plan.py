@@ -9,6 +9,7 @@ from typing import Any
 
 from raysim.planner.choose import Plan, choose, objective_of, smallest_change
 from raysim.planner.pool import Runner, processes
+from raysim.planner.sensitivity import Elasticity, elasticities
 from raysim.planner.space import Space, space_of
 from raysim.planner.sweep import Store, Sweep, Told, sweep, sweep_id
 from raysim.scenario.load import Scenario
@@ -40,6 +41,8 @@ class Answer:
     plan: Plan
     limits: tuple[Target, ...]
     folder: Path | None
+    rests_on: tuple[Elasticity, ...] = ()
+    """Inputs of the hardware that the first choice's step depends on."""
 
     def chosen(self) -> Scenario | None:
         """The scenario of the first choice."""
@@ -92,9 +95,13 @@ def plan(
     if not chosen.ranked and swept.complete:
         instead = smallest_change(scenario, swept, space, limits, asked.max_gpus)
         chosen = replace(chosen, instead=instead)
-    return Answer(
+    answer = Answer(
         scenario=scenario, space=space, sweep=swept, plan=chosen, limits=limits, folder=folder
     )
+    best = answer.chosen()
+    if best is None or not swept.complete:
+        return answer
+    return replace(answer, rests_on=tuple(elasticities(best)))
 
 
 def _limit(text: str) -> Target:

@@ -45,6 +45,10 @@ def render(summary: Summary, *, top: int = 5, width: int = WIDE, wrote: Sequence
     left = sum(r["trials"] for r in summary["reasons"][top:])
     if left:
         page.labelled("", [Text(f"and {left} for other reasons")])
+    if summary["rests_on"]:
+        inputs = [f"{e['input']} {-e['elasticity']:+.2f}" for e in summary["rests_on"]]
+        page.labelled("Rests on", [Text(i) for i in inputs])
+        page.add(" " * 12, ("percent of speed per percent of each, for the choice", "dim"))
     if wrote:
         page.labelled("Wrote", [Text(name) for name in wrote], joint="  ")
     return Text("\n").join(page.lines)

@@ -1,0 +1,81 @@
+"""What a prediction rests on: how much the step changes with each input of the hardware.
+
+An elasticity of -0.8 says that an input 10 % larger makes the step about 8 % shorter. Each input is
+moved alone, by ten per cent up, and the step is played again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from raysim.hardware.cluster import ClusterSpec
+from raysim.hardware.specs import CpuSpec, GpuSpec, NicSpec, NodeSpec
+from raysim.scenario.build import build_job
+from raysim.scenario.load import Scenario
+from raysim.workloads.whatif import quick_step_s
+
+MORE = 1.1
+NOTHING = 5e-4
+"""Elasticities nearer to zero are none."""
+
+
+class Elasticity(NamedTuple):
+    """Of the step's time, by one input."""
+
+    input: str
+    elasticity: float
+
+
+def _gpu(change: Callable[[GpuSpec], GpuSpec]) -> Callable[[NodeSpec], NodeSpec]:
+    return lambda node: node if node.gpu is None else replace(node, gpu=change(node.gpu))
+
+
+def _nic(change: Callable[[NicSpec], NicSpec]) -> Callable[[NodeSpec], NodeSpec]:
+    return lambda node: replace(node, nic=change(node.nic))
+
+
+def _cpu(change: Callable[[CpuSpec], CpuSpec]) -> Callable[[NodeSpec], NodeSpec]:
+    return lambda node: replace(node, cpu=change(node.cpu))
+
+
+INPUTS: Mapping[str, Callable[[NodeSpec], NodeSpec]] = {
+    "GPU products, FLOP/s": _gpu(
+        lambda g: replace(g, flops_per_s={k: v * MORE for k, v in g.flops_per_s.items()})
+    ),
+    "GPU memory bandwidth": _gpu(
+        lambda g: replace(g, memory_bytes_per_s=g.memory_bytes_per_s * MORE)
+    ),
+    "links between GPUs of a node": _gpu(
+        lambda g: replace(
+            g, scale_up_bytes_per_s=g.scale_up_bytes_per_s * MORE,
+            pcie_bytes_per_s=g.pcie_bytes_per_s * MORE,
+        )
+    ),
+    "a host thread's speed": _cpu(lambda c: replace(c, single_thread=c.single_thread * MORE)),
+    "host memory bandwidth": _cpu(
+        lambda c: replace(c, memory_bytes_per_s=c.memory_bytes_per_s * MORE)
+    ),
+    "network between nodes": _nic(lambda n: replace(n, bytes_per_s=n.bytes_per_s * MORE)),
+    "network latency": _nic(lambda n: replace(n, latency_s=n.latency_s * MORE)),
+}  # fmt: skip
+
+
+def elasticities(scenario: Scenario) -> list[Elasticity]:
+    """Of every input that matters, the strongest first."""
+    plan, cluster = build_job(scenario).plan, scenario.cluster
+    step_s = quick_step_s(plan, cluster)
+    found = []
+    for name, change in INPUTS.items():
+        changed = quick_step_s(plan, _changed(cluster, change))
+        elasticity = math.log(changed / step_s) / math.log(MORE)
+        if abs(elasticity) > NOTHING:
+            found.append(Elasticity(name, elasticity))
+    return sorted(found, key=lambda e: -abs(e.elasticity))
+
+
+def _changed(cluster: ClusterSpec, change: Callable[[NodeSpec], NodeSpec]) -> ClusterSpec:
+    groups = tuple(replace(g, node=change(g.node)) for g in cluster.groups)
+    return replace(cluster, groups=groups)
