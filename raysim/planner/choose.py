@@ -133,7 +133,8 @@ def reasons(trials: Sequence[Trial]) -> list[Reason]:
     found = []
     big = [t for t in trials if t.status == "out_of_memory"]
     if big:
-        least = min(big, key=lambda t: (t.metrics.get("gpu_mem_peak", 9e9), t.number))
+        played = [t for t in big if t.strategy] or big  # of the others only a lower bound is known
+        least = min(played, key=lambda t: (t.metrics.get("gpu_mem_peak", 9e9), t.number))
         share = least.metrics.get("gpu_mem_peak", 0.0)
         closest = f"{share:.0%} of it, {said(least.choice)}"
         found.append(Reason(len(big), "exceed GPU or host memory", closest))

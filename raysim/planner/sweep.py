@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import raysim
 from raysim.planner.pool import Runner
+from raysim.planner.screen import screen_of
 from raysim.planner.space import Point, Space
 from raysim.planner.trials import Trial, of_plain, try_point
 from raysim.results.result import run_id
@@ -113,11 +114,16 @@ def sweep(
     store: Store | None = None,
     told: Told | None = None,
 ) -> Sweep:
-    """Try every point that the store does not have.
+    """Try every point that the store does not have and that may fit.
 
     ``told(done, of)`` after each. An interrupt ends it: what is done is kept and returned.
     """
     known = store.read() if store is not None else {}
+    screen = screen_of(scenario, space)
+    if screen is not None:
+        for point in space.points():
+            if point.number not in known and (out := screen(point)) is not None:
+                known[point.number] = out
     left: Iterable[Point] = (p for p in space.points() if p.number not in known)
     try:
         for trial in _tried(scenario, left, limits, runner, space.size - len(known)):

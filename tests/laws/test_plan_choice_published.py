@@ -1,7 +1,7 @@
 """Sweeps that were published: what a plan would choose, and what that layout was measured at.
 
-A sweep is several layouts of one model on one cluster. The plan's first choice is the layout that is
-predicted fastest; it should reach 97 % of the best that was measured. Three of six do.
+A sweep is several layouts of one model on one cluster. The plan chooses the layout that is
+predicted fastest, which should reach 97 % of the best that was measured. Three of six do.
 """
 
 from __future__ import annotations
