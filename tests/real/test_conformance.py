@@ -29,6 +29,7 @@ def _stop_the_last_cluster() -> Iterator[None]:
 
 SLOW = (
     "data_groups", "data_iterators", "data_sorts", "data_splits", "train_datasets", "train_ddp_cpu",
+    "train_restarts", "tune_schedulers",
 )  # fmt: skip
 """Half a minute and more each, of a real cluster on two cores."""
 
