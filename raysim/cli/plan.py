@@ -60,13 +60,8 @@ def plan(path: Path, options: PlanOptions) -> bool:
         subject_to=_limits(options), max_gpus=options.max_gpus, likely=options.likely,
     )  # fmt: skip
     with terminal.progress(shown=not options.as_json) as progress:
-
-        def told(done: int, of: int) -> None:
-            if progress is not None:
-                progress(f"{done:,} of {of:,} tried", done / of)
-
         answer = search(
-            scenario, question, runner=_runner(options), runs=options.out or RUNS, told=told
+            scenario, question, runner=_runner(options), runs=options.out or RUNS, told=progress
         )
     assert answer.folder is not None, "asked for a folder"
     wrote = files.write(answer, answer.folder)

@@ -27,6 +27,8 @@ MORE_IS_BETTER = (
 )  # fmt: skip
 COSTS = ("usd", "usd_per_million_tokens", "gpu_hours", "step_seconds")
 """What is minimised when nobody says: the first that the job has."""
+RUNS = ("ok", "estimated")
+"""Of trials that have a speed."""
 MOST_CHANGES = 3
 _NUMBER = re.compile(r"[\d.,]+")
 
@@ -59,7 +61,7 @@ class Plan:
     ranked: tuple[Trial, ...]
     """Those that meet all targets, best first."""
     pareto: tuple[Trial, ...]
-    """Of those that run: no other is both faster and cheaper."""
+    """Of those that run on the GPUs allowed: no other is both faster and cheaper."""
     reasons: tuple[Reason, ...]
     instead: Trial | None = None
     """Where none meets the targets: the nearest beyond the space that does."""
@@ -87,7 +89,7 @@ def objective_of(trials: Iterable[Trial], minimize: str | None, maximize: str | 
         return Objective(maximize, "maximize")
     if minimize:
         return Objective(minimize, "minimize")
-    run = [t for t in trials if t.status == "ok"]
+    run = [t for t in trials if t.status in RUNS]
     has = next((m for m in COSTS if run and all(t.metrics.get(m) for t in run)), COSTS[-1])
     return Objective(has, "minimize")
 
@@ -99,10 +101,10 @@ def choose(
     trials = [_within(t, likely, max_gpus) for t in sweep.trials]
     metric = objective.metric
     ranked = sorted((t for t in trials if t.meets and metric in t.metrics), key=objective.key)
+    front = pareto([t for t in trials if max_gpus is None or t.gpus <= max_gpus])
     return Plan(
-        objective=objective, ranked=tuple(ranked), pareto=pareto(trials),
-        reasons=tuple(reasons(trials)),
-    )  # fmt: skip
+        objective=objective, ranked=tuple(ranked), pareto=front, reasons=tuple(reasons(trials))
+    )
 
 
 def _within(trial: Trial, likely: float, max_gpus: int | None) -> Trial:
@@ -114,10 +116,10 @@ def _within(trial: Trial, likely: float, max_gpus: int | None) -> Trial:
     return replace(trial, missed=tuple(missed))
 
 
-def pareto(trials: Sequence[Trial]) -> tuple[Trial, ...]:
+def pareto(trials: Sequence[Trial], statuses: Sequence[str] = ("ok",)) -> tuple[Trial, ...]:
     """Of those that run: no other has both more throughput and lower cost; the cheapest first."""
     speed = "tokens_per_s" if any("tokens_per_s" in t.metrics for t in trials) else "samples_per_s"
-    run = [t for t in trials if t.status == "ok" and t.metrics.get(speed)]
+    run = [t for t in trials if t.status in statuses and t.metrics.get(speed)]
     cost = next((c for c in COSTS if run and all(t.metrics.get(c) for t in run)), None)
     if cost is None:
         return ()
@@ -144,7 +146,11 @@ def reasons(trials: Sequence[Trial]) -> list[Reason]:
         these = [t for t in trials if t.status == "ok" and t.missed and t.missed[0] == what]
         closest = _closest(these, name)
         found.append(Reason(count, f"miss {what}", closest))
-    for status, words in (("refused", "are refused"), ("failed", "failed")):
+    for status, words in (
+        ("refused", "are refused"),
+        ("failed", "failed"),
+        ("estimated", "were not played"),
+    ):
         alike: dict[str, list[Trial]] = {}
         for trial in trials:
             if trial.status == status:

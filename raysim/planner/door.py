@@ -10,7 +10,7 @@ from raysim.planner import plan as planning
 from raysim.planner.plan import Answer, Question
 from raysim.planner.pool import processes
 from raysim.planner.space import Space, space_of
-from raysim.planner.sweep import Store
+from raysim.planner.store import Store
 from raysim.planner.sweep import sweep as run_sweep
 from raysim.scenario.load import Scenario
 

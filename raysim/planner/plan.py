@@ -9,9 +9,11 @@ from typing import Any
 
 from raysim.planner.choose import Plan, choose, objective_of, smallest_change
 from raysim.planner.pool import Runner, processes
+from raysim.planner.search import Wanted, search
 from raysim.planner.sensitivity import Elasticity, elasticities
 from raysim.planner.space import Space, space_of
-from raysim.planner.sweep import Store, Sweep, Told, sweep, sweep_id
+from raysim.planner.store import Store
+from raysim.planner.sweep import Sweep, Told, sweep_id
 from raysim.scenario.load import Scenario
 from raysim.scenario.targets import Target, parse_target
 
@@ -73,7 +75,7 @@ def plan(
     runs
         Where the folder of trials is kept; None: nowhere.
     told
-        Called with how many trials are done, and of how many.
+        Called with what is done, and the share of it.
 
     Raises
     ------
@@ -87,8 +89,13 @@ def plan(
     if runs is not None:
         folder = runs / f"plan-{scenario.name}-{sweep_id(scenario, space, limits)}"
     store = None if folder is None else Store(folder)
-    swept = sweep(
-        scenario, space, runner or processes(1), limits=limits, store=store, told=told
+    wanted = Wanted(
+        minimize=asked.minimize, maximize=asked.maximize, max_gpus=asked.max_gpus,
+        likely=asked.likely,
+    )  # fmt: skip
+    swept = search(
+        scenario, space, runner or processes(1), wanted=wanted, limits=limits, store=store,
+        told=told,
     )  # fmt: skip
     objective = objective_of(swept.trials, asked.minimize, asked.maximize)
     chosen = choose(swept, objective, likely=asked.likely, max_gpus=asked.max_gpus)

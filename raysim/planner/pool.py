@@ -15,12 +15,10 @@ from functools import partial
 from typing import Any
 
 from raysim.planner.space import Point
-from raysim.planner.trials import Trial, try_point
-from raysim.scenario.load import Scenario
-from raysim.scenario.targets import Target
+from raysim.planner.tasks import Task
+from raysim.planner.trials import Trial
 
-Given = tuple[Scenario, tuple[Target, ...]]
-Runner = Callable[[Scenario, Iterable[Point], tuple[Target, ...]], Iterator[Trial]]
+Runner = Callable[[Task, Iterable[Point]], Iterator[Trial]]
 AHEAD = 4
 """Points given out per process, so that none waits for the next."""
 MOST_ATTEMPTS = 2
@@ -28,12 +26,9 @@ MOST_ATTEMPTS = 2
 _given: dict[str, Any] = {}
 
 
-def serial(
-    scenario: Scenario, points: Iterable[Point], limits: tuple[Target, ...]
-) -> Iterator[Trial]:
+def serial(task: Task, points: Iterable[Point]) -> Iterator[Trial]:
     """One after the other, here."""
-    for point in points:
-        yield try_point(scenario, point, limits)
+    return map(task, points)
 
 
 def processes(count: int) -> Runner:
@@ -41,24 +36,22 @@ def processes(count: int) -> Runner:
     return serial if count == 1 else partial(_pooled, count)
 
 
-def _pooled(
-    count: int, scenario: Scenario, points: Iterable[Point], limits: tuple[Target, ...]
-) -> Iterator[Trial]:
+def _pooled(count: int, task: Task, points: Iterable[Point]) -> Iterator[Trial]:
     left = iter(points)
     suspects: list[Point] = []
     while True:
-        yield from _shared_pool(count, (scenario, limits), left, suspects)
+        yield from _shared_pool(count, task, left, suspects)
         if not suspects:
             return
-        yield from _one_by_one((scenario, limits), suspects)
+        yield from _one_by_one(task, suspects)
 
 
 def _shared_pool(
-    count: int, given: Given, left: Iterator[Point], suspects: list[Point]
+    count: int, task: Task, left: Iterator[Point], suspects: list[Point]
 ) -> Iterator[Trial]:
     """Until all is tried, or a process has died: what was given out then are the suspects."""
     running: dict[Future[Trial], Point] = {}
-    with _pool(count, given) as pool:
+    with _pool(count, task) as pool:
         try:
             while True:
                 while len(running) < AHEAD * count and (point := next(left, None)) is not None:
@@ -74,11 +67,11 @@ def _shared_pool(
             suspects += running.values()
 
 
-def _one_by_one(given: Given, suspects: list[Point]) -> Iterator[Trial]:
+def _one_by_one(task: Task, suspects: list[Point]) -> Iterator[Trial]:
     """In one process: whoever is tried when it dies has killed it; twice, and it is given up."""
     killed: list[Point] = []
     while suspects:
-        with _pool(1, given) as pool:
+        with _pool(1, task) as pool:
             while suspects:
                 point = suspects[-1]
                 try:
@@ -95,9 +88,9 @@ def _one_by_one(given: Given, suspects: list[Point]) -> Iterator[Trial]:
 
 
 @contextlib.contextmanager
-def _pool(count: int, given: Given) -> Iterator[ProcessPoolExecutor]:
+def _pool(count: int, task: Task) -> Iterator[ProcessPoolExecutor]:
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(count, context, _begin, given)
+    pool = ProcessPoolExecutor(count, context, _begin, (task,))
     try:
         yield pool
     finally:
@@ -110,12 +103,13 @@ def lost(point: Point) -> Trial:
     return Trial(number=point.number, choice=point.choice, status="failed", why=why)
 
 
-def _begin(scenario: Scenario, limits: tuple[Target, ...]) -> None:
-    _given.update(scenario=scenario, limits=limits)
+def _begin(task: Task) -> None:
+    _given["task"] = task
 
 
 def _try(point: Point) -> Trial:
-    return try_point(_given["scenario"], point, _given["limits"])
+    task: Task = _given["task"]
+    return task(point)
 
 
 def on_ray(address: str | None) -> Runner:
@@ -123,13 +117,11 @@ def on_ray(address: str | None) -> Runner:
     return partial(_on_ray, address)
 
 
-def _on_ray(
-    address: str | None, scenario: Scenario, points: Iterable[Point], limits: tuple[Target, ...]
-) -> Iterator[Trial]:
+def _on_ray(address: str | None, task: Task, points: Iterable[Point]) -> Iterator[Trial]:
     import ray
 
     ray.init(address=address, ignore_reinit_error=True, log_to_driver=False)
-    shared = ray.put((scenario, limits))
+    shared = ray.put(task)
     attempt = ray.remote(_try_on_ray).options(max_retries=MOST_ATTEMPTS)
     left = iter(points)
     running: dict[Any, Point] = {}
@@ -149,6 +141,5 @@ def _on_ray(
                 yield lost(point)
 
 
-def _try_on_ray(given: Given, point: Point) -> Trial:
-    scenario, limits = given
-    return try_point(scenario, point, limits)
+def _try_on_ray(task: Task, point: Point) -> Trial:
+    return task(point)

@@ -1,23 +1,24 @@
 """All points of a space, tried once: kept as they come, gone on with where an interrupt stopped.
 
-Trials stand in ``parts/`` of a folder, a file for every so many; whoever sweeps the same space of
-the same scenario again reads them first.
+Whoever sweeps the same space of the same scenario again reads what is in the store first.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import raysim
-from raysim.planner.pool import Runner
+from raysim.planner.pool import Runner, serial
 from raysim.planner.screen import screen_of
 from raysim.planner.space import Point, Space
-from raysim.planner.trials import Trial, of_plain, try_point
+from raysim.planner.store import Store
+from raysim.planner.tasks import Task
+from raysim.planner.trials import Trial
 from raysim.results.result import run_id
 from raysim.results.targets import METRICS
 from raysim.scenario.load import Scenario
@@ -26,9 +27,10 @@ from raysim.scenario.targets import Target
 if TYPE_CHECKING:
     import pandas as pd
 
-PART = 64
-"""Trials per file: what a crash may cost; an interrupt costs nothing."""
-Told = Callable[[int, int], None]
+FEW = 8
+"""Points that take less time than starting processes."""
+Told = Callable[[str, float], None]
+"""Told what is done, and the share of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,39 +61,41 @@ class Sweep:
         return pd.DataFrame(rows, index=pd.Index([t.number for t in self.trials], name="trial"))
 
 
-class Store:
-    """Trials on disk."""
+class Kept:
+    """Trials of a space, tried or read: each point once, whatever asks for it."""
 
-    def __init__(self, folder: Path) -> None:
-        self.parts = folder / "parts"
-        self._held: list[Trial] = []
+    def __init__(self, task: Task, runner: Runner, store: Store | None, told: Told | None) -> None:
+        self.task = task
+        self.known: dict[int, Trial] = {}
+        """By number."""
+        self._runner = runner
+        self._store = store
+        self._told = told
+        self._read = {} if store is None else store.read()
 
-    def read(self) -> dict[int, Trial]:
-        """Those of earlier sweeps."""
-        found = {}
-        for file in sorted(self.parts.glob("*.json")):
-            for plain in json.loads(file.read_text(encoding="utf-8")):
-                trial = of_plain(plain)
-                found[trial.number] = trial
-        return found
-
-    def add(self, trial: Trial) -> None:
-        """Keep one more."""
-        self._held.append(trial)
-        if len(self._held) >= PART:
-            self.flush()
-
-    def flush(self) -> None:
-        """Write what is held."""
-        if not self._held:
-            return
-        self.parts.mkdir(parents=True, exist_ok=True)
-        text = json.dumps([t.plain() for t in self._held])
-        name = self.parts / f"{self._held[0].number:08d}-{len(self._held)}.json"
-        aside = name.with_suffix(".new")
-        aside.write_text(text, encoding="utf-8")
-        aside.replace(name)
-        self._held.clear()
+    def attempt(
+        self, points: Iterable[Point], what: str = "tried", *, folded: bool = False
+    ) -> None:
+        """Try points, or take what an earlier search found; ``what`` is done, for the progress."""
+        left, asked = [], list(points)
+        for point in asked:
+            trial = self._read.get((point.number, folded))
+            if trial is None:
+                left.append(point)
+            else:
+                self.known[point.number] = trial
+        task = replace(self.task, folded=folded)
+        run = serial if len(left) <= FEW else self._runner
+        try:
+            for done, trial in enumerate(run(task, left), len(asked) - len(left) + 1):
+                self.known[trial.number] = trial
+                if self._store is not None:
+                    self._store.add(trial, folded=folded)
+                if self._told is not None:
+                    self._told(f"{done:,} of {len(asked):,} {what}", done / len(asked))
+        finally:
+            if self._store is not None:
+                self._store.flush()
 
 
 def sweep_id(scenario: Scenario, space: Space, limits: Sequence[Target]) -> str:
@@ -105,6 +109,14 @@ def sweep_id(scenario: Scenario, space: Space, limits: Sequence[Target]) -> str:
     return f"{run_id(scenario.resolved(), raysim.__version__)}-{own}"
 
 
+def screened(scenario: Scenario, space: Space) -> dict[int, Trial]:
+    """Points that cannot fit, by number."""
+    screen = screen_of(scenario, space)
+    if screen is None:
+        return {}
+    return {p.number: out for p in space.points() if (out := screen(p)) is not None}
+
+
 def sweep(
     scenario: Scenario,
     space: Space,
@@ -116,41 +128,15 @@ def sweep(
 ) -> Sweep:
     """Try every point that the store does not have and that may fit.
 
-    ``told(done, of)`` after each. An interrupt ends it: what is done is kept and returned.
+    An interrupt ends it: what is done is kept and returned.
     """
-    known = store.read() if store is not None else {}
-    screen = screen_of(scenario, space)
-    if screen is not None:
-        for point in space.points():
-            if point.number not in known and (out := screen(point)) is not None:
-                known[point.number] = out
-    left: Iterable[Point] = (p for p in space.points() if p.number not in known)
-    try:
-        for trial in _tried(scenario, left, limits, runner, space.size - len(known)):
-            known[trial.number] = trial
-            if store is not None:
-                store.add(trial)
-            if told is not None:
-                told(len(known), space.size)
-    except KeyboardInterrupt:
-        pass
-    finally:
-        if store is not None:
-            store.flush()
-    return Sweep(tuple(known[n] for n in sorted(known)), space.size)
+    kept = Kept(Task(scenario=scenario, limits=limits), runner, store, told)
+    kept.known |= screened(scenario, space)
+    with contextlib.suppress(KeyboardInterrupt):
+        kept.attempt(p for p in space.points() if p.number not in kept.known)
+    return sweep_of(kept, space)
 
 
-FEW = 8
-"""Points that take less time than starting processes."""
-
-
-def _tried(
-    scenario: Scenario, left: Iterable[Point], limits: tuple[Target, ...], runner: Runner,
-    count: int,
-) -> Iterator[Trial]:  # fmt: skip
-    """By the runner; a few are tried here."""
-    if count <= FEW:
-        for point in left:
-            yield try_point(scenario, point, limits)
-    else:
-        yield from runner(scenario, left, limits)
+def sweep_of(kept: Kept, space: Space) -> Sweep:
+    """What is known of a space."""
+    return Sweep(tuple(kept.known[n] for n in sorted(kept.known)), space.size)

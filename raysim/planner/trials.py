@@ -18,7 +18,8 @@ from raysim.run import run
 from raysim.scenario.load import Scenario
 from raysim.scenario.targets import Target
 
-Status = Literal["ok", "out_of_memory", "refused", "failed"]
+Status = Literal["ok", "out_of_memory", "refused", "failed", "estimated"]
+"""``estimated``: only the folded step is known, which says that it cannot be the choice."""
 TWO_SIDED = {0.5: 0.674, 0.8: 1.282, 0.9: 1.645, 0.95: 1.960}
 """Standard deviations that a share of normally distributed values is within."""
 _WITH_TIME = ("days", "seconds", "total_seconds", "epoch_seconds", "step_seconds", "usd",

@@ -130,11 +130,16 @@ def evaluate(targets: Iterable[Target], summary: Mapping[str, Any]) -> list[dict
                 "value_text": "not reached" if value is None else show(value, target.unit),
                 "limit": target.limit,
                 "op": target.op,
-                "passed": value is not None and _OPERATORS[target.op](value, target.limit),
+                "passed": value is not None and holds(target, value),
                 "text": f"{target.name} {target.op} {show(target.limit, target.unit)}",
             }
         )
     return rows
+
+
+def holds(target: Target, value: float) -> bool:
+    """Whether a value in the target's unit meets it."""
+    return _OPERATORS[target.op](value, target.limit)
 
 
 def answered(summary: Mapping[str, Any]) -> bool:

@@ -76,6 +76,7 @@ class Communicators:
         self._members: dict[tuple[str, int], tuple[int, ...]] = {}
         self._participants: dict[tuple[str, int], int] = {}
         self._shapes: dict[tuple[object, ...], GroupShape] = {}
+        self._shape_of: dict[tuple[str, int], GroupShape] = {}
         self._traffic: dict[tuple[object, ...], Traffic] = {}
         self._link_loads: dict[tuple[object, ...], Loads] = {}
         self._places: dict[tuple[str, tuple[int, ...]], list[list[Member]]] = {}
@@ -174,7 +175,11 @@ class Communicators:
     def sm_s(self, call: Call, rank: int) -> float:
         """Seconds of all SMs that NCCL's blocks of a collective amount to."""
         cost = self.traffic(call, rank).cost
-        return cost.seconds * held_share(self.shape(self.members(call.group, rank)), cost.algorithm)
+        key = (call.group, rank)
+        shape = self._shape_of.get(key)
+        if shape is None:
+            shape = self._shape_of[key] = self.shape(self.members(call.group, rank))
+        return cost.seconds * held_share(shape, cost.algorithm)
 
     def _collective(self, call: Call, rank: int, members: tuple[int, ...]) -> Traffic:
         cost = collective(call.op, call.size_bytes, self.shape(members))

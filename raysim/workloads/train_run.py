@@ -166,14 +166,11 @@ def play_job(
         progress("training steps", 0.1)
     noise = job.machines.noise_at(None, cluster)
     step = simulate(
-        job.plan, cluster, simulation=simulation, feed=_feed(job), exact=job.exact, noise=noise
+        job.plan, cluster, simulation=simulation, feed=feed_for(job), exact=job.exact, noise=noise
     )
     if progress:
         progress("evaluation", 0.5)
-    steps_per_epoch = _steps_per_epoch(job)
-    steps = job.steps
-    if steps is None and job.epochs is not None and steps_per_epoch is not None:
-        steps = job.epochs * steps_per_epoch
+    steps_per_epoch, steps = _steps_per_epoch(job), steps_of(job)
     evaluation_s = _evaluation_s(job, cluster, noise)
     epochs = _epochs(job, steps, steps_per_epoch)
     node = step.comms.topology.specs[0]
@@ -211,7 +208,7 @@ def play_job(
     return replace(outcome, goodput=found, checkpoints=round(found.saves))
 
 
-def _feed(job: TrainJob) -> Feed:
+def feed_for(job: TrainJob) -> Feed:
     """What a micro-batch costs before the GPU sees it.
 
     Of Ulysses' peers each loads a batch for all, in turn (``UlyssesSPDataLoaderAdapter``).
@@ -238,7 +235,7 @@ def _again_ns(outcome: JobOutcome, noise: Noise, seed: int) -> int:
         job.plan,
         outcome.step.cluster,
         simulation=Simulation(seed=seed),
-        feed=_feed(job),
+        feed=feed_for(job),
         exact=job.exact,
         memory=False,
         noise=noise,
@@ -310,6 +307,14 @@ def _steps_per_epoch(job: TrainJob) -> int | None:
         return None
     batches = math.ceil(math.ceil(samples / job.plan.mesh.dp) / job.plan.micro_batch)
     return max(1, math.ceil(batches / job.plan.gradient_accumulation_steps))
+
+
+def steps_of(job: TrainJob) -> int | None:
+    """Optimizer steps in all; None of a job that does not say."""
+    per_epoch = _steps_per_epoch(job)
+    if job.steps is None and job.epochs is not None and per_epoch is not None:
+        return job.epochs * per_epoch
+    return job.steps
 
 
 def _epochs(job: TrainJob, steps: int | None, steps_per_epoch: int | None) -> int:

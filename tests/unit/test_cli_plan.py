@@ -29,7 +29,7 @@ def test_the_choice_is_printed_and_written(in_tmp: Path, capsys: pytest.CaptureF
 def test_the_same_command_reads_what_is_there(in_tmp: Path, capsys: pytest.CaptureFixture[str]):
     main(["plan", SCENARIO, *VARY])
     first = capsys.readouterr().out
-    (part,) = Path("runs").glob("*/parts/*.json")
+    (part,) = Path("runs").glob("*/parts/*.parquet")
     written = part.stat().st_mtime_ns
     main(["plan", SCENARIO, *VARY])
     assert capsys.readouterr().out == first

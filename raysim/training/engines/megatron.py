@@ -24,13 +24,16 @@ from raysim.units import MIB
 
 BUCKET_NUMEL = 40_000_000
 BUCKET_NUMEL_PER_RANK = 1_000_000
-"""Elements of a bucket whose reduction overlaps: the larger of the two
-(``distributed_data_parallel.py``)."""
 MASTER_BYTES = 4.0
 WORKSPACE_BYTES = {"hopper": 32 * MIB, "blackwell": 32 * MIB}
 WORKSPACE_BYTES_ELSEWHERE = 4 * MIB
 """``get_cublas_workspace_size_bytes`` of Transformer Engine."""
 GROUPED_STREAMS = 4
+
+
+def overlapped_bucket_numel(ranks: int) -> int:
+    """Elements of a bucket whose reduction overlaps (``distributed_data_parallel.py``)."""
+    return max(BUCKET_NUMEL, BUCKET_NUMEL_PER_RANK * ranks)
 
 
 @dataclass(slots=True)
@@ -74,8 +77,7 @@ class Megatron:
         for group, ranks, expert in (
             ("dp", mesh.weight_ranks, False), ("edp", mesh.expert_ranks, True),
         ):  # fmt: skip
-            overlapped = max(BUCKET_NUMEL, BUCKET_NUMEL_PER_RANK * ranks)
-            capacity = self.m.ddp_bucket_size or overlapped
+            capacity = self.m.ddp_bucket_size or overlapped_bucket_numel(ranks)
             bucket: Bucket | None = None
             for unit in reversed(self.c.units):
                 numel = sum(g.numel for g in unit.gradients if g.expert == expert)

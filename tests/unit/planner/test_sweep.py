@@ -12,7 +12,8 @@ from raysim.planner import pool
 from raysim.planner import sweep as sweeping
 from raysim.planner.pool import processes, serial
 from raysim.planner.space import Space, space_of
-from raysim.planner.sweep import Store, sweep
+from raysim.planner.store import Store
+from raysim.planner.sweep import sweep
 from tests.unit.planner.parts import NODES, SPACE, scenario
 
 WIDE = {**SPACE, "train.activation_checkpointing": ["none", "full"]}
@@ -43,8 +44,8 @@ def test_processes_find_the_same(whole):
 def test_an_interrupted_sweep_goes_on(whole, tmp_path):
     said, space, found = whole
 
-    def interrupted(scenario, points, limits):
-        for count, trial in enumerate(serial(scenario, points, limits)):
+    def interrupted(task, points):
+        for count, trial in enumerate(serial(task, points)):
             if count == 5:
                 raise KeyboardInterrupt
             yield trial
@@ -54,8 +55,8 @@ def test_an_interrupted_sweep_goes_on(whole, tmp_path):
     assert not first.complete
     tried = []
 
-    def counted(scenario, points, limits):
-        for trial in serial(scenario, points, limits):
+    def counted(task, points):
+        for trial in serial(task, points):
             tried.append(trial.number)
             yield trial
 

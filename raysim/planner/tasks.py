@@ -1,0 +1,26 @@
+"""What is done to a point: played in full, or its step estimated from two shallow models."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from raysim.planner.estimate import estimate_point
+from raysim.planner.space import Point
+from raysim.planner.trials import Trial, try_point
+from raysim.scenario.load import Scenario
+from raysim.scenario.targets import Target
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """The same for every point; travels to processes and Ray workers."""
+
+    scenario: Scenario
+    limits: tuple[Target, ...] = ()
+    folded: bool = False
+
+    def __call__(self, point: Point) -> Trial:
+        """What the point comes to."""
+        if self.folded:
+            return estimate_point(self.scenario, point)
+        return try_point(self.scenario, point, self.limits)
