@@ -11,7 +11,7 @@ import copy
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from raysim.hardware.cluster import NodeGroup
 from raysim.planner.plan import Answer
@@ -19,6 +19,9 @@ from raysim.results.result import yaml_text
 from raysim.scenario.load import Scenario
 from raysim.scenario.sources import CLUSTER, DEEPSPEED
 from raysim.units import GIB
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 IMAGE = "rayproject/ray:2.60.0"
 AUTO = "auto"
@@ -29,7 +32,7 @@ TOP = 20
 def write(answer: Answer, folder: Path) -> list[str]:
     """Write all of it; the names written, in order."""
     folder.mkdir(parents=True, exist_ok=True)
-    answer.sweep.frame.to_parquet(folder / "trials.parquet")
+    table(answer).to_parquet(folder / "trials.parquet")
     text = json.dumps(summary_of(answer), indent=1, allow_nan=False)
     (folder / "summary.json").write_text(text + "\n", encoding="utf-8")
     chosen = answer.chosen()
@@ -41,6 +44,17 @@ def write(answer: Answer, folder: Path) -> list[str]:
     for name, content in files.items():
         (best / name).write_text(content, encoding="utf-8")
     return ["trials.parquet", "summary.json", *(f"best/{name}" for name in files)]
+
+
+def table(answer: Answer) -> pd.DataFrame:
+    """The trials; values of a key that no column can hold together, as ``"auto"`` and 5, as JSON."""
+    frame = answer.sweep.frame
+    for key, values in answer.space.values.items():
+        kinds = {type(v) for v in values if v is not None}
+        plain = kinds <= {int, float} or (len(kinds) == 1 and not kinds & {dict, list, tuple})
+        if key in frame and not plain:
+            frame[key] = frame[key].map(json.dumps)
+    return frame
 
 
 def summary_of(answer: Answer) -> dict[str, Any]:

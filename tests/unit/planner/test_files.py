@@ -60,3 +60,10 @@ def test_a_cluster_of_a_scenarios_own_becomes_a_raycluster():
     spec = YAML().load(deploy_files(inline)["raycluster.yaml"])["spec"]
     limits = spec["workerGroupSpecs"][0]["template"]["spec"]["containers"][0]["resources"]["limits"]
     assert limits["nvidia.com/gpu"] == "8"
+
+
+def test_a_key_of_numbers_and_words_is_kept_as_json(tmp_path):
+    key = "train.deepspeed.zero_optimization.reduce_bucket_size"
+    write(plan(scenario(), Question(vary={key: ["auto", 100_000_000]})), tmp_path)
+    frame = pd.read_parquet(tmp_path / "trials.parquet")
+    assert [json.loads(v) for v in frame[key]] == ["auto", 100_000_000]
