@@ -14,7 +14,7 @@ from raysim.results.profile_trust import under_profile
 from raysim.results.result import Result, run_id
 from raysim.results.summary import summarize
 from raysim.scenario.build import build_cluster, build_job
-from raysim.scenario.load import Scenario
+from raysim.scenario.load import AnyScenario, Scenario
 from raysim.scenario.program import ProgramScenario
 from raysim.training.recording import record_outcome
 from raysim.workloads.train_run import JobOutcome, play_job
@@ -26,7 +26,7 @@ Watch = Callable[[Callable[[], str]], None]
 
 
 def run(
-    scenario: Scenario | ProgramScenario,
+    scenario: AnyScenario,
     *,
     seed: int | None = None,
     record: bool = True,

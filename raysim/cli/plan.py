@@ -50,11 +50,8 @@ def plan(path: Path, options: PlanOptions) -> bool:
     from raysim.planner.plan import Question
     from raysim.planner.plan import plan as search
     from raysim.report import plan_console
-    from raysim.scenario.program import ProgramScenario
 
     scenario = load(path, options.changes)
-    if isinstance(scenario, ProgramScenario):
-        raise ScenarioError(f"{path} is a Ray program; plan searches training jobs")
     question = Question(
         vary=_vary(options.vary) or None, minimize=options.minimize, maximize=options.maximize,
         subject_to=_limits(options), max_gpus=options.max_gpus, likely=options.likely,

@@ -17,15 +17,11 @@ from raysim.planner.space import Point, Space, is_nodes, said
 from raysim.planner.sweep import Sweep
 from raysim.planner.trials import Trial, try_point
 from raysim.results.targets import METRICS
-from raysim.scenario.load import Scenario
+from raysim.scenario.load import AnyScenario
 from raysim.scenario.targets import Target
 
 Direction = Literal["minimize", "maximize"]
-MORE_IS_BETTER = (
-    "tokens_per_s", "tokens_per_s_per_gpu", "samples_per_s", "mfu", "hfu", "goodput",
-    "model_flops_per_s_per_gpu", "effective_tokens_per_s",
-)  # fmt: skip
-COSTS = ("usd", "usd_per_million_tokens", "gpu_hours", "step_seconds")
+COSTS = ("usd", "usd_per_million_tokens", "gpu_hours", "step_seconds", "seconds")
 """What is minimised when nobody says: the first that the job has."""
 RUNS = ("ok", "estimated")
 """Of trials that have a speed."""
@@ -39,10 +35,14 @@ class Objective(NamedTuple):
     metric: str
     direction: Direction
 
-    def key(self, trial: Trial) -> tuple[float, int, int]:
-        """Smaller is better; of equals fewer GPUs, then the first."""
+    def value(self, trial: Trial) -> float:
+        """Smaller is better."""
         value = trial.metrics[self.metric]
-        return (value if self.direction == "minimize" else -value, trial.gpus, trial.number)
+        return value if self.direction == "minimize" else -value
+
+    def key(self, trial: Trial) -> tuple[float, int, int, int]:
+        """Smaller is better; of equals fewer GPUs, fewer nodes, then the first."""
+        return (self.value(trial), trial.gpus, trial.nodes, trial.number)
 
 
 class Reason(NamedTuple):
@@ -72,8 +72,11 @@ class Plan:
         return self.ranked[0] if self.ranked else None
 
 
-def objective_of(trials: Iterable[Trial], minimize: str | None, maximize: str | None) -> Objective:
-    """What was asked for, or the cost that the job has.
+def objective_of(
+    trials: Iterable[Trial], minimize: str | None, maximize: str | None,
+    known: Iterable[str] = METRICS,
+) -> Objective:  # fmt: skip
+    """What was asked for, of the metrics ``known``, or the cost that the job has.
 
     Raises
     ------
@@ -83,8 +86,8 @@ def objective_of(trials: Iterable[Trial], minimize: str | None, maximize: str | 
     if minimize and maximize:
         raise ScenarioError("give --minimize or --maximize, not both")
     asked = minimize or maximize
-    if asked is not None and asked not in METRICS:
-        raise ScenarioError(Problem(message=f"unknown metric {asked!r}: {', '.join(METRICS)}"))
+    if asked is not None and asked not in known:
+        raise ScenarioError(Problem(message=f"unknown metric {asked!r}: {', '.join(known)}"))
     if maximize:
         return Objective(maximize, "maximize")
     if minimize:
@@ -101,7 +104,8 @@ def choose(
     trials = [_within(t, likely, max_gpus) for t in sweep.trials]
     metric = objective.metric
     ranked = sorted((t for t in trials if t.meets and metric in t.metrics), key=objective.key)
-    front = pareto([t for t in trials if max_gpus is None or t.gpus <= max_gpus])
+    allowed = [t for t in trials if max_gpus is None or t.gpus <= max_gpus]
+    front = pareto(allowed, objective)
     return Plan(
         objective=objective, ranked=tuple(ranked), pareto=front, reasons=tuple(reasons(trials))
     )
@@ -116,18 +120,28 @@ def _within(trial: Trial, likely: float, max_gpus: int | None) -> Trial:
     return replace(trial, missed=tuple(missed))
 
 
-def pareto(trials: Sequence[Trial], statuses: Sequence[str] = ("ok",)) -> tuple[Trial, ...]:
-    """Of those that run: no other has both more throughput and lower cost; the cheapest first."""
-    speed = "tokens_per_s" if any("tokens_per_s" in t.metrics for t in trials) else "samples_per_s"
-    run = [t for t in trials if t.status in statuses and t.metrics.get(speed)]
+def pareto(
+    trials: Sequence[Trial], objective: Objective, statuses: Sequence[str] = ("ok",)
+) -> tuple[Trial, ...]:
+    """Of those that run: no other is better by `gain_of` and by cost; the cheapest first."""
+    gain = gain_of(trials, objective)
+    run = [t for t in trials if t.status in statuses and t.metrics.get(gain.metric) is not None]
     cost = next((c for c in COSTS if run and all(t.metrics.get(c) for t in run)), None)
     if cost is None:
         return ()
     front: list[Trial] = []
-    for trial in sorted(run, key=lambda t: (t.metrics[cost], -t.metrics[speed], t.number)):
-        if not front or trial.metrics[speed] > front[-1].metrics[speed]:
+    for trial in sorted(run, key=lambda t: (t.metrics[cost], gain.value(t), t.number)):
+        if not front or gain.value(trial) < gain.value(front[-1]):
             front.append(trial)
     return tuple(front)
+
+
+def gain_of(trials: Iterable[Trial], objective: Objective) -> Objective:
+    """What more money buys: throughput of a training job, else what was asked for, else time."""
+    for speed in ("tokens_per_s", "samples_per_s"):
+        if any(speed in t.metrics for t in trials):
+            return Objective(speed, "maximize")
+    return Objective("seconds", "minimize") if objective.metric in COSTS else objective
 
 
 def reasons(trials: Sequence[Trial]) -> list[Reason]:
@@ -142,9 +156,9 @@ def reasons(trials: Sequence[Trial]) -> list[Reason]:
         found.append(Reason(len(big), "exceed GPU or host memory", closest))
     missed = Counter(t.missed[0] for t in trials if t.status == "ok" and t.missed)
     for what, count in missed.items():
-        name = what.split(" ", maxsplit=1)[0]
+        name, op = (*what.split(" "), "")[:2]
         these = [t for t in trials if t.status == "ok" and t.missed and t.missed[0] == what]
-        closest = _closest(these, name)
+        closest = _closest(these, name, more=op.startswith(">"))
         found.append(Reason(count, f"miss {what}", closest))
     for status, words in (
         ("refused", "are refused"),
@@ -159,17 +173,16 @@ def reasons(trials: Sequence[Trial]) -> list[Reason]:
     return sorted(found, key=lambda r: -r.trials)
 
 
-def _closest(trials: Sequence[Trial], name: str) -> str:
+def _closest(trials: Sequence[Trial], name: str, *, more: bool) -> str:
     have = [t for t in trials if name in t.metrics]
     if not have:
         return said(trials[0].choice)
-    more = name in MORE_IS_BETTER
     best = min(have, key=lambda t: (t.metrics[name] * (-1 if more else 1), t.number))
     return f"{best.metrics[name]:.4g}, {said(best.choice)}"
 
 
 def smallest_change(
-    scenario: Scenario, sweep: Sweep, space: Space, limits: tuple[Target, ...],
+    scenario: AnyScenario, sweep: Sweep, space: Space, limits: tuple[Target, ...],
     max_gpus: int | None = None,
 ) -> Trial | None:  # fmt: skip
     """The first trial beyond the space that meets the targets: one key after the other is moved.

@@ -12,14 +12,14 @@ from raysim.planner.pool import processes
 from raysim.planner.space import Space, space_of
 from raysim.planner.store import Store
 from raysim.planner.sweep import sweep as run_sweep
-from raysim.scenario.load import Scenario
+from raysim.scenario.load import AnyScenario
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
 def plan(
-    scenario: Scenario,
+    scenario: AnyScenario,
     vary: Mapping[str, Sequence[Any]] | None = None,
     *,
     minimize: str | None = None,
@@ -30,7 +30,7 @@ def plan(
     jobs: int = 1,
     runs: str | Path | None = None,
 ) -> Answer:
-    """The best way to run a training job.
+    """The best way to run a training job, or a Ray program.
 
     Parameters
     ----------
@@ -38,7 +38,8 @@ def plan(
         From ``raysim.load``.
     vary
         Values to try by key, as ``scenario.with_`` takes them; None: the scenario's ``vary``, or
-        cluster sizes, ZeRO stages, micro-batches and checkpointing.
+        what suits the job: of a training job sizes of the cluster, ZeRO stages, micro-batches and
+        checkpointing, of a Ray program sizes of its groups of nodes.
     minimize, maximize
         A metric; by default the cost that the job has.
     subject_to
@@ -70,7 +71,7 @@ def plan(
 
 
 def sweep(
-    scenario: Scenario,
+    scenario: AnyScenario,
     vary: Mapping[str, Sequence[Any]] | None = None,
     *,
     jobs: int = 1,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from raysim.errors import ScenarioError
 from raysim.kernel.simulation import collector_at_ease
-from raysim.planner.space import Point, changes_of
+from raysim.planner.space import Point, chosen
 from raysim.planner.trials import Trial
 from raysim.results.cost import cost
 from raysim.scenario.build import build_job
@@ -27,7 +27,8 @@ DAY_S = 86400.0
 def estimate_point(scenario: Scenario, point: Point) -> Trial:
     """The estimate; never raises for what the point itself does wrong."""
     try:
-        changed = scenario.with_(changes_of(point.choice))
+        changed = chosen(scenario, point.choice)
+        assert isinstance(changed, Scenario), "of a training job"
         with collector_at_ease():
             metrics = _metrics(changed)
     except ScenarioError as error:

@@ -9,21 +9,20 @@ from __future__ import annotations
 
 import copy
 import json
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raysim.hardware.cluster import NodeGroup
+from raysim.planner.cluster_files import cluster_file
 from raysim.planner.plan import Answer
 from raysim.results.result import yaml_text
-from raysim.scenario.load import Scenario
-from raysim.scenario.sources import CLUSTER, DEEPSPEED
-from raysim.units import GIB
+from raysim.scenario.load import AnyScenario, Scenario
+from raysim.scenario.sources import DEEPSPEED
 
 if TYPE_CHECKING:
     import pandas as pd
 
-IMAGE = "rayproject/ray:2.60.0"
 AUTO = "auto"
 TOP = 20
 """Trials in the summary; the table has all."""
@@ -47,7 +46,7 @@ def write(answer: Answer, folder: Path) -> list[str]:
 
 
 def table(answer: Answer) -> pd.DataFrame:
-    """The trials; values of a key that no column can hold together, as ``"auto"`` and 5, as JSON."""
+    """The trials; values of a key that no column can hold, as ``"auto"`` beside 5, as JSON."""
     frame = answer.sweep.frame
     for key, values in answer.space.values.items():
         kinds = {type(v) for v in values if v is not None}
@@ -78,10 +77,10 @@ def summary_of(answer: Answer) -> dict[str, Any]:
     }
 
 
-def deploy_files(chosen: Scenario) -> dict[str, str]:
+def deploy_files(chosen: AnyScenario) -> dict[str, str]:
     """Content by name."""
     files = {"scenario.yaml": yaml_text(chosen.resolved())}
-    config = deepspeed_json(chosen)
+    config = deepspeed_json(chosen) if isinstance(chosen, Scenario) else None
     if config is not None:
         files["ds_config.json"] = json.dumps(config, indent=2) + "\n"
     name, cluster = cluster_file(chosen)
@@ -128,84 +127,19 @@ def _drop_auto(section: dict[str, Any]) -> None:
             _drop_auto(value)
 
 
-def cluster_file(chosen: Scenario) -> tuple[str, str]:
-    """Name and content of the file that makes the chosen cluster."""
-    counts = {group.name: group.count for group in chosen.cluster.groups}
-    source = chosen.sources.get(CLUSTER)
-    if source is None:
-        return "raycluster.yaml", yaml_text(ray_cluster(chosen))
-    documents = [copy.deepcopy(d.data) for d in source.documents]
-    for document in documents:
-        _resize(document, counts)
-    kube = any(isinstance(d, dict) and "apiVersion" in d for d in documents)
-    name = "raycluster.yaml" if kube else "cluster.yaml"
-    return name, "---\n".join(yaml_text(d) for d in documents)
-
-
-def _resize(document: Any, counts: Mapping[str, int]) -> None:
-    """Set the sizes of groups, of KubeRay's workers or of ``ray up``'s node types."""
-    if not isinstance(document, dict):
-        return
-    spec = document.get("spec", {})
-    spec = spec.get("rayClusterSpec", spec) if isinstance(spec, dict) else {}
-    for group in spec.get("workerGroupSpecs") or []:
-        if group.get("groupName") in counts:
-            count = counts[group["groupName"]]
-            group.update(replicas=count, minReplicas=count, maxReplicas=count)
-    types = document.get("available_node_types") or {}
-    for name, node_type in types.items():
-        if name in counts and name != document.get("head_node_type"):
-            node_type.update(min_workers=counts[name], max_workers=counts[name])
-    if types:
-        head = document.get("head_node_type")
-        document["max_workers"] = sum(n for name, n in counts.items() if name != head)
-
-
-def ray_cluster(chosen: Scenario) -> dict[str, Any]:
-    """A RayCluster of the chosen nodes, for a scenario that says them by itself."""
-    head = {
-        "rayStartParams": {"num-cpus": "0"},
-        "template": _pod("ray-head", IMAGE, {"cpu": "8", "memory": "32Gi"}),
-    }
-    return {
-        "apiVersion": "ray.io/v1", "kind": "RayCluster", "metadata": {"name": chosen.name},
-        "spec": {
-            "rayVersion": IMAGE.rsplit(":", maxsplit=1)[1], "headGroupSpec": head,
-            "workerGroupSpecs": [_worker_group(g) for g in chosen.cluster.groups],
-        },
-    }  # fmt: skip
-
-
-def _worker_group(group: NodeGroup) -> dict[str, Any]:
-    node = group.node
-    limits = {"cpu": str(node.vcpus), "memory": f"{int(node.memory_bytes / GIB)}Gi"}
-    image = IMAGE
-    if node.gpu is not None:
-        limits["nvidia.com/gpu"] = str(node.gpu_count)
-        image = f"{IMAGE}-gpu"
-    return {
-        "groupName": group.name.replace("_", "-"), "replicas": group.count,
-        "minReplicas": group.count, "maxReplicas": group.count, "rayStartParams": {},
-        "template": _pod("ray-worker", image, limits),
-    }  # fmt: skip
-
-
-def _pod(name: str, image: str, limits: Mapping[str, str]) -> dict[str, Any]:
-    resources = {"limits": dict(limits), "requests": dict(limits)}
-    container = {"name": name, "image": image, "resources": resources}
-    return {"spec": {"containers": [container]}}
-
-
-def launch_script(chosen: Scenario, cluster: str, *, deepspeed: bool) -> str:
-    """Commands that start it; the training script is the user's own."""
+def launch_script(chosen: AnyScenario, cluster: str, *, deepspeed: bool) -> str:
+    """Commands that start it; of a training job the script is the user's own."""
     up = f"ray up -y {cluster}" if cluster == "cluster.yaml" else f"kubectl apply -f {cluster}"
+    head = "#!/usr/bin/env bash\n# Starts the chosen cluster and {what} on it.\nset -euo pipefail\n"
+    if not isinstance(chosen, Scenario):
+        script, args = chosen.job.script, chosen.job.args
+        own = '"${1:?the program}"' if script is None else shlex.join([script.name, *args])
+        what = "the program given as argument" if script is None else script.name
+        return f"{head.format(what=what)}{up}\nray job submit --working-dir . -- python {own}\n"
     config = " --deepspeed ds_config.json" if deepspeed else ""
     batch = chosen.strategy.batch
     return (
-        "#!/usr/bin/env bash\n"
-        "# Starts the chosen cluster and the training script given as argument on it.\n"
-        "set -euo pipefail\n"
-        f"{up}\n"
+        f"{head.format(what='the training script given as argument')}{up}\n"
         f"# {chosen.strategy.mesh.world} workers, micro-batch {batch.micro}, "
         f"{batch.accumulation} accumulation steps, {batch.train} samples per step\n"
         'ray job submit --working-dir . -- python "${1:?the training script}"'

@@ -11,10 +11,11 @@ from raysim.planner.choose import Plan, choose, objective_of, smallest_change
 from raysim.planner.pool import Runner, processes
 from raysim.planner.search import Wanted, search
 from raysim.planner.sensitivity import Elasticity, elasticities
-from raysim.planner.space import Space, space_of
+from raysim.planner.space import Space, chosen, space_of
 from raysim.planner.store import Store
 from raysim.planner.sweep import Sweep, Told, sweep_id
-from raysim.scenario.load import Scenario
+from raysim.results.targets import METRICS
+from raysim.scenario.load import AnyScenario
 from raysim.scenario.targets import Target, parse_target
 
 
@@ -37,7 +38,7 @@ class Question:
 class Answer:
     """The plan, and all that was tried for it."""
 
-    scenario: Scenario
+    scenario: AnyScenario
     space: Space
     sweep: Sweep
     plan: Plan
@@ -46,16 +47,14 @@ class Answer:
     rests_on: tuple[Elasticity, ...] = ()
     """Inputs of the hardware that the first choice's step depends on."""
 
-    def chosen(self) -> Scenario | None:
+    def chosen(self) -> AnyScenario | None:
         """The scenario of the first choice."""
-        from raysim.planner.space import changes_of
-
         best = self.plan.best or self.plan.instead
-        return None if best is None else self.scenario.with_(changes_of(best.choice))
+        return None if best is None else chosen(self.scenario, best.choice)
 
 
 def plan(
-    scenario: Scenario,
+    scenario: AnyScenario,
     question: Question | None = None,
     *,
     runner: Runner | None = None,
@@ -67,7 +66,7 @@ def plan(
     Parameters
     ----------
     scenario
-        A training job.
+        A training job, or a Ray program.
     question
         None: the scenario's own space and targets, at the least cost.
     runner
@@ -84,7 +83,7 @@ def plan(
     """
     asked = question or Question()
     space = space_of(scenario, asked.vary)
-    limits = (*scenario.targets, *(_limit(text) for text in asked.subject_to))
+    limits = (*scenario.targets, *(_limit(text, scenario) for text in asked.subject_to))
     folder = None
     if runs is not None:
         folder = runs / f"plan-{scenario.name}-{sweep_id(scenario, space, limits)}"
@@ -97,13 +96,15 @@ def plan(
         scenario, space, runner or processes(1), wanted=wanted, limits=limits, store=store,
         told=told,
     )  # fmt: skip
-    objective = objective_of(swept.trials, asked.minimize, asked.maximize)
-    chosen = choose(swept, objective, likely=asked.likely, max_gpus=asked.max_gpus)
-    if not chosen.ranked and swept.complete:
+    objective = objective_of(
+        swept.trials, asked.minimize, asked.maximize, known={**METRICS, **scenario.metrics}
+    )
+    found = choose(swept, objective, likely=asked.likely, max_gpus=asked.max_gpus)
+    if not found.ranked and swept.complete:
         instead = smallest_change(scenario, swept, space, limits, asked.max_gpus)
-        chosen = replace(chosen, instead=instead)
+        found = replace(found, instead=instead)
     answer = Answer(
-        scenario=scenario, space=space, sweep=swept, plan=chosen, limits=limits, folder=folder
+        scenario=scenario, space=space, sweep=swept, plan=found, limits=limits, folder=folder
     )
     best = answer.chosen()
     if best is None or not swept.complete:
@@ -111,7 +112,7 @@ def plan(
     return replace(answer, rests_on=tuple(elasticities(best)))
 
 
-def _limit(text: str) -> Target:
+def _limit(text: str, scenario: AnyScenario) -> Target:
     """``days <= 7`` as a target.
 
     Raises
@@ -123,6 +124,6 @@ def _limit(text: str) -> Target:
 
     name, _, condition = text.strip().partition(" ")
     try:
-        return parse_target(name, condition)
+        return parse_target(name, condition, scenario.metrics)
     except ValueError as error:
         raise ScenarioError(Problem(message=f"{text!r}: {error}")) from None

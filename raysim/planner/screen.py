@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from raysim.planner.default_space import OFFLOAD
 from raysim.planner.space import WORKERS, Choice, Point, Space, is_nodes
 from raysim.planner.trials import Trial
 from raysim.scenario.build import build_model
-from raysim.scenario.load import Scenario
+from raysim.scenario.load import AnyScenario, Scenario
+from raysim.training.settings.deepspeed import ZeroConfig
 from raysim.units import GIB
 
 Screen = Callable[[Point], Trial | None]
@@ -23,7 +25,7 @@ ADAM_STATES = 12
 KNOWN = frozenset({
     "train.zero_stage", "train.micro_batch", "train.activation_checkpointing", "train.workers",
     "train.gradient_accumulation_steps", "train.global_batch", "train.seq_len",
-    "train.global_batch_tokens", "train.tokens", "train.checkpoint_every",
+    "train.global_batch_tokens", "train.tokens", "train.checkpoint_every", OFFLOAD,
 })  # fmt: skip
 """Keys that leave the bound as it is, or that it takes into account."""
 
@@ -51,8 +53,10 @@ def states_bytes(parameters: float, ranks: int, stage: int, *, offloads: str = "
     return weights + parameters * sharded / ranks
 
 
-def screen_of(scenario: Scenario, space: Space) -> Screen | None:
+def screen_of(scenario: AnyScenario, space: Space) -> Screen | None:
     """What tells that a point cannot fit; None where nothing can be told without playing."""
+    if not isinstance(scenario, Scenario):
+        return None
     strategy = scenario.strategy
     config = strategy.deepspeed
     groups = [g for g in scenario.cluster.groups if g.node.gpu is not None]
@@ -67,15 +71,13 @@ def screen_of(scenario: Scenario, space: Space) -> Screen | None:
     gpu = group.node.gpu
     assert gpu is not None, "a group with GPUs"
     zero, parameters = config.zero, build_model(scenario).num_trainable
-    offloads = "none" if zero.offload_optimizer.device == "none" else "optimizer"
-    if zero.offload_param.device != "none":
-        offloads = "all"
 
     def screened(point: Point) -> Trial | None:
         stage = point.choice.get("train.zero_stage", zero.stage)
         ranks = _ranks(point.choice, mesh.world, group.node.gpu_count)
         if not isinstance(stage, int) or not ranks:
             return None
+        offloads = _offloads(point.choice, zero)
         least = states_bytes(parameters, ranks, stage, offloads=offloads)
         if least <= gpu.memory_bytes:
             return None
@@ -87,6 +89,14 @@ def screen_of(scenario: Scenario, space: Space) -> Screen | None:
         )  # fmt: skip
 
     return screened
+
+
+def _offloads(choice: Choice, zero: ZeroConfig) -> str:
+    """What stands elsewhere, as `states_bytes` takes it."""
+    if zero.offload_param.device != "none":
+        return "all"
+    device = choice.get(OFFLOAD, zero.offload_optimizer.device)
+    return "none" if device == "none" else "optimizer"
 
 
 def _ranks(choice: Choice, world: int, gpus_per_node: int) -> int:

@@ -16,16 +16,16 @@ from typing import Any
 from raysim.planner.choose import RUNS, Objective, choose, objective_of, pareto
 from raysim.planner.estimate import ESTIMATED
 from raysim.planner.pool import Runner
-from raysim.planner.space import Choice, Point, Space, changes_of, said
+from raysim.planner.space import Choice, Point, Space, said
 from raysim.planner.store import Store
 from raysim.planner.sweep import Kept, Sweep, Told, screened, sweep_of
 from raysim.planner.tasks import Task
 from raysim.planner.trials import Trial
 from raysim.results.targets import holds
-from raysim.scenario.load import Scenario
+from raysim.scenario.load import AnyScenario, Scenario
 from raysim.scenario.targets import Target
 
-EXHAUSTIVE = 256
+EXHAUSTIVE = 128
 """Points that may fit; of a smaller space all are played."""
 MARGIN = 0.03
 """What a folded step may be off (``tests/laws/test_training_folding.py``)."""
@@ -53,7 +53,7 @@ class Wanted:
 
 
 def search(
-    scenario: Scenario,
+    scenario: AnyScenario,
     space: Space,
     runner: Runner,
     *,
@@ -70,13 +70,12 @@ def search(
     kept.known |= screened(scenario, space)
     left = [p for p in space.points() if p.number not in kept.known]
     with contextlib.suppress(KeyboardInterrupt):
-        if len(left) <= EXHAUSTIVE or (wanted.minimize or wanted.maximize) not in (
-            None,
-            *ESTIMATED,
-        ):
-            kept.attempt(left)
-        else:
+        metric = wanted.minimize or wanted.maximize
+        told_before = isinstance(scenario, Scenario) and metric in (None, *ESTIMATED)
+        if told_before and len(left) > EXHAUSTIVE:
             _bounded(kept, space, left, wanted, limits)
+        else:
+            kept.attempt(left)
     return sweep_of(kept, space)
 
 
@@ -99,7 +98,7 @@ def _bounded(
         left_open = _ruled_by_memory(kept, left_open, played)
         able = [t for t in left_open if t.number in within or not within]
         rivals = [t for t in able if last is None or _may_beat(t, last, objective)]
-        front = pareto([*left_open, *played], RUNS)
+        front = pareto([*left_open, *played], objective, RUNS)
         wants = {t.number: t for t in [*rivals[:ROUND], *front] if t.status == "estimated"}
         if not wants or len(played) >= (MOST_PLAYED if within else ROUND):
             break
@@ -167,7 +166,7 @@ def _ruled_by_memory(kept: Kept, guesses: list[Trial], played: Sequence[Trial]) 
 
 def _others(choice: Choice) -> tuple[Any, ...]:
     """What of a choice does not only scale activations."""
-    return tuple((k, repr(v)) for k, v in changes_of(choice).items() if k not in _MEMORY_GROWS)
+    return tuple((k, repr(v)) for k, v in choice.items() if k not in _MEMORY_GROWS)
 
 
 def _holds_more(choice: Choice, than: Choice) -> bool:

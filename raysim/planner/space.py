@@ -13,12 +13,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from raysim.errors import Problem, ScenarioError
-from raysim.scenario.load import Scenario
+from raysim.planner.default_space import default_values
+from raysim.scenario.load import AnyScenario, Scenario
 from raysim.scenario.overrides import short_key
 
-NODES = (0.5, 1, 2, 4)
-"""Sizes of the cluster that are looked at, over the scenario's, when nobody says which."""
-MOST_MICRO_BATCHES = 6
 MOST_LOOKS = 64
 """Points that are built to see whether any can be."""
 WORKERS = "train.workers"
@@ -76,20 +74,28 @@ def said(choice: Choice) -> str:
     return ", ".join(f"{short_key(key)} {value}" for key, value in choice.items())
 
 
-def changes_of(choice: Choice) -> Choice:
-    """What to change in the scenario: the choice, and the workers that follow from it."""
-    if any(is_nodes(k) for k in choice) and not any(k.endswith("train.workers") for k in choice):
-        return {**choice, WORKERS: None}
-    return dict(choice)
+def chosen(scenario: AnyScenario, choice: Choice) -> AnyScenario:
+    """The scenario of a choice; its workers follow the nodes, where nobody says them.
+
+    Raises
+    ------
+    ScenarioError
+        The choice contradicts the scenario, or itself.
+    """
+    grows = isinstance(scenario, Scenario) and any(is_nodes(k) for k in choice)
+    if grows and not any(k.endswith(WORKERS) for k in choice):
+        return scenario.with_({**choice, WORKERS: None})
+    return scenario.with_(choice)
 
 
-def space_of(scenario: Scenario, vary: Mapping[str, Sequence[Any]] | None = None) -> Space:
+def space_of(scenario: AnyScenario, vary: Mapping[str, Sequence[Any]] | None = None) -> Space:
     """The space that was asked for, the scenario's ``vary``, or a sensible one.
 
     Raises
     ------
     ScenarioError
-        A key without values, or one that the scenario does not have.
+        A key without values, or one that the scenario does not have; nothing is said, and there is
+        nothing sensible.
     """
     asked = vary if vary is not None else scenario.spec.vary
     if asked:
@@ -97,10 +103,10 @@ def space_of(scenario: Scenario, vary: Mapping[str, Sequence[Any]] | None = None
         if empty:
             raise ScenarioError([Problem(message="no values to try", key=key) for key in empty])
         return checked(scenario, Space({key: tuple(values) for key, values in asked.items()}))
-    return default_space(scenario)
+    return Space(default_values(scenario))
 
 
-def checked(scenario: Scenario, space: Space) -> Space:
+def checked(scenario: AnyScenario, space: Space) -> Space:
     """The space, if any of its points can be built: a key that is not there refuses all of them.
 
     Raises
@@ -111,30 +117,10 @@ def checked(scenario: Scenario, space: Space) -> Space:
     first: ScenarioError | None = None
     for point in itertools.islice(space.points(), 0, None, max(1, space.size // MOST_LOOKS)):
         try:
-            scenario.with_(changes_of(point.choice))
+            chosen(scenario, point.choice)
         except ScenarioError as error:
             first = first or error
         else:
             return space
     assert first is not None, "a space without points"
     raise first
-
-
-def default_space(scenario: Scenario) -> Space:
-    """Cluster sizes, ZeRO stages, micro-batches and checkpointing of a training job."""
-    values: dict[str, tuple[Any, ...]] = {}
-    groups = [g for g in scenario.cluster.groups if g.node.gpu is not None]
-    if len(groups) == 1:
-        inline = scenario.spec.cluster.nodes is not None
-        key = "cluster.nodes" if inline else f"cluster.{groups[0].name}.replicas"
-        counts = sorted({max(1, round(groups[0].count * f)) for f in NODES})
-        values[key] = tuple(counts)
-    strategy = scenario.strategy
-    batch = strategy.batch
-    if strategy.deepspeed is not None and strategy.mesh.pp == 1:
-        values["train.zero_stage"] = (1, 2, 3)
-    per_rank = batch.micro * batch.accumulation
-    doubled = [2**k for k in range(MOST_MICRO_BATCHES) if per_rank % 2**k == 0]
-    values["train.micro_batch"] = tuple(doubled)
-    values["train.activation_checkpointing"] = ("none", "full")
-    return Space(values)

@@ -21,7 +21,7 @@ from raysim.planner.tasks import Task
 from raysim.planner.trials import Trial
 from raysim.results.result import run_id
 from raysim.results.targets import METRICS
-from raysim.scenario.load import Scenario
+from raysim.scenario.load import AnyScenario
 from raysim.scenario.targets import Target
 
 if TYPE_CHECKING:
@@ -53,8 +53,9 @@ class Sweep:
         rows = [
             {
                 **t.choice, "status": t.status, "why": t.why, "strategy": t.strategy,
-                "gpus": t.gpus, "bound_by": t.bound_by, "missed": "; ".join(t.missed),
-                "likely": t.likely, "run_id": t.run_id, **dict.fromkeys(METRICS), **t.metrics,
+                "gpus": t.gpus, "nodes": t.nodes, "bound_by": t.bound_by,
+                "missed": "; ".join(t.missed), "likely": t.likely, "run_id": t.run_id,
+                **dict.fromkeys(METRICS), **t.metrics,
             }
             for t in self.trials
         ]  # fmt: skip
@@ -98,7 +99,7 @@ class Kept:
                 self._store.flush()
 
 
-def sweep_id(scenario: Scenario, space: Space, limits: Sequence[Target]) -> str:
+def sweep_id(scenario: AnyScenario, space: Space, limits: Sequence[Target]) -> str:
     """Of the folder: equal for the same scenario, space, limits and version."""
     asked = {
         "space": {key: list(values) for key, values in space.values.items()},
@@ -109,7 +110,7 @@ def sweep_id(scenario: Scenario, space: Space, limits: Sequence[Target]) -> str:
     return f"{run_id(scenario.resolved(), raysim.__version__)}-{own}"
 
 
-def screened(scenario: Scenario, space: Space) -> dict[int, Trial]:
+def screened(scenario: AnyScenario, space: Space) -> dict[int, Trial]:
     """Points that cannot fit, by number."""
     screen = screen_of(scenario, space)
     if screen is None:
@@ -118,7 +119,7 @@ def screened(scenario: Scenario, space: Space) -> dict[int, Trial]:
 
 
 def sweep(
-    scenario: Scenario,
+    scenario: AnyScenario,
     space: Space,
     runner: Runner,
     *,

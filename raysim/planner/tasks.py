@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from raysim.planner.estimate import estimate_point
 from raysim.planner.space import Point
 from raysim.planner.trials import Trial, try_point
-from raysim.scenario.load import Scenario
+from raysim.scenario.load import AnyScenario, Scenario
 from raysim.scenario.targets import Target
 
 
@@ -15,12 +15,12 @@ from raysim.scenario.targets import Target
 class Task:
     """The same for every point; travels to processes and Ray workers."""
 
-    scenario: Scenario
+    scenario: AnyScenario
     limits: tuple[Target, ...] = ()
     folded: bool = False
 
     def __call__(self, point: Point) -> Trial:
         """What the point comes to."""
-        if self.folded:
+        if self.folded and isinstance(self.scenario, Scenario):
             return estimate_point(self.scenario, point)
         return try_point(self.scenario, point, self.limits)

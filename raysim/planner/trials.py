@@ -6,16 +6,18 @@ settings are results like any other.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from raysim.errors import ScenarioError
-from raysim.planner.space import Choice, Point, changes_of
+from raysim.planner.space import Choice, Point, chosen
 from raysim.results import targets
 from raysim.run import run
-from raysim.scenario.load import Scenario
+from raysim.scenario.load import AnyScenario
 from raysim.scenario.targets import Target
 
 Status = Literal["ok", "out_of_memory", "refused", "failed", "estimated"]
@@ -39,6 +41,8 @@ class Trial:
     """One line, of what is not ``ok``."""
     strategy: str = ""
     gpus: int = 0
+    nodes: int = 0
+    """Both of the cluster."""
     bound_by: str = ""
     run_id: str = ""
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -63,31 +67,35 @@ def of_plain(plain: Mapping[str, Any]) -> Trial:
     return Trial(**{**plain, "missed": tuple(plain["missed"])})
 
 
-def try_point(scenario: Scenario, point: Point, limits: tuple[Target, ...]) -> Trial:
+def try_point(scenario: AnyScenario, point: Point, limits: tuple[Target, ...]) -> Trial:
     """Run one point; never raises for what the point itself does wrong."""
     try:
-        changed = scenario.with_(changes_of(point.choice))
-        summary = run(changed, record=False, what_if=False).summary
+        changed = chosen(scenario, point.choice)
+        with contextlib.redirect_stdout(io.StringIO()):  # what a program prints
+            summary = run(changed, record=False, what_if=False).summary
     except ScenarioError as error:
         why = error.problems[0].message
         return Trial(number=point.number, choice=point.choice, status="refused", why=why)
-    metrics = {
-        name: value
-        for name in targets.METRICS
-        if (value := targets.value_of(name, summary)) is not None
-    }
-    fits = targets.answered(summary)
-    rows = targets.evaluate(limits, summary) if fits else []
+    metrics = targets.values_of(summary)
+    status = _status(summary["verdict"])
+    rows = targets.evaluate(limits, summary) if status == "ok" else []
+    certainty = summary.get("certainty") if rows else None
     return Trial(
-        number=point.number, choice=point.choice,
-        status="ok" if fits else "out_of_memory",
-        why="" if fits else summary["verdict"]["text"],
-        strategy=summary["job"]["strategy"], gpus=summary["cluster"]["gpus"],
+        number=point.number, choice=point.choice, status=status,
+        why="" if status == "ok" else summary["verdict"]["text"],
+        strategy=(summary.get("job") or {}).get("strategy", ""),
+        gpus=changed.cluster.num_gpus, nodes=len(changed.cluster.nodes),
         bound_by=(summary.get("bound_by") or {}).get("what", ""), run_id=summary["run_id"],
         metrics=metrics,
         missed=tuple(row["text"] for row in rows if not row["passed"]),
-        likely=_likely(limits, metrics, summary["certainty"]) if fits and limits else None,
+        likely=_likely(limits, metrics, certainty) if certainty else None,
     )  # fmt: skip
+
+
+def _status(verdict: Mapping[str, Any]) -> Status:
+    if not verdict.get("fits", True):
+        return "out_of_memory"
+    return "ok" if verdict.get("ok", True) else "failed"
 
 
 def _likely(

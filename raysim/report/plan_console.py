@@ -25,6 +25,7 @@ _INSTEAD = {
 }  # fmt: skip
 """Columns that another makes superfluous."""
 SURE = 0.995
+_COUNTED = {"gpus": "GPUs", "nodes": "nodes in all"}
 
 
 def render(summary: Summary, *, top: int = 5, width: int = WIDE, wrote: Sequence[str] = ()) -> Text:
@@ -86,7 +87,8 @@ def _named(trial: Summary) -> str:
 def _answer(trial: Summary, summary: Summary) -> str:
     metrics = trial["metrics"]
     asked = summary["objective"]["metric"]
-    found = [f"{trial['gpus']} GPUs"]
+    count = _machines(summary["top"] or [trial])
+    found = [f"{trial[count]:,} {_COUNTED[count]}"]
     names = [n for n, _ in SHOWN if n in metrics and n in ("seconds", "usd", "tokens_per_s")]
     shown = [n for n in dict.fromkeys([*names, asked]) if n in metrics]
     found += [_words(name, metrics[name]) for name in shown]
@@ -125,11 +127,13 @@ def _table(
     if asked not in names:
         names.insert(0, asked)
     likely = any(t["likely"] is not None for t in trials)
-    heads = [*map(short_key, keys), "GPUs", *(dict(SHOWN).get(n, n) for n in names)]
+    missed = missed and any(t["missed"] for t in trials)
+    count = _machines(trials)
+    heads = [*map(short_key, keys), _COUNTED[count], *(dict(SHOWN).get(n, n) for n in names)]
     heads += ["likely"] * likely + ["misses"] * missed
     rows = []
     for trial in trials:
-        row = [str(trial["choice"][key]) for key in keys] + [str(trial["gpus"])]
+        row = [str(trial["choice"][key]) for key in keys] + [str(trial[count])]
         row += [_cell(n, trial["metrics"].get(n)) for n in names]
         if likely:
             row.append(_chance(trial["likely"]))
@@ -142,6 +146,11 @@ def _table(
     page.rule()
     for row in rows:
         page.add(_line(row, widths))
+
+
+def _machines(trials: Sequence[Summary]) -> str:
+    """What says how large a cluster is."""
+    return "gpus" if any(t["gpus"] for t in trials) else "nodes"
 
 
 def _chance(value: float | None) -> str:

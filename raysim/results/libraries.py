@@ -55,10 +55,11 @@ def inputs(reports: Sequence[LibraryReport]) -> list[dict[str, Any]]:
     ]
 
 
+def metrics(summary: Mapping[str, Any]) -> dict[str, float]:
+    """Of every job, by name; of a name that several have, the last job's."""
+    return {k: v for row in summary.get("libraries") or [] for k, v in row["metrics"].items()}
+
+
 def metric(name: str, summary: Mapping[str, Any]) -> float | None:
     """A metric of the last job that has it."""
-    for row in reversed(summary.get("libraries") or []):
-        if name in row["metrics"]:
-            value: float = row["metrics"][name]
-            return value
-    return None
+    return metrics(summary).get(name)

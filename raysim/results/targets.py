@@ -93,6 +93,12 @@ def value_of(name: str, summary: Mapping[str, Any]) -> float | None:
     return libraries.metric(name, summary)
 
 
+def values_of(summary: Mapping[str, Any]) -> dict[str, float]:
+    """Every metric that the summary has, in its own unit."""
+    known = {n: v for n in METRICS if (v := value_of(n, summary)) is not None}
+    return libraries.metrics(summary) | known
+
+
 def show(value: float, unit: str) -> str:
     """A value as a person reads it, in the unit of its target."""
     if unit == "seconds":

@@ -39,7 +39,7 @@ from raysim.scenario.sources import (
     hf_config,
     read_sources,
 )
-from raysim.scenario.targets import Target, targets_of
+from raysim.scenario.targets import METRICS, Target, Unit, targets_of
 from raysim.scenario.training import Strategy, make_strategy
 from raysim.scenario.yaml_text import read_yaml
 
@@ -79,6 +79,11 @@ class Scenario:
         return self.spec.seed
 
     @property
+    def metrics(self) -> Mapping[str, Unit]:
+        """Names that targets may limit, and their units."""
+        return METRICS
+
+    @property
     def files(self) -> dict[str, str]:
         """SHA-256 of each user file, by its path in the scenario."""
         hashes = {} if self.spec.resolved is None else dict(self.spec.resolved.files)
@@ -110,7 +115,10 @@ class Scenario:
         return written_out(ScenarioSection, self.document, self.sources, self.files)
 
 
-def load(path: str | Path, changes: Mapping[str, Any] | None = None) -> Scenario | ProgramScenario:
+AnyScenario = Scenario | ProgramScenario
+
+
+def load(path: str | Path, changes: Mapping[str, Any] | None = None) -> AnyScenario:
     """Read a scenario.
 
     Parameters
@@ -146,17 +154,13 @@ def load(path: str | Path, changes: Mapping[str, Any] | None = None) -> Scenario
     return _made(document, file.parent, {})
 
 
-def from_mapping(
-    data: Mapping[str, Any], *, folder: str | Path = "."
-) -> Scenario | ProgramScenario:
+def from_mapping(data: Mapping[str, Any], *, folder: str | Path = ".") -> AnyScenario:
     """A scenario from plain data, as ``resolved()`` gives it; errors as :func:`load`."""
     document = Document(file="scenario", data=copy.deepcopy(dict(data)))
     return _made(document, Path(folder), {})
 
 
-def _made(
-    document: Document, folder: Path, known: Mapping[KeyPath, Source]
-) -> Scenario | ProgramScenario:
+def _made(document: Document, folder: Path, known: Mapping[KeyPath, Source]) -> AnyScenario:
     """By the kind of its job."""
     make = program_scenario if is_program(document) else _scenario
     return make(document, folder, known)

@@ -81,7 +81,7 @@ class Overrides:
             written
             and steps[0] == "cluster"
             and len(steps) > 2
-            and steps[1] not in known_keys(ClusterSection)
+            and (steps[1] not in known_keys(ClusterSection) or steps[1] in self.groups())
         ):
             if "nodes" in self.data["cluster"] and steps[2:] == ["replicas"]:
                 return ("cluster", "nodes")
@@ -96,14 +96,18 @@ class Overrides:
         if isinstance(job, dict) and isinstance(job.get("script"), str):
             job["script"] = {"path": job["script"]}
 
-    def split_group(self, key: str) -> list[str]:
-        """Group name and the rest; names of node types may have dots (``ray.worker.default``)."""
+    def groups(self) -> list[str]:
+        """Names of groups that the scenario or a ``ray up`` file has."""
         names = list(self.data["cluster"].get("hardware") or {})
         source = self.sources.get(CLUSTER)
         for document in source.documents if source is not None else ():
             types = value_at(document.data, ("available_node_types",))
             names += list(types) if isinstance(types, dict) else []
-        for name in sorted(map(str, names), key=len, reverse=True):
+        return list(map(str, names))
+
+    def split_group(self, key: str) -> list[str]:
+        """Group name and the rest; names of node types may have dots (``ray.worker.default``)."""
+        for name in sorted(self.groups(), key=len, reverse=True):
             if key.startswith(f"{name}."):
                 return [name, *key.removeprefix(f"{name}.").split(".")]
         return key.split(".")

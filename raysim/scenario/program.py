@@ -11,7 +11,7 @@ import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pydantic import ValidationError
 
@@ -39,6 +39,7 @@ from raysim.scenario.schema_program import (
 from raysim.scenario.sources import CLUSTER, PROFILE, Source, read_sources
 from raysim.scenario.stored import stored_files
 from raysim.scenario.targets import Target, Unit, targets_of
+from raysim.workloads.library import LibraryJob
 from raysim.workloads.program import FaultEvent, ProgramJob
 
 NOTICE_S = 120.0
@@ -75,6 +76,11 @@ class ProgramScenario:
     def seed(self) -> int:
         """Seed of every random stream."""
         return self.spec.seed
+
+    @property
+    def metrics(self) -> Mapping[str, Unit]:
+        """Names that targets may limit, and their units."""
+        return _metrics(self.job.library)
 
     def with_(self, changes: Mapping[str, Any]) -> ProgramScenario:
         """A new scenario with keys changed.
@@ -165,8 +171,7 @@ def program_scenario(
     inputs: dict[KeyPath, Path] = {}
     jobs = Jobs(folder, document, inputs, problems)
     what = jobs.read(spec.jobs) | {"files": stored_files(spec.files, document, problems)}
-    own = what["library"].metrics if what.get("library") else {}
-    targets = targets_of(document, problems, {**PROGRAM_METRICS, **own})
+    targets = targets_of(document, problems, _metrics(what.get("library")))
     if made.spec is None or problems:
         raise ScenarioError(problems)
     profile = profile_of(sources[PROFILE].documents[0]) if PROFILE in sources else None
@@ -199,6 +204,11 @@ def program_scenario(
         document=document,
         sources=sources,
     )
+
+
+def _metrics(library: LibraryJob | None) -> Mapping[str, Unit]:
+    own = {} if library is None else cast("Mapping[str, Unit]", library.metrics)
+    return {**PROGRAM_METRICS, **own}
 
 
 def _config(

@@ -248,5 +248,8 @@ class ProgramSection(Section):
     targets: dict[str, str] = Field(
         default_factory=dict, description="Limits by metric, such as `seconds: <= 60`."
     )
+    vary: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(
+        default_factory=dict, description="Values to search, by key; used by plan, ignored by run."
+    )
     record: RecordSection | None = Field(None, description="What is recorded.")
     resolved: ResolvedSection | None = Field(None, description="Written by raysim; do not edit.")

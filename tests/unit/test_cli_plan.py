@@ -69,7 +69,14 @@ def test_wrong_questions_are_the_users(
     assert said in capsys.readouterr().err
 
 
-def test_a_program_is_not_planned(in_tmp: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_program_is_planned_by_the_size_of_its_cluster(
+    in_tmp: Path, capsys: pytest.CaptureFixture[str]
+):  # fmt: skip
     program = str(Path(SCENARIO).parent / "ray_map_reduce")
-    assert main(["plan", program]) == 2
-    assert "training jobs" in capsys.readouterr().err
+    sizes = "cluster.worker.replicas=1,2"
+    assert main(["plan", program, "--vary", sizes, "--minimize", "seconds"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("nodes 2:")
+    assert "shuffled in" not in printed  # by the program's own print
+    (folder,) = in_tmp.glob("runs/plan-*")
+    assert "python shuffle.py" in (folder / "best" / "launch.sh").read_text()

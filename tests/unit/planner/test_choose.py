@@ -47,7 +47,7 @@ points = st.tuples(st.floats(0.1, 100), st.floats(0.1, 100))
 @given(st.lists(points, min_size=1, max_size=30))
 def test_nothing_on_the_front_is_beaten_and_all_else_is(values):
     trials = [trial(n, metrics={"usd": u, "tokens_per_s": s}) for n, (u, s) in enumerate(values)]
-    front = {t.number for t in pareto(trials)}
+    front = {t.number for t in pareto(trials, USD)}
     for n, (usd, speed) in enumerate(values):
         beaten = any(u <= usd and s >= speed and (u < usd or s > speed) for u, s in values)
         if n in front:

@@ -67,3 +67,67 @@ def test_a_key_of_numbers_and_words_is_kept_as_json(tmp_path):
     write(plan(scenario(), Question(vary={key: ["auto", 100_000_000]})), tmp_path)
     frame = pd.read_parquet(tmp_path / "trials.parquet")
     assert [json.loads(v) for v in frame[key]] == ["auto", 100_000_000]
+
+
+SORT = "scenarios/shuffle_sort"
+
+
+def test_a_ray_up_file_has_the_chosen_machines_and_store():
+    changes = {
+        "cluster.worker.replicas": 5, "cluster.worker.node": "i4i.8xlarge",
+        "ray.object_store_memory": "20GiB",
+    }  # fmt: skip
+    files = deploy_files(raysim.load(SORT, changes))
+    cluster = YAML().load(files["cluster.yaml"])
+    worker = cluster["available_node_types"]["worker"]
+    assert (worker["min_workers"], worker["max_workers"], cluster["max_workers"]) == (5, 5, 5)
+    assert worker["node_config"]["InstanceType"] == "i4i.8xlarge"
+    for key in ("head_start_ray_commands", "worker_start_ray_commands"):
+        (start,) = [c for c in cluster[key] if "ray start" in c]
+        assert f"ray start --object-store-memory={20 * 2**30} " in start
+    assert "ray up -y cluster.yaml" in files["launch.sh"]
+
+
+def test_what_was_not_chosen_stays_as_the_user_has_it():
+    cluster = YAML().load(deploy_files(raysim.load("scenarios/databound_vit"))["cluster.yaml"])
+    workers = cluster["available_node_types"]["cpu"]
+    assert (workers["min_workers"], workers["max_workers"], cluster["max_workers"]) == (4, 8, 9)
+    assert "head_start_ray_commands" not in cluster
+
+
+def test_a_raycluster_has_the_chosen_machines_and_store(tmp_path):
+    (tmp_path / "raycluster.yaml").write_text(RAYCLUSTER)
+    (tmp_path / "scenario.yaml").write_text(KUBE_SCENARIO)
+    changes = {"cluster.cpu.node": "m6i.8xlarge", "ray.object_store_memory": "5GiB"}
+    cluster = deploy_files(raysim.load(tmp_path / "scenario.yaml", changes))["raycluster.yaml"]
+    spec = YAML().load(cluster)["spec"]
+    group = spec["workerGroupSpecs"][0]
+    chosen = group["template"]["spec"]["nodeSelector"]
+    assert chosen == {"node.kubernetes.io/instance-type": "m6i.8xlarge"}
+    for part in (spec["headGroupSpec"], group):
+        assert part["rayStartParams"]["object-store-memory"] == str(5 * 2**30)
+    assert group["replicas"] == 2  # not chosen
+
+
+RAYCLUSTER = """
+apiVersion: ray.io/v1
+kind: RayCluster
+metadata: {name: small}
+spec:
+  rayVersion: "2.60.0"
+  headGroupSpec:
+    rayStartParams: {}
+    template: {spec: {containers: [{name: ray-head, resources: {limits: {cpu: 4, memory: 16Gi}}}]}}
+  workerGroupSpecs:
+    - groupName: cpu
+      replicas: 2
+      minReplicas: 1
+      maxReplicas: 2
+      template: {spec: {containers: [{name: ray, resources: {limits: {cpu: 8, memory: 32Gi}}}]}}
+"""
+KUBE_SCENARIO = """
+raysim: 1
+name: small
+cluster: {from: raycluster.yaml}
+jobs: [{workload: {task_bag: {tasks: 10}}}]
+"""

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raysim.errors import ScenarioError
-from raysim.planner.space import Space, changes_of, default_space, space_of
+from raysim.planner.space import Space, chosen, space_of
 from tests.unit.planner.parts import NODES, scenario
 
 
@@ -30,7 +30,7 @@ def test_the_scenarios_own_space_is_taken():
 
 
 def test_a_space_where_nobody_says_one():
-    space = default_space(scenario())
+    space = space_of(scenario())
     assert space.values[NODES] == (1, 2, 4)
     assert space.values["train.zero_stage"] == (1, 2, 3)
     assert space.values["train.micro_batch"][0] == 1
@@ -51,11 +51,9 @@ def test_what_cannot_be_varied_is_said(vary, said):
 
 
 def test_workers_follow_nodes_unless_they_are_said():
-    assert changes_of({NODES: 2}) == {NODES: 2, "train.workers": None}
-    assert changes_of({NODES: 2, "train.workers": 4}) == {NODES: 2, "train.workers": 4}
-    assert changes_of({"train.micro_batch": 2}) == {"train.micro_batch": 2}
-    taken = scenario().with_(changes_of({NODES: 2}))
-    assert taken.strategy.mesh.world == 8
+    assert chosen(scenario(), {NODES: 2}).strategy.mesh.world == 8
+    assert chosen(scenario(), {NODES: 2, "train.workers": 4}).strategy.mesh.world == 4
+    assert chosen(scenario(), {"train.micro_batch": 2}).strategy.mesh.world == 4
 
 
 def test_beyond_a_space_lies_what_would_help():
