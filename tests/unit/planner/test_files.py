@@ -128,6 +128,6 @@ spec:
 KUBE_SCENARIO = """
 raysim: 1
 name: small
-cluster: {from: raycluster.yaml}
+cluster: {from: raycluster.yaml, hardware: {head: {node: m6i.2xlarge}, cpu: {node: m6i.4xlarge}}}
 jobs: [{workload: {task_bag: {tasks: 10}}}]
 """
