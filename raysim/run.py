@@ -8,7 +8,7 @@ import raysim
 from raysim.kernel.record import ColumnRecorder, NullRecorder
 from raysim.kernel.simulation import Simulation, collector_at_ease
 from raysim.raycore.state_log import StateLog
-from raysim.results import targets
+from raysim.results import energy, targets
 from raysim.results.certainty import without
 from raysim.results.profile_trust import under_profile
 from raysim.results.result import Result, run_id
@@ -98,6 +98,7 @@ def _run_program(
             "run_id": run_id(scenario.identity(), raysim.__version__),
             **summarize_program(outcome, digest=simulation.digest),
         }
+    summary["energy"] = energy.of_program(summary, scenario.cluster.groups, _place(scenario))
     summary["trust"] = under_profile(summary["trust"], scenario.profile, "ray")
     summary["targets"] = targets.evaluate(scenario.targets, summary)
     summary["warnings"] = [str(p) for p in scenario.warnings] + disks_left_idle(outcome, summary)
@@ -129,6 +130,7 @@ def _run(
         "run_id": run_id(resolved, raysim.__version__),
         **summarize(outcome, effects, simplifications(outcome)),
     }
+    summary["energy"] = energy.of_training(summary, cluster.groups, _place(scenario))
     summary["trust"] = under_profile(summary["trust"], scenario.profile, "training")
     if scenario.profile is not None and scenario.profile.training:
         why = "past errors are of raysim's own constants, not of this profile's"
@@ -140,6 +142,11 @@ def _run(
         progress("done", 1.0)
     kept = recorder if isinstance(recorder, ColumnRecorder) else None
     return Result(summary=summary, records=kept, scenario=scenario)
+
+
+def _place(scenario: AnyScenario) -> energy.Place:
+    said = scenario.spec.cluster
+    return energy.Place(said.pue, said.gco2e_per_kwh)
 
 
 def _effects(outcome: JobOutcome) -> list[Effect]:

@@ -254,11 +254,18 @@ def _cost_rows(summary: Summary) -> list[_Row]:
         return []
     hours = f"{number(cost['gpu_hours'])}"
     if cost.get("usd") is None:
-        return [("GPU-hours", hours, "", "no price known for these nodes")]
-    per_hour = f"at {usd(cost['usd_per_gpu_hour'])}/GPU-h"
-    rows: list[_Row] = [("GPU-hours", hours, per_hour, usd(cost["usd"]))]
-    if cost.get("usd_per_million_tokens") is not None:
-        rows.append(("", "", "per million tokens", usd(cost["usd_per_million_tokens"])))
+        rows: list[_Row] = [("GPU-hours", hours, "", "no price known for these nodes")]
+    else:
+        per_hour = f"at {usd(cost['usd_per_gpu_hour'])}/GPU-h"
+        rows = [("GPU-hours", hours, per_hour, usd(cost["usd"]))]
+    used = summary.get("energy") or {}
+    each = cost.get("usd_per_million_tokens")
+    tokens = ("", "") if each is None else ("per million tokens", usd(each))
+    if used or any(tokens):
+        energy = ("energy", f"{number(used['kwh'])} kWh") if used else ("", "")
+        rows.append((*energy, *tokens))
+    if used.get("kg_co2e") is not None:
+        rows.append(("emissions", f"{number(used['kg_co2e'])} kg CO2e", "", ""))
     return rows
 
 

@@ -213,6 +213,8 @@ def _answers(page: Page, summary: Summary) -> None:
         page.labelled("Failures", [Text(t) for t in _failure_facts(failures)])
     _ending(page, summary)
     page.labelled("Cost", [Text(_cost(summary["cost"]))])
+    if summary.get("energy"):
+        page.labelled("Energy", [Text(_energy(summary["energy"]))])
     trust = summary["trust"]
     parts = [f"{trust[b]} {b}" for b in ("measured", "datasheet", "assumed")]
     parts[0] = parts[0].replace(" ", " inputs ", 1)
@@ -297,6 +299,11 @@ def _cost(cost: Summary) -> str:
         return f"{hours}; no price known for these nodes"
     rate = "" if cost["usd_per_hour"] is None else f" at {usd(cost['usd_per_hour'])}/h"
     return f"{usd(cost['usd'])}: {hours}{rate}"
+
+
+def _energy(used: Summary) -> str:
+    text = f"{number(used['kwh'])} kWh, {number(used['average_kw'])} kW on average with cooling"
+    return text if used["kg_co2e"] is None else f"{text}; {number(used['kg_co2e'])} kg CO2e"
 
 
 def _target(target: Summary) -> Text:

@@ -367,8 +367,17 @@ def cost_facts(summary: Table) -> list[Fact]:
         Fact("price per GPU-hour", price,
              formula=f"{usd(c.get('usd_per_hour'))}/h for the cluster / its GPUs"),
         Fact("per million tokens", usd(cost.get("usd_per_million_tokens"))),
+        Fact("electricity", _kwh(table(summary.get("energy"))),
+             formula="power of GPUs, cores and memory by what they do x PUE x run time"),
         Fact("per epoch", usd(cost.get("usd_per_epoch"))),
     )  # fmt: skip
+
+
+def _kwh(energy: Table) -> str:
+    used, grams = number(energy.get("kwh")), number(energy.get("kg_co2e"))
+    if used is None:
+        return DASH
+    return f"{plain(_round(used))} kWh" + ("" if grams is None else f", {plain(grams)} kg CO2e")
 
 
 _SHARES = {"mfu", "hfu", "gpu_mem_peak", "goodput"}

@@ -328,6 +328,7 @@ def _utilisation(outcome: ProgramOutcome, activity: Activity) -> list[dict[str, 
                 "group": group.name,
                 "nodes": len(nodes),
                 "resources": resources,
+                "node_seconds": up_s,
                 "core_seconds": core_s,
                 "cores_frac": core_s / (up_s * cores[0].spec.vcpus) if up_s else 0.0,
             }

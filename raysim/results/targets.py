@@ -67,6 +67,8 @@ METRICS: dict[str, Metric] = {
     "usd": Metric("cost.usd"),
     "usd_per_million_tokens": Metric("cost.usd_per_million_tokens"),
     "gpu_hours": Metric("cost.gpu_hours"),
+    "kwh": Metric("energy.kwh"),
+    "kg_co2e": Metric("energy.kg_co2e"),
     "tokens_per_s": Metric("throughput.tokens_per_s"),
     "tokens_per_s_per_gpu": Metric("throughput.tokens_per_s_per_gpu"),
     "samples_per_s": Metric("throughput.samples_per_s"),

@@ -44,7 +44,9 @@ from raysim.workloads.program import FaultEvent, ProgramJob
 
 NOTICE_S = 120.0
 """Of a spot instance that is taken back: AWS gives two minutes."""
-PROGRAM_METRICS: dict[str, Unit] = {"seconds": "seconds", "usd": "usd"}
+PROGRAM_METRICS: dict[str, Unit] = {
+    "seconds": "seconds", "usd": "usd", "kwh": "count", "kg_co2e": "count",
+}  # fmt: skip
 """Of the metrics a target may name, those that a Ray program has."""
 
 

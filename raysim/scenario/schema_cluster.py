@@ -70,6 +70,13 @@ class ClusterSection(Section):
         default_factory=dict, description="Price per node of a group, such as 23.92 usd/h."
     )
 
+    pue: Annotated[float, Field(ge=1, le=5)] | None = Field(
+        None, description="Power of the building over its machines'; by default the provider's."
+    )
+    gco2e_per_kwh: Annotated[float, Field(ge=0, le=5000)] | None = Field(
+        None, description="Carbon intensity of the grid in grams; without it no carbon is told."
+    )
+
     @model_validator(mode="after")
     def _one_way_to_say_it(self) -> ClusterSection:
         inline = ("nodes", "node", "gpu", "gpus", "nics", "head")

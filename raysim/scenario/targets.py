@@ -24,6 +24,8 @@ METRICS: dict[str, Unit] = {
     "usd": "usd",
     "usd_per_million_tokens": "usd",
     "gpu_hours": "count",
+    "kwh": "count",
+    "kg_co2e": "count",
     "tokens_per_s": "count",
     "tokens_per_s_per_gpu": "count",
     "samples_per_s": "count",
