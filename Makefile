@@ -1,9 +1,9 @@
 # raysim: the two commands are `make demo` and `make test`; both make what they need.
 #
 #   make demo    .venv with the light core (no torch, no ray), the main job, the report's path
-#   make test    everything installed, every test: fast, slow, real, and the house rules
+#   make test    everything installed, every test: fast, slow, real, browser, and the house rules
 #   make lint    the house rules alone: format, lint, types, import contracts, limits
-#   make bench   speed ratios against other ways; prints, never fails
+#   make bench   speed against other ways, into tests/benchmarks/RESULTS.md and README.md; never fails
 #   make clean   remove what these commands made, runs/ included
 #
 # Variables: PYTHON (any 3.11 or newer), VENV, TORCH (what to ask pip for), JOBS, SCENARIO.
@@ -30,7 +30,7 @@ demo: $(VENV)/.core
 # DeepSpeed compiles an operator and waits for ever for the lock of a compilation that was killed:
 # a folder of its own keeps such locks out of the tests.
 test: export TORCH_EXTENSIONS_DIR = $(CURDIR)/$(VENV)/torch_extensions
-test: $(VENV)/.all
+test: $(VENV)/.all $(VENV)/.browser
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup \
 		-m 'not benchmark and not exhaustive'
 
@@ -38,7 +38,8 @@ lint: $(VENV)/.all
 	$(BIN)/python -m pytest -n $(JOBS) -m 'not benchmark' tests/test_tidy.py
 
 bench: $(VENV)/.all
-	$(BIN)/python -m pytest -m benchmark --benchmark-enable -s
+	RAYSIM_BENCH_TABLE=tests/benchmarks/RESULTS.md \
+		$(BIN)/python -m pytest -m benchmark --benchmark-enable -s tests/benchmarks
 
 clean:
 	rm -rf $(VENV) runs build dist *.egg-info .benchmarks .hypothesis .import_linter_cache \
@@ -62,4 +63,13 @@ $(VENV)/.all: $(VENV)/.core
 	$(PIP) "ray[default,data,train,tune,serve]>=2.50" "transformers>=4.51" "setuptools>=77" wheel
 	$(PIP) --no-build-isolation "deepspeed>=0.17"
 	$(PIP) -e '.[all]'
+	@touch $@
+
+# Pages are tested in Debian's Chromium; where it cannot be had, those tests are skipped and say so.
+$(VENV)/.browser: | $(BIN)/python
+	@command -v chromium chromium-browser google-chrome >/dev/null || { \
+		echo "Installing Chromium ..."; apt-get update -qq && \
+		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+			chromium fonts-dejavu-core >/dev/null; } || \
+		echo "No Chromium, and none can be installed: tests of pages are skipped."
 	@touch $@

@@ -5,8 +5,9 @@ The public door. Names are imported on first use, so ``import raysim`` costs not
 Examples
 --------
 >>> import raysim
->>> result = raysim.run(raysim.load("scenarios/llama3_8b_zero3"))  # doctest: +SKIP
->>> print(result)  # doctest: +SKIP
+>>> result = raysim.run(raysim.load("scenarios/vit_cifar10_ddp"))
+>>> print(result.summary["verdict"]["text"])
+Fits: ... on the fullest GPU ...; ... images/s on 4 GPUs.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from raysim.by_hand import Cluster
     from raysim.errors import (
         CalibrationError,
         InfeasibleError,
@@ -33,12 +35,14 @@ if TYPE_CHECKING:
     from raysim.run import run
     from raysim.scenario.load import Scenario, load
     from raysim.training.plan import TrainingPlan
+    from raysim.what_if import WhatIf, save, what_if
     from raysim.workloads.train_job import TrainJob
 
 __version__ = "0.1.0"
 
 __all__ = [
     "CalibrationError",
+    "Cluster",
     "ClusterSpec",
     "FabricSpec",
     "InfeasibleError",
@@ -52,12 +56,15 @@ __all__ = [
     "Simulation",
     "TrainJob",
     "TrainingPlan",
+    "WhatIf",
     "charge",
     "cost",
     "load",
     "plan",
     "run",
+    "save",
     "sweep",
+    "what_if",
 ]
 
 _HOME = {
@@ -66,6 +73,7 @@ _HOME = {
     "InvariantViolation": "errors",
     "RaysimError": "errors",
     "ScenarioError": "errors",
+    "Cluster": "by_hand",
     "ClusterSpec": "hardware.cluster",
     "FabricSpec": "hardware.cluster",
     "NodeGroup": "hardware.cluster",
@@ -81,6 +89,9 @@ _HOME = {
     "load": "scenario.load",
     "TrainingPlan": "training.plan",
     "TrainJob": "workloads.train_job",
+    "WhatIf": "what_if",
+    "save": "what_if",
+    "what_if": "what_if",
 }
 
 

@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import raysim
+from raysim.kernel.progress import Progress, Told
 from raysim.kernel.record import ColumnRecorder, NullRecorder
 from raysim.kernel.simulation import Simulation, collector_at_ease
 from raysim.raycore.state_log import StateLog
 from raysim.results import energy, targets
 from raysim.results.certainty import without
+from raysim.results.links import links
 from raysim.results.profile_trust import under_profile
 from raysim.results.result import Result, run_id
 from raysim.results.summary import summarize
 from raysim.scenario.build import build_cluster, build_job
 from raysim.scenario.load import AnyScenario, Scenario
 from raysim.scenario.program import ProgramScenario
-from raysim.training.recording import record_outcome
+from raysim.scenario.saved import verifying
+from raysim.training.link_use import link_use
+from raysim.training.recording import histories, record_outcome
+from raysim.workloads import sensitivity
+from raysim.workloads.moment import Pause
 from raysim.workloads.train_run import JobOutcome, play_job
 from raysim.workloads.whatif import Effect, faster, smallest_fit
 
+logger = logging.getLogger(__name__)
 WOULD_HELP_ROWS = 4
-Progress = Callable[[str, float], None]
-Watch = Callable[[Callable[[], str]], None]
+Watch = Callable[[Progress], None]
 
 
 def run(
@@ -32,8 +41,9 @@ def run(
     record: bool = True,
     check: bool = False,
     what_if: bool = True,
-    progress: Progress | None = None,
+    progress: Told | None = None,
     watch: Watch | None = None,
+    pause: Pause | None = None,
 ) -> Result:
     """Simulate a scenario.
 
@@ -50,10 +60,12 @@ def run(
     what_if
         Of a training job: also play its neighbours, for what would help.
     progress
-        Of a training job: told what is being done and how far along it is, from 0 to 1.
+        Told, at every phase, what is being done and how far along it is, from 0 to 1.
     watch
-        Of a Ray program: given a function that says in one line where the run is, to be called
-        whenever somebody wants to know, also from another thread.
+        Given what says where the run is when it is called (a ``Moment``): whenever somebody wants
+        to know, also from another thread.
+    pause
+        Of a Ray program: stand still at a moment and call somebody (``raysim.what_if`` does).
 
     Returns
     -------
@@ -67,15 +79,21 @@ def run(
     """
     if seed is not None:
         scenario = scenario.with_({"seed": seed})
+    here = Progress(progress)
+    if watch is not None:
+        watch(here)
     if isinstance(scenario, ProgramScenario):
-        return _run_program(scenario, record=record, check=check, watch=watch)
+        result = _run_program(scenario, record=record, check=check, progress=here, pause=pause)
+        gc.collect()  # processes and their objects refer to each other: gigabytes, in a sweep
+        return result
     with collector_at_ease():
-        return _run(scenario, record=record, check=check, what_if=what_if, progress=progress)
+        return _run(scenario, record=record, check=check, what_if=what_if, progress=here)
 
 
 def _run_program(
-    scenario: ProgramScenario, *, record: bool, check: bool, watch: Watch | None
+    scenario: ProgramScenario, *, record: bool, check: bool, progress: Progress, pause: Pause | None
 ) -> Result:
+    from raysim.hardware.port_history import PortHistory
     from raysim.results.program_summary import (
         disks_left_idle,
         falls_silent,
@@ -83,14 +101,17 @@ def _run_program(
     )
     from raysim.results.ray.recorded import Recorded
     from raysim.workloads.program_run import play_program
-    from raysim.workloads.watching import Watching
+    from raysim.workloads.watching import Watching, known_end_ns
 
     log = StateLog()
     simulation = Simulation(seed=scenario.seed, check=check)
-    if watch is not None:
-        watch(Watching(simulation, log))
+    progress.phase("playing", 0.95)
+    progress.playing(Watching(simulation, log, known_end_ns(scenario.job)))
     with collector_at_ease():
-        outcome = play_program(scenario.job, scenario.cluster, simulation, log)
+        ports = PortHistory() if record else None
+        pauses = [*verifying(scenario), *([] if pause is None else [pause])]
+        outcome = play_program(scenario.job, scenario.cluster, simulation, log, ports, pauses)
+        progress.phase("adding up", 1.0)
         summary = {
             "raysim": raysim.__version__,
             "scenario": scenario.name,
@@ -100,28 +121,34 @@ def _run_program(
         }
     summary["energy"] = energy.of_program(summary, scenario.cluster.groups, _place(scenario))
     summary["trust"] = under_profile(summary["trust"], scenario.profile, "ray")
+    _log_inputs(summary)
     summary["targets"] = targets.evaluate(scenario.targets, summary)
     summary["warnings"] = [str(p) for p in scenario.warnings] + disks_left_idle(outcome, summary)
     kept = Recorded(
         rows=[row for row in log.rows if row.t_ns <= outcome.end_ns], end_ns=outcome.end_ns,
         config=scenario.job.config, lost=tuple(falls_silent(outcome.faults)),
         output=outcome.output, compute_rows=tuple(outcome.compute_rows()),
+        ports=ports.uses() if ports is not None else (),
+        launches=tuple(outcome.cluster.cloud.launches),
+        charts=tuple(report.charts for report in outcome.reports),
     )  # fmt: skip
     return Result(summary=summary, scenario=scenario, program=kept if record else None)
 
 
 def _run(
-    scenario: Scenario, *, record: bool, check: bool, what_if: bool, progress: Progress | None
+    scenario: Scenario, *, record: bool, check: bool, what_if: bool, progress: Progress
 ) -> Result:
     cluster = build_cluster(scenario)
     job = build_job(scenario)
     recorder = ColumnRecorder() if record else NullRecorder()
     simulation = Simulation(seed=scenario.seed, recorder=recorder, check=check)
     outcome = play_job(job, cluster, simulation, progress)
-    record_outcome(outcome.step, recorder)
-    if progress:
-        progress("what would help", 0.6)
-    effects = _effects(outcome) if what_if else []
+    progress.phase("recording spans and memory", 0.7)
+    uses = link_use(outcome.step) if record or what_if else []
+    record_outcome(outcome.step, recorder, uses)
+    progress.phase("what would help", 0.95)
+    effects = _effects(outcome, progress) if what_if else []
+    progress.phase("adding up", 1.0)
     resolved = scenario.resolved()
     summary = {
         "raysim": raysim.__version__,
@@ -130,18 +157,28 @@ def _run(
         "run_id": run_id(resolved, raysim.__version__),
         **summarize(outcome, effects, simplifications(outcome)),
     }
+    summary["links"] = links(uses)
+    summary["sensitivity"] = _sensitivity(outcome) if what_if else None
     summary["energy"] = energy.of_training(summary, cluster.groups, _place(scenario))
     summary["trust"] = under_profile(summary["trust"], scenario.profile, "training")
     if scenario.profile is not None and scenario.profile.training:
         why = "past errors are of raysim's own constants, not of this profile's"
         summary["certainty"] = without(summary["certainty"], why)
+    _log_inputs(summary)
     summary["targets"] = targets.evaluate(scenario.targets, summary)
     summary["reference"] = _reference(scenario, summary)
     summary["warnings"] = [str(problem) for problem in scenario.warnings]
-    if progress:
-        progress("done", 1.0)
+    progress.phase("done", 1.0)
     kept = recorder if isinstance(recorder, ColumnRecorder) else None
-    return Result(summary=summary, records=kept, scenario=scenario)
+    memory = histories(outcome.step) if record else ()
+    return Result(summary=summary, records=kept, scenario=scenario, histories=memory)
+
+
+def _log_inputs(summary: Mapping[str, Any]) -> None:
+    """Every number the prediction stands on."""
+    for row in summary["trust"]["inputs"]:
+        told = row["name"], row["value"], row["basis"], row["source"]
+        logger.debug("input %s = %s (%s: %s)", *told)
 
 
 def _place(scenario: AnyScenario) -> energy.Place:
@@ -149,7 +186,7 @@ def _place(scenario: AnyScenario) -> energy.Place:
     return energy.Place(said.pue, said.gco2e_per_kwh)
 
 
-def _effects(outcome: JobOutcome) -> list[Effect]:
+def _effects(outcome: JobOutcome, progress: Progress) -> list[Effect]:
     gpu = outcome.step.cluster.gpu
     assert gpu is not None, "a training job needs GPUs"
     plan, cluster = outcome.job.plan, outcome.step.cluster
@@ -161,8 +198,18 @@ def _effects(outcome: JobOutcome) -> list[Effect]:
         gpu.memory_bytes,
         step_s=outcome.healthy_step_s,
         peak_bytes=outcome.step.fullest.peak_bytes,
+        progress=progress,
     )
     return effects[:WOULD_HELP_ROWS]
+
+
+def _sensitivity(outcome: JobOutcome) -> list[dict[str, object]] | None:
+    """Elasticities of the step by hardware input; None where they would take long to compute."""
+    plan, cluster = outcome.job.plan, outcome.step.cluster
+    ops = sum(len(line.program.ops) for line in outcome.step.timelines)
+    if not outcome.fits or not sensitivity.is_cheap(plan, ops):
+        return None
+    return [e._asdict() for e in sensitivity.of_step(plan, cluster)]
 
 
 def simplifications(outcome: JobOutcome) -> list[str]:
@@ -172,6 +219,11 @@ def simplifications(outcome: JobOutcome) -> list[str]:
         _about_machines(outcome),
         "torch's allocator is emulated as if the GPU kept up with the host.",
     ]
+    if step.plan.model.model_type == "traced":
+        said.append(
+            f"{step.plan.model.architecture} is transformers' own class, run once on shapes: no"
+            " tensor parallelism, and the kernels that its plain PyTorch code launches."
+        )
     if step.extrapolated:
         few, asked = step.plan.gradient_accumulation_steps, step.micro_batches
         said.append(

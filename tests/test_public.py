@@ -17,25 +17,30 @@ OPTIONS = {
     "run": [
         "SCENARIO", "[ARGS]", "--set", "--cluster", "--compute", "--profile", "--seed",
         "--out/-o", "--until", "--check", "--json", "--quiet/-q", "--no-trace", "--trace-format",
+        "--memory-snapshot",
     ],
     "plan": [
         "SCENARIO", "--set", "--vary", "--minimize", "--maximize", "--subject-to", "--days",
-        "--budget", "--max-gpus", "--likely", "--jobs/-j", "--on", "--address", "--top", "--out/-o",
-        "--json",
+        "--budget", "--max-gpus", "--likely", "--quantile", "--jobs/-j", "--on", "--address",
+        "--top", "--quiet/-q", "--out/-o", "--json",
     ],
     "memory": [
         "CONFIG", "--node", "--nodes", "--seq-len", "--zero-stage", "--offload",
-        "--checkpointing", "--micro-batch", "--fail-over", "--json",
+        "--checkpointing", "--micro-batch", "--fail-over", "--json", "--quiet/-q",
     ],
-    "check": ["[SCENARIO]", "--set", "--schema", "--explain"],
-    "init": ["NAME", "--from", "--deepspeed", "--cluster"],
-    "show": ["[RUN]", "--table", "--tree", "--at", "--why"],
-    "compare": ["RUN...", "--by"],
+    "check": ["[SCENARIO]", "--set", "--schema", "--explain", "--quiet/-q"],
+    "init": ["NAME", "--from", "--deepspeed", "--cluster", "--quiet/-q"],
+    "show": ["[RUN]", "--table", "--tree", "--at", "--why", "--quiet/-q"],
+    "compare": ["RUN...", "--by", "--html"],
     "open": ["[RUN]"],
     "catalog": ["[KIND]", "[NAME]"],
+    "what-if": [
+        "SCENARIO", "[ARGS]", "--at", "--change", "--save", "--set", "--cluster", "--compute",
+        "--seed", "--jobs/-j", "--json", "--quiet/-q",
+    ],
     "measure": [
         "WHAT", "--out/-o", "--budget", "--quick", "--device", "--backend", "--ranks",
-        "--cases",
+        "--cases", "--quiet/-q",
     ],
     "validate": [
         "[CASES]", "--real", "--address", "--against", "--profile", "--out/-o", "--budget",
@@ -44,7 +49,9 @@ OPTIONS = {
     "calibrate": [
         "DATA", "--fit", "--family", "--workloads", "--hold", "--out/-o", "--processes",
     ],
+    "completion": ["SHELL"],
 }  # fmt: skip
+OF_ALL = ["--verbose/-v", "--log-file"]
 
 HEAVY = {
     "pandas",
@@ -76,7 +83,7 @@ def surface() -> dict[str, list[str]]:
 
 
 def test_the_option_set_is_frozen() -> None:
-    assert surface() == OPTIONS
+    assert surface() == {verb: [*options, *OF_ALL] for verb, options in OPTIONS.items()}
 
 
 def test_every_public_name_can_be_imported() -> None:

@@ -18,8 +18,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 TOP = (
-    ".ci", ".gitignore", "CHANGELOG.md", "Makefile", "README.md", "notebooks", "pyproject.toml",
-    "raysim", "scenarios", "tests", "validation",
+    ".ci", ".gitignore", "CHANGELOG.md", "CONTRIBUTING.md", "Makefile", "README.md", "notebooks",
+    "pyproject.toml", "raysim", "scenarios", "tests", "validation",
 )  # fmt: skip
 """All that the repository has at its top."""
 FILE_LINES = 500

@@ -32,6 +32,8 @@ HUBER = 3.0
 """Standard deviations beyond which a residual counts by its size and not by its square."""
 STEP = 0.03
 """Of the differences: 3 % of a constant, so that whole nanoseconds and ties do not show."""
+POLLED_STEP = 0.4
+"""The same where loops look every 10 to 100 ms: a smaller one moves no row, or makes it jump."""
 LONGEST_STEP = 1.0
 CLEAR = 0.5
 """A constant is determined when the rows leave at most this share of its prior's deviation."""
@@ -97,6 +99,7 @@ def fit(
     rows: Sequence[Measured],
     *,
     model_error: float = MODEL_ERROR,
+    step: float = STEP,
     evaluate: Evaluate = map,
 ) -> Fit:
     """The constants that make ``predict`` agree best with ``rows``.
@@ -111,6 +114,8 @@ def fit(
         Calibration rows, in any unit; every one positive.
     model_error
         Standard deviation of a prediction's logarithm where all constants are right.
+    step
+        Of the differences that stand for derivatives, in logarithms.
     evaluate
         Predicts for several sets of values at once.
 
@@ -125,7 +130,7 @@ def fit(
         raise CalibrationError("no constant to fit")
     if len({row.key for row in rows}) != len(rows):
         raise CalibrationError("a measured row is there twice")
-    problem = _Problem(list(parameters), predict, list(rows), model_error, evaluate)
+    problem = _Problem(list(parameters), predict, list(rows), model_error, step, evaluate)
     x = problem.prior.copy()
     active = problem.told_apart(problem.jacobian(x), x)
     for _ in range(ROUNDS):
@@ -148,6 +153,7 @@ class _Problem:
     predict: Predict
     rows: list[Measured]
     model_error: float
+    step: float
     evaluate: Evaluate
     known: dict[bytes, Vector] = field(default_factory=dict)
     slopes: dict[bytes, Vector] = field(default_factory=dict)
@@ -193,7 +199,7 @@ class _Problem:
     def jacobian(self, x: Vector) -> Vector:
         """Derivatives of the residuals, rows by constants; backwards at an upper bound."""
         if x.tobytes() not in self.slopes:
-            steps = np.where(x + STEP <= self.upper, STEP, -STEP)
+            steps = np.where(x + self.step <= self.upper, self.step, -self.step)
             points = [x + step * unit for step, unit in zip(steps, np.eye(len(x)), strict=True)]
             here, *there = self.residuals(x, *points)
             columns = [(r - here) / step for r, step in zip(there, steps, strict=True)]

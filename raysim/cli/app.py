@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -15,14 +15,16 @@ from typing import Annotated
 import typer
 
 from raysim import __version__
-from raysim.cli import harness
+from raysim.cli import complete, harness, what_if
+from raysim.cli.command import Verb, Verbs, logging_verb
 from raysim.cli.harness import DONE, MISSED
 from raysim.errors import CalibrationError, ScenarioError
 
-USER_ERROR, OUR_BUG = 2, 3
+USER_ERROR, OUR_BUG, INTERRUPTED = 2, 3, 130
 
 app = typer.Typer(
     name="raysim",
+    cls=Verbs,
     help="Time, throughput and memory of Ray and DeepSpeed jobs, before renting a machine.",
     no_args_is_help=True,
     add_completion=False,
@@ -42,9 +44,14 @@ class TraceFormat(StrEnum):
 Runnable = Annotated[
     Path,
     typer.Argument(
-        metavar="SCENARIO", help="A scenario folder, its YAML file, or a Ray program (.py)."
+        metavar="SCENARIO", autocompletion=complete.scenarios,
+        help="A scenario folder, its YAML file, or a Ray program (.py).",
     ),
-]
+]  # fmt: skip
+ScenarioPath = typer.Argument(
+    metavar="SCENARIO", autocompletion=complete.scenarios,
+    help="A scenario folder or YAML file.",
+)  # fmt: skip
 Arguments = Annotated[
     list[str] | None,
     typer.Argument(metavar="ARGS", help="The program's own arguments, after --."),
@@ -70,11 +77,30 @@ ProfileFile = Annotated[
 ]
 Changes = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="A.B=C", help="Change one key of the scenario; may be repeated."),
+    typer.Option(
+        "--set",
+        metavar="A.B=C",
+        autocompletion=complete.assignments,
+        help="Change one key of the scenario; may be repeated.",
+    ),
 ]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the verdict.")]
 RunPath = Annotated[
-    Path | None, typer.Argument(metavar="RUN", help="A run's folder; by default the last run.")
+    Path | None,
+    typer.Argument(
+        metavar="RUN", autocompletion=complete.runs, help="A run's folder; by default the last run."
+    ),
 ]
+
+
+def verb(name: str | None = None) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a function a verb of the command."""
+
+    def add(function: Callable[..., None]) -> Callable[..., None]:
+        app.command(name, cls=Verb)(logging_verb(function))
+        return function
+
+    return add
 
 
 def _version(wanted: bool) -> None:
@@ -92,7 +118,7 @@ def raysim(
     """Time, throughput and memory of Ray and DeepSpeed jobs, before renting a machine."""
 
 
-@app.command()
+@verb()
 def run(
     scenario: Runnable,
     args: Arguments = None,
@@ -118,26 +144,41 @@ def run(
         bool, typer.Option("--check", help="Check invariants after every event; slower.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print summary.json instead.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the verdict.")] = False,
+    quiet: Quiet = False,
     no_trace: Annotated[
         bool, typer.Option("--no-trace", help="Record nothing: no trace, no frames.")
     ] = False,
     trace_format: Annotated[
         TraceFormat, typer.Option("--trace-format", help="Kind of trace file.")
     ] = TraceFormat.PERFETTO,
+    memory_snapshot: Annotated[
+        bool,
+        typer.Option(
+            "--memory-snapshot",
+            help="Of a training job: also write the fullest GPU's memory for PyTorch's memory_viz.",
+        ),
+    ] = False,
 ) -> None:
-    """Predict a job: print the report, write its folder.
+    """Predict a job: print the report, write its folder."""
+    from raysim.cli import run as work
 
-    Exits with 1 when a target is missed, the job does not fit into memory or the program fails.
-    """
-    from raysim.cli import run as verb
-
-    options = verb.RunOptions(
+    options = work.RunOptions(
         changes=tuple(changes or ()), args=tuple(args or ()), cluster=cluster, compute=compute,
         profile=profile, seed=seed, out=out, until=until, check=check, as_json=as_json,
         quiet=quiet, trace="none" if no_trace else trace_format.value,
+        memory_snapshot=memory_snapshot,
     )  # fmt: skip
-    raise typer.Exit(MISSED if verb.run(scenario, options) else DONE)
+    raise typer.Exit(MISSED if work.run(scenario, options) else DONE)
+
+
+Quantile = Annotated[
+    float | None,
+    typer.Option(
+        min=0.5,
+        max=0.99,
+        help="Rank by the metric at this quantile of its interval, towards the worse.",
+    ),
+]
 
 
 class RunOn(StrEnum):
@@ -147,31 +188,40 @@ class RunOn(StrEnum):
     RAY = "ray"
 
 
-@app.command()
+@verb()
 def plan(
-    scenario: Annotated[
-        Path, typer.Argument(metavar="SCENARIO", help="A scenario folder or YAML file.")
-    ],
+    scenario: Annotated[Path, ScenarioPath],
     *,
     changes: Changes = None,
     vary: Annotated[
         list[str] | None,
         typer.Option(
             metavar="KEY=A,B",
-            help="Values to try of one key; may be repeated. By default the scenario's `vary`, or "
-            "cluster sizes, ZeRO stages, micro-batches and checkpointing.",
+            autocompletion=complete.assignments,
+            help="Values to try of one key, of a node also `any`; may be repeated. By default the "
+            "scenario's `vary`, or sizes, layouts, bounds and intervals that suit the job.",
         ),
     ] = None,
     minimize: Annotated[
-        str | None, typer.Option(metavar="METRIC", help="By default the cost the job has.")
+        str | None,
+        typer.Option(
+            metavar="METRIC",
+            autocompletion=complete.metrics,
+            help="By default the cost the job has.",
+        ),
     ] = None,
     maximize: Annotated[
-        str | None, typer.Option(metavar="METRIC", help="Such as tokens_per_s.")
+        str | None,
+        typer.Option(
+            metavar="METRIC", autocompletion=complete.metrics, help="Such as tokens_per_s."
+        ),
     ] = None,
     subject_to: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="'METRIC <= X'", help="Beside the scenario's targets; may be repeated."
+            metavar="'METRIC <= X'",
+            autocompletion=complete.metrics,
+            help="Beside the scenario's targets; may be repeated.",
         ),
     ] = None,
     days: Annotated[float | None, typer.Option(min=0, help="days <= DAYS.")] = None,
@@ -181,6 +231,7 @@ def plan(
         float,
         typer.Option(min=0, max=1, help="Least probability that all targets are met, as 0.9."),
     ] = 0.0,
+    quantile: Quantile = None,
     processes: Annotated[
         int, typer.Option("--jobs", "-j", min=1, help="Processes that try points.")
     ] = 1,
@@ -191,32 +242,37 @@ def plan(
         str | None, typer.Option(metavar="ADDRESS", help="Of the Ray cluster; auto finds it.")
     ] = None,
     top: Annotated[int, typer.Option(min=1, help="Rows to print.")] = 5,
+    quiet: Quiet = False,
     out: Annotated[
         Path | None,
         typer.Option("--out", "-o", metavar="DIR", help="Where its folder goes; by default runs."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print summary.json instead.")] = False,
 ) -> None:
-    """Search for the best way to run a training job; write files that deploy it.
+    """Search for the best way to run a job; write files that deploy it."""
+    from raysim.cli import plan as work
 
-    The same command goes on where it was interrupted. Exits with 1 when nothing meets the targets.
-    """
-    from raysim.cli import plan as verb
-
-    options = verb.PlanOptions(
+    options = work.PlanOptions(
         changes=tuple(changes or ()), vary=tuple(vary or ()), minimize=minimize,
         maximize=maximize, subject_to=tuple(subject_to or ()), days=days, budget=budget,
-        max_gpus=max_gpus, likely=likely, processes=processes, on=on.value, address=address,
-        top=top, out=out, as_json=as_json,
+        max_gpus=max_gpus, likely=likely, quantile=quantile, processes=processes, on=on.value,
+        address=address, top=top, out=out, as_json=as_json, quiet=quiet,
     )  # fmt: skip
-    raise typer.Exit(MISSED if verb.plan(scenario, options) else DONE)
+    raise typer.Exit(MISSED if work.plan(scenario, options) else DONE)
 
 
-@app.command()
+@verb()
 def memory(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="A Hugging Face config.json.")],
+    config: Annotated[
+        Path,
+        typer.Argument(
+            metavar="CONFIG", autocompletion=complete.configs, help="A Hugging Face config.json."
+        ),
+    ],
     *,
-    node: Annotated[str, typer.Option(metavar="NAME", help="Of the catalog.")] = "hgx-h100-8",
+    node: Annotated[
+        str, typer.Option(metavar="NAME", autocompletion=complete.nodes, help="Of the catalog.")
+    ] = "hgx-h100-8",
     nodes: Annotated[int, typer.Option(min=1, help="How many.")] = 1,
     seq_len: Annotated[int | None, typer.Option(min=1, help="Tokens of a sample.")] = None,
     zero_stage: Annotated[
@@ -235,53 +291,55 @@ def memory(
         str | None, typer.Option(metavar="SIZE", help="Exit with 1 if nothing is within it.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print plain data instead.")] = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Will it fit? Memory per GPU by ZeRO stage, offload, recomputation and micro-batch.
+    """Will it fit? Memory per GPU by ZeRO stage, offload, recomputation and micro-batch."""
+    from raysim.cli import memory as work
 
-    Exits with 1 when nothing fits, or nothing is within --fail-over.
-    """
-    from raysim.cli import memory as verb
-
-    options = verb.MemoryOptions(
+    options = work.MemoryOptions(
         node=node, nodes=nodes, seq_len=seq_len, zero_stage=tuple(zero_stage or ()),
         offload=tuple(offload or ()), checkpointing=tuple(checkpointing or ()),
         micro_batch=tuple(micro_batch or ()), fail_over=fail_over, as_json=as_json,
+        quiet=quiet,
     )  # fmt: skip
-    raise typer.Exit(MISSED if verb.memory(config, options) else DONE)
+    raise typer.Exit(MISSED if work.memory(config, options) else DONE)
 
 
-@app.command()
+@verb()
 def check(
-    scenario: Annotated[
-        Path | None, typer.Argument(metavar="SCENARIO", help="A scenario folder or YAML file.")
-    ] = None,
+    scenario: Annotated[Path | None, ScenarioPath] = None,
     changes: Changes = None,
     schema: Annotated[
         bool, typer.Option("--schema", help="Print the JSON Schema of scenario files, for editors.")
     ] = False,
     explain: Annotated[
-        str | None, typer.Option(metavar="KEY", help="Explain one key, such as train.micro_batch.")
+        str | None,
+        typer.Option(
+            metavar="KEY",
+            autocompletion=complete.keys,
+            help="Explain one key, such as train.micro_batch.",
+        ),
     ] = None,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Print only what it is, in a line, and warnings.")
+    ] = False,
 ) -> None:
-    """Print a scenario resolved, with every default taken.
-
-    Nothing is simulated.
-    """
-    from raysim.cli import check as verb
+    """Print a scenario resolved, with every default taken."""
+    from raysim.cli import check as work
 
     if schema:
-        verb.print_schema()
+        work.print_schema()
     elif explain is not None:
-        verb.print_explanation(explain, scenario, tuple(changes or ()))
+        work.print_explanation(explain, scenario, tuple(changes or ()))
     elif scenario is None:
         raise typer.BadParameter(
             "needs a scenario, --schema or --explain KEY", param_hint="SCENARIO"
         )
     else:
-        verb.print_resolved(scenario, tuple(changes or ()))
+        work.print_resolved(scenario, tuple(changes or ()), quiet=quiet)
 
 
-@app.command()
+@verb()
 def init(
     name: Annotated[Path, typer.Argument(metavar="NAME", help="Folder to make.")],
     config: Annotated[
@@ -293,20 +351,23 @@ def init(
     cluster: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A `ray up` YAML or KubeRay RayCluster.")
     ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only problems.")] = False,
 ) -> None:
     """Write a starter scenario folder around your own files."""
-    from raysim.cli import init as verb
+    from raysim.cli import init as work
 
-    verb.init(name, config=config, deepspeed=deepspeed, cluster=cluster)
+    work.init(name, config=config, deepspeed=deepspeed, cluster=cluster, quiet=quiet)
 
 
-@app.command()
+@verb()
 def show(
     run: RunPath = None,
     table: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="One table: collectives, memory, inputs, tasks, actors, ..."
+            metavar="NAME",
+            autocompletion=complete.tables,
+            help="One table: collectives, memory, inputs, tasks, actors, ...",
         ),
     ] = None,
     tree: Annotated[
@@ -321,63 +382,95 @@ def show(
     why: Annotated[
         str | None, typer.Option(metavar="TASK", help="Of a program: what a task waits for.")
     ] = None,
+    quiet: Quiet = False,
 ) -> None:
     """Print any part of a run again."""
-    from raysim.cli import show as verb
+    from raysim.cli import show as work
 
-    verb.show(run, table=table, tree=tree, at=at, why=why)
+    work.show(run, table=table, tree=tree, at=at, why=why, quiet=quiet)
 
 
-@app.command()
+@verb()
 def compare(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs, or ids.")],
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN...", autocompletion=complete.runs, help="Folders of runs, or ids."
+        ),
+    ],
     by: Annotated[
         str | None, typer.Option(metavar="NAME", help="Only rows with this in their name.")
     ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a page: one step of each, stream by stream."),
+    ] = None,
 ) -> None:
     """Print what differs between runs, most first."""
-    from raysim.cli import compare as verb
+    from raysim.cli import compare as work
 
-    verb.compare(tuple(runs), by=by)
+    work.compare(tuple(runs), by=by, html=html)
 
 
-@app.command("open")
+@verb("open")
 def open_(run: RunPath = None) -> None:
     """Open a run's report in the browser; print its path."""
-    from raysim.cli import show as verb
+    from raysim.cli import show as work
 
-    verb.open_report(run)
+    work.open_report(run)
 
 
-@app.command()
+@verb()
 def catalog(
     kind: Annotated[
-        str | None, typer.Argument(metavar="KIND", help="gpus, nics, disks, nodes or models.")
+        str | None,
+        typer.Argument(
+            metavar="KIND",
+            autocompletion=complete.kinds,
+            help="gpus, nics, disks, nodes or models.",
+        ),
     ] = None,
     name: Annotated[
         str | None,
-        typer.Argument(metavar="NAME", help="One entry, with the basis of each number."),
+        typer.Argument(
+            metavar="NAME",
+            autocompletion=complete.entries,
+            help="One entry, with the basis of each number.",
+        ),
     ] = None,
 ) -> None:
     """List known hardware and models, with sources."""
-    from raysim.cli import catalog as verb
+    from raysim.cli import catalog as work
 
-    verb.catalog(kind, name)
+    work.catalog(kind, name)
 
 
-for verb_of_the_harness in (harness.measure, harness.validate, harness.calibrate):
-    app.command()(verb_of_the_harness)
+for elsewhere in (
+    what_if.what_if,
+    harness.measure,
+    harness.validate,
+    harness.calibrate,
+    complete.completion,
+):
+    verb()(elsewhere)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; the exit code, see the package's docstring."""
     from raysim.cli import terminal
+    from raysim.cli.watch import InterruptedRun
 
     given = list(sys.argv[1:] if arguments is None else arguments)
+    if given[:1] == ["help"]:
+        given = [*given[1:2], "--help"]
+    complete.begin()
     try:
         app(given, prog_name="raysim")
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    except InterruptedRun as stop:
+        terminal.complain([str(stop)])
+        return INTERRUPTED
     except ScenarioError as error:
         terminal.complain(str(problem) for problem in error.problems)
         return USER_ERROR

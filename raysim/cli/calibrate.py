@@ -34,6 +34,9 @@ OF_THREADS = (
 ACCOUNT_ERROR = 0.25
 """Of the emulator where one thread's work is asked: messages of a kind cost it more or less."""
 
+CORE = "ray_core"
+"""The family that says a machine's constants first; those of others are fitted beside them."""
+
 TRAINING = "training"
 """The family whose rows are steps of ``raysim measure step``, and not workloads."""
 
@@ -64,7 +67,7 @@ def calibrate(folder: Path, options: CalibrateOptions) -> None:
         _calibrate_training(folder, options)
         return
     from raysim.calibrate.direct import direct_constants
-    from raysim.calibrate.fit import fit
+    from raysim.calibrate.fit import POLLED_STEP, STEP, fit
     from raysim.calibrate.outcome import compare, lines, profile_of_fit
     from raysim.calibrate.parameters import parameters
     from raysim.calibrate.rows import read_replays
@@ -75,8 +78,12 @@ def calibrate(folder: Path, options: CalibrateOptions) -> None:
     against = Against.at(folder)
     workloads = _workloads(rows, options)
     names = _split(options.names) or USUAL
-    direct = direct_constants(folder)
-    direct |= _of_threads(folder, against, direct)
+    before_it = against.profile()
+    if options.family == CORE:
+        direct = direct_constants(folder)
+        direct |= _of_threads(folder, against, direct)
+    else:  # beside what is known of the machine already
+        direct = {n: c for n, c in before_it.ray.items() if n not in names}
     wanted = parameters(names, "ray", direct)
     terminal.say(f"Predicting {len(workloads)} workloads with raysim's own constants")
     before, reasons = survey(workloads, against)
@@ -90,17 +97,33 @@ def calibrate(folder: Path, options: CalibrateOptions) -> None:
     known = {name: constant.value for name, constant in direct.items() if name not in names}
     emulator = Emulator(workloads=fitted, against=against, known=known)
     with _evaluating(options.processes) as evaluate:
-        found = fit(wanted, emulator, chosen, evaluate=evaluate)
+        step = STEP if options.family == CORE else POLLED_STEP
+        found = fit(wanted, emulator, chosen, step=step, evaluate=evaluate)
     profile = profile_of_fit(
         found, name=options.out.stem, made=date.today().isoformat(),
         source=_source(against, found, f"replay_{options.family}_calibration.csv", "ray"),
         direct=direct,
     )  # fmt: skip
+    if options.family != CORE:
+        profile = _beside(profile, before_it, folder)
     predicted = _of({name for name, _ in before}, workloads)
     after = Emulator(workloads=predicted, against=against)(_values(profile))
     compared, missing = compare(rows, before, after)
     terminal.say("\n".join(["", *lines(found, compared, missing)]))
     _write(profile, options.out, folder)
+
+
+def _beside(profile: Profile, known: Profile, folder: Path) -> Profile:
+    """Constants of one family more, and what tables say of ranks without a GPU.
+
+    How far predictions may be off stays as it was.
+    """
+    from raysim.calibrate.direct_cpu import cpu_constants
+
+    return replace(
+        profile, name=known.name, source=f"{known.source}; {profile.source}", spread=known.spread,
+        training=cpu_constants(folder),
+    )  # fmt: skip
 
 
 def _of_threads(

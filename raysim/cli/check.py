@@ -21,8 +21,11 @@ if TYPE_CHECKING:
 _JOB = "jobs.train"
 
 
-def print_resolved(path: Path, changes: tuple[str, ...]) -> None:
-    """Print the resolved scenario as YAML that replays it; notes and warnings are its comments."""
+def print_resolved(path: Path, changes: tuple[str, ...], *, quiet: bool = False) -> None:
+    """Print the resolved scenario as YAML that replays it; notes and warnings are its comments.
+
+    If ``quiet``, only what it is in one line, and warnings.
+    """
     from rich.text import Text
 
     from raysim.results.result import yaml_text
@@ -35,6 +38,9 @@ def print_resolved(path: Path, changes: tuple[str, ...]) -> None:
         if isinstance(scenario, ProgramScenario)
         else _in_one_line(build_job(scenario), scenario.cluster)
     )
+    if quiet:
+        terminal.say("\n".join([said, *map(str, scenario.warnings)]))
+        return
     terminal.show(Text(f"# {said}", "bold"))
     terminal.say(yaml_text(scenario.resolved()))
     for heading, problems in (
@@ -71,7 +77,7 @@ def _program_in_one_line(scenario: ProgramScenario) -> str:
 
 def print_schema() -> None:
     """Print the JSON Schema of scenario files: of training jobs, or of Ray programs."""
-    terminal.say(json.dumps(_schema(), indent=2, ensure_ascii=False))
+    terminal.say(json.dumps(json_schema(), indent=2, ensure_ascii=False))
 
 
 def print_explanation(key: str, path: Path | None, changes: tuple[str, ...]) -> None:
@@ -82,7 +88,7 @@ def print_explanation(key: str, path: Path | None, changes: tuple[str, ...]) -> 
     ScenarioError
         There is no such key; says the nearest.
     """
-    known = dict(keys(_schema()))
+    known = dict(keys(json_schema()))
     name = _full_name(key, known)
     entry = known[name]
     terminal.say(f"{key}: {entry.get('description', 'a section')}")
@@ -176,7 +182,8 @@ def _value(resolved: Any, name: str) -> Any:
     return here
 
 
-def _schema() -> dict[str, Any]:
+def json_schema() -> dict[str, Any]:
+    """Of scenario files: training jobs, or Ray programs."""
     from pydantic import TypeAdapter
 
     from raysim.scenario.schema import ScenarioSection

@@ -10,13 +10,19 @@ from typing import Annotated
 
 import typer
 
+from raysim.cli import complete
+
 DONE, MISSED = 0, 1
 
 
 def measure(
     what: Annotated[
         str,
-        typer.Argument(metavar="WHAT", help="gpu, host, collectives, ray, disk, step or memory."),
+        typer.Argument(
+            metavar="WHAT",
+            autocompletion=complete.measurable,
+            help="gpu, host, collectives, ray, disk, step or memory.",
+        ),
     ],
     *,
     out: Annotated[
@@ -57,18 +63,18 @@ def measure(
         Path | None,
         typer.Option(metavar="FILE", help="Of step: training cases (JSON); see measure/README."),
     ] = None,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Print only the folder of the tables.")
+    ] = False,
 ) -> None:
-    """Measure the real machine into tables; an interrupt loses nothing, the same command goes on.
-
-    Exits with 1 when it was interrupted.
-    """
+    """Measure the real machine into tables."""
     from raysim.cli import measure as verb
 
     options = verb.MeasureOptions(
         out=out, budget=budget, quick=quick, device=device, backend=backend, ranks=ranks,
-        cases=cases,
+        cases=cases, quiet=quiet,
     )  # fmt: skip
-    raise typer.Exit(DONE if verb.measure(what, options) else MISSED)
+    verb.measure(what, options)
 
 
 def validate(
@@ -116,10 +122,7 @@ def validate(
         ),
     ] = False,
 ) -> None:
-    """Compare predictions with measurements, row by row.
-
-    Runs at the top of the repository; writes REPORT.md and parity.svg.
-    """
+    """Compare predictions with measurements, row by row."""
     from raysim.cli import validate as verb
 
     options = verb.ValidateOptions(
@@ -157,10 +160,7 @@ def calibrate(
     ] = Path("profile.yaml"),
     processes: Annotated[int, typer.Option(min=1, help="That predict at one time.")] = 1,
 ) -> None:
-    """Fit constants of a machine on its calibration rows; write a profile.
-
-    Prints the error of every row before and after, of those that were not fitted too.
-    """
+    """Fit constants of a machine on its calibration rows; write a profile."""
     from raysim.cli import calibrate as verb
 
     options = verb.CalibrateOptions(

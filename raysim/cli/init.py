@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,6 +51,19 @@ _ZERO3 = """\
 _SEQ_LEN = 4096
 _LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx")
 _BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu")
+_PARALLEL = """\
+      # tensor_parallel: 8           # if your script runs models over several GPUs
+      # pipeline: {stages: 4}
+"""
+_FEWER_RANKS = (
+    "If your script is tensor or pipeline parallel, fewer ranks share the batch: give "
+    "train.tensor_parallel or train.pipeline."
+)
+_NO_ENGINE = """\
+      # without deepspeed: DDP; or one of
+      # fsdp: accelerate.yaml        # what `accelerate config` wrote
+      # megatron: train.sh           # Megatron-LM's launch script
+"""
 
 _SCENARIO = """\
 # What to predict, and on what.   raysim run {folder}
@@ -80,9 +94,14 @@ _CLUSTER = """\
 
 
 def init(
-    folder: Path, *, config: Path | None, deepspeed: Path | None, cluster: Path | None
+    folder: Path,
+    *,
+    config: Path | None,
+    deepspeed: Path | None,
+    cluster: Path | None,
+    quiet: bool = False,
 ) -> None:
-    """Write the folder and say what to do next.
+    """Write the folder and say what to do next, unless ``quiet``.
 
     Raises
     ------
@@ -98,13 +117,33 @@ def init(
         (folder / "scenario.yaml").write_text(scenario, encoding="utf-8", newline="\n")
     except OSError as error:
         raise ScenarioError(f"cannot write {folder}: {error.strerror or error}") from error
-    terminal.say(f"Wrote {folder}/   {'  '.join(['scenario.yaml', *names])}")
     problems = _left_open(folder)
+    if quiet:
+        terminal.complain(problems)
+        return
+    terminal.say(f"Wrote     {folder}/   {'  '.join(['scenario.yaml', *names])}")
+    for line in _assumed(scenario):
+        terminal.say(line)
     if problems:
         terminal.say("Before it runs, these need an answer:")
         terminal.complain(problems)
         return
-    terminal.say(f"Next  raysim run {folder}")
+    terminal.say(f"Next      raysim run {folder}")
+
+
+def _assumed(scenario: str) -> list[str]:
+    """What the user's files do not say, and this scenario does: a line each to look at."""
+    from raysim.scenario.yaml_text import parse_yaml_all
+
+    data: Any = parse_yaml_all(scenario, "scenario.yaml")[0].data
+    cluster, train = data["cluster"], data["jobs"][0]["train"]
+    machines = {name: chosen["node"] for name, chosen in cluster.get("hardware", {}).items()}
+    if "node" in cluster:
+        machines = {"nodes": f"{cluster['nodes']} x {cluster['node']}"}
+    job = {key: value for key, value in train.items() if key != "deepspeed"}
+    said = ", ".join(f"{key} {value}" for key, value in (machines | job).items())
+    text = f"Assumed   {said}; change it in scenario.yaml"
+    return textwrap.wrap(text, terminal.width(), subsequent_indent=" " * 10, break_long_words=False)
 
 
 def _text(folder: Path, config: Path | None, deepspeed: Path | None, cluster: Path | None) -> str:
@@ -118,12 +157,13 @@ def _text(folder: Path, config: Path | None, deepspeed: Path | None, cluster: Pa
         train.insert(0, (f"deepspeed: {_quoted(name)}", 'unmodified; comments and "auto" allowed'))
     stem = re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-") or "scenario"
     source = _quoted("config.json" if config is None else config.name)
+    open_ends = _PARALLEL if engine is not None else _NO_ENGINE + _PARALLEL
     return _SCENARIO.format(
         folder=folder,
         name=stem,
         cluster=_CLUSTER if cluster is None else _cluster_text(cluster),
         model=_line(2, f"from: {source}", "Hugging Face config.json, unmodified"),
-        train="".join(_line(6, line, why) for line, why in train),
+        train="".join(_line(6, line, why) for line, why in train) + open_ends,
     )
 
 
@@ -148,9 +188,17 @@ def _train_lines(
     if deepspeed is None:
         lines.append(("precision: bf16", "fp32, fp16 or bf16"))
     if "optimizer" not in given:
-        lines.append(("optimizer: AdamW", "the one your script builds"))
+        name = "DeepSpeedCPUAdam" if _offloads(given) else "AdamW"
+        lines.append((f"optimizer: {name}", "the one your script builds"))
     lines.append(("steps: 1000", "or tokens: 100G, or epochs: 3 with data.train_samples"))
     return lines
+
+
+def _offloads(deepspeed: Mapping[str, Any]) -> bool:
+    """ZeRO-Offload: the optimizer runs on the CPU, where DeepSpeed wants its own."""
+    zero = deepspeed.get("zero_optimization")
+    where = zero.get("offload_optimizer") if isinstance(zero, Mapping) else None
+    return isinstance(where, Mapping) and where.get("device", "none") != "none"
 
 
 def _read_config(path: Path | None) -> Mapping[str, Any]:
@@ -240,7 +288,8 @@ def _left_open(folder: Path) -> list[str]:
     try:
         load(folder)
     except ScenarioError as error:
-        return [str(problem) for problem in error.problems]
+        said = [str(problem) for problem in error.problems]
+        return said + [_FEWER_RANKS] * any("train_batch_size" in line for line in said)
     return []
 
 

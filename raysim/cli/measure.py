@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shlex
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from raysim.cli import terminal
+from raysim.cli.watch import InterruptedRun
 from raysim.errors import Problem, ScenarioError
 from raysim.measure.machine import busy_share, describe, slug
 from raysim.units import format_seconds, parse_seconds
@@ -30,6 +32,7 @@ WHAT = {
 }
 """Name to the module whose ``measure(session)`` fills its tables."""
 
+log = logging.getLogger(__name__)
 BUSY = 0.1
 """From here on a person is told that others use the CPUs."""
 
@@ -45,13 +48,16 @@ class MeasureOptions:
     backend: str | None
     ranks: str | None
     cases: Path | None = None
+    quiet: bool = False
 
 
-def measure(what: str, options: MeasureOptions) -> bool:
-    """Fill the tables of ``what``; False when interrupted.
+def measure(what: str, options: MeasureOptions) -> None:
+    """Fill the tables of ``what``.
 
     Raises
     ------
+    InterruptedRun
+        By Ctrl-C; rows are kept.
     ScenarioError
         An option cannot be read.
     CalibrationError
@@ -73,12 +79,14 @@ def measure(what: str, options: MeasureOptions) -> bool:
     try:
         fill(session)
     except KeyboardInterrupt:
-        terminal.complain(
-            [f"Interrupted; what was measured is in {session.folder}; the same command goes on."]
-        )
-        return False
+        raise InterruptedRun(
+            f"Interrupted; what was measured is in {session.folder}; the same command goes on."
+        ) from None
     if os.environ.get("RANK", "0") != "0":  # under torchrun rank 0 speaks
-        return True
+        return
+    if options.quiet:
+        terminal.say(str(session.folder))
+        return
     taken = format_seconds(terminal.wall_s() - start_s)
     terminal.say(f"{session.measured} rows measured in {taken}, {session.kept} were there before")
     if session.left_out:
@@ -88,7 +96,6 @@ def measure(what: str, options: MeasureOptions) -> bool:
     terminal.say(f"Tables: {session.folder}")
     if what == "host":
         _say_host_speed(session.folder)
-    return True
 
 
 def _say_host_speed(folder: Path) -> None:
@@ -115,8 +122,13 @@ def _session(what: str, options: MeasureOptions, budget_s: float) -> Session:
         backend=options.backend,
         ranks=_ranks(options.ranks),
         cases=options.cases,
-        say=terminal.say,
+        say=_unsaid if options.quiet else terminal.say,
     )
+
+
+def _unsaid(line: str) -> None:
+    """Of a quiet session."""
+    log.info("%s", line)
 
 
 def _command(what: str, options: MeasureOptions) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from raysim.cli import terminal
+from raysim.cli.mistakes import expect_config
 from raysim.units import GIB, format_bytes, parse_bytes
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ class MemoryOptions:
     micro_batch: tuple[int, ...] = ()
     fail_over: str | None = None
     as_json: bool = False
+    quiet: bool = False
 
 
 def memory(config: Path, options: MemoryOptions) -> bool:
@@ -41,6 +43,7 @@ def memory(config: Path, options: MemoryOptions) -> bool:
     """
     from raysim.planner.memory_grid import Grid, base_of, cells
 
+    expect_config(config)
     usual = Grid(config=config)
     offloads = options.offload or usual.offloads
     grid = Grid(
@@ -54,11 +57,26 @@ def memory(config: Path, options: MemoryOptions) -> bool:
     limit = parse_bytes(options.fail_over) if options.fail_over else None
     if options.as_json:
         terminal.say(json.dumps([{**c._asdict(), "fits": c.fits} for c in found], indent=1))
+    elif options.quiet:
+        terminal.say(_verdict(found, limit))
     else:
         seq_len = base.spec.jobs[0].train.seq_len
         gpus = sum(g.count * g.node.gpu_count for g in base.cluster.groups)
         _print(grid, found, limit, f"{gpus} GPUs of {options.node}, sequences of {seq_len}")
     return not any(_within(c, limit) for c in found)
+
+
+def _verdict(found: list[Cell], limit: float | None) -> str:
+    """How many layouts fit, and the one that takes least."""
+    known = [c for c in found if not c.why]
+    within = [c for c in known if _within(c, limit)]
+    if not known:
+        return "None of the layouts can be."
+    least = min(within or known, key=lambda c: c.gpu_bytes)
+    said = f"{len(within)} of {len(known)} layouts fit" if within else "No layout fits"
+    layout = f"ZeRO {least.zero_stage}, offload {least.offload}, checkpointing "
+    layout += f"{least.checkpointing}, micro-batch {least.micro_batch}"
+    return f"{said}; least is {format_bytes(least.gpu_bytes)}: {layout}."
 
 
 def _within(cell: Cell, limit: float | None) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from raysim.cli import terminal
 from raysim.cli.run import load, parse_changes
+from raysim.cli.watch import InterruptedRun, Watch, watching
 from raysim.errors import ScenarioError
 
 if TYPE_CHECKING:
@@ -30,12 +31,14 @@ class PlanOptions:
     budget: float | None = None
     max_gpus: int | None = None
     likely: float = 0.0
+    quantile: float | None = None
     processes: int = 1
     on: str = "processes"
     address: str | None = None
     top: int = 5
     out: Path | None = None
     as_json: bool = False
+    quiet: bool = False
 
 
 def plan(path: Path, options: PlanOptions) -> bool:
@@ -44,33 +47,58 @@ def plan(path: Path, options: PlanOptions) -> bool:
     Returns
     -------
     bool
-        True when nothing meets the targets, or the search was interrupted.
+        True when nothing meets the targets.
+
+    Raises
+    ------
+    InterruptedRun
+        By Ctrl-C; trials are kept.
     """
+    from raysim.cli import plan_page
     from raysim.planner import files
     from raysim.planner.plan import Question
     from raysim.planner.plan import plan as search
-    from raysim.report import plan_console
 
     scenario = load(path, options.changes)
     question = Question(
         vary=_vary(options.vary) or None, minimize=options.minimize, maximize=options.maximize,
         subject_to=_limits(options), max_gpus=options.max_gpus, likely=options.likely,
+        quantile=options.quantile,
     )  # fmt: skip
-    with terminal.progress(shown=not options.as_json) as progress:
-        answer = search(
-            scenario, question, runner=_runner(options), runs=options.out or RUNS, told=progress
-        )
+    watch = Watch()
+    try:
+        with watching(watch, shown=not (options.as_json or options.quiet)):
+            answer = search(
+                scenario, question, runner=_runner(options), runs=options.out or RUNS,
+                told=watch.told,
+            )  # fmt: skip
+    except KeyboardInterrupt:
+        raise InterruptedRun(f"{watch.interrupted()} The same command goes on.") from None
     assert answer.folder is not None, "asked for a folder"
     wrote = files.write(answer, answer.folder)
     summary = files.summary_of(answer)
+    wrote.append(plan_page.write(answer, summary, path, options))
+    if answer.sweep.complete or answer.plan.best is not None:
+        _print(summary, options, [f"{answer.folder}/", *wrote])
+    if not answer.sweep.complete:
+        known = f"{len(answer.sweep.trials):,} of {answer.sweep.size:,} points are known and kept"
+        raise InterruptedRun(
+            f"{watch.interrupted()} {known} in {answer.folder}; the same command goes on."
+        )
+    return answer.plan.best is None
+
+
+def _print(summary: dict[str, Any], options: PlanOptions, wrote: list[str]) -> None:
+    from raysim.report import plan_console
+
     if options.as_json:
         terminal.say(json.dumps(summary, indent=1))
+    elif options.quiet:
+        terminal.say(plan_console.render(summary, top=options.top).plain.partition("\n")[0])
     else:
-        shown = [f"{answer.folder}/", *wrote]
         terminal.show(
-            plan_console.render(summary, top=options.top, width=terminal.width(), wrote=shown)
+            plan_console.render(summary, top=options.top, width=terminal.width(), wrote=wrote)
         )
-    return answer.plan.best is None or not answer.sweep.complete
 
 
 def _limits(options: PlanOptions) -> tuple[str, ...]:
@@ -108,6 +136,4 @@ def _split(value: Any) -> list[Any]:
 def _runner(options: PlanOptions) -> Runner:
     from raysim.planner import pool
 
-    if options.on == "ray":
-        return pool.on_ray(options.address)
-    return pool.processes(options.processes)
+    return pool.runner_of(options.on, jobs=options.processes, address=options.address)

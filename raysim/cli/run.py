@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import math
 import os
 import sys
@@ -13,6 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raysim.cli import terminal
+from raysim.cli.logs import Phases
+from raysim.cli.mistakes import expect_scenario
+from raysim.cli.watch import InterruptedRun, Watch, watching
 from raysim.errors import Problem, ScenarioError
 from raysim.units import format_seconds, parse_seconds
 
@@ -20,6 +24,9 @@ if TYPE_CHECKING:
     from raysim.results.result import Result, TraceFormat
     from raysim.scenario.load import Scenario
     from raysim.scenario.program import ProgramScenario
+
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +45,12 @@ class RunOptions:
     as_json: bool = False
     quiet: bool = False
     trace: TraceFormat = "perfetto"
+    memory_snapshot: bool = False
+
+    @property
+    def alone(self) -> bool:
+        """Nothing but the verdict, or the summary, is printed."""
+        return self.quiet or self.as_json
 
 
 def run(path: Path, options: RunOptions) -> bool:
@@ -47,33 +60,76 @@ def run(path: Path, options: RunOptions) -> bool:
     -------
     bool
         True when a target is missed, the job does not fit or the program fails.
+
+    Raises
+    ------
+    InterruptedRun
+        By Ctrl-C.
     """
     from raysim.results import targets
-    from raysim.scenario.program import ProgramScenario
 
-    if path.suffix == ".py" and not path.is_dir():
-        scenario: Any = _script(path, options)
-    else:
-        scenario = load(path, _with_flags(path, options))
-    started = terminal.wall_s()
-    if isinstance(scenario, ProgramScenario):
-        result = _play(scenario, options)
-    else:
-        if options.until is not None:
-            until_s = _duration(options.until)
-            whole = _simulate(scenario, replace(options, trace="none"))
-            scenario = shortened(scenario, whole.summary, until_s)
-        result = _simulate(scenario, options)
-    wall_s = terminal.wall_s() - started
-    folder = _write(result, options)
+    scenario = scenario_of(path, options)
+    watch = Watch()
+    kept = ""
+    try:
+        with watching(watch, shown=not options.alone):
+            started_s = terminal.wall_s()
+            result = _predict(scenario, options, watch)
+            wall_s = terminal.wall_s() - started_s
+            folder = options.out or result.folder()
+            kept = f"{folder} is incomplete."
+            watch.phase(f"writing {folder}")
+            _write(result, options)
+    except KeyboardInterrupt:
+        said = kept or _until_there(scenario, watch)
+        raise InterruptedRun(f"{watch.interrupted()} {said}") from None
+    log.info("wrote %s", folder)
     _print(result, folder, wall_s, options)
     return targets.missed(result.summary)
+
+
+def _until_there(scenario: Any, watch: Watch) -> str:
+    """What an interrupted run leaves, and how to have what it had come to."""
+    from raysim.scenario.program import ProgramScenario
+
+    if isinstance(scenario, ProgramScenario) and watch.reached_s >= 1.0:
+        return f"Nothing was written; --until {watch.reached_s:.4g}s predicts up to there."
+    return "Nothing was written."
+
+
+def scenario_of(path: Path, options: RunOptions) -> Any:
+    """What is to be run: a scenario with the flags in it."""
+    from raysim.scenario.program import ProgramScenario
+
+    if options.memory_snapshot and options.trace == "none":
+        raise ScenarioError("--memory-snapshot needs the records that --no-trace leaves out")
+    if path.suffix == ".py" and not path.is_dir():
+        return _script(path, options)
+    scenario = load(path, _with_flags(path, options))
+    if isinstance(scenario, ProgramScenario) and options.until is not None:
+        return scenario.with_({"until": options.until})
+    return scenario
+
+
+def _predict(scenario: Any, options: RunOptions, watch: Watch) -> Result:
+    from raysim.scenario.program import ProgramScenario
+
+    if isinstance(scenario, ProgramScenario):
+        if options.memory_snapshot:
+            raise ScenarioError("--memory-snapshot goes with a training job, not with a program")
+        return _play(scenario, options, watch)
+    if options.until is not None:
+        until_s = _duration(options.until)
+        whole = _simulate(scenario, replace(options, trace="none"), watch)
+        scenario = shortened(scenario, whole.summary, until_s)
+    return _simulate(scenario, options, watch)
 
 
 def _script(path: Path, options: RunOptions) -> ProgramScenario:
     """The scenario that the flags describe."""
     from raysim.scenario.script import script_scenario
 
+    expect_scenario(path)
     return script_scenario(
         path, cluster=options.cluster, compute=options.compute, profile=options.profile,
         until=options.until, args=options.args, changes=parse_changes(options.changes),
@@ -101,38 +157,29 @@ def _with_flags(path: Path, options: RunOptions) -> tuple[str, ...]:
     return tuple(given)
 
 
-def _play(scenario: ProgramScenario, options: RunOptions) -> Result:
+def _play(scenario: ProgramScenario, options: RunOptions, watch: Watch) -> Result:
     """Run a program; what it prints goes to standard error where ours must stand alone."""
-    if options.until is not None and scenario.spec.until != _duration(options.until):
-        scenario = scenario.with_({"until": options.until})
-    alone = options.quiet or options.as_json
-    with contextlib.redirect_stdout(sys.stderr) if alone else contextlib.nullcontext():
-        result = _simulate(scenario, options)
+    aside = contextlib.redirect_stdout(sys.stderr) if options.alone else contextlib.nullcontext()
+    with aside:
+        result = _simulate(scenario, options, watch)
     told = result.summary["program"]
     if told["exit"] == "exception":
         terminal.complain([told["traceback"]])
     return result
 
 
-def _simulate(scenario: Scenario | ProgramScenario, options: RunOptions) -> Result:
+def _simulate(scenario: Scenario | ProgramScenario, options: RunOptions, watch: Watch) -> Result:
     from raysim.run import run as simulate
-    from raysim.scenario.program import ProgramScenario
 
-    program = isinstance(scenario, ProgramScenario)
-    shown = not (options.quiet or options.as_json)
     try:
-        with (
-            terminal.progress(shown=shown and not program) as progress,
-            terminal.watching(shown=shown and program) as watch,
-        ):
-            return simulate(
-                scenario,
-                seed=options.seed,
-                record=options.trace != "none",
-                check=options.check,
-                progress=progress,
-                watch=watch,
-            )
+        return simulate(
+            scenario,
+            seed=options.seed,
+            record=options.trace != "none",
+            check=options.check,
+            progress=Phases(),
+            watch=watch.follow,
+        )
     except Exception as error:
         error.add_note(f"seed {scenario.seed if options.seed is None else options.seed}")
         raise
@@ -172,6 +219,7 @@ def load(path: Path, changes: tuple[str, ...]) -> Any:
     """The scenario at ``path`` with ``--set`` applied."""
     from raysim.scenario.load import load as load_scenario
 
+    expect_scenario(path)
     return load_scenario(path, parse_changes(changes))
 
 
@@ -196,7 +244,9 @@ def parse_changes(changes: tuple[str, ...]) -> dict[str, Any]:
 
 def _write(result: Result, options: RunOptions) -> Path:
     try:
-        return result.write(options.out, trace=options.trace)
+        return result.write(
+            options.out, trace=options.trace, memory_snapshot=options.memory_snapshot
+        )
     except OSError as error:
         target = options.out or result.folder()
         reason = f"cannot write {target}: {error.strerror or error}"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from raysim.cli import terminal
+from raysim.cli.mistakes import not_a_run
 from raysim.errors import Location, Problem, ScenarioError
 
 Table = tuple[list[str], list[list[str]], set[str]]
@@ -20,8 +21,12 @@ def show(
     tree: bool,
     at: str | None = None,
     why: str | None = None,
+    quiet: bool = False,
 ) -> None:
-    """Print the report of ``run``, or one of its tables, or its module tree, or a moment of it."""
+    """Print the report of ``run``, or one of its tables, or its module tree, or a moment of it.
+
+    If ``quiet``, the verdict in its place.
+    """
     from raysim.report import console
 
     folder = find(run)
@@ -29,9 +34,15 @@ def show(
     if _is_plan(folder):
         from raysim.report import plan_console
 
-        terminal.show(plan_console.render(summary, width=terminal.width()))
+        report = plan_console.render(summary, width=terminal.width())
+        terminal.show(report.split("\n")[0] if quiet else report)
         return
-    if summary.get("kind") == "program" and not tree:
+    if quiet and not (tree or table or at or why):
+        terminal.say(summary["verdict"]["text"])
+        return
+    if tree and summary.get("kind") == "program":
+        raise ScenarioError(f"--tree: {folder} is a Ray program; only training jobs have modules")
+    if summary.get("kind") == "program":
         from raysim.cli import show_program
 
         if show_program.show(folder, table=table, at=at, why=why):
@@ -51,10 +62,13 @@ def show(
 
 
 def open_report(run: Path | None) -> None:
-    """Print the path of ``report.html`` and open it in the default browser, if there is one."""
+    """Print the path of ``report.html`` and open it in the default browser, if there is one.
+
+    Without a run, that of the last run or plan.
+    """
     import webbrowser
 
-    folder = find(run)
+    folder = find(run, plans=True)
     report = (folder / "report.html").resolve()
     if not report.is_file():
         raise ScenarioError(f"{folder} has no report.html")
@@ -67,8 +81,10 @@ def _is_plan(folder: Path) -> bool:
     return (folder / "trials.parquet").is_file()
 
 
-def find(run: Path | None) -> Path:
+def find(run: Path | None, *, plans: bool = False) -> Path:
     """The folder of a run: a path, a folder name under ``runs/``, an id, or None for the last one.
+
+    With ``plans`` the last one may be a plan.
 
     Raises
     ------
@@ -79,7 +95,7 @@ def find(run: Path | None) -> Path:
 
     known = [p.parent for p in RUNS.glob("*/summary.json")]
     if run is None:
-        runs = [p for p in known if not _is_plan(p)]
+        runs = [p for p in known if plans or not _is_plan(p)]
         if not runs:
             raise ScenarioError(f"no run in {RUNS}/ yet; `raysim run SCENARIO` makes one")
         return max(runs, key=lambda p: ((p / "summary.json").stat().st_mtime_ns, p.name))
@@ -92,8 +108,7 @@ def find(run: Path | None) -> Path:
         return named[0]
     if named:
         raise ScenarioError(f"{run} may be {', '.join(sorted(p.name for p in named))}")
-    hint = f"; known: {', '.join(sorted(p.name for p in known))}" if known else ""
-    raise ScenarioError(f"{run}: not a run (no summary.json in it){hint}")
+    raise ScenarioError(f"{run}: {not_a_run(run, known)}")
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
@@ -241,6 +256,34 @@ def _changes(summary: Mapping[str, Any]) -> Table:
     )
 
 
+def _links(summary: Mapping[str, Any]) -> Table:
+    """The busiest links of a step."""
+    from raysim.report.layout import percent
+    from raysim.units import format_bytes, format_bytes_per_s
+
+    return _rows(
+        (
+            {
+                "link": r["link"],
+                "can carry": format_bytes_per_s(r["bytes_per_s"]),
+                "carried": format_bytes(r["bytes"]),
+                "mean": percent(r["mean_frac"]),
+                "peak": percent(r["peak_frac"]),
+            }
+            for r in summary.get("links") or []
+        ),
+        {"link"},
+    )
+
+
+def _sensitivity(summary: Mapping[str, Any]) -> Table:
+    """Percent of the step per percent of each input."""
+    rows = summary.get("sensitivity") or []
+    return _rows(
+        ({"input": r["input"], "elasticity": f"{r['elasticity']:+.3f}"} for r in rows), {"input"}
+    )
+
+
 def _cell(value: object) -> str:
     if value is None:
         return "-"
@@ -253,6 +296,8 @@ TABLES: dict[str, Callable[[Mapping[str, Any]], Table]] = {
     "failures": _failures,
     "memory": _memory,
     "collectives": _collectives,
+    "links": _links,
+    "sensitivity": _sensitivity,
     "inputs": _inputs,
     "targets": _targets,
     "changes": _changes,

@@ -1,15 +1,14 @@
-"""The terminal: width, colour, progress, complaints.
+"""The terminal: width, colour, complaints.
 
-stdout carries results and nothing else; progress and errors go to stderr.
+stdout carries results and nothing else; progress, logs and errors go to stderr.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,9 +17,6 @@ from raysim.report.layout import NARROW, SPECIAL, WIDE, ascii_only
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
-
-Progress = Callable[[str, float], None]
-Watch = Callable[[Callable[[], str]], None]
 
 
 def width() -> int:
@@ -87,56 +83,9 @@ def confess(command: str) -> None:
     )
 
 
-@contextlib.contextmanager
-def progress(*, shown: bool) -> Iterator[Progress | None]:
-    """A bar on stderr while something long runs; None when stderr is no terminal."""
-    if not shown or not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
-    from rich.progress import Progress as Bar
-
-    console = Console(stderr=True, markup=False, highlight=False)
-    columns = (TextColumn("{task.description}", markup=False), BarColumn())
-    with Bar(
-        *columns, TaskProgressColumn(), TimeElapsedColumn(), console=console, transient=True
-    ) as bar:
-        task = bar.add_task("starting", total=1.0)
-        yield lambda name, share: bar.update(task, description=name, completed=share)
-
-
-@contextlib.contextmanager
-def watching(*, shown: bool) -> Iterator[Watch | None]:
-    """A line on stderr that says where a run is, asked for anew a few times a second.
-
-    None when stderr is no terminal. What the program prints on the same terminal goes above it.
-    """
-    if not shown or not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.live import Live
-    from rich.text import Text
-
-    asked: list[Callable[[], str]] = []
-    started = wall_s()
-
-    class Line:
-        def __rich__(self) -> Text:
-            said = asked[-1]() if asked else "starting"
-            return Text(f"{said} ({wall_s() - started:.0f} s here)", "dim", overflow="ellipsis")
-
-    console = Console(stderr=True, markup=False, highlight=False, emoji=False)
-    with Live(
-        Line(), console=console, refresh_per_second=3, transient=True,
-        redirect_stdout=sys.stdout.isatty(),
-    ):  # fmt: skip
-        try:
-            yield asked.append
-        finally:
-            sys.stdout.flush()  # a last line without an end is still with the display
-            sys.stderr.flush()
+def is_watched() -> bool:
+    """Somebody sees standard error while things happen."""
+    return sys.stderr.isatty()
 
 
 def wall_s() -> float:

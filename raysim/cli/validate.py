@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -12,7 +13,7 @@ from raysim.errors import Problem, ScenarioError
 from raysim.units import parse_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from raysim.measure.workload import Workload
     from raysim.perf.profile import Profile
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from raysim.validate.replayed import Against
 
 VALIDATION = Path("validation")
+FAMILIES = ("ray_core", "ray_libraries")
+"""Of workloads: each is compared with the newest folder that has its rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +56,8 @@ def validate(cases: tuple[str, ...], options: ValidateOptions) -> None:
 
     chosen = known.choose(cases, VALIDATION)
     profile = load_profile(options.profile) if options.profile else None
-    against = Against.at(_data(chosen.workloads, options)) if chosen.workloads else None
+    folders = _data(chosen.workloads, options)
+    against = {family: Against.at(folder) for family, folder in folders.items()}
     points = known.compare(
         chosen, VALIDATION, against=against, profile=profile, told=lambda w: terminal.say(f"  {w}")
     )
@@ -65,7 +69,7 @@ def validate(cases: tuple[str, ...], options: ValidateOptions) -> None:
             terminal.say(f"left out: {p.name}: {p.left_out}")
     out = options.out or VALIDATION
     every = known.keep(points, out / known.COMPARED)
-    report.write_report(every, out, _about(against or _before(every), profile))
+    report.write_report(every, out, _about(_before(every) | against, profile))
     if options.intervals:
         from raysim.perf.tables import FOLDER
         from raysim.validate.intervals import write_tables
@@ -75,12 +79,15 @@ def validate(cases: tuple[str, ...], options: ValidateOptions) -> None:
     terminal.say(f"Report: {out / 'REPORT.md'}")
 
 
-def _data(workloads: tuple[Workload, ...], options: ValidateOptions) -> Path:
-    """The folder to compare with; filled first if asked."""
+def _data(workloads: tuple[Workload, ...], options: ValidateOptions) -> dict[str, Path]:
+    """The folder to compare each family of workloads with; filled first if asked."""
     from raysim.validate.replayed import newest
 
+    families = dict.fromkeys(w.family for w in workloads)
+    if not families:
+        return {}
     if not options.real and options.address is None:
-        return options.against or newest(VALIDATION / "data")
+        return {f: options.against or newest(VALIDATION / "data", f) for f in families}
     from raysim.measure import describe, slug
     from raysim.measure.replay import replay
 
@@ -98,20 +105,20 @@ def _data(workloads: tuple[Workload, ...], options: ValidateOptions) -> Path:
         terminal.say(
             f"{len(done.left)} not measured: the budget is spent; the same command goes on"
         )
-    return folder
+    return dict.fromkeys(families, folder)
 
 
-def _before(points: Sequence[Point]) -> Against | None:
-    """Where workloads compared earlier were measured; None if there are none among ``points``."""
+def _before(points: Sequence[Point]) -> dict[str, Against]:
+    """Where workloads compared earlier, of each family among ``points``, were measured."""
     from raysim.errors import CalibrationError
     from raysim.validate.replayed import Against, newest
 
-    if all(p.family.partition("/")[0] != "ray_core" for p in points):
-        return None
-    try:
-        return Against.at(newest(VALIDATION / "data"))
-    except CalibrationError:
-        return None
+    found: dict[str, Against] = {}
+    for family in FAMILIES:
+        if any(p.family.partition("/")[0] == family for p in points):
+            with contextlib.suppress(CalibrationError):
+                found[family] = Against.at(newest(VALIDATION / "data", family))
+    return found
 
 
 def _seconds(text: str | None) -> float | None:
@@ -121,17 +128,17 @@ def _seconds(text: str | None) -> float | None:
         raise ScenarioError(Problem(key="--budget", message=str(error))) from None
 
 
-def _about(against: Against | None, profile: Profile | None) -> list[str]:
+def _about(against: Mapping[str, Against], profile: Profile | None) -> list[str]:
     said = []
-    if against is not None:
-        hardware, folder = against.hardware, against.folder
+    for family, each in against.items():
+        hardware, folder = each.hardware, each.folder
         said.append(
-            f"Workloads were measured on {hardware['cpu']} with {hardware['cores']} cores and "
-            f"{hardware['memory_bytes'] / 2**30:.0f} GiB, Ray {against.versions['ray']}: "
-            f"`data/{folder.parent.name}/{folder.name}`."
+            f"Workloads of {family} were measured on {hardware['cpu']} with {hardware['cores']} "
+            f"cores and {hardware['memory_bytes'] / 2**30:.0f} GiB, Ray {each.versions['ray']}: "
+            f"`data/{folder.parent.name}/{folder.name}`. "
+            f"Profile: {_named(profile or each.profile())}."
         )
-        profile = profile or against.profile()
-    if profile is not None:
+    if profile is not None and not said:
         said.append(f"Profile: {_named(profile)}.")
     return said
 

@@ -51,6 +51,24 @@ class ClusterSpec:
     cores and disks those of its first node. Threads then contend for cores (``hardware/host.py``).
     None: every node is a machine of its own, with cores for every thread of Ray's."""
 
+    @staticmethod
+    def of(node: str, nodes: int = 1, *, fabric: FabricSpec | None = None) -> ClusterSpec:
+        """Equal nodes of the catalog: ``ClusterSpec.of("hgx-h100-8", 4)``.
+
+        Raises
+        ------
+        ScenarioError
+            The catalog has no such node.
+        """
+        from raysim.hardware import catalog
+
+        found = catalog.node(node)
+        group = NodeGroup(
+            name="worker", node=found, count=nodes, min_count=nodes, max_count=nodes,
+            resources={"CPU": float(found.vcpus), "GPU": float(found.gpu_count)},
+        )  # fmt: skip
+        return ClusterSpec(groups=(group,), fabric=fabric or FabricSpec())
+
     @property
     def gpu_nodes(self) -> tuple[NodeSpec, ...]:
         """Every node that has GPUs, one entry per node, head first if it has any."""

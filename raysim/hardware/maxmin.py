@@ -7,7 +7,7 @@ capacity): for plain transfers this is the textbook max-min, and it does not dep
 which a collective's size is given. All flows rise together; a link that fills up, or a flow at its
 own limit, stops there (Bertsekas and Gallager, Data Networks, 6.5.2).
 
-Links that carry the same of every flow seen so far, and are equally wide, need one constraint: they
+Links that carry the same of every flow seen so far need one constraint, that of the narrowest: they
 form a class, split when a transfer tells them apart (partition refinement). A collective over
 1,024 GPUs then costs a handful of classes.
 
@@ -27,17 +27,22 @@ _ROUNDING = 1 + 1e-12
 
 
 class LinkClass:
-    """Links with one capacity and one history; ``flows`` holds the load of each active flow."""
+    """Links with one history; ``flows`` holds the load of each active flow.
+
+    All carry the same, so that only the narrowest can be full: its ``capacity`` is theirs.
+    """
 
     __slots__ = (
         "busy_ns", "busy_since_ns", "capacity", "carried", "cause", "flows", "index", "left",
-        "links", "open", "parts", "seen", "total", "weight",
+        "links", "open", "parts", "seen", "single", "total", "weight",
     )  # fmt: skip
 
-    def __init__(self, index: int, links: Iterable[Link], capacity: float) -> None:
+    def __init__(self, index: int, links: Iterable[Link]) -> None:
         self.index = index
         self.links = dict.fromkeys(links)
-        self.capacity = capacity
+        self.single = len(self.links) == 1
+        """It cannot be split, and its capacity may be set."""
+        self.capacity = min(link.bytes_per_s for link in self.links)
         self.parts: list[tuple[int, LinkClass]] = []
         """Classes split off from it, and the versions of the partition that began with them."""
         self.flows: dict[Flow, float] = {}
@@ -48,6 +53,13 @@ class LinkClass:
         self.seen = 0
         self.left = self.weight = self.total = 0.0
         self.open = 0
+
+    def lose(self, links: Iterable[Link]) -> None:
+        """Some of its links are told apart from the others."""
+        for link in links:
+            del self.links[link]
+        self.single = len(self.links) == 1
+        self.capacity = min(link.bytes_per_s for link in self.links)
 
     def since(self, version: int) -> Iterator[LinkClass]:
         """What was this class in a version of the partition: itself, and what was split off."""
@@ -60,7 +72,7 @@ class LinkClass:
 class Loads:
     """Bytes per byte of size on each link, made once and started many times."""
 
-    __slots__ = ("links", "of", "scale", "uses", "version")
+    __slots__ = ("links", "of", "rows", "rows_in", "rows_of", "scale", "uses", "version")
 
     def __init__(self, loads: Iterable[tuple[Link, float]]) -> None:
         links: dict[Link, float] = {}
@@ -76,19 +88,39 @@ class Loads:
         )  # fmt: skip
         self.scale = tightest[1]
         """Load on the tightest link; the solver's unit is bytes on that link."""
-        self.links = {link: load / self.scale for link, load in links.items()}
+        self._load({link: load / self.scale for link, load in links.items()})
+
+    @classmethod
+    def along(cls, path: Iterable[Link]) -> Loads:
+        """A load of 1 on each link of a path, and again where it comes by again."""
+        path = tuple(path)
+        links = dict.fromkeys(path, 1.0)
+        if len(links) < len(path):
+            return cls((link, 1.0) for link in path)
+        made = cls.__new__(cls)
+        made.scale = 1.0
+        made._load(links)  # noqa: SLF001
+        return made
+
+    def _load(self, links: dict[Link, float]) -> None:
+        self.links = links
         self.of: Partition | None = None
         self.uses: list[tuple[LinkClass, float]] = []
         """In the partition ``of``, as of its ``version``: what split off since then is missing."""
         self.version = 0
+        self.rows: Any = None
+        """What a ``FlowTable`` (``rows_in``) made of ``uses`` (``rows_of``)."""
+        self.rows_of: Any = None
+        self.rows_in: Any = None
 
 
 class Flow:
     """One transfer under way; quantities inside are bytes on its tightest link."""
 
     __slots__ = (
-        "arg", "failed", "failure", "handle", "index", "latest", "loads", "rate", "remaining",
-        "seen", "share", "since_ns", "size", "start_ns", "state", "then", "top", "uses",
+        "arg", "due_ns", "due_with", "failed", "failure", "handle", "index", "loads", "rate",
+        "remaining", "row", "seen", "share", "since_ns", "size", "start_ns", "state", "stop",
+        "table", "then", "top", "uses",
     )  # fmt: skip
 
     def __init__(
@@ -117,8 +149,16 @@ class Flow:
         self.handle: Any = None
         self.uses: list[tuple[LinkClass, float]] = []
         self.rate = self.share = 0.0
-        self.latest = 0
+        self.stop: LinkClass | None = None
+        """Its bottleneck: a full class on which nobody is faster; None: its own limit."""
+        self.due_ns = 0
+        """When it is through at this rate, if it goes on like this."""
+        self.due_with: list[Flow] | None = None
+        """Flows whose rates were set with its own."""
         self.seen = 0
+        self.row = 0
+        self.table: Any = None
+        """The ``FlowTable`` in which its numbers are, and where."""
 
     @property
     def size_bytes(self) -> float:
@@ -146,6 +186,8 @@ class Partition:
 
     def __init__(self) -> None:
         self.of: dict[Link, LinkClass] = {}
+        self.told_of: Callable[[LinkClass, LinkClass], None] | None = None
+        """Told of classes that have lost links, and to which new ones."""
         self._count = 0
         self._version = 0
 
@@ -199,47 +241,50 @@ class Partition:
         return c.carried + flying, c.busy_ns + since_ns
 
     def _refine(self, links: dict[Link, float]) -> list[tuple[LinkClass, float]]:
-        groups: dict[tuple[LinkClass | None, float, float], list[Link]] = {}
+        groups: dict[tuple[LinkClass | None, float], list[Link]] = {}
         uses: list[tuple[LinkClass, float]] = []
         of = self.of
         for link, load in links.items():
             owner = of.get(link)
-            if owner is None:
-                groups.setdefault((None, link.bytes_per_s, load), []).append(link)
-            elif len(owner.links) == 1:
+            if owner is not None and owner.single:
                 uses.append((owner, load))
             else:
-                groups.setdefault((owner, 0.0, load), []).append(link)
-        for (owner, capacity, load), members in groups.items():
+                groups.setdefault((owner, load), []).append(link)
+        for (owner, load), members in groups.items():
             if owner is not None and len(members) == len(owner.links):
                 uses.append((owner, load))
             else:
-                uses.append((self._make(owner, capacity, members), load))
+                uses.append((self._make(owner, members), load))
         return uses
 
-    def _make(self, owner: LinkClass | None, capacity: float, members: list[Link]) -> LinkClass:
+    def _make(self, owner: LinkClass | None, members: list[Link]) -> LinkClass:
         """A class of new links, or of some taken from ``owner`` with its history."""
         self._count += 1
-        made = LinkClass(self._count, members, capacity)
+        made = LinkClass(self._count, members)
         for link in members:
             self.of[link] = made
         if owner is not None:
             self._version += 1
             owner.parts.append((self._version, made))
-            for link in members:
-                del owner.links[link]
-            made.capacity = owner.capacity
+            owner.lose(members)
             made.carried = owner.carried
             made.busy_ns, made.busy_since_ns = owner.busy_ns, owner.busy_since_ns
             made.cause = owner.cause
             made.flows = dict(owner.flows)
             for flow, load in made.flows.items():
                 flow.uses.append((made, load))
+            if self.told_of is not None:
+                self.told_of(owner, made)
         return made
 
 
-def component(seeds: Iterable[LinkClass], stamp: int) -> tuple[list[Flow], list[LinkClass]]:
-    """Flows and classes that can influence ``seeds``; ``stamp`` must be new and not 0."""
+def component(
+    seeds: Iterable[LinkClass], stamp: int, most: float = math.inf
+) -> tuple[list[Flow], list[LinkClass]]:
+    """Flows and classes that can influence ``seeds``; ``stamp`` must be new and not 0.
+
+    With more than ``most`` flows only some of them: then there are more.
+    """
     flows: list[Flow] = []
     classes: list[LinkClass] = []
     for seed in seeds:
@@ -247,6 +292,8 @@ def component(seeds: Iterable[LinkClass], stamp: int) -> tuple[list[Flow], list[
             seed.seen = stamp
             classes.append(seed)
     for link_class in classes:  # grows while it is walked: breadth first
+        if len(flows) > most:
+            break
         for flow in link_class.flows:
             if flow.seen != stamp:
                 flow.seen = stamp
@@ -256,6 +303,14 @@ def component(seeds: Iterable[LinkClass], stamp: int) -> tuple[list[Flow], list[
                         other.seen = stamp
                         classes.append(other)
     return flows, classes
+
+
+def added(loads: Iterable[float]) -> float:
+    """Their sum, one after the other; Python's own ``sum`` rounds otherwise from 3.12 on."""
+    total = 0.0
+    for load in loads:
+        total += load
+    return total
 
 
 def lone_rate(flow: Flow) -> float:
@@ -273,52 +328,49 @@ def fill(flows: list[Flow], classes: list[LinkClass]) -> None:
     left = len(flows)
     while left and heap:
         level, kind, index, item = heappop(heap)
-        if isinstance(item, Flow):
-            stopped = [item] if item.share < 0 else []
+        if item.__class__ is not LinkClass:
+            if item.share >= 0:
+                continue
+            stopped, stop = [item], None
         elif item.open:
             if item.weight < 1e-6 * item.total:  # cancellation: sum again what is still open
-                item.weight = item.total = sum(w for f, w in item.flows.items() if f.share < 0)
-            full_at = max(item.left, 0.0) / item.weight
+                item.weight = item.total = added(w for f, w in item.flows.items() if f.share < 0)
+            full_at = item.left / item.weight if item.left > 0.0 else 0.0
             if full_at > level * _ROUNDING:  # flows stopped elsewhere since: it fills up later
                 heappush(heap, (full_at, kind, index, item))
                 continue
-            stopped = [f for f in item.flows if f.share < 0]
+            stopped, stop = [f for f in item.flows if f.share < 0], item
         else:
             continue
         for flow in stopped:
-            _freeze(flow, level)
+            flow.share = level
+            flow.stop = stop
+            for c, load in flow.uses:
+                c.open -= 1
+                c.left -= level * load
+                c.weight -= load
         left -= len(stopped)
     for flow in flows:
         if flow.share < 0:  # nothing bounds it
-            flow.share = math.inf
+            flow.share, flow.stop = math.inf, None
 
 
-def _levels(
-    flows: list[Flow], classes: list[LinkClass]
-) -> list[tuple[float, bool, int, LinkClass | Flow]]:
+def _levels(flows: list[Flow], classes: list[LinkClass]) -> list[tuple[float, bool, int, Any]]:
     """A heap of the levels at which shared links fill up, and at which flows stop by themselves."""
-    heap: list[tuple[float, bool, int, LinkClass | Flow]] = []
+    heap: list[tuple[float, bool, int, Any]] = []
     for c in classes:
-        c.open = len(c.flows)
-        if c.open > 1 and c.capacity < math.inf:
-            c.left = c.capacity
-            c.weight = c.total = sum(c.flows.values())
-            heap.append((c.left / c.weight, False, c.index, c))
+        c.open = count = len(c.flows)
+        if count > 1 and c.capacity < math.inf:
+            c.left = capacity = c.capacity
+            c.weight = c.total = weight = added(c.flows.values())
+            heap.append((capacity / weight, False, c.index, c))
     for flow in flows:
         flow.share = -1.0
         limit = flow.top
         for c, load in flow.uses:
-            if len(c.flows) == 1 and c.capacity < limit * load:
+            if c.open == 1 and c.capacity < limit * load:
                 limit = c.capacity / load
         if limit < math.inf:
             heap.append((limit, True, flow.index, flow))
     heapify(heap)
     return heap
-
-
-def _freeze(flow: Flow, level: float) -> None:
-    flow.share = level
-    for c, load in flow.uses:
-        c.open -= 1
-        c.left -= level * load
-        c.weight -= load

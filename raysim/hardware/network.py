@@ -15,16 +15,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from heapq import heappop, heappush
 from typing import Any
 
 from raysim.hardware.constant_network import ConstantNetwork
-from raysim.hardware.maxmin import Flow, LinkClass, Loads, Partition, component, fill, lone_rate
+from raysim.hardware.maxmin import Flow, LinkClass, Loads, Partition
+from raysim.hardware.shares import Shares
 from raysim.hardware.topology import Link, Topology, Vertex
 from raysim.hardware.transfer import Failed, LinkUse, Messages, Network, Routes, Then, check_size
 from raysim.kernel.clock import Handle
 from raysim.kernel.simulation import Simulation
-from raysim.units import NS_PER_S, to_ns
+from raysim.units import to_ns
+
+Moved = Callable[[Flow, int], object]
+
+BUSY, FEW = 50_000, 2
+"""Flows looked at, but for a few in each solve, until compiled code is worth loading: half a second
+of work. With two flows in each solve Python is as fast."""
 
 __all__ = ["ConstantNetwork", "Flow", "FlowNetwork", "LinkUse", "Loads", "Network"]
 
@@ -58,12 +64,14 @@ class FlowNetwork:
         self._routes = Routes(topology)
         self.messages = Messages(sim, self, topology)
         self._count = 0
-        self._stamp = 0
-        self._due_at: list[tuple[int, int, int, Flow]] = []
+        self._shares = Shares()
+        self._busy: float = BUSY
         self._timer: Handle | None = None
         self._timer_ns = -1
         self._dirty: dict[LinkClass, None] = {}
         self._watched: dict[Link, float] = {}
+        self.moved: Moved | None = None
+        """Told of every flow that leaves its links, with the bytes of its size that it moved."""
         if sim.check:
             sim.invariants.register("network", self.wrong)
 
@@ -100,12 +108,12 @@ class FlowNetwork:
         if not size_bytes or not loads.links:
             wait_ns = latency_ns + to_ns(size_bytes / max_bytes_per_s)
             flow.handle = self.sim.call_at(now_ns + wait_ns, self._through, flow)
-        elif any(
-            (latency_ns and c.flows) or c.cause is not None for c, _ in self._links.uses(loads)
-        ):
-            flow.handle = self.sim.call_at(flow.since_ns, self._join, flow)
-        else:  # nobody there: on its links ahead of time, one event in all
-            self._join(flow)
+            return flow
+        for c, _ in self._links.uses(loads):
+            if (latency_ns and c.flows) or c.cause is not None:
+                flow.handle = self.sim.call_at(flow.since_ns, self._join, flow)
+                return flow
+        self._join(flow)  # nobody there: on its links ahead of time, one event in all
         return flow
 
     def send(
@@ -154,6 +162,7 @@ class FlowNetwork:
         """Make a link slower or faster than its datasheet, from now on."""
         link_class = self._links.alone(link)
         link_class.capacity = bytes_per_s
+        self._shares.resize(link_class)
         if link_class.flows:
             self._mark((link_class,))
 
@@ -211,9 +220,9 @@ class FlowNetwork:
                 return
         flow.state = "active"
         self.active[flow] = None
-        if self._links.enter(flow, flow.since_ns):
-            flow.rate = lone_rate(flow)
-            self._schedule(flow)
+        alone = self._links.enter(flow, flow.since_ns)
+        self._shares.enter(flow, alone=alone)
+        if alone:
             self._arm()
             if self._watched:
                 self._sample()
@@ -228,72 +237,52 @@ class FlowNetwork:
 
     def _solve(self, _: None) -> None:
         """Solve what has changed in this instant."""
-        now_ns = self._clock.now
-        seeds: Iterable[LinkClass] = self._dirty
-        while True:
-            self._stamp += 1
-            flows, classes = component(seeds, self._stamp)
-            early = [f for f in flows if f.since_ns > now_ns]
-            if not early:
-                break
-            for flow in early:  # registered ahead, when nobody was there: its latency is not over
-                self._put_off(flow)
-            seeds = classes
+        self._shares.solve(self._dirty, self._clock.now, self._put_off)
         self._dirty = {}
-        fill(flows, classes)
         self.solves += 1
-        for flow in flows:
-            rate, share = flow.rate, flow.share
-            if share != rate and not abs(share - rate) <= 1e-12 * rate:
-                flow.remaining = flow.left(now_ns)
-                flow.since_ns = now_ns
-                flow.rate = share
-                self._schedule(flow)
+        if self._shares.work - FEW * self.solves > self._busy:
+            self._take_table()
         self._arm()
         if self._watched:
             self._sample()
 
     def _put_off(self, flow: Flow) -> None:
+        """A flow that registered ahead is no longer alone, and its latency is not over."""
+        self._shares.leave(flow, self._clock.now)
         self._links.leave(flow, self._clock.now, 0.0)
         del self.active[flow]
-        flow.latest += 1
         flow.rate = 0.0
         flow.state = "waiting"
         flow.handle = self.sim.call_at(flow.since_ns, self._join, flow)
 
-    def _schedule(self, flow: Flow) -> None:
-        """Work out when the flow is through at its present rate."""
-        flow.latest += 1
-        if flow.rate > 0:
-            wait_ns = math.ceil(flow.remaining / flow.rate * NS_PER_S - 1e-6)
-            heappush(self._due_at, (flow.since_ns + wait_ns, flow.index, flow.latest, flow))
+    def _take_table(self) -> None:
+        """Have compiled code go on, if there is any; it finds the same."""
+        self._busy = math.inf
+        try:
+            from raysim.hardware.flow_table import FlowTable
+        except (ImportError, RuntimeError):  # no numba, or none for this numpy, or no cache for it
+            return
+        table = FlowTable(self.active)
+        self._shares, self._links.told_of = table, table.split
 
     def _arm(self) -> None:
         """Keep one entry on the clock: when the next flow is through."""
-        due = self._due_at
-        while due and due[0][3].latest != due[0][2]:
-            heappop(due)
-        next_ns = due[0][0] if due else -1
+        next_ns = self._shares.first_ns()
         if next_ns == self._timer_ns:
             return
         if self._timer is not None:
             self.sim.cancel(self._timer)
         self._timer_ns = next_ns
-        self._timer = self.sim.call_at(next_ns, self._due) if due else None
+        self._timer = self.sim.call_at(next_ns, self._due) if next_ns >= 0 else None
 
     def _due(self, _: None) -> None:
         """Flows are through; those within the tolerance together."""
         self._timer = None
         self._timer_ns = -1
-        due = self._due_at
-        limit_ns = self._clock.now + self.tolerance_ns
-        through: list[Flow] = []
+        through = self._shares.through(self._clock.now + self.tolerance_ns)
         shared: list[LinkClass] = []
-        while due and due[0][0] <= limit_ns:
-            _t_ns, _index, latest, flow = heappop(due)
-            if flow.latest == latest:
-                through.append(flow)
-                shared += self._take_off(flow, whole=True)
+        for flow in through:
+            shared += self._take_off(flow, whole=True)
         self._mark([c for c in shared if c.flows])
         for flow in through:
             self._through(flow)
@@ -310,10 +299,11 @@ class FlowNetwork:
     def _take_off(self, flow: Flow, *, whole: bool = False) -> list[LinkClass]:
         """Take an active flow off its links, with the bytes it moved or all; who shared them."""
         now_ns = self._clock.now
-        flow.remaining = 0.0 if whole else flow.left(now_ns)
-        flow.latest += 1
+        self._shares.leave(flow, now_ns, whole=whole)
         flow.since_ns = now_ns
         del self.active[flow]
+        if self.moved is not None:
+            self.moved(flow, now_ns)
         return self._links.leave(flow, now_ns, flow.size - flow.remaining)
 
     def _fail(self, flow: Flow, cause: Any) -> None:

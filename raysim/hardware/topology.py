@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from raysim.hardware.cluster import ClusterSpec
@@ -29,10 +30,14 @@ from raysim.hardware.node_links import Link, NodeLinks, Vertex
 if TYPE_CHECKING:
     import networkx as nx
 
-__all__ = ["Link", "Member", "Topology", "Vertex"]
+    from raysim.hardware.link_numbers import LinkNumbers
+
+__all__ = ["Link", "Member", "Share", "Topology", "Vertex"]
 
 Member = tuple[int, int]
 """One GPU: (node index, local index); also one NIC."""
+Share = tuple[Link, bool, float, float]
+"""A link; whether it carries what goes between islands; how often that, over how many parts."""
 
 # One more switch on the way. InfiniBand: Quantum-2 (QM9700), under 150 ns port to port; Ethernet:
 # Spectrum-2 product brief, 300 ns.
@@ -48,19 +53,23 @@ class Topology:
         self.fabric = cluster.fabric
         self.specs = cluster.nodes
         self._nodes: list[NodeLinks | None] = [None] * len(self.specs)
+        self._nics_of_gpu: dict[int, list[tuple[int, ...]]] = {}
         self._leaves: dict[Member, tuple[Link, Link]] = {}
         self._paths: dict[tuple[Vertex, Vertex], tuple[Link, ...]] = {}
-        self._island = self._number_islands()
+        self._ways_out: dict[Vertex, tuple[tuple[Link, ...], Member | None]] = {}
+        self._ways_in: dict[Vertex, tuple[tuple[Link, ...], Member | None]] = {}
+        self.island = self._number_islands()
+        """Of each node, the number of its NVLink island."""
         front = any(s.host_nic is not None for s in self.specs)
         self._join = (Link("front/in", math.inf), Link("front/out", math.inf)) if front else ()
         """From the fabric to the hosts' own network and back; not a limit."""
         self._store = (Link("storage/in", math.inf), Link("storage/out", math.inf))
-        self.narrowed: set[Link] = set()
-        """Links that carry less than they should."""
-        self._backplane: Link | None = None
+        self.narrowed: dict[Link, int] = {}
+        """Links that carry less than they should, and whose they are."""
+        self.backplane: Link | None = None
         if self.fabric.kind == "star" and self.fabric.oversubscription > 1:
             ports = sum(s.nic_count * s.nic.bytes_per_s * s.nic.efficiency for s in self.specs)
-            self._backplane = Link("switch/backplane", ports / self.fabric.oversubscription)
+            self.backplane = Link("switch/backplane", ports / self.fabric.oversubscription)
 
     @classmethod
     def build(cls, cluster: ClusterSpec) -> Topology:
@@ -88,7 +97,7 @@ class Topology:
         """The links of one node."""
         links = self._nodes[index]
         if links is None:
-            island: Vertex = ("nvswitch", self._island[index])
+            island: Vertex = ("nvswitch", self.island[index])
             links = self._nodes[index] = NodeLinks(index, self.specs[index], island)
         return links
 
@@ -97,7 +106,14 @@ class Topology:
         links = self.node(node)
         for link in (links.nic_out[nic], links.nic_in[nic]):
             link.bytes_per_s *= share
-            self.narrowed.add(link)
+            self.narrowed[link] = node
+
+    @cached_property
+    def numbers(self) -> LinkNumbers:
+        """Its links by number, as narrow as they are when this is first asked for."""
+        from raysim.hardware.link_numbers import LinkNumbers
+
+        return LinkNumbers(self)
 
     def _in_fabric(self, node: int) -> bool:
         """Whether a node's NICs are in the fabric; a bare node's are not beside a host network."""
@@ -129,16 +145,36 @@ class Topology:
             self._leaves[leaf] = links
         return links
 
+    def leaf_links(self, node: int, nic: int) -> tuple[Link, ...]:
+        """Up and down link of the leaf switch that a NIC is plugged into; none in a star."""
+        if self.fabric.kind == "star" or not self._in_fabric(node):
+            return ()
+        return self._leaf(self._leaf_of(node, nic))
+
+    def leaves(self) -> dict[Member, tuple[Link, Link]]:
+        """Up and down link of every leaf switch, by pod and rail."""
+        if self.fabric.kind != "star":
+            size, rails = self.fabric.nodes_per_leaf, self.fabric.kind == "rail_fat_tree"
+            pods: dict[int, int] = {}
+            for node, spec in enumerate(self.specs):
+                if self._in_fabric(node):
+                    pod = node // size
+                    pods[pod] = max(pods.get(pod, 0), spec.nic_count if rails else 1)
+            for pod, count in pods.items():
+                for rail in range(count):
+                    self._leaf((pod, rail))
+        return self._leaves
+
     def _across(self, a: Member, b: Member) -> tuple[Link, ...]:
         """Links between the port of NIC ``a`` = (node, nic) and that of NIC ``b``."""
         if self.fabric.kind == "star":
-            return (self._backplane,) if self._backplane else ()
+            return (self.backplane,) if self.backplane else ()
         here, there = self._leaf_of(*a), self._leaf_of(*b)
         return () if here == there else (self._leaf(here)[0], self._leaf(there)[1])
 
     def _edges(self) -> Iterator[tuple[Vertex, Vertex, Link]]:
         """Every link with its ends, node by node, then the fabric, then what is beyond it."""
-        star, plane = self.fabric.kind == "star", self._backplane
+        star, plane = self.fabric.kind == "star", self.backplane
         into: Vertex = ("switch", "in") if plane else ("switch",)
         out: Vertex = ("switch", "out") if plane else ("switch",)
         front: Vertex = ("front",)
@@ -182,9 +218,7 @@ class Topology:
 
     def node_links(self, index: int) -> tuple[Link, ...]:
         """Every link that dies with one node."""
-        port: list[Vertex] = [("port", k) for k in range(self.specs[index].nic_count)]
-        edges = self.node(index).edges(port, ("front",))
-        return tuple(dict.fromkeys(link for _, _, link in edges))
+        return links_of(self.node(index))
 
     # ---- routes ----------------------------------------------------------------------------------
 
@@ -212,8 +246,8 @@ class Topology:
             raise ValueError("a route needs an end other than storage")
         if src[1:2] == dst[1:2]:
             return self._local_route(self.node(int(src[1])), src, dst)
-        leave, a = self._leave(src)
-        enter, b = self._enter(dst)
+        leave, a = self._ways_out.get(src) or self._ways_out.setdefault(src, self._leave(src))
+        enter, b = self._ways_in.get(dst) or self._ways_in.setdefault(dst, self._enter(dst))
         return (*leave, *self._between(a, b), *enter)
 
     @staticmethod
@@ -249,7 +283,7 @@ class Topology:
         """Links between two ports of host traffic."""
         if a and b:
             return self._across(a, b)
-        plane = (self._backplane,) if self._backplane else ()
+        plane = (self.backplane,) if self.backplane else ()
         star = self.fabric.kind == "star"
         if a:
             return (*(plane if star else (self._leaf(self._leaf_of(*a))[0],)), *self._join[:1])
@@ -263,7 +297,7 @@ class Topology:
         if a == b:
             return ()
         here, there = self.node(n), self.node(m)
-        if here.nvlink_out and self._island[n] == self._island[m]:
+        if here.nvlink_out and self.island[n] == self.island[m]:
             return (here.nvlink_out[i], there.nvlink_in[j])
         if n == m:
             return here.mesh_between(i, j) if here.mesh else here.pcie_between(i, j)
@@ -282,7 +316,7 @@ class Topology:
     def islands(self, members: Iterable[Member]) -> list[list[Member]]:
         """Members by NVLink island (the host, or the NVLink domain), in order of appearance."""
         found: dict[int, list[Member]] = {}
-        island = self._island
+        island = self.island
         for member in members:
             found.setdefault(island[member[0]], []).append(member)
         return list(found.values())
@@ -291,9 +325,16 @@ class Topology:
         """(node, NIC) pairs that serve these GPUs, each once."""
         nics: dict[Member, None] = {}
         for n, i in members:
-            for k in self.node(n).nics_of_gpu[i]:
+            for k in self.nics_of_gpu(n, i):
                 nics[n, k] = None
         return list(nics)
+
+    def nics_of_gpu(self, node: int, local: int) -> tuple[int, ...]:
+        """NICs that serve one GPU: the same on every node of a spec."""
+        spec = id(self.specs[node])
+        if spec not in self._nics_of_gpu:
+            self._nics_of_gpu[spec] = self.node(node).nics_of_gpu
+        return self._nics_of_gpu[spec][local]
 
     def inter_node_bytes_per_s(self, members: Iterable[Member]) -> float:
         """What the NICs near the members carry out of the narrowest island; inf for one island."""
@@ -341,67 +382,72 @@ class Topology:
         """Sum of ``collective_loads`` over groups that run at once, as data-parallel ones do."""
         loads: dict[Link, float] = {}
         for members in groups:
-            islands = self.islands(members)
-            if intra_bytes_per_rank:
-                for group in islands:
-                    if len(group) > 1:
-                        self._intra(loads, group, intra_bytes_per_rank, len(islands) == 1)
-            if inter_bytes_per_node and len(islands) > 1:
-                self._inter(loads, islands, inter_bytes_per_node)
+            for link, inter, times, parts in self.shares(members):
+                size_bytes = inter_bytes_per_node if inter else intra_bytes_per_rank
+                if size_bytes:
+                    loads[link] = loads.get(link, 0.0) + size_bytes * times / parts
         return loads
 
-    def _intra(
-        self, loads: dict[Link, float], group: list[Member], size_bytes: float, closed: bool
-    ) -> None:
+    def shares(self, members: Sequence[Member]) -> list[Share]:
+        """What a collective of these puts on links, as ``collective_loads`` says, bit by bit."""
+        islands = self.islands(members)
+        found: list[Share] = []
+        for group in islands:
+            if len(group) > 1:
+                self._intra(found, group, closed=len(islands) == 1)
+        if len(islands) > 1:
+            self._inter(found, islands)
+        return found
+
+    def _intra(self, found: list[Share], group: list[Member], *, closed: bool) -> None:
         """Scale-up part of one island; a PCIe ring is ``closed`` unless it leaves by a NIC."""
         node = self.node(group[0][0])
         if node.nvlink_out:
             for n, i in group:
                 node = self.node(n)
-                for link in (node.nvlink_out[i], node.nvlink_in[i]):
-                    loads[link] = loads.get(link, 0.0) + size_bytes
+                found.append((node.nvlink_out[i], False, 1.0, 1.0))
+                found.append((node.nvlink_in[i], False, 1.0, 1.0))
             return
         local = [i for _, i in group]
         inside = set(local)
         for i, j in zip(local, local[1:] + local[:1], strict=True):
             if not node.mesh:
                 if closed or j != local[0]:
-                    _add(loads, node.pcie_between(i, j), size_bytes)
+                    found += [(link, False, 1.0, 1.0) for link in node.pcie_between(i, j)]
                 continue
             peers = [(link, width) for k, link, width in node.mesh_rows[i] if k in inside]
             total = sum(width for _, width in peers)
-            for link, width in peers:
-                loads[link] = loads.get(link, 0.0) + size_bytes * width / total
+            found += [(link, False, width, total) for link, width in peers]
             if not peers:
-                _add(loads, node.mesh_between(i, j), size_bytes)
+                found += [(link, False, 1.0, 1.0) for link in node.mesh_between(i, j)]
 
-    def _inter(
-        self, loads: dict[Link, float], islands: list[list[Member]], size_bytes: float
-    ) -> None:
+    def _inter(self, found: list[Share], islands: list[list[Member]]) -> None:
         """NICs, the PCIe links that feed them, and the fabric of the ring over islands."""
         nics = [self.nics_near(group) for group in islands]
         for group, near in zip(islands, nics, strict=True):
-            share = size_bytes / len(near)
+            parts = len(near)
             for n, k in near:
                 node = self.node(n)
-                _add(loads, (node.nic_out[k], node.nic_in[k]), share)
-            share = size_bytes / len(group)
+                found.append((node.nic_out[k], True, 1.0, parts))
+                found.append((node.nic_in[k], True, 1.0, parts))
+            parts = len(group)
             for n, i in group:
                 node = self.node(n)
-                if node.spec.nic.rdma:
-                    _add(loads, (node.pcie_out[i], node.pcie_in[i]), share)
-                else:
-                    _add(loads, (*node.gpu_to_host(i), *node.host_to_gpu(i)), share)
+                ways: tuple[Link, ...] = (node.pcie_out[i], node.pcie_in[i])
+                if not node.spec.nic.rdma:
+                    ways = (*node.gpu_to_host(i), *node.host_to_gpu(i))
+                found += [(link, True, 1.0, parts) for link in ways]
         for here, there in zip(nics, nics[1:] + nics[:1], strict=True):
-            share = size_bytes / len(here)
+            parts = len(here)
             for index, nic in enumerate(here):
-                _add(loads, self._across(nic, there[index % len(there)]), share)
+                across = self._across(nic, there[index % len(there)])
+                found += [(link, True, 1.0, parts) for link in across]
 
 
-def _add(loads: dict[Link, float], links: Iterable[Link], size_bytes: float) -> None:
-    """Put ``size_bytes`` on each link, once per mention."""
-    for link in links:
-        loads[link] = loads.get(link, 0.0) + size_bytes
+def links_of(node: NodeLinks) -> tuple[Link, ...]:
+    """Every link of a node, in an order that nodes of one spec share."""
+    port: list[Vertex] = [("port", k) for k in range(node.spec.nic_count)]
+    return tuple(dict.fromkeys(link for _, _, link in node.edges(port, ("front",))))
 
 
 def latency_s(path: Iterable[Link]) -> float:

@@ -106,7 +106,7 @@ class Routes:
         if found is None:
             assert self._topology is not None, "send() needs a network made with a topology"
             path = self._topology.path(src, dst)
-            found = Loads((link, 1.0) for link in path + through), to_ns(latency_s(path))
+            found = Loads.along(path + through), to_ns(latency_s(path))
             self._known[key] = found
         return found
 
@@ -197,6 +197,6 @@ class Messages:
         assert self._topology is not None, "messages need a network made with a topology"
         path = self._topology.path(a, b)
         delay_s = latency_s(path) + (LOCAL_LATENCY_S if a[1:2] == b[1:2] else 0.0)
-        post = _Post(path, Loads((link, 1.0) for link in path), to_ns(delay_s))
+        post = _Post(path, Loads.along(path), to_ns(delay_s))
         self._posts[src, dst] = post
         return post

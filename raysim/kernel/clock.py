@@ -291,7 +291,7 @@ class Clock(Environment):
         """``step()`` until an exception, inlined: every name here is a local for speed."""
         times, at_pop, soon, ranked = self._times, self._at.pop, self._soon, self._ranked
         run, run_pop, popleft, pop = self._run, self._run.pop, soon.popleft, heappop
-        log_time, log_what = self.log.times.append, self.log.whats.append
+        log_times, log_whats = self.log.times, self.log.whats
         while True:
             self._spread()
             for _ in repeat(None, _BLOCK):
@@ -320,16 +320,16 @@ class Clock(Environment):
                     if fn is None:
                         continue
                     self.now = t_ns
-                    log_time(t_ns)
-                    log_what(fn)
+                    log_times.append(t_ns)
+                    log_whats.append(fn)
                     fn(arg)
                 elif entry.__class__ is deque:
                     self._open(t_ns, entry)
                 else:  # _happen, inlined
                     self.now = t_ns
                     callbacks, entry.callbacks = entry.callbacks, None
-                    log_time(t_ns)
-                    log_what(callbacks[0] if callbacks else entry.__class__)
+                    log_times.append(t_ns)
+                    log_whats.append(callbacks[0] if callbacks else entry.__class__)
                     try:
                         for callback in callbacks:
                             callback(entry)
@@ -441,8 +441,12 @@ class Clock(Environment):
 
     def _open(self, t_ns: int, there: Any) -> None:
         """Go to ``t_ns``, where more than one thing may be due; stay if all were cancelled."""
-        live = [x for x in _entries(there) if _is_live(x)]
-        ranked = self._ranked_at.pop(t_ns, None)
+        live = _entries(there)
+        for entry in live:
+            if entry.__class__ is list and entry[0] is None:
+                live = [x for x in live if _is_live(x)]
+                break
+        ranked = self._ranked_at.pop(t_ns, None) if self._ranked_at else None
         if live or ranked:
             self.now = t_ns
             self._soon.extend(live)

@@ -93,7 +93,9 @@ def _addressed(fn: Callable[[Any], None], address: str) -> Callable[[Any], None]
 class Reply:
     """The way back to whoever called: ``reply(value)``, now or later, once.
 
-    Of a one-way message it goes nowhere, so that a handler need not know which it got.
+    Of a one-way message it goes nowhere, so that a handler need not know which it got. Made by
+    ``one_way`` and, for a call, by ``Component.call``: without an ``__init__`` it takes half the
+    time, and there are two of them for every task.
     """
 
     __slots__ = (
@@ -101,21 +103,19 @@ class Reply:
         "timer", "value",
     )  # fmt: skip
 
+    answered: bool
+    caller: Component | None
     caller_epoch: int
+    epoch: int
+    message: Any
+    room: Component
     start_ns: int
     then: Callable[[Any], object] | None
     timer: Handle | None
     value: Any
 
-    def __init__(self, room: Component, message: Any) -> None:
-        self.room = room
-        self.epoch = room.epoch
-        self.message = message
-        self.caller: Component | None = None
-        self.answered = False
-
-    def __call__(self, value: Any = None) -> None:
-        """Answer with ``value``; ``size_bytes`` of it, if it has any, is what the answer weighs.
+    def __call__(self, value: Any = None, size_bytes: float | None = None) -> None:
+        """Answer with ``value``, which weighs ``size_bytes``; if not given, ``value.size_bytes``.
 
         Raises
         ------
@@ -135,11 +135,22 @@ class Reply:
         room.sim.transport.deliver(
             room.address,
             caller.address,
-            getattr(value, "size_bytes", 0),
+            getattr(value, "size_bytes", 0) if size_bytes is None else size_bytes,
             caller.takes_answer,
             self,
             room.lead_ns,
         )
+
+
+def one_way(room: Component, message: Any) -> Reply:
+    """``message`` on its way to ``room``; nobody waits for an answer."""
+    call = Reply()
+    call.room = room
+    call.epoch = room.epoch
+    call.message = message
+    call.caller = None
+    call.answered = False
+    return call
 
 
 class Component:
@@ -156,9 +167,10 @@ class Component:
     """
 
     __slots__ = (
-        "_ahead", "_cause", "_clock", "_log_times", "_log_whats", "_records", "_resume", "_rooms",
-        "_serve", "_silent", "address", "busy_until", "cores", "cost_ns", "epoch", "lead_ns",
-        "lost", "sim", "state", "takes_answer", "takes_message", "track", "unanswered",
+        "_accepts", "_ahead", "_cause", "_clock", "_log_times", "_log_whats", "_records",
+        "_resume", "_rooms", "_serve", "_silent", "address", "busy_until", "cores", "cost_ns",
+        "epoch", "lead_ns", "lost", "sim", "state", "takes_answer", "takes_message", "track",
+        "unanswered",
     )  # fmt: skip
 
     service_ns: ClassVar[Mapping[type, Cost]] = {}
@@ -181,6 +193,8 @@ class Component:
         self.epoch = 0
         """Grows with every crash and every start after one: what began in an earlier epoch, or
         between the two, no longer reaches the room."""
+        self._accepts = -1
+        """The epoch, while it is up; what is meant for another life of the room is refused."""
         self.busy_until = 0
         self.lead_ns = 0
         """How far ahead of the clock it is, while it handles a message ahead."""
@@ -211,6 +225,7 @@ class Component:
         if self.state == "crashed":
             self.epoch += 1
         self.state = "up"
+        self._accepts = self.epoch
         self._silent = False
         self.busy_until = self._clock.now
         self.started()
@@ -225,6 +240,7 @@ class Component:
         """Accept no more messages; finish what was accepted."""
         assert self.state == "up", f"{self.address} is {self.state}"
         self.state = "stopped"
+        self._accepts = -1
         self._cause = RoomDown(address=self.address, reason=reason)
         self.stopped(self._cause)
 
@@ -239,6 +255,7 @@ class Component:
         if self.state == "crashed":
             return
         self.state = "crashed"
+        self._accepts = -1
         self.epoch += 1
         self._cause = cause or RoomDown(address=self.address, reason=reason)
         self._silent = silent
@@ -275,7 +292,7 @@ class Component:
             room = self._rooms[address]
             self.sim.transport.deliver(
                 self.address, address, message.size_bytes, room.takes_message,
-                Reply(room, message), self.lead_ns,
+                one_way(room, message), self.lead_ns,
             )  # fmt: skip
 
     def call(
@@ -301,9 +318,11 @@ class Component:
         if self.state == "crashed":
             return
         room = self._rooms[address]
-        call = Reply(room, message)
-        if epoch is not None:
-            call.epoch = epoch
+        call = Reply()
+        call.room = room
+        call.epoch = room.epoch if epoch is None else epoch
+        call.message = message
+        call.answered = False
         call.caller = self
         call.caller_epoch = self.epoch
         call.then = then
@@ -329,7 +348,7 @@ class Component:
 
     def message_arrives(self, call: Reply) -> None:
         """A message has come off the wire; for transports only."""
-        if self.state != "up" or call.epoch != self.epoch:
+        if call.epoch != self._accepts:
             self._refuse(call)
             return
         if call.caller is not None:
@@ -338,9 +357,20 @@ class Component:
         if not self._ahead:
             self._queue(message, self._serve, call)
             return
-        handler = self._handlers.get(message.__class__) or self._find(message.__class__)
-        self._log_times.append(self._go_ahead(message))
-        self._log_whats.append(handler)
+        kind = message.__class__
+        handler = self._handlers.get(kind) or self._find(kind)
+        now_ns = self._clock.now
+        start_ns = self.busy_until
+        if start_ns < now_ns:
+            start_ns = now_ns
+        cost_ns = self.cost_ns.get(kind, 0)
+        if cost_ns.__class__ is not int or self.cores is not None:
+            cost_ns = self._takes(start_ns, message)
+        self.busy_until = end_ns = start_ns + cost_ns
+        self.lead_ns = end_ns - now_ns
+        if self._records:
+            self._record(start_ns, message)
+        self._log_whats[-1] = handler  # in place of the entry that brought it: one event
         handler(self, message, call)
         self.lead_ns = 0
 
@@ -355,37 +385,34 @@ class Component:
         if not self._ahead:
             self._queue(value, self._resume, call)
             return
-        call.then = None
-        self._log_times.append(self._go_ahead(value))
-        self._log_whats.append(then)
-        then(value)
-        self.lead_ns = 0
-
-    def _go_ahead(self, message: Any) -> int:
-        """Be where the room is through with a message or answer that has just come; the time."""
-        cost_ns = self.cost_ns.get(message.__class__, 0)
-        if cost_ns.__class__ is not int:
-            cost_ns = cost_ns(message)  # type: ignore[operator]
-        now_ns = self._clock.now
+        now_ns = self._clock.now  # as in message_arrives
         start_ns = self.busy_until
         if start_ns < now_ns:
             start_ns = now_ns
-        if cost_ns and self.cores is not None:
-            cost_ns = self.cores.takes(self, start_ns, cost_ns)
+        cost_ns = self.cost_ns.get(value.__class__, 0)
+        if cost_ns.__class__ is not int or self.cores is not None:
+            cost_ns = self._takes(start_ns, value)
         self.busy_until = end_ns = start_ns + cost_ns
         self.lead_ns = end_ns - now_ns
         if self._records:
-            self._record(start_ns, message)
-        return now_ns
+            self._record(start_ns, value)
+        call.then = None
+        self._log_whats[-1] = then
+        then(value)
+        self.lead_ns = 0
+
+    def _takes(self, start_ns: int, message: Any) -> int:
+        """What it costs, on the machine's cores if they are few."""
+        cost = self.cost_ns.get(message.__class__, 0)
+        cost_ns = cost if isinstance(cost, int) else cost(message)
+        if cost_ns and self.cores is not None:
+            cost_ns = self.cores.takes(self, start_ns, cost_ns)
+        return cost_ns
 
     def _queue(self, message: Any, fn: Callable[[Any], None], call: Reply) -> None:
         """Run ``fn(call)`` when the room is free and has served ``message``."""
-        cost_ns = self.cost_ns.get(message.__class__, 0)
-        if cost_ns.__class__ is not int:
-            cost_ns = cost_ns(message)  # type: ignore[operator]
         now_ns = self._clock.now
-        if cost_ns and self.cores is not None:
-            cost_ns = self.cores.takes(self, max(now_ns, self.busy_until), cost_ns)
+        cost_ns = self._takes(max(now_ns, self.busy_until), message)
         if self.busy_until >= now_ns:  # at busy_until itself the one before may still be due
             call.start_ns = self.busy_until
             self.busy_until += cost_ns

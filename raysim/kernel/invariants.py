@@ -71,6 +71,9 @@ def label(what: object) -> str:
     owner = getattr(what, "__self__", None)
     if owner is None or isinstance(owner, type):
         return str(name)
+    who = getattr(owner, "address", None)
+    if who.__class__ is str and who:  # a room's method, most of the time
+        return f"{name} {who}"
     who = getattr(owner, "address", None) or getattr(owner, "name", None)
     if isinstance(who, tuple):
         who = "/".join(str(p) for p in who if isinstance(p, (str, int)))
@@ -128,7 +131,9 @@ class EventLog:
         """(index, time, label) of the events whose index is in ``keep``."""
         self.checkpoints: list[Checkpoint] = []
         self.times: Any = [] if hashing else deque(maxlen=0)
-        self.whats: Any = [] if hashing else deque(maxlen=0)
+        self.whats: Any = [] if hashing else deque(maxlen=1)
+        """What happened, a function or a type; a room that runs ahead of the clock puts its own
+        handler in the place of the entry that brought it a message."""
         self._folded = 0
         self._hash = hashlib.blake2b(digest_size=16)
 
@@ -143,6 +148,12 @@ class EventLog:
         hash_ = self._hash.copy()
         hash_.update(self._block(len(self.times)))
         return hash_.hexdigest()
+
+    def unsay(self) -> None:
+        """The event under way, entered last, is none: whoever only looks leaves no trace."""
+        if self.times:
+            self.times.pop()
+            self.whats.pop()
 
     def fold(self) -> None:
         """Reduce full blocks; in place, since the clock holds the lists' ``append``."""

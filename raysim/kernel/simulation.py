@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Clock", "Handle", "Simulation"]
 
+logger = logging.getLogger(__name__)
 Room = TypeVar("Room", bound="Component")
 
 
@@ -39,6 +41,20 @@ class _Planned:
 
     def __call__(self, _: None) -> None:
         self._fn(*self._args)
+
+
+class _Pause:
+    """``fn()`` as an entry of the clock that is no event: it is not logged."""
+
+    __slots__ = ("_fn", "_log")
+
+    def __init__(self, fn: Callable[[], object], log: EventLog) -> None:
+        self._fn = fn
+        self._log = log
+
+    def __call__(self, _: None) -> None:
+        self._log.unsay()
+        self._fn()
 
 
 class Simulation:
@@ -112,6 +128,24 @@ class Simulation:
         """Call ``fn(*args)`` at ``when``: nanoseconds or text such as ``"3h"``, from the start."""
         return self.call_at(self._time_ns(when), _Planned(fn, args))
 
+    def pause_at(self, when: str | int, fn: Callable[[], object]) -> Handle:
+        """Call ``fn()`` at ``when``, where an ``at`` said here and now would happen.
+
+        It is no event: a run that is looked at, saved or forked there has the digest of one that is
+        not, and nobody who asks what is pending sees it.
+        """
+        return self.call_at(self._time_ns(when), _Pause(fn, self.log))
+
+    def pending(self) -> Iterator[Any]:
+        """What is still to happen, in no order: entries of the clock and SimPy's events."""
+        return (x for x in self.clock.pending() if x.__class__ is not list or not _is_pause(x))
+
+    def do(self, fn: Callable[..., object], *args: Any) -> None:
+        """Call ``fn(*args)`` now, as an event: within a pause, what ``at`` would have done."""
+        planned = _Planned(fn, args)
+        self.clock.note(planned)
+        planned(None)
+
     def run(self, until: str | int | Event | None = None) -> None:
         """Run until nothing is left to happen, a time is reached or an event has happened.
 
@@ -129,6 +163,7 @@ class Simulation:
             return
         with collector_at_ease():
             self.clock.run(stop)
+        logger.debug("played to %d ns: %d events", self.now_ns, self.log.events)
         if self.check and stop is None:
             self.invariants.check(self.now_ns, self.log.events, None, ended=True)
 
@@ -138,6 +173,10 @@ class Simulation:
 
     def _time_ns(self, when: str | int) -> int:
         return when if isinstance(when, int) else to_ns(parse_seconds(when))
+
+
+def _is_pause(entry: Handle) -> bool:
+    return entry[0].__class__ is _Pause
 
 
 AT_EASE = (200_000, 20, 100)

@@ -41,6 +41,19 @@ class HfConfig(Mapping[str, Any]):
         return len(self.values_by_key)
 
 
+def reader_of(config: Mapping[str, Any], file: str) -> Reader:
+    """Reads of a configuration, which may know its own file and text."""
+    if isinstance(config, HfConfig):
+        return Reader(config, file=config.file, text=config.text)
+    return Reader(config, file=file)
+
+
+def called(config: Mapping[str, Any]) -> str:
+    """What a configuration calls its model, else the family."""
+    path = config.get("_name_or_path")
+    return path if isinstance(path, str) and path else str(config["model_type"])
+
+
 def read_config(path: str | Path) -> HfConfig:
     """Read a ``config.json``, unmodified.
 

@@ -18,7 +18,7 @@ from typing import Any, get_args
 
 from raysim.errors import Location, Problem, ScenarioError
 from raysim.models.attention import Implementation
-from raysim.models.config import HfConfig, Reader, read_config
+from raysim.models.config import HfConfig, Reader, called, read_config, reader_of
 from raysim.models.families import (
     alibi,
     bert,
@@ -33,7 +33,7 @@ from raysim.models.families import (
     t5,
     vit,
 )
-from raysim.models.request import Head, Library, Request
+from raysim.models.request import TRACED, Head, Library, Request
 from raysim.models.table import Model
 
 __all__ = ["HfConfig", "build", "known_model_types", "read_config"]
@@ -87,12 +87,21 @@ LIBRARIES: dict[Library, tuple[str, frozenset[str]]] = {
     "torchtitan": ("torchtitan", frozenset({"llama"})),
 }
 """Whose modules run where they are not transformers': its name, and its families."""
+ELSEWHERE = frozenset({"gpt_oss"})
+"""Families of which only another library's modules are known."""
 _HEAD = re.compile(rf"(?P<head>{'|'.join(get_args(Head))}|LMHeadModel|DoubleHeadsModel)$")
 
 
 def known_model_types() -> tuple[str, ...]:
     """Every ``model_type`` that ``build`` reads, sorted."""
     return tuple(sorted(_FAMILIES))
+
+
+def reads(model_type: object, library: Library = "transformers") -> bool:
+    """Whether `build` has the family's own table in that library, or knows why there is none."""
+    if library != "transformers" or not isinstance(model_type, str):
+        return True  # `build` says what is wrong
+    return model_type in _FAMILIES and model_type not in ELSEWHERE
 
 
 def build(
@@ -139,22 +148,18 @@ def build(
     ScenarioError
         The family or head is unknown, or keys have impossible values; lists every problem found.
     """
-    text = ""
-    if isinstance(config, HfConfig):
-        file, text = config.file, config.text
-    reader = Reader(config, file=file, text=text)
+    reader = reader_of(config, file)
     model_type = _model_type(reader)
     builder, cls, default_head = _FAMILIES[model_type]
     if architecture and not architecture.lower().startswith(cls.lower()):
         reader.refuse("model_type", f"{architecture} is not a class of {model_type!r} ({cls}...)")
         reader.check()
     full = architecture or _architecture(reader) or f"{cls}{default_head}"
-    path = config.get("_name_or_path")
     request = Request(
         model_type=model_type,
         architecture=full,
         head=_head(reader, full, default_head),
-        name=name or (path if isinstance(path, str) and path else model_type),
+        name=name or called(config),
         seq_len=seq_len,
         target_len=target_len,
         attention=attention,
@@ -199,7 +204,7 @@ def _model_type(reader: Reader) -> str:
         )
     near = difflib.get_close_matches(str(value), _FAMILIES, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
-    reader.refuse("model_type", f"unknown {value!r}; {hint}known are {known}")
+    reader.refuse("model_type", f"unknown {value!r}; {hint}known are {known}; {TRACED}")
     reader.check()
     raise AssertionError("check raises")
 

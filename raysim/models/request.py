@@ -29,6 +29,10 @@ Head = Literal[
 Library = Literal["transformers", "megatron_core", "torchtitan"]
 """Whose modules run: Hugging Face's eager ones, Megatron-core's on Transformer Engine, or
 torchtitan's."""
+TRACED = (
+    "any other family of transformers is traced where it is installed: pip install 'raysim[real]'"
+)
+"""What is said where a family has no table of its own."""
 _DTYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 
 
@@ -138,8 +142,7 @@ def decoder_heads(
         name = "score" if request.model_type not in TOKEN_CLASSIFIER else "classifier"
         return [linear_head(name, tokens, hidden, labels, dropout=dropout)]
     if request.head == "ForQuestionAnswering":
-        answers = count_labels(reader) if request.model_type == "gptj" else 2
-        return [linear_head("qa_outputs", tokens, hidden, answers)]
+        return [linear_head("qa_outputs", tokens, hidden, 2)]
     raise ScenarioError(unsupported(request))
 
 

@@ -17,6 +17,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Literal
 
 OperatorKind = Literal[
@@ -265,6 +266,28 @@ class Model:
     """``torch_dtype`` of the config: fp32, fp16 or bf16."""
     divisible: tuple[tuple[str, int], ...] = field(default=())
     """Config keys that tensor parallelism must divide, for example ("num_attention_heads", 32)."""
+
+    @staticmethod
+    def from_hf(path: str | Path, *, seq_len: int | None = None) -> Model:
+        """The layers of a Hugging Face ``config.json``.
+
+        Parameters
+        ----------
+        path
+            The file, or the folder it is in.
+        seq_len
+            Tokens per sample; None: the model's own limit.
+
+        Raises
+        ------
+        ScenarioError
+            The file cannot be read, or its ``model_type`` is not known.
+        """
+        from raysim.models.config import read_config
+        from raysim.models.huggingface import build
+
+        config = read_config(path)
+        return build(config, seq_len=seq_len, file=config.file)
 
     def parameters(self) -> Iterator[tuple[str, Parameter]]:
         """Every parameter with its full name, tied ones included."""

@@ -133,6 +133,36 @@ class RayCosts:
     """Of the cores of its machine, what a node's other threads use while calls are made: agents,
     metrics, events of tasks, the GCS, idle workers. 0.18 on that host (0.07 when it is idle)."""
 
+    # Ray's libraries: their own Python, beside the calls of Ray Core that it makes. Fitted on the
+    # rows of ``validation/workloads/ray_libraries/*_fitted.py`` (ray 2.60, 2 cores, 2026-11)
+    data_run_ns: int = 20_000_000
+    """Of a dataset: plan, optimize, start and end the executor, its threads and its logs."""
+    data_step_ns: int = 1_000_000
+    """One step of the executor's loop, before tasks (assumed)."""
+    data_active_task_ns: int = 20_000
+    """The same, of each running task it waits for (assumed)."""
+    data_task_ns: int = 1_000_000
+    """Dispatching one task: select, bundle, metrics."""
+    data_block_ns: int = 500_000
+    """Taking one output block: its metadata object, queues, metrics."""
+    data_map_ns: int = 1_000_000
+    """A map task in its worker: the function, the chain of transforms, metadata of blocks."""
+    data_batch_ns: int = 150_000
+    """One batch of ``map_batches`` there: a slice of the block, its format, and back."""
+    data_iterated_batch_ns: int = 150_000
+    """One batch of ``iter_batches``, for who iterates: threads hand it over under one lock."""
+    serve_speed: float = 1.0
+    """How fast the cores run what a request passes (``raylibs/serve/costs.py``), m7a's being 1."""
+    serve_replica_core_s: float = 0.55
+    """A replica's actor: imports of ``ray.serve``; here and below CPU time beyond ``import ray``,
+    warm files, an idle host of 2 cores (2026-11, ray 2.60)."""
+    train_worker_core_s: float = 2.3
+    """A training worker: torch 1.2 s and ``ray.train`` 1.1 s, warm on 2 slower cores (2026-11)."""
+    tune_speed: float = 1.0
+    """How fast the cores run Tune's driver (``raylibs/tune/defaults.py``), m5's being 1."""
+    tune_trial_core_s: float = 0.55
+    """A trial's actor: imports of ``ray.tune`` (pandas, pyarrow) before ``setup``."""
+
     # memory
     memcpy_bytes_per_s: float = 28.5e9
     """``ray.put`` of an array into pages that were written to before; Ray copies with 6 threads."""

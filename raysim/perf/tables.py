@@ -8,6 +8,7 @@ Not modelled: uncertainty between knots; the held-out errors in the files' heads
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from raysim.errors import CalibrationError
 
 Basis = Literal["interpolated", "extrapolated", "formula"]
 
+logger = logging.getLogger(__name__)
 FOLDER = Path(__file__).parent / "tables"
 
 
@@ -42,7 +44,9 @@ def rows(name: str, system: str) -> tuple[dict[str, str], ...]:
     lines = [line for line in _text(name) if not line.startswith("#")]
     columns = lines[0].split(",")
     own = (line.split(",") for line in lines[1:] if line.startswith(f"{system},"))
-    return tuple(dict(zip(columns, cells, strict=True)) for cells in own)
+    found = tuple(dict(zip(columns, cells, strict=True)) for cells in own)
+    logger.info("table %s: %d rows of %s", name, len(found), system)
+    return found
 
 
 @cache

@@ -2,8 +2,8 @@
 
 ``tables/training_intervals.csv`` holds, per kind of job, where measured over predicted lies for
 nine of ten rows of a family not among those compared, from rows that no constant was fitted on;
-``tables/training_ranges.csv`` holds what those rows cover. Both are written by ``raysim validate
---intervals`` (``raysim.validate.intervals``).
+``tables/training_ranges.csv`` holds what those rows cover, ``tables/training_points.csv`` the rows.
+All are written by ``raysim validate --intervals`` (``raysim.validate.intervals``).
 
 An interval covers nine of ten rows of a cluster and program *like those of its kind*. It knows
 nothing of a job unlike all of them, which ``standing`` therefore says.
@@ -11,7 +11,7 @@ nothing of a job unlike all of them, which ``standing`` therefore says.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal
@@ -27,7 +27,7 @@ SHARE = 0.2
 COVERS = 0.9
 """Share of rows that an interval is made to hold."""
 ANY = "any"
-INTERVALS, RANGES = "training_intervals", "training_ranges"
+INTERVALS, RANGES, POINTS = "training_intervals", "training_ranges", "training_points"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +160,37 @@ def _intervals() -> dict[tuple[str, ...], Interval]:
                 low=float(row["low"]), high=float(row["high"]),
             )  # fmt: skip
     return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """One measured run beside its prediction."""
+
+    family: str
+    name: str
+    gpu: str
+    gpus: int
+    predicted: float
+    """MFU of a time or rate; bytes of a peak. ``measured`` likewise."""
+    measured: float
+
+
+def compared(kind: Sequence[str]) -> list[Compared]:
+    """The runs that the interval of a kind is made of."""
+    return [
+        Compared(
+            family=row["family"], name=row["name"], gpu=row["gpu"], gpus=int(row["gpus"]),
+            predicted=float(row["predicted"]), measured=float(row["measured"]),
+        )
+        for row in tables.rows(POINTS, kind[0])
+        if _is_of(row, kind)
+    ]  # fmt: skip
+
+
+def _is_of(row: Mapping[str, str], kind: Sequence[str]) -> bool:
+    """Whether a row's job is of a kind; what CPU ranks did is of none."""
+    known = zip(("tables", "nodes", "bound"), kind[1:], strict=True)
+    return row["tables"] != "cpu" and all(wanted in (ANY, row[name]) for name, wanted in known)
 
 
 @cache

@@ -6,6 +6,7 @@ smallest change beyond the space that would do.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -13,9 +14,9 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from raysim.errors import Problem, ScenarioError
-from raysim.planner.space import Point, Space, is_nodes, said
+from raysim.planner.space import Point, Space, is_nodes, said, spread_out
 from raysim.planner.sweep import Sweep
-from raysim.planner.trials import Trial, try_point
+from raysim.planner.trials import NORMAL, Trial, follows_time, try_point
 from raysim.results.targets import METRICS
 from raysim.scenario.load import AnyScenario
 from raysim.scenario.targets import Target
@@ -26,6 +27,12 @@ COSTS = ("usd", "usd_per_million_tokens", "gpu_hours", "step_seconds", "seconds"
 RUNS = ("ok", "estimated")
 """Of trials that have a speed."""
 MOST_CHANGES = 3
+OWN_FRAC = 0.42
+"""Of the variance of a layout's error: what others of its model and cluster do not share. The rest
+is the same for all of them. Of 24 published sweeps (``tests/laws/test_plan_choice_published.py``).
+"""
+ALIKE = 0.8
+"""Two layouts cannot be told apart when the first is better with less than this probability."""
 _NUMBER = re.compile(r"[\d.,]+")
 
 
@@ -34,11 +41,19 @@ class Objective(NamedTuple):
 
     metric: str
     direction: Direction
+    quantile: float | None = None
+    """Of the prediction's interval, towards the worse end; None: as predicted."""
 
     def value(self, trial: Trial) -> float:
         """Smaller is better."""
-        value = trial.metrics[self.metric]
+        value = trial.metrics[self.metric] * self.factor(trial)
         return value if self.direction == "minimize" else -value
+
+    def factor(self, trial: Trial) -> float:
+        """The metric at the quantile, over the metric as predicted."""
+        if self.quantile is None or trial.spread is None:
+            return 1.0
+        return trial.spread.factor(self.quantile) ** follows_time(self.metric)
 
     def key(self, trial: Trial) -> tuple[float, int, int, int]:
         """Smaller is better; of equals fewer GPUs, fewer nodes, then the first."""
@@ -46,11 +61,24 @@ class Objective(NamedTuple):
 
 
 class Reason(NamedTuple):
-    """Why trials are out: how many, what, and the one that came closest."""
+    """Why trials are out: how many, what, and one of them: the closest, where one can say so."""
 
     trials: int
     what: str
-    closest: str
+    example: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Certainty:
+    """How sure the first choice is, where past errors say so."""
+
+    low: float
+    high: float
+    """Of the objective: nine of ten measured values would lie between."""
+    first_beats_second: float | None
+    """Probability; None where there is no second."""
+    alike: int
+    """Choices that cannot be told from the first, itself among them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +91,7 @@ class Plan:
     pareto: tuple[Trial, ...]
     """Of those that run on the GPUs allowed: no other is both faster and cheaper."""
     reasons: tuple[Reason, ...]
+    certainty: Certainty | None = None
     instead: Trial | None = None
     """Where none meets the targets: the nearest beyond the space that does."""
 
@@ -74,7 +103,7 @@ class Plan:
 
 def objective_of(
     trials: Iterable[Trial], minimize: str | None, maximize: str | None,
-    known: Iterable[str] = METRICS,
+    known: Iterable[str] = METRICS, quantile: float | None = None,
 ) -> Objective:  # fmt: skip
     """What was asked for, of the metrics ``known``, or the cost that the job has.
 
@@ -89,12 +118,12 @@ def objective_of(
     if asked is not None and asked not in known:
         raise ScenarioError(Problem(message=f"unknown metric {asked!r}: {', '.join(known)}"))
     if maximize:
-        return Objective(maximize, "maximize")
+        return Objective(maximize, "maximize", quantile)
     if minimize:
-        return Objective(minimize, "minimize")
+        return Objective(minimize, "minimize", quantile)
     run = [t for t in trials if t.status in RUNS]
     has = next((m for m in COSTS if run and all(t.metrics.get(m) for t in run)), COSTS[-1])
-    return Objective(has, "minimize")
+    return Objective(has, "minimize", quantile)
 
 
 def choose(
@@ -106,9 +135,53 @@ def choose(
     ranked = sorted((t for t in trials if t.meets and metric in t.metrics), key=objective.key)
     allowed = [t for t in trials if max_gpus is None or t.gpus <= max_gpus]
     front = pareto(allowed, objective)
+    why = reasons(trials, objective)
+    if sweep.unseen:
+        tried = f"{len(trials):,} were, from an even sample towards better neighbours"
+        why.append(Reason(sweep.unseen, "were not looked at", tried))
     return Plan(
-        objective=objective, ranked=tuple(ranked), pareto=front, reasons=tuple(reasons(trials))
-    )
+        objective=objective, ranked=tuple(ranked), pareto=front, reasons=tuple(why),
+        certainty=certainty_of(ranked, objective),
+    )  # fmt: skip
+
+
+def certainty_of(ranked: Sequence[Trial], objective: Objective) -> Certainty | None:
+    """Of the first of those ranked; None where nothing is known of its error."""
+    sign = follows_time(objective.metric)
+    if not ranked or ranked[0].spread is None or not sign:
+        return None
+    first, *others = ranked
+    spread, predicted = ranked[0].spread, first.metrics[objective.metric]
+    ends = sorted(predicted * spread.factor(q) ** sign for q in (0.05, 0.95))
+    chances = [beats(first, other, objective) for other in others]
+    return Certainty(
+        low=ends[0], high=ends[1], first_beats_second=chances[0] if chances else None,
+        alike=1 + sum(c is not None and c < ALIKE for c in chances),
+    )  # fmt: skip
+
+
+def beats(first: Trial, second: Trial, objective: Objective) -> float | None:
+    """Probability that the first would also be measured as the better one.
+
+    Errors of layouts of one model on nodes of one kind share most of their variance; on others,
+    none is taken to be shared.
+    """
+    if first.spread is None or second.spread is None:
+        return None
+    own = OWN_FRAC if _machines(first) == _machines(second) else 1.0
+    worse = 1 if objective.direction == "minimize" else -1
+    ratio = math.log(second.metrics[objective.metric] / first.metrics[objective.metric]) * worse
+    shift = (second.spread.middle - first.spread.middle) * worse * follows_time(objective.metric)
+    deviation = math.hypot(first.spread.deviation, second.spread.deviation) * math.sqrt(own)
+    return NORMAL.cdf((ratio + shift) / deviation)
+
+
+def _machines(trial: Trial) -> dict[str, object]:
+    """What a choice says of the cluster beside how many nodes."""
+    return {
+        key: value for key, value in spread_out(trial.choice).items()
+        if key.startswith("cluster.") and not is_nodes(key)
+    }  # fmt: skip
 
 
 def _within(trial: Trial, likely: float, max_gpus: int | None) -> Trial:
@@ -116,7 +189,7 @@ def _within(trial: Trial, likely: float, max_gpus: int | None) -> Trial:
     if max_gpus is not None and trial.gpus > max_gpus:
         missed.append(f"gpus <= {max_gpus}")
     if trial.likely is not None and trial.likely < likely and not trial.missed:
-        missed.append(f"all targets met with a probability of at least {likely:.0%}")
+        missed.append(f"likely >= {likely:.0%}")
     return replace(trial, missed=tuple(missed))
 
 
@@ -144,7 +217,7 @@ def gain_of(trials: Iterable[Trial], objective: Objective) -> Objective:
     return Objective("seconds", "minimize") if objective.metric in COSTS else objective
 
 
-def reasons(trials: Sequence[Trial]) -> list[Reason]:
+def reasons(trials: Sequence[Trial], objective: Objective) -> list[Reason]:
     """Of those that do not meet the targets, the commonest first; a trial counts once."""
     found = []
     big = [t for t in trials if t.status == "out_of_memory"]
@@ -152,14 +225,14 @@ def reasons(trials: Sequence[Trial]) -> list[Reason]:
         played = [t for t in big if t.strategy] or big  # of the others only a lower bound is known
         least = min(played, key=lambda t: (t.metrics.get("gpu_mem_peak", 9e9), t.number))
         share = least.metrics.get("gpu_mem_peak", 0.0)
-        closest = f"{share:.0%} of it, {said(least.choice)}"
-        found.append(Reason(len(big), "exceed GPU or host memory", closest))
+        example = f"closest: {share:.0%} of it, {said(least.choice)}"
+        found.append(Reason(len(big), "exceed GPU or host memory", example))
     missed = Counter(t.missed[0] for t in trials if t.status == "ok" and t.missed)
     for what, count in missed.items():
         name, op = (*what.split(" "), "")[:2]
         these = [t for t in trials if t.status == "ok" and t.missed and t.missed[0] == what]
-        closest = _closest(these, name, more=op.startswith(">"))
-        found.append(Reason(count, f"miss {what}", closest))
+        example = _closest(these, name, more=op.startswith(">"))
+        found.append(Reason(count, f"miss {what}", example))
     for status, words in (
         ("refused", "are refused"),
         ("failed", "failed"),
@@ -169,16 +242,25 @@ def reasons(trials: Sequence[Trial]) -> list[Reason]:
         for trial in trials:
             if trial.status == status:
                 alike.setdefault(_NUMBER.sub("n", trial.why), []).append(trial)
-        found += [Reason(len(a), words, f"{a[0].why}; {said(a[0].choice)}") for a in alike.values()]
+        found += [Reason(len(a), words, _example(a, objective)) for a in alike.values()]
     return sorted(found, key=lambda r: -r.trials)
 
 
+def _example(trials: Sequence[Trial], objective: Objective) -> str:
+    """Why, and the best of them where they were estimated; otherwise the first."""
+    measured = [t for t in trials if objective.metric in t.metrics]
+    shown = min(measured, key=objective.key) if measured else trials[0]
+    which = f"closest: {said(shown.choice)}" if measured else said(shown.choice)
+    return "; ".join(filter(None, (shown.why, which)))
+
+
 def _closest(trials: Sequence[Trial], name: str, *, more: bool) -> str:
-    have = [t for t in trials if name in t.metrics]
+    values = [(t.likely if name == "likely" else t.metrics.get(name), t) for t in trials]
+    have = [(value, t) for value, t in values if value is not None]
     if not have:
         return said(trials[0].choice)
-    best = min(have, key=lambda t: (t.metrics[name] * (-1 if more else 1), t.number))
-    return f"{best.metrics[name]:.4g}, {said(best.choice)}"
+    value, best = min(have, key=lambda v: (v[0] * (-1 if more else 1), v[1].number))
+    return f"closest: {value:.4g}, {said(best.choice)}"
 
 
 def smallest_change(

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from raysim.errors import Problem, ScenarioError
-from raysim.hardware.cluster import NodeGroup
+from raysim.planner.default_programs import sizes, values_of_program
 from raysim.scenario.build import build_model
+from raysim.scenario.documents import value_at
 from raysim.scenario.load import AnyScenario, Scenario
+from raysim.scenario.overrides import TRAIN
+from raysim.scenario.sources import FSDP
 
 NODES = (0.5, 1, 2, 4)
 """Sizes of the cluster, over the scenario's."""
 DEGREES = (1, 2, 4, 8, 16, 32, 64)
 MOST_MICRO_BATCHES = 6
-MOST_MEGATRON_MICRO_BATCHES = 3
+FEW_MICRO_BATCHES = 3
+"""Of jobs that are cut in other ways as well."""
 MOST_STAGES = 16
+SCHEDULES = ("megatron_1f1b", "interleaved", "zb_h1", "zb_v")
+"""Of pipelines without DeepSpeed."""
 OFFLOAD = "train.deepspeed.zero_optimization.offload_optimizer.device"
 MEGATRON = "train.megatron."
+ACCELERATE = "train.fsdp.fsdp_config."
 
 Values = dict[str, tuple[Any, ...]]
 
@@ -27,43 +34,80 @@ def default_values(scenario: AnyScenario) -> Values:
     Raises
     ------
     ScenarioError
-        A program on a cluster that grows by itself, or on one node: nothing that is sure to matter.
+        A program on one node: nothing that is sure to matter.
     """
     if not isinstance(scenario, Scenario):
-        return _of_program(scenario)
+        return values_of_program(scenario)
     groups = [g for g in scenario.cluster.groups if g.node.gpu is not None]
-    sizes = _sizes(scenario, groups[0]) if len(groups) == 1 else {}
+    values: Values = {}
+    if len(groups) == 1 and (not groups[0].head or scenario.spec.cluster.nodes):
+        fixed = replace(groups[0], min_count=groups[0].count, max_count=groups[0].count)
+        values |= sizes(scenario, fixed, NODES)
     if scenario.strategy.megatron is not None:
-        return sizes | _of_megatron(scenario)
+        values |= _of_megatron(scenario)
+    elif scenario.spec.train.pipeline is not None:
+        values |= _of_pipeline(scenario)
+    else:
+        values |= _of_data_parallel(scenario)
+    values |= _of_failures(scenario)
+    return {key: found for key, found in values.items() if len(found) > 1}
+
+
+def _of_data_parallel(scenario: Scenario) -> Values:
+    """ZeRO stages and offload of DeepSpeed, resharding of FSDP; micro-batches, checkpointing."""
     strategy = scenario.strategy
     values: Values = {}
-    if strategy.deepspeed is not None and strategy.mesh.pp == 1:
+    if strategy.deepspeed is not None:
         values["train.zero_stage"] = (1, 2, 3)
         if strategy.deepspeed.zero.offload_optimizer.device in ("none", "cpu"):
             values[OFFLOAD] = ("none", "cpu")
     values["train.micro_batch"] = _micro_batches(scenario, MOST_MICRO_BATCHES)
-    values["train.activation_checkpointing"] = ("none", "full")
-    return sizes | values
-
-
-def _of_program(scenario: AnyScenario) -> Values:
-    groups = [
-        g for g in scenario.cluster.groups
-        if g.count and not g.head and (g.max_count or g.count) == g.count
-    ]  # fmt: skip
-    if not groups:
-        message = "say what to try, with --vary KEY=VALUE,VALUE or `vary` in the scenario"
-        raise ScenarioError(Problem(message=message))
-    values: Values = {}
-    for group in groups:
-        values |= _sizes(scenario, group)
+    block = value_at(_fsdp(scenario), ("fsdp_config",))
+    accelerate = block if isinstance(block, dict) else {}
+    if accelerate.get("fsdp_activation_checkpointing"):
+        values[f"{ACCELERATE}fsdp_activation_checkpointing"] = (False, True)
+    else:
+        values["train.activation_checkpointing"] = ("none", "full")
+    if isinstance(accelerate.get("fsdp_reshard_after_forward"), bool):
+        values[f"{ACCELERATE}fsdp_reshard_after_forward"] = (True, False)
+    elif not accelerate and strategy.engine == "fsdp" and strategy.fsdp.version == 2:
+        values["train.fsdp.reshard_after_forward"] = (True, False)
     return values
 
 
-def _sizes(scenario: AnyScenario, group: NodeGroup) -> Values:
-    inline = scenario.spec.cluster.nodes is not None
-    key = "cluster.nodes" if inline else f"cluster.{group.name}.replicas"
-    return {key: tuple(sorted({max(1, round(group.count * f)) for f in NODES}))}
+def _fsdp(scenario: Scenario) -> Any:
+    source = scenario.sources.get(FSDP)
+    return None if source is None else source.documents[0].data
+
+
+def _of_pipeline(scenario: Scenario) -> Values:
+    """Stages, tensor parallelism within a node, and schedules where DeepSpeed's is not the only."""
+    mesh, pipeline = scenario.strategy.mesh, scenario.strategy.pipeline
+    most = min(MOST_STAGES, len(build_model(scenario).layers), mesh.world)
+    values: Values = {
+        "train.pipeline.stages": tuple(
+            d for d in DEGREES if d <= most and mesh.pp <= 4 * d <= 16 * mesh.pp
+        ),
+    }
+    if mesh.tp > 1:
+        gpus = max(g.node.gpu_count for g in scenario.cluster.groups)
+        values["train.tensor_parallel"] = tuple(d for d in DEGREES if d <= gpus)
+    if scenario.strategy.deepspeed is None:
+        values["train.pipeline.schedule"] = tuple(dict.fromkeys((pipeline.schedule, *SCHEDULES)))
+    values["train.micro_batch"] = _micro_batches(scenario, FEW_MICRO_BATCHES)
+    values["train.pipeline.activation_checkpoint_interval"] = (0, 1)
+    return values
+
+
+def _of_failures(scenario: Scenario) -> Values:
+    """How often to save, where something fails."""
+    train = scenario.spec.train
+    every = train.checkpoint_every or train.checkpoint.every
+    if train.failures is None or every is None:
+        return {}
+    key = "checkpoint_every" if train.checkpoint_every is not None else "checkpoint.every"
+    own = value_at(scenario.document.data, (*TRAIN, *key.split(".")))
+    return {f"train.{key}": tuple(dict.fromkeys((own, "optimal")))}
 
 
 def _of_megatron(scenario: Scenario) -> Values:
@@ -85,7 +129,7 @@ def _of_megatron(scenario: Scenario) -> Values:
         )
     if mesh.cp > 1:
         values[f"{MEGATRON}context_parallel_size"] = tuple(d for d in DEGREES if d <= 2 * mesh.cp)
-    values[f"{MEGATRON}micro_batch_size"] = _micro_batches(scenario, MOST_MEGATRON_MICRO_BATCHES)
+    values[f"{MEGATRON}micro_batch_size"] = _micro_batches(scenario, FEW_MICRO_BATCHES)
     return values
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from raysim.planner import plan as planning
 from raysim.planner.plan import Answer, Question
-from raysim.planner.pool import processes
+from raysim.planner.pool import runner_of
 from raysim.planner.space import Space, space_of
 from raysim.planner.store import Store
 from raysim.planner.sweep import sweep as run_sweep
@@ -27,7 +27,10 @@ def plan(
     subject_to: Sequence[str] = (),
     max_gpus: int | None = None,
     likely: float = 0.0,
+    quantile: float | None = None,
     jobs: int = 1,
+    on: str = "processes",
+    address: str | None = None,
     runs: str | Path | None = None,
 ) -> Answer:
     """The best way to run a training job, or a Ray program.
@@ -39,15 +42,20 @@ def plan(
     vary
         Values to try by key, as ``scenario.with_`` takes them; None: the scenario's ``vary``, or
         what suits the job: of a training job sizes of the cluster, ZeRO stages, micro-batches and
-        checkpointing, of a Ray program sizes of its groups of nodes.
+        checkpointing, of a Ray program sizes and bounds of its groups and of its deployments.
     minimize, maximize
         A metric; by default the cost that the job has.
     subject_to
         Beside the scenario's targets: ``["days <= 7"]``.
     likely
         Least probability that all targets are met.
+    quantile
+        Rank by what the metric is at this quantile of its prediction's interval, towards the
+        worse, as 0.9; None: as predicted.
     jobs
         Processes. Above one, a script needs the guard ``if __name__ == "__main__":``.
+    on, address
+        ``ray``: tasks of a real Ray cluster instead, at that address.
     runs
         Keep trials in a folder of it, and go on from there.
 
@@ -63,11 +71,12 @@ def plan(
     """
     question = Question(
         vary=vary, minimize=minimize, maximize=maximize, subject_to=tuple(subject_to),
-        max_gpus=max_gpus, likely=likely,
+        max_gpus=max_gpus, likely=likely, quantile=quantile,
     )  # fmt: skip
     return planning.plan(
-        scenario, question, runner=processes(jobs), runs=None if runs is None else Path(runs)
-    )
+        scenario, question, runner=runner_of(on, jobs=jobs, address=address),
+        runs=None if runs is None else Path(runs),
+    )  # fmt: skip
 
 
 def sweep(
@@ -75,12 +84,18 @@ def sweep(
     vary: Mapping[str, Sequence[Any]] | None = None,
     *,
     jobs: int = 1,
+    on: str = "processes",
+    address: str | None = None,
     folder: str | Path | None = None,
 ) -> pd.DataFrame:
     """A row per combination: its keys, then what came of it.
 
+    Charts of it: ``frame.raysim.pareto("days", "usd")``, ``frame.raysim.parallel()``.
+
     Parameters
     ----------
+    jobs, on, address
+        As of ``plan``.
     folder
         Keep trials there, and go on from there.
 
@@ -89,7 +104,11 @@ def sweep(
     ScenarioError
         A key without values.
     """
+    from raysim.report.plots import door as charts
+
+    charts.register()
     space: Space = space_of(scenario, vary)
     store = None if folder is None else Store(Path(folder))
     limits = scenario.targets
-    return run_sweep(scenario, space, processes(jobs), limits=limits, store=store).frame
+    runner = runner_of(on, jobs=jobs, address=address)
+    return run_sweep(scenario, space, runner, limits=limits, store=store).frame

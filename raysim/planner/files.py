@@ -11,14 +11,19 @@ import copy
 import json
 import shlex
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raysim.planner.cluster_files import cluster_file
+from raysim.planner.effects import without_effect
+from raysim.planner.importance import importance
+from raysim.planner.job_files import ACCELERATE, MEGATRON_ARGS, SERVE, job_files
+from raysim.planner.nearest import nearest
 from raysim.planner.plan import Answer
 from raysim.results.result import yaml_text
 from raysim.scenario.load import AnyScenario, Scenario
-from raysim.scenario.sources import DEEPSPEED
+from raysim.scenario.sources import DEEPSPEED, MEGATRON
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -58,22 +63,29 @@ def table(answer: Answer) -> pd.DataFrame:
 
 def summary_of(answer: Answer) -> dict[str, Any]:
     """Plain data, units in the names as in a run's summary."""
-    plan = answer.plan
+    plan, trials = answer.plan, answer.sweep.trials
+    decides = importance(trials, answer.space.values, plan.objective.metric)
     return {
         "scenario": answer.scenario.name,
         "space": {key: list(values) for key, values in answer.space.values.items()},
         "targets": [f"{t.name} {t.condition}" for t in answer.limits],
         "objective": plan.objective._asdict(),
+        "units": dict(answer.scenario.metrics),
         "tried": len(answer.sweep.trials),
         "size": answer.sweep.size,
+        "unseen": answer.sweep.unseen,
         "complete": answer.sweep.complete,
         "meets": len(plan.ranked),
         "best": plan.best.plain() if plan.best else None,
         "instead": plan.instead.plain() if plan.instead else None,
+        "nearest": None if plan.ranked else nearest(trials, answer.limits),
         "top": [t.plain() for t in plan.ranked[:TOP]],
         "pareto": [t.plain() for t in plan.pareto],
         "reasons": [r._asdict() for r in plan.reasons],
+        "certainty": None if plan.certainty is None else asdict(plan.certainty),
+        "no_effect": without_effect(answer.sweep.trials, answer.space),
         "rests_on": [e._asdict() for e in answer.rests_on],
+        "importance": None if decides is None else decides.plain(),
     }
 
 
@@ -83,10 +95,10 @@ def deploy_files(chosen: AnyScenario) -> dict[str, str]:
     config = deepspeed_json(chosen) if isinstance(chosen, Scenario) else None
     if config is not None:
         files["ds_config.json"] = json.dumps(config, indent=2) + "\n"
+    files |= job_files(chosen)
     name, cluster = cluster_file(chosen)
-    files[name] = cluster
-    files["launch.sh"] = launch_script(chosen, name, deepspeed=config is not None)
-    return files
+    files["launch.sh"] = launch_script(chosen, name, files)
+    return files | {name: cluster}
 
 
 def deepspeed_json(chosen: Scenario) -> dict[str, Any] | None:
@@ -127,21 +139,48 @@ def _drop_auto(section: dict[str, Any]) -> None:
             _drop_auto(value)
 
 
-def launch_script(chosen: AnyScenario, cluster: str, *, deepspeed: bool) -> str:
+def launch_script(chosen: AnyScenario, cluster: str, files: Mapping[str, str]) -> str:
     """Commands that start it; of a training job the script is the user's own."""
     up = f"ray up -y {cluster}" if cluster == "cluster.yaml" else f"kubectl apply -f {cluster}"
     head = "#!/usr/bin/env bash\n# Starts the chosen cluster and {what} on it.\nset -euo pipefail\n"
-    if not isinstance(chosen, Scenario):
-        script, args = chosen.job.script, chosen.job.args
-        own = '"${1:?the program}"' if script is None else shlex.join([script.name, *args])
-        what = "the program given as argument" if script is None else script.name
-        return f"{head.format(what=what)}{up}\nray job submit --working-dir . -- python {own}\n"
-    config = " --deepspeed ds_config.json" if deepspeed else ""
-    batch = chosen.strategy.batch
-    return (
-        f"{head.format(what='the training script given as argument')}{up}\n"
-        f"# {chosen.strategy.mesh.world} workers, micro-batch {batch.micro}, "
-        f"{batch.accumulation} accumulation steps, {batch.train} samples per step\n"
-        'ray job submit --working-dir . -- python "${1:?the training script}"'
-        f"{config}\n"
-    )
+    if isinstance(chosen, Scenario):
+        batch = chosen.strategy.batch
+        return (
+            f"{head.format(what='the training script given as argument')}{up}\n"
+            f"# {chosen.strategy.mesh.world} workers, micro-batch {batch.micro}, "
+            f"{batch.accumulation} accumulation steps, {batch.train} samples per step\n"
+            f"{_training_command(chosen, files)}\n"
+        )
+    if SERVE in files:
+        return f"{head.format(what='the application')}{up}\nserve deploy {SERVE}\n"
+    script, args = chosen.job.script, chosen.job.args
+    own = '"${1:?the program}"' if script is None else shlex.join([script.name, *args])
+    what = "the program given as argument" if script is None else script.name
+    return f"{head.format(what=what)}{up}\nray job submit --working-dir . -- python {own}\n"
+
+
+def _training_command(chosen: Scenario, files: Mapping[str, str]) -> str:
+    """DeepSpeed's and torch's scripts by Ray; Accelerate and Megatron have launchers of their own.
+
+    Those run on every node, with its rank and the first node's address.
+    """
+    script = '"${1:?the training script}"'
+    rank, first = '"${NODE_RANK:?}"', '"${MASTER_ADDR:?}"'
+    if ACCELERATE in files:
+        return (
+            "# on every node:\n"
+            f"accelerate launch --config_file {ACCELERATE} --machine_rank {rank} "
+            f'--main_process_ip {first} --main_process_port 29500 "$@"'
+        )
+    source = chosen.sources.get(MEGATRON)
+    if chosen.strategy.megatron is not None and source is not None:
+        if MEGATRON_ARGS not in files:
+            return f"# on every node:\nbash {Path(str(source.path)).name}"
+        world, nodes = chosen.strategy.mesh.world, len(chosen.cluster.gpu_nodes)
+        return (
+            "# on every node:\n"
+            f"torchrun --nproc_per_node {world // nodes} --nnodes {nodes} --node_rank {rank} "
+            f"--master_addr {first} {script} $(cat {MEGATRON_ARGS})"
+        )
+    config = " --deepspeed ds_config.json" if "ds_config.json" in files else ""
+    return f"ray job submit --working-dir . -- python {script}{config}"

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from raysim.errors import Problem, ScenarioError
+from raysim.kernel.simulation import collector_at_ease
 from raysim.scenario.build import build_job
 from raysim.scenario.load import Scenario, from_mapping
 from raysim.training.tower import memory_need
@@ -121,7 +122,8 @@ def cells(base: Scenario, grid: Grid) -> Iterator[Cell]:
             what = (stage, offload, checkpointing, micro)
             try:
                 changed = base.with_(_changes(stage, offload, checkpointing, micro))
-                found, on_host = memory_need(build_job(changed).plan, changed.cluster)
+                with collector_at_ease():
+                    found, on_host = memory_need(build_job(changed).plan, changed.cluster)
             except ScenarioError as error:
                 why = error.problems[0].message
                 yield Cell(*what, 0, 0, gpu.memory_bytes, host, why)

@@ -7,16 +7,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from raysim.errors import Problem, ScenarioError
+from raysim.kernel.progress import Told
 from raysim.planner.choose import Plan, choose, objective_of, smallest_change
 from raysim.planner.pool import Runner, processes
 from raysim.planner.search import Wanted, search
-from raysim.planner.sensitivity import Elasticity, elasticities
+from raysim.planner.sensitivity import elasticities
 from raysim.planner.space import Space, chosen, space_of
 from raysim.planner.store import Store
-from raysim.planner.sweep import Sweep, Told, sweep_id
+from raysim.planner.sweep import Sweep, sweep_id
 from raysim.results.targets import METRICS
 from raysim.scenario.load import AnyScenario
 from raysim.scenario.targets import Target, parse_target
+from raysim.workloads.sensitivity import Elasticity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +35,9 @@ class Question:
     max_gpus: int | None = None
     likely: float = 0.0
     """Least probability that all targets are met."""
+    quantile: float | None = None
+    """Rank by the objective at this quantile of its interval, towards the worse; None: as
+    predicted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +57,13 @@ class Answer:
         """The scenario of the first choice."""
         best = self.plan.best or self.plan.instead
         return None if best is None else chosen(self.scenario, best.choice)
+
+    @property
+    def plot(self) -> Any:
+        """Charts of all trials (`raysim.report.plots.sweeps.SweepPlots`): ``plot.pareto()``."""
+        from raysim.report.plots import door
+
+        return door.of_frame(self.sweep.frame)
 
 
 def plan(
@@ -82,6 +95,8 @@ def plan(
         The question contradicts itself, or names what is not there.
     """
     asked = question or Question()
+    if asked.quantile is not None and not 0 < asked.quantile < 1:
+        raise ScenarioError(f"a quantile is between 0 and 1, got {asked.quantile}")
     space = space_of(scenario, asked.vary)
     limits = (*scenario.targets, *(_limit(text, scenario) for text in asked.subject_to))
     folder = None
@@ -90,15 +105,16 @@ def plan(
     store = None if folder is None else Store(folder)
     wanted = Wanted(
         minimize=asked.minimize, maximize=asked.maximize, max_gpus=asked.max_gpus,
-        likely=asked.likely,
+        likely=asked.likely, quantile=asked.quantile,
     )  # fmt: skip
     swept = search(
         scenario, space, runner or processes(1), wanted=wanted, limits=limits, store=store,
         told=told,
     )  # fmt: skip
     objective = objective_of(
-        swept.trials, asked.minimize, asked.maximize, known={**METRICS, **scenario.metrics}
-    )
+        swept.trials, asked.minimize, asked.maximize, known={**METRICS, **scenario.metrics},
+        quantile=asked.quantile,
+    )  # fmt: skip
     found = choose(swept, objective, likely=asked.likely, max_gpus=asked.max_gpus)
     if not found.ranked and swept.complete:
         instead = smallest_change(scenario, swept, space, limits, asked.max_gpus)
@@ -109,6 +125,8 @@ def plan(
     best = answer.chosen()
     if best is None or not swept.complete:
         return answer
+    if told is not None:
+        told("what the choice rests on", 1.0)
     return replace(answer, rests_on=tuple(elasticities(best)))
 
 
@@ -120,8 +138,6 @@ def _limit(text: str, scenario: AnyScenario) -> Target:
     ScenarioError
         It is not a metric and a condition.
     """
-    from raysim.errors import Problem, ScenarioError
-
     name, _, condition = text.strip().partition(" ")
     try:
         return parse_target(name, condition, scenario.metrics)

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import signal
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from typing import Any
 
+from raysim.errors import ScenarioError
 from raysim.planner.space import Point
 from raysim.planner.tasks import Task
 from raysim.planner.trials import Trial
@@ -22,6 +25,7 @@ Runner = Callable[[Task, Iterable[Point]], Iterator[Trial]]
 AHEAD = 4
 """Points given out per process, so that none waits for the next."""
 MOST_ATTEMPTS = 2
+RUNNERS = ("processes", "ray")
 
 _given: dict[str, Any] = {}
 
@@ -55,7 +59,8 @@ def _shared_pool(
         try:
             while True:
                 while len(running) < AHEAD * count and (point := next(left, None)) is not None:
-                    running[pool.submit(_try, point)] = point
+                    with _deaf():
+                        running[pool.submit(_try, point)] = point
                 if not running:
                     return
                 done, _ = wait(running, return_when=FIRST_COMPLETED)
@@ -90,9 +95,14 @@ def _one_by_one(task: Task, suspects: list[Point]) -> Iterator[Trial]:
 @contextlib.contextmanager
 def _pool(count: int, task: Task) -> Iterator[ProcessPoolExecutor]:
     context = multiprocessing.get_context("spawn")
+    before = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(count, context, _begin, (task,))
     try:
         yield pool
+    except KeyboardInterrupt:  # what they are at is not waited for
+        for process in set(multiprocessing.active_children()) - before:
+            process.terminate()
+        raise
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 
@@ -103,6 +113,19 @@ def lost(point: Point) -> Trial:
     return Trial(number=point.number, choice=point.choice, status="failed", why=why)
 
 
+@contextlib.contextmanager
+def _deaf() -> Iterator[None]:
+    """Processes that start now ignore interrupts from the first: they are for the one that asks."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    usual = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, usual)
+
+
 def _begin(task: Task) -> None:
     _given["task"] = task
 
@@ -110,6 +133,19 @@ def _begin(task: Task) -> None:
 def _try(point: Point) -> Trial:
     task: Task = _given["task"]
     return task(point)
+
+
+def runner_of(where: str = "processes", *, jobs: int = 1, address: str | None = None) -> Runner:
+    """``processes`` of this machine, or tasks of a ``ray`` cluster.
+
+    Raises
+    ------
+    ScenarioError
+        There is no such runner.
+    """
+    if where not in RUNNERS:
+        raise ScenarioError(f"points are tried on {' or '.join(RUNNERS)}, not on {where!r}")
+    return on_ray(address) if where == "ray" else processes(jobs)
 
 
 def on_ray(address: str | None) -> Runner:

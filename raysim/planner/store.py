@@ -11,7 +11,7 @@ from raysim.planner.trials import Trial, of_plain
 PART = 64
 """Trials per file: what a crash may cost; an interrupt costs nothing."""
 PART_OF_ESTIMATES = 2048
-AS_JSON = ("choice", "metrics", "missed")
+AS_JSON = ("choice", "metrics", "missed", "spread")
 """Columns whose keys differ from search to search."""
 Key = tuple[int, bool]
 """A point's number, and whether it was only estimated."""
@@ -35,7 +35,7 @@ class Store:
         for file in files:
             folded = file.name.startswith("folded")
             for row in pq.read_table(file).to_pylist():
-                trial = of_plain(row | {key: json.loads(row[key]) for key in AS_JSON})
+                trial = of_plain(row | {key: json.loads(row[key]) for key in AS_JSON if key in row})
                 found[trial.number, folded] = trial
         return found
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import raysim
+from raysim.kernel.progress import Told
 from raysim.planner.pool import Runner, serial
 from raysim.planner.screen import screen_of
 from raysim.planner.space import Point, Space
@@ -27,10 +29,9 @@ from raysim.scenario.targets import Target
 if TYPE_CHECKING:
     import pandas as pd
 
+logger = logging.getLogger(__name__)
 FEW = 8
 """Points that take less time than starting processes."""
-Told = Callable[[str, float], None]
-"""Told what is done, and the share of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +40,13 @@ class Sweep:
 
     trials: tuple[Trial, ...]
     size: int
+    unseen: int = 0
+    """Points that a search has left alone on purpose, having ended."""
 
     @property
     def complete(self) -> bool:
-        """All points have been tried."""
-        return len(self.trials) == self.size
+        """Nothing is left to do."""
+        return len(self.trials) + self.unseen == self.size
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -73,6 +76,8 @@ class Kept:
         self._store = store
         self._told = told
         self._read = {} if store is None else store.read()
+        self.noted: Callable[[Trial], str] = lambda _: ""
+        """Given every trial as it comes; what it says follows how many are done."""
 
     def attempt(
         self, points: Iterable[Point], what: str = "tried", *, folded: bool = False
@@ -85,6 +90,11 @@ class Kept:
                 left.append(point)
             else:
                 self.known[point.number] = trial
+                self.noted(trial)
+        if self._told is not None and asked:
+            done = len(asked) - len(left)
+            self._told(f"{done:,} of {len(asked):,} {what}", done / len(asked))
+        logger.info("%d points to try, %d were there", len(left), len(asked) - len(left))
         task = replace(self.task, folded=folded)
         run = serial if len(left) <= FEW else self._runner
         try:
@@ -92,8 +102,10 @@ class Kept:
                 self.known[trial.number] = trial
                 if self._store is not None:
                     self._store.add(trial, folded=folded)
+                logger.info("point %s: %s %s", trial.choice, trial.status, trial.why)
+                beside = self.noted(trial)
                 if self._told is not None:
-                    self._told(f"{done:,} of {len(asked):,} {what}", done / len(asked))
+                    self._told(f"{done:,} of {len(asked):,} {what}{beside}", done / len(asked))
         finally:
             if self._store is not None:
                 self._store.flush()
@@ -110,12 +122,15 @@ def sweep_id(scenario: AnyScenario, space: Space, limits: Sequence[Target]) -> s
     return f"{run_id(scenario.resolved(), raysim.__version__)}-{own}"
 
 
-def screened(scenario: AnyScenario, space: Space) -> dict[int, Trial]:
-    """Points that cannot fit, by number."""
+def screened(
+    scenario: AnyScenario, space: Space, points: Iterable[Point] | None = None
+) -> dict[int, Trial]:
+    """Those of the points, by default of all, that cannot fit, by number."""
     screen = screen_of(scenario, space)
     if screen is None:
         return {}
-    return {p.number: out for p in space.points() if (out := screen(p)) is not None}
+    looked_at = space.points() if points is None else points
+    return {p.number: out for p in looked_at if (out := screen(p)) is not None}
 
 
 def sweep(
@@ -138,6 +153,6 @@ def sweep(
     return sweep_of(kept, space)
 
 
-def sweep_of(kept: Kept, space: Space) -> Sweep:
+def sweep_of(kept: Kept, space: Space, unseen: int = 0) -> Sweep:
     """What is known of a space."""
-    return Sweep(tuple(kept.known[n] for n in sorted(kept.known)), space.size)
+    return Sweep(tuple(kept.known[n] for n in sorted(kept.known)), space.size, unseen)

@@ -11,7 +11,8 @@ import io
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from statistics import NormalDist
+from typing import Any, Literal, NamedTuple
 
 from raysim.errors import ScenarioError
 from raysim.planner.space import Choice, Point, chosen
@@ -22,12 +23,22 @@ from raysim.scenario.targets import Target
 
 Status = Literal["ok", "out_of_memory", "refused", "failed", "estimated"]
 """``estimated``: only the folded step is known, which says that it cannot be the choice."""
-TWO_SIDED = {0.5: 0.674, 0.8: 1.282, 0.9: 1.645, 0.95: 1.960}
-"""Standard deviations that a share of normally distributed values is within."""
+NORMAL = NormalDist()
 _WITH_TIME = ("days", "seconds", "total_seconds", "epoch_seconds", "step_seconds", "usd",
-              "usd_per_million_tokens", "gpu_hours")  # fmt: skip
+              "usd_per_million_tokens", "gpu_hours", "kwh", "kg_co2e")  # fmt: skip
 _WITH_SPEED = ("tokens_per_s", "tokens_per_s_per_gpu", "samples_per_s", "mfu", "hfu",
                "model_flops_per_s_per_gpu", "effective_tokens_per_s")  # fmt: skip
+
+
+class Spread(NamedTuple):
+    """How far measured values lie from a prediction: lognormal, as logarithms of the ratio."""
+
+    middle: float
+    deviation: float
+
+    def factor(self, quantile: float) -> float:
+        """Measured over predicted, at a quantile."""
+        return math.exp(self.middle + self.deviation * NORMAL.inv_cdf(quantile))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +62,8 @@ class Trial:
     """Targets that are not met, in words."""
     likely: float | None = None
     """Probability that all targets are met, under the prediction's interval."""
+    spread: Spread | None = None
+    """Of the step's time, as past errors on such jobs say."""
 
     @property
     def meets(self) -> bool:
@@ -64,7 +77,14 @@ class Trial:
 
 def of_plain(plain: Mapping[str, Any]) -> Trial:
     """The trial that ``plain`` was made of."""
-    return Trial(**{**plain, "missed": tuple(plain["missed"])})
+    ends = plain.get("spread")
+    spread = None if ends is None else Spread(*ends)
+    return Trial(**{**plain, "missed": tuple(plain["missed"]), "spread": spread})
+
+
+def follows_time(name: str) -> int:
+    """1: a metric that grows with the step's time; -1: that falls; 0: neither."""
+    return (name in _WITH_TIME) - (name in _WITH_SPEED)
 
 
 def try_point(scenario: AnyScenario, point: Point, limits: tuple[Target, ...]) -> Trial:
@@ -79,7 +99,7 @@ def try_point(scenario: AnyScenario, point: Point, limits: tuple[Target, ...]) -
     metrics = targets.values_of(summary)
     status = _status(summary["verdict"])
     rows = targets.evaluate(limits, summary) if status == "ok" else []
-    certainty = summary.get("certainty") if rows else None
+    certainty = summary.get("certainty") if status == "ok" else None
     return Trial(
         number=point.number, choice=point.choice, status=status,
         why="" if status == "ok" else summary["verdict"]["text"],
@@ -88,7 +108,8 @@ def try_point(scenario: AnyScenario, point: Point, limits: tuple[Target, ...]) -
         bound_by=(summary.get("bound_by") or {}).get("what", ""), run_id=summary["run_id"],
         metrics=metrics,
         missed=tuple(row["text"] for row in rows if not row["passed"]),
-        likely=_likely(limits, metrics, certainty) if certainty else None,
+        likely=_likely(limits, metrics, certainty) if certainty and rows else None,
+        spread=_spread(certainty, "step_seconds", metrics) if certainty else None,
     )  # fmt: skip
 
 
@@ -108,30 +129,35 @@ def _likely(
     least: dict[str, float] = {}
     for limit in limits:
         kind, up = _moves_with(limit.name)
-        interval = certainty.get(kind) if kind else None
+        spread = _spread(certainty, kind, metrics) if kind else None
         value = metrics.get(limit.name)
-        if not interval or value is None:
-            continue
-        middle = metrics["step_seconds"] if kind == "step_seconds" else metrics["memory_peak"]
-        deviations = TWO_SIDED.get(certainty.get("covers", 0.9), TWO_SIDED[0.9])
-        spread = math.log(interval["high"] / interval["low"]) / 2 / deviations
-        shift = math.log(interval["high"] * interval["low"]) / 2 - math.log(middle)
-        if limit.limit <= 0 or not spread:
+        if spread is None or not value or limit.limit <= 0:
             continue
         room = math.log(limit.limit / value) * (1 if up else -1)
-        below = 0.5 * (1 + math.erf((room - shift) / spread / math.sqrt(2)))
+        below = NORMAL.cdf((room - spread.middle) / spread.deviation)
         wants_less = limit.op in ("<=", "<")
         chance = below if wants_less == up else 1 - below
         least[kind] = min(least.get(kind, 1.0), chance)
     return math.prod(least.values()) if least else None
 
 
+def _spread(certainty: Mapping[str, Any], kind: str, metrics: Mapping[str, float]) -> Spread | None:
+    """Of a prediction whose interval has ends; None of one without."""
+    interval = certainty.get(kind)
+    predicted = metrics.get("step_seconds" if kind == "step_seconds" else "memory_peak")
+    if not interval or not predicted or interval["high"] <= interval["low"]:
+        return None
+    deviations = NORMAL.inv_cdf((1 + certainty.get("covers", 0.9)) / 2)
+    return Spread(
+        math.log(interval["high"] * interval["low"]) / 2 - math.log(predicted),
+        math.log(interval["high"] / interval["low"]) / 2 / deviations,
+    )
+
+
 def _moves_with(name: str) -> tuple[str, bool]:
     """The interval a metric follows, and whether it grows with it."""
-    if name in _WITH_TIME:
-        return "step_seconds", True
-    if name in _WITH_SPEED:
-        return "step_seconds", False
+    if follows_time(name):
+        return "step_seconds", follows_time(name) > 0
     if name in ("gpu_mem_peak", "memory_peak"):
         return "memory_peak_bytes", True
     return "", True

@@ -96,6 +96,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._selector = _Selector(self)
         self._clock_resolution = 1e-9
 
+    def __del__(self) -> None:
+        """A process that is gone has closed nothing, and nobody is to be warned of it."""
+
     def now_ns(self) -> int:
         """Where the fiber is."""
         return self.fiber.process.session.now_ns + self.fiber.lead_ns
@@ -295,6 +298,11 @@ def concurrent_future_of_ref(ref: ObjectRef) -> Any:
     return _RefFuture(ref)
 
 
+def running_loop() -> Any:
+    """Of the coroutine that calls."""
+    return asyncio.get_running_loop()
+
+
 def new_future() -> Any:
     """Of the running loop."""
     return asyncio.get_running_loop().create_future()
@@ -313,17 +321,26 @@ def in_thread(function: Callable[[], Any]) -> Any:
 # ---- asyncio actors ------------------------------------------------------------------------------
 
 
-def start_loop(state: ProcessState) -> None:
-    """The event loop thread of an asyncio actor."""
+def start_loop(state: ProcessState, name: str) -> None:
+    """The event loop thread of an asyncio actor, or of a library's worker."""
     loop = VirtualLoop()
     state.loop = loop
-    loop.fiber = Fiber(state, None, loop.run_forever, _loop_ended, state.actor.info.name)
+    loop.fiber = Fiber(state, None, loop.run_forever, _loop_ended, name)
     loop.fiber.start()
 
 
 def _loop_ended(fiber: Fiber) -> None:
     if fiber.error is not None:
         raise fiber.error
+
+
+def run_in_loop(loop: Any, coroutine: Any, then: Callable[[Any], object]) -> None:
+    """Run a coroutine in a loop; ``then`` gets what it raised, or None."""
+
+    def begin() -> None:
+        loop.create_task(coroutine).add_done_callback(lambda task: then(task.exception()))
+
+    loop.call_soon_threadsafe(begin)
 
 
 def run_method(body: MethodBody, state: ProcessState, running: RunningTask) -> None:

@@ -200,7 +200,7 @@ class CreationBody(Body):
         if self.info.is_async:
             from raysim.rayapi.asyncio_loop import start_loop
 
-            start_loop(state)
+            start_loop(state, self.info.name)
         instance.__init__(*args, **kwargs)
 
 

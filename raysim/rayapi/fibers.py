@@ -16,6 +16,8 @@ end of a slice or at the next call.
 
 from __future__ import annotations
 
+import contextlib
+import io
 from collections import deque
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -176,6 +178,7 @@ class Fiber:
             idle = self.process.session.greenlets
             new = not idle
             self.greenlet = greenlet(_fibers, self.process.session.hub) if new else idle.pop()
+            self.process.session.fibers[self] = None
             self._slice(self.greenlet.switch, [self] if new else self)
 
     def _start_later(self, _arg: Any) -> None:
@@ -203,6 +206,13 @@ class Fiber:
         waiter.fiber = None
         self._slice(self.greenlet.throw, error)
         return True
+
+    def abandon(self) -> None:
+        """Unwind what waits in a process that is gone: no collector sees what its frames hold."""
+        waiter, waiting = self.waiter, self.greenlet
+        if waiter is not None and waiting is not None:
+            waiter.fiber = self.greenlet = None
+            waiting.throw(GreenletExit)
 
     def cancel(self) -> None:
         """Of a task: ``ray.cancel``; a normal one is interrupted where it waits."""
@@ -233,6 +243,7 @@ class Fiber:
     def _give_back(self) -> None:
         """Its greenlet is for others."""
         used, self.greenlet = self.greenlet, None
+        del self.process.session.fibers[self]
         if not used.dead:
             if used.gr_context is not None:
                 used.gr_context = None  # what one program sets another does not see
@@ -290,6 +301,14 @@ class Fiber:
             self.lead_ns += delay_ns
         else:
             self.block(lambda then: self.process.session.sim.call_later(delay_ns, then))
+
+
+def let_go(fibers: dict[Fiber, None]) -> None:
+    """Of what waits in processes that are gone; what it would still say, nobody hears."""
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        for fiber in [f for f in fibers if f.process.gone]:
+            del fibers[fiber]
+            fiber.abandon()
 
 
 def _fibers(first: list[Fiber]) -> None:

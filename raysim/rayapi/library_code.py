@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from raysim.rayapi.calls import this_core, this_fiber
+from raysim.rayapi.execution import ProcessExit
 from raysim.rayapi.failures import task_error
 from raysim.rayapi.fibers import HUB, Fiber
 from raysim.rayapi.session import ProcessState, Session
@@ -46,12 +47,21 @@ def fiber_of(
     def ended(fiber: Fiber) -> None:
         value = fiber.result
         error, fiber.error = fiber.error, None
+        if isinstance(error, ProcessExit):
+            end_process(state, error)
+            return
         if error is not None and not isinstance(error, SystemExit):
             value = task_error(error, name, pid=state.pid, ip=state.ip)
         assert state.core is not None, f"{name} ran in no process"
         state.core.after(fiber.lead_ns, done, value)
 
     return Fiber(state, None, main, ended, name)
+
+
+def end_process(state: ProcessState, exit_: ProcessExit) -> None:
+    """The program's code has left its worker for good."""
+    assert state.core is not None, "a library's worker is a process"
+    state.session.env.launcher.kill(state.core.me.worker_id, reason=exit_.reason)
 
 
 def in_fiber(state: ProcessState, main: Callable[[], Any], name: str) -> Ask:

@@ -31,6 +31,7 @@ from raysim.rayapi import asyncio_loop, clock, serialization
 from raysim.rayapi.compute import Compute
 from raysim.rayapi.execution import ProcessExit
 from raysim.rayapi.fibers import HUB
+from raysim.rayapi.serve import clients
 from raysim.rayapi.session import LIMIT_S, Session
 from raysim.rayapi.torch_programs import load_for, torch_world
 from raysim.rayapi.unsupported import NotEmulatedError, RefusedImports
@@ -49,6 +50,7 @@ def _modules() -> dict[str, ModuleType]:
         job_submission,
         runtime_context,
         runtime_env,
+        serve,
         train,
         tune,
         util,
@@ -74,7 +76,7 @@ def _modules() -> dict[str, ModuleType]:
     raylet.ObjectRefGenerator = api.ObjectRefGenerator  # type: ignore[attr-defined]
     raylet.DynamicObjectRefGenerator = api.DynamicObjectRefGenerator  # type: ignore[attr-defined]
     util.multiprocessing = multiprocessing
-    api.train, api.tune, train.torch = train, tune, train_torch
+    api.train, api.tune, train.torch, api.serve = train, tune, train_torch, serve
     return {
         "ray": api, "ray.actor": actors, "ray.exceptions": exceptions, "ray._raylet": raylet,
         "ray.runtime_context": runtime_context, "ray.runtime_env": runtime_env, "ray.util": util,
@@ -87,6 +89,7 @@ def _modules() -> dict[str, ModuleType]:
         "ray.data": data, "ray.data.context": data, "ray.data.dataset": data,
         "ray.data.aggregate": data.aggregate, "ray.data.collate_fn": data.collate,
         "ray.data.grouped_data": data, "ray.data.iterator": data,
+        "ray.data.expressions": data.expressions, "ray.data.datatype": data.datatype,
         "ray.dag": dag, "ray.dag.context": dag, "ray.dag.dag_node": dag, "ray.dag.input_node": dag,
         "ray.dag.output_node": dag, "ray.dag.function_node": dag, "ray.dag.class_node": dag,
         "ray.dag.compiled_dag_node": dag, "ray.job_submission": job_submission,
@@ -95,7 +98,10 @@ def _modules() -> dict[str, ModuleType]:
         "ray.tune": tune, "ray.tune.schedulers": tune.schedulers,
         "ray.tune.search": tune.search, "ray.tune.search.sample": sample,
         "ray.tune.search.basic_variant": tune.search, "ray.tune.tuner": tune,
-        "ray.tune.error": tune,
+        "ray.tune.error": tune, "ray.serve": serve, "ray.serve.api": serve,
+        "ray.serve.config": serve.config, "ray.serve.context": serve.context,
+        "ray.serve.deployment": serve, "ray.serve.exceptions": serve.exceptions,
+        "ray.serve.handle": serve.handle,
     }  # fmt: skip
 
 
@@ -113,6 +119,7 @@ def ray_names() -> Iterator[None]:
         "ray.train",
         "ray.tune",
         "ray.data",
+        "ray.serve",
     ):  # so that ``import ray.data`` asks the finder
         vars(sys.modules[name]).setdefault("__path__", [])
     refuse: Any = RefusedImports()
@@ -246,6 +253,7 @@ def emulated_world() -> Iterator[None]:
         with ray_names(), _output(), _process_calls(), torch_world():
             yield
     finally:
+        clients.remove()
         clock.remove()
         sys.path[:] = path
         asyncio_loop.remove(policy)

@@ -26,7 +26,7 @@ from simpy.events import Event
 from raysim.errors import RaysimError
 from raysim.perf.constants import TrainingConstants
 from raysim.rayapi.compute import Compute, pay_for_compute
-from raysim.rayapi.fibers import HUB, Fiber
+from raysim.rayapi.fibers import HUB, Fiber, let_go
 from raysim.rayapi.randomness import seeded_globals
 from raysim.raycore.ids import ActorID, JobID, NodeID, WorkerID, node_ip, process_id
 
@@ -220,16 +220,15 @@ class Session:
         """The environment of whoever runs the simulation."""
         self.environ: dict[Any, Any] = dict(self.outside)
         """What a new process finds in its environment: its raylet's."""
-        self.greenlets: list[Any] = []
-        """That have run a fiber and can run another."""
+        self.greenlets: list[Any] = []  # that have run a fiber and can run another
+        self.fibers: dict[Fiber, None] = {}  # that have begun and are not over
         self.base_ns = 0
         """Time of clusters that are gone."""
         self.limit_s = limit_s
         self._stop: Any = None
         self._handover = False
         self._hangs: ProgramHangs | DriverDied | None = None
-        self.slices = 0
-        """How often a program has been resumed."""
+        self.slices = 0  # how often a program has been resumed
         self._seen: tuple[Any, dict[int, Any]] | None = None
         """At the last look: how much had happened, and what was pending."""
         self._quiet = 0
@@ -238,10 +237,9 @@ class Session:
         """A driver that is not a fiber of its own, and what to call before it gets an error."""
         self._looks: Any = None
         """When it looks next."""
-        self.exports: dict[Any, Any] = {}
-        """What has been pickled in this session, by function or class."""
-        self.submitted: Any = None
-        """The server of the jobs API, once somebody has used it."""
+        self.exports: dict[Any, Any] = {}  # what has been pickled, by function or class
+        self.submitted: Any = None  # the server of the jobs API, once somebody has used it
+        self.at_end: list[Callable[[], object]] = []  # called when the driver leaves
         self.libraries: dict[str, Any] = {}
         """What Ray's libraries keep of this run, each under its name."""
 
@@ -278,6 +276,7 @@ class Session:
         with seeded_globals(seed):
             fiber.start()
             self._serve(fiber)
+        let_go(self.fibers)
         if fiber.error is not None:
             raise fiber.error
         return fiber.result
@@ -369,7 +368,7 @@ class Session:
         was over may have happened a moment ago (a node lost power, nobody knows yet).
         """
         fiber, limit = looking
-        pending = {id(x): x for x in islice(self.sim.clock.pending(), _CROWD) if x is not limit}
+        pending = {id(x): x for x in islice(self.sim.pending(), _CROWD) if x is not limit}
         so_far = len(self.env.log.rows), self.slices
         quiet = (
             self._seen is not None
@@ -402,6 +401,8 @@ class Session:
             return main()
         finally:
             if state.core is not None:
+                for finish in self.at_end:
+                    finish()
                 self.disconnect(fiber)
 
     # ray.init and ray.shutdown

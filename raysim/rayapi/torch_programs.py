@@ -15,8 +15,11 @@ from importlib import import_module
 from importlib.util import find_spec
 
 _NAMED = re.compile("torch|deepspeed")
-_LOADED_BEFORE = ("pandas", "pyarrow", "datasets")
-"""Their C code keeps the classes of ``datetime`` that it finds."""
+_LOADED_BEFORE = {
+    "pandas": "pandas", "pyarrow": "pyarrow", "datasets": "datasets", "fastapi": "pydantic.v1",
+    "pydantic": "pydantic.v1",
+}  # fmt: skip
+"""What to load for a name: it keeps the classes of ``datetime`` that it finds."""
 _WORLD: list[ExitStack] = []
 """Of the world that is emulated now, if one is."""
 _REPLACED: list[bool] = []
@@ -25,9 +28,9 @@ _REPLACED: list[bool] = []
 
 def load_for(text: str) -> None:
     """Before a program with this text begins: it finds the torch of an emulated world."""
-    for name in _LOADED_BEFORE:
+    for name, module in _LOADED_BEFORE.items():
         if name in text and find_spec(name) is not None:
-            import_module(name)
+            import_module(module)
     if _NAMED.search(text) and find_spec("torch") is not None:
         import_module("torch")
         replace()

@@ -36,6 +36,10 @@ _DATA = (
 
 _TRAIN = "TorchTrainer, ray.train.report and ray.train.get_context"
 
+_SERVE = (
+    "serve.deployment, bind, run, handles, serve.batch, serve.multiplexed, serve.ingress, status"
+)
+
 NAMES: dict[str, str] = {
     "ray.client": "ray.init()", "ray.ClientBuilder": "ray.init()",
     "ray.cpp_function": "Python functions", "ray.java_function": "Python functions",
@@ -63,8 +67,11 @@ NAMES: dict[str, str] = {
         "read_clickhouse", "read_datasource", "read_delta", "read_delta_sharing_tables",
         "read_hudi", "read_iceberg", "read_kafka", "read_lance", "read_mcap", "read_mongo",
         "read_orc", "read_snowflake", "read_sql", "read_tfrecords", "read_unity_catalog",
-        "read_videos", "read_webdataset", "read_zarr", "llm", "expressions", "datasource", "block",
+        "read_videos", "read_webdataset", "read_zarr", "llm", "datasource", "block",
         "context.ShuffleStrategy",
+    )},
+    **{f"ray.data.expressions.{name}": "col, lit, star, udf" for name in (
+        "download", "monotonically_increasing_id", "random", "unnest", "uuid",
     )},
     **{f"ray.data.aggregate.{name}": "Count, Sum, Min, Max, Mean, Std, Quantile" for name in (
         "ApproximateQuantile", "ApproximateTopK", "MissingValuePercentage", "ValueCounter",
@@ -92,7 +99,15 @@ NAMES: dict[str, str] = {
         "Repeater", "SearchAlgorithm", "SearchGenerator", "Searcher", "ax", "bayesopt", "bohb",
         "create_searcher", "hebo", "hyperopt", "nevergrad", "optuna", "zoopt",
     )},
-    "ray.serve": _CORE, "ray.rllib": _CORE, "ray.air": _CORE, "ray.llm": _CORE,
+    **{f"ray.serve.{name}": _SERVE for name in (
+        "ControllerOptions", "RunTarget", "TracingConfig", "get_deployment_actor",
+        "get_deployment_actor_context", "get_trace_context", "run_many", "shutdown_async",
+        "autoscaling_policy", "batching", "dag", "experimental", "gang", "generated",
+        "gradio_integrations", "grpc_util", "llm", "metrics", "multiplex", "request_router",
+        "schema", "scripts", "task_consumer", "task_processor", "utils",
+        "config.AutoscalingPolicy", "config.gRPCOptions", "config.RequestRouterConfig",
+    )},
+    "ray.rllib": _CORE, "ray.air": _CORE, "ray.llm": _CORE,
     "ray.cluster_utils": "a cluster file",
     "ray.experimental": _CORE, "ray.scripts": "raysim", "ray.core": _CORE, "ray.types": "",
     "ray.client_builder": "ray.init()", "ray.job_config": "ray.init(namespace=, runtime_env=)",

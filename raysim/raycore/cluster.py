@@ -21,7 +21,7 @@ from raysim.hardware.network import FlowNetwork
 from raysim.hardware.node import Node, make_nodes
 from raysim.hardware.topology import Topology
 from raysim.hardware.transfer import Network
-from raysim.kernel.component import Component, Message, Reply
+from raysim.kernel.component import Component, Message, one_way
 from raysim.kernel.simulation import Simulation
 from raysim.perf.ray_core import RayCosts
 from raysim.raycore.autoscaler import Autoscaler, AutoscalerConfig
@@ -267,7 +267,8 @@ class Cluster:
         """Let a room know at once what its operating system would tell it."""
         room = self.sim.components[address]
         if room.state == "up":
-            room.message_arrives(Reply(room, message))
+            self.sim.clock.note(room.takes_message)
+            room.message_arrives(one_way(room, message))
 
     def _machine_up(self, node_id: NodeID) -> None:
         """A machine has come: ``ray start`` there."""

@@ -14,6 +14,7 @@ another node since that node last reported (its spillbacks) is its own: ``Promis
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from raysim.raycore.ids import NodeID
@@ -63,7 +64,7 @@ class ResourceView:
         """A node has registered."""
         self._hold(node_id, self._total_of(node_id), resources.total)
         node = self.nodes[node_id] = NodeView(node_id, resources)
-        if len(self.nodes) > 1 and list(self.nodes)[-2] > node_id:
+        if len(self.nodes) > 1 and next(islice(reversed(self.nodes), 1, None)) > node_id:
             self.nodes = dict(sorted(self.nodes.items()))
         self.members += 1
         self._changed(node_id, node)

@@ -240,13 +240,18 @@ class NodeResources:
             del self.bundles[group]
 
 
+_CRITICAL = (CPU, MEMORY, OBJECT_STORE_MEMORY)
+
+
 def utilization(available: Mapping[str, int], total: Mapping[str, int]) -> float:
     """Critical utilisation: the fullest of CPU, memory and object store, from 0 to 1."""
     worst = 0.0
-    for name in (CPU, MEMORY, OBJECT_STORE_MEMORY):
+    for name in _CRITICAL:
         n = total.get(name)
         if n:
-            worst = max(worst, 1 - available.get(name, 0) / n)
+            used = 1 - available.get(name, 0) / n
+            if used > worst:
+                worst = used
     return worst
 
 

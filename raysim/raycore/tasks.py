@@ -184,6 +184,8 @@ class TaskOptions:
     scheduling_class: tuple[Any, ...] = field(init=False)
     """(resources to be placed, function, strategy, labels): equal for tasks that queue together; a
     spec's depth counts too."""
+    instant: Payload | None = field(init=False)
+    """What a normal task returns that runs nobody's code, if that is one value."""
 
     def __post_init__(self) -> None:
         object.__setattr__(
@@ -191,6 +193,13 @@ class TaskOptions:
             (self.placement_resources or self.resources, id(self.function), self.strategy,
              self.label_selector),
         )  # fmt: skip
+        returns = self.function.instant
+        payload = None
+        if returns is not None and self.num_returns == 1 and not self.max_calls:
+            payload = returns[0] if returns else NONE
+            if payload.contained:
+                payload = None
+        object.__setattr__(self, "instant", payload)
 
 
 TaskKind = Literal["NORMAL_TASK", "ACTOR_CREATION_TASK", "ACTOR_TASK"]

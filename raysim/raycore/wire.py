@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from raysim.hardware.host import Host
 from raysim.hardware.node import Node
 from raysim.hardware.transfer import FLUID_BYTES, Network
 from raysim.kernel.component import Reply
@@ -58,6 +59,8 @@ class End:
     """Within the raylet's process."""
     in_store: bool
     """Reached through a Unix socket from its own node."""
+    host: Host
+    """What passes between nodes of one machine stays there."""
     process: str
     """Whose thread of gRPC takes what arrives."""
 
@@ -75,14 +78,15 @@ class Wire:
     ) -> None:
         self._network = network
         self._clock = sim.clock
-        self._ends: dict[str, End] = {GCS: End(head, in_raylet=False, in_store=False, process=GCS)}
+        self._hosts = [node.host for node in nodes]
+        self._ends = {
+            GCS: End(head, in_raylet=False, in_store=False, host=self._hosts[head], process=GCS)
+        }
         self._socket_ns = costs.unix_socket_ns
         self._local_ns = costs.grpc_same_host_ns
         self._cross_ns = costs.grpc_same_host_ns + costs.grpc_cross_host_extra_ns
         self._work_ns = costs.grpc_work_ns
         self._work_ns_per_byte = 1e9 / costs.grpc_bytes_per_s
-        self._hosts = [node.host for node in nodes]
-        """What passes between nodes of one machine stays there."""
         self._cut: dict[NodeID, None] = {}
         self._held: list[tuple[str, str, float, Callable[[Any], object], Any]] = []
 
@@ -99,17 +103,29 @@ class Wire:
         ends = self._ends
         a = ends.get(src) or self._end(src)
         b = ends.get(dst) or self._end(dst)
-        if a.node_id != b.node_id:
-            self._across(a, b, (src, dst, message_bytes, fn, arg), lead_ns)
+        if a.node_id == b.node_id:
+            if a.in_raylet and b.in_raylet:
+                latency_ns = 0
+            elif (a.in_raylet or b.in_raylet) and (
+                a.in_store or b.in_store or arg.message.__class__ in _BY_SOCKET
+            ):
+                latency_ns = self._socket_ns
+            else:
+                latency_ns = self._local_ns
+                if b.host.load is not None:
+                    latency_ns += self._delay_ns(a, b, message_bytes, arg, lead_ns)
+                if message_bytes > FLUID_BYTES:
+                    latency_ns += int(message_bytes / LOCAL_BYTES_PER_S * 1e9)
+        elif self._cut and (a.node_id in self._cut or b.node_id in self._cut):
+            self._held.append((src, dst, message_bytes, fn, arg))
             return
-        if a.in_raylet and b.in_raylet:
-            latency_ns = 0
-        elif a.in_store or b.in_store or arg.message.__class__ in _BY_SOCKET:
-            latency_ns = self._socket_ns
         else:
-            latency_ns = self._local_ns + self._delay_ns(a, b, message_bytes, arg, lead_ns)
+            latency_ns = self._local_ns if a.host is b.host else self._cross_ns
+            if b.host.load is not None:
+                latency_ns += self._delay_ns(a, b, message_bytes, arg, lead_ns)
             if message_bytes > FLUID_BYTES:
-                latency_ns += int(message_bytes / LOCAL_BYTES_PER_S * 1e9)
+                arg = (a.node_id, b.node_id, message_bytes, fn, arg)
+                fn = self._flow
         self._clock.call_later(lead_ns + latency_ns, fn, arg)
 
     def cut(self, node_id: NodeID) -> None:
@@ -134,37 +150,15 @@ class Wire:
         """Whether it is cut off."""
         return node_id in self._cut
 
-    def _across(
-        self,
-        a: End,
-        b: End,
-        message: tuple[str, str, float, Callable[[Any], object], Any],
-        lead_ns: int,
-    ) -> None:
-        if self._cut and (a.node_id in self._cut or b.node_id in self._cut):
-            self._held.append(message)
-            return
-        _, _, message_bytes, fn, arg = message
-        near = self._hosts[a.node_id] is self._hosts[b.node_id]
-        hop_ns = self._local_ns if near else self._cross_ns
-        hop_ns += self._delay_ns(a, b, message_bytes, arg, lead_ns)
-        if message_bytes <= FLUID_BYTES:
-            self._clock.call_later(lead_ns + hop_ns, fn, arg)
-        else:
-            self._clock.call_later(
-                lead_ns + hop_ns, self._flow, (a.node_id, b.node_id, message_bytes, fn, arg)
-            )
-
     def _delay_ns(self, a: End, b: End, message_bytes: float, call: Any, lead_ns: int) -> int:
         """How much longer the hop is because its work is done on few cores."""
-        load = self._hosts[b.node_id].load
-        if load is None:
-            return 0
+        load = b.host.load
+        assert load is not None, f"{b.process} has cores enough"
         at_ns = self._clock.now + lead_ns
         work_ns = self._work_ns + int(message_bytes * self._work_ns_per_byte)
         done_ns = load.serve(b.process, at_ns, work_ns)
         one_way = call.__class__ is Reply and call.caller is None
-        if one_way and load is self._hosts[a.node_id].load:
+        if one_way and load is a.host.load:
             load.serve(a.process, done_ns, self._work_ns)
         return done_ns - at_ns - self._work_ns
 
@@ -178,8 +172,9 @@ class Wire:
         assert node.startswith("node-"), f"{address!r} is on no node"
         kind = room.split("-", 1)[0]
         in_raylet = kind in _RAYLET_PROCESS
+        node_id = int(node[5:])
         end = End(
-            int(node[5:]), in_raylet=in_raylet, in_store=kind == "plasma",
+            node_id, in_raylet=in_raylet, in_store=kind == "plasma", host=self._hosts[node_id],
             process=node if in_raylet else address,
         )  # fmt: skip
         self._ends[address] = end

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from raysim.raylibs.warnings import PlannerWarning
+
+if TYPE_CHECKING:
+    from raysim.raylibs.charts import Chart
 
 Unit = Literal["text", "count", "seconds", "bytes", "share", "usd", "per_s", "bytes_per_s"]
 Cell = str | float | int | None
@@ -57,3 +60,5 @@ class LibraryReport:
     simplifications: tuple[str, ...] = ()
     detail: Mapping[str, Any] = field(default_factory=dict)
     """Plain data beyond the tables, for summary.json."""
+    charts: tuple[Chart, ...] = ()
+    """What it did over time, for pages; not in summary.json."""

@@ -2,8 +2,9 @@
 
 Real counterpart: ``chrome_tracing_dump`` in ``ray/_private/state.py`` and
 ``ray/_private/profiling.py``, with its categories: ``task::<name>`` for a task, ``submit_task``
-for a call of ``.remote()``, ``ray.get`` and ``ray.wait`` for waiting within a task. Process = node,
-thread = worker. A task is drawn from RUNNING to its end, each attempt for itself.
+for a call of ``.remote()``; ``ray.get`` and ``ray.wait`` for waiting within a task, which Ray draws
+where ``RAY_PROFILING=1``. Process = node, thread = worker. A task is drawn from RUNNING to its end,
+each attempt for itself.
 
 Not there: ``task:deserialize_arguments``, ``task:execute`` and ``task:store_outputs``, which the
 state log does not tell apart, and what a driver waits for.

@@ -14,6 +14,7 @@ import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from raysim.report.columns import Words
 from raysim.units import format_bytes, format_bytes_per_s, format_seconds
 
 if TYPE_CHECKING:
@@ -70,8 +71,16 @@ SLICE_COLORS: dict[str, Color] = {
 }
 
 
+PATTERNS = {
+    "recompute": "diagonal", "collective": "upright", "p2p": "level", "copy": "dots",
+    "optimizer": "back", "offload": "level", "slack": "diagonal", "gathered_parameter": "level",
+    "process": "upright", "logits": "dots", "bucket": "back", "optimizer_state": "back",
+    "communication": "level",
+}  # fmt: skip
+"""Categories that have a pattern beside their colour, so that neighbours differ without it."""
 PART_COLORS = {
-    "compute": "backward", "recompute": "recompute", "exposed_collectives": "collective",
+    "ideal": "forward", "compute": "backward", "recompute": "recompute",
+    "exposed_collectives": "collective",
     "pipeline_transfers": "p2p", "bubble": "launch", "offload": "offload", "launch": "host",
     "data_wait": "data", "optimizer": "optimizer",
 }  # fmt: skip
@@ -187,7 +196,7 @@ def timeline(
     rows: dict[Track, list[Span]] = {track: [] for track in tracks}
     for span in drawn:
         rows[span.track].append(span)
-    words = _Vocabulary(_Words(), _Words(), _Words())
+    words = _Vocabulary(Words(), Words(), Words())
     shades = _shades(rest, t0, t1, words.categories)
     groups = []
     for gpu in gpus:
@@ -222,7 +231,7 @@ def _most_visible(
 
 
 def _shades(
-    spans: Iterable[Span], t0: int, t1: int, categories: _Words
+    spans: Iterable[Span], t0: int, t1: int, categories: Words
 ) -> dict[Track, list[list[int]]]:
     """[part of the time, category, busy per mille] of slices too many to draw, by stream."""
     part = max(1, -(-(t1 - t0) // SHADES))
@@ -240,27 +249,12 @@ def _shades(
     return shades
 
 
-class _Words:
-    """Each distinct text once, numbered in order of first use."""
-
-    def __init__(self) -> None:
-        self.words: list[str] = []
-        self._index: dict[str, int] = {}
-
-    def number(self, word: str) -> int:
-        """The number of ``word``."""
-        if word not in self._index:
-            self._index[word] = len(self.words)
-            self.words.append(word)
-        return self._index[word]
-
-
 class _Vocabulary(NamedTuple):
     """The texts of all slices."""
 
-    names: _Words
-    infos: _Words
-    categories: _Words
+    names: Words
+    infos: Words
+    categories: Words
 
 
 def _columns(stream: str, spans: Sequence[Span], t0: int, words: _Vocabulary) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Runs side by side: what differs most first.
 
-Works from ``summary.json`` alone. A row is a metric, a part of the step or a category of memory.
+Works from ``summary.json`` alone. A row is a metric, a part of the step or of a program's run, a
+category of memory, or a function of a Ray program.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from raysim.report.words import plain, seconds, tflops, usd
 from raysim.results.targets import METRICS, value_of
-from raysim.units import GIB, format_seconds
+from raysim.units import GIB, format_bytes
 
 Summary = Mapping[str, Any]
 SAME = 1e-9
@@ -45,13 +47,15 @@ class Row:
 
 def rows_of(summaries: Sequence[Summary]) -> list[Row]:
     """What differs between runs, most first; what is the same is not there."""
-    found = [*_words(summaries), *_metrics(summaries), *_parts(summaries)]
+    found = [
+        *_words(summaries), *_metrics(summaries), *_parts(summaries), *_of_programs(summaries)
+    ]  # fmt: skip
     return sorted(found, key=lambda row: (-row.apart, row.name))
 
 
 def _words(summaries: Sequence[Summary]) -> Iterator[Row]:
     for path, name in _TOLD:
-        values = [str(_at(s, path)) for s in summaries]
+        values = [str(at(s, path)) for s in summaries]
         if len(set(values)) > 1:
             yield Row(name, tuple(values), None)
 
@@ -65,22 +69,38 @@ def _metrics(summaries: Sequence[Summary]) -> Iterator[Row]:
 
 def _metric_text(name: str, value: float) -> str:
     if name.endswith("seconds"):
-        return format_seconds(value)
+        return seconds(value)
     if name == "memory_peak":
         return f"{value / GIB:.1f} GiB"
     if name in ("mfu", "hfu", "goodput", "gpu_mem_peak"):
         return f"{value:.1%}"
-    return f"${value:,.4g}" if name.startswith("usd") else f"{value:,.4g}"
+    if name.startswith("usd"):
+        return usd(value)
+    return tflops(value) if name.startswith("model_flops") else plain(value)
 
 
 def _parts(summaries: Sequence[Summary]) -> Iterator[Row]:
     """Of the step's time and of the fullest GPU's memory."""
-    step = [_by_name(_at(s, "step.breakdown"), "seconds") for s in summaries]
-    whole = [_at(s, "step.seconds") or 0.0 for s in summaries]
-    yield from _named("step: ", step, whole, format_seconds)
-    memory = [_by_name(_at(s, "memory.by_category"), "bytes") for s in summaries]
-    peak = [_at(s, "memory.peak_bytes") or 0.0 for s in summaries]
+    step = [_by_name(at(s, "step.breakdown"), "seconds") for s in summaries]
+    whole = [at(s, "step.seconds") or 0.0 for s in summaries]
+    yield from _named("step: ", step, whole, seconds)
+    memory = [_by_name(at(s, "memory.by_category"), "bytes") for s in summaries]
+    peak = [at(s, "memory.peak_bytes") or 0.0 for s in summaries]
     yield from _named("memory: ", memory, peak, lambda v: f"{v / GIB:.2f} GiB")
+
+
+def _of_programs(summaries: Sequence[Summary]) -> Iterator[Row]:
+    """Where the time of a Ray program goes, what its tasks take, what its store holds."""
+    whole = [at(s, "run.virtual_seconds") or 0.0 for s in summaries]
+    yield from _named("time: ", [_by_name(at(s, "time"), "seconds") for s in summaries], whole,
+                      seconds)  # fmt: skip
+    busy = [_by_name(at(s, "tasks.by_function"), "busy_seconds") for s in summaries]
+    yield from _named("tasks: ", busy, [0.0] * len(busy), seconds)
+    for key in ("peak_bytes", "spilled_bytes", "restored_bytes"):
+        values = [at(s, f"object_store.{key}") for s in summaries]
+        if any(v is not None for v in values):
+            name = f"store: {key.removesuffix('_bytes')}"
+            yield from _row(name, values, format_bytes)
 
 
 def _named(
@@ -94,7 +114,9 @@ def _named(
 
 def _row(name: str, values: Sequence[float | None], text: Any) -> Iterator[Row]:
     known = [v for v in values if v is not None]
-    if len(known) == len(values) and max(known) - min(known) <= SAME * max(map(abs, known)):
+    if len(known) == len(values) and max(known) - min(known) <= SAME * max(
+        map(abs, known), default=0.0
+    ):
         return
     cells = tuple("-" if v is None else text(v) for v in values)
     first, last = values[0], values[-1]
@@ -105,7 +127,8 @@ def _by_name(parts: Any, key: str) -> dict[str, float]:
     return {part["name"]: part[key] for part in parts or []}
 
 
-def _at(summary: Summary, path: str) -> Any:
+def at(summary: Summary, path: str) -> Any:
+    """What stands at a dotted path; None where nothing does."""
     here: Any = summary
     for part in path.split("."):
         here = here.get(part) if isinstance(here, Mapping) else None

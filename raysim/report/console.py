@@ -167,6 +167,8 @@ def _step_notes(summary: Summary) -> list[str]:
     notes = []
     if step.get("p95_seconds"):
         notes.append(f"p95 {format_seconds(step['p95_seconds'])}")
+    if step.get("drawn_seconds"):
+        notes.append(f"every kernel drawn {format_seconds(step['drawn_seconds'])}")
     if step.get("slowest_rank") is not None and job.get("simulated_ranks", 1) > 1:
         notes.append(f"slowest rank {step['slowest_rank']}")
     simulated, world = job.get("simulated_ranks", 1), _world(summary)

@@ -136,7 +136,7 @@ class Section(NamedTuple):
     spread: str
 
 
-_COLORS = {
+COLORS = {
     "kept": "parameter", "slow": "logits", "startup": "launch", "evaluation": "forward",
     "checkpoints": "offload", "lost": "activation", "detection": "host", "waiting": "collective",
     "restart": "recompute", "link_down": "copy",
@@ -160,7 +160,7 @@ def section(summary: Summary) -> Section | None:
     ]
     return Section(
         [(label, "; ".join(some)) for label, some in said if some],
-        [bar._replace(key=_COLORS[bar.key]) for bar in charts.stacked(bars, wall_s)],
+        [bar._replace(key=COLORS.get(bar.key, "")) for bar in charts.stacked(bars, wall_s)],
         wall_s,
         spread_words(found),
     )

@@ -3,7 +3,7 @@
 What it models: nothing; it shows a ``Result``. The page is one file without a single request: data,
 style and script are inside it, so that it can be mailed, printed and kept. Same result, same bytes.
 
-Not here: the printed report (``console``), the trace for Perfetto (``results.perfetto``).
+Not here: the printed report (``console``), the trace for Perfetto (``results.traces``).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from raysim.report import charts, goodput, peaks, sections, words
+from raysim.report import charts, goodput, links, money, parity, peaks, sections, step, words
 
 if TYPE_CHECKING:
     import jinja2
@@ -75,7 +75,16 @@ def render(result: Reportable) -> str:
         headline=sections.headline(summary),
         cluster=sections.cluster(summary),
         job=sections.job(summary),
-        waterfall=sections.waterfall(summary),
+        job_summary=words.table(summary.get("job")),
+        waterfall=step.waterfall(summary),
+        sensitivity=step.sensitivity(summary),
+        link_rows=links.table_rows(summary),
+        heat=recorded["heat"],
+        money=money.money(summary),
+        parities=parity.parities(summary),
+        explained=peaks.explained(summary),
+        largest=peaks.largest(summary),
+        most_peaks=charts.MAX_GPUS,
         peaks=peaks.peaks(summary),
         host=peaks.host_peak(summary),
         changes=sections.changes(summary),
@@ -85,7 +94,10 @@ def render(result: Reportable) -> str:
         reference=sections.reference(summary),
         certainty=sections.certainty(summary),
         recorded=recorded,
-        data=_json({"timeline": recorded["timeline"], "memory": recorded["memory"]}),
+        data=_json({
+            "timeline": recorded["timeline"], "memory": recorded["memory"],
+            "links": recorded["heat"], "patterns": charts.PATTERNS,
+        }),
         memory_colors=charts.MEMORY_COLORS,
         slice_colors=charts.SLICE_COLORS,
         part_colors=charts.PART_COLORS,
@@ -114,6 +126,7 @@ def _environment() -> jinja2.Environment:
         "tflops": words.tflops, "bytes": words.size, "rate": words.rate,
         "count": words.count, "seconds": words.seconds, "number": words.number,
         "rows": words.rows, "table": words.table, "color": _color,
+        "pattern": _pattern,
     }  # fmt: skip
     environment.globals |= {
         "quantity": words.quantity, "reached": sections.reached,
@@ -128,9 +141,20 @@ def _color(key: Any) -> str:
     return f"--c-{key}" if known else "--c-other"
 
 
+def _pattern(key: Any) -> str:
+    """Class, after a blank, of the pattern that a category has beside its colour."""
+    return f" pt-{charts.PATTERNS[key]}" if key in charts.PATTERNS else ""
+
+
 def _recorded(summary: Mapping[str, Any], records: Records | None) -> dict[str, Any]:
     """The time charts: which GPUs, which step, slices, memory curves, busy seconds."""
-    empty: dict[str, Any] = {"timeline": None, "memory": None, "busy": [], "step": None}
+    empty: dict[str, Any] = {
+        "timeline": None,
+        "memory": None,
+        "busy": [],
+        "step": None,
+        "heat": None,
+    }
     if records is None:
         return empty
     spans, counters = records.spans(), records.counter_columns()
@@ -147,12 +171,16 @@ def _recorded(summary: Mapping[str, Any], records: Records | None) -> dict[str, 
     t0 = timeline["t0"] if timeline["total"] else 0
     if top:
         track = tuple(top["where"].split("/"))
+        top["after_s"] = (top["peak"]["t"] - view[0]) / 1e9 if view else None
         top["running"] = charts.running_at(spans, track, top["peak"]["t"])
     timeline |= {
         "steps": [[n, a - t0, b - t0] for n, (a, b) in windows.items()],
         "view": [view[0] - t0, view[1] - t0] if view else [0, timeline["span"]],
     }
+    whole = view or (t0, t0 + timeline["span"])
     return {
+        "heat": links.heat(summary, counters, spans, whole, t0),
+        "by_stage": len(gpus) > 1 and _pipeline(summary),
         "timeline": timeline if timeline["total"] else None,
         "memory": {"curves": curves, "t0": t0, "names": peaks.memory_names(summary)}
         if curves else None,
@@ -169,26 +197,31 @@ def _recorded(summary: Mapping[str, Any], records: Records | None) -> dict[str, 
 
 
 def _gpus(summary: Mapping[str, Any], recorded: Sequence[charts.Track]) -> list[charts.Gpu]:
-    """GPUs to draw: one per pipeline stage where there are stages, else the slowest rank."""
-    memory, step = words.table(summary.get("memory")), words.table(summary.get("step"))
-    stages = words.rows(memory.get("per_stage"))
+    """GPUs to draw: one per pipeline stage where there are stages, else every one recorded."""
+    stages = words.rows(words.table(summary.get("memory")).get("per_stage"))
     if len(stages) > 1:
-        named = [(s.get("rank"), f"stage {words.plain(s.get('pp'))}") for s in stages]
+        named = [(s.get("rank"), _stage_label(summary, s)) for s in stages]
         if len(stages) == len(recorded):  # one rank of each stage was simulated: match in order
             pairs = zip(named, recorded, strict=True)
-            gpus = [charts.Gpu(t, f"{label}, rank {rank}") for (rank, label), t in pairs]
+            gpus = [charts.Gpu(t, label) for (_, label), t in pairs]
         else:
-            found = [(_track(summary, r), r, label) for r, label in named]
-            gpus = [charts.Gpu(t, f"{lb}, rank {r}") for t, r, lb in found if t in recorded]
+            found = [(_track(summary, r), label) for r, label in named]
+            gpus = [charts.Gpu(t, label) for t, label in found if t in recorded]
         if gpus:
             return gpus[:MAX_STAGES]
-    slowest = step.get("slowest_rank")
-    if (track := _track(summary, slowest)) in recorded:
-        return [charts.Gpu(track, f"rank {slowest}")]
-    pipeline = (words.number(words.table(summary.get("job")).get("pp")) or 1) > 1
-    shown = recorded[: MAX_STAGES if pipeline else 1]
-    by_track = {_track(summary, n): n for n in range(_ranks(summary))} if shown else {}
+    by_track = {_track(summary, n): n for n in range(_ranks(summary))} if recorded else {}
+    shown = recorded[:MAX_STAGES]
     return [charts.Gpu(t, f"rank {by_track[t]}" if t in by_track else t[-1]) for t in shown]
+
+
+def _stage_label(summary: Mapping[str, Any], stage: Mapping[str, Any]) -> str:
+    """``stage 2, rank 8``; of a job that is no pipeline, ``rank 8``."""
+    rank = f"rank {stage.get('rank')}"
+    return f"stage {words.plain(stage.get('pp'))}, {rank}" if _pipeline(summary) else rank
+
+
+def _pipeline(summary: Mapping[str, Any]) -> bool:
+    return (words.number(words.table(summary.get("job")).get("pp")) or 1) > 1
 
 
 def _ranks(summary: Mapping[str, Any]) -> int:

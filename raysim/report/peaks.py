@@ -12,8 +12,10 @@ from raysim.report import charts
 from raysim.report.words import (
     Table,
     number,
+    percent,
     plain,
     rows,
+    size,
     table,
 )  # fmt: skip
 
@@ -95,8 +97,79 @@ def peaks(summary: Table) -> list[Peak]:
         held = table(stage.get("by_category")).items()
         parts = [(str(k), memory_name(str(k), names), number(v) or 0.0) for k, v in held]
         label, rank = f"stage {plain(stage.get('pp'))}", f"rank {plain(stage.get('rank'))}"
+        if (number(table(summary.get("job")).get("pp")) or 1) <= 1:  # every rank was simulated
+            label, rank = rank, ""
         peak = number(stage.get("peak_bytes"))
         found.append(_peak(label, rank, parts, peak=peak, capacity=capacity, scale=scale))
+    return found
+
+
+def explained(summary: Table) -> str:
+    """The peak in words: where, when, what fills it, what is left; empty where nothing is known."""
+    memory = table(summary.get("memory"))
+    peak, capacity = number(memory.get("peak_bytes")), number(memory.get("capacity_bytes"))
+    parts = sorted(_parts(memory.get("by_category")), key=lambda p: -p[2])
+    if not peak or peak < 0 or not parts:
+        return ""
+    at, rank = where(memory), memory.get("rank")
+    said = f"The fullest GPU{f' is {at}' if at else ''}"
+    said += f" (rank {rank})" if isinstance(rank, int) else ""
+    said += f": {size(peak)}"
+    if memory.get("when"):
+        said += f", in {memory['when']}"
+    if (making := memory.get("allocating")) and str(making) not in str(memory.get("when")):
+        said += f", while {making} asks for memory"
+    said += ". " + _filled_by(parts, peak)
+    if capacity and capacity > 0:
+        rest = capacity - peak
+        said += f" {size(rest)} are free." if rest >= 0 else f" That is {size(-rest)} too much."
+    return said
+
+
+def _filled_by(parts: Parts, peak: float) -> str:
+    """The largest categories, until they make up most of the peak; what they are for."""
+    named, held = list[str](), 0.0
+    for key, name, held_bytes in parts[:4]:
+        why = _WHY.get(key, "")
+        named.append(f"{name} {percent(held_bytes / peak)}" + (f" ({why})" if why else ""))
+        held += held_bytes
+        if held > 0.75 * peak:
+            break
+    return f"{percent(held / peak)} of it are {', '.join(named)}."
+
+
+_WHY = {
+    "logits": "outputs of the head over the vocabulary, their gradients and the loss",
+    "optimizer_state": "held all the time",
+    "parameter": "held all the time",
+    "gradient": "held from backward to the optimizer step",
+    "activation": "kept by forward for backward",
+    "gathered_parameter": "whole parameters while their layers run",
+    "bucket": "gradients on their way to be reduced",
+    "slack": "cached by torch's allocator, in no tensor",
+    "context": "outside torch",
+}
+
+
+class Large(NamedTuple):
+    """One of the largest tensors at the peak."""
+
+    label: str
+    category: str
+    name: str
+    bytes: float
+    frac: float
+
+
+def largest(summary: Table) -> list[Large]:
+    """As the summary orders them."""
+    memory, names = table(summary.get("memory")), memory_names(summary)
+    peak, found = number(memory.get("peak_bytes")), []
+    for row in rows(memory.get("largest")):
+        key, held = str(row.get("category") or ""), number(row.get("bytes"))
+        if held is not None and peak:
+            label = str(row.get("label") or "")
+            found.append(Large(label, key, memory_name(key, names), held, held / peak))
     return found
 
 

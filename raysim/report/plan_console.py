@@ -5,13 +5,15 @@ Works from the plan's ``summary.json`` alone.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.text import Text
 
 from raysim.report.layout import JOINT, WIDE, Page, number, percent, usd
-from raysim.scenario.overrides import short_key
+from raysim.report.plan_words import labels, value_text
+from raysim.scenario.overrides import short_key, shown
 from raysim.units import format_seconds
 
 Summary = Mapping[str, Any]
@@ -25,6 +27,7 @@ _INSTEAD = {
 }  # fmt: skip
 """Columns that another makes superfluous."""
 SURE = 0.995
+MOST_DECIDING = 4
 _COUNTED = {"gpus": "GPUs", "nodes": "nodes in all"}
 
 
@@ -35,6 +38,7 @@ def render(summary: Summary, *, top: int = 5, width: int = WIDE, wrote: Sequence
     if summary["top"]:
         page.blank()
         _table(page, "best", summary["top"][:top], summary)
+        _sure(page, summary)
     front = summary["pareto"]
     if (len(front) > 1 and not summary["complete"]) or front:
         page.blank()
@@ -42,10 +46,13 @@ def render(summary: Summary, *, top: int = 5, width: int = WIDE, wrote: Sequence
     page.blank()
     for reason in summary["reasons"][:top]:
         said = f"{reason['trials']} {reason['what']}"
-        page.labelled("Out", [Text(f"{said} (closest: {reason['closest']})")])
+        page.labelled("Out", [Text(f"{said} ({reason['example']})")])
     left = sum(r["trials"] for r in summary["reasons"][top:])
     if left:
         page.labelled("", [Text(f"and {left} for other reasons")])
+    _decides(page, summary)
+    if idle := summary.get("no_effect"):
+        page.labelled("No effect", [Text(short_key(key)) for key in idle])
     if summary["rests_on"]:
         inputs = [f"{e['input']} {-e['elasticity']:+.2f}" for e in summary["rests_on"]]
         page.labelled("Rests on", [Text(i) for i in inputs])
@@ -55,9 +62,27 @@ def render(summary: Summary, *, top: int = 5, width: int = WIDE, wrote: Sequence
     return Text("\n").join(page.lines)
 
 
+def _decides(page: Page, summary: Summary) -> None:
+    """What the objective depends on, where there is more than one key to tell apart."""
+    found = summary.get("importance")
+    if not found or len(found["keys"]) < 2:
+        return
+    label = labels(summary["space"])
+    shares = [f"{label[k['key']]} {percent(k['frac'], 0)}" for k in found["keys"][:MOST_DECIDING]]
+    page.labelled("Decided by", [Text(s) for s in shares])
+    unsure = "" if found["sure"] else ", on few trials or unlike ones: a hint"
+    said = f"share of the variance of {found['metric']} over the values tried{unsure}"
+    page.add(" " * 12, (said, "dim"))
+
+
 def _verdict(page: Page, summary: Summary) -> None:
     tried = f"{summary['tried']:,} of {summary['size']:,} tried"
     best = summary["best"]
+    if not summary["complete"]:
+        page.add(("Interrupted: the same command goes on.", "bold"))
+        if best is None:
+            page.add((f"{summary['scenario']}{JOINT}{tried}", "dim"))
+            return
     if best is not None:
         page.add((f"{_named(best)}: {_answer(best, summary)}.", "bold"))
         of = f", {summary['meets']:,} meet the targets" if summary["targets"] else ""
@@ -67,7 +92,14 @@ def _verdict(page: Page, summary: Summary) -> None:
     page.add(
         (f"{summary['scenario']}{JOINT}{tried}; targets: {', '.join(summary['targets'])}", "dim")
     )
-    other = summary["instead"]
+    other, near = summary["instead"], summary.get("nearest")
+    if other is None and near:
+        parts = [(*o["target"].partition(" "), o["value"]) for o in near["off"]]
+        off = ", ".join(
+            f"{name} {value_text(name, v, summary)} instead of {asked}"
+            for name, _, asked, v in parts
+        )
+        page.labelled("Nearest", [Text(f"{_named(near['trial'])}: {off}")])
     if other is not None:
         page.labelled(
             "Instead", [Text(f"the smallest change that would do: {_named(other)} -> "
@@ -77,11 +109,35 @@ def _verdict(page: Page, summary: Summary) -> None:
 
 def _aim(summary: Summary) -> str:
     metric, direction = summary["objective"]["metric"], summary["objective"]["direction"]
-    return f"{'least' if direction == 'minimize' else 'most'} {metric}"
+    said = f"{'least' if direction == 'minimize' else 'most'} {metric}"
+    quantile = summary["objective"].get("quantile")
+    return said if quantile is None else f"{said} at the {quantile:.0%} quantile of its interval"
+
+
+def _sure(page: Page, summary: Summary) -> None:
+    """How far off the first choice may be, and whether the second is really behind it."""
+    sure = summary.get("certainty")
+    if sure is None:
+        return
+    metric = summary["objective"]["metric"]
+    ends = [_words(metric, sure[end]) for end in ("low", "high")]
+    said = [Text(f"nine of ten such jobs would measure {ends[0]} to {ends[1]}")]
+    chance = sure["first_beats_second"]
+    if chance is not None:
+        said.append(Text(f"the first beats the second with {percent(chance, 0)}"))
+    if sure["alike"] > 1:
+        of = f"{sure['alike']:,} of {summary['meets']:,}"
+        said.append(Text(f"{of} cannot be told from the first"))
+    page.blank()
+    page.labelled("Sure", said)
+    if chance is not None:
+        assumed = "past errors of layouts of one model on one kind of node were largely shared"
+        page.add(" " * 12, (assumed, "dim"))
 
 
 def _named(trial: Summary) -> str:
-    return ", ".join(f"{short_key(key)} {value}" for key, value in trial["choice"].items())
+    label = labels(trial["choice"])
+    return ", ".join(f"{label[key]} {shown(value)}" for key, value in trial["choice"].items())
 
 
 def _answer(trial: Summary, summary: Summary) -> str:
@@ -129,28 +185,54 @@ def _table(
     likely = any(t["likely"] is not None for t in trials)
     missed = missed and any(t["missed"] for t in trials)
     count = _machines(trials)
-    heads = [*map(short_key, keys), _COUNTED[count], *(dict(SHOWN).get(n, n) for n in names)]
+    heads = [*labels(keys).values(), _COUNTED[count], *(dict(SHOWN).get(n, n) for n in names)]
     heads += ["likely"] * likely + ["misses"] * missed
     rows = []
     for trial in trials:
-        row = [str(trial["choice"][key]) for key in keys] + [str(trial[count])]
+        row = [shown(trial["choice"][key]) for key in keys] + [str(trial[count])]
         row += [_cell(n, trial["metrics"].get(n)) for n in names]
         if likely:
             row.append(_chance(trial["likely"]))
         if missed:
-            row.append("; ".join(trial["missed"]))
+            row.append(", ".join(_metric(target) for target in trial["missed"]))
         rows.append(row)
-    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
     page.add((f" {title}", "bold"))
-    page.add((_line(heads, widths), ""))
+    values = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    broken = [[head] for head in heads]
+    if len(_line(heads, _widths(broken, values))) > page.width:
+        broken = [_broken(head, width) for head, width in zip(heads, values, strict=True)]
+    widths = _widths(broken, values)
+    above = max(map(len, broken))
+    for line in zip(*([""] * (above - len(b)) + b for b in broken), strict=True):
+        page.add((_line(line, widths), ""))
     page.rule()
     for row in rows:
         page.add(_line(row, widths))
 
 
+def _widths(heads: Sequence[Sequence[str]], values: Sequence[int]) -> list[int]:
+    return [max(width, *map(len, head)) for head, width in zip(heads, values, strict=True)]
+
+
+def _broken(head: str, width: int) -> list[str]:
+    """A head on as many lines as it takes to be no wider than its column, or than a word."""
+    lines = [""]
+    for part in re.findall(r"[^_ ]+[_ ]?", head):
+        if lines[-1] and len(lines[-1] + part.rstrip()) > width:
+            lines.append("")
+        lines[-1] += part
+    return [line.rstrip() for line in lines]
+
+
 def _machines(trials: Sequence[Summary]) -> str:
     """What says how large a cluster is."""
     return "gpus" if any(t["gpus"] for t in trials) else "nodes"
+
+
+def _metric(target: str) -> str:
+    """What a target is about, as its column is headed."""
+    name = target.partition(" ")[0]
+    return dict(SHOWN).get(name, name)
 
 
 def _chance(value: float | None) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from raysim.report import charts
+from raysim.report import charts, money
 from raysim.report.peaks import where
 from raysim.report.words import (
     DASH,
@@ -268,25 +268,6 @@ def _simulated(summary: Table) -> str:
     return "the slowest of its peers" if unlike else "identical ranks folded into one"
 
 
-class Waterfall(NamedTuple):
-    """The step as bars end to end, the parts that take no time, and the whole."""
-
-    bars: list[charts.Bar]
-    absent: list[str]
-    total_s: float
-
-
-def waterfall(summary: Table) -> Waterfall:
-    """Breakdown of the step."""
-    step = table(summary.get("step"))
-    parts = [(str(p.get("key") or ""), str(p.get("name") or p.get("key") or ""),
-              number(p.get("seconds")) or 0.0) for p in rows(step.get("breakdown"))]  # fmt: skip
-    some = [p for p in parts if p[2] > 0]
-    total = number(step.get("seconds")) or sum(p[2] for p in some)
-    scale = max(total, sum(p[2] for p in some))
-    return Waterfall(charts.stacked(some, scale), [p[1] for p in parts if p[2] <= 0], total)
-
-
 _BUS_FACTOR = {
     "all_reduce": "2(n-1)/n", "all_gather": "(n-1)/n", "reduce_scatter": "(n-1)/n",
     "all_to_all": "(n-1)/n",
@@ -361,16 +342,35 @@ def cost_facts(summary: Table) -> list[Fact]:
     hours, price = plain(_round(cost.get("gpu_hours"))), usd(cost.get("usd_per_gpu_hour"))
     spares = number(table(summary.get("goodput")).get("spare_nodes"))
     spare = f" and those of {spares:g} spare node{'s' * (spares != 1)}" if spares else ""
+    around = money.range_usd(summary)
+    between = f"90 % in {money.dollars(around[0])} to {money.dollars(around[1])}" if around else ""
     return _facts(
-        Fact("whole run", usd(cost.get("usd")), formula=f"{hours} GPU-hours x {price}"),
+        Fact("whole run", usd(cost.get("usd")), between, formula=f"{hours} GPU-hours x {price}"),
         Fact("GPU-hours", hours, formula=f"{plain(_gpus(summary))} GPUs{spare} x run time"),
         Fact("price per GPU-hour", price,
              formula=f"{usd(c.get('usd_per_hour'))}/h for the cluster / its GPUs"),
-        Fact("per million tokens", usd(cost.get("usd_per_million_tokens"))),
-        Fact("electricity", _kwh(table(summary.get("energy"))),
-             formula="power of GPUs, cores and memory by what they do x PUE x run time"),
+        Fact("per optimizer step", usd(money.step_usd(summary)),
+             formula=f"{usd(c.get('usd_per_hour'))}/h x the step"),
+        Fact("per million tokens", usd(cost.get("usd_per_million_tokens")),
+             formula="cost of the whole run / its tokens, failures and start-up included"),
         Fact("per epoch", usd(cost.get("usd_per_epoch"))),
+        Fact("lost to failures and slow machines", usd(money.lost_usd(summary)),
+             formula="(1 - goodput) x cost of the whole run"),
+        Fact("electricity", _kwh(table(summary.get("energy"))), _grid(summary),
+             formula="power of GPUs, cores and memory by what they do x PUE x run time"),
     )  # fmt: skip
+
+
+def _grid(summary: Table) -> str:
+    """What CO2e goes by, or how to have it."""
+    energy = table(summary.get("energy"))
+    if number(energy.get("kwh")) is None:
+        return ""
+    grams = number(energy.get("gco2e_per_kwh"))
+    power = f"PUE {plain(energy.get('pue'))}"
+    if grams is None:
+        return f"{power}; cluster.gco2e_per_kwh of your grid gives CO2e"
+    return f"{power}, {grams:g} g CO2e per kWh"
 
 
 def _kwh(energy: Table) -> str:

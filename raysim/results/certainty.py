@@ -87,7 +87,9 @@ def _said(found: Interval | None, predicted: float) -> dict[str, Any] | None:
     if found is None:
         return None
     low, high = found.around(predicted)
-    return {"low": low, "high": high, "kind": found.said, "rows": found.rows}
+    return {
+        "low": low, "high": high, "kind": found.said, "rows": found.rows, "key": list(found.kind),
+    }  # fmt: skip
 
 
 def _rate(found: Interval | None, predicted: float | None) -> dict[str, Any] | None:

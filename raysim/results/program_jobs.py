@@ -38,6 +38,7 @@ def _row(record: JobRecord, first: dict[int, int]) -> dict[str, Any]:
         "status": record.status,
         "message": record.message,
         "attempts": record.attempts,
+        "job_ids": list(record.job_ids),
         "submitted_seconds": record.submitted_s,
         "driver_started_seconds": record.started_s,
         "ended_seconds": record.ended_s,

@@ -255,7 +255,7 @@ def _failures(now: Moment) -> list[dict[str, Any]]:
         if attempt.state != "FAILED":
             continue
         where = node_name(attempt.node_id) if attempt.node_id >= 0 else "-"
-        key = (_error(now, attempt), where)
+        key = (error_type(now, attempt), where)
         counts[key] += 1
         retried[key] += not latest
     return [
@@ -264,7 +264,7 @@ def _failures(now: Moment) -> list[dict[str, Any]]:
     ]
 
 
-def _error(now: Moment, attempt: TaskAttempt) -> str:
+def error_type(now: Moment, attempt: TaskAttempt) -> str:
     """Of an attempt that was given up for another, what the fate of its process says."""
     if attempt.error is not None:
         return attempt.error.error_type

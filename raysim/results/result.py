@@ -24,10 +24,12 @@ if TYPE_CHECKING:
 
     from raysim.kernel.record import ColumnRecorder
     from raysim.results.ray.recorded import Recorded
+    from raysim.training.memory.history import RankHistory
 
 RUNS = Path("runs")
 TraceFormat = Literal["perfetto", "chrome", "none"]
 _OF_PROGRAMS = ("timeline.json", "output.txt", "compute.csv")
+_SNAPSHOT = "memory_snapshot.pickle"
 _TRACES = {"perfetto": "trace.pftrace", "chrome": "trace.json.gz"}
 
 
@@ -67,17 +69,24 @@ class Result:
         What was asked.
     program
         Of a Ray program: what its cluster's rooms wrote down; None of a training job.
+    histories
+        Of a training job that was recorded: what `memory_snapshot` plays, one per simulated rank.
 
     Examples
     --------
-    >>> result = raysim.run(raysim.load("scenarios/llama3_8b_zero3"))  # doctest: +SKIP
-    >>> result.summary["throughput"]["tokens_per_s"]  # doctest: +SKIP
+    >>> import raysim
+    >>> result = raysim.run(raysim.load("scenarios/bert_mrpc_zero3"))
+    >>> result.fits, round(result.summary["memory"]["frac"], 1)
+    (True, 0.2)
+    >>> list(result.frames)
+    ['spans', 'collectives', 'steps', 'memory', 'links', 'instants']
     """
 
     summary: dict[str, Any]
     records: ColumnRecorder | None = field(default=None, repr=False, compare=False)
     scenario: Asked | None = field(default=None, repr=False, compare=False)
     program: Recorded | None = field(default=None, repr=False, compare=False)
+    histories: tuple[RankHistory, ...] = field(default=(), repr=False, compare=False)
 
     def __str__(self) -> str:
         """The printed report at 100 columns, without colour."""
@@ -86,8 +95,8 @@ class Result:
         return console.text(self.summary)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle the four fields; frames are made again where they are needed."""
-        names = ("summary", "records", "scenario", "program")
+        """Pickle the fields; frames are made again where they are needed."""
+        names = ("summary", "records", "scenario", "program", "histories")
         return {name: getattr(self, name) for name in names}
 
     @property
@@ -134,6 +143,34 @@ class Result:
             raise KeyError(f"{name!r}: a training job has frames, not Ray's tables")
         return self.program.frame(name)
 
+    @property
+    def plot(self) -> Any:
+        """Charts for notebooks and files: ``plot.memory()``, ``plot.nodes().save("nodes.png")``.
+
+        Of a training job `raysim.report.plots.training.TrainingPlots`, of a Ray program
+        `raysim.report.plots.program.ProgramPlots`.
+        """
+        from raysim.report.plots import door
+
+        return door.of_result(self)
+
+    def memory_snapshot(self, rank: int | None = None) -> dict[str, Any]:
+        """Of a training job: what ``torch.cuda.memory._snapshot()`` would answer at the end.
+
+        Parameters
+        ----------
+        rank
+            Global rank, one of those simulated; by default that with the highest peak.
+
+        Raises
+        ------
+        ScenarioError
+            There is no such rank, or nothing was recorded on a GPU.
+        """
+        from raysim.results import memory_snapshot
+
+        return memory_snapshot.snapshot(memory_snapshot.of_rank(self.histories, rank))
+
     @cached_property
     def scenario_yaml(self) -> str:
         """The resolved scenario as YAML; running that file replays this run."""
@@ -144,7 +181,11 @@ class Result:
         return RUNS / f"{self.summary['scenario']}-{self.summary['run_id']}"
 
     def write(
-        self, directory: str | Path | None = None, *, trace: TraceFormat = "perfetto"
+        self,
+        directory: str | Path | None = None,
+        *,
+        trace: TraceFormat = "perfetto",
+        memory_snapshot: bool = False,
     ) -> Path:
         """Write everything a next tool can use; an older run in the same folder is replaced.
 
@@ -154,6 +195,8 @@ class Result:
             Where to; `folder` by default.
         trace
             ``perfetto`` (trace.pftrace), ``chrome`` (trace.json.gz) or ``none``.
+        memory_snapshot
+            Also write memory_snapshot.pickle of the fullest GPU, for PyTorch's memory_viz page.
 
         Returns
         -------
@@ -165,6 +208,8 @@ class Result:
         folder.mkdir(parents=True, exist_ok=True)
         with collector_at_ease():
             self._write_all(folder, trace)
+            if memory_snapshot:
+                self._write_snapshot(folder)
         return folder
 
     def _write_all(self, folder: Path, trace: TraceFormat) -> None:
@@ -182,6 +227,12 @@ class Result:
             _write_trace(self.program.trace(), folder, trace)
             self.program.write(folder)
 
+    def _write_snapshot(self, folder: Path) -> None:
+        from raysim.results import memory_snapshot
+
+        history = memory_snapshot.fullest(self.histories)
+        memory_snapshot.write(history, folder / _SNAPSHOT)
+
     def _yaml_in(self, folder: Path) -> str:
         located: Located | None = self.scenario if self.program is not None else None  # type: ignore[assignment]
         return self.scenario_yaml if located is None else yaml_text(located.resolved_in(folder))
@@ -194,12 +245,13 @@ class Result:
 
 
 def _write_trace(records: ColumnRecorder, folder: Path, trace: TraceFormat) -> None:
-    from raysim.results import perfetto
+    from raysim.results.traces.chrome import write_chrome
+    from raysim.results.traces.perfetto import write_pftrace
 
     if trace == "perfetto":
-        perfetto.write_pftrace(records, folder / _TRACES[trace])
+        write_pftrace(records, folder / _TRACES[trace])
     elif trace == "chrome":
-        perfetto.write_chrome(records, folder / _TRACES[trace])
+        write_chrome(records, folder / _TRACES[trace])
 
 
 def summary_json(summary: Mapping[str, Any]) -> str:
@@ -209,7 +261,7 @@ def summary_json(summary: Mapping[str, Any]) -> str:
 
 def written(folder: Path) -> list[str]:
     """Names in a run's folder, in the order a person wants them; sub-folders end in ``/``."""
-    order = ["report.html", *_TRACES.values(), "frames/", "summary.json", "summary.txt"]
+    order = ["report.html", *_TRACES.values(), _SNAPSHOT, "frames/", "summary.json", "summary.txt"]
     order += ["scenario.resolved.yaml", *_OF_PROGRAMS]
     return [name for name in order if (folder / name).exists()]
 
@@ -231,7 +283,7 @@ def _remove_old(folder: Path) -> None:
     """Delete what a previous write may have left and this one may not overwrite."""
     from raysim.results.ray.recorded import FRAMES
 
-    for name in (*_TRACES.values(), *_OF_PROGRAMS):
+    for name in (*_TRACES.values(), _SNAPSHOT, *_OF_PROGRAMS):
         (folder / name).unlink(missing_ok=True)
     for name in (*SCHEMA, *FRAMES):
         (folder / "frames" / f"{name}.parquet").unlink(missing_ok=True)

@@ -66,8 +66,7 @@ def summarize(
     rows = _breakdown_rows(breakdown)
     memory = _memory(outcome)
     throughput = _throughput(outcome)
-    plan = outcome.job.plan
-    tokens = None
+    plan, tokens = outcome.job.plan, None
     if plan.model.sample_unit == "tokens" and outcome.steps is not None:
         tokens = outcome.steps * plan.samples_per_step * plan.model.seq_len
     money = _cost(outcome, tokens)
@@ -80,6 +79,7 @@ def summarize(
         "step": {
             "seconds": outcome.step_s,
             "p95_seconds": outcome.slow_step_s,
+            **({"drawn_seconds": drawn} if (drawn := outcome.drawn_step_s) is not None else {}),
             "slowest_rank": step.slowest.program.rank,
             "breakdown": rows,
             "hidden_collectives_frac": breakdown.hidden_collectives_frac,
@@ -444,7 +444,7 @@ def _collectives(step: StepOutcome) -> list[dict[str, Any]]:
         for i in ops:
             op = line.program.ops[i]
             if op.kind == Kind.COLLECTIVE and op.call is not None:
-                key = (op.call.op, op.call.group, _what(op.name))
+                key = (op.call.op, op.call.group, _what(op.name, op.call.group))
                 calls = groups.setdefault(key, _Calls(op.call))
                 calls.count += times
                 calls.size_bytes += times * op.call.size_bytes
@@ -483,12 +483,18 @@ class _Calls:
     busy_ns: float = 0.0
 
 
-def _what(name: str) -> str:
-    """What a call carries: ``all-gather model.layers.3.mlp`` carries parameters."""
-    if name.startswith("all-gather ") and "." in name:
-        return "parameters"
-    if name.startswith("all-reduce ") and "." in name:
-        return "tensor-parallel activations"
-    for op in ("all-gather ", "all-reduce ", "reduce-scatter "):
-        name = name.removeprefix(op)
-    return name
+def _what(name: str, group: str) -> str:
+    """What a call carries: ``all-gather model.layers.3.mlp`` carries parameters.
+
+    A module's name is no answer: over tensor-parallel ranks its activations travel, over
+    data-parallel ones its parameters, and back its gradients.
+    """
+    op, _, rest = name.partition(" ")
+    if op not in _CARRIES:
+        return name
+    if "." not in rest and rest not in {"root", "output_layer"}:
+        return rest
+    return "tensor-parallel activations" if group == "tp" else _CARRIES[op]
+
+
+_CARRIES = {"all-gather": "parameters", "all-reduce": "gradients", "reduce-scatter": "gradients"}

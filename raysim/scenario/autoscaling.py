@@ -45,6 +45,7 @@ def autoscaler_of(
     version: Literal["v1", "v2"] | None = None,
     *,
     kept: bool = False,
+    resized: bool = False,
 ) -> AutoscalerConfig | None:
     """None for a cluster whose groups cannot grow.
 
@@ -59,6 +60,8 @@ def autoscaler_of(
     kept
         Nodes are lost and must be replaced: a `ray up` cluster's autoscaler does, even if the
         groups cannot grow.
+    resized
+        The scenario says other sizes of groups than the file, whose total gives way to them.
     """
     growing = [g for g in spec.groups if not g.head and (g.max_count or 0) > g.min_count]
     kuberay = next((d.data for d in documents if is_kuberay(d)), None)
@@ -75,11 +78,14 @@ def autoscaler_of(
             idle_timeout_s=None if idle_s is None else float(idle_s),
         )  # fmt: skip
     data = documents[0].data
+    most = int(data.get("max_workers", _RAY_MAX_WORKERS))
+    if resized:
+        most = max(most, sum(t.max_workers for t in types))
     minutes, speed = data.get("idle_timeout_minutes"), data.get("upscaling_speed")
     return AutoscalerConfig(
         node_types=types,
         version=version,
-        max_workers=int(data.get("max_workers", _RAY_MAX_WORKERS)),
+        max_workers=most,
         upscaling_speed=None if speed is None else float(speed),
         idle_timeout_s=None if minutes is None else float(minutes) * 60,
     )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
 from raysim.errors import Problem, ScenarioError
 from raysim.hardware.cluster import ClusterSpec
@@ -26,6 +27,10 @@ from raysim.training.pipeline.pipelines import Pipeline
 from raysim.training.plan import DdpSettings, MegatronSettings, TrainingPlan, plan_fields
 from raysim.training.states.wrapping import wrapped_modules
 from raysim.workloads.train_job import CheckpointSettings, DataSettings, TrainJob
+
+if TYPE_CHECKING:
+    from raysim.models.config import HfConfig
+    from raysim.models.request import Library
 
 CLASSES = {
     "ddp": DdpSettings,
@@ -54,8 +59,6 @@ def build_model(scenario: Scenario) -> Model:
     ScenarioError
         The config's family is unknown, or keys have impossible values.
     """
-    from raysim.models.huggingface import build as build_huggingface
-
     section = scenario.spec.model
     megatron = scenario.strategy.megatron
     own: dict[str, Any] = {}
@@ -71,8 +74,9 @@ def build_model(scenario: Scenario) -> Model:
             layers = [x if isinstance(x, str) else x.linear for x in section.sequential]
             return build_sequential(layers, name=section.name or "sequential")
         source = scenario.sources[MODEL]
-        return build_huggingface(
-            hf_config(source),
+        config = hf_config(source)
+        return _builder(config, own.get("library", "transformers"))(
+            config,
             seq_len=_seq_len(scenario),
             attention=section.attention,
             architecture=section.architecture,
@@ -87,6 +91,18 @@ def build_model(scenario: Scenario) -> Model:
         raise ScenarioError(where.problem(("sequential",), str(error))) from None
     except ScenarioError as error:
         raise ScenarioError(_placed(p, scenario, where) for p in error.problems) from None
+
+
+def _builder(config: HfConfig, library: Library) -> Callable[..., Model]:
+    """The family's own table, or what traces transformers' class, if that is installed."""
+    from raysim.models import huggingface
+
+    family = config.get("model_type")
+    if huggingface.reads(family, library) or not all(map(find_spec, ("torch", "transformers"))):
+        return huggingface.build
+    from raysim.tracing import huggingface as traced
+
+    return traced.build if traced.known(family) else huggingface.build
 
 
 def _seq_len(scenario: Scenario) -> int | None:

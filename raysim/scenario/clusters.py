@@ -18,7 +18,7 @@ from raysim.scenario.hardware_choice import choose_node, customised
 from raysim.scenario.kuberay import is_kuberay, read_kuberay
 from raysim.scenario.node_request import NODES_MAX, ClusterReading, NodeRequest
 from raysim.scenario.ray_cluster_yaml import is_ray_cluster_yaml, read_ray_cluster
-from raysim.scenario.schema_cluster import ClusterSection
+from raysim.scenario.schema_cluster import ClusterSection, HardwareSection
 
 WORKERS = "workers"
 """Name of the node group of a cluster written in place."""
@@ -167,7 +167,8 @@ def _group(
 ) -> NodeGroup | None:
     """One group with its node chosen."""
     hardware = section.hardware.get(request.name)
-    if request.count == 0 and not request.max_count and not (hardware and hardware.replicas):
+    some = hardware is not None and bool(hardware.replicas or hardware.max_replicas)
+    if request.count == 0 and not request.max_count and not some:
         return None
     try:
         node = choose_node(request, hardware)
@@ -181,9 +182,11 @@ def _group(
     if (hardware is None or hardware.node is None) and request.instance_type != node.name:
         asked = request.instance_type or request.accelerator
         reading.note(request.path, f"{asked} is taken as {node.name} of the catalog")
-    count, highest = request.count, request.max_count
-    if hardware is not None and hardware.replicas is not None:
-        count = highest = hardware.replicas
+    count, lowest, highest = _bounds(request, hardware)
+    if hardware is not None and lowest > (count if highest is None else highest):
+        message = f"min_replicas {lowest} is above max_replicas {highest}"
+        result.errors.append(document.problem(("hardware", request.name), message))
+        return None
     resources = request.resources or {"CPU": float(node.vcpus)}
     if node.gpu_count:
         resources = {**resources, "GPU": resources.get("GPU", float(node.gpu_count))}
@@ -193,9 +196,25 @@ def _group(
         count=count,
         head=request.head,
         resources=resources,
-        min_count=min(request.min_count, count),
+        min_count=min(lowest, count),
         max_count=highest,
     )
+
+
+def _bounds(request: NodeRequest, hardware: HardwareSection | None) -> tuple[int, int, int | None]:
+    """Nodes at the start, at least and at most: the file's, in whose place the scenario's stand."""
+    count, lowest, highest = request.count, request.min_count, request.max_count
+    if hardware is None:
+        return count, lowest, highest
+    if hardware.replicas is not None:
+        return hardware.replicas, min(lowest, hardware.replicas), hardware.replicas
+    if hardware.max_replicas is not None:
+        highest = hardware.max_replicas
+        count, lowest = min(count, highest), min(lowest, highest)
+    if hardware.min_replicas is not None:
+        lowest = hardware.min_replicas
+        count = lowest if request.count == request.min_count else max(count, lowest)
+    return count, lowest, highest
 
 
 def _grown(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any
 
 from raysim.errors import Location, Problem, ScenarioError
 
+logger = logging.getLogger(__name__)
 KeyPath = tuple[str | int, ...]
 """Where in nested data something stands: mapping keys and list indices from the root."""
 MAX_DEPTH = 64
@@ -168,7 +170,9 @@ def read_text(path: Path, shown: str, max_bytes: int) -> tuple[str, str]:
         where = Location(file=shown, line=line, column=column)
         message = f"is not UTF-8 text: byte 0x{content[error.start]:02x}"
         raise ScenarioError(Problem(message=message, where=where)) from None
-    return text, hashlib.sha256(content).hexdigest()
+    sha256 = hashlib.sha256(content).hexdigest()
+    logger.info("read %s: %d bytes, sha256 %s", shown, len(content), sha256[:12])
+    return text, sha256
 
 
 def _near_files(path: Path) -> str:

@@ -1,36 +1,33 @@
 """A job of one of Ray's libraries as its spec of ``workloads``, with the files it points to read.
 
-Each library has a schema, a reader and one row of ``LIBRARIES``.
+Each library has a schema, a reader and a name in ``LIBRARIES``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import importlib
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
-from raysim.scenario.data import read_data
 from raysim.scenario.documents import Document, KeyPath
-from raysim.scenario.exoshuffle import read_exoshuffle
-from raysim.scenario.llm import read_llm
-from raysim.scenario.rl import read_rl
-from raysim.scenario.schema_program import ProgramJobSection
-from raysim.scenario.serve import read_serve
-from raysim.scenario.trainer import read_trainer
-from raysim.scenario.tune import read_tune
-from raysim.workloads.library import LibraryJob
 
-Reader = Callable[[Any, KeyPath, Path, Document, dict[KeyPath, Path]], LibraryJob]
-"""Of a section: with where it stands, the scenario's folder, its document, and where to note files
-it takes.
+if TYPE_CHECKING:
+    from raysim.scenario.schema_program import ProgramJobSection
+    from raysim.workloads.library import LibraryJob
 
-Raises ScenarioError, one problem each."""
+LIBRARIES = ("trainer", "tune", "rl", "llm", "data", "serve", "exoshuffle")
+"""Keys under ``jobs``. The reader of each is ``read_<key>`` of the module of that name, imported
+when there is such a job: a training job needs none of Ray's libraries."""
 
-LIBRARIES: dict[str, Reader] = {
-    "trainer": read_trainer, "tune": read_tune, "rl": read_rl, "llm": read_llm,
-    "data": read_data, "serve": read_serve, "exoshuffle": read_exoshuffle,
-}  # fmt: skip
-"""By the key under ``jobs``."""
+
+def is_program(document: Document) -> bool:
+    """Whether the document's job is a Ray program."""
+    data = document.data
+    jobs = data.get("jobs") if isinstance(data, dict) else None
+    first = jobs[0] if isinstance(jobs, list) and jobs else None
+    return isinstance(first, dict) and not {"script", "workload", "rayjob", *LIBRARIES}.isdisjoint(
+        first
+    )
 
 
 def library_of(
@@ -46,4 +43,5 @@ def library_of(
     """
     key = said.library
     assert key is not None, "asked for a library's job where there is none"
-    return LIBRARIES[key](getattr(said, key), (*at, key), folder, document, inputs)
+    read = getattr(importlib.import_module(f"raysim.scenario.{key}"), f"read_{key}")
+    return cast("LibraryJob", read(getattr(said, key), (*at, key), folder, document, inputs))

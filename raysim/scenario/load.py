@@ -7,10 +7,11 @@ what raysim read into them. The layer table is not built yet (``build.build_mode
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pydantic import ValidationError
 
@@ -20,12 +21,12 @@ from raysim.perf.profile import Profile
 from raysim.scenario.clusters import make_cluster
 from raysim.scenario.documents import Document, KeyPath, printable, shorten
 from raysim.scenario.fsdp import FsdpReading, read_fsdp
+from raysim.scenario.library import is_program
 from raysim.scenario.machines import unsaved
 from raysim.scenario.notes import defaults_taken, not_simulated, written_out
 from raysim.scenario.overrides import TRAIN, Overrides
 from raysim.scenario.problems import problems_of
 from raysim.scenario.profile import on_cluster, profile_of, without_effect
-from raysim.scenario.program import ProgramScenario, is_program, program_scenario
 from raysim.scenario.rayjob import of_rayjob
 from raysim.scenario.schema import ScenarioSection
 from raysim.scenario.sources import (
@@ -42,6 +43,11 @@ from raysim.scenario.sources import (
 from raysim.scenario.targets import METRICS, Target, Unit, targets_of
 from raysim.scenario.training import Strategy, make_strategy
 from raysim.scenario.yaml_text import read_yaml
+
+logger = logging.getLogger(__name__)
+
+if TYPE_CHECKING:
+    from raysim.scenario.program import ProgramScenario
 
 FILE_NAME = "scenario.yaml"
 
@@ -115,16 +121,19 @@ class Scenario:
         return written_out(ScenarioSection, self.document, self.sources, self.files)
 
 
-AnyScenario = Scenario | ProgramScenario
+AnyScenario: TypeAlias = "Scenario | ProgramScenario"
 
 
-def load(path: str | Path, changes: Mapping[str, Any] | None = None) -> AnyScenario:
+def load(
+    path: str | Path | Mapping[str, Any], changes: Mapping[str, Any] | None = None
+) -> AnyScenario:
     """Read a scenario.
 
     Parameters
     ----------
     path
-        A folder with ``scenario.yaml``, or a YAML file; or a KubeRay RayJob's manifest.
+        A folder with ``scenario.yaml``, or a YAML file; or a KubeRay RayJob's manifest. Or what
+        such a file holds, as a mapping: files that it points to are those of this folder.
     changes
         Keys to change before anything is checked, as ``Scenario.with_`` takes them.
 
@@ -133,6 +142,9 @@ def load(path: str | Path, changes: Mapping[str, Any] | None = None) -> AnyScena
     ScenarioError
         Anything is wrong with the scenario or a file it points to; ``problems`` has one line each.
     """
+    if isinstance(path, Mapping):
+        made = from_mapping(path)
+        return made.with_(changes) if changes else made
     try:
         given = Path(path)
         file = given / FILE_NAME if given.is_dir() else given
@@ -162,8 +174,18 @@ def from_mapping(data: Mapping[str, Any], *, folder: str | Path = ".") -> AnySce
 
 def _made(document: Document, folder: Path, known: Mapping[KeyPath, Source]) -> AnyScenario:
     """By the kind of its job."""
-    make = program_scenario if is_program(document) else _scenario
-    return make(document, folder, known)
+    made: AnyScenario
+    if is_program(document):
+        from raysim.scenario.program import program_scenario
+
+        made = program_scenario(document, folder, known)
+    else:
+        made = _scenario(document, folder, known)
+    for note in made.notes:
+        logger.info("taken: %s", note)
+    for warning in made.warnings:
+        logger.info("warning: %s", warning)
+    return made
 
 
 def _scenario(document: Document, folder: Path, known: Mapping[KeyPath, Source]) -> Scenario:

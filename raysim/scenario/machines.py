@@ -71,6 +71,7 @@ def machines_of(train: TrainSection) -> Machines:
     return Machines(
         gpu_cv=said.gpu_cv,
         step_cv=said.step_cv,
+        kernel_cv=said.kernel_cv,
         slow_nodes=tuple(
             SlowNode(
                 node=s.node,

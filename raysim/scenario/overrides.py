@@ -32,13 +32,28 @@ _BATCH_TOTALS = ("global_batch", "global_batch_tokens")
 _REPLICAS = ("workers", "tensor_parallel", "pipeline")
 
 
-_SHORTER = {"activation_checkpointing": "checkpointing", "replicas": "nodes"}
+_SHORTER = {
+    "activation_checkpointing": "checkpointing", "replicas": "nodes",
+    "offload_optimizer.device": "offload", "offload_param.device": "offload_param",
+    "checkpoint.every": "checkpoint_every",
+    "fsdp_activation_checkpointing": "checkpointing", "tensor_model_parallel_size": "tp",
+    "pipeline_model_parallel_size": "pp", "expert_model_parallel_size": "ep",
+    "context_parallel_size": "cp", "tensor_parallel_size": "tp", "tensor_parallel": "tp",
+}  # fmt: skip
 
 
 def short_key(key: str) -> str:
     """A key's last part that says something, for a table's head: ``nodes``, ``zero_stage``."""
-    last = key.rsplit(".", maxsplit=1)[-1]
-    return _SHORTER.get(last, last)
+    *_, before, last = ["", *key.split(".")]
+    return _SHORTER.get(f"{before}.{last}") or _SHORTER.get(last, last)
+
+
+def shown(value: Any) -> str:
+    """A value to try as a person reads it: keys that change as one by their name, or each."""
+    if not isinstance(value, Mapping):
+        return str(value)
+    name = value.get("name")
+    return str(name or ", ".join(f"{short_key(k)} {v}" for k, v in value.items()) or "as it is")
 
 
 class Overrides:

@@ -189,11 +189,14 @@ def _said(constant: Constant) -> dict[str, Any]:
 
 def on_cluster(cluster: ClusterSpec, profile: Profile) -> ClusterSpec:
     """The cluster with those numbers of its datasheets that the profile says otherwise."""
-    said = {name: c for name, c in profile.training.items() if name in DATASHEET}
-    if not said:
-        return cluster
-    groups = (replace(g, node=_measured_node(g.node, profile, said)) for g in cluster.groups)
+    groups = (replace(g, node=on_node(g.node, profile)) for g in cluster.groups)
     return replace(cluster, groups=tuple(groups))
+
+
+def on_node(node: NodeSpec, profile: Profile) -> NodeSpec:
+    """The same of one node."""
+    said = {name: c for name, c in profile.training.items() if name in DATASHEET}
+    return _measured_node(node, profile, said) if said else node
 
 
 def _measured_node(node: NodeSpec, profile: Profile, said: Mapping[str, Constant]) -> NodeSpec:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, cast
@@ -20,18 +20,19 @@ from raysim.hardware.cluster import ClusterSpec
 from raysim.perf.constants import TrainingConstants
 from raysim.perf.profile import Profile
 from raysim.perf.ray_core import RayCosts
+from raysim.raycore.autoscaler import AutoscalerConfig
 from raysim.raycore.config import RayConfig
 from raysim.scenario.autoscaling import autoscaler_of, clouds_of, groups_misnamed, spot_of
 from raysim.scenario.clusters import make_cluster
 from raysim.scenario.documents import Document, KeyPath, did_you_mean, printable, value_at
 from raysim.scenario.jobs import Jobs
 from raysim.scenario.kuberay import fault_tolerance, is_kuberay
-from raysim.scenario.library import LIBRARIES
 from raysim.scenario.notes import defaults_taken, written_out
 from raysim.scenario.overrides import Overrides
 from raysim.scenario.problems import problems_of
 from raysim.scenario.profile import profile_of, without_effect
 from raysim.scenario.rayjob import of_service
+from raysim.scenario.schema import MomentSection
 from raysim.scenario.schema_program import (
     FaultSection,
     ProgramSection,
@@ -78,6 +79,11 @@ class ProgramScenario:
     def seed(self) -> int:
         """Seed of every random stream."""
         return self.spec.seed
+
+    @property
+    def saved_at(self) -> MomentSection | None:
+        """Where a saved run stands; None of a scenario that is no saved run."""
+        return None if self.spec.resolved is None else self.spec.resolved.moment
 
     @property
     def metrics(self) -> Mapping[str, Unit]:
@@ -128,16 +134,6 @@ class ProgramScenario:
         return data
 
 
-def is_program(document: Document) -> bool:
-    """Whether the document's job is a Ray program."""
-    data = document.data
-    jobs = data.get("jobs") if isinstance(data, dict) else None
-    first = jobs[0] if isinstance(jobs, list) and jobs else None
-    return isinstance(first, dict) and not {"script", "workload", "rayjob", *LIBRARIES}.isdisjoint(
-        first
-    )
-
-
 def program_scenario(
     document: Document, folder: Path, known: Mapping[KeyPath, Source]
 ) -> ProgramScenario:
@@ -171,20 +167,20 @@ def program_scenario(
         problems += _misplaced(spec.faults, most, document)
         problems += groups_misnamed(spec, made.spec, document)
     inputs: dict[KeyPath, Path] = {}
-    jobs = Jobs(folder, document, inputs, problems)
-    what = jobs.read(spec.jobs) | {"files": stored_files(spec.files, document, problems)}
+    what = Jobs(folder, document, inputs, problems).read(spec.jobs) | {
+        "files": stored_files(spec.files, document, problems)
+    }
     targets = targets_of(document, problems, _metrics(what.get("library")))
     if made.spec is None or problems:
         raise ScenarioError(problems)
     profile = profile_of(sources[PROFILE].documents[0]) if PROFILE in sources else None
-    grows = autoscaler_of(made.spec, files, spec.ray.autoscaler, kept=bool(spec.spot))
     job = ProgramJob(
         **what,
         node_speed=spec.ray.node_speed,
         config=config,
         costs=RayCosts() if profile is None else profile.ray_costs(),
         training=TrainingConstants() if profile is None else profile.training_constants(),
-        autoscaling=grows,
+        autoscaling=_autoscaling(spec, made.spec, files),
         clouds=clouds_of(spec, made.spec, files),
         spot=spot_of(spec),
         kuberay=any(is_kuberay(d) for d in files),
@@ -206,6 +202,15 @@ def program_scenario(
         document=document,
         sources=sources,
     )
+
+
+def _autoscaling(
+    spec: ProgramSection, cluster: ClusterSpec, files: Sequence[Document]
+) -> AutoscalerConfig | None:
+    """The file's, whose total gives way where the scenario says how many nodes a group has."""
+    resized = any(h.replicas or h.max_replicas for h in spec.cluster.hardware.values())
+    version, kept = spec.ray.autoscaler, bool(spec.spot)
+    return autoscaler_of(cluster, files, version, kept=kept, resized=resized)
 
 
 def _metrics(library: LibraryJob | None) -> Mapping[str, Unit]:

@@ -100,6 +100,14 @@ class RecordSection(Section):
     metrics_every: Seconds | None = Field(None, description="Sampling period of counters.")
 
 
+class MomentSection(Section):
+    """Where a saved run stands. Who plays the file finds out there whether it is the same run."""
+
+    at_ns: int = Field(ge=0, description="Virtual time, whole nanoseconds.")
+    events: int = Field(ge=0, description="How much has happened up to then.")
+    digest: str = Field(description="Hash of all of it.")
+
+
 class ResolvedSection(Section):
     """Written by raysim into a resolved scenario: what it was made from."""
 
@@ -107,6 +115,7 @@ class ResolvedSection(Section):
     files: dict[str, str] = Field(
         default_factory=dict, description="SHA-256 of each user file whose content stands inline."
     )
+    moment: MomentSection | None = Field(None, description="Of a saved run: where it stands.")
 
 
 class ScenarioSection(Section):

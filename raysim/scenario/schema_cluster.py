@@ -24,6 +24,21 @@ class HardwareSection(Section):
     replicas: int | None = Field(
         None, ge=0, le=1_000_000, description="Nodes in the group, in place of what the file says."
     )
+    min_replicas: int | None = Field(
+        None, ge=0, le=1_000_000, description="Fewest nodes that the autoscaler leaves."
+    )
+    max_replicas: int | None = Field(
+        None, ge=0, le=1_000_000, description="Most nodes that the autoscaler makes."
+    )
+
+    @model_validator(mode="after")
+    def _one_size(self) -> HardwareSection:
+        least, most = self.min_replicas, self.max_replicas
+        if self.replicas is not None and (least is not None or most is not None):
+            raise ValueError("give replicas, or min_replicas and max_replicas")
+        if least is not None and most is not None and least > most:
+            raise ValueError("min_replicas is above max_replicas")
+        return self
 
 
 class FabricSection(Section):

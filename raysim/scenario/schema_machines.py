@@ -63,6 +63,12 @@ class NoiseSection(Section):
         "their kernels take (lognormal).",
     )
     step_cv: Share = Field(0.0, description="The same of one GPU from step to step.")
+    kernel_cv: Share = Field(
+        0.0,
+        description="The same of one GPU from each kernel to the next. A step in which every GPU "
+        "and every kernel has its own draw then stands beside the expected one "
+        "(`step.drawn_seconds`); with `exact` it is the step.",
+    )
     slow_nodes: list[SlowNodeSection] = Field(
         default_factory=list, max_length=1000, description="Nodes that throttle."
     )

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from raysim.errors import InfeasibleError
+from raysim.kernel.sampler import Sampler
 from raysim.serving.capacity import Capacity
 from raysim.serving.kv_cache import BlockPool
 from raysim.serving.scheduler import Part, Scheduler, Sequence
@@ -123,6 +124,9 @@ class LLMEngine:
         self.iterations = 0
         self.busy_ns = 0
         self.tokens_made = 0
+        self.samples = Sampler()
+        """Running and waiting requests, share of the cache in use, tokens made, iterations, busy
+        seconds; the last three from the beginning."""
         self._stepwise = stepwise
         self._parts: list[Part] = []
         self._ends_ns: npt.NDArray[np.int64] | None = None
@@ -176,6 +180,8 @@ class LLMEngine:
         """Start the next iteration, or stretch of them, if there is anything to do."""
         self._event, self._ends_ns = None, None
         parts = self.scheduler.schedule()
+        if self.samples.due(self.simulation.now_ns):
+            self._look()
         if not parts:
             assert not self.scheduler.running, "sequences run, and none is scheduled"
             return
@@ -185,6 +191,13 @@ class LLMEngine:
         ends_ns = self._began_ns + np.cumsum(self._durations_ns(steps))
         self._ends_ns = ends_ns
         self._event = self.simulation.clock.call_at(int(ends_ns[-1]), self._end, steps)
+
+    def _look(self) -> None:
+        scheduler, pool = self.scheduler, self.pool
+        self.samples.add(
+            self.simulation.now_ns, len(scheduler.running), len(scheduler.waiting),
+            pool.used / pool.blocks, self.tokens_made, self.iterations, self.busy_ns / NS_PER_S,
+        )  # fmt: skip
 
     def _alike(self) -> int:
         """Iterations ahead that only decode these sequences: until one ends or blocks run out."""

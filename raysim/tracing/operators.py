@@ -25,7 +25,9 @@ from raysim.models.table import Attention, Gemm, OperatorKind
 IsBatch = Callable[[torch.Tensor], bool]
 """Whether a tensor grows with the batch."""
 
-_PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm"})
+_GROUPED = "_grouped_mm"
+"""Rows of several matrices one after the other, each against one of its own (experts)."""
+_PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm", _GROUPED})
 _CONVOLUTIONS = frozenset({"convolution", "_convolution"})
 _NORMS = ("layer_norm", "batch_norm", "group_norm", "rms_norm")
 _EMBEDDINGS = frozenset({"embedding", "_embedding_bag"})
@@ -155,7 +157,10 @@ def _convolution_backward(args: object, out: object, width: int) -> float:
 
 
 def flops(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], out: object) -> float:
-    """``torch.utils.flop_counter``'s formula, 0 where it has none."""
+    """``torch.utils.flop_counter``'s formula, 0 where it has none; grouped products it lacks."""
+    if aten_name(func) == _GROUPED:
+        a, b = args[:2]
+        return float(2 * a.shape[-2] * a.shape[-1] * b.shape[-1])
     formula = flop_registry.get(func.overloadpacket)
     return float(formula(*args, **kwargs, out_val=out)) if formula is not None else 0.0
 
@@ -193,6 +198,8 @@ def product_shape(
     if name not in _PRODUCTS:
         return None
     a, b = args[1:3] if name in {"addmm", "baddbmm"} else args[:2]
+    if name == _GROUPED:  # forward: [rows, k] x [experts, k, n]
+        return Gemm(rows=float(a.shape[0]), n=b.shape[-1], k=a.shape[-1], groups=b.shape[0])
     groups = a.shape[0] if a.dim() == 3 else 1
     m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
     if counts(b) and not counts(a):

@@ -2,12 +2,16 @@
 
 The compute stream is either running something, or idle because of the host, a collective, a peer of
 the pipeline, a copy or the data loader. The parts add up to the step exactly.
+
+Ranks of a pipeline need not meet at the end of a step. The step is then that of all of them: a rank
+that ends before the last waits for it, which is bubble; what a rank does of the next step while
+others are still at the one before is in the step it was done in.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from raysim.training.executor import BY_HOST, Timeline
 from raysim.training.program import COMPUTE, Kind, Op
@@ -33,10 +37,12 @@ class Breakdown:
         return 1.0 - exposed / self.collective_ns
 
     def plus(self, other: Breakdown, times: float) -> Breakdown:
-        """Add ``times`` as much of another."""
+        """Add ``times`` as much of another; what rounding leaves over is the largest part's."""
         parts = {k: v + round(times * other.parts_ns[k]) for k, v in self.parts_ns.items()}
+        step_ns = self.step_ns + round(times * other.step_ns)
+        parts[max(parts, key=lambda k: parts[k])] += step_ns - sum(parts.values())
         return Breakdown(
-            step_ns=sum(parts.values()),
+            step_ns=step_ns,
             parts_ns=parts,
             collective_ns=self.collective_ns + round(times * other.collective_ns),
         )
@@ -48,11 +54,23 @@ PARTS = (
 )  # fmt: skip
 
 
-def step_breakdown(line: Timeline, step: int) -> Breakdown:
-    """Account for every nanosecond of an optimizer step on one rank."""
+def step_breakdown(line: Timeline, step: int, step_ns: int | None = None) -> Breakdown:
+    """Account for every nanosecond of an optimizer step on one rank.
+
+    Parameters
+    ----------
+    line, step
+        Of which rank, and which step.
+    step_ns
+        How long the step is for all ranks together; by default, for this one.
+    """
     begin, end = line.step_window(step)
+    length = end - begin if step_ns is None else step_ns
+    until = max(begin + length, end)
     ends = line.program.step_ends
-    return range_breakdown(line, ends[step - 1] if step else 0, ends[step], begin, end)
+    own = range_breakdown(line, ends[step - 1] if step else 0, ends[step], until - length, end)
+    parts = {**own.parts_ns, "bubble": own.parts_ns["bubble"] + until - end}
+    return replace(own, step_ns=length, parts_ns=parts)
 
 
 def range_breakdown(line: Timeline, first: int, stop: int, begin: int, end: int) -> Breakdown:

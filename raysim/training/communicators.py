@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from operator import attrgetter
+
+import numpy as np
 
 from raysim.errors import ScenarioError
+from raysim.hardware.link_numbers import Integers, Places, Ways
 from raysim.hardware.maxmin import Loads
 from raysim.hardware.node_links import Link
 from raysim.hardware.topology import Member, Topology
@@ -22,14 +26,22 @@ from raysim.perf.contention import held_share
 from raysim.training.program import Call, Kind, Op
 from raysim.training.settings.parallel import Coordinate, Mesh
 
+_ACROSS_STAGES = {"pp", "mp", "tied", "copies"}
+"""Groups that do not stand in each stage as in the first."""
+_rate_and_latency = attrgetter("bytes_per_s", "latency_s")
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True)
 class Traffic:
     """One call as the network sees it."""
 
     cost: CollectiveCost
-    loads: Loads
-    """Bytes on each link per byte of the call's size."""
+    made: Callable[[], Ways]
+
+    @cached_property
+    def ways(self) -> Ways:
+        """Bytes on each link per byte of the call's size: thousands of links, so when asked for."""
+        return self.made()
 
 
 class Communicators:
@@ -69,6 +81,10 @@ class Communicators:
                 f"{f' x cp {mesh.cp}' if mesh.cp > 1 else ''} x tp {mesh.tp}); "
                 f"the cluster has {len(self.placement)}"
             )
+        self._places: Places = np.array(self.placement)
+        self._ranks: dict[tuple[str, int], list[Integers]] = {}
+        self._stage_size = mesh.world // mesh.pp
+        """Ranks of a stage: the pipeline is the mesh's outermost axis."""
         self._groups = {
             "dp": mesh.dp_group, "tp": mesh.tp_group, "pp": mesh.pp_group, "cp": mesh.cp_group,
             "ep": mesh.ep_group, "edp": mesh.expert_dp_group, "mp": mesh.model_group,
@@ -76,10 +92,12 @@ class Communicators:
         self._members: dict[tuple[str, int], tuple[int, ...]] = {}
         self._participants: dict[tuple[str, int], int] = {}
         self._shapes: dict[tuple[object, ...], GroupShape] = {}
+        self._shapes_of: dict[bytes, GroupShape] = {}
         self._shape_of: dict[tuple[str, int], GroupShape] = {}
         self._traffic: dict[tuple[object, ...], Traffic] = {}
-        self._link_loads: dict[tuple[object, ...], Loads] = {}
-        self._places: dict[tuple[str, tuple[int, ...]], list[list[Member]]] = {}
+        self._collective_ways: dict[tuple[object, ...], Ways] = {}
+        self._sends: dict[tuple[int, int], tuple[list[tuple[int, int]], Ways]] = {}
+        self._told_apart: dict[tuple[Ways, ...], dict[Ways, Loads]] = {}
 
     @cached_property
     def ranks_per_node(self) -> int:
@@ -141,27 +159,26 @@ class Communicators:
         """Groups that make the same call at the same time; just this one when not folded."""
         if not self.folded:
             return [self.members(group, rank)]
-        mesh, stage = self.mesh, self.mesh.coordinate(rank).pp
-        size = mesh.world // mesh.pp
-        ranks = range(stage * size, (stage + 1) * size)
+        first = rank - rank % self._stage_size
         groups, seen = [], set[int]()
-        for other in ranks:
+        for other in range(first, first + self._stage_size):
             if other not in seen:
-                members = self._build(group, mesh.coordinate(other))
+                members = self._build(group, self.mesh.coordinate(other))
                 seen.update(members)
                 groups.append(members)
         return groups
 
-    def _sibling_places(
-        self, group: str, rank: int, members: tuple[int, ...]
-    ) -> list[list[Member]]:
-        """Where the ranks of those groups sit."""
-        known = self._places.get((group, members))
-        if known is None:
-            siblings = self._siblings(group, rank)
-            known = [[self.placement[r] for r in peers] for peers in siblings]
-            self._places[group, members] = known
-        return known
+    def _sibling_places(self, group: str, rank: int) -> list[Places]:
+        """Where the ranks of those groups sit, groups of one size together."""
+        stage = 0 if not self.folded or group in _ACROSS_STAGES else rank // self._stage_size
+        rank -= stage * self._stage_size
+        by_size = self._ranks.get((group, rank))
+        if by_size is None:
+            groups: dict[int, list[tuple[int, ...]]] = {}
+            for members in self._siblings(group, rank):
+                groups.setdefault(len(members), []).append(members)
+            by_size = self._ranks[group, rank] = [np.array(some) for some in groups.values()]
+        return [self._places[ranks + stage * self._stage_size] for ranks in by_size]
 
     def traffic(self, call: Call, rank: int) -> Traffic:
         """Cost and link loads of a collective issued by ``rank``."""
@@ -185,18 +202,26 @@ class Communicators:
         cost = collective(call.op, call.size_bytes, self.shape(members))
         size = max(call.size_bytes, 1)
         intra, inter = cost.intra_bytes_per_rank / size, cost.inter_bytes_per_node / size
-        return Traffic(cost, self._loads(call.group, rank, members, intra, inter))
+        return Traffic(cost, partial(self._ways, call.group, rank, members, intra, inter))
 
-    def _loads(
+    def _ways(
         self, group: str, rank: int, members: tuple[int, ...], intra: float, inter: float
-    ) -> Loads:
-        """Link loads per byte; one object for calls that differ in size only."""
+    ) -> Ways:
+        """Bytes on links per byte; one object for calls that differ in size only."""
         key = (group, members, intra, inter)
-        known = self._link_loads.get(key)
+        known = self._collective_ways.get(key)
         if known is None:
-            places = self._sibling_places(group, rank, members)
-            loads = self.topology.sibling_loads(places, intra, inter)
-            known = self._link_loads[key] = Loads(loads.items())
+            places = self._sibling_places(group, rank)
+            known = self._collective_ways[key] = self.topology.numbers.ways(places, intra, inter)
+        return known
+
+    def loads(self, every: Iterable[Traffic]) -> dict[Ways, Loads]:
+        """What each of these puts on a network that carries no others: ``told_apart``."""
+        ways = tuple(dict.fromkeys(traffic.ways for traffic in every))
+        known = self._told_apart.get(ways)
+        if known is None:
+            loads = self.topology.numbers.told_apart(ways)
+            known = self._told_apart[ways] = dict(zip(ways, loads, strict=True))
         return known
 
     def traffic_of(self, op: Op, rank: int) -> Traffic:
@@ -221,52 +246,56 @@ class Communicators:
         return known
 
     def _send(self, src: int, dst: int, size_bytes: int) -> Traffic:
-        pairs = [(src, dst)]
+        known = self._sends.get((src, dst))
+        if known is None:
+            known = self._sends[src, dst] = self._routes(src, dst)
+        alike, ways = known
+        costs = [collective("send_recv", size_bytes, self.shape(pair)) for pair in alike]
+        return Traffic(max(costs, key=lambda c: c.seconds), lambda: ways)
+
+    def _routes(self, src: int, dst: int) -> tuple[list[tuple[int, int]], Ways]:
+        """Of sends that cost the same the first pair, and what all put on the links together."""
+        pairs = np.array([[src, dst]])
         if self.folded:
-            size = self.mesh.world // self.mesh.pp
-            first, second = (r // size * size for r in (src, dst))
-            pairs = [(first + i, second + i) for i in range(size)]
-        alike = {self._way(pair): pair for pair in reversed(pairs)}
-        costs = [collective("send_recv", size_bytes, self.shape(pair)) for pair in alike.values()]
-        key = ("send", src, dst)
-        loads = self._link_loads.get(key)
-        if loads is None:
-            loads = self._link_loads[key] = self._path_loads(pairs)
-        return Traffic(max(costs, key=lambda c: c.seconds), loads)
+            size = self._stage_size
+            pairs = np.array([[src - src % size, dst - dst % size]]) + np.arange(size)[:, None]
+        places = self._places[pairs]
+        alike: dict[object, tuple[int, int]] = {}
+        last: dict[object, int] = {}
+        for same in self.topology.numbers.alike(places).values():
+            first, second = pairs[same[0]].tolist()
+            here, there = self.placement[first], self.placement[second]
+            path = self.topology.path(("gpu", *here), ("gpu", *there))
+            way = self._kind(here), self._kind(there), tuple(map(_rate_and_latency, path))
+            alike.setdefault(way, (first, second))
+            last[way] = max(last.get(way, 0), same[-1])
+        found = sorted(alike, key=lambda way: -last[way])
+        return [alike[way] for way in found], self.topology.numbers.routes(places)
 
-    def _way(self, pair: tuple[int, int]) -> tuple[object, ...]:
-        """What pairs have in common whose sends cost the same: nodes, and the links between."""
-        (n, i), (m, j) = (self.placement[r] for r in pair)
-        path = self.topology.path(("gpu", n, i), ("gpu", m, j))
-        specs = self.topology.specs
-        near = self.topology.node(n).nics_of_gpu[i], self.topology.node(m).nics_of_gpu[j]
-        rates = tuple((link.bytes_per_s, link.latency_s) for link in path)
-        return (specs[n].name, specs[m].name, *map(len, near), rates)
-
-    def _path_loads(self, pairs: Sequence[tuple[int, int]]) -> Loads:
-        """One message per pair, along its path."""
-        loads: dict[Link, float] = {}
-        for x, y in pairs:
-            for link in self.topology.path(
-                ("gpu", *self.placement[x]), ("gpu", *self.placement[y])
-            ):
-                loads[link] = loads.get(link, 0.0) + 1.0
-        return Loads(loads.items())
+    def _kind(self, at: Member) -> tuple[str, int]:
+        """What an end of a send has to do with its cost: its node, and how many NICs are near."""
+        return self.topology.specs[at[0]].name, len(self.topology.nics_of_gpu(*at))
 
     def shape(self, members: Sequence[int]) -> GroupShape:
         """Shape of a communicator; equal shapes are one object, so that costs are cached."""
-        places = [self.placement[r] for r in members]
+        (sits,) = self.topology.numbers.alike(self._places[None, list(members)])
+        known = self._shapes_of.get(sits)
+        if known is None:
+            known = self._shapes_of[sits] = self._shape([self.placement[r] for r in members])
+        return known
+
+    def _shape(self, places: Sequence[Member]) -> GroupShape:
         islands = self.topology.islands(places)
         per_island = max(len(group) for group in islands)
         node = self.topology.specs[places[0][0]]
         near = min(len(self.topology.nics_near(group)) for group in islands)
         names = tuple(dict.fromkeys(self.topology.specs[n].name for n, _ in places))
-        key = (len(places), len(islands), per_island, near, names)
+        latency_s = self.topology.inter_node_latency_s(places)
+        key = (len(places), len(islands), per_island, near, names, latency_s)
         known = self._shapes.get(key)
         if known is None:
             assert node.gpu is not None, f"rank placed on {node.name}, which has no GPU"
             intra = node.gpu.scale_up_bytes_per_s
-            latency = self.topology.inter_node_latency_s(places)
             known = self._shapes[key] = GroupShape(
                 ranks=len(places),
                 nodes=len(islands),
@@ -277,7 +306,7 @@ class Communicators:
                 intra_bytes_per_s=intra if node.gpu_fabric != "pcie" else node.gpu.pcie_bytes_per_s,
                 nic=node.nic,
                 inter_bytes_per_s=near * node.nic.bytes_per_s if len(islands) > 1 else math.inf,
-                inter_latency_s=latency,
+                inter_latency_s=latency_s,
             )
         return known
 

@@ -12,21 +12,23 @@ queue, streaming multiprocessors taken from compute by NCCL kernels.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
 from heapq import heapify, heappop, heapreplace
 
 from raysim.errors import InvariantViolation
+from raysim.hardware.link_numbers import Ways
+from raysim.hardware.maxmin import Loads
 from raysim.hardware.network import Network
-from raysim.hardware.node_links import Link
+from raysim.kernel.progress import Moment
 from raysim.kernel.simulation import Simulation
 from raysim.training.communicators import Communicators
+from raysim.training.on_links import communicators_alone, loads_of
 from raysim.training.program import COMPUTE, Kind, Op, Program
 from raysim.units import to_ns
 
 UNKNOWN = -1
-NEGLIGIBLE_BYTES = 1 << 16
-"""Calls below this are latency: they neither slow others nor are slowed."""
 BY_HOST = -1
 """In ``cause``: the host issued it last."""
 
@@ -232,6 +234,8 @@ class Executor:
         self.network = network
         self.comms = communicators
         self.players: list[RankPlayer] = []
+        self.loads: dict[Ways, Loads] = {}
+        """What communications put on the network's links."""
         self.alone: dict[str, bool] = {}
         """Whether a communicator of one simulated rank has its links to itself."""
         self.durations: dict[tuple[Op, int], int | None] = {}
@@ -246,13 +250,26 @@ class Executor:
         InvariantViolation
             Ranks wait for each other for ever.
         """
-        self.alone = _communicators_alone(programs, self.comms)
+        self.loads = loads_of(programs, self.comms)
+        self.alone = communicators_alone(programs, self.comms)
         self.players = [RankPlayer(self, program) for program in programs]
         for player in self.players:
             self.simulation.call_at(self.simulation.now_ns, self._begin, player)
         self.simulation.run()
         self._assert_done()
         return [player.timeline for player in self.players]
+
+    def where(self) -> Moment:
+        """The step that the last rank is in, and how much of everything has been issued."""
+        last = min(self.players, key=_issued, default=None)
+        share = 0.0 if last is None else _issued(last)
+        now_ns, events = self.simulation.now_ns, self.simulation.log.events
+        if last is None:
+            return Moment("playing", share, now_ns, None, events)
+        ends = last.program.step_ends
+        step = min(bisect_right(ends, last.next) + 1, len(ends))
+        ranks = f"{len(self.players):,} rank{'s' * (len(self.players) != 1)}"
+        return Moment(f"playing step {step} of {len(ends)}, {ranks}", share, now_ns, None, events)
 
     def _begin(self, player: RankPlayer) -> None:
         player.host_ns = self.simulation.now_ns
@@ -306,7 +323,7 @@ class Executor:
             )
         traffic = self.comms.traffic_of(op, player.rank)
         self.network.start(
-            traffic.loads,
+            self.loads[traffic.ways],
             float(call.size_bytes),
             latency_ns=to_ns(traffic.cost.latency_s),
             max_bytes_per_s=traffic.cost.bytes_per_s,
@@ -331,35 +348,6 @@ class Executor:
             raise InvariantViolation(f"{len(stuck)} ranks wait for ever: {where}")
 
 
-def _communicators_alone(programs: Sequence[Program], comms: Communicators) -> dict[str, bool]:
-    """Communicators in which one simulated rank stands for all, and whose links no other uses.
-
-    What their calls cost is then arithmetic, unless a link is narrower than that took it for.
-    Calls too small to slow anything down are not looked at.
-    """
-    links: dict[tuple[str, int], set[Link]] = {}
-    single: dict[str, bool] = {}
-    seen: set[tuple[str, int, int]] = set()
-    for program in programs:
-        rank = program.rank
-        distinct = {(op.kind, op.call): op for op in dict.fromkeys(program.ops) if op.call}
-        for (kind, call), op in distinct.items():
-            if call is None or call.size_bytes < NEGLIGIBLE_BYTES:
-                continue
-            collective = kind == Kind.COLLECTIVE
-            name = call.group if collective else "p2p"
-            one = collective and comms.participants(name, rank) == 1
-            single[name] = single.get(name, True) and one
-            loads = comms.traffic_of(op, rank).loads
-            if (name, rank, id(loads)) not in seen:
-                seen.add((name, rank, id(loads)))
-                links.setdefault((name, rank), set()).update(loads.links)
-    used: set[Link] = set()
-    shared = set(comms.topology.narrowed)
-    for mine in links.values():
-        shared |= used & mine
-        used |= mine
-    return {
-        name: one and all(mine.isdisjoint(shared) for (by, _), mine in links.items() if by == name)
-        for name, one in single.items()
-    }
+def _issued(player: RankPlayer) -> float:
+    """Share of its program."""
+    return player.next / max(1, len(player.program.ops))

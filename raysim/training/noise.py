@@ -15,7 +15,10 @@ slowest of a stage's; where slow hosts and slow GPUs are not the same ranks, fol
 Constants that were fitted on real runs hold the ordinary jitter of those runs; what is said here
 comes on top. Of a rank on the CPU all is kernels.
 
-Not modelled: kernels of one rank that vary apart from each other, jitter of the host and of links.
+Kernels of one rank that vary apart from each other (``kernel_cv``) are drawn for every rank, played
+one by one or all at once (``graph/every_rank.py``); a folded representative leaves them out.
+
+Not modelled: jitter of the host and of links.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from collections import Counter
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
+from typing import TypeVar
 
 from raysim.kernel.rng import Streams
 from raysim.perf.jitter import (
@@ -33,12 +37,14 @@ from raysim.perf.jitter import (
     slowest_quantile,
 )
 from raysim.training.communicators import Communicators
+from raysim.training.jitter import Launches, launches, quantiles
 from raysim.training.program import CPU, D2H, H2D, LOADER, Kind, Op, Program
 
 NarrowLinks = tuple[tuple[int, int, float], ...]
 """(node, NIC, share of its rate that is left)."""
 Scales = Counter[float]
 """How many ranks have their kernels stretched by what."""
+T = TypeVar("T")
 _ON_HOST = {CPU, LOADER}
 _ON_WIRES = {H2D, D2H}
 
@@ -51,6 +57,8 @@ class Noise:
     """Between GPUs, for good."""
     step_cv: float = 0.0
     """Of one GPU, from step to step."""
+    kernel_cv: float = 0.0
+    """Of one GPU, from each kernel to the next: looked at where every rank is."""
     kernels: tuple[tuple[int, float], ...] = ()
     """Nodes whose kernels take a factor longer."""
     hosts: tuple[tuple[int, float], ...] = ()
@@ -63,7 +71,7 @@ class Noise:
     @property
     def quiet(self) -> bool:
         """Whether all ranks are alike."""
-        return not (self.cv or self.kernels or self.hosts or self.links)
+        return not (self.cv or self.kernel_cv or self.kernels or self.hosts or self.links)
 
     @property
     def cv(self) -> float:
@@ -89,29 +97,45 @@ def disturb(
     """
     if noise.quiet:
         return
-    hosts = dict(noise.hosts)
     if comms.folded:
-        kernels = _folded(programs, comms, noise)
-        for program, factor in zip(programs, kernels, strict=True):
-            peers = _stage_ranks(comms, program.rank)
-            host = max(hosts.get(comms.placement[r][0], 1.0) for r in peers)
+        factors_of = folded_factors(programs, comms, noise)
+        for program, (factor, host) in zip(programs, factors_of, strict=True):
             _stretch(program, [factor] * len(program.step_ends), host)
         return
-    scales = dict(noise.kernels)
+    hosts, scales = dict(noise.hosts), dict(noise.kernels)
+    known: dict[int, Launches] = {}
     for program in programs:
         node = comms.placement[program.rank][0]
-        factors = _drawn(program, noise, streams, scales.get(node, 1.0))
-        _stretch(program, factors, hosts.get(node, 1.0))
+        steps, scale = len(program.step_ends), scales.get(node, 1.0)
+        factors = drawn_factors(program.rank, steps, noise, streams, scale)
+        apart = _apart(program, comms, noise.kernel_cv, streams, known) if noise.kernel_cv else ()
+        _stretch(program, factors, hosts.get(node, 1.0), apart)
 
 
-def _drawn(program: Program, noise: Noise, streams: Streams, scale: float) -> list[float]:
-    """A rank's factor in each step."""
-    factors = [scale] * len(program.step_ends)
+def folded_factors(
+    programs: Sequence[Program], comms: Communicators, noise: Noise
+) -> list[tuple[float, float]]:
+    """By how much each representative's kernels, and its host, take longer."""
+    if noise.quiet:
+        return [(1.0, 1.0)] * len(programs)
+    hosts = dict(noise.hosts)
+    found = []
+    for program, factor in zip(programs, _folded(programs, comms, noise), strict=True):
+        peers = _stage_ranks(comms, program.rank)
+        found.append((factor, max(hosts.get(comms.placement[r][0], 1.0) for r in peers)))
+    return found
+
+
+def drawn_factors(
+    rank: int, steps: int, noise: Noise, streams: Streams, scale: float
+) -> list[float]:
+    """A rank's factor in each step; ``scale`` is its node's."""
+    factors = [scale] * steps
     if noise.gpu_cv:
-        own = _lognormal(streams, f"gpu/rank-{program.rank}", noise.gpu_cv)
+        own = _lognormal(streams, f"gpu/rank-{rank}", noise.gpu_cv)
         factors = [factor * own for factor in factors]
     if noise.step_cv:
-        name = f"step/rank-{program.rank}"
+        name = f"step/rank-{rank}"
         factors = [factor * _lognormal(streams, name, noise.step_cv) for factor in factors]
     return factors
 
@@ -120,32 +144,55 @@ def _lognormal(streams: Streams, name: str, cv: float) -> float:
     return float(streams(name).lognormal(*lognormal_parameters(cv)))
 
 
-def _stretch(program: Program, kernels: Sequence[float], host: float) -> None:
-    """Factors of each step's kernels, and of everything the host does."""
+def _apart(
+    program: Program, comms: Communicators, cv: float, streams: Streams, known: dict[int, Launches]
+) -> list[float]:
+    """Of each kernel of one rank's program, how much longer it takes for once."""
+    ranks = _stage_ranks(comms, program.rank)
+    stage = comms.mesh.coordinate(program.rank).pp
+    if stage not in known:
+        kernels = sum(map(is_kernel, program.ops))
+        known[stage] = launches(streams, stage, kernels, len(ranks))
+    found: list[float] = quantiles(cv)[known[stage][:, program.rank - ranks.start]].tolist()
+    return found
+
+
+def _stretch(
+    program: Program, kernels: Sequence[float], host: float, apart: Sequence[float] = ()
+) -> None:
+    """Factors of each step's kernels, and of everything the host does; ``apart`` of each kernel."""
     ops, begin = program.ops, 0
     known: dict[tuple[Op, float], Op] = {}
+    once = iter(apart)
     for factor, end in zip(kernels, program.step_ends, strict=True):
         for i in range(begin, end):
-            key = ops[i], factor
+            own = factor * next(once) if apart and is_kernel(ops[i]) else factor
+            key = ops[i], own
             if key not in known:
-                known[key] = _stretched(ops[i], factor, host)
+                known[key] = stretched(ops[i], own, host)
             ops[i] = known[key]
         begin = end
 
 
-def _stretched(op: Op, kernels: float, host: float) -> Op:
+def stretched(op: Op, kernels: float, host: float) -> Op:
     """The operation on a slower rank; as it stands it may be other places' too."""
     slower = copy(op)
     if op.kind == Kind.LOCAL:
-        on_host = op.stream in _ON_HOST
-        times = 1.0 if op.stream in _ON_WIRES else host if on_host else kernels
-        slower.duration_ns = round(op.duration_ns * times)
+        slower.duration_ns = round(op.duration_ns * times_of(op, kernels, host))
     slower.host_ns = round(op.host_ns * host)
     slower.before_ns = round(op.before_ns * host)
     return slower
 
 
-def _is_kernel(op: Op) -> bool:
+def times_of(op: Op, kernels: T, host: T) -> T | float:
+    """What stretches an operation on a stream: a kernel's factor, the host's, or none."""
+    if op.stream in _ON_WIRES:
+        return 1.0
+    return host if op.stream in _ON_HOST else kernels
+
+
+def is_kernel(op: Op) -> bool:
+    """Whether a GPU runs it, as long as the GPU takes."""
     return op.kind == Kind.LOCAL and op.stream not in _ON_HOST | _ON_WIRES
 
 
@@ -211,6 +258,4 @@ def _longest_replica(
 def _kernel_ns(program: Program) -> int:
     """Kernel time of the last step."""
     begin = program.step_ends[-2] if len(program.step_ends) > 1 else 0
-    return sum(
-        op.duration_ns for op in program.ops[begin : program.step_ends[-1]] if _is_kernel(op)
-    )
+    return sum(op.duration_ns for op in program.ops[begin : program.step_ends[-1]] if is_kernel(op))

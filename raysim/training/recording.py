@@ -1,7 +1,6 @@
 """Turn what was played into records: spans per stream, memory and link counters, the peak.
 
-Of the links, each simulated rank's way out is recorded: its NIC where the job spans nodes, else its
-NVLink or PCIe port. The others carry the same by symmetry.
+Of the links, those of each simulated rank are recorded (``link_use``).
 """
 
 from __future__ import annotations
@@ -10,60 +9,44 @@ from collections import Counter
 from collections.abc import Sequence
 
 from raysim.hardware.device import MemoryRow
-from raysim.hardware.node_links import Link
 from raysim.kernel.record import Recorder
 from raysim.training.executor import Timeline
+from raysim.training.link_use import LinkUse, link_use
+from raysim.training.memory.history import RankHistory
 from raysim.training.memory.peaks import RankMemory, ledger
-from raysim.training.program import Kind, Op
+from raysim.training.program import Kind, Op, Program
 from raysim.training.tower import StepOutcome
 
 LABELS = {"sync": "host"}
 
 
-def record_outcome(outcome: StepOutcome, recorder: Recorder) -> None:
-    """Write the last simulated step of every simulated rank; nothing if the recorder is off."""
+def histories(outcome: StepOutcome) -> tuple[RankHistory, ...]:
+    """What shows each simulated rank's memory, tensor by tensor."""
+    config, gpu = outcome.plan.allocator, outcome.costs.gpu
+    return tuple(
+        RankHistory(timeline=line, memory=memory, gpu=gpu, config=config)
+        for line, memory in zip(outcome.timelines, outcome.memory, strict=True)
+    )
+
+
+def record_outcome(
+    outcome: StepOutcome, recorder: Recorder, uses: Sequence[LinkUse] | None = None
+) -> None:
+    """Write the last simulated step of every simulated rank; nothing if the recorder is off.
+
+    ``uses`` is ``link_use(outcome)`` where somebody has it.
+    """
     if not recorder.enabled:
         return
-    last = len(outcome.step_ns) - 1
+    last, arrows = len(outcome.step_ns) - 1, _Arrows(outcome)
     for line, memory in zip(outcome.timelines, outcome.memory, strict=True):
         track = memory.track
-        _spans(outcome, line, last, track, recorder)
+        _spans(outcome, line, last, track, recorder, arrows)
         rows = ledger(line, track, outcome.costs.gpu).timeline()
         _memory(memory, rows, line.step_window(last)[0], recorder)
-        _way_out(outcome, line, last, track, recorder)
-
-
-def _way_out(
-    outcome: StepOutcome, line: Timeline, step: int, track: tuple[str, ...], recorder: Recorder
-) -> None:
-    """Bytes per second on the rank's way out, while each communication moved its bytes."""
-    link = _nearest_link(outcome, line.program.rank)
-    changes: Counter[int] = Counter()
-    first = line.program.step_ends[step - 1] if step else 0
-    for i in range(first, line.program.step_ends[step]):
-        call = line.program.ops[i].call
-        begin, end = line.met_ns[i], line.end_ns[i]
-        if call is None or line.program.ops[i].kind == Kind.RECV or end <= begin:
-            continue
-        loads = outcome.comms.traffic_of(line.program.ops[i], line.program.rank).loads
-        rate = round(
-            loads.links.get(link, 0.0) * loads.scale * call.size_bytes / (end - begin) * 1e9
-        )
-        changes[begin] += rate
-        changes[end] -= rate
-    rate = 0
-    for t_ns in sorted(t for t, change in changes.items() if change):
-        rate += changes[t_ns]
-        recorder.counter(track[:1], f"link/{link.name}", t_ns, rate)
-
-
-def _nearest_link(outcome: StepOutcome, rank: int) -> Link:
-    comms = outcome.comms
-    node, local = comms.placement[rank]
-    links = comms.topology.node(node)
-    if comms.placement[comms.mesh.world - 1][0] != comms.placement[0][0]:
-        return links.nic_out[links.nics_of_gpu[local][0]]
-    return (links.nvlink_out or links.pcie_out)[local]
+    for use in link_use(outcome) if uses is None else uses:
+        for t_ns, rate in use.rates:
+            recorder.counter((use.node,), f"link/{use.link.name}", t_ns, rate)
 
 
 def _memory(memory: RankMemory, rows: Sequence[MemoryRow], begin: int, recorder: Recorder) -> None:
@@ -83,15 +66,68 @@ def _memory(memory: RankMemory, rows: Sequence[MemoryRow], begin: int, recorder:
         if sum(held.values()) > fullest:
             fullest, peak_ns = sum(held.values()), row.t_ns
     recorder.instant(track, "peak memory", "memory", peak_ns, {"when": memory.when})
+    failed = memory.out_of_memory
+    if failed is not None:
+        said = {"message": failed.message, "when": failed.when, "category": failed.category}
+        recorder.instant(track, "out of memory", "memory", peak_ns, said)
+
+
+class _Arrows:
+    """Numbers of the arrows between operations; what they connect shares a key."""
+
+    def __init__(self, outcome: StepOutcome) -> None:
+        self.comms = outcome.comms
+        self.numbers: dict[tuple[object, ...], int] = {}
+
+    def of(self, line: Timeline, ops: range) -> dict[int, tuple[int, ...]]:
+        """Of each operation, the arrows that touch it.
+
+        They lead from a send to its receive, between ranks that meet in a collective, and from what
+        ended to what had waited for it on another stream.
+        """
+        found: dict[int, list[int]] = {}
+        count: Counter[tuple[object, ...]] = Counter()
+        drawn = {i for i in ops if line.end_ns[i] > line.start_ns[i]}
+        for i in ops:
+            key = self._meeting(line.program, i)
+            if key is not None:
+                count[key] += 1
+                found.setdefault(i, []).append(self._number(*key, count[key]))
+            cause = line.cause[i]
+            if {i, cause} <= drawn and self._apart(line.program, i, cause):
+                number = self._number("wait", line.program.rank, i)
+                found.setdefault(cause, []).append(number)
+                found.setdefault(i, []).append(number)
+        return {i: tuple(numbers) for i, numbers in found.items()}
+
+    def _number(self, *key: object) -> int:
+        return self.numbers.setdefault(key, len(self.numbers) + 1)
+
+    def _meeting(self, program: Program, i: int) -> tuple[object, ...] | None:
+        """The simulated ranks that meet in a communication; None where one stands for all."""
+        op, rank = program.ops[i], program.rank
+        if op.call is None:
+            return None
+        if op.kind == Kind.COLLECTIVE:
+            if self.comms.participants(op.call.group, rank) < 2:
+                return None
+            return op.call.group, self.comms.members(op.call.group, rank)
+        pair = (rank, op.call.peer) if op.kind == Kind.SEND else (op.call.peer, rank)
+        return "send_recv", *pair, op.call.tag
+
+    @staticmethod
+    def _apart(program: Program, i: int, cause: int) -> bool:
+        return program.ops[i].stream != program.ops[cause].stream
 
 
 def _spans(
-    outcome: StepOutcome, line: Timeline, step: int, track: tuple[str, ...], recorder: Recorder
-) -> None:
+    outcome: StepOutcome, line: Timeline, step: int, track: tuple[str, ...], recorder: Recorder,
+    arrows: _Arrows,
+) -> None:  # fmt: skip
     program = line.program
-    sent: Counter[tuple[int, int]] = Counter()
-    first = program.step_ends[step - 1] if step else 0
-    for i in range(first, program.step_ends[step]):
+    ops = range(program.step_ends[step - 1] if step else 0, program.step_ends[step])
+    flows = arrows.of(line, ops)
+    for i in ops:
         op = program.ops[i]
         if line.end_ns[i] <= line.start_ns[i]:
             continue
@@ -99,11 +135,8 @@ def _spans(
         if program.micro_batches[i] >= 0:
             details["micro_batch"] = program.micro_batches[i]
         details |= _details(outcome, op, program.rank)
-        if op.call is not None and op.call.op == "send_recv":
-            pair = (program.rank, op.call.peer)
-            pair = pair if op.kind == Kind.SEND else pair[::-1]
-            sent[pair] += 1
-            details["flow"] = (pair[0] * outcome.plan.mesh.world + pair[1]) * 1_000_000 + sent[pair]
+        if i in flows:
+            details["flow"] = flows[i]
         recorder.span(
             (*track, op.stream),
             op.name,

@@ -38,6 +38,16 @@ class StageSpec:
         """All units in forward order."""
         return tuple(u for s in self.sections for u in s.units)
 
+    def like(self, other: StageSpec) -> bool:
+        """Whether it has the layers of another stage, but for their names."""
+        return self.tied_bytes == other.tied_bytes and [
+            (s.checkpointed, s.input_bytes, s.output_bytes, *(id(u.modules) for u in s.units))
+            for s in self.sections
+        ] == [
+            (s.checkpointed, s.input_bytes, s.output_bytes, *(id(u.modules) for u in s.units))
+            for s in other.sections
+        ]
+
     def visits(self) -> Iterator[Unit]:
         """Units of one micro-batch in execution order: forward, then recompute and backward."""
         yield from self.units
@@ -78,27 +88,19 @@ def build_stages(plan: TrainingPlan, costs: ComputeModel) -> tuple[StageSpec, ..
         if p.tied_to is None
     }
     tied = _tied_bytes(plan, layout, bounds, owners)
-    hides = hides_exchanges(costs.gpu.architecture)
-    sharding = replace(plan.sharding, overlaps=plan.sharding.overlaps and hides)
+    shared = {p.tied_to for layer in layers for p in layer.body.parameters if p.tied_to}
+    pricers: dict[frozenset[str], Pricer] = {}
     stages = []
     for stage in range(layout.stages):
         part, rank = layout.of_model(stage), layout.rank_of(stage)
         start, end = bounds[part], bounds[part + 1]
         parts = {layout.of_model(s) for s in layout.stages_of(rank)}
-        pricer = Pricer(
-            costs,
-            batch=plan.micro_batch,
-            dtype=plan.compute_dtype,
-            sharding=sharding,
-            cut=gradient_cut(plan),
-            checkpointing=plan.activation_checkpointing,
-            modules=plan.megatron.recompute_modules,
-            stops_early=plan.engine == "fsdp" and plan.fsdp.checkpoint_early_stop,
-            resident=frozenset(name for name, owner in owners.items() if owner in parts),
-        )
+        resident = frozenset(name for name in shared if owners.get(name) in parts)
+        if resident not in pricers:
+            pricers[resident] = _pricer(plan, costs, resident)
         sections = build_sections(
             layers[start:end],
-            pricer,
+            pricers[resident],
             input_numel=layers[start - 1].output if start else 0.0,
             checkpoint=plan.activation_checkpointing,
             limit=plan.recompute_layers,
@@ -115,6 +117,22 @@ def build_stages(plan: TrainingPlan, costs: ComputeModel) -> tuple[StageSpec, ..
             )
         )
     return tuple(stages)
+
+
+def _pricer(plan: TrainingPlan, costs: ComputeModel, resident: frozenset[str]) -> Pricer:
+    """Prices layers of the stages that store these of the shared weights."""
+    hides = hides_exchanges(costs.gpu.architecture)
+    return Pricer(
+        costs,
+        batch=plan.micro_batch,
+        dtype=plan.compute_dtype,
+        sharding=replace(plan.sharding, overlaps=plan.sharding.overlaps and hides),
+        cut=gradient_cut(plan),
+        checkpointing=plan.activation_checkpointing,
+        modules=plan.megatron.recompute_modules,
+        stops_early=plan.engine == "fsdp" and plan.fsdp.checkpoint_early_stop,
+        resident=resident,
+    )
 
 
 def build_sections(
@@ -214,7 +232,9 @@ def _tied_bytes(
     for part in range(layout.depth):
         for layer in plan.model.layers[bounds[part] : bounds[part + 1]]:
             for p in layer.body.parameters:
-                owner = owners.get(p.tied_to, part) if p.tied_to else part
+                if p.tied_to is None:
+                    continue
+                owner = owners.get(p.tied_to, part)
                 if layout.homes(owner) != layout.homes(part):
                     size = tp_numel(p, plan.mesh.tp) * COMPUTE_DTYPE_BYTES[plan.precision]
                     total[owner] += size

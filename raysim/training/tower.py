@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
-from itertools import accumulate
-from operator import itemgetter
+from heapq import heappop, heappush
 
 from raysim.hardware.cluster import ClusterSpec
 from raysim.hardware.network import FlowNetwork, Network
 from raysim.hardware.topology import Topology
-from raysim.kernel.simulation import Simulation
+from raysim.kernel.progress import Progress
+from raysim.kernel.simulation import Simulation, collector_at_ease
 from raysim.perf.compute import ComputeModel
 from raysim.perf.cpu_rank import compute_model
 from raysim.perf.nvme import nvme_volume
@@ -22,14 +23,16 @@ from raysim.training.compiler.compile import Feed, RankCompiler
 from raysim.training.compiler.kept_inputs import offloaded_bytes
 from raysim.training.engines.context import OVERFLOW_CHECK
 from raysim.training.executor import Executor, Timeline
+from raysim.training.memory.bounds import at_most
 from raysim.training.memory.host import HostMemory, host_memory
 from raysim.training.memory.peaks import RankMemory, rank_memory
 from raysim.training.noise import ALIKE, NarrowLinks, Noise, disturb
-from raysim.training.pipeline.pipelines import Pipeline
 from raysim.training.plan import TrainingPlan
 from raysim.training.program import Program
 from raysim.training.settings.parallel import Mesh
 from raysim.training.stages import StageSpec, build_stages, check_pipeline, pipeline_of
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,20 +76,12 @@ class StepOutcome:
 
         Counted over all steps; every rank has as many.
         """
-        program = self.timelines[0].program
-        begin = program.step_ends[-2] if len(program.step_ends) > 1 else 0
-        before = bisect_right(program.backward_ends, begin)
-        first, last = self._pipeline.steady(self.plan.gradient_accumulation_steps)
-        return before + first, before + last
-
-    @property
-    def _pipeline(self) -> Pipeline:
-        return pipeline_of(self.plan)
+        return steady_passes(self.plan, self.timelines[0].program)
 
     def _repeats(self) -> float:
         """How often the steady stretch stands for the micro-batches left out."""
         first, last = self._period()
-        return self.extrapolated * self._pipeline.passes / (last - first)
+        return self.extrapolated * pipeline_of(self.plan).passes / (last - first)
 
     def _steady_ns(self, line: Timeline) -> int:
         """Nanoseconds of the steady stretch."""
@@ -112,7 +107,7 @@ class StepOutcome:
     def breakdown(self) -> Breakdown:
         """Where a step's time went on the slowest rank."""
         line = self.slowest
-        total = step_breakdown(line, len(self.step_ns) - 1)
+        total = step_breakdown(line, len(self.step_ns) - 1, self.step_ns[-1])
         for ops, times in list(self.weighted_ops(line))[1:]:
             first, last = self._period()
             window = line.backward_end_ns(first), line.backward_end_ns(last)
@@ -135,6 +130,19 @@ class StepOutcome:
         return max(self.memory, key=lambda m: m.peak_bytes)
 
 
+def steps_to_steady(plan: TrainingPlan) -> int:
+    """The first steady step: pipelines drain after each, others run on into the next."""
+    return 1 if plan.mesh.pp > 1 else 2
+
+
+def steady_passes(plan: TrainingPlan, program: Program) -> tuple[int, int]:
+    """As ``StepOutcome`` has it: which backward passes bound the steady stretch."""
+    begin = program.step_ends[-2] if len(program.step_ends) > 1 else 0
+    before = bisect_right(program.backward_ends, begin)
+    first, last = pipeline_of(plan).steady(plan.gradient_accumulation_steps)
+    return before + first, before + last
+
+
 def _kernel_ns(line: Timeline, step: int) -> int:
     parts = step_breakdown(line, step).parts_ns
     return parts["compute"] + parts["recompute"]
@@ -150,11 +158,16 @@ def compile_programs(
     steps: int,
     forward_only: bool = False,
     memory: bool = True,
+    ranks: Sequence[int] | None = None,
+    progress: Progress | None = None,
 ) -> tuple[Program, ...]:
-    """Programs of every simulated rank: optimizer steps, or forward passes only."""
+    """Programs of every simulated rank, or some: optimizer steps, or forward passes only."""
     node = comms.topology.specs[comms.placement[0][0]]
     programs = []
-    for rank in comms.representatives():
+    ranks = comms.representatives() if ranks is None else ranks
+    for number, rank in enumerate(ranks, 1):
+        if progress is not None:
+            progress.part(number, len(ranks))
         at = plan.mesh.coordinate(rank)
         compiler = RankCompiler(
             plan,
@@ -172,9 +185,12 @@ def compile_programs(
         )
         compiled = compiler.compile_evaluation if forward_only else compiler.compile
         programs.append(compiled(steps))
+    operations = sum(len(program.ops) for program in programs)
+    logger.info("compiled %d ranks, %d operations", len(programs), operations)
     return tuple(programs)
 
 
+@collector_at_ease()
 def simulate(
     plan: TrainingPlan,
     cluster: ClusterSpec,
@@ -186,6 +202,7 @@ def simulate(
     forward_only: bool = False,
     memory: bool = True,
     noise: Noise = ALIKE,
+    progress: Progress | None = None,
 ) -> StepOutcome:
     """Play ``steps`` optimizer steps of ``plan`` on ``cluster``.
 
@@ -208,6 +225,8 @@ def simulate(
         Whether to account for memory; without, only time is right.
     noise
         How ranks differ.
+    progress
+        Where to say how far it is.
 
     Raises
     ------
@@ -218,15 +237,15 @@ def simulate(
     if not forward_only:
         check_pipeline(plan)
         plan = shortened(plan, min(micro_batches, enough(plan)))
-    costs, stages, comms = _prepare(plan, cluster, folded=not exact, narrow=noise.links)
-    steps = steps or (1 if plan.mesh.pp > 1 else 2)
+    costs, stages, comms = prepare(plan, cluster, folded=not exact, narrow=noise.links)
+    steps = steps or steps_to_steady(plan)
     programs = compile_programs(
         plan, comms, stages, costs, feed=feed or Feed(), steps=steps,
-        forward_only=forward_only, memory=memory,
+        forward_only=forward_only, memory=memory, progress=progress,
     )  # fmt: skip
     disturb(programs, comms, noise, simulation.rng)
     network = FlowNetwork(simulation, comms.topology)
-    timelines = Executor(simulation, network, comms).play(programs)
+    timelines = _play(programs, Executor(simulation, network, comms), progress)
     fills = memory and not forward_only
     replayed = _filling(plan, programs, comms, stages, costs) if fills else programs
     return StepOutcome(
@@ -239,12 +258,38 @@ def simulate(
         stages=stages,
         timelines=tuple(timelines),
         step_ns=_step_durations(timelines, steps),
-        memory=tuple(
-            _memory(plan, costs, comms, line.program, line, replayed=program)
-            for line, program in zip(timelines, replayed if memory else (), strict=False)
-        ),
+        memory=_memories(plan, costs, comms, timelines, replayed if memory else (), progress),
         simulation=simulation,
     )
+
+
+def _play(
+    programs: Sequence[Program], executor: Executor, progress: Progress | None
+) -> list[Timeline]:
+    if progress is not None:
+        progress.phase("playing", 0.3)
+        progress.playing(executor.where)
+    timelines = executor.play(programs)
+    if progress is not None:
+        progress.phase("memory of rank", 0.45)
+    return timelines
+
+
+def _memories(
+    plan: TrainingPlan,
+    costs: ComputeModel,
+    comms: Communicators,
+    timelines: Sequence[Timeline],
+    programs: Sequence[Program],
+    progress: Progress | None,
+) -> tuple[RankMemory, ...]:
+    """Of every rank, replayed from its program."""
+    found = []
+    for number, (line, program) in enumerate(zip(timelines, programs, strict=False), 1):
+        if progress is not None:
+            progress.part(number, len(programs))
+        found.append(_memory(plan, costs, comms, line.program, line, replayed=program))
+    return tuple(found)
 
 
 def _filled(plan: TrainingPlan) -> TrainingPlan:
@@ -266,7 +311,7 @@ def _filling(
     return compile_programs(few, comms, stages, costs, feed=Feed(), steps=1)
 
 
-def _prepare(
+def prepare(
     plan: TrainingPlan, cluster: ClusterSpec, *, folded: bool, narrow: NarrowLinks = ()
 ) -> tuple[ComputeModel, tuple[StageSpec, ...], Communicators]:
     """Prices, stages and communicators of a plan on a cluster."""
@@ -345,6 +390,7 @@ def host_need(plan: TrainingPlan, stages: Sequence[StageSpec], comms: Communicat
     return found.holding("activation", offloaded_bytes(plan, stages) * comms.ranks_per_node)
 
 
+@collector_at_ease()
 def memory_need(
     plan: TrainingPlan,
     cluster: ClusterSpec,
@@ -358,27 +404,50 @@ def memory_need(
     where activations accumulate. With ``limit_bytes`` the peak is at most that if it fits (given
     ``release``, that cached memory is given back); of what cannot fit it is a lower bound.
 
-    Ranks are looked at from the one with most in tensors on. Simplification: none of those left out
-    holds more than twice as much beside its tensors as the worst that was looked at.
+    Ranks are looked at from the one on that could take most, until the others cannot take more.
     """
     check_pipeline(plan)
     plan = _filled(plan)
-    costs, stages, comms = _prepare(plan, cluster, folded=True)
-    programs = compile_programs(plan, comms, stages, costs, feed=Feed(), steps=1)
-    most = beside = 0
-    tensors = [(_most_in_tensors(program), program) for program in programs]
-    for held, program in sorted(tensors, key=itemgetter(0), reverse=True):
-        if held + 2 * beside < most:
+    costs, stages, comms = prepare(plan, cluster, folded=True)
+    most = 0
+    for bound, program in _fullest_first(plan, comms, stages, costs):
+        if bound < most:
             break
         found = _memory(plan, costs, comms, program, None, limit_bytes, release=release)
         most = max(most, found.peak_bytes)
-        beside = max(beside, found.peak_bytes - found.requested_bytes)
     return most, host_need(plan, stages, comms)
 
 
-def _most_in_tensors(program: Program) -> int:
-    """Bytes, at the fullest moment."""
-    return max(accumulate(event.delta_bytes for event in program.memory), default=0)
+def _fullest_first(
+    plan: TrainingPlan, comms: Communicators, stages: Sequence[StageSpec], costs: ComputeModel
+) -> Iterator[tuple[int, Program]]:
+    """Programs of one step and what they take at most (``at_most``), the largest first.
+
+    In 1F1B a stage has fewer micro-batches under way than the one before it. Where their layers are
+    alike it takes no more, and is compiled only when that one has been looked at.
+    """
+    ranks, plain = comms.representatives(), pipeline_of(plan).plain
+    follows = [
+        plain and 1 < number < len(ranks) - 1 and stages[number].like(stages[number - 1])
+        for number in range(len(ranks))
+    ]
+    known: list[tuple[int, int, Program]] = []
+
+    def enter(number: int) -> None:
+        some = [ranks[number]]
+        (program,) = compile_programs(plan, comms, stages, costs, feed=Feed(), steps=1, ranks=some)
+        slack_frac = plan.constants.allocator_slack_frac
+        bound = at_most(program, costs.gpu, slack_frac, plain=plain)
+        heappush(known, (-bound, number, program))
+
+    for number, later in enumerate(follows):
+        if not later:
+            enter(number)
+    while known:
+        bound, number, program = heappop(known)
+        yield -bound, program
+        if number + 1 < len(ranks) and follows[number + 1]:
+            enter(number + 1)
 
 
 def _memory(

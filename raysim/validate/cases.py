@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -81,7 +81,7 @@ def compare(
     chosen: Chosen,
     validation: Path,
     *,
-    against: Against | None,
+    against: Mapping[str, Against],
     profile: Profile | None = None,
     told: Told = lambda _: None,
 ) -> list[Point]:
@@ -94,7 +94,7 @@ def compare(
     validation
         The folder with ``data``, ``programs`` and ``workloads``.
     against
-        Data folder of the workloads' rows; None only if there are no workloads.
+        Data folder of the workloads' rows, by their family.
     profile
         Constants of that machine, by default the folder's own; published rows, of other machines,
         are not touched by it.
@@ -102,9 +102,9 @@ def compare(
         Hears what is being predicted.
     """
     points: list[Point] = []
-    if chosen.workloads:
-        assert against is not None
-        points += replayed_points(chosen.workloads, against, profile or against.profile(), told)
+    for family, folder in against.items():
+        mine = [w for w in chosen.workloads if w.family == family]
+        points += replayed_points(mine, folder, profile or folder.profile(), told)
     for case in chosen.published:
         told(case)
         points += PUBLISHED[case](validation)

@@ -92,7 +92,7 @@ def seconds_over(p: Point) -> float:
     return p.measured / p.predicted if memory_or_time else p.predicted / p.measured
 
 
-def _seconds(p: Point, value: float) -> float:
+def seconds(p: Point, value: float) -> float:
     """Of a step, or of what a rate counts."""
     return value / TIME_UNITS[p.unit] if p.unit in TIME_UNITS else 1.0 / value
 
@@ -112,11 +112,11 @@ def baselines(points: Iterable[Point]) -> tuple[Callable[[Point, Job], float], .
     fitted = [(p, job) for p, job in timed(points) if p.role == "calibration"]
     if not fitted:
         raise ValueError("no calibration row of a training run: nothing to fit baselines on")
-    one = _mean(job.ideal_model_s / _seconds(p, p.measured or 0.0) for p, job in fitted)
+    one = _mean(job.ideal_model_s / seconds(p, p.measured or 0.0) for p, job in fitted)
     gpus = dict.fromkeys(job.features.gpu for _, job in fitted)
     by_gpu = {
         gpu: _mean(
-            job.ideal_s / _seconds(p, p.measured or 0.0)
+            job.ideal_s / seconds(p, p.measured or 0.0)
             for p, job in fitted if job.features.gpu == gpu
         )
         for gpu in gpus
@@ -198,7 +198,7 @@ def _sweeps(points: Iterable[Point]) -> dict[tuple[str, str], list[tuple[float, 
 
 def _cost(p: Point, job: Job, value: float) -> float:
     """Seconds per sample, or of what a rate counts."""
-    return _seconds(p, value) / job.samples
+    return seconds(p, value) / job.samples
 
 
 def _ranking(family: str, sweeps: Sequence[Sequence[tuple[float, float]]]) -> Ranking:

@@ -17,13 +17,22 @@ as normal, within and between, and families as a sample of all there are.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean, variance
 
-from raysim.perf.uncertainty import INTERVALS, RANGES, Features, Interval, Quantity, Range, pick
-from raysim.validate.evidence import MEMORY_UNITS, seconds_over
+from raysim.perf.uncertainty import (
+    INTERVALS,
+    POINTS,
+    RANGES,
+    Features,
+    Interval,
+    Quantity,
+    Range,
+    pick,
+)
+from raysim.validate.evidence import MEMORY_UNITS, seconds, seconds_over
 from raysim.validate.job import Job
 from raysim.validate.points import Point
 
@@ -252,7 +261,7 @@ def _range(gpu: str, known: Sequence[Features]) -> Range:
 
 
 def write_tables(points: Iterable[Point], folder: Path) -> None:
-    """``training_intervals.csv`` and ``training_ranges.csv``; equal points make equal files."""
+    """``training_intervals``, ``_ranges`` and ``_points``; equal points make equal files."""
     rows = residuals(points)
     held = "; ".join(
         f"{c.quantity}: {100 * c.by_row:.0f} % of rows inside by tenths, {100 * c.by_family:.0f} % "
@@ -284,6 +293,36 @@ def write_tables(points: Iterable[Point], folder: Path) -> None:
         for r in ranges(rows)
     ]
     _write(folder / f"{RANGES}.csv", {"source": heads["source"]}, lines)
+    points_head = {
+        "source": heads["source"],
+        "method": "time: share of the GPUs' dense peak that the model's own FLOPs reach (MFU); "
+        "memory: bytes",
+    }
+    _write(folder / f"{POINTS}.csv", points_head, _point_lines(rows))
+
+
+_BYTES = {"GiB": 2.0**30, "MiB": 2.0**20, "GB": 1e9}
+
+
+def _point_lines(rows: Iterable[Row]) -> Iterator[str]:
+    """Each row with what decides its kind, in a unit that all rows share."""
+    yield "quantity,tables,nodes,bound,family,name,gpu,gpus,predicted,measured"
+    for p, job in rows:
+        f, what = job.features, quantity(p)
+        assert p.predicted is not None
+        assert p.measured is not None
+        if what == "time" and not job.ideal_model_s:
+            continue
+        pair = [
+            value * _BYTES[p.unit] if what == "memory" else job.ideal_model_s / seconds(p, value)
+            for value in (p.predicted, p.measured)
+        ]
+        texts = [p.family, p.name, f.gpu]
+        nodes = "one" if f.nodes == 1 else "many"
+        yield ",".join((
+            what, f.tables, nodes, f.bound, *(t.replace(",", ";") for t in texts), str(f.gpus),
+            *(f"{value:.4g}" for value in pair),
+        ))  # fmt: skip
 
 
 def _cell(share: float | None) -> str:

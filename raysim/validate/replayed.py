@@ -5,11 +5,12 @@ from __future__ import annotations
 import gc
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from raysim.errors import CalibrationError, ScenarioError
+from raysim.hardware import catalog
 from raysim.hardware.specs import NodeSpec
 from raysim.kernel.simulation import collector_at_ease
 from raysim.measure.machine import describe
@@ -21,7 +22,7 @@ from raysim.perf.ray_core import RayCosts
 from raysim.rayapi.compute import Compute
 from raysim.rayapi.session import ProgramHangs
 from raysim.scenario.declaration import ClusterDeclaration, NodeDeclaration
-from raysim.scenario.profile import load_profile
+from raysim.scenario.profile import load_profile, on_node
 from raysim.validate.emulated import Emulation, declared_cluster, host, nodes_added, play
 from raysim.validate.points import Point
 
@@ -35,6 +36,8 @@ BETWEEN_NS = 2 * 10**9
 """From a driver's end to the next: a process that starts and imports Ray."""
 PROFILE = "ray_profile.yaml"
 """Of a data folder: constants of that machine."""
+CPU_RANKS = "cpu-ranks-2"
+"""Of the catalog: where ranks without a GPU are described."""
 COMPUTE = "compute"
 """Folder, in a data folder, of how long a workload's own code takes on that machine."""
 
@@ -80,7 +83,7 @@ class Against:
     def emulation(self, workload: Workload, costs: RayCosts) -> Emulation:
         """The cluster on which the workload was measured."""
         if not self.nodes:
-            box = host(cores=self.hardware["cores"], memory_bytes=self.hardware["memory_bytes"])
+            box = self._host(self.hardware["cores"], self.hardware["memory_bytes"])
             declared, later = workload.declared, nodes_added(workload.path)
             count = len(declared.nodes) + len(later)
             return declared_cluster(
@@ -94,10 +97,14 @@ class Against:
     def _box(self, number: int) -> NodeSpec:
         """A machine of the running cluster: what its nodes offer together."""
         on_it = [n for n, h in zip(self.nodes, self.host_of, strict=True) if h == number]
-        return host(
-            cores=sum(node.num_cpus for node in on_it) or 1,
-            memory_bytes=sum(node.memory_bytes or 0 for node in on_it),
-        )
+        cores = sum(node.num_cpus for node in on_it) or 1
+        return self._host(cores, sum(node.memory_bytes or 0 for node in on_it))
+
+    def _host(self, cores: int, memory_bytes: int) -> NodeSpec:
+        """With what its profile says of training ranks without a GPU."""
+        rank = catalog.node(CPU_RANKS).gpu
+        plain = replace(host(cores=cores, memory_bytes=memory_bytes), gpu=rank, gpu_count=0)
+        return on_node(plain, self.profile())
 
     def rows(self, workload: Workload) -> list[MeasuredRow]:
         """Measured rows of a workload; [] if there are none."""
@@ -107,15 +114,15 @@ class Against:
         return [row for row in read_rows(path) if row.parameters["workload"] == workload.name]
 
 
-def newest(data: Path) -> Path:
-    """The folder ``<hardware>/<date>`` with replayed workloads whose date is the last.
+def newest(data: Path, family: str = "*") -> Path:
+    """The folder ``<hardware>/<date>`` with replayed workloads of a family whose date is the last.
 
     Raises
     ------
     CalibrationError
         There is none.
     """
-    folders = {path.parent for path in data.glob("*/*/replay_*.csv")}
+    folders = {path.parent for path in data.glob(f"*/*/replay_{family}_validation.csv")}
     if not folders:
         raise CalibrationError(
             f"{data}: no replayed workloads there; measure some with raysim validate --real"

@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from raysim.kernel.progress import Progress
 from raysim.kernel.simulation import Simulation
 from raysim.units import to_seconds
 from raysim.workloads.failures import (
@@ -105,7 +106,9 @@ def steps_between(interval_s: float, course: Course) -> int:
     return max(1, round(interval_s / to_seconds(course.pace.step_ns[0])))
 
 
-def measure(course: Course, seed: int, *, at_best: bool = False) -> Goodput:
+def measure(
+    course: Course, seed: int, *, at_best: bool = False, progress: Progress | None = None
+) -> Goodput:
     """Play the lives of a course.
 
     Parameters
@@ -114,6 +117,8 @@ def measure(course: Course, seed: int, *, at_best: bool = False) -> Goodput:
         One seed, one result.
     at_best
         Save at the best interval instead of the course's.
+    progress
+        Where to say how far it is.
     """
     best = best_interval(course)
     if at_best and best is not None:
@@ -123,7 +128,7 @@ def measure(course: Course, seed: int, *, at_best: bool = False) -> Goodput:
     stall_s = to_seconds(course.stall_ns)
     return Goodput(
         course=course,
-        lives=tuple(_live(course, seed)),
+        lives=tuple(_live(course, seed, progress or Progress())),
         interval=None if every is None else _interval(course, every),
         best=best,
         young_s=young_interval_s(stall_s, course.mtbf_s) if random else None,
@@ -141,10 +146,14 @@ def _one_more_spare(course: Course) -> float | None:
     return then_s / now_s - 1 if math.isfinite(now_s) and then_s < now_s else None
 
 
-def _live(course: Course, seed: int) -> Iterator[Life]:
+def _live(course: Course, seed: int, progress: Progress) -> Iterator[Life]:
     """Lives, up to the first that has no end."""
-    for number in range(_lives(course)):
-        life = LongRun(course, Simulation(seed=seed), number).play()
+    lives = _lives(course)
+    for number in range(lives):
+        run = LongRun(course, Simulation(seed=seed), number)
+        progress.part(number + 1, lives)
+        progress.playing(run.where)
+        life = run.play()
         yield life
         if not life.finished:
             return

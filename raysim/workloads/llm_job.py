@@ -14,6 +14,7 @@ from raysim.kernel.rng import Streams
 from raysim.raycore.process import CoreProcess
 from raysim.raycore.scripts import Event, Script, now, wait_for
 from raysim.raylibs.llm.config import LLMApp
+from raysim.raylibs.llm.over_time import charts_of, little
 from raysim.raylibs.llm.server import Replicas, serve
 from raysim.raylibs.report import Input, LibraryReport, Table, Unit
 from raysim.raylibs.warnings import PlannerWarning
@@ -110,6 +111,7 @@ class LlmJob:
                 "engines_busy": busy, "ingress_busy": loop, "preempted": preempted,
                 "hit_tokens": sum(s.hit_tokens for s in served),
             },
+            charts=charts_of(replicas, served, ready_ns, little(served, took_s, self.load)),
         )  # fmt: skip
 
     def _keeps_up(self, requests_per_s: float) -> bool:

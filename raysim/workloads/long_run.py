@@ -21,6 +21,7 @@ from typing import Any
 
 from simpy.events import Event, Process, Timeout
 
+from raysim.kernel.progress import Moment
 from raysim.kernel.simulation import Simulation
 from raysim.units import to_ns
 from raysim.workloads.failures import Failures
@@ -29,6 +30,7 @@ PARTS = (
     "kept", "slow", "startup", "evaluation", "checkpoints", "lost", "detection", "waiting",
     "restart", "link_down",
 )  # fmt: skip
+DAY_NS = 86_400 * 10**9
 HOPELESS = 1000
 """Failures in a row without a save between them, after which the job is given up."""
 _Waiting = Generator[Event, Any, None]
@@ -192,6 +194,14 @@ class LongRun:
             saves=self.saves,
             finished=self.finished,
         )
+
+    def where(self) -> Moment:
+        """Days and failures so far, and the share of the steps that is done."""
+        course, now_ns = self.course, self.clock.now
+        share = self.done / course.steps
+        ideal_ns = course.steps * course.healthy_step_ns
+        said = f"day {now_ns / DAY_NS:,.1f} of {max(ideal_ns, now_ns) / DAY_NS:,.1f} or more"
+        return Moment(f"{said}: {len(self.stops):,} failures", share, now_ns)
 
     def _live(self) -> _Waiting:
         course, part = self.course, "startup"

@@ -81,6 +81,8 @@ class Machines:
 
     gpu_cv: float = 0.0
     step_cv: float = 0.0
+    kernel_cv: float = 0.0
+    """Looked at where every rank is; the expected step leaves it out."""
     slow_nodes: tuple[SlowNode, ...] = ()
     links: tuple[DegradedLink, ...] = ()
     timeout_s: float | None = None
@@ -105,6 +107,7 @@ class Machines:
         return Noise(
             gpu_cv=self.gpu_cv,
             step_cv=self.step_cv,
+            kernel_cv=self.kernel_cv,
             kernels=_together((s.node, s.slowdown) for s in slow),
             hosts=_together((s.node, s.host_slowdown) for s in slow),
             links=tuple(

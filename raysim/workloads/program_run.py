@@ -11,11 +11,12 @@ for what never comes, at ``until_s`` or after a week (a library's job: a year).
 from __future__ import annotations
 
 import csv
+import logging
 import re
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +25,8 @@ from typing import Any, Literal, TextIO
 
 from raysim.errors import InvariantViolation, Location, Problem, ScenarioError
 from raysim.hardware.cluster import ClusterSpec
+from raysim.hardware.network import FlowNetwork
+from raysim.hardware.port_history import PortHistory
 from raysim.kernel.simulation import Simulation
 from raysim.rayapi.compute import Compute
 from raysim.rayapi.loader import run_program, run_script
@@ -36,10 +39,12 @@ from raysim.raycore.faults import Faults
 from raysim.raycore.state_log import StateLog
 from raysim.raylibs.report import LibraryReport
 from raysim.units import to_ns
+from raysim.workloads.moment import Pause, Running, act, back_later
 from raysim.workloads.program import FaultEvent, ProgramJob
 from raysim.workloads.spot import Spot
 from raysim.workloads.submissions import JobRecord, Submitter, generate, without_supervisors
 
+logger = logging.getLogger(__name__)
 LIBRARY_LIMIT_S = 400 * 86_400.0
 """Of a library's job, which looks at nothing again and again: a training run takes months."""
 Ending = Literal["ok", "exit", "exception", "killed", "hang", "until"]
@@ -79,7 +84,7 @@ class ProgramOutcome:
     reports: tuple[LibraryReport, ...] = ()
     """Of jobs of Ray's libraries that ended, in that order."""
     faults: tuple[FaultEvent, ...] = ()
-    """Those of the job, and spot nodes that were taken back."""
+    """Those of the job and of its branch, and spot nodes that were taken back."""
     jobs: tuple[JobRecord, ...] = ()
     """What became of each, if there were several."""
 
@@ -95,7 +100,12 @@ class ProgramOutcome:
 
 
 def play_program(
-    job: ProgramJob, spec: ClusterSpec, simulation: Simulation, log: StateLog
+    job: ProgramJob,
+    spec: ClusterSpec,
+    simulation: Simulation,
+    log: StateLog,
+    ports: PortHistory | None = None,
+    pauses: Sequence[Pause] = (),
 ) -> ProgramOutcome:
     """Run the script, or the workload, on the cluster.
 
@@ -107,6 +117,10 @@ def play_program(
         A fresh run: its clock is the program's.
     log
         Keeps what happens.
+    ports
+        Keeps what network ports carry.
+    pauses
+        When the run stands still, for somebody to look at it.
 
     Raises
     ------
@@ -115,9 +129,15 @@ def play_program(
     """
     cluster = cluster_of(job, spec, simulation, log)
     cluster.env.files.extend(job.files)
+    if isinstance(cluster.env.network, FlowNetwork):
+        cluster.env.network.moved = ports
     faults = Faults(cluster)
     for event in job.faults:
-        _schedule(event, faults)
+        simulation.at(to_ns(event.at_s), act(event, faults))
+        back_later(event, faults)
+    running = Running(simulation=simulation, faults=faults)
+    for pause in pauses:
+        simulation.pause_at(pause.at_ns, partial(pause.then, running))
     spot = Spot(cluster, faults, job.spot, operator=job.kuberay and job.autoscaling is None)
     mode: Any = "declared" if job.compute == "drawn" else job.compute
     compute = Compute(mode, table=job.compute_table, slowdown=1 / job.node_speed)
@@ -125,13 +145,14 @@ def play_program(
     with _listening() as heard:
         ended = _drive(job, cluster, compute, submitter)
     end_ns = simulation.now_ns
+    logger.info("the driver ended at %d ns: %s %s", end_ns, ended.how, ended.message)
     log.rows[:] = without_supervisors(log.rows)
     if ended.how == "hang":
         end_ns = max((row.t_ns for row in log.rows if row.t_ns <= end_ns), default=end_ns)
     return ProgramOutcome(
         job=job, spec=spec, cluster=cluster, log=log, exit=ended, end_ns=end_ns, compute=compute,
-        output="".join(heard), faults=(*job.faults, *spot.events), jobs=submitter.records(),
-        reports=tuple(cluster.env.reports),
+        output="".join(heard), faults=(*job.faults, *running.happened, *spot.events),
+        jobs=submitter.records(), reports=tuple(cluster.env.reports),
     )  # fmt: skip
 
 
@@ -153,27 +174,6 @@ def cluster_of(
 
 def _nodes_at_most(spec: ClusterSpec) -> int:
     return sum(max(group.count, group.max_count or 0) for group in spec.groups)
-
-
-def _schedule(event: FaultEvent, faults: Faults) -> None:
-    """Put one event on the clock."""
-    at_ns, node = to_ns(event.at_s), event.node_id
-    after = None if event.restart_after_s is None else f"{event.restart_after_s!r}s"
-    act = {
-        "fail_node": partial(faults.fail_node, node),
-        "restart_node": partial(faults.restart_node, node),
-        "kill_raylet": partial(faults.kill_raylet, node),
-        "kill_worker_on": partial(faults.kill_some_worker, node),
-        "partition": partial(faults.partition, node),
-        "heal": partial(faults.heal, node),
-        "preempt": partial(faults.preempt, node, f"{event.notice_s!r}s"),
-        "slow_links": partial(faults.slow_links, node, event.share),
-        "fill_disk": partial(faults.fill_disk, node, event.share),
-        "kill_gcs": partial(faults.kill_gcs, after),
-    }[event.kind]
-    faults.sim.at(at_ns, act)
-    if event.kind == "fail_node" and event.restart_after_s is not None:
-        faults.sim.at(at_ns + to_ns(event.restart_after_s), faults.restart_node, node)
 
 
 def _drive(job: ProgramJob, cluster: Cluster, compute: Compute, submitter: Submitter) -> DriverExit:

@@ -15,6 +15,7 @@ from raysim.raycore.scripts import Script
 from raysim.raylibs.report import Input, LibraryReport, Table, Unit
 from raysim.raylibs.rllib import impala, ppo
 from raysim.raylibs.rllib.config import AlgorithmConfig
+from raysim.raylibs.rllib.over_time import charts_of
 from raysim.raylibs.rllib.result import TrainingResult
 from raysim.raylibs.warnings import PlannerWarning
 
@@ -69,6 +70,7 @@ class RlJob:
             inputs=_INPUTS,
             simplifications=("Nothing is learned: env steps are counted, rewards are not.",),
             detail={"policy_lag": result.policy_lag, "runner_failures": result.runner_failures},
+            charts=charts_of(result, config.algorithm),
         )
 
     def _bound_by(self, learning: float) -> str:

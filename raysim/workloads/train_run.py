@@ -8,20 +8,22 @@ checkpoints multiply them. Where machines differ or fail, ``long_run.py`` plays 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from raysim.errors import ScenarioError
 from raysim.hardware.cluster import ClusterSpec
+from raysim.kernel.progress import Progress
 from raysim.kernel.simulation import Simulation
 from raysim.training.checkpoint.cost import CheckpointCost, checkpoint_cost
 from raysim.training.checkpoint.files import Kind
 from raysim.training.communicators import Communicators
 from raysim.training.compiler.compile import Feed
+from raysim.training.drawn_step import drawn_step_ns
 from raysim.training.memory.host import HostMemory
 from raysim.training.noise import ALIKE, Noise
 from raysim.training.plan import TrainingPlan
+from raysim.training.steps_under import steady_steps_ns
 from raysim.training.tower import StepOutcome, host_need, simulate
 from raysim.units import to_ns, to_seconds
 from raysim.workloads.failures import Failures
@@ -31,7 +33,6 @@ from raysim.workloads.machines import Window
 from raysim.workloads.startup import Phase, startup_phases
 from raysim.workloads.train_job import DataSettings, TrainJob
 
-Progress = Callable[[str, float], None]
 NEVER_NS = 10**21
 SLOW_STEP = 0.95
 """Share of the steps that ``slow_step_s`` is not exceeded in."""
@@ -77,6 +78,8 @@ class JobOutcome:
     slow_step_s: float | None = None
     """Not exceeded in ``SLOW_STEP`` of all steps; None where they do not vary, or every rank is
     simulated."""
+    drawn_step_s: float | None = None
+    """One in which every GPU and every kernel has its own draw; None where kernels do not vary."""
     goodput: Goodput | None = None
     """Of the whole run; None where machines are alike and do not fail."""
 
@@ -162,14 +165,14 @@ def play_job(
     """
     if cluster.gpu is None:
         raise ScenarioError("a training job needs a cluster with GPUs; none of the nodes has one")
-    if progress:
-        progress("training steps", 0.1)
+    progress = progress or Progress()
+    progress.phase("compiling rank", 0.15)
     noise = job.machines.noise_at(None, cluster)
     step = simulate(
-        job.plan, cluster, simulation=simulation, feed=feed_for(job), exact=job.exact, noise=noise
-    )
-    if progress:
-        progress("evaluation", 0.5)
+        job.plan, cluster, simulation=simulation, feed=feed_for(job), exact=job.exact, noise=noise,
+        progress=progress,
+    )  # fmt: skip
+    progress.phase("evaluation", 0.5)
     steps_per_epoch, steps = _steps_per_epoch(job), steps_of(job)
     evaluation_s = _evaluation_s(job, cluster, noise)
     epochs = _epochs(job, steps, steps_per_epoch)
@@ -197,14 +200,13 @@ def play_job(
         checkpoints=checkpoints,
         healthy_step_s=step_s,
     )
+    progress.phase("the same step on other machines", 0.52)
     outcome = _beside_alike(outcome, noise, simulation.seed)
     if (job.machines.alike and job.failures is None) or steps is None:
         return outcome
-    if progress:
-        progress("the whole run", 0.55)
-    found = measure(
-        _course(outcome, simulation.seed), simulation.seed, at_best=job.checkpoint.optimal
-    )
+    course = _course(outcome, simulation.seed)
+    progress.phase("the whole run, time", 0.6)
+    found = measure(course, simulation.seed, at_best=job.checkpoint.optimal, progress=progress)
     return replace(outcome, goodput=found, checkpoints=round(found.saves))
 
 
@@ -218,10 +220,14 @@ def feed_for(job: TrainJob) -> Feed:
 
 
 def _beside_alike(outcome: JobOutcome, noise: Noise, seed: int) -> JobOutcome:
-    """With the step of machines that are all alike, and a slow one of those that are not."""
+    """With the step of machines that are all alike, and what those that are not can come to."""
     if not noise.quiet:
         alike_ns = _again_ns(outcome, ALIKE, seed)
         outcome = replace(outcome, healthy_step_s=to_seconds(alike_ns))
+    if noise.kernel_cv and not outcome.job.exact:
+        job, cluster = outcome.job, outcome.step.cluster
+        drawn_ns = drawn_step_ns(job.plan, cluster, noise, seed=seed, feed=feed_for(job))
+        outcome = replace(outcome, drawn_step_s=to_seconds(drawn_ns))
     if noise.cv and not outcome.job.exact:
         slow_ns = _again_ns(outcome, replace(noise, quantile=SLOW_STEP), seed)
         outcome = replace(outcome, slow_step_s=to_seconds(slow_ns))
@@ -290,13 +296,15 @@ def _pace(outcome: JobOutcome, seed: int) -> Pace:
     """The step under what holds from each moment on; each kind of moment is played once."""
     machines, cluster = outcome.job.machines, outcome.step.cluster
     known = {machines.noise_at(None, cluster): outcome.step.steady_step_ns}
-    lengths = []
     moments = machines.changes_s()
-    for moment in [0.0, *moments]:
-        noise = machines.noise_at(moment, cluster)
-        if noise not in known:
-            known[noise] = _again_ns(outcome, noise, seed)
-        lengths.append(known[noise])
+    noises = [machines.noise_at(moment, cluster) for moment in (0.0, *moments)]
+    others = [noise for noise in dict.fromkeys(noises) if noise not in known]
+    if outcome.job.exact:
+        known |= {noise: _again_ns(outcome, noise, seed) for noise in others}
+    elif others:
+        plan, feed = outcome.job.plan, feed_for(outcome.job)
+        known |= zip(others, steady_steps_ns(plan, cluster, others, feed), strict=True)
+    lengths = [known[noise] for noise in noises]
     return Pace(step_ns=tuple(lengths), changes_ns=tuple(to_ns(t) for t in moments))
 
 

@@ -18,13 +18,14 @@ from raysim.errors import ScenarioError
 from raysim.hardware.cluster import ClusterSpec
 from raysim.kernel.rng import Streams
 from raysim.kernel.simulation import Simulation
+from raysim.perf.ray_core import RayCosts
 from raysim.raycore.process import CoreProcess
 from raysim.raycore.scripts import Script
 from raysim.raylibs.report import Input, LibraryReport, Unit
 from raysim.raylibs.train.config import RunConfig, ScalingConfig
 from raysim.raylibs.train.job import TrainRun
 from raysim.raylibs.train.loop import CheckpointSpec, SetUp, TrainLoop
-from raysim.raylibs.train.trainer import IMPORT_CORE_S, TrainerSpec
+from raysim.raylibs.train.trainer import TrainerSpec
 from raysim.raylibs.train.worker import TrainFunction
 from raysim.raylibs.warnings import PlannerWarning
 from raysim.units import GIB
@@ -155,7 +156,6 @@ class TrainerJob:
             function=TrainFunction(loop=loop),
             scaling_config=self.scaling_config,
             run_config=replace(self.run_config, name=job.name, storage=job.plan.saving.storage),
-            import_core_s=IMPORT_CORE_S,
             process_group_s=startup.PROCESS_GROUP_S,
         )
 
@@ -227,8 +227,8 @@ def _inputs(outcome: JobOutcome) -> tuple[Input, ...]:
               source="sizes of the files that the engine writes"),
         Input(name="torch.save", value=CheckpointSpec(total_bytes=0).save_bytes_per_s,
               basis="measured", source="bytes/s of one thread (training.checkpoint.traffic)"),
-        Input(name="imports", value=IMPORT_CORE_S, basis="measured",
-              source=startup.PROVENANCE["imports"].source),
+        Input(name="imports", value=RayCosts().train_worker_core_s, basis="measured",
+              source=f"{startup.PROVENANCE['imports'].source}; a profile's, where there is one"),
         Input(name="process group", value=startup.PROCESS_GROUP_S, basis="assumed",
               source=startup.PROVENANCE["process group"].source),
     )  # fmt: skip

@@ -9,7 +9,7 @@ groups from one time to another.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import exp
 from typing import Any, Literal
 
@@ -30,6 +30,7 @@ from raysim.raylibs.report import Input, LibraryReport, Table, Unit
 from raysim.raylibs.tune import advice
 from raysim.raylibs.tune.controller import TuneController
 from raysim.raylibs.tune.experiment import Experiment, TuneResult
+from raysim.raylibs.tune.over_time import Reports, charts_of
 from raysim.raylibs.tune.program import Step, TrialProgram
 from raysim.raylibs.tune.resources import PlacementGroupFactory
 from raysim.raylibs.tune.schedulers import (
@@ -129,7 +130,8 @@ class TuneJob:
         """The driver."""
         for tenant in self.tenants:
             yield spawn(_hold(tenant))
-        experiment = self.experiment()
+        reports = Reports(process, METRIC)
+        experiment = self.experiment(reports)
         nodes = yield ask_gcs(p.GetAllNodeInfo())
         cluster = _total(nodes)
         controller = TuneController(
@@ -138,9 +140,12 @@ class TuneJob:
         plan = advice.of_plan(experiment, controller.max_pending, cluster)
         result: TuneResult = yield from controller.run()
         warnings = (*plan, *advice.of_result(experiment, result))
-        return self._report(result, warnings, cluster)
+        charts = charts_of(
+            result.trials, reports, metric=METRIC, mode="min", iterations=self.trial.iterations
+        )
+        return replace(self._report(result, warnings, cluster), charts=charts)
 
-    def experiment(self) -> Experiment:
+    def experiment(self, on_result: Reports | None = None) -> Experiment:
         """With new scheduler and search."""
         return Experiment(
             trainable=TrialProgram(
@@ -160,6 +165,7 @@ class TuneJob:
             max_failures=self.max_failures,
             num_to_keep=self.num_to_keep,
             time_budget_s=self.time_budget_s,
+            on_result=on_result,
         )  # fmt: skip
 
     def _scheduler(self) -> TrialScheduler:

@@ -15,6 +15,7 @@ from typing import Literal
 
 from raysim.errors import ScenarioError
 from raysim.hardware.cluster import ClusterSpec, NodeGroup
+from raysim.kernel.progress import Progress
 from raysim.kernel.simulation import Simulation
 from raysim.training.plan import TrainingPlan
 from raysim.training.settings.deepspeed import OffloadOptimizer, OffloadParam, ZeroConfig
@@ -75,14 +76,18 @@ def _play_s(plan: TrainingPlan, cluster: ClusterSpec, micro_batches: int) -> flo
 
 
 def faster(
-    plan: TrainingPlan, cluster: ClusterSpec, limit_bytes: int, *, step_s: float, peak_bytes: int
-) -> list[Effect]:
+    plan: TrainingPlan, cluster: ClusterSpec, limit_bytes: int, *, step_s: float, peak_bytes: int,
+    progress: Progress | None = None,
+) -> list[Effect]:  # fmt: skip
     """Changes worth trying on a job that fits, best first, useless ones left out.
 
     ``step_s`` and ``peak_bytes`` are its own.
     """
     effects = []
-    for change in _speed_changes(plan, cluster):
+    changes = list(_speed_changes(plan, cluster))
+    for number, change in enumerate(changes, 1):
+        if progress is not None:
+            progress.part(number, len(changes), f": {change.text}")
         try:
             effect = Effect(change=change, fits=True, peak_bytes=peak_bytes, step_delta_frac=None)
             if change.plan is not plan:  # other hardware between nodes leaves memory as it is

@@ -14,9 +14,12 @@ from raysim.hardware.maxmin import component, fill
 from raysim.hardware.network import FlowNetwork
 from raysim.hardware.topology import Link, Topology
 from raysim.kernel.simulation import Simulation
+from tests.benchmarks.table import row
 from tests.hardware_parts import cluster
 
 pytestmark = pytest.mark.benchmark
+
+DRAWS = 200_000
 
 
 def in_pods(pods: int, per_pod: int, seconds: float = 1.0) -> tuple[FlowNetwork, float]:
@@ -49,8 +52,49 @@ def test_solves_per_second(pods, per_pod):
     component(classes, network.solves + 10**9)
     fill(flows, list(classes))
     whole_s = process_time() - start
-    print(f"\n{pods * per_pod} flows in {pods} pods: {per_s:,.0f} solves/s with their events,"
-          f" {per_s * whole_s:,.0f} times those of solving everything")  # fmt: skip
+    row("network, pods", f"{pods * per_pod:,} flows in {pods:,} pods, four links each", 1 / per_s,
+        f"{per_s:,.0f} solves/s", per_s * whole_s, "solving everything each time")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("hosts", "flows", "among"),
+    [(1_000, 1_000, 2), (1_000, 1_000, 8), (1_000, 1_000, 1_000), (10_000, 10_000, 8),
+     (10_000, 10_000, 10_000)],
+)  # fmt: skip
+def test_churn(benchmark, hosts, flows, among):
+    """Flows that start a new one to another host of their group when they end, over one switch.
+
+    Random numbers are drawn beforehand; compiled code, where it pays, is loaded before the count.
+    """
+    sim = Simulation()
+    network = FlowNetwork(sim, Topology.build(cluster(hosts, kind="star")))
+    rng = np.random.default_rng(1)
+    further = rng.integers(among - 1, size=DRAWS).tolist()
+    sizes_bytes = rng.uniform(0.5e8, 1.5e8, size=DRAWS).tolist()
+    ended = 0
+
+    def go(i: int) -> None:
+        nonlocal ended
+        first, own = i % hosts // among * among, i % hosts
+        to = first + (own - first + 1 + further[ended % DRAWS]) % among
+        network.send(("host", own), ("host", to), sizes_bytes[ended % DRAWS], go, i)
+        ended += 1
+
+    def work(seconds: float) -> float:
+        start = process_time()
+        while process_time() - start < seconds:
+            sim.run(until=sim.now_ns + 500_000)
+        return process_time() - start
+
+    for i in range(flows):
+        go(i)
+    work(3.0)
+    before = ended
+    spent_s = work(3.0)
+    per_s = (ended - before) / spent_s
+    row("network, churn", f"{flows:,} flows to random others of groups of {among:,}", spent_s,
+        f"{per_s:,.0f} completions/s")  # fmt: skip
+    benchmark.pedantic(lambda: None, rounds=1)
 
 
 @pytest.mark.parametrize("gpus", [1024, 16384])

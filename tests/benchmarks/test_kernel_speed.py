@@ -8,8 +8,8 @@ again, as SimPy processes on timeouts and as entries of the clock; and a server 
 as a SimPy process with a store and as rooms.
 """
 
-import time
 from collections.abc import Callable
+from heapq import heappop, heappush
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ import pytest
 import simpy
 
 from raysim.kernel import Clock, Component, InstantTransport, Simulation
+from tests.benchmarks.table import best_cpu_s, row
 
 pytestmark = pytest.mark.benchmark
 
@@ -46,17 +47,6 @@ def entries(clock: Any, n: int, delay: Callable[[], int]) -> None:
         later(0, tick)
 
 
-def cpu_s(make: Callable[[], Callable[[], Any]], rounds: int = 4) -> float:
-    """Best CPU seconds of what ``make`` returns, set-up excluded."""
-    best = float("inf")
-    for _ in range(rounds):
-        run = make()
-        start_s = time.process_time()
-        run()
-        best = min(best, time.process_time() - start_s)
-    return best
-
-
 def waiting(env: Any, fill: Callable[..., None], n: int, run: Callable[..., Any]) -> Any:
     delays = np.random.default_rng(1).integers(1, 2 * MEAN_NS, 2 * EVENTS + n).tolist()
     fill(env, n, iter(delays).__next__)
@@ -78,10 +68,45 @@ def test_waiting_against_simpy(benchmark: Any, pending: int, what: str) -> None:
         clock = Clock()
         return waiting(clock, entries if what == "entries" else processes, pending, clock.run)
 
-    ratio = cpu_s(stock) / cpu_s(ours)
+    stock_s, ours_s = best_cpu_s(stock, rounds=4), best_cpu_s(ours, rounds=4)
+    ratio = stock_s / ours_s
     benchmark.extra_info["times_simpy"] = round(ratio, 2)
-    print(f"\n{what}, {pending} pending: {ratio:.2f} x SimPy processes")
+    row(f"kernel, {what}", f"{pending:>7,} pending", ours_s, f"{EVENTS / ours_s:,.0f} events/s",
+        ratio, "SimPy processes")  # fmt: skip
     benchmark.pedantic(lambda run: run(), setup=lambda: ((ours(),), {}), rounds=2)
+
+
+def bare_heap(n: int) -> Callable[[], object]:
+    """No clock at all: a loop over a heap of (time, number, function)."""
+    delay = iter(np.random.default_rng(1).integers(1, 2 * MEAN_NS, EVENTS + n).tolist()).__next__
+    heap: list[Any] = []
+    count = 0
+
+    def tick(now_ns: int) -> None:
+        nonlocal count
+        count += 1
+        heappush(heap, (now_ns + delay(), count, tick))
+
+    def run() -> None:
+        for _ in range(EVENTS):
+            t_ns, _, fn = heappop(heap)
+            fn(t_ns)
+
+    for _ in range(n):
+        tick(0)
+    return run
+
+
+@pytest.mark.parametrize("pending", [1_000, 30_000])
+def test_entries_against_a_bare_heap(benchmark: Any, pending: int) -> None:
+    def ours() -> Any:
+        clock = Clock()
+        return waiting(clock, entries, pending, clock.run)
+
+    bare_s, ours_s = best_cpu_s(lambda: bare_heap(pending)), best_cpu_s(ours)
+    row("kernel, entries", f"{pending:>7,} pending, beside a bare loop", ours_s,
+        f"{EVENTS / ours_s:,.0f} events/s", bare_s / ours_s, "heapq and nothing else")  # fmt: skip
+    benchmark.pedantic(lambda: None, rounds=1)
 
 
 class Question:
@@ -141,7 +166,9 @@ def store() -> Any:
 
 
 def test_rooms_against_simpy_processes(benchmark: Any) -> None:
-    ratio = cpu_s(store) / cpu_s(rooms)
+    rooms_s = best_cpu_s(rooms)
+    ratio = best_cpu_s(store) / rooms_s
     benchmark.extra_info["times_simpy"] = round(ratio, 2)
-    print(f"\nrooms: {ratio:.2f} x a SimPy store and process; digest included")
+    row("kernel, rooms", f"{CALLS:,} calls of 50 clients, digest included", rooms_s,
+        f"{CALLS / rooms_s:,.0f} calls/s", ratio, "a SimPy store and processes")  # fmt: skip
     benchmark.pedantic(lambda run: run(), setup=lambda: ((rooms(),), {}), rounds=2)

@@ -165,7 +165,7 @@ def played(op: str, nodes: int, per_node: int, node: str) -> tuple[int, float, F
     network = FlowNetwork(simulation, topology)
     ends: list[int] = []
     network.start(
-        traffic.loads,
+        topology.numbers.loads(traffic.ways),
         GIB,
         latency_ns=round(traffic.cost.latency_s * 1e9),
         max_bytes_per_s=traffic.cost.bytes_per_s,

@@ -186,5 +186,5 @@ def test_modules_recomputed_selectively_are_neither_kept_nor_free() -> None:
 def test_libraries_refuse_families_they_lack() -> None:
     with pytest.raises(ScenarioError, match="not modelled in torchtitan"):
         build({"model_type": "gpt2"}, seq_len=128, library="torchtitan")
-    with pytest.raises(ScenarioError, match="Megatron-core only"):
+    with pytest.raises(ScenarioError, match="Megatron-core's modules only"):
         build({"model_type": "gpt_oss"}, seq_len=128)

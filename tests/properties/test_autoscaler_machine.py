@@ -90,6 +90,7 @@ class AutoscalerMachine(RuleBasedStateMachine):
         self.waiting = n
         one = ResourceSet.of({"CPU": 1})
         self.case.raylets[0].load = (ResourceDemand(one, n),) if n else ()
+        self.case.env.changes.count(0)  # as a raylet does whenever what waits there changes
         self.case.report(0, cpus=0, total=0, waiting=bool(n))
         self.report_idle()
 
@@ -163,6 +164,7 @@ class AutoscalerMachine(RuleBasedStateMachine):
             self.the_cloud_answers(99)
             self.ray_starts()
             self.run_for(10)
+        self.run_for(3 * IDLE_S)  # ``ray_starts`` says anew since when nodes are idle
         before = dict(self.provider.counts)
         self.run_for(60)
         assert self.provider.counts == before, "it thrashes"

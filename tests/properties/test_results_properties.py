@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from raysim.kernel.record import Span
 from raysim.report import console
 from raysim.report.layout import bar, percent
-from raysim.results.perfetto import lanes
 from raysim.results.result import summary_json
+from raysim.results.traces.layout import lanes
 from tests.unit.result_cases import summary
 
 positive = st.floats(1e-9, 1e15)

@@ -41,4 +41,6 @@ def test_rows_of_real_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     rows = read_rows(tmp_path / "ray_core.csv")
     assert session.left_out == []
     assert {row.parameters["op"] for row in rows} == OPS | {"transfer"}
-    assert all(0 < row.low <= row.value <= row.high for row in rows)
+    # A thread's work is what is left when its idle work is taken off: a short look may find none.
+    assert all(0 <= row.low <= row.value <= row.high for row in rows)
+    assert all(row.low > 0 for row in rows if not row.parameters["op"].startswith("work_grpc"))

@@ -249,6 +249,41 @@ def ddp() -> Case:
     )  # fmt: skip
 
 
+def full() -> Case:
+    """``ddp`` and what simulated jobs have: links, elasticities, intervals, energy, goodput."""
+    case = ddp()
+    links = [
+        {"link": f"node-0/{name}", "bytes_per_s": 50e9, "bytes": 14.6e9, "mean_frac": 0.03,
+         "peak_frac": 0.9}
+        for name in ("nic-0/out", "nic-0/in", "gpu-0/nvlink-out")
+    ]  # fmt: skip
+    interval = {"low": 8.0, "high": 11.0, "kind": "GPUs with measured kernels", "rows": 226,
+                "key": ["time", "measured", "any", "any"]}  # fmt: skip
+    memory = interval | {"low": 70 * GIB, "high": 90 * GIB, "rows": 93,
+                         "key": ["memory", "measured", "any", "any"]}  # fmt: skip
+    case.summary |= {
+        "links": links,
+        "sensitivity": [{"input": "GPU products, FLOP/s", "elasticity": -0.81},
+                        {"input": "network latency", "elasticity": 0.02}],
+        "certainty": {"standing": "interpolated", "reasons": [], "covers": 0.9,
+                      "step_seconds": interval, "memory_peak_bytes": memory,
+                      "tokens_per_s": None, "samples_per_s": None},
+        "energy": {"kwh": 8261.5, "pue": 1.56, "gco2e_per_kwh": 100.0, "kg_co2e": 826.0},
+        "goodput": {"frac": 0.9, "healthy_step_seconds": 8.93, "step_seconds": 9.2,
+                    "step_inflation_frac": 0.03, "runs": 10, "finished": True,
+                    "wall_seconds": 950000.0, "failures": 3.0, "mtbf_seconds": 3e5, "parts": [
+                        {"key": "kept", "name": "kept steps", "seconds": 855000.0, "frac": 0.9},
+                        {"key": "lost", "name": "work lost", "seconds": 95000.0, "frac": 0.1}]},
+    }  # fmt: skip
+    case.summary["memory"] |= {"allocating": "lm_head", "largest": [
+        {"category": "optimizer_state", "label": "states", "bytes": 30 * GIB}]}  # fmt: skip
+    assert case.records is not None
+    for t, rate in ((6 * MS, 45e9), (30 * MS, 0.0), (200 * MS, 20e9), (220 * MS, 0.0)):
+        for row in links[:2]:
+            case.records.counter(("node-0",), f"link/{row['link']}", t, rate)
+    return case
+
+
 def pipeline(stages: int = 4) -> Case:
     """Four pipeline stages, one GPU simulated for each; no price, no targets."""
     case = ddp()

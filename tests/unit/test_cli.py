@@ -45,6 +45,9 @@ def found() -> dict[str, Any]:
 def door(monkeypatch: pytest.MonkeyPatch, in_tmp: Path, found: dict[str, Any]) -> dict[str, Any]:
     """``raysim run`` with a simulation that answers at once; the last call's arguments."""
     asked: dict[str, Any] = {}
+    for name in ("x", "my scenario"):
+        Path(name).mkdir()
+        Path(name, "scenario.yaml").touch()
 
     def run(scenario: FakeScenario, **arguments: Any) -> Result:
         asked.update(arguments, scenario=scenario)
@@ -225,6 +228,35 @@ def test_show_table_has_the_columns_of_deepspeeds_summary(
     ]  # fmt: skip
     for cell in ("all_gather", "forward parameters", "1.00 MiB", "400 ms", "100 ms", "340 GB/s"):
         assert cell in row
+
+
+def test_show_lists_links_and_what_the_step_rests_on(
+    door: dict[str, Any], found: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    found["links"] = [
+        {
+            "link": "node-0/nic-0/out", "bytes_per_s": 46e9, "bytes": 2**30, "mean_frac": 0.074,
+            "peak_frac": 0.887,
+        }
+    ]  # fmt: skip
+    found["sensitivity"] = [{"input": "GPU memory bandwidth", "elasticity": -0.17}]
+    main(["run", "x", "-q"])
+    capsys.readouterr()
+    assert main(["show", "--table", "links"]) == 0
+    row = capsys.readouterr().out.splitlines()[1]
+    assert row.split() == [
+        "node-0/nic-0/out",
+        "46.0",
+        "GB/s",
+        "1.00",
+        "GiB",
+        "7.4",
+        "%",
+        "88.7",
+        "%",
+    ]
+    assert main(["show", "--table", "sensitivity"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split()[-1] == "-0.170"
 
 
 def test_show_tree_folds_equal_layers(

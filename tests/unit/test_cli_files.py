@@ -115,6 +115,31 @@ def test_files_that_cannot_be_used_leave_no_folder(
     assert "Traceback" not in capsys.readouterr().err
 
 
+def test_a_starter_says_what_the_files_did_not(
+    files: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made("--from", "bert.json", "--cluster", "kube.yaml")
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Assumed head cpu-32, gpu-group hgx-h100-8, seq_len 512, micro_batch 1" in said
+    assert "Next raysim run new" in said
+
+
+def test_an_offloaded_optimizer_is_deepspeeds_own(files: None) -> None:
+    Path("offload.json").write_text(
+        '{"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}'
+    )
+    assert made("--from", "bert.json", "--deepspeed", "offload.json")["stage"] == 2
+    assert "optimizer: DeepSpeedCPUAdam" in Path("new/scenario.yaml").read_text()
+
+
+def test_batches_of_fewer_ranks_hint_at_model_parallelism(
+    files: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("few.json").write_text('{"train_batch_size": 8, "train_micro_batch_size_per_gpu": 1}')
+    assert main(["init", "new", "--deepspeed", "few.json"]) == 0
+    assert "train.tensor_parallel or train.pipeline" in capsys.readouterr().err
+
+
 def test_init_never_touches_what_is_there(files: None) -> None:
     Path("new").mkdir()
     Path("new/mine").write_text("x")

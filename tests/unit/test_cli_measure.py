@@ -63,7 +63,7 @@ def test_an_interrupt_says_that_the_same_command_goes_on(
         raise KeyboardInterrupt
 
     fake(monkeypatch, interrupted)
-    assert main(["measure", "disk", "--out", "here"]) == 1
+    assert main(["measure", "disk", "--out", "here"]) == 130
     assert "Interrupted; what was measured is in here" in capsys.readouterr().err
     assert len(read_rows(in_tmp / "here" / "disk.csv")) == 2
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -46,7 +48,8 @@ def test_nothing_meets_the_targets(in_tmp: Path, capsys: pytest.CaptureFixture[s
 def test_json_is_the_summary(in_tmp: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["plan", SCENARIO, *VARY, "--maximize", "tokens_per_s", "--json"]) == 0
     summary = json.loads(capsys.readouterr().out)
-    assert summary["objective"] == {"metric": "tokens_per_s", "direction": "maximize"}
+    aim = {"metric": "tokens_per_s", "direction": "maximize", "quantile": None}
+    assert summary["objective"] == aim
     speeds = [t["metrics"]["tokens_per_s"] for t in summary["top"]]
     assert speeds == sorted(speeds, reverse=True)
 
@@ -80,3 +83,64 @@ def test_a_program_is_planned_by_the_size_of_its_cluster(
     assert "shuffled in" not in printed  # by the program's own print
     (folder,) = in_tmp.glob("runs/plan-*")
     assert "python shuffle.py" in (folder / "best" / "launch.sh").read_text()
+
+
+def test_the_answer_says_how_sure_it_is(in_tmp: Path, capsys: pytest.CaptureFixture[str]):
+    space = ["--vary", "train.micro_batch=4,8", "--vary", "train.data.dataset=a,b"]
+    assert main(["plan", SCENARIO, *space, "--minimize", "usd", "--quantile", "0.9"]) == 0
+    printed = capsys.readouterr().out
+    assert "least usd at the 90% quantile of its interval" in printed
+    assert "nine of ten such jobs would measure $" in printed
+    assert "cannot be told from the first" in printed
+    assert "No effect   dataset" in printed
+
+
+def test_energy_is_a_metric_and_shares_may_have_a_space(
+    in_tmp: Path, capsys: pytest.CaptureFixture[str]
+):
+    space = ["--vary", "train.micro_batch=4,8", "--subject-to", "gpu_mem_peak <= 90 %"]
+    assert main(["plan", SCENARIO, *space, "--minimize", "kwh", "--json"]) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["targets"] == ["gpu_mem_peak <= 90 %"]
+    assert summary["best"]["metrics"]["kwh"] == min(t["metrics"]["kwh"] for t in summary["top"])
+
+
+def test_an_interrupted_plan_says_so(in_tmp: Path, capsys: pytest.CaptureFixture[str], monkeypatch):
+    def interrupted(task, points):
+        yield next(map(task, points))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("raysim.planner.pool.runner_of", lambda *_, **__: interrupted)
+    monkeypatch.setattr("raysim.planner.sweep.FEW", 0)
+    assert main(["plan", SCENARIO, *VARY, "--maximize", "tokens_per_s"]) == 130
+    printed = capsys.readouterr().out
+    assert printed.startswith("Interrupted: the same command goes on.")
+    assert "1 of " in printed
+
+
+def test_a_plan_has_a_page_that_open_opens(
+    in_tmp: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    command = ["plan", SCENARIO, *VARY, "--subject-to", "usd <= 2", "--max-gpus", "4"]
+    assert main(command) == 0
+    assert "report.html" in capsys.readouterr().out
+    (page,) = (p.resolve() for p in Path("runs").glob("plan-*/report.html"))
+    text = page.read_text(encoding="utf-8")
+    assert main(["open"]) == 0
+    assert opened == [page.as_uri()]
+    main(command)
+    assert page.read_text(encoding="utf-8") == text
+    said = text.partition('id="command" tabindex="0">')[2].partition("</pre>")[0]
+    words = shlex.split(html.unescape(said))
+    assert words[:3] == ["raysim", "plan", SCENARIO]
+    assert main(words[1:]) == 0
+    assert page.read_text(encoding="utf-8") == text
+
+
+def test_keys_that_decide_are_printed(in_tmp: Path, capsys: pytest.CaptureFixture[str]):
+    main(["plan", SCENARIO, *VARY])
+    (line,) = (x for x in capsys.readouterr().out.splitlines() if x.startswith("Decided by"))
+    assert "zero_stage" in line
+    assert "micro_batch" in line

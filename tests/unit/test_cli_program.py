@@ -49,7 +49,8 @@ def test_the_folder_has_what_the_next_tool_needs(ran: Path) -> None:
     events = json.loads((ran / "timeline.json").read_text())
     assert sum(event["cat"] == "task::square" for event in events) == 48
     page = (ran / "report.html").read_text()
-    assert page.count('<svg class="chart"') == 2
+    assert page.count('<figure class="fig lines"') == 2
+    assert page.count('<div class="lane">') == 2
     assert "http://" not in page
     assert "https://" not in page
 
@@ -140,11 +141,11 @@ def test_an_exception_is_printed_as_python_does(
 def test_what_is_not_emulated_exits_with_two(
     in_tmp: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    script(in_tmp, "import ray\nray.init()\nimport ray.serve\n")
+    script(in_tmp, "import ray\nray.init()\nimport ray.rllib\n")
     assert main(["run", "main.py", *DECLARED]) == 2
     err = capsys.readouterr().err
     assert err.startswith("main.py:3")
-    assert "ray.serve is not emulated by raysim." in err
+    assert "ray.rllib is not emulated by raysim." in err
     assert err.count("\n") == 1
 
 

@@ -18,6 +18,8 @@ NOT_MEASURED = {
     "unix_socket_ns", "grpc_cross_host_extra_ns",  # the latter needs two hosts
     "grpc_bytes_per_s",  # only in a sum with copying
 }  # fmt: skip
+OF_LIBRARIES = ("data_", "serve_", "train_", "tune_")
+"""Fitted on replays: ``raysim calibrate --family ray_libraries``."""
 
 
 def all_probes(*, quick: bool) -> list:
@@ -31,7 +33,8 @@ def all_probes(*, quick: bool) -> list:
 
 def test_every_constant_is_informed_or_said_not_to_be() -> None:
     informed = {name for probe in all_probes(quick=False) for name in probe.informs.split()}
-    assert informed == {field.name for field in fields(RayCosts)} - NOT_MEASURED
+    names = {f.name for f in fields(RayCosts) if not f.name.startswith(OF_LIBRARIES)}
+    assert informed == names - NOT_MEASURED
 
 
 @pytest.mark.parametrize("quick", [True, False])

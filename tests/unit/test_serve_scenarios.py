@@ -194,7 +194,8 @@ def test_what_binds_is_named() -> None:
     assert report(busy, load={"users": 20, "lasting": "20s"})["bound_by"].startswith("m: its rep")
     slots = {"name": "m", "num_cpus": 0.1, "num_replicas": 20, "work": {"wait": "200ms"}}
     said = report(slots, load={"users": 400, "lasting": "10s"})
-    assert "slots" in said["bound_by"]
+    assert said["bound_by"].startswith("Routers to m"), "they back off while slots stand empty"
+    assert "serve-unbounded-queue" in [w["code"] for w in said["warnings"]]
     proxy = {"name": "m", "num_replicas": 12, "num_cpus": 0.1, "max_ongoing_requests": 100}
     said = report(proxy, load={"users": 300, "lasting": "3s"})
     assert said["bound_by"].startswith("The proxy")

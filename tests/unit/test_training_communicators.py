@@ -43,12 +43,11 @@ def test_folded_loads_are_the_sum_of_all_sibling_groups() -> None:
     """Eight data-parallel groups, one per rail, each alone on its NIC: as much in sum."""
     mesh, size = Mesh(dp=2, tp=8), 1 << 26
     call = Call("all_reduce", "dp", size)
-    folded = comms(mesh).traffic(call, 0).loads
-    total = sum(load * folded.scale for load in folded.links.values())
+    folded = comms(mesh).traffic(call, 0).ways
     exact = comms(mesh, folded=False)
-    each = [exact.traffic(call, r).loads for r in range(8)]
-    assert total == pytest.approx(sum(sum(x.links.values()) * x.scale for x in each))
-    assert all(not set(a.links) & set(b.links) for a in each for b in each if a is not b)
+    each = [exact.traffic(call, r).ways for r in range(8)]
+    assert folded.bytes_on.sum() == pytest.approx(sum(x.bytes_on.sum() for x in each))
+    assert all(not set(a.numbers) & set(b.numbers) for a in each for b in each if a is not b)
 
 
 def test_equal_shapes_are_one_object() -> None:
@@ -64,6 +63,16 @@ def test_point_to_point_counts_the_slowest_replica() -> None:
     near = c.point_to_point(0, 4, 1 << 20).cost
     far = c.point_to_point(4, 8, 1 << 20).cost
     assert far.seconds > near.seconds
+
+
+def test_what_a_send_costs_does_not_depend_on_what_was_asked_before() -> None:
+    """Of 33 nodes the last is on the next leaf switch: two switches more on the way there."""
+    mesh, size = Mesh(dp=33 * 8), 1 << 20
+    asked = comms(mesh, nodes=33, folded=False)
+    near, far = (asked.point_to_point(0, rank, size).cost.seconds for rank in (8, 32 * 8))
+    again = comms(mesh, nodes=33, folded=False)
+    assert again.point_to_point(0, 32 * 8, size).cost.seconds == far > near
+    assert again.point_to_point(0, 8, size).cost.seconds == near
 
 
 def test_copies_share_a_pcie_uplink() -> None:

@@ -107,14 +107,14 @@ def test_the_report_says_every_row_and_why_some_are_left_out(tmp_path: Path) -> 
         point(10, 12, name="slow", low=9, high=11, repetitions=3),
         point(10, 9, name="other", family="a/c"),
         point(10, 9, name="used", role="calibration"),
-        point(10, 9, name="gone", left_out="ray.serve is not emulated"),
+        point(10, 9, name="gone", left_out="ray.rllib is not emulated"),
     ]
     text = report_text(points, ["Profile: none."])
     assert "- Profile: none." in text
     assert "| a | 2 | 15.0 % | 19.0 % | 100 % | 20.0 % | 20.0 % | - | - |" in text
     assert "| slow | 12 | 10 | s | +20.0 % | 9 - 11 | 3 |" in text
     assert "## a/b: calibration rows" in text
-    assert "| a/b: gone | ray.serve is not emulated |" in text
+    assert "| a/b: gone | ray.rllib is not emulated |" in text
     write_report(points, tmp_path)
     before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
     write_report([replace(p) for p in points], tmp_path)
@@ -178,6 +178,19 @@ def test_a_folders_own_profile_is_used_and_gives_intervals(measured: Path) -> No
     assert (slow.predicted_low, slow.predicted_high) == against.profile().interval(slow.predicted)
 
 
+def test_each_family_has_the_newest_folder_with_rows_of_its_own(measured: Path) -> None:
+    """A folder in which only constants were measured is nobody's."""
+    data = measured / "validation/data"
+    later, last = (data / f"some-cpu-2core/2026-11-{day}" for day in (25, 26))
+    for folder, table in ((later, "other_validation"), (last, "own_calibration")):
+        folder.mkdir()
+        (folder / f"replay_{table}.csv").write_text("")
+    assert newest(data, "own").name == "2026-11-22"
+    assert newest(data, "other") == newest(data) == later
+    with pytest.raises(CalibrationError, match="no replayed workloads"):
+        newest(data, "third")
+
+
 def test_workloads_of_a_running_cluster_are_predicted_on_its_nodes(measured: Path) -> None:
     """Four nodes on two machines, then one node of one CPU, whatever the file's header says."""
     nodes = [
@@ -199,12 +212,12 @@ def test_workloads_of_a_running_cluster_are_predicted_on_its_nodes(measured: Pat
 
 def test_what_is_not_emulated_or_not_measured_is_left_out_with_why(measured: Path) -> None:
     path = measured / "validation/workloads/own/bag_eight.py"
-    path.write_text(PROGRAM.replace("import ray\n", "import ray\nimport ray.serve\n", 1))
+    path.write_text(PROGRAM.replace("import ray\n", "import ray\nimport ray.rllib\n", 1))
     other = path.with_name("bag_nine.py")
     other.write_text(PROGRAM)
     against = Against.at(newest(measured / "validation/data"))
     points = list(replayed_points([read_workload(path), read_workload(other)], against))
-    assert "ray.serve is not emulated" in points[0].left_out
+    assert "ray.rllib is not emulated" in points[0].left_out
     assert points[2].left_out == "not measured"
 
 

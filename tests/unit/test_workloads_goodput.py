@@ -15,6 +15,8 @@ from raysim.kernel.simulation import Simulation
 from raysim.report import console, goodput
 from raysim.results.summary import summarize
 from raysim.results.targets import evaluate
+from raysim.scenario.build import build_job
+from raysim.scenario.load import load
 from raysim.scenario.targets import parse_target
 from raysim.training.settings.parallel import Mesh
 from raysim.units import to_ns
@@ -25,6 +27,7 @@ from raysim.workloads.train_job import CheckpointSettings, DataSettings, TrainJo
 from raysim.workloads.train_run import JobOutcome, play_job
 from tests.training_parts import cluster, llama, plan
 
+SCENARIO = Path(__file__).resolve().parents[2] / "scenarios/llama3_8b_zero3"
 DDP = plan(llama(hidden=1024, seq_len=512), mesh=Mesh(dp=16), micro_batch=8)
 OFTEN = Failures(mtbf_per_node_s=2000.0, replacement_s=60.0, spare_nodes=1)
 
@@ -273,3 +276,22 @@ def test_failures_without_a_checkpoint_are_warned_of(root: Path) -> None:
     assert any("no checkpoint is ever saved" in str(problem) for problem in said)
     saved = {"train.failures": {"mtbf_per_gpu": "1000h"}, "train.checkpoint_every": "1h"}
     assert not any("no checkpoint" in str(problem) for problem in scenario.with_(saved).warnings)
+
+
+def test_a_step_with_every_kernel_drawn_stands_beside_the_expected_one(alike: JobOutcome) -> None:
+    """What is asked for in the scenario is there, and moves nothing else."""
+    drawn = played(machines=Machines(kernel_cv=0.1))
+    assert (drawn.step_s, alike.drawn_step_s) == (alike.step_s, None)
+    assert drawn.drawn_step_s is not None
+    assert alike.step_s < drawn.drawn_step_s < 1.2 * alike.step_s
+    found = summarize(drawn, [], [])
+    assert found["step"].pop("drawn_seconds") == drawn.drawn_step_s
+    assert found == summarize(alike, [], [])
+    every = played(machines=Machines(kernel_cv=0.1), exact=True)
+    assert every.drawn_step_s is None
+    assert every.step_s == pytest.approx(drawn.drawn_step_s, rel=0.01)
+
+
+def test_the_scenario_says_how_kernels_vary() -> None:
+    job = build_job(load(SCENARIO).with_({"train.noise.kernel_cv": "3%"}))
+    assert job.machines == Machines(kernel_cv=0.03)

@@ -148,4 +148,4 @@ def test_the_page_shows_them_too() -> None:
     _, summary = play(Rows(rows=8))
     page = html.render(Result(summary=summary))
     assert "<caption>operator</caption>" in page
-    assert "<b>Rows are few.</b> Make 1,000 of them." in page
+    assert 'Rows are few. <span class="fix">Make 1,000 of them.</span>' in page

@@ -11,6 +11,7 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -69,13 +70,13 @@ def _role(role: str, accounts: list[Roles], probe: Probe, allowed_s: float) -> l
 
 def _accounts(probe: Probe, allowed_s: float) -> list[Roles]:
     """The least disturbed: what the hypervisor gives to others counts as a thread's work."""
-    raylet, end_s = _raylet(), time.monotonic() + allowed_s
+    account, end_s = _Account(), time.monotonic() + allowed_s
     found: list[tuple[float, Roles]] = []
     while len(found) < LEAST or (
         sum(stolen <= STOLEN_FRAC for stolen, _ in found) < LEAST and time.monotonic() < end_s
     ):
         before_s, start_s = stolen_s(), time.monotonic()
-        roles = work_of(probe.what, probe.count, partial(_account, raylet))
+        roles = work_of(probe.what, probe.count, account)
         passed_s = time.monotonic() - start_s
         found.append(((stolen_s() - before_s) / passed_s, roles))
     found.sort(key=lambda one: one[0])
@@ -90,13 +91,13 @@ def _background(_probe: Probe, allowed_s: float) -> list[float]:
     def no_op() -> bytes:
         return b"ok"
 
-    raylet = _raylet()
+    account = _Account()
 
     def once() -> float:
-        before, start_s = _account(raylet), time.monotonic()
+        before, start_s = account(), time.monotonic()
         while time.monotonic() < start_s + BACKGROUND_S:
             ray.get(no_op.remote())
-        return (_account(raylet)[ASIDE] - before[ASIDE]) / (time.monotonic() - start_s)
+        return (account()[ASIDE] - before[ASIDE]) / (time.monotonic() - start_s)
 
     return while_time(once, allowed_s, most=5)
 
@@ -105,7 +106,7 @@ def _start(probe: Probe, allowed_s: float) -> list[float]:  # noqa: ARG001
     """What all of Ray's threads work for one more process, until it answers for the first time."""
     import ray
 
-    raylet = _raylet()
+    account = _Account()
 
     @ray.remote(num_cpus=0)
     class Fresh:
@@ -114,11 +115,11 @@ def _start(probe: Probe, allowed_s: float) -> list[float]:  # noqa: ARG001
 
     def once() -> float:
         time.sleep(SETTLE_S)
-        before = sum(_account(raylet).values())
+        before = sum(account().values())
         actors = [cast("Any", Fresh).remote() for _ in range(probe.count)]
         ray.get([actor.no_op.remote() for actor in actors])
         time.sleep(SETTLE_S)
-        worked_s = sum(_account(raylet).values()) - before
+        worked_s = sum(account().values()) - before
         for actor in actors:
             ray.kill(actor)
         return worked_s / probe.count
@@ -138,21 +139,33 @@ def _raylet() -> int:
     return number
 
 
-def _account(raylet: int) -> Roles:
-    """Seconds on a core so far of every thread of Ray's processes on this machine."""
-    found: dict[str, float] = defaultdict(float)
-    for process in PROC.iterdir():
-        if not process.name.isdigit():
-            continue
-        try:
-            where = _where(process, raylet)
-            for task in (process / "task").iterdir() if where else ():
-                main = task.name == process.name
-                role = _role_of(where, (task / "comm").read_text().strip(), main=main)
-                found[role] += int((task / "schedstat").read_text().split()[0]) * 1e-9
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # it has just ended
-    return found
+class _Account:
+    """Seconds on a core so far of every thread of Ray's processes on this machine, by role.
+
+    A thread that has ended keeps what it was last seen to have: sums never fall.
+    """
+
+    def __init__(self) -> None:
+        self._raylet = _raylet()
+        self._threads: dict[tuple[str, str], tuple[str, float]] = {}
+
+    def __call__(self) -> Roles:
+        for process in PROC.iterdir():
+            if process.name.isdigit():
+                with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+                    self._look(process)
+        found: dict[str, float] = defaultdict(float)
+        for role, seconds in self._threads.values():
+            found[role] += seconds
+        return found
+
+    def _look(self, process: Path) -> None:
+        where = _where(process, self._raylet)
+        for task in (process / "task").iterdir() if where else ():
+            main = task.name == process.name
+            role = _role_of(where, (task / "comm").read_text().strip(), main=main)
+            seconds = int((task / "schedstat").read_text().split()[0]) * 1e-9
+            self._threads[process.name, task.name] = role, seconds
 
 
 def _where(process: Path, raylet: int) -> str:

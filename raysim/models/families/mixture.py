@@ -17,7 +17,7 @@ from raysim.models.families.llama import (
     read_decoder,
 )
 from raysim.models.feedforward import Experts
-from raysim.models.request import Request
+from raysim.models.request import TRACED, Request
 from raysim.models.table import Model
 
 
@@ -113,7 +113,7 @@ def qwen3_moe(request: Request, r: Reader) -> Model:
 def gpt_oss(request: Request, r: Reader) -> Model:
     """``GptOssConfig``, in Megatron-core only: every second layer has a sliding window."""
     if request.library != "megatron_core":
-        r.refuse("model_type", "gpt_oss is modelled in Megatron-core only")
+        r.refuse("model_type", f"gpt_oss has a table of Megatron-core's modules only; {TRACED}")
         r.check()
     d = read_decoder(
         r,

@@ -2,8 +2,6 @@
 
 Real counterpart: ``ray/data/dataset.py``. Executions are those of ``raylibs.data`` in the process
 of the program that asks; the program's functions run in the tasks that call them.
-
-Not modelled: expressions (``filter(expr=)``, ``with_column``), joins, ``stats()``.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from typing import Any
 
 from raysim.rayapi.calls import program_call
 from raysim.rayapi.data import aggregate as aggs
-from raysim.rayapi.data import exchanges, executions, splits, writes
+from raysim.rayapi.data import exchanges, executions, joins, predicates, splits, stats, writes
 from raysim.rayapi.data.columns import Columns, from_batch, sliced
 from raysim.rayapi.data.context import DataContext
 from raysim.rayapi.data.dataset_repr import HEAD_ROWS, MOST_ROWS, ascii_repr, summary
@@ -29,7 +27,7 @@ from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.raylibs.data import specs
 
 _MISSING = (
-    "maps, filters, sorts, groups, shuffles, zips, splits, aggregations, batches, and "
+    "maps, filters, sorts, groups, joins, shuffles, zips, splits, aggregations, batches, and "
     "write_parquet, write_csv, write_json, write_numpy"
 )
 
@@ -45,6 +43,8 @@ class Dataset:
         """Objects it is made of stay while it does."""
         self._source_row = self._first = first
         """A row of it, where one is known."""
+        self.ran: Any = None
+        """The last execution of it, or what is known of that."""
 
     def __reduce__(self) -> Any:
         """Other processes have the same one."""
@@ -99,10 +99,15 @@ class Dataset:
 
     @program_call
     def filter(self, fn: Any = None, expr: Any = None, **options: Any) -> Dataset:
-        """``Dataset.filter`` by a function."""
-        if expr is not None:
-            raise NotEmulatedError("ray.data.Dataset.filter(expr=)", "filter(fn)")
-        return self._mapped("Filter", fn, "filter", options)
+        """``Dataset.filter``: by a function, or by an expression."""
+        if (fn is None) == (expr is None):
+            raise ValueError("Exactly one of 'fn' or 'expr' must be provided.")
+        if expr is None:
+            made = self._mapped("Filter", fn, "filter", options)
+        else:
+            made = predicates.filtered(self, expr, options)
+        made._first = self._first  # noqa: SLF001  (its own class)
+        return made
 
     def _mapped(
         self, title: str, fn: Any, kind: str, options: dict[str, Any], **more: Any
@@ -123,6 +128,21 @@ class Dataset:
                 num_cpus=said.get("num_cpus"), num_gpus=said.get("num_gpus") or 0.0,
                 concurrency=concurrency, actors=isinstance(fn, type),
                 remote_args=said.get("resources") or {}, slices=sliced,
+                changes_rows=kind in ("filter", "flat_map"),
+            )
+        )  # fmt: skip
+
+    def by_blocks(
+        self, name: str, made: Any, options: dict[str, Any], *, actors: bool = False
+    ) -> Dataset:
+        """``made`` of every block's Arrow table, under an operator's name."""
+        call = call_of(session_here(), made, "map_batches", batch_format="pyarrow")
+        concurrency = getattr(options.get("compute"), "concurrency", options.get("concurrency"))
+        return self._then(
+            specs.Map(
+                name=name, hook=call, num_cpus=options.get("num_cpus"),
+                num_gpus=options.get("num_gpus") or 0.0, concurrency=concurrency, actors=actors,
+                remote_args=options.get("resources") or {}, slices=sliced,
             )
         )  # fmt: skip
 
@@ -142,6 +162,9 @@ class Dataset:
     def select_columns(self, cols: Any, **options: Any) -> Dataset:
         """``Dataset.select_columns``."""
         return self.map_batches(selecting(cols), batch_format=None, **options)
+
+    with_column = program_call(predicates.with_column)
+    with_columns = program_call(predicates.with_columns)
 
     def drop_columns(self, cols: list[str], **options: Any) -> Dataset:
         """``Dataset.drop_columns``."""
@@ -227,6 +250,8 @@ class Dataset:
         blocks = executions.estimated_blocks(self._spec)
         parts = len(said.boundaries) + 1 if said.boundaries else blocks
         return self._then(exchanges.sorting(session_here(), said, parts, blocks))
+
+    join = joins.join
 
     # ---- groups and totals -----------------------------------------------------------------------
 
@@ -314,13 +339,17 @@ class Dataset:
         """``Dataset.count``; known of what is only read."""
         if not self._spec.operations:
             return self._spec.source.rows
-        return int(executions.drained(self._spec, None).rows)
+        return int(executions.drained(self._spec, None)[0].rows)
 
     @program_call
     def materialize(self) -> MaterializedDataset:
         """``Dataset.materialize``."""
-        source, kept = executions.materialized(self._spec)
-        return MaterializedDataset(specs.Dataset(source=source), (*self._kept, kept))
+        source, kept, ran = executions.materialized(self._spec)
+        made = MaterializedDataset(specs.Dataset(source=source), (*self._kept, kept))
+        self.ran = made.ran = ran
+        return made
+
+    stats = stats.stats
 
     def take(self, limit: int = 20) -> list[dict[str, Any]]:
         """``Dataset.take``."""
@@ -405,31 +434,7 @@ class Dataset:
         whole = self.materialize()
         return whole.split_at_indices(splits.ends(proportions, whole.count()))
 
-    def train_test_split(
-        self, test_size: Any, *, shuffle: bool = False, seed: int | None = None,
-        stratify: str | None = None,
-    ) -> tuple[Dataset, Dataset]:  # fmt: skip
-        """``Dataset.train_test_split``."""
-        if stratify is not None:
-            raise NotEmulatedError("ray.data.Dataset.train_test_split(stratify=)", "shuffle=True")
-        found = self.random_shuffle(seed=seed) if shuffle else self
-        if isinstance(test_size, float):
-            if not 0 < test_size < 1:
-                raise ValueError(
-                    "If `test_size` is a float, it must be bigger than 0 and smaller than 1. Got "
-                    f"{test_size}."
-                )
-            first, second = found.split_proportionately([1 - test_size])
-            return first, second
-        whole = found.materialize()
-        rows = whole.count()
-        if not 0 < test_size < rows:
-            raise ValueError(
-                "If `test_size` is an int, it must be bigger than 0 and smaller than the size of "
-                f"the dataset ({rows}). Got {test_size}."
-            )
-        first, second = whole.split_at_indices([rows - test_size])
-        return first, second
+    train_test_split = splits.train_test_split
 
     # ---- files -----------------------------------------------------------------------------------
 

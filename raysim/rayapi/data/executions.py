@@ -30,6 +30,7 @@ from raysim.raylibs.data.iterate import Batching, BatchIterator, DriverStream
 from raysim.raylibs.data.plan import plan_of
 from raysim.raylibs.data.split import SplitShard, shard_of, streaming_split
 from raysim.raylibs.data.stages import ExchangeStage
+from raysim.raylibs.data.stats import ExecutionStats, stats_of
 from raysim.raylibs.train.datasets import TrainDataset
 
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ class Whole:
         spec, context = self.dataset._spec, settings()  # noqa: SLF001  (its own)
         core = this_core(this_fiber())
         executor = play(lambda core: execution_of(core, spec, context, core.env.sim.rng))
+        self.dataset.ran = executor
         return _Pass(
             executor, BatchIterator(core, DriverStream(executor), batching, executor.context)
         )
@@ -122,7 +124,7 @@ class _Pass:
         yield from self._batches.close()
 
 
-def drained(spec: specs.Dataset, kept: list[Block] | None) -> Consumed:
+def drained(spec: specs.Dataset, kept: list[Block] | None) -> tuple[Consumed, ExecutionStats]:
     """Run it to its end; blocks are kept, or dropped as they come."""
     context = settings()
 
@@ -130,13 +132,12 @@ def drained(spec: specs.Dataset, kept: list[Block] | None) -> Consumed:
         executor = yield from execution_of(
             core, spec, context, core.env.sim.rng, has_consumer=False
         )
-        return (yield from drain(executor, kept))
+        return (yield from drain(executor, kept)), stats_of(executor)
 
-    answer = play(script)
+    answer, stats = play(script)
     if isinstance(answer, TaskError):
         raise_error(exception_of(answer, ""))
-    found: Consumed = answer
-    return found
+    return answer, stats
 
 
 class _Kept:
@@ -153,12 +154,12 @@ class _Kept:
                 HUB.drops.append((self._core, drop, block.ref.object_id))
 
 
-def materialized(spec: specs.Dataset) -> tuple[specs.Source, Any]:
-    """All blocks as objects, and what holds them."""
+def materialized(spec: specs.Dataset) -> tuple[specs.Source, Any, ExecutionStats]:
+    """All blocks as objects, what holds them, and how they were made."""
     blocks: list[Block] = []
-    drained(spec, blocks)
+    _, stats = drained(spec, blocks)
     held = _Kept(this_core(this_fiber()), [b for b in blocks if b.owned])
-    return source_of(tuple(b._replace(owned=False) for b in blocks)), held
+    return source_of(tuple(b._replace(owned=False) for b in blocks)), held, stats
 
 
 def source_of(blocks: tuple[Block, ...]) -> specs.Source:

@@ -7,7 +7,9 @@ Real counterpart: ``_internal/split.py``, ``_internal/equalize.py``, ``split_pro
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
+from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.raylibs.data.blocks import Block, sliced
 
 
@@ -69,3 +71,30 @@ def check_proportions(proportions: list[float]) -> None:
         raise ValueError("proportions must sum to less than 1")
     if any(p <= 0 for p in proportions):
         raise ValueError("proportions must be bigger than 0")
+
+
+def train_test_split(
+    dataset: Any, test_size: Any, *, shuffle: bool = False, seed: int | None = None,
+    stratify: str | None = None,
+) -> tuple[Any, Any]:  # fmt: skip
+    """``Dataset.train_test_split``."""
+    if stratify is not None:
+        raise NotEmulatedError("ray.data.Dataset.train_test_split(stratify=)", "shuffle=True")
+    found = dataset.random_shuffle(seed=seed) if shuffle else dataset
+    if isinstance(test_size, float):
+        if not 0 < test_size < 1:
+            raise ValueError(
+                "If `test_size` is a float, it must be bigger than 0 and smaller than 1. Got "
+                f"{test_size}."
+            )
+        first, second = found.split_proportionately([1 - test_size])
+        return first, second
+    whole = found.materialize()
+    rows = whole.count()
+    if not 0 < test_size < rows:
+        raise ValueError(
+            "If `test_size` is an int, it must be bigger than 0 and smaller than the size of "
+            f"the dataset ({rows}). Got {test_size}."
+        )
+    first, second = whole.split_at_indices([rows - test_size])
+    return first, second

@@ -18,13 +18,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
 from raysim.errors import ScenarioError
 from raysim.hardware import catalog
 from raysim.hardware.cluster import ClusterSpec, NodeGroup
+from raysim.hardware.specs import CpuRankSpec
 from raysim.models.table import Model
 from raysim.perf.cpu_rank import gloo_s
 from raysim.rayapi.calls import this_fiber
@@ -40,7 +41,6 @@ from raysim.training.compiler.compile import Feed
 from raysim.units import NS_PER_S
 
 if TYPE_CHECKING:
-    from raysim.hardware.specs import CpuRankSpec
     from raysim.rayapi.train.worker import Worker
     from raysim.raylibs.train.gang import Gang
 
@@ -231,9 +231,7 @@ class CpuSteps:
         brought = self.together(tensor.detach().clone())
         with torch.no_grad():
             tensor.copy_(made(brought))
-        rank: Any = catalog.node(NODE).gpu
-        spec: CpuRankSpec = rank
-        use_cores(this_fiber(), sum(gloo_s(op, tensor.nbytes, len(brought), spec)), 1.0)
+        use_cores(this_fiber(), sum(gloo_s(op, tensor.nbytes, len(brought), _rank(self.gang))), 1.0)
 
 
 def _learns(module: Any) -> bool:
@@ -244,13 +242,19 @@ def _shapes(module: Any) -> int:
     return hash(tuple((n, tuple(p.shape), p.dtype) for n, p in module.named_parameters()))
 
 
+def _rank(gang: Gang) -> CpuRankSpec:
+    """That of the gang's nodes, if a profile says one; else the catalog's."""
+    there = gang.env.nodes[next(iter(gang.nodes))].spec.gpu
+    return there if isinstance(there, CpuRankSpec) else cast("CpuRankSpec", catalog.node(NODE).gpu)
+
+
 def _cluster(gang: Gang, *, alone: bool) -> ClusterSpec:
     """Hosts whose cores are the ranks."""
     nodes = dict(list(gang.nodes.items())[:1]) if alone else gang.nodes
     most = max(len(ranks) for ranks in nodes.values())
     there = gang.env.nodes[next(iter(nodes))].spec
     host = replace(
-        catalog.node(NODE), vcpus=most, gpu_count=most, nic=there.nic,
+        catalog.node(NODE), vcpus=most, gpu=_rank(gang), gpu_count=most, nic=there.nic,
         nic_count=there.nic_count, memory_bytes=there.memory_bytes,
     )  # fmt: skip
     return ClusterSpec(groups=(NodeGroup(name="workers", node=host, count=len(nodes)),))

@@ -20,6 +20,7 @@ from raysim.raycore.core_worker.execution import NOTHING_HELD, Caller, Group, Ru
 from raysim.raycore.core_worker.references import IN_PLASMA, PENDING, Reference
 from raysim.raycore.ids import OBJECT_INDEX_BITS, ActorID, TaskID, WorkerID, object_id
 from raysim.raycore.protocol import (
+    SMALL_BYTES,
     ActorCreationTaskDone,
     InternalKVGet,
     KillActor,
@@ -46,6 +47,8 @@ class Executor:
 
     def __init__(self, core: CoreWorker) -> None:
         self.core = core
+        self._clock = core.sim.clock
+        self._inline_bytes = core.config.max_direct_call_object_size
         self.execute_ns = core.costs.execute_ns + core.costs.execute_task_ns
         self.free_ns = 0
         """When the execution thread has done what it has."""
@@ -79,7 +82,8 @@ class Executor:
         if self.stopped:
             return
         spec = m.spec
-        if spec.options.function.instant is not None and self._at_once(spec, reply):
+        payload = spec.options.instant
+        if payload is not None and self._at_once(spec, payload, reply):
             return
         running = Running(self.core, m, reply)
         if spec.kind != "NORMAL_TASK" and not self._fits(running):
@@ -101,31 +105,31 @@ class Executor:
         else:
             self._prepare(running)
 
-    def _at_once(self, spec: TaskSpec, reply: Reply) -> bool:
+    def _at_once(self, spec: TaskSpec, payload: Payload, reply: Reply) -> bool:
         """Run nobody's code ahead of the clock, if nothing else is going on here."""
-        core, options = self.core, spec.options
-        function = options.function
-        returns = function.instant
+        core, function = self.core, spec.options.function
+        calls = self.functions.get(function)
+        size_bytes = payload.size_bytes
         if (
-            spec.args or spec.kind != "NORMAL_TASK" or options.num_returns != 1
-            or options.max_calls or self.running or self.waiting or core.log.enabled
-            or function not in self.functions
+            calls is None or spec.args or spec.kind != "NORMAL_TASK" or self.running
+            or self.waiting or core.log.enabled or size_bytes > self._inline_bytes
         ):  # fmt: skip
             return False
-        payload = returns[0] if returns else NONE
-        size_bytes = payload.size_bytes
-        if size_bytes > core.config.max_direct_call_object_size or payload.contained:
-            return False
-        self.functions[function] += 1
-        now_ns = core.sim.clock.now
+        self.functions[function] = calls + 1
+        now_ns = self._clock.now
         start_ns = now_ns + core.lead_ns
         if start_ns < self.free_ns:
             start_ns = self.free_ns
-        self.free_ns = end_ns = start_ns + self.thread_takes(start_ns, self.execute_ns)
+        work_ns = self.execute_ns
+        if core.cores is not None:
+            work_ns = core.cores.takes(self, start_ns, work_ns)
+        self.free_ns = end_ns = start_ns + work_ns
         core.lead_ns = end_ns - now_ns
         item = ReturnObject((spec.task_id << OBJECT_INDEX_BITS) + 1, size_bytes, payload)
-        reply(PushTaskReply((item,), None, core.me.node_id, (), bool(self.leaving)))
-        if self.leaving:
+        leaving = bool(self.leaving)
+        answer = PushTaskReply((item,), None, core.me.node_id, (), leaving)
+        reply(answer, SMALL_BYTES + size_bytes)
+        if leaving:
             core.leave(self.leaving)
         return True
 

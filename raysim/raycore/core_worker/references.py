@@ -222,9 +222,10 @@ class References:
     def remove_local(self, object_id: ObjectID) -> None:
         """A handle has gone."""
         record = self.table[object_id]
-        assert record.local > 0, f"{self.me.address} has no handle left: {record!r}"
-        record.local -= 1
-        if not (record.local or record.submitted or record.nested):
+        left = record.local - 1
+        assert left >= 0, f"{self.me.address} has no handle left: {record!r}"
+        record.local = left
+        if not (left or record.submitted or record.nested):
             self.look(record)
 
     def remove_submitted(self, object_id: ObjectID) -> None:
@@ -250,20 +251,20 @@ class References:
             self.core.borrowing.let_go(record)
             return
         self.owned -= 1
-        object_id = record.object_id
+        object_id, core = record.object_id, self.core
         sharing = record.sharing
         if object_id < 0:
             del self.table[object_id]
-            self.core.actors.out_of_scope(-object_id)
+            core.actors.out_of_scope(-object_id)
         else:
             if sharing is None or not sharing.lineage:
                 del self.table[object_id]
-            if self.core.streams.streams:
-                self.core.streams.dropped(object_id)
+            if core.streams.streams:
+                core.streams.dropped(object_id)
             if record.copies is not None or sharing is not None:
-                self.core.directory.free(record)
-            if self.core.log.enabled:
-                self.core.note("object", object_id, "FREED")
+                core.directory.free(record)
+            if core.log.enabled:
+                core.note("object", object_id, "FREED")
             record.value = FREED
             if record.waiters is not None:
                 self.gone(record)

@@ -150,7 +150,7 @@ class Submission:
         own, me = self.references.own, self.me
         first = (task.spec.task_id << OBJECT_INDEX_BITS) + 1
         if num_returns == 1:
-            own(first, 1, task)
+            task.record = own(first, 1, task)
             return [Ref(first, me)]
         if num_returns == "streaming":
             own(first, 1, task)
@@ -224,7 +224,7 @@ class Submission:
         if epoch != core.epoch:
             return
         line = self._line
-        _, task = line.popleft()
+        task = line.popleft()[1]
         if not line:
             self._behind_ns = 0
         else:
@@ -235,10 +235,11 @@ class Submission:
                 self._behind_ns += self._lost_to_threads(core.cores, now_ns)
             elif len(crowd) > 1:
                 self._behind_ns += self._lost_to_others(now_ns)
+            wait_ns = self._cost_ns
             ahead_ns = line[0][0] + self._behind_ns - now_ns
-            if ahead_ns < 0:
-                ahead_ns = 0
-            self._timer = self._clock.call_later(ahead_ns + self._cost_ns, self._due, epoch)
+            if ahead_ns > 0:
+                wait_ns += ahead_ns
+            self._timer = self._clock.call_later(wait_ns, self._due, epoch)
         if isinstance(task, _Turn):
             task.fn(task.arg)
         elif task.state == "args":

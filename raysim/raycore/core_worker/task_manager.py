@@ -30,8 +30,8 @@ class PendingTask:
     """A task of this process, until nothing of it can be needed again."""
 
     __slots__ = (
-        "cancelled", "children", "lineage", "oom_retries", "retries_left", "returns_alive", "spec",
-        "state", "unresolved", "via",
+        "cancelled", "children", "lineage", "oom_retries", "record", "retries_left",
+        "returns_alive", "spec", "state", "unresolved", "via",
     )  # fmt: skip
 
     def __init__(self, spec: TaskSpec, retries_left: int) -> None:
@@ -50,6 +50,8 @@ class PendingTask:
         self.lineage: tuple[ObjectID, ...] = ()
         """Arguments it would need then."""
         self.children: Any = None
+        self.record: Reference | None = None
+        """Of its return while it is pending, if it has one: found without a look-up."""
 
     def replied(self, answer: Any) -> None:
         """The actor that runs it answers, or cannot; unless it was given up meanwhile."""
@@ -171,9 +173,11 @@ class TaskManager:
                 return
             self.finish(task, error)
             return
-        table = self.references.table
+        table, noting = self.references.table, self.core.log.enabled
         for item in reply.returns:
-            record = table.get(item.object_id)
+            record = task.record
+            if record is None or record.value is FREED:
+                record = table.get(item.object_id)
             payload = item.payload
             if record is None or record.value is FREED:
                 if payload is None:
@@ -183,7 +187,7 @@ class TaskManager:
             else:
                 if payload.contained:
                     self.references.contain(record, payload.contained)
-                if self.core.log.enabled:
+                if noting:
                     self.core.note(
                         "object", item.object_id, "INLINE",
                         detail=(item.size_bytes, record.owner),
@@ -229,25 +233,25 @@ class TaskManager:
         self.core.directory.publish(record)
 
     def _end(self, task: PendingTask, error: TaskError | None) -> None:
-        spec = task.spec
+        spec, core = task.spec, self.core
         task.state = "done"
-        task.via = None
+        task.via = task.record = None
         self.pending.pop(spec.task_id, None)
         if not self.pending:
-            self.core.owns_nothing()
+            core.owns_nothing()
         if spec.actor_id:
-            self.core.actors.ended(task)
+            core.actors.ended(task)
         if task.returns_alive and task.retries_left != 0:
             self._keep_lineage(task)
         elif self.lineage:
             self.lineage_unneeded(task)
         if spec.args:
             self.release_args(spec.args)
-        if self.core.log.enabled:
+        if core.log.enabled:
             if error is None:
-                self.core.note("task", spec.task_id, "FINISHED")
+                core.note("task", spec.task_id, "FINISHED")
             else:
-                self.core.note("task", spec.task_id, "FAILED", detail=error)
+                core.note("task", spec.task_id, "FAILED", detail=error)
 
     # Retries
 

@@ -51,7 +51,7 @@ class SchedulingKey:
     """Tasks that any worker leased for one of them can run, their leases and requests."""
 
     __slots__ = (
-        "backlog", "key", "leases", "options", "queue", "requests", "spec", "submitter",
+        "asking", "backlog", "key", "leases", "options", "queue", "requests", "spec", "submitter",
     )  # fmt: skip
 
     def __init__(self, submitter: TaskSubmitter, key: tuple[Any, ...], spec: LeaseSpec) -> None:
@@ -62,6 +62,8 @@ class SchedulingKey:
         self.queue: deque[PendingTask] = deque()
         self.leases: dict[LeaseID, Lease] = {}
         self.requests: dict[LeaseID, Request] = {}
+        self.asking = False
+        """Whether any of them may be one that no raylet was told to cancel."""
         self.backlog = 0
         """As last reported."""
 
@@ -110,7 +112,7 @@ class Lease:
         self.task = None
         submitter = self.entry.submitter
         if answer.__class__ is PushTaskReply:
-            submitter.core.tasks.complete(task, answer)
+            submitter.tasks.complete(task, answer)
             submitter.worker_idle(self, answer.worker_exiting)
         else:
             submitter.push_failed(self, task, answer)
@@ -121,10 +123,13 @@ class TaskSubmitter:
 
     def __init__(self, core: CoreWorker) -> None:
         self.core = core
+        self.tasks = core.tasks
         self.entries: dict[tuple[Any, ...], SchedulingKey] = {}
         self._by_options: dict[tuple[TaskOptions, int], SchedulingKey] = {}
         self._timeout_ns = core.config.worker_lease_timeout_milliseconds * NS_PER_MS
         self._local = core.me.node_id
+        self._raylet = raylet(core.me.node_id)
+        self._clock = core.sim.clock
         self._backlog_timer: Any = None
 
     # Tasks
@@ -132,10 +137,8 @@ class TaskSubmitter:
     def submit(self, task: PendingTask) -> None:
         """Its arguments are resolved: queue it by its key, and see who can run it."""
         spec = task.spec
-        for arg in spec.args:
-            if arg.__class__ is Ref:
-                entry = self._entry(task)
-                break
+        if spec.args and any(arg.__class__ is Ref for arg in spec.args):
+            entry = self._entry(task)
         else:
             quick = (spec.options, spec.depth)
             found = self._by_options.get(quick)
@@ -144,11 +147,11 @@ class TaskSubmitter:
             entry = found
         task.state = "queued"
         task.via = entry
-        core = self.core
-        if core.log.enabled:
-            core.note("task", spec.task_id, "PENDING_NODE_ASSIGNMENT")
-        entry.queue.append(task)
-        if len(entry.queue) > len(entry.requests):
+        if self.core.log.enabled:
+            self.core.note("task", spec.task_id, "PENDING_NODE_ASSIGNMENT")
+        queue = entry.queue
+        queue.append(task)
+        if len(queue) > len(entry.requests):
             self.request_if_needed(entry)
 
     def _entry(self, task: PendingTask) -> SchedulingKey:
@@ -189,17 +192,14 @@ class TaskSubmitter:
     def request_if_needed(self, entry: SchedulingKey) -> None:
         """Ask for as many workers as there is use for, within the limit."""
         core = self.core
-        while True:
-            requests, queue = entry.requests, entry.queue
-            if len(requests) >= core.calls.request_limit:
-                return
-            if len(queue) <= len(requests):
-                return
+        requests = entry.requests
+        while len(entry.queue) > len(requests) and len(requests) < core.calls.request_limit:
             request = Request(entry, core.env.ids.lease())
             requests[request.lease_id] = request
             node_id, by_locality = self._policy(entry)
             self._ask(request, node_id, grant_or_reject=False, by_locality=by_locality)
-            self._report_backlog(entry)
+            if entry.backlog or len(entry.queue) > len(requests):
+                self._report_backlog(entry)
 
     def _ask(
         self, request: Request, node_id: NodeID, *, grant_or_reject: bool, by_locality: bool = False
@@ -207,27 +207,27 @@ class TaskSubmitter:
         entry = request.entry
         request.node_id = node_id
         request.cancelled = False
-        first = entry.queue[0].spec if entry.queue else None
-        spec = entry.spec
-        if first is not None and (first.task_id != spec.task_id or first.attempt != spec.attempt):
-            spec = entry.spec = spec.of(first.task_id, first.attempt)
-        self.core.calls.call(
-            node_id,
-            raylet(node_id),
-            RequestWorkerLease(
-                lease_id=request.lease_id,
-                spec=spec,
-                grant_or_reject=grant_or_reject,
-                backlog=max(0, len(entry.queue) - len(entry.requests)),
-                selected_by_locality=by_locality,
-                preferred_node=self._local,
-            ),
-            request.answered,
-        )
+        entry.asking = True
+        spec, queue = entry.spec, entry.queue
+        if queue:
+            first = queue[0].spec
+            if first.task_id != spec.task_id or first.attempt != spec.attempt:
+                spec = entry.spec = spec.of(first.task_id, first.attempt)
+        backlog = len(queue) - len(entry.requests)
+        message = RequestWorkerLease(
+            request.lease_id, spec, grant_or_reject, backlog if backlog > 0 else 0, by_locality,
+            self._local,
+        )  # fmt: skip
+        if node_id == self._local:
+            self.core.call(self._raylet, message, request.answered)
+        else:
+            self.core.calls.call(node_id, raylet(node_id), message, request.answered)
 
     def _policy(self, entry: SchedulingKey) -> tuple[NodeID, bool]:
         """The raylet to ask first, and whether for its copies of the arguments."""
         strategy = entry.options.strategy
+        if isinstance(strategy, str) and not entry.spec.dependencies:
+            return self._local, False
         alive = self.core.env.view.nodes
         if strategy == "SPREAD":
             return self._local, False
@@ -301,6 +301,9 @@ class TaskSubmitter:
             self._forget(entry)
 
     def _cancel_requests(self, entry: SchedulingKey) -> None:
+        if not entry.asking:
+            return
+        entry.asking = False
         for request in entry.requests.values():
             if not request.cancelled:  # the raylet answers the request itself, not the cancel
                 request.cancelled = True
@@ -315,23 +318,22 @@ class TaskSubmitter:
 
     def worker_idle(self, lease: Lease, exiting: bool) -> None:
         """A worker has been granted, or has answered: next task, or give it back."""
-        entry = lease.entry
+        entry, core = lease.entry, self.core
         queue = entry.queue
-        if not queue or exiting or self.core.sim.clock.now + self.core.lead_ns >= lease.expiry_ns:
+        if not queue or exiting or self._clock.now + core.lead_ns >= lease.expiry_ns:
             self.give_back(lease, exiting=exiting)
         else:
             task = queue.popleft()
             lease.task = task
             task.via = lease
             task.state = "pushed"
-            core = self.core
             if core.log.enabled:
                 core.note(
                     "task", task.spec.task_id, "SUBMITTED_TO_WORKER",
                     node_id=lease.worker.node_id, worker_id=lease.worker.worker_id,
                 )  # fmt: skip
             core.call(lease.address, PushTask(task.spec, lease.resource_ids), lease.then)
-            if not queue and entry.requests:
+            if not queue and entry.asking:
                 self._cancel_requests(entry)
         if len(queue) > len(entry.requests):
             self.request_if_needed(entry)
@@ -343,12 +345,10 @@ class TaskSubmitter:
             return
         self.core.send(
             raylet(lease.worker.node_id),
-            ReturnWorkerLease(
-                lease.lease_id, lease.worker.worker_id,
-                disconnect_worker=failed, worker_exiting=exiting,
-            ),
-        )  # fmt: skip
-        self._forget(entry)
+            ReturnWorkerLease(lease.lease_id, lease.worker.worker_id, failed, exiting),
+        )
+        if entry.spec.dependencies:
+            self._forget(entry)
 
     def push_failed(self, lease: Lease, task: PendingTask, cause: Failure) -> None:
         """The worker died with the task: ask its raylet why, and try again if that is allowed."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from raysim.raycore.ids import NodeID
 from raysim.raycore.raylet import policies
+from raysim.raycore.raylet.idle_nodes import IdleNodes, Kind
 from raysim.raycore.raylet.lease import SchedulingClass
 from raysim.raycore.resource_view import NodeView, Overlay, PromisedColumns
 from raysim.raycore.resources import CPU, GPU, MEMORY, NodeResources, ResourceSet, utilization
@@ -30,15 +31,17 @@ _SCAN_AT_MOST = 64
 _HYBRID = -2
 _BATCH = 64
 _CHECK_AT_MOST = 64
-"""After more changes than that a stuck request is decided anew."""
+"""After more changes than that a request is decided anew, over all nodes."""
+_BOOKS_FROM = 128
+"""Nodes from which on it is worth to keep books of those that are idle."""
 
 
 class ClusterResourceScheduler:
     """One raylet's knowledge of resources, and its choices."""
 
     __slots__ = (
-        "_columns", "_config", "_cursor", "_drawn", "_overlay", "_rng", "_rng_name", "_sim",
-        "_view", "draining", "local", "node_id", "pulls_blocked",
+        "_columns", "_config", "_cursor", "_drawn", "_idle_nodes", "_looked_at", "_overlay", "_rng",
+        "_rng_name", "_sim", "_view", "draining", "local", "node_id", "pulls_blocked",
     )  # fmt: skip
 
     def __init__(self, env: Surroundings, node_id: NodeID, local: NodeResources) -> None:
@@ -52,6 +55,9 @@ class ClusterResourceScheduler:
         self._sim = env.sim
         self._overlay: Overlay | None = None
         self._columns: PromisedColumns | None = None
+        self._idle_nodes: IdleNodes | None = None
+        self._looked_at: tuple[Kind | None, int] = None, 0
+        """For what, and at which version of the view, all nodes were last looked at."""
         self._rng_name = f"node-{node_id}/raylet/policy"
         self._rng: Any = None
         self._drawn: list[float] = []
@@ -159,6 +165,8 @@ class ClusterResourceScheduler:
         self._overlay.promise(node, request)
         if self._columns is not None:
             self._columns.promised(node)
+        if self._idle_nodes is not None:
+            self._note(self._idle_nodes, node_id)
 
     # the policies' columns
 
@@ -179,14 +187,24 @@ class ClusterResourceScheduler:
                 return pinned
         if len(self._view.nodes) <= 1 and (me in self._view.nodes or not self._view.nodes):
             return me if not exclude_local and self.feasible_here(klass) else None
+        kind = None
+        others = -1 if exclude_local and preferred == me else preferred
+        k = policies.top_k(
+            len(self._view.nodes), self._config.scheduler_top_k_fraction,
+            self._config.scheduler_top_k_absolute,
+        )  # fmt: skip
+        if request.units and not pulls and self._has_books(strategy):
+            kind = self._kind(klass, request)
+            chosen = self._of_idle_nodes(kind, klass, others, k, exclude_local=exclude_local)
+            if chosen is not None:
+                return chosen
         available, scores = self._masks(klass, request, preferred, pulls=pulls)
-        if exclude_local:
-            available[me] = False
+        left_out = [me] if exclude_local else []
+        available[left_out] = False
 
         def feasible() -> Bools:
             mask = self._feasible(klass, request)
-            if exclude_local:
-                mask[me] = False
+            mask[left_out] = False
             return mask
 
         if actor and not request.units:
@@ -196,24 +214,89 @@ class ClusterResourceScheduler:
             if chosen is not None:
                 self._cursor = chosen + 1
             return chosen
-        table, config = self._view.table(), self._config
+        table = self._view.table()
         if isinstance(strategy, NodeLabels):
             soft = table.labelled(strategy.soft)
             return policies.labelled(available, feasible, soft, self._draw)
-        avoid = (
-            config.scheduler_avoid_gpu_nodes
+        avoid = self._avoids_gpus(klass)
+        if kind is not None:
+            self._keep_books(kind, available & ~table.has_gpu if avoid else available, scores)
+        return policies.hybrid(
+            available, feasible, scores, table.has_gpu if avoid else None, preferred=others, k=k,
+            threshold=self._config.scheduler_spread_threshold, draw=self._draw,
+        )  # fmt: skip
+
+    def _has_books(self, strategy: Any) -> bool:
+        """Whether the hybrid policy decides, over so many nodes that books pay."""
+        spread = strategy == "SPREAD" or isinstance(strategy, NodeLabels)
+        return not spread and len(self._view.nodes) >= _BOOKS_FROM
+
+    def _avoids_gpus(self, klass: SchedulingClass) -> bool:
+        """Whether nodes with GPUs come last."""
+        return (
+            self._config.scheduler_avoid_gpu_nodes
             and not klass.wants_gpu
             and bool(self._view.holders(GPU) or GPU in self.local.total)
         )
-        return policies.hybrid(
-            available, feasible, scores, table.has_gpu if avoid else None,
-            preferred=-1 if exclude_local and preferred == me else preferred,
-            k=policies.top_k(
-                len(self._view.nodes), config.scheduler_top_k_fraction,
-                config.scheduler_top_k_absolute,
-            ),
-            threshold=config.scheduler_spread_threshold, draw=self._draw,
+
+    # books of idle nodes
+
+    def _kind(self, klass: SchedulingClass, request: ResourceSet) -> Kind:
+        return Kind(
+            tuple(request.units.items()), klass.selector, self._avoids_gpus(klass),
+            self._config.scheduler_spread_threshold,
         )  # fmt: skip
+
+    def _of_idle_nodes(
+        self, kind: Kind, klass: SchedulingClass, preferred: NodeID, k: int, *, exclude_local: bool
+    ) -> NodeID | None:
+        """The hybrid policy's choice if the books tell; None if all nodes must be looked at."""
+        books, view, me = self._idle_nodes, self._view, self.node_id
+        if books is None or books.kind != kind or me >= len(view.table().alive):
+            return None
+        changed = view.changed_since(books.version)
+        if changed is None or len(changed) > _CHECK_AT_MOST:
+            self._idle_nodes = None
+            return None
+        for node_id in changed:
+            self._note(books, node_id)
+        books.version = view.version
+        local = self.local
+        here = not (exclude_local or self.draining) and self._local_is_free(klass, pulls=False)
+        if here and kind.avoid_gpu:
+            here = not view.table().has_gpu[me]
+        idle = here and utilization(local.available, local.total) < kind.threshold
+        books.note(me, free=here, idle=idle)
+        return books.choose(preferred, k, self._draw)
+
+    def _note(self, books: IdleNodes, node_id: NodeID) -> None:
+        """Look at one other node."""
+        node = self._view.nodes.get(node_id)
+        if node_id == self.node_id:
+            return
+        if node is None or node.draining:
+            books.note(node_id, free=False, idle=False)
+            return
+        left, total = node.resources.available, node.resources.total
+        promised = self._overlay.of(node) if self._overlay is not None else {}
+        if promised:
+            left = dict(left)
+            for name, n in promised.items():
+                left[name] = left.get(name, 0) - n
+        kind, labels = books.kind, node.resources.labels
+        free = (
+            all(left.get(name, 0) >= n for name, n in kind.request)
+            and not (kind.avoid_gpu and total.get(GPU, 0) > 0)
+            and all(match.matches(labels) for match in kind.selector)
+        )
+        books.note(node_id, free=free, idle=free and utilization(left, total) < kind.threshold)
+
+    def _keep_books(self, kind: Kind, available: Bools, scores: Any) -> None:
+        """Keep books from now on if decisions of this kind come faster than nodes change."""
+        version = self._view.version
+        if self._looked_at[0] == kind and version - self._looked_at[1] <= _CHECK_AT_MOST:
+            self._idle_nodes = IdleNodes(kind, version, available, scores)
+        self._looked_at = kind, version
 
     def _affinity(
         self, klass: SchedulingClass, strategy: NodeAffinity, *, exclude_local: bool, pulls: bool

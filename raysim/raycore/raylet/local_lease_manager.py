@@ -109,7 +109,7 @@ class LocalLeaseManager:
             self.waiting[lease.lease_id] = lease
             self.dependencies.request(lease)
             self.spill_waiting()
-        else:
+        elif not self._grant_at_once(lease):
             self._to_grant(lease)
             self._grant_class(lease.klass)
 
@@ -124,10 +124,14 @@ class LocalLeaseManager:
         lease.state = "PENDING_RESOURCES"
         if klass.to_grant is None:
             klass.to_grant = deque()
+        self._wants(klass)
+        klass.to_grant.append(lease)
+
+    def _wants(self, klass: SchedulingClass) -> None:
+        """One lease more of those to grant or waiting for a worker."""
         if not klass.to_grant and not klass.starting:
             self.classes[klass] = None
             self._cpu_classes += klass.cpu > 0
-        klass.to_grant.append(lease)
         self._cpu_demand += klass.cpu
 
     def _left_queue(self, klass: SchedulingClass) -> None:
@@ -182,6 +186,19 @@ class LocalLeaseManager:
                 return
             del queue[index]
             self._hold(lease)
+
+    def _grant_at_once(self, lease: Lease) -> bool:
+        """Grant what has nothing before it, its share free and room: what ``_grant_class`` does."""
+        klass = lease.klass
+        if (
+            klass.to_grant or klass.starting or klass.granted >= klass.capacity
+            or self._cpu_demand + klass.cpu > self._total_cpu or self.scheduler.draining
+            or not self._allocate(lease)
+        ):  # fmt: skip
+            return False
+        self._wants(klass)
+        self._hold(lease)
+        return True
 
     def _at_capacity(self, klass: SchedulingClass, lease: Lease) -> None:
         over = min(klass.granted - klass.capacity, 40)
@@ -264,9 +281,11 @@ class LocalLeaseManager:
         """A granted lease has ended: its resources and arguments are free. Grants nothing yet."""
         assert lease.state == "GRANTED", f"lease {lease.lease_id} ends while {lease.state}"
         self._let_go(lease)
-        self.dependencies.release(lease)
+        if lease.arg_bytes:
+            self.dependencies.release(lease)
         lease.state = "GONE"
-        self._note(lease, "RETURNED")
+        if self._log.enabled:
+            self._note(lease, "RETURNED")
         self._gone(lease)
 
     def has_room_for_arguments(self, lease: Lease) -> bool:

@@ -36,6 +36,10 @@ class DataContext:
     task_max_retries: int = -1
     """-1: without limit (``_internal/execution/operators/map_operator.py``)."""
 
+    fuses_reads_and_batches: bool = False
+    """Of ``map_batches(batch_size=)`` right behind a read, a filter or a flat_map; so it was before
+    ``AbstractMap.can_modify_num_rows`` (``_internal/logical/rules/operator_fusion.py``)."""
+
     # budgets
     op_resource_reservation_enabled: bool = True
     op_resource_reservation_ratio: float = 0.5
@@ -44,6 +48,10 @@ class DataContext:
     object_store_limit_frac_unreserved: float = 0.25
     """The same without the allocator."""
     global_limits_update_interval_s: float = 1.0
+    coordinated_limits: bool = True
+    """What there is to use is asked of the AutoscalingCoordinator and seen one interval later: till
+    then an execution has no budget, and runs one task at a time
+    (``cluster_autoscaler/default_autoscaling_coordinator.py``). False: of the GCS, at once."""
     downstream_capacity_backpressure_ratio: float | None = 2.0
     downstream_capacity_threshold: float = 0.5
     """Of an operator's budget in use before that ratio counts (``backpressure_policy``)."""
@@ -89,16 +97,6 @@ class DataContext:
     max_batch_threads: int = 4
     """``_internal/block_batching/iter_batches.py``."""
 
-    # time the libraries' own Python takes on the reference machine of ``perf/ray_core.py``
-    step_ns: int = 1_000_000
-    """One step of the scheduling loop, before tasks (assumed)."""
-    per_active_task_ns: int = 20_000
-    """The same, of each running task it waits for (assumed)."""
-    per_task_ns: int = 1_000_000
-    """Dispatching one task: select, bundle, metrics (assumed); Ray Core submits it beside that."""
-    per_block_ns: int = 500_000
-    """Taking one output block: its metadata object, queues, metrics (assumed)."""
-
     @property
     def generator_backpressure(self) -> int:
         """Blocks a task goes on to make while the driver has not looked at them; -1: all.
@@ -112,9 +110,10 @@ RAY_2_2 = replace(
     DataContext(),
     target_max_block_size=512 * MIB,
     streaming=False,
+    coordinated_limits=False,
+    fuses_reads_and_batches=True,
     shuffle_strategy="sort_shuffle_pull_based",
     scheduling_strategy_large_args="SPREAD",
-    step_ns=0,
 )
 """Ray 2.0 to 2.2 (``data/context.py`` of ray-2.2.0): bulk execution, stage by stage; blocks of
 512 MiB, and only where splitting was switched on."""

@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from raysim.kernel.rng import Streams
+from raysim.kernel.sampler import Sampler
 from raysim.raycore.process import CoreProcess
 from raysim.raycore.protocol import GetAllNodeInfo
 from raysim.raycore.resources import UNIT
@@ -38,6 +39,7 @@ from raysim.raylibs.data.blocks import Block
 from raysim.raylibs.data.defaults import DataContext
 from raysim.raylibs.data.map_operator import DataTask, MapOperator
 from raysim.raylibs.data.operators import Operator
+from raysim.raylibs.data.over_time import look_at
 from raysim.raylibs.data.plan import Plan, plan_of
 from raysim.raylibs.data.resources import NONE, ResourceManager, Resources
 from raysim.raylibs.data.specs import Dataset
@@ -111,9 +113,12 @@ class StreamingExecutor:
         self.steps = 0
         self.driver_ns = 0
         """What the loop's own code took."""
+        self.looks = Sampler()
+        """At every operator, as steps end."""
         self._woken = Event()
         self._stopped = False
         self._limits_ns = -1
+        self._told: Resources | None = None
 
     # what others do to it
 
@@ -164,6 +169,8 @@ class StreamingExecutor:
     def run(self) -> Script:
         """Until everything is out; returns None or the TaskError that ended it."""
         self.began_ns = yield now()
+        if any(op.throttled for op in self.topology):  # else it is all there already
+            yield self._spend(self.process.costs.data_run_ns)
         yield from self._refresh_limits()
         for op in self._maps:
             if op.pool is not None:
@@ -182,11 +189,12 @@ class StreamingExecutor:
         return error
 
     def _step(self) -> Script:
-        context = self.context
+        costs = self.process.costs
         self.steps += 1
         self._woken = Event()
         running = sum(len(op.tasks) for op in self.topology)
-        yield self._spend(context.step_ns + context.per_active_task_ns * running)
+        if self.context.streaming:
+            yield self._spend(costs.data_step_ns + costs.data_active_task_ns * running)
         yield from self._refresh_limits()
         self.manager.update()
         error = yield from self._read_tasks()
@@ -205,13 +213,19 @@ class StreamingExecutor:
             started = chosen.metrics.tasks_submitted
             yield from chosen.dispatch()
             if chosen.metrics.tasks_submitted > started:
-                yield self._spend(context.per_task_ns)
+                yield self._spend(costs.data_task_ns)
             self.manager.update()
+        self._look()
         yield from self._scale()
         error = yield from self._pass_on_ends()
         if self.output.links.out:
             self._tell_consumers()
         return error
+
+    def _look(self) -> None:
+        at_ns = self.process.now_ns
+        if self.looks.due(at_ns):
+            self.looks.add(at_ns, *(v for op in self.topology for v in look_at(op, self)))
 
     def _spend(self, work_ns: int) -> Ask:
         self.driver_ns += work_ns
@@ -232,7 +246,7 @@ class StreamingExecutor:
                 while task.items and (left is None or left > 0):
                     block = task.take()
                     op.took(task, block)  # type: ignore[attr-defined]
-                    yield self._spend(self.context.per_block_ns)
+                    yield self._spend(self.process.costs.data_block_ns)
                     if left is not None:
                         left -= block.size_bytes
                 if task.ended and not task.items and (left is None or left > 0):
@@ -315,19 +329,20 @@ class StreamingExecutor:
         told.set()
 
     def _refresh_limits(self) -> Script:
-        """What the cluster has, at most once a second."""
+        """What the cluster has, at most once a second: as the last time's question was answered."""
         at_ns = yield now()
         every_ns = to_ns(self.context.global_limits_update_interval_s)
         if self._limits_ns >= 0 and at_ns - self._limits_ns < every_ns:
             return
-        self._limits_ns = at_ns
-        if self.steps <= 1:
-            rows = yield ask_gcs(GetAllNodeInfo())
-            self._set_limits(rows)
-        else:
-            self.process.call_gcs(GetAllNodeInfo(), self._set_limits)
+        first, self._limits_ns = self._limits_ns < 0, at_ns
+        if first and not self.context.coordinated_limits:
+            self._heard((yield ask_gcs(GetAllNodeInfo())))
+        if self._told is not None:
+            self.manager.limits = self._told
+        self.process.call_gcs(GetAllNodeInfo(), self._heard)
 
-    def _set_limits(self, rows: Any) -> None:
+    def _heard(self, rows: Any) -> None:
+        """What is used from the next time on, which has to be a step."""
         if isinstance(rows, TaskError) or not isinstance(rows, tuple):
             return
         alive = [row.resources for row in rows if row.state == "ALIVE"]
@@ -339,10 +354,11 @@ class StreamingExecutor:
         share = context.object_store_limit_frac
         if not context.op_resource_reservation_enabled:
             share = context.object_store_limit_frac_unreserved
-        limits = Resources(cpu, gpu, store * share).minus(self.excluded)
-        if limits != self.manager.limits:
-            self.manager.limits = limits
-            self._woken.set()
+        self._told = Resources(cpu, gpu, store * share).minus(self.excluded)
+        if self._told != self.manager.limits:
+            every_ns = to_ns(self.context.global_limits_update_interval_s)
+            due_ns = self._limits_ns + every_ns - self.process.now_ns
+            self.process.after(max(0, due_ns), lambda _: self.wake())
 
     def _shut_down(self) -> Script:
         """Kill the pools, forget what still runs, and what nobody will take."""

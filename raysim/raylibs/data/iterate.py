@@ -24,6 +24,7 @@ from raysim.raycore.scripts import (
     now,
     sleep,
     spawn,
+    spend,
     wait_for,
 )
 from raysim.raycore.tasks import TaskError
@@ -108,6 +109,7 @@ class BatchIterator:
         if self._ended is not False:
             return self._ended
         began_ns = yield now()
+        yield spend(self.process.costs.data_iterated_batch_ns)
         batch = yield self._done[self._turn].get()
         self._turn = (self._turn + 1) % self.threads
         waited_ns = (yield now()) - began_ns
@@ -240,8 +242,9 @@ def next_block(executor: Any, split: int | None = None) -> Script:
         if executor.ended.is_set:
             return executor.ended.value
         executor.waiting_consumers += 1
+        has_output = executor.has_output  # waking may end the execution, and with it the last one
         executor.wake()
-        yield wait_for(executor.has_output)
+        yield wait_for(has_output)
         executor.waiting_consumers -= 1
         late_ns = -((yield now()) - began_ns) % poll_ns
         if late_ns and not executor.ended.is_set:

@@ -28,7 +28,7 @@ from raysim.raylibs.data.operators import Links, Operator
 from raysim.raylibs.data.outlets import AsMade, Outlet, Samples
 from raysim.raylibs.data.resources import Resources
 from raysim.raylibs.data.stages import MapStage
-from raysim.raylibs.data.tasks import Work, body_of
+from raysim.raylibs.data.tasks import Work, body_of, own_core_s
 
 ANYWHERE: NodeID = -1
 ROUNDS_AT_ONCE = 2
@@ -112,7 +112,7 @@ class MapOperator:
         self.metrics = OpMetrics(context)
         self.tasks: dict[int, DataTask] = {}
         self.materializes = stage.samples
-        self.throttled = not stage.samples
+        self.throttled = not stage.samples and not stage.bulk
         self.outlet: Outlet = AsMade(self.links, in_order=context.preserve_order)
         if stage.samples:
             self.outlet = Samples(self.links)
@@ -204,7 +204,7 @@ class MapOperator:
         work = Work(
             self.stage, rows, size_bytes, self.context.target_max_block_size, self._slower(),
             tuple((b.start, b.rows) for b in blocks), made, metrics.tasks_submitted,
-            self._storage, self.exchange,
+            self._storage, self.exchange, own_core_s(self.stage, rows, self.process.costs),
         )  # fmt: skip
         task = DataTask(metrics.tasks_submitted, blocks, made, self.process, self.on_change)
         refs = [b.ref for b in blocks if b.ref is not None]

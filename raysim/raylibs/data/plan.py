@@ -3,7 +3,7 @@
 Real counterpart: ``_internal/logical/rules/operator_fusion.py``, ``set_read_parallelism.py``,
 ``_internal/util.py`` (``_autodetect_parallelism``) and ``_internal/planner`` of ray 2.60.
 
-Not modelled: limit, projection and predicate pushdown; a map before a shuffle is its own operator.
+Not modelled: limit, projection and predicate pushdown.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 
 from raysim.raylibs.data.blocks import Block, Made, evenly
 from raysim.raylibs.data.defaults import DataContext
-from raysim.raylibs.data.shuffles import partitions_of, stages_of
-from raysim.raylibs.data.specs import AllToAll, Dataset, Map, Source, Union, Zip
+from raysim.raylibs.data.shuffles import join_stages, partitions_of, stages_of, takes_in_maps
+from raysim.raylibs.data.specs import AllToAll, Dataset, Join, Map, Source, Union, Zip
 from raysim.raylibs.data.stages import Inputs, MapStage, Regrouped, Stage
 
 
@@ -56,34 +56,19 @@ def plan_of(dataset: Dataset, context: DataContext, cpus: float) -> Plan:
 
 def _add(dataset: Dataset, context: DataContext, cpus: float, nodes: list[Node]) -> int:
     """Append a dataset's nodes; the index of its last."""
-    source = dataset.source
-    blocks = len(source.blocks)
-    """Estimated, of what the last node gives."""
-    pending: MapStage | None = None
-    if source.blocks:
-        nodes.append(Node(stage=Inputs(blocks=source.blocks)))
-    else:
-        tasks, splits = read_parallelism(source, context, cpus)
-        stored = round(source.rows * source.row_bytes)
-        reads, start = [], 0
-        for made in _shares(source, stored, tasks):
-            reads.append(Block(made.rows, made.size_bytes, start=start))
-            start += made.rows
-        nodes.append(Node(stage=Inputs(blocks=tuple(reads))))
-        blocks = max(tasks * splits, math.ceil(stored / context.target_max_block_size))
-        pending = MapStage(name=source.name, steps=(_reading(source),), reads=source, splits=splits)
+    pending, blocks = _begun(dataset.source, context, cpus, nodes)
     last = len(nodes) - 1
     for operation in dataset.operations:
         if isinstance(operation, Map):
             step = MapStage(name=operation.name, steps=(operation,))
-            fused = _fused(pending, step)
+            fused = _fused(pending, step, context)
             if fused is not None:
                 pending = fused
                 continue
             last, pending = _flushed(nodes, last, pending), step
             continue
         if isinstance(operation, AllToAll):
-            fused = pending if operation.fused else None
+            fused = pending if takes_in_maps(operation, context) and _plain(pending) else None
             if fused is None:
                 last = _flushed(nodes, last, pending)
             stages = stages_of(operation, context, cpus=cpus, blocks=blocks, read=fused)
@@ -103,10 +88,43 @@ def _add(dataset: Dataset, context: DataContext, cpus: float, nodes: list[Node])
             beside = _add(operation.other, context, cpus, nodes)
             nodes.append(Node(stage=Regrouped(name="Zip"), inputs=(last, beside)))
             nodes.append(Node(stage=_zipping(operation), inputs=(len(nodes) - 1,)))
+        elif isinstance(operation, Join):
+            pending = _joined(operation, context, cpus, nodes)
+            blocks = operation.partitions
         else:
             nodes.append(Node(stage=operation, inputs=(last,)))
         last = len(nodes) - 1
     return _flushed(nodes, last, pending)
+
+
+def _begun(
+    source: Source, context: DataContext, cpus: float, nodes: list[Node]
+) -> tuple[MapStage | None, int]:
+    """Append what a dataset starts with; the stage that reads it, and about how many blocks."""
+    if source.blocks:
+        nodes.append(Node(stage=Inputs(blocks=source.blocks)))
+        return None, len(source.blocks)
+    tasks, splits = read_parallelism(source, context, cpus)
+    stored = round(source.rows * source.row_bytes)
+    reads, start = [], 0
+    for made in _shares(source, stored, tasks):
+        reads.append(Block(made.rows, made.size_bytes, start=start))
+        start += made.rows
+    nodes.append(Node(stage=Inputs(blocks=tuple(reads))))
+    blocks = max(tasks * splits, math.ceil(stored / context.target_max_block_size))
+    reading = MapStage(name=source.name, steps=(_reading(source),), reads=source, splits=splits)
+    return reading, blocks
+
+
+def _joined(operation: Join, context: DataContext, cpus: float, nodes: list[Node]) -> MapStage:
+    """Append what meets in a join, this side of which is the last node; its reduces."""
+    this = len(nodes) - 1
+    beside = _add(operation.other, context, cpus, nodes)
+    left, right, exchange, reduces = join_stages(operation, context)
+    nodes.append(Node(stage=left, inputs=(this,)))
+    nodes.append(Node(stage=right, inputs=(beside,)))
+    nodes.append(Node(stage=exchange, inputs=(len(nodes) - 2, len(nodes) - 1)))
+    return reduces
 
 
 def _shares(source: Source, stored_bytes: int, tasks: int) -> list[Made]:
@@ -144,14 +162,20 @@ def _reading(source: Source) -> Map:
     )  # fmt: skip
 
 
-def _fused(up: MapStage | None, down: MapStage) -> MapStage | None:
+def _fused(up: MapStage | None, down: MapStage, context: DataContext) -> MapStage | None:
     """Both as one operator, if Ray fuses them.
 
     Tasks fuse with tasks of the same concurrency and into an actor pool behind them, if they ask
     for the same resources and no output of the first is to be cut; a pool fuses with nothing
-    behind it.
+    behind it. Batches of a size of their own are not cut where rows are read, filtered or made.
     """
     if up is None or not up.fuses or up.splits > 1:
+        return None
+    if (
+        up.changes_rows
+        and down.first.batch_size is not None
+        and not context.fuses_reads_and_batches
+    ):
         return None
     if up.first.actors or _args(up.first) != _args(down.first):
         return None
@@ -162,6 +186,14 @@ def _fused(up: MapStage | None, down: MapStage) -> MapStage | None:
     elif size != below:
         return None
     return replace(up, name=f"{up.name}->{down.name}", steps=(*up.steps, *down.steps))
+
+
+def _plain(stage: MapStage | None) -> bool:
+    """Tasks of one CPU each, as those of shuffles are, whose output is not to be cut."""
+    if stage is None or not stage.fuses or stage.splits > 1 or stage.fetches:
+        return False
+    first = stage.first
+    return not first.actors and first.concurrency is None and _args(first) == (1.0, 0.0, {})
 
 
 def _args(step: Map) -> tuple[float, float, dict[str, float]]:

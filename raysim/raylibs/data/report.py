@@ -8,10 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from raysim.raylibs.data.advice import STALLED_FRAC, Situation, warnings_of
 from raysim.raylibs.data.balance import Balance
 from raysim.raylibs.data.consumers import Consumed
+from raysim.raylibs.data.over_time import charts_of
 from raysim.raylibs.data.stats import ExecutionStats, OpStats
 from raysim.raylibs.report import Input, LibraryReport, Table, Unit
 
@@ -87,7 +89,31 @@ def report_of(outcome: Outcome, at: Situation, inputs: tuple[Input, ...] = ()) -
         warnings=warnings_of(outcome.executions, outcome.stall_frac, outcome.first_frac, at),
         inputs=(*_INPUTS, *inputs),
         simplifications=_SIMPLIFICATIONS,
+        detail=_stats(outcome),
+        charts=charts_of(outcome.executions),
     )
+
+
+def _stats(outcome: Outcome) -> dict[str, Any]:
+    """What ``ds.stats()`` says, as numbers; operators of all epochs together."""
+    summed: dict[str, dict[str, Any]] = {}
+    for execution in outcome.executions:
+        for op in execution.operators:
+            if not op.tasks:
+                continue
+            row = summed.setdefault(op.name, {"name": op.name, **dict.fromkeys(_COUNTED, 0)})
+            for key in _COUNTED:
+                row[key] += getattr(op, key)
+    return {
+        "operators": list(summed.values()),
+        "executions": len(outcome.executions),
+        "scheduling_s": sum(e.driver_s for e in outcome.executions),
+        "blocked_s": sum(c.stall_s + c.first_s for c in outcome.consumed),
+        "user_s": sum(c.busy_s for c in outcome.consumed),
+    }
+
+
+_COUNTED = ("tasks", "blocks_out", "rows_in", "rows_out", "bytes_out", "task_s", "wall_s")
 
 
 def operators(executions: tuple[ExecutionStats, ...]) -> Table:

@@ -4,6 +4,8 @@ Real counterpart: ``_internal/planner/plan_all_to_all_op.py``, ``planner/exchang
 ``operators/hash_shuffle.py`` of ray 2.60.
 
 - pull: all input first; a map of every block; when all have ended, a reduce of every partition.
+  The executor's budgets do not count in it. A map in front of a random shuffle, or of a repartition
+  that shuffles, runs in the shuffle's maps.
 - push: maps in rounds, and merges that fetch a round's parts while the next round runs, so that
   reduces find few and large objects, on their own node.
 - SHUFFLE_V2: maps as input comes, of up to 1 GiB of one node's blocks. Random shuffles and unkeyed
@@ -11,6 +13,7 @@ Real counterpart: ``_internal/planner/plan_all_to_all_op.py``, ``planner/exchang
 - A sort, and an aggregation by pull or push, first has a task look at every block as it comes, and
   keeps all of them until the boundaries are known. A repartition without shuffle is ``regroup.py``.
 - hash: a map of every block as it comes; aggregators (at most 128) hold the partitions.
+- A join is a shuffle of two inputs by hash: maps of each side, one reduce for a partition of both.
 
 Not modelled: the heap of aggregators (theirs is the store here, which
 spills), labels.
@@ -22,7 +25,7 @@ import math
 from dataclasses import replace
 
 from raysim.raylibs.data.defaults import DataContext, ShuffleStrategy
-from raysim.raylibs.data.specs import AllToAll, Map
+from raysim.raylibs.data.specs import AllToAll, Hook, Join, Map
 from raysim.raylibs.data.stages import Collect, ExchangeStage, MapStage, Regrouped, Stage
 
 SLICES = 8
@@ -71,15 +74,17 @@ def stages_of(
         splits=1 if push else slices,
         cuts=True,
         gather_bytes=context.shuffle_input_batch_bytes if strategy == "shuffle_v2" else 0,
+        bulk=_in_bulk(strategy, context),
     )
     reduces = MapStage(
         name=f"{operation.kind}-reduce",
         steps=(_reduce(operation),),
         fetches=True,
         fuses=operation.fused or strategy == "shuffle_v2",
+        bulk=_in_bulk(strategy, context),
     )
     found: list[Stage] = []
-    if not operation.fused and strategy.startswith("sort_"):
+    if read is None and not operation.fused and strategy.startswith("sort_"):
         found.append(Collect())
     if _samples(operation, strategy, partitions):
         found.append(_sampling(operation))
@@ -99,6 +104,41 @@ def stages_of(
     else:
         found.append(ExchangeStage(partitions=partitions))
     return [*found, reduces]
+
+
+def join_stages(
+    operation: Join, context: DataContext
+) -> tuple[MapStage, MapStage, ExchangeStage, MapStage]:
+    """Maps of this side and of the other, where their parts meet, and reduces."""
+    gather_bytes = 0
+    if context.shuffle_strategy == "shuffle_v2":
+        gather_bytes = context.shuffle_input_batch_bytes
+
+    def maps(side: str, hook: Hook | None) -> MapStage:
+        step = Map(name=f"join-map-{side}", hook=hook)
+        return MapStage(
+            name=step.name, steps=(step,), cuts=True, gather_bytes=gather_bytes,
+            splits=min(SLICES, operation.partitions),
+        )  # fmt: skip
+
+    reduce = Map(name="join-reduce", hook=operation.reduce_hook)
+    return (
+        maps("left", operation.left_hook),
+        maps("right", operation.right_hook),
+        ExchangeStage(partitions=operation.partitions),
+        MapStage(name=reduce.name, steps=(reduce,), fetches=True),
+    )
+
+
+def takes_in_maps(operation: AllToAll, context: DataContext) -> bool:
+    """Whether a map in front of it runs in its maps."""
+    if operation.kind not in ("random_shuffle", "repartition") or not operation.shuffle:
+        return operation.fused
+    return operation.fused or _in_bulk(strategy_of(operation, context), context)
+
+
+def _in_bulk(strategy: ShuffleStrategy, context: DataContext) -> bool:
+    return context.streaming and strategy == "sort_shuffle_pull_based"
 
 
 def merges_per_round(cpus: float, blocks: int, merge_factor: int) -> int:

@@ -72,6 +72,8 @@ class Map:
     """Stored into a bucket, per row."""
     batch_size: int | None = None
     """Rows a call gets; small blocks are put together up to it."""
+    changes_rows: bool = False
+    """``filter``, ``flat_map``: rows come and go, as they do not in what Ray takes a map for."""
     num_cpus: float | None = None
     """None: 1 of a task, or of an actor without GPU; 0 of an actor with one."""
     num_gpus: float = 0.0
@@ -157,6 +159,20 @@ class Zip:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Join:
+    """``join`` with one other: rows of equal keys meet in a partition."""
+
+    other: Dataset
+    partitions: int
+    left_hook: Hook | None = None
+    """Cuts blocks of this dataset; answers one (content, rows, bytes) for every partition."""
+    right_hook: Hook | None = None
+    """The same of the other's."""
+    reduce_hook: Hook | None = None
+    """Gets all pieces of a partition, of both."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Union:
     """``union``: all of this, and of the others."""
 
@@ -173,7 +189,7 @@ class Split:
     """The node of each consumer."""
 
 
-Operation = Map | AllToAll | Limit | Union | Zip | Split
+Operation = Map | AllToAll | Limit | Union | Zip | Join | Split
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,6 +208,7 @@ class Dataset:
         """Whether a sort or a zip is in it: Ray then keeps all blocks in order."""
         return any(
             isinstance(o, Zip)
+            or (isinstance(o, Join) and o.other.ordered)
             or (isinstance(o, AllToAll) and o.kind == "sort" and not o.fused)
             or (isinstance(o, Union) and any(other.ordered for other in o.others))
             for o in self.operations

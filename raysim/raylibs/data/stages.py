@@ -32,6 +32,8 @@ class MapStage:
     """Its tasks only look: their inputs go on when all of them have."""
     merges: bool = False
     """A task gets all blocks of one number (``Block.split``), which come one after the other."""
+    bulk: bool = False
+    """Within one function of Ray's driver, which starts all its tasks at once: without budgets."""
     gather_bytes: int = 0
     """Blocks of one node are put together up to this."""
 
@@ -39,6 +41,12 @@ class MapStage:
     def first(self) -> Map:
         """Whose resources the tasks hold; fused steps agree on them."""
         return next((s for s in self.steps if s.actors), self.steps[0])
+
+    @property
+    def changes_rows(self) -> bool:
+        """Whether its last step reads rows, or makes more or fewer of them one by one."""
+        read = self.reads is not None and len(self.steps) == 1
+        return read or self.steps[-1].changes_rows
 
     @property
     def cv_frac(self) -> float:

@@ -5,7 +5,7 @@ Real counterpart: ``_internal/stats.py``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from raysim.units import NS_PER_S
@@ -45,6 +45,8 @@ class ExecutionStats:
     dropped_rows: int
     """By an equal split."""
     operators: tuple[OpStats, ...]
+    looks: tuple[tuple[int, tuple[float, ...]], ...] = field(default=(), repr=False)
+    """(When, an ``over_time.Look`` of each operator), for charts."""
 
     @property
     def rows(self) -> int:
@@ -68,6 +70,7 @@ def stats_of(executor: Any) -> ExecutionStats:
         store_limit_bytes=executor.manager.limits.store,
         dropped_rows=getattr(executor.output, "dropped_rows", 0),
         operators=tuple(_op(op) for op in executor.topology),
+        looks=tuple(executor.looks.rows),
     )
 
 

@@ -7,19 +7,22 @@ two of its blocks have not been taken.
 Of a fused chain each step's cost counts on the rows and bytes that reach it. Cores, the GPU and
 storage are used one after the other, as one Python thread does, output block by output block.
 
-Not modelled: batches inside a task (their conversions are in the costs per row or byte).
+Batches inside a task cost the library's Python per batch; what their conversions copy is in the
+costs per row or byte.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
+from raysim.perf.ray_core import RayCosts
 from raysim.raycore.running import RunningTask
 from raysim.raycore.scripts import Script, compute, script, sleep, yield_item
 from raysim.raycore.tasks import Body, Payload, TaskError
 from raysim.raylibs.data.blocks import Made, Part, Piece, cut, evenly
 from raysim.raylibs.data.stages import MapStage
-from raysim.units import to_ns
+from raysim.units import NS_PER_S, to_ns
 
 
 class Work(NamedTuple):
@@ -41,6 +44,8 @@ class Work(NamedTuple):
     """Fetches and stores bytes of a bucket (``storage.Bucket``)."""
     exchange: Any = None
     """Fetches its part of a shuffle (``exchange.Exchange``)."""
+    own_core_s: float = 0.0
+    """What the library's own Python takes, beside what the steps cost."""
 
 
 class Flow(NamedTuple):
@@ -75,6 +80,13 @@ def flow_of(stage: MapStage, rows: int, size_bytes: int) -> Flow:
     return Flow(round(in_rows), round(in_bytes), core_s, wait_s, fetched, stored)
 
 
+def own_core_s(stage: MapStage, rows: int, costs: RayCosts) -> float:
+    """What the library's own Python takes a worker for a task of so many rows."""
+    sizes = [step.batch_size or rows for step in stage.steps]
+    batches = sum(math.ceil(rows / size) for size in sizes if size)
+    return (costs.data_map_ns + costs.data_batch_ns * batches) / NS_PER_S
+
+
 def run_map(work: Work, blocks: list[Any]) -> Script:
     """What a task does, or a call of an actor's ``submit``, with the contents of its blocks."""
     stage = work.stage
@@ -100,7 +112,10 @@ def _spend(work: Work, flow: Flow, share: float) -> Script:
     if flow.fetched_bytes:
         yield work.storage.fetch(flow.fetched_bytes * share)
     if flow.core_s:
-        yield compute(flow.core_s * share * work.slower, work.stage.width)
+        core_s = flow.core_s * work.slower + work.own_core_s
+        yield compute(core_s * share, work.stage.width)
+    elif work.own_core_s:
+        yield compute(work.own_core_s * share)
     if flow.wait_s:
         yield sleep(to_ns(flow.wait_s * share * work.slower))
     if flow.stored_bytes:
@@ -109,6 +124,8 @@ def _spend(work: Work, flow: Flow, share: float) -> Script:
 
 def _run_hooks(work: Work, blocks: list[Any]) -> Script:
     """User code on contents: every step takes all blocks of the one before."""
+    if work.own_core_s:
+        yield compute(work.own_core_s)
     if work.exchange is not None:
         number = work.parts[0][0]
         yield work.exchange.fetch(number)

@@ -40,16 +40,15 @@ def of_run(uses: tuple[DeploymentUse, ...], proxy: float) -> Iterator[PlannerWar
             yield PlannerWarning(
                 code="serve-at-max-replicas",
                 cause=f"{config.name} stands at max_replicas={auto.max_replicas}; calls that come"
-                f" then wait up to {use.wait_at_max_s:.1f} s for a replica.",
-                fix="Raise max_replicas, or set max_queued_requests to refuse what cannot be "
-                "served in time.",
+                f" then wait up to {use.wait_at_max_s:.1f} s.",
+                fix="Raise max_replicas, or refuse some by max_queued_requests.",
             )
         elif use.wait_max_s > LONG_WAIT_S and config.max_queued_requests < 0:
             yield PlannerWarning(
                 code="serve-unbounded-queue",
-                cause=f"Requests wait up to {use.wait_max_s:.1f} s for a replica of {config.name}; "
-                "max_queued_requests=-1 lets the queue grow.",
-                fix="Set max_queued_requests: clients then get 503 and can go elsewhere.",
+                cause=f"Requests wait up to {use.wait_max_s:.1f} s for a replica of {config.name}: "
+                "its queue has no bound.",
+                fix="Set max_queued_requests (clients get 503), or raise max_ongoing_requests.",
             )
         if use.slots_used > FULL and use.busy < BUSY - 0.3:
             yield PlannerWarning(

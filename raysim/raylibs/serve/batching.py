@@ -114,7 +114,9 @@ class Models:
     def _load(self) -> None:
         while len(self.loaded) >= self._config.max_num_models_per_replica:
             del self.loaded[next(iter(self.loaded))]
-        self._process.after(to_ns(self._config.load_s), self._is_loaded, self._loading[0])
+        load_s = self._config.load_s
+        assert load_s is not None, "the user's own code loads its models"
+        self._process.after(to_ns(load_s), self._is_loaded, self._loading[0])
 
     def _is_loaded(self, model_id: str) -> None:
         self.loads += 1

@@ -63,7 +63,8 @@ class MultiplexConfig:
     """``@serve.multiplexed``: models are loaded when first asked for, the oldest used goes."""
 
     max_num_models_per_replica: int = RAY_2_60.max_models_per_replica
-    load_s: float = 1.0
+    load_s: float | None = 1.0
+    """None: the user's own code loads them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

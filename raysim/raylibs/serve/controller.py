@@ -75,13 +75,31 @@ class ServeController:
     # ---- calls
 
     def deploy_application(self, app: ApplicationConfig) -> Script:
-        """Every deployment is started."""
+        """Every deployment is started, or updated; those the application no longer has end."""
+        first = not self._deployments
+        self._instance.take(app)
         for config in app.deployments:
-            self._constructors_left[config.name] = config.constructor_fails
-            self._deployments[config.name] = DeploymentState(config, self._instance.defaults)
-            self._timeline.target(config.name, self._now_s, config.initial_replicas)
-        self._know((yield ask_gcs(WatchNodes())))
-        drive(self._process, self._watch_nodes)
+            if config.name in self._deployments:
+                self.redeploy(config)
+            else:
+                self._constructors_left[config.name] = config.constructor_fails
+                self._deployments[config.name] = DeploymentState(config, self._instance.defaults)
+            self._timeline.target(config.name, self._now_s, self._deployments[config.name].target)
+        self._delete(set(self._deployments) - {d.name for d in app.deployments})
+        if first:
+            self._know((yield ask_gcs(WatchNodes())))
+            drive(self._process, self._watch_nodes)
+        self.wake()
+
+    def delete_application(self) -> None:
+        """No deployment is wanted any more."""
+        self._delete(set(self._deployments))
+
+    def _delete(self, names: set[str]) -> None:
+        for name, state in self._deployments.items():
+            if name in names and state.target:
+                state.delete()
+                self._timeline.target(name, self._now_s, 0)
         self.wake()
 
     def redeploy(self, config: DeploymentConfig) -> None:
@@ -95,6 +113,10 @@ class ServeController:
         """``fn(status)`` once the application runs or has failed: RUNNING, or why not."""
         self._on_status.append(fn)
         self.wake()
+
+    def statuses(self) -> dict[str, DeploymentState]:
+        """Every deployment as it is now."""
+        return dict(self._deployments)
 
     def lacking(self) -> list[str]:
         """Deployments with fewer replicas than they should have, in words."""

@@ -61,10 +61,8 @@ class ServeDefaults:
     """``CLIENT_CHECK_CREATION_POLLING_INTERVAL_S``: how often ``serve.run`` looks."""
     max_batch_size: int = 10
     batch_wait_timeout_s: float = 0.01
-    replica_import_core_s: float = 1.0
-    """Imports of ``ray.serve`` and of the user's module in a new process; assumed."""
     proxy_import_core_s: float = 1.0
-    """The same in a proxy, which also opens its port; assumed."""
+    """Imports of ``ray.serve`` in a new process, which then opens its port; assumed."""
 
 
 RAY_2_60 = ServeDefaults()

@@ -126,6 +126,10 @@ class DeploymentState:
             self.autoscaling.config = config.autoscaling
         self.config = config
 
+    def delete(self) -> None:
+        """No replica is wanted any more."""
+        self.target, self.autoscaling = 0, None
+
     # ---- one step
 
     def check(self, draining: Mapping[NodeID, int]) -> None:

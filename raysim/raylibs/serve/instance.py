@@ -17,15 +17,15 @@ from raysim.raycore.scripts import Event
 from raysim.raylibs.serve.config import ApplicationConfig, DeploymentConfig
 from raysim.raylibs.serve.costs import ServeCosts
 from raysim.raylibs.serve.defaults import RAY_2_60, ServeDefaults
-from raysim.raylibs.serve.event_loop import Jitter, ServeProcess, deliver
+from raysim.raylibs.serve.event_loop import EventLoop, Jitter, ServeProcess, deliver
 from raysim.raylibs.serve.handle_metrics import HandleMetrics, Push
 from raysim.raylibs.serve.proxy import Proxy
 from raysim.raylibs.serve.replica import Replica, SimulatedCode, UserCode
 from raysim.raylibs.serve.router import Router
 from raysim.units import to_ns
 
-MakeCode = Callable[[DeploymentConfig, str], UserCode]
-"""The user's code of one replica: its deployment, and the replica's name."""
+MakeCode = Callable[[ServeProcess, DeploymentConfig, str], UserCode]
+"""The user's code of one replica: its process, its deployment, and the replica's name."""
 
 
 class Instance:
@@ -74,15 +74,28 @@ class Instance:
         self.before_change: Callable[[], object] | None = None
         """Called before routers hear of other replicas; ``on_death`` when one has died."""
         self.on_death: Callable[[Replica], object] | None = None
-        self._code_of = code_of or self._simulated
+        self.code_of = code_of or self._simulated
+
+    def take(self, app: ApplicationConfig) -> None:
+        """From now on this is the application."""
+        self.app = app
+        for config in app.deployments:
+            for table in (self.running, self.routers, self.all_replicas, self.all_routers):
+                table.setdefault(config.name, [])
 
     # ---- what is made
 
-    def make_replica(self, process: ServeProcess, config: DeploymentConfig, name: str) -> Replica:
+    def make_replica(
+        self,
+        process: ServeProcess,
+        config: DeploymentConfig,
+        name: str,
+        code: UserCode | None = None,
+    ) -> Replica:
         """The data path of a replica, with its handles to other deployments."""
         replica = Replica(
             process, name, config, self.costs, self._jitter(f"serve/{name}"),
-            self._code_of(config, name), is_ingress=config.name == self.app.ingress,
+            code or self.code_of(process, config, name), is_ingress=config.name == self.app.ingress,
         )  # fmt: skip
         replica.on_models_changed = self._announce
         self.all_replicas[config.name].append(replica)
@@ -90,7 +103,7 @@ class Instance:
             for callee in group:
                 if callee not in replica.handles:
                     replica.handles[callee] = self.make_router(
-                        process, self.app.deployment(callee), f"{name}/{callee}"
+                        process, self.app.deployment(callee), f"{name}/{callee}", replica.loop
                     )
         return replica
 
@@ -100,19 +113,25 @@ class Instance:
         name = f"proxy-{node_id}"
         proxy = Proxy(process, self.costs, self._jitter(f"serve/{name}/cost"))
         config = self.app.deployment(self.app.ingress)
-        proxy.router = self.make_router(process, config, name, proxy=True)
+        proxy.router = self.make_router(process, config, name, proxy.loop, proxy=True)
         self.proxies[node_id] = proxy
         self.all_proxies.append(proxy)
         return proxy
 
     def make_router(
-        self, process: ServeProcess, config: DeploymentConfig, name: str, *, proxy: bool = False
+        self,
+        process: ServeProcess,
+        config: DeploymentConfig,
+        name: str,
+        loop: EventLoop,
+        *,
+        proxy: bool = False,
     ) -> Router:
-        """Of one handle; it knows the replicas that run."""
+        """Of one handle, on its caller's loop; it knows the replicas that run."""
         if proxy and self.costs.haproxy:
             config = replace(config, request_router="least_connections")
         router = Router(
-            process, config, self.costs, self.rng(f"serve/{name}"), handle_id=name,
+            process, config, self.costs, self.rng(f"serve/{name}"), loop=loop, handle_id=name,
             prefer_local_node=proxy, defaults=self.defaults,
         )  # fmt: skip
         self.routers[config.name].append(router)
@@ -128,11 +147,12 @@ class Instance:
             self.rng(name), costs.cv, pause_s=costs.pause_s, pause_every_s=costs.pause_every_s
         )
 
-    def _simulated(self, config: DeploymentConfig, name: str) -> UserCode:
+    def _simulated(self, _process: ServeProcess, config: DeploymentConfig, name: str) -> UserCode:
         return SimulatedCode(
             config.work,
             Jitter(self.rng(f"serve/{name}/work"), config.work.cv),
             self.rng(f"serve/{name}/failures").random,
+            constructor_s=config.constructor_s,
         )
 
     # ---- what routers are told

@@ -34,13 +34,16 @@ class ServeReplica:
 
     def initialize_and_get_metadata(self, fails: bool) -> Script:
         """Imports, then the user's constructor; TaskError if it raises."""
-        record = self._record
-        yield compute(self._instance.defaults.replica_import_core_s)
-        yield sleep(to_ns(record.config.constructor_s))
+        record, instance = self._record, self._instance
+        yield compute(self._process.costs.serve_replica_core_s)
+        code = instance.code_of(self._process, record.config, record.replica_id)
+        raised = yield from code.construct()
         if fails:
-            return TaskError("TASK_EXECUTION_EXCEPTION", "the constructor raised")
-        record.replica = self._instance.make_replica(
-            self._process, record.config, record.replica_id
+            raised = TaskError("TASK_EXECUTION_EXCEPTION", "the constructor raised")
+        if isinstance(raised, TaskError):
+            return raised
+        record.replica = instance.make_replica(
+            self._process, record.config, record.replica_id, code
         )
         record.started_ns = self._process.now_ns
         return None

@@ -27,6 +27,8 @@ class RequestLog:
         self._ended = array("q")
         self._first = array("q")
         self._phases = tuple(array("q") for _ in PHASES)
+        self._bad = array("q")
+        """When requests were sent that were not answered well."""
         self.statuses: dict[str, int] = {}
 
     def add(self, request: Request) -> None:
@@ -34,6 +36,7 @@ class RequestLog:
         status = request.status or "ok"
         self.statuses[status] = self.statuses.get(status, 0) + 1
         if status != "ok":
+            self._bad.append(request.arrived_ns)
             return
         call = request.call
         assert call is not None, "answered without a call"
@@ -63,6 +66,11 @@ class RequestLog:
     def arrived_s(self) -> NDArray[np.float64]:
         """When each was sent."""
         return self._column(self._arrived) / NS_PER_S
+
+    @property
+    def bad_arrived_s(self) -> NDArray[np.float64]:
+        """When each was sent that failed or was refused."""
+        return self._column(self._bad) / NS_PER_S
 
     @property
     def ended_s(self) -> NDArray[np.float64]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from raysim.raycore.scripts import Script, sleep
 from raysim.raylibs.serve.batching import BatchQueue, Models
 from raysim.raylibs.serve.config import DeploymentConfig, Work
 from raysim.raylibs.serve.costs import ServeCosts
@@ -25,6 +26,9 @@ from raysim.units import to_ns
 
 class UserCode(Protocol):
     """What a replica runs for each request."""
+
+    def construct(self) -> Script:
+        """Its constructor; a TaskError if it raises."""
 
     def python_ns(self) -> int:
         """Of one request, on the replica's loop, before anything else."""
@@ -69,7 +73,7 @@ class Replica:
         self.on_models_changed: Callable[[Replica], object] | None = None
         self.models: Models | None = None
         self._cost_s = costs.ingress_s if is_ingress else costs.replica_s
-        if config.multiplex is not None:
+        if config.multiplex is not None and config.multiplex.load_s is not None:
             self.models = Models(process, config.multiplex, self._models_changed)
 
     # ---- requests
@@ -157,8 +161,16 @@ class _Begin:
 class SimulatedCode:
     """``Work`` as user code: it waits, it is busy, it calls others, it answers."""
 
-    def __init__(self, work: Work, jitter: Jitter, fails: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        work: Work,
+        jitter: Jitter,
+        fails: Callable[[], float],
+        *,
+        constructor_s: float = 0.0,
+    ) -> None:
         self.work = work
+        self._constructor_s = constructor_s
         self._jitter = jitter
         self._fails = fails
         """Uniform draws."""
@@ -170,6 +182,10 @@ class SimulatedCode:
             run = _BatchRun(self, replica)
             self._batches = BatchQueue(replica.process, replica.config.batch, run.start)
         return self._batches
+
+    def construct(self) -> Script:
+        """It takes its time."""
+        yield sleep(to_ns(self._constructor_s))
 
     def start(self, replica: Replica, call: Call, done: Callable[[Call, Status], object]) -> None:
         """Begin."""

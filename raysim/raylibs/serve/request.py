@@ -21,8 +21,8 @@ class Request:
     """What a client sent, until it has its answer."""
 
     __slots__ = (
-        "arrived_ns", "call", "ended_ns", "first_chunk_ns", "model_id", "number", "proxy_wait_ns",
-        "status", "then",
+        "arrived_ns", "asked", "call", "ended_ns", "first_chunk_ns", "model_id", "number",
+        "proxy_wait_ns", "status", "then",
     )  # fmt: skip
 
     def __init__(
@@ -32,11 +32,14 @@ class Request:
         then: Callable[[Request], object],
         *,
         model_id: str = "",
+        asked: Any = None,
     ) -> None:
         self.number = number
         self.arrived_ns = arrived_ns
         self.then = then
         self.model_id = model_id
+        self.asked = asked
+        """Of a program's own deployments: what the method is called with."""
         self.status: Status | None = None
         self.ended_ns = -1
         self.first_chunk_ns = -1
@@ -60,9 +63,9 @@ class Call:
     """One request of one handle to one deployment."""
 
     __slots__ = (
-        "accepted", "admitted_ns", "assigned_ns", "batched", "begun_ns", "created_ns", "ended_ns",
-        "matching_since_ns", "model_id", "on_chunk", "outcome", "replica", "request", "router",
-        "status", "then", "tried_fewest", "tried_first", "tried_node",
+        "accepted", "admitted_ns", "answer", "assigned_ns", "batched", "begun_ns", "created_ns",
+        "ended_ns", "matching_since_ns", "model_id", "on_chunk", "order", "outcome", "replica",
+        "request", "router", "status", "then", "tried_fewest", "tried_first", "tried_node",
     )  # fmt: skip
 
     def __init__(
@@ -79,6 +82,8 @@ class Call:
         self.on_chunk = on_chunk
         self.model_id = request.model_id if router.config.multiplex is not None else ""
         self.created_ns = -1
+        self.order = 0
+        """Among all calls of its handle."""
         self.assigned_ns = -1
         """When a replica was found; the last time, if replicas refused it."""
         self.admitted_ns = -1
@@ -91,6 +96,8 @@ class Call:
         self.status: Status | None = None
         self.outcome: Status = "ok"
         """What the user's method has come to, on its way to the caller."""
+        self.answer: Any = None
+        """Of a program's own deployments: what it returned or raised."""
         self.batched: Any = None
         """Of a batched method: what goes on when its batch is done."""
         self.tried_node = False

@@ -8,21 +8,26 @@ believed length below their limit are probed. Replicas enforce ``max_ongoing_req
 is full refuses, and the call goes back to its place in the queue. At most two tasks per replica
 look for replicas at a time; who finds one serves the oldest call.
 
-Not modelled: ``choose_replica`` with reserved slots, sessions, custom routers; the router's own
-Python time is part of what a call costs its caller's loop (``costs.py``).
+A task goes on without giving way while the cache tells it of room, and the cache is raised by
+sending, which comes after: where calls wait, the first room that is seen is given to all of them.
+All but a few are refused, the router's loop is busy with them, questions about queue lengths
+expire meanwhile, and tasks whose call comes late in the queue back off between older ones.
+
+Not modelled: ``choose_replica`` with reserved slots, sessions, custom routers; of the router's own
+Python what is not said in ``costs.py`` is part of what a call costs its caller's loop.
 """
 
 from __future__ import annotations
 
-from bisect import insort
 from collections import deque
 from collections.abc import Callable, Sequence
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any
 
 from raysim.raylibs.serve.config import DeploymentConfig
 from raysim.raylibs.serve.costs import ServeCosts
 from raysim.raylibs.serve.defaults import RAY_2_60, ServeDefaults
-from raysim.raylibs.serve.event_loop import ServeProcess, deliver
+from raysim.raylibs.serve.event_loop import EventLoop, ServeProcess, deliver
 from raysim.raylibs.serve.request import Call
 from raysim.raylibs.serve.routing import Candidates, Choice
 from raysim.units import NS_PER_S, to_ns
@@ -42,6 +47,7 @@ class Router:
         costs: ServeCosts,
         rng: Any,
         *,
+        loop: EventLoop,
         handle_id: str,
         prefer_local_node: bool = False,
         defaults: ServeDefaults = RAY_2_60,
@@ -50,6 +56,8 @@ class Router:
         self.config = config
         self.costs = costs
         self.defaults = defaults
+        self.loop = loop
+        """That of its caller."""
         self.handle_id = handle_id
         self.queued = 0
         """Calls without a replica."""
@@ -63,14 +71,20 @@ class Router:
         self.metrics: HandleMetrics | None = None
         """Of deployments that scale."""
         self._candidates = Candidates(self, rng, prefer_local_node)
-        self._to_route: deque[Call] = deque()
-        self._to_fulfill: deque[Call] = deque()
+        self._came = 0
+        self._waits: dict[int, Call] = {}
+        """Calls without a replica, by age."""
+        self._to_route: list[int] = []
+        self._to_fulfill: list[int] = []
+        """Heaps of ages; those that have a replica meanwhile are passed over."""
         self._by_model: dict[str, deque[Call]] = {}
         self._tasks: dict[_RoutingTask, None] = {}
         self._waiting: list[_RoutingTask] = []
         self._believed: dict[str, tuple[int, int]] = {}
         self._in_flight: dict[str, dict[Call, None]] = {}
         self._starting = False
+        self._waited_ns = to_ns(costs.waited_s)
+        self.probe_ns = to_ns(costs.probe_s)
 
     # ---- what the controller says
 
@@ -128,8 +142,9 @@ class Router:
                 self.metrics.wake()
             if not self.replicas:
                 self.metrics.push_now()
-        self._to_fulfill.append(call)
-        self._to_route.append(call)
+        self._came += 1
+        call.order = self._came
+        self._enqueue(call)
         if call.model_id:
             self._by_model.setdefault(call.model_id, deque()).append(call)
         self._start_tasks()
@@ -137,17 +152,15 @@ class Router:
     def _again(self, call: Call) -> None:
         """It goes back to its place, by age; localities it has tried it does not try again."""
         self.queued += 1
-        for queue in (self._to_fulfill, self._to_route):
-            if not queue or queue[0].created_ns >= call.created_ns:
-                queue.appendleft(call)
-            else:
-                calls = list(queue)
-                insort(calls, call, key=lambda c: c.created_ns)
-                queue.clear()
-                queue.extend(calls)
+        self._enqueue(call)
         if call.model_id:
             self._by_model.setdefault(call.model_id, deque()).appendleft(call)
         self._start_tasks()
+
+    def _enqueue(self, call: Call) -> None:
+        self._waits[call.order] = call
+        heappush(self._to_fulfill, call.order)
+        heappush(self._to_route, call.order)
 
     def _start_tasks(self) -> None:
         if self._starting:  # a task that is over has room for the next: the loop below goes on
@@ -166,8 +179,8 @@ class Router:
     def _next_to_route(self) -> Call | None:
         """The oldest call nobody looks for."""
         while self._to_route:
-            call = self._to_route.popleft()
-            if call.replica is None:
+            call = self._waits.get(heappop(self._to_route))
+            if call is not None:
                 return call
         return None
 
@@ -175,12 +188,25 @@ class Router:
         """Two candidates, and whether to back off if they do not take it."""
         return self._candidates.choose(call)
 
-    def fulfill(self, found: Replica, model_id: str) -> None:
-        """A task has found a replica: the oldest call of its model takes it, or the oldest."""
-        call = self._matching(model_id) or self._oldest()
-        if call is not None:
-            self.queued -= 1
-            self._send(call, found)
+    def fulfill(self, found: Replica, by: _RoutingTask) -> None:
+        """A task has found a replica: the oldest call of its model takes it, or the oldest.
+
+        Another task that looks for that call is cancelled, and one begins in its place.
+        """
+        call = self._matching(by.call.model_id) or self._oldest()
+        if call is None:
+            return
+        self.queued -= 1
+        del self._waits[call.order]
+        call.replica, call.accepted = found, False
+        if call.created_ns == self.process.now_ns:  # its caller's loop has paid for it
+            self._send(call)
+        else:
+            self.loop.run(self._waited_ns, self._send, call)
+        for task in [t for t in self._tasks if t.call is call and t is not by]:
+            task.cancelled = True
+            del self._tasks[task]
+            self.process.after(0, lambda _: self._start_tasks())
 
     def _matching(self, model_id: str) -> Call | None:
         calls = self._by_model.get(model_id) if model_id else None
@@ -192,8 +218,8 @@ class Router:
 
     def _oldest(self) -> Call | None:
         while self._to_fulfill:
-            call = self._to_fulfill.popleft()
-            if call.replica is None:
+            call = self._waits.get(heappop(self._to_fulfill))
+            if call is not None:
                 return call
         return None
 
@@ -208,9 +234,21 @@ class Router:
 
     # ---- to a replica and back
 
-    def _send(self, call: Call, replica: Replica) -> None:
+    def in_turn(self, fn: Callable[[Any], object], arg: Any = None) -> None:
+        """``fn(arg)`` when the loop comes to it."""
+        if self.loop.busy_until > self.process.now_ns:
+            self.loop.run(0, fn, arg)
+        else:
+            fn(arg)
+
+    def _send(self, call: Call) -> None:
+        replica = call.replica
+        assert replica is not None, "sent without a replica"
         replica_id = replica.replica_id
-        call.replica, call.accepted = replica, False
+        if replica_id not in self.replicas:  # it died meanwhile
+            call.replica = None
+            self._again(call)
+            return
         call.assigned_ns = self.process.now_ns
         self._believe(replica_id, self._believes(replica_id, 0) + 1)
         self.running[replica_id] = self.running.get(replica_id, 0) + 1
@@ -232,6 +270,9 @@ class Router:
 
     def refused(self, answer: tuple[Call, int]) -> None:
         """The replica is full, or about to stop."""
+        self.loop.run(self._waited_ns, self._refused, answer)
+
+    def _refused(self, answer: tuple[Call, int]) -> None:
         call, ongoing = answer
         replica = call.replica
         if replica is None:  # it died meanwhile, and the call is on its way elsewhere
@@ -324,7 +365,7 @@ class Router:
 class _RoutingTask:
     """``_fulfill_pending_requests``: looks for a replica on behalf of one call."""
 
-    __slots__ = ("attempt", "backing_off", "backoffs", "call", "router")
+    __slots__ = ("attempt", "backing_off", "backoffs", "call", "cancelled", "router")
 
     def __init__(self, router: Router, call: Call) -> None:
         self.router = router
@@ -332,10 +373,13 @@ class _RoutingTask:
         self.attempt = 0
         self.backoffs = 0
         self.backing_off = False
+        self.cancelled = False
 
     def look(self, _: object = None) -> None:
         """One iteration."""
         router = self.router
+        if self.cancelled:
+            return
         if self._served():
             router.task_over(self)
             return
@@ -348,17 +392,19 @@ class _RoutingTask:
 
     def _selected(self, found: Replica | None) -> None:
         router = self.router
+        if self.cancelled:
+            return
         if self._served():
             router.task_over(self)
         elif found is not None and found.replica_id in router.replicas:
-            router.fulfill(found, self.call.model_id)
+            router.fulfill(found, self)
             if self._served():
                 router.task_over(self)
-            else:
-                router.process.after(0, self.look)
+            else:  # an older call has taken it: Ray's task backs off before it looks again
+                router.process.after(self._back_off_ns(), router.in_turn, self.look)
         else:
             self.attempt += 1
-            router.process.after(self._back_off_ns(), self.look)
+            router.process.after(self._back_off_ns(), router.in_turn, self.look)
 
     def _served(self) -> bool:
         """It has a replica, found by this task or by another."""
@@ -372,7 +418,9 @@ class _RoutingTask:
         if self.backoffs == 1:
             return 0
         d = self.router.defaults
-        delay_s = d.retry_initial_backoff_s * d.retry_backoff_multiplier ** (self.backoffs - 2)
+        delay_s = d.retry_initial_backoff_s * d.retry_backoff_multiplier ** min(
+            self.backoffs - 2, 30
+        )
         return to_ns(min(delay_s, d.retry_max_backoff_s))
 
 
@@ -399,15 +447,19 @@ class _Probe:
             arrives = replica.process
             deliver(arrives, router.transit_ns(replica), replica.probe, (self, router))
         if then is not None:
-            router.process.after(to_ns(deadline_s), self.end)
+            router.process.after(to_ns(deadline_s), router.in_turn, self.end)
 
     def answer(self, answer: tuple[Replica, int]) -> None:
         """One has answered."""
+        router = self.router
+        router.loop.run(router.probe_ns, self._heard, answer)
+
+    def _heard(self, answer: tuple[Replica, int]) -> None:
         replica, length = answer
         self.router.probed(replica.replica_id, length)
         self.answers[replica.replica_id] = length
         if len(self.answers) == len(self.replicas):
-            self.end()
+            self.router.in_turn(self.end)
 
     def end(self, _: object = None) -> None:
         """All have, or the deadline is there."""

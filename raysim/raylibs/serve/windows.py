@@ -12,6 +12,7 @@ Not modelled: how a system settles after a change, beyond the queue that ``flow.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -49,6 +50,8 @@ FINE, COARSE, COARSEST = 1.15, 1.5, 1.7
 FEW = 8
 MANY_SLOTS = 40
 """Per replica; more users would only wait longer."""
+QUEUES = (0.5, 2.0, 8.0, 32.0)
+"""Calls that wait, over slots, at which the capacity is looked for: routers lose time over them."""
 SAMPLES = 40
 """Looks at what is in the system."""
 
@@ -101,17 +104,26 @@ class Windows:
             app=app, costs=costs, defaults=defaults, models=models, **more
         )
         self._seed = seed
-        self._capacities: dict[Counts, float] = {}
+        self._capacities: dict[tuple[Counts, int], float] = {}
         self._played: dict[tuple[Counts, int], Window] = {}
 
-    def capacity(self, counts: Counts) -> float:
-        """Requests per second that so many replicas serve when there are always more waiting."""
+    def capacity(self, counts: Counts, queue: float = 0.0) -> float:
+        """Requests per second that so many replicas serve while about so many wait."""
         if not all(counts):
             return 0.0
         near = self._rounded(counts, COARSE)
-        if near not in self._capacities:
-            self._capacities[near] = self._saturated(near)
-        return self._capacities[near] * min(n / m for n, m in zip(counts, near, strict=True))
+        scale = min(n / m for n, m in zip(counts, near, strict=True))
+        return scale * self._between(near, queue / (scale * self._slots(near)))
+
+    def _between(self, near: Counts, queues: float) -> float:
+        """Between two of ``QUEUES``, in logarithms; more than the last are as the last."""
+        level = bisect_left(QUEUES, queues)
+        if not level or level == len(QUEUES):
+            return self._saturated(near, min(level, len(QUEUES) - 1))
+        low, high = QUEUES[level - 1], QUEUES[level]
+        share = math.log(queues / low) / math.log(high / low)
+        below, above = self._saturated(near, level - 1), self._saturated(near, level)
+        return float(below ** (1 - share) * above**share)
 
     def at(self, counts: Counts, rate: float) -> Window:
         """What happens at this rate, at most ``BUSIEST`` of the capacity."""
@@ -146,19 +158,25 @@ class Windows:
         spec = self._spec(load=load, nodes=proxies)
         return Bench(Simulation(seed=seed), spec, replicas=dict(zip(names, replicas, strict=True)))
 
-    def _saturated(self, counts: Counts) -> float:
-        """Of a closed loop with half as many users again as slots, or as keeps threads busy."""
-        slots = sum(
+    def _slots(self, counts: Counts) -> int:
+        """Of the ingress, as many as keep threads busy."""
+        return sum(
             n * min(d.max_ongoing_requests, MANY_SLOTS)
             for n, d in zip(counts, self.app.deployments, strict=False)
             if d.name == self.app.ingress
         )
-        users = max(2, round(1.5 * slots))
-        most = REQUESTS + 2 * users
-        load = ClosedLoop(users=users, duration_s=1e9, requests=most)
-        ended_s = np.sort(self._bench(counts, load, 0).run().ended_s)
-        first, last = len(ended_s) // 3, len(ended_s) - users
-        return float((last - first) / (ended_s[last] - ended_s[first]))
+
+    def _saturated(self, counts: Counts, level: int) -> float:
+        """Of a closed loop with users for all slots and for a queue."""
+        key = counts, level
+        if key not in self._capacities:
+            users = max(2, round((1 + QUEUES[level]) * self._slots(counts)))
+            most = REQUESTS + 2 * users
+            load = ClosedLoop(users=users, duration_s=1e9, requests=most)
+            ended_s = np.sort(self._bench(counts, load, 0).run().ended_s)
+            first, last = len(ended_s) // 3, len(ended_s) - users
+            self._capacities[key] = float((last - first) / (ended_s[last] - ended_s[first]))
+        return self._capacities[key]
 
     def _window(self, counts: Counts, load: int) -> Window:
         key = counts, load

@@ -14,12 +14,14 @@ from raysim.raycore.process import CoreProcess
 from raysim.raycore.resources import UNIT
 from raysim.raycore.scripts import Script
 from raysim.raycore.tasks import TaskError
+from raysim.raylibs.data.over_time import charts_of as data_charts
 from raysim.raylibs.data.report import operators
 from raysim.raylibs.report import Input, LibraryReport, Table, Unit
 from raysim.raylibs.train.advice import Nodes, advice, never_fits
 from raysim.raylibs.train.config import WITHOUT_LIMIT
 from raysim.raylibs.train.controller import TrainOutcome
 from raysim.raylibs.train.fit import fit
+from raysim.raylibs.train.over_time import charts_of
 from raysim.raylibs.train.records import PARTS, RunRecord
 from raysim.raylibs.train.trainer import TrainerSpec
 from raysim.units import format_seconds, to_seconds
@@ -115,6 +117,7 @@ class TrainRun:
             warnings=tuple(advice(self.spec, record, nodes, spot=self.spot)), inputs=self.inputs,
             simplifications=self.simplifications,
             detail={"states": [[to_seconds(t), s] for t, s in record.states]},
+            charts=(*charts_of(record, SAYS), *data_charts(record.data)),
         )  # fmt: skip
 
 

@@ -157,25 +157,25 @@ class RunRecord:
 
     def kept_steps(self) -> int:
         """Steps that the run ends with."""
-        return self._safe_steps()[-1] if self.attempts else 0
+        return self.safe_steps()[-1] if self.attempts else 0
 
     def kept_by_size(self) -> dict[int, int]:
         """Steps that are kept, by the size of the group that made them."""
         found: Counter[int] = Counter()
-        for attempt, safe in zip(self.attempts, self._safe_steps(), strict=True):
+        for attempt, safe in zip(self.attempts, self.safe_steps(), strict=True):
             found[attempt.world_size] += safe - attempt.resume_step
         return dict(found)
 
     def lost_steps(self) -> int:
         """Whole steps done and done again, or never again."""
-        safe = self._safe_steps()
+        safe = self.safe_steps()
         return sum(a.done_step - s for a, s in zip(self.attempts, safe, strict=True))
 
     def executed_steps(self) -> int:
         """All that were done."""
         return sum(a.done_step - a.resume_step for a in self.attempts)
 
-    def _safe_steps(self) -> list[int]:
+    def safe_steps(self) -> list[int]:
         """Of each attempt, the last step that is kept of it."""
         if not self.attempts:
             return []
@@ -188,7 +188,7 @@ class RunRecord:
 
     def parts_ns(self) -> dict[str, int]:
         """Of each phase, its nanoseconds; they add up to the wall time."""
-        safe = self._safe_steps()
+        safe = self.safe_steps()
         parts: Counter[str] = Counter(dict.fromkeys(PARTS, 0))
         for span in self.spans:
             length_ns = span.end_ns - span.begin_ns

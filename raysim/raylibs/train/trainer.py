@@ -14,8 +14,6 @@ from raysim.raylibs.train.datasets import TrainDataset
 from raysim.raylibs.train.defaults import TRAIN_2_60, TrainDefaults
 from raysim.raylibs.train.worker import TrainFunction
 
-IMPORT_CORE_S = 2.3
-"""torch 1.2 s and ray.train 1.1 s, warm on 2 cores (measured, 2026-11)."""
 PROCESS_GROUP_S = 1.0
 """Rendezvous and first communicator: about a second (assumed)."""
 
@@ -29,8 +27,8 @@ class TrainerSpec:
     run_config: RunConfig = field(default_factory=RunConfig)
     datasets: Mapping[str, TrainDataset] = field(default_factory=dict)
     defaults: TrainDefaults = TRAIN_2_60
-    import_core_s: float = IMPORT_CORE_S
-    """On a core, by every worker that starts."""
+    import_core_s: float | None = None
+    """On a core, by every worker that starts; None: the machine's ``train_worker_core_s``."""
     process_group_s: float = PROCESS_GROUP_S
     """``init_process_group``, when all ranks are there."""
     patience_s: float = 86_400.0

@@ -82,10 +82,11 @@ class Place:
 class RayTrainWorker:
     """An actor; loading its class imports Ray Train and torch."""
 
-    def __init__(self, process: CoreProcess, import_core_s: float) -> None:
+    def __init__(self, process: CoreProcess, import_core_s: float | None) -> None:
         self.process = process
         self.context: TrainContext | None = None
-        self._import_core_s = import_core_s
+        own_s = process.costs.train_worker_core_s
+        self._import_core_s = own_s if import_core_s is None else import_core_s
         self._ended: WorkerStatus | None = None
         self._told: PreemptionInfo | None = None
         self._news = Event()

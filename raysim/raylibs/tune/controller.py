@@ -57,7 +57,7 @@ class TuneController:
         self._experiment = experiment
         self._streams = streams
         self._rng = rng if rng is not None else streams(f"tune/{experiment.name}")
-        self._costs = experiment.defaults.costs
+        self._costs = experiment.defaults.costs.at_speed(process.costs.tune_speed)
         self._scheduler = experiment.trial_scheduler()
         self.search_alg = experiment.algorithm()
         self.search_alg.begin(
@@ -68,9 +68,9 @@ class TuneController:
             or self.search_alg.max_pending_trials(cluster_cpus)
         )  # fmt: skip
         self._inbox = Queue()
-        self._actors = ActorManager(
-            process, self._inbox, self._trainable(), experiment.defaults.trainable_core_s
-        )
+        said_s = experiment.defaults.trainable_core_s
+        core_s = process.costs.tune_trial_core_s if said_s is None else said_s
+        self._actors = ActorManager(process, self._inbox, self._trainable(), core_s)
         self._table = TrialTable()
         self._cache = ActorCache()
         self._actor_of: dict[Trial, TrackedActor] = {}

@@ -6,7 +6,7 @@ other versions are ``replace``d. Costs: ``validation/README.md``, section ``ray_
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +27,10 @@ class TuneCosts:
     state_trial_s: float = 0.5e-3
     """A trial in a snapshot of the experiment's state: JSON of what changed (assumed)."""
 
+    def at_speed(self, speed: float) -> TuneCosts:
+        """The same code on cores of that speed, on which it takes so many times less long."""
+        return TuneCosts(**{f.name: getattr(self, f.name) / speed for f in fields(self)})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneDefaults:
@@ -42,9 +46,8 @@ class TuneDefaults:
     """``TUNE_GLOBAL_CHECKPOINT_S``; None: at least 10 s, and 19 times what a snapshot takes."""
     insufficient_resources_s: float = 60.0
     """``TUNE_WARN_INSUFFICENT_RESOURCE_THRESHOLD_S``."""
-    trainable_core_s: float = 1.4
-    """CPU time of a trial's actor to import ``ray.tune`` (pandas, pyarrow) before ``setup``.
-    Measured: 4.3 s for two actors at a time on 2 cores, of which 0.7 s each start the worker."""
+    trainable_core_s: float | None = None
+    """CPU time of a trial's actor before ``setup``; None: the machine's ``tune_trial_core_s``."""
     costs: TuneCosts = field(default_factory=TuneCosts)
 
 

@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from raysim.hardware.port_history import PortUse
+from raysim.raycore.cloud import Launch
 from raysim.raycore.config import RayConfig
 from raysim.raycore.ids import NodeID
 from raysim.raycore.state_log import Change
+from raysim.raylibs.charts import Chart
 from raysim.raystate.listings import BASE
 from raysim.raystate.moment import moment
 from raysim.raystate.timeline import write_timeline
@@ -23,7 +26,8 @@ if TYPE_CHECKING:
     from raysim.kernel.record import ColumnRecorder
 
 STATE_FILE = "state.parquet"
-FRAMES = (*BASE, "state")
+LIBRARY_FILE = "library_charts.parquet"
+FRAMES = (*BASE, "state", "library_charts")
 """Tables in ``frames/`` of a program's run."""
 
 
@@ -41,6 +45,12 @@ class Recorded:
     """What the program printed."""
     compute_rows: tuple[list[str], ...] = field(default=(), repr=False)
     """Of compute.csv, header first, where time was measured."""
+    ports: tuple[PortUse, ...] = field(default=(), repr=False)
+    """What network ports carried."""
+    launches: tuple[Launch, ...] = field(default=(), repr=False)
+    """Machines that were asked for."""
+    charts: tuple[tuple[Chart, ...], ...] = field(default=(), repr=False)
+    """Of each job of the summary's ``libraries``."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Functions of the program do not travel; everything else does."""
@@ -53,9 +63,22 @@ class Recorded:
         """``ray list NAME --detail`` at a moment, as a pandas frame."""
         return frame(moment(self.rows, self.end_ns if t_ns is None else t_ns), name)
 
+    def library_charts(self) -> pd.DataFrame:
+        """Every point of every line of the libraries' charts; ``job`` counts ``libraries``."""
+        import pandas as pd
+
+        rows = [
+            (job, chart.key, line.name, chart.unit, x, value)
+            for job, charts in enumerate(self.charts)
+            for chart in charts
+            for line in chart.lines
+            for x, value in line.points
+        ]
+        return pd.DataFrame(rows, columns=["job", "chart", "line", "unit", "x", "value"])
+
     def trace(self) -> ColumnRecorder:
-        """For ``results.perfetto``."""
-        return records(self.rows)
+        """For ``results.traces``."""
+        return records(self.rows, end_ns=self.end_ns, lost=self.lost)
 
     def write(self, folder: Path) -> None:
         """``timeline.json``, ``output.txt``, ``compute.csv`` and ``frames/``."""
@@ -69,6 +92,8 @@ class Recorded:
         now = moment(self.rows, self.end_ns)
         for name in BASE:
             state_file.write_table(frame(now, name), frames / f"{name}.parquet")
+        if any(self.charts):
+            state_file.write_table(self.library_charts(), frames / LIBRARY_FILE)
         state_file.write(self.rows, frames / STATE_FILE, end_ns=self.end_ns, config=self.config)
 
 

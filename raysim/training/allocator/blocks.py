@@ -6,6 +6,7 @@ Source: torch 2.13, ``c10/cuda/CUDACachingAllocator.cpp`` (``Block``, ``BlockPoo
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Hashable, Iterator
 
 ADDRESS_BITS = 48
 """Free blocks are kept sorted by one integer: size, then address."""
@@ -43,9 +44,10 @@ class Block:
 class Pool:
     """Free blocks of one stream, small or large."""
 
-    __slots__ = ("base", "blocks", "granule", "is_small", "keys", "unmapped")
+    __slots__ = ("base", "blocks", "granule", "is_small", "keys", "stream", "unmapped")
 
-    def __init__(self, base: int, *, is_small: bool, granule: int) -> None:
+    def __init__(self, base: int, *, is_small: bool, granule: int, stream: Hashable = 0) -> None:
+        self.stream = stream
         self.base = base
         """Where the addresses of its expandable segment begin."""
         self.is_small = is_small
@@ -128,6 +130,24 @@ def absorb(block: Block, near: Block) -> None:
         if block.next is not None:
             block.next.prev = block
     block.size += near.size
+
+
+def runs(block: Block) -> Iterator[list[Block]]:
+    """The segments of a block's chain: neighbours that are backed by memory, by address."""
+    first = block
+    while first.prev is not None:
+        first = first.prev
+    run: list[Block] = []
+    at: Block | None = first
+    while at is not None:
+        if at.mapped:
+            run.append(at)
+        elif run:
+            yield run
+            run = []
+        at = at.next
+    if run:
+        yield run
 
 
 def keep_unmapped(block: Block) -> None:

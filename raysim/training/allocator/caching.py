@@ -17,7 +17,8 @@ between blocks of equal size; the driver's are taken to rise.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Iterable
+from itertools import chain
 
 from raysim.training.allocator.blocks import (
     ADDRESS_BITS,
@@ -30,6 +31,7 @@ from raysim.training.allocator.blocks import (
     keep_unmapped,
     least_room,
     lowest_room,
+    runs,
 )
 from raysim.training.allocator.config import (
     MIN_BLOCK_BYTES,
@@ -43,6 +45,8 @@ NEVER = 1 << 60
 """More than any block leaves over."""
 
 Request = tuple[int, Pool, int, int]
+Heard = Callable[[str, int, int, Hashable], None]
+"""Told of a segment: what happens, its address, bytes and stream, in torch's words."""
 
 
 class OutOfMemory(Exception):  # noqa: N818  (torch's name for it)
@@ -90,6 +94,7 @@ class Allocator:
         self.simple = not self.expandable and self.max_split is None
         """The smallest cached block that is large enough is always the one to take."""
         self.counts_age = bool(self.allowed_bytes and config.garbage_collection_threshold)
+        self.heard: Heard | None = None
         self._requests: dict[tuple[int, Hashable], Request] = {}
         self._lookups = {True: 0, False: 0}
         """Of small and of large blocks, over all streams."""
@@ -175,6 +180,15 @@ class Allocator:
         pools = self.pools.values()
         return sum(b.size for pool in pools for b in pool.blocks.values() if b.split)
 
+    def segments_now(self, live: Iterable[Block]) -> list[list[Block]]:
+        """Blocks of every segment by address, given those in use."""
+        cached = (b for pool in self.pools.values() for b in pool.blocks.values())
+        found: dict[int, list[Block]] = {}
+        for block in chain(live, self.pending, cached):
+            if block.address not in found:
+                found |= {b.address: run for run in runs(block) for b in run}
+        return [run for address, run in sorted(found.items()) if address == run[0].address]
+
     def _request(self, size_bytes: int, stream: Hashable) -> Request:
         """Rounded size, pool, where to look among its blocks, and what rest is split off."""
         size = self.config.round_bytes(size_bytes)
@@ -195,7 +209,7 @@ class Allocator:
         if pool is None:
             granule = SMALL_SEGMENT_BYTES if is_small else self.config.large_segment_size_mb * MIB
             base = len(self.pools) * EXPANDABLE_BYTES
-            pool = Pool(base, is_small=is_small, granule=granule)
+            pool = Pool(base, is_small=is_small, granule=granule, stream=stream)
             self.pools[stream, is_small] = pool
             if self.expandable:
                 beyond = Block(pool, base, EXPANDABLE_BYTES)
@@ -252,6 +266,8 @@ class Allocator:
         block = Block(pool, self._next_address, asked)
         self._next_address += asked
         self.segments += 1
+        if self.heard is not None:
+            self.heard("segment_alloc", block.address, asked, pool.stream)
         return block
 
     def _reserve(self, size: int) -> bool:
@@ -331,6 +347,8 @@ class Allocator:
         block.pool.remove(block)
         self.reserved_bytes -= block.size
         self.segments -= 1
+        if self.heard is not None:
+            self.heard("segment_free", block.address, block.size, block.pool.stream)
 
     def _collect_garbage(self) -> None:
         """Give back old cached segments above the threshold (``garbage_collect_cached_blocks``)."""
@@ -372,6 +390,8 @@ class Allocator:
             return False
         pool.unmapped.remove(block)
         block.mapped = True
+        if self.heard is not None:
+            self.heard("segment_map", block.address, mapped, pool.stream)
         if mapped < block.size:
             beyond = Block(pool, block.address + mapped, block.size - mapped)
             beyond.mapped = False
@@ -407,6 +427,8 @@ class Allocator:
             self._add(after)
         block.address, block.size, block.mapped = first, last - first, False
         self.reserved_bytes -= block.size
+        if self.heard is not None:
+            self.heard("segment_unmap", block.address, block.size, pool.stream)
         for near in (block.prev, block.next):
             if near is not None and not near.mapped:
                 pool.unmapped.remove(near)

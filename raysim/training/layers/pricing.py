@@ -75,8 +75,8 @@ class Pricer:
         """Operators and tensors of the modules that are recomputed, attention cores aside."""
         self.cores_again = checkpointing == "selective" and "core_attn" in modules
         self.resident = resident
-        """Full names of the parameters this stage stores: a weight tied to another stage is a
-        copy.
+        """Full names of the shared parameters that the stage stores: a weight tied to another
+        stage is a copy.
         """
         self._units: dict[int, tuple[Unit, ...]] = {}
         self._bodies: list[object] = []
@@ -390,6 +390,6 @@ def _common_name(run: Sequence[Module]) -> str:
 
 def _named(unit: Unit, prefix: str, layer: Layer) -> Unit:
     name = (prefix + unit.name).rstrip(".") or layer.cls
-    gradients = tuple(g._replace(name=prefix + g.name) for g in unit.gradients)
-    uses = tuple(g if g.tied else g._replace(name=prefix + g.name) for g in unit.uses)
+    gradients = tuple([Gradient(prefix + g.name, *g[1:]) for g in unit.gradients])
+    uses = tuple([g if g.tied else Gradient(prefix + g.name, *g[1:]) for g in unit.uses])
     return replace(unit, name=name, gradients=gradients, uses=uses)

@@ -131,6 +131,11 @@ def fixed_bytes(gpu: GpuSpec, communicators: int) -> int:
     return gpu.context_bytes + nccl
 
 
+def outside_bytes(program: Program, gpu: GpuSpec) -> int:
+    """What the process of a program holds outside torch's allocator."""
+    return fixed_bytes(gpu, len({op.call.group for op in program.ops if op.call is not None}))
+
+
 def workspace_bytes(gpu: GpuSpec) -> int:
     """cuBLAS workspace, which torch takes from its own allocator."""
     return CUBLAS_WORKSPACE_BYTES.get(gpu.architecture, CUBLAS_WORKSPACE_DEFAULT_BYTES)
@@ -173,8 +178,7 @@ def rank_memory(
     """
     workspace = workspace_bytes(gpu)
     fullest = _fullest(program, workspace)
-    communicators = len({op.call.group for op in program.ops if op.call is not None})
-    outside = fixed_bytes(gpu, communicators)
+    outside = outside_bytes(program, gpu)
     capacity = (gpu.memory_bytes if limit_bytes is None else limit_bytes) - outside
     hopeless = quick and fullest.total_bytes > capacity
     replayed = replayed or program

@@ -14,7 +14,7 @@ taken to keep up with the host, so peaks do not depend on time. A step's warm-up
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -26,6 +26,8 @@ MOST_REPEATS = 4
 """Of the last step; reserved memory has settled after two or three."""
 TOUCHED = -1
 """In place of a tensor's number: taken and given back with nothing between."""
+WORKSPACE = -1
+"""In place of a change: what cuBLAS takes."""
 
 
 class Move(NamedTuple):
@@ -197,15 +199,37 @@ class Replay:
     """Times the last step was played."""
 
 
-class Player:
-    """Plays moves; remembers which tensors live."""
+class Entry(NamedTuple):
+    """Something the allocator did, as ``torch.cuda.memory._record_memory_history`` keeps it."""
 
-    def __init__(self, trace: Trace, allocator: Allocator) -> None:
+    action: str
+    address: int
+    size_bytes: int
+    """Of a tensor: as requested."""
+    stream: Hashable
+    event: int
+    """The change that made it do so, or ``WORKSPACE``."""
+    repeat: int
+    """How often the last step had been begun before."""
+
+
+class Player:
+    """Plays moves; remembers which tensors live, and what was done if it is given a list for it."""
+
+    def __init__(
+        self, trace: Trace, allocator: Allocator, entries: list[Entry] | None = None
+    ) -> None:
         self.trace = trace
         self.allocator = allocator
+        self.entries = entries
+        self.event, self.repeat = WORKSPACE, 0
+        if entries is not None:
+            allocator.heard = self._note
         self.blocks: dict[int, Block] = {}
         self.owners: dict[int, int] = {}
         """Change that took each live tensor."""
+        self.workspace: Block | None = None
+        """What cuBLAS holds."""
         self.reserved_event = -1
 
     def play(self, moves: Iterable[Move]) -> None:
@@ -217,11 +241,15 @@ class Player:
             Of the move at ``at``.
         """
         allocator, blocks = self.allocator, self.blocks
-        malloc, free, touch = allocator.malloc, allocator.free, allocator.touch
+        malloc: Callable[[int, Hashable], Block] = allocator.malloc
+        free: Callable[[Block], None] = allocator.free
+        touch: Callable[[int, Hashable], bool] = allocator.touch
+        if self.entries is not None:
+            malloc, free, touch = self.malloc, self._free, _never
         most = allocator.peak_reserved_bytes
         for move in moves:
             tensor, size, stream, event = move
-            self.at = move
+            self.at, self.event = move, event
             if not size:
                 block = blocks.pop(tensor, None)
                 if block is not None:
@@ -237,6 +265,32 @@ class Player:
             if allocator.peak_reserved_bytes > most:
                 most, self.reserved_event = allocator.peak_reserved_bytes, event
 
+    def malloc(self, size_bytes: int, stream: Hashable = 0) -> Block:
+        """Take a block and note it.
+
+        Raises
+        ------
+        OutOfMemory
+            Noted as torch does: with what is free as its address.
+        """
+        try:
+            block = self.allocator.malloc(size_bytes, stream)
+        except OutOfMemory as error:
+            self._note("oom", error.free_bytes, error.asked_bytes, stream)
+            raise
+        self._note("alloc", block.address, size_bytes, stream)
+        return block
+
+    def _free(self, block: Block) -> None:
+        for action in ("free_requested", "free_completed"):
+            self._note(action, block.address, block.requested, block.pool.stream)
+        self.allocator.free(block)
+
+    def _note(self, action: str, address: int, size_bytes: int, stream: Hashable) -> None:
+        if self.entries is not None:
+            entry = Entry(action, address, size_bytes, stream, self.event, self.repeat)
+            self.entries.append(entry)
+
     def held(self) -> dict[str, int]:
         """Bytes of live tensors by category."""
         found: dict[str, int] = defaultdict(int)
@@ -245,21 +299,34 @@ class Player:
         return dict(found)
 
 
-def replay(trace: Trace, allocator: Allocator, *, workspace_bytes: int = 0) -> Replay:
+def _never(_size_bytes: int, _stream: Hashable = 0) -> bool:
+    """What is noted is really taken."""
+    return False
+
+
+def replay(
+    trace: Trace,
+    allocator: Allocator,
+    *,
+    workspace_bytes: int = 0,
+    player: Player | None = None,
+) -> Replay:
     """Play a program on an allocator until it has settled.
 
-    ``workspace_bytes`` is what cuBLAS asks torch for with the first product.
+    ``workspace_bytes`` is what cuBLAS asks torch for with the first product. ``player``: one that
+    notes what is done.
     """
-    player = Player(trace, allocator)
+    player = player or Player(trace, allocator)
     failure, repeats, setting_up = None, 0, True
     try:
         player.play(trace.initial)
         setting_up = False
         if workspace_bytes:
-            allocator.malloc(workspace_bytes)
+            player.event = WORKSPACE
+            player.workspace = player.malloc(workspace_bytes)
         player.play(trace.steps)
         for repeats in range(1, MOST_REPEATS + 1):
-            calls = allocator.driver_calls
+            calls, player.repeat = allocator.driver_calls, repeats - 1
             if repeats == 1:
                 player.play(_with_states(trace))
             else:

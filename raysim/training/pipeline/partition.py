@@ -49,13 +49,16 @@ def partition_balanced(weights: Sequence[float], num_parts: int) -> list[int]:
     cut = np.zeros((n + 1, num_parts + 1), dtype=int)
     heaviest[0, 0] = 0.0
     for i in range(1, n + 1):
-        last_part = prefix[i] - prefix[:i]
-        for j in range(1, min(i, num_parts) + 1):
-            high = np.maximum(heaviest[:i, j - 1], last_part)
-            low = np.minimum(lightest[:i, j - 1], last_part)
-            spread = high - low
-            k = int(np.flatnonzero(spread == spread.min())[-1])
-            heaviest[i, j], lightest[i, j], cut[i, j] = high[k], low[k], k
+        last_part = (prefix[i] - prefix[:i])[:, None]
+        parts = slice(1, min(i, num_parts) + 1)
+        before = slice(0, min(i, num_parts))
+        high = np.maximum(heaviest[:i, before], last_part)
+        low = np.minimum(lightest[:i, before], last_part)
+        spread = high - low
+        best = i - 1 - spread[::-1].argmin(axis=0)
+        heaviest[i, parts] = high[best, range(len(best))]
+        lightest[i, parts] = low[best, range(len(best))]
+        cut[i, parts] = best
     bounds = [n]
     for j in range(num_parts, 0, -1):
         bounds.append(int(cut[bounds[-1], j]))

@@ -69,9 +69,9 @@ def test_reasons_count_every_trial_that_is_out_once():
     )  # fmt: skip
     assert sum(r.trials for r in found.reasons) == 5
     memory = next(r for r in found.reasons if "memory" in r.what)
-    assert (memory.trials, memory.closest) == (2, "110% of it, nodes 2")
+    assert (memory.trials, memory.example) == (2, "closest: 110% of it, nodes 2")
     days = next(r for r in found.reasons if "days" in r.what)
-    assert (days.trials, days.closest) == (1, "9, nodes 3")
+    assert (days.trials, days.example) == (1, "closest: 9, nodes 3")
     assert [r.trials for r in found.reasons if r.what == "are refused"] == [2]
 
 

@@ -147,4 +147,4 @@ def test_a_plan_of_a_large_space_says_what_was_not_played():
     assert answer.plan.best is not None
     assert answer.plan.best.status == "ok"
     (left,) = [r for r in answer.plan.reasons if r.what == "were not played"]
-    assert left.closest.startswith("slower or dearer than the choices")
+    assert left.example.startswith("slower or dearer than the choices")

@@ -42,8 +42,10 @@ def test_batches_that_sleep_take_as_many_waves_as_there_are_cores(cpus: int) -> 
         ).materialize()
         return time.perf_counter() - began
 
-    # 16 blocks of 500 rows are five calls of half a second each.
-    assert played(main, cpus=cpus) == pytest.approx(16 / cpus * 2.5, rel=0.1)
+    # 16 blocks of 500 rows are five calls of half a second each. In the first second, and in one
+    # wave more for its odd task, the execution does not know yet what there is to use.
+    waves = 16 / cpus * 2.5
+    assert waves < played(main, cpus=cpus) < waves + 1 + 2.5
 
 
 def test_rows_pass_functions_classes_and_shuffles() -> None:
@@ -301,7 +303,7 @@ def test_files_that_a_scenario_describes_are_read_at_their_bucket_s_pace() -> No
         played(main)
 
 
-@pytest.mark.parametrize("name", ["join", "with_column", "write_tfrecords", "stats"])
+@pytest.mark.parametrize("name", ["write_tfrecords", "to_tf"])
 def test_what_is_not_there_says_so(name: str) -> None:
     def main() -> None:
         import ray
@@ -322,3 +324,74 @@ def test_sources_that_are_not_there_say_so() -> None:
 
     with pytest.raises(NotEmulatedError, match=r"ray\.data\.read_sql is not emulated"):
         played(main)
+
+
+def test_expressions_are_one_operator_each_and_classes_among_them_have_actors() -> None:
+    def main() -> Any:
+        import ray
+        from ray.data.datatype import DataType
+        from ray.data.expressions import col, udf
+
+        @udf(return_dtype=DataType.int64())
+        class Add:
+            def __init__(self, k: int) -> None:
+                self.k = k
+
+            def __call__(self, numbers: Any) -> Any:
+                return numbers.to_numpy() + self.k
+
+        ray.init()
+        numbers = ray.data.range(4).filter(expr=(col("id") > 1) & ~(col("id") == 3))
+        made = numbers.with_columns({"more": Add(3)(col("id")), "id": col("id") * 10})
+        return [(o.name, o.actors) for o in made._spec.operations], made.take_all()
+
+    operations, rows = played(main)
+    assert operations == [
+        ("Filter((col('id') > 1) & ~(col('id') == 3))", False), ("Project", True),
+    ]  # fmt: skip
+    assert rows == [{"id": 20, "more": 5}]
+
+
+@pytest.mark.parametrize("name", ["random", "uuid", "download", "monotonically_increasing_id"])
+def test_expressions_that_are_not_there_are_refused_by_name(name: str) -> None:
+    def main() -> None:
+        from ray.data import expressions
+
+        getattr(expressions, name)()
+
+    with pytest.raises(NotEmulatedError, match=rf"ray\.data\.expressions\.{name} is not emulated"):
+        played(main)
+
+
+def test_stats_say_what_the_last_execution_did() -> None:
+    def main() -> tuple[str, str, str]:
+        import time
+
+        import ray
+
+        def slow(row: Any) -> Any:
+            time.sleep(0.01)
+            return row
+
+        ray.init()
+        ds = ray.data.range(100, override_num_blocks=4).map(slow)
+        before = ds.stats()
+        ds.materialize()  # workers have started then
+        made = ds.materialize()
+        again = ray.data.range(10, override_num_blocks=2)
+        assert sum(1 for _ in again.iter_rows()) == 10
+        return before, made.stats(), again.stats()
+
+    before, made, again = played(main)
+    assert before == ""
+    lines = made.splitlines()
+    assert lines[0].startswith(
+        "Operator 1 ReadRange->Map(slow): 4 tasks executed, 4 blocks produced in 1."
+    )
+    assert "* Output num rows per block: 25 mean, 100 total" in lines
+    # 25 rows of 10 ms are what a task takes; for a second they run one by one
+    (mean,) = (float(x.split()[4].removesuffix("ms")) for x in lines if "Remote wall" in x)
+    assert 250 < mean < 300
+    (rate,) = (float(x.split()[-2]) for x in lines[-2:] if "throughput: " in x)
+    assert 80 < rate < 100
+    assert again.startswith("Operator 1 ReadRange: 2 tasks executed, 2 blocks produced in ")

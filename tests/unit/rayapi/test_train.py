@@ -144,11 +144,11 @@ def test_several_trainers_of_one_driver() -> None:
     ("what", "name"),
     [
         (lambda train, torch: train.get_all_reported_checkpoints, "get_all_reported_checkpoints"),
-        (lambda train, torch: torch.TorchTrainer(print, validation_config=1), "validation_config="),
+        (lambda train, torch: torch.TorchTrainer(len, validation_config=1), "validation_config="),
         (lambda train, torch: torch.TorchTrainer(
-            print, scaling_config=train.ScalingConfig(num_workers=0)).fit(), "local mode"),
+            len, scaling_config=train.ScalingConfig(num_workers=0)).fit(), "local mode"),
         (lambda train, torch: torch.TorchTrainer(
-            print, run_config=train.RunConfig(callbacks=[1])).fit(), "callbacks="),
+            len, run_config=train.RunConfig(callbacks=[1])).fit(), "callbacks="),
         (lambda train, torch: torch.accelerate, "torch.accelerate"),
     ],
 )  # fmt: skip
@@ -224,9 +224,10 @@ def test_a_trainer_whose_data_are_slow_says_that_it_waits_for_them() -> None:
 
 
 def test_data_that_are_quick_are_made_while_the_ranks_step() -> None:
-    # 40 blocks of 0.5 s on two CPUs: 10 s, beside 20 steps of 1 s.
+    # 40 blocks of 0.5 s on two CPUs: 10 s, beside 20 steps of 1 s. For the first second the
+    # executor does not know of its CPUs, and its tasks run one by one.
     report = fed(0.5, 1.0)
-    assert report.metrics["data_stall_s"] < 3.0
+    assert report.metrics["data_stall_s"] < 4.0
     assert seconds(report, "steps that are kept") == pytest.approx(20, rel=0.02)
     operators = next(t for t in report.tables if t.title.startswith("Operators"))
     assert [row[:2] for row in operators.rows] == [("ReadRange->MapBatches(slow)", 40)]

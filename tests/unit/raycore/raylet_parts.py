@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
-from raysim.kernel.component import Component, Reply
+from raysim.kernel.component import Component, Reply, one_way
 from raysim.kernel.simulation import Simulation
 from raysim.kernel.transport import InstantTransport
 from raysim.perf.ray_core import RayCosts
@@ -230,7 +230,7 @@ class World:
         room = self.sim.components[raylet(process.me.node_id)]
         if room.state == "up":
             message = WorkerExited(process.me, reason, intended)
-            room.message_arrives(Reply(room, message))
+            room.message_arrives(one_way(room, message))
 
     def memory_bytes(self, worker_id: int) -> int:
         process = self.processes.get(worker_id)

@@ -11,8 +11,8 @@ from raysim.perf.ray_core import RayCosts
 from raysim.raycore.ids import hex_id
 from raysim.raystate.moment import moment
 from raysim.raystate.timeline import chrome_events, slices, write_timeline
-from raysim.results.perfetto import write_pftrace
 from raysim.results.ray.trace import records
+from raysim.results.traces.perfetto import write_pftrace
 from tests.unit.results.ray_cases import DRIVER, MS, Story, as_seen_on_a_laptop, options
 
 
@@ -74,14 +74,51 @@ def test_store_memory_follows_copies_and_spills() -> None:
     story.note("object", 5, "SPILLED", 3, node_id=0)
     story.note("object", 5, "RESTORED", 4, node_id=0)
     story.note("object", 5, "FREED", 5, node_id=0)
-    found = [(c.track[0], c.t_ns // MS, c.value) for c in records(story.rows).counters()]
-    assert found == [
-        ("node-0", 1, 100),
-        ("node-1", 2, 100),
-        ("node-0", 3, 0),
-        ("node-0", 4, 100),
-        ("node-0", 5, 0),
+    found = {
+        (c.track[0], c.name.removeprefix("memory/"), c.t_ns // MS, c.value)
+        for c in records(story.rows).counters()
+    }
+    assert found == {
+        ("node-0", "object_store", 1, 100),
+        ("node-1", "object_store", 2, 100),
+        ("node-0", "spilled", 3, 100),  # in memory as well, until it is evicted
+        ("node-0", "object_store", 5, 0),
+        ("node-0", "spilled", 5, 0),
+    }
+
+
+def test_copies_of_objects_are_arrows_between_nodes() -> None:
+    story = Story()
+    story.note("object", 5, "CREATED", 1, node_id=0, detail=(100, DRIVER, True))
+    for node in (1, 2):
+        story.note("object", 5, "COPY", 1 + node, node_id=node, detail=(100, DRIVER, False))
+    made, *copies = records(story.rows).spans()
+    assert made.args is not None
+    assert [(s.track[0], s.start_ns // MS) for s in copies] == [("node-1", 2), ("node-2", 3)]
+    assert made.args["flow"] == tuple(n for s in copies for n in s.args["flow"])
+    assert made.args["bytes"] == 100
+
+
+def test_tasks_are_counted_by_state() -> None:
+    story = as_seen_on_a_laptop()
+    last: dict[str, float] = {}
+    for c in records(story.rows).counters():
+        if c.track == ("cluster",):
+            last[c.name] = c.value
+    now = moment(story.rows)
+    states = [a.state for a in now.attempts if a.state not in {"FINISHED", "FAILED"}]
+    assert {n.removeprefix("tasks/"): v for n, v in last.items() if v} == {
+        state: states.count(state) for state in states
+    }
+
+
+def test_failures_and_retries_are_marked() -> None:
+    marks = [
+        (m.name, m.track[-1], m.args["error_type"])
+        for m in records(as_seen_on_a_laptop().rows).instants()
+        if m.name == "task FAILED" and m.args is not None
     ]
+    assert marks == [("task FAILED", "worker-11", "TASK_EXECUTION_EXCEPTION")]
 
 
 def test_dead_nodes_are_marked() -> None:

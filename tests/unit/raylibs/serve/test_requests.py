@@ -44,6 +44,21 @@ def test_max_ongoing_requests_bounds_throughput() -> None:
     assert {r.most_ongoing for r in made.instance.running["model"]} == {5}
 
 
+def test_the_first_room_is_given_to_all_that_wait() -> None:
+    """320 calls at 16 slots of 50 ms: 1 s of work, that took real Ray 2.60 between 7 and 26 s.
+
+    With slots for all of them nobody waits, and nobody is refused.
+    """
+
+    def lasts_s(slots: int) -> float:
+        application = one(Work(wait_s=0.05), num_replicas=2, max_ongoing_requests=slots)
+        load = ClosedLoop(users=320, requests=320, duration_s=100.0)
+        return float(play(bench(application, load, costs=DEFAULT)).ended_s.max())
+
+    assert 4.0 < lasts_s(8) < 40.0
+    assert lasts_s(320) < 1.0
+
+
 def test_two_choices_balance_better_than_chance() -> None:
     def p99(kind: str) -> float:
         application = one(

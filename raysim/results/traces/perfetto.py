@@ -1,72 +1,37 @@
-"""Trace files: Perfetto's own protobuf format, or the Chrome JSON that older viewers read.
+"""Perfetto's own protobuf format, for ui.perfetto.dev and ``trace_processor``.
 
-Real counterpart: ``protos/perfetto/trace/track_event`` and the Trace Event Format. Process = node;
-below it one group per GPU with one track per stream, so slices nest and never overlap (a slice that
-would is put on a second lane of its stream). Counters hold device memory by category and link
-rates; a span argument ``flow`` shared by two spans draws an arrow from the earlier to the later.
-Times are virtual nanoseconds.
+Real counterpart: ``protos/perfetto/trace/track_event``. Process = node; below it one group per GPU
+or worker, with one track per stream, so slices nest and never overlap. Counters hold device memory
+by category and link rates. Times are virtual nanoseconds.
+
+Packets are written track by track; the reader sorts them by time and, within an instant, keeps
+their order: an end stands before the next begin, and an arrow's beginning before its end.
 """
 
 from __future__ import annotations
 
-import gzip
-import json
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from raysim.results.traces.layout import (
+    TOTAL,
+    Ends,
+    Track,
+    counters,
+    every_track,
+    flow_ends,
+    flows_of,
+    in_order,
+    tracks,
+    unit,
+)
+
 if TYPE_CHECKING:
     from raysim.kernel.record import ColumnRecorder, Span
 
-Track = tuple[str, ...]
 _SEQUENCE = 1
-_STREAMS = ("host", "compute", "comm", "h2d", "d2h")
-
-
-def lanes(spans: Iterable[Span]) -> list[list[Span]]:
-    """Spans of one track in drawing order; within a lane any two nest or are apart."""
-    made: list[list[Span]] = []
-    open_ends: list[list[int]] = []
-    for span in sorted(spans, key=lambda s: (s.start_ns, -s.end_ns)):
-        lane = 0
-        for ends in open_ends:
-            while ends and ends[-1] <= span.start_ns:
-                ends.pop()
-            if not ends or ends[-1] >= span.end_ns:
-                break
-            lane += 1
-        else:
-            made.append([])
-            open_ends.append([])
-        made[lane].append(span)
-        open_ends[lane].append(span.end_ns)
-    return made
-
-
-def tracks(records: ColumnRecorder) -> dict[Track, list[Span]]:
-    """Every lane with spans, in display order: nodes, then GPUs, then streams."""
-    by_track: dict[Track, list[Span]] = {}
-    for span in records.spans():
-        by_track.setdefault(span.track, []).append(span)
-    found: dict[Track, list[Span]] = {}
-    for track in sorted(by_track, key=_order):
-        for n, lane in enumerate(lanes(by_track[track])):
-            found[(*track[:-1], f"{track[-1]} ({n + 1})") if n else track] = lane
-    return found
-
-
-def _order(track: Track) -> list[tuple[int, str, int]]:
-    """Natural order: node-2 before node-10; streams host, compute, communication, copies."""
-
-    def part(name: str) -> tuple[int, str, int]:
-        stem = name.partition(":")[0].partition(" ")[0]
-        rank = _STREAMS.index(stem) if stem in _STREAMS else len(_STREAMS)
-        match = re.fullmatch(r"(.*?)(\d+)", name)
-        return (rank, match[1], int(match[2])) if match else (rank, name, 0)
-
-    return [part(name) for name in track]
 
 
 def write_pftrace(records: ColumnRecorder, path: Path) -> Path:
@@ -92,9 +57,13 @@ class _Writer:
 
     def write(self, records: ColumnRecorder) -> None:
         """All descriptors and names first, then slices, counters and instants."""
-        self.intern(records)
         laid_out = tracks(records)
-        for track in laid_out:
+        self.intern(records, laid_out)
+        self.root()
+        known = every_track(records, laid_out)
+        for node in in_order({track[:1] for track in known}):
+            self.track(node)
+        for track in known:
             self.track(track)
         self.flush()
         ends = flow_ends(laid_out)
@@ -117,21 +86,32 @@ class _Writer:
         self.file.write(self.trace.SerializeToString())
         self.trace.Clear()
 
-    def intern(self, records: ColumnRecorder) -> None:
+    def intern(self, records: ColumnRecorder, laid_out: Mapping[Track, list[Span]]) -> None:
         """Give every name, category and argument key a number, in the first packet."""
         packet = self.packet()
         packet.sequence_flags = self.pb.TracePacket.SEQ_INCREMENTAL_STATE_CLEARED
         data = packet.interned_data
-        both = records.span_columns(), records.instant_columns()
-        keys = (key for columns in both for args in columns["args"] for key in args or ())
+        marks = records.instant_columns()
+        spans = list(chain.from_iterable(laid_out.values()))
+        args = (*(span.args for span in spans), *marks["args"])
+        keys = (key for found in args for key in found or () if key != "flow")
         for table, found, field in (
-            (self.names, chain(*(c["name"] for c in both)), data.event_names),
-            (self.categories, chain(*(c["category"] for c in both)), data.event_categories),
+            (self.names, (*(s.name for s in spans), *marks["name"]), data.event_names),
+            (self.categories, (*(s.category for s in spans), *marks["category"]),
+             data.event_categories),
             (self.keys, keys, data.debug_annotation_names),
-        ):
+        ):  # fmt: skip
             for iid, name in enumerate(dict.fromkeys(found), 1):
                 table[name] = iid
                 field.add(iid=iid, name=name)
+
+    def root(self) -> None:
+        """The track above all: processes stand in order of their ranks (from Perfetto 57 on)."""
+        descriptor = self.packet().track_descriptor
+        descriptor.uuid = 0
+        descriptor.child_ordering = self.pb.TrackDescriptor.EXPLICIT
+        if "process_ordering" in descriptor.DESCRIPTOR.fields_by_name:
+            descriptor.process_ordering = self.pb.TrackDescriptor.PROCESS_ORDERING_EXPLICIT
 
     def track(self, track: Track) -> int:
         """Uuid of a track; describes it, and its parents, the first time."""
@@ -148,11 +128,11 @@ class _Writer:
         else:
             descriptor.parent_uuid = parent
             descriptor.name = track[-1]
-            descriptor.sibling_order_rank = uuid
+        descriptor.sibling_order_rank = uuid
         descriptor.child_ordering = self.pb.TrackDescriptor.EXPLICIT
         return uuid
 
-    def slices(self, uuid: int, spans: list[Span], ends: Mapping[int, Span]) -> None:
+    def slices(self, uuid: int, spans: list[Span], ends: Mapping[int, Ends]) -> None:
         """Begin and end events of one lane; an end comes before a begin of the same instant."""
         out = bytearray()
         closing = self.template(self.pb.TrackEvent.TYPE_SLICE_END, uuid)
@@ -169,10 +149,11 @@ class _Writer:
             event.category_iids.append(self.categories[category])
             if args:
                 self.annotate(event, args)
-                if "flow" in args:
-                    last = ends[args["flow"]] is span
-                    field = event.terminating_flow_ids if last else event.flow_ids
-                    field.append(args["flow"])
+                for flow in flows_of(args):
+                    if flow in ends:
+                        last = ends[flow].last is span
+                        field = event.terminating_flow_ids if last else event.flow_ids
+                        field.append(flow)
             out += framed(packet)
             open_ends.append(end_ns)
         while open_ends:
@@ -191,7 +172,7 @@ class _Writer:
     def annotate(self, event: Any, args: Mapping[str, Any]) -> None:
         """Arguments shown when a slice is clicked."""
         for key, value in args.items():
-            if value is None:
+            if value is None or key == "flow":
                 continue
             note = event.debug_annotations.add()
             note.name_iid = self.keys[key]
@@ -204,14 +185,10 @@ class _Writer:
 
     def counters(self, records: ColumnRecorder) -> None:
         """Counter tracks, each described at its first value; one message serves all samples."""
-        columns = records.counter_columns()
-        for track in dict.fromkeys(columns["track"]):
-            self.track(track)
-        self.flush()
         packet = self.template(self.pb.TrackEvent.TYPE_COUNTER)
         event = packet.track_event
         out = bytearray()
-        for track, name, t_ns, value in zip(*columns.values(), strict=True):
+        for track, name, t_ns, value in counters(records):
             uuid = self.uuids.get((*track, name))
             if uuid is None:
                 uuid, described = self.counter_track(track, name)
@@ -234,11 +211,15 @@ class _Writer:
         descriptor.uuid = uuid
         descriptor.parent_uuid = parent
         descriptor.name = name
-        descriptor.sibling_order_rank = uuid
-        if name.startswith("memory/"):
+        descriptor.sibling_order_rank = parent if name == TOTAL else uuid  # the sum stands first
+        if unit(name) == "B":
             descriptor.counter.unit = self.pb.CounterDescriptor.UNIT_SIZE_BYTES
+        elif unit(name):
+            descriptor.counter.unit_name = unit(name)
         else:
-            descriptor.counter.unit_name = "B/s"
+            descriptor.counter.unit = self.pb.CounterDescriptor.UNIT_COUNT
+        if "y_axis_share_key" in descriptor.counter.DESCRIPTOR.fields_by_name:
+            descriptor.counter.y_axis_share_key = f"{parent} {name.partition('/')[0]}"
         return uuid, packet
 
     def instant(
@@ -266,62 +247,3 @@ def framed(packet: Any) -> bytes:
         length >>= 7
     header.append(length)
     return bytes(header) + data
-
-
-def flow_ends(laid_out: Mapping[Track, list[Span]]) -> dict[int, Span]:
-    """The last span of each flow: where its arrow ends."""
-    found: dict[int, Span] = {}
-    for span in chain.from_iterable(laid_out.values()):
-        flow = (span.args or {}).get("flow")
-        if flow is not None and (flow not in found or span.start_ns >= found[flow].start_ns):
-            found[flow] = span
-    return found
-
-
-def write_chrome(records: ColumnRecorder, path: Path) -> Path:
-    """Write ``path`` as gzipped Chrome trace JSON; the same bytes for the same records."""
-    with path.open("wb") as raw, gzip.GzipFile("", "wb", 6, raw, mtime=0) as file:
-        file.write(b'{"displayTimeUnit":"ns","traceEvents":[\n')
-        comma = b""
-        for event in chrome_events(records):
-            file.write(comma + json.dumps(event, default=str, separators=(",", ":")).encode())
-            comma = b",\n"
-        file.write(b"\n]}\n")
-    return path
-
-
-def chrome_events(records: ColumnRecorder) -> Iterator[dict[str, Any]]:
-    """Events of the Trace Event Format: pid = node, tid = GPU stream, times in microseconds."""
-    laid_out = tracks(records)
-    pids: dict[str, int] = {}
-    for tid, track in enumerate(laid_out, 1):
-        if track[0] not in pids:
-            pid = pids[track[0]] = len(pids) + 1
-            yield _metadata("process_name", pid, 0, name=track[0])
-        pid = pids[track[0]]
-        yield _metadata("thread_name", pid, tid, name=" ".join(track[1:]))
-        yield _metadata("thread_sort_index", pid, tid, sort_index=tid)
-    ends = flow_ends(laid_out)
-    for tid, (track, spans) in enumerate(laid_out.items(), 1):
-        where = {"pid": pids[track[0]], "tid": tid}
-        for span in spans:
-            _, name, category, start_ns, end_ns, args = span
-            event = {"ph": "X", "name": name, "cat": category, "ts": start_ns / 1e3}
-            yield event | {"dur": (end_ns - start_ns) / 1e3, **where, "args": args or {}}
-            if args and "flow" in args:
-                last = ends[args["flow"]] is span
-                flow = {"ph": "f", "bp": "e"} if last else {"ph": "s"}
-                flow |= {"name": "flow", "cat": category, "id": args["flow"]}
-                yield flow | {"ts": start_ns / 1e3, **where}
-    for track, name, t_ns, value in records.counters():
-        pid = pids.setdefault(track[0], len(pids) + 1)
-        label = " ".join((*track[1:], name))
-        yield {"ph": "C", "name": label, "pid": pid, "ts": t_ns / 1e3, "args": {"value": value}}
-    for track, name, category, t_ns, args in records.instants():
-        pid = pids.setdefault(track[0], len(pids) + 1)
-        event = {"ph": "i", "s": "p", "name": name, "cat": category, "pid": pid, "tid": 0}
-        yield event | {"ts": t_ns / 1e3, "args": args or {}}
-
-
-def _metadata(kind: str, pid: int, tid: int, **args: Any) -> dict[str, Any]:
-    return {"ph": "M", "name": kind, "pid": pid, "tid": tid, "args": args}

@@ -1,0 +1,47 @@
+"""The module ``ray.serve`` (2.60) on virtual time."""
+
+from __future__ import annotations
+
+from raysim.rayapi.serve import configs as config
+from raysim.rayapi.serve import context, exceptions, handle
+from raysim.rayapi.serve.batching import batch
+from raysim.rayapi.serve.configs import HTTPOptions
+from raysim.rayapi.serve.context import get_multiplexed_model_id, get_replica_context
+from raysim.rayapi.serve.deployment import Application, Deployment, deployment
+from raysim.rayapi.serve.ingress import ingress
+from raysim.rayapi.serve.multiplexing import multiplexed
+from raysim.rayapi.serve.serving import (
+    delete,
+    get_app_handle,
+    get_deployment_handle,
+    run,
+    shutdown,
+    start,
+    status,
+)
+from raysim.rayapi.unsupported import getattr_of
+
+__getattr__ = getattr_of("ray.serve")
+
+__all__ = [
+    "Application",
+    "Deployment",
+    "HTTPOptions",
+    "batch",
+    "config",
+    "context",
+    "delete",
+    "deployment",
+    "exceptions",
+    "get_app_handle",
+    "get_deployment_handle",
+    "get_multiplexed_model_id",
+    "get_replica_context",
+    "handle",
+    "ingress",
+    "multiplexed",
+    "run",
+    "shutdown",
+    "start",
+    "status",
+]

@@ -1,0 +1,187 @@
+"""``@serve.batch``: calls of a coroutine method that are answered together.
+
+Real counterpart: ``python/ray/serve/batching.py`` (ray 2.60). A batch is formed when
+``max_batch_size`` calls are there, or ``batch_wait_timeout_s`` after its first; calls for different
+multiplexed models never share one.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, NamedTuple
+
+from raysim.rayapi import asyncio_loop
+from raysim.rayapi.serve.context import SERVING, Serving, here
+from raysim.rayapi.unsupported import NotEmulatedError
+
+
+class _One(NamedTuple):
+    """A call that waits for its batch."""
+
+    args: tuple[Any, ...]
+    future: Any
+    serving: Serving
+
+
+class _Batches:
+    """Of one method of one instance."""
+
+    def __init__(self, function: Any, options: _Options, owner: tuple[Any, ...]) -> None:
+        self._function = function
+        self._options = options
+        self._owner = owner
+        """The instance, or nothing of a function."""
+        self._waiting: Any = asyncio_loop.Queue()
+        self._held: _One | None = None
+        """It did not belong into the batch before."""
+        self._free: Any = asyncio_loop.Queue()
+        for _ in range(options.max_concurrent_batches):
+            self._free.put_nowait(None)
+        self.loop = asyncio_loop.running_loop()
+        self._task = self.loop.create_task(self._form())
+        self._runs: set[Any] = set()
+
+    def put(self, one: _One) -> None:
+        """One more call."""
+        self._waiting.put_nowait(one)
+
+    async def _form(self) -> None:
+        while True:
+            batch = await self._next()
+            await self._free.get()
+            run = self.loop.create_task(self._run(batch))
+            self._runs.add(run)
+            run.add_done_callback(self._runs.discard)
+
+    async def _next(self) -> list[_One]:
+        first, self._held = self._held, None
+        batch = [first or await self._waiting.get()]
+        until_s = self.loop.time() + self._options.batch_wait_timeout_s
+        while len(batch) < self._options.max_batch_size:
+            one = await self._one(until_s)
+            if one is None:
+                break
+            if _model(one) != _model(batch[0]):
+                self._held = one
+                break
+            batch.append(one)
+        return batch
+
+    async def _one(self, until_s: float) -> Any:
+        """The next call; None when it is late."""
+        try:
+            return self._waiting.get_nowait()
+        except asyncio_loop.QueueEmpty:
+            left_s = until_s - self.loop.time()
+        if left_s <= 0:
+            return None
+        try:
+            return await asyncio_loop.wait_for(self._waiting.get(), left_s)
+        except asyncio_loop.TimeoutError_:
+            return None
+
+    async def _run(self, batch: list[_One]) -> None:
+        SERVING.set(batch[0].serving)
+        columns = [list(column) for column in zip(*(one.args for one in batch), strict=True)]
+        try:
+            results = _of_size(await self._function(*self._owner, *columns), len(batch))
+        except BaseException as error:  # noqa: BLE001  (whatever a program raises)
+            for one in batch:
+                if not one.future.done():
+                    one.future.set_exception(error)
+        else:
+            for one, result in zip(batch, results, strict=True):
+                if not one.future.done():
+                    one.future.set_result(result)
+        finally:
+            self._free.put_nowait(None)
+
+
+def _of_size(results: Any, size: int) -> Any:
+    if len(results) != size:
+        raise RuntimeError(
+            "Batched function doesn't preserve batch size. The input list has length "
+            f"{size} but the returned list has length {len(results)}."
+        )
+    return results
+
+
+def _model(one: _One) -> str:
+    return one.serving.model_id
+
+
+class _Options:
+    """May be changed while it runs."""
+
+    def __init__(self, size: int, wait_s: float, concurrent: int) -> None:
+        self.max_batch_size = size
+        self.batch_wait_timeout_s = wait_s
+        self.max_concurrent_batches = concurrent
+
+
+def batch(
+    _func: Any = None,
+    /,
+    max_batch_size: int = 10,
+    batch_wait_timeout_s: float = 0.01,
+    max_concurrent_batches: int = 1,
+    batch_size_fn: Any = None,
+) -> Any:
+    """``@serve.batch``, with options or without.
+
+    Raises
+    ------
+    TypeError
+        It is no coroutine function, or an option has the wrong type.
+    """
+    if batch_size_fn is not None:
+        raise NotEmulatedError("@serve.batch(batch_size_fn=)", "max_batch_size=")
+    _check(max_batch_size, batch_wait_timeout_s, max_concurrent_batches)
+
+    def decorate(function: Any) -> Any:
+        if inspect.isasyncgenfunction(function):
+            raise NotEmulatedError("@serve.batch of a generator", "methods that return lists")
+        if not inspect.iscoroutinefunction(function):
+            raise TypeError("Functions decorated with @serve.batch must be 'async def'")
+        options = _Options(max_batch_size, batch_wait_timeout_s, max_concurrent_batches)
+        return _batched(function, options)
+
+    return decorate(_func) if callable(_func) else decorate
+
+
+def _batched(function: Any, options: _Options) -> Any:
+    of_method = next(iter(inspect.signature(function).parameters), "") == "self"
+
+    @wraps(function)
+    async def call(*args: Any, **kwargs: Any) -> Any:
+        given = inspect.signature(function).bind(*args, **kwargs).args
+        owner, items = (given[:1], given[1:]) if of_method else ((), given)
+        serving = here("@serve.batch")
+        batches = serving.replica.kept(function, owner, lambda: _Batches(function, options, owner))
+        future = asyncio_loop.new_future()
+        batches.put(_One(items, future, serving))
+        return await future
+
+    def setter(name: str) -> Callable[[Any], None]:
+        return lambda value: setattr(options, name, value)
+
+    call.set_max_batch_size = setter("max_batch_size")  # type: ignore[attr-defined]
+    call.set_batch_wait_timeout_s = setter("batch_wait_timeout_s")  # type: ignore[attr-defined]
+    call._get_max_batch_size = lambda: options.max_batch_size  # type: ignore[attr-defined]  # noqa: SLF001
+    call._get_batch_wait_timeout_s = lambda: options.batch_wait_timeout_s  # type: ignore[attr-defined]  # noqa: SLF001
+    return call
+
+
+def _check(size: Any, wait_s: Any, concurrent: Any) -> None:
+    if not isinstance(size, int) and not (isinstance(size, float) and size.is_integer()):
+        raise TypeError(f"max_batch_size must be integer >= 1, got {size}")
+    if size < 1:
+        raise ValueError(f"max_batch_size must be an integer >= 1, got {size}")
+    if not isinstance(wait_s, float | int):
+        raise TypeError(f"batch_wait_timeout_s must be a float >= 0, got {wait_s}")
+    if wait_s < 0:
+        raise ValueError(f"batch_wait_timeout_s must be a float >= 0, got {wait_s}")
+    if not isinstance(concurrent, int) or concurrent < 1:
+        raise TypeError(f"max_concurrent_batches must be an integer >= 1, got {concurrent}")

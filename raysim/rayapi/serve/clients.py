@@ -1,0 +1,129 @@
+"""HTTP clients of programs reach the emulated Serve: ``requests``, ``httpx``, ``urllib``.
+
+Real counterpart: sockets. Only what a program asks of this machine at Serve's port is answered
+here; everything else goes where it always does. Threads that FastAPI takes for its routes are those
+of the replica. Patched for as long as a program runs.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import urllib.request
+from collections.abc import Callable
+from email.message import Message as Headers
+from functools import partial
+from http.client import responses as reasons
+from typing import Any
+from urllib.response import addinfourl
+
+from raysim.rayapi.serve.context import SERVING
+from raysim.rayapi.serve.http import Reply, ask, ask_async, is_ours, message_of
+
+_undo: list[Callable[[], None]] = []
+
+
+def install() -> None:
+    """Patch what is there, once."""
+    if _undo:
+        return
+    _patch(urllib.request.HTTPHandler, "http_open", _urllib)
+    if importlib.util.find_spec("requests") is not None:
+        from requests.adapters import HTTPAdapter
+
+        _patch(HTTPAdapter, "send", _requests)
+    if importlib.util.find_spec("httpx") is not None:
+        import httpx
+
+        _patch(httpx.HTTPTransport, "handle_request", _httpx)
+        _patch(httpx.AsyncHTTPTransport, "handle_async_request", _httpx_async)
+    if importlib.util.find_spec("anyio") is not None:
+        import anyio.to_thread
+
+        _patch(anyio.to_thread, "run_sync", _threads)
+
+
+def remove() -> None:
+    """As it was."""
+    while _undo:
+        _undo.pop()()
+
+
+def _patch(owner: Any, name: str, made: Callable[[Any], Any]) -> None:
+    real = getattr(owner, name)
+    setattr(owner, name, made(real))
+    _undo.append(lambda: setattr(owner, name, real))
+
+
+def _requests(real: Any) -> Any:
+    def send(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+        if not is_ours(request.url):
+            return real(self, request, *args, **kwargs)
+        from urllib3 import HTTPResponse
+
+        body = request.body or b""
+        data = body.encode() if isinstance(body, str) else bytes(body)
+        reply = ask(message_of(request.method, request.url, request.headers, data))
+        raw = HTTPResponse(
+            body=io.BytesIO(reply.body), headers=dict(reply.headers), status=reply.status,
+            reason=reasons.get(reply.status, ""), preload_content=False,
+        )  # fmt: skip
+        return self.build_response(request, raw)
+
+    return send
+
+
+def _httpx_reply(request: Any, reply: Reply) -> Any:
+    import httpx
+
+    return httpx.Response(
+        reply.status, headers=list(reply.headers), content=reply.body, request=request
+    )
+
+
+def _httpx(real: Any) -> Any:
+    def handle_request(self: Any, request: Any) -> Any:
+        if not is_ours(str(request.url)):
+            return real(self, request)
+        message = message_of(request.method, str(request.url), request.headers, request.read())
+        return _httpx_reply(request, ask(message))
+
+    return handle_request
+
+
+def _httpx_async(real: Any) -> Any:
+    async def handle_async_request(self: Any, request: Any) -> Any:
+        if not is_ours(str(request.url)):
+            return await real(self, request)
+        body = await request.aread()
+        message = message_of(request.method, str(request.url), request.headers, body)
+        return _httpx_reply(request, await ask_async(message))
+
+    return handle_async_request
+
+
+def _urllib(real: Any) -> Any:
+    def http_open(self: Any, request: Any) -> Any:
+        if not is_ours(request.full_url):
+            return real(self, request)
+        headers = dict(request.header_items())
+        method = request.get_method()
+        reply = ask(message_of(method, request.full_url, headers, request.data or b""))
+        lines = Headers()
+        for name, value in reply.headers:
+            lines[name] = value
+        found = addinfourl(io.BytesIO(reply.body), lines, request.full_url, reply.status)
+        found.msg = reasons.get(reply.status, "")  # type: ignore[attr-defined]
+        return found
+
+    return http_open
+
+
+def _threads(real: Any) -> Any:
+    async def run_sync(func: Any, *args: Any, **options: Any) -> Any:
+        serving = SERVING.get()
+        if serving is None:
+            return await real(func, *args, **options)
+        return await serving.replica.in_thread(partial(func, *args))
+
+    return run_sync

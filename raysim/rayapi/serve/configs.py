@@ -1,0 +1,141 @@
+"""Options of ``@serve.deployment`` and ``serve.start``, checked as Ray checks them.
+
+Real counterpart: ``python/ray/serve/config.py`` and ``api.py`` (ray 2.60).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from raysim.rayapi.unsupported import NotEmulatedError
+from raysim.raylibs.serve.config import AutoscalingConfig, DeploymentConfig, MultiplexConfig
+from raysim.raylibs.serve.defaults import RAY_2_60
+
+AUTO = {"target_ongoing_requests": 2.0, "min_replicas": 1, "max_replicas": 100}
+"""Of ``num_replicas="auto"``."""
+SAME = (
+    "max_ongoing_requests", "max_queued_requests", "graceful_shutdown_timeout_s",
+    "graceful_shutdown_wait_loop_s", "health_check_period_s", "max_constructor_retry_count",
+)  # fmt: skip
+"""Options that the emulated deployment has under the same name."""
+WITHOUT_EFFECT = ("health_check_timeout_s", "logging_config", "backpressure_config")
+REFUSED = (
+    "placement_group_bundle_label_selector", "max_replicas_per_node", "request_router_config",
+    "gang_scheduling_config", "deployment_actors", "max_surge_percent",
+)  # fmt: skip
+OWN = (
+    "num_replicas", "ray_actor_options", "placement_group_bundles", "placement_group_strategy",
+    "user_config", "autoscaling_config", "rolling_update_percentage",
+)  # fmt: skip
+OPTIONS = (*OWN, *SAME, *WITHOUT_EFFECT, *REFUSED)
+
+
+class ProxyLocation(StrEnum):
+    """``ray.serve.config.ProxyLocation``."""
+
+    Disabled = "Disabled"
+    HeadOnly = "HeadOnly"
+    EveryNode = "EveryNode"
+
+
+@dataclass
+class HTTPOptions:
+    """``ray.serve.config.HTTPOptions``: the port is where programs ask."""
+
+    host: str | None = "127.0.0.1"
+    port: int = 8000
+    location: ProxyLocation | str | None = None
+    root_path: str = ""
+    request_timeout_s: float | None = None
+    keep_alive_timeout_s: int = 5
+    middlewares: list[Any] = field(default_factory=list)
+    num_cpus: int = 0
+    root_url: str = ""
+    ssl_keyfile: str | None = None
+    ssl_certfile: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.middlewares:
+            raise NotEmulatedError("HTTPOptions(middlewares=)", "the deployment's own code")
+        if self.request_timeout_s is not None:
+            raise NotEmulatedError("HTTPOptions(request_timeout_s=)", "result(timeout_s=)")
+
+
+def checked(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options as Ray takes them; ``num_replicas="auto"`` becomes a way to scale.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As Ray does.
+    NotEmulatedError
+        What the emulated Serve has not.
+    """
+    said = dict(options)
+    for name in said:
+        if name not in OPTIONS:
+            raise TypeError(f"deployment() got an unexpected keyword argument {name!r}")
+    for name in REFUSED:
+        if said.get(name):
+            raise NotEmulatedError(f"@serve.deployment({name}=)")
+    replicas, scaling = said.get("num_replicas"), said.get("autoscaling_config")
+    if replicas == "auto":
+        said["num_replicas"] = None
+        said["autoscaling_config"] = AUTO | dict(scaling or {})
+    elif replicas == 0:
+        raise ValueError("num_replicas is expected to larger than 0")
+    elif replicas is not None and scaling is not None:
+        raise ValueError(
+            "Manually setting num_replicas is not allowed when autoscaling_config is provided."
+        )
+    if "max_ongoing_requests" in said and said["max_ongoing_requests"] is None:
+        raise ValueError("`max_ongoing_requests` must be non-null, got None.")
+    scaling_of(said.get("autoscaling_config"))
+    return said
+
+
+def scaling_of(said: Any) -> AutoscalingConfig | None:
+    """``autoscaling_config=``: a dictionary, or Ray's class.
+
+    Raises
+    ------
+    NotEmulatedError
+        A policy of one's own, or a field that is not emulated.
+    """
+    if said is None or isinstance(said, AutoscalingConfig):
+        return said
+    unknown = [name for name in said if name not in AutoscalingConfig.__dataclass_fields__]
+    if unknown:
+        known = ", ".join(AutoscalingConfig.__dataclass_fields__)
+        raise NotEmulatedError(f"autoscaling_config={{{unknown[0]!r}: ...}}", known)
+    return AutoscalingConfig(**said)
+
+
+def deployment_config(name: str, said: Mapping[str, Any], version: str) -> DeploymentConfig:
+    """What is deployed; ``said`` has been ``checked``."""
+    same = {key: said[key] for key in SAME if said.get(key) is not None}
+    scaling = scaling_of(said.get("autoscaling_config"))
+    return DeploymentConfig(
+        name=name,
+        num_replicas=said.get("num_replicas") or 1,
+        autoscaling=scaling,
+        resources=_resources(said.get("ray_actor_options") or {}),
+        placement_group_bundles=tuple(said.get("placement_group_bundles") or ()),
+        placement_group_strategy=said.get("placement_group_strategy") or "PACK",
+        rolling_update_frac=said.get("rolling_update_percentage") or RAY_2_60.rolling_update_frac,
+        multiplex=MultiplexConfig(load_s=None),
+        version=version,
+        **same,
+    )
+
+
+def _resources(actor: Mapping[str, Any]) -> dict[str, float]:
+    """A replica holds one CPU where nothing is said."""
+    amounts = {"CPU": float(actor.get("num_cpus", 1)), "GPU": float(actor.get("num_gpus", 0))}
+    if actor.get("memory"):
+        amounts["memory"] = float(actor["memory"])
+    amounts |= {k: float(v) for k, v in (actor.get("resources") or {}).items()}
+    return {name: amount for name, amount in amounts.items() if amount}

@@ -1,0 +1,227 @@
+"""HTTP requests of programs: to a proxy and into a replica, with starlette's classes there.
+
+Real counterpart: ``python/ray/serve/_private/http_util.py`` and ``proxy.py`` (ray 2.60). A request
+is whole when it is sent, and so is its response.
+
+Not modelled: websockets, streaming responses (their chunks come together), gRPC ingress.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from raysim.rayapi.calls import program_call, this_fiber
+from raysim.rayapi.serialization import serialize
+from raysim.rayapi.serve.handle import CALL, Asked
+from raysim.rayapi.serve.serving import LIBRARY, Served, _serve
+from raysim.raycore.tasks import TaskError
+from raysim.raylibs.serve.event_loop import deliver
+from raysim.raylibs.serve.request import Request
+from raysim.units import to_ns
+
+if TYPE_CHECKING:
+    from raysim.rayapi.serve.replica import ProgramReplica
+
+LOCAL = {"localhost", "127.0.0.1", "0.0.0.0", "::1"}  # noqa: S104  (names of this machine)
+MODEL_HEADER = "serve_multiplexed_model_id"
+JSON_TYPE, TEXT_TYPE = "application/json", "text/plain; charset=utf-8"
+UNAVAILABLE, NOT_FOUND, BAD = 503, 404, 500
+
+
+class Message(NamedTuple):
+    """A request as it is sent."""
+
+    method: str
+    path: str
+    query: str
+    headers: tuple[tuple[str, str], ...]
+    body: bytes
+    root_path: str = ""
+
+
+class Reply(NamedTuple):
+    """A response."""
+
+    status: int
+    headers: tuple[tuple[str, str], ...]
+    body: bytes
+
+
+def _text(status: int, said: str) -> Reply:
+    return Reply(status, (("content-type", TEXT_TYPE),), said.encode())
+
+
+# ---- from the program ------------------------------------------------------------------------
+
+
+def is_ours(url: str) -> bool:
+    """Whether a program that asks for this asks the emulated Serve."""
+    from raysim.rayapi.fibers import HUB
+
+    fiber = HUB.here()
+    if fiber is None or LIBRARY not in fiber.process.session.libraries:
+        return False
+    parts = urlsplit(url)
+    return parts.hostname in LOCAL and parts.port == _serve(fiber.process.session).port
+
+
+def message_of(method: str, url: str, headers: Mapping[str, str], body: bytes) -> Message:
+    """A client library's request."""
+    parts = urlsplit(url)
+    lines = {k.lower(): v for k, v in headers.items()} | {"host": parts.netloc}
+    return Message(method, unquote(parts.path) or "/", parts.query, tuple(lines.items()), body)
+
+
+def start_request(message: Message, then: Callable[[Reply], object]) -> None:
+    """Send it; ``then(reply)`` in the simulation."""
+    session = this_fiber().process.session
+    core: Any = this_fiber().process.core
+    found = _route(_serve(session).apps.values(), message.path)
+    if found is None:
+        said = f"Path '{message.path}' not found. Ensure that the application is deployed."
+        core.after(0, lambda _: then(_text(NOT_FOUND, said)))
+        return
+    served, prefix = found
+    asked = Asked(
+        CALL, serialize(((), {})), (), stream=False, http=message._replace(root_path=prefix)
+    )
+
+    def ended(request: Request) -> None:
+        served.log.add(request)
+        then(_reply_of(request))
+
+    model_id = dict(message.headers).get(MODEL_HEADER, "")
+    request = Request(served.numbered(), core.now_ns, ended, model_id=model_id, asked=asked)
+    proxies = served.instance.proxies
+    proxy = proxies.get(core.me.node_id) or next(iter(proxies.values()), None)
+    if proxy is None:
+        request.end("no_proxy", core.now_ns)
+        return
+    deliver(proxy.process, to_ns(served.instance.costs.transit_s), proxy.receive, request)
+
+
+def _route(apps: Any, path: str) -> tuple[Served, str] | None:
+    """The application with the longest prefix of the path, and that prefix."""
+    best: tuple[Served, str] | None = None
+    for served in apps:
+        prefix = served.route_prefix
+        if prefix is None:
+            continue
+        root = "" if prefix == "/" else prefix.rstrip("/")
+        inside = path == root or path.startswith(f"{root}/")
+        if inside and (best is None or len(root) > len(best[1])):
+            best = served, root
+    return best
+
+
+def _reply_of(request: Request) -> Reply:
+    answer = None if request.call is None else request.call.answer
+    if request.status == "ok":
+        assert isinstance(answer, Reply), "a replica answers HTTP with a reply"
+        return answer
+    if request.status in ("backpressure", "no_proxy"):
+        return _text(UNAVAILABLE, "Request dropped due to backpressure.")
+    if isinstance(answer, TaskError):
+        return _text(BAD, "Internal Server Error")
+    return _text(BAD, "The replica died before it answered.")
+
+
+@program_call
+def ask(message: Message) -> Reply:
+    """Send it from a thread, and wait for the reply."""
+    fiber = this_fiber()
+    fiber.settle()
+    reply: Reply = fiber.block(lambda then: start_request(message, then))
+    return reply
+
+
+async def ask_async(message: Message) -> Reply:
+    """Send it from an event loop."""
+    from raysim.rayapi import asyncio_loop
+
+    reply: Reply = await asyncio_loop.future_with(lambda then: start_request(message, then))
+    return reply
+
+
+# ---- in the replica --------------------------------------------------------------------------
+
+
+async def answer(replica: ProgramReplica, message: Message) -> Reply:
+    """What the user's code makes of a request."""
+    app = getattr(replica.target, "_serve_asgi_app", None)
+    if app is not None:
+        return await _of_asgi(app, message)
+    method = replica.method(CALL)
+    takes = inspect.signature(method).parameters
+    if not takes:
+        return await _reply(await replica.call(method))
+    return await _reply(await replica.call(method, _request(message)))
+
+
+def _scope(message: Message) -> dict[str, Any]:
+    return {
+        "type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, "http_version": "1.1",
+        "method": message.method, "scheme": "http", "path": message.path,
+        "raw_path": message.path.encode(), "query_string": message.query.encode(),
+        "root_path": message.root_path, "client": ("127.0.0.1", 0), "server": ("127.0.0.1", 8000),
+        "headers": [(k.encode(), v.encode()) for k, v in message.headers],
+    }  # fmt: skip
+
+
+def _receiver(message: Message) -> Any:
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": message.body, "more_body": False}
+
+    return receive
+
+
+def _request(message: Message) -> Any:
+    from starlette.requests import Request as HttpRequest
+
+    return HttpRequest(_scope(message), _receiver(message))
+
+
+async def _of_asgi(app: Any, message: Message) -> Reply:
+    status, headers, body = BAD, [], b""
+    told: list[dict[str, Any]] = []
+
+    async def send(part: dict[str, Any]) -> None:
+        told.append(part)
+
+    await app(_scope(message), _receiver(message), send)
+    for part in told:
+        if part["type"] == "http.response.start":
+            status = part["status"]
+            headers = [(k.decode(), v.decode()) for k, v in part.get("headers", ())]
+        elif part["type"] == "http.response.body":
+            body += part.get("body", b"")
+    return Reply(status, tuple(headers), body)
+
+
+async def _reply(value: Any) -> Reply:
+    """As Serve turns values into responses: text, bytes, JSON, or what they are."""
+    if isinstance(value, bytes):
+        return Reply(200, (("content-type", "text/plain"),), value)
+    if isinstance(value, str):
+        return _text(200, value)
+    if hasattr(value, "raw_headers") and callable(value):  # starlette's Response
+
+        async def respond(scope: Any, receive: Any, send: Any) -> None:
+            await value(scope, receive, send)
+
+        return await _of_asgi(respond, Message("GET", "/", "", (), b""))
+    text = json.dumps(value, default=_plain, separators=(",", ":"))
+    return Reply(200, (("content-type", JSON_TYPE),), text.encode())
+
+
+def _plain(value: Any) -> Any:
+    for convert in ("model_dump", "tolist", "isoformat"):
+        if hasattr(value, convert):
+            return getattr(value, convert)()
+    if isinstance(value, set | frozenset):
+        return list(value)
+    raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")

@@ -1,0 +1,410 @@
+"""Serve in one session: its applications, who calls them, what came of the calls.
+
+Real counterpart: ``python/ray/serve/api.py``, ``_private/client.py`` (ray 2.60).
+
+Not modelled: one controller and one set of proxies for several applications: each has its own.
+Serve ends with the driver, which in Ray leaves it running.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from raysim.rayapi.calls import program_call, this_core, this_fiber
+from raysim.rayapi.library_code import play, session_here
+from raysim.rayapi.serve.context import here
+from raysim.rayapi.serve.deployment import Application, Built, build
+from raysim.rayapi.serve.exceptions import RayServeException
+from raysim.rayapi.serve.handle import Asked, DeploymentHandle
+from raysim.rayapi.serve.replica import ProgramReplica
+from raysim.rayapi.unsupported import NotEmulatedError
+from raysim.raycore.scripts import Script, now
+from raysim.raylibs.serve.config import DeploymentConfig
+from raysim.raylibs.serve.controller import CONTROLLER
+from raysim.raylibs.serve.costs import STACKS, ServeCosts
+from raysim.raylibs.serve.event_loop import EventLoop, Jitter
+from raysim.raylibs.serve.instance import Instance
+from raysim.raylibs.serve.records import RequestLog
+from raysim.raylibs.serve.request import Call, Request
+from raysim.raylibs.serve.run import Running, serve_run, settle
+
+if TYPE_CHECKING:
+    from raysim.rayapi.session import ProcessState, Session
+
+LIBRARY = "serve"
+DEFAULT_NAME = "default"
+START_TIMEOUT_S = 3600.0
+"""An application that does not run by then is given up; Ray's would wait for ever."""
+_VARIABLES = {
+    "RAY_SERVE_THROUGHPUT_OPTIMIZED": "optimized", "RAY_SERVE_ENABLE_HA_PROXY": "haproxy",
+    "RAY_SERVE_USE_GRPC_BY_DEFAULT": "grpc",
+}  # fmt: skip
+
+
+class Caller:
+    """A handle's router in one process."""
+
+    def __init__(self, served: Served, router: Any, jitter: Jitter, *, part: bool) -> None:
+        self._served = served
+        self._note: Any = (lambda _: None) if part else served.log.add
+        """Calls of replicas are parts of requests."""
+        self._router = router
+        self._loop: EventLoop = router.loop
+        self._jitter = jitter
+        self._costs = served.instance.costs
+
+    def send(self, response: Any, asked: Asked, model_id: str) -> None:
+        """To a replica, when the router has found one."""
+        process = self._router.process
+        request = Request(
+            self._served.numbered(), process.now_ns, self._note, model_id=model_id, asked=asked,
+        )  # fmt: skip
+        chunk = partial(self._chunk, response) if asked.stream else None
+        call = Call(request, self._router, partial(self._answered, response), on_chunk=chunk)
+        request.call = response.call = call
+        self._loop.run(self._jitter.ns(self._costs.handle_s / 2), self._router.assign, call)
+
+    def _answered(self, response: Any, call: Call) -> None:
+        cost_ns = self._jitter.ns(self._costs.handle_s / 2)
+        self._loop.run(cost_ns, partial(self._taken, response), call)
+
+    def _taken(self, response: Any, call: Call) -> None:
+        assert call.status is not None, "answered without a status"
+        call.request.end(call.status, self._router.process.now_ns)
+        response.ended(call)
+
+    def _chunk(self, response: Any, call: Call) -> None:
+        cost_ns = self._jitter.ns(self._costs.handle_chunk_s)
+        self._loop.run(cost_ns, partial(self._item, response), call)
+
+    def _item(self, response: Any, call: Call) -> None:
+        request = call.request
+        if request.first_chunk_ns < 0:
+            request.first_chunk_ns = self._router.process.now_ns
+        response.has_item(request.asked.items.popleft())
+
+
+class Served:
+    """One application."""
+
+    def __init__(self, session: Session, built: Built, route_prefix: str | None) -> None:
+        self.session = session
+        self.built = built
+        self.route_prefix = route_prefix
+        self.log = RequestLog()
+        self.running: Running | None = None
+        self.instance = Instance(
+            built.config, _costs(session), session.sim.rng, code_of=self._code_of
+        )
+        self.began_ns = session.sim.now_ns
+        self.ran_ns = self.began_ns
+        """When it was asked for, and when it ran for the first time."""
+        self._callers: dict[tuple[int, str], Caller] = {}
+        self._numbered = 0
+
+    @property
+    def name(self) -> str:
+        """Of the application."""
+        return self.built.config.name
+
+    def numbered(self) -> int:
+        """The next request's."""
+        self._numbered += 1
+        return self._numbered
+
+    def _code_of(self, process: Any, config: DeploymentConfig, name: str) -> ProgramReplica:
+        code = self.built.code[config.name]
+        return ProgramReplica(self.session, process, config, name, app_name=self.name, code=code)
+
+    # ---- deploying
+
+    def deploy(self) -> Script:
+        """Start it, or update it; ``Running``."""
+        if self.running is None:
+            actor = CONTROLLER.actor
+            others = len(_serve(self.session).apps) > 1
+            if others:
+                actor = replace(actor, name=f"{actor.name}_{self.name}")
+            self.running = yield from serve_run(
+                self.instance, timeout_s=START_TIMEOUT_S,
+                controller_class=CONTROLLER.options(actor=actor),
+            )  # fmt: skip
+            self.ran_ns = yield now()
+            return
+        began_ns = yield now()
+        yield from self.running.handle.ask("deploy_application", self.built.config)
+        yield from settle(self.running, began_ns, timeout_s=START_TIMEOUT_S)
+
+    def delete(self) -> Script:
+        """Its replicas end when they have answered."""
+        assert self.running is not None, "what is deleted has been deployed"
+        began_ns = yield now()
+        yield from self.running.handle.ask("delete_application")
+        yield from settle(self.running, began_ns, timeout_s=START_TIMEOUT_S)
+        self.instance.shut_down()
+        yield self.running.handle.kill()
+
+    # ---- calling
+
+    def caller(self, state: ProcessState, deployment: str) -> Caller:
+        """Of a process; made at its first call.
+
+        Raises
+        ------
+        RayServeException
+            There is no such deployment.
+        """
+        core = this_core(this_fiber())
+        key = core.me.worker_id, deployment
+        if key not in self._callers:
+            configs = {d.name: d for d in self.built.config.deployments}
+            if deployment not in configs:
+                raise RayServeException(
+                    f"Deployment {deployment!r} does not exist in application {self.name!r}."
+                )
+            process: Any = core
+            name = f"handle-{core.me.worker_id}/{deployment}"
+            inside = self._loop_of(state)
+            loop = inside or EventLoop(process)
+            router = self.instance.make_router(process, configs[deployment], name, loop)
+            costs = self.instance.costs
+            jitter = Jitter(self.session.sim.rng(f"serve/{name}/cost"), costs.cv)
+            self._callers[key] = Caller(self, router, jitter, part=inside is not None)
+        return self._callers[key]
+
+    def _loop_of(self, state: ProcessState) -> EventLoop | None:
+        """A replica's calls cost its own loop."""
+        for replicas in self.instance.all_replicas.values():
+            for replica in replicas:
+                if getattr(replica.code, "state", None) is state:
+                    return replica.loop
+        return None
+
+
+def _costs(session: Session) -> ServeCosts:
+    """Of the stack that the environment asks for, on the machine's cores."""
+    stack = next((s for v, s in _VARIABLES.items() if os.environ.get(v) == "1"), "default")
+    return STACKS[stack].at_speed(session.env.costs.serve_speed)
+
+
+class Serve:
+    """All applications of a session."""
+
+    def __init__(self) -> None:
+        self.apps: dict[str, Served] = {}
+        self.port = 8000
+
+    def app(self, name: str) -> Served:
+        """Of this name.
+
+        Raises
+        ------
+        RayServeException
+            There is none.
+        """
+        if name not in self.apps:
+            raise RayServeException(f"Application '{name}' does not exist.")
+        return self.apps[name]
+
+    def finish(self) -> None:
+        """The driver ends: report of what runs still."""
+        for served in self.apps.values():
+            if served.running is not None:
+                _finish(served)
+
+
+def _serve(session: Session) -> Serve:
+    found = session.libraries.get(LIBRARY)
+    if found is None:
+        found = session.libraries[LIBRARY] = Serve()
+        session.at_end.append(found.finish)
+    serve: Serve = found
+    return serve
+
+
+def caller_of(app_name: str, deployment: str) -> Caller:
+    """The router of the process that calls."""
+    state = this_fiber().process
+    return _serve(state.session).app(app_name).caller(state, deployment)
+
+
+# ---- the module's functions ------------------------------------------------------------------
+
+
+@program_call
+def start(proxy_location: Any = None, http_options: Any = None, **others: Any) -> None:
+    """``serve.start``: only the port has an effect."""
+    del proxy_location, others
+    options = http_options or {}
+    port = options.get("port") if isinstance(options, Mapping) else options.port
+    if port:
+        _serve(session_here()).port = int(port)
+
+
+@program_call
+def run(
+    target: Any,
+    blocking: bool = False,
+    name: str = DEFAULT_NAME,
+    route_prefix: str | None = "/",
+    **others: Any,
+) -> DeploymentHandle:
+    """Deploy an application, and wait until it runs.
+
+    Raises
+    ------
+    TypeError
+        It is no application.
+    RuntimeError
+        It cannot run.
+    """
+    if others.get("_local_testing_mode"):
+        raise NotEmulatedError("serve.run(_local_testing_mode=True)", "serve.run(app)")
+    if blocking:
+        raise NotEmulatedError("serve.run(blocking=True)", "requests from the script itself")
+    if not isinstance(target, Application):
+        raise TypeError("`serve.run` expects an `Application` returned by `Deployment.bind()`.")
+    if route_prefix is not None and not route_prefix.startswith("/"):
+        raise ValueError(f"Invalid route_prefix {route_prefix!r}: it must start with '/'.")
+    session = session_here()
+    serve, built = _serve(session), build(target, name)
+    served = serve.apps.get(name)
+    if served is None:
+        served = serve.apps[name] = Served(session, built, route_prefix)
+    else:
+        served.built, served.route_prefix = built, route_prefix
+    from raysim.rayapi.serve import clients  # what a program asks with, if it is installed
+
+    clients.install()
+    play(lambda _: served.deploy())
+    running = served.running
+    assert running is not None, "it has been deployed"
+    if running.refusal:
+        deployment, _, why = running.refusal.partition(": ")
+        raise RuntimeError(
+            f"Deploying application {name} failed: Failed to update the deployments "
+            f"['{deployment}'].\n{why}"
+        )
+    return DeploymentHandle(built.config.ingress, name)
+
+
+@program_call
+def delete(name: str, _blocking: bool = True) -> None:
+    """End an application; nothing, if there is none."""
+    del _blocking
+    serve = _serve(session_here())
+    served = serve.apps.get(name)
+    if served is not None:
+        play(lambda _: served.delete())
+        _finish(served)
+        del serve.apps[name]
+
+
+@program_call
+def shutdown() -> None:
+    """End all of them."""
+    for name in list(_serve(session_here()).apps):
+        delete(name)
+
+
+def _finish(served: Served) -> None:
+    """What its requests came to, for the report."""
+    from raysim.rayapi.serve.summary import report_of
+
+    served.session.env.reports.append(report_of(served))
+
+
+def get_app_handle(name: str) -> DeploymentHandle:
+    """Of an application's ingress."""
+    served = _serve(session_here()).app(name)
+    return DeploymentHandle(served.built.config.ingress, name)
+
+
+def get_deployment_handle(deployment_name: str, app_name: str | None = None) -> DeploymentHandle:
+    """Of any deployment; in a replica, of its own application."""
+    if app_name is None:
+        app_name = here("serve.get_deployment_handle without app_name=").replica.context.app_name
+    return DeploymentHandle(deployment_name, app_name)
+
+
+# ---- serve.status() --------------------------------------------------------------------------
+
+
+class ApplicationStatus(str, Enum):  # noqa: UP042  (printed as Ray prints it)
+    """Of an application."""
+
+    DEPLOYING = "DEPLOYING"
+    DEPLOY_FAILED = "DEPLOY_FAILED"
+    RUNNING = "RUNNING"
+
+
+class DeploymentStatus(str, Enum):  # noqa: UP042  (as above)
+    """Of a deployment."""
+
+    UPDATING = "UPDATING"
+    HEALTHY = "HEALTHY"
+    UNHEALTHY = "UNHEALTHY"
+    DEPLOY_FAILED = "DEPLOY_FAILED"
+
+
+@dataclass(frozen=True)
+class DeploymentStatusOverview:
+    """One deployment."""
+
+    status: DeploymentStatus
+    status_trigger: str
+    replica_states: dict[str, int]
+    message: str
+
+
+@dataclass(frozen=True)
+class ApplicationStatusOverview:
+    """One application."""
+
+    status: ApplicationStatus
+    message: str
+    last_deployed_time_s: float
+    deployments: dict[str, DeploymentStatusOverview]
+
+
+@dataclass(frozen=True)
+class ServeStatus:
+    """``serve.status()``."""
+
+    proxies: dict[str, str]
+    applications: dict[str, ApplicationStatusOverview]
+    target_capacity: float | None = None
+
+
+@program_call
+def status() -> ServeStatus:
+    """Of all applications, and of their proxies by node."""
+    from raysim.raycore.ids import hex_id
+
+    apps: dict[str, ApplicationStatusOverview] = {}
+    proxies: dict[str, str] = {}
+    for name, served in _serve(session_here()).apps.items():
+        running = served.running
+        if running is None:
+            continue
+        deployments = {}
+        for deployment, state in running.controller.statuses().items():
+            states: dict[str, int] = {}
+            for record in state.replicas:
+                states[record.state] = states.get(record.state, 0) + 1
+            deployments[deployment] = DeploymentStatusOverview(
+                DeploymentStatus(state.status), "CONFIG_UPDATE_COMPLETED", states, state.why_failed
+            )
+        healthy = all(d.status == "HEALTHY" for d in deployments.values())
+        failed = any(d.status == "DEPLOY_FAILED" for d in deployments.values())
+        said = ApplicationStatus.RUNNING if healthy else ApplicationStatus.DEPLOYING
+        if failed:
+            said = ApplicationStatus.DEPLOY_FAILED
+        apps[name] = ApplicationStatusOverview(said, "", 0.0, deployments)
+        proxies |= {hex_id("node", n): "HEALTHY" for n in served.instance.proxies}
+    return ServeStatus(proxies, apps)

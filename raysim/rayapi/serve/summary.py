@@ -1,0 +1,22 @@
+"""What came of an application's requests, as the report says it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from raysim.raylibs.report import LibraryReport
+from raysim.raylibs.serve.report import ServeReport, of_requests
+from raysim.units import NS_PER_S
+
+if TYPE_CHECKING:
+    from raysim.rayapi.serve.serving import Served
+
+
+def report_of(served: Served) -> LibraryReport:
+    """Of all requests from outside, from when the application ran to now."""
+    running = served.running
+    assert running is not None, "an application that was deployed"
+    span_s = served.ran_ns / NS_PER_S, served.session.sim.now_ns / NS_PER_S
+    outcome = of_requests(served.log, running, span_s)
+    start_s = (served.ran_ns - served.began_ns) / NS_PER_S
+    return ServeReport(outcome, running.timeline, span_s, start_s).made(())

@@ -1,0 +1,217 @@
+"""A ``config.json`` whose family ``raysim.models`` does not have: transformers' own class, traced.
+
+The class is built on the meta device, without weights, and run once on shapes, as transformers
+would train it in bf16. A family without sdpa runs eager, as ``from_pretrained`` does. Needs
+transformers, and a ``model_type`` that it has itself: code from a repository is never run.
+
+Not modelled: tensor parallelism (nothing is marked as divisible), fused losses, FlashAttention.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, TypeVar
+from unittest.mock import patch
+
+from raysim.errors import Location, Problem, ScenarioError
+from raysim.models.attention import Implementation
+from raysim.models.config import called, reader_of
+from raysim.models.request import config_dtype
+from raysim.models.table import Model
+
+Made = TypeVar("Made")
+LOOKS = "warn_if_padding_and_no_attention_mask"
+BATCH = 2
+"""Samples of a trace: what grows with the batch is told from what does not."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """What a trace depends on, to be looked up again; ``values`` are the config's, as JSON."""
+
+    values: str
+    architecture: str | None
+    seq_len: int | None
+    target_len: int | None
+    attention: Implementation
+
+
+def known(model_type: object) -> bool:
+    """Whether the installed transformers has this family."""
+    from transformers import CONFIG_MAPPING
+
+    return isinstance(model_type, str) and model_type in CONFIG_MAPPING
+
+
+def build(
+    config: Mapping[str, Any],
+    *,
+    seq_len: int | None = None,
+    attention: Implementation = "sdpa",
+    architecture: str | None = None,
+    fused_loss: bool = False,
+    target_len: int | None = None,
+    name: str | None = None,
+    file: str = "config.json",
+) -> Model:
+    """The layer table of a configuration; parameters as of ``raysim.models.huggingface.build``.
+
+    Raises
+    ------
+    ScenarioError
+        transformers refuses the configuration, the class has no head that is known here, or its
+        forward cannot be run on shapes.
+    """
+    reader = reader_of(config, file)
+    dtype = config_dtype(reader)
+    if fused_loss:
+        reader.refuse("model_type", "a traced model computes whole logits; set fused_loss to false")
+    if attention not in {"sdpa", "eager"}:
+        reader.refuse("model_type", f"a traced model runs sdpa or eager attention, not {attention}")
+    reader.check()
+    question = _Question(
+        json.dumps(dict(config), sort_keys=True), architecture, seq_len, target_len, attention
+    )
+    try:
+        model = _traced(question)
+    except ScenarioError as error:
+        where = Location(file=reader.file)
+        raise ScenarioError(
+            problem if problem.where else replace(problem, where=where)
+            for problem in error.problems
+        ) from None
+    return replace(model, name=name or called(config), config_dtype=dtype)
+
+
+@lru_cache(maxsize=8)  # a plan asks for the same table at every point
+def _traced(asked: _Question) -> Model:
+    import torch
+    import transformers
+
+    from raysim.tracing.module import trace
+
+    values = json.loads(asked.values)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+        config = _config(values, transformers)
+        cls = _class(values, asked.architecture, transformers)
+        if not isinstance(config, cls.config_class):  # the language model of several
+            config = config.get_text_config()
+        length = asked.seq_len or getattr(config.get_text_config(), "max_position_embeddings", None)
+        if asked.attention == "eager":
+            config._attn_implementation = "eager"  # noqa: SLF001 (transformers' own way to ask)
+        with torch.device("meta"):
+            module = _refusing(cls, lambda: cls._from_config(config, dtype=torch.bfloat16))
+        given = _inputs(cls, config, length, asked.target_len)
+        # Looks at token ids, and only to warn.
+        with patch.object(transformers.PreTrainedModel, LOOKS, lambda *_: None):
+            return _refusing(cls, lambda: trace(module, given))
+
+
+def _config(values: Mapping[str, Any], transformers: Any) -> Any:
+    cls = transformers.CONFIG_MAPPING[values["model_type"]]
+    config = _refusing(cls, lambda: cls.from_dict(dict(values)))
+    if getattr(config, "pad_token_id", None) is None:  # heads that look for a sample's last token
+        config.pad_token_id = 0
+    if hasattr(config, "use_cache"):
+        config.use_cache = False
+    return config
+
+
+def _class(values: Mapping[str, Any], architecture: str | None, transformers: Any) -> Any:
+    """The class that was asked for, the config's, or the family's language model."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    said = values.get("architectures") or [None]
+    full = architecture or said[0] or MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(values["model_type"])
+    if full is None:
+        message = "missing, and the family has no causal language model; name the class to train"
+        raise ScenarioError(Problem(message=message, key="architectures"))
+    found = getattr(transformers, str(full), None)
+    if found is None:
+        message = f"transformers {transformers.__version__} has no class {full}"
+        raise ScenarioError(Problem(message=message, key="architectures"))
+    return found
+
+
+def _inputs(cls: Any, config: Any, length: int | None, target: int | None) -> dict[str, Any]:
+    """Batches as the class's head takes them; of a model that takes images and text, text."""
+    called, takes = cls.__name__, cls.main_input_name
+    make = next((make for ending, make in _HEADS.items() if called.endswith(ending)), None)
+    if make is not None and takes == ("pixel_values" if make is _pixels else "input_ids"):
+        return make(config, length, target)
+    heads = ", ".join(_HEADS)
+    message = f"{called} takes {takes}; what can be traced takes tokens or images: {heads}"
+    raise ScenarioError(Problem(message=message, key="architectures"))
+
+
+def _whole(*shape: int | None) -> Any:
+    """Zeros of integers.
+
+    Raises
+    ------
+    ScenarioError
+        The length is not known.
+    """
+    import torch
+
+    if None in shape:
+        raise ScenarioError(Problem(message="seq_len: the config has no length; give seq_len"))
+    return torch.zeros(*[int(n) for n in shape if n is not None], dtype=torch.long)
+
+
+def _tokens(config: Any, length: int | None, target: int | None) -> dict[str, Any]:
+    """Token ids, and a label for each; an encoder-decoder's labels are its target's."""
+    decodes = getattr(config, "is_encoder_decoder", False)
+    return {
+        "input_ids": _whole(BATCH, length),
+        "labels": _whole(BATCH, (target or length) if decodes else length),
+    }
+
+
+def _plain(_config: Any, length: int | None, _target: int | None) -> dict[str, Any]:
+    """Token ids; backward starts from whatever comes out."""
+    return {"input_ids": _whole(BATCH, length)}
+
+
+def _pooled(_config: Any, length: int | None, _target: int | None) -> dict[str, Any]:
+    """Token ids, and one label for all of them."""
+    return {"input_ids": _whole(BATCH, length), "labels": _whole(BATCH)}
+
+
+def _spans(_config: Any, length: int | None, _target: int | None) -> dict[str, Any]:
+    ends = {"start_positions": _whole(BATCH), "end_positions": _whole(BATCH)}
+    return {"input_ids": _whole(BATCH, length), **ends}
+
+
+def _pixels(config: Any, _length: int | None, _target: int | None) -> dict[str, Any]:
+    import torch
+
+    size = getattr(config, "image_size", 224)
+    height, width = size if isinstance(size, (list, tuple)) else (size, size)
+    pixels = torch.zeros(BATCH, getattr(config, "num_channels", 3), height, width)
+    return {"pixel_values": pixels.to(torch.bfloat16), "labels": _whole(BATCH)}
+
+
+_HEADS: dict[str, Callable[[Any, int | None, int | None], dict[str, Any]]] = {
+    "ForCausalLM": _tokens, "LMHeadModel": _tokens, "ForMaskedLM": _tokens,
+    "ForConditionalGeneration": _tokens, "ForTokenClassification": _tokens,
+    "ForSequenceClassification": _pooled, "ForQuestionAnswering": _spans,
+    "ForImageClassification": _pixels, "Model": _plain,
+}  # fmt: skip
+
+
+def _refusing(cls: Any, do: Callable[[], Made]) -> Made:
+    """What ``do`` makes; whatever the user's values make a class raise is the user's to read."""
+    try:
+        return do()
+    except ScenarioError:
+        raise
+    except Exception as error:
+        said = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ScenarioError(Problem(message=f"{cls.__name__} refuses it: {said}")) from error

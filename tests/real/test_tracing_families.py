@@ -1,0 +1,148 @@
+"""Families without a table of their own: transformers' class, built without weights and traced."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.real
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+import raysim  # noqa: E402
+from raysim.errors import ScenarioError  # noqa: E402
+from raysim.models import huggingface  # noqa: E402
+from raysim.models.table import FIXED_DTYPE_BYTES, Model  # noqa: E402
+from raysim.scenario import build as scenario_build  # noqa: E402
+from raysim.tracing import huggingface as traced  # noqa: E402
+
+DECODER = {
+    "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "vocab_size": 512, "max_position_embeddings": 128,
+    "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
+EXPERTS = DECODER | {
+    "num_local_experts": 8, "num_experts": 8, "num_experts_per_tok": 2, "head_dim": 16,
+    "moe_intermediate_size": 96, "shared_expert_intermediate_size": 96,
+}  # fmt: skip
+KNOWN = [
+    (DECODER | {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}, "sdpa"),
+    (DECODER | {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}, "eager"),
+    (DECODER | {"model_type": "phi3", "architectures": ["Phi3ForSequenceClassification"]}, "sdpa"),
+    (EXPERTS | {"model_type": "mixtral", "architectures": ["MixtralForCausalLM"]}, "sdpa"),
+    (EXPERTS | {"model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"]}, "sdpa"),
+]
+OTHERS = [
+    DECODER | {"model_type": "olmo2", "architectures": ["Olmo2ForCausalLM"]},
+    DECODER | {"model_type": "stablelm", "architectures": ["StableLmForSequenceClassification"]},
+    DECODER | {"model_type": "cohere2", "architectures": ["Cohere2ForCausalLM"]},
+    DECODER | {"model_type": "granite", "architectures": ["GraniteForCausalLM"]},
+    EXPERTS | {"model_type": "gpt_oss", "architectures": ["GptOssForCausalLM"]},
+    EXPERTS | {"model_type": "olmoe", "architectures": ["OlmoeForCausalLM"]},
+    {
+        "model_type": "bart", "architectures": ["BartForConditionalGeneration"], "d_model": 64,
+        "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
+        "decoder_attention_heads": 4, "encoder_ffn_dim": 128, "decoder_ffn_dim": 128,
+        "vocab_size": 512, "max_position_embeddings": 128,
+    },
+    {
+        "model_type": "resnet", "architectures": ["ResNetForImageClassification"],
+        "embedding_size": 16, "hidden_sizes": [16, 32], "depths": [1, 2], "image_size": 32,
+    },
+]  # fmt: skip
+
+
+def named(config: dict[str, Any]) -> str:
+    return str(config["architectures"][0])
+
+
+def saved_bytes(model: Model) -> float:
+    width = {"compute": 2, **FIXED_DTYPE_BYTES}
+    return sum(
+        s.numel * width[s.dtype] for layer in model.layers for s in layer.body.saved().values()
+    )
+
+
+@pytest.mark.parametrize(("config", "attention"), KNOWN, ids=[named(c) for c, _ in KNOWN])
+def test_a_traced_class_is_what_its_table_says(config: dict[str, Any], attention: Any) -> None:
+    found = traced.build(config, seq_len=64, attention=attention)
+    table = huggingface.build(config, seq_len=64, attention=attention)
+    assert dict(found.parameters()).keys() == dict(table.parameters()).keys()
+    assert found.flops == pytest.approx(table.flops, rel=1e-3)
+    assert saved_bytes(found) == pytest.approx(saved_bytes(table), rel=0.05)
+    assert (found.name, found.seq_len) == (table.name, table.seq_len)
+
+
+@pytest.mark.parametrize("config", OTHERS, ids=named)
+def test_other_families_have_transformers_parameters(config: dict[str, Any]) -> None:
+    assert not huggingface.reads(config["model_type"])
+    assert traced.known(config["model_type"])
+    found = traced.build(config)
+    with torch.device("meta"):
+        made = transformers.CONFIG_MAPPING[config["model_type"]].from_dict(config)
+        module = getattr(transformers, named(config))(made)
+    assert found.num_parameters == sum(p.numel() for p in module.parameters())
+    assert found.flops > 0
+    assert found.model_type == "traced"
+
+
+def test_experts_multiply_only_the_tokens_they_are_sent() -> None:
+    few, all_of_them = (
+        traced.build(OTHERS[5] | {"num_experts_per_tok": n}, seq_len=64).flops for n in (2, 8)
+    )
+    expert = 3 * 2 * 64 * DECODER["hidden_size"] * EXPERTS["intermediate_size"]
+    assert all_of_them - few == pytest.approx(2 * 6 * expert)  # in two layers, of six more experts
+
+
+@pytest.mark.parametrize(
+    ("config", "options", "said"),
+    [
+        (OTHERS[0] | {"architectures": ["Olmo9ForCausalLM"]}, {}, "has no class Olmo9ForCausalLM"),
+        (OTHERS[0], {"fused_loss": True}, "whole logits"),
+        (OTHERS[0], {"attention": "flash_attention_2"}, "not flash_attention_2"),
+        (OTHERS[0] | {"num_key_value_heads": "x"}, {}, "Olmo2Config refuses it"),
+        (OTHERS[0] | {"dtype": "int4"}, {}, "dtype"),
+        ({"model_type": "whisper", "architectures": ["WhisperForConditionalGeneration"]}, {},
+         "takes input_features"),
+        ({"model_type": "mamba", "architectures": ["MambaForCausalLM"]}, {}, "give seq_len"),
+        ({"model_type": "resnet"}, {}, "name the class to train"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_traced_is_said(
+    config: dict[str, Any], options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ScenarioError, match=said) as refused:
+        traced.build(config, file="own.json", **options)
+    assert "own.json" in str(refused.value)
+
+
+def write(folder: Path, config: dict[str, Any]) -> Path:
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    zero = {"train_micro_batch_size_per_gpu": 2, "bf16": {"enabled": True},
+            "zero_optimization": {"stage": 3}, "optimizer": {"type": "AdamW"}}  # fmt: skip
+    (folder / "ds.json").write_text(json.dumps(zero), encoding="utf-8")
+    (folder / "scenario.yaml").write_text(
+        "raysim: 1\nname: other\ncluster: {node: hgx-h100-8, nodes: 2}\n"
+        "model: {from: config.json}\njobs: [{train: {deepspeed: ds.json, seq_len: 64}}]\n",
+        encoding="utf-8",
+    )
+    return folder
+
+
+def test_a_scenario_of_such_a_family_runs_and_says_so(tmp_path: Path) -> None:
+    folder = write(tmp_path, OTHERS[0])
+    first, second = (raysim.run(raysim.load(folder)) for _ in range(2))
+    assert first.summary["simulation"]["digest"] == second.summary["simulation"]["digest"]
+    assert first.summary["memory"]["fits"]
+    assert any("Olmo2ForCausalLM" in said for said in first.summary["simplifications"])
+
+
+def test_without_transformers_the_family_is_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scenario_build, "find_spec", lambda _: None)
+    with pytest.raises(ScenarioError, match=r"unknown 'olmo2'.*pip install 'raysim\[real\]'"):
+        raysim.run(raysim.load(write(tmp_path, OTHERS[0])))

@@ -1,0 +1,103 @@
+"""One thing given in place of another: what is said, and the command that was meant."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from raysim.cli import main
+
+SCENARIOS = Path("scenarios").resolve()
+
+
+@pytest.fixture(autouse=True)
+def _things(in_tmp: Path) -> None:
+    """Scenarios, a run, a plan, and files of others."""
+    for folder, file in {
+        "scenarios/first": "scenario.yaml", "scenarios/second": "scenario.yaml",
+        "runs/first-abc123": "summary.json", "runs/plan-first-def456": "summary.json",
+        "other": "cluster.yaml", "runs/plan-first-def456/best": "scenario.yaml",
+    }.items():  # fmt: skip
+        Path(folder).mkdir(parents=True)
+        Path(folder, file).write_text("{}")
+    Path("runs/plan-first-def456/trials.parquet").touch()
+    for name, data in {
+        "config.json": {"model_type": "llama"}, "ds.json": {"zero_optimization": {"stage": 2}},
+        "my.json": {"raysim": "0.1.0", "verdict": {}},
+    }.items():  # fmt: skip
+        Path(name).write_text(json.dumps(data))
+    Path("hjson.json").write_text('{// mine\n"train_batch_size": 4,}')
+    Path("ray.yaml").write_text("apiVersion: ray.io/v1\nkind: RayCluster\nspec: {}\n")
+
+
+@pytest.mark.parametrize("verb", ["run", "check", "plan"])
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("scenarios/frist", "no such file or folder; did you mean scenarios/first?"),
+        ("frist", "no such file or folder; did you mean scenarios/first?"),
+        ("zzz", "no such file or folder; scenarios here: scenarios/first, scenarios/second"),
+        ("no/such", "no such file or folder; nor is there no"),
+        ("abc123", "no such file or folder; abc123 is a run: `raysim show abc123` prints it"),
+        ("scenarios", "the folder has no scenario.yaml; scenarios in it: scenarios/first, scen"),
+        ("other", "the folder has no scenario.yaml; in it: cluster.yaml"),
+        ("runs/first-abc123", "is a run's folder, not a scenario; `raysim show runs/first-abc123`"),
+        ("runs/first-abc123", "`raysim run runs/first-abc123/scenario.resolved.yaml` replays it"),
+        ("runs/plan-first-def456", "its choice is runs/plan-first-def456/best/scenario.yaml"),
+        ("config.json", "is a Hugging Face config, not a scenario; `raysim memory config.json`"),
+        ("config.json", "`raysim init NAME --from config.json` makes a scenario around it"),
+        ("ds.json", "is a DeepSpeed configuration, not a scenario; `raysim init NAME --deepspeed"),
+        ("hjson.json", "is a DeepSpeed configuration, not a scenario"),
+        ("my.json", "is a run's summary; `raysim show . ` prints it".replace(". `", ".`")),
+        ("ray.yaml", "is a cluster, not a scenario; `raysim init NAME --cluster ray.yaml`"),
+    ],
+)
+def test_not_a_scenario(
+    verb: str, given: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([verb, given]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith(f"{given}   ")
+    assert said in err
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("scenarios/first", "is a scenario, not a run; `raysim run scenarios/first` makes one"),
+        ("ray.yaml", "is a scenario, not a run"),
+        ("abc12", "did you mean abc123?"),
+        ("zzz", "known: first-abc123, plan-first-def456"),
+        ("other", "not a run (no summary.json in it)"),
+    ],
+)
+def test_not_a_run(given: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", given]) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("confg.json", "no such file; did you mean config.json?"),
+        (str(SCENARIOS / "mlp_pipeline"), "is a folder; needs a Hugging Face config.json; in it"),
+    ],
+)
+def test_not_a_config(given: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["memory", given]) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [(["rnu", "x"], "'run'"), (["run", "--quite", "x"], "--quiet"), (["pln"], "'plan'"),
+     (["completion", "basch"], "'bash'")],
+)  # fmt: skip
+def test_typos_of_verbs_and_options(
+    words: list[str], meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    assert meant in capsys.readouterr().err
