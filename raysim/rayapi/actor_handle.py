@@ -24,7 +24,7 @@ from raysim.raycore.tasks import RemoteFunction as CoreFunction
 
 if TYPE_CHECKING:
     from raysim.rayapi.fibers import Fiber
-    from raysim.rayapi.session import ProcessState
+    from raysim.rayapi.process_state import ProcessState
     from raysim.rayapi.signature import Signature
 
 

@@ -32,7 +32,7 @@ from raysim.raycore.tasks import TaskError
 if TYPE_CHECKING:
     from raysim.rayapi.execution import MethodBody
     from raysim.rayapi.objects import ObjectRef
-    from raysim.rayapi.session import ProcessState
+    from raysim.rayapi.process_state import ProcessState
     from raysim.raycore.running import RunningTask
 
 sleep = asyncio.sleep

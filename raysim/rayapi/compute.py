@@ -25,7 +25,7 @@ from raysim.rayapi.fibers import HUB
 
 if TYPE_CHECKING:
     from raysim.rayapi.fibers import Fiber
-    from raysim.rayapi.session import ProcessState
+    from raysim.rayapi.process_state import ProcessState
     from raysim.raycore.ids import TaskID
 
 Mode = Literal["declared", "measured", "table"]

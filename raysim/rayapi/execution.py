@@ -39,7 +39,8 @@ from raysim.raycore.tasks import Payload, TaskError
 
 if TYPE_CHECKING:
     from raysim.rayapi.actor_handle import ClassInfo
-    from raysim.rayapi.session import ProcessState, Session
+    from raysim.rayapi.process_state import ProcessState
+    from raysim.rayapi.session import Session
     from raysim.raycore.resources import Allocation
     from raysim.raycore.running import RunningTask
     from raysim.raycore.tasks import TaskOptions

@@ -26,11 +26,14 @@ from typing import TYPE_CHECKING, Any
 from greenlet import GreenletExit, getcurrent, greenlet
 
 if TYPE_CHECKING:
-    from raysim.rayapi.session import ProcessState
+    from raysim.rayapi.process_state import ProcessState
     from raysim.raycore.running import RunningTask
 
 MAX_LEAD_NS = 10_000_000
 """A program that only submits still lets the clock follow this closely."""
+
+STUBBORN = 1_000
+"""Calls after which a program that catches its own end is left where it stands."""
 
 
 class Hub:
@@ -208,11 +211,12 @@ class Fiber:
         return True
 
     def abandon(self) -> None:
-        """Unwind what waits in a process that is gone: no collector sees what its frames hold."""
+        """Unwind what waits and will not go on: no collector sees what its frames hold."""
         waiter, waiting = self.waiter, self.greenlet
         if waiter is not None and waiting is not None:
             waiter.fiber = self.greenlet = None
             waiting.throw(GreenletExit)
+            HUB.current = None  # also of one that does not end
 
     def cancel(self) -> None:
         """Of a task: ``ray.cancel``; a normal one is interrupted where it waits."""
@@ -253,18 +257,28 @@ class Fiber:
 
     def block(self, start: Callable[[Waiter], object]) -> Any:
         """Start something with a waiter, and wait until it is called; the answer."""
+        if self.collected:
+            self._stay_ended()
         waiter = Waiter(self)
         start(waiter)
         if not waiter.fired:
             self.waiter = waiter
             try:
                 self.process.session.hub.switch()
-            except GreenletExit:  # its process is gone, and the collector ends it
-                self.collected, self.interrupted, HUB.current = True, HUB.current, None
+            except GreenletExit:  # nobody will resume it
+                self.collected, self.interrupted, HUB.current = True, HUB.current, self
+                self.slices = 0
                 raise
             finally:
                 self.waiter = None
         return waiter.value
+
+    def _stay_ended(self) -> None:
+        """Of one that is being unwound: what it still calls ends it again, as the kernel would."""
+        self.slices += 1
+        if self.slices > STUBBORN:
+            self.process.session.hub.switch()
+        raise GreenletExit
 
     def take_lead(self) -> int:
         """How far it is ahead; from now on it is not, since what follows waits for the clock."""
@@ -303,11 +317,11 @@ class Fiber:
             self.block(lambda then: self.process.session.sim.call_later(delay_ns, then))
 
 
-def let_go(fibers: dict[Fiber, None]) -> None:
-    """Of what waits in processes that are gone; what it would still say, nobody hears."""
+def let_go(fibers: list[Fiber]) -> None:
+    """Unwind what nobody will resume; what it would still say, nobody hears."""
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        for fiber in [f for f in fibers if f.process.gone]:
-            del fibers[fiber]
+        for fiber in fibers:
+            fiber.process.session.fibers.pop(fiber, None)
             fiber.abandon()
 
 

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from raysim.rayapi.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError
 from raysim.rayapi.fibers import HUB, Fiber
-from raysim.rayapi.session import ProcessState
+from raysim.rayapi.process_state import ProcessState
 from raysim.rayapi.torch_programs import load_for
 from raysim.rayapi.tracebacks import user_traceback
 from raysim.rayapi.unsupported import NotEmulatedError

@@ -14,7 +14,8 @@ from raysim.rayapi.calls import this_core, this_fiber
 from raysim.rayapi.execution import ProcessExit
 from raysim.rayapi.failures import task_error
 from raysim.rayapi.fibers import HUB, Fiber
-from raysim.rayapi.session import ProcessState, Session
+from raysim.rayapi.process_state import ProcessState
+from raysim.rayapi.session import Session
 from raysim.raycore.process import CoreProcess
 from raysim.raycore.scripts import WAITS, Ask, Driver, Script, drive
 

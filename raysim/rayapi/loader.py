@@ -269,6 +269,7 @@ def run_program(
     *,
     compute: Compute | None = None,
     limit_s: float = LIMIT_S,
+    last: bool = False,
 ) -> tuple[Any, Session]:
     """Run a function as a driver; what it returns, and the session.
 
@@ -278,10 +279,10 @@ def run_program(
         May ``import ray``.
     cluster
         As for ``Session``.
-    compute, limit_s
+    compute, limit_s, last
         As for ``Session``.
     """
-    session = Session(cluster, compute=compute, limit_s=limit_s)
+    session = Session(cluster, compute=compute, limit_s=limit_s, last=last)
     with emulated_world():
         return session.run(main), session
 
@@ -294,6 +295,7 @@ def run_script(
     compute: Compute | None = None,
     limit_s: float = LIMIT_S,
     training: TrainingConstants | None = None,
+    last: bool = False,
 ) -> Session:
     """Run a script as ``python path argv...`` would.
 
@@ -303,7 +305,7 @@ def run_script(
         The script.
     argv
         Its arguments.
-    cluster, compute, limit_s, training
+    cluster, compute, limit_s, training, last
         As for ``Session``.
 
     Raises
@@ -315,7 +317,9 @@ def run_script(
     text = file.read_text()
     code = compile(text, str(file), "exec")
     load_for(text)  # while the world is as it is: C code looks at clocks when it is loaded
-    session = Session(cluster, compute=compute, limit_s=limit_s, training=training)
+    session = Session(
+        cluster, compute=compute, limit_s=limit_s, training=training, last=last
+    )  # fmt: skip
     module = ModuleType("__main__")
     module.__dict__.update(__file__=str(file), __builtins__=__builtins__)
     before_main, before_argv = sys.modules["__main__"], sys.argv

@@ -22,7 +22,7 @@ from raysim.raycore.tasks import InPlacementGroup
 from raysim.raystate.names import task_name
 
 if TYPE_CHECKING:
-    from raysim.rayapi.session import ProcessState
+    from raysim.rayapi.process_state import ProcessState
 
 
 def _connected(what: str) -> Fiber:

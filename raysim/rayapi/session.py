@@ -1,25 +1,19 @@
 """One run of programs on one emulated cluster: the driver, its processes, the hub.
 
-Real counterpart: the processes of a Ray session as the operating system sees them: the driver's and
-the workers', each with its environment, its functions and its handles.
+Real counterpart: the processes of a Ray session as the operating system sees them.
 
 The hub is the greenlet that calls ``run``: it plays the simulation and resumes programs when their
-answers come. Not modelled: memory of its own for every process. Functions and classes of the
-driver's script are unpickled once per process, so their globals are its own, as in Ray; modules,
-and the state of ``random``, are shared by all.
+answers come.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary, WeakValueDictionary
 
-import cloudpickle
 from greenlet import GreenletExit, getcurrent, greenlet
 from simpy.events import Event
 
@@ -27,8 +21,9 @@ from raysim.errors import RaysimError
 from raysim.perf.constants import TrainingConstants
 from raysim.rayapi.compute import Compute, pay_for_compute
 from raysim.rayapi.fibers import HUB, Fiber, let_go
+from raysim.rayapi.process_state import ENVIRON, ProcessState
 from raysim.rayapi.randomness import seeded_globals
-from raysim.raycore.ids import ActorID, JobID, NodeID, WorkerID, node_ip, process_id
+from raysim.raycore.ids import JobID, WorkerID
 
 if TYPE_CHECKING:
     from raysim.kernel.clock import Handle
@@ -56,119 +51,6 @@ class ProgramHangs(RaysimError):  # noqa: N818  (it says what the program does)
 
 class DriverDied(RaysimError):  # noqa: N818  (as above)
     """The driver's process has been killed, or its node is gone; says how."""
-
-
-class ProcessState:
-    """What an emulated process has in its memory."""
-
-    __slots__ = (
-        "actor", "canceled", "class_ids", "classes", "core", "env_key", "environ", "functions",
-        "handles", "held_bytes", "home", "is_driver", "loop", "namespace", "policy_loop", "program",
-        "runtime_env", "session", "shows_gpus", "sink", "training",
-    )  # fmt: skip
-
-    def __init__(self, session: Session, core: CoreProcess | None, *, is_driver: bool) -> None:
-        self.session = session
-        self.core = core
-        self.is_driver = is_driver
-        self.functions: dict[Any, Any] = {}
-        """Unpickled, by what was submitted."""
-        self.handles: dict[ActorID, int] = {}
-        """How many Python objects stand for each actor."""
-        self.classes: Any = WeakKeyDictionary()
-        self.class_ids: Any = WeakValueDictionary()
-        """cloudpickle's own tables of classes that came by value: every process has its own."""
-        self.env_key = ""
-        self.environ: dict[Any, Any] = dict(session.environ)
-        """What ``os.environ`` holds in it, in bytes."""
-        self.shows_gpus = False
-        """``CUDA_VISIBLE_DEVICES`` is set for the task it runs."""
-        self.namespace = ""
-        self.runtime_env: dict[str, Any] = {}
-        self.loop: Any = None
-        """The event loop of an asyncio actor."""
-        self.policy_loop: Any = None
-        """What ``asyncio.get_event_loop`` answers outside of one."""
-        self.actor: Any = None
-        """What kind of actor lives here, if one does."""
-        self.held_bytes: dict[int, int] = {}
-        """Memory that running tasks have declared."""
-        self.canceled: dict[int, None] = {}
-        """Tasks that have been asked to stop."""
-        self.home: NodeID | None = None
-        """Where a driver runs, if not on the head."""
-        self.program: Any = None
-        """Of a submitted job's driver: its script as ``__main__``, with its arguments."""
-        self.sink: Callable[[str], object] | None = None
-        """Where what it prints goes, if not to standard output."""
-        self.training: Any = None
-        """Of a worker of Ray Train: which one it is."""
-
-    @property
-    def pid(self) -> int:
-        """As ``os.getpid`` says in it."""
-        return process_id(self.core.me.worker_id if self.core is not None else 0)
-
-    @property
-    def gone(self) -> bool:
-        """Whether the process has died: nothing of it runs any more."""
-        return getattr(self.core, "state", "up") != "up"
-
-    @property
-    def ip(self) -> str:
-        """Of its node."""
-        return node_ip(self.core.me.node_id if self.core is not None else 0)
-
-    def drop_handle(self, actor_id: ActorID, *, lead_ns: int) -> None:
-        """One Python object less for an actor."""
-        left = self.handles.get(actor_id, 0) - 1
-        if left > 0:
-            self.handles[actor_id] = left
-        elif left == 0:
-            del self.handles[actor_id]
-            if self.core is not None:
-                self.core.remove_actor_handle(actor_id, lead_ns=lead_ns)
-
-    def enter(self, fiber: Fiber) -> None:
-        """A slice of it begins."""
-        self.session.slices += 1
-        tables = cloudpickle.cloudpickle
-        tables._DYNAMIC_CLASS_TRACKER_BY_CLASS = self.classes  # noqa: SLF001  (no other way)
-        tables._DYNAMIC_CLASS_TRACKER_BY_ID = self.class_ids  # noqa: SLF001  (no other way)
-        _ENVIRON._data = self.environ  # noqa: SLF001  (a copy each way would cost more than a task)
-        if self.program is not None:
-            self.program.enter()
-        if fiber.loop is not None:
-            fiber.loop.enter()
-        if self.training is not None:
-            self.training.enter()
-        compute = self.session.compute
-        if compute.running and not fiber.depth:
-            compute.begin(fiber)
-
-    def leave(self, fiber: Fiber) -> None:
-        """It has ended, or waits."""
-        compute = self.session.compute
-        if compute.running and not fiber.depth:
-            compute.end(fiber)
-        if fiber.loop is not None:
-            fiber.loop.leave()
-        if self.training is not None:
-            self.training.leave()
-        if self.program is not None:
-            self.program.leave()
-        _ENVIRON._data = self.session.outside  # noqa: SLF001  (as above)
-
-    def set_env(self, name: str, value: str | None) -> None:
-        """Set a variable of its environment; None: there is none."""
-        key = _ENVIRON.encodekey(name)
-        if value is not None:
-            self.environ[key] = _ENVIRON.encodevalue(value)
-        else:
-            self.environ.pop(key, None)
-
-
-_ENVIRON: Any = os.environ
 
 
 _LOOK_EVERY = 256
@@ -201,13 +83,16 @@ class Session:
         Virtual time after which a driver that still waits is given up.
     training
         What a profile says of GPUs and hosts, for the steps of training loops.
+    last
+        Nobody goes on with the cluster after ``run``: whatever waits then is unwound.
     """
 
     def __init__(
         self, cluster: Any, *, compute: Compute | None = None, limit_s: float = LIMIT_S,
-        training: TrainingConstants | None = None,
+        training: TrainingConstants | None = None, last: bool = False,
     ) -> None:  # fmt: skip
         self.training = training or TrainingConstants()
+        self.last = last
         self._make: ClusterFactory | None = cluster if callable(cluster) else None
         self.cluster: Any = None if callable(cluster) else cluster
         self.compute = compute or Compute()
@@ -216,7 +101,7 @@ class Session:
         self.jobs: dict[JobID, dict[str, Any]] = {}
         """Namespace and runtime environment of each."""
         self.hub: Any = getcurrent()
-        self.outside: Any = _ENVIRON._data  # noqa: SLF001  (as in ProcessState.enter)
+        self.outside: Any = ENVIRON._data  # noqa: SLF001  (as in ProcessState.enter)
         """The environment of whoever runs the simulation."""
         self.environ: dict[Any, Any] = dict(self.outside)
         """What a new process finds in its environment: its raylet's."""
@@ -273,10 +158,12 @@ class Session:
         state = self._begin(getcurrent())
         fiber = Fiber(state, None, lambda: self._driver(state, main), self._ended, "driver")
         seed = 0 if self.cluster is None else self.sim.rng.seed
-        with seeded_globals(seed):
-            fiber.start()
-            self._serve(fiber)
-        let_go(self.fibers)
+        try:
+            with seeded_globals(seed):
+                fiber.start()
+                self._serve(fiber)
+        finally:
+            let_go([f for f in self.fibers if self.last or f.process.gone])
         if fiber.error is not None:
             raise fiber.error
         return fiber.result
@@ -328,7 +215,7 @@ class Session:
         """The driver's process, with the environment as it is now."""
         self.hub = hub
         self.greenlets.clear()
-        self.outside = _ENVIRON._data  # noqa: SLF001  (as in ProcessState.enter)
+        self.outside = ENVIRON._data  # noqa: SLF001  (as in ProcessState.enter)
         self.environ = dict(self.outside)
         return ProcessState(self, None, is_driver=True)
 
@@ -400,7 +287,7 @@ class Session:
         try:
             return main()
         finally:
-            if state.core is not None:
+            if state.core is not None and not fiber.collected:
                 for finish in self.at_end:
                     finish()
                 self.disconnect(fiber)

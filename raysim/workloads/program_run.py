@@ -182,14 +182,14 @@ def _drive(job: ProgramJob, cluster: Cluster, compute: Compute, submitter: Submi
     limit_s = limit_s if job.until_s is None else job.until_s
     try:
         if job.submissions:
-            run_program(submitter.main, cluster, compute=compute, limit_s=limit_s)
+            run_program(submitter.main, cluster, compute=compute, limit_s=limit_s, last=True)
             return _of_all(submitter)
         if job.script is None:
             main = partial(generate, job.workload, job.library, cluster)
             return _of_workload(main, cluster, compute, limit_s)
         run_script(
             job.script, job.args, cluster=cluster, compute=compute, limit_s=limit_s,
-            training=job.training,
+            training=job.training, last=True,
         )  # fmt: skip
     except ProgramHangs as wait:
         where = str(wait).partition("it waits here:\n")[2].rstrip() if job.script else ""
@@ -217,7 +217,7 @@ def _of_workload(
     main: Callable[[], None], cluster: Cluster, compute: Compute, limit_s: float
 ) -> DriverExit:
     try:
-        run_program(main, cluster, compute=compute, limit_s=limit_s)
+        run_program(main, cluster, compute=compute, limit_s=limit_s, last=True)
     except RayError as error:
         return DriverExit(how="exception", text=str(error), message=_in_a_line(error), code=1)
     return DriverExit(how="ok")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -194,8 +195,19 @@ def test_what_waits_for_a_fault_to_come_is_no_hang(tmp_path: Path) -> None:
     assert 10_800 < summary["run"]["seconds"] < 10_900  # health checks find the node dead
 
 
-def test_nothing_stays_of_a_run_whose_nodes_are_lost(root: Path) -> None:
-    """What waited in their processes holds all of the run, where no collector sees it."""
+HEAD_LOST = {"faults": [{"at": "22s", "fail_node": 0}]}
+
+
+@pytest.mark.parametrize(
+    ("scenario", "changes"),
+    [
+        ("ray_node_failure", {}),  # workers wait on nodes that are lost
+        ("ray_node_failure", HEAD_LOST),  # the driver itself
+        ("ray_shared_cluster", {}),  # jobs leave processes that live to the end
+    ],
+)
+def test_nothing_stays_of_a_run(root: Path, scenario: str, changes: dict[str, Any]) -> None:
+    """What waits to the end holds all of the run, where no collector sees it."""
 
     def worlds() -> int:
         gc.collect()
@@ -203,5 +215,53 @@ def test_nothing_stays_of_a_run_whose_nodes_are_lost(root: Path) -> None:
         return sum(type(thing) is Simulation for thing in gc.get_objects())
 
     before = worlds()
-    raysim.run(raysim.load(root / "scenarios/ray_node_failure"), record=False)
+    raysim.run(raysim.load(root / "scenarios" / scenario, changes=changes), record=False)
     assert worlds() == before
+
+
+@pytest.mark.parametrize(
+    "last_words",
+    [
+        "ray.get(ask.remote())",
+        "time.sleep(3600)",
+        "os._exit(7)",
+        "swallow()",
+    ],
+)
+def test_what_waits_at_the_end_is_unwound_and_heard_no_more(
+    tmp_path: Path, last_words: str
+) -> None:
+    """As if killed: its ``finally`` asks nothing of the cluster, the machine or its clock."""
+    text = f"""
+import os, time
+import ray
+
+@ray.remote
+def ask():
+    return 1
+
+def swallow():
+    while True:
+        try:
+            ray.get(ask.remote())
+        except BaseException:
+            print("again")
+
+@ray.remote
+def waits():
+    try:
+        time.sleep(1000)
+    finally:
+        print("over")
+        {last_words}
+
+ray.init()
+left = waits.remote()
+time.sleep(5)
+print("done")
+"""
+    result = run(tmp_path, text)
+    assert result.program is not None
+    assert result.program.output == "done\n"
+    assert result.summary["program"]["exit"] == "ok"
+    assert result.summary["tasks"]["by_state"].get("FINISHED", 0) == 0

@@ -24,8 +24,9 @@ from raysim.rayapi.data.columns import (
 )
 from raysim.rayapi.exceptions import UserCodeException
 from raysim.rayapi.library_code import in_fiber, state_of
+from raysim.rayapi.process_state import ProcessState
 from raysim.rayapi.serialization import dump_code, load_code
-from raysim.rayapi.session import ProcessState, Session
+from raysim.rayapi.session import Session
 from raysim.raycore.scripts import Ask, Driver
 from raysim.raylibs.data.blocks import Part
 

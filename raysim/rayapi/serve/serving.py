@@ -34,7 +34,8 @@ from raysim.raylibs.serve.request import Call, Request
 from raysim.raylibs.serve.run import Running, serve_run, settle
 
 if TYPE_CHECKING:
-    from raysim.rayapi.session import ProcessState, Session
+    from raysim.rayapi.process_state import ProcessState
+    from raysim.rayapi.session import Session
 
 LIBRARY = "serve"
 DEFAULT_NAME = "default"

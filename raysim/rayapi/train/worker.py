@@ -25,8 +25,9 @@ from raysim.rayapi.data.executions import iterator_of
 from raysim.rayapi.failures import exception_of, raise_error
 from raysim.rayapi.fibers import HUB
 from raysim.rayapi.library_code import in_fiber, play, state_of
+from raysim.rayapi.process_state import ProcessState
 from raysim.rayapi.serialization import load_code
-from raysim.rayapi.session import ProcessState, Session
+from raysim.rayapi.session import Session
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.raycore.ids import node_ip
 from raysim.raycore.scripts import Ask
