@@ -130,10 +130,9 @@ def add_entry(t: Table, f: int, c: int, load: float) -> None:
 
 @njit(cache=True)
 def enter(
-    x: Any, i: Any, f: int, index: int, classes: Any, loads: Any, left: float, top: float, ns: int,
-    alone: bool,
-) -> None:  # fmt: skip
-    """A flow comes onto its links; ``alone``: and has its rate."""
+    x: Any, i: Any, f: int, index: int, count: int, left: float, top: float, ns: int, alone: bool
+) -> None:
+    """A flow comes onto so many ``classes``, its loads in ``level``; ``alone``: it has its rate."""
     t = table(x, i)
     t.ff[f, REMAINING], t.ff[f, TOP] = left, top
     t.ff[f, RATE] = t.ff[f, SHARE] = 0.0
@@ -142,13 +141,13 @@ def enter(
     t.fi[f, SEEN] = t.fi[f, FREE] = 0
     if f >= t.counts[HIGH]:
         t.counts[HIGH] = f + 1
-    for k in range(len(classes)):
-        add_entry(t, f, classes[k], loads[k])
+    for k in range(count):
+        add_entry(t, f, t.classes[k], t.level[k])
     if alone:  # as maxmin.lone_rate
-        for k in range(len(classes)):
-            capacity = t.cf[classes[k], CAPACITY]
-            if capacity < top * loads[k]:
-                top = capacity / loads[k]
+        for k in range(count):
+            capacity, load = t.cf[t.classes[k], CAPACITY], t.level[k]
+            if capacity < top * load:
+                top = capacity / load
         t.ff[f, RATE] = top
         _schedule(t, f)
 

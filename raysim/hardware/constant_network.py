@@ -115,6 +115,10 @@ class ConstantNetwork:
             then=then, arg=arg, failed=failed,
         )  # fmt: skip
 
+    def end(self, address: str) -> str:
+        """As the kernel's ``Transport``."""
+        return address
+
     def deliver(
         self,
         src: str,

@@ -56,17 +56,14 @@ class FlowTable(Shares):
         for flow in active:
             rate, stop = flow.rate, flow.stop
             due_ns = code.NEVER if flow.due_with is None else min(flow.due_ns, code.LATEST)
-            f = self._put(flow, *self._rows(flow.uses))
+            f = self._put(flow)
             self.floats[f, code.RATE] = rate
             self.integers[f, code.STOP] = -1 if stop is None else stop.index
             code.set_due(self._t, f, due_ns)
 
     def enter(self, flow: Flow, *, alone: bool) -> None:
         """As ``Shares.enter``."""
-        loads = flow.loads
-        if loads.rows_of is not loads.uses or loads.rows_in is not self:
-            loads.rows_of, loads.rows_in, loads.rows = loads.uses, self, self._rows(loads.uses)
-        self._put(flow, *loads.rows, alone=alone)
+        self._put(flow, alone=alone)
         self._first_ns = -1
 
     def leave(self, flow: Flow, now_ns: int, *, whole: bool = False) -> None:
@@ -93,10 +90,10 @@ class FlowTable(Shares):
         """Links of one class are told apart; its flows are on both parts."""
         self.resize(owner)
         if made.flows:
-            (row,), _ = self._rows([(made, 1.0)])
+            self._room_for(made)
             for flow, load in made.flows.items():
                 self._room_for_entries(1)
-                code.add_entry(self._t, flow.row, row, load)
+                code.add_entry(self._t, flow.row, made.index, load)
 
     def solve(
         self, seeds: Iterable[LinkClass], now_ns: int, put_off: Callable[[Flow], None]
@@ -104,7 +101,7 @@ class FlowTable(Shares):
         """As ``Shares.solve``."""
         count = 0
         for c in seeds:
-            self._seeds[count] = c.index
+            self._at_work[count] = c.index
             count += 1
         next_ns = code.solve(self._x, self._i, count, now_ns, MANY)
         while next_ns < 0:
@@ -130,30 +127,33 @@ class FlowTable(Shares):
 
     # ---- rows ------------------------------------------------------------------------------------
 
-    def _put(self, flow: Flow, classes: Any, loads: Any, *, alone: bool = False) -> int:
+    def _put(self, flow: Flow, *, alone: bool = False) -> int:
         """Give a flow a row, and its links an entry each."""
-        self._room_for_entries(len(classes))
+        for c, _ in flow.uses:
+            if c.index not in self._classes:
+                self._room_for(c)
+        self._room_for_entries(len(flow.uses))
         if not self._unused:
             self._grow(flows=2)
         f = self._unused.pop()
+        count = 0
+        for c, load in flow.uses:
+            self._at_work[count], self._loads[count] = c.index, load
+            count += 1
         code.enter(
-            self._x, self._i, f, flow.index, classes, loads, flow.remaining, flow.top,
-            flow.since_ns, alone,
-        )  # fmt: skip
+            self._x, self._i, f, flow.index, count, flow.remaining, flow.top, flow.since_ns, alone
+        )
         self._flows[f] = flow
         flow.row, flow.table = f, self
         flow.__class__ = TabledFlow
         return f
 
-    def _rows(self, uses: list[tuple[LinkClass, float]]) -> tuple[Any, Any]:
-        """Rows of classes, made where there are none, and the loads on them."""
-        for c, _ in uses:
-            if c.index not in self._classes:
-                while c.index >= self._t.counts[code.MAX_CLASSES]:
-                    self._grow(classes=2)
-                self._classes[c.index] = c
-                self._t.cf[c.index, code.CAPACITY] = c.capacity
-        return np.array([c.index for c, _ in uses], np.int64), np.array([w for _, w in uses])
+    def _room_for(self, c: LinkClass) -> None:
+        """Give a class its row."""
+        while c.index >= self._t.counts[code.MAX_CLASSES]:
+            self._grow(classes=2)
+        self._classes[c.index] = c
+        self._t.cf[c.index, code.CAPACITY] = c.capacity
 
     def _room_for_entries(self, count: int) -> None:
         while self._spare < count:
@@ -183,7 +183,8 @@ class FlowTable(Shares):
         self._unused += range(len(self._t.fi) - 1, flows - 1, -1)
         self.floats: Any = memoryview(self._t.ff)
         self.integers: Any = memoryview(self._t.fi)
-        self._seeds = memoryview(self._t.classes)
+        self._at_work = memoryview(self._t.classes)
+        self._loads: Any = memoryview(self._t.level)
 
 
 def _room(flows: int, classes: int, entries: int) -> tuple[Any, Any]:

@@ -72,7 +72,7 @@ class LinkClass:
 class Loads:
     """Bytes per byte of size on each link, made once and started many times."""
 
-    __slots__ = ("links", "of", "rows", "rows_in", "rows_of", "scale", "uses", "version")
+    __slots__ = ("links", "of", "scale", "uses", "version")
 
     def __init__(self, loads: Iterable[tuple[Link, float]]) -> None:
         links: dict[Link, float] = {}
@@ -108,10 +108,6 @@ class Loads:
         self.uses: list[tuple[LinkClass, float]] = []
         """In the partition ``of``, as of its ``version``: what split off since then is missing."""
         self.version = 0
-        self.rows: Any = None
-        """What a ``FlowTable`` (``rows_in``) made of ``uses`` (``rows_of``)."""
-        self.rows_of: Any = None
-        self.rows_in: Any = None
 
 
 class Flow:

@@ -135,6 +135,10 @@ class FlowNetwork:
             then=then, arg=arg, failed=failed,
         )  # fmt: skip
 
+    def end(self, address: str) -> str:
+        """As the kernel's ``Transport``."""
+        return address
+
     def deliver(
         self,
         src: str,
@@ -232,8 +236,9 @@ class FlowNetwork:
     def _mark(self, classes: Sequence[LinkClass]) -> None:
         """Have the flows that these classes reach solved again, later in this instant."""
         if classes and not self._dirty:
-            self.sim.call_at(self._clock.now, self._solve)
-        self._dirty.update(dict.fromkeys(classes))
+            self._clock.call_later(0, self._solve)
+        for c in classes:
+            self._dirty[c] = None
 
     def _solve(self, _: None) -> None:
         """Solve what has changed in this instant."""

@@ -233,10 +233,11 @@ class Topology:
         key = (src, dst)
         path = self._paths.get(key)
         if path is None:
-            path = self._paths[key] = self._route(src, dst)
+            path = self._paths[key] = self.route(src, dst)
         return path
 
-    def _route(self, src: Vertex, dst: Vertex) -> tuple[Link, ...]:
+    def route(self, src: Vertex, dst: Vertex) -> tuple[Link, ...]:
+        """As ``path``, for whoever keeps it himself."""
         for end in (src, dst):
             if end[0] not in {"gpu", "host", "storage"}:
                 raise ValueError(f"no such end of a route: {end!r}")

@@ -105,7 +105,7 @@ class Routes:
         found = self._known.get(key)
         if found is None:
             assert self._topology is not None, "send() needs a network made with a topology"
-            path = self._topology.path(src, dst)
+            path = self._topology.route(src, dst)
             found = Loads.along(path + through), to_ns(latency_s(path))
             self._known[key] = found
         return found

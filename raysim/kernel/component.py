@@ -99,11 +99,9 @@ class Reply:
     """
 
     __slots__ = (
-        "answered", "caller", "caller_epoch", "epoch", "message", "room", "start_ns", "then",
-        "timer", "value",
+        "caller", "caller_epoch", "epoch", "message", "room", "start_ns", "then", "timer", "value",
     )  # fmt: skip
 
-    answered: bool
     caller: Component | None
     caller_epoch: int
     epoch: int
@@ -125,21 +123,24 @@ class Reply:
         room, caller = self.room, self.caller
         if self.epoch != room.epoch:  # the room died since, and its callers were told
             return
-        if self.answered:
-            raise InvariantViolation(f"{room.address} answered {self.message} twice")
-        self.answered = True
         if caller is None:
             return
-        del room.unanswered[self]
+        if room.unanswered.pop(self, self) is self:
+            raise InvariantViolation(f"{room.address} answered {self.message} twice")
         self.value = value
         room.sim.transport.deliver(
-            room.address,
-            caller.address,
+            room.end,
+            caller.end,
             getattr(value, "size_bytes", 0) if size_bytes is None else size_bytes,
             caller.takes_answer,
             self,
             room.lead_ns,
         )
+
+    @property
+    def answered(self) -> bool:
+        """Whether nobody waits for it any more."""
+        return self not in self.room.unanswered
 
 
 def one_way(room: Component, message: Any) -> Reply:
@@ -149,7 +150,6 @@ def one_way(room: Component, message: Any) -> Reply:
     call.epoch = room.epoch
     call.message = message
     call.caller = None
-    call.answered = False
     return call
 
 
@@ -167,10 +167,10 @@ class Component:
     """
 
     __slots__ = (
-        "_accepts", "_ahead", "_cause", "_clock", "_log_times", "_log_whats", "_records",
-        "_resume", "_rooms", "_serve", "_silent", "address", "busy_until", "cores", "cost_ns",
-        "epoch", "lead_ns", "lost", "sim", "state", "takes_answer", "takes_message", "track",
-        "unanswered",
+        "_accepts", "_ahead", "_cause", "_clock", "_fixed_costs", "_log_times",
+        "_log_whats", "_records", "_resume", "_rooms", "_serve", "_silent", "address",
+        "busy_until", "cores", "cost_ns", "end", "epoch", "lead_ns", "lost", "sim", "state",
+        "takes_answer", "takes_message", "track", "unanswered",
     )  # fmt: skip
 
     service_ns: ClassVar[Mapping[type, Cost]] = {}
@@ -187,6 +187,8 @@ class Component:
     ) -> None:
         self.sim = sim
         self.address = address
+        self.end: Any = address
+        """Where that is, for the transport that carries its messages."""
         self.track = tuple(address.split("/"))
         self.cost_ns = {**self.service_ns, **(service_ns or {})}
         self.state: Literal["new", "up", "stopped", "crashed"] = "new"
@@ -199,7 +201,10 @@ class Component:
         self.lead_ns = 0
         """How far ahead of the clock it is, while it handles a message ahead."""
         self.cores: Cores | None = None
-        """Of its machine, where they are few; None: there is a core for its thread."""
+        """Of its machine, where they are few; None: there is a core for its thread. From before
+        its start."""
+        self._fixed_costs = True
+        """Each type of message costs what the table says, whenever it comes."""
         self.unanswered: dict[Reply, None] = {}
         """Calls accepted and not answered yet, oldest first."""
         self._cause: RoomDown | NodeDied = RoomDown(address=address, reason="never started")
@@ -227,6 +232,7 @@ class Component:
         self.state = "up"
         self._accepts = self.epoch
         self._silent = False
+        self._fixed_costs = self.cores is None and not any(map(callable, self.cost_ns.values()))
         self.busy_until = self._clock.now
         self.started()
 
@@ -291,7 +297,7 @@ class Component:
         if self.state != "crashed":
             room = self._rooms[address]
             self.sim.transport.deliver(
-                self.address, address, message.size_bytes, room.takes_message,
+                self.end, room.end, message.size_bytes, room.takes_message,
                 one_way(room, message), self.lead_ns,
             )  # fmt: skip
 
@@ -322,7 +328,6 @@ class Component:
         call.room = room
         call.epoch = room.epoch if epoch is None else epoch
         call.message = message
-        call.answered = False
         call.caller = self
         call.caller_epoch = self.epoch
         call.then = then
@@ -332,7 +337,7 @@ class Component:
                 self.lead_ns + timeout_ns, self._give_up, (call, timeout_ns)
             )
         self.sim.transport.deliver(
-            self.address, address, message.size_bytes, room.takes_message, call, self.lead_ns
+            self.end, room.end, message.size_bytes, room.takes_message, call, self.lead_ns
         )
 
     def after(self, delay_ns: int, fn: Callable[[Any], object], arg: Any = None) -> Handle:
@@ -363,10 +368,8 @@ class Component:
         start_ns = self.busy_until
         if start_ns < now_ns:
             start_ns = now_ns
-        cost_ns = self.cost_ns.get(kind, 0)
-        if cost_ns.__class__ is not int or self.cores is not None:
-            cost_ns = self._takes(start_ns, message)
-        self.busy_until = end_ns = start_ns + cost_ns
+        cost = self.cost_ns.get(kind, 0) if self._fixed_costs else self._takes(start_ns, message)
+        self.busy_until = end_ns = start_ns + cost  # type: ignore[operator]
         self.lead_ns = end_ns - now_ns
         if self._records:
             self._record(start_ns, message)
@@ -389,10 +392,9 @@ class Component:
         start_ns = self.busy_until
         if start_ns < now_ns:
             start_ns = now_ns
-        cost_ns = self.cost_ns.get(value.__class__, 0)
-        if cost_ns.__class__ is not int or self.cores is not None:
-            cost_ns = self._takes(start_ns, value)
-        self.busy_until = end_ns = start_ns + cost_ns
+        kind = value.__class__
+        cost = self.cost_ns.get(kind, 0) if self._fixed_costs else self._takes(start_ns, value)
+        self.busy_until = end_ns = start_ns + cost  # type: ignore[operator]
         self.lead_ns = end_ns - now_ns
         if self._records:
             self._record(start_ns, value)
@@ -468,13 +470,12 @@ class Component:
     def _refuse(self, call: Reply) -> None:
         """Answer with the cause of death."""
         caller = call.caller
-        if caller is None or call.answered or self._silent:
+        if caller is None or self._silent:
             if self._silent and self.lost is not None:
                 self.lost.append(call)
             return
-        call.answered = True
         call.value = self._cause
-        self.sim.transport.deliver(self.address, caller.address, 0, caller.takes_answer, call)
+        self.sim.transport.deliver(self.end, caller.end, 0, caller.takes_answer, call)
 
     def _give_up(self, call_and_ns: tuple[Reply, int]) -> None:
         call, after_ns = call_and_ns

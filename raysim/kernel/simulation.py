@@ -121,6 +121,7 @@ class Simulation:
         if component.address in self.components:
             raise ValueError(f"two components at address {component.address!r}")
         self.components[component.address] = component
+        component.end = self.transport.end(component.address)
         component.start()
         return component
 

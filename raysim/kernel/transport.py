@@ -1,4 +1,4 @@
-"""What carries a message from one address to another.
+"""What carries a message from one room to another.
 
 Rooms know only this interface. ``hardware.network`` implements it over links that collectives and
 object transfers share; ``InstantTransport`` is for tests and for clusters whose network is not the
@@ -16,10 +16,13 @@ from raysim.kernel.clock import Clock
 class Transport(Protocol):
     """Carries messages; may take as long as it likes, and may lose them."""
 
+    def end(self, address: str) -> Any:
+        """Where an address is, as ``deliver`` is told: looked up once for each room."""
+
     def deliver(
         self,
-        src: str,
-        dst: str,
+        src: Any,
+        dst: Any,
         message_bytes: float,
         fn: Callable[[Any], object],
         arg: Any,
@@ -37,6 +40,10 @@ class InstantTransport:
     def __init__(self, clock: Clock, latency_ns: int = 0) -> None:
         self.latency_ns = latency_ns
         self._clock = clock
+
+    def end(self, address: str) -> str:
+        """All are equally far."""
+        return address
 
     def deliver(
         self,

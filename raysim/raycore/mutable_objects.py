@@ -152,10 +152,7 @@ class RemoteCopies:
         payload = self._local.peek(self._reader)
         self._left = len(self._remotes)
         for remote in self._remotes:
-            self._env.sim.transport.deliver(
-                raylet(self._local.node_id), raylet(remote.node_id), payload.size_bytes,
-                self._arrived, (remote, payload),
-            )  # fmt: skip
+            self._send(self._local, remote, payload.size_bytes, self._arrived, (remote, payload))
 
     def _arrived(self, push: tuple[MutableObject, Payload]) -> None:
         remote, payload = push
@@ -165,9 +162,20 @@ class RemoteCopies:
             remote.when_writable(lambda _: self._arrived(push))
             return
         remote.write(payload)
-        self._env.sim.transport.deliver(
-            raylet(remote.node_id), raylet(self._local.node_id), 0, self._acknowledged, None
-        )
+        self._send(remote, self._local, 0, self._acknowledged, None)
+
+    def _send(
+        self,
+        src: MutableObject,
+        dst: MutableObject,
+        size_bytes: int,
+        fn: Callable[[Any], object],
+        arg: Any,
+    ) -> None:
+        """From one raylet to another."""
+        transport = self._env.sim.transport
+        a, b = transport.end(raylet(src.node_id)), transport.end(raylet(dst.node_id))
+        transport.deliver(a, b, size_bytes, fn, arg)
 
     def _acknowledged(self, _: object) -> None:
         self._left -= 1

@@ -88,43 +88,40 @@ class Wire:
         self._work_ns = costs.grpc_work_ns
         self._work_ns_per_byte = 1e9 / costs.grpc_bytes_per_s
         self._cut: dict[NodeID, None] = {}
-        self._held: list[tuple[str, str, float, Callable[[Any], object], Any]] = []
+        self._held: list[tuple[End, End, float, Callable[[Any], object], Any]] = []
 
     def deliver(
         self,
-        src: str,
-        dst: str,
+        src: End,
+        dst: End,
         message_bytes: float,
         fn: Callable[[Any], object],
         arg: Any,
         lead_ns: int = 0,
     ) -> None:
         """Call ``fn(arg)`` when ``message_bytes`` from ``src`` have arrived at ``dst``."""
-        ends = self._ends
-        a = ends.get(src) or self._end(src)
-        b = ends.get(dst) or self._end(dst)
-        if a.node_id == b.node_id:
-            if a.in_raylet and b.in_raylet:
+        if src.node_id == dst.node_id:
+            if src.in_raylet and dst.in_raylet:
                 latency_ns = 0
-            elif (a.in_raylet or b.in_raylet) and (
-                a.in_store or b.in_store or arg.message.__class__ in _BY_SOCKET
+            elif (src.in_raylet or dst.in_raylet) and (
+                src.in_store or dst.in_store or arg.message.__class__ in _BY_SOCKET
             ):
                 latency_ns = self._socket_ns
             else:
                 latency_ns = self._local_ns
-                if b.host.load is not None:
-                    latency_ns += self._delay_ns(a, b, message_bytes, arg, lead_ns)
+                if dst.host.load is not None:
+                    latency_ns += self._delay_ns(src, dst, message_bytes, arg, lead_ns)
                 if message_bytes > FLUID_BYTES:
                     latency_ns += int(message_bytes / LOCAL_BYTES_PER_S * 1e9)
-        elif self._cut and (a.node_id in self._cut or b.node_id in self._cut):
+        elif self._cut and (src.node_id in self._cut or dst.node_id in self._cut):
             self._held.append((src, dst, message_bytes, fn, arg))
             return
         else:
-            latency_ns = self._local_ns if a.host is b.host else self._cross_ns
-            if b.host.load is not None:
-                latency_ns += self._delay_ns(a, b, message_bytes, arg, lead_ns)
+            latency_ns = self._local_ns if src.host is dst.host else self._cross_ns
+            if dst.host.load is not None:
+                latency_ns += self._delay_ns(src, dst, message_bytes, arg, lead_ns)
             if message_bytes > FLUID_BYTES:
-                arg = (a.node_id, b.node_id, message_bytes, fn, arg)
+                arg = (src.node_id, dst.node_id, message_bytes, fn, arg)
                 fn = self._flow
         self._clock.call_later(lead_ns + latency_ns, fn, arg)
 
@@ -141,10 +138,7 @@ class Wire:
 
     def lose(self, node_id: NodeID) -> None:
         """It lost power: what it had sent and could not deliver is gone."""
-        ends = self._ends
-        self._held = [
-            m for m in self._held if (ends.get(m[0]) or self._end(m[0])).node_id != node_id
-        ]
+        self._held = [m for m in self._held if m[0].node_id != node_id]
 
     def is_cut(self, node_id: NodeID) -> bool:
         """Whether it is cut off."""
@@ -166,8 +160,11 @@ class Wire:
         a, b, message_bytes, fn, arg = message
         self._network.send(("host", a), ("host", b), message_bytes, fn, arg)
 
-    def _end(self, address: str) -> End:
-        """Read it off the address, once: ``node-3/worker-17``."""
+    def end(self, address: str) -> End:
+        """Read off the address where it is, once: ``node-3/worker-17``."""
+        there = self._ends.get(address)
+        if there is not None:
+            return there
         node, _, room = address.partition("/")
         assert node.startswith("node-"), f"{address!r} is on no node"
         kind = room.split("-", 1)[0]

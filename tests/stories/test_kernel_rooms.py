@@ -240,15 +240,20 @@ def test_a_script_waits_for_an_answer_as_for_any_event(sim, raylet, driver):
 
 
 def test_answering_twice_is_our_fault(sim, driver):
+    seen = []
+
     class Eager(Raylet):
         def on_lease(self, m, reply):
+            seen.append(reply.answered)
             reply(1)
+            seen.append(reply.answered)
             reply(2)
 
     sim.add(Eager(sim, "head/raylet"))
     driver.ask(0)
     with pytest.raises(InvariantViolation, match=r"head/raylet answered .* twice"):
         sim.run()
+    assert seen == [False, True]
 
 
 def test_an_unknown_message_and_an_unknown_address_are_named(sim, raylet, driver):

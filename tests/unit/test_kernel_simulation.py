@@ -48,6 +48,26 @@ def busy_run(sim: Simulation, *, rooms=("a", "b", "c", "d"), calls=200) -> Simul
     return sim
 
 
+def test_a_transport_is_told_where_rooms_are_in_its_own_words():
+    class Lengths(InstantTransport):
+        """An address is where its length says; a message takes the difference."""
+
+        def end(self, address):
+            return len(address)
+
+        def deliver(self, src, dst, message_bytes, fn, arg, lead_ns=0):
+            self.latency_ns = abs(dst - src)
+            super().deliver(src, dst, message_bytes, fn, arg, lead_ns)
+
+    sim = Simulation()
+    sim.transport = Lengths(sim.clock)
+    near, far = sim.add(Room(sim, "b")), sim.add(Room(sim, "somewhere"))
+    near.send(far.address, Hello())
+    sim.run()
+    assert sim.now_ns - 8 in range(1, 1000)
+    assert (near.end, far.end) == (1, 9)
+
+
 def test_text_and_numbers_are_times_from_the_start():
     sim = Simulation()
     seen = []

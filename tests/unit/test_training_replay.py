@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 from typing import Any
 
@@ -150,6 +151,19 @@ def test_within_a_limit_cached_memory_is_given_back() -> None:
     short = rank_memory(program, None, GPU, (), limit_bytes=least - 2 * MIB)
     assert short.out_of_memory is not None
     assert short.peak_bytes == free.peak_bytes
+
+
+def test_a_compiled_program_is_no_cycle() -> None:
+    """It goes when its last user does: thousands of operations are nothing for the collector."""
+    gc.collect()
+    gc.disable()
+    try:
+        (program,) = programs(plan(llama(hidden=1024), stage=1))
+        size = len(program.ops)
+        del program
+        assert gc.collect() < size
+    finally:
+        gc.enable()
 
 
 def test_running_out_names_the_tensor_and_what_is_held() -> None:

@@ -23,11 +23,11 @@ from raysim.raycore.protocol import (
     ActorTableData,
     CreateActor,
     GetNamedActorInfo,
-    PushTask,
     PushTaskReply,
     RegisterActor,
     ReportActorOutOfScope,
     SubscribeActor,
+    push_task,
 )
 from raysim.raycore.resources import Allocation
 from raysim.raycore.tasks import Ref, TaskError
@@ -354,7 +354,7 @@ class ActorSubmitter:
                 node_id=address.node_id, worker_id=address.worker_id,
             )  # fmt: skip
         then = Again(task).replied if spec.attempt else task.replied
-        core.call(address.address, PushTask(spec, _NO_RESOURCES), then)
+        core.call(address.address, push_task(spec, _NO_RESOURCES), then)
 
     def ended(self, task: PendingTask) -> None:
         """A call has ended, one way or the other."""

@@ -48,6 +48,7 @@ class Executor:
     def __init__(self, core: CoreWorker) -> None:
         self.core = core
         self._clock = core.sim.clock
+        self._node_id = core.me.node_id
         self._inline_bytes = core.config.max_direct_call_object_size
         self.execute_ns = core.costs.execute_ns + core.costs.execute_task_ns
         self.free_ns = 0
@@ -108,8 +109,7 @@ class Executor:
     def _at_once(self, spec: TaskSpec, payload: Payload, reply: Reply) -> bool:
         """Run nobody's code ahead of the clock, if nothing else is going on here."""
         core, function = self.core, spec.options.function
-        calls = self.functions.get(function)
-        size_bytes = payload.size_bytes
+        calls, size_bytes = self.functions.get(function), payload.size_bytes
         if (
             calls is None or spec.args or spec.kind != "NORMAL_TASK" or self.running
             or self.waiting or core.log.enabled or size_bytes > self._inline_bytes
@@ -126,10 +126,9 @@ class Executor:
         self.free_ns = end_ns = start_ns + work_ns
         core.lead_ns = end_ns - now_ns
         item = ReturnObject((spec.task_id << OBJECT_INDEX_BITS) + 1, size_bytes, payload)
-        leaving = bool(self.leaving)
-        answer = PushTaskReply((item,), None, core.me.node_id, (), leaving)
+        answer = PushTaskReply((item,), None, self._node_id, (), self.leaving != "")
         reply(answer, SMALL_BYTES + size_bytes)
-        if leaving:
+        if self.leaving:
             core.leave(self.leaving)
         return True
 

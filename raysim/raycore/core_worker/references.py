@@ -115,13 +115,6 @@ class Reference:
             copies = self.copies = Copies()
         return copies
 
-    def in_scope(self) -> bool:
-        """Whether anything needs its value."""
-        if self.local or self.submitted or self.nested:
-            return True
-        sharing = self.sharing
-        return sharing is not None and bool(sharing.borrowers or sharing.holds)
-
     def wait(self, waiter: Waiter) -> None:
         """Call ``waiter(self)`` when it has a value."""
         if self.waiters is None:
@@ -225,7 +218,7 @@ class References:
         left = record.local - 1
         assert left >= 0, f"{self.me.address} has no handle left: {record!r}"
         record.local = left
-        if not (left or record.submitted or record.nested):
+        if not left:
             self.look(record)
 
     def remove_submitted(self, object_id: ObjectID) -> None:
@@ -233,7 +226,7 @@ class References:
         record = self.table[object_id]
         record.submitted -= 1
         assert record.submitted >= 0, f"{record!r}"
-        if not (record.local or record.submitted or record.nested):
+        if not record.submitted:
             self.look(record)
 
     def release_hold(self, record: Reference) -> None:
@@ -244,15 +237,18 @@ class References:
         self.look(record)
 
     def look(self, record: Reference) -> None:
-        """Let it go if nothing needs it."""
-        if record.value is FREED or record.in_scope():
+        """Let it go if nothing needs its value."""
+        sharing = record.sharing
+        if (
+            record.local or record.submitted or record.nested or record.value is FREED
+            or (sharing is not None and (sharing.borrowers or sharing.holds))
+        ):  # fmt: skip
             return
         if record.owner is not self.me:
             self.core.borrowing.let_go(record)
             return
         self.owned -= 1
         object_id, core = record.object_id, self.core
-        sharing = record.sharing
         if object_id < 0:
             del self.table[object_id]
             core.actors.out_of_scope(-object_id)

@@ -173,12 +173,10 @@ class TaskManager:
                 return
             self.finish(task, error)
             return
-        table, noting = self.references.table, self.core.log.enabled
         for item in reply.returns:
-            record = task.record
+            record, payload = task.record, item.payload
             if record is None or record.value is FREED:
-                record = table.get(item.object_id)
-            payload = item.payload
+                record = self.references.table.get(item.object_id)
             if record is None or record.value is FREED:
                 if payload is None:
                     self.core.directory.stray(item.object_id, reply.node_id)
@@ -187,14 +185,14 @@ class TaskManager:
             else:
                 if payload.contained:
                     self.references.contain(record, payload.contained)
-                if noting:
+                if self.core.log.enabled:
                     self.core.note(
                         "object", item.object_id, "INLINE",
                         detail=(item.size_bytes, record.owner),
                     )  # fmt: skip
                 self.references.set_value(record, payload)
         self._end(task, None)
-        if reply.items or task.spec.options.num_returns == "streaming":
+        if not reply.returns and task.spec.options.num_returns == "streaming":
             self.core.streams.ended(task, reply.items, None)
 
     def stored(

@@ -27,11 +27,11 @@ from raysim.raycore.protocol import (
     LeaseRejected,
     LeaseSpec,
     LeaseSpillback,
-    PushTask,
     PushTaskReply,
     ReportWorkerBacklog,
     RequestWorkerLease,
     ReturnWorkerLease,
+    push_task,
     raylet,
 )
 from raysim.raycore.tasks import ErrorType, NodeAffinity, Ref, TaskError, TaskOptions
@@ -252,7 +252,8 @@ class TaskSubmitter:
         entry, kind = request.entry, answer.__class__
         if kind is LeaseGranted:
             self._end_request(request)
-            lease = Lease(entry, answer, self.core.now_ns + self._timeout_ns)
+            now_ns = self._clock.now + self.core.lead_ns
+            lease = Lease(entry, answer, now_ns + self._timeout_ns)
             entry.leases[lease.lease_id] = lease
             self.worker_idle(lease, exiting=False)
         elif kind is not LeaseCancelled and not entry.queue:
@@ -332,7 +333,7 @@ class TaskSubmitter:
                     "task", task.spec.task_id, "SUBMITTED_TO_WORKER",
                     node_id=lease.worker.node_id, worker_id=lease.worker.worker_id,
                 )  # fmt: skip
-            core.call(lease.address, PushTask(task.spec, lease.resource_ids), lease.then)
+            core.call(lease.address, push_task(task.spec, lease.resource_ids), lease.then)
             if not queue and entry.asking:
                 self._cancel_requests(entry)
         if len(queue) > len(entry.requests):

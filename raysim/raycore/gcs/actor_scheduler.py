@@ -23,11 +23,11 @@ from raysim.raycore.protocol import (
     LeaseRejected,
     LeaseSpec,
     LeaseSpillback,
-    PushTask,
     PushTaskReply,
     ReleaseUnusedActorWorkers,
     RequestWorkerLease,
     ReturnWorkerLease,
+    push_task,
 )
 from raysim.raycore.tasks import NodeAffinity, Ref
 from raysim.units import NS_PER_MS
@@ -169,7 +169,10 @@ class GcsActorScheduler:
         actor.phase = "creating"
         actor.lease_node = worker.node_id
         self._gcs.nodes.call(
-            worker.node_id, worker.address, PushTask(actor.spec, actor.resource_ids), attempt.pushed
+            worker.node_id,
+            worker.address,
+            push_task(actor.spec, actor.resource_ids),
+            attempt.pushed,
         )
 
     def pushed(self, attempt: _Attempt, answer: Any) -> None:

@@ -153,6 +153,7 @@ from raysim.raycore.protocol.tasks import (
     PushTaskReply,
     ReportGeneratorItemReturns,
     ReturnObject,
+    push_task,
 )
 
 __all__ = [
@@ -275,6 +276,7 @@ __all__ = [
     "WorkerType",
     "object_manager",
     "plasma",
+    "push_task",
     "raylet",
     "raylet_process",
 ]

@@ -11,20 +11,24 @@ from raysim.raycore.resources import Allocation
 from raysim.raycore.tasks import SPEC_BYTES, Payload, Ref, TaskError, TaskSpec
 
 
-@dataclass(slots=True)
 class PushTask:
-    """Run this. Answered with ``PushTaskReply``."""
+    """Run this, as ``push_task`` puts it. Answered with ``PushTaskReply``."""
+
+    __slots__ = ("resource_ids", "size_bytes", "spec")
 
     spec: TaskSpec
     resource_ids: Allocation
-    client_processed_up_to: int = -1
-    """Of an actor's method: every earlier call of this caller has been answered up to this one."""
+    size_bytes: int
+    """The spec with its inlined arguments."""
 
-    @property
-    def size_bytes(self) -> int:
-        """The spec with its inlined arguments."""
-        spec = self.spec
-        return spec.size_bytes if spec.args else SPEC_BYTES
+
+def push_task(spec: TaskSpec, resource_ids: Allocation) -> PushTask:
+    """The message that has ``spec`` run; soonest made without an ``__init__``, as ``Reply``."""
+    message = PushTask()
+    message.spec = spec
+    message.resource_ids = resource_ids
+    message.size_bytes = spec.size_bytes if spec.args else SPEC_BYTES
+    return message
 
 
 @dataclass(slots=True)

@@ -94,6 +94,7 @@ class WorkerPool:
     ) -> None:
         self._room = room
         self._env = env
+        self._clock = env.sim.clock
         self._node_id = node_id
         self._resources = resources
         self._came = came
@@ -140,7 +141,7 @@ class WorkerPool:
     def push(self, worker: Worker) -> None:
         """A worker is free: for the longest waiting request that it suits, or to be kept."""
         worker.lease = None
-        worker.idle_since_ns = self._room.sim.now_ns
+        worker.idle_since_ns = self._clock.now
         for lease in self.pending.values():
             if self._suits(worker, lease):
                 self._serve(lease, worker)

@@ -41,6 +41,9 @@ class Feed:
     """Copied to the GPU."""
 
 
+Handlers = dict[Do, Callable[[int], None]]
+
+
 class RankCompiler:
     """Emits one rank's program."""
 
@@ -109,10 +112,13 @@ class RankCompiler:
         """Passes to issue again, with what is pending after them, by all that shapes them."""
         self.received: set[str] = set()
         """What buffers exist for: pipe_recv_buf and grad_layer, made once (pipe/engine.py)."""
-        self.handlers = self._handlers()
 
-    def _handlers(self) -> dict[Do, Callable[[int], None]]:
-        """What each instruction does, given its micro-batch."""
+    def _handlers(self) -> Handlers:
+        """What each instruction does, given its micro-batch.
+
+        The compiler does not keep them: it would hold itself, and its program be garbage that only
+        the collector finds.
+        """
         return {
             Do.LOAD_MICRO_BATCH: self._load,
             Do.FORWARD_PASS: self._forward_pass,
@@ -134,6 +140,7 @@ class RankCompiler:
 
         All but the last warm up, with one micro-batch each where the schedule takes that few.
         """
+        handlers = self._handlers()
         self.whole.setup()
         self.b.end_setup()
         for step in range(steps):
@@ -144,7 +151,7 @@ class RankCompiler:
                 self.exchange.end_batch()
                 for instruction in instructions:
                     self.b.hook(self._python_s(instruction.do))
-                    self._do(instruction)
+                    self._do(instruction, handlers)
             self.b.end_step()
         return self.b.program
 
@@ -153,13 +160,13 @@ class RankCompiler:
         """Of the chunk at work."""
         return self.emit.engine
 
-    def _do(self, instruction: Instruction) -> None:
+    def _do(self, instruction: Instruction, handlers: Handlers) -> None:
         micro_batch = -1 if instruction.micro_batch is None else instruction.micro_batch
         self.b.micro_batch = micro_batch
         self.stage = self.chunks[instruction.chunk]
         self.emit.engine = self.engines[instruction.chunk]
         self.chunk = instruction.chunk
-        self.handlers[instruction.do](micro_batch)
+        handlers[instruction.do](micro_batch)
 
     @property
     def _before(self) -> int | None:
@@ -185,7 +192,7 @@ class RankCompiler:
 
         A batch ends with its last instruction: when it was sent on, or its last forward.
         """
-        self.handlers[Do.FORWARD_PASS] = self._evaluate
+        handlers = {**self._handlers(), Do.FORWARD_PASS: self._evaluate}
         self.whole.setup()
         self.b.end_setup()
         steps = [list(step) for step in self.pipeline.evaluation(self.at.pp, batches)]
@@ -193,7 +200,7 @@ class RankCompiler:
         for instructions in steps:
             self.exchange.end_batch()
             for instruction in instructions:
-                self._do(instruction)
+                self._do(instruction, handlers)
                 left[instruction.micro_batch] -= 1
                 if not left[instruction.micro_batch]:
                     self.b.end_step()

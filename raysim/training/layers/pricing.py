@@ -392,4 +392,4 @@ def _named(unit: Unit, prefix: str, layer: Layer) -> Unit:
     name = (prefix + unit.name).rstrip(".") or layer.cls
     gradients = tuple([Gradient(prefix + g.name, *g[1:]) for g in unit.gradients])
     uses = tuple([g if g.tied else Gradient(prefix + g.name, *g[1:]) for g in unit.uses])
-    return replace(unit, name=name, gradients=gradients, uses=uses)
+    return unit.renamed(name, gradients, uses)

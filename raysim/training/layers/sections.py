@@ -9,7 +9,8 @@ layer.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from operator import attrgetter
 from typing import Literal, NamedTuple
 
 from raysim.models.table import (
@@ -60,16 +61,16 @@ class WeightGradients:
         return self.input_bytes + self.output_bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Unit:
     """Modules that run back to back on the compute stream, priced for one micro-batch."""
 
     name: str
-    modules: tuple[Module, ...]
     gradients: tuple[Gradient, ...]
     """Trainable parameters whose gradients this unit's backward produces, tied ones excluded."""
     uses: tuple[Gradient, ...]
     """Every parameter forward reads, by the name of its storage: what ZeRO-3 gathers."""
+    modules: tuple[Module, ...]
     forward_s: float
     backward_s: float
     forward_host_s: float
@@ -107,6 +108,12 @@ class Unit:
         """Trainable elements on this rank."""
         return sum(g.numel for g in self.gradients)
 
+    def renamed(
+        self, name: str, gradients: tuple[Gradient, ...], uses: tuple[Gradient, ...]
+    ) -> Unit:
+        """The same of another layer that is alike."""
+        return Unit(name, gradients, uses, *_but_for_names(self))
+
     def run(self, phase: str) -> tuple[float, float, float, Sequence[Exchange]]:
         """Seconds, the host's, FLOPs and what is exchanged behind it, of forward or recompute."""
         if phase == "recompute":
@@ -116,6 +123,9 @@ class Unit:
     def gradient_tensors(self, width: int) -> tuple[int, ...]:
         """Bytes of each gradient, the last parameter's first, as backward makes them."""
         return tuple(g.numel * width for g in reversed(self.gradients))
+
+
+_but_for_names = attrgetter(*[f.name for f in fields(Unit)][3:])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

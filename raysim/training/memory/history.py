@@ -106,7 +106,8 @@ class RankHistory:
         outcome = replay(
             self.trace, allocator, workspace_bytes=workspace_bytes(self.gpu), player=player
         )
-        owners = {block.address: player.owners[t] for t, block in player.blocks.items()}
+        took = player.owners()
+        owners = {block.address: took[t] for t, block in player.blocks.items()}
         live = list(player.blocks.values())
         if player.workspace is not None:
             live.append(player.workspace)

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 from raysim.training.allocator.blocks import Block
@@ -74,24 +75,24 @@ class Resolver:
 
     def take(self, event: MemoryEvent, index: int) -> list[Move]:
         """Moves of an allocation."""
-        sizes = event.tensors or (event.delta_bytes,)
-        made = [
-            Move(self.next + i, size, event.stream, index) for i, size in enumerate(sizes) if size
-        ]
+        category, delta_bytes, label, tensors, stream, lazy = event
+        sizes = tensors or (delta_bytes,)
+        group = [(tensor, size) for tensor, size in enumerate(sizes, self.next) if size]
+        made = [Move(tensor, size, stream, index) for tensor, size in group]
         self.next += len(sizes)
-        self.held[event.category] += event.delta_bytes
-        group = [(move.tensor, move.size_bytes) for move in made]
-        self.live[event.category].setdefault(event.label, []).append(group)
-        if event.lazy:
-            self.lazy += made[-event.lazy :]
-            del made[-event.lazy :]
+        self.held[category] += delta_bytes
+        self.live[category].setdefault(label, []).append(group)
+        if lazy:
+            self.lazy += made[-lazy:]
+            del made[-lazy:]
         return made
 
     def give_back(self, event: MemoryEvent, index: int) -> list[Move]:
         """Moves of a free."""
-        freed = self._freed(event.category, event.label, -event.delta_bytes)
-        self.held[event.category] += event.delta_bytes
-        return [Move(tensor, 0, event.stream, index) for tensor in freed]
+        category, delta_bytes, label, _, stream, _ = event
+        freed = self._freed(category, label, -delta_bytes)
+        self.held[category] += delta_bytes
+        return [Move(tensor, 0, stream, index) for tensor in freed]
 
     def _freed(self, category: str, label: str, size: int) -> list[int]:
         labels = self.live[category]
@@ -102,7 +103,7 @@ class Resolver:
             return freed
         groups = labels.get(label, [])
         for at in range(len(groups) - 1, -1, -1):
-            if sum(held for _, held in groups[at]) == size:
+            if sum([held for _, held in groups[at]]) == size:
                 return [tensor for tensor, _ in groups.pop(at)]
         return self._oldest(category, size)
 
@@ -153,18 +154,18 @@ def _moves(resolver: Resolver, events: Sequence[MemoryEvent], start: int, stop: 
     index = start
     while index < stop:
         event = events[index]
-        following = events[index + 1] if index + 1 < stop else None
-        if (
-            following is not None
-            and 0 < event.delta_bytes == -following.delta_bytes
-            and len(event.tensors) < 2
-            and (event.category, event.label) == (following.category, following.label)
+        category, size, label, tensors, stream, _ = event
+        if size < 0:
+            moves += resolver.give_back(event, index)
+        elif (
+            index + 1 < stop
+            and len(tensors) < 2
+            and events[index + 1][:3] == (category, -size, label)
         ):
-            moves.append(Move(TOUCHED, event.delta_bytes, event.stream, index))
-            index += 2
-            continue
-        act = resolver.take if event.delta_bytes > 0 else resolver.give_back
-        moves += act(event, index)
+            moves.append(Move(TOUCHED, size, stream, index))
+            index += 1
+        else:
+            moves += resolver.take(event, index)
         index += 1
     return moves
 
@@ -226,8 +227,6 @@ class Player:
         if entries is not None:
             allocator.heard = self._note
         self.blocks: dict[int, Block] = {}
-        self.owners: dict[int, int] = {}
-        """Change that took each live tensor."""
         self.workspace: Block | None = None
         """What cuBLAS holds."""
         self.reserved_event = -1
@@ -247,23 +246,28 @@ class Player:
         if self.entries is not None:
             malloc, free, touch = self.malloc, self._free, _never
         most = allocator.peak_reserved_bytes
-        for move in moves:
-            tensor, size, stream, event = move
-            self.at, self.event = move, event
-            if not size:
-                block = blocks.pop(tensor, None)
-                if block is not None:
-                    free(block)
-                continue
-            if tensor == TOUCHED:
-                if touch(size, stream):
+        noted = self.entries is not None
+        try:
+            for move in moves:
+                tensor, size, stream, event = move
+                if noted:
+                    self.event = event
+                if not size:
+                    block = blocks.pop(tensor, None)
+                    if block is not None:
+                        free(block)
                     continue
-                free(malloc(size, stream))
-            elif tensor not in blocks:
-                blocks[tensor] = malloc(size, stream)
-                self.owners[tensor] = event
-            if allocator.peak_reserved_bytes > most:
-                most, self.reserved_event = allocator.peak_reserved_bytes, event
+                if tensor == TOUCHED:
+                    if touch(size, stream):
+                        continue
+                    free(malloc(size, stream))
+                elif tensor not in blocks:
+                    blocks[tensor] = malloc(size, stream)
+                if allocator.peak_reserved_bytes > most:
+                    most, self.reserved_event = allocator.peak_reserved_bytes, event
+        except OutOfMemory:
+            self.at = move
+            raise
 
     def malloc(self, size_bytes: int, stream: Hashable = 0) -> Block:
         """Take a block and note it.
@@ -291,11 +295,18 @@ class Player:
             entry = Entry(action, address, size_bytes, stream, self.event, self.repeat)
             self.entries.append(entry)
 
+    def owners(self) -> dict[int, int]:
+        """The change that takes each tensor."""
+        trace = self.trace
+        moves = chain(trace.initial, trace.steps, trace.lazy, trace.last)
+        return {move.tensor: move.event for move in moves if move.size_bytes}
+
     def held(self) -> dict[str, int]:
         """Bytes of live tensors by category."""
         found: dict[str, int] = defaultdict(int)
+        owners = self.owners()
         for tensor, block in self.blocks.items():
-            found[self.trace.events[self.owners[tensor]].category] += block.requested
+            found[self.trace.events[owners[tensor]].category] += block.requested
         return dict(found)
 
 

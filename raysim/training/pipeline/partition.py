@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -40,9 +41,14 @@ def partition_balanced(weights: Sequence[float], num_parts: int) -> list[int]:
     >>> partition_balanced([1, 1, 1, 4, 1, 1, 1, 1], 3)
     [0, 3, 4, 8]
     """
+    if len(weights) <= num_parts:
+        return partition_uniform(len(weights), num_parts)
+    return list(_balanced(tuple(weights), num_parts))
+
+
+@lru_cache(maxsize=64)
+def _balanced(weights: tuple[float, ...], num_parts: int) -> tuple[int, ...]:
     n = len(weights)
-    if n <= num_parts:
-        return partition_uniform(n, num_parts)
     prefix = np.concatenate(([0.0], np.cumsum(np.asarray(weights, dtype=float))))
     heaviest = np.full((n + 1, num_parts + 1), np.inf)
     lightest = np.full((n + 1, num_parts + 1), np.inf)
@@ -62,7 +68,7 @@ def partition_balanced(weights: Sequence[float], num_parts: int) -> list[int]:
     bounds = [n]
     for j in range(num_parts, 0, -1):
         bounds.append(int(cut[bounds[-1], j]))
-    return bounds[::-1]
+    return tuple(bounds[::-1])
 
 
 def layer_weights(layers: Sequence[Layer], method: str) -> list[float]:

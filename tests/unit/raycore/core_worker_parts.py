@@ -272,7 +272,7 @@ class Gcs(Component):
             if reply is not None:
                 reply(self.rows[actor_id])
 
-        self.call(worker.address, p.PushTask(spec, {}), created)
+        self.call(worker.address, p.push_task(spec, {}), created)
 
     def say(self, actor_id, state, **kwargs):
         spec = self.specs[actor_id]
