@@ -176,7 +176,9 @@ def _train_lines(
 ) -> list[tuple[str, str]]:
     """What the files leave open: lengths, batch, how long to train."""
     lines = []
-    longest = next((config[k] for k in _LENGTHS if isinstance(config.get(k), int)), None)
+    text = config.get("text_config")
+    sizes = {**config, **(text if isinstance(text, Mapping) else {})}
+    longest = next((sizes[k] for k in _LENGTHS if isinstance(sizes.get(k), int)), None)
     if longest is not None:
         lines.append((f"seq_len: {min(longest, _SEQ_LEN)}", "tokens per sample"))
     given = deepspeed or {}
@@ -212,11 +214,12 @@ def _read_config(path: Path | None) -> Mapping[str, Any]:
 
 def _read_deepspeed(path: Path | None, *, starter: bool) -> Mapping[str, Any] | None:
     """The user's JSON, the starter's, or None for plain DistributedDataParallel."""
-    from raysim.scenario.hjson_text import parse_hjson, read_hjson
+    from raysim.scenario.accelerate_deepspeed import read_deepspeed_file
+    from raysim.scenario.hjson_text import parse_hjson
 
     if path is None:
         return parse_hjson(_ZERO3, "ds_config.json").data if starter else None
-    document = read_hjson(path, str(path))
+    document = read_deepspeed_file(path, str(path))
     if not isinstance(document.data, Mapping):
         raise ScenarioError(document.problem((), "expected a JSON object"))
     return document.data
@@ -280,10 +283,13 @@ def _files(
 
 def _left_open(folder: Path) -> list[str]:
     """Problems that still keep the new scenario from running."""
-    from raysim.scenario.load import load
+    from raysim.scenario.build import check_family
+    from raysim.scenario.load import Scenario, load
 
     try:
-        load(folder)
+        made = load(folder)
+        if isinstance(made, Scenario):
+            check_family(made)
     except ScenarioError as error:
         return [str(problem) for problem in error.problems]
     return []

@@ -207,7 +207,8 @@ class TrainSection(Section):
 
     deepspeed: FileOrMapping | None = Field(
         None,
-        description='DeepSpeed\'s JSON, unmodified (comments and "auto" allowed), or in place.',
+        description='DeepSpeed\'s JSON, unmodified (comments and "auto" allowed), or in place, or '
+        "Accelerate's config.",
     )
     deepspeed_version: str | None = Field(
         None, pattern=r"^\d{1,3}\.\d{1,3}(\.\d{1,3})?$",

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raysim.errors import Location, Problem, ScenarioError
+from raysim.scenario.accelerate_deepspeed import read_deepspeed_file
 from raysim.scenario.arguments import read_arguments
 from raysim.scenario.documents import Document, KeyPath, read_text, value_at
-from raysim.scenario.hjson_text import MAX_BYTES, parse_hjson, read_hjson
+from raysim.scenario.hjson_text import MAX_BYTES, parse_hjson
 from raysim.scenario.yaml_text import read_yaml, read_yaml_all
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def _read(slot: KeyPath, path: Path, shown: str) -> tuple[Document, ...]:
         return (read_arguments(path, shown),)
     if slot in (FSDP, MEGATRON, PROFILE):
         return (read_yaml(path, shown),)
-    return (_model_config(path, shown) if slot == MODEL else read_hjson(path, shown),)
+    return (_model_config(path, shown) if slot == MODEL else read_deepspeed_file(path, shown),)
 
 
 def _model_config(path: Path, shown: str) -> Document:

@@ -252,3 +252,20 @@ def test_another_seed_is_another_run(files: None, capsys: pytest.CaptureFixture[
         ids.add(summary["run_id"])
     assert len(ids) == 2
     assert len(list(Path("runs").iterdir())) == 2
+
+
+def test_a_family_that_nobody_knows_is_said_before_it_runs(
+    files: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("odd.json").write_text(json.dumps(BERT | {"model_type": "bertt"}))
+    assert main(["init", "new", "--from", "odd.json"]) == 0
+    captured = capsys.readouterr()
+    assert "Before it runs, these need an answer" in captured.out
+    assert "did you mean 'bert'?" in captured.err
+
+
+def test_the_length_of_a_model_of_text_and_images_is_its_texts(files: None) -> None:
+    text = {"model_type": "gemma3_text", "max_position_embeddings": 131072, "hidden_size": 2560}
+    Path("both.json").write_text(json.dumps({"model_type": "gemma3", "text_config": text}))
+    main(["init", "new", "--from", "both.json"])
+    assert "seq_len: 4096" in Path("new/scenario.yaml").read_text()

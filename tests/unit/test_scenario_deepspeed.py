@@ -342,9 +342,8 @@ def test_optimizer_kernels() -> None:
 @pytest.mark.parametrize(
     ("block", "key"),
     [
-        ({"curriculum_learning": {"enabled": True, "curriculum_type": "seqlen"}}, "curriculum_learning"),
-        ({"compression_training": {"weight_quantization": {"shared_parameters": {"enabled": True}}}},
-         "compression_training"),
+        ({"curriculum_learning": {"enabled": True}}, "curriculum_learning"),
+        ({"compression_training": {"layer_reduction": {"enabled": True}}}, "compression_training"),
         ({"progressive_layer_drop": {"enabled": True, "theta": 0.5}}, "progressive_layer_drop"),
         ({"sparse_attention": {"mode": "fixed", "block": 16}}, "sparse_attention"),
         ({"optimizer": {"type": "OneBitAdam", "params": {"lr": 4e-4, "freeze_step": 23000}}},
