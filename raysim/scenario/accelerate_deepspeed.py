@@ -1,4 +1,4 @@
-"""DeepSpeed's JSON, or what ``accelerate config`` wrote for DeepSpeed, from which Accelerate makes it.
+"""DeepSpeed's JSON, or the YAML of ``accelerate config`` from which Accelerate makes it.
 
 Real counterpart: ``DeepSpeedPlugin.__post_init__`` and ``set_mixed_precision`` of Accelerate's
 ``utils/dataclasses.py``.
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from raysim.errors import ScenarioError
-from raysim.scenario.documents import Document, KeyPath, shorten
+from raysim.scenario.documents import Document, KeyPath, Mark, shorten
 from raysim.scenario.hjson_text import read_hjson
 from raysim.scenario.yaml_text import read_yaml
 
@@ -71,7 +71,7 @@ def _translated(document: Document) -> Document:
         "gradient_clipping": "auto",
         _ZERO: {"stage": _STAGE},
     }
-    marks = {(): document.marks[()]} if () in document.marks else {}
+    marks: dict[KeyPath, Mark] = {(): document.marks[()]} if () in document.marks else {}
     for path, name in _FROM.items():
         if block.get(name) not in (None, "none"):
             inner = data

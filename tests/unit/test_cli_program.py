@@ -281,3 +281,15 @@ def test_check_prints_a_program_resolved(in_tmp: Path, capsys: pytest.CaptureFix
     assert out.startswith("# main.py, compute declared; 2 x m5.large\n")
     assert "node_speed: 1.0" in out
     assert main(["check", "--explain", "jobs.script.compute"]) == 0
+
+
+def test_a_program_that_fails_before_time_passes_is_reported(
+    in_tmp: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No time, so no average power; its own traceback is what matters."""
+    script(in_tmp, "raise RuntimeError('no data')\n")
+    Path("cluster.yaml").write_text("nodes: 1\nnode: hgx-h100-8\n", encoding="utf-8")
+    assert main(["run", "main.py", "--cluster", "cluster.yaml", *DECLARED]) == 1
+    captured = capsys.readouterr()
+    assert "no data" in captured.out + captured.err
+    assert "fault of raysim" not in captured.err
