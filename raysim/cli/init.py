@@ -188,11 +188,24 @@ def _train_lines(
             lines.append(("gradient_accumulation_steps: 8", "micro-steps per optimizer step"))
     if deepspeed is None:
         lines.append(("precision: bf16", "fp32, fp16 or bf16"))
+    elif (auto := _auto_precision(deepspeed)) is not None:
+        lines.append((f"precision: {auto}", 'what --bf16 or --fp16 says, for "auto"'))
     if "optimizer" not in given:
         name = "DeepSpeedCPUAdam" if _offloads(given) else "AdamW"
         lines.append((f"optimizer: {name}", "the one your script builds"))
     lines.append(("steps: 1000", "or tokens: 100G, or epochs: 3 with data.train_samples"))
     return lines
+
+
+def _auto_precision(deepspeed: Mapping[str, Any]) -> str | None:
+    """The precision that the Trainer's arguments would switch on; None: the JSON says it."""
+    said = {}
+    for name in ("bf16", "fp16"):
+        block = deepspeed.get(name)
+        said[name] = block.get("enabled") if isinstance(block, Mapping) else None
+    if True in said.values():
+        return None
+    return next((name for name, enabled in said.items() if enabled == "auto"), None)
 
 
 def _offloads(deepspeed: Mapping[str, Any]) -> bool:
@@ -253,11 +266,11 @@ def _cluster_text(path: Path, unknown: Mapping[str, Mapping[str, object]]) -> st
 
 def _unsaid(path: Path) -> dict[str, dict[str, object]]:
     """Groups of a Ray file whose machines it does not name, with a guess."""
+    from raysim.scenario.anyscale import read_cluster_file
     from raysim.scenario.clusters import read_groups
     from raysim.scenario.hardware_choice import unsaid
-    from raysim.scenario.yaml_text import read_yaml_all
 
-    reading = read_groups(read_yaml_all(path, str(path)))
+    reading = read_groups(read_cluster_file(path, str(path)))
     if reading.errors:
         raise ScenarioError(reading.errors)
     return unsaid(reading.groups)

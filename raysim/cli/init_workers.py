@@ -38,12 +38,12 @@ def workers(deepspeed: Mapping[str, Any] | None, gpus: int) -> int | None:
 
 def gpus_of(cluster: Path, hardware: Mapping[str, Mapping[str, object]]) -> tuple[int, int]:
     """GPUs of a Ray file's nodes: at the start, and with all that its autoscaler may bring."""
+    from raysim.scenario.anyscale import read_cluster_file
     from raysim.scenario.clusters import make_cluster
     from raysim.scenario.documents import Document
     from raysim.scenario.schema_cluster import ClusterSection
-    from raysim.scenario.yaml_text import read_yaml_all
 
-    files = read_yaml_all(cluster, str(cluster))
+    files = read_cluster_file(cluster, str(cluster))
     data = {"from": cluster.name, "hardware": dict(hardware)}
     section, where = ClusterSection.model_validate(data), Document(file=str(cluster), data=data)
     found = []

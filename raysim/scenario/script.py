@@ -9,6 +9,7 @@ from typing import Any
 
 from raysim.errors import Location, Problem, ScenarioError
 from raysim.hardware import catalog
+from raysim.scenario.anyscale import read_cluster_file
 from raysim.scenario.clusters import read_groups
 from raysim.scenario.documents import Document, KeyPath, did_you_mean, printable
 from raysim.scenario.hardware_choice import unsaid
@@ -19,7 +20,6 @@ from raysim.scenario.program import ProgramScenario, program_scenario
 from raysim.scenario.ray_cluster_yaml import is_ray_cluster_yaml
 from raysim.scenario.ray_init import InitCall, init_call, resources_given
 from raysim.scenario.sources import Source, read_sources
-from raysim.scenario.yaml_text import read_yaml_all
 
 
 def script_scenario(
@@ -132,7 +132,7 @@ def _with_cluster(document: Document, cluster: Path | None, init: InitCall) -> D
             store = init.given["object_store_memory"]
             data["ray"] = {"object_store_memory": f"{store:.0f}B"}
         return replace(document, data=data)
-    found = read_yaml_all(cluster, printable(str(cluster)))
+    found = read_cluster_file(cluster, printable(str(cluster)))
     if any(is_kuberay(d) or is_ray_cluster_yaml(d) for d in found):
         data["cluster"] = {"from": str(cluster)}
         guessed = unsaid(read_groups(found).groups)

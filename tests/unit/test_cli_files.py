@@ -269,3 +269,23 @@ def test_the_length_of_a_model_of_text_and_images_is_its_texts(files: None) -> N
     Path("both.json").write_text(json.dumps({"model_type": "gemma3", "text_config": text}))
     main(["init", "new", "--from", "both.json"])
     assert "seq_len: 4096" in Path("new/scenario.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("blocks", "precision"),
+    [
+        ({"fp16": {"enabled": "auto"}, "bf16": {"enabled": "auto"}}, "bf16"),
+        ({"fp16": {"enabled": "auto"}}, "fp16"),
+        ({"fp16": {"enabled": True}, "bf16": {"enabled": "auto"}}, "fp16"),
+        ({}, "fp32"),
+    ],
+)
+def test_a_starter_fills_the_precision_that_the_trainer_would(
+    files: None, blocks: dict[str, object], precision: str
+) -> None:
+    """Nobody trains in fp32 by leaving both at "auto": --bf16 or --fp16 is given."""
+    Path("ds.json").write_text(json.dumps({"zero_optimization": {"stage": 3}, **blocks}))
+    assert main(["init", "new", "--deepspeed", "ds.json"]) == 0
+    made = load("new")
+    assert isinstance(made, Scenario)
+    assert made.strategy.precision == precision
