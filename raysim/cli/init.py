@@ -53,6 +53,7 @@ _PARALLEL = """\
       # tensor_parallel: 8           # if your script runs models over several GPUs
       # pipeline: {stages: 4}
 """
+_NO_GPUS = "A Ray program runs on it all the same: raysim run script.py --cluster FILE"
 _NO_ENGINE = """\
       # without deepspeed: DDP; or one of
       # fsdp: accelerate.yaml        # what `accelerate config` wrote
@@ -304,7 +305,8 @@ def _left_open(folder: Path) -> list[str]:
         if isinstance(made, Scenario):
             check_family(made)
     except ScenarioError as error:
-        return [str(problem) for problem in error.problems]
+        said = [str(problem) for problem in error.problems]
+        return said + [_NO_GPUS] * any("the cluster has no GPUs" in line for line in said)
     return []
 
 

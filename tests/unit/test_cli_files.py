@@ -289,3 +289,13 @@ def test_a_starter_fills_the_precision_that_the_trainer_would(
     made = load("new")
     assert isinstance(made, Scenario)
     assert made.strategy.precision == precision
+
+
+def test_a_cluster_without_gpus_is_for_programs(
+    files: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("up.yaml").write_text("cluster_name: minimal\nprovider: {type: aws, region: us-west-2}\n")
+    assert main(["init", "new", "--cluster", "up.yaml"]) == 0
+    said = capsys.readouterr().err
+    assert "train.workers: the cluster has no GPUs" in said
+    assert "raysim run script.py --cluster FILE" in said
