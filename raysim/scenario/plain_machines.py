@@ -84,6 +84,7 @@ def by_size(vcpus: int | None, memory_bytes: int | None) -> NodeSpec:
     )
     return replace(
         base,
+        name=f"cpu-{vcpus}",
         vcpus=vcpus,
         memory_bytes=memory_bytes or round(base.memory_bytes * max(1.0, share)),
         cpu=host,
