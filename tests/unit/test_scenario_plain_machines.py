@@ -44,7 +44,7 @@ def test_the_rule_agrees_with_every_row_of_the_catalog() -> None:
             both += 1
             size = (row.vcpus, row.memory_bytes, 0)
             assert (guessed.vcpus, guessed.memory_bytes, row.gpu_count) == size, name
-    assert both > 90
+    assert both > 80
 
 
 def test_by_size_cuts_and_grows_the_plain_machines() -> None:
