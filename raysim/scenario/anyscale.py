@@ -20,7 +20,7 @@ from raysim.scenario.documents import Document, KeyPath, Mark
 from raysim.scenario.yaml_text import read_yaml_all
 
 _SPELLINGS = (("head_node_type", "worker_node_types"), ("head_node", "worker_nodes"))
-_WITH_GPUS = re.compile(r"(.+?)-(nvidia-.+)-(\d+)")
+_WITH_GPUS = re.compile(r"(.+?)-(nvidia-.+)-(\d{1,3})")
 _RESOURCES = {"cpu": "CPU", "gpu": "GPU"}
 
 

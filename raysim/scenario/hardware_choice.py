@@ -75,7 +75,8 @@ def unsaid(requests: Iterable[NodeRequest]) -> dict[str, dict[str, object]]:
 
 def _sized(request: NodeRequest) -> bool:
     """Whether a group without GPUs says how large its nodes are."""
-    return not request.gpus and bool(request.vcpus or request.memory_bytes)
+    size = (request.vcpus or 0, request.memory_bytes or 0)
+    return not request.gpus and any(size) and all(map(int.__le__, size, plain_machines.LARGEST))
 
 
 def _described(node: NodeSpec) -> str:

@@ -19,10 +19,12 @@ from raysim.hardware.specs import NodeSpec, Provenance
 
 _GIB = 2**30
 _ASSUMED = Provenance(basis="assumed", source="size by name or by the cluster file")
+LARGEST = (4096, 2**46)
+"""vCPUs and bytes beyond which a size is no machine's."""
 DEFAULT_NODE = "cpu-16"
 """Where nothing is known at all: a plain machine with 16 vCPUs, 64 GiB."""
 
-_AWS = re.compile(r"(?:ml\.)?([a-z])(\d)([a-z]*)(?:-flex)?\.(medium|large|(\d*)xlarge)")
+_AWS = re.compile(r"(?:ml\.)?([a-z])(\d)([a-z]*)(?:-flex)?\.(medium|large|(\d{0,3})xlarge)")
 _AWS_GIB = {"c": 2.0, "m": 4.0, "r": 8.0, "t": 4.0}
 """Per vCPU, by the family's letter: https://aws.amazon.com/ec2/instance-types"""
 _AWS_OTHER = {
@@ -41,8 +43,8 @@ _AWS_SMALL = {
     "t4g.nano": (2, 0.5), "t4g.micro": (2, 1.0), "t4g.small": (2, 2.0), "t4g.medium": (2, 4.0),
     "t1.micro": (1, 0.613),
 }  # fmt: skip
-_GCP = re.compile(r"([a-z]\d[a-z]?)-(standard|highmem|highcpu)-(\d+)")
-_GCP_CUSTOM = re.compile(r"(?:[a-z]\d[a-z]?-)?custom-(\d+)-(\d+)")
+_GCP = re.compile(r"([a-z]\d[a-z]?)-(standard|highmem|highcpu)-(\d{1,4})")
+_GCP_CUSTOM = re.compile(r"(?:[a-z]\d[a-z]?-)?custom-(\d{1,4})-(\d{1,8})")
 _GCP_GIB = {"standard": 4.0, "highmem": 8.0, "highcpu": 1.0}
 """Per vCPU: https://cloud.google.com/compute/docs/machine-resource"""
 _GCP_OTHER = {
@@ -50,10 +52,10 @@ _GCP_OTHER = {
     "c4-standard": 3.75, "c4-highmem": 7.75, "c4-highcpu": 2.0,
 }  # fmt: skip
 _GCP_GPUS = ("a", "g")
-_AZURE = re.compile(r"standard_([def])(\d+)[a-z]*_v\d")
+_AZURE = re.compile(r"standard_([def])(\d{1,4})[a-z]*_v\d")
 _AZURE_GIB = {"d": 4.0, "e": 8.0, "f": 2.0}
 """Per vCPU: https://learn.microsoft.com/azure/virtual-machines/sizes"""
-_ALIBABA = re.compile(r"ecs\.([cgr]|n)(\d)[a-z]*\.(large|(\d*)xlarge)")
+_ALIBABA = re.compile(r"ecs\.([cgr]|n)(\d)[a-z]*\.(large|(\d{0,3})xlarge)")
 _ALIBABA_GIB = {"c": 2.0, "g": 4.0, "r": 8.0, "n": 2.0}
 """Per vCPU: https://www.alibabacloud.com/help/en/ecs/user-guide/overview-of-instance-families"""
 
@@ -61,7 +63,7 @@ _ALIBABA_GIB = {"c": 2.0, "g": 4.0, "r": 8.0, "n": 2.0}
 def by_name(instance_type: str) -> NodeSpec | None:
     """The machine that a provider's name describes; None where the name does not say enough."""
     size = _size(instance_type.lower())
-    if size is None:
+    if size is None or not size[0]:
         return None
     vcpus, gib = size
     return replace(by_size(vcpus, round(gib * _GIB)), name=instance_type)

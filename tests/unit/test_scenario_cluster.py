@@ -128,6 +128,13 @@ def test_a_node_type_without_an_instance_type_is_as_large_as_its_resources() -> 
     assert "add cluster.hardware.head, such as" in said
 
 
+def test_a_size_that_no_machine_has_is_not_taken() -> None:
+    text = AWS.replace(
+        "{InstanceType: m5.4xlarge}, resources: {CPU: 0}", "{}, resources: {CPU: 1e15}"
+    )
+    assert "add cluster.hardware.head, such as" in errors(text)
+
+
 def test_an_unknown_gpu_machine_is_refused_with_the_way_out() -> None:
     said = errors(AWS.replace("p4d.24xlarge", "p2.xlarge"))
     assert "unknown node 'p2.xlarge'" in said

@@ -30,7 +30,20 @@ def test_a_name_says_the_size(name: str, vcpus: int, gib: float) -> None:
     assert node.usd_per_hour is None
 
 
-@pytest.mark.parametrize("name", ["p2.xlarge", "g3.8xlarge", "a2-highgpu-1g", "m5", "x", "u-6tb1"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "p2.xlarge",
+        "g3.8xlarge",
+        "a2-highgpu-1g",
+        "m5",
+        "x",
+        "u-6tb1",
+        "m5.99999xlarge",
+        "n2-custom-0-1024",
+        "n1-standard-" + "9" * 5000,
+    ],
+)
 def test_others_stay_unknown(name: str) -> None:
     assert by_name(name) is None
 
