@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from raysim.cli import main
+from raysim.errors import ScenarioError
 from raysim.scenario.build import build_job
 from raysim.scenario.load import Scenario, load
 
@@ -167,6 +168,11 @@ def test_a_starter_of_an_autoscaled_cluster_asks_for_all_its_gpus(files: None) -
     made = load("new")
     assert isinstance(made, Scenario)
     assert made.strategy.mesh.world == 12
+    scenario = Path("new/scenario.yaml")
+    lines = scenario.read_text().splitlines(keepends=True)
+    scenario.write_text("".join(line for line in lines if "workers:" not in line))
+    with pytest.raises(ScenarioError, match="no GPUs at the start; say how many workers"):
+        load("new")
 
 
 def test_init_never_touches_what_is_there(files: None) -> None:
