@@ -12,13 +12,11 @@ import shutil
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from raysim.cli import terminal
+from raysim.cli.init_workers import gpus_of, workers
 from raysim.errors import ScenarioError
-
-if TYPE_CHECKING:
-    from raysim.scenario.node_request import NodeRequest
 
 _LLAMA31_8B: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -55,10 +53,7 @@ _PARALLEL = """\
       # tensor_parallel: 8           # if your script runs models over several GPUs
       # pipeline: {stages: 4}
 """
-_FEWER_RANKS = (
-    "If your script is tensor or pipeline parallel, fewer ranks share the batch: give "
-    "train.tensor_parallel or train.pipeline."
-)
+_NO_GPUS = "A Ray program runs on it all the same: raysim run script.py --cluster FILE"
 _NO_ENGINE = """\
       # without deepspeed: DDP; or one of
       # fsdp: accelerate.yaml        # what `accelerate config` wrote
@@ -85,8 +80,10 @@ targets:                             # a missed one makes the exit code 1
   # days: "<= 14"
   # usd: "<= 10k"
 """
+_GPUS_PER_NODE, _GPUS = 8, 16
+"""Of the starter's cluster."""
 _CLUSTER = """\
-  nodes: 2
+  nodes: NODES # as many as the job's workers need
   node: hgx-h100-8                   # raysim catalog nodes
   fabric: rail_fat_tree              # star, fat_tree or rail_fat_tree
   # prices: {workers: 23.92 usd/h}   # your price per node
@@ -150,6 +147,9 @@ def _text(folder: Path, config: Path | None, deepspeed: Path | None, cluster: Pa
     """scenario.yaml; the user's files are read before anything is written."""
     engine = _read_deepspeed(deepspeed, starter=config is None)
     train = _train_lines(_read_config(config), engine)
+    where, ranks = _cluster(cluster, engine)
+    if ranks is not None:
+        train.append((f"workers: {ranks}", "GPUs the batch sizes ask for; times degrees below"))
     kept = "none" if config is not None else "full"
     train.append((f"activation_checkpointing: {kept}", "full recomputes every block; or none"))
     if engine is not None:
@@ -161,7 +161,7 @@ def _text(folder: Path, config: Path | None, deepspeed: Path | None, cluster: Pa
     return _SCENARIO.format(
         folder=folder,
         name=stem,
-        cluster=_CLUSTER if cluster is None else _cluster_text(cluster),
+        cluster=where,
         model=_line(2, f"from: {source}", "Hugging Face config.json, unmodified"),
         train="".join(_line(6, line, why) for line, why in train) + open_ends,
     )
@@ -177,7 +177,9 @@ def _train_lines(
 ) -> list[tuple[str, str]]:
     """What the files leave open: lengths, batch, how long to train."""
     lines = []
-    longest = next((config[k] for k in _LENGTHS if isinstance(config.get(k), int)), None)
+    text = config.get("text_config")
+    sizes = {**config, **(text if isinstance(text, Mapping) else {})}
+    longest = next((sizes[k] for k in _LENGTHS if isinstance(sizes.get(k), int)), None)
     if longest is not None:
         lines.append((f"seq_len: {min(longest, _SEQ_LEN)}", "tokens per sample"))
     given = deepspeed or {}
@@ -187,6 +189,8 @@ def _train_lines(
             lines.append(("gradient_accumulation_steps: 8", "micro-steps per optimizer step"))
     if deepspeed is None:
         lines.append(("precision: bf16", "fp32, fp16 or bf16"))
+    elif (auto := _auto_precision(deepspeed)) is not None:
+        lines.append((f"precision: {auto}", 'what --bf16 or --fp16 says, for "auto"'))
     if "optimizer" not in given:
         name = "DeepSpeedCPUAdam" if _offloads(given) else "AdamW"
         lines.append((f"optimizer: {name}", "the one your script builds"))
@@ -194,11 +198,24 @@ def _train_lines(
     return lines
 
 
+def _auto_precision(deepspeed: Mapping[str, Any]) -> str | None:
+    """The precision that the Trainer's arguments would switch on; None: the JSON says it."""
+    said = {}
+    for name in ("bf16", "fp16"):
+        block = deepspeed.get(name)
+        said[name] = block.get("enabled") if isinstance(block, Mapping) else None
+    if True in said.values():
+        return None
+    return next((name for name, enabled in said.items() if enabled == "auto"), None)
+
+
 def _offloads(deepspeed: Mapping[str, Any]) -> bool:
     """ZeRO-Offload: the optimizer runs on the CPU, where DeepSpeed wants its own."""
     zero = deepspeed.get("zero_optimization")
-    where = zero.get("offload_optimizer") if isinstance(zero, Mapping) else None
-    return isinstance(where, Mapping) and where.get("device", "none") != "none"
+    block = zero if isinstance(zero, Mapping) else {}
+    where = block.get("offload_optimizer")
+    said = isinstance(where, Mapping) and where.get("device", "none") != "none"
+    return said or block.get("cpu_offload") is True
 
 
 def _read_config(path: Path | None) -> Mapping[str, Any]:
@@ -211,56 +228,53 @@ def _read_config(path: Path | None) -> Mapping[str, Any]:
 
 def _read_deepspeed(path: Path | None, *, starter: bool) -> Mapping[str, Any] | None:
     """The user's JSON, the starter's, or None for plain DistributedDataParallel."""
-    from raysim.scenario.hjson_text import parse_hjson, read_hjson
+    from raysim.scenario.accelerate_deepspeed import read_deepspeed_file
+    from raysim.scenario.hjson_text import parse_hjson
 
     if path is None:
         return parse_hjson(_ZERO3, "ds_config.json").data if starter else None
-    document = read_hjson(path, str(path))
+    document = read_deepspeed_file(path, str(path))
     if not isinstance(document.data, Mapping):
         raise ScenarioError(document.problem((), "expected a JSON object"))
     return document.data
 
 
-def _cluster_text(path: Path) -> str:
+def _cluster(path: Path | None, engine: Mapping[str, Any] | None) -> tuple[str, int | None]:
+    """The ``cluster`` section, and the workers where they are not simply all of its GPUs."""
+    if path is None:
+        ranks = workers(engine, _GPUS)
+        nodes = -(-(ranks or _GPUS) // _GPUS_PER_NODE)
+        text = _CLUSTER.replace("NODES", f"{nodes:<27}")
+        return text, None if ranks == nodes * _GPUS_PER_NODE else ranks
+    hardware = _unsaid(path)
+    started, most = gpus_of(path, hardware)
+    ranks = workers(engine, started or most)
+    if ranks is None and not started:
+        ranks = most or None
+    return _cluster_text(path, hardware), None if ranks == started else ranks
+
+
+def _cluster_text(path: Path, unknown: Mapping[str, Mapping[str, object]]) -> str:
     """The ``cluster`` section around a Ray file, with hardware for groups it says nothing of."""
     text = f"  from: {_quoted(path.name)}\n"
-    unknown = [request for request in _requests(path) if not _chosen(request)]
     if unknown:
         text += "  hardware:                          # what the file does not say; please check\n"
-    for request in unknown:
-        gpus = request.gpus or round(request.resources.get("GPU", 0))
-        node = "hgx-h100-8" if gpus else "cpu-32"
-        share = f", gpus: {gpus}" if gpus not in {0, 8} else ""
-        text += f"    {_quoted(request.name)}: {{node: {node}{share}}}\n"
+    for name, chosen in unknown.items():
+        said = ", ".join(f"{key}: {value}" for key, value in chosen.items())
+        text += f"    {_quoted(name)}: {{{said}}}\n"
     return text
 
 
-def _requests(path: Path) -> list[NodeRequest]:
-    from raysim.scenario.kuberay import is_kuberay, read_kuberay
-    from raysim.scenario.ray_cluster_yaml import is_ray_cluster_yaml, read_ray_cluster
-    from raysim.scenario.yaml_text import read_yaml_all
+def _unsaid(path: Path) -> dict[str, dict[str, object]]:
+    """Groups of a Ray file whose machines it does not name, with a guess."""
+    from raysim.scenario.anyscale import read_cluster_file
+    from raysim.scenario.clusters import read_groups
+    from raysim.scenario.hardware_choice import unsaid
 
-    for document in read_yaml_all(path, str(path)):
-        for recognises, read in (
-            (is_kuberay, read_kuberay),
-            (is_ray_cluster_yaml, read_ray_cluster),
-        ):
-            if recognises(document):
-                reading = read(document)
-                if reading.errors:
-                    raise ScenarioError(reading.errors)
-                return reading.groups
-    raise ScenarioError(f"{path}: neither a `ray up` YAML nor a KubeRay resource")
-
-
-def _chosen(request: NodeRequest) -> bool:
-    from raysim.scenario.hardware_choice import choose_node
-
-    try:
-        choose_node(request, None)
-    except ScenarioError:
-        return False
-    return True
+    reading = read_groups(read_cluster_file(path, str(path)))
+    if reading.errors:
+        raise ScenarioError(reading.errors)
+    return unsaid(reading.groups)
 
 
 def _files(
@@ -283,13 +297,16 @@ def _files(
 
 def _left_open(folder: Path) -> list[str]:
     """Problems that still keep the new scenario from running."""
-    from raysim.scenario.load import load
+    from raysim.scenario.build import check_family
+    from raysim.scenario.load import Scenario, load
 
     try:
-        load(folder)
+        made = load(folder)
+        if isinstance(made, Scenario):
+            check_family(made)
     except ScenarioError as error:
         said = [str(problem) for problem in error.problems]
-        return said + [_FEWER_RANKS] * any("train_batch_size" in line for line in said)
+        return said + [_NO_GPUS] * any("the cluster has no GPUs" in line for line in said)
     return []
 
 

@@ -61,6 +61,7 @@ _FAMILIES: dict[str, Family] = {
     "t5": (t5.t5, "T5", "ForConditionalGeneration"),
     "deepseek_v2": (deepseek.deepseek_v2, "DeepseekV2", "ForCausalLM"),
     "deepseek_v3": (deepseek.deepseek_v3, "DeepseekV3", "ForCausalLM"),
+    "kimi_k2": (deepseek.deepseek_v3, "DeepseekV3", "ForCausalLM"),
     "llama4_text": (llama4.llama4_text, "Llama4", "ForCausalLM"),
     "llama4": (llama4.llama4, "Llama4", "ForConditionalGeneration"),
     "llama": (llama.llama, "Llama", "ForCausalLM"),
@@ -79,7 +80,7 @@ _FAMILIES: dict[str, Family] = {
 }
 MEGATRON_FAMILIES = frozenset(
     {"llama", "mistral", "qwen2", "qwen3", "phi3", "mixtral", "qwen2_moe", "qwen3_moe"}
-    | {"deepseek_v2", "deepseek_v3", "gpt_oss"}
+    | {"deepseek_v2", "deepseek_v3", "kimi_k2", "gpt_oss"}
 )
 """Families that Megatron-core's GPT model has the modules for."""
 LIBRARIES: dict[Library, tuple[str, frozenset[str]]] = {

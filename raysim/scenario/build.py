@@ -93,6 +93,27 @@ def build_model(scenario: Scenario) -> Model:
         raise ScenarioError(_placed(p, scenario, where) for p in error.problems) from None
 
 
+def check_family(scenario: Scenario) -> None:
+    """Refuse a model of no known family at once; tables of known ones are built, traces are not.
+
+    Raises
+    ------
+    ScenarioError
+        As `build_model` does.
+    """
+    source = scenario.sources.get(MODEL)
+    if source is not None and scenario.strategy.megatron is None:
+        from raysim.models import huggingface
+
+        config = hf_config(source)
+        if _builder(config, "transformers") is not huggingface.build:
+            from raysim.tracing.huggingface import refuse_loops
+
+            refuse_loops(config, source.documents[0].file)
+            return
+    build_model(scenario)
+
+
 def _builder(config: HfConfig, library: Library) -> Callable[..., Model]:
     """The family's own table, or what traces transformers' class, if that is installed."""
     from raysim.models import huggingface

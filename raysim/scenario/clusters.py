@@ -7,6 +7,7 @@ Not modelled: the time that takes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from raysim.errors import Problem, ScenarioError
@@ -119,7 +120,7 @@ def _file_groups(
     result: ClusterResult,
 ) -> list[NodeGroup]:
     """Groups of a Ray file with the hardware the scenario adds."""
-    reading = _read(files)
+    reading = read_groups(files)
     result.errors += reading.errors
     result.notes += reading.notes
     if reading.errors:
@@ -140,8 +141,8 @@ def _file_groups(
     return _grown(groups, workers, reading, result)
 
 
-def _read(files: list[Document]) -> ClusterReading:
-    """The first document that describes a cluster."""
+def read_groups(files: Sequence[Document]) -> ClusterReading:
+    """Groups of the first document that describes a cluster."""
     for document in files:
         if is_kuberay(document):
             return read_kuberay(document)
@@ -171,7 +172,7 @@ def _group(
     if request.count == 0 and not request.max_count and not some:
         return None
     try:
-        node = choose_node(request, hardware)
+        node, said_of_it = choose_node(request, hardware)
     except ScenarioError as error:
         said = hardware is not None and hardware.node is not None
         if said:
@@ -179,9 +180,8 @@ def _group(
         else:
             result.errors += _placed(error, reading.document, request.path)
         return None
-    if (hardware is None or hardware.node is None) and request.instance_type != node.name:
-        asked = request.instance_type or request.accelerator
-        reading.note(request.path, f"{asked} is taken as {node.name} of the catalog")
+    if said_of_it:
+        result.notes.append(reading.document.problem(request.path, said_of_it, key=True))
     count, lowest, highest = _bounds(request, hardware)
     if hardware is not None and lowest > (count if highest is None else highest):
         message = f"min_replicas {lowest} is above max_replicas {highest}"

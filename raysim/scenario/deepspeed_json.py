@@ -19,12 +19,12 @@ from raysim.scenario.deepspeed_auto import Filled, ScriptSettings, fill
 from raysim.scenario.deepspeed_keys import (
     REMOVED,
     REMOVED_FROM,
-    REMOVED_ZERO,
     STATUS,
     TOP_LEVEL,
     matters,
     status,
 )
+from raysim.scenario.deepspeed_release import CLIPS_FROM, as_read, left_out, removed
 from raysim.scenario.deepspeed_rules import Parsed, dtype_name, refusals
 from raysim.scenario.deepspeed_schema import (
     BLOCKS,
@@ -102,10 +102,11 @@ def read_deepspeed(document: Document, script: ScriptSettings) -> Reading:
         message = f"expected a mapping of DeepSpeed's keys, got {shorten(document.data)}"
         raise ScenarioError(document.problem((), message))
     old = script.release < REMOVED_FROM
-    shapes = [*_removed(document, old=old), *_wrong_shapes(document)]
+    shapes = [*removed(document, script.release), *_wrong_shapes(document)]
     if shapes:
         raise ScenarioError(shapes)
     filled = fill(document, script)
+    filled.data = as_read(filled.data, script.release)
     if isinstance(filled.data.get("zero_optimization"), bool):
         filled.data["zero_optimization"] = _old_zero_format(filled.data)
     errors = [*filled.errors, *_scalars(document, filled.data)]
@@ -124,21 +125,8 @@ def read_deepspeed(document: Document, script: ScriptSettings) -> Reading:
         raise ScenarioError(errors)
     notes = [*filled.notes, *_silent_changes(document, parsed), *_defaults(document, parsed)]
     config = _typed(parsed, triple, optimizer)
-    return Reading(config=config, notes=notes, warnings=list(_not_modelled(document)))
-
-
-def _removed(document: Document, *, old: bool) -> Iterator[Problem]:
-    """Keys that DeepSpeed refuses whatever their value; an ``old`` release takes some of them."""
-    for key, what in REMOVED.items():
-        if key in document.data:
-            message = f"DeepSpeed has removed {what} and refuses the key; delete it"
-            yield document.problem((key,), message, key=True)
-    zero = document.data.get("zero_optimization")
-    for key, what in REMOVED_ZERO.items() if not old else ():
-        if isinstance(zero, dict) and key in zero:
-            message = f"DeepSpeed has removed {what} and refuses the key; delete it"
-            message += ", or say deepspeed_version: 0.19.6 if that is what runs"
-            yield document.problem(("zero_optimization", key), message, key=True)
+    warnings = [*_not_modelled(document), *left_out(document, script.release)]
+    return Reading(config=config, notes=notes, warnings=warnings)
 
 
 def _wrong_shapes(document: Document) -> Iterator[Problem]:
@@ -325,8 +313,9 @@ def _defaults(document: Document, p: Parsed) -> Iterator[Problem]:
         if plain and acts and name not in given and STATUS[key] == "modelled":
             message = f"DeepSpeed's default {_shown(info.default)}"
             yield Problem(key=key, message=message, where=where)
-    if "gradient_clipping" not in p.data:
-        message = "DeepSpeed's default 1.0 (0.0 in old releases)"
+    if "gradient_clipping" not in document.data:
+        clips = p.script.release >= CLIPS_FROM
+        message = "DeepSpeed's default " + ("1.0 (0.0 before 0.19.3)" if clips else "0.0")
         yield Problem(key="gradient_clipping", message=message, where=where)
 
 
@@ -338,7 +327,7 @@ def _not_modelled(document: Document) -> Iterator[Problem]:
     """One line per key that would change the real run and is not simulated, or not known at all."""
     for path, value in _leaves(document.data, ()):
         kind = status(path)
-        if kind == "unknown":
+        if kind == "unknown" and path[0] not in REMOVED:
             near = did_you_mean(path[0], TOP_LEVEL) if len(path) == 1 else ""
             message = f"unknown key; DeepSpeed ignores it{near}"
             yield document.problem(path, message, key=True)

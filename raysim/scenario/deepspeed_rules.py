@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from raysim.scenario.deepspeed_auto import ScriptSettings
+from raysim.scenario.deepspeed_keys import REMOVED_FROM
+from raysim.scenario.deepspeed_release import ONE_BIT
 from raysim.scenario.deepspeed_schema import (
     AioBlock,
     Bf16Block,
@@ -31,7 +33,6 @@ TORCH_OPTIMIZERS = (
     "ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "LBFGS", "Muon", "NAdam",
     "RAdam", "RMSprop", "Rprop", "SGD", "SparseAdam",
 )  # fmt: skip
-ONE_BIT = ("onebitadam", "zerooneadam", "onebitlamb")
 CPU_OPTIMIZERS = ("deepspeedcpuadam", "deepspeedcpulion")
 ZERO_TESTED = (
     "adam", "adamw", "fusedadam", "adagrad", "lion", "fusedlion", "deepspeedcpuadagrad", "muon",
@@ -276,10 +277,11 @@ def _optimizer(p: Parsed) -> Iterator[Refusal]:
 
 def _json_optimizer(p: Parsed, name: str) -> Iterator[Refusal]:
     """Rules on the optimizer that DeepSpeed builds itself."""
-    if name.lower() not in DEEPSPEED_OPTIMIZERS and name not in TORCH_OPTIMIZERS:
+    built = DEEPSPEED_OPTIMIZERS + (ONE_BIT if p.script.release < REMOVED_FROM else ())
+    if name.lower() not in built and name not in TORCH_OPTIMIZERS:
         hint = did_you_mean(name, [*TORCH_OPTIMIZERS, *DEEPSPEED_OPTIMIZERS])
         if name.lower() in ONE_BIT:
-            hint = "; 1-bit optimizers have been removed"
+            hint = "; 1-bit optimizers have been removed (deepspeed_version: 0.19.6 has them)"
         yield ("optimizer", "type"), f"{shorten(name)} is not a supported DeepSpeed optimizer{hint}"
     if "max_grad_norm" in p.optimizer_params:
         message = "is not supported as an optimizer parameter; use gradient_clipping"

@@ -1,28 +1,33 @@
 """From what a cluster file asks for to a node of the catalog.
 
 Order: ``cluster.hardware.<group>`` of the scenario, the instance type in the file, the GPU model a
-label names together with the number of GPUs. Without any of these the file does not say what the
-nodes are, and the user is asked. A pod smaller than its node gets the pod's share.
+label names together with the number of GPUs, and of groups without GPUs the size they ask for, on
+a plain machine. Without any of these the file does not say what the nodes are, and the user is
+asked. A pod smaller than its node gets the pod's share.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from raysim.errors import Problem, ScenarioError
 from raysim.hardware import catalog
 from raysim.hardware.specs import GpuSpec, NicSpec, NodeSpec, Provenance
+from raysim.scenario import plain_machines
 from raysim.scenario.node_request import NodeRequest
+from raysim.scenario.plain_machines import DEFAULT_NODE
 from raysim.scenario.quantities import NicChoice
 from raysim.scenario.schema_cluster import HardwareSection
 
 _SAID = "the scenario"
+DEFAULT_GPU_NODE = "hgx-h100-8"
+"""Where a file asks for GPUs and does not say which."""
 
 
-def choose_node(request: NodeRequest, hardware: HardwareSection | None) -> NodeSpec:
-    """The node of a group.
+def choose_node(request: NodeRequest, hardware: HardwareSection | None) -> tuple[NodeSpec, str]:
+    """The node of a group, and what is to be said of the choice.
 
     Raises
     ------
@@ -30,12 +35,17 @@ def choose_node(request: NodeRequest, hardware: HardwareSection | None) -> NodeS
         Nothing says what it is, or the name is not in the catalog.
     """
     hardware = hardware or HardwareSection()
+    said = ""
     if hardware.node is not None:
         base = catalog.node(hardware.node)
     elif request.instance_type is not None:
-        base = _rented(request)
+        base, said = _rented(request)
     elif request.accelerator is not None and request.gpus:
         base = _with_accelerator(request)
+        said = f"{request.accelerator} is taken as {base.name} of the catalog"
+    elif _sized(request):
+        base = plain_machines.by_size(request.vcpus, request.memory_bytes)
+        said = f"the file does not say what node it is; taken as {_described(base)}"
     else:
         hint = "such as {node: hgx-h100-8} or {node: cpu-32}"
         message = (
@@ -44,22 +54,57 @@ def choose_node(request: NodeRequest, hardware: HardwareSection | None) -> NodeS
         raise ScenarioError(Problem(message=message))
     gpus = hardware.gpus if hardware.gpus is not None else request.gpus
     changed = customised(base, gpu=hardware.gpu, gpus=gpus, nics=hardware.nics)
-    return _pod_share(changed, request)
+    return _pod_share(changed, request), said
 
 
-def _rented(request: NodeRequest) -> NodeSpec:
+def unsaid(requests: Iterable[NodeRequest]) -> dict[str, dict[str, object]]:
+    """``cluster.hardware`` for groups that their file says nothing of: a guess, to be checked."""
+    guessed: dict[str, dict[str, object]] = {}
+    for request in requests:
+        try:
+            choose_node(request, None)
+        except ScenarioError:
+            if request.instance_type is not None:
+                continue  # the file says what it is, and the catalog does not know it
+            gpus = request.gpus or 0
+            guessed[request.name] = {"node": DEFAULT_GPU_NODE if gpus else DEFAULT_NODE}
+            if gpus and gpus != catalog.node(DEFAULT_GPU_NODE).gpu_count:
+                guessed[request.name]["gpus"] = gpus
+    return guessed
+
+
+def _sized(request: NodeRequest) -> bool:
+    """Whether a group without GPUs says how large its nodes are."""
+    size = (request.vcpus or 0, request.memory_bytes or 0)
+    return not request.gpus and any(size) and all(map(int.__le__, size, plain_machines.LARGEST))
+
+
+def _described(node: NodeSpec) -> str:
+    """A machine that the catalog has no row for."""
+    gib = node.memory_bytes / 2**30
+    return f"a plain machine with {node.vcpus} vCPUs, {gib:g} GiB (assumed, without a price)"
+
+
+def _rented(request: NodeRequest) -> tuple[NodeSpec, str]:
     """The instance type; GCP attaches GPUs to general machines (``guestAccelerators``)."""
+    name = str(request.instance_type)
     attached = request.accelerator is not None and request.gpus
     try:
-        node = catalog.node(str(request.instance_type))
-    except ScenarioError:
+        node = catalog.node(name)
+        said = "" if name == node.name else f"{name} is taken as {node.name} of the catalog"
+    except ScenarioError as error:
         if attached:
-            return _with_accelerator(request)
-        raise
+            return _with_accelerator(request), f"{name} is taken for its {request.accelerator}"
+        sized = None if request.gpus else plain_machines.by_name(name)
+        if sized is None:
+            hint = f"; or say what it is: cluster.hardware.{request.name}, such as {{node: cpu-32}}"
+            problems = [replace(p, message=p.message + hint) for p in error.problems]
+            raise ScenarioError(problems) from None
+        node, said = sized, f"{name} is not in the catalog; taken as {_described(sized)}"
     if attached and not node.gpu_count:
         gpu = catalog.gpu_from_accelerator_type(str(request.accelerator))
-        return customised(node, gpu=gpu.name, gpus=request.gpus, nics=None)
-    return node
+        node = customised(node, gpu=gpu.name, gpus=request.gpus, nics=None)
+    return node, said
 
 
 def _with_accelerator(request: NodeRequest) -> NodeSpec:

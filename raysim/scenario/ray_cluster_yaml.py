@@ -9,6 +9,7 @@ Not modelled: everything under setup, auth, docker and file mounts (said in one 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from raysim.scenario.documents import Document, KeyPath, did_you_mean, shorten
 from raysim.scenario.node_request import ClusterReading, NodeRequest
@@ -19,8 +20,24 @@ _READ = (
 )  # fmt: skip
 _DEFAULT_HEADS = ("ray.head.default", "ray_head_default")
 """``head_node_type`` of the providers' ``defaults.yaml``, for files that leave it out."""
+_AZURE_SMALL = "Standard_D2s_v3"
 _LEGACY_HEAD = "ray-legacy-head-node-type"
 _LEGACY_WORKER = "ray-legacy-worker-node-type"
+_DEFAULT_TYPES: dict[str, dict[str, dict[str, Any]]] = {
+    "aws": {
+        "ray.head.default": {"node_config": {"InstanceType": "m5.large"}},
+        "ray.worker.default": {"node_config": {"InstanceType": "m5.large"}},
+    },
+    "gcp": {
+        "ray_head_default": {"node_config": {"machineType": "n1-standard-2"}},
+        "ray_worker_small": {"node_config": {"machineType": "n1-standard-2"}},
+    },
+    "azure": {
+        "ray.head.default": {"node_config": {"azure_arm_parameters": {"vmSize": _AZURE_SMALL}}},
+        "ray.worker.default": {"node_config": {"azure_arm_parameters": {"vmSize": _AZURE_SMALL}}},
+    },
+}
+"""``available_node_types`` of ``autoscaler/<provider>/defaults.yaml``, for files without any."""
 _PROVIDERS = {"aws": "aws", "gcp": "gcp", "azure": "azure", "local": "local"}
 
 
@@ -53,12 +70,15 @@ def read_ray_cluster(document: Document) -> ClusterReading:
 def _modern(document: Document) -> Document:
     """Node types of a file from before Ray 2, which has ``head_node`` and ``worker_nodes``.
 
-    As ``merge_legacy_yaml_with_defaults`` does (``autoscaler/_private/util.py``).
+    As ``merge_legacy_yaml_with_defaults`` and ``fillout_defaults`` do
+    (``autoscaler/_private/util.py``).
     """
     data = document.data
     old = {"head_node": _LEGACY_HEAD, "worker_nodes": _LEGACY_WORKER}
-    if not isinstance(data, dict) or "available_node_types" in data or not old.keys() & data.keys():
+    if not isinstance(data, dict) or "available_node_types" in data:
         return document
+    if not old.keys() & data.keys():
+        return document if "head_node_type" in data else _with_defaults(document)
     types = {
         name: {"node_config": data.get(key), "min_workers": 0, "max_workers": 0}
         for key, name in old.items()
@@ -77,6 +97,19 @@ def _modern(document: Document) -> Document:
     modern = {key: value for key, value in data.items() if key not in (*old, "min_workers")}
     modern |= {"available_node_types": types, "head_node_type": _LEGACY_HEAD}
     return replace(document, data=modern, marks=marks)
+
+
+def _with_defaults(document: Document) -> Document:
+    """A file that leaves its nodes to Ray: the provider's defaults."""
+    provider = document.data.get("provider")
+    kind = provider.get("type") if isinstance(provider, dict) else None
+    types = _DEFAULT_TYPES.get(str(kind))
+    if types is None:
+        return document
+    marks = dict(document.marks)
+    if ("provider",) in marks:
+        marks["available_node_types",] = marks["provider",]
+    return replace(document, data=document.data | {"available_node_types": types}, marks=marks)
 
 
 def _local_nodes(reading: ClusterReading) -> None:
@@ -137,6 +170,7 @@ def _node_type(
         highest = lowest
     config = reading.mapping((*path, "node_config"))
     gpus = resources.get("GPU")
+    instance_type = _instance_type(reading, path, config)
     accelerator, attached = _guest_accelerator(config)
     common = NodeRequest(
         name=name,
@@ -146,10 +180,11 @@ def _node_type(
         min_count=lowest,
         max_count=highest,
         resources=resources,
-        instance_type=_instance_type(reading, path, config),
+        instance_type=instance_type,
         accelerator=accelerator,
         provider=_PROVIDERS.get(provider, provider or None),
         gpus=int(gpus) if gpus is not None else attached,
+        vcpus=_vcpus(resources) if instance_type is None else None,
     )
     if head:
         fields = {"head": True, "count": 1, "min_count": 1, "max_count": 1}
@@ -162,6 +197,11 @@ def _node_type(
 
 def _changed(request: NodeRequest, **changes: object) -> NodeRequest:
     return replace(request, **changes)  # type: ignore[arg-type]
+
+
+def _vcpus(resources: dict[str, float]) -> int | None:
+    """What a node type says of its size where it names no instance type."""
+    return int(resources.get("CPU", 0)) or None
 
 
 def _resources(reading: ClusterReading, path: KeyPath) -> dict[str, float]:

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from raysim.errors import Location, Problem, ScenarioError
 from raysim.hardware import catalog
+from raysim.scenario.anyscale import read_cluster_file
+from raysim.scenario.clusters import read_groups
 from raysim.scenario.documents import Document, KeyPath, did_you_mean, printable
+from raysim.scenario.hardware_choice import unsaid
 from raysim.scenario.kuberay import is_kuberay
 from raysim.scenario.overrides import Overrides
+from raysim.scenario.plain_machines import DEFAULT_NODE
 from raysim.scenario.program import ProgramScenario, program_scenario
 from raysim.scenario.ray_cluster_yaml import is_ray_cluster_yaml
 from raysim.scenario.ray_init import InitCall, init_call, resources_given
 from raysim.scenario.sources import Source, read_sources
-from raysim.scenario.yaml_text import read_yaml_all
-
-DEFAULT_NODE = "cpu-16"
-"""One of it is the cluster when nobody says otherwise: a plain machine with 16 vCPUs, 64 GiB."""
 
 
 def script_scenario(
@@ -67,28 +67,34 @@ def script_scenario(
         data["profile"] = str(profile)
     init = init_call(script)
     document = _with_cluster(Document(file=str(script), data=data), cluster, init)
-    folder = Path()
+    guessed = document.data["cluster"].get("hardware", {}) if cluster is not None else {}
+    known: Mapping[KeyPath, Source] = {}
     if changes:
-        known = read_sources(document, folder, {}, [])
+        known = read_sources(document, Path(), {}, [])
         document, known = Overrides(document, known).apply(changes)
-        return _scenario(document, folder, known, cluster, init)
-    return _scenario(document, folder, {}, cluster, init)
-
-
-def _scenario(
-    document: Document,
-    folder: Path,
-    known: Mapping[KeyPath, Source],
-    cluster: Path | None,
-    init: InitCall,
-) -> ProgramScenario:
-    made = program_scenario(document, folder, known)
+    made = program_scenario(document, Path(), known)
     said = _of_cluster_given(init) if cluster is not None else _of_default_node(document, init)
+    hardware = document.data["cluster"].get("hardware", {})
+    if cluster is not None:
+        kept = {name: node for name, node in guessed.items() if hardware.get(name) == node}
+        made = replace(made, warnings=(*made.warnings, *_guessed(kept, cluster)))
     if not said:
         return made
     where = Location(file=document.data["jobs"][0]["script"]["path"], line=init.line)
     notes = [Problem(key="cluster", message=m, where=where if init.line else None) for m in said]
     return replace(made, warnings=(*made.warnings, *notes))
+
+
+def _guessed(hardware: Mapping[str, Mapping[str, object]], cluster: Path) -> Iterator[Problem]:
+    """Machines that a Ray file does not name, as this run has them."""
+    for name, chosen in hardware.items():
+        gpus = f" with {chosen['gpus']} GPUs" if "gpus" in chosen else ""
+        message = (
+            f"{name}: the file does not say what node it is; taken is {chosen['node']}{gpus}. Say "
+            f"what it is in a scenario: cluster: {{from: {cluster.name}, hardware: ...}}"
+        )
+        where = Location(file=printable(str(cluster)))
+        yield Problem(key="cluster", message=message, where=where)
 
 
 def _of_cluster_given(init: InitCall) -> list[str]:
@@ -126,9 +132,12 @@ def _with_cluster(document: Document, cluster: Path | None, init: InitCall) -> D
             store = init.given["object_store_memory"]
             data["ray"] = {"object_store_memory": f"{store:.0f}B"}
         return replace(document, data=data)
-    found = read_yaml_all(cluster, printable(str(cluster)))
+    found = read_cluster_file(cluster, printable(str(cluster)))
     if any(is_kuberay(d) or is_ray_cluster_yaml(d) for d in found):
         data["cluster"] = {"from": str(cluster)}
+        guessed = unsaid(read_groups(found).groups)
+        if guessed:
+            data["cluster"]["hardware"] = guessed
         return replace(document, data=data)
     if not found or not isinstance(found[0].data, dict):
         where = Location(file=printable(str(cluster)))

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raysim.errors import Location, Problem, ScenarioError
+from raysim.scenario.accelerate_deepspeed import read_deepspeed_file
+from raysim.scenario.anyscale import read_cluster_file
 from raysim.scenario.arguments import read_arguments
 from raysim.scenario.documents import Document, KeyPath, read_text, value_at
-from raysim.scenario.hjson_text import MAX_BYTES, parse_hjson, read_hjson
-from raysim.scenario.yaml_text import read_yaml, read_yaml_all
+from raysim.scenario.hjson_text import MAX_BYTES, parse_hjson
+from raysim.scenario.yaml_text import read_yaml
 
 if TYPE_CHECKING:
     from raysim.models.config import HfConfig
@@ -86,7 +88,7 @@ def _inline(scenario: Document, slot: KeyPath, value: Any) -> Source:
 def _read(slot: KeyPath, path: Path, shown: str) -> tuple[Document, ...]:
     """The documents of a file, by what the slot holds."""
     if slot == CLUSTER:
-        documents = read_yaml_all(path, shown)
+        documents = read_cluster_file(path, shown)
         if not documents:
             raise ScenarioError(Document(file=shown, data=None).problem((), "is empty"))
         return tuple(documents)
@@ -94,7 +96,7 @@ def _read(slot: KeyPath, path: Path, shown: str) -> tuple[Document, ...]:
         return (read_arguments(path, shown),)
     if slot in (FSDP, MEGATRON, PROFILE):
         return (read_yaml(path, shown),)
-    return (_model_config(path, shown) if slot == MODEL else read_hjson(path, shown),)
+    return (_model_config(path, shown) if slot == MODEL else read_deepspeed_file(path, shown),)
 
 
 def _model_config(path: Path, shown: str) -> Document:

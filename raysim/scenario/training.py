@@ -193,7 +193,10 @@ def _mesh(
     """Axes from workers, tensor-parallel degree and stages."""
     gpus = cluster.num_gpus
     if gpus == 0:
-        return None, [document.problem(("workers",), "the cluster has no GPUs")]
+        message = "the cluster has no GPUs"
+        if any(g.node.gpu_count and (g.max_count or 0) > g.count for g in cluster.groups):
+            message += " at the start; say how many workers there are, and its autoscaler adds them"
+        return None, [document.problem(("workers",), message)]
     workers = gpus if train.workers is None else train.workers
     if workers > gpus:
         message = f"{workers} workers need a GPU each, the cluster has {gpus}"

@@ -24,6 +24,12 @@ from raysim.models.request import config_dtype
 from raysim.models.table import Model
 
 Made = TypeVar("Made")
+_DELTA = "a gated delta rule runs in fla's fused kernels, which are not modelled"
+_LOOPS = {
+    "qwen3_next": _DELTA, "qwen3_5": _DELTA, "qwen3_5_text": _DELTA, "qwen3_5_moe": _DELTA,
+    "qwen3_5_moe_text": _DELTA, "olmo_hybrid": _DELTA,
+}  # fmt: skip
+"""Families whose layers transformers has as loops of some 7,000 operations where no kernel is."""
 LOOKS = "warn_if_padding_and_no_attention_mask"
 BATCH = 2
 """Samples of a trace: what grows with the batch is told from what does not."""
@@ -45,6 +51,21 @@ def known(model_type: object) -> bool:
     from transformers import CONFIG_MAPPING
 
     return isinstance(model_type, str) and model_type in CONFIG_MAPPING
+
+
+def refuse_loops(config: Mapping[str, Any], file: str = "config.json") -> None:
+    """Say at once of which families a trace would take minutes and be of no use.
+
+    Raises
+    ------
+    ScenarioError
+        It is one of them.
+    """
+    family = config.get("model_type")
+    if family in _LOOPS:
+        reader = reader_of(config, file)
+        reader.refuse("model_type", f"there is no prediction for {family!r}: {_LOOPS[family]}")
+        reader.check()
 
 
 def build(
@@ -72,6 +93,7 @@ def build(
         reader.refuse("model_type", "a traced model computes whole logits; set fused_loss to false")
     if attention not in {"sdpa", "eager"}:
         reader.refuse("model_type", f"a traced model runs sdpa or eager attention, not {attention}")
+    refuse_loops(config, file)
     reader.check()
     question = _Question(
         json.dumps(dict(config), sort_keys=True), architecture, seq_len, target_len, attention
@@ -124,11 +146,21 @@ def _config(values: Mapping[str, Any], transformers: Any) -> Any:
 
 
 def _class(values: Mapping[str, Any], architecture: str | None, transformers: Any) -> Any:
-    """The class that was asked for, the config's, or the family's language model."""
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    """The class that was asked for, the config's, or the family's language model.
+
+    A repository with code of its own (``auto_map``) names classes as that code does; transformers'
+    own class of the family is what ``from_pretrained`` makes when such code is not trusted.
+    """
+    from transformers.models.auto import modeling_auto as auto
 
     said = values.get("architectures") or [None]
-    full = architecture or said[0] or MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(values["model_type"])
+    family = values["model_type"]
+    own = auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(
+        family, auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES.get(family)
+    )
+    full = architecture or said[0] or own
+    if architecture is None and "auto_map" in values and not hasattr(transformers, str(full)):
+        full = own
     if full is None:
         message = "missing, and the family has no causal language model; name the class to train"
         raise ScenarioError(Problem(message=message, key="architectures"))

@@ -170,12 +170,13 @@ LABELS = {"id2label": st.none() | D([{str(i): str(i) for i in range(5)}])}
 
 
 def test_every_family_is_varied() -> None:
-    """The rest are the same builder (RefinedWeb) or have a test of their own, two of them below.
+    """The rest are the same builder (RefinedWeb, kimi_k2) or have a test of their own, two below.
 
     transformers has no megatron_gpt: ``tests/laws/test_models_megatron.py``. Of gpt_oss
     Megatron-core's modules alone are modelled: ``tests/laws/test_training_recompute.py``.
     """
-    rest = {"RefinedWeb", "RefinedWebModel", "gemma3", "gpt_oss", "llama4", "megatron_gpt"}
+    rest = {"RefinedWeb", "RefinedWebModel", "gemma3", "gpt_oss", "kimi_k2", "llama4",
+            "megatron_gpt"}  # fmt: skip
     assert set(FAMILIES) | rest == set(known_model_types())
 
 

@@ -119,6 +119,24 @@ def test_what_cannot_be_traced_is_said(
     assert "own.json" in str(refused.value)
 
 
+def test_a_repository_s_own_class_name_is_the_family_s_class_here() -> None:
+    """``auto_map``: code of the repository, which is never run; transformers' class is taken."""
+    olmo = next(c for c in OTHERS if c["model_type"] == "olmo2")
+    theirs = olmo | {"architectures": ["OLMo2ForSomethingElse"]}
+    with pytest.raises(ScenarioError, match="has no class OLMo2ForSomethingElse"):
+        traced.build(theirs, seq_len=16)
+    own = theirs | {"auto_map": {"AutoModelForCausalLM": "modeling.OLMo2ForSomethingElse"}}
+    expected = traced.build(olmo, seq_len=16)
+    assert traced.build(own, seq_len=16).num_parameters == expected.num_parameters
+
+
+@pytest.mark.parametrize("family", ["qwen3_next", "qwen3_5", "qwen3_5_moe", "olmo_hybrid"])
+def test_families_of_fused_loops_are_refused_at_once(family: str) -> None:
+    assert traced.known(family)
+    with pytest.raises(ScenarioError, match="gated delta rule runs in fla's fused kernels"):
+        traced.build({"model_type": family}, seq_len=16)
+
+
 def write(folder: Path, config: dict[str, Any]) -> Path:
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     zero = {"train_micro_batch_size_per_gpu": 2, "bf16": {"enabled": True},

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from raysim.cli import main
+from raysim.errors import ScenarioError
 from raysim.scenario.build import build_job
-from raysim.scenario.load import load
+from raysim.scenario.load import Scenario, load
 
 BERT: dict[str, Any] = {
     "architectures": ["BertForMaskedLM"],
@@ -120,24 +121,58 @@ def test_a_starter_says_what_the_files_did_not(
 ) -> None:
     made("--from", "bert.json", "--cluster", "kube.yaml")
     said = " ".join(capsys.readouterr().out.split())
-    assert "Assumed head cpu-32, gpu-group hgx-h100-8, seq_len 512, micro_batch 1" in said
+    assert "Assumed gpu-group hgx-h100-8, seq_len 512, micro_batch 1" in said
     assert "Next raysim run new" in said
 
 
-def test_an_offloaded_optimizer_is_deepspeeds_own(files: None) -> None:
-    Path("offload.json").write_text(
-        '{"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}'
-    )
+@pytest.mark.parametrize("how", ['"offload_optimizer": {"device": "cpu"}', '"cpu_offload": true'])
+def test_an_offloaded_optimizer_is_deepspeeds_own(files: None, how: str) -> None:
+    Path("offload.json").write_text(f'{{"zero_optimization": {{"stage": 2, {how}}}}}')
     assert made("--from", "bert.json", "--deepspeed", "offload.json")["stage"] == 2
     assert "optimizer: DeepSpeedCPUAdam" in Path("new/scenario.yaml").read_text()
 
 
-def test_batches_of_fewer_ranks_hint_at_model_parallelism(
-    files: None, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("batches", "nodes", "ranks"),
+    [
+        ({"train_batch_size": 8, "train_micro_batch_size_per_gpu": 1}, 1, 8),
+        ({"train_batch_size": 24, "train_micro_batch_size_per_gpu": 3}, 1, 8),
+        ({"train_batch_size": 1}, 1, 1),
+        ({"train_batch_size": 48, "gradient_accumulation_steps": 4}, 2, 12),
+        ({"train_batch_size": 65536, "train_micro_batch_size_per_gpu": 64}, 2, 16),
+        ({"train_batch_size": 4096, "train_micro_batch_size_per_gpu": 32,
+          "gradient_accumulation_steps": 1}, 16, 128),
+        ({"train_batch_size": 4, "tensor_parallel": {"autotp_size": 4}}, 2, 16),
+    ],
+)  # fmt: skip
+def test_a_starter_has_the_ranks_that_its_batch_sizes_ask_for(
+    files: None, batches: dict[str, object], nodes: int, ranks: int
 ) -> None:
-    Path("few.json").write_text('{"train_batch_size": 8, "train_micro_batch_size_per_gpu": 1}')
-    assert main(["init", "new", "--deepspeed", "few.json"]) == 0
-    assert "train.tensor_parallel or train.pipeline" in capsys.readouterr().err
+    """train = micro x accumulation x data-parallel ranks, at most the starter's 16 where free."""
+    Path("ds.json").write_text(json.dumps(batches))
+    assert main(["init", "new", "--deepspeed", "ds.json"]) == 0
+    made = load("new")
+    assert isinstance(made, Scenario)
+    assert sum(group.count for group in made.cluster.groups) == nodes
+    assert made.strategy.mesh.world == ranks
+
+
+def test_a_starter_of_an_autoscaled_cluster_asks_for_all_its_gpus(files: None) -> None:
+    """Nodes with GPUs that only demand starts, three at most."""
+    Path("up.yaml").write_text(
+        "provider: {type: aws}\nhead_node_type: head\nmax_workers: 9\navailable_node_types:\n"
+        "  head: {node_config: {InstanceType: m5.large}}\n"
+        "  gpu: {node_config: {InstanceType: g5.12xlarge}, min_workers: 0, max_workers: 3}\n"
+    )
+    assert main(["init", "new", "--cluster", "up.yaml"]) == 0
+    made = load("new")
+    assert isinstance(made, Scenario)
+    assert made.strategy.mesh.world == 12
+    scenario = Path("new/scenario.yaml")
+    lines = scenario.read_text().splitlines(keepends=True)
+    scenario.write_text("".join(line for line in lines if "workers:" not in line))
+    with pytest.raises(ScenarioError, match="no GPUs at the start; say how many workers"):
+        load("new")
 
 
 def test_init_never_touches_what_is_there(files: None) -> None:
@@ -223,3 +258,50 @@ def test_another_seed_is_another_run(files: None, capsys: pytest.CaptureFixture[
         ids.add(summary["run_id"])
     assert len(ids) == 2
     assert len(list(Path("runs").iterdir())) == 2
+
+
+def test_a_family_that_nobody_knows_is_said_before_it_runs(
+    files: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("odd.json").write_text(json.dumps(BERT | {"model_type": "bertt"}))
+    assert main(["init", "new", "--from", "odd.json"]) == 0
+    captured = capsys.readouterr()
+    assert "Before it runs, these need an answer" in captured.out
+    assert "did you mean 'bert'?" in captured.err
+
+
+def test_the_length_of_a_model_of_text_and_images_is_its_texts(files: None) -> None:
+    text = {"model_type": "gemma3_text", "max_position_embeddings": 131072, "hidden_size": 2560}
+    Path("both.json").write_text(json.dumps({"model_type": "gemma3", "text_config": text}))
+    main(["init", "new", "--from", "both.json"])
+    assert "seq_len: 4096" in Path("new/scenario.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("blocks", "precision"),
+    [
+        ({"fp16": {"enabled": "auto"}, "bf16": {"enabled": "auto"}}, "bf16"),
+        ({"fp16": {"enabled": "auto"}}, "fp16"),
+        ({"fp16": {"enabled": True}, "bf16": {"enabled": "auto"}}, "fp16"),
+        ({}, "fp32"),
+    ],
+)
+def test_a_starter_fills_the_precision_that_the_trainer_would(
+    files: None, blocks: dict[str, object], precision: str
+) -> None:
+    """Nobody trains in fp32 by leaving both at "auto": --bf16 or --fp16 is given."""
+    Path("ds.json").write_text(json.dumps({"zero_optimization": {"stage": 3}, **blocks}))
+    assert main(["init", "new", "--deepspeed", "ds.json"]) == 0
+    made = load("new")
+    assert isinstance(made, Scenario)
+    assert made.strategy.precision == precision
+
+
+def test_a_cluster_without_gpus_is_for_programs(
+    files: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("up.yaml").write_text("cluster_name: minimal\nprovider: {type: aws, region: us-west-2}\n")
+    assert main(["init", "new", "--cluster", "up.yaml"]) == 0
+    said = capsys.readouterr().err
+    assert "train.workers: the cluster has no GPUs" in said
+    assert "raysim run script.py --cluster FILE" in said

@@ -150,6 +150,10 @@ def test_what_is_not_emulated_exits_with_two(
 
 
 LOCAL = "provider: {type: local, head_ip: 10.0.0.1, worker_ips: [10.0.0.2]}\n"
+P2 = """\
+provider: {type: aws}
+available_node_types: {ray.head.default: {node_config: {InstanceType: p2.xlarge}}}
+"""
 
 
 @pytest.mark.parametrize(
@@ -160,7 +164,7 @@ LOCAL = "provider: {type: local, head_ip: 10.0.0.1, worker_ips: [10.0.0.2]}\n"
         ("nodes: 2\nnodde: cpu-32\n", "cluster.yaml:2:1   unknown key 'nodde'"),
         ("cluster:\n  nodes: 0\n  node: cpu-32\n", "cluster.yaml:2:10"),
         ("- 1\n", "cluster.yaml   expected a mapping"),
-        (LOCAL, "add cluster.hardware.head, such as"),
+        (P2, "unknown node 'p2.xlarge'"),
     ],
 )
 def test_a_wrong_cluster_file_is_said_with_its_position(
@@ -179,6 +183,35 @@ def test_missing_hardware_can_be_given_on_the_command_line(in_tmp: Path) -> None
     Path("cluster.yaml").write_text(LOCAL, encoding="utf-8")
     given = [f"--set=cluster.hardware.{name}={{node: cpu-8}}" for name in ("head", "worker")]
     assert main(["run", "main.py", "--cluster", "cluster.yaml", *DECLARED, *given, "-q"]) == 0
+
+
+PODS = """\
+apiVersion: ray.io/v1
+kind: RayCluster
+spec:
+  headGroupSpec:
+    template: {spec: {containers: [{name: ray, resources: {limits: {cpu: 2, memory: 4Gi}}}]}}
+  workerGroupSpecs:
+  - groupName: gpus
+    replicas: 1
+    template: {spec: {containers: [{name: ray, resources: {limits: {nvidia.com/gpu: 1}}}]}}
+"""
+
+
+def test_a_manifest_that_names_no_machines_runs_and_says_what_was_taken(
+    in_tmp: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The head's pod says its size; nothing says which GPU, so that is a guess, and a warning."""
+    script(in_tmp, SQUARES)
+    Path("cluster.yaml").write_text(PODS, encoding="utf-8")
+    assert main(["run", "main.py", "--cluster", "cluster.yaml", *DECLARED]) == 0
+    captured = capsys.readouterr()
+    flat = " ".join((captured.out + captured.err).split())
+    assert "gpus: the file does not say what node it is; taken is hgx-h100-8 with 1 GPUs" in flat
+    given = "--set=cluster.hardware.gpus={node: l4-1}"
+    assert main(["run", "main.py", "--cluster", "cluster.yaml", *DECLARED, given]) == 0
+    captured = capsys.readouterr()
+    assert "taken is hgx-h100-8" not in " ".join((captured.out + captured.err).split())
 
 
 SCENARIO = """\
@@ -248,3 +281,15 @@ def test_check_prints_a_program_resolved(in_tmp: Path, capsys: pytest.CaptureFix
     assert out.startswith("# main.py, compute declared; 2 x m5.large\n")
     assert "node_speed: 1.0" in out
     assert main(["check", "--explain", "jobs.script.compute"]) == 0
+
+
+def test_a_program_that_fails_before_time_passes_is_reported(
+    in_tmp: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No time, so no average power; its own traceback is what matters."""
+    script(in_tmp, "raise RuntimeError('no data')\n")
+    Path("cluster.yaml").write_text("nodes: 1\nnode: hgx-h100-8\n", encoding="utf-8")
+    assert main(["run", "main.py", "--cluster", "cluster.yaml", *DECLARED]) == 1
+    captured = capsys.readouterr()
+    assert "no data" in captured.out + captured.err
+    assert "fault of raysim" not in captured.err

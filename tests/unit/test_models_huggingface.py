@@ -80,6 +80,18 @@ def test_parameter_count_is_the_published_one(name: str) -> None:
     assert model.num_trainable == model.num_parameters
 
 
+def test_kimi_k2_is_deepseek_v3_with_other_sizes() -> None:
+    """The published 1,026,408,232,448 has 60 correction biases of 384, which are buffers."""
+    sizes = {
+        "model_type": "kimi_k2", "hidden_size": 7168, "num_hidden_layers": 61,
+        "num_attention_heads": 64, "num_key_value_heads": 64, "n_routed_experts": 384,
+        "first_k_dense_replace": 1, "intermediate_size": 18432, "vocab_size": 163840,
+        "n_group": 1, "topk_group": 1, "max_position_embeddings": 131072,
+    }  # fmt: skip
+    config = dict(read_config(CONFIGS / "deepseek-v3.json")) | sizes
+    assert build(config, seq_len=4096).num_parameters == 1_026_408_232_448 - 60 * 384
+
+
 def test_every_committed_config_is_covered() -> None:
     assert {p.stem for p in CONFIGS.glob("*.json")} - {"bert-base-cased"} == set(PUBLISHED)
 

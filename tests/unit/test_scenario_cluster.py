@@ -97,6 +97,50 @@ def test_local_provider_needs_hardware() -> None:
     assert [(g.name, g.count) for g in made.groups] == [("head", 1), ("worker", 2)]
 
 
+@pytest.mark.parametrize(
+    ("provider", "head"),
+    [("aws", "m5.large"), ("gcp", "n1-standard-2"), ("azure", "Standard_D2s_v3")],
+)
+def test_a_file_without_node_types_has_its_provider_s(provider: str, head: str) -> None:
+    """``autoscaler/<provider>/defaults.yaml``: two small nodes more, on demand."""
+    made = cluster(f"cluster_name: minimal\nprovider: {{type: {provider}, region: r}}\n")
+    names = [(g.node.name, g.node.vcpus, g.count, g.max_count) for g in made.groups]
+    assert names == [(head, 2, 1, 1), (head, 2, 0, 2)]
+
+
+def test_an_instance_type_that_the_catalog_has_no_row_for_is_what_its_name_says() -> None:
+    made = result(AWS.replace("m5.4xlarge", "r6g.2xlarge"))
+    assert made.spec is not None
+    node = made.spec.groups[0].node
+    assert (node.name, node.vcpus, node.memory_bytes) == ("r6g.2xlarge", 8, 64 * 2**30)
+    assert node.usd_per_hour is None
+    assert node.provenance["vcpus"].basis == "assumed"
+    said = "r6g.2xlarge is not in the catalog; taken as a plain machine with 8 vCPUs, 64 GiB"
+    assert any(said in str(note) for note in made.notes)
+
+
+def test_a_node_type_without_an_instance_type_is_as_large_as_its_resources() -> None:
+    made = cluster(
+        AWS.replace("{InstanceType: m5.4xlarge}, resources: {CPU: 0}", "{}, resources: {CPU: 6}")
+    )
+    assert (made.groups[0].node.vcpus, made.groups[0].node.gpu_count) == (6, 0)
+    said = errors(AWS.replace("{InstanceType: m5.4xlarge}, resources: {CPU: 0}", "{}"))
+    assert "add cluster.hardware.head, such as" in said
+
+
+def test_a_size_that_no_machine_has_is_not_taken() -> None:
+    text = AWS.replace(
+        "{InstanceType: m5.4xlarge}, resources: {CPU: 0}", "{}, resources: {CPU: 1e15}"
+    )
+    assert "add cluster.hardware.head, such as" in errors(text)
+
+
+def test_an_unknown_gpu_machine_is_refused_with_the_way_out() -> None:
+    said = errors(AWS.replace("p4d.24xlarge", "p2.xlarge"))
+    assert "unknown node 'p2.xlarge'" in said
+    assert "or say what it is: cluster.hardware.gpu" in said
+
+
 RAYJOB = """
 apiVersion: ray.io/v1alpha1
 kind: {kind}

@@ -337,3 +337,53 @@ def test_optimizer_kernels() -> None:
     assert not fused(type="AdamW", params={"torch_adam": True})
     assert not fused(type="SGD", params={"momentum": 0.9})
     assert read({"train_batch_size": 8}).config.optimizer is None
+
+
+@pytest.mark.parametrize(
+    ("block", "key"),
+    [
+        ({"curriculum_learning": {"enabled": True}}, "curriculum_learning"),
+        ({"compression_training": {"layer_reduction": {"enabled": True}}}, "compression_training"),
+        ({"progressive_layer_drop": {"enabled": True, "theta": 0.5}}, "progressive_layer_drop"),
+        ({"sparse_attention": {"mode": "fixed", "block": 16}}, "sparse_attention"),
+        ({"optimizer": {"type": "OneBitAdam", "params": {"lr": 4e-4, "freeze_step": 23000}}},
+         "optimizer.type"),
+    ],
+)  # fmt: skip
+def test_removed_features_are_said_to_be_left_out_of_releases_that_had_them(
+    block: dict[str, Any], key: str
+) -> None:
+    config = {"train_batch_size": 8, **block}
+    assert "0.19.6" in refused(config)
+    said = [str(warning) for warning in read(config, release=(0, 18, 2)).warnings]
+    assert len(said) == 1
+    assert f"{key}: not modelled" in said[0]
+
+
+def test_a_removed_feature_that_is_off_is_not_worth_a_word() -> None:
+    off = {
+        "train_batch_size": 8,
+        "curriculum_learning": {"enabled": False},
+        "amp": {"enabled": False},
+    }
+    assert read(off, release=(0, 18, 2)).warnings == []
+
+
+def test_what_leaves_no_prediction_is_refused_in_every_release() -> None:
+    assert "fp16 or bf16" in refused({"train_batch_size": 8, "amp": {"enabled": True}}, **OLD)
+    elastic = {"train_batch_size": 8, "elasticity": {"enabled": True}}
+    assert "set them directly" in refused(elastic, **OLD)
+
+
+def test_gradient_clipping_was_off_by_default_before_0_19_3() -> None:
+    """DeepSpeed #8068 made it 1.0."""
+    config = {"train_batch_size": 8}
+    assert read(config, release=(0, 19, 2)).config.gradient_clipping == 0.0
+    assert read(config, release=(0, 19, 3)).config.gradient_clipping == 1.0
+    assert read(config | {"gradient_clipping": 0.5}, **OLD).config.gradient_clipping == 0.5
+
+
+def test_precision_blocks_were_not_strict_before_0_17_1() -> None:
+    config = {"train_batch_size": 8, "fp16": {"enabled": True, "opt_level": "O2"}}
+    assert read(config, release=(0, 17, 0)).config.precision == "fp16"
+    assert "unknown key 'opt_level'" in refused(config, release=(0, 17, 1))

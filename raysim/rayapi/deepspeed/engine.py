@@ -26,6 +26,7 @@ from raysim.rayapi.shapes.prediction import Prediction
 from raysim.rayapi.shapes.steps import Steps
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.training.checkpoint.cost import CheckpointCost, checkpoint_cost
+from raysim.training.checkpoint.files import Kind
 from raysim.training.settings.deepspeed import DeepSpeedConfig, Optimizer
 from raysim.training.settings.parallel import Mesh
 from raysim.units import to_ns
@@ -127,6 +128,7 @@ class DeepSpeedEngine(torch.nn.Module):
         )  # fmt: skip
         self.config = config
         self.training_dataloader: Any = None
+        self._step_applied = False
         self.micro_steps = self.global_steps = self.global_samples = self.skipped_steps = 0
 
     def __getattr__(self, name: str) -> Any:
@@ -153,9 +155,17 @@ class DeepSpeedEngine(torch.nn.Module):
 
     def step(self, *_args: Any, **_kwargs: Any) -> None:
         """``engine.step()``."""
-        if self.is_gradient_accumulation_boundary():
+        self._step_applied = self.is_gradient_accumulation_boundary()
+        if self._step_applied:
             self._take_step()
         self.micro_steps += 1
+
+    def was_step_applied(self) -> bool:
+        """Whether the latest ``step()`` updated."""
+        return self._step_applied
+
+    def destroy(self) -> None:
+        """What it frees is freed with the worker."""
 
     def _take_step(self) -> None:
         steps = self._steps
@@ -247,12 +257,10 @@ class DeepSpeedEngine(torch.nn.Module):
         tag = tag or f"global_step{self.global_steps}"
         folder = Path(save_dir, str(tag))
         folder.mkdir(parents=True, exist_ok=True)
-        cost = self._cost(found)
+        cost = self._cost(found, "full")
         for file in cost.files:
             if file.rank == self.global_rank:
-                path = folder / file.name
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(STANDS_FOR + str(file.size_bytes).encode() + b"\n")
+                _stand_in(folder / file.name, file.size_bytes)
         if self.global_rank == 0:
             counts = (self.global_steps, self.global_samples, self.micro_steps)
             said = {"client_state": client_state or {}, "counts": counts}
@@ -261,6 +269,23 @@ class DeepSpeedEngine(torch.nn.Module):
                 Path(save_dir, "latest").write_text(str(tag))
         self._stand_still(cost.stall_seconds, "checkpoints")
         return True
+
+    def save_16bit_model(
+        self, save_dir: str, save_filename: str = "pytorch_model.bin", **_more: Any
+    ) -> bool:
+        """``engine.save_16bit_model``: weights alone, which ZeRO-3 gathers if its JSON says so."""
+        found, zero = self._known("save_16bit_model"), self._settings.zero
+        if zero.stage == 3 and not zero.stage3_gather_16bit_weights_on_model_save:
+            return False
+        self._steps.synchronize()
+        cost = self._cost(found, "model")
+        mine = sum(file.size_bytes for file in cost.files if file.rank == self.global_rank)
+        if mine:
+            _stand_in(Path(save_dir, save_filename), mine)
+        self._stand_still(cost.stall_seconds, "checkpoints")
+        return True
+
+    save_fp16_model = save_16bit_model
 
     def load_checkpoint(
         self, load_dir: str, tag: str | None = None, **_more: Any
@@ -285,12 +310,11 @@ class DeepSpeedEngine(torch.nn.Module):
             raise NotEmulatedError(f"engine.{call} before the first step", f"{call} after a step")
         return self._steps.latest
 
-    def _cost(self, found: Prediction) -> CheckpointCost:
-        shared = self._steps.shared
-        cost = shared.saves.get(id(found))
+    def _cost(self, found: Prediction, kind: Kind) -> CheckpointCost:
+        saves, key = self._steps.shared.saves, (id(found), kind)
+        cost = saves.get(key)
         if cost is None:
-            cost = checkpoint_cost(found.plan, found.outcome.comms, "full")
-            shared.saves[id(found)] = cost
+            cost = saves[key] = checkpoint_cost(found.plan, found.outcome.comms, kind)
         return cost
 
     def _stand_still(self, seconds: float, phase: str) -> None:
@@ -301,8 +325,14 @@ class DeepSpeedEngine(torch.nn.Module):
         worker.phase("between")
 
 
-_REFUSED = ("save_16bit_model", "save_fp16_model", "load_module_state_dict", "compile")
+_REFUSED = ("load_module_state_dict", "compile")
 _STATE = "raysim_client_state.pkl"
+
+
+def _stand_in(path: Path, size_bytes: int) -> None:
+    """A file that stands for so many bytes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(STANDS_FOR + str(size_bytes).encode() + b"\n")
 
 
 def _of_json(parameters: list[Any], config: DeepSpeedConfig) -> Any:

@@ -73,8 +73,8 @@ class Shared:
     """That values are unknown."""
     steps: dict[int, tuple[Prediction, int]] = field(default_factory=dict)
     """Optimizer steps under each prediction, of rank 0; by its identity."""
-    saves: dict[int, CheckpointCost] = field(default_factory=dict)
-    """Of DeepSpeed's checkpoints, by the prediction they are of."""
+    saves: dict[tuple[int, str], CheckpointCost] = field(default_factory=dict)
+    """Of DeepSpeed's checkpoints, by the prediction they are of and what they hold."""
     too_large: Prediction | None = None
     """What ran out of memory."""
 

@@ -1,0 +1,100 @@
+"""Anyscale's compute configs, as the node types of ``ray up`` that they stand for.
+
+Two spellings: ``head_node_type`` and ``worker_node_types`` with ``min_workers``, ``max_workers``;
+and, newer, ``head_node`` and ``worker_nodes`` with ``min_nodes``, ``max_nodes``. On GCP the name of
+a machine carries its GPUs: ``n1-standard-8-nvidia-tesla-t4-1``.
+
+Source: https://docs.anyscale.com/reference/compute-config-api and the compute configs in Ray's
+repository. Not modelled: spot markets, flags, labels, what is passed to the cloud.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from raysim.scenario.documents import Document, KeyPath, Mark
+from raysim.scenario.yaml_text import read_yaml_all
+
+_SPELLINGS = (("head_node_type", "worker_node_types"), ("head_node", "worker_nodes"))
+_WITH_GPUS = re.compile(r"(.+?)-(nvidia-.+)-(\d{1,3})")
+_RESOURCES = {"cpu": "CPU", "gpu": "GPU"}
+
+
+def read_cluster_file(path: Path, shown: str) -> list[Document]:
+    """Documents of a cluster file; a compute config as ``ray up`` would say it.
+
+    Raises
+    ------
+    ScenarioError
+        The file cannot be read or is not YAML.
+    """
+    return [_as_ray_up(document) for document in read_yaml_all(path, shown)]
+
+
+def _as_ray_up(document: Document) -> Document:
+    data = document.data
+    if not isinstance(data, dict) or "provider" in data:
+        return document
+    for head, workers in _SPELLINGS:
+        if isinstance(data.get(head), dict) and isinstance(data.get(workers, []), list):
+            return _translated(document, head, workers)
+    return document
+
+
+def _translated(document: Document, head: str, workers: str) -> Document:
+    """Each node with its name; positions are those of the compute config."""
+    data, types = document.data, dict[str, Any]()
+    marks = {path: mark for path, mark in document.marks.items() if not path}
+    entries: list[tuple[KeyPath, Any, str]] = [((head,), data[head], "head")]
+    listed = data.get(workers, [])
+    entries += [((workers, i), entry, f"worker-{i}") for i, entry in enumerate(listed)]
+    for path, entry, otherwise in entries:
+        found = entry if isinstance(entry, Mapping) else {}
+        name = str(found.get("name", otherwise))
+        types[name] = _node_type(found, head=path == (head,))
+        marks |= _moved(document.marks, path, ("available_node_types", name))
+    modern = {
+        "max_workers": sum(_count(node, "max_workers") for node in types.values()),
+        "available_node_types": types,
+        "head_node_type": next(iter(types)),
+    }
+    if "idle_timeout_minutes" in data:
+        modern["idle_timeout_minutes"] = data["idle_timeout_minutes"]
+    return replace(document, data=modern, marks=marks)
+
+
+def _count(node: Mapping[str, Any], key: str) -> int:
+    """A number of nodes; what is none is refused where it is read."""
+    value = node.get(key)
+    return value if isinstance(value, int) else 0
+
+
+def _node_type(entry: Mapping[str, Any], *, head: bool) -> dict[str, Any]:
+    """Instance type, resources and bounds of one node."""
+    machine, made = str(entry.get("instance_type", "")), dict[str, Any]()
+    config: dict[str, Any] = {"InstanceType": machine} if machine else {}
+    if match := _WITH_GPUS.fullmatch(machine):
+        gpu = {"acceleratorType": match[2], "acceleratorCount": int(match[3])}
+        config = {"machineType": match[1], "guestAccelerators": [gpu]}
+    made["node_config"] = config
+    said = entry.get("resources")
+    if isinstance(said, Mapping):
+        custom = said.get("custom_resources")
+        flat = {_RESOURCES.get(k, k): v for k, v in said.items() if k != "custom_resources"}
+        made["resources"] = flat | (dict(custom) if isinstance(custom, Mapping) else {})
+    if not head:
+        lowest = entry.get("min_workers", entry.get("min_nodes", 0))
+        made["min_workers"] = lowest
+        made["max_workers"] = entry.get("max_workers", entry.get("max_nodes", lowest or 10))
+    return made
+
+
+def _moved(marks: Mapping[KeyPath, Mark], old: KeyPath, new: KeyPath) -> dict[KeyPath, Mark]:
+    """Marks of one path and below under another."""
+    return {
+        (*new, *path[len(old) :]): mark for path, mark in marks.items() if path[: len(old)] == old
+    }

@@ -1,0 +1,70 @@
+"""Machines by their size or by their provider's name."""
+
+from __future__ import annotations
+
+import pytest
+
+from raysim.hardware import catalog
+from raysim.scenario.plain_machines import by_name, by_size
+
+GIB = 2**30
+
+
+@pytest.mark.parametrize(
+    ("name", "vcpus", "gib"),
+    [
+        ("c7a.large", 2, 4), ("m4.10xlarge", 40, 160), ("m7i-flex.xlarge", 4, 16),
+        ("r8g.4xlarge", 16, 128), ("t3.large", 2, 8), ("t2.micro", 1, 1), ("c4.large", 2, 3.75),
+        ("m6g.medium", 1, 4), ("i3.8xlarge", 32, 244), ("ml.m5.2xlarge", 8, 32),
+        ("n1-highmem-32", 32, 208), ("n2d-standard-16", 16, 64), ("e2-highmem-4", 4, 32),
+        ("c2-standard-30", 30, 120), ("n2-custom-6-20480", 6, 20),
+        ("Standard_D2s_v3", 2, 8), ("Standard_E8ds_v5", 8, 64), ("Standard_F16s_v2", 16, 32),
+        ("ecs.g6.xlarge", 4, 16), ("ecs.n4.large", 2, 4),
+    ],
+)  # fmt: skip
+def test_a_name_says_the_size(name: str, vcpus: int, gib: float) -> None:
+    """As the providers' pages of instance types have them."""
+    node = by_name(name)
+    assert node is not None
+    assert (node.name, node.vcpus, node.memory_bytes / GIB) == (name, vcpus, gib)
+    assert node.usd_per_hour is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "p2.xlarge",
+        "g3.8xlarge",
+        "a2-highgpu-1g",
+        "m5",
+        "x",
+        "u-6tb1",
+        "m5.99999xlarge",
+        "n2-custom-0-1024",
+        "n1-standard-" + "9" * 5000,
+    ],
+)
+def test_others_stay_unknown(name: str) -> None:
+    assert by_name(name) is None
+
+
+def test_the_rule_agrees_with_every_row_of_the_catalog() -> None:
+    """Names that both know have the same vCPUs and memory."""
+    both = 0
+    for name in catalog.names("node"):
+        guessed, row = by_name(name), catalog.node(name)
+        if guessed is not None:
+            both += 1
+            size = (row.vcpus, row.memory_bytes, 0)
+            assert (guessed.vcpus, guessed.memory_bytes, row.gpu_count) == size, name
+    assert both > 80
+
+
+def test_by_size_cuts_and_grows_the_plain_machines() -> None:
+    small = by_size(2, 4 * GIB)
+    assert (small.name, small.vcpus, small.memory_bytes) == ("cpu-2", 2, 4 * GIB)
+    assert small.cpu.cores * 4 == pytest.approx(catalog.node("cpu-8").cpu.cores)
+    assert by_size(None, 100 * GIB).vcpus == 32  # what holds it
+    large = by_size(128, None)
+    assert (large.vcpus, large.memory_bytes) == (128, 512 * GIB)
+    assert large.cpu.flops_per_s == 2 * catalog.node("cpu-64").cpu.flops_per_s
