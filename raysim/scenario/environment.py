@@ -55,7 +55,7 @@ def _variables(
     if not isinstance(data, dict):
         return
     name, value = data.get("name"), data.get("value")
-    if name in names and isinstance(value, str):
+    if isinstance(name, str) and name in names and isinstance(value, str):
         yield name, value, (*path, "value")
     for key, item in data.items():
         if key == "runtimeEnvYAML" and isinstance(item, str):

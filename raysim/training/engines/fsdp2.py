@@ -309,14 +309,13 @@ class Fsdp2(Sharded):
         b.free("gradient", numel * width, group.name)
         reduced = own * self.reduce_width
         b.alloc("communication", reduced, "reduce-scatter output", stream=REDUCE)
-        before, after = self.divisors
-        (done,) = self.divide(wire, before, (packed,))
+        (done,) = self.divide(wire, self.divisors[0], (packed,))
         if self.n > 1:
             call = Call("reduce_scatter", self.shard_group, wire)
             done = self.beside(f"reduce-scatter {group.name}", call, (done,))
         self.reducing = wire, done
         done = self.reduce_over_replicas(reduced, done)
-        (done,) = self.divide(reduced, after, (done,))
+        (done,) = self.divide(reduced, self.divisors[1], (done,))
         self._store(group, own, done)
 
     def _store(self, group: Group, own: int, done: int) -> None:
