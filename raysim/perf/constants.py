@@ -84,19 +84,20 @@ _HEAD_DIMS = (64, 128, 192, 256)
 BACKWARD_RATIO = {"fa2": 0.80, "fa3": 0.72, "trtllm": 0.83}
 """Backward's rate over forward's: A100 130-190 against 170-230 TFLOP/s, H100 400-550 against
 550-740; B200 from 64 heads on, 0.83 to 0.84 (``b200_kernels.json``)."""
-SUSTAINED = {"ampere": 0.840, "hopper": 0.718, "blackwell": 0.70}
+SUSTAINED = {"ampere": 0.870, "hopper": 0.753, "blackwell": 0.70}
 """Share of isolated rates that products keep in a training run: power caps the clocks.
 
 Fitted with ``SUSTAINED_BACKWARD`` by least squares on five single-node rows per GPU of MosaicML's
 MPT throughput tables (``validation/data/published/llmfoundry_mpt.json``, ``use: calibration``), on
-top of the tables of isolated kernels: refitted when those change. The other rows there are for
-validation. Blackwell: the median over 232 products longer than 1 ms that were measured in long
-loops on 8 B200 (0.70; their source's ``b200_kernels.json``), not a training step."""
+top of the tables of isolated kernels and of what FSDP's own passes take: refitted when those
+change. The other rows there are for validation. Blackwell: the median over 232 products longer than
+1 ms that were measured in long loops on 8 B200 (0.70; their source's ``b200_kernels.json``), not a
+training step."""
 MEASURED_HOT = frozenset({"blackwell"})
 """Where fused attention in such loops is as fast as in isolation: it keeps its rates."""
-SUSTAINED_ELSEWHERE = 0.78
+SUSTAINED_ELSEWHERE = 0.81
 """Their mean, for GPUs without such rows."""
-SUSTAINED_BACKWARD = 0.689
+SUSTAINED_BACKWARD = 0.633
 """Further share that the backward of fused attention keeps; one value for all GPUs."""
 
 

@@ -14,6 +14,7 @@ from raysim.models.table import Model
 from raysim.perf.constants import TrainingConstants
 from raysim.scenario.allocator import allocator_config
 from raysim.scenario.documents import Document
+from raysim.scenario.environment import launch_blocking
 from raysim.scenario.load import Scenario
 from raysim.scenario.loss_scale import loss_scale
 from raysim.scenario.machines import failures_of, machines_of
@@ -183,6 +184,7 @@ def build_job(scenario: Scenario, model: Model | None = None) -> TrainJob:
         gradient_clipping=strategy.gradient_clipping,
         torch_compile=train.torch_compile,
         cuda_graphs=train.cuda_graphs,
+        launch_blocking=launch_blocking(scenario),
         loss_scale=loss_scale(scenario),
         saving=saving_settings(scenario),
         expert_imbalance=train.expert_imbalance,

@@ -262,6 +262,11 @@ class TrainSection(Section):
     cuda_graphs: bool = Field(
         False, description="Forward and backward are replayed from CUDA graphs."
     )
+    launch_blocking: bool | None = Field(
+        None,
+        description="CUDA_LAUNCH_BLOCKING=1, the host waits for every kernel; by default what the "
+        "cluster file's containers set.",
+    )
     expert_imbalance: float = Field(
         1.0, ge=1, le=1000, description="Rows of the most loaded routed expert over the mean."
     )

@@ -109,6 +109,8 @@ class TrainingPlan:
     saving: SavingSettings = field(default_factory=SavingSettings)
     cuda_graphs: bool = False
     """Forward and backward are replayed from CUDA graphs: no Python and no dispatch in them."""
+    launch_blocking: bool = False
+    """``CUDA_LAUNCH_BLOCKING=1``: the host waits for every kernel it launches."""
     allocator: AllocatorConfig = field(default_factory=AllocatorConfig)
     """``PYTORCH_CUDA_ALLOC_CONF``."""
     constants: TrainingConstants = field(default_factory=TrainingConstants)

@@ -169,6 +169,7 @@ class ProgramBuilder:
         launch_s: float,
         collective_s: float | None = None,
         serial: bool = False,
+        launch_blocking: bool = False,
         memory: bool = True,
     ) -> None:
         self.program = Program(rank=rank)
@@ -178,6 +179,8 @@ class ProgramBuilder:
         """Host time per call of ``torch.distributed``."""
         self.serial = serial
         """Host and every stream are one thread: all takes turns on the compute stream."""
+        self.launch_blocking = launch_blocking and not serial
+        """The host waits for every kernel, as ``CUDA_LAUNCH_BLOCKING=1`` has it."""
         self.keeps_memory = memory
         self.micro_batch = -1
         self.backward_index = 0
@@ -214,6 +217,30 @@ class ProgramBuilder:
         self._last[stream] = index
         return index
 
+    def _launch(
+        self,
+        kind: Kind,
+        stream: str,
+        name: str,
+        category: str,
+        seconds: float,
+        host_ns: int,
+        waits: Sequence[int],
+    ) -> int:
+        """Kernels, whose end the host waits for where launches block."""
+        if not self.launch_blocking:
+            return self._add(kind, stream, name, category, seconds, host_ns, waits)
+        self._hook_ns += host_ns
+        index = self._add(kind, stream, name, category, seconds, 0, waits)
+        if seconds or kind != Kind.LOCAL:
+            self.sync("kernel's end", (index,))
+        return index
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether nothing runs beside the compute stream."""
+        return self.serial or self.launch_blocking
+
     def hook(self, seconds: float) -> None:
         """Python that the host runs before it issues the next operation."""
         self._hook_ns += to_ns(seconds)
@@ -235,7 +262,7 @@ class ProgramBuilder:
         Issuing them takes the host ``host_s``, or that of ``launches`` eager operators.
         """
         host_ns = launches * self.launch_ns if host_s is None else to_ns(host_s)
-        index = self._add(Kind.LOCAL, stream, name, category, seconds, host_ns, waits)
+        index = self._launch(Kind.LOCAL, stream, name, category, seconds, host_ns, waits)
         self._ops[index].flops = flops
         return index
 
@@ -260,7 +287,7 @@ class ProgramBuilder:
         """A collective on its communicator's stream (NCCL uses one per communicator)."""
         host_ns = self.collective_ns
         where = stream or f"comm:{call.group}"
-        index = self._add(Kind.COLLECTIVE, where, name, "collective", 0.0, host_ns, waits)
+        index = self._launch(Kind.COLLECTIVE, where, name, "collective", 0.0, host_ns, waits)
         self._ops[index].call = call
         return index
 
@@ -275,8 +302,12 @@ class ProgramBuilder:
         stream: str = COMPUTE,
         tag: str = "",
     ) -> int:
-        """NCCL send or receive: blocking on the compute stream, as DeepSpeed's, or beside it."""
-        index = self._add(kind, stream, name, "p2p", 0.0, self.collective_ns, waits)
+        """NCCL send or receive: blocking on the compute stream, as DeepSpeed's, or beside it.
+
+        Those beside it are launched in groups, whose end nobody waits for here.
+        """
+        add = self._launch if stream == COMPUTE else self._add
+        index = add(kind, stream, name, "p2p", 0.0, self.collective_ns, waits)
         self._ops[index].call = Call("send_recv", "pp", size_bytes, peer, tag)
         return index
 

@@ -1,8 +1,8 @@
 """Published runs and benchmarks, predicted: rows of ``validation/data/published``.
 
 MosaicML's MPT runs use FSDP1 full shard, bf16 over fp32 shards and flash attention; raysim stands
-in a GPT-2 shape without dropout. Ten rows, marked ``calibration``, fixed two constants per GPU,
-when these runs were still played as ZeRO-3; none of the others was looked at for that.
+in a GPT-2 shape without dropout. Ten rows, marked ``calibration``, fixed one constant per GPU and
+one for both; none of the others was looked at for that.
 
 BigScience's 52 B pipeline: early stages peak in backward, with S - r micro-batches of checkpoints
 in flight; late ones in the optimizer step, at 20 bytes per parameter. Nothing was fitted on it; its

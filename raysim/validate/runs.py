@@ -221,6 +221,7 @@ def plan_of(row: dict[str, Any]) -> TrainingPlan:
         bf16_optimizer_states=states,
         partition_activations=row.get("partition_activations", False),
         cpu_checkpointing=row.get("cpu_checkpointing", False),
+        launch_blocking=row.get("launch_blocking", False),
     )
 
 

@@ -4,7 +4,7 @@ A sweep is three or more layouts of one model on one cluster (sweeps of the mode
 are left out). Runs of one layout are repetitions: their median counts. The plan chooses the layout
 that is predicted fastest, which should reach 97 % of the best that was measured.
 
-Twenty of 24 do. Of the others two are BigScience's A100 before the PCIe and NUMA fix, whose
+Twenty-one of 24 do. Of the others one is BigScience's A100 before the PCIe and NUMA fix, whose
 machines were slower where they exchanged more; one is ZeRO-3 over many V100 nodes at micro-batches
 of whole samples, predicted up to twice too fast (``validation/README.md``); in vTrain's of 256 GPUs
 the two best are predicted within 3 %, less than errors tell apart.

@@ -12,13 +12,14 @@ from raysim.errors import ScenarioError
 from raysim.hardware import catalog
 from raysim.models.huggingface import build
 from raysim.perf.compute import ComputeModel
+from raysim.training.engines.fsdp import REDUCE
 from raysim.training.plan import TrainingPlan
-from raysim.training.program import Program
+from raysim.training.program import COMPUTE, Program
 from raysim.training.settings.fsdp import FsdpSettings
 from raysim.training.settings.parallel import Mesh
 from raysim.training.stages import build_stages
 from raysim.training.states.wrapping import make_groups, padded_numel
-from tests.training_parts import llama, plan, play, programs
+from tests.training_parts import cluster, llama, plan, play, programs
 
 MIXED: dict[str, Any] = {"param_dtype": "bf16", "reduce_dtype": "bf16"}
 RANKS = 8
@@ -247,3 +248,33 @@ def test_collectives_take_their_sms_from_compute() -> None:
     assert all(op.duration_ns > 0 and not op.host_ns for op in held)
     (alone,) = programs(fsdp(ranks=1), steps=2)
     assert not [op for op in alone.ops if op.name == "SMs held by NCCL"]
+
+
+@pytest.mark.parametrize(
+    ("version", "ranks", "settings", "passes"),
+    [
+        (1, 8, {"reduce_dtype": "fp32"}, {"cast and pad": 6, "divide gradients": 8 + 8 / 8}),
+        (1, 8, {}, {"divide gradients": 4 + 4 / 8}),
+        (1, 2, {}, {"divide gradients": 4}),  # by 2 before, by 1 after
+        (2, 8, {"reduce_dtype": "fp32"}, {}),  # NCCL's average
+        (2, 8, {"reduce_dtype": "fp16"}, {"divide gradients": 4 + 4 / 8}),
+    ],
+)
+def test_passes_beside_compute_take_its_time(
+    version: int, ranks: int, settings: dict[str, Any], passes: dict[str, float]
+) -> None:
+    """Bytes per parameter of ``_post_backward_hook`` and ``foreach_reduce`` of torch 2.13."""
+    where = cluster()
+    assert where.gpu is not None
+    costs = ComputeModel(where.gpu)
+    (program,) = programs(fsdp(version, ranks=ranks, **settings), where)
+    for name in ("cast and pad", "divide gradients"):
+        beside = [op for op in program.ops if op.name == name]
+        taken = [op for op in program.ops if op.name == f"GPU taken to {name}"]
+        assert [op.duration_ns for op in taken] == [op.duration_ns for op in beside]
+        assert {op.stream for op in taken} <= {COMPUTE}
+        assert {op.stream for op in beside} <= {REDUCE}
+        kernels_s = costs.memory_s(0.0, kernels=len(beside))
+        seconds = sum(op.duration_ns for op in beside) * 1e-9 - kernels_s
+        expected = costs.memory_s(passes.get(name, 0) * PSI, kernels=0)
+        assert seconds == pytest.approx(expected, rel=1e-3, abs=1e-9)

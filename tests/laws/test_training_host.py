@@ -64,6 +64,30 @@ def test_cuda_graphs_leave_the_optimizer_to_the_host() -> None:
             assert op.host_ns == 0
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"engine": "fsdp"},
+        {"stage": 3},
+        {"stage": 1, "mesh": Mesh(dp=4, pp=2)},
+    ],
+)
+def test_blocking_launches_leave_nothing_beside_anything(options: dict[str, Any]) -> None:
+    """The step is what host, kernels and communication take, one after the other."""
+    p = plan(llama(layers=4, hidden=1024, seq_len=512), launch_blocking=True, **options)
+    outcome = play(p, cluster(nodes=1))
+    line = outcome.slowest
+    for step, step_ns in enumerate(outcome.step_ns):
+        first = line.program.step_ends[step - 1] if step else 0
+        alone = sum(
+            op.before_ns + (0 if op.kind == Kind.SYNC else line.end_ns[i] - line.start_ns[i])
+            for i, op in enumerate(line.program.ops[first : line.program.step_ends[step]], first)
+        )
+        assert alone == pytest.approx(step_ns, rel=1e-3)
+    later = play(replace(p, launch_blocking=False), cluster(nodes=1))
+    assert later.steady_step_ns < outcome.steady_step_ns
+
+
 def test_a_checkpoint_costs_its_recomputation_and_its_own_python() -> None:
     speed = 0.25
     plain, kept = (

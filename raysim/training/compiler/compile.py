@@ -77,6 +77,7 @@ class RankCompiler:
             launch_s=costs.host.eager_s,
             collective_s=costs.host.collective_s,
             serial=costs.serial,
+            launch_blocking=plan.launch_blocking,
             memory=memory,
         )
         self.exchange = Exchanger(plan, at, self.pipeline, self.b, forward_only=forward_only)

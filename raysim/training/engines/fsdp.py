@@ -209,12 +209,9 @@ class Sharded:
             self.reductions["d2h"] = self.b.copy("gradients to host", D2H, copy, (done,))
             self.b.free("gradient", stored, group.name)
         elif group in self.synced:
-            seconds = self.c.costs.memory_s(3.0 * stored)
-            launches = len(group.tensors)
-            done = self.b.compute(
-                "accumulate shard", "collective", seconds, launches=launches, stream=REDUCE,
-                waits=(done,),
-            )  # fmt: skip
+            done = self.aside(
+                "accumulate shard", 3.0 * stored, REDUCE, (done,), launches=len(group.tensors)
+            )
             self.b.free("gradient", stored, group.name)
         self.synced.add(group)
         self.reductions[REDUCE] = done
@@ -278,9 +275,30 @@ class Sharded:
         """
         done = self.b.collective(name, call, waits=waits)
         seconds = self.c.sm_s(call)
-        if seconds:
+        if seconds and not self.b.takes_turns:
             self.b.compute("SMs held by NCCL", "collective", seconds, launches=0)
         return done
+
+    def aside(
+        self, name: str, moved_bytes: float, stream: str, waits: Sequence[int], *, launches: int = 1
+    ) -> int:
+        """A pass over memory on a stream of its own.
+
+        Its blocks fill every SM in their turn, so the compute stream's come later by as much.
+        """
+        seconds = self.c.costs.memory_s(moved_bytes)
+        done = self.b.compute(
+            name, "collective", seconds, launches=launches, stream=stream, waits=waits
+        )
+        if not self.b.takes_turns:
+            self.b.compute(f"GPU taken to {name}", "collective", seconds, launches=0)
+        return done
+
+    def divide(self, size_bytes: float, divisor: float, waits: tuple[int, ...]) -> tuple[int, ...]:
+        """Gradients in place, unless by 1."""
+        if divisor <= 1:
+            return waits
+        return (self.aside("divide gradients", 2.0 * size_bytes, REDUCE, waits),)
 
     def shards_to_gpu(self, group: Group) -> tuple[int, ...]:
         """Under CPU offload the shard travels before it is gathered."""
@@ -292,12 +310,19 @@ class Sharded:
 
     def cast_shards(self, group: Group, waits: Sequence[int]) -> tuple[int, ...]:
         """A copy of the shard in the all-gather's type, which the caller allocates and frees."""
-        own = self.own_numel(group)
-        seconds = self.c.costs.memory_s(own * float(self.c.weight_bytes + self.width))
-        cast = self.b.compute(
-            "cast shards", "collective", seconds, stream=GATHER, waits=waits, launches=1
-        )
-        return (cast,)
+        moved = self.own_numel(group) * float(self.c.weight_bytes + self.width)
+        return (self.aside("cast shards", moved, GATHER, waits),)
+
+
+def divisors(ranks: int) -> tuple[float, float]:
+    """What gradients are divided by before and after they are reduced, a pass for each.
+
+    About the root of the ranks' number both times, for fear of overflow.
+    """
+    before = 1
+    while ranks % before == 0 and ranks / before > before:
+        before *= 2
+    return before, ranks / before
 
 
 def trainable_numel(tensors: Sequence[Tensor]) -> int:

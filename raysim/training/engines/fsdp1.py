@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from raysim.training.engines.context import SCALAR_BYTES, EngineContext
-from raysim.training.engines.fsdp import GATHER, REDUCE, Sharded
+from raysim.training.engines.fsdp import GATHER, REDUCE, Sharded, divisors
 from raysim.training.layers.sections import Section, Unit
 from raysim.training.program import Call
 from raysim.training.states.wrapping import ALIGNMENT_BYTES, Group
@@ -46,6 +46,7 @@ class Fsdp1(Sharded):
         self.reducing = 0
         """Bytes that the last reduction still reads."""
         self.kept: set[Group] = set()
+        self.divisors = divisors(context.ranks)
 
     def _reductions(self) -> dict[int, list[Group]]:
         """Groups whose flat gradient is complete after a unit's backward, inner ones first.
@@ -235,8 +236,8 @@ class Fsdp1(Sharded):
         return numel * self.width
 
     def _reduce(self, group: Group) -> None:
-        """Cast, pad, reduce-scatter (or all-reduce), cast back, on the post-backward stream."""
-        b, c = self.b, self.c
+        """Cast, pad, divide, reduce, divide, cast back, on the post-backward stream."""
+        b = self.b
         self.kept.discard(group)
         flat = self._flat(group)
         wire, own = flat * self.reduce_width, flat // self.n
@@ -255,12 +256,8 @@ class Fsdp1(Sharded):
             b.alloc("communication", wire, "padded gradient")
             self.reducing += wire
         if moved:
-            waits = (
-                b.compute(
-                    "cast and pad", "collective", c.costs.memory_s(moved), stream=REDUCE,
-                    waits=waits,
-                ),
-            )  # fmt: skip
+            waits = (self.aside("cast and pad", moved, REDUCE, waits),)
+        waits = self.divide(wire, self.divisors[0], waits)
         if self.s.shards:
             self._scatter(group, wire, own, waits)
         else:
@@ -277,12 +274,10 @@ class Fsdp1(Sharded):
             seconds = self.c.costs.memory_s(float(wire + reduced))
             done = b.compute("copy gradient", "collective", seconds, stream=REDUCE, waits=waits)
         done = self.reduce_over_replicas(reduced, done)
+        (done,) = self.divide(reduced, self.divisors[1], (done,))
         b.alloc("gradient", stored, group.name)
         if self.reduce_width != self.c.weight_bytes:
-            done = b.compute(
-                "cast gradient shard", "collective",
-                self.c.costs.memory_s(float(reduced + stored)), stream=REDUCE, waits=(done,),
-            )  # fmt: skip
+            done = self.aside("cast gradient shard", float(reduced + stored), REDUCE, (done,))
         b.free("communication", reduced, "reduce-scatter output")
         self.keep_shard(group, own, done)
 
@@ -294,10 +289,8 @@ class Fsdp1(Sharded):
         if self.c.ranks > 1:
             call = Call("all_reduce", "dp", wire)
             done = self.beside(f"all-reduce {group.name}", call, waits)
+            (done,) = self.divide(wire, self.divisors[1], (done,))
         if self.reduce_width != self.c.weight_bytes:
             moved = float(wire + flat * self.c.weight_bytes)
-            done = b.compute(
-                "cast gradient", "collective", self.c.costs.memory_s(moved), stream=REDUCE,
-                waits=(done,),
-            )  # fmt: skip
+            done = self.aside("cast gradient", moved, REDUCE, (done,))
         self.keep_shard(group, flat, done)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from raysim.training.engines.context import SCALAR_BYTES, EngineContext
-from raysim.training.engines.fsdp import GATHER, REDUCE, Sharded, trainable_numel
+from raysim.training.engines.fsdp import GATHER, REDUCE, Sharded, divisors, trainable_numel
 from raysim.training.layers.sections import Section, Unit
 from raysim.training.program import Call
 from raysim.training.states.wrapping import Group, Tensor, padded_numel
@@ -42,6 +42,9 @@ class Fsdp2(Sharded):
         """Bytes that hybrid sharding keeps in the reduction's type until backward ends."""
         self.kept: set[Group] = set()
         """Groups with whole gradients of earlier micro-batches."""
+        overflows = (self.s.reduce_dtype or context.plan.compute_dtype) == "fp16"
+        self.divisors = divisors(context.ranks) if overflows else (1.0, 1.0)
+        """NCCL itself divides in the wider types."""
         fp8 = context.plan.fp8
         gathers = fp8 is not None and fp8.float8_all_gather
         self.fp8 = {g.name for u in context.units for g in u.uses if g.fp8 and gathers}
@@ -172,7 +175,7 @@ class Fsdp2(Sharded):
         """Copy in and all-gather, unless that is under way or done."""
         if group in self.whole or group in self.coming:
             return
-        b, c = self.b, self.c
+        b = self.b
         shared = group in self.partial
         ranks = self.after_ranks if shared else self.n
         size = self._bytes(group)
@@ -189,9 +192,7 @@ class Fsdp2(Sharded):
         if self._recasts(group) and not shared:
             waits = self.cast_shards(group, waits)
         b.alloc("communication", size, "all-gather output", stream=GATHER)
-        copied = b.compute(
-            "copy in", "collective", c.costs.memory_s(2.0 * own), stream=GATHER, waits=waits
-        )
+        copied = self.aside("copy in", 2.0 * own, GATHER, waits)
         b.free("communication", staged, "all-gather input")
         where = f"dp_shard:{ranks}" if shared else self.shard_group
         call = Call("all_gather", where, size)
@@ -308,12 +309,13 @@ class Fsdp2(Sharded):
         b.free("gradient", numel * width, group.name)
         reduced = own * self.reduce_width
         b.alloc("communication", reduced, "reduce-scatter output", stream=REDUCE)
-        done = packed
+        (done,) = self.divide(wire, self.divisors[0], (packed,))
         if self.n > 1:
             call = Call("reduce_scatter", self.shard_group, wire)
-            done = self.beside(f"reduce-scatter {group.name}", call, (packed,))
+            done = self.beside(f"reduce-scatter {group.name}", call, (done,))
         self.reducing = wire, done
         done = self.reduce_over_replicas(reduced, done)
+        (done,) = self.divide(reduced, self.divisors[1], (done,))
         self._store(group, own, done)
 
     def _store(self, group: Group, own: int, done: int) -> None:
@@ -325,10 +327,7 @@ class Fsdp2(Sharded):
         else:
             b.alloc("gradient", own * self.c.weight_bytes, group.name, stream=REDUCE)
             moved = float(reduced + own * self.c.weight_bytes)
-            done = b.compute(
-                "cast gradient shard", "collective", self.c.costs.memory_s(moved), stream=REDUCE,
-                waits=(done,),
-            )  # fmt: skip
+            done = self.aside("cast gradient shard", moved, REDUCE, (done,))
             if self.s.replicas > 1:
                 self.all_reducing += reduced
             else:

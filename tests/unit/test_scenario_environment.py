@@ -1,4 +1,4 @@
-"""``train.allocator`` and the environment of a KubeRay file: torch's allocator settings."""
+"""The environment of a KubeRay file, and what a scenario says in its place."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import raysim
 from raysim.errors import ScenarioError
 from raysim.scenario.build import build_job
 from raysim.training.allocator.config import AllocatorConfig
+from raysim.training.plan import TrainingPlan
 
 EXPANDABLE = AllocatorConfig(expandable_segments=True)
 SCENARIO = """
@@ -52,10 +53,14 @@ spec:
 
 
 def config(folder: Path, env: str = "", runtime: str = "", **changes: Any) -> AllocatorConfig:
+    return training_plan(folder, env, runtime, **changes).allocator
+
+
+def training_plan(folder: Path, env: str = "", runtime: str = "", **changes: Any) -> TrainingPlan:
     (folder / "scenario.yaml").write_text(SCENARIO)
     (folder / "cluster.yaml").write_text(CLUSTER.format(env=env, runtime=runtime))
     scenario = raysim.load(folder).with_({f"train.{k}": v for k, v in changes.items()})
-    return build_job(scenario).plan.allocator
+    return build_job(scenario).plan
 
 
 def variable(name: str, value: str) -> str:
@@ -100,3 +105,14 @@ def test_errors_name_file_and_key(tmp_path: Path) -> None:
         config(tmp_path, allocator="segments:True")
     with pytest.raises(ScenarioError, match=r"train.allocator: expected the text"):
         config(tmp_path, allocator=3)
+
+
+def test_blocking_launches_are_the_environments_or_the_scenarios(tmp_path: Path) -> None:
+    on, off = (variable("CUDA_LAUNCH_BLOCKING", value) for value in "10")
+    runtime = "  runtimeEnvYAML: |\n    env_vars: {CUDA_LAUNCH_BLOCKING: '1'}"
+    assert not training_plan(tmp_path).launch_blocking
+    assert training_plan(tmp_path, on).launch_blocking
+    assert training_plan(tmp_path, runtime=runtime).launch_blocking
+    assert not training_plan(tmp_path, off).launch_blocking
+    assert training_plan(tmp_path, launch_blocking=True).launch_blocking
+    assert not training_plan(tmp_path, on, launch_blocking=False).launch_blocking
