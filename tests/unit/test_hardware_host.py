@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from raysim.hardware.cluster import ClusterSpec, NodeGroup
-from raysim.hardware.host import MIN_SHARE, WINDOW_NS, CoreLoad
+from raysim.hardware.host import MIN_SHARE, NICE_WEIGHT, WINDOW_NS, CoreLoad
 from raysim.hardware.server import Share, SharedServer
 from raysim.kernel.simulation import Simulation
 from raysim.perf.ray_core import RayCosts
@@ -85,6 +85,7 @@ def test_flows_share_the_cores_through_one_link() -> None:
 def test_jobs_on_the_cores_slow_threads_and_threads_slow_jobs() -> None:
     sim, cpu = server()
     load = CoreLoad(sim, cpu)
+    load.nice["a"] = None  # as the jobs are
     ends: list[int] = []
     for _ in range(2):
         cpu.job(1.0, lambda _: ends.append(sim.now_ns))
@@ -174,3 +175,40 @@ def test_two_raylets_on_one_machine_share_its_cores(tmp_path: Path) -> None:
     left = 2 - 2 * RayCosts().node_background_cores
     assert together[0] == pytest.approx(4 / left, rel=0.05)
     assert together[1] > 1.05 * seconds(None)[1]  # Ray's own threads have few cores
+
+
+def test_who_is_nice_yields() -> None:
+    sim, cpu = server()
+    load = CoreLoad(sim, cpu)
+    load.nice["worker"] = None
+    ends: dict[str, float] = {}
+
+    def job(of: SharedServer, core_s: float, name: str) -> None:
+        of.job(core_s, lambda _: ends.update({name: sim.now_ns / NS_PER_S}))
+
+    job(load.starting, 1.0, "first")
+    assert load.takes("worker", 0, 1000) == 1000  # the other core is free
+    assert load.takes("driver", 0, 1000) == 1000
+    job(load.starting, 1.5, "second")
+    job(cpu, 0.5, "task")
+    alone, beside = load.takes("driver", 2000, 1000), load.takes("worker", 4000, 1000)
+    assert alone == 1500  # one of three; who is nice hardly counts
+    # beside two at least: 2 cores in proportion to weights of 1, 1 and twice 36/1024
+    assert beside == pytest.approx(1000 * (2 + 2 * NICE_WEIGHT) / (2 * NICE_WEIGHT), rel=0.01)
+    sim.run()
+    assert ends["first"] == pytest.approx(1.0, rel=0.02)
+    assert ends["second"] == pytest.approx(1.5, rel=0.02)
+    # 1/28 of 2 cores while two start, then a core of its own
+    assert ends["task"] == pytest.approx(1.0 + 0.5 - 2 * NICE_WEIGHT, rel=0.02)
+
+
+def test_who_is_nice_waits_for_threads_that_are_not() -> None:
+    _, cpu = server()
+    load = CoreLoad(Simulation(), cpu)
+    load.nice |= {"worker": None, "other": None}
+    load.takes("driver", 0, 1000)
+    load.takes("raylet", 0, 3000)
+    assert load.takes("worker", 400, 1000) == 1600  # until the driver is through, then its core
+    assert load.takes("other", 2500, 1000) == 1000  # the worker is through by then
+    load.takes("gcs", 2500, 1000)
+    assert load.takes("worker", 2600, 1000) == 400 + 2000  # two on the core the raylet leaves
