@@ -90,19 +90,25 @@ class CoreLoad:
         if slept_ns > 0 and self.cold_ns:
             cold = -math.expm1(-slept_ns / self.cold_ns)
             work_ns += int(min(work_ns, WARM_NS) * (self.cold_factor - 1.0) * cold)
-        nice, urgent, later = self.nice, [], 1.0 + self._cpu.width
+        nice, urgent, later = self.nice, [], []
         for other, end_ns in until.items():
             if end_ns > start_ns and other is not thread:
                 if other in nice:
-                    later += 1.0
+                    later.append(other)
                 else:
                     urgent.append(end_ns)
         if thread in nice:
-            taken_ns = self._yielding(start_ns, work_ns, urgent, later)
+            behind_ns = max(0, -slept_ns)
+            share = 1.0 + len(later) + self._cpu.width
+            taken_ns = behind_ns + self._yielding(start_ns + behind_ns, work_ns, urgent, share)
         else:
             self._urgent_ns += work_ns
             busy = 1.0 + len(urgent) + self.starting.width
             taken_ns = int(work_ns * busy / self.cores) if busy > self.cores else work_ns
+            over = min(1.0, busy + len(later) - self.cores)
+            if later and over > 0:  # it takes the core of one that is nice, which ends later
+                both_ns = min(taken_ns, until[later[0]] - start_ns)
+                until[later[0]] += int(both_ns * over)
         end_ns = start_ns + taken_ns
         if until.get(thread, 0) < end_ns:
             until[thread] = end_ns

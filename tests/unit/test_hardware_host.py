@@ -212,3 +212,14 @@ def test_who_is_nice_waits_for_threads_that_are_not() -> None:
     assert load.takes("other", 2500, 1000) == 1000  # the worker is through by then
     load.takes("gcs", 2500, 1000)
     assert load.takes("worker", 2600, 1000) == 400 + 2000  # two on the core the raylet leaves
+
+
+def test_who_is_nice_ends_later_when_others_take_its_core() -> None:
+    _, cpu = server()
+    load = CoreLoad(Simulation(), cpu)
+    load.nice["worker"] = None
+    load.takes("driver", 0, 2000)
+    assert load.takes("worker", 0, 1000) == 1000
+    assert load.takes("raylet", 500, 1000) == 1000  # on the worker's core, from 500 to 1500
+    # so that the worker ends at 1500, and what it does next waits for that
+    assert load.takes("worker", 1000, 1000) == 500 + 1000
