@@ -11,6 +11,10 @@ windows of 10 ms. Linux's fair scheduler gives the same shares over a few of its
 A thread that has slept finds its caches used by others and works longer at first, the more the
 longer it slept. Processes that are not followed one by one occupy a part of a core.
 
+Processes that are nice get a thirtieth of what others get beside them: those that run users' tasks
+are, and those that start are not yet, so that while processes start on all cores tasks hardly run.
+A nice thread waits for a core that no other has, and ends later when others take it.
+
 Not modelled: the wait for the end of a slice, affinity; a driver's own computing, and copies that
 any process makes, count as nice.
 """
