@@ -13,10 +13,10 @@ longer it slept. Processes that are not followed one by one occupy a part of a c
 
 Processes that are nice get a thirtieth of what others get beside them: those that run users' tasks
 are, and those that start are not yet, so that while processes start on all cores tasks hardly run.
-A nice thread waits for a core that no other has, and ends later when others take it.
 
-Not modelled: the wait for the end of a slice, affinity; a driver's own computing, and copies that
-any process makes, count as nice.
+Not modelled: the wait for the end of a slice, affinity; niceness among threads that serve messages
+(bursts of calls take as long without it: ray 2.60 on 2 cores); a driver's own computing, and copies
+that any process makes, count as nice beside processes that start.
 """
 
 from __future__ import annotations
@@ -94,25 +94,19 @@ class CoreLoad:
         if slept_ns > 0 and self.cold_ns:
             cold = -math.expm1(-slept_ns / self.cold_ns)
             work_ns += int(min(work_ns, WARM_NS) * (self.cold_factor - 1.0) * cold)
-        nice, urgent, later = self.nice, [], []
+        busy = 1.0 + self._cpu.width
         for other, end_ns in until.items():
             if end_ns > start_ns and other is not thread:
-                if other in nice:
-                    later.append(other)
-                else:
-                    urgent.append(end_ns)
-        if thread in nice:
-            behind_ns = max(0, -slept_ns)
-            share = 1.0 + len(later) + self._cpu.width
-            taken_ns = behind_ns + self._yielding(start_ns + behind_ns, work_ns, urgent, share)
-        else:
+                busy += 1.0
+        starting, cores = self.starting.width, self.cores
+        if thread not in self.nice:
             self._urgent_ns += work_ns
-            busy = 1.0 + len(urgent) + self.starting.width
-            taken_ns = int(work_ns * busy / self.cores) if busy > self.cores else work_ns
-            over = min(1.0, busy + len(later) - self.cores)
-            if later and over > 0:  # it takes the core of one that is nice, which ends later
-                both_ns = min(taken_ns, until[later[0]] - start_ns)
-                until[later[0]] += int(both_ns * over)
+            share = (busy + starting) / cores
+        elif starting < cores:
+            share = busy / (cores - starting)
+        else:
+            share = (starting / NICE_WEIGHT + busy) / cores
+        taken_ns = int(work_ns * share) if share > 1.0 else work_ns
         end_ns = start_ns + taken_ns
         if until.get(thread, 0) < end_ns:
             until[thread] = end_ns
@@ -122,22 +116,6 @@ class CoreLoad:
             self._watching = True
             self._sim.call_later(WINDOW_NS, self._window_over)
         return taken_ns
-
-    def _yielding(self, start_ns: int, work_ns: int, urgent: list[int], later: float) -> int:
-        """What nice work takes: it waits for threads that are not, until a core is free.
-
-        ``urgent``: when those end; ``later``: how many share what they leave, itself among them.
-        """
-        free = self.cores - self.starting.width
-        if free <= 0:
-            first = len(urgent) + self.starting.width
-            return int(work_ns * (first / NICE_WEIGHT + later) / self.cores)
-        beside = min(len(urgent), math.ceil(free) - 1)
-        wait_ns = 0
-        if beside < len(urgent):
-            urgent.sort()
-            wait_ns = urgent[-beside - 1] - start_ns
-        return wait_ns + int(work_ns * max(1.0, later / (free - beside)))
 
     def serve(self, thread: object, at_ns: int, work_ns: int) -> int:
         """When a thread is through with work that reaches it at ``at_ns``; first come, first."""
