@@ -11,7 +11,7 @@ from raysim.validate.points import errors, read_points
 from raysim.validate.replayed import Against, predicted
 
 VALIDATION = Path(__file__).parents[2] / "validation"
-DATA = VALIDATION / "data" / "amd-epyc-2core" / "2026-11-25"
+DATA = VALIDATION / "data" / "intel-xeon-2core" / "2026-11-25"
 POINTS = [
     p for p in read_points(VALIDATION / "compared" / "ray_core.csv") if p.role == "validation"
 ]
