@@ -33,8 +33,6 @@ OF_THREADS = (
 """Constants that are work of threads, which accounts say better than the time of a call."""
 ACCOUNT_ERROR = 0.25
 """Of the emulator where one thread's work is asked: messages of a kind cost it more or less."""
-SPEED_ROUNDS = 3
-"""In which the cores' speed is found: it also changes how long threads sleep, and so their work."""
 
 CORE = "ray_core"
 """The family that says a machine's constants first; those of others are fitted beside them."""
@@ -131,16 +129,12 @@ def _beside(profile: Profile, known: Profile, folder: Path) -> Profile:
 def _of_threads(
     folder: Path, against: Against, direct: Mapping[str, Constant]
 ) -> dict[str, Constant]:
-    """Constants fitted on accounts of threads' work, where the folder has some.
-
-    How fast the cores are is the prior of all, and stands for those that the accounts do not say.
-    """
+    """Constants fitted on accounts of threads' work, where the folder has some."""
     import numpy as np
 
     from raysim.calibrate.direct import TABLE
     from raysim.calibrate.fit import fit
     from raysim.calibrate.outcome import compare, lines, profile_of_fit
-    from raysim.perf.profile import Constant
     from raysim.validate.work import ThreadWork, measured_work
 
     measured = measured_work(folder)
@@ -148,22 +142,14 @@ def _of_threads(
         return {}
     known = {name: c.value for name, c in direct.items() if name not in OF_THREADS}
     predict = ThreadWork(against=against, known=known)
-    rows, speed = measured, 1.0
-    for _ in range(SPEED_ROUNDS):
-        there = predict({"core_speed": speed})
-        rows = [row for row in rows if there.get(row.key, 0.0) > 0]
-        speed *= float(np.median([there[row.key] / row.value for row in rows]))
+    there = predict({})
+    rows = [row for row in measured if there.get(row.key, 0.0) > 0]
+    speed = float(np.median([there[row.key] / row.value for row in rows]))
     terminal.say(f"Fitting {len(OF_THREADS)} constants on the work of threads, {len(rows)} rows")
-    predict = replace(predict, known=known | {"core_speed": speed})
     found = fit(_at_speed(speed), predict, rows, model_error=ACCOUNT_ERROR)
     compared, missing = compare(rows, found.before, found.after)
     terminal.say("\n".join(["", *lines(found, compared, missing), ""]))
-    cores = Constant(
-        value=float(f"{speed:.3g}"), unit="1", prior=1.0,
-        source=f"{TABLE}: work of threads, raysim's own over measured, median of {len(rows)} rows",
-    )  # fmt: skip
-    direct = {"core_speed": cores}
-    return dict(profile_of_fit(found, name="", made="", source=TABLE, direct=direct).ray)
+    return dict(profile_of_fit(found, name="", made="", source=TABLE, direct={}).ray)
 
 
 def _at_speed(core_speed: float) -> list[Parameter]:

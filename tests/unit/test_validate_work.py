@@ -9,7 +9,6 @@ import pytest
 from raysim.calibrate.fit import fit
 from raysim.calibrate.parameters import parameters
 from raysim.calibrate.rows import Measured
-from raysim.cli import calibrate
 from raysim.measure.ray_core.activities import ACTIVITIES, ROLES
 from raysim.validate.replayed import Against
 from raysim.validate.work import ThreadWork, measured_work
@@ -57,22 +56,6 @@ def test_constants_come_back_from_accounts_that_they_make() -> None:
     ]
     found = fit(parameters(list(true)), work, rows).values
     assert found == pytest.approx(true, rel=0.02)
-
-
-def test_accounts_say_how_fast_the_cores_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(calibrate, "OF_THREADS", ("raylet_lease_ns",))
-    rows = [
-        f"work_{role}_{what},300,0,,{seconds:.6g},s,5,{seconds:.6g},{seconds:.6g}\n"
-        for (what, role), seconds in ThreadWork(against=MACHINE)({"core_speed": 2.0}).items()
-    ]
-    head = "op,count,bytes,informs,value,unit,repetitions,low,high\n"
-    (tmp_path / "ray_core.csv").write_text(head + "".join(rows))
-    found = calibrate._of_threads(tmp_path, MACHINE, {})
-    assert found["core_speed"].value == pytest.approx(2.0, rel=0.05)
-    # half of what it is on cores of speed 1; what is not fitted stands at that speed meanwhile
-    assert found["raylet_lease_ns"].value == pytest.approx(32_000, rel=0.1)
 
 
 def test_rows_of_accounts_are_read_but_for_what_others_drown(tmp_path: Path) -> None:
