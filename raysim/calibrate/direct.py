@@ -72,6 +72,8 @@ SAID = (
     Said("worker_start_sigma", "worker_start", spread, "spread"),
     Said("channel_task_ns", "compiled_graph", slope, "slope over methods"),
     Said("worker_start_core_s", "work_worker_start", last, "all threads' work until it answers"),
+    Said("first_value_core_s", "first_value", last, "CPU time of a new process"),
+    Said("setup_worker_core_s", "work_setup_worker", last, "all threads' further work"),
     Said("node_background_cores", "work_background", last, "work of all other threads"),
     Said("spill_bytes_per_s", "spill", first, "rate of the largest objects"),
     Said("restore_bytes_per_s", "restore", first, "rate of the largest objects"),

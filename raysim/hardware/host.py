@@ -11,7 +11,12 @@ windows of 10 ms. Linux's fair scheduler gives the same shares over a few of its
 A thread that has slept finds its caches used by others and works longer at first, the more the
 longer it slept. Processes that are not followed one by one occupy a part of a core.
 
-Not modelled: the wait for the end of a slice, affinity, priorities (``nice``).
+Processes that are nice get a thirtieth of what others get beside them: those that run users' tasks
+are, and those that start are not yet, so that while processes start on all cores tasks hardly run.
+
+Not modelled: the wait for the end of a slice, affinity; niceness among threads that serve messages
+(bursts of calls take as long without it: ray 2.60 on 2 cores); a driver's own computing, and copies
+that any process makes, count as nice beside processes that start.
 """
 
 from __future__ import annotations
@@ -33,6 +38,10 @@ WARM_NS = 300_000
 MIN_SHARE = 0.1
 """Of the cores, what jobs get at least."""
 
+NICE_WEIGHT = 36 / 1024
+"""Of a thread at niceness 15 beside one at 0: ``sched_prio_to_weight`` of Linux. 15 is Ray's
+``worker_niceness``, seen in ``/proc`` (ray 2.60); a process takes it when it is up."""
+
 
 class CoreLoad:
     """Who is at work on the cores of a machine."""
@@ -43,8 +52,17 @@ class CoreLoad:
         self._sim = sim
         self._all = cpu.capacity_per_s
         self._cpu = cpu
+        self.starting = SharedServer(sim, f"{cpu.name}-starting", self._all, max_per_s=1.0)
+        """Core-seconds of processes that start."""
+        self.starting.changed = self._divide
+        self.nice: dict[object, None] = {}
+        """Threads that are."""
         self._until: dict[object, int] = {}
         self._used_ns = 0
+        self._urgent_ns = 0
+        """Of that, by threads that are not nice."""
+        self._left = self._all
+        """Cores that threads leave to jobs."""
         self._watching = False
         self._links: dict[str, Link] = {}
         self._background: dict[object, float] = {}
@@ -66,8 +84,8 @@ class CoreLoad:
     def occupy(self, processes: object, cores: float) -> None:
         """Processes that are not followed one by one use so much, on average; 0: they ended."""
         self._background[processes] = cores
-        self.cores = self._all - sum(self._background.values())
-        self._cpu.set_capacity(self.cores)
+        self.cores = self._left = self._all - sum(self._background.values())
+        self.starting.set_capacity(self.cores)
 
     def takes(self, thread: object, start_ns: int, work_ns: int) -> int:
         """Nanoseconds that ``work_ns`` of work takes a thread that begins at ``start_ns``."""
@@ -80,7 +98,15 @@ class CoreLoad:
         for other, end_ns in until.items():
             if end_ns > start_ns and other is not thread:
                 busy += 1.0
-        taken_ns = int(work_ns * busy / self.cores) if busy > self.cores else work_ns
+        starting, cores = self.starting.width, self.cores
+        if thread not in self.nice:
+            self._urgent_ns += work_ns
+            share = (busy + starting) / cores
+        elif starting < cores:
+            share = busy / (cores - starting)
+        else:
+            share = (starting / NICE_WEIGHT + busy) / cores
+        taken_ns = int(work_ns * share) if share > 1.0 else work_ns
         end_ns = start_ns + taken_ns
         if until.get(thread, 0) < end_ns:
             until[thread] = end_ns
@@ -99,12 +125,18 @@ class CoreLoad:
     def _window_over(self, _: object) -> None:
         now_ns = self._sim.now_ns
         self._until = {thread: t for thread, t in self._until.items() if t > now_ns}
-        used = min(self._used_ns / WINDOW_NS, self.cores * (1 - MIN_SHARE))
-        self._cpu.set_capacity(self.cores - used)
+        most = self.cores * (1 - MIN_SHARE)
+        self._left = self.cores - min(self._used_ns / WINDOW_NS, most)
+        self.starting.set_capacity(self.cores - min(self._urgent_ns / WINDOW_NS, most))
         self._watching = self._used_ns > 0
-        self._used_ns = 0
+        self._used_ns = self._urgent_ns = 0
         if self._watching:
             self._sim.call_later(WINDOW_NS, self._window_over)
+
+    def _divide(self) -> None:
+        """Jobs get what processes that start leave them."""
+        left = self._left - min(self.starting.width, self.starting.capacity_per_s)
+        self._cpu.set_capacity(max(left, self._left * NICE_WEIGHT))
 
 
 class Host:

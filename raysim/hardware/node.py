@@ -73,6 +73,9 @@ class Node:
         self.host = host
         self.cpu: SharedServer | Share = Share(host.cpu) if shared else host.cpu
         """Core-seconds; a job's ``width`` is its threads."""
+        load = host.load
+        self.starting = self.cpu if load is None else Share(load.starting)
+        """The same of processes that start: they are before others where cores are few."""
         self.memory = LinkServer(network, topology.node(index).memory)
         """Bytes over the memory bus, read and written together."""
         self.ledger = MemoryLedger((self.name, "host"))
@@ -99,6 +102,7 @@ class Node:
         for gpu in self.gpus:
             gpu.fail(self.failure)
         self.cpu.fail(self.failure)
+        self.starting.fail(self.failure)
         for disk in self.disks:
             disk.server.fail(self.failure)
         for link in self._links(self.index):
@@ -111,6 +115,7 @@ class Node:
         self.failure = None
         now_ns = self._sim.now_ns
         self.cpu.restore()
+        self.starting.restore()
         self.ledger.clear(now_ns)
         for gpu in self.gpus:
             gpu.restore(now_ns)

@@ -82,6 +82,8 @@ class SharedServer:
         self._timer: Handle | None = None
         self._timer_ns = -1
         self._jobs: dict[Job, None] = {}
+        self.changed: Callable[[], object] | None = None
+        """Told when the work on it has changed."""
 
     def __len__(self) -> int:
         """Jobs at work."""
@@ -179,6 +181,8 @@ class SharedServer:
 
     def _set_rate(self) -> None:
         """Share the capacity anew and wait for whoever is through first."""
+        if self.changed is not None:
+            self.changed()
         heap = self._heap
         while heap and heap[0][2] not in self._jobs:
             heappop(heap)

@@ -124,9 +124,9 @@ def costs_with(values: Mapping[str, float], base: RayCosts | None = None) -> Ray
 
 
 def known(section: SectionName) -> dict[str, float | None]:
-    """Every constant of a section, with raysim's own value where it has one."""
+    """Every constant of a section, with raysim's own value where it has one (0 is none)."""
     own: Any = RayCosts() if section == "ray" else TrainingConstants()
-    values = {f.name: getattr(own, f.name) for f in fields(own)}
+    values = {f.name: getattr(own, f.name) or None for f in fields(own)}
     return values if section == "ray" else {**values, **dict.fromkeys(DATASHEET)}
 
 

@@ -175,7 +175,12 @@ class RayCosts:
 
     # processes
     worker_start_core_s: float = 0.7
-    """Median of a lognormal: interpreter, imports, registration, on a quiet core."""
+    """Median of a lognormal: interpreter, imports, registration, on a quiet core, up to the first
+    answer."""
+    first_value_core_s: float = 0.0
+    """Of that, what comes with the first value that a process reads or writes: imports of pydantic
+    and starlette, whose serializers are registered then. A driver pays it too. 0.11 s on a host of
+    2 cores (2026-11, ray 2.60); 0: not told apart."""
     setup_worker_core_s: float = 0.5
     """More, with a runtime environment: ``setup_worker.py``, an interpreter that imports Ray only
     to become the worker (0.8 s where a worker takes 1.2 s; 2026-11, ray 2.60)."""

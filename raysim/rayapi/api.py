@@ -249,7 +249,9 @@ def put(value: Any, *, _owner: Any = None, _tensor_transport: str | None = None)
 
         raise NotEmulatedError("ray.put(_tensor_transport=)", "the object store")
     fiber = this_fiber()
-    costs = this_core(fiber).costs
+    core = this_core(fiber)
+    costs = core.costs
+    fiber.lead_ns += core.first_value_ns()
     try:
         payload = serialize(value)
     except TypeError as error:

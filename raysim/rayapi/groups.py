@@ -16,5 +16,7 @@ if TYPE_CHECKING:
 def ready_ref(group: PlacementGroup) -> ObjectRef:
     """Ask the GCS; no task runs."""
     fiber = this_fiber()
-    core, lead_ns = this_core(fiber), fiber.take_lead()
+    core = this_core(fiber)
+    fiber.pay(core.first_value_ns())
+    lead_ns = fiber.take_lead()
     return ObjectRef(core.groups.ready(group.id.number, serialize(group), lead_ns=lead_ns), core)

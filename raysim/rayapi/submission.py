@@ -182,6 +182,7 @@ def arguments(
     core = fiber.process.core
     assert core is not None
     config, costs = core.config, core.costs
+    fiber.lead_ns += core.first_value_ns()
     count = len(args)
     header = _POSITIONAL[count] if not kwargs and count < 64 else Payload(
         _MARKER_BYTES * count + sum(map(len, kwargs)), tuple(kwargs)

@@ -221,12 +221,12 @@ class Cluster:
         worker_id = self.env.ids.worker()
         costs, node = self.env.costs, self.env.nodes[spec.node_id]
         stream = self.sim.rng(f"{node.name}/worker-start")
-        core_s = costs.worker_start_core_s
+        core_s = costs.worker_start_core_s - costs.first_value_core_s
         if spec.runtime_env is not None:
             core_s += costs.setup_worker_core_s
         core_s *= math.exp(costs.worker_start_sigma * stream.standard_normal())
         epoch = self.sim.components[raylet(spec.node_id)].epoch
-        node.cpu.job(core_s, self._up, (spec, worker_id, epoch), failed=_nobody)
+        node.starting.job(core_s, self._up, (spec, worker_id, epoch), failed=_nobody)
         return worker_id
 
     def _up(self, started: tuple[ProcessSpec, WorkerID, int]) -> None:
@@ -246,6 +246,15 @@ class Cluster:
             )  # fmt: skip
         self.processes[worker_id] = process
         self._add(process, spec.node_id)
+        self._be_nice(process)
+
+    def _be_nice(self, process: CoreWorker | IOWorker) -> None:
+        """Its threads yield to others, where cores are few."""
+        load = self.env.nodes[process.me.node_id].host.load
+        if load is not None:
+            load.nice |= {process: None, process.address: None}
+            if isinstance(process, CoreWorker):
+                load.nice[process.executor] = None
 
     def kill(self, worker_id: WorkerID, *, reason: str, intended: bool = False) -> None:
         """End a process at once; its raylet gets ``WorkerExited``."""

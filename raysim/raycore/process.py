@@ -124,6 +124,9 @@ class CoreProcess(Protocol):
     def is_pending(self, ref: Ref) -> bool:
         """Whether this process waits for the task that makes the object."""
 
+    def first_value_ns(self) -> int:
+        """What it takes, once, before the process reads or writes its first value."""
+
     # actors
 
     def create_actor(

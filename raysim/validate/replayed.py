@@ -117,17 +117,23 @@ class Against:
 def newest(data: Path, family: str = "*") -> Path:
     """The folder ``<hardware>/<date>`` with replayed workloads of a family whose date is the last.
 
+    Of one day, the machine with the most rows.
+
     Raises
     ------
     CalibrationError
         There is none.
     """
-    folders = {path.parent for path in data.glob(f"*/*/replay_{family}_validation.csv")}
-    if not folders:
+    tables = sorted(data.glob(f"*/*/replay_{family}_validation.csv"))
+    if not tables:
         raise CalibrationError(
             f"{data}: no replayed workloads there; measure some with raysim validate --real"
         )
-    return max(folders, key=lambda folder: (folder.name, folder.parent.name))
+
+    def rank(table: Path) -> tuple[str, int]:
+        return table.parent.name, table.read_text(encoding="utf-8").count("\n")
+
+    return max(tables, key=rank).parent
 
 
 def replayed_points(

@@ -28,8 +28,8 @@ from raysim.scenario.declaration import parse_cluster
 from raysim.validate.emulated import declared_cluster, host
 from raysim.validate.replayed import Against
 
-COUNT = 10
-"""Calls per activity: one is as the other, once it is warm."""
+COUNT = 300
+"""Calls per activity, as are measured: a burst's first calls find threads that have slept."""
 LEAST_SHARE = 0.03
 """Of an activity's work, what a role must have to be a row: less is lost in what others do."""
 STORE = "1024 MiB object store"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from raysim.hardware.cluster import ClusterSpec, NodeGroup
-from raysim.hardware.host import MIN_SHARE, WINDOW_NS, CoreLoad
+from raysim.hardware.host import MIN_SHARE, NICE_WEIGHT, WINDOW_NS, CoreLoad
 from raysim.hardware.server import Share, SharedServer
 from raysim.kernel.simulation import Simulation
 from raysim.perf.ray_core import RayCosts
@@ -174,3 +174,28 @@ def test_two_raylets_on_one_machine_share_its_cores(tmp_path: Path) -> None:
     left = 2 - 2 * RayCosts().node_background_cores
     assert together[0] == pytest.approx(4 / left, rel=0.05)
     assert together[1] > 1.05 * seconds(None)[1]  # Ray's own threads have few cores
+
+
+def test_who_is_nice_yields_to_processes_that_start() -> None:
+    sim, cpu = server()
+    load = CoreLoad(sim, cpu)
+    load.nice["worker"] = None
+    ends: dict[str, float] = {}
+
+    def job(of: SharedServer, core_s: float, name: str) -> None:
+        of.job(core_s, lambda _: ends.update({name: sim.now_ns / NS_PER_S}))
+
+    job(load.starting, 1.0, "first")
+    assert load.takes("worker", 0, 1000) == 1000  # the other core is free
+    assert load.takes("driver", 2000, 1000) == 1000
+    job(load.starting, 1.5, "second")
+    job(cpu, 0.5, "task")
+    assert load.takes("driver", 4000, 1000) == 2000  # four on two cores, beside the task
+    # by weight: two of 1 and, with the task, two of 36/1024
+    beside = 1000 * (2 / NICE_WEIGHT + 2) / 2
+    assert load.takes("worker", 8000, 1000) == pytest.approx(beside, rel=1e-3)
+    sim.run()
+    assert ends["first"] == pytest.approx(1.0, rel=0.02)
+    assert ends["second"] == pytest.approx(1.5, rel=0.02)
+    # 1/28 of 2 cores while two start, then a core of its own
+    assert ends["task"] == pytest.approx(1.0 + 0.5 - 2 * NICE_WEIGHT, rel=0.02)

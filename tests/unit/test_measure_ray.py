@@ -13,7 +13,6 @@ NOT_MEASURED = {
     "core_speed",  # all of the others together
     "submitters_frac",  # needs several programs on many cores
     "mapping_share",  # the kernel's own, asked with a shared mapping alone
-    "setup_worker_core_s",  # no probe has a runtime environment
     "gcs_message_ns",  # never alone in what a program times
     "unix_socket_ns", "grpc_cross_host_extra_ns",  # the latter needs two hosts
     "grpc_bytes_per_s",  # only in a sum with copying

@@ -189,6 +189,10 @@ def test_each_family_has_the_newest_folder_with_rows_of_its_own(measured: Path) 
     assert newest(data, "other") == newest(data) == later
     with pytest.raises(CalibrationError, match="no replayed workloads"):
         newest(data, "third")
+    other = data / "other-cpu-2core/2026-11-25"
+    other.mkdir(parents=True)
+    (other / "replay_other_validation.csv").write_text("workload\na\n")
+    assert newest(data, "other") == other
 
 
 def test_workloads_of_a_running_cluster_are_predicted_on_its_nodes(measured: Path) -> None:

@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from functools import cache
 from typing import Any, cast
 
 from raysim.measure.ray_core.probe import Probe, settle, timed, while_time
-from raysim.measure.session import Unavailable
+from raysim.measure.session import LEAST, Unavailable
 
 CREATE = "gcs_register_actor_ns gcs_create_actor_ns"
 START = "worker_start_core_s worker_start_sigma"
 GROUP = "gcs_placement_group_ns gcs_prepare_commit_ns"
 ACTORS = 16
+FIRST_VALUE = """
+import sys, time
+import ray
+ray.init(sys.argv[1], log_to_driver=False, logging_level="ERROR")
+before = time.thread_time()
+ray.put(1)
+first = time.thread_time()
+ray.put(1)
+print(first - before - (time.thread_time() - first))
+"""
+"""A driver of its own: what its first value takes beyond its second."""
 
 
 def probes(*, quick: bool) -> Iterator[Probe]:
@@ -24,6 +37,7 @@ def probes(*, quick: bool) -> Iterator[Probe]:
             yield Probe(op=op, measure=_groups, count=count, informs=GROUP)
     if not quick:
         yield Probe(op="placement_groups", measure=_many_groups, count=100, informs=GROUP)
+    yield Probe(op="first_value", measure=_first_value, informs="first_value_core_s")
 
 
 def actors(*, quick: bool) -> Iterator[Probe]:
@@ -115,6 +129,22 @@ def _created(count: int) -> list[tuple[bool, float, float]]:
         found.append((started_s > asked_s - 1 / ticks, whole_s, here_s - started_s))
         ray.kill(actor)
     return found
+
+
+def _first_value(probe: Probe, allowed_s: float) -> list[float]:  # noqa: ARG001
+    """CPU seconds of new processes for the first value that each serialises."""
+    import ray
+
+    address = ray.get_runtime_context().gcs_address
+    program = [sys.executable, "-c", FIRST_VALUE, address]
+
+    def once() -> float:
+        ran = subprocess.run(program, capture_output=True, text=True, check=False)  # noqa: S603
+        if ran.returncode:
+            raise Unavailable("a second driver did not connect")
+        return float(ran.stdout)
+
+    return [once() for _ in range(LEAST)]
 
 
 def _memory(probe: Probe, allowed_s: float) -> list[float]:  # noqa: ARG001

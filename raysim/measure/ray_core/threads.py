@@ -52,6 +52,7 @@ def probes(*, quick: bool) -> Iterator[Probe]:
         op="work_background", measure=_background, informs="node_background_cores", unit="cores"
     )
     yield Probe(op="work_worker_start", measure=_start, count=4, informs="worker_start_core_s")
+    yield Probe(op="work_setup_worker", measure=_setup, count=4, informs="setup_worker_core_s")
     for what in ACTIVITIES:
         accounts: list[Roles] = []
         for role in ROLES:
@@ -104,27 +105,38 @@ def _background(_probe: Probe, allowed_s: float) -> list[float]:
 
 def _start(probe: Probe, allowed_s: float) -> list[float]:  # noqa: ARG001
     """What all of Ray's threads work for one more process, until it answers for the first time."""
-    import ray
-
     account = _Account()
+    return [_started(account, probe.count, {}) for _ in range(LEAST)]
+
+
+def _setup(probe: Probe, allowed_s: float) -> list[float]:  # noqa: ARG001
+    """What they work more for one with an environment of its own, that nobody had before."""
+    account, more = _Account(), []
+    for number in range(LEAST):
+        env = {"env_vars": {"RAYSIM_MEASURES": str(number)}}
+        plain_s = _started(account, probe.count, {})
+        more.append(_started(account, probe.count, {"runtime_env": env}) - plain_s)
+    return more
+
+
+def _started(account: _Account, count: int, options: dict[str, Any]) -> float:
+    """Seconds of work per process, of so many that are started at once."""
+    import ray
 
     @ray.remote(num_cpus=0)
     class Fresh:
         def no_op(self) -> None:
             pass
 
-    def once() -> float:
-        time.sleep(SETTLE_S)
-        before = sum(account().values())
-        actors = [cast("Any", Fresh).remote() for _ in range(probe.count)]
-        ray.get([actor.no_op.remote() for actor in actors])
-        time.sleep(SETTLE_S)
-        worked_s = sum(account().values()) - before
-        for actor in actors:
-            ray.kill(actor)
-        return worked_s / probe.count
-
-    return [once() for _ in range(LEAST)]
+    time.sleep(SETTLE_S)
+    before = sum(account().values())
+    actors = [cast("Any", Fresh).options(**options).remote() for _ in range(count)]
+    ray.get([actor.no_op.remote() for actor in actors])
+    time.sleep(SETTLE_S)
+    worked_s = sum(account().values()) - before
+    for actor in actors:
+        ray.kill(actor)
+    return worked_s / count
 
 
 def _raylet() -> int:

@@ -71,6 +71,18 @@ class Running:
         """Of a creation task: what later methods find as ``state``."""
         self.core.executor.instance = instance
 
+    def begin_first(self) -> None:
+        """As the process's first call: when values can be read and written."""
+        core = self.core
+        core.fresh = False
+        core.compute(core.costs.first_value_core_s, self._begin, width=1.0)
+
+    def _begin(self) -> None:
+        if self.cancelled:
+            self.fail(TaskError("TASK_CANCELLED"))
+        else:
+            self.spec.options.function.body(self)
+
     def compute(self, core_s: float, then: Callable[[], object], *, width: float = 1.0) -> None:
         """Use the node's cores; its share is that of ``width`` threads."""
         self.core.compute(core_s, then, width=width)

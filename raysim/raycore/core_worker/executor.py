@@ -3,9 +3,8 @@
 Real counterpart: ``src/ray/core_worker/task_execution/`` (``task_receiver.cc``, the scheduling
 queues), ``python/ray/_raylet.pyx`` (``execute_task``). Calls of one caller run in the order of
 their numbers unless the actor is async, threaded or allows otherwise; one that came too early waits
-for those before it. Starting, deserialising, serialising and replying take the execution thread
-``execute_ns``, and a task ``execute_task_ns`` more; all concurrent calls of a process share that
-thread, as they share Python's interpreter lock.
+for those before it. Beginning, reading, writing and replying take the execution thread
+``execute_ns``, a task ``execute_task_ns`` more; all calls share it, as they share Python's lock.
 
 Not modelled: the order of fibers in an event loop; a call's share of the thread is not preempted.
 """
@@ -307,6 +306,8 @@ class Executor:
             if wrap is not None and not running.cancelled:
                 running.error = wrap(running, running.error)
             running.finish()
+        elif core.fresh:
+            running.begin_first()
         else:
             function.body(running)
 

@@ -52,6 +52,7 @@ from raysim.raycore.tasks import (
     TaskSpec,
     Value,
 )
+from raysim.units import NS_PER_S
 
 
 class CoreWorker(Component):
@@ -63,7 +64,7 @@ class CoreWorker(Component):
     __slots__ = (
         "_exits", "_job_done", "_leaving", "_ready", "actors", "borrowing", "calls",
         "cancellation", "config", "costs", "directory", "entrypoint", "env", "executor",
-        "gcs", "groups", "is_ready", "item_reports", "job_id", "kind", "leases", "log",
+        "fresh", "gcs", "groups", "is_ready", "item_reports", "job_id", "kind", "leases", "log",
         "me", "memory_bytes", "namespace", "objects", "recovery", "references",
         "runtime_env_key", "started_ns", "startup_token", "streams", "submission", "tasks",
     )  # fmt: skip
@@ -99,6 +100,8 @@ class CoreWorker(Component):
         self.entrypoint = entrypoint
         self.memory_bytes = env.costs.worker_memory_bytes
         """Resident memory; ``use_memory`` changes it."""
+        self.fresh = env.costs.first_value_core_s > 0
+        """It has neither read nor written a value yet."""
         self._exits: list[Callable[[str], object]] = []
 
     @property
@@ -254,6 +257,11 @@ class CoreWorker(Component):
             self.after(lead_ns, fn, arg)
         else:
             fn(arg)
+
+    def first_value_ns(self) -> int:
+        """As ``CoreProcess.first_value_ns``."""
+        fresh, self.fresh = self.fresh, False
+        return round(self.costs.first_value_core_s * NS_PER_S) if fresh else 0
 
     # Actors
 

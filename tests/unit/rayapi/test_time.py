@@ -47,6 +47,25 @@ def test_waiting_for_a_moment_ends() -> None:
     assert 0 <= run(main) < 0.01
 
 
+def test_a_drivers_first_value_takes_longer() -> None:
+    def main():
+        import ray
+        from ray.util.placement_group import placement_group
+
+        ray.init()
+        taken = []
+        for _ in range(2):
+            began = time.perf_counter()
+            ray.get(placement_group([{"CPU": 1}]).ready())
+            taken.append(time.perf_counter() - began)
+        ray.get(ray.put(1))
+        return taken[0] - taken[1], time.perf_counter() - began - taken[1]
+
+    first, put = run(main, on_demand(costs={"first_value_core_s": 0.1}))
+    assert first == pytest.approx(0.1, abs=1e-3)
+    assert put < 0.01
+
+
 def test_tasks_that_nap_overlap() -> None:
     def main():
         import ray

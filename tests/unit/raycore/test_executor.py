@@ -45,6 +45,33 @@ def test_the_execution_thread_is_one_for_all_concurrent_calls():
     assert house.play(main) == MS + 5 * 10 * US
 
 
+def test_the_first_call_of_a_process_waits_until_it_can_read_values():
+    house = House(workers=1, costs=replace(NO_TIME, first_value_core_s=0.1))
+
+    def main(process):
+        ends = []
+        for _ in range(2):
+            refs = yield b.submit(options(b.Sleep(MS)))
+            yield b.get(refs)
+            ends.append(process.sim.now_ns)
+        return ends
+
+    assert house.play(main) == [101 * MS, 102 * MS]
+
+
+def test_it_can_be_cancelled_until_then():
+    house = House(workers=1, costs=replace(NO_TIME, first_value_core_s=0.1))
+
+    def main(process):
+        refs = yield b.submit(options(b.Sleep(S)))
+        yield b.sleep(10 * MS)
+        yield b.cancel(refs[0])
+        (error,) = yield b.get(refs)
+        return error.error_type, process.sim.now_ns
+
+    assert house.play(main) == ("TASK_CANCELLED", 100 * MS)
+
+
 def test_computations_share_the_nodes_cores():
     house = House(workers=8)
     o = options(b.Compute(1.0))
