@@ -19,6 +19,7 @@ from raysim.raycore.tasks import ActorOptions, NodeAffinity, Ref, TaskError
 from raysim.raylibs.actors import ActorClass, ActorHandle
 from raysim.raylibs.train.checkpoints import CheckpointManager
 from raysim.raylibs.train.coordinator import COORDINATOR
+from raysim.raylibs.train.defaults import RUN_ENV
 from raysim.raylibs.train.gang import PreemptionInfo
 from raysim.raylibs.train.policies import Cause, FailurePolicy, possible_workers
 from raysim.raylibs.train.preemption import WATCHER, merged
@@ -106,7 +107,9 @@ class TrainController:
     def _request(self) -> Script:
         here = NodeAffinity(node_id=self.process.me.node_id)
         tick_ns = to_ns(self.spec.defaults.coordinator_tick_s)
-        self._coordinator = yield from COORDINATOR.options(strategy=here).remote(tick_ns)
+        self._coordinator = yield from COORDINATOR.options(
+            strategy=here, runtime_env=RUN_ENV
+        ).remote(tick_ns)
         scaling = self.spec.scaling_config
         bundles = [scaling.resources] * scaling.max_workers
         yield from self._coordinator.ask("request_resources", self._requester, bundles)
@@ -345,4 +348,4 @@ def _cause(error: TaskError) -> Cause:
     return "preemption" if died else "worker"
 
 
-CONTROLLER = ActorClass(cls=TrainController, actor=ActorOptions(is_async=True))
+CONTROLLER = ActorClass(cls=TrainController, actor=ActorOptions(is_async=True), runtime_env=RUN_ENV)
