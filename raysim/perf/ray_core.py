@@ -151,6 +151,9 @@ class RayCosts:
     """One batch of ``map_batches`` there: a slice of the block, its format, and back."""
     data_iterated_batch_ns: int = 150_000
     """One batch of ``iter_batches``, for who iterates: threads hand it over under one lock."""
+    data_worker_core_s: float = 0.55
+    """A worker's first task of a dataset, or an actor of a pool: imports of ``ray.data`` (pandas,
+    pyarrow); 0.50 to 0.53 s, and 0.05 s for the operators (ray 2.60, an EPYC of 2025, 2026-11)."""
     serve_speed: float = 1.0
     """How fast the cores run what a request passes (``raylibs/serve/costs.py``), m7a's being 1."""
     serve_replica_core_s: float = 0.55
