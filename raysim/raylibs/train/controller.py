@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from raysim.raycore.process import CoreProcess
-from raysim.raycore.scripts import Script, drop, now, sleep, wait
+from raysim.raycore.scripts import Script, compute, drop, now, sleep, wait
 from raysim.raycore.tasks import ActorOptions, NodeAffinity, Ref, TaskError
 from raysim.raylibs.actors import ActorClass, ActorHandle
 from raysim.raylibs.train.checkpoints import CheckpointManager
@@ -82,8 +82,9 @@ class TrainController:
         self._change: Ref | None = None
 
     def run(self) -> Script:
-        """From the first state to the last."""
+        """From the first state to the last; its class and its backend import what workers do."""
         state: State = "INITIALIZING"
+        yield compute(self.process.costs.train_worker_core_s)
         yield from self._request()
         steps = {
             "INITIALIZING": self._decide, "RESTARTING": self._decide, "RESCHEDULING": self._decide,
