@@ -151,6 +151,9 @@ class RayCosts:
     """One batch of ``map_batches`` there: a slice of the block, its format, and back."""
     data_iterated_batch_ns: int = 150_000
     """One batch of ``iter_batches``, for who iterates: threads hand it over under one lock."""
+    data_worker_core_s: float = 0.55
+    """A worker's first task of a dataset, or an actor of a pool: imports of ``ray.data`` (pandas,
+    pyarrow); 0.50 to 0.53 s, and 0.05 s for the operators (ray 2.60, an EPYC of 2025, 2026-11)."""
     serve_speed: float = 1.0
     """How fast the cores run what a request passes (``raylibs/serve/costs.py``), m7a's being 1."""
     serve_replica_core_s: float = 0.55
@@ -158,8 +161,14 @@ class RayCosts:
     warm files, an idle host of 2 cores (2026-11, ray 2.60)."""
     train_worker_core_s: float = 2.3
     """A training worker: torch 1.2 s and ``ray.train`` 1.1 s, warm on 2 slower cores (2026-11)."""
+    torch_first_core_s: float = 0.9
+    """What torch imports for a process's first optimizer or DDP wrapper: 820 modules, of
+    ``torch._dynamo`` the most; warm 0.85 to 1.03 s (torch 2.13, an EPYC of 2025, 2026-11)."""
     tune_speed: float = 1.0
     """How fast the cores run Tune's driver (``raylibs/tune/defaults.py``), m5's being 1."""
+    tune_first_core_s: float = 1.4
+    """A driver's first ``fit()`` imports what the later ones find, loggers and file systems the
+    most: 1.49 s of CPU beside 0.1 (ray 2.60, the same EPYC)."""
     tune_trial_core_s: float = 0.55
     """A trial's actor: imports of ``ray.tune`` (pandas, pyarrow) before ``setup``."""
 

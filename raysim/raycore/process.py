@@ -78,6 +78,8 @@ class CoreProcess(Protocol):
 
     me: WorkerAddress
     job_id: JobID
+    imported: set[str]
+    """Which of Ray's libraries its code has loaded."""
     costs: RayCosts
     config: RayConfig
     env: Surroundings

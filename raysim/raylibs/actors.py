@@ -49,6 +49,7 @@ from raysim.raycore.tasks import (
     Payload,
     Ref,
     RemoteFunction,
+    RuntimeEnv,
     Strategy,
     TaskError,
     TaskOptions,
@@ -94,6 +95,7 @@ class ActorClass:
     resources: Mapping[str, float] = field(default_factory=dict)
     actor: ActorOptions = field(default_factory=ActorOptions)
     strategy: Strategy = "DEFAULT"
+    runtime_env: RuntimeEnv | None = None
     pickled_bytes: int = 10_000
     """Of the class with the module it comes from: exported once, fetched by each worker."""
 
@@ -121,6 +123,7 @@ class ActorClass:
             resources=self._held(),
             placement_resources=self._held(),
             strategy=self.strategy,
+            runtime_env=self.runtime_env,
             actor=self.actor,
         )
         actor_id = yield create_actor(options, _packed("__init__", args, size_bytes))

@@ -2,7 +2,7 @@
 
 Real counterpart: ``python/ray/serve/api.py``, ``_private/client.py`` (ray 2.60).
 
-Not modelled: one controller and one set of proxies for several applications: each has its own.
+Not modelled: one set of proxies for several applications: each has its own.
 Serve ends with the driver, which in Ray leaves it running.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -25,13 +25,12 @@ from raysim.rayapi.serve.replica import ProgramReplica
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.raycore.scripts import Script, now
 from raysim.raylibs.serve.config import DeploymentConfig
-from raysim.raylibs.serve.controller import CONTROLLER
 from raysim.raylibs.serve.costs import STACKS, ServeCosts
 from raysim.raylibs.serve.event_loop import EventLoop, Jitter
 from raysim.raylibs.serve.instance import Instance
 from raysim.raylibs.serve.records import RequestLog
 from raysim.raylibs.serve.request import Call, Request
-from raysim.raylibs.serve.run import Running, serve_run, settle
+from raysim.raylibs.serve.run import Running, deploy, serve_run, settle
 
 if TYPE_CHECKING:
     from raysim.rayapi.process_state import ProcessState
@@ -39,6 +38,8 @@ if TYPE_CHECKING:
 
 LIBRARY = "serve"
 DEFAULT_NAME = "default"
+NOWHERE = ("Disabled", "NoServer")
+"""Of proxies."""
 START_TIMEOUT_S = 3600.0
 """An application that does not run by then is given up; Ray's would wait for ever."""
 _VARIABLES = {
@@ -100,8 +101,9 @@ class Served:
         self.log = RequestLog()
         self.running: Running | None = None
         self.instance = Instance(
-            built.config, _costs(session), session.sim.rng, code_of=self._code_of
-        )
+            built.config, _costs(session), session.sim.rng, code_of=self._code_of,
+            with_proxies=_serve(session).with_proxies,
+        )  # fmt: skip
         self.began_ns = session.sim.now_ns
         self.ran_ns = self.began_ns
         """When it was asked for, and when it ran for the first time."""
@@ -126,29 +128,22 @@ class Served:
 
     def deploy(self) -> Script:
         """Start it, or update it; ``Running``."""
-        if self.running is None:
-            actor = CONTROLLER.actor
-            others = len(_serve(self.session).apps) > 1
-            if others:
-                actor = replace(actor, name=f"{actor.name}_{self.name}")
-            self.running = yield from serve_run(
-                self.instance, timeout_s=START_TIMEOUT_S,
-                controller_class=CONTROLLER.options(actor=actor),
-            )  # fmt: skip
-            self.ran_ns = yield now()
+        if self.running is not None:
+            yield from deploy(self.running, self.built.config, timeout_s=START_TIMEOUT_S)
             return
-        began_ns = yield now()
-        yield from self.running.handle.ask("deploy_application", self.built.config)
-        yield from settle(self.running, began_ns, timeout_s=START_TIMEOUT_S)
+        serve = _serve(self.session)
+        self.running = yield from serve_run(
+            self.instance, timeout_s=START_TIMEOUT_S, beside=serve.first
+        )
+        serve.first = serve.first or self.running
+        self.ran_ns = yield now()
 
     def delete(self) -> Script:
         """Its replicas end when they have answered."""
         assert self.running is not None, "what is deleted has been deployed"
-        began_ns = yield now()
-        yield from self.running.handle.ask("delete_application")
-        yield from settle(self.running, began_ns, timeout_s=START_TIMEOUT_S)
+        yield from self.running.ask("delete_application")
+        yield from settle(self.running, timeout_s=START_TIMEOUT_S)
         self.instance.shut_down()
-        yield self.running.handle.kill()
 
     # ---- calling
 
@@ -198,7 +193,10 @@ class Serve:
 
     def __init__(self) -> None:
         self.apps: dict[str, Served] = {}
+        self.first: Running | None = None
+        """Whose controller is every application's."""
         self.port = 8000
+        self.with_proxies = True
 
     def app(self, name: str) -> Served:
         """Of this name.
@@ -239,12 +237,14 @@ def caller_of(app_name: str, deployment: str) -> Caller:
 
 @program_call
 def start(proxy_location: Any = None, http_options: Any = None, **others: Any) -> None:
-    """``serve.start``: only the port has an effect."""
-    del proxy_location, others
-    options = http_options or {}
-    port = options.get("port") if isinstance(options, Mapping) else options.port
-    if port:
-        _serve(session_here()).port = int(port)
+    """``serve.start``: only the port, and whether there are proxies, have an effect."""
+    del others
+    serve, options = _serve(session_here()), http_options or {}
+    said = options if isinstance(options, Mapping) else vars(options)
+    if said.get("port"):
+        serve.port = int(said["port"])
+    location = proxy_location or said.get("location")
+    serve.with_proxies = location not in NOWHERE
 
 
 @program_call
@@ -308,9 +308,17 @@ def delete(name: str, _blocking: bool = True) -> None:
 
 @program_call
 def shutdown() -> None:
-    """End all of them."""
-    for name in list(_serve(session_here()).apps):
+    """End all of them, and their controller."""
+    serve = _serve(session_here())
+    for name in list(serve.apps):
         delete(name)
+    first, serve.first = serve.first, None
+    if first is not None:
+        play(lambda _: _kill(first))
+
+
+def _kill(running: Running) -> Script:
+    yield running.handle.kill()
 
 
 def _finish(served: Served) -> None:

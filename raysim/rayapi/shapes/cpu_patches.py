@@ -80,8 +80,9 @@ def _call(run: Any, steps: CpuSteps, module: Any, *args: Any, **kwargs: Any) -> 
     return steps.forward(run, module, args, kwargs)
 
 
-def _new_optimizer(run: Any, _steps: CpuSteps, self: Any, *args: Any, **kwargs: Any) -> None:
+def _new_optimizer(run: Any, steps: CpuSteps, self: Any, *args: Any, **kwargs: Any) -> None:
     """Its ``step`` is the worker's: of the instance, since each class has its own."""
+    steps.wraps()
     run(self, *args, **kwargs)
     self.step = MethodType(_step, self)
 
@@ -128,6 +129,7 @@ def _ddp(
             gradient_as_bucket_view=gradient_as_bucket_view,
         ),
     )
+    steps.wraps()
     steps.same_weights(module)
 
 

@@ -76,6 +76,7 @@ class CpuSteps:
         self._mode: TapeMode | None = None
         self._micro = self._forwards = self._collectives = 0
         self._batch = 1
+        self._first = True
 
     @property
     def gang(self) -> Gang:
@@ -217,6 +218,12 @@ class CpuSteps:
         with torch.no_grad():
             for index, p in enumerate(mine):
                 p.grad.copy_(sum(grads[index] for grads in brought.values()) / len(brought))
+
+    def wraps(self) -> None:
+        """A model in DDP, or weights in an optimizer: the first imports torch's compiler."""
+        if self._first:
+            self._first = False
+            use_cores(this_fiber(), self.gang.env.costs.torch_first_core_s, 1.0)
 
     def same_weights(self, module: Any) -> None:
         """DDP's constructor: those of rank 0; no time."""

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from raysim.rayapi.calls import program_call
+from raysim.rayapi.calls import program_call, this_fiber
 from raysim.rayapi.checkpoint import Checkpoint
 from raysim.rayapi.clock import import_pandas
+from raysim.rayapi.compute import use_cores
 from raysim.rayapi.failures import exception_of
 from raysim.rayapi.library_code import play, session_here
 from raysim.rayapi.randomness import global_generator
@@ -47,6 +48,10 @@ from raysim.raylibs.tune.trial import Trial
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+LIBRARY = "tune"
+"""Of what a session keeps: whether an experiment has run."""
 
 
 class TuneError(Exception):
@@ -318,9 +323,13 @@ def _fit(
     if not is_class:
         _check_signature(trainable)
     cpus = float(cluster_resources().get("CPU", 1.0))
+    session = session_here()
+    if not session.libraries.setdefault(LIBRARY, False):
+        session.libraries[LIBRARY] = True
+        use_cores(this_fiber(), session.env.costs.tune_first_core_s, 1.0)
     name = str(settings.name or getattr(trainable, "__name__", "tune"))
     where = Where(
-        session=session_here(), code=dump_code(trainable), is_class=is_class,
+        session=session, code=dump_code(trainable), is_class=is_class,
         name=getattr(trainable, "__name__", "func"),
         folder=Path(settings.storage_path or tempfile.mkdtemp("ray_results"), name),
     )  # fmt: skip

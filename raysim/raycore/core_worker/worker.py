@@ -64,7 +64,8 @@ class CoreWorker(Component):
     __slots__ = (
         "_exits", "_job_done", "_leaving", "_ready", "actors", "borrowing", "calls",
         "cancellation", "config", "costs", "directory", "entrypoint", "env", "executor",
-        "fresh", "gcs", "groups", "is_ready", "item_reports", "job_id", "kind", "leases", "log",
+        "fresh", "gcs", "groups", "imported", "is_ready", "item_reports", "job_id", "kind",
+        "leases", "log",
         "me", "memory_bytes", "namespace", "objects", "recovery", "references",
         "runtime_env_key", "started_ns", "startup_token", "streams", "submission", "tasks",
     )  # fmt: skip
@@ -115,6 +116,7 @@ class CoreWorker(Component):
         """A new process: everything from nothing."""
         self.started_ns = self.sim.now_ns
         self.is_ready = False
+        self.imported: set[str] = set()
         self._ready: list[Callable[[CoreWorker], object]] = []
         self._leaving = ""
         self.gcs = GcsClient(self, self.env, self._gcs_gone)

@@ -24,6 +24,8 @@ from raysim.raylibs.data.blocks import Made, Part, Piece, cut, evenly
 from raysim.raylibs.data.stages import MapStage
 from raysim.units import NS_PER_S, to_ns
 
+LIBRARY = "ray.data"
+
 
 class Work(NamedTuple):
     """What one task is to do, as its first argument says."""
@@ -180,6 +182,13 @@ def _hand_over_slices(work: Work, pieces: list[Piece]) -> Script:
         yield yield_item(Payload(size_bytes))
 
 
+def _imports(process: Any) -> Script:
+    """A process's first task loads Ray Data, and with it pandas and pyarrow."""
+    if LIBRARY not in process.imported:
+        process.imported.add(LIBRARY)
+        yield compute(process.costs.data_worker_core_s)
+
+
 class MapWorker:
     """An actor of a pool: its constructor loads the model."""
 
@@ -189,6 +198,7 @@ class MapWorker:
 
     def start(self) -> Script:
         """What its constructor takes; the pool calls it first."""
+        yield from _imports(self.process)
         for step in self.stage.steps:
             if step.setup_s:
                 yield sleep(to_ns(step.setup_s))
@@ -206,6 +216,7 @@ def body_of(stage: MapStage) -> Body:
         first, *blocks = running.args
         assert isinstance(first, Payload), "a task's work does not fail"
         contents = [block.data for block in blocks]
+        yield from _imports(running.worker)
         return (yield from run_map(first.data, contents))
 
     run.__name__ = stage.name

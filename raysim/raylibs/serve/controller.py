@@ -11,6 +11,7 @@ replicas; replicas that live and fail their checks.
 
 from __future__ import annotations
 
+from inspect import isgenerator
 from typing import TYPE_CHECKING, Any
 
 from raysim.raycore.ids import NodeID
@@ -20,6 +21,7 @@ from raysim.raycore.resources import ResourceSet
 from raysim.raycore.scripts import (
     Script,
     ask_gcs,
+    compute,
     drive,
     make_group,
     remove_group,
@@ -61,6 +63,7 @@ class ServeController:
         self._began_ns = process.now_ns
         self._interval_ns = to_ns(d.control_loop_interval_s + d.control_step_s)
         self._armed_ns = -1
+        self._imported = False
         self._deployments: dict[str, DeploymentState] = {}
         self._told: dict[str, tuple[str, ...]] = {}
         self._constructors_left: dict[str, int] = {}
@@ -70,13 +73,19 @@ class ServeController:
         """Those wanted; None until it is made."""
         self._checks = instance.rng("serve/health_checks")
         self._on_status: list[Callable[[str], object]] = []
+        self._on_proxy: list[Callable[[None], object]] = []
         instance.push = self._receive
 
     # ---- calls
 
     def deploy_application(self, app: ApplicationConfig) -> Script:
-        """Every deployment is started, or updated; those the application no longer has end."""
+        """Every deployment is started, or updated; those the application no longer has end.
+
+        The loop takes applications up at the end of a step, and does something about them in the
+        next (``run_control_loop_step``): returns when they are taken up.
+        """
         first = not self._deployments
+        yield sleep(self._step_after(self._process.now_ns) - self._process.now_ns)
         self._instance.take(app)
         for config in app.deployments:
             if config.name in self._deployments:
@@ -114,6 +123,11 @@ class ServeController:
         self._on_status.append(fn)
         self.wake()
 
+    def when_proxied(self, fn: Callable[[None], object]) -> None:
+        """``fn(None)`` once a proxy takes requests, or none is wanted."""
+        self._on_proxy.append(fn)
+        self.wake()
+
     def statuses(self) -> dict[str, DeploymentState]:
         """Every deployment as it is now."""
         return dict(self._deployments)
@@ -126,9 +140,22 @@ class ServeController:
             if len(s.serving) < s.target
         ]
 
-    def itself(self) -> ServeController:
-        """For ``Running``: what a driver asks it goes without a call."""
-        return self
+    def beside(self, instance: Instance, timeline: Timeline) -> Script:
+        """Another application's controller in the same process, for ``Running``.
+
+        The first call is answered when Serve is imported.
+        """
+        if not self._imported:
+            self._imported = True
+            yield compute(self._process.costs.serve_replica_core_s)
+        if instance is self._instance:
+            return self
+        return ServeController(self._process, instance, timeline)
+
+    def apply(self, controller: ServeController, method: str, *args: Any) -> Script:
+        """Call one of the controllers here."""
+        found = getattr(controller, method)(*args)
+        return (yield from found) if isgenerator(found) else found
 
     # ---- the loop
 
@@ -140,13 +167,16 @@ class ServeController:
         """The loop finds something at its first step from now on, or from a later second on."""
         now_ns = self._process.now_ns
         due_ns = now_ns if at_s is None else max(now_ns, to_ns(at_s))
-        steps = -(-(due_ns - self._began_ns) // self._interval_ns)
-        step_ns = self._began_ns + max(steps, 1) * self._interval_ns
-        if step_ns <= now_ns:
-            step_ns += self._interval_ns
+        step_ns = self._step_after(due_ns)
         if self._armed_ns <= now_ns or step_ns < self._armed_ns:
             self._armed_ns = step_ns
             self._process.after(step_ns - now_ns, self._step, step_ns)
+
+    def _step_after(self, due_ns: int) -> int:
+        """The loop's first step at or after that moment which is still to come."""
+        steps = -(-(due_ns - self._began_ns) // self._interval_ns)
+        step_ns = self._began_ns + max(steps, 1) * self._interval_ns
+        return step_ns if step_ns > self._process.now_ns else step_ns + self._interval_ns
 
     def _step(self, step_ns: int) -> None:
         if step_ns != self._armed_ns:  # an earlier one was armed since
@@ -183,13 +213,17 @@ class ServeController:
                 state.autoscaling.set_running(ids)
 
     def _say_status(self) -> None:
+        if self._on_proxy and (self._instance.proxies or not self._instance.with_proxies):
+            served, self._on_proxy = self._on_proxy, []
+            for tell in served:
+                tell(None)
         if not self._on_status:
             return
         statuses = [s.status for s in self._deployments.values()]
         failed = [n for n, s in self._deployments.items() if s.status == "DEPLOY_FAILED"]
         if failed:
             said = f"{failed[0]}: {self._deployments[failed[0]].why_failed}"
-        elif all(s == "HEALTHY" for s in statuses) and self._instance.proxies:
+        elif all(s == "HEALTHY" for s in statuses):
             said = "RUNNING"
         else:
             return
@@ -313,6 +347,8 @@ class ServeController:
 
     def _place_proxies(self) -> None:
         """One on the head, and on every node with a replica; the others drain."""
+        if not self._instance.with_proxies:
+            return
         wanted = {self._head: None}
         for state in self._deployments.values():
             for record in state.of("STARTING", "RUNNING", "PENDING_MIGRATION"):

@@ -57,8 +57,11 @@ class ServeDefaults:
     """One that has died is replaced at the next check."""
     proxy_min_draining_period_s: float = 30.0
     proxy_drain_check_period_s: float = 5.0
-    client_polling_interval_s: float = 0.1
-    """``CLIENT_CHECK_CREATION_POLLING_INTERVAL_S``: how often ``serve.run`` looks."""
+    client_creation_interval_s: float = 0.1
+    """``CLIENT_CHECK_CREATION_POLLING_INTERVAL_S``: how often ``serve.run`` looks whether the
+    controller has taken the application up."""
+    client_polling_interval_s: float = 1.0
+    """``CLIENT_POLLING_INTERVAL_S``: how often it then looks whether the application runs."""
     max_batch_size: int = 10
     batch_wait_timeout_s: float = 0.01
     proxy_import_core_s: float = 1.0

@@ -43,6 +43,8 @@ class Instance:
         Makes a replica's user code; by default what ``Work`` says.
     push
         Where handles of autoscaled deployments send their reports; None: nobody scales.
+    with_proxies
+        Whether nodes get a proxy; not under ``ProxyLocation.Disabled``.
     """
 
     def __init__(
@@ -54,12 +56,14 @@ class Instance:
         defaults: ServeDefaults = RAY_2_60,
         code_of: MakeCode | None = None,
         push: Push | None = None,
+        with_proxies: bool = True,
     ) -> None:
         self.app = app
         self.costs = costs
         self.defaults = defaults
         self.rng = rng
         self.push = push
+        self.with_proxies = with_proxies
         self.running: dict[str, list[Replica]] = {d.name: [] for d in app.deployments}
         """By deployment, as routers know them."""
         self.routers: dict[str, list[Router]] = {d.name: [] for d in app.deployments}

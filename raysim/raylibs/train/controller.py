@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from raysim.raycore.process import CoreProcess
-from raysim.raycore.scripts import Script, drop, now, sleep, wait
+from raysim.raycore.scripts import Script, compute, drop, now, sleep, wait
 from raysim.raycore.tasks import ActorOptions, NodeAffinity, Ref, TaskError
 from raysim.raylibs.actors import ActorClass, ActorHandle
 from raysim.raylibs.train.checkpoints import CheckpointManager
 from raysim.raylibs.train.coordinator import COORDINATOR
+from raysim.raylibs.train.defaults import RUN_ENV
 from raysim.raylibs.train.gang import PreemptionInfo
 from raysim.raylibs.train.policies import Cause, FailurePolicy, possible_workers
 from raysim.raylibs.train.preemption import WATCHER, merged
@@ -81,8 +82,9 @@ class TrainController:
         self._change: Ref | None = None
 
     def run(self) -> Script:
-        """From the first state to the last."""
+        """From the first state to the last; its class and its backend import what workers do."""
         state: State = "INITIALIZING"
+        yield compute(self.process.costs.train_worker_core_s)
         yield from self._request()
         steps = {
             "INITIALIZING": self._decide, "RESTARTING": self._decide, "RESCHEDULING": self._decide,
@@ -106,7 +108,9 @@ class TrainController:
     def _request(self) -> Script:
         here = NodeAffinity(node_id=self.process.me.node_id)
         tick_ns = to_ns(self.spec.defaults.coordinator_tick_s)
-        self._coordinator = yield from COORDINATOR.options(strategy=here).remote(tick_ns)
+        self._coordinator = yield from COORDINATOR.options(
+            strategy=here, runtime_env=RUN_ENV
+        ).remote(tick_ns)
         scaling = self.spec.scaling_config
         bundles = [scaling.resources] * scaling.max_workers
         yield from self._coordinator.ask("request_resources", self._requester, bundles)
@@ -345,4 +349,4 @@ def _cause(error: TaskError) -> Cause:
     return "preemption" if died else "worker"
 
 
-CONTROLLER = ActorClass(cls=TrainController, actor=ActorOptions(is_async=True))
+CONTROLLER = ActorClass(cls=TrainController, actor=ActorOptions(is_async=True), runtime_env=RUN_ENV)

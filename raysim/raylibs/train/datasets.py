@@ -25,6 +25,7 @@ from raysim.raylibs.data.resources import Resources
 from raysim.raylibs.data.specs import Dataset, Split
 from raysim.raylibs.data.split import streaming_split
 from raysim.raylibs.data.stats import ExecutionStats
+from raysim.raylibs.train.defaults import RUN_ENV
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,5 +85,6 @@ class DatasetManager:
 
 
 DATASET_MANAGER = ActorClass(
-    cls=DatasetManager, actor=ActorOptions(is_async=True, max_concurrency=100_000)
-)
+    cls=DatasetManager, actor=ActorOptions(is_async=True, max_concurrency=100_000),
+    runtime_env=RUN_ENV,
+)  # fmt: skip

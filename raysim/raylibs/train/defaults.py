@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from raysim.raycore.tasks import RuntimeEnv
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainDefaults:
@@ -35,3 +37,7 @@ class TrainDefaults:
 
 
 TRAIN_2_60 = TrainDefaults()
+
+RUN_ENV = RuntimeEnv(key="ray.train")
+"""The controller is given variables of its own (``train/v2/api/data_parallel_trainer.py``), and
+actors inherit their creator's environment: no worker that is there already suits any of them."""

@@ -15,6 +15,7 @@ from raysim.raycore.protocol import Nodes, WatchNodes
 from raysim.raycore.scripts import Script, ask_gcs, drop, now, sleep
 from raysim.raycore.tasks import ActorOptions, TaskError
 from raysim.raylibs.actors import ActorClass, ActorHandle
+from raysim.raylibs.train.defaults import RUN_ENV
 from raysim.raylibs.train.gang import PreemptionInfo
 from raysim.raylibs.train.polls import Polls
 
@@ -65,4 +66,6 @@ def merged(old: PreemptionInfo | None, new: PreemptionInfo | None) -> Preemption
     return PreemptionInfo(deadline_ns=min(deadlines, default=None), preempted_node_to_ranks=ranks)
 
 
-WATCHER = ActorClass(cls=PreemptionWatcher, actor=ActorOptions(max_restarts=-1))
+WATCHER = ActorClass(
+    cls=PreemptionWatcher, actor=ActorOptions(max_restarts=-1), runtime_env=RUN_ENV
+)

@@ -15,6 +15,7 @@ from raysim.raycore.process import CoreProcess
 from raysim.raycore.scripts import Event, Script, wait_for
 from raysim.raycore.tasks import ActorOptions
 from raysim.raylibs.actors import ActorClass
+from raysim.raylibs.train.defaults import RUN_ENV
 
 
 class SynchronizationActor:
@@ -48,8 +49,9 @@ def _value(released: Event) -> Script:
 
 
 SYNC_ACTOR = ActorClass(
-    cls=SynchronizationActor, actor=ActorOptions(is_async=True, max_concurrency=100_000)
-)
+    cls=SynchronizationActor, actor=ActorOptions(is_async=True, max_concurrency=100_000),
+    runtime_env=RUN_ENV,
+)  # fmt: skip
 
 
 def barrier_ns(costs: RayCosts, world_size: int) -> int:

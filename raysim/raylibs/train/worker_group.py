@@ -35,6 +35,7 @@ from raysim.raycore.tasks import ActorOptions, NodeAffinity, Ref, TaskError
 from raysim.raylibs.actors import ActorClass, ActorHandle
 from raysim.raylibs.data.resources import Resources
 from raysim.raylibs.train.datasets import DATASET_MANAGER
+from raysim.raylibs.train.defaults import RUN_ENV
 from raysim.raylibs.train.gang import Gang, PreemptionInfo
 from raysim.raylibs.train.polls import Polls
 from raysim.raylibs.train.records import RunRecord
@@ -49,7 +50,7 @@ START_TIMED_OUT = TaskError("GET_TIMEOUT", "WorkerGroupStartupTimeoutError")
 ENVIRONMENT_ROUNDS = 2
 """``MASTER_ADDR`` and the ranks' variables (``torch/config.py``), each a call of every worker."""
 
-WORKER = ActorClass(cls=RayTrainWorker, actor=ActorOptions(max_concurrency=4))
+WORKER = ActorClass(cls=RayTrainWorker, actor=ActorOptions(max_concurrency=4), runtime_env=RUN_ENV)
 """Its main thread answers one call at a time; a poll that waits must not keep others out."""
 
 

@@ -48,6 +48,30 @@ def test_batches_that_sleep_take_as_many_waves_as_there_are_cores(cpus: int) -> 
     assert waves < played(main, cpus=cpus) < waves + 1 + 2.5
 
 
+def test_a_worker_imports_the_library_once() -> None:
+    """Eight blocks of no work: one second of one task at a time, and what is imported."""
+
+    def main() -> list[float]:
+        import time
+
+        import ray
+
+        ray.init()
+        taken = []
+        for _ in range(4):
+            began = time.perf_counter()
+            ray.data.range(8, override_num_blocks=1).materialize()
+            taken.append(time.perf_counter() - began)
+        return taken
+
+    quick, slow = (
+        run_program(main, ray_cluster(costs={"data_worker_core_s": imports_s}))[0]
+        for imports_s in (0.01, 2.01)
+    )
+    assert slow[0] - quick[0] == pytest.approx(2.0, abs=0.1)
+    assert slow[-1] == pytest.approx(quick[-1], abs=0.02)
+
+
 def test_rows_pass_functions_classes_and_shuffles() -> None:
     def main() -> Any:
         import ray
@@ -71,8 +95,8 @@ def test_rows_pass_functions_classes_and_shuffles() -> None:
         )
 
     rows, again, few = played(main)
-    assert sorted(rows) == list(range(5, 1_005))
-    assert rows == again != sorted(rows)
+    assert sorted(rows) == sorted(again) == list(range(5, 1_005))
+    assert rows != sorted(rows)
     assert few == 3
 
 

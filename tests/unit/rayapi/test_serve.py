@@ -262,3 +262,28 @@ def test_another_port_is_nobody_s() -> None:
 
     with pytest.raises(requests.ConnectionError):
         played(main)
+
+
+def test_run_looks_every_second_and_applications_share_a_controller() -> None:
+    """``CLIENT_POLLING_INTERVAL_S``, from a tenth of a second or two on; no proxy is wanted."""
+
+    def main() -> tuple[float, list[str]]:
+        from ray import serve
+        from ray.util.state import list_actors
+
+        @serve.deployment
+        def answer() -> int:
+            return 1
+
+        serve.start(http_options={"location": "NoServer"})
+        serve.run(answer.bind(), name="first", route_prefix="/first")
+        began_s = time.perf_counter()
+        handle = serve.run(answer.bind(), name="second", route_prefix="/second")
+        took_s = time.perf_counter() - began_s
+        assert handle.remote().result() == 1
+        return took_s, sorted(a.class_name.rpartition(".")[2] for a in list_actors())
+
+    (took_s, actors), _ = played(main)
+    assert took_s >= 1.0, "a worker starts and imports Serve"
+    assert 0.1 <= took_s % 1.0 < 0.25
+    assert actors == ["ServeController", "ServeReplica", "ServeReplica"]

@@ -58,6 +58,20 @@ def test_time_of_a_loop_passes_on_the_virtual_clock() -> None:
     assert report.metrics["steps_per_s"] == pytest.approx(3 / report.metrics["seconds"])
 
 
+@pytest.mark.parametrize(
+    ("cost", "times"), [("setup_worker_core_s", 3), ("train_worker_core_s", 2)]
+)
+def test_a_run_s_processes_start_one_after_the_other(cost: str, times: int) -> None:
+    """Controller, coordinator and workers, in an environment; the first and the last import."""
+
+    def took_s(core_s: float) -> float:
+        costs = {cost: core_s, "worker_start_sigma": 0.0}
+        report = fit(lambda: None, cluster=ray_cluster(cpus=32, costs=costs))[1]
+        return float(report.metrics["seconds"])
+
+    assert took_s(20.5) - took_s(0.5) == pytest.approx(times * 20.0, abs=2.0), "polls are 2 s apart"
+
+
 def test_reports_wait_for_the_slowest_rank() -> None:
     def loop() -> float:
         import time

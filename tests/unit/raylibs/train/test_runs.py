@@ -126,7 +126,8 @@ def test_a_loop_that_hears_of_a_preemption_saves_before_it() -> None:
     )
     assert deaf.outcome.ok
     assert hears.outcome.ok
-    assert hears.parts_s().get("lost", 0.0) + 15 < deaf.parts_s()["lost"]
+    # step 60 was saved at 73 s, and the watcher looks every 5 s
+    assert hears.parts_s().get("lost", 0.0) + 7 < deaf.parts_s()["lost"]
 
 
 def test_reports_faster_than_the_poll_go_at_its_pace_and_are_warned_of() -> None:
