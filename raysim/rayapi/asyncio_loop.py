@@ -343,6 +343,29 @@ def run_in_loop(loop: Any, coroutine: Any, then: Callable[[Any], object]) -> Non
     loop.call_soon_threadsafe(begin)
 
 
+def initialise(
+    fiber: Fiber, state: ProcessState, running: RunningTask, init: Callable[[], Any]
+) -> BaseException | None:
+    """Run ``__init__``, which may be a coroutine, in the loop; what it raised."""
+
+    async def run(then: Waiter) -> None:
+        COROUTINE_TASK.set(running)
+        error = None
+        try:
+            value = init()
+            if inspect.isawaitable(value):
+                await value
+        except BaseException as raised:  # noqa: BLE001  (whatever a program raises)
+            error = raised
+        then(error)
+
+    def start(then: Waiter) -> None:
+        state.loop.call_soon_threadsafe(lambda: state.loop.create_task(run(then)))
+
+    answer: BaseException | None = fiber.block(start)
+    return answer
+
+
 def run_method(body: MethodBody, state: ProcessState, running: RunningTask) -> None:
     """Run a method of an asyncio actor in its loop."""
     state.loop.call_soon_threadsafe(_start_method, body, state, running)

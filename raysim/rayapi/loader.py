@@ -8,7 +8,7 @@ look outside answer from the simulation. All of it is put back afterwards, so a 
 time. Workers' output goes to the driver's, each line with its process, as Ray prints it.
 
 Not modelled: threads of the program's own (``threading.Thread`` is refused in fibers; locks work as
-long as nobody waits for one), subprocesses, and sockets.
+long as nobody waits for one) and sockets. Subprocesses are real ones; ``ray start`` is refused.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 import io
 import os
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -35,6 +36,21 @@ from raysim.rayapi.serve import clients
 from raysim.rayapi.session import LIMIT_S, Session
 from raysim.rayapi.torch_programs import load_for, torch_world
 from raysim.rayapi.unsupported import NotEmulatedError, RefusedImports
+
+_PREPROCESSORS = (
+    "chain", "concatenator", "discretizer", "encoder", "hasher", "imputer", "normalizer", "scaler",
+    "tokenizer", "transformer", "vectorizer",
+)  # fmt: skip
+
+
+_SCHEDULERS = (
+    "async_hyperband", "hyperband", "median_stopping_rule", "pbt", "trial_scheduler",
+)  # fmt: skip
+
+
+def _submodules(name: str, module: ModuleType, parts: tuple[str, ...]) -> dict[str, ModuleType]:
+    """Modules of a package of Ray that are one here."""
+    return {f"{name}.{part}": module for part in parts}
 
 
 def _modules() -> dict[str, ModuleType]:
@@ -76,7 +92,7 @@ def _modules() -> dict[str, ModuleType]:
     raylet.ObjectRefGenerator = api.ObjectRefGenerator  # type: ignore[attr-defined]
     raylet.DynamicObjectRefGenerator = api.DynamicObjectRefGenerator  # type: ignore[attr-defined]
     util.multiprocessing = multiprocessing
-    api.train, api.tune, train.torch, api.serve = train, tune, train_torch, serve
+    api.train, api.tune, train.torch, api.serve, api.dag = train, tune, train_torch, serve, dag
     return {
         "ray": api, "ray.actor": actors, "ray.exceptions": exceptions, "ray._raylet": raylet,
         "ray.runtime_context": runtime_context, "ray.runtime_env": runtime_env, "ray.util": util,
@@ -89,6 +105,9 @@ def _modules() -> dict[str, ModuleType]:
         "ray.data": data, "ray.data.context": data, "ray.data.dataset": data,
         "ray.data.aggregate": data.aggregate, "ray.data.collate_fn": data.collate,
         "ray.data.grouped_data": data, "ray.data.iterator": data,
+        "ray.data.preprocessors": data.preprocessors,
+        **_submodules("ray.data.preprocessors", data.preprocessors, _PREPROCESSORS),
+        "ray.data.preprocessor": data.preprocessors.base,
         "ray.data.expressions": data.expressions, "ray.data.datatype": data.datatype,
         "ray.dag": dag, "ray.dag.context": dag, "ray.dag.dag_node": dag, "ray.dag.input_node": dag,
         "ray.dag.output_node": dag, "ray.dag.function_node": dag, "ray.dag.class_node": dag,
@@ -98,7 +117,12 @@ def _modules() -> dict[str, ModuleType]:
         "ray.tune": tune, "ray.tune.schedulers": tune.schedulers,
         "ray.tune.search": tune.search, "ray.tune.search.sample": sample,
         "ray.tune.search.basic_variant": tune.search, "ray.tune.tuner": tune,
-        "ray.tune.error": tune, "ray.serve": serve, "ray.serve.api": serve,
+        "ray.tune.error": tune, "ray.tune.tune_config": tune, "ray.tune.trainable": tune,
+        "ray.tune.result_grid": tune, "ray.tune.execution.placement_groups": tune,
+        "ray.tune.stopper": tune.stoppers, "ray.tune.callback": tune.callbacks,
+        "ray.tune.logger": tune.callbacks, "ray.tune.progress_reporter": tune.callbacks,
+        **_submodules("ray.tune.schedulers", tune.schedulers, _SCHEDULERS),
+        "ray.serve": serve, "ray.serve.api": serve,
         "ray.serve.config": serve.config, "ray.serve.context": serve.context,
         "ray.serve.deployment": serve, "ray.serve.exceptions": serve.exceptions,
         "ray.serve.handle": serve.handle,
@@ -223,6 +247,33 @@ def _start_thread(thread: threading.Thread) -> None:
     )
 
 
+def _refuse_command(command: Any) -> None:
+    """``ray start`` and ``ray stop`` would reach what really runs on this machine.
+
+    Raises
+    ------
+    NotEmulatedError
+        A program calls Ray's command line.
+    """
+    words = command.split() if isinstance(command, str) else list(command)
+    if HUB.here() is not None and words and Path(os.fsdecode(words[0])).name == "ray":
+        raise NotEmulatedError(
+            f"Ray's command line ({' '.join(map(os.fsdecode, words))})",
+            "the cluster of --cluster, and ray.init()",
+        )
+
+
+def _open_process(process: Any, args: Any, *more: Any, **options: Any) -> None:
+    _refuse_command(args if isinstance(args, str | list | tuple) else [args])
+    _REAL_OPEN(process, args, *more, **options)
+
+
+def _system(command: Any) -> int:
+    _refuse_command(command)
+    return _REAL_SYSTEM(command)
+
+
+_REAL_OPEN, _REAL_SYSTEM = subprocess.Popen.__init__, os.system
 _REAL_EXIT, _REAL_PID, _REAL_KILL = os._exit, os.getpid, os.kill
 _REAL_START = threading.Thread.start
 
@@ -232,9 +283,13 @@ def _process_calls() -> Iterator[None]:
     os._exit = _exit_now  # type: ignore[assignment]
     os.getpid, os.kill = _pid, _kill
     threading.Thread.start = _start_thread  # type: ignore[assignment, method-assign]
+    subprocess.Popen.__init__ = _open_process  # type: ignore[assignment, method-assign]
+    os.system = _system
     try:
         yield
     finally:
+        subprocess.Popen.__init__ = _REAL_OPEN  # type: ignore[method-assign]
+        os.system = _REAL_SYSTEM
         os._exit = _REAL_EXIT
         os.getpid, os.kill = _REAL_PID, _REAL_KILL
         threading.Thread.start = _REAL_START  # type: ignore[method-assign]

@@ -61,20 +61,20 @@ NAMES: dict[str, str] = {
     **{f"ray.data.{name}": _DATA for name in (
         "BlockBasedFileDatasink", "Catalog", "Datasink", "Datasource", "DatasetContext",
         "DatasetIterator", "DatasetSummary", "ExecutionResources", "FileShuffleConfig",
-        "Preprocessor", "ReadTask", "RowBasedFileDatasink", "SaveMode", "from_arrow_refs",
+        "ReadTask", "RowBasedFileDatasink", "SaveMode", "from_arrow_refs",
         "from_blocks", "from_daft", "from_dask", "from_mars", "from_modin", "from_numpy_refs",
-        "from_pandas_refs", "from_spark", "from_tf", "preprocessors", "read_audio", "read_avro",
+        "from_pandas_refs", "from_spark", "from_tf", "read_audio", "read_avro",
         "read_clickhouse", "read_datasource", "read_delta", "read_delta_sharing_tables",
         "read_hudi", "read_iceberg", "read_kafka", "read_lance", "read_mcap", "read_mongo",
         "read_orc", "read_snowflake", "read_sql", "read_tfrecords", "read_unity_catalog",
         "read_videos", "read_webdataset", "read_zarr", "llm", "datasource", "block",
-        "context.ShuffleStrategy",
+        "context.ShuffleStrategy", "preprocessors.TorchVisionPreprocessor",
     )},
     **{f"ray.data.expressions.{name}": "col, lit, star, udf" for name in (
         "download", "monotonically_increasing_id", "random", "unnest", "uuid",
     )},
     **{f"ray.data.aggregate.{name}": "Count, Sum, Min, Max, Mean, Std, Quantile" for name in (
-        "ApproximateQuantile", "ApproximateTopK", "MissingValuePercentage", "ValueCounter",
+        "ApproximateTopK", "MissingValuePercentage", "ValueCounter",
         "ZeroPercentage",
     )},
     **{f"ray.train.{name}": _TRAIN for name in (
@@ -87,9 +87,10 @@ NAMES: dict[str, str] = {
         "torch.xla",
     )},
     **{f"ray.tune.{name}": _TUNE for name in (
-        "Callback", "CLIReporter", "Experiment", "JupyterNotebookReporter", "ProgressReporter",
-        "ResumeConfig", "Stopper", "create_scheduler", "create_searcher", "register_env",
-        "run_experiments", "callback", "logger", "stopper", "integration", "experiment",
+        "Experiment", "ProgressReporter", "ResumeConfig", "create_scheduler", "create_searcher",
+        "register_env", "run_experiments", "integration", "experiment", "callback.CallbackList",
+        "logger.aim", "logger.comet", "logger.mlflow", "logger.wandb", "logger.UnifiedLogger",
+        "progress_reporter.ProgressReporter", "utils", "registry", "examples",
     )},
     **{f"ray.tune.schedulers.{name}": _TUNE for name in (
         "HyperBandForBOHB", "PopulationBasedTrainingReplay", "ResourceChangingScheduler",

@@ -3,7 +3,7 @@
 Real counterpart: ``ray/data/__init__.py`` (2.60).
 """
 
-from raysim.rayapi.data import aggregate, collate, datatype, expressions
+from raysim.rayapi.data import aggregate, collate, datatype, expressions, preprocessors
 from raysim.rayapi.data.context import DataContext, ExecutionOptions
 from raysim.rayapi.data.dataset import Dataset, MaterializedDataset
 from raysim.rayapi.data.files import (
@@ -17,6 +17,7 @@ from raysim.rayapi.data.files import (
 )
 from raysim.rayapi.data.grouped import GroupedData
 from raysim.rayapi.data.iterator import DataIterator
+from raysim.rayapi.data.preprocessors import Preprocessor
 from raysim.rayapi.data.read import (
     from_arrow,
     from_huggingface,
@@ -33,9 +34,10 @@ from raysim.rayapi.unsupported import getattr_of
 
 __all__ = [
     "ActorPoolStrategy", "DataContext", "DataIterator", "Dataset", "ExecutionOptions",
-    "GroupedData", "MaterializedDataset", "Schema", "TaskPoolStrategy", "aggregate", "collate",
-    "datatype", "expressions", "from_arrow", "from_huggingface", "from_items", "from_numpy",
-    "from_pandas", "from_torch", "range", "range_tensor", "read_binary_files", "read_csv",
-    "read_images", "read_json", "read_numpy", "read_parquet", "read_text",
+    "GroupedData", "MaterializedDataset", "Preprocessor", "Schema", "TaskPoolStrategy",
+    "aggregate", "collate", "datatype", "expressions", "from_arrow", "from_huggingface",
+    "from_items", "from_numpy", "from_pandas", "from_torch", "preprocessors", "range",
+    "range_tensor", "read_binary_files", "read_csv", "read_images", "read_json", "read_numpy",
+    "read_parquet", "read_text",
 ]  # fmt: skip
 __getattr__ = getattr_of("ray.data")

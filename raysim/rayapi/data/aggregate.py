@@ -3,7 +3,7 @@
 Real counterpart: ``ray/data/aggregate.py`` (2.60). Blocks are accumulated by the tasks that have
 them, accumulators merged by whoever gets those of a group.
 
-Not modelled: approximate aggregations (``ApproximateQuantile``, ``ApproximateTopK``), summaries.
+Not modelled: ``ApproximateTopK``, summaries, and the error of ``ApproximateQuantile``'s sketch.
 """
 
 from __future__ import annotations
@@ -283,6 +283,37 @@ class Quantile(_OfColumn):
     def finalize(self, found: Any) -> Any:
         """As above."""
         return None if found is None else float(np.quantile(found, self._q))
+
+
+class ApproximateQuantile(_OfColumn):
+    """``ApproximateQuantile``: of the sorted values, those at some ranks.
+
+    Ray asks a KLL sketch, which is exact up to some ``quantile_precision`` values; this always is.
+    """
+
+    def __init__(
+        self, on: str, quantiles: list[float], quantile_precision: int = 800,
+        ignore_nulls: bool = True, alias_name: str | None = None,
+    ) -> None:  # fmt: skip
+        del quantile_precision
+        super().__init__("approx_quantile", on, ignore_nulls, alias_name)
+        self._quantiles = quantiles
+
+    def of_values(self, values: Any) -> Any:
+        """All of them."""
+        return values.tolist()
+
+    def both(self, one: Any, other: Any) -> Any:
+        """As above."""
+        return one + other
+
+    def finalize(self, found: Any) -> Any:
+        """As above."""
+        if found is None:
+            return []
+        ordered = sorted(found)
+        last = len(ordered) - 1
+        return [float(ordered[min(int(q * len(ordered)), last)]) for q in self._quantiles]
 
 
 class Unique(_OfColumn):
