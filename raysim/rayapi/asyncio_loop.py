@@ -99,6 +99,11 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def __del__(self) -> None:
         """A process that is gone has closed nothing, and nobody is to be warned of it."""
 
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """See ``__del__``."""
+        if HUB.current is not None:
+            super().call_exception_handler(context)
+
     def now_ns(self) -> int:
         """Where the fiber is."""
         return self.fiber.process.session.now_ns + self.fiber.lead_ns

@@ -35,7 +35,7 @@ from raysim.rayapi.fibers import HUB
 from raysim.rayapi.serve import clients
 from raysim.rayapi.session import LIMIT_S, Session
 from raysim.rayapi.torch_programs import load_for, torch_world
-from raysim.rayapi.unsupported import NotEmulatedError, RefusedImports
+from raysim.rayapi.unsupported import NotEmulatedError, RefusedImports, getattr_of
 
 _PREPROCESSORS = (
     "chain", "concatenator", "discretizer", "encoder", "hasher", "imputer", "normalizer", "scaler",
@@ -73,13 +73,16 @@ def _modules() -> dict[str, ModuleType]:
     )
     from raysim.rayapi.train import torch as train_torch
     from raysim.rayapi.util import (
+        accelerators,
         actor_pool,
         helpers,
+        metrics,
         multiprocessing,
         placement_group,  # noqa: F401  (the function; its module is in sys.modules)
         queue,
         scheduling_strategies,
         state,
+        tqdm_ray,
     )
     from raysim.rayapi.util.multiprocessing import pool
     from raysim.raylibs.tune import sample
@@ -91,7 +94,12 @@ def _modules() -> dict[str, ModuleType]:
     raylet.ObjectRef = api.ObjectRef  # type: ignore[attr-defined]
     raylet.ObjectRefGenerator = api.ObjectRefGenerator  # type: ignore[attr-defined]
     raylet.DynamicObjectRefGenerator = api.DynamicObjectRefGenerator  # type: ignore[attr-defined]
-    util.multiprocessing = multiprocessing
+    experimental = ModuleType("ray.experimental")
+    vars(experimental).update(
+        tqdm_ray=tqdm_ray, __path__=[], __getattr__=getattr_of("ray.experimental")
+    )
+    serve.metrics, api.experimental = metrics, experimental
+    util.multiprocessing, util.metrics, util.accelerators = multiprocessing, metrics, accelerators
     api.train, api.tune, train.torch, api.serve, api.dag = train, tune, train_torch, serve, dag
     return {
         "ray": api, "ray.actor": actors, "ray.exceptions": exceptions, "ray._raylet": raylet,
@@ -100,6 +108,10 @@ def _modules() -> dict[str, ModuleType]:
         "ray.util.multiprocessing": multiprocessing, "ray.util.multiprocessing.pool": pool,
         "ray.util.placement_group": sys.modules["raysim.rayapi.util.placement_group"],
         "ray.util.scheduling_strategies": scheduling_strategies, "ray.util.state": state,
+        "ray.util.metrics": metrics, "ray.serve.metrics": metrics,
+        "ray.util.accelerators": accelerators, "ray.util.accelerators.accelerators": accelerators,
+        "ray.util.debug": util, "ray.experimental": experimental,
+        "ray.experimental.tqdm_ray": tqdm_ray,
         "ray.util.state.api": state, "ray.cloudpickle": cloudpickle,
         "ray.autoscaler": autoscaler, "ray.autoscaler.sdk": autoscaler,
         "ray.data": data, "ray.data.context": data, "ray.data.dataset": data,
