@@ -117,6 +117,7 @@ def _modules() -> dict[str, ModuleType]:
         "ray.data": data, "ray.data.context": data, "ray.data.dataset": data,
         "ray.data.aggregate": data.aggregate, "ray.data.collate_fn": data.collate,
         "ray.data.grouped_data": data, "ray.data.iterator": data,
+        "ray.data.block": data.block, "ray.data.datasource": data.datasource,
         "ray.data.preprocessors": data.preprocessors,
         **_submodules("ray.data.preprocessors", data.preprocessors, _PREPROCESSORS),
         "ray.data.preprocessor": data.preprocessors.base,
