@@ -27,6 +27,7 @@ from raysim.rayapi.calls import this_core, this_fiber
 from raysim.rayapi.compute import release_memory
 from raysim.rayapi.failures import exception_of
 from raysim.rayapi.fibers import COROUTINE_TASK, HUB, Fiber, Waiter
+from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.raycore.tasks import TaskError
 
 if TYPE_CHECKING:
@@ -103,6 +104,16 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """See ``__del__``."""
         if HUB.current is not None:
             super().call_exception_handler(context)
+
+    async def create_server(self, *_: Any, **__: Any) -> Any:
+        """No sockets.
+
+        Raises
+        ------
+        NotEmulatedError
+            Always.
+        """
+        raise NotEmulatedError("A server of an event loop", "methods of actors, or ray.serve")
 
     def now_ns(self) -> int:
         """Where the fiber is."""

@@ -7,8 +7,8 @@ installed or not, and the functions of ``time``, ``datetime``, ``os`` and ``asyn
 look outside answer from the simulation. All of it is put back afterwards, so a session is one at a
 time. Workers' output goes to the driver's, each line with its process, as Ray prints it.
 
-Not modelled: threads of the program's own (``threading.Thread`` is refused in fibers; locks work as
-long as nobody waits for one) and sockets. Subprocesses are real ones; ``ray start`` is refused.
+Not modelled: sockets. Subprocesses are real ones, which know nothing of the emulated world; ``ray
+start`` and its like are refused.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -28,7 +28,7 @@ from typing import Any
 import cloudpickle
 
 from raysim.perf.constants import TrainingConstants
-from raysim.rayapi import asyncio_loop, clock, serialization
+from raysim.rayapi import asyncio_loop, clock, serialization, threads
 from raysim.rayapi.compute import Compute
 from raysim.rayapi.execution import ProcessExit
 from raysim.rayapi.fibers import HUB
@@ -250,16 +250,6 @@ def _kill(pid: int, number: int) -> None:
     raise ProcessLookupError(3, "No such process")
 
 
-def _start_thread(thread: threading.Thread) -> None:
-    if HUB.here() is None:
-        _REAL_START(thread)
-        return
-    raise NotEmulatedError(
-        f"threading.Thread ({thread.name}) in an emulated process",
-        "actors with max_concurrency=, asyncio actors, or tasks",
-    )
-
-
 def _refuse_command(command: Any) -> None:
     """``ray start`` and ``ray stop`` would reach what really runs on this machine.
 
@@ -288,14 +278,12 @@ def _system(command: Any) -> int:
 
 _REAL_OPEN, _REAL_SYSTEM = subprocess.Popen.__init__, os.system
 _REAL_EXIT, _REAL_PID, _REAL_KILL = os._exit, os.getpid, os.kill
-_REAL_START = threading.Thread.start
 
 
 @contextmanager
 def _process_calls() -> Iterator[None]:
     os._exit = _exit_now  # type: ignore[assignment]
     os.getpid, os.kill = _pid, _kill
-    threading.Thread.start = _start_thread  # type: ignore[assignment, method-assign]
     subprocess.Popen.__init__ = _open_process  # type: ignore[assignment, method-assign]
     os.system = _system
     try:
@@ -305,7 +293,6 @@ def _process_calls() -> Iterator[None]:
         os.system = _REAL_SYSTEM
         os._exit = _REAL_EXIT
         os.getpid, os.kill = _REAL_PID, _REAL_KILL
-        threading.Thread.start = _REAL_START  # type: ignore[method-assign]
 
 
 @contextmanager
@@ -318,7 +305,7 @@ def emulated_world() -> Iterator[None]:
     path = list(sys.path)
     clock.install()
     try:
-        with ray_names(), _output(), _process_calls(), torch_world():
+        with ray_names(), _output(), _process_calls(), threads.installed(), torch_world():
             yield
     finally:
         clients.remove()
@@ -392,7 +379,7 @@ def run_script(
     try:
         with emulated_world():
             sys.path.insert(0, str(file.parent.resolve()))
-            session.run(lambda: exec(code, module.__dict__))  # noqa: S102  (what running means)
+            session.run(partial(_to_the_end, code, module))
     except SystemExit as stop:
         if stop.code not in (None, 0):
             raise
@@ -400,6 +387,11 @@ def run_script(
         sys.modules["__main__"], sys.argv = before_main, before_argv
         _forget_modules(set(sys.modules) - known, file.parent.resolve())
     return session
+
+
+def _to_the_end(code: Any, module: ModuleType) -> None:
+    exec(code, module.__dict__)  # noqa: S102  (what running means)
+    threads.join_all()
 
 
 def _forget_modules(names: set[str], folder: Path) -> None:
