@@ -188,7 +188,9 @@ def checked(stop: Any) -> Any:
     if stop is None or isinstance(stop, Stopper | Mapping):
         return stop or {}
     if not callable(stop):
-        raise ValueError(f"Invalid stop criteria: {stop}. Must be a callable or dict")
+        raise ValueError(
+            f"Invalid stop criteria: {stop}. Must be a callable or dict. Got {type(stop)}."
+        )
     if hasattr(stop, "stop_all"):
         raise ValueError("Stop object must be ray.tune.Stopper subclass to be detected correctly.")
     return stop

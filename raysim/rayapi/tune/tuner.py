@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import tempfile
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -348,7 +349,7 @@ def _fit(
         ).run()
     )
     if observer is not None and observer.error is not None:
-        raise observer.error
+        raise TuneError("".join(traceback.format_exception(observer.error))) from observer.error
     return ResultGrid(outcome, where.folder, tune.metric, tune.mode)
 
 

@@ -9,7 +9,6 @@ from ray.data.preprocessors import (
     Categorizer,
     Chain,
     Concatenator,
-    CountVectorizer,
     CustomKBinsDiscretizer,
     FeatureHasher,
     HashingVectorizer,
@@ -90,14 +89,11 @@ people = ray.data.from_items(
 for each in (
     OrdinalEncoder(["kind"]),
     OrdinalEncoder(["likes"]),
-    OrdinalEncoder(["likes"], encode_lists=False),
     MultiHotEncoder(["likes"]),
     LabelEncoder("kind"),
     LabelEncoder("kind", output_column="label"),
     Tokenizer(["text"]),
     HashingVectorizer(["text"], 4),
-    CountVectorizer(["text"]),
-    CountVectorizer(["text"], max_features=2),
 ):
     print(each)
     made = each.fit_transform(people)

@@ -37,15 +37,19 @@ class CustomKBinsDiscretizer(OfColumns):
         output_columns: list[str] | None = None,
     ) -> None:
         super().__init__(columns, output_columns)
-        if isinstance(bins, dict) and any(name not in bins for name in columns):
-            raise ValueError(
-                "If `bins` is a dictionary, all elements of `columns` must be present in it."
-            )
         self.bins = bins
+        if not self._is_fittable:
+            self._check()
         self.right = right
         self.include_lowest = include_lowest
         self.duplicates = duplicates
         self.dtypes = dtypes
+
+    def _check(self) -> None:
+        if isinstance(self.bins, dict) and any(name not in self.bins for name in self._columns):
+            raise ValueError(
+                "If `bins` is a dictionary, all elements of `columns` must be present in it."
+            )
 
     def edges(self, name: str) -> Any:
         """Of a column's intervals."""
@@ -70,6 +74,7 @@ class UniformKBinsDiscretizer(CustomKBinsDiscretizer):
     _is_fittable = True
 
     def _fit(self, ds: Any) -> Preprocessor:
+        self._check()
         counts = (
             self.bins if isinstance(self.bins, dict) else dict.fromkeys(self._columns, self.bins)
         )
