@@ -150,15 +150,8 @@ def ray_names() -> Iterator[None]:
     for name in real:
         del sys.modules[name]
     sys.modules.update(_modules())
-    for name in (
-        "ray",
-        "ray.autoscaler",
-        "ray.train",
-        "ray.tune",
-        "ray.data",
-        "ray.serve",
-    ):  # so that ``import ray.data`` asks the finder
-        vars(sys.modules[name]).setdefault("__path__", [])
+    for module in {id(m): m for m in _modules().values() if m is not cloudpickle}.values():
+        vars(module).setdefault("__path__", [])  # so that ``import ray.data.llm`` asks the finder
     refuse: Any = RefusedImports()
     sys.meta_path.insert(0, refuse)
     try:
