@@ -55,23 +55,7 @@ def _submodules(name: str, module: ModuleType, parts: tuple[str, ...]) -> dict[s
 
 def _modules() -> dict[str, ModuleType]:
     """Ray's names for the package's modules."""
-    from raysim.rayapi import (
-        actors,
-        api,
-        autoscaler,
-        dag,
-        data,
-        exceptions,
-        identifiers,
-        job_submission,
-        runtime_context,
-        runtime_env,
-        serve,
-        train,
-        tune,
-        util,
-    )
-    from raysim.rayapi.train import torch as train_torch
+    from raysim.rayapi import actors, api, exceptions, runtime_context, runtime_env, serve, util
     from raysim.rayapi.util import (
         accelerators,
         actor_pool,
@@ -85,24 +69,15 @@ def _modules() -> dict[str, ModuleType]:
         tqdm_ray,
     )
     from raysim.rayapi.util.multiprocessing import pool
-    from raysim.raylibs.tune import sample
 
-    raylet = ModuleType("ray._raylet")
-    for name in dir(identifiers):
-        if isinstance(getattr(identifiers, name), type):
-            setattr(raylet, name, getattr(identifiers, name))
-    raylet.ObjectRef = api.ObjectRef  # type: ignore[attr-defined]
-    raylet.ObjectRefGenerator = api.ObjectRefGenerator  # type: ignore[attr-defined]
-    raylet.DynamicObjectRefGenerator = api.DynamicObjectRefGenerator  # type: ignore[attr-defined]
     experimental = ModuleType("ray.experimental")
     vars(experimental).update(
         tqdm_ray=tqdm_ray, __path__=[], __getattr__=getattr_of("ray.experimental")
     )
     serve.metrics, api.experimental = metrics, experimental
     util.multiprocessing, util.metrics, util.accelerators = multiprocessing, metrics, accelerators
-    api.train, api.tune, train.torch, api.serve, api.dag = train, tune, train_torch, serve, dag
     return {
-        "ray": api, "ray.actor": actors, "ray.exceptions": exceptions, "ray._raylet": raylet,
+        "ray": api, "ray.actor": actors, "ray.exceptions": exceptions, "ray._raylet": _raylet(),
         "ray.runtime_context": runtime_context, "ray.runtime_env": runtime_env, "ray.util": util,
         "ray.util.actor_pool": actor_pool, "ray.util.helpers": helpers, "ray.util.queue": queue,
         "ray.util.multiprocessing": multiprocessing, "ray.util.multiprocessing.pool": pool,
@@ -113,6 +88,31 @@ def _modules() -> dict[str, ModuleType]:
         "ray.util.debug": util, "ray.experimental": experimental,
         "ray.experimental.tqdm_ray": tqdm_ray,
         "ray.util.state.api": state, "ray.cloudpickle": cloudpickle,
+        **_libraries(),
+    }  # fmt: skip
+
+
+def _raylet() -> ModuleType:
+    from raysim.rayapi import api, identifiers
+
+    raylet = ModuleType("ray._raylet")
+    for name in dir(identifiers):
+        if isinstance(getattr(identifiers, name), type):
+            setattr(raylet, name, getattr(identifiers, name))
+    raylet.ObjectRef = api.ObjectRef  # type: ignore[attr-defined]
+    raylet.ObjectRefGenerator = api.ObjectRefGenerator  # type: ignore[attr-defined]
+    raylet.DynamicObjectRefGenerator = api.DynamicObjectRefGenerator  # type: ignore[attr-defined]
+    return raylet
+
+
+def _libraries() -> dict[str, ModuleType]:
+    """Names of Ray's libraries, and of what is built on Ray Core."""
+    from raysim.rayapi import api, autoscaler, dag, data, job_submission, serve, train, tune
+    from raysim.rayapi.train import torch as train_torch
+    from raysim.raylibs.tune import sample
+
+    api.train, api.tune, train.torch, api.serve, api.dag = train, tune, train_torch, serve, dag
+    return {
         "ray.autoscaler": autoscaler, "ray.autoscaler.sdk": autoscaler,
         "ray.data": data, "ray.data.context": data, "ray.data.dataset": data,
         "ray.data.aggregate": data.aggregate, "ray.data.collate_fn": data.collate,
@@ -149,9 +149,13 @@ def ray_names() -> Iterator[None]:
             if name == "ray" or name.startswith("ray.")}  # fmt: skip
     for name in real:
         del sys.modules[name]
-    sys.modules.update(_modules())
-    for module in {id(m): m for m in _modules().values() if m is not cloudpickle}.values():
-        vars(module).setdefault("__path__", [])  # so that ``import ray.data.llm`` asks the finder
+    ours = _modules()
+    sys.modules.update(ours)
+    for module in ours.values():
+        if module is not cloudpickle:
+            vars(module).setdefault(
+                "__path__", []
+            )  # so that ``import ray.data.llm`` asks the finder
     refuse: Any = RefusedImports()
     sys.meta_path.insert(0, refuse)
     try:

@@ -127,6 +127,16 @@ def test_show_refuses_what_is_not_there(
     assert said in capsys.readouterr().err
 
 
+def test_a_program_that_takes_no_time_has_its_report(
+    in_tmp: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script(in_tmp, "print('hello')\n")
+    assert main(["run", "main.py", *DECLARED]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("hello\nFinished without a call to Ray")
+    assert "0 kWh with cooling" in out
+
+
 def test_an_exception_is_printed_as_python_does(
     in_tmp: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -424,7 +424,12 @@ def _result(trial: Trial, path: Path) -> Result:
     kept = [(c.state, c.metrics) for c in trial.checkpoints if c.state is not None]
     last = trial.checkpoint.state if trial.checkpoint is not None else None
     return Result(
-        trial.last_result or {"trial_id": trial.trial_id}, last, error, str(path / trial.trial_id), kept, trial.results
+        trial.last_result or {"trial_id": trial.trial_id},
+        last,
+        error,
+        str(path / trial.trial_id),
+        kept,
+        trial.results,
     )
 
 
