@@ -151,11 +151,9 @@ def ray_names() -> Iterator[None]:
         del sys.modules[name]
     ours = _modules()
     sys.modules.update(ours)
-    for module in ours.values():
+    for module in ours.values():  # packages, so that ``import ray.data.llm`` asks the finder
         if module is not cloudpickle:
-            vars(module).setdefault(
-                "__path__", []
-            )  # so that ``import ray.data.llm`` asks the finder
+            vars(module).setdefault("__path__", [])
     refuse: Any = RefusedImports()
     sys.meta_path.insert(0, refuse)
     try:

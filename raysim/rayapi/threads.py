@@ -67,6 +67,10 @@ class Lock:
         """As Python says it of its own."""
         raise TypeError("cannot pickle '_thread.lock' object")
 
+    def __repr__(self) -> str:
+        """As Python's own."""
+        return f"<{'' if self._held else 'un'}locked _thread.lock object at {id(self):#x}>"
+
     @program_call
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         """Whether it is had."""
@@ -124,6 +128,11 @@ class RLock:
     def __reduce__(self) -> Any:
         """As Python says it of its own."""
         raise TypeError("cannot pickle '_thread.RLock' object")
+
+    def __repr__(self) -> str:
+        """As Python's own, which also tells the thread's number."""
+        state = "locked" if self._count else "unlocked"
+        return f"<{state} _thread.RLock object count={self._count} at {id(self):#x}>"
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         """Whether it is had."""
