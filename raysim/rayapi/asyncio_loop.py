@@ -23,7 +23,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from raysim.rayapi import serialization
-from raysim.rayapi.calls import this_core, this_fiber
+from raysim.rayapi.calls import begin_call, end_call, this_core, this_fiber
 from raysim.rayapi.compute import release_memory
 from raysim.rayapi.failures import exception_of
 from raysim.rayapi.fibers import COROUTINE_TASK, HUB, Fiber, Waiter
@@ -373,6 +373,9 @@ def initialise(
                 await value
         except BaseException as raised:  # noqa: BLE001  (whatever a program raises)
             error = raised
+        begin_call(state.loop.fiber)  # it is over when what it took has passed
+        state.loop.fiber.settle()
+        end_call(state.loop.fiber)
         then(error)
 
     def start(then: Waiter) -> None:
