@@ -74,7 +74,7 @@ def _modules() -> dict[str, ModuleType]:
     vars(experimental).update(
         tqdm_ray=tqdm_ray, __path__=[], __getattr__=getattr_of("ray.experimental")
     )
-    serve.metrics, api.experimental = metrics, experimental
+    serve.metrics, api.experimental, api.cloudpickle = metrics, experimental, cloudpickle
     util.multiprocessing, util.metrics, util.accelerators = multiprocessing, metrics, accelerators
     return {
         "ray": api, "ray.actor": actors, "ray.exceptions": exceptions, "ray._raylet": _raylet(),

@@ -175,7 +175,15 @@ def _scope(message: Message) -> dict[str, Any]:
 
 
 def _receiver(message: Message) -> Any:
+    given = False
+
     async def receive() -> dict[str, Any]:
+        nonlocal given
+        if given:  # who asks again waits for the client to leave, which it does not
+            from raysim.rayapi import asyncio_loop
+
+            await asyncio_loop.new_future()
+        given = True
         return {"type": "http.request", "body": message.body, "more_body": False}
 
     return receive
