@@ -23,10 +23,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from raysim.rayapi import serialization
-from raysim.rayapi.calls import this_core, this_fiber
+from raysim.rayapi.calls import begin_call, end_call, this_core, this_fiber
 from raysim.rayapi.compute import release_memory
 from raysim.rayapi.failures import exception_of
 from raysim.rayapi.fibers import COROUTINE_TASK, HUB, Fiber, Waiter
+from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.raycore.tasks import TaskError
 
 if TYPE_CHECKING:
@@ -98,6 +99,21 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def __del__(self) -> None:
         """A process that is gone has closed nothing, and nobody is to be warned of it."""
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """See ``__del__``."""
+        if HUB.current is not None:
+            super().call_exception_handler(context)
+
+    async def create_server(self, *_: Any, **__: Any) -> Any:
+        """No sockets.
+
+        Raises
+        ------
+        NotEmulatedError
+            Always.
+        """
+        raise NotEmulatedError("A server of an event loop", "methods of actors, or ray.serve")
 
     def now_ns(self) -> int:
         """Where the fiber is."""
@@ -341,6 +357,32 @@ def run_in_loop(loop: Any, coroutine: Any, then: Callable[[Any], object]) -> Non
         loop.create_task(coroutine).add_done_callback(lambda task: then(task.exception()))
 
     loop.call_soon_threadsafe(begin)
+
+
+def initialise(
+    fiber: Fiber, state: ProcessState, running: RunningTask, init: Callable[[], Any]
+) -> BaseException | None:
+    """Run ``__init__``, which may be a coroutine, in the loop; what it raised."""
+
+    async def run(then: Waiter) -> None:
+        COROUTINE_TASK.set(running)
+        error = None
+        try:
+            value = init()
+            if inspect.isawaitable(value):
+                await value
+        except BaseException as raised:  # noqa: BLE001  (whatever a program raises)
+            error = raised
+        begin_call(state.loop.fiber)  # it is over when what it took has passed
+        state.loop.fiber.settle()
+        end_call(state.loop.fiber)
+        then(error)
+
+    def start(then: Waiter) -> None:
+        state.loop.call_soon_threadsafe(lambda: state.loop.create_task(run(then)))
+
+    answer: BaseException | None = fiber.block(start)
+    return answer
 
 
 def run_method(body: MethodBody, state: ProcessState, running: RunningTask) -> None:

@@ -10,6 +10,7 @@ process's event loop instead (``asyncio_loop``).
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -184,7 +185,7 @@ class CreationBody(Body):
 
     def call(
         self,
-        fiber: Fiber,  # noqa: ARG002  (of all bodies)
+        fiber: Fiber,
         state: ProcessState,
         running: RunningTask,
         args: Sequence[Any],
@@ -198,11 +199,17 @@ class CreationBody(Body):
         cls = load_code(self.code)
         instance = cls.__new__(cls)
         running.keep(instance)
-        if self.info.is_async:
-            from raysim.rayapi.asyncio_loop import start_loop
+        if not self.info.is_async:
+            instance.__init__(*args, **kwargs)
+            return
+        from raysim.rayapi.asyncio_loop import initialise, start_loop
 
-            start_loop(state, self.info.name)
-        instance.__init__(*args, **kwargs)
+        start_loop(state, self.info.name)
+        begin_call(fiber)
+        error = initialise(fiber, state, running, partial(instance.__init__, *args, **kwargs))
+        end_call(fiber)
+        if error is not None:
+            raise error
 
 
 class MethodBody(Body):
@@ -355,8 +362,11 @@ def pack(fiber: Fiber, running: RunningTask, value: Any) -> list[Payload]:
         value = _dynamic(fiber, value)
     if wanted == 0:
         return []
-    values = [value] if wanted == 1 else _several(value, wanted)
-    payloads = [serialize(v, hold_refs=True) for v in values]
+    if wanted != 1 and inspect.isgenerator(value):
+        payloads = _of_generator(fiber, running, value, wanted)
+    else:
+        values = [value] if wanted == 1 else _several(value, wanted)
+        payloads = [serialize(v, hold_refs=True) for v in values]
     size = sum(pickled_bytes(payload) for payload in payloads)
     fiber.lead_ns += round(size / fiber.process.session.env.costs.serialize_bytes_per_s * 1e9)
     return payloads
@@ -369,11 +379,36 @@ def _several(value: Any, wanted: int) -> list[Any]:
     if not isinstance(value, Iterable):
         raise ValueError(f"Task returned 1 objects, but num_returns={wanted}.")
     values = list(value)
-    if len(values) > wanted and inspect.isgenerator(value):
-        raise ValueError(f"Task returned more than num_returns={wanted} objects.")
     if len(values) != wanted:
         raise ValueError(f"Task returned {len(values)} objects, but num_returns={wanted}.")
     return values
+
+
+def _of_generator(
+    fiber: Fiber, running: RunningTask, items: Iterator[Any], wanted: int
+) -> list[Payload]:
+    """What it yields is there whatever comes after; an error is what is left.
+
+    Of items that are too many nobody hears: Ray logs the error that they are.
+    """
+    made: list[Payload] = []
+    error: Exception | None = None
+    try:
+        for item in itertools.islice(items, wanted):
+            made.append(serialize(item, hold_refs=True))  # noqa: PERF401  (up to the error)
+    except Exception as raised:  # noqa: BLE001  (whatever a program raises)
+        error = raised
+    missing = wanted - len(made)
+    if error is None and missing:
+        error = ValueError(f"Task returned {len(made)} objects, but num_returns={wanted}.")
+    if error is not None:
+        if not made or running.spec.options.retry_exceptions:
+            raise error
+        failed = outcome(fiber, running, error, fiber.name)
+        if isinstance(failed, Exited):
+            raise error
+        made += [serialize(Raised(failed))] * missing
+    return made
 
 
 def _stream(fiber: Fiber, running: RunningTask, items: Any) -> None:

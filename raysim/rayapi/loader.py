@@ -7,8 +7,8 @@ installed or not, and the functions of ``time``, ``datetime``, ``os`` and ``asyn
 look outside answer from the simulation. All of it is put back afterwards, so a session is one at a
 time. Workers' output goes to the driver's, each line with its process, as Ray prints it.
 
-Not modelled: threads of the program's own (``threading.Thread`` is refused in fibers; locks work as
-long as nobody waits for one), subprocesses, and sockets.
+Not modelled: sockets. Subprocesses are real ones, which know nothing of the emulated world; ``ray
+start`` and its like are refused.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from __future__ import annotations
 import io
 import os
 import signal
+import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -27,46 +28,72 @@ from typing import Any
 import cloudpickle
 
 from raysim.perf.constants import TrainingConstants
-from raysim.rayapi import asyncio_loop, clock, serialization
+from raysim.rayapi import asyncio_loop, clock, serialization, threads
 from raysim.rayapi.compute import Compute
 from raysim.rayapi.execution import ProcessExit
 from raysim.rayapi.fibers import HUB
 from raysim.rayapi.serve import clients
 from raysim.rayapi.session import LIMIT_S, Session
 from raysim.rayapi.torch_programs import load_for, torch_world
-from raysim.rayapi.unsupported import NotEmulatedError, RefusedImports
+from raysim.rayapi.unsupported import NotEmulatedError, RefusedImports, getattr_of
+
+_PREPROCESSORS = (
+    "chain", "concatenator", "discretizer", "encoder", "hasher", "imputer", "normalizer", "scaler",
+    "tokenizer", "transformer", "vectorizer",
+)  # fmt: skip
+
+
+_SCHEDULERS = (
+    "async_hyperband", "hyperband", "median_stopping_rule", "pbt", "trial_scheduler",
+)  # fmt: skip
+
+
+def _submodules(name: str, module: ModuleType, parts: tuple[str, ...]) -> dict[str, ModuleType]:
+    """Modules of a package of Ray that are one here."""
+    return {f"{name}.{part}": module for part in parts}
 
 
 def _modules() -> dict[str, ModuleType]:
     """Ray's names for the package's modules."""
-    from raysim.rayapi import (
-        actors,
-        api,
-        autoscaler,
-        dag,
-        data,
-        exceptions,
-        identifiers,
-        job_submission,
-        runtime_context,
-        runtime_env,
-        serve,
-        train,
-        tune,
-        util,
-    )
-    from raysim.rayapi.train import torch as train_torch
+    from raysim.rayapi import actors, api, exceptions, runtime_context, runtime_env, serve, util
     from raysim.rayapi.util import (
+        accelerators,
         actor_pool,
         helpers,
+        metrics,
         multiprocessing,
         placement_group,  # noqa: F401  (the function; its module is in sys.modules)
         queue,
         scheduling_strategies,
         state,
+        tqdm_ray,
     )
     from raysim.rayapi.util.multiprocessing import pool
-    from raysim.raylibs.tune import sample
+
+    experimental = ModuleType("ray.experimental")
+    vars(experimental).update(
+        tqdm_ray=tqdm_ray, __path__=[], __getattr__=getattr_of("ray.experimental")
+    )
+    serve.metrics, api.experimental, api.cloudpickle = metrics, experimental, cloudpickle
+    util.multiprocessing, util.metrics, util.accelerators = multiprocessing, metrics, accelerators
+    return {
+        "ray": api, "ray.actor": actors, "ray.exceptions": exceptions, "ray._raylet": _raylet(),
+        "ray.runtime_context": runtime_context, "ray.runtime_env": runtime_env, "ray.util": util,
+        "ray.util.actor_pool": actor_pool, "ray.util.helpers": helpers, "ray.util.queue": queue,
+        "ray.util.multiprocessing": multiprocessing, "ray.util.multiprocessing.pool": pool,
+        "ray.util.placement_group": sys.modules["raysim.rayapi.util.placement_group"],
+        "ray.util.scheduling_strategies": scheduling_strategies, "ray.util.state": state,
+        "ray.util.metrics": metrics, "ray.serve.metrics": metrics,
+        "ray.util.accelerators": accelerators, "ray.util.accelerators.accelerators": accelerators,
+        "ray.util.debug": util, "ray.experimental": experimental,
+        "ray.experimental.tqdm_ray": tqdm_ray,
+        "ray.util.state.api": state, "ray.cloudpickle": cloudpickle,
+        **_libraries(),
+    }  # fmt: skip
+
+
+def _raylet() -> ModuleType:
+    from raysim.rayapi import api, identifiers
 
     raylet = ModuleType("ray._raylet")
     for name in dir(identifiers):
@@ -75,20 +102,25 @@ def _modules() -> dict[str, ModuleType]:
     raylet.ObjectRef = api.ObjectRef  # type: ignore[attr-defined]
     raylet.ObjectRefGenerator = api.ObjectRefGenerator  # type: ignore[attr-defined]
     raylet.DynamicObjectRefGenerator = api.DynamicObjectRefGenerator  # type: ignore[attr-defined]
-    util.multiprocessing = multiprocessing
-    api.train, api.tune, train.torch, api.serve = train, tune, train_torch, serve
+    return raylet
+
+
+def _libraries() -> dict[str, ModuleType]:
+    """Names of Ray's libraries, and of what is built on Ray Core."""
+    from raysim.rayapi import api, autoscaler, dag, data, job_submission, serve, train, tune
+    from raysim.rayapi.train import torch as train_torch
+    from raysim.raylibs.tune import sample
+
+    api.train, api.tune, train.torch, api.serve, api.dag = train, tune, train_torch, serve, dag
     return {
-        "ray": api, "ray.actor": actors, "ray.exceptions": exceptions, "ray._raylet": raylet,
-        "ray.runtime_context": runtime_context, "ray.runtime_env": runtime_env, "ray.util": util,
-        "ray.util.actor_pool": actor_pool, "ray.util.helpers": helpers, "ray.util.queue": queue,
-        "ray.util.multiprocessing": multiprocessing, "ray.util.multiprocessing.pool": pool,
-        "ray.util.placement_group": sys.modules["raysim.rayapi.util.placement_group"],
-        "ray.util.scheduling_strategies": scheduling_strategies, "ray.util.state": state,
-        "ray.util.state.api": state, "ray.cloudpickle": cloudpickle,
         "ray.autoscaler": autoscaler, "ray.autoscaler.sdk": autoscaler,
         "ray.data": data, "ray.data.context": data, "ray.data.dataset": data,
         "ray.data.aggregate": data.aggregate, "ray.data.collate_fn": data.collate,
         "ray.data.grouped_data": data, "ray.data.iterator": data,
+        "ray.data.block": data.block, "ray.data.datasource": data.datasource,
+        "ray.data.preprocessors": data.preprocessors,
+        **_submodules("ray.data.preprocessors", data.preprocessors, _PREPROCESSORS),
+        "ray.data.preprocessor": data.preprocessors.base,
         "ray.data.expressions": data.expressions, "ray.data.datatype": data.datatype,
         "ray.dag": dag, "ray.dag.context": dag, "ray.dag.dag_node": dag, "ray.dag.input_node": dag,
         "ray.dag.output_node": dag, "ray.dag.function_node": dag, "ray.dag.class_node": dag,
@@ -98,7 +130,12 @@ def _modules() -> dict[str, ModuleType]:
         "ray.tune": tune, "ray.tune.schedulers": tune.schedulers,
         "ray.tune.search": tune.search, "ray.tune.search.sample": sample,
         "ray.tune.search.basic_variant": tune.search, "ray.tune.tuner": tune,
-        "ray.tune.error": tune, "ray.serve": serve, "ray.serve.api": serve,
+        "ray.tune.error": tune, "ray.tune.tune_config": tune, "ray.tune.trainable": tune,
+        "ray.tune.result_grid": tune, "ray.tune.execution.placement_groups": tune,
+        "ray.tune.stopper": tune.stoppers, "ray.tune.callback": tune.callbacks,
+        "ray.tune.logger": tune.callbacks, "ray.tune.progress_reporter": tune.callbacks,
+        **_submodules("ray.tune.schedulers", tune.schedulers, _SCHEDULERS),
+        "ray.serve": serve, "ray.serve.api": serve,
         "ray.serve.config": serve.config, "ray.serve.context": serve.context,
         "ray.serve.deployment": serve, "ray.serve.exceptions": serve.exceptions,
         "ray.serve.handle": serve.handle,
@@ -112,16 +149,11 @@ def ray_names() -> Iterator[None]:
             if name == "ray" or name.startswith("ray.")}  # fmt: skip
     for name in real:
         del sys.modules[name]
-    sys.modules.update(_modules())
-    for name in (
-        "ray",
-        "ray.autoscaler",
-        "ray.train",
-        "ray.tune",
-        "ray.data",
-        "ray.serve",
-    ):  # so that ``import ray.data`` asks the finder
-        vars(sys.modules[name]).setdefault("__path__", [])
+    ours = _modules()
+    sys.modules.update(ours)
+    for module in ours.values():  # packages, so that ``import ray.data.llm`` asks the finder
+        if module is not cloudpickle:
+            vars(module).setdefault("__path__", [])
     refuse: Any = RefusedImports()
     sys.meta_path.insert(0, refuse)
     try:
@@ -213,31 +245,49 @@ def _kill(pid: int, number: int) -> None:
     raise ProcessLookupError(3, "No such process")
 
 
-def _start_thread(thread: threading.Thread) -> None:
-    if HUB.here() is None:
-        _REAL_START(thread)
-        return
-    raise NotEmulatedError(
-        f"threading.Thread ({thread.name}) in an emulated process",
-        "actors with max_concurrency=, asyncio actors, or tasks",
-    )
+def _refuse_command(command: Any) -> None:
+    """``ray start`` and ``ray stop`` would reach what really runs on this machine.
+
+    Raises
+    ------
+    NotEmulatedError
+        A program calls Ray's command line.
+    """
+    words = command.split() if isinstance(command, str) else list(command)
+    if HUB.here() is not None and words and Path(os.fsdecode(words[0])).name == "ray":
+        raise NotEmulatedError(
+            f"Ray's command line ({' '.join(map(os.fsdecode, words))})",
+            "the cluster of --cluster, and ray.init()",
+        )
 
 
+def _open_process(process: Any, args: Any, *more: Any, **options: Any) -> None:
+    _refuse_command(args if isinstance(args, str | list | tuple) else [args])
+    _REAL_OPEN(process, args, *more, **options)
+
+
+def _system(command: Any) -> int:
+    _refuse_command(command)
+    return _REAL_SYSTEM(command)
+
+
+_REAL_OPEN, _REAL_SYSTEM = subprocess.Popen.__init__, os.system
 _REAL_EXIT, _REAL_PID, _REAL_KILL = os._exit, os.getpid, os.kill
-_REAL_START = threading.Thread.start
 
 
 @contextmanager
 def _process_calls() -> Iterator[None]:
     os._exit = _exit_now  # type: ignore[assignment]
     os.getpid, os.kill = _pid, _kill
-    threading.Thread.start = _start_thread  # type: ignore[assignment, method-assign]
+    subprocess.Popen.__init__ = _open_process  # type: ignore[assignment, method-assign]
+    os.system = _system
     try:
         yield
     finally:
+        subprocess.Popen.__init__ = _REAL_OPEN  # type: ignore[method-assign]
+        os.system = _REAL_SYSTEM
         os._exit = _REAL_EXIT
         os.getpid, os.kill = _REAL_PID, _REAL_KILL
-        threading.Thread.start = _REAL_START  # type: ignore[method-assign]
 
 
 @contextmanager
@@ -250,7 +300,7 @@ def emulated_world() -> Iterator[None]:
     path = list(sys.path)
     clock.install()
     try:
-        with ray_names(), _output(), _process_calls(), torch_world():
+        with ray_names(), _output(), _process_calls(), threads.installed(), torch_world():
             yield
     finally:
         clients.remove()
@@ -328,7 +378,7 @@ def run_script(
     try:
         with emulated_world():
             sys.path.insert(0, str(file.parent.resolve()))
-            session.run(lambda: exec(code, module.__dict__))  # noqa: S102  (what running means)
+            session.run(partial(_to_the_end, code, module))
     except SystemExit as stop:
         if stop.code not in (None, 0):
             raise
@@ -336,6 +386,11 @@ def run_script(
         sys.modules["__main__"], sys.argv = before_main, before_argv
         _forget_modules(set(sys.modules) - known, file.parent.resolve())
     return session
+
+
+def _to_the_end(code: Any, module: ModuleType) -> None:
+    exec(code, module.__dict__)  # noqa: S102  (what running means)
+    threads.join_all()
 
 
 def _forget_modules(names: set[str], folder: Path) -> None:

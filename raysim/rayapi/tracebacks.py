@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import sysconfig
 import traceback
 from pathlib import Path
 
 OURS = f"{Path(__file__).resolve().parent.parent}/"
 NOT_THEIRS = (OURS, "<frozen ")
 """Where frames are that no user wrote."""
+INSTALLED = tuple(f"{sysconfig.get_path(kind)}/" for kind in ("stdlib", "purelib", "platlib"))
+"""Where frames are that the user did not write either."""
 COLOR = re.compile(r"\x1b\[[0-9;]*m")
 """Ray colours the heads of its tracebacks."""
 

@@ -48,34 +48,34 @@ NAMES: dict[str, str] = {
     "ray.cross_language": "Python functions", "ray.dag.plot": "str(node)",
     "ray.dag.CollectiveOutputNode": _CORE, "ray.dag.GPUFuture": _CORE,
     "ray.dag.DAGOperationFuture": _CORE,
-    "ray.util.accelerators": "accelerator_type= with the type's name",
+    "ray.util.accelerators.tpu": "accelerator_type= with the type's name",
     "ray.util.pdb": "the machine's own debugger", "ray.util.rpdb": "the machine's own debugger",
     "ray.util.iter": "ray.util.ActorPool", "ray.util.collective": _CORE,
     "ray.util.connect": "ray.init()", "ray.util.disconnect": "ray.shutdown()",
     "ray.util.client": "ray.init()", "ray.util.dask": _CORE, "ray.util.joblib": _CORE,
-    "ray.util.spark": _CORE, "ray.util.tpu": _CORE, "ray.util.metrics": "raysim's own report",
+    "ray.util.spark": _CORE, "ray.util.tpu": _CORE,
     "ray.util.tracing": "raysim's own timeline", "ray.util.debugpy": "",
     "ray.util.ray_debugpy": "", "ray.util.xgboost": _CORE, "ray.util.lightgbm": _CORE,
     "ray.util.sgd": _CORE, "ray.util.horovod": _CORE, "ray.util.actor_group": "ray.util.ActorPool",
     "ray.dashboard": "raysim's own report",
     **{f"ray.data.{name}": _DATA for name in (
-        "BlockBasedFileDatasink", "Catalog", "Datasink", "Datasource", "DatasetContext",
+        "Catalog", "DatasetContext", "_internal",
         "DatasetIterator", "DatasetSummary", "ExecutionResources", "FileShuffleConfig",
-        "Preprocessor", "ReadTask", "RowBasedFileDatasink", "SaveMode", "from_arrow_refs",
+        "SaveMode", "from_arrow_refs",
         "from_blocks", "from_daft", "from_dask", "from_mars", "from_modin", "from_numpy_refs",
-        "from_pandas_refs", "from_spark", "from_tf", "preprocessors", "read_audio", "read_avro",
-        "read_clickhouse", "read_datasource", "read_delta", "read_delta_sharing_tables",
+        "from_pandas_refs", "from_spark", "from_tf", "read_audio", "read_avro",
+        "read_clickhouse", "read_delta", "read_delta_sharing_tables",
         "read_hudi", "read_iceberg", "read_kafka", "read_lance", "read_mcap", "read_mongo",
         "read_orc", "read_snowflake", "read_sql", "read_tfrecords", "read_unity_catalog",
-        "read_videos", "read_webdataset", "read_zarr", "llm", "datasource", "block",
-        "context.ShuffleStrategy",
+        "read_videos", "read_webdataset", "read_zarr", "llm", "datasource.Partitioning",
+        "datasource.PathPartitionFilter", "datasource.FileShuffleConfig", "datasource.SaveMode",
+        "context.ShuffleStrategy", "preprocessors.TorchVisionPreprocessor",
     )},
     **{f"ray.data.expressions.{name}": "col, lit, star, udf" for name in (
         "download", "monotonically_increasing_id", "random", "unnest", "uuid",
     )},
     **{f"ray.data.aggregate.{name}": "Count, Sum, Min, Max, Mean, Std, Quantile" for name in (
-        "ApproximateQuantile", "ApproximateTopK", "MissingValuePercentage", "ValueCounter",
-        "ZeroPercentage",
+        "ApproximateTopK",
     )},
     **{f"ray.train.{name}": _TRAIN for name in (
         "UserCallback", "CheckpointConsistencyMode", "ReportedCheckpoint",
@@ -87,9 +87,10 @@ NAMES: dict[str, str] = {
         "torch.xla",
     )},
     **{f"ray.tune.{name}": _TUNE for name in (
-        "Callback", "CLIReporter", "Experiment", "JupyterNotebookReporter", "ProgressReporter",
-        "ResumeConfig", "Stopper", "create_scheduler", "create_searcher", "register_env",
-        "run_experiments", "callback", "logger", "stopper", "integration", "experiment",
+        "Experiment", "ProgressReporter", "ResumeConfig", "create_scheduler", "create_searcher",
+        "register_env", "run_experiments", "integration", "experiment", "callback.CallbackList",
+        "logger.aim", "logger.comet", "logger.mlflow", "logger.wandb", "logger.UnifiedLogger",
+        "progress_reporter.ProgressReporter", "utils", "registry", "examples",
     )},
     **{f"ray.tune.schedulers.{name}": _TUNE for name in (
         "HyperBandForBOHB", "PopulationBasedTrainingReplay", "ResourceChangingScheduler",
@@ -103,7 +104,7 @@ NAMES: dict[str, str] = {
         "ControllerOptions", "RunTarget", "TracingConfig", "get_deployment_actor",
         "get_deployment_actor_context", "get_trace_context", "run_many", "shutdown_async",
         "autoscaling_policy", "batching", "dag", "experimental", "gang", "generated",
-        "gradio_integrations", "grpc_util", "llm", "metrics", "multiplex", "request_router",
+        "gradio_integrations", "grpc_util", "llm", "multiplex", "request_router",
         "schema", "scripts", "task_consumer", "task_processor", "utils",
         "config.AutoscalingPolicy", "config.gRPCOptions", "config.RequestRouterConfig",
     )},
@@ -133,7 +134,8 @@ def getattr_of(module: str) -> Any:
     """A module's ``__getattr__``."""
 
     def missing(attribute: str) -> Any:
-        refuse(f"{module}.{attribute}")
+        if not attribute.startswith("__"):  # whoever looks through all modules asks for those
+            refuse(f"{module}.{attribute}")
         raise AttributeError(f"module {module!r} has no attribute {attribute!r}")
 
     return missing

@@ -302,9 +302,9 @@ def _cost(cost: Summary) -> str:
 
 
 def _energy(used: Summary) -> str:
-    text = f"{number(used['kwh'])} kWh"
+    text = f"{number(used['kwh'])} kWh with cooling"
     if used["average_kw"] is not None:  # a program may fail before any time has passed
-        text += f", {number(used['average_kw'])} kW on average with cooling"
+        text = f"{number(used['kwh'])} kWh, {number(used['average_kw'])} kW on average with cooling"
     return text if used["kg_co2e"] is None else f"{text}; {number(used['kg_co2e'])} kg CO2e"
 
 

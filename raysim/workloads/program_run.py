@@ -32,7 +32,7 @@ from raysim.rayapi.compute import Compute
 from raysim.rayapi.loader import run_program, run_script
 from raysim.rayapi.session import LIMIT_S, DriverDied, ProgramHangs
 from raysim.rayapi.task_errors import RayError
-from raysim.rayapi.tracebacks import COLOR, NOT_THEIRS, OURS, user_traceback
+from raysim.rayapi.tracebacks import COLOR, INSTALLED, NOT_THEIRS, OURS, user_traceback
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.raycore.cluster import Cluster, NodeOptions
 from raysim.raycore.faults import Faults
@@ -265,7 +265,7 @@ def _broke(error: BaseException) -> bool:
 
 def _last_place(error: BaseException, script: Path | None) -> Location:
     """Where in the user's own code it was raised."""
-    theirs = [f for f in _frames(error) if not f.filename.startswith(NOT_THEIRS)]
+    theirs = [f for f in _frames(error) if not f.filename.startswith(NOT_THEIRS + INSTALLED)]
     if not theirs:
         return Location(file=str(script))
     return Location(file=theirs[-1].filename, line=theirs[-1].lineno)

@@ -127,6 +127,25 @@ def test_show_refuses_what_is_not_there(
     assert said in capsys.readouterr().err
 
 
+def test_a_program_that_takes_no_time_has_its_report(
+    in_tmp: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script(in_tmp, "print('hello')\n")
+    assert main(["run", "main.py", *DECLARED]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("hello\nFinished without a call to Ray")
+    assert "0 kWh with cooling" in out
+
+
+def test_an_application_that_nobody_asks_has_not_failed(
+    in_tmp: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "from ray import serve\n@serve.deployment\ndef one():\n    return 1\n"
+    script(in_tmp, text + "serve.run(one.bind())\n")
+    assert main(["run", "main.py", *DECLARED, "-q"]) == 0
+    assert "all 0 answered" in capsys.readouterr().out
+
+
 def test_an_exception_is_printed_as_python_does(
     in_tmp: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -76,6 +76,8 @@ def test_what_hangs_says_where_and_why(tmp_path: Path) -> None:
         ("import ray\nimport ray.rllib\n", 2, "ray.rllib"),
         ("import ray\n@ray.remote\ndef f():\n    import ray.rllib\nray.get(f.remote())\n", 5,
          "ray.rllib"),
+        ("import subprocess\n\nsubprocess.run(['ray', 'stop'])\n", 3,
+         "Ray's command line (ray stop)"),
     ],
 )  # fmt: skip
 def test_what_is_not_emulated_is_one_line_that_names_it(

@@ -3,9 +3,25 @@
 Real counterpart: ``ray/data/__init__.py`` (2.60).
 """
 
-from raysim.rayapi.data import aggregate, collate, datatype, expressions
+from raysim.rayapi.data import (
+    aggregate,
+    block,
+    collate,
+    datasource,
+    datatype,
+    expressions,
+    preprocessors,
+)
 from raysim.rayapi.data.context import DataContext, ExecutionOptions
 from raysim.rayapi.data.dataset import Dataset, MaterializedDataset
+from raysim.rayapi.data.datasource import (
+    BlockBasedFileDatasink,
+    Datasink,
+    Datasource,
+    ReadTask,
+    RowBasedFileDatasink,
+    read_datasource,
+)
 from raysim.rayapi.data.files import (
     read_binary_files,
     read_csv,
@@ -17,6 +33,7 @@ from raysim.rayapi.data.files import (
 )
 from raysim.rayapi.data.grouped import GroupedData
 from raysim.rayapi.data.iterator import DataIterator
+from raysim.rayapi.data.preprocessors import Preprocessor
 from raysim.rayapi.data.read import (
     from_arrow,
     from_huggingface,
@@ -32,10 +49,43 @@ from raysim.rayapi.data.strategies import ActorPoolStrategy, TaskPoolStrategy
 from raysim.rayapi.unsupported import getattr_of
 
 __all__ = [
-    "ActorPoolStrategy", "DataContext", "DataIterator", "Dataset", "ExecutionOptions",
-    "GroupedData", "MaterializedDataset", "Schema", "TaskPoolStrategy", "aggregate", "collate",
-    "datatype", "expressions", "from_arrow", "from_huggingface", "from_items", "from_numpy",
-    "from_pandas", "from_torch", "range", "range_tensor", "read_binary_files", "read_csv",
-    "read_images", "read_json", "read_numpy", "read_parquet", "read_text",
+    "ActorPoolStrategy",
+    "BlockBasedFileDatasink",
+    "DataContext",
+    "DataIterator",
+    "Dataset",
+    "Datasink",
+    "Datasource",
+    "ExecutionOptions",
+    "GroupedData",
+    "MaterializedDataset",
+    "Preprocessor",
+    "ReadTask",
+    "RowBasedFileDatasink",
+    "Schema",
+    "TaskPoolStrategy",
+    "aggregate",
+    "block",
+    "collate",
+    "datasource",
+    "datatype",
+    "expressions",
+    "from_arrow",
+    "from_huggingface",
+    "from_items",
+    "from_numpy",
+    "from_pandas",
+    "from_torch",
+    "preprocessors",
+    "range",
+    "range_tensor",
+    "read_binary_files",
+    "read_csv",
+    "read_datasource",
+    "read_images",
+    "read_json",
+    "read_numpy",
+    "read_parquet",
+    "read_text",
 ]  # fmt: skip
 __getattr__ = getattr_of("ray.data")

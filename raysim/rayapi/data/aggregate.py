@@ -3,11 +3,12 @@
 Real counterpart: ``ray/data/aggregate.py`` (2.60). Blocks are accumulated by the tasks that have
 them, accumulators merged by whoever gets those of a group.
 
-Not modelled: approximate aggregations (``ApproximateQuantile``, ``ApproximateTopK``), summaries.
+Not modelled: ``ApproximateTopK``, summaries, and the error of ``ApproximateQuantile``'s sketch.
 """
 
 from __future__ import annotations
 
+import collections
 import math
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -285,6 +286,37 @@ class Quantile(_OfColumn):
         return None if found is None else float(np.quantile(found, self._q))
 
 
+class ApproximateQuantile(_OfColumn):
+    """``ApproximateQuantile``: of the sorted values, those at some ranks.
+
+    Ray asks a KLL sketch, which is exact up to some ``quantile_precision`` values; this always is.
+    """
+
+    def __init__(
+        self, on: str, quantiles: list[float], quantile_precision: int = 800,
+        ignore_nulls: bool = True, alias_name: str | None = None,
+    ) -> None:  # fmt: skip
+        del quantile_precision
+        super().__init__("approx_quantile", on, ignore_nulls, alias_name)
+        self._quantiles = quantiles
+
+    def of_values(self, values: Any) -> Any:
+        """All of them."""
+        return values.tolist()
+
+    def both(self, one: Any, other: Any) -> Any:
+        """As above."""
+        return one + other
+
+    def finalize(self, found: Any) -> Any:
+        """As above."""
+        if found is None:
+            return []
+        ordered = sorted(found)
+        last = len(ordered) - 1
+        return [float(ordered[min(int(q * len(ordered)), last)]) for q in self._quantiles]
+
+
 class Unique(_OfColumn):
     """``Unique``: each value once, missing ones too unless they are ignored."""
 
@@ -307,6 +339,78 @@ class Unique(_OfColumn):
     def both(self, one: Any, other: Any) -> Any:
         """As above."""
         return list(dict.fromkeys([*one, *other]))
+
+
+class CountDistinct(Unique):
+    """``CountDistinct``: how many values there are."""
+
+    def __init__(self, on: str, ignore_nulls: bool = True, alias_name: str | None = None) -> None:
+        super().__init__(on, ignore_nulls, alias_name or f"count_distinct({on})")
+
+    def finalize(self, found: Any) -> Any:
+        """As above."""
+        return len(found)
+
+
+class ValueCounter(_OfColumn):
+    """``ValueCounter``: each value, and how often it is there."""
+
+    def __init__(self, on: str, alias_name: str | None = None) -> None:
+        super().__init__("value_counter", on, True, alias_name)
+
+    def of_values(self, values: Any) -> Any:
+        """As above."""
+        return collections.Counter(values.tolist())
+
+    def both(self, one: Any, other: Any) -> Any:
+        """As above."""
+        return one + other
+
+    def finalize(self, found: Any) -> Any:
+        """As above."""
+        found = found or {}
+        return {"values": list(found), "counts": list(found.values())}
+
+
+class _Percentage(_OfColumn):
+    """Of two counts."""
+
+    def both(self, one: Any, other: Any) -> Any:
+        """As above."""
+        return one[0] + other[0], one[1] + other[1]
+
+    def finalize(self, found: Any) -> Any:
+        """As above."""
+        return found[0] / found[1] * 100.0 if found is not None and found[1] else None
+
+
+class MissingValuePercentage(_Percentage):
+    """``MissingValuePercentage``: None and NaN."""
+
+    def __init__(self, on: str, alias_name: str | None = None) -> None:
+        super().__init__("missing_pct", on, False, alias_name)
+
+    def of_rows(self, key: Any, group: Columns) -> Any:
+        """As above."""
+        del key
+        assert self.on is not None, "it has to be given"
+        return int(missing(group[self.on]).sum()), rows_of(group)
+
+
+class ZeroPercentage(_Percentage):
+    """``ZeroPercentage``: of the values that are there, or of all."""
+
+    def __init__(self, on: str, ignore_nulls: bool = True, alias_name: str | None = None) -> None:
+        super().__init__("zero_pct", on, ignore_nulls, alias_name)
+
+    def of_rows(self, key: Any, group: Columns) -> Any:
+        """As above."""
+        del key
+        assert self.on is not None, "it has to be given"
+        column = group[self.on]
+        known = column[~missing(column)]
+        zeros = sum(value == 0 for value in known.tolist())
+        return zeros, len(known) if self.ignore_nulls else len(column)
 
 
 class AsList(_OfColumn):

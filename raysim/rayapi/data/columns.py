@@ -139,7 +139,7 @@ def to_batch(columns: Columns, batch_format: str | None) -> Any:
         )
     if batch_format == "pandas":
         return import_pandas().DataFrame(
-            {n: list(a) if a.ndim > 1 else a for n, a in columns.items()}
+            {n: list(a) if a.ndim > 1 else _numbers(a) for n, a in columns.items()}
         )
     if batch_format == "pyarrow":
         return to_arrow(columns)
@@ -149,9 +149,12 @@ def to_batch(columns: Columns, batch_format: str | None) -> Any:
 
 
 def _plain(array: Array) -> Array:
-    """As Arrow's columns come out as numpy's: texts are objects, missing numbers NaN."""
-    if array.dtype.kind == "U":
-        return array.astype(object)
+    """As Arrow's columns come out as numpy's: texts are objects."""
+    return array.astype(object) if array.dtype.kind == "U" else _numbers(array)
+
+
+def _numbers(array: Array) -> Array:
+    """Numbers of which some are missing: those are NaN outside of Arrow."""
     if array.dtype == object and array.ndim == 1:
         known = [v for v in array if v is not None]
         if known and len(known) < len(array) and all(type(v) in (int, float) for v in known):

@@ -438,21 +438,14 @@ class Dataset:
 
     # ---- files -----------------------------------------------------------------------------------
 
-    def write_parquet(self, path: Any, **options: Any) -> None:
-        """``Dataset.write_parquet``: a file of every block."""
-        writes.write(self, "parquet", path, options)
+    write_parquet, write_csv = writes.write_parquet, writes.write_csv
+    write_json, write_numpy = writes.write_json, writes.write_numpy
 
-    def write_csv(self, path: Any, **options: Any) -> None:
-        """``Dataset.write_csv``."""
-        writes.write(self, "csv", path, options)
+    def write_datasink(self, datasink: Any, **options: Any) -> None:
+        """``Dataset.write_datasink``: by what a program has written itself."""
+        from raysim.rayapi.data.datasource import write_datasink
 
-    def write_json(self, path: Any, **options: Any) -> None:
-        """``Dataset.write_json``: a line of every row."""
-        writes.write(self, "json", path, options)
-
-    def write_numpy(self, path: Any, *, column: str, **options: Any) -> None:
-        """``Dataset.write_numpy`` of one column."""
-        writes.write(self, "npy", path, {**options, "column": column})
+        write_datasink(self, datasink, **options)
 
     def __getattr__(self, name: str) -> Any:
         """What Ray has and this class does not."""

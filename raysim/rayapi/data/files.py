@@ -90,7 +90,7 @@ def _read(
     there = described(named[0]) if named else None
     if there is not None:
         return described_dataset(there, name, override_num_blocks)
-    files = [f for path in named for f in _expanded(local(path, f"read_{kind}"), extensions)]
+    files = [f for path in named for f in expanded(local(path, f"read_{kind}"), extensions)]
     if not files:
         raise FileNotFoundError(f"No input files found to read: {named}.")
     found = []
@@ -113,7 +113,7 @@ def _read(
     )  # fmt: skip
 
 
-def _expanded(path: Path, extensions: Any) -> Iterator[Path]:
+def expanded(path: Path, extensions: Any) -> Iterator[Path]:
     """A file, or those of a folder in the order of their names."""
     if path.is_dir():
         for file in sorted(path.rglob("*")):

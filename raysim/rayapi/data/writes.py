@@ -56,6 +56,26 @@ def write(dataset: Dataset, kind: str, path: Any, options: dict[str, Any]) -> No
     executions.drained(dataset._spec.then(specs.Map(name="Write", hook=hook)), None)  # noqa: SLF001  (its own)
 
 
+def write_parquet(self: Dataset, path: Any, **options: Any) -> None:
+    """``Dataset.write_parquet``: a file of every block."""
+    write(self, "parquet", path, options)
+
+
+def write_csv(self: Dataset, path: Any, **options: Any) -> None:
+    """``Dataset.write_csv``."""
+    write(self, "csv", path, options)
+
+
+def write_json(self: Dataset, path: Any, **options: Any) -> None:
+    """``Dataset.write_json``: a line of every row."""
+    write(self, "json", path, options)
+
+
+def write_numpy(self: Dataset, path: Any, *, column: str, **options: Any) -> None:
+    """``Dataset.write_numpy`` of one column."""
+    write(self, "npy", path, {**options, "column": column})
+
+
 def _parquet(columns: Columns, file: Path, _column: str) -> None:
     arrow("write_parquet")
     import_unpatched("pyarrow.parquet").write_table(to_arrow(columns), file)

@@ -8,9 +8,11 @@ Not modelled: websockets, streaming responses (their chunks come together), gRPC
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import json
 from collections.abc import Callable, Mapping
+from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
@@ -173,7 +175,15 @@ def _scope(message: Message) -> dict[str, Any]:
 
 
 def _receiver(message: Message) -> Any:
+    given = False
+
     async def receive() -> dict[str, Any]:
+        nonlocal given
+        if given:  # who asks again waits for the client to leave, which it does not
+            from raysim.rayapi import asyncio_loop
+
+            await asyncio_loop.new_future()
+        given = True
         return {"type": "http.request", "body": message.body, "more_body": False}
 
     return receive
@@ -222,6 +232,12 @@ def _plain(value: Any) -> Any:
     for convert in ("model_dump", "tolist", "isoformat"):
         if hasattr(value, convert):
             return getattr(value, convert)()
-    if isinstance(value, set | frozenset):
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, set | frozenset) or inspect.isgenerator(value):
         return list(value)
     raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")

@@ -60,6 +60,8 @@ def _bind_routes(app: Any, cls: type) -> None:
     routes = [r for r in app.routes if id(getattr(r, "endpoint", None)) in own]
     for route in routes:
         endpoint = route.endpoint
+        if not hasattr(route, "methods"):
+            raise NotEmulatedError(f"the websocket route {route.path}", "routes of HTTP")
         signature = inspect.signature(endpoint)
         first, *others = signature.parameters.values()
         instance = first.replace(default=Depends(_given), kind=inspect.Parameter.KEYWORD_ONLY)

@@ -112,16 +112,22 @@ class ProgramReplica:
         fiber.depth = 1
 
     def _wait_for(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-        """Call it here; a coroutine goes on in the loop."""
-        if not inspect.iscoroutinefunction(function):
-            function(*args, **kwargs)
-            return
+        """Call it in the loop; it is over when what it took has passed."""
+        loop = self.state.loop
 
         async def run() -> None:
             SERVING.set(Serving(self))
-            await function(*args, **kwargs)
+            value = function(*args, **kwargs)
+            if inspect.isawaitable(value):
+                await value
+            begin_call(loop.fiber)
+            loop.fiber.settle()
+            end_call(loop.fiber)
 
-        error = this_fiber().block(partial(asyncio_loop.run_in_loop, self.state.loop, run()))
+        fiber = this_fiber()
+        begin_call(fiber)
+        error = fiber.block(partial(asyncio_loop.run_in_loop, loop, run()))
+        end_call(fiber)
         if error is not None:
             raise error
 

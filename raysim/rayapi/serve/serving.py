@@ -275,6 +275,9 @@ def run(
     session = session_here()
     serve, built = _serve(session), build(target, name)
     served = serve.apps.get(name)
+    if served is not None and served.built.config.ingress != built.config.ingress:
+        delete(name)  # Ray starts the new ingress beside the old one, and then ends that
+        served = None
     if served is None:
         served = serve.apps[name] = Served(session, built, route_prefix)
     else:

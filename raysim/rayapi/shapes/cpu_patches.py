@@ -41,6 +41,8 @@ def install(r: Replaced) -> None:
     r.around(ddp, "forward", lambda _run, _s, self, *a, **k: self.module(*a, **k), here)
     r.around(ddp, "no_sync", lambda _run, _s, self: _no_sync(self), here)
     r.around(ddp, "train", _train, here)
+    r.around(ddp, "__getstate__", lambda _run, _s, self: dict(self.__dict__), here)
+    r.around(ddp, "__setstate__", lambda _r, _s, m, state: m.__dict__.update(state), here)
     r.around(dist, "all_reduce", lambda _run, s, *a, **k: _all_reduce(s, *a, **k), here)
     r.around(dist, "broadcast", lambda _run, s, *a, **k: _broadcast(s, *a, **k), here)
 

@@ -32,6 +32,8 @@ def install(r: Replaced) -> None:
     r.around(ddp, "no_sync", lambda *_: nullcontext())
     r.around(ddp, "register_comm_hook", _hook)
     r.around(ddp, "train", lambda _real, _s, self, mode=True: _train(self, mode))
+    r.around(ddp, "__getstate__", lambda _real, _s, self: dict(self.__dict__))
+    r.around(ddp, "__setstate__", lambda _real, _s, m, state: m.__dict__.update(state))
 
 
 def _ddp(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from raysim.rayapi.checkpoint import Checkpoint
-from raysim.rayapi.tune import schedulers, search
+from raysim.rayapi.tune import callbacks, schedulers, search, stoppers
+from raysim.rayapi.tune.callbacks import Callback, CLIReporter, JupyterNotebookReporter
 from raysim.rayapi.tune.configs import (
     CheckpointConfig,
     FailureConfig,
@@ -13,6 +14,7 @@ from raysim.rayapi.tune.configs import (
     SyncConfig,
     TuneConfig,
 )
+from raysim.rayapi.tune.stoppers import Stopper
 from raysim.rayapi.tune.trainable import (
     Trainable,
     TuneContext,
@@ -58,20 +60,25 @@ def register_trainable(name: str, trainable: Any) -> None:
 __getattr__ = getattr_of("ray.tune")
 
 __all__ = [
+    "CLIReporter",
+    "Callback",
     "Checkpoint",
     "CheckpointConfig",
     "ExperimentAnalysis",
     "FailureConfig",
+    "JupyterNotebookReporter",
     "PlacementGroupFactory",
     "Result",
     "ResultGrid",
     "RunConfig",
+    "Stopper",
     "SyncConfig",
     "Trainable",
     "TuneConfig",
     "TuneContext",
     "TuneError",
     "Tuner",
+    "callbacks",
     "choice",
     "get_checkpoint",
     "get_context",
@@ -91,6 +98,7 @@ __all__ = [
     "sample_from",
     "schedulers",
     "search",
+    "stoppers",
     "uniform",
     "with_parameters",
     "with_resources",

@@ -1,16 +1,18 @@
 """``Tuner(...).fit()`` and ``tune.run``: an experiment of ``raylibs.tune`` over the user's code.
 
 Real counterparts (ray 2.60): ``ray/tune/tuner.py``, ``tune.py``, ``result_grid.py``,
-``ray/air/result.py``. Not modelled: restoring an experiment, callbacks, the console's tables.
+``ray/air/result.py``. Not modelled: restoring an experiment, the console's tables.
 """
 
 from __future__ import annotations
 
 import inspect
 import tempfile
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,12 +28,14 @@ from raysim.rayapi.randomness import global_generator
 from raysim.rayapi.serialization import dump_code
 from raysim.rayapi.state import cluster_resources
 from raysim.rayapi.task_errors import RayTaskError
+from raysim.rayapi.tune.callbacks import Observer
 from raysim.rayapi.tune.configs import (
     CheckpointConfig,
     FailureConfig,
     RunConfig,
     TuneConfig,
 )
+from raysim.rayapi.tune.stoppers import Stopper, checked, timeout_s
 from raysim.rayapi.tune.trainable import (
     ClassTrainable,
     FunctionTrainable,
@@ -44,6 +48,7 @@ from raysim.raycore.tasks import TaskError
 from raysim.raylibs.tune.controller import TuneController
 from raysim.raylibs.tune.experiment import Experiment, TuneResult
 from raysim.raylibs.tune.resources import PlacementGroupFactory, of_resources
+from raysim.raylibs.tune.search.variants import count
 from raysim.raylibs.tune.trial import Trial
 
 if TYPE_CHECKING:
@@ -212,6 +217,11 @@ class Tuner:
         return self._done
 
     @classmethod
+    def can_restore(cls, *_args: Any, **_kwargs: Any) -> bool:
+        """Nothing can: programs begin anew."""
+        return False
+
+    @classmethod
     def restore(cls, *_args: Any, **_kwargs: Any) -> Tuner:
         """Not emulated."""
         raise NotEmulatedError("tune.Tuner.restore", "Tuner(...).fit()")
@@ -277,12 +287,13 @@ def run(
     fail_fast: bool = False,
     reuse_actors: bool = False,
     raise_on_failed_trial: bool = True,
+    callbacks: Sequence[Any] | None = None,
     max_concurrent_trials: int | None = None,
     **others: Any,
 ) -> ExperimentAnalysis:
     """``tune.run``."""
     for key, value in others.items():
-        if value:
+        if value and key != "progress_reporter":
             raise NotEmulatedError(f"tune.run({key}=)", "tune.Tuner")
     if isinstance(resources_per_trial, Mapping):
         resources_per_trial = of_resources(resources_per_trial)
@@ -294,6 +305,7 @@ def run(
     settings = RunConfig(
         name=name, storage_path=storage_path, stop=stop, verbose=verbose,
         failure_config=FailureConfig(max_failures, fail_fast), checkpoint_config=checkpoint_config,
+        callbacks=list(callbacks or ()),
     )  # fmt: skip
     grid = _fit(run_or_experiment, config or {}, tune, settings, resources_per_trial)
     analysis = ExperimentAnalysis(grid.outcome, Path(grid.experiment_path), metric, mode)
@@ -333,21 +345,30 @@ def _fit(
         name=getattr(trainable, "__name__", "func"),
         folder=Path(settings.storage_path or tempfile.mkdtemp("ray_results"), name),
     )  # fmt: skip
-    experiment = _experiment(space, tune, settings, where, resources or resources_of(trainable))
+    observer = Observer(settings.callbacks) if settings.callbacks else None
+    if observer is not None:
+        total = tune.num_samples * count(space)
+        observer.set_up(stop=settings.stop, num_samples=tune.num_samples, total_num_samples=total)
+    experiment = _experiment(
+        space, tune, settings, where, resources or resources_of(trainable), observer
+    )
     outcome = play(
         lambda process: TuneController(
             process, experiment, _no_stream, rng=global_generator(), cluster_cpus=cpus
         ).run()
     )
+    if observer is not None and observer.error is not None:
+        raise TuneError("".join(traceback.format_exception(observer.error))) from observer.error
     return ResultGrid(outcome, where.folder, tune.metric, tune.mode)
 
 
 def _experiment(
-    space: dict[str, Any], tune: TuneConfig, settings: RunConfig, where: Where, resources: Any
-) -> Experiment:
+    space: dict[str, Any], tune: TuneConfig, settings: RunConfig, where: Where, resources: Any,
+    observer: Observer | None,
+) -> Experiment:  # fmt: skip
     failure = settings.failure_config or FailureConfig()
     saving = settings.checkpoint_config or CheckpointConfig()
-    budget = tune.time_budget_s
+    stop = checked(settings.stop)
     kind = ClassTrainable if where.is_class else FunctionTrainable
     return Experiment(
         name=where.folder.name,
@@ -359,17 +380,33 @@ def _experiment(
         scheduler=tune.scheduler,
         metric=tune.metric,
         mode=tune.mode,
-        stop=settings.stop or {},
+        stop=stop,
+        stop_all=partial(_stops_all, stop, observer),
+        observer=observer,
+        trainable_name=where.name,
         max_failures=failure.max_failures,
         fail_fast=bool(failure.fail_fast),
         max_concurrent_trials=tune.max_concurrent_trials,
         reuse_actors=tune.reuse_actors,
-        time_budget_s=budget.total_seconds() if isinstance(budget, timedelta) else budget,
+        time_budget_s=_budget_s(tune.time_budget_s, stop),
         checkpoint_freq=saving.checkpoint_frequency or 0,
         checkpoint_at_end=bool(saving.checkpoint_at_end),
         num_to_keep=saving.num_to_keep,
         keep_results=True,
     )
+
+
+def _stops_all(stop: Any, observer: Observer | None) -> bool:
+    """By a stopper's rule, or because a callback has failed."""
+    if observer is not None and observer.error is not None:
+        return True
+    return isinstance(stop, Stopper) and stop.stop_all()
+
+
+def _budget_s(said: float | timedelta | None, stop: Any) -> float | None:
+    """The shorter of the configuration's and a stopper's."""
+    seconds = said.total_seconds() if isinstance(said, timedelta) else said
+    return min((s for s in (seconds, timeout_s(stop)) if s is not None), default=None)
 
 
 def _check_signature(function: Callable[..., Any]) -> None:
@@ -396,7 +433,12 @@ def _result(trial: Trial, path: Path) -> Result:
     kept = [(c.state, c.metrics) for c in trial.checkpoints if c.state is not None]
     last = trial.checkpoint.state if trial.checkpoint is not None else None
     return Result(
-        trial.last_result or None, last, error, str(path / trial.trial_id), kept, trial.results
+        trial.last_result or {"trial_id": trial.trial_id},
+        last,
+        error,
+        str(path / trial.trial_id),
+        kept,
+        trial.results,
     )
 
 

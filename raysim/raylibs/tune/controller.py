@@ -5,7 +5,7 @@ event per step, in the order events came (Ray takes one of those ready at random
 thread: each event, result and trial costs it what ``TuneCosts`` says, and it runs ahead of the
 clock through events that wait, which is exact since later ones queue behind them.
 
-Not modelled: callbacks other than loggers, restoring an experiment, exports, the console.
+Not modelled: restoring an experiment, exports, the console.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any
 from raysim.raycore.process import CoreProcess
 from raysim.raycore.scripts import Queue, Script, now, spawn, spend
 from raysim.raycore.tasks import TaskError
-from raysim.raylibs.tune.experiment import Experiment, MakeTrainable, TuneResult
-from raysim.raylibs.tune.program import DONE, DUPLICATE, SpecTrainable, TrialProgram
-from raysim.raylibs.tune.progress import PendingSave, Progress
+from raysim.raylibs.tune.experiment import Experiment, TuneResult
+from raysim.raylibs.tune.program import DONE, DUPLICATE
+from raysim.raylibs.tune.progress import Announcer, PendingSave, Progress
 from raysim.raylibs.tune.resources import PlacementGroupFactory
 from raysim.raylibs.tune.snapshots import Snapshots
 from raysim.raylibs.tune.trial import Status, Trial, TrialCheckpoint
@@ -55,7 +55,6 @@ class TuneController:
     ) -> None:
         self._process = process
         self._experiment = experiment
-        self._streams = streams
         self._rng = rng if rng is not None else streams(f"tune/{experiment.name}")
         self._costs = experiment.defaults.costs.at_speed(process.costs.tune_speed)
         self._scheduler = experiment.trial_scheduler()
@@ -63,14 +62,12 @@ class TuneController:
         self.search_alg.begin(
             experiment.param_space, experiment.num_samples, self._rng, self._make_trial
         )
-        self.max_pending = (
-            experiment.defaults.max_pending_trials
-            or self.search_alg.max_pending_trials(cluster_cpus)
-        )  # fmt: skip
+        limit = self.search_alg.max_pending_trials(cluster_cpus)
+        self.max_pending = experiment.defaults.max_pending_trials or limit
         self._inbox = Queue()
         said_s = experiment.defaults.trainable_core_s
         core_s = process.costs.tune_trial_core_s if said_s is None else said_s
-        self._actors = ActorManager(process, self._inbox, self._trainable(), core_s)
+        self._actors = ActorManager(process, self._inbox, experiment.made_by(streams), core_s)
         self._table = TrialTable()
         self._cache = ActorCache()
         self._actor_of: dict[Trial, TrackedActor] = {}
@@ -79,11 +76,11 @@ class TuneController:
         self._progress = Progress(experiment, self._scheduler, self.search_alg)
         self._todo: list[Script] = []
         """What the scheduler's plain calls have the driver do."""
+        self._tell = Announcer(experiment.observer, self._todo, self._table.trials)
         self._has_errored = self._out_of_time = False
         self._snapshots = Snapshots(experiment.defaults, experiment.num_to_keep)
-        self._began_ns = 0
-        self._at_ns = 0
-        """Where the loop is, ahead of the clock."""
+        self._began_ns = self._at_ns = 0
+        """When it began, and where the loop is, ahead of the clock."""
         self._busy_s = self._lag_s = 0.0
 
     # ---- what schedulers ask ---------------------------------------------------------------------
@@ -114,6 +111,7 @@ class TuneController:
         else:
             self._scheduler.on_trial_remove(self, trial)
             self.search_alg.on_trial_complete(trial.trial_id)
+        self._tell("trial_complete", trial=trial)
         self._end(trial, "TERMINATED")
 
     def pause_trial(self, trial: Trial, should_checkpoint: bool = True) -> None:
@@ -147,6 +145,7 @@ class TuneController:
         if budget_s is not None:
             self._process.after(round(budget_s * 1e9), self._time_is_up)
         while not self._finished():
+            self._tell("step_begin")
             if not self.search_alg.is_finished():
                 yield from self._add_trials()
             if self._table.any_waiting:
@@ -156,10 +155,11 @@ class TuneController:
                 yield from self._handle(event)
             elif event.epoch == event.actor.epoch and event.actor.trial is not None:
                 yield from self._trained(event, event.actor.trial)
-            if self._out_of_time or (self._experiment.fail_fast and self._has_errored):
+            if self._out_of_time or self._progress.stops_all(has_errored=self._has_errored):
                 self.search_alg.set_finished()
                 for trial in self.get_live_trials():
                     self._end(trial, "TERMINATED")
+            self._tell("step_end")
             if self._todo:
                 yield from self._do()
             if self._snapshots.due(self._at_ns):
@@ -168,6 +168,8 @@ class TuneController:
                 over = self.search_alg.is_finished() and not self._staged
                 yield from self._drop_cached(force_all=over and self._cache.wanted == 0)
         yield from self._clean_up()
+        self._tell("experiment_end")
+        yield from self._do()
         return self._result((yield now()))
 
     def _finished(self) -> bool:
@@ -193,8 +195,9 @@ class TuneController:
         asked = self._experiment.resources
         resources = asked if isinstance(asked, PlacementGroupFactory) else asked(config)
         return Trial(
-            trial_id, config, resources=resources, experiment_tag=tag, evaluated_params=evaluated
-        )
+            trial_id, config, resources=resources, experiment_tag=tag, evaluated_params=evaluated,
+            trainable_name=self._experiment.trainable_name,
+        )  # fmt: skip
 
     def _add_actors(self) -> Script:
         chosen = self._scheduler.choose_trial_to_run(self)
@@ -283,6 +286,7 @@ class TuneController:
     def _started(self, trial: Trial, actor: TrackedActor) -> Script:
         actor.started = True
         self._unstage(trial)
+        self._tell("trial_start", trial=trial)
         self._table.set(trial, "RUNNING")
         self._snapshots.changed(trial)
         at_ns = yield now()
@@ -303,7 +307,9 @@ class TuneController:
         self._cache.want(like.resources, -1)
 
     def _train(self, trial: Trial) -> Script:
-        actor = self._actor_of[trial]
+        actor = self._actor_of.get(trial)
+        if actor is None:
+            return  # the experiment has ended meanwhile
         settings, experiment = self._experiment.defaults, self._experiment
         length = settings.result_buffer_length
         if length > 1 and not experiment.checkpoint_at_end:
@@ -333,6 +339,8 @@ class TuneController:
             decision = progress.decide(self, trial, result)
             if isgenerator(decision):
                 decision = yield from decision
+            if DUPLICATE not in reported:
+                self._tell("trial_result", trial=trial, result=result)
             if progress.note(trial, result, decision):
                 self.schedule_trial_save(trial)
             if progress.put(trial, decision) and decision == "STOP":
@@ -362,11 +370,13 @@ class TuneController:
         trial.is_saving = False
         if checkpoint is not None:
             trial.checkpoint = checkpoint
+            self._tell("checkpoint", trial=trial, checkpoint=checkpoint.state)
             trial.checkpoints.append(checkpoint)
             keep = self._experiment.num_to_keep
             if keep is not None:
                 del trial.checkpoints[:-keep]
             self._snapshots.saved(trial)
+        self._tell("trial_save", trial=trial)
         self._progress.saved(trial)
         self._carry_out(trial, after_save=True)
 
@@ -391,6 +401,7 @@ class TuneController:
             self._end(trial, "PENDING")
             self._table.move_to_end(trial)
             self._scheduler.on_trial_add(self, trial)
+            self._tell("trial_recover", trial=trial)
         else:
             self._fail(trial, error)
 
@@ -400,6 +411,7 @@ class TuneController:
         self._scheduler.on_trial_error(self, trial)
         self.search_alg.on_trial_complete(trial.trial_id, error=True)
         self._end(trial, "ERROR")
+        self._tell("trial_error", trial=trial)
 
     def _end(self, trial: Trial, status: Status) -> None:
         """It leaves its actor, which is kept for another or stops (``_schedule_trial_stop``)."""
@@ -432,7 +444,8 @@ class TuneController:
 
     def _do(self) -> Script:
         while self._todo:
-            todo, self._todo = self._todo, []
+            todo = list(self._todo)
+            self._todo.clear()
             for each in todo:
                 yield from each
 
@@ -466,19 +479,6 @@ class TuneController:
     def _spend(self, cost_s: float) -> Script:
         self._busy_s += cost_s
         self._at_ns = yield spend(round(cost_s * 1e9))
-
-    def _stream(self, trial_id: str) -> Any:
-        return self._streams(f"tune/{self._experiment.name}/{trial_id}")
-
-    def _trainable(self) -> MakeTrainable:
-        program = self._experiment.trainable
-        if not isinstance(program, TrialProgram):
-            return program
-
-        def make(process: Any, trial: Trial) -> SpecTrainable:
-            return SpecTrainable(process, program, trial, self._stream)
-
-        return make
 
     def _result(self, now_ns: int) -> TuneResult:
         return TuneResult(

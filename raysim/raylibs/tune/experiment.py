@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from raysim.raycore.scripts import Script
 from raysim.raylibs.tune.defaults import TuneDefaults
-from raysim.raylibs.tune.program import TrialProgram
+from raysim.raylibs.tune.program import SpecTrainable, TrialProgram
 from raysim.raylibs.tune.resources import PlacementGroupFactory
 from raysim.raylibs.tune.schedulers import FIFOScheduler, TrialScheduler
 from raysim.raylibs.tune.search.algorithms import (
@@ -58,6 +59,10 @@ Stopper = Callable[[str, Mapping[str, Any]], bool]
 """(trial_id, result) -> whether the trial is to stop."""
 
 
+Observer = Callable[[str, dict[str, Any]], Script]
+"""Of Ray's callbacks: ``("trial_start", {"iteration": 3, "trials": [...], "trial": trial})``."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
     """Everything ``Tuner.fit()`` needs.
@@ -74,8 +79,8 @@ class Experiment:
         New objects: they remember what they have seen.
     metric, mode
         What is to be max or min.
-    stop
-        Values of a result at which a trial stops; or a function.
+    stop, stop_all
+        Values of a result at which a trial stops, or a function; whether all are to stop now.
     max_failures
         So often a trial starts again, from its last checkpoint; -1: always.
     max_concurrent_trials, reuse_actors, time_budget_s
@@ -88,6 +93,10 @@ class Experiment:
         All results of all trials stay in memory.
     on_result
         Called with each (trial, result) at the instant the driver processes it.
+    observer
+        What the driver does when something has happened: a script of (event, what it is about).
+    trainable_name
+        As trials are called.
     """
 
     name: str = "tune"
@@ -102,6 +111,7 @@ class Experiment:
     metric: str | None = None
     mode: str | None = None
     stop: Mapping[str, Any] | Stopper = field(default_factory=dict)
+    stop_all: Callable[[], bool] | None = None
     max_failures: int = 0
     fail_fast: bool = False
     max_concurrent_trials: int | None = None
@@ -113,7 +123,22 @@ class Experiment:
     loggers: bool = True
     keep_results: bool = False
     on_result: Callable[[Trial, Mapping[str, Any]], object] | None = None
+    observer: Observer | None = None
+    trainable_name: str = ""
     defaults: TuneDefaults = field(default_factory=TuneDefaults)
+
+    def made_by(self, streams: Callable[[str], Any]) -> MakeTrainable:
+        """What makes a trial's trainable; a program's trials draw from streams of their own."""
+        program = self.trainable
+        if not isinstance(program, TrialProgram):
+            return program
+
+        def make(process: Any, trial: Trial) -> SpecTrainable:
+            return SpecTrainable(
+                process, program, trial, lambda trial_id: streams(f"tune/{self.name}/{trial_id}")
+            )
+
+        return make
 
     def algorithm(self) -> SearchAlgorithm:
         """The search algorithm, limited (``Tuner``'s and ``tune.run``'s rules)."""

@@ -7,12 +7,12 @@ CONTINUE.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from raysim.raycore.scripts import Event, Script, wait_for
 from raysim.raycore.tasks import TaskError
-from raysim.raylibs.tune.experiment import Experiment
+from raysim.raylibs.tune.experiment import Experiment, Observer
 from raysim.raylibs.tune.program import DONE, DUPLICATE, SHOULD_CHECKPOINT
 from raysim.raylibs.tune.schedulers import TrialScheduler
 from raysim.raylibs.tune.search.algorithms import SearchAlgorithm
@@ -44,6 +44,11 @@ class Progress:
         elif any(name in result and result[name] >= value for name, value in stop.items()):
             return "STOP"
         return self._scheduler.on_trial_result(controller, trial, result)
+
+    def stops_all(self, *, has_errored: bool) -> bool:
+        """Whether the experiment ends now, whatever its trials do."""
+        stop_all = self._experiment.stop_all
+        return (self._experiment.fail_fast and has_errored) or (stop_all is not None and stop_all())
 
     def note(self, trial: Trial, result: dict[str, Any], decision: str) -> bool:
         """The trial has reported; whether it is to save now."""
@@ -98,6 +103,28 @@ class Progress:
             return True
         freq = experiment.checkpoint_freq
         return freq > 0 and result.get("training_iteration", 0) % freq == 0
+
+
+class Announcer:
+    """Tells the experiment's observer what has happened, once the driver has nothing else to do."""
+
+    def __init__(
+        self, observer: Observer | None, todo: list[Script], trials: Iterable[Trial]
+    ) -> None:
+        self._observer = observer
+        self._todo = todo
+        self._trials = trials
+        self._iteration = 0
+
+    def __call__(self, event: str, **what: Any) -> None:
+        """An event of Ray's ``Callback``, without its ``on_``."""
+        if self._observer is None:
+            return
+        self._iteration += event == "step_end"
+        said = {"trials": list(self._trials), **what}
+        if event != "experiment_end":
+            said["iteration"] = self._iteration
+        self._todo.append(self._observer(event, said))
 
 
 class PendingSave:

@@ -41,6 +41,8 @@ class Trial:
         Number and chosen values, as in directory names.
     evaluated_params
         Those that were sampled or came from a grid.
+    trainable_name
+        Of what it runs.
     """
 
     PENDING: Status = "PENDING"
@@ -52,7 +54,8 @@ class Trial:
     __slots__ = (
         "checkpoint", "checkpoints", "config", "ended_ns", "error", "evaluated_params",
         "experiment_tag", "is_saving", "last_result", "n_results", "num_failures", "order",
-        "resources", "results", "runs", "started_ns", "status", "trial_id",
+        "resources", "results", "runs", "started_ns", "status", "trainable_name",
+        "trial_id",
     )  # fmt: skip
 
     def __init__(
@@ -63,8 +66,10 @@ class Trial:
         resources: PlacementGroupFactory | None = None,
         experiment_tag: str = "",
         evaluated_params: dict[str, Any] | None = None,
+        trainable_name: str = "",
     ) -> None:
         self.trial_id = trial_id
+        self.trainable_name = trainable_name
         self.config = config
         self.resources = resources or PlacementGroupFactory()
         self.experiment_tag = experiment_tag
@@ -90,6 +95,10 @@ class Trial:
     def is_finished(self) -> bool:
         """Ended, well or not."""
         return self.status in ("TERMINATED", "ERROR")
+
+    def __str__(self) -> str:
+        """As programs print it."""
+        return f"{self.trainable_name}_{self.trial_id}"
 
     def __repr__(self) -> str:
         """Its id and status."""

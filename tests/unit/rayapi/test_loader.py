@@ -71,12 +71,56 @@ def test_nothing_is_left_behind() -> None:
         "import ray.rllib", "from ray.serve import llm", "import ray; ray.java_function",
         "import ray; ray.util.collective", "from ray.util.dask import ray_dask_get",
         "import ray; ray.init(local_mode=True)",
-        "import threading; threading.Thread(target=print).start()",
+        "import threading; threading.Thread(target=print).start()", "import ray.tune.search.optuna",
+        "import subprocess; subprocess.run(['ray', 'stop'])", "import os; os.system('ray start')",
+        "import ray; ray.util.accelerators.tpu",
     ],
 )  # fmt: skip
 def test_what_is_not_emulated_is_named(tmp_path, use: str) -> None:
     with pytest.raises(NotEmulatedError, match="is not emulated by raysim"):
         printed(write(tmp_path, use))
+
+
+def test_other_commands_are_run(tmp_path) -> None:
+    use = "import ray, subprocess\nray.init()\nprint(subprocess.check_output(['echo', 'ray']))\n"
+    assert printed(write(tmp_path, use)) == ["b'ray\\n'"]
+
+
+def test_whoever_looks_through_all_modules_is_not_refused(tmp_path) -> None:
+    use = (
+        "import sys, ray.experimental, ray.tune.stopper\n"
+        "print([m for m in list(sys.modules.values()) if hasattr(m, '__nothing__')])\n"
+    )
+    assert printed(write(tmp_path, use)) == ["[]"]
+
+
+def test_metrics_are_checked_as_ray_checks_them() -> None:
+    def main():
+        import ray
+        from ray.util.metrics import Counter, Gauge, Histogram
+
+        counter = Counter("seen", tag_keys=("kind",)).set_default_tags({"kind": "a"})
+        counter.inc()
+        copy = ray.get(ray.remote(lambda c: c).remote(counter))
+        wrong = []
+        for call in (
+            lambda: counter.inc(0), copy.inc, lambda: Gauge("now").set("1"),
+            lambda: Histogram("h"), lambda: Histogram("h", boundaries=[0.0]),
+            lambda: counter.set_default_tags({"other": "b"}),
+        ):  # fmt: skip
+            try:
+                call()
+            except (TypeError, ValueError) as error:
+                wrong.append(str(error).split(",")[0])
+        return counter.info["default_tags"], copy.info["default_tags"], wrong
+
+    assert run(main) == (
+        {"kind": "a"}, {}, ["value must be >0", "Missing value for tag key(s): kind.",
+        "value must be int or float",
+        ("boundaries argument should be provided when using the Histogram class. e.g."),
+        "Invalid `boundaries` argument at index 0",
+        "Unrecognized tag key other."],
+    )  # fmt: skip
 
 
 def test_unknown_names_are_unknown(tmp_path) -> None:

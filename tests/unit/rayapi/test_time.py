@@ -111,6 +111,49 @@ def test_declared_work_shares_the_cores() -> None:
     assert wide_s == pytest.approx(3, abs=0.2)
 
 
+def test_a_constructor_in_an_event_loop_takes_its_time() -> None:
+    def main():
+        import ray
+
+        @ray.remote
+        class Actor:
+            def __init__(self):
+                charge(seconds=2)
+                time.sleep(1)
+
+            async def ping(self):
+                return 1
+
+        ray.get(Actor.remote().ping.remote())
+        began = time.time()
+        ray.get(Actor.remote().ping.remote())
+        return time.time() - began
+
+    assert run(main) == pytest.approx(3, abs=0.2)
+
+
+def test_measured_work_of_a_constructor_in_an_event_loop_is_paid_for() -> None:
+    def main():
+        import ray
+
+        @ray.remote
+        class Actor:
+            def __init__(self):
+                self.took_s = spin()
+
+            async def ping(self):
+                return self.took_s
+
+        ray.get(Actor.remote().ping.remote())
+        began = time.time()
+        took_s = ray.get(Actor.remote().ping.remote())
+        return time.time() - began, took_s
+
+    measured = Compute("measured", slowdown=100.0)
+    waited_s, took_s = run(main, compute=measured)
+    assert waited_s >= took_s > 0.5  # 2 million additions, a hundred times slower
+
+
 def test_cost_does_nothing_outside_a_program() -> None:
     assert cost(seconds=100)(lambda x: x)(1) == 1
     charge(seconds=100)
