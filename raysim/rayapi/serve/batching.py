@@ -1,4 +1,4 @@
-"""``@serve.batch``: calls of a coroutine method that are answered together.
+"""``@serve.batch``: calls of a coroutine method or an async generator that are answered together.
 
 Real counterpart: ``python/ray/serve/batching.py`` (ray 2.60). A batch is formed when
 ``max_batch_size`` calls are there, or ``batch_wait_timeout_s`` after its first; calls for different
@@ -8,7 +8,7 @@ multiplexed models never share one.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from functools import wraps
 from typing import Any, NamedTuple
 
@@ -21,8 +21,14 @@ class _One(NamedTuple):
     """A call that waits for its batch."""
 
     args: tuple[Any, ...]
-    future: Any
+    answers: Any
+    """A future; or, of a generator, a queue of (item, None) and at the end (None, error)."""
     serving: Serving
+
+
+_OVER = StopAsyncIteration()
+_SENTINELS = (StopIteration, StopAsyncIteration)
+"""What a batched generator yields for a call that gets no more."""
 
 
 class _Batches:
@@ -85,18 +91,43 @@ class _Batches:
     async def _run(self, batch: list[_One]) -> None:
         SERVING.set(batch[0].serving)
         columns = [list(column) for column in zip(*(one.args for one in batch), strict=True)]
-        try:
-            results = _of_size(await self._function(*self._owner, *columns), len(batch))
-        except BaseException as error:  # noqa: BLE001  (whatever a program raises)
-            for one in batch:
-                if not one.future.done():
-                    one.future.set_exception(error)
+        answered = self._function(*self._owner, *columns)
+        if inspect.isasyncgen(answered):
+            await _fill(batch, answered)
         else:
-            for one, result in zip(batch, results, strict=True):
-                if not one.future.done():
-                    one.future.set_result(result)
-        finally:
-            self._free.put_nowait(None)
+            await _settle(batch, answered)
+        self._free.put_nowait(None)
+
+
+async def _settle(batch: list[_One], answered: Any) -> None:
+    """One answer each, or what was raised."""
+    try:
+        results = _of_size(await answered, len(batch))
+    except BaseException as error:  # noqa: BLE001  (whatever a program raises)
+        for one in batch:
+            if not one.answers.done():
+                one.answers.set_exception(error)
+        return
+    for one, result in zip(batch, results, strict=True):
+        if not one.answers.done():
+            one.answers.set_result(result)
+
+
+async def _fill(batch: list[_One], answered: Any) -> None:
+    """Items for those that have not ended."""
+    left = dict(enumerate(batch))
+    end: BaseException = _OVER
+    try:
+        async for results in answered:
+            for number, result in enumerate(_of_size(results, len(batch))):
+                if number in left and any(result is sentinel for sentinel in _SENTINELS):
+                    left.pop(number).answers.put_nowait((None, _OVER))
+                elif number in left:
+                    left[number].answers.put_nowait((result, None))
+    except BaseException as error:  # noqa: BLE001  (whatever a program raises)
+        end = error
+    for one in left.values():
+        one.answers.put_nowait((None, end))
 
 
 def _of_size(results: Any, size: int) -> Any:
@@ -141,36 +172,63 @@ def batch(
     _check(max_batch_size, batch_wait_timeout_s, max_concurrent_batches)
 
     def decorate(function: Any) -> Any:
+        options = _Options(max_batch_size, batch_wait_timeout_s, max_concurrent_batches)
         if inspect.isasyncgenfunction(function):
-            raise NotEmulatedError("@serve.batch of a generator", "methods that return lists")
+            return _with_options(_generator(function, options), options)
         if not inspect.iscoroutinefunction(function):
             raise TypeError("Functions decorated with @serve.batch must be 'async def'")
-        options = _Options(max_batch_size, batch_wait_timeout_s, max_concurrent_batches)
-        return _batched(function, options)
+        return _with_options(_coroutine(function, options), options)
 
     return decorate(_func) if callable(_func) else decorate
 
 
-def _batched(function: Any, options: _Options) -> Any:
-    of_method = next(iter(inspect.signature(function).parameters), "") == "self"
-
+def _coroutine(function: Any, options: _Options) -> Any:
     @wraps(function)
     async def call(*args: Any, **kwargs: Any) -> Any:
-        given = inspect.signature(function).bind(*args, **kwargs).args
-        owner, items = (given[:1], given[1:]) if of_method else ((), given)
-        serving = here("@serve.batch")
-        batches = serving.replica.kept(function, owner, lambda: _Batches(function, options, owner))
         future = asyncio_loop.new_future()
-        batches.put(_One(items, future, serving))
+        _put(function, options, inspect.signature(function).bind(*args, **kwargs).args, future)
         return await future
+
+    return call
+
+
+def _generator(function: Any, options: _Options) -> Any:
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        items: Any = asyncio_loop.Queue()
+        _put(function, options, inspect.signature(function).bind(*args, **kwargs).args, items)
+        return _items(items)
+
+    return call
+
+
+async def _items(queue: Any) -> AsyncIterator[Any]:
+    item, error = await queue.get()
+    while error is None:
+        yield item
+        item, error = await queue.get()
+    if error is not _OVER:
+        raise error
+
+
+def _put(function: Any, options: _Options, given: tuple[Any, ...], answers: Any) -> None:
+    of_method = next(iter(inspect.signature(function).parameters), "") == "self"
+    owner, items = (given[:1], given[1:]) if of_method else ((), given)
+    serving = here("@serve.batch")
+    batches = serving.replica.kept(function, owner, lambda: _Batches(function, options, owner))
+    batches.put(_One(items, answers, serving))
+
+
+def _with_options(call: Any, options: _Options) -> Any:
+    """What programs may ask and change while it runs."""
 
     def setter(name: str) -> Callable[[Any], None]:
         return lambda value: setattr(options, name, value)
 
-    call.set_max_batch_size = setter("max_batch_size")  # type: ignore[attr-defined]
-    call.set_batch_wait_timeout_s = setter("batch_wait_timeout_s")  # type: ignore[attr-defined]
-    call._get_max_batch_size = lambda: options.max_batch_size  # type: ignore[attr-defined]  # noqa: SLF001
-    call._get_batch_wait_timeout_s = lambda: options.batch_wait_timeout_s  # type: ignore[attr-defined]  # noqa: SLF001
+    call.set_max_batch_size = setter("max_batch_size")
+    call.set_batch_wait_timeout_s = setter("batch_wait_timeout_s")
+    call._get_max_batch_size = lambda: options.max_batch_size  # noqa: SLF001
+    call._get_batch_wait_timeout_s = lambda: options.batch_wait_timeout_s  # noqa: SLF001
     return call
 
 

@@ -8,17 +8,14 @@ of the replica. Patched for as long as a program runs.
 from __future__ import annotations
 
 import importlib.util
-import io
 import urllib.request
-from collections.abc import Callable
-from email.message import Message as Headers
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
-from http.client import responses as reasons
 from typing import Any
-from urllib.response import addinfourl
 
 from raysim.rayapi.serve.context import SERVING
-from raysim.rayapi.serve.http import Reply, ask, ask_async, is_ours, message_of
+from raysim.rayapi.serve.http import ask, ask_async, is_ours, message_of
+from raysim.rayapi.serve.streams import Reply, client_response
 
 _undo: list[Callable[[], None]] = []
 
@@ -64,9 +61,11 @@ def _requests(real: Any) -> Any:
         body = request.body or b""
         data = body.encode() if isinstance(body, str) else bytes(body)
         reply = ask(message_of(request.method, request.url, request.headers, data))
+        read = client_response(reply, request.method)
         raw = HTTPResponse(
-            body=io.BytesIO(reply.body), headers=dict(reply.headers), status=reply.status,
-            reason=reasons.get(reply.status, ""), preload_content=False,
+            body=read, headers=dict(read.getheaders()), status=read.status, reason=read.reason,
+            original_response=read, preload_content=False, decode_content=False,
+            request_method=request.method,
         )  # fmt: skip
         return self.build_response(request, raw)
 
@@ -76,9 +75,32 @@ def _requests(real: Any) -> Any:
 def _httpx_reply(request: Any, reply: Reply) -> Any:
     import httpx
 
-    return httpx.Response(
-        reply.status, headers=list(reply.headers), content=reply.body, request=request
-    )
+    def check() -> None:
+        if reply.broken:
+            raise httpx.RemoteProtocolError(
+                "peer closed connection without sending complete message body "
+                "(incomplete chunked read)"
+            )
+
+    class Body(httpx.SyncByteStream, httpx.AsyncByteStream):
+        """As it comes, to who iterates in either way."""
+
+        def __iter__(self) -> Iterator[bytes]:
+            yield from reply
+            check()
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            async for chunk in reply:
+                yield chunk
+            check()
+
+        def close(self) -> None:
+            reply.leave()
+
+        async def aclose(self) -> None:
+            reply.leave()
+
+    return httpx.Response(reply.head.status, headers=reply.headers, stream=Body(), request=request)
 
 
 def _httpx(real: Any) -> Any:
@@ -109,11 +131,8 @@ def _urllib(real: Any) -> Any:
         headers = dict(request.header_items())
         method = request.get_method()
         reply = ask(message_of(method, request.full_url, headers, request.data or b""))
-        lines = Headers()
-        for name, value in reply.headers:
-            lines[name] = value
-        found = addinfourl(io.BytesIO(reply.body), lines, request.full_url, reply.status)
-        found.msg = reasons.get(reply.status, "")  # type: ignore[attr-defined]
+        found = client_response(reply, method)
+        found.url, found.msg = request.full_url, found.reason  # type: ignore[assignment]  # as urllib
         return found
 
     return http_open

@@ -1,9 +1,9 @@
 """HTTP requests of programs: to a proxy and into a replica, with starlette's classes there.
 
 Real counterpart: ``python/ray/serve/_private/http_util.py`` and ``proxy.py`` (ray 2.60). A request
-is whole when it is sent, and so is its response.
+is whole when it is sent. What an application sends with more to follow goes out at once.
 
-Not modelled: websockets, streaming responses (their chunks come together), gRPC ingress.
+Not modelled: websockets, gRPC ingress.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
+from collections import deque
 from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,6 +21,7 @@ from raysim.rayapi.calls import program_call, this_fiber
 from raysim.rayapi.serialization import serialize
 from raysim.rayapi.serve.handle import CALL, Asked
 from raysim.rayapi.serve.serving import LIBRARY, Served, _serve
+from raysim.rayapi.serve.streams import Head, Reply
 from raysim.raycore.tasks import TaskError
 from raysim.raylibs.serve.event_loop import deliver
 from raysim.raylibs.serve.request import Request
@@ -45,16 +47,12 @@ class Message(NamedTuple):
     root_path: str = ""
 
 
-class Reply(NamedTuple):
-    """A response."""
-
-    status: int
-    headers: tuple[tuple[str, str], ...]
-    body: bytes
+Chunk = Callable[[Head, bytes], object]
+"""What a replica tells of a response that goes on."""
 
 
 def _text(status: int, said: str) -> Reply:
-    return Reply(status, (("content-type", TEXT_TYPE),), said.encode())
+    return Reply(Head(status, (("content-type", TEXT_TYPE),)), said.encode())
 
 
 # ---- from the program ------------------------------------------------------------------------
@@ -79,7 +77,7 @@ def message_of(method: str, url: str, headers: Mapping[str, str], body: bytes) -
 
 
 def start_request(message: Message, then: Callable[[Reply], object]) -> None:
-    """Send it; ``then(reply)`` in the simulation."""
+    """Send it; ``then(reply)`` in the simulation, when all of it is there or its first chunk."""
     session = this_fiber().process.session
     core: Any = this_fiber().process.core
     found = _route(_serve(session).apps.values(), message.path)
@@ -89,21 +87,43 @@ def start_request(message: Message, then: Callable[[Reply], object]) -> None:
         return
     served, prefix = found
     asked = Asked(
-        CALL, serialize(((), {})), (), stream=False, http=message._replace(root_path=prefix)
-    )
+        CALL, serialize(((), {})), (), stream=False, http=message._replace(root_path=prefix),
+        items=deque(),
+    )  # fmt: skip
+    streamed: list[Reply] = []
+
+    def came(request: Request) -> None:
+        head, chunk = asked.items.popleft()
+        if not streamed:
+            streamed.append(Reply(head, left=lambda: _cancel(request)))
+            then(streamed[0])
+        streamed[0].came(chunk)
 
     def ended(request: Request) -> None:
         served.log.add(request)
-        then(_reply_of(request))
+        if streamed:
+            streamed[0].end(broken=request.status != "ok")
+        else:
+            then(_reply_of(request))
 
     model_id = dict(message.headers).get(MODEL_HEADER, "")
-    request = Request(served.numbered(), core.now_ns, ended, model_id=model_id, asked=asked)
+    request = Request(
+        served.numbered(), core.now_ns, ended, model_id=model_id, asked=asked, on_chunk=came
+    )
     proxies = served.instance.proxies
     proxy = proxies.get(core.me.node_id) or next(iter(proxies.values()), None)
     if proxy is None:
         request.end("no_proxy", core.now_ns)
         return
     deliver(proxy.process, to_ns(served.instance.costs.transit_s), proxy.receive, request)
+
+
+def _cancel(request: Request) -> None:
+    """The client has left: a coroutine that still sends is interrupted."""
+    call = request.call
+    if call is not None and call.replica is not None:
+        code: Any = call.replica.code
+        code.cancel(call)
 
 
 def _route(apps: Any, path: str) -> tuple[Served, str] | None:
@@ -152,16 +172,15 @@ async def ask_async(message: Message) -> Reply:
 # ---- in the replica --------------------------------------------------------------------------
 
 
-async def answer(replica: ProgramReplica, message: Message) -> Reply:
-    """What the user's code makes of a request."""
+async def answer(replica: ProgramReplica, message: Message, chunk: Chunk) -> Reply:
+    """What the user's code makes of a request; ``chunk`` is told of what goes out before."""
     app = getattr(replica.target, "_serve_asgi_app", None)
     if app is not None:
-        return await _of_asgi(app, message)
+        return await _of_asgi(app, message, chunk)
     method = replica.method(CALL)
     takes = inspect.signature(method).parameters
-    if not takes:
-        return await _reply(await replica.call(method))
-    return await _reply(await replica.call(method, _request(message)))
+    given = (_request(message),) if takes else ()
+    return await _reply(await replica.call(method, *given), chunk)
 
 
 def _scope(message: Message) -> dict[str, Any]:
@@ -195,37 +214,33 @@ def _request(message: Message) -> Any:
     return HttpRequest(_scope(message), _receiver(message))
 
 
-async def _of_asgi(app: Any, message: Message) -> Reply:
-    status, headers, body = BAD, [], b""
-    told: list[dict[str, Any]] = []
+async def _of_asgi(app: Any, message: Message, chunk: Chunk) -> Reply:
+    head, body, goes_on = Head(BAD, ()), b"", False
 
     async def send(part: dict[str, Any]) -> None:
-        told.append(part)
+        nonlocal head, body, goes_on
+        if part["type"] == "http.response.start":
+            headers = tuple((k.decode(), v.decode()) for k, v in part.get("headers", ()))
+            head = Head(part["status"], headers)
+        elif part["type"] == "http.response.body":
+            body, goes_on = part.get("body", b""), goes_on or part.get("more_body", False)
+            if goes_on and body:
+                chunk(head, body)
 
     await app(_scope(message), _receiver(message), send)
-    for part in told:
-        if part["type"] == "http.response.start":
-            status = part["status"]
-            headers = [(k.decode(), v.decode()) for k, v in part.get("headers", ())]
-        elif part["type"] == "http.response.body":
-            body += part.get("body", b"")
-    return Reply(status, tuple(headers), body)
+    return Reply(head, body)
 
 
-async def _reply(value: Any) -> Reply:
+async def _reply(value: Any, chunk: Chunk) -> Reply:
     """As Serve turns values into responses: text, bytes, JSON, or what they are."""
     if isinstance(value, bytes):
-        return Reply(200, (("content-type", "text/plain"),), value)
+        return Reply(Head(200, (("content-type", "text/plain"),)), value)
     if isinstance(value, str):
         return _text(200, value)
     if hasattr(value, "raw_headers") and callable(value):  # starlette's Response
-
-        async def respond(scope: Any, receive: Any, send: Any) -> None:
-            await value(scope, receive, send)
-
-        return await _of_asgi(respond, Message("GET", "/", "", (), b""))
+        return await _of_asgi(value, Message("GET", "/", "", (), b""), chunk)
     text = json.dumps(value, default=_plain, separators=(",", ":"))
-    return Reply(200, (("content-type", JSON_TYPE),), text.encode())
+    return Reply(Head(200, (("content-type", JSON_TYPE),)), text.encode())
 
 
 def _plain(value: Any) -> Any:

@@ -178,7 +178,7 @@ class ProgramReplica:
         if asked.http is not None:
             from raysim.rayapi.serve.http import answer  # it needs starlette
 
-            return await answer(self, asked.http)
+            return await answer(self, asked.http, lambda *part: self._yielded(call, asked, part))
         args, kwargs = await self._arguments(asked)
         method = self.method(asked.method)
         if asked.stream:
@@ -260,20 +260,20 @@ class ProgramReplica:
     ) -> None:
         if inspect.isasyncgenfunction(method):
             async for item in method(*args, **kwargs):
-                self._yielded(call, asked, item)
+                self._yielded(call, asked, serialize(item, hold_refs=True))
             return
         items = await self.call(method, *args, **kwargs)
         if not inspect.isgenerator(items):
             raise TypeError(
-                f"Called method '{asked.method}' with 'handle.options(stream=True)' but it did not "
+                f"Called method '{asked.method}' with `handle.options(stream=True)` but it did not "
                 "return a generator."
             )
         over = object()
         while (item := await self.in_thread(lambda: next(items, over))) is not over:
-            self._yielded(call, asked, item)
+            self._yielded(call, asked, serialize(item, hold_refs=True))
 
     def _yielded(self, call: Call, asked: Asked, item: Any) -> None:
-        asked.items.append(serialize(item, hold_refs=True))
+        asked.items.append(item)
         fiber, replica = self.state.loop.fiber, self.replica
         assert replica is not None, "it serves a request"
         self.process.after(fiber.lead_ns, lambda _: replica.chunk(call))

@@ -59,6 +59,8 @@ class Proxy:
         request = call.request
         if request.first_chunk_ns < 0:
             request.first_chunk_ns = self.process.now_ns
+        if request.on_chunk is not None:
+            self.process.after(to_ns(self.costs.transit_s), request.on_chunk, request)
 
     def _respond(self, call: Call) -> None:
         self.process.after(to_ns(self.costs.transit_s), self._end, call)

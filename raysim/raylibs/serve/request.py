@@ -22,7 +22,7 @@ class Request:
 
     __slots__ = (
         "arrived_ns", "asked", "call", "ended_ns", "first_chunk_ns", "model_id", "number",
-        "proxy_wait_ns", "status", "then",
+        "on_chunk", "proxy_wait_ns", "status", "then",
     )  # fmt: skip
 
     def __init__(
@@ -33,6 +33,7 @@ class Request:
         *,
         model_id: str = "",
         asked: Any = None,
+        on_chunk: Callable[[Request], object] | None = None,
     ) -> None:
         self.number = number
         self.arrived_ns = arrived_ns
@@ -40,6 +41,8 @@ class Request:
         self.model_id = model_id
         self.asked = asked
         """Of a program's own deployments: what the method is called with."""
+        self.on_chunk = on_chunk
+        """Told when the client has a chunk of a response that goes on."""
         self.status: Status | None = None
         self.ended_ns = -1
         self.first_chunk_ns = -1
