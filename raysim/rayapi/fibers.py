@@ -214,9 +214,9 @@ class Fiber:
         """Unwind what waits and will not go on: no collector sees what its frames hold."""
         waiter, waiting = self.waiter, self.greenlet
         if waiter is not None and waiting is not None:
-            waiter.fiber = self.greenlet = None
+            waiter.fiber = None
             waiting.throw(GreenletExit)
-            HUB.current = None  # also of one that does not end
+            self.greenlet = HUB.current = None  # also of one that does not end
 
     def cancel(self) -> None:
         """Of a task: ``ray.cancel``; a normal one is interrupted where it waits."""
