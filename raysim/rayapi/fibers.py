@@ -276,8 +276,9 @@ class Fiber:
     def _stay_ended(self) -> None:
         """Of one that is being unwound: what it still calls ends it again, as the kernel would."""
         self.slices += 1
-        if self.slices > STUBBORN:
-            self.process.session.hub.switch()
+        while self.slices > STUBBORN:
+            with contextlib.suppress(GreenletExit):  # not even the collector ends it
+                self.process.session.hub.switch()
         raise GreenletExit
 
     def take_lead(self) -> int:
