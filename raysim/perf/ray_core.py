@@ -161,7 +161,7 @@ class RayCosts:
     warm files, an idle host of 2 cores (2026-11, ray 2.60)."""
     train_worker_core_s: float = 2.3
     """A training worker: torch 1.2 s and ``ray.train`` 1.1 s, warm on 2 slower cores (2026-11)."""
-    torch_first_core_s: float = 0.9
+    train_torch_core_s: float = 0.9
     """What torch imports for a process's first optimizer or DDP wrapper: 820 modules, of
     ``torch._dynamo`` the most; warm 0.85 to 1.03 s (torch 2.13, an EPYC of 2025, 2026-11)."""
     tune_speed: float = 1.0

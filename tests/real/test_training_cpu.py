@@ -117,7 +117,7 @@ def test_a_step_takes_what_the_tower_says_of_cores_with_gloo() -> None:
     expected = simulate(plan, cluster, simulation=Simulation(), feed=Feed()).steady_step_ns / 1e9
     _, report = fit(steps_of(512, 50))
     assert report.metrics["step_seconds"] == pytest.approx(expected, rel=1e-3)
-    imports_s = RayCosts().torch_first_core_s
+    imports_s = RayCosts().train_torch_core_s
     assert report.metrics["steps_s"] - imports_s == pytest.approx(50 * expected, rel=0.02)
 
 

@@ -223,7 +223,7 @@ class CpuSteps:
         """A model in DDP, or weights in an optimizer: the first imports torch's compiler."""
         if self._first:
             self._first = False
-            use_cores(this_fiber(), self.gang.env.costs.torch_first_core_s, 1.0)
+            use_cores(this_fiber(), self.gang.env.costs.train_torch_core_s, 1.0)
 
     def same_weights(self, module: Any) -> None:
         """DDP's constructor: those of rank 0; no time."""
