@@ -218,7 +218,7 @@ def test_nothing_stays_of_a_run(root: Path, scenario: str, changes: dict[str, An
 
     before = worlds()
     raysim.run(raysim.load(root / "scenarios" / scenario, changes=changes), record=False)
-    assert worlds() == before
+    assert worlds() <= before  # the last one of another test may have gone meanwhile
 
 
 @pytest.mark.parametrize(
