@@ -34,6 +34,7 @@ from raysim.raycore.scripts import (
     Driver,
     Script,
     call_actor,
+    compute,
     create_actor,
     drop,
     get,
@@ -264,6 +265,14 @@ def _payload(value: Any) -> Payload:
     if isinstance(value, Sized):
         return Payload(value.size_bytes, value.value, value.contained)
     return Payload(VALUE_BYTES, value)
+
+
+def imports(process: Any, library: str, core_s: float) -> Script:
+    """What a process's first use of a library loads, once: seconds of a core."""
+    if library not in process.imported:
+        process.imported.add(library)
+        if core_s:
+            yield compute(core_s)
 
 
 def _packed(method: str, args: Sequence[Any], size_bytes: int) -> list[Arg]:

@@ -20,6 +20,7 @@ from raysim.perf.ray_core import RayCosts
 from raysim.raycore.running import RunningTask
 from raysim.raycore.scripts import Script, compute, script, sleep, yield_item
 from raysim.raycore.tasks import Body, Payload, TaskError
+from raysim.raylibs.actors import imports
 from raysim.raylibs.data.blocks import Made, Part, Piece, cut, evenly
 from raysim.raylibs.data.stages import MapStage
 from raysim.units import NS_PER_S, to_ns
@@ -182,13 +183,6 @@ def _hand_over_slices(work: Work, pieces: list[Piece]) -> Script:
         yield yield_item(Payload(size_bytes))
 
 
-def _imports(process: Any) -> Script:
-    """A process's first task loads Ray Data, and with it pandas and pyarrow."""
-    if LIBRARY not in process.imported:
-        process.imported.add(LIBRARY)
-        yield compute(process.costs.data_worker_core_s)
-
-
 class MapWorker:
     """An actor of a pool: its constructor loads the model."""
 
@@ -198,7 +192,7 @@ class MapWorker:
 
     def start(self) -> Script:
         """What its constructor takes; the pool calls it first."""
-        yield from _imports(self.process)
+        yield from imports(self.process, LIBRARY, self.process.costs.data_worker_core_s)
         for step in self.stage.steps:
             if step.setup_s:
                 yield sleep(to_ns(step.setup_s))
@@ -216,7 +210,7 @@ def body_of(stage: MapStage) -> Body:
         first, *blocks = running.args
         assert isinstance(first, Payload), "a task's work does not fail"
         contents = [block.data for block in blocks]
-        yield from _imports(running.worker)
+        yield from imports(running.worker, LIBRARY, running.worker.costs.data_worker_core_s)
         return (yield from run_map(first.data, contents))
 
     run.__name__ = stage.name

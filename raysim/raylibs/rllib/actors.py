@@ -12,9 +12,10 @@ from typing import Any
 from raysim.raycore.process import CoreProcess
 from raysim.raycore.scripts import Script, compute, drop, get, sleep, wait
 from raysim.raycore.tasks import ActorOptions, Ref, TaskError
-from raysim.raylibs.actors import ActorClass, ActorHandle, Sized
+from raysim.raylibs.actors import ActorClass, ActorHandle, Sized, imports
 from raysim.raylibs.rllib.config import AlgorithmConfig
 
+LIBRARY = "ray.rllib"
 MAX_RESTARTS = 1000
 """``max_num_env_runner_restarts``."""
 FEWEST = 0.2
@@ -35,10 +36,10 @@ def died(values: Any) -> bool:
 class EnvRunner:
     """``SingleAgentEnvRunner``."""
 
-    def __init__(self, _process: CoreProcess, config: AlgorithmConfig, draws: Any) -> None:
+    def __init__(self, process: CoreProcess, config: AlgorithmConfig, draws: Any) -> None:
         self._config = config
         self._draws = draws
-        self._imports = _Imports(config)
+        self._process = process
         self.weights_seq_no = 0
 
     def sample(self) -> Script:
@@ -48,7 +49,7 @@ class EnvRunner:
         factor = max(FEWEST, float(self._draws.normal(1.0, cv))) if cv else 1.0
         width = config.num_cpus_per_env_runner or 1
         seq_no = self.weights_seq_no
-        yield from self._imports.once()
+        yield from _loaded(self._process, self._config)
         yield compute(config.sample_core_s * factor / width, width)
         return Sized((config.sample_steps, seq_no), config.sample_bytes)
 
@@ -58,16 +59,16 @@ class EnvRunner:
 
     def ping(self) -> Script:
         """It lives, and has its environment and module."""
-        yield from self._imports.once()
+        yield from _loaded(self._process, self._config)
         return "pong"
 
 
 class Learner:
     """``TorchLearner``: one rank of the update."""
 
-    def __init__(self, _process: CoreProcess, config: AlgorithmConfig) -> None:
+    def __init__(self, process: CoreProcess, config: AlgorithmConfig) -> None:
         self._config = config
-        self._imports = _Imports(config)
+        self._process = process
 
     def update(self, steps: int, *episodes: object) -> Script:
         """One update on its share of so many env steps; the env steps."""
@@ -80,35 +81,27 @@ class Learner:
 
     def get_weights(self) -> Script:
         """For the broadcast."""
-        yield from self._imports.once()
+        yield from _loaded(self._process, self._config)
         return Sized("weights", self._config.model.weights_bytes)
 
 
 class Aggregator:
     """``AggregatorActor``: episodes in, a batch out."""
 
-    def __init__(self, _process: CoreProcess, config: AlgorithmConfig) -> None:
+    def __init__(self, process: CoreProcess, config: AlgorithmConfig) -> None:
         self._config = config
-        self._imports = _Imports(config)
+        self._process = process
 
     def get_batch(self, steps: int, *_episodes: object) -> Script:
         """A batch for each learner."""
-        yield from self._imports.once()
+        yield from _loaded(self._process, self._config)
         yield from _batched(self._config, steps)
         return Sized(steps, steps * self._config.env.observation_bytes)
 
 
-class _Imports:
+def _loaded(process: CoreProcess, config: AlgorithmConfig) -> Script:
     """What an actor does before its first answer."""
-
-    def __init__(self, config: AlgorithmConfig) -> None:
-        self._core_s = config.costs.import_core_s
-
-    def once(self) -> Script:
-        """The first time."""
-        core_s, self._core_s = self._core_s, 0.0
-        if core_s:
-            yield compute(core_s)
+    return imports(process, LIBRARY, config.costs.import_core_s)
 
 
 def _batched(config: AlgorithmConfig, steps: float) -> Script:

@@ -21,7 +21,6 @@ from raysim.raycore.resources import ResourceSet
 from raysim.raycore.scripts import (
     Script,
     ask_gcs,
-    compute,
     drive,
     make_group,
     remove_group,
@@ -29,7 +28,7 @@ from raysim.raycore.scripts import (
     wait_group,
 )
 from raysim.raycore.tasks import ActorOptions, NodeAffinity, TaskError
-from raysim.raylibs.actors import ActorClass, ActorHandle
+from raysim.raylibs.actors import ActorClass, ActorHandle, imports
 from raysim.raylibs.serve.autoscaling import HandleReport
 from raysim.raylibs.serve.config import ApplicationConfig, DeploymentConfig
 from raysim.raylibs.serve.deployment_state import DeploymentState, ReplicaRecord
@@ -40,6 +39,8 @@ from raysim.units import NS_PER_S, to_ns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+LIBRARY = "ray.serve"
 
 
 class ServeController:
@@ -63,7 +64,6 @@ class ServeController:
         self._began_ns = process.now_ns
         self._interval_ns = to_ns(d.control_loop_interval_s + d.control_step_s)
         self._armed_ns = -1
-        self._imported = False
         self._deployments: dict[str, DeploymentState] = {}
         self._told: dict[str, tuple[str, ...]] = {}
         self._constructors_left: dict[str, int] = {}
@@ -145,9 +145,8 @@ class ServeController:
 
         The first call is answered when Serve is imported.
         """
-        if not self._imported:
-            self._imported = True
-            yield compute(self._process.costs.serve_replica_core_s)
+        process = self._process
+        yield from imports(process, LIBRARY, process.costs.serve_replica_core_s)
         if instance is self._instance:
             return self
         return ServeController(self._process, instance, timeline)

@@ -123,8 +123,8 @@ class OrdinalEncoder(_Numbering):
         return [known.get(tuple(_plain(v))) for v in values]
 
 
-class OneHotEncoder(_Numbering):
-    """A vector with a one where the value's number is; all zeros for one not seen."""
+class _OfMostFrequent(_Numbering):
+    """Of some columns only the most frequent values have numbers."""
 
     _shown = ("columns", "max_categories", "output_columns")
 
@@ -137,6 +137,10 @@ class OneHotEncoder(_Numbering):
     ) -> None:
         super().__init__(columns, output_columns)
         self.max_categories = max_categories or {}
+
+
+class OneHotEncoder(_OfMostFrequent):
+    """A vector with a one where the value's number is; all zeros for one not seen."""
 
     def _fit(self, ds: Any) -> Preprocessor:
         found = _numbered(ds, self._columns, each_item=False, most=self.max_categories)
@@ -157,20 +161,8 @@ def _key(value: Any) -> Hashable:
     return tuple(value) if isinstance(value, list | np.ndarray) else value
 
 
-class MultiHotEncoder(_Numbering):
+class MultiHotEncoder(_OfMostFrequent):
     """How often each of the values is in a list."""
-
-    _shown = ("columns", "max_categories", "output_columns")
-
-    def __init__(
-        self,
-        columns: list[str],
-        *,
-        max_categories: dict[str, int] | None = None,
-        output_columns: list[str] | None = None,
-    ) -> None:
-        super().__init__(columns, output_columns)
-        self.max_categories = max_categories or {}
 
     def _fit(self, ds: Any) -> Preprocessor:
         return self._keep(_numbered(ds, self._columns, most=self.max_categories))
