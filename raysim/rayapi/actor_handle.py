@@ -7,8 +7,10 @@ that goes says so to the core worker. A handle inside a value lives as long as t
 
 from __future__ import annotations
 
+import itertools
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
+from weakref import WeakValueDictionary
 
 from raysim.rayapi import options as ray_options
 from raysim.rayapi import serialization
@@ -42,9 +44,11 @@ class MethodInfo:
 class ClassInfo:
     """An actor class, as handles know it: one object in all processes."""
 
-    __slots__ = ("groups", "is_async", "kind", "methods", "module", "name", "number")
+    __slots__ = ("__weakref__", "groups", "is_async", "kind", "methods", "module", "name", "number")
 
-    known: dict[int, ClassInfo] = {}  # noqa: RUF012  (all that exist, by number)
+    known: ClassVar[WeakValueDictionary[int, ClassInfo]] = WeakValueDictionary()
+    """All that exist, by number; a class knows its program, and with it the whole run."""
+    _numbers = itertools.count(1)
 
     def __init__(self, kind: type, methods: dict[str, MethodInfo], *, is_async: bool) -> None:
         self.kind = kind
@@ -53,10 +57,11 @@ class ClassInfo:
         self.methods = methods
         self.is_async = is_async
         self.groups: tuple[tuple[str, int], ...] = ()
-        self.number = len(ClassInfo.known) + 1
+        self.number = next(ClassInfo._numbers)
         ClassInfo.known[self.number] = self
 
 
+_NUMBER_BYTES = 4
 HandleOptions = tuple[int, int]
 """(max_task_retries, max_pending_calls)."""
 
@@ -94,7 +99,7 @@ class ActorHandle:
     def __del__(self) -> None:
         if getattr(self, "_owner", None) is not None:
             state = self._state
-            HUB.drops.append((state.core, state.drop_handle, self._ray_actor_id.number))
+            HUB.drop(state.core, state.drop_handle, self._ray_actor_id.number)
 
     def __getattr__(self, name: str) -> ActorMethod:
         method = self._info.methods.get(name)
@@ -122,15 +127,18 @@ class ActorHandle:
 
     def __reduce__(self) -> tuple[Any, ...]:
         number, owner = self._ray_actor_id.number, self._owner
+        self._state.session.actor_classes.add(self._info)
+        # of one length, however many classes the process has seen before
+        info = self._info.number.to_bytes(_NUMBER_BYTES, "big")
         if owner is None:
-            return restore_handle, (number, None, self._info.number, self._options)
+            return restore_handle, (number, None, info, self._options)
         if serialization.inside:
             serialization.inside[-1].meet(self, Ref(actor_handle(number), owner))
         else:  # pickled by hand: nobody can tell when it is not needed any more
             self._state.functions[object()] = ActorHandle(
                 self._state, number, owner, self._info, self._options
             )
-        return restore_handle, (number, tuple(owner), self._info.number, self._options)
+        return restore_handle, (number, tuple(owner), info, self._options)
 
 
 ActorHandle.__module__ = "ray.actor"
@@ -139,13 +147,14 @@ ActorHandle.__module__ = "ray.actor"
 def restore_handle(
     number: int,
     owner: tuple[Any, ...] | None,
-    info: int,
+    info: bytes,
     options: HandleOptions,
 ) -> ActorHandle:
     """It has arrived in the running process."""
     state = this_fiber().process
     address = WorkerAddress(*owner) if owner is not None else None
-    return ActorHandle(state, number, address, ClassInfo.known[info], options)
+    known = ClassInfo.known[int.from_bytes(info, "big")]
+    return ActorHandle(state, number, address, known, options)
 
 
 class ActorMethod:

@@ -39,10 +39,12 @@ STUBBORN = 1_000
 class Hub:
     """Who runs, and what has been dropped meanwhile."""
 
-    __slots__ = ("current", "drops")
+    __slots__ = ("current", "drops", "open")
 
     def __init__(self) -> None:
         self.current: Fiber | None = None
+        self.open = False
+        """Programs run; what a program has left is dropped when nobody asks for it any more."""
         self.drops: deque[tuple[Any, Callable[..., Any], Any]] = deque()
         """(core worker, what to call, with what)."""
 
@@ -50,6 +52,11 @@ class Hub:
         """The fiber that calls; None also in a thread beside the one that runs programs."""
         fiber = self.current
         return fiber if fiber is not None and fiber.greenlet is getcurrent() else None
+
+    def drop(self, core: Any, call: Callable[..., Any], number: Any) -> None:
+        """Have ``call(number)`` made for a core worker soon: nothing waits where one is lost."""
+        if self.open:
+            self.drops.append((core, call, number))
 
     def drain(self, lead_ns: int = 0) -> None:
         """Act on what has been dropped, in processes that still live."""

@@ -43,7 +43,7 @@ class ObjectRef(BaseID):
     def __del__(self) -> None:
         core = getattr(self, "_core", None)
         if core is not None:
-            HUB.drops.append((core, core.remove_local_reference, self.number))
+            HUB.drop(core, core.remove_local_reference, self.number)
 
     def task_id(self) -> TaskID:
         """The task that makes it."""

@@ -123,6 +123,7 @@ class Session:
         self._looks: Any = None
         """When it looks next."""
         self.exports: dict[Any, Any] = {}  # what has been pickled, by function or class
+        self.actor_classes: set[Any] = set()  # of handles that have been pickled
         self.submitted: Any = None  # the server of the jobs API, once somebody has used it
         self.at_end: list[Callable[[], object]] = []  # called when the driver leaves
         self.libraries: dict[str, Any] = {}

@@ -22,7 +22,7 @@ from raysim.kernel.simulation import Simulation
 from raysim.perf.ray_core import RayCosts
 from raysim.rayapi.compute import Compute
 from raysim.rayapi.loader import run_script
-from raysim.rayapi.session import LIMIT_S
+from raysim.rayapi.session import LIMIT_S, Session
 from raysim.raycore.cluster import Cluster, NodeOptions
 from raysim.raycore.config import RayConfig
 from raysim.raycore.faults import Faults
@@ -61,7 +61,9 @@ class Emulation:
     """How many of the declared nodes are there from the start."""
 
 
-def host(*, cores: int, memory_bytes: int, disk_bytes_per_s: float = 1e9) -> NodeSpec:
+def host(
+    *, cores: int, memory_bytes: int, read_bytes_per_s: float = 1e9, write_bytes_per_s: float = 1e9
+) -> NodeSpec:
     """The machine that a data folder describes, as every raylet on it sees it.
 
     Its network is the loopback, taken as 10 GB/s and 20 us, more than Ray's own copying carries;
@@ -76,8 +78,8 @@ def host(*, cores: int, memory_bytes: int, disk_bytes_per_s: float = 1e9) -> Nod
         flops_per_s=cores * 50e9,
     )  # fmt: skip
     disk = DiskSpec(
-        name="disk", kind="nvme", capacity_bytes=10**12, read_bytes_per_s=disk_bytes_per_s,
-        write_bytes_per_s=disk_bytes_per_s, read_iops=1e5, write_iops=1e4, latency_s=1e-4,
+        name="disk", kind="nvme", capacity_bytes=10**12, read_bytes_per_s=read_bytes_per_s,
+        write_bytes_per_s=write_bytes_per_s, read_iops=1e5, write_iops=1e4, latency_s=1e-4,
     )  # fmt: skip
     return NodeSpec(
         name="host", provider="generic", vcpus=cores, memory_bytes=memory_bytes, cpu=cpu,
@@ -154,8 +156,8 @@ def play(
     compute: Compute | None = None,
     limit_s: float = LIMIT_S,
     lines: list[str],
-) -> None:
-    """Run a program, and do what lines of its output ask for.
+) -> Session:
+    """Run a program, and do what lines of its output ask for; the session it was.
 
     ``lines`` gets what it prints, line by line. What the program raises is raised; it waiting for
     more than ``limit_s`` of virtual time raises ``ProgramHangs``.
@@ -177,7 +179,7 @@ def play(
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the program's own
-                run_script(program, cluster=cluster, compute=compute, limit_s=limit_s)
+                return run_script(program, cluster=cluster, compute=compute, limit_s=limit_s)
         finally:
             out.end()
 

@@ -20,7 +20,8 @@ from raysim.measure.workload import Workload, read_output
 from raysim.perf.profile import OWN, Profile
 from raysim.perf.ray_core import RayCosts
 from raysim.rayapi.compute import Compute
-from raysim.rayapi.session import ProgramHangs
+from raysim.rayapi.loader import unwind
+from raysim.rayapi.session import ProgramHangs, Session
 from raysim.scenario.declaration import ClusterDeclaration, NodeDeclaration
 from raysim.scenario.profile import load_profile, on_node
 from raysim.validate.emulated import Emulation, declared_cluster, host, nodes_added, play
@@ -40,6 +41,8 @@ CPU_RANKS = "cpu-ranks-2"
 """Of the catalog: where ranks without a GPU are described."""
 COMPUTE = "compute"
 """Folder, in a data folder, of how long a workload's own code takes on that machine."""
+DISK = "disk.csv"
+"""Of a data folder: rates of its file system."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +106,8 @@ class Against:
     def _host(self, cores: int, memory_bytes: int) -> NodeSpec:
         """With what its profile says of training ranks without a GPU."""
         rank = catalog.node(CPU_RANKS).gpu
-        plain = replace(host(cores=cores, memory_bytes=memory_bytes), gpu=rank, gpu_count=0)
+        box = host(cores=cores, memory_bytes=memory_bytes, **_disk_rates(self.folder))
+        plain = replace(box, gpu=rank, gpu_count=0)
         return on_node(plain, self.profile())
 
     def rows(self, workload: Workload) -> list[MeasuredRow]:
@@ -214,10 +218,15 @@ def _printed(workload: Workload, emulation: Emulation, compute: Compute) -> list
     """What the workload prints in the last of its plays."""
     lines: list[str] = []
     sim = emulation.cluster.sim
+    sessions: list[Session] = []
     for _ in range(1 if workload.declared.disturbed else DRIVERS):
         lines.clear()
-        play(workload.path, emulation, compute=compute, limit_s=LIMIT_S, lines=lines)
+        sessions.append(
+            play(workload.path, emulation, compute=compute, limit_s=LIMIT_S, lines=lines)
+        )
         sim.run(sim.now_ns + BETWEEN_NS)
+    for session in sessions:
+        unwind(session)
     return lines
 
 
@@ -235,6 +244,17 @@ def _compute(workload: Workload, against: Against) -> tuple[Compute, Path | None
     if (here.cpu, here.cores) != (there["cpu"], there["cores"]):
         raise NotPredicted(f"no {COMPUTE}/{table.name}, and this is not the machine measured")
     return Compute("measured"), table
+
+
+def _disk_rates(folder: Path) -> dict[str, float]:
+    """Of ``host``: of the page cache, where Ray spills to; {} if nobody measured it."""
+    rows = read_rows(folder / DISK) if (folder / DISK).exists() else []
+    rates: dict[str, float] = {}
+    for row in rows:
+        if row.parameters["cache"] == "cached" and row.unit == "B/s":
+            name = f"{row.parameters['op']}_bytes_per_s"
+            rates[name] = max(row.value, rates.get(name, 0.0))
+    return rates
 
 
 def _declared(node: dict[str, Any]) -> NodeDeclaration:

@@ -197,6 +197,25 @@ def test_what_waits_for_a_fault_to_come_is_no_hang(tmp_path: Path) -> None:
     assert 10_800 < summary["run"]["seconds"] < 10_900  # health checks find the node dead
 
 
+def worlds() -> int:
+    """Simulations that are still there."""
+    gc.collect()
+    # `type`, for torch has objects whose `__class__` warns.
+    return sum(type(thing) is Simulation for thing in gc.get_objects())
+
+
+def test_nothing_stays_of_a_run_whose_program_knows_an_actor(tmp_path: Path) -> None:
+    """Its class is known by number where handles arrive; the class knows the program's globals."""
+    before = worlds()
+    text = (
+        "import ray\n@ray.remote\nclass A:\n    def f(self):\n        return 7\na = A.remote()\n"
+        "@ray.remote\ndef ask(actor):\n    return ray.get(actor.f.remote())\n"
+        "assert ray.get(ask.remote(a)) == 7\n"
+    )
+    assert run(tmp_path, text).summary["program"]["exit"] == "ok"
+    assert worlds() <= before
+
+
 HEAD_LOST = {"faults": [{"at": "22s", "fail_node": 0}]}
 
 
@@ -210,12 +229,6 @@ HEAD_LOST = {"faults": [{"at": "22s", "fail_node": 0}]}
 )
 def test_nothing_stays_of_a_run(root: Path, scenario: str, changes: dict[str, Any]) -> None:
     """What waits to the end holds all of the run, where no collector sees it."""
-
-    def worlds() -> int:
-        gc.collect()
-        # `type`, for torch has objects whose `__class__` warns.
-        return sum(type(thing) is Simulation for thing in gc.get_objects())
-
     before = worlds()
     raysim.run(raysim.load(root / "scenarios" / scenario, changes=changes), record=False)
     assert worlds() <= before  # the last one of another test may have gone meanwhile

@@ -150,8 +150,7 @@ class _Kept:
     def __del__(self) -> None:
         for block in self._blocks:
             if block.ref is not None:
-                drop = self._core.remove_local_reference
-                HUB.drops.append((self._core, drop, block.ref.object_id))
+                HUB.drop(self._core, self._core.remove_local_reference, block.ref.object_id)
 
 
 def materialized(spec: specs.Dataset) -> tuple[specs.Source, Any, ExecutionStats]:
