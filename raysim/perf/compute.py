@@ -38,6 +38,8 @@ Dtype = Literal["fp32", "tf32", "fp16", "bf16", "fp8"]
 
 CONV_SHARE = 0.8
 """Implicit-GEMM convolution over the plain product of the same shape; assumed."""
+PRODUCT_SHARES = {"conv": CONV_SHARE, "scan": 1.0}
+"""Of a plain product's rate, for what multiplies inside kernels of its own."""
 ROUTING_SHARE = 0.61
 """Bandwidth that permutations of tokens keep, over streaming kernels': 0.50 of 0.82 on B200."""
 FP32_FUSED_SCORE_SHARE = 0.25
@@ -54,6 +56,11 @@ _COMPILED = Provenance(
 )
 _IMBALANCE = Provenance(basis="assumed", source="given: rows of the fullest expert over the mean")
 _CONV = Provenance(basis="assumed", source="implicit GEMM at 0.8 of the plain product's rate")
+_SCAN = Provenance(
+    basis="assumed",
+    source="roofline of a chunked recurrence: its bytes at streaming kernels' bandwidth or its "
+    "products at plain ones' rate; no such kernel was measured",
+)
 _ROUTING = Provenance(
     basis="measured", source="fused permutation on B200 at 0.50 of its bandwidth, SimuMax v1.2"
 )
@@ -230,10 +237,13 @@ class ComputeModel:
             self.constants.provenance["routing"] = _ROUTING
             moved_bytes /= ROUTING_SHARE
         seconds = self.memory_s(moved_bytes, kernels=self.launches(op, backward=backward))
-        if op.kind == "conv":
-            self.constants.provenance["conv"] = _CONV
-            flops = op.flops * batch * (2.0 if backward else 1.0) / share
-            return max(seconds, flops / (self._rate(dtype) * CONV_SHARE))
+        if op.kind in PRODUCT_SHARES:
+            self.constants.provenance[op.kind] = _CONV if op.kind == "conv" else _SCAN
+            flops = op.flops
+            if backward:
+                flops = 2.0 * flops if op.flops_backward is None else op.flops_backward
+            rate = self._rate(dtype) * PRODUCT_SHARES[op.kind]
+            return max(seconds, flops * batch / share / rate)
         return seconds
 
     def _shape(self, op: Operator, batch: float, tp: int) -> _Shape:
