@@ -8,9 +8,11 @@ kernels of causal-conv1d, flash-linear-attention (``fla/ops/gated_delta_rule``) 
 (``ops/triton/ssd_combined.py``): transformers' own code stands in where they are not installed.
 What those keep and pass over is counted from their source, kernel by kernel.
 
-Not measured: no kernel here was ever timed. Their time is the roofline's, products at the rate of
-plain ones or bytes at that of streaming kernels; few heads times samples leave SMs idle in the
-recurrence, which is then slower. Not modelled: packed sequences, context parallelism.
+Their time is a roofline's, products at the rate of plain ones or bytes at that of streaming
+kernels, and of delta rules no less than a time per chunk in the recurrence (``perf.scan``), where
+few heads leave SMs idle. Published times of fla's forward kernels agree
+(``tests/laws/test_models_scans.py``); backward and Mamba 2 were compared with nothing. Not
+modelled: packed sequences, context parallelism.
 """
 
 from __future__ import annotations
@@ -22,8 +24,8 @@ from raysim.models.table import Operator, Parameter, Saved, Scan
 from raysim.models.tape import Tape, Tensor
 
 UNTIMED = (
-    "Kernels of gated delta rules and Mamba 2 were never timed: theirs is a roofline's time, from "
-    "their bytes and products."
+    "Kernels of gated delta rules and Mamba 2 take a roofline's time, from their bytes and "
+    "products; only forward ones of delta rules were compared with published times."
 )
 """What is said to whoever asks for such a model's time."""
 CHUNK = 64
@@ -50,6 +52,15 @@ class ScanCost(NamedTuple):
     moved_backward: float
     kernels: int
     kernels_backward: int
+
+
+def recurrence(key_heads: int, heads: int, key_dim: int, value_dim: int) -> float:
+    """Elements per token that the kernel of a delta rule's states reads and writes.
+
+    Keys, corrections of both kinds, a state per chunk, corrected values.
+    """
+    states = heads * key_dim * value_dim / CHUNK
+    return float(key_heads * key_dim + heads * key_dim + 2 * heads * value_dim) + states
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,8 +156,11 @@ class DeltaNet:
         tape.forks(qkv, beta, decay)
         operator = Operator(
             name=f"{name}.core", kind="scan", **cost._asdict(), output=out.numel,
-            scan=Scan(heads=heads, key_dim=self.key_dim, value_dim=self.value_dim,
-                      channels=qkv.width, taps=self.taps),
+            scan=Scan(
+                heads=heads, key_dim=self.key_dim, value_dim=self.value_dim, channels=qkv.width,
+                taps=self.taps, steps=-(-rows // CHUNK),
+                recurrent=rows * recurrence(self.key_heads, heads, self.key_dim, self.value_dim),
+            ),
             split="heads" if qkv.sharded else "none",
             saves=(
                 kept("query", k), kept("query_rstd", self.key_heads, fp32=True),
@@ -266,17 +280,17 @@ def delta_rule(
     k, v, wide = float(key_heads * key_dim), float(heads * value_dim), float(heads * key_dim)
     states, inverse = heads * key_dim * value_dim / CHUNK, float(heads * CHUNK)
     corrections = k + v + inverse + wide + v  # keys, values and inverse into w and u
-    recurrence = k + wide + v + states + v  # keys, w and u into states and new values
+    chained = recurrence(key_heads, heads, key_dim, value_dim)
     forward = (
         2 * (2 * k + v)  # contiguous copies of queries, keys and values
         + 4 * k  # their lengths, queries' and keys'
         + 4 * heads  # decays added up within a chunk, in fp32
         + k + inverse  # keys with keys, and the triangle inverted
-        + corrections + recurrence
+        + corrections + chained
         + 2 * k + v + states + v  # outputs
     )  # fmt: skip
     backward = (
-        corrections + recurrence
+        corrections + chained
         + 2 * k + 2 * v  # values' gradient within a chunk
         + 2 * k + wide + 3 * v + states  # states' gradient, from the last chunk to the first
         + 2 * k + 3 * v + 2 * states + 3 * wide  # that of queries, keys and w

@@ -138,6 +138,10 @@ class Scan:
     """Of the convolution before it."""
     taps: int
     """Tokens that convolution sees, all but the newest of which are kept."""
+    steps: float = 0.0
+    """Chunks of a sample that one kernel takes one after the other; backward takes them twice."""
+    recurrent: float = 0.0
+    """Elements that this kernel reads and writes."""
 
     @property
     def state_elements(self) -> int:

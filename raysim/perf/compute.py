@@ -33,6 +33,7 @@ from raysim.perf.constants import (
     host_costs,
 )
 from raysim.perf.gemm import GemmConstants, gemm_seconds, granule
+from raysim.perf.scan import SCAN, waiting_s
 
 Dtype = Literal["fp32", "tf32", "fp16", "bf16", "fp8"]
 
@@ -56,11 +57,6 @@ _COMPILED = Provenance(
 )
 _IMBALANCE = Provenance(basis="assumed", source="given: rows of the fullest expert over the mean")
 _CONV = Provenance(basis="assumed", source="implicit GEMM at 0.8 of the plain product's rate")
-_SCAN = Provenance(
-    basis="assumed",
-    source="roofline of a chunked recurrence: its bytes at streaming kernels' bandwidth or its "
-    "products at plain ones' rate; no such kernel was measured",
-)
 _ROUTING = Provenance(
     basis="measured", source="fused permutation on B200 at 0.50 of its bandwidth, SimuMax v1.2"
 )
@@ -237,8 +233,11 @@ class ComputeModel:
             self.constants.provenance["routing"] = _ROUTING
             moved_bytes /= ROUTING_SHARE
         seconds = self.memory_s(moved_bytes, kernels=self.launches(op, backward=backward))
+        if op.scan is not None:
+            rate = self.constants.memory_bytes_per_s
+            seconds += (2.0 if backward else 1.0) * waiting_s(op.scan, batch / share, rate)
         if op.kind in PRODUCT_SHARES:
-            self.constants.provenance[op.kind] = _CONV if op.kind == "conv" else _SCAN
+            self.constants.provenance[op.kind] = _CONV if op.kind == "conv" else SCAN
             flops = op.flops
             if backward:
                 flops = 2.0 * flops if op.flops_backward is None else op.flops_backward

@@ -55,7 +55,7 @@ class Block:
     latent: int = 0
     """Elements that multi-head latent attention keeps per token; 0: keys and values by head."""
     scan: Scan | None = None
-    """A recurrence in attention's place."""
+    """A recurrence in attention's place; its steps and elements are one token's."""
     scan_flops: float = 0.0
     """Of the recurrence, per token of a prompt."""
     scan_moved: float = 0.0
@@ -269,8 +269,11 @@ def _parameters(o: Operator) -> int:
 def _core(core: Operator, before: list[Operator], tokens: int) -> dict[str, Any]:
     """What is kept: keys and values by head, latents, or a state."""
     if core.scan is not None:
+        each = replace(
+            core.scan, steps=core.scan.steps / tokens, recurrent=core.scan.recurrent / tokens
+        )
         return {
-            "scan": core.scan, "scan_flops": core.flops / tokens,
+            "scan": each, "scan_flops": core.flops / tokens,
             "scan_moved": core.moved / tokens,
         }  # fmt: skip
     a = core.attention

@@ -14,7 +14,7 @@ Not modelled: uneven routing, overlap of one iteration's host work with the next
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,6 +23,7 @@ from raysim.models.table import Attention
 from raysim.perf.attention import fused_seconds
 from raysim.perf.collectives import GroupShape, collective
 from raysim.perf.compute import ComputeModel
+from raysim.perf.scan import waiting_s
 from raysim.serving.decoder import BF16_BYTES, Block, Decoder
 
 if TYPE_CHECKING:
@@ -253,8 +254,11 @@ class IterationTimes:
         return seconds
 
     def _scan_s(self, b: Block, tokens: int) -> float:
-        """A recurrence over a prompt, by its bytes or its products; never measured."""
+        """A recurrence over a prompt: its bytes or its products, and chunk after chunk."""
+        assert b.scan is not None, "a scan has a shape"
         moved_s = tokens * b.scan_moved * BF16_BYTES / self.tp / self._bandwidth
+        prompt = replace(b.scan, steps=b.scan.steps * tokens, recurrent=b.scan.recurrent * tokens)
+        moved_s += waiting_s(prompt, 1.0 / self.tp, self._bandwidth)
         return max(moved_s, tokens * b.scan_flops / self.tp / self.gpu.flops_per_s["bf16"])
 
     def contexts_ahead_s(
