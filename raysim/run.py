@@ -11,6 +11,7 @@ import raysim
 from raysim.kernel.progress import Progress, Told
 from raysim.kernel.record import ColumnRecorder, NullRecorder
 from raysim.kernel.simulation import Simulation, collector_at_ease
+from raysim.models.mixers import UNTIMED
 from raysim.raycore.state_log import StateLog
 from raysim.results import energy, targets
 from raysim.results.certainty import without
@@ -224,6 +225,8 @@ def simplifications(outcome: JobOutcome) -> list[str]:
             f"{step.plan.model.architecture} is transformers' own class, run once on shapes: no"
             " tensor parallelism, and the kernels that its plain PyTorch code launches."
         )
+    if step.plan.model.scans:
+        said.append(UNTIMED)
     if step.extrapolated:
         few, asked = step.plan.gradient_accumulation_steps, step.micro_batches
         said.append(

@@ -54,9 +54,10 @@ ACTIVATIONS: dict[str, Activation] = {
     "swish": Activation(cls="SiLU"),
     "mish": Activation(cls="MishActivation"),
     "relu": Activation(cls="ReLU", **_FROM_OUTPUT),
+    # what relu keeps, and square needs, is not what comes out
     "relu2": Activation(
         cls="ReLUSquaredActivation", kernels=2, passes=4, kernels_backward=4, passes_backward=10,
-        **_FROM_OUTPUT,
+        saves_input=False, temporaries=1,
     ),
     "relu6": Activation(cls="ReLU6"),
     "leaky_relu": Activation(cls="LeakyReLU"),

@@ -119,6 +119,16 @@ class Reader:
             problems=self.problems,
         )
 
+    def language(self) -> Reader:
+        """``text_config`` of a model of text and images; keys outside of it are no text model's."""
+        if not self.has("text_config") and self.has("hidden_size"):
+            self.refuse(
+                "hidden_size",
+                f"stands outside of text_config, where {self.values.get('model_type')} looks for "
+                "it; a model of text alone has a model_type of its own, which ends in _text",
+            )
+        return self.section("text_config")
+
     def refuse(self, key: str, message: str) -> None:
         """Report a problem with ``key``; the reader goes on."""
         full = ".".join((*self.path, key))

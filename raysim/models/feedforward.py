@@ -89,24 +89,29 @@ class Experts:
     """Class prefix, for example ``Mixtral``."""
     gate: str = "mlp.gate"
     bank: str = "mlp.experts"
-    router: Literal["softmax", "normalised", "fp32", "grouped"] = "softmax"
+    router: Literal["softmax", "normalised", "fp32", "grouped", "chosen"] = "softmax"
     """softmax: 16-bit logits, fp32 softmax, weights cast back; normalised: the chosen weights are
     divided by their sum; fp32: the gate itself in fp32 (DeepSeek-V2); grouped: sigmoid scores and
-    top-k within groups (DeepSeek-V3)."""
+    top-k within groups (DeepSeek-V3); chosen: softmax over the chosen logits only (Granite)."""
     weights_fp32: bool = True
     """Routing weights stay in fp32, so that the weighted outputs are fp32."""
+    gated: bool = True
+    """An expert's first projection is of a gate too."""
     biased: bool = False
     """Both projections of an expert have a bias; modelled in Megatron-core only."""
 
 
-def moe(tape: Tape, x: Tensor, spec: Experts) -> Tensor:
+def moe(tape: Tape, x: Tensor, spec: Experts, *, narrowed: Tensor | None = None) -> Tensor:
     """Route, gather rows by expert, two grouped GEMMs around a gated unit, and weighted sum.
+
+    ``narrowed``: what the experts get in place of what the router sees.
 
     The work of ``transformers``' ``grouped_mm`` experts (its default for bf16 on recent GPUs):
     weights are two stacked tensors per layer, ``gate_up_proj`` and ``down_proj``. Routing is taken
     as balanced: every expert gets the same share of rows.
     """
     _route(tape, x, spec)
+    x = narrowed or x
     rows = x.rows * spec.per_token
     bank, cls = spec.bank, f"{spec.cls}Experts"
     gathered = Tensor(name=f"{bank}.gathered", rows=rows, width=x.width)
@@ -127,10 +132,14 @@ def moe(tape: Tape, x: Tensor, spec: Experts) -> Tensor:
         saves=(x.saved(), *ids),
         split="column",
     )
-    wide = grouped(tape, spec, gathered, 2 * spec.width, "gate_up_proj", first=True)
-    gate, up = tape.split(bank, wide, [spec.width, spec.width], cls=cls)
-    h = tape.activation(f"{bank}.act_fn", gate, spec.act)
-    h = tape.multiply(bank, h, up, cls=cls)
+    if spec.gated:
+        wide = grouped(tape, spec, gathered, 2 * spec.width, "gate_up_proj", first=True)
+        gate, up = tape.split(bank, wide, [spec.width, spec.width], cls=cls)
+        h = tape.activation(f"{bank}.act_fn", gate, spec.act)
+        h = tape.multiply(bank, h, up, cls=cls)
+    else:
+        h = grouped(tape, spec, gathered, spec.width, "up_proj", first=True)
+        h = tape.activation(f"{bank}.act_fn", h, spec.act)
     y = grouped(tape, spec, h, x.width, "down_proj", first=False)
     weight = Saved(
         name=f"{bank}.weights", numel=rows, dtype="fp32" if spec.weights_fp32 else "compute"
@@ -185,7 +194,9 @@ def grouped(
     return Tensor(name=f"{name}.out", rows=x.rows, width=width, sharded=first)
 
 
-_ROUTER_KERNELS = {"softmax": (4, 4), "normalised": (6, 11), "fp32": (3, 4), "grouped": (17, 11)}
+_ROUTER_KERNELS = {
+    "softmax": (4, 4), "normalised": (6, 11), "fp32": (3, 4), "grouped": (17, 11), "chosen": (4, 5),
+}  # fmt: skip
 """Small kernels after the gate's GEMM, forward and backward."""
 
 
@@ -201,8 +212,9 @@ def _route(tape: Tape, x: Tensor, spec: Experts) -> None:
             moved=3 * x.numel, moved_backward=3 * x.numel,
         )  # fmt: skip
     logits = tape.linear(gate, source, spec.experts, bias=False, cls=cls)
+    kept = chosen if spec.router == "chosen" else scores
     saves = [
-        Saved(name=f"{gate}.scores", numel=scores, dtype="fp32"),
+        Saved(name=f"{gate}.scores", numel=kept, dtype="fp32"),
         Saved(name=f"{gate}.chosen", numel=chosen, dtype="int64"),
     ]
     kernels, kernels_backward = _ROUTER_KERNELS[spec.router]

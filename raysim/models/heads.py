@@ -7,6 +7,8 @@ autograd keeps. The logits stay too: the model's output object holds them until 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from raysim.models.table import Layer, Operator, Saved
 from raysim.models.tape import Tape, Tensor
 
@@ -57,9 +59,14 @@ def lm_head(
     fused_loss: bool = False,
     softcap: bool = False,
     scaled: bool = False,
+    divided: bool = False,
+    wide: bool = False,
     upcast: bool = True,
 ) -> Layer:
     """Projection to the vocabulary and the shifted cross-entropy of ``...ForCausalLM``.
+
+    ``scaled``: its input is multiplied by a number; ``divided``: the logits are divided by one;
+    ``wide``: they are handed out in fp32, and not in the compute type.
 
     ``fused_loss`` takes the loss chunk by chunk (Liger's fused linear cross-entropy): forward
     already computes the input's gradient and keeps that instead of any logits.
@@ -77,6 +84,10 @@ def lm_head(
     else:
         if softcap:
             logits = _capped(tape, logits)
+        if divided:
+            logits = tape.scale("", logits, cls="Head")
+        if wide:
+            logits = replace(logits, dtype="fp32")
         logits_loss(tape, logits, upcast=upcast, shifted=upcast)
     return Layer(name=name, kind="head", cls="Linear", body=tape.body(), output=1)
 

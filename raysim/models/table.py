@@ -24,6 +24,7 @@ OperatorKind = Literal[
     "gemm",           # dense matrix product, or a grouped one over experts
     "attention",      # the score-softmax-value core, projections excluded
     "conv",           # convolution, priced as the GEMM it lowers to
+    "scan",           # recurrence over tokens, in chunks
     "norm",           # LayerNorm, RMSNorm, BatchNorm
     "elementwise",    # activations, residual additions, dropout, rotary embedding, casts
     "embedding",      # table look-up
@@ -126,6 +127,34 @@ class Attention:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Scan:
+    """Shape of a recurrence over tokens: what a sequence keeps of it instead of keys and values."""
+
+    heads: int
+    key_dim: int
+    value_dim: int
+    """Of a head, whose state is a matrix of key_dim by value_dim."""
+    channels: int
+    """Of the convolution before it."""
+    taps: int
+    """Tokens that convolution sees, all but the newest of which are kept."""
+    steps: float = 0.0
+    """Chunks of a sample that one kernel takes one after the other; backward takes them twice."""
+    recurrent: float = 0.0
+    """Elements that this kernel reads and writes."""
+
+    @property
+    def state_elements(self) -> int:
+        """Of all heads' matrices."""
+        return self.heads * self.key_dim * self.value_dim
+
+    @property
+    def conv_elements(self) -> int:
+        """Of the convolution's past."""
+        return self.channels * (self.taps - 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
     """One forward operator and what backward needs of it."""
 
@@ -133,6 +162,8 @@ class Operator:
     kind: OperatorKind
     flops: float = 0.0
     """Forward floating-point operations per sample (a multiply-add is two)."""
+    flops_backward: float | None = None
+    """The same for backward; None: twice forward."""
     moved: float = 0.0
     """Activation elements read plus written by forward, per sample, in the compute dtype."""
     moved_backward: float | None = None
@@ -146,6 +177,7 @@ class Operator:
     fp8: Fp8Operands | None = None
     """Of a product: its operands are fp8; None: of the compute dtype."""
     attention: Attention | None = None
+    scan: Scan | None = None
     saves: tuple[Saved, ...] = ()
     """First the input, if backward needs it; a tensor saved by two operators is listed by both."""
     output: float = 0.0
@@ -303,6 +335,11 @@ class Model:
             for layer in self.layers
             for p in layer.body.built
         )
+
+    @cached_property
+    def scans(self) -> bool:
+        """Whether there are recurrences over tokens in it."""
+        return any(o.kind == "scan" for layer in self.layers for o in layer.body.operators)
 
     @cached_property
     def num_parameters(self) -> int:

@@ -297,6 +297,14 @@ class Tape:
             moved=2 * x.numel, moved_backward=2 * x.numel,
         )  # fmt: skip
 
+    def copy(self, name: str, x: Tensor, *, cls: str) -> Tensor:
+        """A view made contiguous; nothing kept."""
+        out = replace(x, name=f"{name}.copy", storage=0)
+        return self.run(
+            name, cls, operator=f"{name}.copy", inputs=(x,), output=out,
+            moved=2 * x.numel, moved_backward=0, kernels_backward=0, views=1,
+        )  # fmt: skip
+
     def dropout(self, name: str, x: Tensor, probability: float, *, cls: str = "Dropout") -> Tensor:
         """``native_dropout``: one kernel, keeps a mask of one byte per element; absent at 0."""
         if probability == 0:

@@ -33,11 +33,14 @@ from raysim.perf.constants import (
     host_costs,
 )
 from raysim.perf.gemm import GemmConstants, gemm_seconds, granule
+from raysim.perf.scan import SCAN, waiting_s
 
 Dtype = Literal["fp32", "tf32", "fp16", "bf16", "fp8"]
 
 CONV_SHARE = 0.8
 """Implicit-GEMM convolution over the plain product of the same shape; assumed."""
+PRODUCT_SHARES = {"conv": CONV_SHARE, "scan": 1.0}
+"""Of a plain product's rate, for what multiplies inside kernels of its own."""
 ROUTING_SHARE = 0.61
 """Bandwidth that permutations of tokens keep, over streaming kernels': 0.50 of 0.82 on B200."""
 FP32_FUSED_SCORE_SHARE = 0.25
@@ -230,10 +233,16 @@ class ComputeModel:
             self.constants.provenance["routing"] = _ROUTING
             moved_bytes /= ROUTING_SHARE
         seconds = self.memory_s(moved_bytes, kernels=self.launches(op, backward=backward))
-        if op.kind == "conv":
-            self.constants.provenance["conv"] = _CONV
-            flops = op.flops * batch * (2.0 if backward else 1.0) / share
-            return max(seconds, flops / (self._rate(dtype) * CONV_SHARE))
+        if op.scan is not None:
+            rate = self.constants.memory_bytes_per_s
+            seconds += (2.0 if backward else 1.0) * waiting_s(op.scan, batch / share, rate)
+        if op.kind in PRODUCT_SHARES:
+            self.constants.provenance[op.kind] = _CONV if op.kind == "conv" else SCAN
+            flops = op.flops
+            if backward:
+                flops = 2.0 * flops if op.flops_backward is None else op.flops_backward
+            rate = self._rate(dtype) * PRODUCT_SHARES[op.kind]
+            return max(seconds, flops * batch / share / rate)
         return seconds
 
     def _shape(self, op: Operator, batch: float, tp: int) -> _Shape:

@@ -43,7 +43,8 @@ def read_llm(
         raise ScenarioError(
             _at(p, document, (*at, "engine_kwargs")) for p in error.problems
         ) from None
-    longest = config.get("max_position_embeddings")
+    text = config.get("text_config")
+    longest = (text if isinstance(text, dict) else config).get("max_position_embeddings")
     if engine.max_model_len is None and isinstance(longest, int):
         engine = replace(engine, max_model_len=longest)
     ingress = said.ingress_replicas

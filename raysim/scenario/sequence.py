@@ -15,6 +15,12 @@ def unswapped(model: Model, ranks: int, document: Document) -> Iterator[Problem]
     if model.seq_len % ranks:
         message = f"sequence_parallel_size {ranks} does not divide seq_len {model.seq_len}"
         yield document.problem(path, message)
+    if model.scans:
+        message = (
+            "sequence_parallel_size swaps attention's heads and positions; layers that keep a "
+            "state would each start it anew on their part of a sequence"
+        )
+        yield document.problem(path, message)
     cores = (o.attention for layer in model.layers for o in layer.body.operators)
     core = next((core for core in cores if core is not None), None)
     if core is None:

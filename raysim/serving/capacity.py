@@ -4,9 +4,13 @@ Real counterpart: vLLM's ``determine_available_memory`` and ``get_kv_cache_confi
 largest batch once, and gives what is left of ``gpu_memory_utilization`` to blocks of the cache.
 
 Where some layers slide and others do not, both kinds share one pool and a sequence's sliding layers
-hold no more than their window (vLLM's hybrid cache manager).
+hold no more than their window (vLLM's hybrid cache manager). Where some layers keep a state instead
+of keys, a block is made long enough that one layer's keys in it are as large as one layer's state
+(``HybridAttentionMambaModelConfig``), and a sequence holds as many blocks more as it takes to give
+each such layer one.
 
-Not modelled: memory of other processes.
+Not modelled: memory of other processes; states kept with a shared prefix, a block's size of them
+per layer.
 """
 
 from __future__ import annotations
@@ -15,8 +19,8 @@ from dataclasses import dataclass
 from math import ceil
 
 from raysim.hardware.specs import GpuSpec
-from raysim.serving.decoder import BF16_BYTES, Decoder
-from raysim.serving.settings import EngineSettings
+from raysim.serving.decoder import BF16_BYTES, Block, Decoder
+from raysim.serving.settings import BLOCK_TOKENS, EngineSettings
 from raysim.units import format_bytes
 
 GRAPHS_BYTES = 2 * 2**30
@@ -38,11 +42,13 @@ class Capacity:
     block_size: int
     window_blocks: int = 0
     """Of a sequence, for layers that slide."""
+    state_blocks: int = 0
+    """Of a sequence, for layers that keep a state."""
 
     @property
     def tokens(self) -> int:
         """Of one sequence that the cache holds."""
-        return max(0, self.blocks - self.window_blocks) * self.block_size
+        return max(0, self.blocks - self.window_blocks - self.state_blocks) * self.block_size
 
     def fits(self, length: int) -> bool:
         """Whether one sequence of this length can ever run."""
@@ -84,6 +90,7 @@ def capacity_of(decoder: Decoder, gpu: GpuSpec, settings: EngineSettings) -> Cap
     working = activations + logits + GRAPHS_BYTES
     whole, sliding, window_blocks = _kept(decoder, settings)
     per_token = (whole or sliding) * settings.kv_bytes
+    block_size, state_blocks = _paged(decoder, settings)
     usable = gpu.memory_bytes * settings.gpu_memory_utilization
     weights = decoder.total_bytes / tp
     left = usable - weights - working
@@ -92,10 +99,29 @@ def capacity_of(decoder: Decoder, gpu: GpuSpec, settings: EngineSettings) -> Cap
         weights_bytes=weights,
         working_bytes=working,
         kv_bytes_per_token=per_token,
-        blocks=int(left // (per_token * settings.block_size)),
-        block_size=settings.block_size,
+        blocks=int(left // (per_token * block_size)),
+        block_size=block_size,
         window_blocks=window_blocks,
+        state_blocks=state_blocks,
     )
+
+
+def _elements(b: Block, settings: EngineSettings) -> float:
+    """Per token of one layer on one rank; latents are whole on every rank."""
+    return b.latent or 2 * max(1.0, b.kv_heads / settings.tensor_parallel_size) * b.head_dim
+
+
+def _paged(decoder: Decoder, settings: EngineSettings) -> tuple[int, int]:
+    """Tokens of a block, and a sequence's blocks for layers that keep a state."""
+    states = [b for b in decoder.blocks if b.scan is not None]
+    if not states:
+        return settings.block_size, 0
+    largest = max(decoder.layer_state_bytes(b) for b in states) / settings.tensor_parallel_size
+    keyed = [b for b in decoder.blocks if b.heads]
+    per_token = max(_elements(b, settings) for b in keyed) * settings.kv_bytes
+    least = BLOCK_TOKENS * ceil(largest / (BLOCK_TOKENS * per_token))
+    layers, keeping = sum(b.count for b in keyed), sum(b.count for b in states)
+    return max(settings.block_size, least), ceil(keeping / layers)
 
 
 def _kept(decoder: Decoder, settings: EngineSettings) -> tuple[float, float, int]:
@@ -103,8 +129,9 @@ def _kept(decoder: Decoder, settings: EngineSettings) -> tuple[float, float, int
     whole = sliding = 0.0
     window = 0
     for b in decoder.blocks:
-        heads = max(1.0, b.kv_heads / settings.tensor_parallel_size)
-        elements = b.count * (b.latent or 2 * heads * b.head_dim)
+        if not b.heads:
+            continue
+        elements = b.count * _elements(b, settings)
         if b.window is None:
             whole += elements
         else:

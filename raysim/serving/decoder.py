@@ -1,30 +1,45 @@
-"""A decoder-only transformer as inference sees it: weights read and keys kept, per layer.
+"""A decoder-only transformer as inference sees it: weights read and state kept, per layer.
 
-Read from an unmodified Hugging Face ``config.json``. The layer tables of ``models`` say what a
-training step computes at one sequence length; an engine's iterations mix prompts and single tokens
-of any length, so it keeps widths instead. Parameter counts of both are equal (a test holds it).
+Read from an unmodified Hugging Face ``config.json`` by the layer table of ``models``, which says
+what a training step computes at one sequence length; an engine's iterations mix prompts and single
+tokens of any length, so what stays here are widths.
 
-Not modelled: vision towers, encoder-decoders, low-rank adapters, speculative decoding, and formats
-of weights other than those of ``WEIGHT_BYTES``.
+Not modelled: encoder-decoders, low-rank adapters, speculative decoding, heads that predict more
+than one token, and formats of weights other than those of ``WEIGHT_BYTES``.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from raysim.models.config import HfConfig, Reader
+from raysim.models.config import Reader, called, reader_of
+from raysim.models.huggingface import build
+from raysim.models.table import Body, Model, Operator, Scan
 
 BF16_BYTES = 2.0
 MXFP4_BYTES = 4.25 / 8
 """Four bits, and a scale of eight bits per 32 weights (OCP Microscaling Formats, MXFP4)."""
 INT4_BYTES = 0.5 + 2.5 / 128
 """Four bits, and per group of 128 a scale of 16 and a zero of four bits (AWQ, GPTQ)."""
+NVFP4_BYTES = 0.5 + 1.0 / 16
+"""Four bits, and per 16 weights a scale of eight."""
 WEIGHT_BYTES = {"fp8": 1.0, "awq": INT4_BYTES, "gptq": INT4_BYTES, "mxfp4": MXFP4_BYTES}
 """Per weight of a quantised product, by ``quantization_config.quant_method``."""
-DENSE = ("llama", "mistral", "qwen2", "qwen3", "phi3")
-MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe", "gpt_oss", "deepseek_v2", "deepseek_v3")
+MODELOPT_BYTES = {"FP8": 1.0, "NVFP4": NVFP4_BYTES}
+"""The same by ``quant_algo`` of ``modelopt``."""
+METHODS = (*WEIGHT_BYTES, "modelopt", "compressed-tensors")
+FAMILIES = (
+    "llama", "mistral", "qwen2", "qwen3", "phi3", "gemma", "gemma2", "gemma3_text", "gemma3",
+    "mixtral", "qwen2_moe", "qwen3_moe", "gpt_oss", "deepseek_v2", "deepseek_v3", "kimi_k2",
+    "qwen3_next", "qwen3_5_text", "qwen3_5", "qwen3_5_moe_text", "qwen3_5_moe", "bamba",
+    "granitemoehybrid", "nemotron_h", "glm4_moe", "qwen3_vl", "qwen3_vl_moe",
+)  # fmt: skip
+"""Families whose blocks are a mixer, a feed-forward, or one after the other."""
+LATENT = "kv_a_proj_with_mqa"
+"""The product whose output multi-head latent attention keeps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,19 +47,39 @@ class Block:
     """One kind of layer, and how many the model has."""
 
     count: int
-    heads: int
-    kv_heads: int
-    head_dim: int
+    heads: int = 0
+    kv_heads: int = 0
+    head_dim: int = 0
     window: int | None = None
     """Sliding window in tokens; None: all keys are read."""
     latent: int = 0
     """Elements that multi-head latent attention keeps per token; 0: keys and values by head."""
-    attention_parameters: int
+    scan: Scan | None = None
+    """A recurrence in attention's place; its steps and elements are one token's."""
+    scan_flops: float = 0.0
+    """Of the recurrence, per token of a prompt."""
+    scan_moved: float = 0.0
+    """Elements that it passes over, per token of a prompt."""
+    input_parameters: int = 0
+    """Of the products before attention's core or the recurrence; 0: the block has no mixer."""
+    output_parameters: int = 0
+    """Of the product after it."""
+    dense_columns: int = 0
+    """Of the first products of a feed-forward, or of experts that every token passes: twice the
+    width where it is gated; 0: none."""
     dense_width: int = 0
-    """Of a gated feed-forward, or of experts that every token passes; 0: none."""
     experts: int = 0
     experts_per_token: int = 0
+    expert_columns: int = 0
     expert_width: int = 0
+    narrowed: int = 0
+    """Width of what routed experts work on, where tokens are projected to it and back; 0: the
+    hidden one."""
+
+    @property
+    def branches(self) -> int:
+        """What is added to the residual, one after the other: the mixer, the feed-forward."""
+        return bool(self.output_parameters) + bool(self.dense_width or self.experts)
 
     @property
     def kv_elements(self) -> int:
@@ -61,9 +96,13 @@ class Decoder:
     vocabulary: int
     tied: bool
     blocks: tuple[Block, ...]
+    beside: int = 0
+    """Parameters of towers that text does not pass."""
     weight_bytes: float = BF16_BYTES
     """Of attention's and dense products."""
     expert_bytes: float = BF16_BYTES
+    state_bytes: float = BF16_BYTES
+    """Per element of a recurrence's state."""
 
     @property
     def layers(self) -> int:
@@ -71,13 +110,21 @@ class Decoder:
         return sum(b.count for b in self.blocks)
 
     def expert_parameters(self, block: Block) -> int:
-        """Of one routed expert of a block: gate, up and down."""
-        return 3 * self.hidden * block.expert_width
+        """Of one routed expert of a block."""
+        return (block.narrowed or self.hidden) * (block.expert_columns + block.expert_width)
 
     def other_parameters(self, block: Block) -> int:
         """Of one block's products that every token passes."""
-        router = self.hidden * block.experts
-        return block.attention_parameters + 3 * self.hidden * block.dense_width + router
+        router = self.hidden * (block.experts + 2 * block.narrowed)
+        dense = self.hidden * (block.dense_columns + block.dense_width)
+        return block.input_parameters + block.output_parameters + dense + router
+
+    def layer_state_bytes(self, block: Block) -> float:
+        """Of one sequence in one layer: a recurrence's state, and what its convolution has seen."""
+        scan = block.scan
+        if scan is None:
+            return 0.0
+        return scan.state_elements * self.state_bytes + scan.conv_elements * BF16_BYTES
 
     @property
     def parameters(self) -> int:
@@ -86,13 +133,13 @@ class Decoder:
             b.count * (self.other_parameters(b) + b.experts * self.expert_parameters(b))
             for b in self.blocks
         )
-        return blocks + self.hidden * self.vocabulary * (1 if self.tied else 2)
+        return blocks + self.beside + self.hidden * self.vocabulary * (1 if self.tied else 2)
 
     @property
     def total_bytes(self) -> float:
         """Of all weights as they lie in GPU memory."""
-        vocabulary = self.hidden * self.vocabulary * (1 if self.tied else 2) * BF16_BYTES
-        return vocabulary + sum(
+        vocabulary = self.hidden * self.vocabulary * (1 if self.tied else 2)
+        return (vocabulary + self.beside) * BF16_BYTES + sum(
             b.count
             * (
                 self.other_parameters(b) * self.weight_bytes
@@ -110,122 +157,129 @@ def read_decoder(config: Mapping[str, Any], *, file: str = "config.json") -> Dec
     ScenarioError
         The family or the format of weights is unknown, or a key is impossible; every problem.
     """
-    text = ""
-    if isinstance(config, HfConfig):
-        file, text = config.file, config.text
-    r = Reader(config, file=file, text=text)
+    r = reader_of(config, file)
     family = config.get("model_type")
-    if family not in (*DENSE, *MIXTURES):
-        known = ", ".join((*DENSE, *MIXTURES))
-        r.refuse("model_type", f"{family!r} cannot be served yet; known: {known}")
+    if family not in FAMILIES:
+        r.refuse("model_type", f"{family!r} cannot be served yet; known: {', '.join(FAMILIES)}")
         r.check()
-    hidden = r.integer("hidden_size", default=4096)
-    method = _quantised(r)
-    made = Decoder(
-        name=str(config.get("_name_or_path") or family),
-        hidden=hidden,
-        vocabulary=r.integer("vocab_size", default=32000),
-        tied=r.flag("tie_word_embeddings", default=False),
-        blocks=_blocks(r, str(family), hidden),
-        weight_bytes=BF16_BYTES if method in (None, "mxfp4") else WEIGHT_BYTES[method],
-        expert_bytes=BF16_BYTES if method is None else WEIGHT_BYTES[method],
-    )
+    width = _quantised(r)
     r.check()
-    return made
+    # gpt_oss has a table of Megatron-core's modules only; products are the same
+    model = build(config, library="megatron_core" if family == "gpt_oss" else "transformers",
+                  file=file)  # fmt: skip
+    assert model.vocab_size is not None, "a decoder has a vocabulary"
+    blocks = _blocks(model)
+    if not any(b.heads for b in blocks):
+        r.refuse("model_type", f"{family!r} without a layer of attention cannot be served yet")
+        r.check()
+    return Decoder(
+        name=called(config),
+        hidden=model.hidden_size,
+        vocabulary=model.vocab_size,
+        tied=any(p.tied_to for _, p in model.parameters()),
+        blocks=blocks,
+        beside=sum(x.body.numel for x in model.layers if x.kind == "other"),
+        # mxfp4 is of experts alone: gpt-oss keeps the rest in bf16
+        weight_bytes=BF16_BYTES if width == MXFP4_BYTES else width,
+        expert_bytes=width,
+        state_bytes=_state_bytes(r),
+    )
 
 
-def _quantised(r: Reader) -> str | None:
-    """``quant_method`` of products; mxfp4 is of experts alone: gpt-oss keeps the rest in bf16."""
-    if not r.has("quantization_config"):
-        return None
+def _quantised(r: Reader) -> float:
+    """Bytes per weight of products, by ``quantization_config``."""
     section = r.section("quantization_config")
     method = section.values.get("quant_method")
-    if method not in WEIGHT_BYTES:
-        known = ", ".join(WEIGHT_BYTES)
-        section.refuse("quant_method", f"{method!r} is not modelled; known: {known}")
-        return None
-    return str(method)
+    if not section.values or method in WEIGHT_BYTES:
+        return WEIGHT_BYTES.get(str(method), BF16_BYTES)
+    if method == "modelopt":
+        algorithm = section.choice("quant_algo", default="FP8", among=MODELOPT_BYTES)
+        return MODELOPT_BYTES[algorithm]
+    if method == "compressed-tensors":
+        return _compressed(section)
+    section.refuse("quant_method", f"{method!r} is not modelled; known: {', '.join(METHODS)}")
+    return BF16_BYTES
 
 
-def _blocks(r: Reader, family: str, hidden: int) -> tuple[Block, ...]:
-    layers = r.integer("num_hidden_layers", default=32, most=4096)
-    heads = r.integer("num_attention_heads", default=32)
-    kv_heads = r.integer("num_key_value_heads", default=heads)
-    width = r.integer("intermediate_size", default=11008)
-    if family in ("deepseek_v2", "deepseek_v3"):
-        return _deepseek(r, hidden, layers, heads, width)
-    head_dim = r.integer("head_dim", default=hidden // heads)
-    attention = 2 * hidden * heads * head_dim + 2 * hidden * kv_heads * head_dim
-    shape: dict[str, Any] = {
-        "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim,
-        "attention_parameters": attention,
-    }  # fmt: skip
-    if family in MIXTURES:
-        shape |= _experts(r, family, width)
-    else:
-        shape["dense_width"] = width
-    windowed = _windowed(r, family, layers)
-    window = r.integer("sliding_window", default=4096) if windowed else None
-    return tuple(
-        Block(count=count, window=w, **shape)
-        for count, w in ((layers - windowed, None), (windowed, window))
-        if count
-    )
+def _compressed(section: Reader) -> float:
+    """``compressed-tensors``: bits, and per group a scale of 16, or of 8 beside 4-bit floats."""
+    groups = section.section("config_groups")
+    name = next(iter(groups.values), "group_0")
+    weights = groups.section(name).section("weights")
+    bits = weights.integer("num_bits", default=8, most=16)
+    group = weights.optional_integer("group_size")
+    scale_bytes = 1.0 if bits == 4 and weights.values.get("type") == "float" else 2.0
+    return bits / 8 + (scale_bytes / group if group else 0.0)
 
 
-def _windowed(r: Reader, family: str, layers: int) -> int:
-    """Layers that slide: by ``layer_types``; all of Mistral where it says a window."""
-    types = r.values.get("layer_types")
-    if isinstance(types, list):
-        return sum(t == "sliding_attention" for t in types)
-    if family == "gpt_oss":
-        return layers // 2
-    return layers if family == "mistral" and r.has("sliding_window") else 0
+def _state_bytes(r: Reader) -> float:
+    """vLLM keeps states as the model says, else as it computes."""
+    said = {**r.values, **r.section("text_config").values}
+    wide = "float32" in (said.get("mamba_ssm_dtype"), said.get("mamba_ssm_cache_dtype"))
+    return 2 * BF16_BYTES if wide else BF16_BYTES
 
 
-def _experts(r: Reader, family: str, width: int) -> dict[str, int]:
-    many = {"mixtral": 8, "qwen2_moe": 60, "qwen3_moe": 128, "gpt_oss": 128}[family]
-    each = {"mixtral": 2, "qwen2_moe": 4, "qwen3_moe": 8, "gpt_oss": 4}[family]
-    own = r.integer("moe_intermediate_size", default=width)
-    shared = r.integer("shared_expert_intermediate_size", default=0, least=0)
+def _blocks(model: Model) -> tuple[Block, ...]:
+    """Layers of a kind share their body; those that read all keys first."""
+    bodies = Counter(x.body for x in model.layers if x.kind == "block")
+    blocks = Counter[Block]()
+    for body, count in bodies.items():
+        blocks[_block(body, model.seq_len)] += count
+    made = [replace(block, count=count) for block, count in blocks.items()]
+    return tuple(sorted(made, key=lambda b: b.window is not None))
+
+
+def _block(body: Body, tokens: int) -> Block:
+    """A layer's widths, from its operators in the order in which they run."""
+    operators = tuple(body.operators)
+    at = next((i for i, o in enumerate(operators) if o.kind in ("attention", "scan")), 0)
+    before = [o for o in operators[:at] if o.gemm]
+    after = [o for o in operators[at:] if o.gemm]
+    mixer: dict[str, Any] = {}
+    if before:
+        mixer = _core(operators[at], before, tokens) | {
+            "input_parameters": sum(_parameters(o) for o in before),
+            "output_parameters": _parameters(after.pop(0)),
+        }
+    return Block(
+        count=1, **mixer, **_experts(after, tokens),
+        dense_columns=sum(o.gemm.n for o in after if o.gemm and o.split == "column"),
+        dense_width=sum(o.gemm.k for o in after if o.gemm and o.split == "row"),
+    )  # fmt: skip
+
+
+def _experts(products: list[Operator], tokens: int) -> dict[str, Any]:
+    """Routed experts among a feed-forward's products."""
+    own = [o.gemm for o in products if o.gemm and o.split == "expert"]
+    if not own:
+        return {}
+    first, second = own
+    hidden = next(o.gemm.k for o in products if o.gemm)  # the router's, or another's before it
     return {
-        "experts": r.integer("num_local_experts", "num_experts", default=many),
-        "experts_per_token": r.integer("num_experts_per_tok", default=each),
-        "expert_width": own,
-        "dense_width": shared if family == "qwen2_moe" else 0,
-    }
-
-
-def _deepseek(r: Reader, hidden: int, layers: int, heads: int, width: int) -> tuple[Block, ...]:
-    """Multi-head latent attention: a token keeps one latent and one rotary key, for all heads."""
-    rank = r.integer("kv_lora_rank", default=512)
-    nope, rope = (
-        r.integer("qk_nope_head_dim", default=128),
-        r.integer("qk_rope_head_dim", default=64),
-    )
-    value = r.integer("v_head_dim", default=128)
-    query_rank = r.integer("q_lora_rank", default=0, least=0) if r.has("q_lora_rank") else 0
-    query = (
-        query_rank * (hidden + heads * (nope + rope))
-        if query_rank
-        else hidden * heads * (nope + rope)
-    )
-    attention = (
-        query + hidden * (rank + rope) + rank * heads * (nope + value) + heads * value * hidden
-    )
-    dense = min(layers, r.integer("first_k_dense_replace", default=1, least=0))
-    own = r.integer("moe_intermediate_size", default=1407)
-    shape: dict[str, Any] = {
-        "heads": heads, "kv_heads": 1, "head_dim": nope + rope, "latent": rank + rope,
-        "attention_parameters": attention,
+        "experts": first.groups, "experts_per_token": round(first.rows / tokens),
+        "expert_columns": first.n, "expert_width": second.k,
+        "narrowed": first.k if first.k != hidden else 0,
     }  # fmt: skip
-    routed = Block(
-        count=layers - dense,
-        dense_width=own * r.integer("n_shared_experts", default=2, least=0),
-        experts=r.integer("n_routed_experts", default=64),
-        experts_per_token=r.integer("num_experts_per_tok", default=6),
-        expert_width=own,
-        **shape,
-    )
-    first = Block(count=dense, dense_width=width, **shape)
-    return tuple(b for b in (first, routed) if b.count)
+
+
+def _parameters(o: Operator) -> int:
+    return o.gemm.n * o.gemm.k if o.gemm else 0
+
+
+def _core(core: Operator, before: list[Operator], tokens: int) -> dict[str, Any]:
+    """What is kept: keys and values by head, latents, or a state."""
+    if core.scan is not None:
+        each = replace(
+            core.scan, steps=core.scan.steps / tokens, recurrent=core.scan.recurrent / tokens
+        )
+        return {
+            "scan": each, "scan_flops": core.flops / tokens,
+            "scan_moved": core.moved / tokens,
+        }  # fmt: skip
+    a = core.attention
+    assert a is not None, "a core is attention or a scan"
+    latent = sum(o.gemm.n for o in before if o.gemm and o.name.endswith(LATENT))
+    return {
+        "heads": a.heads, "kv_heads": 1 if latent else a.kv_heads, "head_dim": a.head_dim,
+        "window": a.window, "latent": latent,
+    }  # fmt: skip

@@ -119,7 +119,9 @@ class LLMEngine:
         self.times = times
         self.settings = settings
         self.capacity = capacity
-        self.pool = BlockPool(capacity.blocks, capacity.block_size, capacity.window_blocks)
+        self.pool = BlockPool(
+            capacity.blocks, capacity.block_size, capacity.window_blocks, capacity.state_blocks
+        )
         self.scheduler = Scheduler(settings, self.pool)
         self.iterations = 0
         self.busy_ns = 0

@@ -34,14 +34,22 @@ class BlockPool:
         Tokens per block.
     window_blocks
         That a sequence needs at most beside those of its tokens, for layers that slide.
+    state_blocks
+        That a sequence needs beside those of its tokens, for layers that keep a state.
     """
 
-    __slots__ = ("_turn", "block_size", "blocks", "evicted", "free", "prefixes", "window_blocks")
+    __slots__ = (
+        "_turn", "block_size", "blocks", "evicted", "free", "prefixes", "state_blocks",
+        "window_blocks",
+    )  # fmt: skip
 
-    def __init__(self, blocks: int, block_size: int, window_blocks: int = 0) -> None:
+    def __init__(
+        self, blocks: int, block_size: int, window_blocks: int = 0, state_blocks: int = 0
+    ) -> None:
         self.blocks = blocks
         self.block_size = block_size
         self.window_blocks = window_blocks
+        self.state_blocks = state_blocks
         self.free = blocks
         """Of nobody; idle prefixes' blocks come on top when they are evicted."""
         self.prefixes: dict[Hashable, Prefix] = {}
@@ -61,7 +69,7 @@ class BlockPool:
     def needed(self, tokens: int) -> int:
         """Blocks that a sequence of so many tokens holds."""
         filled = -(-tokens // self.block_size)
-        return filled + min(filled, self.window_blocks)
+        return filled + min(filled, self.window_blocks) + (self.state_blocks if filled else 0)
 
     def take(self, blocks: int) -> bool:
         """Give blocks to a sequence, evicting idle prefixes if need be; False: too few."""

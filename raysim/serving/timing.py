@@ -14,7 +14,7 @@ Not modelled: uneven routing, overlap of one iteration's host work with the next
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,6 +23,7 @@ from raysim.models.table import Attention
 from raysim.perf.attention import fused_seconds
 from raysim.perf.collectives import GroupShape, collective
 from raysim.perf.compute import ComputeModel
+from raysim.perf.scan import waiting_s
 from raysim.serving.decoder import BF16_BYTES, Block, Decoder
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ merge of attention's splits, gated activation."""
 EXPERT_KERNELS = 6
 """More of a mixture: router's softmax and top-k, alignment, permutation, scales, weighted sum."""
 PRODUCTS = 4
-"""Of a block: qkv, out, gate and up, down."""
+"""Of a block of attention and a feed-forward: qkv, out, gate and up, down."""
 SMALL_REDUCE_S = 6e-6
 """Of a one-shot all-reduce through peers' memory (vLLM's custom kernel), before bytes; assumed."""
 SMALL_REDUCE_BYTES = 8 * 2**20
@@ -119,6 +120,9 @@ class IterationTimes:
         self._full_s = sum(s for s, window in per_key if window is None)
         """Per token of context, of layers that read all keys."""
         self._windows = tuple((s, window) for s, window in per_key if window is not None)
+        states = sum(b.count * self.decoder.layer_state_bytes(b) for b in self.decoder.blocks)
+        self._states_s = 2.0 * states / self.tp / self._bandwidth
+        """Per sequence that decodes: its recurrences' states are read and written."""
 
     def kept_elements(self, block: Block) -> float:
         """Elements per token that one rank keeps of one layer; latents are whole on every rank."""
@@ -139,7 +143,7 @@ class IterationTimes:
         seconds = 0.0
         for block in self.decoder.blocks:
             one = self._products_s(block, tokens) + self._small_s(block, tokens)
-            one += 2.0 * self.reduce_s(tokens * self.decoder.hidden * BF16_BYTES)
+            one += block.branches * self.reduce_s(tokens * self.decoder.hidden * BF16_BYTES)
             seconds += block.count * one
         return seconds
 
@@ -158,15 +162,19 @@ class IterationTimes:
 
     def _products_s(self, b: Block, tokens: int) -> float:
         d, tp = self.decoder, self.tp
-        qkv = b.attention_parameters / d.hidden * (b.heads + 2 * b.kv_heads)
-        qkv /= 2 * b.heads + 2 * b.kv_heads
-        out = b.attention_parameters / d.hidden - qkv
-        seconds = self._dense_s(tokens, math.ceil(qkv / tp), d.hidden)
-        seconds += self._dense_s(tokens, d.hidden, math.ceil(out / tp))
+        into, out = b.input_parameters / d.hidden, b.output_parameters / d.hidden
+        seconds = 0.0
+        if b.output_parameters:
+            seconds += self._dense_s(tokens, math.ceil(into / tp), d.hidden)
+            seconds += self._dense_s(tokens, d.hidden, math.ceil(out / tp))
         if b.dense_width:
             width = math.ceil(b.dense_width / tp)
-            seconds += self._dense_s(tokens, 2 * width, d.hidden)
+            columns = b.dense_columns // b.dense_width * width
+            seconds += self._dense_s(tokens, columns, d.hidden)
             seconds += self._dense_s(tokens, d.hidden, width)
+        if b.narrowed:
+            seconds += self._dense_s(tokens, b.narrowed, d.hidden)
+            seconds += self._dense_s(tokens, d.hidden, b.narrowed)
         if b.experts:
             seconds += self._experts_s(b, tokens)
         return seconds
@@ -189,8 +197,10 @@ class IterationTimes:
         narrow = d.expert_bytes < 1.0
         width = math.ceil(b.expert_width / self.tp)
         groups = max(1, round(touched))
-        arithmetic = self.compute.gemm_s(chosen, 2 * width, d.hidden, "bf16", groups)
-        arithmetic += self.compute.gemm_s(chosen, d.hidden, width, "bf16", groups)
+        columns = b.expert_columns // b.expert_width * width
+        hidden = b.narrowed or d.hidden
+        arithmetic = self.compute.gemm_s(chosen, columns, hidden, "bf16", groups)
+        arithmetic += self.compute.gemm_s(chosen, hidden, width, "bf16", groups)
         if narrow:
             full = 2.0 * chosen * weights / self.gpu.flops_per_s["bf16"]
             arithmetic = full / self.constants.mxfp4_share
@@ -201,9 +211,9 @@ class IterationTimes:
 
     def _small_s(self, b: Block, tokens: int) -> float:
         """Kernels beside products: a floor each, and the activations they pass over."""
-        kernels = DENSE_KERNELS + (EXPERT_KERNELS if b.experts else 0)
-        floor = (EAGER_KERNEL_S if self.eager else self.constants.kernel_s) * (kernels + PRODUCTS)
-        widths = 6.0 * self.decoder.hidden
+        kernels = (DENSE_KERNELS + PRODUCTS) * b.branches / 2 + (EXPERT_KERNELS if b.experts else 0)
+        floor = (EAGER_KERNEL_S if self.eager else self.constants.kernel_s) * kernels
+        widths = 3.0 * b.branches * self.decoder.hidden
         widths += 3 * (b.dense_width + b.expert_width * b.experts_per_token) / self.tp
         if b.experts:
             widths += 2 * self.decoder.hidden * b.experts_per_token
@@ -225,6 +235,11 @@ class IterationTimes:
         """Attention's core over ``tokens`` of a prompt that ``before`` others precede."""
         seconds = 0.0
         for b in self.decoder.blocks:
+            if b.scan is not None:
+                seconds += b.count * self._scan_s(b, tokens)
+                continue
+            if not b.heads:
+                continue
             heads = max(1, b.heads // self.tp)
             shape = Attention(
                 q_len=tokens, kv_len=before + tokens, heads=heads,
@@ -238,10 +253,18 @@ class IterationTimes:
             )
         return seconds
 
+    def _scan_s(self, b: Block, tokens: int) -> float:
+        """A recurrence over a prompt: its bytes or its products, and chunk after chunk."""
+        assert b.scan is not None, "a scan has a shape"
+        moved_s = tokens * b.scan_moved * BF16_BYTES / self.tp / self._bandwidth
+        prompt = replace(b.scan, steps=b.scan.steps * tokens, recurrent=b.scan.recurrent * tokens)
+        moved_s += waiting_s(prompt, 1.0 / self.tp, self._bandwidth)
+        return max(moved_s, tokens * b.scan_flops / self.tp / self.gpu.flops_per_s["bf16"])
+
     def contexts_ahead_s(
         self, lengths: npt.NDArray[np.int64], steps: int
     ) -> npt.NDArray[np.float64]:
-        """Reading keys and values of sequences that decode, now and in the next iterations.
+        """Reading keys, values and states of sequences that decode, now and in the next iterations.
 
         Parameters
         ----------
@@ -253,6 +276,7 @@ class IterationTimes:
         ahead = np.arange(steps, dtype=np.int64)
         total: npt.NDArray[np.int64] = lengths.sum() + ahead * len(lengths)
         seconds: npt.NDArray[np.float64] = total.astype(np.float64) * self._full_s
+        seconds += len(lengths) * self._states_s
         for per_token, window in self._windows:
             read = np.minimum(lengths[:, None] + ahead[None, :], window).sum(axis=0)
             seconds += read.astype(np.float64) * per_token

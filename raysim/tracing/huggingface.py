@@ -24,12 +24,13 @@ from raysim.models.request import config_dtype
 from raysim.models.table import Model
 
 Made = TypeVar("Made")
-_DELTA = "a gated delta rule runs in fla's fused kernels, which are not modelled"
+_SELECTIVE = "mamba-ssm's first scan"
 _LOOPS = {
-    "qwen3_next": _DELTA, "qwen3_5": _DELTA, "qwen3_5_text": _DELTA, "qwen3_5_moe": _DELTA,
-    "qwen3_5_moe_text": _DELTA, "olmo_hybrid": _DELTA,
+    "mamba": _SELECTIVE, "falcon_mamba": _SELECTIVE, "jamba": _SELECTIVE, "zamba": _SELECTIVE,
+    "rwkv": "RWKV's own kernel", "recurrent_gemma": "a scan of Griffin's own",
+    "xlstm": "kernels of mlstm_kernels",
 }  # fmt: skip
-"""Families whose layers transformers has as loops of some 7,000 operations where no kernel is."""
+"""Families that transformers runs token by token where a kernel that is not modelled is missing."""
 LOOKS = "warn_if_padding_and_no_attention_mask"
 BATCH = 2
 """Samples of a trace: what grows with the batch is told from what does not."""
@@ -64,7 +65,11 @@ def refuse_loops(config: Mapping[str, Any], file: str = "config.json") -> None:
     family = config.get("model_type")
     if family in _LOOPS:
         reader = reader_of(config, file)
-        reader.refuse("model_type", f"there is no prediction for {family!r}: {_LOOPS[family]}")
+        reader.refuse(
+            "model_type",
+            f"there is no prediction for {family!r}: what runs is {_LOOPS[family]}, which is not "
+            "modelled, and without it a loop over tokens",
+        )
         reader.check()
 
 

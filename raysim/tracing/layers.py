@@ -199,11 +199,12 @@ class _Writer:
         head, batch = calls[0], self.batch
         own = head.kind in {"gemm", "conv", "embedding"} or len(calls) > 1
         outputs = [c.output for c in calls if c.output]
-        gemm = head.gemm
+        gemm, again = head.gemm, head.flops_backward
         return Operator(
             name=(name or cls) if own else f"{name}.{head.name}".strip("."),
             kind=head.kind,
             flops=sum(c.flops for c in calls) / batch,
+            flops_backward=None if again is None else again / batch,
             moved=sum(c.moved for c in calls) / batch,
             moved_backward=sum(c.moved_backward for c in calls) / batch,
             gemm=None if gemm is None else replace(gemm, rows=gemm.rows / batch),

@@ -24,6 +24,7 @@ from torch.utils._pytree import tree_map_only
 
 from raysim.errors import Problem, ScenarioError
 from raysim.models.table import Model
+from raysim.tracing.kernels import stood_in
 from raysim.tracing.layers import assemble
 from raysim.tracing.operators import tensors
 from raysim.tracing.recording import Functions, Listener
@@ -209,7 +210,7 @@ def _run(
     keeping = torch.autograd.graph.saved_tensors_hooks(listener.keep, lambda t: t)
     try:
         with torch.random.fork_rng(devices=[]), torch.enable_grad(), listener, Functions(listener):
-            with keeping:
+            with keeping, stood_in(model, listener):
                 out = _call(model, given)
                 own = out.get("loss") if isinstance(out, Mapping) else getattr(out, "loss", None)
                 value = own

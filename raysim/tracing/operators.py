@@ -82,6 +82,8 @@ class Call:
     name: str
     kind: OperatorKind
     flops: float = 0.0
+    flops_backward: float | None = None
+    """None: twice forward."""
     moved: float = 0.0
     output: float = 0.0
     kernels: int = 0

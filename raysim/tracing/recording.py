@@ -218,6 +218,25 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
             counts=lambda t: self.grows(t) and tuple(t.shape) not in call.weight_shapes,
         )
 
+    def fused(
+        self,
+        call: Call,
+        make: Callable[[], tuple[torch.Tensor, ...]],
+        given: Sequence[torch.Tensor | None],
+    ) -> tuple[torch.Tensor, ...]:
+        """Note one function whose kernels are known, and what it makes of the batch."""
+        for t in tensors(given):
+            parameter = self._parameters.get(self.key(t))
+            if parameter is not None:
+                self.walk.use(parameter)
+        self._deaf = True
+        made = make()
+        self._deaf = False
+        for t in made:
+            self.mark(t)
+        self._add(call, made)
+        return made
+
     def attend(
         self,
         q: torch.Tensor,

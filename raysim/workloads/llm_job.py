@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from raysim.kernel.rng import Streams
+from raysim.models.mixers import UNTIMED
 from raysim.raycore.process import CoreProcess
 from raysim.raycore.scripts import Event, Script, now, wait_for
 from raysim.raylibs.llm.config import LLMApp
@@ -106,6 +107,7 @@ class LlmJob:
             inputs=_INPUTS,
             simplifications=(
                 "Experts are chosen evenly; the number of replicas stands.",
+                *([UNTIMED] if any(b.scan for b in app.decoder.blocks) else []),
             ),
             detail={
                 "engines_busy": busy, "ingress_busy": loop, "preempted": preempted,

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import functools
 import json
+import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -104,6 +108,96 @@ class Count(TorchDispatchMode):
         return out
 
 
+class DeltaRule(torch.autograd.Function):
+    """Keeps what ``ChunkGatedDeltaRuleFunction`` of flash-linear-attention keeps (``chunk.py``)."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Any, k: Any, v: Any, g: Any, beta: Any) -> Any:
+        tokens, heads = v.shape[1:3]
+        lengths = [x.new_empty(x.shape[:3], dtype=torch.float32) for x in (q, k)]
+        normed = [x.new_empty(x.shape) for x in (q, k)]
+        inverse = v.new_empty(len(v), tokens, heads, 64)
+        ctx.save_for_backward(
+            *normed, *lengths, v.new_empty(v.shape), g.new_empty(g.shape), beta, inverse
+        )
+        ctx.shapes = [x.shape for x in (q, k, v, g, beta)]
+        return v.new_empty(v.shape)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        *rest, decay, beta = ctx.shapes
+        return (
+            *(gradient.new_empty(shape) for shape in rest),
+            gradient.new_empty(decay, dtype=torch.float32), gradient.new_empty(beta),
+        )  # fmt: skip
+
+
+class CausalConv(torch.autograd.Function):
+    """Keeps what causal-conv1d's ``CausalConv1dFn`` keeps, whose SiLU is computed again."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, weight: Any, bias: Any) -> Any:
+        ctx.save_for_backward(x, weight, bias)
+        return x.new_empty(x.mT.shape).mT
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        x, weight, bias = ctx.saved_tensors
+        filters = [None if w is None else w.new_empty(w.shape) for w in (weight, bias)]
+        return x.new_empty(x.mT.shape).mT, *filters
+
+
+class StateSpace(torch.autograd.Function):
+    """Keeps what mamba-ssm's ``MambaSplitConv1dScanCombinedFn`` keeps (``ssd_combined.py``)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, width: int, groups: int, *weights: Any) -> Any:
+        scanned = x.new_empty(*x.shape[:2], width)
+        rstd = x.new_empty(*x.shape[:2], groups, dtype=torch.float32)
+        ctx.save_for_backward(x, scanned, rstd, *weights)
+        return x.new_empty(*x.shape[:2], width)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        x, _, _, *weights = ctx.saved_tensors
+        made = [None if w is None else w.new_empty(w.shape) for w in weights]
+        return x.new_empty(x.shape), None, None, *made
+
+
+def _state_space(x: Any, conv: Any, bias: Any, dt_bias: Any, a: Any, **given: Any) -> Any:
+    """The last product is the function's own too: it computes what that reads again."""
+    weights = (conv, bias, dt_bias, a, given["D"], given["rmsnorm_weight"])
+    out = StateSpace.apply(x, a.shape[0] * given["headdim"], given["ngroups"], *weights)
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
+        return torch.nn.functional.linear(out, given["outproj_weight"], given["outproj_bias"])
+
+
+def _rule(query: Any, key: Any, value: Any, g: Any, beta: Any, **_: Any) -> Any:
+    return DeltaRule.apply(query, key, value, g, beta), None
+
+
+def _conv(hidden_states: Any, weight: Any, bias: Any = None, **_: Any) -> Any:
+    return CausalConv.apply(hidden_states, weight, bias)
+
+
+KERNELS = {
+    "torch_chunk_gated_delta_rule": _rule, "causal_conv1d_fn": _conv,
+    "mamba2_split_conv1d_scan_combined": _state_space,
+}  # fmt: skip
+"""Stand-ins for kernels that need a GPU: they keep what those do, and compute nothing."""
+
+
+@contextmanager
+def kernels(model: Any) -> Iterator[None]:
+    """With the kernels of other packages that its family calls, as on a GPU."""
+    module = sys.modules[type(model).__module__]
+    with ExitStack() as stack:
+        for name, stand_in in KERNELS.items():
+            if hasattr(module, name):
+                stack.enter_context(patch.object(module, name, stand_in))
+        yield
+
+
 def inputs(model: Any, batch: int, tokens: int, dtype: Any) -> dict[str, Any]:
     torch.manual_seed(0)
     cfg = model.config
@@ -130,7 +224,7 @@ def measure(
     rows: int | None = None,
 ) -> Measured:
     """Forward and backward of the real model on the CPU, per sample; equal calls run once."""
-    if "moe" not in values["model_type"] and not {"num_local_experts", "n_group"} & set(values):
+    if not {"num_local_experts", "num_experts", "n_routed_experts"} & set(values):
         experts = None
     key = json.dumps(values, sort_keys=True)
     threads = torch.get_num_threads()
@@ -176,6 +270,19 @@ def _measure(
             storages[storage.data_ptr()] = storage.nbytes()
         return t
 
+    with kernels(model):
+        return _counted(model, given, batch, rows, pack, storages, alive)
+
+
+def _counted(
+    model: Any,
+    given: dict[str, Any],
+    batch: int,
+    rows: int,
+    pack: Any,
+    storages: dict[int, int],
+    alive: list[Any],
+) -> Measured:
     result = Measured()
     counter = FlopCounterMode(display=False)
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t), counter:

@@ -84,6 +84,19 @@ LLAMA4 = {
     **GROUPED, "head_dim": D([8]), "intermediate_size_mlp": D([48]), "num_local_experts": D([2, 4]),
     "interleave_moe_layer_step": D([1, 2]), "attention_bias": st.booleans(),
 }  # fmt: skip
+MAMBA = {
+    "mamba_n_heads": D([4, 8]), "mamba_d_state": D([8, 16]), "mamba_n_groups": D([1, 2]),
+    "mamba_d_conv": D([2, 4]), "mamba_conv_bias": st.booleans(), "mamba_proj_bias": st.booleans(),
+}  # fmt: skip
+NEXT = {
+    **GROUPED, "head_dim": D([8, 24]), "attention_bias": st.booleans(),
+    "linear_num_key_heads": D([1, 2]), "linear_num_value_heads": D([2, 4]),
+    "linear_key_head_dim": D([8, 12]), "linear_value_head_dim": D([8, 20]),
+    "linear_conv_kernel_dim": D([2, 4]), "full_attention_interval": D([2, 3]),
+}  # fmt: skip
+NEXT_EXPERTS = {
+    **NEXT, **EXPERTS, "num_experts": D([4, 6]), "shared_expert_intermediate_size": D([20]),
+}  # fmt: skip
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", {
         **GROUPED, "attention_bias": st.booleans(), "mlp_bias": st.booleans(),
@@ -102,6 +115,33 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         **GROUPED, **EXPERTS, "num_experts": D([4, 6]), "decoder_sparse_step": D([1, 2]),
         "attention_bias": st.booleans(),
     }),
+    "glm4_moe": ("Glm4Moe", {
+        **GROUPED, **EXPERTS, "head_dim": D([8, 24]), "n_routed_experts": D([4, 6]),
+        "n_shared_experts": D([1, 2]), "attention_bias": st.booleans(),
+        "use_qk_norm": st.booleans(), "first_k_dense_replace": D([0, 1, 2]),
+    }),
+    "bamba": ("Bamba", {
+        **GROUPED, **MAMBA, "attn_layer_indices": D([[], [0], [1]]), "mlp_bias": st.booleans(),
+        "attention_bias": st.booleans(),
+    }),
+    "granitemoehybrid": ("GraniteMoeHybrid", {
+        **GROUPED, **MAMBA, "num_local_experts": D([0, 4]), "num_experts_per_tok": D([1, 2]),
+        "shared_intermediate_size": D([20]), "attention_bias": st.booleans(),
+        "position_embedding_type": D(["rope", "nope"]),
+    }),
+    "nemotron_h": ("NemotronH", {
+        **GROUPED, **EXPERTS, "head_dim": D([8]), "n_routed_experts": D([4]),
+        "moe_shared_expert_intermediate_size": D([28]), "moe_latent_size": st.none() | D([20]),
+        "hybrid_override_pattern": D(["ME*-", "M*", "-EM"]), "mamba_num_heads": D([4, 8]),
+        "mamba_head_dim": D([8]), "ssm_state_size": D([8]), "n_groups": D([1, 2]),
+        "conv_kernel": D([2, 4]), "use_conv_bias": st.booleans(), "use_bias": st.booleans(),
+        "mlp_bias": st.booleans(),
+    }),
+    "qwen3_next": ("Qwen3Next", {
+        **NEXT_EXPERTS, "decoder_sparse_step": D([1, 2]), "mlp_only_layers": D([[], [0]]),
+    }),
+    "qwen3_5_text": ("Qwen3_5", NEXT),
+    "qwen3_5_moe_text": ("Qwen3_5Moe", NEXT_EXPERTS),
     "gemma": ("Gemma", GEMMA),
     "gemma2": ("Gemma2", GEMMA),
     "gemma3_text": ("Gemma3", GEMMA),
@@ -176,7 +216,7 @@ def test_every_family_is_varied() -> None:
     Megatron-core's modules alone are modelled: ``tests/laws/test_training_recompute.py``.
     """
     rest = {"RefinedWeb", "RefinedWebModel", "gemma3", "gpt_oss", "kimi_k2", "llama4",
-            "megatron_gpt"}  # fmt: skip
+            "megatron_gpt", "qwen3_5", "qwen3_5_moe", "qwen3_vl", "qwen3_vl_moe"}  # fmt: skip
     assert set(FAMILIES) | rest == set(known_model_types())
 
 
@@ -190,6 +230,8 @@ def test_varied_small_configs(model_type: str, data: st.DataObject) -> None:
     small = [*required, "num_hidden_layers", "num_layers", "n_layer", "num_key_value_heads"]
     small += ["n_head", "n_heads", "vocab_size", "attention_types", "num_experts_per_tok"]
     small += ["n_routed_experts", "num_experts", "n_group", "rotary_dim", "pad_token_id"]
+    small += ["mamba_n_heads", "num_local_experts", "hybrid_override_pattern"]
+    small += ["linear_num_key_heads", "linear_num_value_heads"]
     for key in small:  # their defaults contradict the small values of the rest
         if key in strategies and key not in values:
             values[key] = data.draw(strategies[key])
@@ -197,6 +239,8 @@ def test_varied_small_configs(model_type: str, data: st.DataObject) -> None:
     heads = [h for h in HEADS if hasattr(transformers, cls + h)]
     multimodal = ("Gemma3Model", "Gemma3ForConditionalGeneration", "Llama4ForConditionalGeneration")
     heads = [h for h in heads if cls + h not in NOT_MODELLED and cls + h not in multimodal]
+    if cls.startswith("Qwen3_5"):  # the other heads' classes take images too
+        heads = ["ForCausalLM"]
     head = data.draw(st.sampled_from(heads))
     if cls + head == "DistilBertForQuestionAnswering":  # which takes two labels only
         values.pop("id2label", None)
@@ -229,7 +273,35 @@ def test_llama4_with_its_vision_tower() -> None:
     compare(values, "Llama4ForConditionalGeneration")
 
 
-@pytest.mark.parametrize("model_type", [*FAMILIES, "gemma3", "llama4"])
+QWEN_VISION = {
+    "hidden_size": 32, "intermediate_size": 40, "depth": 2, "num_heads": 4, "patch_size": 4,
+    "temporal_patch_size": 1, "spatial_merge_size": 3, "out_hidden_size": 32,
+    "num_position_embeddings": 49,
+}  # fmt: skip
+
+
+VISUAL = {"qwen3_5": "Qwen3_5", "qwen3_5_moe": "Qwen3_5Moe", "qwen3_vl": "Qwen3VL",
+          "qwen3_vl_moe": "Qwen3VLMoe"}  # fmt: skip
+
+
+@pytest.mark.parametrize("head", ["Model", "ForConditionalGeneration", "ForCausalLM"])
+@pytest.mark.parametrize(("model_type", "cls"), VISUAL.items())
+def test_qwen_with_its_vision_tower(model_type: str, cls: str, head: str) -> None:
+    text = TEXT | {"full_attention_interval": 2, "tie_word_embeddings": True}
+    if cls.endswith("Moe"):
+        text |= {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 12}
+    values = {"model_type": model_type, "text_config": text, "vision_config": QWEN_VISION}
+    if cls.startswith("Qwen3VL"):
+        values["vision_config"] = QWEN_VISION | {"deepstack_visual_indexes": [0, 1]}
+    if head == "ForCausalLM":
+        if cls.startswith("Qwen3VL"):
+            pytest.skip("transformers has no language model of it alone")
+        compare(text | {"model_type": f"{model_type}_text"}, cls + head)
+    else:
+        compare(values, cls + head)
+
+
+@pytest.mark.parametrize("model_type", [*FAMILIES, "gemma3", "llama4", *VISUAL])
 def test_defaults_are_those_of_the_configuration_class(model_type: str) -> None:
     """An empty config builds the class's default model, unless the class itself cannot."""
     values: dict[str, Any] = {"model_type": model_type}
@@ -241,5 +313,6 @@ def test_defaults_are_those_of_the_configuration_class(model_type: str) -> None:
         "distilbert": "DistilBertForMaskedLM", "t5": "T5ForConditionalGeneration",
         "vit": "ViTForImageClassification", "gemma3": "Gemma3ForConditionalGeneration",
         "llama4": "Llama4ForConditionalGeneration",
+        **{family: f"{name}ForConditionalGeneration" for family, name in VISUAL.items()},
     }  # fmt: skip
     compare(values, default.get(model_type, f"{cls}ForCausalLM"))

@@ -35,6 +35,52 @@ KNOWN = [
     (EXPERTS | {"model_type": "mixtral", "architectures": ["MixtralForCausalLM"]}, "sdpa"),
     (EXPERTS | {"model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"]}, "sdpa"),
 ]
+HYBRID = DECODER | {
+    "head_dim": 32, "layer_types": ["linear_attention", "full_attention"],
+    "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 32,
+    "linear_value_head_dim": 48,
+}  # fmt: skip
+MAMBA = DECODER | {
+    "mamba_n_heads": 8, "mamba_d_state": 32, "mamba_chunk_size": 32, "pad_token_id": 0,
+}  # fmt: skip
+KNOWN += [
+    (HYBRID | EXPERTS | {
+        "model_type": "qwen3_next", "architectures": ["Qwen3NextForCausalLM"],
+        "shared_expert_intermediate_size": 96,
+    }, "sdpa"),
+    (HYBRID | {"model_type": "qwen3_5_text", "architectures": ["Qwen3_5ForCausalLM"]}, "eager"),
+    (MAMBA | {
+        "model_type": "bamba", "architectures": ["BambaForCausalLM"], "attn_layer_indices": [1],
+    }, "sdpa"),
+    (MAMBA | EXPERTS | {
+        "model_type": "granitemoehybrid", "architectures": ["GraniteMoeHybridForCausalLM"],
+        "layer_types": ["mamba", "attention"], "shared_intermediate_size": 96,
+    }, "sdpa"),
+    (DECODER | {
+        "model_type": "nemotron_h", "architectures": ["NemotronHForCausalLM"],
+        "hybrid_override_pattern": "ME*-", "mamba_num_heads": 8, "mamba_head_dim": 16,
+        "ssm_state_size": 32, "n_groups": 2, "chunk_size": 32, "n_routed_experts": 4,
+        "num_experts_per_tok": 2, "moe_intermediate_size": 96, "moe_latent_size": 48,
+        "moe_shared_expert_intermediate_size": 80, "head_dim": 32,
+    }, "sdpa"),
+]  # fmt: skip
+SCANS = [
+    HYBRID | {"model_type": "olmo_hybrid", "architectures": ["OlmoHybridForCausalLM"]},
+    DECODER | {
+        "model_type": "kimi_linear", "architectures": ["KimiLinearForCausalLM"],
+        "layer_types": ["linear_attention", "full_attention"], "linear_head_dim": 32,
+        "linear_num_heads": 4, "kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8,
+        "v_head_dim": 16, "moe_intermediate_size": 64, "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+    },
+    MAMBA | {"model_type": "falcon_h1", "architectures": ["FalconH1ForCausalLM"]},
+    {
+        "model_type": "mamba2", "architectures": ["Mamba2ForCausalLM"], "hidden_size": 128,
+        "num_heads": 8, "head_dim": 32, "state_size": 32, "n_groups": 2, "chunk_size": 32,
+        "num_hidden_layers": 2, "vocab_size": 512,
+    },
+]  # fmt: skip
+"""Families of fused recurrences that have no table of their own."""
 OTHERS = [
     DECODER | {"model_type": "olmo2", "architectures": ["Olmo2ForCausalLM"]},
     DECODER | {"model_type": "stablelm", "architectures": ["StableLmForSequenceClassification"]},
@@ -107,7 +153,7 @@ def test_experts_multiply_only_the_tokens_they_are_sent() -> None:
         (OTHERS[0] | {"dtype": "int4"}, {}, "dtype"),
         ({"model_type": "whisper", "architectures": ["WhisperForConditionalGeneration"]}, {},
          "takes input_features"),
-        ({"model_type": "mamba", "architectures": ["MambaForCausalLM"]}, {}, "give seq_len"),
+        ({"model_type": "mamba2", "architectures": ["Mamba2ForCausalLM"]}, {}, "give seq_len"),
         ({"model_type": "resnet"}, {}, "name the class to train"),
     ],
 )  # fmt: skip
@@ -130,10 +176,23 @@ def test_a_repository_s_own_class_name_is_the_family_s_class_here() -> None:
     assert traced.build(own, seq_len=16).num_parameters == expected.num_parameters
 
 
-@pytest.mark.parametrize("family", ["qwen3_next", "qwen3_5", "qwen3_5_moe", "olmo_hybrid"])
-def test_families_of_fused_loops_are_refused_at_once(family: str) -> None:
+@pytest.mark.parametrize("config", SCANS, ids=named)
+def test_fused_recurrences_are_kernels_and_not_loops(config: dict[str, Any]) -> None:
+    short, long = (traced.build(config, seq_len=n) for n in (128, 512))
+    scans = [o for x in long.layers for o in x.body.operators if o.kind == "scan"]
+    assert scans
+    assert len([o for x in long.layers for o in x.body.operators]) < 200
+    assert saved_bytes(long) < 4.2 * saved_bytes(short)
+    with torch.device("meta"):
+        made = transformers.CONFIG_MAPPING[config["model_type"]].from_dict(config)
+        module = getattr(transformers, named(config))(made)
+    assert long.num_parameters == sum(p.numel() for p in module.parameters())
+
+
+@pytest.mark.parametrize("family", ["mamba", "jamba", "rwkv"])
+def test_families_of_loops_over_tokens_are_refused_at_once(family: str) -> None:
     assert traced.known(family)
-    with pytest.raises(ScenarioError, match="gated delta rule runs in fla's fused kernels"):
+    with pytest.raises(ScenarioError, match="without it a loop over tokens"):
         traced.build({"model_type": family}, seq_len=16)
 
 

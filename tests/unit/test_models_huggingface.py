@@ -18,6 +18,14 @@ from raysim.models.table import Model
 
 CONFIGS = Path(__file__).parents[1] / "data" / "hf_configs"
 
+# One layer of attention, what joins it to the embedding of the token before, and norms.
+SECOND_TOKEN = {
+    "qwen3-next-80b-a3b": 2 * 2048**2 + (2 * 4096 + 2 * 512 + 4096) * 2048 + 2 * 256 + 5 * 2048
+    + 513 * 3 * 512 * 2048 + 513 * 2048,
+    "qwen3.5-27b": 2 * 5120**2 + (2 * 6144 + 2 * 1024 + 6144) * 5120 + 2 * 256 + 5 * 5120
+    + 3 * 17408 * 5120,
+}  # fmt: skip
+
 # As the model cards and `sum(p.numel() for p in model.parameters())` of the named class have them.
 PUBLISHED = {
     "bert-large-uncased": 335_174_458,
@@ -53,6 +61,13 @@ PUBLISHED = {
     "qwen3-4b": 4_022_468_096,
     "qwen3-8b": 8_190_735_360,
     "qwen3-30b-a3b": 30_532_122_624,
+    # Without the head that predicts a second token, which from_pretrained ignores: 81,324,862,720
+    # and 27,781,427,952 (as of Qwen3.8, of the same widths) with it.
+    "qwen3-next-80b-a3b": 81_324_862_720 - SECOND_TOKEN["qwen3-next-80b-a3b"],
+    "qwen3.5-27b": 27_781_427_952 - SECOND_TOKEN["qwen3.5-27b"],
+    "qwen3.5-35b-a3b": 35_107_181_936,
+    "nemotron-3-nano-30b-a3b": 31_577_937_344,
+    "granite-4.0-h-small": 32_207_337_984,
     "gemma-2b": 2_506_172_416,
     "gemma-7b": 8_537_680_896,
     "gemma-2-9b": 9_241_705_984,
@@ -90,6 +105,70 @@ def test_kimi_k2_is_deepseek_v3_with_other_sizes() -> None:
     }  # fmt: skip
     config = dict(read_config(CONFIGS / "deepseek-v3.json")) | sizes
     assert build(config, seq_len=4096).num_parameters == 1_026_408_232_448 - 60 * 384
+
+
+# Of whole families one member's configuration is kept; others' widths, and what their checkpoints
+# hold as the hub counts them (Llama 2's without 40 tables of 64 frequencies).
+DECODER = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+           "num_key_value_heads", "vocab_size")  # fmt: skip
+OTHERS: dict[str, tuple[str, tuple[int, ...], dict[str, Any], int]] = {
+    "Llama-2-13b": ("llama", (5120, 13824, 40, 40, 40, 32000), {}, 13_015_866_880 - 40 * 64),
+    "Llama-3.2-3B": (
+        "llama", (3072, 8192, 28, 24, 8, 128256), {"head_dim": 128, "tie_word_embeddings": True},
+        3_212_749_824,
+    ),
+    "Mistral-Nemo": (
+        "mistral", (5120, 14336, 40, 32, 8, 131072), {"head_dim": 128}, 12_247_782_400
+    ),
+    "Qwen2.5-72B": ("qwen2", (8192, 29568, 80, 64, 8, 152064), {}, 72_706_203_648),
+    "Qwen3-32B": ("qwen3", (5120, 25600, 64, 64, 8, 151936), {"head_dim": 128}, 32_762_123_264),
+    "Qwen3-235B-A22B": (
+        "qwen3_moe", (4096, 12288, 94, 64, 4, 151936),
+        {"head_dim": 128, "moe_intermediate_size": 1536}, 235_093_634_560,
+    ),
+    "gemma-2-27b": ("gemma2", (4608, 36864, 46, 32, 16, 256000), {"head_dim": 128}, 27_227_128_320),
+    "phi-4": ("phi3", (5120, 17920, 40, 40, 10, 100352), {}, 14_659_507_200),
+    "Phi-4-mini": (
+        "phi3", (3072, 8192, 32, 24, 8, 200064),
+        {"tie_word_embeddings": True, "partial_rotary_factor": 0.75}, 3_836_021_760,
+    ),
+    "Nemotron-Nano-9B-v2": (
+        "nemotron_h", (4480, 15680, 56, 40, 8, 131072),
+        {"mamba_head_dim": 80, "hybrid_override_pattern":
+         "M-M-M-MM-M-M-M*-M-M-M*-M-M-M-M*-M-M-M-M*-M-MM-M-M-M-M-M-"}, 8_888_227_328,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_parameter_count_of_others_is_the_published_one(name: str) -> None:
+    family, widths, rest, count = OTHERS[name]
+    config = {"model_type": family, **dict(zip(DECODER, widths, strict=True)), **rest}
+    assert build(config, seq_len=64).num_parameters == count
+
+
+def test_glm_45_air_without_its_second_token_s_layer() -> None:
+    """Published: 110,468,824,832, with 46 correction biases of 128 and a 47th layer.
+
+    That layer has an embedding and a head of its own, and joins two vectors to one.
+    """
+    h, f = 4096, 1408
+    attention = h * 12288 + 12288 + 2 * (h * 1024 + 1024) + 12288 * h
+    layer = attention + 129 * 3 * f * h + 128 * h + 2 * h
+    second = layer + 2 * h * h + 3 * h + 2 * 151552 * h
+    config = {
+        "model_type": "glm4_moe", "head_dim": 128, "attention_bias": True,
+        "partial_rotary_factor": 0.5, "num_nextn_predict_layers": 1,
+    }  # fmt: skip
+    count = build(config, seq_len=64).num_parameters
+    assert count == 110_468_824_832 - 46 * 128 - second
+
+
+def test_qwen3_vl_8b_with_its_vision_tower() -> None:
+    text = dict(zip(DECODER, (4096, 12288, 36, 32, 8, 151936), strict=True)) | {"head_dim": 128}
+    vision = {"out_hidden_size": 4096, "deepstack_visual_indexes": [8, 16, 24]}
+    config = {"model_type": "qwen3_vl", "text_config": text, "vision_config": vision}
+    assert build(config, seq_len=64).num_parameters == 8_767_123_696
 
 
 def test_every_committed_config_is_covered() -> None:

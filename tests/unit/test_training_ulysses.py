@@ -127,6 +127,8 @@ def test_what_ulysses_cannot_do_is_refused() -> None:
     three = MODEL | {"num_attention_heads": 12, "num_key_value_heads": 3, "hidden_size": 384}
     assert "3 heads of keys: one must" in refused({"sequence_parallel_size": 2}, three)
     assert "eager has a 4D mask" in refused({"sequence_parallel_size": 2}, attention="eager")
+    hybrid = {"model_type": "qwen3_5_text", "num_hidden_layers": 4, "architectures": None}
+    assert "keep a state would each start it anew" in refused({"sequence_parallel_size": 2}, hybrid)
     assert "does not divide seq_len 63" in refused({"sequence_parallel_size": 2}, seq_len=63)
     assert "8 workers are not divisible by sequence_parallel_size 3" in refused(
         {"sequence_parallel_size": 3}

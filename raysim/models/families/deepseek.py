@@ -46,6 +46,8 @@ class Latent:
     rope: int
     v_dim: int
     bias: bool
+    mlp_bias: bool
+    """DeepSeek-V2 alone: of dense and shared units."""
     act: str
     dropout: float
     positions: int
@@ -85,6 +87,7 @@ def _read(r: Reader, cls: str, defaults: dict[str, int], *, grouped: bool) -> La
         rope=integer("qk_rope_head_dim"),
         v_dim=integer("v_head_dim"),
         bias=r.flag("attention_bias", default=False),
+        mlp_bias=not grouped and r.flag("mlp_bias", default=False),
         act=act,
         dropout=r.probability("attention_dropout"),
         positions=integer("max_position_embeddings"),
@@ -188,10 +191,13 @@ def _layer(d: Latent, tokens: int, implementation: Implementation, *, sparse: bo
     h = tape.rms_norm("post_attention_layernorm", x, cls=norm)
     if sparse:
         routed = moe(tape, h, d.experts)
-        shared = gated(tape, "mlp.shared_experts", h, d.shared_width, d.act, cls=f"{d.cls}MLP")
+        shared = gated(
+            tape, "mlp.shared_experts", h, d.shared_width, d.act, cls=f"{d.cls}MLP",
+            bias=d.mlp_bias,
+        )  # fmt: skip
         h = tape.add("mlp", routed, shared, cls=f"{d.cls}MoE")
     else:
-        h = gated(tape, "mlp", h, d.width, d.act, cls=f"{d.cls}MLP")
+        h = gated(tape, "mlp", h, d.width, d.act, cls=f"{d.cls}MLP", bias=d.mlp_bias)
     tape.add("", x, h, cls=cls, operator="mlp_residual")
     return tape.body()
 

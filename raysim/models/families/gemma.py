@@ -64,7 +64,7 @@ def gemma3_text(request: Request, r: Reader) -> Model:
 
 def gemma3(request: Request, r: Reader) -> Model:
     """``Gemma3Config``: text and vision; ``Gemma3ForCausalLM`` takes the text alone."""
-    text = r.section("text_config")
+    text = r.language()
     if request.head == "ForCausalLM":
         return _gemma3(request, text, r, base="model", vision=[])
     name = "" if request.head == "Model" else "model."

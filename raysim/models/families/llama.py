@@ -19,6 +19,7 @@ from raysim.models.config import MOST_LAYERS, Reader
 from raysim.models.families.megatron_core import Grouped, Mixture, megatron_model
 from raysim.models.families.torchtitan import titan_model
 from raysim.models.feedforward import Experts, Names, glu, moe
+from raysim.models.mixers import Mixer
 from raysim.models.request import (
     Request,
     assemble,
@@ -31,7 +32,7 @@ from raysim.models.table import Body, Layer, Model
 from raysim.models.tape import Tape, Tensor
 
 ALL: tuple[Implementation, ...] = ("eager", "sdpa", "flash_attention_2")
-ANSWERS_AS_TRANSFORMER = ("llama", "qwen2", "qwen3", "qwen3_moe")
+ANSWERS_AS_TRANSFORMER = ("llama", "qwen2", "qwen3", "qwen3_moe", "qwen3_next")
 """Families whose question answering head calls the base model ``transformer``."""
 LAYER_TYPES = ("full_attention", "sliding_attention", "chunked_attention")
 
@@ -83,6 +84,12 @@ class Decoder:
     """Per layer; empty: full attention."""
     sparse: tuple[Sparse | None, ...] = ()
     """Per layer; empty: dense."""
+    mixers: tuple[Mixer | None, ...] = ()
+    """Per layer, what stands in attention's place; empty: attention everywhere."""
+    output_gate: bool = False
+    """Qwen3-Next: queries are projected with a gate, whose sigmoid scales attention's output."""
+    rotary_dim: int | None = None
+    """Columns of a head that are rotated; None: all."""
     supported: tuple[Implementation, ...] = ALL
 
 
@@ -120,13 +127,24 @@ def read_decoder(r: Reader, cls: str, defaults: dict[str, int], **switches: obje
     return replace(decoder, **switches)  # type: ignore[arg-type]
 
 
+def rotated(r: Reader, head_dim: int, default: float) -> int:
+    """Columns of a head that are rotated; transformers 5 has the key in ``rope_parameters``."""
+    said = r.section("rope_parameters").number("partial_rotary_factor", default=None)
+    share = r.number("partial_rotary_factor", default=default) if said is None else said
+    if share is None or not 0 < share <= 1:
+        r.refuse("partial_rotary_factor", "expected a share in (0, 1]")
+        return head_dim
+    return int(head_dim * share)
+
+
 def layer_body(d: Decoder, index: int, tokens: int, implementation: Implementation) -> Body:
     """One decoder layer, as ``LlamaDecoderLayer.forward`` and its variants run."""
     tape = Tape()
     layer_cls, norm_cls = f"{d.cls}DecoderLayer", f"{d.cls}RMSNorm"
     x = Tensor(name="hidden", rows=tokens, width=d.hidden)
     h = tape.rms_norm("input_layernorm", x, cls=norm_cls, style=d.style)
-    h = _attention(tape, d, index, h, implementation)
+    mixer = d.mixers[index] if d.mixers else None
+    h = mixer.run(tape, h) if mixer else _attention(tape, d, index, h, implementation)
     if d.post_norms:
         h = tape.rms_norm("post_attention_layernorm", h, cls=norm_cls, style=d.style)
     h = tape.dropout("resid_attn_dropout", h, d.residual_dropout)
@@ -138,7 +156,7 @@ def layer_body(d: Decoder, index: int, tokens: int, implementation: Implementati
         h = tape.rms_norm("post_feedforward_layernorm", h, cls=norm_cls, style=d.style)
     h = tape.dropout("resid_mlp_dropout", h, d.residual_dropout)
     tape.add("", x, h, cls=layer_cls, operator="mlp_residual")
-    return tape.body(built_first=("self_attn", "mlp"))
+    return tape.body(built_first=("linear_attn", "self_attn", "mlp"))
 
 
 def _attention(
@@ -150,10 +168,15 @@ def _attention(
         qkv = tape.linear(f"{name}.qkv_proj", h, q_width + 2 * kv_width, bias=False, split="column")
         q, k, v = tape.split(name, qkv, [q_width, kv_width, kv_width], cls=cls)
     else:
+        gates = 1 + d.output_gate
         q, k, v = (
             tape.linear(f"{name}.{p}_proj", h, w, bias=d.qkv_bias, split="column")
-            for p, w in (("q", q_width), ("k", kv_width), ("v", kv_width))
+            for p, w in (("q", gates * q_width), ("k", kv_width), ("v", kv_width))
         )
+    gate = None
+    if d.output_gate:
+        q, gate = tape.split(name, q, [q_width, q_width], cls=cls)
+        gate = tape.copy(f"{name}.gate", gate, cls=cls)
     if d.qk_norm:
         norm = f"{d.cls}RMSNorm"
         q, k = (
@@ -162,7 +185,8 @@ def _attention(
         )
         q, k = (replace(t, rows=h.rows, width=w) for t, w in ((q, q_width), (k, kv_width)))
     style: Literal["half", "half_cat"] = "half_cat" if d.fused else "half"
-    q, k = rotary(tape, name, [q, k], d.head_dim, d.head_dim, cls=cls, style=style)
+    turned = d.rotary_dim or d.head_dim
+    q, k = rotary(tape, name, [q, k], d.head_dim, turned, cls=cls, style=style)
     window = d.windows[index] if d.windows else None
     core = Core(
         heads=d.heads,
@@ -175,9 +199,12 @@ def _attention(
         window=window if window is not None and window < h.rows else None,
         dropout=d.attention_dropout,
         softcap=d.softcap,
-        copies_output=d.fused,
+        copies_output=d.fused or turned < d.head_dim,  # joined queries lie head by head
     )
     out = attend(tape, name, q, k, v, core, cls=cls)
+    if gate is not None:
+        gate = tape.activation(f"{name}.gate", gate, "sigmoid", cls=cls)
+        out = tape.multiply(name, out, gate, cls=cls)
     return tape.linear(f"{name}.o_proj", out, d.hidden, bias=d.o_bias, split="row")
 
 
@@ -253,9 +280,12 @@ def build_decoder(
     name = prefix(request, base, answering=answering)
     hidden = float(tokens * d.hidden)
     layers = [*before, _embedding(f"{name}embed_tokens", d, tokens)]
-    bodies: dict[tuple[int | None, Sparse | None], Body] = {}
+    bodies: dict[tuple[int | None, Sparse | None, Mixer | None], Body] = {}
     for i in range(d.layers):
-        kind = (d.windows[i] if d.windows else None, d.sparse[i] if d.sparse else None)
+        kind = (
+            d.windows[i] if d.windows else None, d.sparse[i] if d.sparse else None,
+            d.mixers[i] if d.mixers else None,
+        )  # fmt: skip
         if kind not in bodies:
             bodies[kind] = layer_body(d, i, tokens, implementation)
         layers.append(
@@ -307,8 +337,10 @@ def divisible_keys(d: Decoder) -> list[tuple[str, int]]:
     for sparse in dict.fromkeys(s for s in d.sparse if s is not None):
         own = "intermediate_size" if d.cls == "Mixtral" else "moe_intermediate_size"
         keys.append((own, sparse.spec.width))
-        if sparse.shared_width:
+        if sparse.shared_gate:  # else its width is a multiple of an expert's
             keys.append(("shared_expert_intermediate_size", sparse.shared_width))
+    for mixer in dict.fromkeys(m for m in d.mixers if m is not None):
+        keys += mixer.divisible
     return keys
 
 

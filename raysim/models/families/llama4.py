@@ -116,7 +116,7 @@ def llama4_text(request: Request, r: Reader) -> Model:
 
 def llama4(request: Request, r: Reader) -> Model:
     """``Llama4Config``; ``Llama4ForCausalLM`` takes the text alone."""
-    text = r.section("text_config")
+    text = r.language()
     d = _read(text)
     if request.head != "ForConditionalGeneration":
         return _build(request, text, r, d, prefix(request, "model"), [])

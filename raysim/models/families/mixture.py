@@ -1,4 +1,4 @@
-"""Mixtures of experts of Llama's shape: mixtral, qwen2_moe, qwen3_moe, gpt_oss.
+"""Mixtures of experts of Llama's shape: mixtral, qwen2_moe, qwen3_moe, glm4_moe, gpt_oss.
 
 Not modelled of gpt_oss: its Hugging Face modules; in Megatron-core the learned attention sinks and
 the bias of the output projection, which are vectors.
@@ -15,13 +15,14 @@ from raysim.models.families.llama import (
     build_decoder,
     layer_windows,
     read_decoder,
+    rotated,
 )
 from raysim.models.feedforward import Experts
 from raysim.models.request import TRACED, Request
 from raysim.models.table import Model
 
 
-def _chosen(r: Reader, experts: int, default: int) -> int:
+def chosen(r: Reader, experts: int, default: int) -> int:
     """``num_experts_per_tok``, at most all of them."""
     chosen = r.integer("num_experts_per_tok", default=min(default, experts))
     if chosen > experts:
@@ -42,7 +43,7 @@ def mixtral(request: Request, r: Reader) -> Model:
     )  # fmt: skip
     experts = r.integer("num_local_experts", "num_experts", default=8)
     spec = Experts(
-        experts=experts, per_token=_chosen(r, experts, 2), width=d.width, act=d.act,
+        experts=experts, per_token=chosen(r, experts, 2), width=d.width, act=d.act,
         cls="Mixtral", router="normalised",
     )  # fmt: skip
     window = r.optional_integer("sliding_window")
@@ -50,7 +51,7 @@ def mixtral(request: Request, r: Reader) -> Model:
     return build_decoder(request, r, r, d)
 
 
-def _pattern(r: Reader, layers: int, sparse: Sparse) -> tuple[Sparse | None, ...]:
+def pattern(r: Reader, layers: int, sparse: Sparse) -> tuple[Sparse | None, ...]:
     """Qwen's choice of dense layers: ``mlp_only_layers``, and all but every n-th."""
     dense = set(r.integers("mlp_only_layers") or ())
     step = r.integer("decoder_sparse_step", default=1)
@@ -70,7 +71,7 @@ def qwen2_moe(request: Request, r: Reader) -> Model:
     )  # fmt: skip
     experts = r.integer("num_experts", default=60)
     spec = Experts(
-        experts=experts, per_token=_chosen(r, experts, 4), act=d.act, cls="Qwen2Moe",
+        experts=experts, per_token=chosen(r, experts, 4), act=d.act, cls="Qwen2Moe",
         width=r.integer("moe_intermediate_size", default=1408), weights_fp32=False,
         router="normalised" if r.flag("norm_topk_prob", default=False) else "softmax",
     )  # fmt: skip
@@ -81,7 +82,7 @@ def qwen2_moe(request: Request, r: Reader) -> Model:
     if not r.flag("use_sliding_window", default=False):
         window = None
     windows = layer_windows(r, d.layers, window, lambda i: i % 2 == 0 and i < first)
-    d = replace(d, sparse=_pattern(r, d.layers, sparse), windows=windows)
+    d = replace(d, sparse=pattern(r, d.layers, sparse), windows=windows)
     return build_decoder(request, r, r, d)
 
 
@@ -99,14 +100,48 @@ def qwen3_moe(request: Request, r: Reader) -> Model:
     )  # fmt: skip
     experts = r.integer("num_experts", "num_local_experts", default=128)
     spec = Experts(
-        experts=experts, per_token=_chosen(r, experts, 8), act=d.act, cls="Qwen3Moe",
+        experts=experts, per_token=chosen(r, experts, 8), act=d.act, cls="Qwen3Moe",
         width=r.integer("moe_intermediate_size", default=768), weights_fp32=False,
         router="normalised" if r.flag("norm_topk_prob", default=False) else "softmax",
     )  # fmt: skip
     window = r.optional_integer("sliding_window", default=4096)
     if not r.flag("use_sliding_window", default=False):
         window = None
-    d = replace(d, sparse=_pattern(r, d.layers, Sparse(spec=spec)), windows=(window,) * d.layers)
+    d = replace(d, sparse=pattern(r, d.layers, Sparse(spec=spec)), windows=(window,) * d.layers)
+    return build_decoder(request, r, r, d)
+
+
+def glm4_moe(request: Request, r: Reader) -> Model:
+    """``Glm4MoeConfig``: Llama's attention, half of it rotated, before DeepSeek-V3's experts."""
+    hidden, heads = (
+        r.integer("hidden_size", default=4096),
+        r.integer("num_attention_heads", default=96),
+    )
+    d = read_decoder(
+        r, "Glm4Moe",
+        {
+            "vocab_size": 151552, "hidden_size": 4096, "intermediate_size": 10944,
+            "num_hidden_layers": 46, "num_attention_heads": 96, "num_key_value_heads": 8,
+            "head_dim": max(1, hidden // heads), "max_position_embeddings": 131072,
+        },
+        qkv_bias=r.flag("attention_bias", default=False),
+        qk_norm=r.flag("use_qk_norm", default=False),
+    )  # fmt: skip
+    d = replace(d, rotary_dim=rotated(r, d.head_dim, 0.5))
+    experts = r.integer("n_routed_experts", "num_local_experts", default=128)
+    groups = r.integer("n_group", default=1)
+    r.divides("n_group", groups, "n_routed_experts", experts)
+    width = r.integer("moe_intermediate_size", default=1408)
+    spec = Experts(
+        experts=experts, per_token=chosen(r, experts, 8), width=width, act=d.act, cls="Glm4Moe",
+        router="grouped",
+    )  # fmt: skip
+    sparse = Sparse(
+        spec=spec, shared_width=width * r.integer("n_shared_experts", default=1),
+        shared_name="mlp.shared_experts",
+    )  # fmt: skip
+    dense = r.integer("first_k_dense_replace", default=1, least=0)
+    d = replace(d, sparse=tuple(None if i < dense else sparse for i in range(d.layers)))
     return build_decoder(request, r, r, d)
 
 
@@ -127,7 +162,7 @@ def gpt_oss(request: Request, r: Reader) -> Model:
     )  # fmt: skip
     experts = r.integer("num_local_experts", "num_experts", default=128)
     spec = Experts(
-        experts=experts, per_token=_chosen(r, experts, 4), width=d.width, act=d.act, cls="GptOss",
+        experts=experts, per_token=chosen(r, experts, 4), width=d.width, act=d.act, cls="GptOss",
         router="normalised", biased=True,
     )  # fmt: skip
     window = r.optional_integer("sliding_window", default=128)

@@ -1,4 +1,4 @@
-"""Parameters of the vision towers inside multimodal models: siglip (Gemma 3) and Llama 4's own.
+"""Parameters of the vision towers inside multimodal models: siglip (Gemma 3), Llama 4's, Qwen's.
 
 Samples are text: a tower holds parameters, gradients and optimizer state but runs nothing, as in
 ``forward`` without ``pixel_values``. Its layers come first, with nothing handed to the next.
@@ -115,6 +115,43 @@ def llama4_vision(r: Reader, text_hidden: int) -> list[Layer]:
         *_stack("vision_model.model.layers", block, count),
         idle_layer("vision_model.vision_adapter.mlp", "Llama4VisionMLP2", adapter),
         idle_layer("multi_modal_projector.linear_1", "Linear", [("weight", (text_hidden, output))]),
+    ]
+
+
+def qwen_vision(r: Reader, name: str, cls: str, *, deepstack: int = 0) -> list[Layer]:
+    """``Qwen3VLVisionModel`` under ``name``; its mergers project to the text model.
+
+    ``deepstack``: mergers besides the last one, which norm what they have merged.
+    """
+    h = r.integer("hidden_size", default=1152)
+    f = r.integer("intermediate_size", default=4304)
+    count = r.integer("depth", "num_hidden_layers", default=27, most=MOST_LAYERS)
+    channels, frames = (
+        r.integer("in_channels", default=3),
+        r.integer("temporal_patch_size", default=2),
+    )
+    patch = size_pair(r, "patch_size", 16)
+    merged = h * r.integer("spatial_merge_size", default=2) ** 2
+    positions = r.integer("num_position_embeddings", default=2304)
+    block = idle_layer(
+        "", f"{cls}VisionBlock",
+        [*_norm("norm1", h), *_norm("norm2", h), *_linear("attn.qkv", h, 3 * h),
+         *_linear("attn.proj", h, h), *_linear("mlp.linear_fc1", h, f),
+         *_linear("mlp.linear_fc2", f, h)],
+    )  # fmt: skip
+    patches = [("proj.weight", (h, channels, frames, *patch)), ("proj.bias", (h,))]
+    out = r.integer("out_hidden_size", default=3584)
+    products = [*_linear("linear_fc1", merged, merged), *_linear("linear_fc2", merged, out)]
+    merger, deep = ([*_norm("norm", width), *products] for width in (h, merged))
+    mergers = [
+        ("merger", merger),
+        *((f"deepstack_merger_list.{i}", deep) for i in range(deepstack)),
+    ]
+    return [
+        idle_layer(f"{name}.patch_embed", f"{cls}VisionPatchEmbed", patches),
+        idle_layer(f"{name}.pos_embed", "Embedding", [("weight", (positions, h))]),
+        *_stack(f"{name}.blocks", block, count),
+        *(idle_layer(f"{name}.{path}", f"{cls}VisionPatchMerger", m) for path, m in mergers),
     ]
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,8 @@ from raysim.errors import ScenarioError
 from raysim.hardware import catalog
 from raysim.models.huggingface import build
 from raysim.serving.capacity import capacity_of
-from raysim.serving.decoder import read_decoder
+from raysim.serving.decoder import FAMILIES, read_decoder
+from raysim.serving.kv_cache import BlockPool
 from raysim.serving.settings import EngineSettings, engine_settings
 from raysim.serving.timing import IterationTimes, group_of
 from raysim.validate.serving import MODELS
@@ -36,11 +39,83 @@ DEEPSEEK_LITE: dict[str, Any] = {
 NODE = catalog.node("hgx-h100-8")
 
 
+CONFIGS = [
+    config
+    for path in sorted((Path(__file__).parents[2] / "data" / "hf_configs").glob("*.json"))
+    if (config := json.loads(path.read_text()))["model_type"] in FAMILIES
+]
+
+
 @pytest.mark.parametrize(
-    "config", [LLAMA_8B, MIXTRAL, DEEPSEEK_LITE], ids=lambda c: c["model_type"]
-)
+    "config", [LLAMA_8B, MIXTRAL, DEEPSEEK_LITE, *CONFIGS],
+    ids=lambda c: f"{c['model_type']}-{c.get('hidden_size')}",
+)  # fmt: skip
 def test_parameters_are_those_of_the_layer_table(config: dict[str, Any]) -> None:
-    assert read_decoder(config).parameters == pytest.approx(build(config).num_parameters, rel=1e-4)
+    table = build(config, seq_len=64).num_parameters
+    assert read_decoder(config).parameters == pytest.approx(table, rel=2e-4)
+
+
+def test_windows_and_head_widths_are_the_family_s_where_the_config_is_silent() -> None:
+    (block,) = read_decoder({"model_type": "phi3", "sliding_window": 2047}).blocks
+    assert block.window == 2047
+    (block,) = read_decoder({"model_type": "qwen3", "hidden_size": 1024}).blocks
+    assert (block.head_dim, block.kv_heads) == (128, 32)
+    dense, sparse = read_decoder({"model_type": "deepseek_v3"}).blocks
+    assert (dense.count, sparse.count, sparse.experts) == (3, 58, 256)
+
+
+QWEN: dict[str, Any] = {
+    "model_type": "qwen3_5_text", "num_hidden_layers": 4, "mamba_ssm_dtype": "float32",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("keys", "logged"),
+    [
+        # vLLM, "Setting attention block size to ... tokens to ensure that attention page size is >=
+        # mamba page size": Qwen3.5-0.8B, Qwen3.5-9B and, one GPU each, Qwen3.6-27B.
+        ({"hidden_size": 1024, "num_key_value_heads": 2, "linear_num_value_heads": 16}, 544),
+        ({"hidden_size": 4096}, 528),
+        ({"hidden_size": 5120, "num_attention_heads": 24, "linear_num_value_heads": 48}, 784),
+    ],
+)
+def test_a_block_is_as_long_as_vllm_logs_it_where_layers_keep_states(
+    keys: dict[str, Any], logged: int
+) -> None:
+    assert NODE.gpu is not None
+    capacity = capacity_of(read_decoder(QWEN | keys), NODE.gpu, EngineSettings().for_gpu(NODE.gpu))
+    assert (capacity.block_size, capacity.state_blocks) == (logged, 3)
+    assert capacity.tokens == (capacity.blocks - 3) * logged
+
+
+def test_weights_of_a_hybrid_with_its_vision_tower() -> None:
+    """Qwen3.6-27B: vLLM logs that loading the model took 51.1 GiB."""
+    config = next(c for c in CONFIGS if c["model_type"] == "qwen3_5")
+    assert read_decoder(config).total_bytes / 2**30 == pytest.approx(51.1, rel=0.005)
+
+
+def test_a_state_is_read_and_written_by_each_sequence_whatever_its_length() -> None:
+    t = times(QWEN | {"layer_types": ["linear_attention"] * 3 + ["full_attention"]})
+    short, long = (t.contexts_ahead_s(np.array([n, n]), 1)[0] for n in (1_000, 2_000))
+    keys_s = long - short  # of 2,000 tokens in the one layer that attends
+    state = 3 * (32 * 128 * 128 * 4 + 3 * 8192 * 2)
+    keys = 2_000 * 2 * 4 * 256 * 2
+    assert (short - keys_s) / keys_s == pytest.approx(2 * 2 * state / keys, rel=1e-6)
+    assert t.prompt_s(4096, 8192) - times(LLAMA_8B).prompt_s(4096, 8192) < 0  # three do not attend
+
+
+def test_sequences_take_blocks_for_their_states_once() -> None:
+    pool = BlockPool(100, 528, state_blocks=3)
+    assert [pool.needed(n) for n in (0, 1, 528, 529)] == [0, 4, 4, 5]
+
+
+@pytest.mark.parametrize("pattern", ["M*", "ME*-", "M-M*"])
+def test_layers_of_one_thing_each_are_served(pattern: str) -> None:
+    nemotron = {"model_type": "nemotron_h", "moe_latent_size": 1024, "hidden_size": 2688}
+    t = times(nemotron | {"hybrid_override_pattern": pattern})
+    assert sum(b.branches * b.count for b in t.decoder.blocks) == len(pattern)
+    by_tokens = [t.tokens_s(n) + t.prompt_s(n, 0) for n in (64, 512, 4096)]
+    assert by_tokens == sorted(by_tokens)
 
 
 def test_gpt_oss_has_the_parameters_its_model_card_says() -> None:
@@ -55,8 +130,34 @@ def test_gpt_oss_has_the_parameters_its_model_card_says() -> None:
 def test_what_cannot_be_served_is_named() -> None:
     with pytest.raises(ScenarioError, match=r"'bert' cannot be served yet; known: llama"):
         read_decoder({"model_type": "bert"})
+    with pytest.raises(ScenarioError, match="'bamba' without a layer of attention"):
+        read_decoder({"model_type": "bamba"})
     with pytest.raises(ScenarioError, match=r"'hqq' is not modelled; known: fp8"):
         read_decoder(LLAMA_8B | {"quantization_config": {"quant_method": "hqq"}})
+
+
+@pytest.mark.parametrize(
+    ("said", "bits"),
+    [
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, 8),
+        ({"quant_method": "modelopt", "quant_algo": "FP8"}, 8),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, 4 + 8 / 16),
+        ({"quant_method": "compressed-tensors", "config_groups": {"group_0": {
+            "weights": {"num_bits": 8, "type": "float", "strategy": "channel"}}}}, 8),
+        ({"quant_method": "compressed-tensors", "config_groups": {"group_0": {
+            "weights": {"num_bits": 4, "type": "int", "group_size": 32}}}}, 4 + 16 / 32),
+        ({"quant_method": "compressed-tensors", "config_groups": {"group_0": {
+            "weights": {"num_bits": 4, "type": "float", "group_size": 16}}}}, 4 + 8 / 16),
+        (None, 16),
+    ],
+)  # fmt: skip
+def test_narrow_weights_take_their_bits_and_their_scales(
+    said: dict[str, Any] | None, bits: float
+) -> None:
+    decoder = read_decoder(LLAMA_8B | {"quantization_config": said})
+    vocabulary = 2 * 128256 * 4096
+    expected = (decoder.parameters - vocabulary) * bits / 8 + 2 * vocabulary
+    assert decoder.total_bytes == pytest.approx(expected)
 
 
 def test_engine_kwargs_are_vllms() -> None:

@@ -14,6 +14,8 @@ from raysim.errors import ScenarioError
 from raysim.hardware import catalog
 from raysim.hardware.cluster import ClusterSpec, FabricSpec, NodeGroup
 from raysim.kernel.simulation import Simulation
+from raysim.models.config import read_config
+from raysim.models.mixers import UNTIMED
 from raysim.raycore.cluster import Cluster
 from raysim.raycore.state_log import StateLog
 from raysim.raylibs.llm.config import ColdStart, LLMApp, default_ingress_replicas
@@ -25,6 +27,7 @@ from raysim.serving.settings import EngineSettings
 from raysim.workloads.llm_job import LlmJob
 from tests.stories.ray_scripts import run
 
+ROOT = Path(__file__).parents[4]
 CONFIG: dict[str, Any] = {
     "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336,
     "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
@@ -72,6 +75,14 @@ def test_a_model_without_room_is_a_result() -> None:
     said = report(job(engine=EngineSettings(max_model_len=10_000_000)))
     assert not said.ok
     assert "a sequence may have 10,000,000" in said.text
+
+
+def test_a_hybrid_is_served_from_its_published_config_and_says_what_was_never_timed() -> None:
+    config = read_config(ROOT / "tests/data/hf_configs/qwen3.5-27b.json")
+    said = report(job(decoder=read_decoder(config)))
+    assert said.ok
+    assert UNTIMED in said.simplifications
+    assert UNTIMED not in report(job()).simplifications
 
 
 def test_one_ingress_binds_and_says_so() -> None:
