@@ -82,10 +82,14 @@ class Fit:
 
     @property
     def spread(self) -> float:
-        """Standard deviation of ``ln(after / measured)``; each fitted constant takes a freedom."""
-        off = [math.log(self.after[row.key] / row.value) for row in self.rows]
-        free = max(1, len(off) - sum(c.determined for c in self.constants))
-        return math.sqrt(math.fsum(x * x for x in off) / free)
+        """Standard deviation of ``ln(after / measured)``; each fitted constant takes a freedom.
+
+        Of rows with the fit's own model error; where there are others they bear their share.
+        """
+        plain = [row for row in self.rows if row.model_error is None]
+        off = [math.log(self.after[row.key] / row.value) for row in plain]
+        free = max(1, len(self.rows) - sum(c.determined for c in self.constants))
+        return math.sqrt(math.fsum(x * x for x in off) * len(self.rows) / free / len(plain))
 
     @property
     def values(self) -> dict[str, float]:
@@ -178,15 +182,21 @@ class _Problem:
     @property
     def sigma(self) -> Vector:
         """Of each row's logarithm: its median's own, and the model's."""
+        model = [self.model_error if r.model_error is None else r.model_error for r in self.rows]
         each = [
-            math.hypot(r.spread / math.sqrt(r.repetitions), self.model_error) for r in self.rows
+            math.hypot(row.spread / math.sqrt(row.repetitions), error)
+            for row, error in zip(self.rows, model, strict=True)
         ]
         return np.array(each)
 
     def values(self, x: Vector) -> dict[str, float]:
-        """Constants by name; exactly the prior where it was not moved."""
-        pairs = zip(self.parameters, x, self.prior, strict=True)
-        return {p.name: p.prior if at == prior else math.exp(at) for p, at, prior in pairs}
+        """Constants by name, and those they carry; exactly the prior where it was not moved."""
+        values: dict[str, float] = {}
+        for p, at, prior in zip(self.parameters, x, self.prior, strict=True):
+            values[p.name] = p.prior if at == prior else math.exp(at)
+            moved = math.exp(at - prior)
+            values |= {name: own * moved for name, own in p.carries.items()}
+        return values
 
     def residuals(self, *points: Vector) -> list[Vector]:
         """``ln(predicted / measured) / sigma`` at each point."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from raysim.calibrate.fit import Fit, Fitted
-from raysim.calibrate.parameters import constant_of
+from raysim.calibrate.parameters import constants_of
 from raysim.calibrate.rows import Measured, RowKey, named
 from raysim.perf.profile import Constant, Profile, SectionName, unit_of
 
@@ -64,7 +64,7 @@ def profile_of_fit(
     for one in fit.constants:
         if one.determined:
             rows = [named(key) for key in one.rows]
-            constants[one.parameter.name] = constant_of(
+            constants |= constants_of(
                 one.parameter, float(f"{one.value:.6g}"), float(f"{one.error:.2g}"), rows
             )
     empty: dict[str, Constant] = {}
@@ -112,6 +112,7 @@ def summary(compared: Sequence[Compared]) -> str:
 def _constant(one: Fitted) -> tuple[str, ...]:
     p = one.parameter
     said = [f"at its {one.at_bound} bound"] * bool(one.at_bound) + [one.why] * bool(one.why)
+    said += [f"carries {', '.join(p.carries)}"] * bool(p.carries and one.determined)
     value = f"{one.value:.4g}" if one.determined else "="
     error = f"{one.error:.0%}" if one.determined else ""
     return (p.name, f"{p.prior:.4g}", value, error, unit_of(p.name), "; ".join(said))

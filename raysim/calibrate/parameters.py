@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from raysim.errors import CalibrationError
 from raysim.perf.profile import Constant, SectionName, bounds_of, known, unit_of
@@ -28,6 +28,8 @@ class Parameter:
     """Standard deviation of the logarithm before fitting."""
     source: str = ""
     """Of a prior that was measured: the table's row."""
+    carries: Mapping[str, float] = field(default_factory=dict)
+    """Others by name, at this prior: they keep their ratio to it, since rows see only the sum."""
 
     def __post_init__(self) -> None:
         """Check.
@@ -88,10 +90,12 @@ def parameters(
     return list(made.values())
 
 
-def constant_of(parameter: Parameter, value: float, error: float, rows: Iterable[str]) -> Constant:
-    """The fitted constant as a profile has it."""
+def constants_of(
+    parameter: Parameter, value: float, error: float, rows: Iterable[str]
+) -> dict[str, Constant]:
+    """The fitted constant as a profile has it, and those that it carries."""
     rows = tuple(rows)
-    return Constant(
+    fitted = Constant(
         value=value,
         unit=unit_of(parameter.name),
         prior=parameter.prior,
@@ -101,3 +105,11 @@ def constant_of(parameter: Parameter, value: float, error: float, rows: Iterable
         source=f"least squares over {len(rows)} rows that respond to it",
         rows=rows,
     )
+    carried = {
+        name: Constant(
+            value=float(f"{prior * value / parameter.prior:.6g}"), unit=unit_of(name), prior=prior,
+            error=error, source=f"as {parameter.name}: rows see only the sum",
+        )
+        for name, prior in parameter.carries.items()
+    }  # fmt: skip
+    return {parameter.name: fitted, **carried}

@@ -36,6 +36,8 @@ class Measured:
     low: float | None = None
     high: float | None = None
     family: str = ""
+    model_error: float | None = None
+    """Of the emulator for this row, where it is not that of the fit."""
 
     @property
     def spread(self) -> float:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,13 +16,13 @@ from raysim.errors import CalibrationError, Problem, ScenarioError
 if TYPE_CHECKING:
     from raysim.calibrate.fit import Evaluate, Fit
     from raysim.calibrate.parameters import Parameter
-    from raysim.calibrate.rows import Measured, RowKey
+    from raysim.calibrate.rows import Measured, Predict, RowKey
     from raysim.measure.workload import Workload
     from raysim.perf.profile import Constant, Profile
     from raysim.validate.replayed import Against
 
-USUAL = ("core_speed",)
-"""One number for a machine: how fast its cores run Ray's code."""
+USUAL = ("core_speed", "grpc_bytes_per_s")
+"""Of a machine: how fast its cores run Ray's code, and how fast they move bytes between nodes."""
 
 OF_THREADS = (
     "submit_task_ns", "submit_actor_task_ns", "get_ns", "put_ns",
@@ -31,9 +32,8 @@ OF_THREADS = (
     "cold_factor", "cold_ns",
 )  # fmt: skip
 """Constants that are work of threads, which accounts say better than the time of a call."""
-ACCOUNT_ERROR = 0.25
-"""Of the emulator where one thread's work is asked: messages of a kind cost it more or less."""
-
+CARRIED = {"raylet_lease_ns": ("raylet_pop_worker_ns", "raylet_return_ns")}
+"""Parts of one task's lease: each comes once, so that rows see their sum."""
 CORE = "ray_core"
 """The family that says a machine's constants first; those of others are fitted beside them."""
 
@@ -79,11 +79,9 @@ def calibrate(folder: Path, options: CalibrateOptions) -> None:
     workloads = _workloads(rows, options)
     names = _split(options.names) or USUAL
     before_it = against.profile()
-    if options.family == CORE:
-        direct = direct_constants(folder)
-        direct |= _of_threads(folder, against, direct)
-    else:  # beside what is known of the machine already
-        direct = {n: c for n, c in before_it.ray.items() if n not in names}
+    core = options.family == CORE
+    known = direct_constants(folder) if core else before_it.ray  # of the machine already
+    direct = {n: c for n, c in known.items() if core or n not in names}
     wanted = parameters(names, "ray", direct)
     terminal.say(f"Predicting {len(workloads)} workloads with raysim's own constants")
     before, reasons = survey(workloads, against)
@@ -91,24 +89,30 @@ def calibrate(folder: Path, options: CalibrateOptions) -> None:
         terminal.say(f"  left out: {name}: {reason}")
     chosen = _chosen(rows, before, options)
     fitted = _of({row.key[0] for row in chosen}, workloads)
+    values = {name: constant.value for name, constant in direct.items() if name not in names}
+    accounts = _accounts(folder, against, values, names) if core else _Accounts()
+    wanted += accounts.parameters
     terminal.say(
         f"Fitting {len(wanted)} constants on {len(chosen)} rows of {len(fitted)} workloads"
+        + (f" and {len(accounts.rows)} accounts of threads" if accounts.rows else "")
     )
-    known = {name: constant.value for name, constant in direct.items() if name not in names}
-    emulator = Emulator(workloads=fitted, against=against, known=known)
+    emulator = Emulator(workloads=fitted, against=against, known=values)
+    predict = partial(_both, emulator, accounts.predict)
     with _evaluating(options.processes) as evaluate:
-        step = STEP if options.family == CORE else POLLED_STEP
-        found = fit(wanted, emulator, chosen, step=step, evaluate=evaluate)
+        step = STEP if core else POLLED_STEP
+        found = fit(wanted, predict, [*chosen, *accounts.rows], step=step, evaluate=evaluate)
     profile = profile_of_fit(
         found, name=options.out.stem, made=date.today().isoformat(),
         source=_source(against, found, f"replay_{options.family}_calibration.csv", "ray"),
-        direct=direct,
+        direct=direct | accounts.priors,
     )  # fmt: skip
-    if options.family != CORE:
+    if not core:
         profile = _beside(profile, before_it, folder)
     predicted = _of({name for name, _ in before}, workloads)
+    first = before | {row.key: found.before[row.key] for row in accounts.rows}
     after = Emulator(workloads=predicted, against=against)(_values(profile))
-    compared, missing = compare(rows, before, after)
+    after |= {row.key: found.after[row.key] for row in accounts.rows}
+    compared, missing = compare([*rows, *accounts.rows], first, after)
     terminal.say("\n".join(["", *lines(found, compared, missing)]))
     _write(profile, options.out, folder)
 
@@ -126,30 +130,49 @@ def _beside(profile: Profile, known: Profile, folder: Path) -> Profile:
     )  # fmt: skip
 
 
-def _of_threads(
-    folder: Path, against: Against, direct: Mapping[str, Constant]
-) -> dict[str, Constant]:
-    """Constants fitted on accounts of threads' work, where the folder has some."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Accounts:
+    """Of threads' work: rows that say more of their constants than times of calls do."""
+
+    parameters: list[Parameter] = field(default_factory=list)
+    rows: list[Measured] = field(default_factory=list)
+    predict: Predict | None = None
+
+    @property
+    def priors(self) -> dict[str, Constant]:
+        """Of all, for a profile to hold where the rows said too little."""
+        from raysim.perf.profile import Constant, unit_of
+
+        source = "raysim's own, at the speed of these cores"
+        each = {p.name: p.prior for p in self.parameters}
+        for p in self.parameters:
+            each |= p.carries
+        return {n: Constant(value=v, unit=unit_of(n), source=source) for n, v in each.items()}
+
+
+def _accounts(
+    folder: Path, against: Against, known: Mapping[str, float], names: tuple[str, ...]
+) -> _Accounts:
+    """The folder's, if it has any; constants in ``names`` are fitted already."""
     import numpy as np
 
-    from raysim.calibrate.direct import TABLE
-    from raysim.calibrate.fit import fit
-    from raysim.calibrate.outcome import compare, lines, profile_of_fit
     from raysim.validate.work import ThreadWork, measured_work
 
     measured = measured_work(folder)
     if not measured:
-        return {}
-    known = {name: c.value for name, c in direct.items() if name not in OF_THREADS}
+        return _Accounts()
     predict = ThreadWork(against=against, known=known)
     there = predict({})
     rows = [row for row in measured if there.get(row.key, 0.0) > 0]
     speed = float(np.median([there[row.key] / row.value for row in rows]))
-    terminal.say(f"Fitting {len(OF_THREADS)} constants on the work of threads, {len(rows)} rows")
-    found = fit(_at_speed(speed), predict, rows, model_error=ACCOUNT_ERROR)
-    compared, missing = compare(rows, found.before, found.after)
-    terminal.say("\n".join(["", *lines(found, compared, missing), ""]))
-    return dict(profile_of_fit(found, name="", made="", source=TABLE, direct={}).ray)
+    each = [p for p in _at_speed(speed) if p.name not in names]
+    return _Accounts(parameters=each, rows=rows, predict=predict)
+
+
+def _both(
+    one: Predict, other: Predict | None, values: Mapping[str, float]
+) -> Mapping[RowKey, float]:
+    return {**one(values), **({} if other is None else other(values))}
 
 
 def _at_speed(core_speed: float) -> list[Parameter]:
@@ -158,7 +181,13 @@ def _at_speed(core_speed: float) -> list[Parameter]:
     from raysim.perf.ray_core import RayCosts
 
     costs = RayCosts().at_speed(core_speed)
-    return [replace(p, prior=float(getattr(costs, p.name))) for p in parameters(OF_THREADS, "ray")]
+    return [
+        replace(
+            p, prior=float(getattr(costs, p.name)),
+            carries={name: float(getattr(costs, name)) for name in CARRIED.get(p.name, ())},
+        )
+        for p in parameters(OF_THREADS, "ray")
+    ]  # fmt: skip
 
 
 def _calibrate_training(folder: Path, options: CalibrateOptions) -> None:

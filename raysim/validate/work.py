@@ -6,6 +6,7 @@ with the cores of the measured one, and what each emulated thread worked is adde
 
 from __future__ import annotations
 
+import gc
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -30,6 +31,8 @@ from raysim.validate.replayed import Against
 
 COUNT = 300
 """Calls per activity, as are measured: a burst's first calls find threads that have slept."""
+ACCOUNT_ERROR = 0.25
+"""Of the emulator where one thread's work is asked: messages of a kind cost it more or less."""
 LEAST_SHARE = 0.03
 """Of an activity's work, what a role must have to be a row: less is lost in what others do."""
 STORE = "1024 MiB object store"
@@ -61,7 +64,8 @@ class ThreadWork:
                 roles = work_of(what, COUNT, partial(account, load))
                 found.update({(what, role): max(seconds, 0.0) for role, seconds in roles.items()})
 
-        run_program(main, cluster)
+        run_program(main, cluster, last=True)
+        gc.collect()  # few objects, in cycles, but with what was put
         return found
 
 
@@ -103,6 +107,7 @@ def measured_work(folder: Path) -> list[Measured]:
             low=row.low,
             high=row.high,
             family="work",
+            model_error=ACCOUNT_ERROR,
         )
         for key, row in rows.items()
         if row.value > LEAST_SHARE * total[key[0]]

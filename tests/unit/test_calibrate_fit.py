@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,29 @@ def test_of_two_that_are_only_seen_together_one_is_fitted() -> None:
     assert (c.determined, d.determined, d.value) == (True, False, 100.0)
     assert (c.why, d.why) == ("stands for d too", "not told apart from c")
     assert c.value == pytest.approx(300.0, rel=0.02)
+
+
+def test_what_is_carried_keeps_its_ratio() -> None:
+    c = replace(constant("c"), carries={"d": 100.0})
+    found = fit([c], predict, rows({"c": 220.0, "d": 220.0}), model_error=0.001)
+    assert found.values == pytest.approx({"c": 220.0}, rel=1e-3)
+    profile = profile_of_fit(found, name="here", made="", source="")
+    assert profile.ray["d"].value == pytest.approx(220.0, rel=1e-3)
+    assert profile.ray["d"].source == "as c: rows see only the sum"
+    assert "carries d" in "\n".join(lines(found, []))
+
+
+def test_a_row_may_be_less_sure_than_the_others_and_says_nothing_of_the_spread() -> None:
+    plain = Measured(key=("w", "p"), role="calibration", value=100.0)
+    account = Measured(key=("w", "x"), role="calibration", value=200.0, model_error=0.5)
+
+    def same(values: Mapping[str, float]) -> dict[RowKey, float]:
+        return {("w", "p"): values["a"], ("w", "x"): values["a"]}
+
+    found = fit([constant("a")], same, [plain, account])
+    assert found.values["a"] == pytest.approx(100.0, rel=0.02)
+    off = math.log(found.values["a"] / 100.0)
+    assert found.spread == pytest.approx(abs(off) * math.sqrt(2), rel=0.01)
 
 
 def test_a_bound_is_kept_and_said() -> None:
