@@ -66,7 +66,7 @@ class Layout:
             return self.both
         if others < 16:
             return self.narrow
-        return self.half if along_k < 32 else 1.0
+        return self.half if along_k < ALIGNED_BYTES else 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
