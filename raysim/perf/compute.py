@@ -278,7 +278,8 @@ class ComputeModel:
         if not backward:
             forward = product_s(s.rows, s.n, s.k, dtype, s.groups, imbalance=s.imbalance)
             return s.scale * forward
-        data = product_s(s.rows, s.k, s.n, dtype, s.groups, imbalance=s.imbalance)
+        lead = granule(s.n, s.k)
+        data = product_s(s.rows, s.k, s.n, dtype, s.groups, lead=lead, imbalance=s.imbalance)
         return s.scale * data + s.weight_scale * self._weight_product_s(op, s, dtype)
 
     def _kernel(self, op: Operator) -> Callable[..., float]:
@@ -328,8 +329,11 @@ class ComputeModel:
         a = op.attention
         assert a is not None
         count = max(1, round(batch * heads))
-        scores = self.gemm_s(float(count) * a.q_len, a.kv_len, a.head_dim, dtype, count)
-        values = self.gemm_s(float(count) * a.q_len, a.v_head_dim, a.kv_len, dtype, count)
+        rows = float(count) * a.q_len
+        lead = granule(a.kv_len, a.head_dim)
+        scores = self.gemm_s(rows, a.kv_len, a.head_dim, dtype, count, lead=lead)
+        lead = granule(a.kv_len, a.v_head_dim)
+        values = self.gemm_s(rows, a.v_head_dim, a.kv_len, dtype, count, lead=lead)
         size = COMPUTE_DTYPE_BYTES[dtype]
         moved = eager_bytes(a, batch=batch, heads=heads, element_bytes=size, backward=backward)
         if a.implementation != "eager":

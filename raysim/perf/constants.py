@@ -16,7 +16,7 @@ from raysim.errors import CalibrationError
 from raysim.hardware.specs import CpuSpec, GpuSpec, Provenance
 from raysim.perf import host, tables
 from raysim.perf.attention import AttentionConstants
-from raysim.perf.gemm import GemmConstants
+from raysim.perf.gemm import GemmConstants, Layout
 from raysim.perf.tables import Curve
 
 FusedKernel = Literal["torch", "fa3", "best"]
@@ -52,7 +52,7 @@ _PLAIN_GROUPS = Provenance(
 )
 
 _BORROW = {
-    "volta": ("a100", 0.85, "best case 90-95 of 125 TFLOP/s on V100"),
+    "volta": ("v100", 1.0, "same architecture"),
     "turing": ("a100", 0.60, "70 W power limit, assumed"),
     "ampere": ("a100", 1.0, "same architecture"),
     "ada": ("l40s", 1.0, "same architecture"),
@@ -61,6 +61,11 @@ _BORROW = {
     "cdna3": ("h100", 0.60, "best shape 668 of 1300 TFLOP/s on MI300X (ml-engineering)"),
 }
 """Measured system an architecture borrows from, factor on its efficiency, and why."""
+_LAYOUT = {
+    "volta": "v100", "turing": "a100", "ampere": "a100", "ada": "a100", "hopper": "h100",
+    "blackwell": "h100", "cdna3": "h100",
+}  # fmt: skip
+"""System whose kernels say what unaligned sizes and batches cost (``tables/layout.csv``)."""
 PCIE_CARD_SHARE = 0.93
 """Efficiency of a PCIe card over the SXM module: A100 252.9 and 271.2 TFLOP/s (ml-engineering)."""
 FP32_SHARE = {
@@ -84,19 +89,25 @@ _HEAD_DIMS = (64, 128, 192, 256)
 BACKWARD_RATIO = {"fa2": 0.80, "fa3": 0.72, "trtllm": 0.83}
 """Backward's rate over forward's: A100 130-190 against 170-230 TFLOP/s, H100 400-550 against
 550-740; B200 from 64 heads on, 0.83 to 0.84 (``b200_kernels.json``)."""
-SUSTAINED = {"ampere": 0.870, "hopper": 0.753, "blackwell": 0.70}
+SUSTAINED = {"volta": 0.964, "ampere": 0.870, "hopper": 0.753, "blackwell": 0.70}
 """Share of isolated rates that products keep in a training run: power caps the clocks.
 
-Fitted with ``SUSTAINED_BACKWARD`` by least squares on five single-node rows per GPU of MosaicML's
-MPT throughput tables (``validation/data/published/llmfoundry_mpt.json``, ``use: calibration``), on
-top of the tables of isolated kernels and of what FSDP's own passes take: refitted when those
-change. The other rows there are for validation. Blackwell: the median over 232 products longer than
-1 ms that were measured in long loops on 8 B200 (0.70; their source's ``b200_kernels.json``), not a
-training step."""
+Ampere and Hopper: fitted with ``SUSTAINED_BACKWARD`` by least squares on five single-node rows per
+GPU of MosaicML's MPT throughput tables (``validation/data/published/llmfoundry_mpt.json``, ``use:
+calibration``), on top of the tables of isolated kernels and of what FSDP's own passes take:
+refitted when those change. The other rows there are for validation. Blackwell: the median over 232
+products longer than 1 ms that were measured in long loops on 8 B200 (0.70; their source's
+``b200_kernels.json``), not a training step. Volta: batched products in loops of a minute and more
+over those in loops of ten seconds and less (``cookbook_products.json``, ``fits/layout.py``), not a
+training step either; the same rule says 0.894 of A100."""
+_SUSTAINED_SOURCE = {
+    "volta": "batched products in long and short loops on a V100, EleutherAI's cookbook",
+    "blackwell": "products longer than 1 ms in long loops on 8 B200, SimuMax v1.2",
+}
 MEASURED_HOT = frozenset({"blackwell"})
 """Where fused attention in such loops is as fast as in isolation: it keeps its rates."""
 SUSTAINED_ELSEWHERE = 0.81
-"""Their mean, for GPUs without such rows."""
+"""The mean of Ampere and Hopper, for GPUs without such rows."""
 SUSTAINED_BACKWARD = 0.633
 """Further share that the backward of fused attention keeps; one value for all GPUs."""
 
@@ -146,10 +157,8 @@ def sustained(gpu: GpuSpec) -> tuple[float, Provenance]:
     if share is None:
         source = "mean of A100 and H100 in MosaicML's MPT runs"
         return SUSTAINED_ELSEWHERE, Provenance(basis="assumed", source=source)
-    if gpu.architecture in MEASURED_HOT:
-        source = "products longer than 1 ms in long loops on 8 B200, SimuMax v1.2"
-        return share, Provenance(basis="measured", source=source)
-    source = f"fitted on five single-node MPT runs on {gpu.architecture}, MosaicML llm-foundry"
+    fitted = f"fitted on five single-node MPT runs on {gpu.architecture}, MosaicML llm-foundry"
+    source = _SUSTAINED_SOURCE.get(gpu.architecture, fitted)
     return share, Provenance(basis="measured", source=source)
 
 
@@ -257,7 +266,7 @@ def measured_system(gpu: GpuSpec) -> tuple[str, bool]:
     for system in tables.systems("gemm"):
         row = tables.rows("gemm", system)[0]
         if system in name.replace("-", " ").split() and gpu.sm_count == int(row["sm_count"]):
-            peak = gpu.flops_per_s.get("bf16", 0.0) / float(row["peak_flops_per_s"])
+            peak = gpu.flops_per_s.get(row["dtype"], 0.0) / float(row["peak_flops_per_s"])
             memory = gpu.memory_bytes_per_s / float(row["memory_bytes_per_s"])
             if abs(peak - 1.0) <= 0.05 and abs(memory - 1.0) <= 0.05:
                 return system, True
@@ -281,7 +290,7 @@ def _gemm_constants(c: GpuConstants, dtype: str) -> tuple[GemmConstants, Provena
     if dtype == "fp8" and not tensor and "bf16" in gpu.flops_per_s:
         return _gemm_constants(c, "bf16")
     by_dtype = {row["dtype"]: row for row in tables.rows("gemm", c.system)}
-    shape = "fp8" if dtype == "fp8" and tensor and "fp8" in by_dtype else "bf16"
+    shape = "fp8" if dtype == "fp8" and tensor and "fp8" in by_dtype else next(iter(by_dtype))
     row = {k: float(v) for k, v in by_dtype[shape].items() if k not in ("system", "dtype")}
     fitted = c.exact and tensor and dtype in ("bf16", "fp16", "fp8")
     same = _BORROW[gpu.architecture][0] == c.system or c.system == "gb200"
@@ -306,11 +315,18 @@ def _gemm_constants(c: GpuConstants, dtype: str) -> tuple[GemmConstants, Provena
         element_bytes={"fp32": 4, "tf32": 4, "fp8": 1}.get(dtype, 2),
         output_bytes=4 if dtype in ("fp32", "tf32") else 2,
         tensor_cores=tensor,
+        layout=_layout(gpu.architecture),
         grid=tables.gemm_grid(c.system, shape) if left else None,
         sides=tables.gemm_plane(c.system, shape, "nk") if left else None,
         waves=tables.gemm_plane(c.system, shape, "waves") if left else None,
     )
     return constants, _gemm_origin(c, dtype, fitted=fitted, tensor=tensor, row=by_dtype[shape])
+
+
+def _layout(architecture: str) -> Layout:
+    """What unaligned sizes and batches cost."""
+    (row,) = tables.rows("layout", _LAYOUT[architecture])
+    return Layout(*(float(row[f.name]) for f in fields(Layout)))
 
 
 def _gemm_origin(
@@ -319,9 +335,9 @@ def _gemm_origin(
     """Where the constants of one data type come from, in words."""
     error = f"{row['error_percent']} % mean error on held-out shapes"
     if fitted:
-        return Provenance(
-            basis="measured", source=f"{tables.meta('gemm')['source']}; {c.system}, {error}"
-        )
+        head = tables.meta("gemm")
+        source = head.get(c.system, head["source"])
+        return Provenance(basis="measured", source=f"{source}; {c.system}, {error}")
     if not tensor:
         lacks = "" if dtype == "fp32" else f"no {dtype} units on {c.gpu.name}: emulated; "
         share = FP32_SHARE[c.gpu.architecture]
@@ -342,7 +358,7 @@ def _attention_constants(
         constants, origin = _attention_constants(c, "torch")
         text = f"FlashAttention 3 needs Hopper; priced as FlashAttention 2: {origin.source}"
         return constants, Provenance(basis="assumed", source=text)
-    own = tables.rows("attention", c.system)[0]
+    own = (tables.rows("attention", c.system) or tables.rows("attention", "a100"))[0]
     measured = kernel == "best" or own["kernel"] == ("fa3" if kernel == "fa3" else "fa2")
     row = own if measured else tables.rows("attention", "a100")[0]
     peak = c.gpu.flops_per_s.get("bf16", c.gpu.flops_per_s.get("fp16", c.gpu.flops_per_s["fp32"]))

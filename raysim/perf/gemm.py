@@ -2,12 +2,13 @@
 
 Models a cuBLAS-like library: it picks, from a set of thread-block tiles and k-splits, the one
 whose waves over the streaming multiprocessors (SMs) finish first, and cannot beat the memory
-roofline. The constants per GPU and data type are fitted to measured kernels (``tables/gemm.csv``);
+roofline. The constants per GPU and data type are fitted to measured kernels (``tables/gemm.csv``),
+what unaligned sizes and batches cost is measured apart from them (``tables/layout.csv``);
 what they leave unexplained are coarse factors over the shape (``tables/gemm_grid.csv``), over n and
 k, and over waves of tiles and k (``tables/gemm_planes.csv``): what the library chose otherwise.
 
-Not modelled: operand layouts (NN, NT, TN), epilogue fusion, power capping by operand values,
-clocks.
+Not modelled: operand layouts (NN, NT, TN) beyond their alignment, epilogue fusion, power capping by
+operand values, clocks.
 """
 
 from __future__ import annotations
@@ -34,6 +35,38 @@ SPLIT_K_MIN = 128
 """A k-slice shorter than this is never worth a reduction."""
 SPLIT_WAVES = 2
 """Splitting k serves to fill the SMs: not beyond this many waves."""
+ALIGNED_BYTES = 32
+"""A sector of the L2 cache: rows that start at multiples of it cost nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Share of the rate that products keep by how their operands lie, on one GPU.
+
+    Kernels copy 16 bytes at a time where every row starts at a multiple of that. Others copy 4 or 8
+    (on Ampere, what ``cp.async`` of PTX takes), rows that start at odd 16-bit elements none so.
+    """
+
+    half: float = 1.0
+    """Rows of both operands, along k, start at multiples of 16 bytes but not of 32."""
+    narrow: float = 1.0
+    """Rows of an operand or of the result start at multiples of 4 or 8 bytes."""
+    both: float = 1.0
+    """Rows of both operands do."""
+    odd: float = 1.0
+    """Any row starts at other bytes."""
+    batched: float = 1.0
+    """Products batched in one kernel, over one product of that shape."""
+
+    def aligned(self, along_k: int, others: int) -> float:
+        """By the bytes that divide both operands' rows along k, and all other leading sizes."""
+        if min(along_k, others) < 4:
+            return self.odd
+        if along_k < 16:
+            return self.both
+        if others < 16:
+            return self.narrow
+        return self.half if along_k < ALIGNED_BYTES else 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,23 +102,12 @@ class GemmConstants:
     element_bytes: int
     output_bytes: int = 2
     tensor_cores: bool = True
+    layout: Layout = Layout()
     grid: Grid | None = None
     sides: Plane | None = None
     """A factor over n and k."""
     waves: Plane | None = None
     """A factor over waves of 128 x 128 tiles on the SMs, and k."""
-
-
-def alignment_factor(granule: int, element_bytes: int) -> float:
-    """Share of the rate kept when ``granule``, a divisor of all leading dimensions, is unaligned.
-
-    Tensor-core kernels load 16 bytes at a time; other strides fall back to narrower loads. Source:
-    NVIDIA's matrix multiplication guide; on H100 a SwiGLU width of 10,922 reaches 273 TFLOP/s and
-    10,944 reaches 398 (ml-engineering), hence 0.69; the step to odd sizes is assumed.
-    """
-    if granule * element_bytes >= 16:
-        return 1.0
-    return 0.69 if granule >= 2 else 0.35
 
 
 def granule(*sizes: int) -> int:
@@ -109,15 +131,16 @@ def gemm_seconds(
     """GPU seconds of ``groups`` products ``[m / groups, k] x [k, n]`` run as one kernel.
 
     ``m`` counts rows over all groups and may be fractional (routed tokens). ``lead`` is a divisor
-    of the operands' leading dimensions; None: ``n`` and ``k`` are those. ``imbalance`` is the rows
-    of the fullest group over the mean: uneven rows fill tiles less, the work is the same.
+    of all leading dimensions where operands do not both lie along k; None: they do, as in torch's
+    linear, and the result along n. ``imbalance`` is the rows of the fullest group over the mean:
+    uneven rows fill tiles less, the work is the same.
     """
     if m <= 0 or n <= 0 or k <= 0:
         return 0.0
     rows = max(1.0, m / groups)
     rate = c.peak_flops_per_s * c.efficiency
     if c.tensor_cores:
-        rate *= alignment_factor(granule(n, k) if lead is None else lead, c.element_bytes)
+        rate *= _layout_share(c, n, k, lead) * (c.layout.batched if groups > 1 else 1.0)
     each: tuple[float, ...] = (rows,)
     if imbalance > 1.0 and groups > 1:
         each = tuple(rows * share for share in group_loads(groups, imbalance))
@@ -129,6 +152,13 @@ def gemm_seconds(
     joined: float = high * (1.0 + (low / high) ** c.sharpness) ** (1.0 / c.sharpness)
     cast = c.cast_passes * 3.0 * groups * rows * k / c.memory_bytes_per_s
     return _residual(c, rows, n, k, groups) * (c.fixed_s + joined + cast)
+
+
+def _layout_share(c: GemmConstants, n: int, k: int, lead: int | None) -> float:
+    """Share of the rate that the leading dimensions leave."""
+    if lead is None:
+        return c.layout.aligned(granule(k) * c.element_bytes, granule(n) * c.element_bytes)
+    return c.layout.aligned(ALIGNED_BYTES, lead * c.element_bytes)
 
 
 def _residual(c: GemmConstants, rows: float, n: int, k: int, groups: int) -> float:

@@ -27,7 +27,7 @@ COSTS = ("usd", "usd_per_million_tokens", "gpu_hours", "step_seconds", "seconds"
 RUNS = ("ok", "estimated")
 """Of trials that have a speed."""
 MOST_CHANGES = 3
-OWN_FRAC = 0.42
+OWN_FRAC = 0.34
 """Of the variance of a layout's error: what others of its model and cluster do not share. The rest
 is the same for all of them. Of 24 published sweeps (``tests/laws/test_plan_choice_published.py``).
 """

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from raysim.perf import tables
+from raysim.perf.constants import measured_system
 from raysim.perf.uncertainty import COVERS, SHARE, Bound, Features, Interval, interval, standing
 from raysim.training.tower import StepOutcome
 
@@ -39,11 +41,14 @@ def features(step: StepOutcome) -> Features:
 
 
 def _tables(step: StepOutcome) -> Any:
-    if step.costs.gpu.architecture == "cpu":
+    """``measured``: this GPU's products and attention both are, used or not; V100 lacks these."""
+    gpu = step.costs.gpu
+    if gpu.architecture == "cpu":
         return "cpu"
     origins = step.costs.provenance
     own = [o.basis == "measured" for name, o in origins.items() if name.startswith("gemm")]
-    return "measured" if own and all(own) else "borrowed"
+    attention = measured_system(gpu)[0] in tables.systems("attention")
+    return "measured" if own and all(own) and attention else "borrowed"
 
 
 def _engine(step: StepOutcome) -> str:

@@ -11,9 +11,8 @@ from raysim.hardware import catalog
 from raysim.perf.compute import ComputeModel
 from raysim.perf.gemm import (
     GemmConstants,
-    alignment_factor,
+    Layout,
     gemm_seconds,
-    granule,
     group_loads,
 )
 
@@ -50,16 +49,38 @@ def test_splitting_k_fills_idle_multiprocessors() -> None:
     assert gemm_seconds(PLAIN, 256, 128, 16384) < 2 * 256 * 128 * 16384 / 1e13 / 10
 
 
+LAYOUT = Layout(half=0.9, narrow=0.7, both=0.5, odd=0.25, batched=0.8)
+UNALIGNED = replace(PLAIN, layout=LAYOUT, quantisation=0.0)
+
+
 @pytest.mark.parametrize(
-    ("size", "factor"), [(8, 1.0), (64, 1.0), (10922, 0.69), (10944, 1.0), (50257, 0.35)]
+    ("n", "k", "lead", "share"),
+    [
+        (4096, 4096, None, 1.0),
+        (4096, 4104, None, 0.9),  # 8 elements are 16 bytes
+        (4104, 4096, None, 1.0),  # the result's rows only
+        (4100, 4096, None, 0.7),
+        (4096, 4100, None, 0.5),  # rows of both operands
+        (4096, 4098, 2, 0.7),  # of one
+        (4097, 4096, None, 0.25),
+        (4096, 4097, 1, 0.25),
+    ],
 )
-def test_alignment_in_16_bits(size: int, factor: float) -> None:
-    assert alignment_factor(granule(size, 4096), 2) == factor
+def test_unaligned_sizes_keep_a_share_of_the_rate(
+    n: int, k: int, lead: int | None, share: float
+) -> None:
+    whole, own = (gemm_seconds(c, 1 << 20, n, k, lead=lead) for c in (PLAIN, UNALIGNED))
+    assert whole / own == pytest.approx(share, rel=0.02)
 
 
 def test_fp8_needs_twice_the_alignment() -> None:
-    assert alignment_factor(8, 1) == 0.69
-    assert alignment_factor(16, 1) == 1.0
+    fp8 = replace(UNALIGNED, element_bytes=1)
+    assert gemm_seconds(fp8, 1 << 20, 4096, 4096 + 16) < gemm_seconds(fp8, 1 << 20, 4096, 4096 + 8)
+
+
+def test_products_in_one_kernel_run_at_their_own_rate() -> None:
+    one, many = (gemm_seconds(UNALIGNED, 1 << 20, 4096, 4096, groups=g) for g in (1, 8))
+    assert one / many == pytest.approx(0.8, rel=0.02)
 
 
 def test_groups_in_one_kernel_equal_one_product_when_they_fill_tiles() -> None:

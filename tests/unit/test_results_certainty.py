@@ -41,6 +41,13 @@ def test_features_are_of_the_job_as_asked() -> None:
     assert features(away).engine == "zero-3-offload"
 
 
+def test_a_gpu_counts_as_measured_only_where_products_and_attention_are() -> None:
+    job = plan(llama(), precision="fp16")
+    played = simulate(job, cluster(1, "dgx-v100-32-8"), simulation=Simulation())
+    assert played.costs.provenance["gemm.fp16"].basis == "measured"
+    assert features(played).tables == "borrowed"
+
+
 @pytest.mark.parametrize(
     ("parts", "bound"),
     [

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from kernels import Floats, folds, held_out, percent, read, simplex
+from kernels import FOLDERS, Floats, folds, held_out, others, percent, read, simplex
 
 from raysim.perf import tables
 from raysim.perf.gemm import SPLIT_K_MIN, SPLIT_MAX, SPLIT_WAVES, TILES, GemmConstants, gemm_seconds
@@ -220,7 +220,7 @@ def main() -> None:
     """Fit every system and data type of the present table and rewrite the three tables."""
     root, choosing = Path(sys.argv[1]), "--choose" in sys.argv
     lines, grid_lines, plane_lines = [], [], []
-    for system in tables.systems("gemm"):
+    for system in FOLDERS:
         for row in tables.rows("gemm", system):
             rows = rows_of(root, system, row["dtype"])
             train = rows.at(~rows.held)
@@ -307,7 +307,9 @@ def write(lines: list[str], grid_lines: list[str], plane_lines: list[str]) -> No
     columns += ["error_large_percent", "error_median_percent"]
     text = f"{SOURCE}: torch linear for bf16 (two frameworks), CUTLASS fp8 linear with its cast"
     head = [f"# source: {text}", "# date: 2026-11", f"# method: {METHOD}"]
-    save("gemm", [*head, f"# held out: {HELD}", f"# noise: {NOISE}", ",".join(columns), *lines])
+    heads, theirs = others("gemm")
+    head += [f"# held out: {HELD}", f"# noise: {NOISE}", *heads]
+    save("gemm", [*head, ",".join(columns), *lines, *theirs])
     knots = ",".join(f"k{k}" for k in TERMS["grid"]["k"])
     head = [f"# source: {SOURCE}", "# date: 2026-11"]
     save("gemm_grid", [*head, f"# method: {LEFT}", f"system,dtype,m,n,{knots}", *grid_lines])

@@ -12,6 +12,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from raysim.perf import tables
+
 Floats = NDArray[np.float64]
 FOLDERS = {
     "a100": "a100_sxm", "h100": "h100_sxm", "h200": "h200_sxm", "b200": "b200_sxm",
@@ -25,6 +27,15 @@ def read(root: Path, system: str, name: str) -> pd.DataFrame:
     table = pd.read_parquet(root / FOLDERS[system] / f"{name}.parquet")
     table["seconds"] = table["latency"] * 1e-3
     return table
+
+
+def others(name: str) -> tuple[list[str], list[str]]:
+    """Head lines and rows of a table that are of systems not among ``FOLDERS``."""
+    heads = [
+        f"# {key}: {text}" for key, text in tables.meta(name).items() if key in tables.systems(name)
+    ]
+    mine = [system for system in tables.systems(name) if system not in FOLDERS]
+    return heads, [",".join(row.values()) for own in mine for row in tables.rows(name, own)]
 
 
 def held_out(keys: list[tuple[int, ...]], seed: int) -> NDArray[np.bool_]:

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from attention import KERNELS, Cores
 from gemm import rows_of
+from kernels import FOLDERS
 
 from raysim.perf import tables
 
@@ -28,7 +29,7 @@ def main() -> None:
     """Write both files."""
     root, folder = Path(sys.argv[1]), Path(sys.argv[2])
     products, cores = [], []
-    for system in tables.systems("gemm"):
+    for system in FOLDERS:
         for row in tables.rows("gemm", system):
             rows = rows_of(root, system, row["dtype"])
             for i in sample(rows.held):
