@@ -33,7 +33,7 @@ BUSY, FEW = 50_000, 2
 of work. With two flows in each solve Python is as fast."""
 
 CROWD = 256
-"""Flows under way above which ``settle_frac`` counts."""
+"""Flows under way above which ``settle_frac`` counts: with fewer, a solve takes 0.1 ms at most."""
 
 __all__ = ["ConstantNetwork", "Flow", "FlowNetwork", "LinkUse", "Loads", "Network"]
 
@@ -216,9 +216,9 @@ class FlowNetwork:
 
     def wrong(self) -> str:
         """What breaks the laws of a network now, for invariant checking; empty when all is well."""
-        if self._dirty:  # rates are solved later in this instant
-            return ""
         now_ns = self._clock.now
+        if self._dirty and self._solving_ns == now_ns:  # rates are solved later in this instant
+            return ""
         for c in dict.fromkeys(c for flow in self.active for c, _ in flow.uses):
             rate = sum(f.rate * load for f, load in c.flows.items())
             if rate > c.capacity * (1 + 1e-9):
