@@ -180,22 +180,12 @@ def _is_pause(entry: Handle) -> bool:
     return entry[0].__class__ is _Pause
 
 
-AT_EASE = (1_000_000, 20, 100)
-"""Thresholds of the collector's three generations."""
-RAREST = 4 * AT_EASE[0]
-"""So many new objects may be there at most before it looks: some 400 MB, if all are garbage."""
-_WORTH = 8
-"""A look is worth its time if one of so many objects goes."""
+AT_EASE = (4_000_000, 20, 100)
+"""Thresholds of the collector's three generations: it looks when there are so many new objects.
+
+Half a gigabyte: so much garbage there may be, of what refers to itself."""
 _left = 0
 """Objects that runs have left since the last look at everything."""
-
-
-def _look_less(phase: str, info: dict[str, int]) -> None:
-    """Let twice as many objects be made until the next look if this one has found little."""
-    if phase == "stop":
-        seen = gc.get_threshold()[0]
-        little = info["collected"] < seen // _WORTH
-        gc.set_threshold(min(2 * seen, RAREST) if little else AT_EASE[0], *AT_EASE[1:])
 
 
 @contextmanager
@@ -204,24 +194,22 @@ def collector_at_ease() -> Iterator[None]:
 
     A run makes many small objects and few cycles, so looking often finds nothing, and a look at
     those that are new takes as long as making them. Neither are they looked at on the way out, but
-    for a look at everything after runs that have left ``RAREST``. Within itself it does nothing.
+    for a look at everything after runs that have left as many. Within itself it does nothing.
     """
     global _left  # noqa: PLW0603  (there is one collector for all runs of a process)
-    if _look_less in gc.callbacks:
+    thresholds = gc.get_threshold()
+    if thresholds == AT_EASE:
         yield
         return
-    thresholds = gc.get_threshold()
     gc.freeze()
     gc.set_threshold(*AT_EASE)
-    gc.callbacks.append(_look_less)
     try:
         yield
     finally:
-        gc.callbacks.remove(_look_less)
         _left += gc.get_count()[0]
         gc.freeze()
         gc.unfreeze()  # all are old now
         gc.set_threshold(*thresholds)
-        if _left > RAREST:
+        if _left > AT_EASE[0]:
             gc.collect()
             _left = 0
