@@ -318,6 +318,14 @@ def lone_rate(flow: Flow) -> float:
     return rate
 
 
+def even_s(flow: Flow) -> float:
+    """Seconds a flow takes if all on each of its links have as much of it; 0 if one is cut."""
+    rate = flow.top
+    for c, load in flow.uses:
+        rate = min(rate, c.capacity / (load * len(c.flows)))
+    return flow.size / rate if rate else 0.0
+
+
 def fill(flows: list[Flow], classes: list[LinkClass]) -> None:
     """Set ``share`` of every flow to its max-min fair rate; ``classes`` holds all their classes."""
     heap = _levels(flows, classes)

@@ -18,19 +18,22 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from raysim.hardware.constant_network import ConstantNetwork
-from raysim.hardware.maxmin import Flow, LinkClass, Loads, Partition
+from raysim.hardware.maxmin import Flow, LinkClass, Loads, Partition, even_s
 from raysim.hardware.shares import Shares
 from raysim.hardware.topology import Link, Topology, Vertex
 from raysim.hardware.transfer import Failed, LinkUse, Messages, Network, Routes, Then, check_size
 from raysim.kernel.clock import Handle
 from raysim.kernel.simulation import Simulation
-from raysim.units import to_ns
+from raysim.units import NS_PER_S, to_ns
 
 Moved = Callable[[Flow, int], object]
 
 BUSY, FEW = 50_000, 2
 """Flows looked at, but for a few in each solve, until compiled code is worth loading: half a second
 of work. With two flows in each solve Python is as fast."""
+
+CROWD = 256
+"""Flows under way above which ``settle_frac`` counts: with fewer, a solve takes 0.1 ms at most."""
 
 __all__ = ["ConstantNetwork", "Flow", "FlowNetwork", "LinkUse", "Loads", "Network"]
 
@@ -46,15 +49,25 @@ class FlowNetwork:
         Needed for ``send``.
     tolerance_ns
         Flows due within this of one that finishes, finish with it.
+    settle_frac
+        In a crowd of flows, the others notice one that comes or goes after this share of the time
+        that it takes at most, and it waits as long for its own rate: a transport needs some round
+        trips to find its rate, and one solve then does for many changes. 0: at once.
     """
 
     address = "network"
 
     def __init__(
-        self, sim: Simulation, topology: Topology | None = None, *, tolerance_ns: int = 1
+        self,
+        sim: Simulation,
+        topology: Topology | None = None,
+        *,
+        tolerance_ns: int = 1,
+        settle_frac: float = 0.0,
     ) -> None:
         self.sim = sim
         self.tolerance_ns = tolerance_ns
+        self.settle_frac = settle_frac
         self.solves = 0
         """Times a component was solved."""
         self.active: dict[Flow, None] = {}
@@ -69,6 +82,9 @@ class FlowNetwork:
         self._timer: Handle | None = None
         self._timer_ns = -1
         self._dirty: dict[LinkClass, None] = {}
+        self._solving: Handle | None = None
+        self._solving_ns = -1
+        """When what is dirty is solved."""
         self._watched: dict[Link, float] = {}
         self.moved: Moved | None = None
         """Told of every flow that leaves its links, with the bytes of its size that it moved."""
@@ -200,9 +216,9 @@ class FlowNetwork:
 
     def wrong(self) -> str:
         """What breaks the laws of a network now, for invariant checking; empty when all is well."""
-        if self._dirty:  # rates are solved later in this instant
-            return ""
         now_ns = self._clock.now
+        if self._dirty and self._solving_ns == now_ns:  # rates are solved later in this instant
+            return ""
         for c in dict.fromkeys(c for flow in self.active for c, _ in flow.uses):
             rate = sum(f.rate * load for f, load in c.flows.items())
             if rate > c.capacity * (1 + 1e-9):
@@ -231,17 +247,33 @@ class FlowNetwork:
             if self._watched:
                 self._sample()
         else:
-            self._mark([c for c, _ in flow.uses])
+            takes_ns = even_s(flow) * NS_PER_S if self._settles else 0
+            self._mark([c for c, _ in flow.uses], takes_ns)
 
-    def _mark(self, classes: Sequence[LinkClass]) -> None:
-        """Have the flows that these classes reach solved again, later in this instant."""
-        if classes and not self._dirty:
-            self._clock.call_later(0, self._solve)
+    @property
+    def _settles(self) -> bool:
+        return self.settle_frac > 0.0 and len(self.active) > CROWD
+
+    def _mark(self, classes: Sequence[LinkClass], lasting_ns: float = 0) -> None:
+        """Have the flows that these classes reach solved again, later in this instant.
+
+        Or soon, if what has changed was or will be there for ``lasting_ns``.
+        """
+        if not classes:
+            return
         for c in classes:
             self._dirty[c] = None
+        at_ns = self._clock.now + int(lasting_ns * self.settle_frac)
+        if self._solving is not None:
+            if self._solving_ns <= at_ns:
+                return
+            self.sim.cancel(self._solving)
+        self._solving_ns = at_ns
+        self._solving = self.sim.call_at(at_ns, self._solve)
 
     def _solve(self, _: None) -> None:
-        """Solve what has changed in this instant."""
+        """Solve what has changed since the last time."""
+        self._solving = None
         self._shares.solve(self._dirty, self._clock.now, self._put_off)
         self._dirty = {}
         self.solves += 1
@@ -285,10 +317,13 @@ class FlowNetwork:
         self._timer = None
         self._timer_ns = -1
         through = self._shares.through(self._clock.now + self.tolerance_ns)
+        now_ns, lasted_ns = self._clock.now, 0
+        if self._settles:
+            lasted_ns = min((now_ns - flow.start_ns for flow in through), default=0)
         shared: list[LinkClass] = []
         for flow in through:
             shared += self._take_off(flow, whole=True)
-        self._mark([c for c in shared if c.flows])
+        self._mark([c for c in shared if c.flows], lasted_ns)
         for flow in through:
             self._through(flow)
         self._arm()

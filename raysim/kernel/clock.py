@@ -301,15 +301,15 @@ class Clock(Environment):
                 if soon:
                     entry = popleft()
                     t_ns = self.now
-                elif run:
-                    t_ns, entry = run[-1]
-                    if not times or t_ns < times[0]:
-                        run_pop()
-                    else:
-                        t_ns, entry = self._take()
-                elif times:
+                elif times and (not run or times[0] < run[-1][0]):
                     t_ns = pop(times)
                     entry = at_pop(t_ns)
+                elif run:
+                    t_ns, entry = run[-1]
+                    if times and times[0] == t_ns:
+                        t_ns, entry = self._take()
+                    else:
+                        run_pop()
                 elif self._slots:
                     self._open_slot()
                     continue

@@ -180,17 +180,23 @@ def _is_pause(entry: Handle) -> bool:
     return entry[0].__class__ is _Pause
 
 
-AT_EASE = (200_000, 20, 100)
-"""Thresholds of the collector's three generations."""
+AT_EASE = (4_000_000, 20, 100)
+"""Thresholds of the collector's three generations: it looks when there are so many new objects.
+
+Half a gigabyte: so much garbage there may be, of what refers to itself."""
+_left = 0
+"""Objects that runs have left since the last look at everything."""
 
 
 @contextmanager
 def collector_at_ease() -> Iterator[None]:
     """Python's collector told to leave what exists alone and to look rarely; restored after.
 
-    A run makes many small objects and few cycles, so looking often finds nothing. Within itself it
-    does nothing.
+    A run makes many small objects and few cycles, so looking often finds nothing, and a look at
+    those that are new takes as long as making them. Neither are they looked at on the way out, but
+    for a look at everything after runs that have left as many. Within itself it does nothing.
     """
+    global _left  # noqa: PLW0603  (there is one collector for all runs of a process)
     thresholds = gc.get_threshold()
     if thresholds == AT_EASE:
         yield
@@ -200,5 +206,10 @@ def collector_at_ease() -> Iterator[None]:
     try:
         yield
     finally:
+        _left += gc.get_count()[0]
+        gc.freeze()
+        gc.unfreeze()  # all are old now
         gc.set_threshold(*thresholds)
-        gc.unfreeze()
+        if _left > AT_EASE[0]:
+            gc.collect()
+            _left = 0

@@ -413,7 +413,9 @@ def memory_need(
     for bound, program in _fullest_first(plan, comms, stages, costs):
         if bound < most:
             break
-        found = _memory(plan, costs, comms, program, None, limit_bytes, release=release)
+        found = _memory(
+            plan, costs, comms, program, None, limit_bytes, release=release, explain=False
+        )
         most = max(most, found.peak_bytes)
     return most, host_need(plan, stages, comms)
 
@@ -460,6 +462,7 @@ def _memory(
     *,
     replayed: Program | None = None,
     release: bool = True,
+    explain: bool = True,
 ) -> RankMemory:
     """Of one rank; without times where there is no timeline."""
     slack_frac = plan.constants.allocator_slack_frac
@@ -467,7 +470,7 @@ def _memory(
     return rank_memory(
         program, timeline, costs.gpu, track, replayed=replayed,
         config=plan.allocator, slack_frac=slack_frac, release=release,
-        limit_bytes=limit_bytes, quick=limit_bytes is not None,
+        limit_bytes=limit_bytes, quick=limit_bytes is not None, explain=explain,
     )  # fmt: skip
 
 

@@ -312,3 +312,40 @@ def test_recording_and_watching_change_nothing():
         digests.append((sim.digest, net.solves))
     assert digests[0] == digests[1]
     assert digests[0][1] > 20
+
+
+def all_to_all(flows: int, *, settle_frac: float = 0.0) -> tuple[list[float], FlowNetwork]:
+    """Seconds that transfers between twenty hosts take which begin one after the other."""
+    sim = Simulation(check=True)
+    net = FlowNetwork(sim, settle_frac=settle_frac)
+    out = [Link(f"out-{i}", 1.0) for i in range(20)]
+    into = [Link(f"in-{i}", 1.0) for i in range(20)]
+    took = [0.0] * flows
+
+    def start(k: int) -> None:
+        began_ns = sim.now_ns
+        path = [(out[k % 20], 1.0), (into[(k * 7 + k // 20) % 20], 1.0)]
+
+        def ended(_: object) -> None:
+            took[k] = (sim.now_ns - began_ns) / S
+
+        net.start(path, 1.0 + k % 3, then=ended)
+
+    for k in range(flows):
+        sim.at(k * S // 100, start, k)
+    sim.run()
+    return took, net
+
+
+def test_in_a_crowd_one_solve_does_for_many_changes_and_times_are_nearly_the_same():
+    at_once, exact = all_to_all(800)
+    settled, net = all_to_all(800, settle_frac=0.01)
+    assert net.solves < exact.solves / 2
+    assert settled == pytest.approx(at_once, rel=0.03)
+    assert sum(settled) == pytest.approx(sum(at_once), rel=0.005)
+    assert settled != at_once
+    assert not net.active
+
+
+def test_without_a_crowd_nothing_settles():
+    assert all_to_all(200, settle_frac=0.01)[0] == all_to_all(200)[0]

@@ -2,6 +2,7 @@ import gc
 import os
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,9 @@ from raysim.kernel import (
     Simulation,
     compare,
     first_divergence,
+    simulation,
 )
+from raysim.kernel.simulation import AT_EASE, collector_at_ease
 
 
 class Hello:
@@ -98,6 +101,22 @@ def test_the_collector_is_as_before_after_a_run_even_one_that_fails():
         gc.set_threshold(*own)
     assert during[0][0] > 10_000
     assert during[0][1] > frozen
+
+
+def test_what_runs_leave_behind_is_collected_when_it_is_much(monkeypatch):
+    class Cycle:
+        def __init__(self):
+            self.me = self
+
+    gc.collect()
+    monkeypatch.setattr(simulation, "_left", 0)
+    with collector_at_ease():
+        gone = weakref.ref(Cycle())
+    assert gone() is not None, "no look at what is new on the way out"
+    monkeypatch.setattr(simulation, "_left", AT_EASE[0] + 1)
+    with collector_at_ease():
+        pass
+    assert gone() is None
 
 
 def test_the_digest_does_not_depend_on_recording_checking_or_slicing():

@@ -11,6 +11,7 @@ import pytest
 from raysim.hardware import catalog
 from raysim.training.allocator.caching import Allocator
 from raysim.training.allocator.config import AllocatorConfig
+from raysim.training.memory import peaks
 from raysim.training.memory.peaks import rank_memory
 from raysim.training.memory.replay import TOUCHED, Player, replay, resolve
 from raysim.training.program import Program, ProgramBuilder
@@ -151,6 +152,19 @@ def test_within_a_limit_cached_memory_is_given_back() -> None:
     short = rank_memory(program, None, GPU, (), limit_bytes=least - 2 * MIB)
     assert short.out_of_memory is not None
     assert short.peak_bytes == free.peak_bytes
+
+
+def test_what_tensors_alone_forbid_is_not_played_again_where_nobody_asks_why(monkeypatch) -> None:
+    (program,) = programs(plan(llama(hidden=1024), stage=1, micro_batch=8))
+    free = rank_memory(program, None, GPU, ())
+    played = []
+    monkeypatch.setattr(peaks, "replay", lambda *a, **k: played.append(a) or replay(*a, **k))
+    tensors = free.requested_bytes + free.outside_bytes
+    for limit, times in ((tensors - MIB, 1), (free.peak_bytes - 1, 2)):
+        played.clear()
+        quick = rank_memory(program, None, GPU, (), limit_bytes=limit, explain=False)
+        assert len(played) == times
+        assert quick.peak_bytes == rank_memory(program, None, GPU, (), limit_bytes=limit).peak_bytes
 
 
 def test_a_compiled_program_is_no_cycle() -> None:

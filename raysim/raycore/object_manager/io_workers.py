@@ -82,12 +82,11 @@ class IOWorkers:
             self.starting[self._token] = room.after(
                 config.worker_register_timeout_seconds * NS_PER_S, self._overdue, self._token
             )
-            room.env.launcher.start(
-                ProcessSpec(
-                    node_id=room.node_id, worker_type=self.worker_type, job_id=0,
-                    runtime_env=None, startup_token=self._token,
-                )
+            process = ProcessSpec(
+                node_id=room.node_id, worker_type=self.worker_type, job_id=0, runtime_env=None,
+                startup_token=self._token,
             )  # fmt: skip
+            room.after(0, room.env.launcher.start, process)
 
     def _overdue(self, token: int) -> None:
         """A process has not come up; start another if still needed."""

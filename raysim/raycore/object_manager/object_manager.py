@@ -93,6 +93,8 @@ class LocalObject:
 class ObjectManager(Component):
     """One node's objects."""
 
+    runs_ahead = True
+
     def __init__(self, env: Surroundings, node_id: NodeID, *, disk_capacity_bytes: int) -> None:
         message_ns = env.costs.object_manager_message_ns
         messages = (AsyncGetObjects, CancelGetRequest, Pull, PushBegun, PushDone, FreeObjects,
@@ -400,7 +402,7 @@ class ObjectManager(Component):
         """For the state frames."""
         if self.env.log.enabled:
             self.env.log.note(
-                "object", object_id, state, self.sim.clock.now, node_id=self.node_id, detail=detail
+                "object", object_id, state, self.now_ns, node_id=self.node_id, detail=detail
             )
 
     def wrong(self) -> str:

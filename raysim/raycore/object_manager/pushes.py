@@ -97,7 +97,7 @@ class PushManager:
 
     def remember(self, m: Pull) -> None:
         """Asked for what is not here."""
-        now_ns = self.room.sim.clock.now
+        now_ns = self.room.now_ns
         for object_id, asked in list(self.unfulfilled.items()):
             for node, (until_ns, _) in list(asked.items()):
                 if until_ns < now_ns:
@@ -112,7 +112,7 @@ class PushManager:
         asked = self.unfulfilled.pop(object_id, None)
         if asked is None:
             return []
-        now_ns = self.room.sim.clock.now
+        now_ns = self.room.now_ns
         return [m for until_ns, m in asked.values() if until_ns >= now_ns]
 
     def resend(self, key: Key) -> bool:
@@ -121,7 +121,7 @@ class PushManager:
         if push is None:
             return False
         if push.flow is not None:
-            push.again_bytes = push.size - push.flow.left(self.room.sim.clock.now)
+            push.again_bytes = push.size - push.flow.left(self.room.now_ns)
         return True
 
     def start(self, push: Push) -> None:
@@ -140,9 +140,12 @@ class PushManager:
         self.in_flight += self._chunk_of(push)
         if push.from_disk >= 0:
             push.parts += 1
-            disk = self.room.env.spill_disks(self.room.node_id)[push.from_disk]
-            disk.read(push.size, self._read, (self.room.epoch, push))
+            self.room.after(0, self._read_file, push)
         self._send(push, push.size)
+
+    def _read_file(self, push: Push) -> None:
+        disk = self.room.env.spill_disks(self.room.node_id)[push.from_disk]
+        disk.read(push.size, self._read, (self.room.epoch, push))
 
     def _send(self, push: Push, size_bytes: float) -> None:
         room = self.room
@@ -151,6 +154,14 @@ class PushManager:
         room.send(
             object_manager(node), PushBegun(object_id, push.size, push.owner, room.node_id)
         )  # fmt: skip
+        room.after(0, self._move, (push, size_bytes))
+
+    def _move(self, sending: tuple[Push, float]) -> None:
+        """The first byte leaves."""
+        push, size_bytes = sending
+        if self.pushes.get(push.key) is not push:
+            return
+        room, node = self.room, push.key[1]
         threads = [self.send_threads]
         if push.through is not None:
             threads.append(push.through)

@@ -192,7 +192,7 @@ class Requests:
         if there or m.pending_creation:
             pull.expires_ns = -1
         elif pull.expires_ns < 0:
-            pull.expires_ns = self.room.sim.clock.now + self._fail_ns
+            pull.expires_ns = self.room.now_ns + self._fail_ns
             self._schedule(pull.expires_ns, pull)
         self._update()
         self._try_pull(pull)
@@ -237,7 +237,7 @@ class Requests:
 
     def _try_pull(self, pull: ObjectPull) -> None:
         """Ask one holder for it, or restore it; if it is due."""
-        now_ns, object_id = self.room.sim.clock.now, pull.object_id
+        now_ns, object_id = self.room.now_ns, pull.object_id
         if not pull.active or pull.local or now_ns < pull.next_pull_ns:
             return
         known = self.directory.locations.get(object_id)
@@ -325,7 +325,7 @@ class Requests:
             heappop(due)
         if not due and not self._stale:
             return
-        now_ns = room.sim.clock.now
+        now_ns = room.now_ns
         soonest_ns = now_ns + 1 if self._stale else max(due[0][0], now_ns + 1)
         ticks = -(-(soonest_ns - room.start_ns) // self._tick_ns)
         at_ns = room.start_ns + ticks * self._tick_ns
@@ -338,7 +338,7 @@ class Requests:
 
     def _ticked(self, _: None) -> None:
         self._tick = None
-        now_ns = self.room.sim.clock.now
+        now_ns = self.room.now_ns
         if self._stale:
             self._stale = False
             self._update()

@@ -366,7 +366,7 @@ class LocalObjectManager:
             self._freed or self._deletes or (self.over_threshold and self._worth_a_look)
         ):
             period_ns = self.config.free_objects_period_milliseconds * NS_PER_MS
-            since_ns = self.room.sim.clock.now - self.room.start_ns
+            since_ns = self.room.now_ns - self.room.start_ns
             self._tick = self.room.after(period_ns - since_ns % period_ns, self._ticked)
 
     def _ticked(self, _: None) -> None:

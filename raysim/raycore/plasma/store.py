@@ -61,6 +61,8 @@ EVICTED_SHARE = 5
 class PlasmaStore(Component):
     """The store's thread."""
 
+    runs_ahead = True
+
     def __init__(self, env: Surroundings, node_id: NodeID, *, capacity_bytes: int) -> None:
         request_ns = env.costs.plasma_request_ns
         requests = (PlasmaCreate, PlasmaSeal, PlasmaGet, PlasmaRelease, PlasmaDelete,
@@ -134,7 +136,7 @@ class PlasmaStore(Component):
                 self._make(m, reply, fallback=False)
             else:
                 if self._blocked_ns < 0:
-                    self._blocked_ns = self.sim.clock.now
+                    self._blocked_ns = self.now_ns
                 self._asked = True
                 self.call(self._manager, StoreFull(m.object_size), then=self._told)
                 return
@@ -152,7 +154,7 @@ class PlasmaStore(Component):
         if not queue:
             self._blocked_ns = -1
             return
-        now_ns = self.sim.clock.now
+        now_ns = self.now_ns
         m, reply = queue[0]
         if m.object_id in self.objects or self.used + m.object_size <= self.capacity:
             self._changed()
@@ -179,18 +181,18 @@ class PlasmaStore(Component):
     def _changed(self) -> None:
         """What may let the head of the queue in has changed."""
         if self._creates and not self._asked:
-            self._try_again(self.sim.clock.now + 1)
+            self._try_again(self.now_ns + 1)
 
     def _try_again(self, not_before_ns: int) -> None:
         """Try at the first instant of Ray's retries that is late enough."""
-        wait_ns = max(not_before_ns, self.sim.clock.now + 1) - self._blocked_ns
+        wait_ns = max(not_before_ns, self.now_ns + 1) - self._blocked_ns
         at_ns = self._blocked_ns + -(-wait_ns // self._retry_ns) * self._retry_ns
         if self._retry is not None:
             if self._retry_at_ns <= at_ns:
                 return
             self.sim.cancel(self._retry)
         self._retry_at_ns = at_ns
-        self._retry = self.after(at_ns - self.sim.clock.now, self._due)
+        self._retry = self.after(at_ns - self.now_ns, self._due)
 
     def _due(self, _: None) -> None:
         self._retry = None
@@ -226,9 +228,7 @@ class PlasmaStore(Component):
             self.used += stored.size
             assert self.used <= self.capacity, f"{self.address}: {self.used} of {self.capacity}"
         elif self.env.log.enabled:
-            self.env.log.note(
-                "object", m.object_id, "FALLBACK", self.sim.clock.now, node_id=self.node_id
-            )
+            self.env.log.note("object", m.object_id, "FALLBACK", self.now_ns, node_id=self.node_id)
         self._usage_changed()
         fresh_bytes, unmapped_bytes = stored.size, 0
         if not fallback:
@@ -296,7 +296,7 @@ class PlasmaStore(Component):
             rivals = self._rivals.pop(stored.object_id, ())
             self._creates.extendleft(reversed(rivals))
             if rivals and self._blocked_ns < 0:
-                self._blocked_ns = self.sim.clock.now
+                self._blocked_ns = self.now_ns
         else:
             self.send(self._manager, ObjectDeleted(stored.object_id))
         self._usage_changed()

@@ -128,6 +128,14 @@ class ClusterLeaseManager:
             or any(klass.to_grant for klass in local.classes)
         )  # fmt: skip
 
+    @property
+    def others_matter(self) -> bool:
+        """Whether what other nodes have may move what waits here; also when nothing waits."""
+        local = self._local
+        if self.infeasible or not local.waiting or any(klass.to_grant for klass in local.classes):
+            return True
+        return local.waiting[next(reversed(local.waiting))].klass.strategy != "SPREAD"
+
 
 def _pinned(klass: SchedulingClass) -> bool:
     """Whether it may run on one node only."""

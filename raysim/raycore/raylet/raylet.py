@@ -468,7 +468,7 @@ class Raylet(Component):
             self.reporter.changed()
 
     def _view_changed(self) -> None:
-        if not self._flushing:
+        if not self._flushing and self.cluster.others_matter:
             self._flushing = True
             self.after(0, self._flush)
 

@@ -163,6 +163,7 @@ def rank_memory(
     limit_bytes: int | None = None,
     quick: bool = False,
     release: bool = True,
+    explain: bool = True,
 ) -> RankMemory:
     """Replay a program's memory changes in program order and find the fullest moment.
 
@@ -174,7 +175,8 @@ def rank_memory(
     GPU has (or ``limit_bytes``), again within that, giving cached memory back as torch does. If
     that fails too, the peak is the one without end. ``quick``: where tensors alone are too much,
     they are the peak, and nothing is emulated. Without ``release`` the second replay is left out:
-    a job fits only if it never has to give cached memory back.
+    a job fits only if it never has to give cached memory back. Without ``explain`` it is left out
+    where tensors alone are too much, so that it could only tell which one finds no memory.
     """
     workspace = workspace_bytes(gpu)
     fullest = _fullest(program, workspace)
@@ -185,7 +187,8 @@ def rank_memory(
     trace = resolve(replayed) if slack_frac is None and not hopeless else None
     played, failed = None, None
     if trace is not None:
-        played, failed = _played(trace, workspace, config, capacity if release else None)
+        again = release and (explain or fullest.total_bytes <= capacity)
+        played, failed = _played(trace, workspace, config, capacity if again else None)
     allocated = fullest.total_bytes
     reserved = round(allocated * (1 + (slack_frac or 0.0)))
     if played is not None:

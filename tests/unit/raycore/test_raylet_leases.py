@@ -362,6 +362,21 @@ def test_what_waited_for_room_and_is_pulled_now_stays() -> None:
     assert owner.answer(lease) is None
 
 
+@pytest.mark.parametrize(("strategy", "looks"), [("DEFAULT", 1), ("SPREAD", 0)])
+def test_others_are_looked_at_only_where_it_may_matter(strategy: str, looks: int) -> None:
+    """What is spread stays where it waits for its arguments, whatever others report."""
+    w = world([{"CPU": 4}, {"CPU": 4}])
+    owner = w.owner()
+    for node_id in (0, 1):
+        w.peer(object_manager(node_id)).hold.add(AsyncGetObjects)
+    owner.ask(options(strategy=strategy), refs=(Ref(1, owner.me),))
+    w.run_for(150 * MS)
+    before, total = w.sim.log.events, {"CPU": 4 * UNIT}
+    w.env.view.publish(1, total, total, draining=False, pulls_blocked=False)
+    w.run_for(MS)
+    assert w.sim.log.events - before == looks * 2  # the entry, and the note of whose it is
+
+
 # ---- ends ----------------------------------------------------------------------------------------
 
 
