@@ -8,11 +8,8 @@ when it begins: with n threads on c cores it takes n / c times as long, if that 
 on the cores (processes starting, users' functions) get what such threads leave them, measured over
 windows of 10 ms. Linux's fair scheduler gives the same shares over a few of its slices (3 ms).
 
-A thread that has slept, and begins on a core that has halted meanwhile, works longer at first, the
-more the longer it slept: caches, clocks and, on a virtual host, the way back from its hypervisor.
-Where other threads keep the cores at work it does not: eight actors called in turns are as fast as
-one (ray 2.60 on 2 cores; 120 and 110 us a call, one by one 500 us). Processes that are not followed
-one by one occupy a part of a core.
+A thread that has slept finds its caches used by others and works longer at first, the more the
+longer it slept. Processes that are not followed one by one occupy a part of a core.
 
 Processes that are nice get a thirtieth of what others get beside them: those that run users' tasks
 are, and those that start are not yet, so that while processes start on all cores tasks hardly run.
@@ -70,7 +67,7 @@ class CoreLoad:
         self._links: dict[str, Link] = {}
         self._background: dict[object, float] = {}
         self.cold_factor = 1.0
-        """How many times as long work takes a thread that slept long, on a core that has halted."""
+        """How many times as long work takes a thread that slept long: its caches are others'."""
         self.cold_ns = 0
         """Sleep after which it is so but for 1/e."""
         self.worked_ns: dict[object, int] = {}
@@ -93,15 +90,14 @@ class CoreLoad:
     def takes(self, thread: object, start_ns: int, work_ns: int) -> int:
         """Nanoseconds that ``work_ns`` of work takes a thread that begins at ``start_ns``."""
         until = self._until
+        slept_ns = start_ns - until.get(thread, 0)
+        if slept_ns > 0 and self.cold_ns:
+            cold = -math.expm1(-slept_ns / self.cold_ns)
+            work_ns += int(min(work_ns, WARM_NS) * (self.cold_factor - 1.0) * cold)
         busy = 1.0 + self._cpu.width
         for other, end_ns in until.items():
             if end_ns > start_ns and other is not thread:
                 busy += 1.0
-        slept_ns = start_ns - until.get(thread, 0)
-        halted = 1.0 - (busy - 1.0) / self.cores
-        if slept_ns > 0 and self.cold_ns and halted > 0.0:
-            cold = -math.expm1(-slept_ns / self.cold_ns) * halted
-            work_ns += int(min(work_ns, WARM_NS) * (self.cold_factor - 1.0) * cold)
         starting, cores = self.starting.width, self.cores
         if thread not in self.nice:
             self._urgent_ns += work_ns

@@ -123,8 +123,8 @@ class RayCosts:
 
     # threads, seen only where nodes share few cores; elsewhere it is within the other numbers
     cold_factor: float = 2.0
-    """How many times as long the same work takes a thread that has slept long, where its core has
-    halted (futex, caches, the hypervisor). On a virtual host of 2 cores calls one by one took
+    """How many times as long the same work takes a thread that has slept long (futex, Python's
+    lock, caches that others used meanwhile). On a virtual host of 2 cores calls one by one took
     each thread 2.0 to 2.4 times what they took in a burst, and more where more threads took part
     (2026-11, ray 2.60, /proc schedstat)."""
     cold_ns: int = 500_000

@@ -53,18 +53,6 @@ def test_a_thread_that_slept_works_longer() -> None:
     assert load.worked_ns == {"a": 4000 + a_while}
 
 
-def test_a_thread_that_slept_finds_a_warm_core_where_none_has_halted() -> None:
-    sim, cpu = server()
-    load = CoreLoad(sim, cpu)
-    load.cold_factor, load.cold_ns = 3.0, 1000
-    long_ns = 10**6
-    load.serve("a", long_ns, 2000)  # from its sleep, on a core that has halted: until 6000
-    halved = load.serve("b", long_ns + 1000, 1000)
-    assert halved == long_ns + 1000 + 2000  # one of two cores is at work
-    full = load.serve("c", long_ns + 1500, 1000)
-    assert full == long_ns + 1500 + 1500  # both are: a turn's longer, but nothing is cold
-
-
 def test_cores_that_others_occupy_are_not_there() -> None:
     sim, cpu = server()
     load = CoreLoad(sim, cpu)
