@@ -282,9 +282,11 @@ def _values(profile: Profile) -> dict[str, float]:
 def _source(against: Against, found: Fit, table: str, package: str) -> str:
     """What machine and versions, and what was fitted."""
     machine, versions = against.hardware, against.versions
+    accounts = sum(row.model_error is not None for row in found.rows)
+    also = f" and {accounts} accounts of threads" * bool(accounts)
     return (
-        f"{len(found.rows)} rows of {table} on {machine.get('cpu')}, {machine.get('cores')} cores, "
-        f"{package} {versions.get(package)}; raysim calibrate"
+        f"{len(found.rows) - accounts} rows of {table}{also} on {machine.get('cpu')}, "
+        f"{machine.get('cores')} cores, {package} {versions.get(package)}; raysim calibrate"
     )
 
 
