@@ -191,8 +191,13 @@ def read_points(path: Path) -> list[Point]:
 
 
 def merged(old: Sequence[Point], new: Sequence[Point]) -> list[Point]:
-    """``old`` with the points that were made again replaced, sorted by family and name."""
-    points = {(p.family, p.name): p for p in (*old, *new)}
+    """``old`` with the points that were made again replaced, sorted by family and name.
+
+    What was said of a workload as a whole, that it is not measured, is over when it has rows.
+    """
+    rowed = {(p.family, p.name.partition(" ")[0]) for p in new if " " in p.name}
+    kept = [p for p in old if (p.family, p.name) not in rowed]
+    points = {(p.family, p.name): p for p in (*kept, *new)}
     return [points[key] for key in sorted(points)]
 
 

@@ -11,7 +11,7 @@ from raysim.validate.points import errors, read_points
 from raysim.validate.replayed import Against, predicted
 
 VALIDATION = Path(__file__).parents[2] / "validation"
-DATA = VALIDATION / "data" / "intel-xeon-2core" / "2026-11-25"
+DATA = VALIDATION / "data" / "amd-epyc-2core" / "2026-11-25"
 POINTS = [
     p for p in read_points(VALIDATION / "compared" / "ray_core.csv") if p.role == "validation"
 ]
@@ -30,7 +30,7 @@ def test_every_measured_row_was_compared_or_left_out_with_a_reason() -> None:
         if w.role == "validation"
         for row in Against.at(DATA).rows(w)
     }
-    assert len(measured) == 72
+    assert len(measured) == 101
     compared = [p for p in POINTS if p.left_out != "not measured"]
     assert {tuple(p.name.split(" ", 1)) for p in compared} == measured
     assert all(p.error is not None or p.left_out for p in compared)
@@ -39,8 +39,8 @@ def test_every_measured_row_was_compared_or_left_out_with_a_reason() -> None:
 def test_how_far_predictions_are_off() -> None:
     held = errors(POINTS, "ray_core")
     assert held is not None
-    # Found with the host's profile: 7.1 % and 44.5 %.
-    assert held.median < 0.08
+    # Found with the host's profile: 10.5 % and 45.6 %.
+    assert held.median < 0.11
     assert held.p90 < 0.48
 
 

@@ -16,7 +16,15 @@ from raysim.perf.profile import Profile
 from raysim.perf.ray_core import RayCosts
 from raysim.validate.cases import keep
 from raysim.validate.parity import parity_svg
-from raysim.validate.points import Point, by_family, coverage, errors, read_points, write_points
+from raysim.validate.points import (
+    Point,
+    by_family,
+    coverage,
+    errors,
+    merged,
+    read_points,
+    write_points,
+)
 from raysim.validate.replayed import Against, newest, predicted, replayed_points
 from raysim.validate.report import report_text, write_report
 
@@ -247,3 +255,12 @@ def test_wrong_cases_and_absent_data_are_told(
     assert "did you mean 'bag_eight'" in capsys.readouterr().err
     assert main(["validate", "bag_eight", "--against", "validation"]) == 2
     assert "validation: has no meta.yaml" in capsys.readouterr().err
+
+
+def test_a_workload_with_rows_is_no_longer_said_to_lack_them() -> None:
+    lacking = [
+        Point(family="f", name=name, role="validation", left_out="not measured")
+        for name in ("calls", "calls_fitted")
+    ]
+    row = Point(family="f", name="calls one", role="validation", measured=1.0, predicted=1.1)
+    assert merged(lacking, [row]) == [row, lacking[1]]
