@@ -135,6 +135,8 @@ def main() -> None:
             for name, calls in found.items()
         }
         target.write_text(json.dumps(runs))
+    dist.barrier()  # threads of a group that a process leaves to its end may abort it
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
