@@ -86,7 +86,7 @@ class Fit:
 
         Of rows with the fit's own model error; where there are others they bear their share.
         """
-        plain = [row for row in self.rows if row.model_error is None]
+        plain = [row for row in self.rows if row.model_error is None] or self.rows
         off = [math.log(self.after[row.key] / row.value) for row in plain]
         free = max(1, len(self.rows) - sum(c.determined for c in self.constants))
         return math.sqrt(math.fsum(x * x for x in off) * len(self.rows) / free / len(plain))
