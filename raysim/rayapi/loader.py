@@ -31,7 +31,7 @@ from raysim.perf.constants import TrainingConstants
 from raysim.rayapi import asyncio_loop, clock, serialization, threads
 from raysim.rayapi.compute import Compute
 from raysim.rayapi.execution import ProcessExit
-from raysim.rayapi.fibers import HUB, let_go
+from raysim.rayapi.fibers import HUB
 from raysim.rayapi.serve import clients
 from raysim.rayapi.session import LIMIT_S, Session
 from raysim.rayapi.torch_programs import load_for, torch_world
@@ -337,12 +337,6 @@ def run_program(
     session = Session(cluster, compute=compute, limit_s=limit_s, last=last)
     with emulated_world():
         return session.run(main), session
-
-
-def unwind(session: Session) -> None:
-    """Let go of what still waits in a session: nobody goes on with its cluster."""
-    with emulated_world():
-        let_go(list(session.fibers))
 
 
 def run_script(

@@ -22,7 +22,7 @@ from raysim.kernel.simulation import Simulation
 from raysim.perf.ray_core import RayCosts
 from raysim.rayapi.compute import Compute
 from raysim.rayapi.loader import run_script
-from raysim.rayapi.session import LIMIT_S, Session
+from raysim.rayapi.session import LIMIT_S
 from raysim.raycore.cluster import Cluster, NodeOptions
 from raysim.raycore.config import RayConfig
 from raysim.raycore.faults import Faults
@@ -156,8 +156,8 @@ def play(
     compute: Compute | None = None,
     limit_s: float = LIMIT_S,
     lines: list[str],
-) -> Session:
-    """Run a program, and do what lines of its output ask for; the session it was.
+) -> None:
+    """Run a program, and do what lines of its output ask for.
 
     ``lines`` gets what it prints, line by line. What the program raises is raised; it waiting for
     more than ``limit_s`` of virtual time raises ``ProgramHangs``.
@@ -179,7 +179,7 @@ def play(
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the program's own
-                return run_script(program, cluster=cluster, compute=compute, limit_s=limit_s)
+                run_script(program, cluster=cluster, compute=compute, limit_s=limit_s)
         finally:
             out.end()
 

@@ -20,8 +20,7 @@ from raysim.measure.workload import Workload, read_output
 from raysim.perf.profile import OWN, Profile
 from raysim.perf.ray_core import RayCosts
 from raysim.rayapi.compute import Compute
-from raysim.rayapi.loader import unwind
-from raysim.rayapi.session import ProgramHangs, Session
+from raysim.rayapi.session import ProgramHangs
 from raysim.scenario.declaration import ClusterDeclaration, NodeDeclaration
 from raysim.scenario.profile import load_profile, on_node
 from raysim.validate.emulated import Emulation, declared_cluster, host, nodes_added, play
@@ -218,15 +217,10 @@ def _printed(workload: Workload, emulation: Emulation, compute: Compute) -> list
     """What the workload prints in the last of its plays."""
     lines: list[str] = []
     sim = emulation.cluster.sim
-    sessions: list[Session] = []
     for _ in range(1 if workload.declared.disturbed else DRIVERS):
         lines.clear()
-        sessions.append(
-            play(workload.path, emulation, compute=compute, limit_s=LIMIT_S, lines=lines)
-        )
+        play(workload.path, emulation, compute=compute, limit_s=LIMIT_S, lines=lines)
         sim.run(sim.now_ns + BETWEEN_NS)
-    for session in sessions:
-        unwind(session)
     return lines
 
 

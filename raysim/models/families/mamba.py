@@ -92,6 +92,16 @@ def _attention(
     return tape.linear(f"{name}.o_proj", out, d.hidden, bias=d.o_bias, split="row")
 
 
+def _mixed(
+    tape: Tape, d: Decoder, mixer: Mamba2 | None, x: Tensor, implementation: Implementation
+) -> Tensor:
+    """What the first half of a layer adds to ``x``: its mixer's output, or attention's."""
+    h = tape.rms_norm("input_layernorm", x, cls=f"{d.cls}RMSNorm")
+    if mixer is not None:
+        return mixer.run(tape, h)
+    return _attention(tape, "self_attn", d, h, implementation)
+
+
 def _model(
     request: Request,
     r: Reader,
@@ -158,11 +168,7 @@ def bamba(request: Request, r: Reader) -> Model:
     def layer(kind: str, tokens: int, implementation: Implementation) -> Body:
         tape, cls, norm = Tape(), "BambaDecoderLayer", "BambaRMSNorm"
         x = Tensor(name="hidden", rows=tokens, width=d.hidden)
-        h = tape.rms_norm("input_layernorm", x, cls=norm)
-        if kind == LINEAR:
-            h = mixer.run(tape, h)
-        else:
-            h = _attention(tape, "self_attn", d, h, implementation)
+        h = _mixed(tape, d, mixer if kind == LINEAR else None, x, implementation)
         x = tape.add("", x, h, cls=cls, operator="mixer_residual")
         h = tape.rms_norm("pre_ff_layernorm", x, cls=norm)
         h = gated(tape, "feed_forward", h, d.width, d.act, cls="BambaMLP", bias=d.mlp_bias)
@@ -201,11 +207,7 @@ def granitemoehybrid(request: Request, r: Reader) -> Model:
     def layer(kind: str, tokens: int, implementation: Implementation) -> Body:
         tape, cls, norm = Tape(), "GraniteMoeHybridDecoderLayer", "GraniteMoeHybridRMSNorm"
         x = Tensor(name="hidden", rows=tokens, width=d.hidden)
-        h = tape.rms_norm("input_layernorm", x, cls=norm)
-        if kind == LINEAR:
-            h = mixer.run(tape, h)
-        else:
-            h = _attention(tape, "self_attn", d, h, implementation)
+        h = _mixed(tape, d, mixer if kind == LINEAR else None, x, implementation)
         h = tape.scale("mixer", h, cls=cls)
         x = tape.add("", x, h, cls=cls, operator="mixer_residual")
         h = tape.rms_norm("post_attention_layernorm", x, cls=norm)
