@@ -146,6 +146,7 @@ class TrainingPlan:
             return Sharding(
                 tp=mesh.tp, sequence_parallel=f.sequence_parallel and mesh.tp > 1, cp=mesh.cp,
                 cp_exchange="a2a", keeps_gathered=True, pipelined=f.async_tensor_parallel,
+                dtensor=True,
             )  # fmt: skip
         if self.engine != "megatron":
             ulysses = self.engine == "deepspeed" and mesh.cp > 1

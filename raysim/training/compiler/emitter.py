@@ -66,10 +66,18 @@ class UnitEmitter:
         self, unit: Unit, calls: Sequence[Exchange], waits: tuple[int, ...]
     ) -> tuple[int, ...]:
         """Collectives one after the other, beside the unit's compute."""
-        for op, group, size in calls:
-            name = f"{op.replace('_', '-')} {unit.name}"
-            waits = (self.b.collective(name, Call(op, group, size), waits=waits),)
+        for call in calls:
+            if call.moved_bytes and call.op == "reduce_scatter":
+                waits = (self._rearrange(unit, call, waits),)
+            name = f"{call.op.replace('_', '-')} {unit.name}"
+            waits = (self.b.collective(name, Call(*call[:3]), waits=waits),)
+            if call.moved_bytes and call.op == "all_gather":
+                waits = (self._rearrange(unit, call, waits),)
         return waits if calls else ()
+
+    def _rearrange(self, unit: Unit, call: Exchange, waits: tuple[int, ...]) -> int:
+        seconds = self.costs.memory_s(call.moved_bytes)
+        return self.b.compute(f"rearrange {unit.name}", "collective", seconds, waits=waits)
 
     def backward(self, unit: Unit) -> None:
         """Input and weight gradients."""

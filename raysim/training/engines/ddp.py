@@ -112,7 +112,7 @@ class Ddp:
             return
         for size in self.flushes.get(id(unit), ()):
             call = Call("all_reduce", "dp", size)
-            self.works.append(self.c.builder.collective("all-reduce gradients", call, waits=(op,)))
+            self.works.append(self.c.beside("all-reduce gradients", call, (op,)))
 
     def backward_extra(self, unit: Unit) -> tuple[float, int]:
         """Copy into the bucket, or accumulate into an existing gradient."""

@@ -210,8 +210,8 @@ class Megatron:
     def _gather(self, bucket: Bucket) -> int:
         size = (bucket.numel - bucket.fp8) * self.c.weight_bytes + bucket.fp8
         call = Call("all_gather", bucket.group, size)
-        b = self.c.builder
-        return b.collective("all-gather weights", call, waits=b.last_on(COMPUTE))
+        exchange = self.c.beside if self.m.overlap_param_gather else self.c.builder.collective
+        return exchange("all-gather weights", call, waits=self.c.builder.last_on(COMPUTE))
 
     def after(self, unit: Unit, phase: str, op: int) -> None:
         """A bucket whose last gradient is ready is reduced beside the rest of backward."""
@@ -241,7 +241,8 @@ class Megatron:
         scaled = b.compute("scale gradients", "collective", scale_s, waits=waits)
         op = "reduce_scatter" if self._sharded else "all_reduce"
         name = f"{op.replace('_', '-')} gradients"
-        self.works.append(b.collective(name, Call(op, bucket.group, size), waits=(scaled,)))
+        exchange = self.c.beside if self.m.overlap_grad_reduce else b.collective
+        self.works.append(exchange(name, Call(op, bucket.group, size), waits=(scaled,)))
 
     def end_backward(self) -> None:
         """Reduction is finished before the step."""

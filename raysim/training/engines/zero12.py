@@ -191,10 +191,10 @@ class ZeroOneTwo:
         waits: tuple[int, ...] = (ready, *self.in_flight)
         for piece in self._pieces(bucket) if c.ranks > 1 else ():
             call = Call("all_reduce", "dp", piece * c.comm_bytes)
-            waits = (b.collective("all-reduce gradients", call, waits=waits),)
+            waits = (c.beside("all-reduce gradients", call, waits),)
         # Flattened into one tensor, divided by the ranks, and what is this rank's copied out.
-        slices_s = c.costs.memory_s(2.0 * (copied + wire + wire / c.ranks))
-        done = b.compute("copy own slices", "collective", slices_s, stream="reduce", waits=waits)
+        moved = 2.0 * (copied + wire + wire / c.ranks)
+        done = c.aside("copy own slices", moved, "reduce", waits)
         if self.offload and self.boundary:
             done = b.copy(
                 "gradients to host",

@@ -71,6 +71,8 @@ class ZeroThree:
         self.fetch_events: deque[int] = deque()
         self.reduce_events: deque[int] = deque()
         self.bucket = Bucket(self.zero.reduce_bucket_size)
+        self.filled = -1
+        """Operation after which the bucket's last gradient was there: its stream waits for that."""
         self.must_wait: tuple[int, ...] = ()
 
     def _groups(self) -> tuple[SubGroup, ...]:
@@ -171,7 +173,8 @@ class ZeroThree:
             return
         for gradient in self._ready_order(unit):
             for full in self.bucket.add(gradient):
-                self._reduce(full, op)
+                self._reduce(full, self.filled)
+            self.filled = op
             if gradient.numel <= self.bucket.capacity:
                 self.c.builder.free("gradient", gradient.numel * self.c.weight_bytes, gradient.name)
 
@@ -202,11 +205,8 @@ class ZeroThree:
         if self.offload:
             done = self.to_host.accumulate(bucket, done, own, boundary=self.boundary)
         else:
-            add_s = c.costs.memory_s(own * (c.comm_bytes + 2.0 * self.accum_bytes))
-            done = b.compute(
-                "accumulate shard", "collective", add_s, launches=len(bucket),
-                stream=self._stream, waits=(done,),
-            )  # fmt: skip
+            moved = own * (c.comm_bytes + 2.0 * self.accum_bytes)
+            done = c.aside("accumulate shard", moved, self._stream, (done,), launches=len(bucket))
         if wire:
             b.free(
                 "communication", wire + own * c.comm_bytes, "reduce-scatter buffers",
@@ -224,29 +224,30 @@ class ZeroThree:
         """Interleave the shards, reduce-scatter."""
         c, b = self.c, self.c.builder
         received = wire // self.n
+        b.hook(c.costs.host.slice_s * len(bucket) * self.n)
         b.alloc(
             "communication", wire + received, "reduce-scatter buffers",
             tensors=(wire, received), stream=self._stream,
         )  # fmt: skip
-        interleave_s = c.costs.memory_s(2.0 * wire, kernels=2)
-        packed = b.compute(
-            "interleave shards", "collective", interleave_s, launches=len(bucket) + 1,
-            stream=self._stream, waits=(ready,),
+        # Put in the ranks' order unless one gradient is in it as it is, then divided in place.
+        passes = 1 + (len(bucket) > 1 or bucket[0].numel % self.n > 0)
+        packed = c.aside(
+            "interleave shards", 2.0 * wire * passes, self._stream, (ready,),
+            launches=len(bucket) + 1, kernels=passes,
         )  # fmt: skip
         if self.n == 1:
             return packed
         op = "reduce_scatter" if self.zero.reduce_scatter else "all_reduce"
         call = Call(op, self.group, wire)
-        return b.collective(f"{op.replace('_', '-')} gradients", call, waits=(packed,))
+        return c.beside(f"{op.replace('_', '-')} gradients", call, (packed,))
 
     def _sum_replicas(self, own: int, tensors: int, ready: int) -> int:
         """MiCS, at the boundary: shards are averaged over the groups that hold the same ones."""
         c, b = self.c, self.c.builder
         size = own * self.accum_bytes
-        scaled = b.compute(
-            "scale shards", "collective", c.costs.memory_s(2.0 * size, kernels=tensors),
-            launches=tensors, stream=self._stream, waits=(ready,),
-        )  # fmt: skip
+        scaled = c.aside(
+            "scale shards", 2.0 * size, self._stream, (ready,), launches=tensors, kernels=tensors
+        )
         call = Call("all_reduce", f"dp_replicate:{self.n}", size)
         return b.collective("all-reduce shards", call, waits=(scaled,))
 
@@ -257,7 +258,7 @@ class ZeroThree:
     def end_backward(self) -> None:
         """Reduce the remainder, then wait for the reduction stream."""
         if self.bucket.gradients:
-            self._reduce(self.bucket.drain(), len(self.c.builder.program.ops) - 1)
+            self._reduce(self.bucket.drain(), self.filled)
         if self.reduce_events:
             self.c.builder.sync("synchronize reductions", (self.reduce_events[-1],))
         self.reduce_events.clear()

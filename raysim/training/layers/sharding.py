@@ -53,6 +53,10 @@ class Sharding:
     keeps_gathered: bool = False
     """Sequence-parallel inputs stay whole until backward, as DTensor keeps them; else only a rank's
     share does, and is gathered once more."""
+    dtensor: bool = False
+    """Whether sequence-parallel exchanges are DTensor's, which cuts activations along their second
+    dimension: collectives cut the first, so that what they move is copied once more
+    (``torch/distributed/_functional_collectives.py``)."""
     pipelined: bool = False
     """Products and the exchanges of their operands run in ``tp`` pieces beside each other (torch's
     asynchronous tensor parallelism): all but the first piece is hidden."""
@@ -71,6 +75,20 @@ class Sharding:
         divided = self.sequence_parallel or saved.sharded
         return (self.tp if divided else 1) * self.cp
 
+    def exchange(self, op: str, size_bytes: int, batch: float) -> Exchange:
+        """A sequence-parallel one; a single sample's pieces are in order as they come.
+
+        Asynchronously only the rank's own piece is copied before a gather, but after a scatter the
+        peers' pieces are summed by a kernel (``torch/distributed/_symmetric_memory``).
+        """
+        moved = 0.0
+        if self.pipelined:
+            moved = size_bytes / self.tp
+            moved += size_bytes if op == "reduce_scatter" else moved
+        elif self.dtensor and batch > 1.0:
+            moved = 2.0 * size_bytes
+        return Exchange(op, "tp", size_bytes, moved)
+
     @property
     def hidden(self) -> int:
         """By how many ranks the hidden state between layers is divided."""
@@ -83,6 +101,8 @@ class Exchange(NamedTuple):
     op: str
     group: str
     size_bytes: int
+    moved_bytes: float = 0.0
+    """By a kernel of its own, before a reduce-scatter or after an all-gather."""
 
 
 @dataclass(slots=True)
@@ -142,7 +162,7 @@ def exchanges(
         if o.kind == "routing" and o.split != "none" and sharding.ep:
             _tokens(found, o, sharding, width)
         elif sharding.tp > 1:
-            _tensor(found, o, sharding, width, known)
+            _tensor(found, o, sharding, width, batch, known)
         if o.attention is not None and sharding.cp > 1:
             _context(found, o, sharding, width, batch)
         if o.kind == "loss" and sharding.ulysses:
@@ -165,17 +185,22 @@ def source_of(o: Operator) -> Saved:
 
 
 def _tensor(
-    found: Exchanges, o: Operator, sharding: Sharding, width: float, known: Iterable[str]
+    found: Exchanges,
+    o: Operator,
+    sharding: Sharding,
+    width: float,
+    batch: float,
+    known: Iterable[str],
 ) -> None:
     """Tensor-parallel peers sum a ``row`` output, and the gradient of a ``column`` input."""
     if o.split == "row" or (o.split == "vocab" and o.kind == "embedding"):
         size = round(o.output * width)
         if sharding.sequence_parallel:
-            scatter = Exchange("reduce_scatter", "tp", size)
+            scatter = sharding.exchange("reduce_scatter", size, batch)
             wire = size if o.fp8 is None else round(size * o.fp8.gradient_bytes / 2)
             found.before_backward += _scale(o)
             _pieces(scatter, sharding, found.after_forward, found.beside_forward)
-            gather = Exchange("all_gather", "tp", wire)
+            gather = sharding.exchange("all_gather", wire, batch)
             _pieces(gather, sharding, found.before_backward, found.beside_backward)
         else:
             found.after_forward.append(Exchange("all_reduce", "tp", size))
@@ -186,14 +211,14 @@ def _tensor(
     size = round(source.numel * width)
     if sharding.sequence_parallel:
         wire = size if o.fp8 is None else round(size * o.fp8.input_bytes / 2)
-        gather = Exchange("all_gather", "tp", wire)
+        gather = sharding.exchange("all_gather", wire, batch)
         found.before_forward += _scale(o)
         _pieces(gather, sharding, found.before_forward, found.beside_forward)
         if not sharding.keeps_gathered:
             # once more for the weight gradient: only the shard was kept
             again = found.beside_backward if sharding.overlaps else found.before_backward
             again.append(gather)
-        scatter = Exchange("reduce_scatter", "tp", size)
+        scatter = sharding.exchange("reduce_scatter", size, batch)
         _pieces(scatter, sharding, found.after_backward, found.beside_backward)
     elif size:
         found.after_backward.append(Exchange("all_reduce", "tp", size))
@@ -212,7 +237,8 @@ def _pieces(
         return
     first = exchange.size_bytes // sharding.tp
     apart.append(exchange._replace(size_bytes=first))
-    beside.append(exchange._replace(size_bytes=exchange.size_bytes - first))
+    rest = exchange.size_bytes - first
+    beside.append(exchange._replace(size_bytes=rest, moved_bytes=0.0))
 
 
 def _scale(o: Operator) -> list[Exchange]:
