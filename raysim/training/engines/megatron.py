@@ -113,6 +113,7 @@ class Megatron:
             size = sum(rows * columns for rows, columns in shapes) * c.weight_bytes
             b.alloc("temporary", size, "dummy weight gradients")
         b.alloc("temporary", self._workspace_bytes(), "Transformer Engine's cuBLAS workspaces")
+        b.alloc("communication", self._user_buffer_bytes(), "user buffers")
 
     @property
     def _gathers_fp8(self) -> bool:
@@ -138,6 +139,14 @@ class Megatron:
         size = WORKSPACE_BYTES.get(self.c.costs.gpu.architecture, WORKSPACE_BYTES_ELSEWHERE)
         linears = any(m.cls.startswith("TE") for m in modules)
         return size * (linears + GROUPED_STREAMS * grouped)
+
+    def _user_buffer_bytes(self) -> int:
+        """One for each exchange of a layer, shared by all layers."""
+        if not (self.m.tp_comm_overlap and self.c.plan.mesh.tp > 1):
+            return 0
+        units = [unit for unit in self.c.units if unit.modules[0].cls.startswith("TE")]
+        sizes = {unit.modules[0].name: unit.exchanges.size_bytes("tp") for unit in units}
+        return sum(sizes.values())
 
     def _dummies(self, module: Module) -> list[tuple[int, int]]:
         """Shapes of the empty gradients that Transformer Engine hands to autograd, one per shape.

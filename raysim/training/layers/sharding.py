@@ -26,6 +26,8 @@ ContextExchange = Literal["p2p", "a2a", "all_gather"]
 """Megatron's ``--cp-comm-type``; DeepSpeed's Ulysses is ``a2a``."""
 
 _INT64_BYTES, _FP32_BYTES = 8, 4
+SCATTER_PIECES, SCATTER_SMS = 4, 16
+"""``num_splits`` and ``num_sm`` of the ``pipeline`` that user buffers scatter with."""
 TokenDispatcher = Literal["alltoall", "flex"]
 """Megatron's ``--moe-token-dispatcher-type``; ``flex`` is DeepEP or HybridEP: a token travels once
 to each rank that holds any of its experts, not once per expert."""
@@ -60,6 +62,11 @@ class Sharding:
     pipelined: bool = False
     """Products and the exchanges of their operands run in ``tp`` pieces beside each other (torch's
     asynchronous tensor parallelism): all but the first piece is hidden."""
+    user_buffers: bool = False
+    """Transformer Engine's way to the same (Megatron's ``--tp-comm-overlap``), methods as by
+    default (``initialize_ub`` of ``transformer_engine/pytorch/module/base.py``): gathers go round
+    while products of the pieces at hand run, scatters follow a product's four pieces, what weight
+    gradients need or leave is exchanged beside other products."""
 
     def samples(self, o: Operator, batch: float) -> float:
         """Samples' worth of an operator that one rank runs, its ``split`` aside."""
@@ -75,6 +82,12 @@ class Sharding:
         divided = self.sequence_parallel or saved.sharded
         return (self.tp if divided else 1) * self.cp
 
+    def exposed(self, op: str) -> float:
+        """Of a product's own exchange, the share that the product does not hide."""
+        if self.user_buffers:
+            return 1.0 / SCATTER_PIECES if op == "reduce_scatter" else 0.0
+        return 1.0 / self.tp if self.pipelined else 1.0
+
     def exchange(self, op: str, size_bytes: int, batch: float) -> Exchange:
         """A sequence-parallel one; a single sample's pieces are in order as they come.
 
@@ -82,7 +95,9 @@ class Sharding:
         peers' pieces are summed by a kernel (``torch/distributed/_symmetric_memory``).
         """
         moved = 0.0
-        if self.pipelined:
+        if self.user_buffers:
+            pass  # scatters sum, and gathers begin, where the data is
+        elif self.pipelined:
             moved = size_bytes / self.tp
             moved += size_bytes if op == "reduce_scatter" else moved
         elif self.dtensor and batch > 1.0:
@@ -127,6 +142,19 @@ class Exchanges:
         """Whether something must happen between these and the modules behind."""
         return bool(self.after_forward or self.before_backward)
 
+    @property
+    def beside(self) -> bool:
+        """Whether something runs beside the modules themselves."""
+        return bool(self.beside_forward or self.beside_backward)
+
+    def size_bytes(self, group: str) -> int:
+        """What all of them over a group take, forward and backward."""
+        lists = (
+            self.before_forward, self.after_forward, self.before_backward, self.after_backward,
+            self.beside_forward, self.beside_backward,
+        )  # fmt: skip
+        return sum(e.size_bytes for some in lists for e in some if e.group == group)
+
     def add(self, other: Exchanges) -> None:
         """Those of the next module of a run."""
         self.before_forward += other.before_forward
@@ -158,6 +186,8 @@ def exchanges(
     """
     found = Exchanges()
     width /= sharding.cp
+    if sharding.user_buffers and not module.cls.startswith("TE"):
+        sharding = replace(sharding, user_buffers=False)
     for o in module.operators:
         if o.kind == "routing" and o.split != "none" and sharding.ep:
             _tokens(found, o, sharding, width)
@@ -219,7 +249,10 @@ def _tensor(
             again = found.beside_backward if sharding.overlaps else found.before_backward
             again.append(gather)
         scatter = sharding.exchange("reduce_scatter", size, batch)
-        _pieces(scatter, sharding, found.after_backward, found.beside_backward)
+        if sharding.user_buffers:  # "bulk": beside the weight gradient, as without them
+            found.after_backward.append(scatter)
+        else:
+            _pieces(scatter, sharding, found.after_backward, found.beside_backward)
     elif size:
         found.after_backward.append(Exchange("all_reduce", "tp", size))
 
@@ -227,18 +260,17 @@ def _tensor(
 def _pieces(
     exchange: Exchange, sharding: Sharding, apart: list[Exchange], beside: list[Exchange]
 ) -> None:
-    """All of it apart from the product, or one piece of it and the others beside.
+    """All of it apart from the product, or a part of it and the others beside.
 
     ``_fused_all_gather_matmul`` and ``_fused_matmul_reduce_scatter`` move pieces with copy engines,
-    which take no SMs.
+    which take no SMs, as user buffers do on a ring.
     """
-    if not sharding.pipelined:
-        apart.append(exchange)
-        return
-    first = exchange.size_bytes // sharding.tp
-    apart.append(exchange._replace(size_bytes=first))
+    first = round(exchange.size_bytes * sharding.exposed(exchange.op))
     rest = exchange.size_bytes - first
-    beside.append(exchange._replace(size_bytes=rest, moved_bytes=0.0))
+    if first:
+        apart.append(exchange._replace(size_bytes=first))
+    if rest:
+        beside.append(exchange._replace(size_bytes=rest, moved_bytes=0.0))
 
 
 def _scale(o: Operator) -> list[Exchange]:
