@@ -90,31 +90,31 @@ def run(path: Path, options: RunOptions) -> bool:
 
 def _until_there(scenario: Any, watch: Watch) -> str:
     """What an interrupted run leaves, and how to have what it had come to."""
-    from raysim.scenario.program import ProgramScenario
+    from raysim.scenario.load import Scenario
 
-    if isinstance(scenario, ProgramScenario) and watch.reached_s >= 1.0:
+    if not isinstance(scenario, Scenario) and watch.reached_s >= 1.0:
         return f"Nothing was written; --until {watch.reached_s:.4g}s predicts up to there."
     return "Nothing was written."
 
 
 def scenario_of(path: Path, options: RunOptions) -> Any:
     """What is to be run: a scenario with the flags in it."""
-    from raysim.scenario.program import ProgramScenario
+    from raysim.scenario.load import Scenario
 
     if options.memory_snapshot and options.trace == "none":
         raise ScenarioError("--memory-snapshot needs the records that --no-trace leaves out")
     if path.suffix == ".py" and not path.is_dir():
         return _script(path, options)
     scenario = load(path, _with_flags(path, options))
-    if isinstance(scenario, ProgramScenario) and options.until is not None:
+    if not isinstance(scenario, Scenario) and options.until is not None:
         return scenario.with_({"until": options.until})
     return scenario
 
 
 def _predict(scenario: Any, options: RunOptions, watch: Watch) -> Result:
-    from raysim.scenario.program import ProgramScenario
+    from raysim.scenario.load import Scenario
 
-    if isinstance(scenario, ProgramScenario):
+    if not isinstance(scenario, Scenario):
         if options.memory_snapshot:
             raise ScenarioError("--memory-snapshot goes with a training job, not with a program")
         return _play(scenario, options, watch)

@@ -240,9 +240,12 @@ class Engine(Protocol):
     def alike(self) -> Hashable:
         """What the pass about to begin depends on in the engine; None: on too much to tell.
 
-        Passes of a chunk that have it in common are alike to the last operation, and leave the
-        engine as they find it.
+        Passes of a chunk that have it in common are alike to the last operation, and have it in
+        common afterwards.
         """
+
+    def resume(self, state: Hashable) -> None:
+        """A pass was issued again, not compiled: go on from what was ``alike`` after the first."""
 
     def before(self, unit: Unit, phase: str) -> Sequence[int]:
         """Before a unit's ``forward``, ``recompute`` or ``backward``; returns its waits."""
