@@ -109,7 +109,7 @@ def test_any_zeropp_plays_to_the_end(
 ) -> None:
     features = {"zero_quantized_weights": weights, "zero_quantized_gradients": gradients}
     played = play(job(zero | features | {"zero_hpz_partition_size": hpz}), cluster(nodes=2))
-    breakdown = played.breakdown()
+    breakdown = played.breakdown
     assert sum(breakdown.parts_ns.values()) == breakdown.step_ns
 
 

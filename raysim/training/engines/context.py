@@ -131,10 +131,10 @@ class EngineContext:
 
     def alloc_gradients(self, unit: Unit) -> None:
         """Gradients of a unit, in the weights' type, one tensor each."""
-        width = self.weight_bytes
-        self.builder.alloc(
-            "gradient", unit.numel * width, unit.name, tensors=unit.gradient_tensors(width)
-        )
+        width, b = self.weight_bytes, self.builder
+        if b.keeps_memory and unit.gradients:
+            tensors = unit.gradient_tensors(width)
+            b.alloc("gradient", unit.numel * width, unit.name, tensors=tensors)
 
     def copy_s(
         self, size_bytes: float, kind: Literal["h2d", "d2h"], *, pinned: bool = True

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -21,8 +20,7 @@ from raysim.training.layers.sections import Gradient
 from raysim.training.settings.deepspeed import ZeroConfig
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fetch:
+class Fetch(NamedTuple):
     """What one visit must gather now, and what it gathers ahead."""
 
     missing: tuple[Gradient, ...]
