@@ -32,7 +32,9 @@ def recorded() -> ColumnRecorder:
     return recorder
 
 
+@collector_at_ease()
 def test_recording_and_writing(benchmark: Any, tmp_path: Path) -> None:
+    """With the collector as it is in a run, and while a result is written."""
     as_json_s = cpu_s(
         lambda: (tmp_path / "plain.json").write_text(
             json.dumps([{"name": f"op-{i % 50}", "ts": i, "dur": 900} for i in range(ROWS)])
@@ -43,13 +45,11 @@ def test_recording_and_writing(benchmark: Any, tmp_path: Path) -> None:
     (recorder,) = kept
     row("recording", f"{ROWS:,} spans into columns", record_s, f"{ROWS / record_s:,.0f} rows/s",
         as_json_s / record_s, "plain json.dump of three fields")  # fmt: skip
-    with collector_at_ease():  # as a result is written
-        trace_s = cpu_s(lambda: write_pftrace(recorder, tmp_path / "trace.pftrace"))
+    trace_s = cpu_s(lambda: write_pftrace(recorder, tmp_path / "trace.pftrace"))
     row("trace", f"{ROWS:,} spans as a Perfetto file", trace_s, f"{ROWS / trace_s:,.0f} rows/s",
         as_json_s / trace_s, "plain json.dump of three fields")  # fmt: skip
     Frames(recorded(), 8).write(tmp_path)  # pyarrow's import
-    with collector_at_ease():
-        frames_s = cpu_s(lambda: Frames(recorder, 8).write(tmp_path))
+    frames_s = cpu_s(lambda: Frames(recorder, 8).write(tmp_path))
     row("frames", f"{ROWS:,} spans as Parquet", frames_s, f"{ROWS / frames_s:,.0f} rows/s",
         as_json_s / frames_s, "plain json.dump of three fields")  # fmt: skip
     benchmark.pedantic(lambda: None, rounds=1)
