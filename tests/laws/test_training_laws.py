@@ -219,7 +219,7 @@ def test_a_step_without_communication_is_the_sum_of_its_kernels(engine: dict[str
     ops = line.program.ops[start:end]
     assert {op.stream for op in ops} == {COMPUTE}
     assert outcome.steady_step_ns == sum(op.duration_ns for op in ops)
-    assert outcome.breakdown().parts_ns["exposed_collectives"] == 0
+    assert outcome.breakdown.parts_ns["exposed_collectives"] == 0
 
 
 def _held(program: Program) -> list[Op]:

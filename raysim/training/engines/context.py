@@ -131,10 +131,10 @@ class EngineContext:
 
     def alloc_gradients(self, unit: Unit) -> None:
         """Gradients of a unit, in the weights' type, one tensor each."""
-        width = self.weight_bytes
-        self.builder.alloc(
-            "gradient", unit.numel * width, unit.name, tensors=unit.gradient_tensors(width)
-        )
+        width, b = self.weight_bytes, self.builder
+        if b.keeps_memory and unit.gradients:
+            tensors = unit.gradient_tensors(width)
+            b.alloc("gradient", unit.numel * width, unit.name, tensors=tensors)
 
     def copy_s(
         self, size_bytes: float, kind: Literal["h2d", "d2h"], *, pinned: bool = True
@@ -272,9 +272,12 @@ class Engine(Protocol):
     def alike(self) -> Hashable:
         """What the pass about to begin depends on in the engine; None: on too much to tell.
 
-        Passes of a chunk that have it in common are alike to the last operation, and leave the
-        engine as they find it.
+        Passes of a chunk that have it in common are alike to the last operation, and have it in
+        common afterwards.
         """
+
+    def resume(self, state: Hashable) -> None:
+        """A pass was issued again, not compiled: go on from what was ``alike`` after the first."""
 
     def before(self, unit: Unit, phase: str) -> Sequence[int]:
         """Before a unit's ``forward``, ``recompute`` or ``backward``; returns its waits."""

@@ -134,6 +134,9 @@ class Sharded:
         """What is gathered ahead, and what is in flight, decide."""
         return None
 
+    def resume(self, state: Hashable) -> None:
+        """Passes that are alike leave it as they find it."""
+
     def before(self, unit: Unit, phase: str) -> Sequence[int]:
         """Open groups; make room for gradients."""
         i = self.place[id(unit)]

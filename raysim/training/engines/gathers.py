@@ -59,7 +59,6 @@ class Gathers:
         self.sizes = {p.name: p.numel for p in parameters}
         self.second: set[str] = set()
         """Parameters with a second shard."""
-        self.gathered: dict[str, int] = {}
         self.arriving: dict[str, int] = {}
         """Operation after which a parameter is whole."""
 
@@ -88,8 +87,7 @@ class Gathers:
         padded = self._padded(parameters)
         waits = self._shards_to_gpu(parameters, padded // ranks, what)
         for p in parameters:
-            self.gathered[p.name] = p.numel * c.weight_bytes
-            b.alloc("gathered_parameter", self.gathered[p.name], p.name, stream=GATHER)
+            b.alloc("gathered_parameter", self._whole_bytes(p.name), p.name, stream=GATHER)
         quantized = self.zero.zero_quantized_weights and ranks > 1
         if quantized:
             waits = self._quantized(parameters, padded, what, (ranks, group), waits)
@@ -178,7 +176,10 @@ class Gathers:
         """A parameter is released; hpZ keeps its second shard."""
         self.keep_second(name)
         self.swapper.release(name)
-        self.c.builder.free("gathered_parameter", self.gathered.pop(name), name)
+        self.c.builder.free("gathered_parameter", self._whole_bytes(name), name)
+
+    def _whole_bytes(self, name: str) -> int:
+        return self.sizes[name] * self.c.weight_bytes
 
     def _second_bytes(self, name: str) -> int:
         whole = shard_numel(self.sizes[name], self.n) * self.n

@@ -193,6 +193,9 @@ class Megatron:
             return None
         return ()
 
+    def resume(self, state: Hashable) -> None:
+        """Passes that are alike leave it as they find it."""
+
     def before(self, unit: Unit, phase: str) -> Sequence[int]:
         """Weights on their way are waited for; the bucket behind is fetched meanwhile."""
         if phase == "backward":

@@ -97,6 +97,9 @@ class ZeroOneTwo:
             return None
         return self.c.builder.backward_index == 0
 
+    def resume(self, state: Hashable) -> None:
+        """Passes that are alike leave it as they find it."""
+
     def before(self, unit: Unit, phase: str) -> Sequence[int]:
         """Gradients are new each micro-batch under stage 2, once a step under stage 1."""
         waits, self.must_wait = self.must_wait, ()

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable, Sequence
+from typing import NamedTuple
 
 from raysim.models.table import COMPUTE_DTYPE_BYTES
 from raysim.training.engines.context import EngineContext
-from raysim.training.engines.coordinator import Coordinator, persistent_names
+from raysim.training.engines.coordinator import Coordinator, Walk, persistent_names
 from raysim.training.engines.gathers import Gathers
 from raysim.training.engines.muon import gather_matrices
 from raysim.training.engines.offload import GradientsToHost, step_sub_groups
@@ -32,6 +33,17 @@ MAX_ONGOING = 2
 """Outstanding fetch events, and outstanding reduce events (hard-coded in DeepSpeed)."""
 NORM_BYTES = 8
 """Stage 3 sums norms in fp64 (zero/utils.py, get_norm_dtype)."""
+
+
+class Standing(NamedTuple):
+    """Where a rank stands between two passes; operations are told by how far back they are."""
+
+    walk: Walk
+    arriving: tuple[tuple[str, int], ...]
+    second: frozenset[str]
+    fetches: tuple[int, ...]
+    must_wait: tuple[int, ...]
+    boundary: bool
 
 
 class ZeroThree:
@@ -66,7 +78,6 @@ class ZeroThree:
                 weight_groups(sum(shard_numel(p.numel, self.n) for p in visit))
         self.coordinator = Coordinator(trace, self.persistent, self.zero, self.swapper.away)
         self.own = sum(g.numel for g in self.groups)
-        self.visit = 0
         self.boundary = False
         self.fetch_events: deque[int] = deque()
         self.reduce_events: deque[int] = deque()
@@ -134,9 +145,31 @@ class ZeroThree:
             in_flight = sum(numel[name] for name in self.coordinator.in_flight)
             self.swapper.prefetch(self.coordinator.upcoming, in_flight)
 
-    def alike(self) -> Hashable:
-        """The trace of fetches says what comes next; it is long."""
-        return None
+    def alike(self) -> Standing | None:
+        """Not where the host or a disk has a part in it."""
+        if self.offload or self.offload_param or self.swapper.sizes:
+            return None
+        assert not self.bucket.gradients, "gradients are left over from the last backward"
+        assert not self.reduce_events, "reductions are left over from the last backward"
+        here = len(self.c.builder.program.ops)
+        return Standing(
+            walk=self.coordinator.walk,
+            arriving=tuple([(name, here - op) for name, op in self.gathers.arriving.items()]),
+            second=frozenset(self.gathers.second),
+            fetches=tuple([here - op for op in self.fetch_events]),
+            must_wait=tuple([here - op for op in self.must_wait]),
+            boundary=self.boundary,
+        )
+
+    def resume(self, state: Hashable) -> None:
+        """From there on."""
+        assert isinstance(state, Standing), f"ZeRO-3 cannot go on from {state}"
+        here = len(self.c.builder.program.ops)
+        self.coordinator.walk = state.walk
+        self.gathers.arriving = {name: here - back for name, back in state.arriving}
+        self.gathers.second = set(state.second)
+        self.fetch_events = deque(here - back for back in state.fetches)
+        self.must_wait = tuple([here - back for back in state.must_wait])
 
     def before(self, unit: Unit, phase: str) -> Sequence[int]:
         """Gather what is missing, wait for it, prefetch; make room for gradients."""
