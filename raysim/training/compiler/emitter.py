@@ -73,7 +73,9 @@ class UnitEmitter:
             if call.moved_bytes and call.op == "reduce_scatter":
                 waits = (self._rearrange(unit, call, waits),)
             name = f"{call.op.replace('_', '-')} {unit.name}"
-            waits = (self.b.collective(name, Call(*call[:3]), waits=waits),)
+            waits = (
+                self.b.collective(name, Call(call.op, call.group, call.size_bytes), waits=waits),
+            )
             if call.moved_bytes and call.op == "all_gather":
                 waits = (self._rearrange(unit, call, waits),)
         return waits

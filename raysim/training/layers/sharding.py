@@ -92,12 +92,11 @@ class Sharding:
         """A sequence-parallel one; a single sample's pieces are in order as they come.
 
         Asynchronously only the rank's own piece is copied before a gather, but after a scatter the
-        peers' pieces are summed by a kernel (``torch/distributed/_symmetric_memory``).
+        peers' pieces are summed by a kernel (``torch/distributed/_symmetric_memory``). User buffers
+        gather from where the input is written and sum as they scatter.
         """
         moved = 0.0
-        if self.user_buffers:
-            pass  # scatters sum, and gathers begin, where the data is
-        elif self.pipelined:
+        if self.pipelined:
             moved = size_bytes / self.tp
             moved += size_bytes if op == "reduce_scatter" else moved
         elif self.dtensor and batch > 1.0:
