@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from itertools import accumulate
 
 from raysim.hardware.device import MemoryLedger
 from raysim.hardware.specs import CpuRankSpec, GpuSpec, Provenance
@@ -109,7 +110,7 @@ class RankMemory:
     reserved_when: str
     """Which allocation brought reserved memory to its peak."""
     largest: tuple[tuple[str, str, int], ...]
-    """The largest tensors at the peak: category, label, bytes."""
+    """The largest tensors at the peak: category, label, bytes; none without ``explain``."""
     driver_calls: int
     """``cudaMalloc``: segments asked for until the allocator had settled."""
     retries: int
@@ -215,7 +216,7 @@ def rank_memory(
         when=_describe(program, min(position, last), label),
         allocating=label,
         reserved_when=_reserved_when(replayed, trace, played),
-        largest=_largest(program, fullest.index),
+        largest=_largest(program, fullest.index) if explain else (),
         driver_calls=played.allocator.driver_calls if played is not None else 0,
         retries=played.allocator.retries if played is not None else 0,
         inactive_split_bytes=played.allocator.inactive_split_bytes if played is not None else 0,
@@ -225,11 +226,9 @@ def rank_memory(
 
 def _fullest(program: Program, workspace: int) -> _Fullest:
     """Where tensors take most, and by category what they are there."""
-    held, most, index = workspace, workspace, -1
-    for i, event in enumerate(program.memory):
-        held += event.delta_bytes
-        if held > most:
-            most, index = held, i
+    held = list(accumulate([e.delta_bytes for e in program.memory], initial=workspace))
+    most = max(held)
+    index = held.index(most) - 1
     by_category: dict[str, int] = defaultdict(int)
     by_category["temporary"] = workspace
     for event in program.memory[: index + 1]:
