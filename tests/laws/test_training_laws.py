@@ -17,7 +17,11 @@ from raysim.training.communicators import Communicators
 from raysim.training.layers.sections import Gradient
 from raysim.training.plan import TrainingPlan
 from raysim.training.program import COMPUTE, Call, Op, Program
-from raysim.training.settings.deepspeed import Optimizer, PipelineSettings
+from raysim.training.settings.deepspeed import (
+    OffloadOptimizer,
+    Optimizer,
+    PipelineSettings,
+)
 from raysim.training.settings.parallel import Mesh
 from raysim.training.states.zero import Bucket
 from tests.training_parts import cluster, fast_wires, llama, plan, play, programs, wide_stack
@@ -270,3 +274,22 @@ def test_a_gradient_beyond_the_bucket_waits_for_the_next() -> None:
     assert list(bucket.add(large)) == [[small]]
     assert list(bucket.add(small)) == [[large]]
     assert bucket.drain() == [small]
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_zero_2_offload_sums_gradients_by_way_of_the_gpu(*, wide: bool) -> None:
+    """Down each micro-batch, up from the second on, in fp32 at the end; or summed on the GPU."""
+    given = {"model": wide_stack(4), "stage": 2, "gradient_accumulation_steps": 3}
+    offload = OffloadOptimizer(device="cpu", pin_memory=True)
+    accumulated = {"grad_accum_dtype": "fp32"} if wide else {}
+    (program,) = programs(plan(zero={"offload_optimizer": offload}, **given, **accumulated))
+    took = {
+        name: [op.duration_ns for op in program.ops if op.name == name]
+        for name in ("gradients to host and back", "gradients to host")
+    }
+    buckets = len(took["gradients to host"])
+    sums = took["gradients to host and back"]
+    assert len(sums) == (0 if wide else 3 * buckets)
+    if sums:
+        assert sums[buckets] == pytest.approx(2 * sums[0], rel=0.01)
+        assert took["gradients to host"][0] == pytest.approx(2 * sums[0], rel=0.02)

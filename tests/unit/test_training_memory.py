@@ -102,6 +102,12 @@ def test_host_memory_of_offload_rounds_pinned_buffers_to_powers_of_two() -> None
     need = host_memory(offloaded, own * 4, own * 4, node, 4)
     per_rank = (16 + 16 + 8) * 2**20 + 8 * own
     assert need.by_category["optimizer_state"] == 4 * per_rank
+    # Sums over micro-batches, in the weights' type; the largest parameter passes through a buffer.
+    assert need.by_category["gradient"] == 4 * 2 * own
+    sizes = (3 * own, own)
+    once = replace(offloaded, gradient_accumulation_steps=1)
+    need = host_memory(once, own * 4, own * 4, node, 4, sizes)
+    assert need.by_category["gradient"] == 4 * 32 * 2**20  # 18 MiB are pinned as 32
 
 
 def test_zero3_pins_master_and_gradients_by_sub_group_and_staging_whole() -> None:

@@ -36,6 +36,9 @@ class ZeroOneTwo:
         names = [g.name for g in context.built]
         self.offsets = dict(zip(names, accumulate(sizes, initial=0), strict=False))
         """Where each gradient begins in the flat group."""
+        wide = context.plan.grad_accum_dtype == "fp32" and context.plan.precision != "fp32"
+        self.compact = wide
+        """Whether the slice's gradients are summed in a flat fp32 buffer."""
         self.kept_bytes = self._kept_bytes()
         self.kept = False
         """Whether the gradients of the own slice are held."""
@@ -49,14 +52,15 @@ class ZeroOneTwo:
         """Gradients a rank keeps from reduction to step: its slice, tensor by tensor.
 
         One flat buffer of the slice where they are accumulated in fp32 under 16-bit weights
-        (``_build_compact_grad_partition_buffer``). Offload copies them to the host instead.
+        (``_build_compact_grad_partition_buffer``), with offload too. Otherwise that copies them to
+        the host.
         """
         c = self.c
+        width = COMPUTE_DTYPE_BYTES[c.plan.grad_accum_dtype or c.plan.precision]
+        if self.compact:
+            return self.own * width
         if self.offload:
             return 0
-        width = COMPUTE_DTYPE_BYTES[c.plan.grad_accum_dtype or c.plan.precision]
-        if width > c.weight_bytes:
-            return self.own * width
         return touched_numel((g.numel for g in c.built), self.own) * width
 
     @property
@@ -83,6 +87,9 @@ class ZeroOneTwo:
             b.scratch(master, "zero gradients")
             b.free_scratch(master, "zero gradients")
         b.free_scratch(own * c.weight_bytes, "slice of the weights")
+        if self.offload:
+            largest = max(c.sizes, default=0)
+            b.alloc("bucket", largest * c.weight_bytes, "gradient on its way to the host")
 
     def begin_forward(self) -> None:
         """Nothing is due."""
@@ -198,15 +205,8 @@ class ZeroOneTwo:
         # Flattened into one tensor, divided by the ranks, and what is this rank's copied out.
         moved = 2.0 * (copied + wire + wire / c.ranks)
         done = c.aside("copy own slices", moved, "reduce", waits)
-        if self.offload and self.boundary:
-            done = b.copy(
-                "gradients to host",
-                D2H,
-                c.copy_s(
-                    4.0 * numel / c.ranks, "d2h", pinned=self.zero.offload_optimizer.pin_memory
-                ),
-                (done,),
-            )
+        if self.offload:
+            done = self._to_host(numel / c.ranks, done)
         b.free("communication", copied, "flattened bucket")
         # Compute waits for the bucket before this one when overlapping, for this one otherwise.
         self.must_wait = self.in_flight if self.overlap else (done,)
@@ -217,6 +217,25 @@ class ZeroOneTwo:
             if not self.kept:
                 b.alloc("gradient", self.kept_bytes, "own gradient slices")
                 self.kept = True
+
+    def _to_host(self, own: float, ready: int) -> int:
+        """A bucket's ``own`` elements: sums in the weights' type, then in fp32 at the boundary.
+
+        Under stage 2 every micro-batch's go down, added on the GPU to what came up of those before
+        (``async_accumulate_grad_in_cpu_via_gpu``).
+        """
+        c, b = self.c, self.c.builder
+        pinned = self.zero.offload_optimizer.pin_memory
+        several = c.plan.gradient_accumulation_steps > 1 and self.zero.stage == 2
+        if several and not self.compact:
+            seconds = c.copy_s(own * c.weight_bytes, "d2h", pinned=pinned)
+            if b.backward_index:
+                seconds += c.copy_s(own * c.weight_bytes, "h2d", pinned=pinned)
+            ready = b.copy("gradients to host and back", D2H, seconds, (ready,))
+        if self.boundary:
+            seconds = c.copy_s(4.0 * own, "d2h", pinned=pinned)
+            ready = b.copy("gradients to host", D2H, seconds, (ready,))
+        return ready
 
     def step(self) -> None:
         """Overflow, norm, cast, unscale, step the own partition, all-gather the group."""

@@ -107,7 +107,7 @@ def host_memory(
         by_category |= held.memory()
         disk = held.disk_bytes()
     elif zero.stage and zero.offload_optimizer.device != "none":
-        by_category |= _zero12(plan, numel)
+        by_category |= _zero12(plan, numel, max(sizes, default=0))
     each = {k: round(v) * ranks_per_node for k, v in by_category.items() if v}
     if plan.engine == "fsdp" and plan.fsdp.cpu_offload:
         each |= _fsdp_host(plan, numel, ranks_per_node)
@@ -121,13 +121,21 @@ def host_memory(
     )
 
 
-def _zero12(plan: TrainingPlan, numel: int) -> dict[str, float]:
-    """Of one rank: its slice in one piece."""
+def _zero12(plan: TrainingPlan, numel: int, largest: int) -> dict[str, float]:
+    """Of one rank: its slice in one piece; gradients summed over micro-batches, and one in transit.
+
+    Simplification: sums are pinned parameter by parameter; rounding each up is left out.
+    """
     own = flat_partition_numel(numel, plan.mesh.weight_ranks)
     low = COMPUTE_DTYPE_BYTES[plan.precision]
     whole = pinned_bytes if plan.zero.offload_optimizer.pin_memory else float
     staging = whole(own * low) if plan.precision != "fp32" else 0.0
-    return {"optimizer_state": 2 * whole(own * 4.0) + staging + own * state_bytes_per_element(plan)}
+    wide = plan.grad_accum_dtype == "fp32" and plan.precision != "fp32"
+    several = plan.zero.stage == 2 and plan.gradient_accumulation_steps > 1 and not wide
+    return {
+        "optimizer_state": 2 * whole(own * 4.0) + staging + own * state_bytes_per_element(plan),
+        "gradient": whole(largest * low) + several * own * low,
+    }
 
 
 class _Zero3:
