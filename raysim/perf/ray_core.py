@@ -156,11 +156,12 @@ class RayCosts:
     pyarrow); 0.50 to 0.53 s, and 0.05 s for the operators (ray 2.60, an EPYC of 2025, 2026-11)."""
     serve_speed: float = 1.0
     """How fast the cores run what a request passes (``raylibs/serve/costs.py``), m7a's being 1."""
-    serve_replica_core_s: float = 0.55
-    """A replica's actor: imports of ``ray.serve``; here and below CPU time beyond ``import ray``,
-    warm files, an idle host of 2 cores (2026-11, ray 2.60)."""
+    serve_replica_core_s: float = 0.88
+    """A replica's actor, or the controller: imports of ``ray.serve``, 830 modules. 0.51 to 0.53 s
+    of CPU in a worker of an EPYC of 2025 (ray 2.60, 2026-11), whose ``core_speed`` is 1.67."""
     train_worker_core_s: float = 2.3
-    """A training worker: torch 1.2 s and ``ray.train`` 1.1 s, warm on 2 slower cores (2026-11)."""
+    """A training worker: torch 1.2 s and ``ray.train`` 1.1 s, CPU time beyond ``import ray``, warm
+    files, on 2 slower cores (2026-11)."""
     train_torch_core_s: float = 0.9
     """What torch imports for a process's first optimizer or DDP wrapper: 820 modules, of
     ``torch._dynamo`` the most; warm 0.85 to 1.03 s (torch 2.13, an EPYC of 2025, 2026-11)."""
