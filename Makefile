@@ -3,12 +3,15 @@
 #   make demo    .venv with the light core (no torch, no ray), the main job, the report's path
 #   make test    everything installed, every test: fast, slow, real, browser, and the house rules
 #   make lint    the house rules alone: format, lint, types, import contracts, limits
-#   make bench   speed against other ways, into tests/benchmarks/RESULTS.md and README.md; never fails
+#   make bench   speed against other ways, into tests/benchmarks/RESULTS.md and README.md;
+#                ONLY="kernel planner": those of files with that in their name, the others stay
 #   make clean   remove what these commands made, runs/ included
 #
-# Variables: PYTHON (any 3.11 or newer), VENV, TORCH (what to ask pip for), JOBS, SCENARIO.
+# Variables: PYTHON (any 3.11 or newer), VENV, TORCH (what to ask pip for), JOBS, SCENARIO, PEERS.
 
 VENV ?= .venv
+# Packages that answer the same questions, for `make bench`; they need other versions than we do.
+PEERS ?= .peers
 JOBS ?= 2
 SCENARIO ?= scenarios/llama3_8b_zero3
 # The CPU build where the package index offers one; a plain `torch` may drag in gigabytes of CUDA.
@@ -37,12 +40,11 @@ test: $(VENV)/.all $(VENV)/.browser
 lint: $(VENV)/.all
 	$(BIN)/python -m pytest -n $(JOBS) -m 'not benchmark' tests/test_tidy.py
 
-bench: $(VENV)/.all
-	RAYSIM_BENCH_TABLE=tests/benchmarks/RESULTS.md \
-		$(BIN)/python -m pytest -m benchmark --benchmark-enable -s tests/benchmarks
+bench: $(VENV)/.all $(PEERS)/.installed
+	RAYSIM_BENCH_PEERS=$(PEERS) $(BIN)/python -m tests.benchmarks $(ONLY)
 
 clean:
-	rm -rf $(VENV) runs build dist *.egg-info .benchmarks .hypothesis .import_linter_cache \
+	rm -rf $(VENV) $(PEERS) runs build dist *.egg-info .benchmarks .hypothesis .import_linter_cache \
 		.mypy_cache .pytest_cache .ruff_cache
 	find raysim tests scenarios -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -64,6 +66,13 @@ $(VENV)/.all: $(VENV)/.core
 	$(PIP) --no-build-isolation "deepspeed>=0.17"
 	$(PIP) -e '.[all]'
 	@touch $@
+
+$(PEERS)/.installed: | $(BIN)/python
+	@echo "Installing peers into $(PEERS) ..."
+	@{ $(BIN)/python -m venv $(PEERS) && $(PEERS)/bin/python -m pip install --quiet \
+		--disable-pip-version-check --no-input llm-analysis==0.2.2 ftuneai==0.4.1; } || \
+		echo "They cannot be installed: benchmarks beside them are skipped."
+	@mkdir -p $(PEERS) && touch $@
 
 # Pages are tested in Debian's Chromium; where it cannot be had, those tests are skipped and say so.
 $(VENV)/.browser: | $(BIN)/python

@@ -5,14 +5,13 @@ from __future__ import annotations
 import gc
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import raysim
 from raysim.kernel.progress import Progress, Told
 from raysim.kernel.record import ColumnRecorder, NullRecorder
 from raysim.kernel.simulation import Simulation, collector_at_ease
 from raysim.models.mixers import UNTIMED
-from raysim.raycore.state_log import StateLog
 from raysim.results import energy, targets
 from raysim.results.certainty import without
 from raysim.results.links import links
@@ -21,14 +20,15 @@ from raysim.results.result import Result, run_id
 from raysim.results.summary import summarize
 from raysim.scenario.build import build_cluster, build_job
 from raysim.scenario.load import AnyScenario, Scenario
-from raysim.scenario.program import ProgramScenario
-from raysim.scenario.saved import verifying
 from raysim.training.link_use import link_use
 from raysim.training.recording import histories, record_outcome
 from raysim.workloads import sensitivity
-from raysim.workloads.moment import Pause
 from raysim.workloads.train_run import JobOutcome, play_job
 from raysim.workloads.whatif import Effect, faster, smallest_fit
+
+if TYPE_CHECKING:
+    from raysim.scenario.program import ProgramScenario
+    from raysim.workloads.moment import Pause
 
 logger = logging.getLogger(__name__)
 WOULD_HELP_ROWS = 4
@@ -83,7 +83,7 @@ def run(
     here = Progress(progress)
     if watch is not None:
         watch(here)
-    if isinstance(scenario, ProgramScenario):
+    if not isinstance(scenario, Scenario):
         result = _run_program(scenario, record=record, check=check, progress=here, pause=pause)
         gc.collect()  # processes and their objects refer to each other: gigabytes, in a sweep
         return result
@@ -95,12 +95,14 @@ def _run_program(
     scenario: ProgramScenario, *, record: bool, check: bool, progress: Progress, pause: Pause | None
 ) -> Result:
     from raysim.hardware.port_history import PortHistory
+    from raysim.raycore.state_log import StateLog
     from raysim.results.program_summary import (
         disks_left_idle,
         falls_silent,
         summarize_program,
     )
     from raysim.results.ray.recorded import Recorded
+    from raysim.scenario.saved import verifying
     from raysim.workloads.program_run import play_program
     from raysim.workloads.watching import Watching, known_end_ns
 

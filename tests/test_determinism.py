@@ -112,7 +112,7 @@ def answers(outcome: StepOutcome) -> dict[str, Any]:
         "peak_bytes": outcome.fullest.peak_bytes,
         "allocated_bytes": outcome.fullest.allocated_bytes,
         "by_category": outcome.fullest.by_category,
-        "parts_ns": outcome.breakdown().parts_ns,
+        "parts_ns": outcome.breakdown.parts_ns,
     }
 
 
@@ -164,7 +164,7 @@ def test_extrapolated_micro_batches_equal_simulated_ones(
     assert not full.extrapolated
     assert few.steady_step_ns == pytest.approx(full.steady_step_ns, rel=0.005)
     assert few.fullest.peak_bytes == full.fullest.peak_bytes
-    few_parts, full_parts = few.breakdown().parts_ns, full.breakdown().parts_ns
+    few_parts, full_parts = few.breakdown.parts_ns, full.breakdown.parts_ns
     for part, spent in full_parts.items():
         assert few_parts[part] == pytest.approx(spent, abs=0.005 * full.steady_step_ns), part
 

@@ -99,6 +99,18 @@ def programs(
     )
 
 
+def emitted(p: TrainingPlan, steps: int) -> list[tuple[Any, ...]]:
+    """All that a plan's programs say."""
+    return [
+        (
+            [tuple(getattr(op, slot) for slot in op.__slots__) for op in program.ops],
+            program.micro_batches, program.memory, program.memory_at,
+            program.step_held, program.backward_ends, program.step_ends,
+        )
+        for program in programs(p, cluster(3), steps=steps)
+    ]  # fmt: skip
+
+
 def play(p: TrainingPlan, where: ClusterSpec | None = None, **options: Any) -> StepOutcome:
     """Simulate a plan on a fresh clock."""
     return simulate(p, where or cluster(), simulation=Simulation(), **options)

@@ -30,13 +30,13 @@ def print_resolved(path: Path, changes: tuple[str, ...], *, quiet: bool = False)
 
     from raysim.results.result import yaml_text
     from raysim.scenario.build import build_job
-    from raysim.scenario.program import ProgramScenario
+    from raysim.scenario.load import Scenario
 
     scenario = load(path, changes)
     said = (
-        _program_in_one_line(scenario)
-        if isinstance(scenario, ProgramScenario)
-        else _in_one_line(build_job(scenario), scenario.cluster)
+        _in_one_line(build_job(scenario), scenario.cluster)
+        if isinstance(scenario, Scenario)
+        else _program_in_one_line(scenario)
     )
     if quiet:
         terminal.say("\n".join([said, *map(str, scenario.warnings)]))

@@ -54,7 +54,7 @@ class RunOptions:
 
 
 def run(path: Path, options: RunOptions) -> bool:
-    """Run a scenario, print it and write its folder.
+    """Run a scenario, print the answer, write its folder.
 
     Returns
     -------
@@ -75,46 +75,48 @@ def run(path: Path, options: RunOptions) -> bool:
         with watching(watch, shown=not options.alone):
             started_s = terminal.wall_s()
             result = _predict(scenario, options, watch)
-            wall_s = terminal.wall_s() - started_s
-            folder = options.out or result.folder()
-            kept = f"{folder} is incomplete."
+        folder = options.out or result.folder()
+        kept = f"{folder} is incomplete."
+        _print(result, terminal.wall_s() - started_s, options)
+        with watching(watch, shown=not options.alone):
             watch.phase(f"writing {folder}")
             _write(result, options)
     except KeyboardInterrupt:
         said = kept or _until_there(scenario, watch)
         raise InterruptedRun(f"{watch.interrupted()} {said}") from None
     log.info("wrote %s", folder)
-    _print(result, folder, wall_s, options)
+    if not options.alone:
+        _print_written(folder)
     return targets.missed(result.summary)
 
 
 def _until_there(scenario: Any, watch: Watch) -> str:
     """What an interrupted run leaves, and how to have what it had come to."""
-    from raysim.scenario.program import ProgramScenario
+    from raysim.scenario.load import Scenario
 
-    if isinstance(scenario, ProgramScenario) and watch.reached_s >= 1.0:
+    if not isinstance(scenario, Scenario) and watch.reached_s >= 1.0:
         return f"Nothing was written; --until {watch.reached_s:.4g}s predicts up to there."
     return "Nothing was written."
 
 
 def scenario_of(path: Path, options: RunOptions) -> Any:
     """What is to be run: a scenario with the flags in it."""
-    from raysim.scenario.program import ProgramScenario
+    from raysim.scenario.load import Scenario
 
     if options.memory_snapshot and options.trace == "none":
         raise ScenarioError("--memory-snapshot needs the records that --no-trace leaves out")
     if path.suffix == ".py" and not path.is_dir():
         return _script(path, options)
     scenario = load(path, _with_flags(path, options))
-    if isinstance(scenario, ProgramScenario) and options.until is not None:
+    if not isinstance(scenario, Scenario) and options.until is not None:
         return scenario.with_({"until": options.until})
     return scenario
 
 
 def _predict(scenario: Any, options: RunOptions, watch: Watch) -> Result:
-    from raysim.scenario.program import ProgramScenario
+    from raysim.scenario.load import Scenario
 
-    if isinstance(scenario, ProgramScenario):
+    if not isinstance(scenario, Scenario):
         if options.memory_snapshot:
             raise ScenarioError("--memory-snapshot goes with a training job, not with a program")
         return _play(scenario, options, watch)
@@ -253,15 +255,22 @@ def _write(result: Result, options: RunOptions) -> Path:
         raise ScenarioError(Problem(message=reason)) from error
 
 
-def _print(result: Result, folder: Path, wall_s: float, options: RunOptions) -> None:
+def _print(result: Result, wall_s: float, options: RunOptions) -> None:
+    """The answer, before its folder is written: that may take longer than the run."""
     from raysim.report import console
-    from raysim.results.result import summary_json, written
+    from raysim.results.result import summary_json
 
     if options.as_json:
         terminal.say(summary_json(result.summary))
     elif options.quiet:
         terminal.say(result.summary["verdict"]["text"])
     else:
-        wrote = (f"{folder}/", *written(folder))
-        width = terminal.width()
-        terminal.show(console.render(result.summary, width=width, wall_s=wall_s, wrote=wrote))
+        terminal.show(console.render(result.summary, width=terminal.width(), wall_s=wall_s))
+    sys.stdout.flush()
+
+
+def _print_written(folder: Path) -> None:
+    from raysim.report import console
+    from raysim.results.result import written
+
+    terminal.show(console.wrote((f"{folder}/", *written(folder)), width=terminal.width()))

@@ -56,9 +56,9 @@ class Request:
         """The attention a family runs: sdpa falls back to eager, as ``from_pretrained`` does.
 
         flash_attention_2 where it is not supported is reported to ``reader``. transformers has one
-        flag for flash attention 2 and 3.
+        flag for flash attention 2 and 3; Triton's kernel stands in its place.
         """
-        flash = self.attention.startswith("flash_attention_")
+        flash = self.attention.startswith("flash_attention_") or self.attention == "triton"
         if ("flash_attention_2" if flash else self.attention) in supported:
             return self.attention
         if flash:

@@ -119,7 +119,7 @@ class Attention:
     masked: bool = False
     """sdpa with a mask of its own (a window, ALiBi): nothing is skipped."""
     implementation: Literal[
-        "eager", "sdpa", "flash_attention_2", "flash_attention_3", "transformer_engine"
+        "eager", "sdpa", "flash_attention_2", "flash_attention_3", "transformer_engine", "triton"
     ] = "sdpa"
     """``transformer_engine``: the GPU's best kernel, cuDNN's or FlashAttention 3."""
     fused_softmax: bool = False

@@ -6,8 +6,7 @@ of tiles; one that fills all SMs exactly once needs a second wave and up to twic
 developer forum 337991: 132 tiles beside an all-gather of 24 blocks on H100).
 
 Not modelled: memory bandwidth that NCCL's copies take, clocks that fall with power, NCCL's copy
-engine collectives, NCCL_MIN_CTAS and NCCL_MAX_CTAS. In training FSDP's collectives take their SMs
-from compute (:func:`held_share`); those of other engines do not yet.
+engine collectives, NCCL_MIN_CTAS and NCCL_MAX_CTAS.
 """
 
 from __future__ import annotations

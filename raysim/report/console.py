@@ -47,7 +47,6 @@ def render(
     *,
     width: int = WIDE,
     wall_s: float | None = None,
-    wrote: Sequence[str] = (),
 ) -> Text:
     """The report as styled text.
 
@@ -59,13 +58,11 @@ def render(
         Columns to use; 80 at least.
     wall_s
         How long the simulation took on this machine, for the header.
-    wrote
-        The last line: the folder and its files.
     """
     if summary.get("kind") == "program":
         from raysim.report import program_console
 
-        return program_console.render(summary, width=width, wall_s=wall_s, wrote=wrote)
+        return program_console.render(summary, width=width, wall_s=wall_s)
     page = Page(width=max(width, NARROW))
     _verdict(page, summary)
     _header(page, summary, wall_s)
@@ -81,8 +78,13 @@ def render(
         goodput(page, summary)
     _answers(page, summary)
     _said(page, summary)
-    if wrote:
-        page.labelled("Wrote", [Text(w) for w in wrote], joint="  ")
+    return Text("\n").join(page.lines)
+
+
+def wrote(names: Sequence[str], *, width: int = WIDE) -> Text:
+    """What stands below a report: the folder and its files."""
+    page = Page(width=max(width, NARROW))
+    page.labelled("Wrote", [Text(name) for name in names], joint="  ")
     return Text("\n").join(page.lines)
 
 

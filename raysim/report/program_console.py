@@ -25,9 +25,7 @@ _MIN_SHARE = 0.001
 _WIDE_NAME = 45
 
 
-def render(
-    summary: Summary, *, width: int, wall_s: float | None = None, wrote: Sequence[str] = ()
-) -> Text:
+def render(summary: Summary, *, width: int, wall_s: float | None = None) -> Text:
     """The report as styled text; parameters as ``console.render``."""
     page = Page(width=max(width, NARROW))
     _verdict(page, summary)
@@ -38,8 +36,6 @@ def render(
     _functions(page, summary)
     _usage(page, summary)
     _answers(page, summary)
-    if wrote:
-        page.labelled("Wrote", [Text(w) for w in wrote], joint="  ")
     return Text("\n").join(page.lines)
 
 

@@ -17,7 +17,7 @@ _HOST = ("launch", "offload", "data_wait")
 def features(step: StepOutcome) -> Features:
     """Of a simulated optimizer step."""
     plan, gpu = step.plan, step.costs.gpu
-    parts = step.breakdown()
+    parts = step.breakdown
     network, host = (
         sum(parts.parts_ns[key] for key in keys) / parts.step_ns for keys in (_NETWORK, _HOST)
     )

@@ -114,7 +114,8 @@ def _model_constants(outcome: JobOutcome) -> dict[str, Provenance]:
     if plan.zero.offload_optimizer.device == "none":
         known.pop("cpu_adam", None)
     if plan.zero.stage != 3 or plan.engine != "deepspeed":
-        known.pop("hook_s", None)
+        for name in ("hook_s", "slice_s"):
+            known.pop(name, None)
     if plan.engine != "fsdp":
         known.pop("fsdp_hook_s", None)
     if plan.engine != "deepspeed":

@@ -281,10 +281,12 @@ def _strict(value: Any) -> Any:
 
 def _remove_old(folder: Path) -> None:
     """Delete what a previous write may have left and this one may not overwrite."""
-    from raysim.results.ray.recorded import FRAMES
-
     for name in (*_TRACES.values(), _SNAPSHOT, *_OF_PROGRAMS):
         (folder / name).unlink(missing_ok=True)
+    if not (folder / "frames").exists():
+        return
+    from raysim.results.ray.recorded import FRAMES
+
     for name in (*SCHEMA, *FRAMES):
         (folder / "frames" / f"{name}.parquet").unlink(missing_ok=True)
 

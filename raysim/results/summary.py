@@ -62,7 +62,7 @@ def summarize(
 ) -> dict[str, Any]:
     """All parts of the summary that follow from the simulation alone."""
     step, cluster = outcome.step, outcome.step.cluster
-    breakdown = step.breakdown()
+    breakdown = step.breakdown
     rows = _breakdown_rows(breakdown)
     memory = _memory(outcome)
     throughput = _throughput(outcome)

@@ -35,7 +35,12 @@ NOT_SIMULATED = {
     "enable_optimizer_post_validation": "an optimizer that steps before ranks have met",
     "enable_1f1b_v": "1F1B in a V",
     "interleave_group_size": "grouped interleaving with offload",
-    "tp_comm_overlap": "tensor-parallel exchanges overlapped by user buffers",
+    "tp_comm_overlap_cfg": "other methods and SMs of user buffers than Transformer Engine's own",
+    "tp_comm_overlap_rs_dgrad": "input gradients scattered beside their own product",
+    "disable_tp_comm_overlap_ag": "user buffers without all of their overlap",
+    "disable_tp_comm_overlap_rs": "user buffers without all of their overlap",
+    "disable_tp_comm_bulk_dgrad": "user buffers without all of their overlap",
+    "disable_tp_comm_bulk_wgrad": "user buffers without all of their overlap",
     "optimizer_cpu_offload": "the optimizer on the CPU",
     "overlap_moe_expert_parallel_comm": "overlapped token exchanges",
     "use_precision_aware_optimizer": "low-precision optimizer states",
@@ -60,6 +65,7 @@ class MegatronSection(Section):
     expert_model_parallel_size: int = Field(1, ge=1, le=DEGREE_MAX)
     expert_tensor_parallel_size: int | None = Field(None, ge=1, le=DEGREE_MAX)
     sequence_parallel: bool = False
+    tp_comm_overlap: bool = False
     cp_comm_type: ContextExchange = "p2p"
     use_distributed_optimizer: bool = False
     overlap_grad_reduce: bool = False
@@ -121,6 +127,8 @@ class MegatronSection(Section):
             raise ValueError("overlap_param_gather needs use_distributed_optimizer")
         if self.overlap_param_gather and not self.overlap_grad_reduce:
             raise ValueError("overlap_param_gather needs overlap_grad_reduce")
+        if self.tp_comm_overlap and not self.sequence_parallel:
+            raise ValueError("tp_comm_overlap needs sequence_parallel")
         if self.expert_tensor_parallel_size not in (None, self.tensor_model_parallel_size):
             raise ValueError(
                 "expert_tensor_parallel_size other than tensor_model_parallel_size is not simulated"
@@ -252,6 +260,7 @@ def read_megatron(document: Document) -> MegatronReading:
         section=section,
         settings=MegatronSettings(
             sequence_parallel=section.sequence_parallel,
+            tp_comm_overlap=section.tp_comm_overlap,
             cp_comm_type=section.cp_comm_type,
             use_distributed_optimizer=section.use_distributed_optimizer,
             overlap_grad_reduce=section.overlap_grad_reduce,

@@ -191,11 +191,11 @@ class Communicators:
 
     def sm_s(self, call: Call, rank: int) -> float:
         """Seconds of all SMs that NCCL's blocks of a collective amount to."""
-        cost = self.traffic(call, rank).cost
         key = (call.group, rank)
         shape = self._shape_of.get(key)
         if shape is None:
             shape = self._shape_of[key] = self.shape(self.members(call.group, rank))
+        cost = collective(call.op, call.size_bytes, shape)
         return cost.seconds * held_share(shape, cost.algorithm)
 
     def _collective(self, call: Call, rank: int, members: tuple[int, ...]) -> Traffic:

@@ -75,6 +75,8 @@ def fold_of(plan: TrainingPlan) -> Fold | None:
         return None
     least = unit * -(-_bucket_numel(plan) // (numel * unit // period))
     rest = count % unit
+    if plan.engine == "deepspeed" and plan.zero.stage == 3:
+        rest += unit  # the last layer's reductions have no next layer to wait for
     fold = Fold(start, count, rest + least, rest + 2 * least)
     if WORTH_IT * (fold.shallow + fold.deep) > count or not _stays_even(plan, fold):
         return None

@@ -38,6 +38,8 @@ class MegatronSettings:
     """Megatron-LM's arguments that matter; defaults of ``megatron/training/arguments.py``."""
 
     sequence_parallel: bool = False
+    tp_comm_overlap: bool = False
+    """Tensor-parallel exchanges through Transformer Engine's user buffers."""
     cp_comm_type: ContextExchange = "p2p"
     use_distributed_optimizer: bool = False
     overlap_grad_reduce: bool = False
@@ -146,6 +148,7 @@ class TrainingPlan:
             return Sharding(
                 tp=mesh.tp, sequence_parallel=f.sequence_parallel and mesh.tp > 1, cp=mesh.cp,
                 cp_exchange="a2a", keeps_gathered=True, pipelined=f.async_tensor_parallel,
+                dtensor=True,
             )  # fmt: skip
         if self.engine != "megatron":
             ulysses = self.engine == "deepspeed" and mesh.cp > 1
@@ -158,6 +161,7 @@ class TrainingPlan:
             ep=mesh.ep,
             dispatcher=m.moe_token_dispatcher,
             overlaps=True,
+            user_buffers=m.tp_comm_overlap and mesh.tp > 1,
         )
 
     @property

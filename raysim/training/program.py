@@ -371,15 +371,16 @@ class ProgramBuilder:
         ``stream`` is the one current when torch is asked, whose pool it comes from. ``lazy``: so
         many of the tensors, the last, are optimizer states that the first step makes.
         """
-        self._change(
-            category, round(size_bytes), label, _parts(size_bytes, tensors, label), stream, lazy
-        )
+        if size_bytes and self.keeps_memory:
+            parts = _parts(size_bytes, tensors, label)
+            self._change(category, round(size_bytes), label, parts, stream, lazy)
 
     def free(
         self, category: str, size_bytes: float, label: str = "", *, used_on: str = COMPUTE
     ) -> None:
         """Device memory given back from here on, when ``used_on`` has come so far."""
-        self._change(category, -round(size_bytes), label, (), used_on)
+        if size_bytes and self.keeps_memory:
+            self._change(category, -round(size_bytes), label, (), used_on)
 
     def free_all(self, category: str, label: str = "") -> None:
         """Give back everything held in a category."""

@@ -121,12 +121,13 @@ def build_stages(plan: TrainingPlan, costs: ComputeModel) -> tuple[StageSpec, ..
 
 def _pricer(plan: TrainingPlan, costs: ComputeModel, resident: frozenset[str]) -> Pricer:
     """Prices layers of the stages that store these of the shared weights."""
-    hides = hides_exchanges(costs.gpu.architecture)
+    hides, sharding = hides_exchanges(costs.gpu.architecture), plan.sharding
     return Pricer(
         costs,
         batch=plan.micro_batch,
         dtype=plan.compute_dtype,
-        sharding=replace(plan.sharding, overlaps=plan.sharding.overlaps and hides),
+        # With user buffers products leave room for what runs beside them.
+        sharding=replace(sharding, overlaps=sharding.overlaps and (hides or sharding.user_buffers)),
         cut=gradient_cut(plan),
         checkpointing=plan.activation_checkpointing,
         modules=plan.megatron.recompute_modules,

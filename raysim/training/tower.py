@@ -91,6 +91,8 @@ class StepOutcome:
     @cached_property
     def slowest(self) -> Timeline:
         """The rank whose compute stream idles least in the last step: the others wait for it."""
+        if len(self.timelines) == 1:
+            return self.timelines[0]
         last = len(self.step_ns) - 1
         return max(self.timelines, key=lambda line: _kernel_ns(line, last))
 
@@ -104,6 +106,7 @@ class StepOutcome:
             steady = range(bounds[first - 1], bounds[last - 1])
             yield steady, self._repeats()
 
+    @cached_property
     def breakdown(self) -> Breakdown:
         """Where a step's time went on the slowest rank."""
         line = self.slowest

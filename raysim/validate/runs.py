@@ -2,10 +2,11 @@
 
 BigScience's logs (A100 and V100 of Jean Zay, up to 384 GPUs), Megatron's papers, DeepSpeed's
 tutorials and its ZeRO-3 runs on Azure: step times, memory of the whole process, and runs that ended
-out of memory; beside them torchtitan's and Megatron-Bridge's tables (``runs_torchtitan.py``,
-``runs_megatron.py``). No row fixed a constant, but one of torchtitan's that says so. Each row says
-its machine; of Jean Zay's Omni-Path the measured bandwidth of an all-reduce is an input
-(``busbw_gbit_s``), as it is of any real cluster, with the NICs that NCCL's log of it says it used.
+out of memory; beside them the tables of torchtitan, fms-fsdp and Megatron-Bridge
+(``runs_torchtitan.py``, ``runs_fms.py``, ``runs_megatron.py``). No row fixed a constant, but one of
+torchtitan's that says so. Each row says its machine; of Jean Zay's Omni-Path the measured bandwidth
+of an all-reduce is an input (``busbw_gbit_s``), as it is of any real cluster, with the NICs that
+NCCL's log of it says it used.
 
 Simplified: Megatron alone is DeepSpeed's engine without ZeRO, with the same schedule; its embedding
 is not counted as a layer unless the row says so; a row's DeepSpeed is raysim's, of 2026.
@@ -41,6 +42,7 @@ from raysim.units import GIB, to_seconds
 from raysim.validate.job import job_of
 from raysim.validate.points import OUT_OF_MEMORY, Point
 from raysim.validate.published import PUBLISHED, nodes, rows
+from raysim.validate.runs_fms import fms_points
 from raysim.validate.runs_fp8 import fp8_points
 from raysim.validate.runs_megatron import bridge_points, paper_plan
 from raysim.validate.runs_torchtitan import torchtitan_points
@@ -66,6 +68,7 @@ def run_points(validation: Path) -> Iterator[Point]:
         for name in left["rows"]:
             yield Point(family="runs", name=name, role="validation", left_out=left["why"])
     yield from torchtitan_points(validation)
+    yield from fms_points(validation)
     yield from bridge_points(validation)
 
 

@@ -4,8 +4,9 @@ Megatron-Bridge on H100, B200, GB200 and GB300 (current scaling, mxfp8), MosaicM
 Transformer Engine under FSDP1, torchtitan's float8 under FSDP2. No row fixed a constant. What a
 source leaves unsaid is read from the tree it is in, and said in the file (``assumed``).
 
-Not modelled: tensor-parallel exchanges through user buffers (rows of ``fp8/mbridge_tp``), weights
-gathered beside the optimizer step, torchtitan's machines' power limit.
+Rows of ``fp8_mbridge_tp`` exchange through user buffers, here by Transformer Engine's own methods.
+Not modelled: the recipes' SMs for them, weights gathered beside the optimizer step, torchtitan's
+machines' power limit.
 """
 
 from __future__ import annotations
@@ -113,7 +114,8 @@ def _megatron(document: dict[str, Any], row: dict[str, Any]) -> TrainingPlan:
             primary_weights=True, reuses_gradient_buffer=True,
         ),
         megatron=MegatronSettings(
-            sequence_parallel=row["tp"] > 1, use_distributed_optimizer=True,
+            sequence_parallel=row["tp"] > 1, tp_comm_overlap=row["tp"] > 1,
+            use_distributed_optimizer=True,
             overlap_grad_reduce=True, overlap_param_gather=True,
             accumulate_allreduce_grads_in_fp32=False,
         ),

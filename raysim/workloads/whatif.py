@@ -122,6 +122,14 @@ def _speed_changes(plan: TrainingPlan, cluster: ClusterSpec) -> Iterator[Change]
             cluster=cluster,
         )
     yield from _zero_changes(plan, cluster)
+    sharding, megatron = plan.sharding, plan.megatron
+    if plan.engine == "megatron" and sharding.sequence_parallel and not sharding.user_buffers:
+        yield Change(
+            change="megatron.tp_comm_overlap: true",
+            text="tp_comm_overlap",
+            plan=replace(plan, megatron=replace(megatron, tp_comm_overlap=True)),
+            cluster=cluster,
+        )
     if len(cluster.gpu_nodes) > 1 and plan.mesh.world > cluster.gpu_nodes[0].gpu_count:
         yield Change(
             change="cluster.hardware nics +10 %",

@@ -1,20 +1,16 @@
-"""Writes the table of all benchmarks when the last has run, if ``make bench`` asks for it.
-
-And its first rows into README.md.
-"""
+"""Hands what a process has measured to whoever writes the table (``__main__``)."""
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
-from tests.benchmarks import readme, table
+from tests.benchmarks import table
 
 
 def pytest_sessionfinish() -> None:
-    """Write what was measured."""
-    path = os.environ.get("RAYSIM_BENCH_TABLE")
-    if path and (table.ROWS or table.LAWS):
-        Path(path).write_text(table.text(), encoding="utf-8")
-        if Path(path).resolve() == readme.RESULTS:
-            readme.write()
+    """Write it where it is asked for."""
+    path, by = os.environ.get("RAYSIM_BENCH_LINES"), os.environ.get("RAYSIM_BENCH_BY", "")
+    if path:
+        Path(path).write_text(json.dumps(table.lines(by)), encoding="utf-8")

@@ -27,7 +27,7 @@ def short_table(results: str) -> str:
     for name, begins in SHOWN:
         for row in rows:
             if row[0] == name and row[1].startswith(begins):
-                _, what, _, rate, ratio, yardstick = row
+                _, what, _, rate, ratio, yardstick, _ = row
                 beside = f"{ratio.replace(' x', '')} x {yardstick}" if ratio else ""
                 lines.append(f"| {name} | {what} | {rate} | {beside} |")
     return "\n".join(lines) + "\n"

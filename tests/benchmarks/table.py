@@ -1,7 +1,4 @@
-"""The table of all benchmarks: what was done, CPU seconds, rate, ratio to a yardstick.
-
-``make bench`` sets ``RAYSIM_BENCH_TABLE`` to the file to write. Nothing is written otherwise.
-"""
+"""The table of all benchmarks: what was done, CPU seconds, rate, ratio to a yardstick."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
@@ -57,8 +54,13 @@ def row(
 ) -> None:
     """Print one result and keep it for the table."""
     ROWS.append(Row(name, what, cpu_s, rate, ratio, yardstick))
-    against = "" if ratio is None else f", {ratio:.2f} x {yardstick}"
+    against = "" if ratio is None else f", {times(ratio)} {yardstick}"
     print(f"\n{name}: {what}: {cpu_s:.3g} CPU s, {rate}{against}")
+
+
+def times(ratio: float) -> str:
+    """``1.24 x``; two digits of what is small."""
+    return f"{ratio:.2f} x" if ratio >= 0.01 else f"{ratio:.2g} x"
 
 
 def law(what: str, points: Iterable[tuple[float, float]], why: str = "") -> float:
@@ -96,32 +98,51 @@ def machine() -> str:
     return f"{model}, {os.cpu_count()} cores, {sys.platform}; {python}, {', '.join(parts)}"
 
 
-def text() -> str:
-    """The whole file."""
-    lines = [
-        "# Speed, measured",
-        "",
-        f"`make bench` writes this table. {dt.datetime.now(dt.UTC):%Y-%m-%d}: {machine()}.",
-        "CPU seconds of one core. A ratio is between two things run one after the other in the",
-        "same process, and is what carries over to another machine.",
-        "",
-        "| benchmark | what | CPU s | rate | ratio | yardstick |",
-        "|---|---|---|---|---|---|",
-    ]
-    for r in sorted(ROWS):
-        ratio = "" if r.ratio is None else f"{r.ratio:.2f} x"
-        lines.append(
-            f"| {r.name} | {r.what} | {r.cpu_s:.3g} | {r.rate} | {ratio} | {r.yardstick} |"
+INTRODUCTION = """# Speed, measured
+
+`make bench` writes this table: CPU seconds of one core, each benchmark in a process of its own. A
+ratio is between two things run one after the other in the same process, and is what carries over to
+another machine. Measured last on """
+HEADS = (
+    "| benchmark | what | CPU s | rate | ratio | yardstick | by |\n|---|---|---|---|---|---|---|",
+    "## How it grows\n\n| what | points | slope | remark | by |\n|---|---|---|---|---|",
+)
+
+
+def lines(by: str) -> list[list[str]]:
+    """Lines of both tables, for what the benchmarks of a file have measured."""
+    rows = []
+    for r in ROWS:
+        ratio = "" if r.ratio is None else times(r.ratio)
+        rows.append(
+            f"| {r.name} | {r.what} | {r.cpu_s:.3g} | {r.rate} | {ratio} | {r.yardstick} | {by} |"
         )
-    if LAWS:
-        lines += [
-            "",
-            "## How it grows",
-            "",
-            "| what | points | slope | remark |",
-            "|---|---|---|---|",
-        ]
-        for x in sorted(LAWS):
-            points = ", ".join(f"{size:g}: {value:.3g}" for size, value in x.points)
-            lines.append(f"| {x.what} | {points} | {x.slope:.2f} | {x.why} |")
-    return "\n".join(lines) + "\n"
+    laws = []
+    for x in LAWS:
+        points = ", ".join(f"{size:g}: {value:.3g}" for size, value in x.points)
+        laws.append(f"| {x.what} | {points} | {x.slope:.2f} | {x.why} | {by} |")
+    return [rows, laws]
+
+
+def merged(before: str, measured: Sequence[Sequence[str]], files: Collection[str]) -> str:
+    """The whole file: what was measured now, and of ``before`` what other files measured.
+
+    Parameters
+    ----------
+    before
+        The file as it was. Measured on another machine, or with other versions, none of it stays.
+    measured
+        Lines of both tables.
+    files
+        Whose lines are replaced.
+    """
+    here = machine()
+    kept: list[list[str]] = [[], []]
+    if f": {here}." in before:
+        for which, part in enumerate(before.split("## How it grows")):
+            own = [x for x in part.splitlines() if x.startswith("| ")][1:]  # the first is the head
+            kept[which] = [x for x in own if x.split(" | ")[-1].removesuffix(" |") not in files]
+    parts = [f"{INTRODUCTION}{dt.datetime.now(dt.UTC):%Y-%m-%d}: {here}."]
+    for head, old, new in zip(HEADS, kept, measured, strict=True):
+        parts.append("\n".join([head, *sorted([*old, *new])]))
+    return "\n\n".join(parts) + "\n"

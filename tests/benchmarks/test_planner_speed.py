@@ -4,16 +4,11 @@
 
 Llama 3 70B on up to 512 H100 under DeepSpeed. CPU seconds of a warm process, but for ``raysim
 memory``, which is a whole process from its start. Yardsticks: the ZeRO paper's sum as a Python
-loop; where they are installed, DeepSpeed's own estimator, and llm-analysis (memory and time of a
-layout by closed forms).
+loop; where it is installed, DeepSpeed's own estimator. ``test_peer_layouts`` has other peers.
 """
 
 from __future__ import annotations
 
-import contextlib
-import resource
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -27,6 +22,7 @@ from raysim.planner.screen import screen_of
 from raysim.planner.space import Point, Space
 from raysim.planner.trials import try_point
 from raysim.scenario.load import Scenario
+from tests.benchmarks.alone import command_s
 from tests.benchmarks.table import best_cpu_s, row
 
 pytestmark = pytest.mark.benchmark
@@ -124,61 +120,13 @@ def test_layouts_by_deepspeed_s_estimator(benchmark: Any) -> None:
     benchmark.pedantic(lambda: None, rounds=1)
 
 
-def test_layouts_by_llm_analysis(benchmark: Any) -> None:
-    """Memory and step time of a layout: ours compiles its step, theirs are closed forms."""
-    analysis = pytest.importorskip("llm_analysis.analysis")
-    config = pytest.importorskip("llm_analysis.config")
-    analysis.logger.setLevel("ERROR")
-    scenario = raysim.load(JOB)
-    assert isinstance(scenario, Scenario)
-    points = list(SPACE.points())
-    model = config.ModelConfig(
-        name="llama-70b", num_layers=80, n_head=64, hidden_dim=8192, vocab_size=128_256,
-        max_seq_len=8192, num_key_value_heads=8, ffn_embed_dim=28_672, expansion_ratio=3.5,
-        model_type="llama",
-    )  # fmt: skip
-    gpu = config.get_gpu_config_by_name("h100-sxm-80gb")
-    recomputed = {
-        "none": analysis.ActivationRecomputation.NONE, "full": analysis.ActivationRecomputation.FULL
-    }  # fmt: skip
-
-    def theirs(point: Point) -> None:
-        asked = analysis.LLMAnalysis(
-            model, gpu, config.DtypeConfig(), config.ParallelismConfig(dp_size=512),
-            flops_efficiency=0.6,
-        )  # fmt: skip
-        with contextlib.suppress(AssertionError):  # how it says that a layout does not fit
-            asked.training(
-                batch_size_per_gpu=point.choice["train.micro_batch"],
-                gradient_accumulation_steps=1, seq_len=8192, total_num_tokens=100 * 10**9,
-                ds_zero=analysis.DSZeRO(point.choice["train.zero_stage"]),
-                activation_recomputation=recomputed[point.choice["train.activation_checkpointing"]],
-                mlp_gated_linear_units=True,
-            )  # fmt: skip
-
-    theirs_s = each_s(theirs, points * 20)
-    ours_s = each_s(lambda p: estimate_point(scenario, p), points)
-    row("plan, beside llm-analysis", f"{len(points)} layouts estimated", len(points) * ours_s,
-        per_s(ours_s), theirs_s / ours_s,
-        "llm-analysis, whose answer is a closed form")  # fmt: skip
-    benchmark.pedantic(lambda: None, rounds=1)
-
-
 def test_will_it_fit_from_a_cold_shell(benchmark: Any) -> None:
-    command = [sys.executable, "-m", "raysim", "memory"]
     config = "scenarios/llama3_8b_zero3/config.json"
-
-    def spent_s(words: Sequence[str]) -> float:
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run(words, check=True, capture_output=True)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-    imports_s = min(spent_s([sys.executable, "-c", "import simpy, numpy"]) for _ in range(3))
-    grid_s = min(spent_s([*command, config]) for _ in range(3))
-    one = ("--zero-stage", "3", "--offload", "none", "--micro-batch", "1")
-    one_s = min(spent_s([*command, config, *one]) for _ in range(3))
-    for what, taken_s in (("32 layouts", grid_s), ("two layouts", one_s)):
+    command = ["-m", "raysim", "memory", config]
+    one = ["--zero-stage", "3", "--offload", "none", "--micro-batch", "1"]
+    imports_s = command_s(["-c", "import simpy, numpy"])
+    for what, options in (("32 layouts", []), ("two layouts", one)):
+        taken_s = command_s([*command, *options])
         row("will it fit", f"raysim memory {config}: {what} in a new process", taken_s,
             f"{taken_s:.2f} s", imports_s / taken_s, "import simpy, numpy")  # fmt: skip
     benchmark.pedantic(lambda: None, rounds=1)

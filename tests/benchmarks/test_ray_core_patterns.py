@@ -10,7 +10,6 @@ is a SimPy process that waits four times (request, grant, push, reply) per task 
 
 from __future__ import annotations
 
-import resource
 import time
 from collections.abc import Callable
 from typing import Any
@@ -23,6 +22,7 @@ from raysim.raycore.cluster import Cluster, NodeOptions
 from raysim.raycore.scripts import call_actor, create_actor, drive, drop, get, put, submit
 from raysim.raycore.scripts.bodies import Return
 from raysim.raycore.tasks import Payload
+from tests.benchmarks.alone import alone
 from tests.benchmarks.table import row
 from tests.raycore_parts import ray_cluster
 from tests.stories.ray_scripts import actor, method, task
@@ -154,10 +154,9 @@ def shuffle(maps: int, reduces: int) -> tuple[float, float]:
 
 @pytest.mark.parametrize("side", [100, 200])
 def test_shuffle(benchmark: Any, side: int) -> None:
-    played, virtual_s = shuffle(side, side)
-    peak_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    (played, virtual_s), peak_bytes = alone(shuffle, side, side)
     row("shuffle", f"{side:,} x {side:,} blocks of 200 kB, 100 nodes ({virtual_s:.1f} virtual s,"
-        f" {peak_gb:.2f} GB at most)", played, f"{side * side / played:,.0f} blocks/s",
+        f" {peak_bytes / 1e9:.2f} GB at most)", played, f"{side * side / played:,.0f} blocks/s",
         bare_s(side * side, 2) / played, "SimPy processes, one for each block")  # fmt: skip
     benchmark.pedantic(lambda: None, rounds=1)
 

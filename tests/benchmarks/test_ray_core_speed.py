@@ -9,7 +9,6 @@ waits four times (request, grant, push, reply) and puts the worker back, with no
 
 from __future__ import annotations
 
-import resource
 import time
 from typing import Any
 
@@ -19,6 +18,7 @@ import simpy
 from raysim.kernel.simulation import collector_at_ease
 from raysim.raycore import scripts
 from raysim.raycore.scripts import Compute, drive, drop, get, submit
+from tests.benchmarks.alone import alone
 from tests.benchmarks.table import row
 from tests.benchmarks.test_ray_core_patterns import played_s
 from tests.raycore_parts import ray_cluster
@@ -108,9 +108,8 @@ def test_a_task_against_a_bare_process(benchmark: Any) -> None:
 
 
 def test_a_million_tasks_and_ten_thousand_idle_nodes(benchmark: Any) -> None:
-    full_s, _ = emulated_s(1_000_000, NODES)
-    peak_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-    row("no-op tasks", f"1,000,000 tasks, {peak_gb:.2f} GB at most", full_s,
+    (full_s, _), peak_bytes = alone(emulated_s, 1_000_000, NODES)
+    row("no-op tasks", f"1,000,000 tasks, {peak_bytes / 1e9:.2f} GB at most", full_s,
         f"{1e6 / full_s:,.0f} tasks/s")  # fmt: skip
     cluster = ray_cluster(10_000, cpus=CPUS, log=False)
     cluster.sim.run("10s")

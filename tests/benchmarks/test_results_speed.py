@@ -6,23 +6,20 @@ pytest tests/benchmarks/test_results_speed.py -m benchmark --benchmark-enable -s
 from __future__ import annotations
 
 import json
-import resource
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from raysim.kernel.record import ColumnRecorder
+from raysim.kernel.simulation import collector_at_ease
 from raysim.results.frames import Frames
 from raysim.results.traces.perfetto import write_pftrace
+from tests.benchmarks.alone import command_s
 from tests.benchmarks.table import cpu_s, row
 
 pytestmark = pytest.mark.benchmark
 
-ROOT = Path(__file__).resolve().parents[2]
 ROWS = 500_000
 TRACKS = [(f"node-{n}", f"gpu-{g}", "compute") for n in range(8) for g in range(8)]
 
@@ -35,7 +32,9 @@ def recorded() -> ColumnRecorder:
     return recorder
 
 
+@collector_at_ease()
 def test_recording_and_writing(benchmark: Any, tmp_path: Path) -> None:
+    """With the collector as it is in a run, and while a result is written."""
     as_json_s = cpu_s(
         lambda: (tmp_path / "plain.json").write_text(
             json.dumps([{"name": f"op-{i % 50}", "ts": i, "dur": 900} for i in range(ROWS)])
@@ -56,31 +55,14 @@ def test_recording_and_writing(benchmark: Any, tmp_path: Path) -> None:
     benchmark.pedantic(lambda: None, rounds=1)
 
 
-def child_s(*args: str, rounds: int = 3) -> float:
-    """Least CPU seconds of a Python process of its own."""
-    best = float("inf")
-    for _ in range(rounds):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        command = [sys.executable, *args]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
-        assert done.returncode in (0, 1), done.stderr
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        best = min(best, spent)
-    return best
-
-
 def test_cold_start(benchmark: Any, tmp_path: Path) -> None:
-    numpy_s = child_s("-c", "import simpy, numpy")
-    import_s = child_s("-c", "import raysim")
+    numpy_s = command_s(["-c", "import simpy, numpy"])
+    import_s = command_s(["-c", "import raysim"])
     row("import", "import raysim in a new process", import_s, f"{import_s:.2f} s",
         numpy_s / import_s, "import simpy, numpy")  # fmt: skip
-    started = time.perf_counter()
-    answer_s = child_s(
-        "-m", "raysim", "run", "scenarios/llama3_8b_zero3", "--out", str(tmp_path / "run"),
-        "--no-trace", rounds=1,
-    )  # fmt: skip
-    wall_s = time.perf_counter() - started
-    row("first answer", f"raysim run scenarios/llama3_8b_zero3 ({wall_s:.1f} s by the clock)",
-        answer_s, f"{answer_s:.2f} s", numpy_s / answer_s, "import simpy, numpy")  # fmt: skip
+    run = ["-m", "raysim", "run", "scenarios/llama3_8b_zero3", "--out", str(tmp_path / "run")]
+    for what, options in (("", ["--no-trace"]), (", with its trace and tables", [])):
+        answer_s = command_s([*run, *options])
+        row("first answer", f"raysim run scenarios/llama3_8b_zero3{what}, in a new process",
+            answer_s, f"{answer_s:.2f} s", numpy_s / answer_s, "import simpy, numpy")  # fmt: skip
     benchmark.pedantic(lambda: None, rounds=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
@@ -10,12 +11,15 @@ from raysim.hardware.network import FlowNetwork
 from raysim.hardware.topology import Topology
 from raysim.kernel.simulation import Simulation
 from raysim.perf.collectives import bus_factor
+from raysim.perf.host import SLICE_S
 from raysim.training.breakdown import step_breakdown
 from raysim.training.communicators import Communicators
+from raysim.training.layers.sections import Gradient
 from raysim.training.plan import TrainingPlan
-from raysim.training.program import COMPUTE, Call, Program
+from raysim.training.program import COMPUTE, Call, Op, Program
 from raysim.training.settings.deepspeed import Optimizer, PipelineSettings
 from raysim.training.settings.parallel import Mesh
+from raysim.training.states.zero import Bucket
 from tests.training_parts import cluster, fast_wires, llama, plan, play, programs, wide_stack
 
 GIB = 2**30
@@ -215,4 +219,54 @@ def test_a_step_without_communication_is_the_sum_of_its_kernels(engine: dict[str
     ops = line.program.ops[start:end]
     assert {op.stream for op in ops} == {COMPUTE}
     assert outcome.steady_step_ns == sum(op.duration_ns for op in ops)
-    assert outcome.breakdown().parts_ns["exposed_collectives"] == 0
+    assert outcome.breakdown.parts_ns["exposed_collectives"] == 0
+
+
+def _held(program: Program) -> list[Op]:
+    return [op for op in program.ops if op.name == "SMs held by NCCL"]
+
+
+@pytest.mark.parametrize(
+    ("engine", "options"),
+    [
+        (
+            "deepspeed",
+            {"stage": 3, "zero": {"overlap_comm": True, "stage3_param_persistence_threshold": 0}},
+        ),
+        ("deepspeed", {"stage": 2, "zero": {"overlap_comm": True}}),
+        ("ddp", {}),
+    ],
+)
+def test_what_runs_beside_compute_takes_its_sms(engine: str, options: dict[str, Any]) -> None:
+    """Each gather and reduction beside compute; on one rank there is none."""
+    given = {"model": wide_stack(4), "engine": engine, "gradient_accumulation_steps": 1}
+    (program,) = programs(plan(**given, **options))
+    moved = [c for c in program.calls() if c.size_bytes > SCALAR_BYTES and c.op != "broadcast"]
+    held = _held(program)
+    beside = [c for c in moved if not (c.op == "all_gather" and options.get("stage") == 2)]
+    assert len(held) == len(beside)
+    assert all(op.stream == COMPUTE and op.duration_ns > 0 for op in held)
+    (alone,) = programs(plan(mesh=Mesh(dp=1), **given, **options))
+    assert not _held(alone)
+
+
+def test_zero_3_cuts_every_gradient_for_every_rank() -> None:
+    """The host's time to reduce grows with the ranks: DeepSpeed slices in Python."""
+    given = {"model": wide_stack(4), "stage": 3, "gradient_accumulation_steps": 1}
+
+    def host_s(ranks: int) -> float:
+        (program,) = programs(plan(mesh=Mesh(dp=ranks), **given), cluster(nodes=ranks // 8))
+        return sum(op.before_ns + op.host_ns for op in program.ops) / 1e9
+
+    gradients = len(list(wide_stack(4).parameters()))
+    assert host_s(64) - host_s(16) == pytest.approx(48 * gradients * SLICE_S, rel=0.01)
+
+
+def test_a_gradient_beyond_the_bucket_waits_for_the_next() -> None:
+    """As any other: ``reduce_independent_p_g_buckets_and_remove_grads`` looks before it adds."""
+    bucket = Bucket(10)
+    small, large = Gradient("small", 4), Gradient("large", 40)
+    assert list(bucket.add(small)) == []
+    assert list(bucket.add(large)) == [[small]]
+    assert list(bucket.add(small)) == [[large]]
+    assert bucket.drain() == [small]

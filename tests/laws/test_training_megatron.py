@@ -30,6 +30,7 @@ from tests.training_parts import cluster, plan, programs
 TOKENS, HIDDEN, WIDTH, HEADS, KV = 512, 512, 1024, 8, 4
 LAYERS, VOCAB = 3, 4096
 SHARDED = MegatronSettings(sequence_parallel=True, use_distributed_optimizer=True)
+H100 = catalog.gpu("H100-SXM-80GB")
 B200 = Path(__file__).parents[2] / "validation" / "data" / "published" / "b200_megatron.json"
 
 
@@ -110,6 +111,43 @@ def test_sequence_parallelism_moves_as_much_as_tensor_parallelism() -> None:
     assert volumes(plain, "tp") == {"all_reduce": (LAYERS * (2 + 2) + 1 + 1) * hidden}
 
 
+def test_user_buffers_move_as_much_and_hide_all_but_a_scatter_s_last_piece() -> None:
+    """Transformer Engine's default methods: gathers on a ring, scatters in four pieces."""
+    heads = {"num_attention_heads": 64, "num_key_value_heads": 8}
+    wide = llama(hidden_size=8192, intermediate_size=28672, **heads)
+    ring = replace(SHARDED, tp_comm_overlap=True)
+    plain, hidden = (
+        job(wide, mesh=Mesh(tp=8), megatron=m, gradient_accumulation_steps=1, micro_batch=8)
+        for m in (SHARDED, ring)
+    )
+    moved = [volumes(programs(p)[0], "tp") for p in (plain, hidden)]
+    assert moved[0] == moved[1]
+    step_s = [simulate(p, cluster(1), simulation=Simulation()).step_ns[-1] for p in (plain, hidden)]
+    assert 0.7 * step_s[0] < step_s[1] < 0.95 * step_s[0]
+    blocks = [
+        unit for p in (plain, hidden) for s in build_stages(p, ComputeModel(H100))[0].sections
+        for unit in s.units if unit.modules[-1].name == "mlp.linear_fc2"
+    ]  # fmt: skip
+    before, after = blocks[0], blocks[-1]
+    (whole,), (last,) = before.exchanges.after_forward, after.exchanges.after_forward
+    assert last.size_bytes == whole.size_bytes // 4
+    assert before.exchanges.before_backward
+    assert not after.exchanges.before_backward
+
+
+def test_user_buffers_are_one_per_exchange_of_a_layer() -> None:
+    def buffers(p: TrainingPlan) -> int:
+        (program,) = programs(p)
+        return program.step_held[-1].get("communication", 0)
+
+    ring = replace(SHARDED, tp_comm_overlap=True)
+    assert buffers(job(mesh=Mesh(tp=4))) == 0
+    # Gathered for two products and for their weight gradients, and two gradients of outputs;
+    # scattered from two products and from two inputs' gradients.
+    assert buffers(job(mesh=Mesh(tp=4), megatron=ring)) == 10 * TOKENS * HIDDEN * 2
+    assert buffers(job(mesh=Mesh(), megatron=ring)) == 0
+
+
 @pytest.mark.parametrize("exchange", ["a2a", "p2p", "all_gather"])
 def test_context_parallelism_divides_the_sequence(exchange: str) -> None:
     settings = replace(SHARDED, cp_comm_type=exchange)
@@ -155,8 +193,9 @@ def step_ms(p: TrainingPlan, nodes: int = 1) -> float:
 
 
 def test_overlap_changes_when_not_what() -> None:
-    options = {"overlap_grad_reduce": True, "ddp_bucket_size": 2_000_000}
-    late = job(mesh=Mesh(dp=8), micro_batch=8, cuda_graphs=True)  # not bound by the host
+    options = {"overlap_grad_reduce": True, "ddp_bucket_size": 20_000_000}
+    wide = llama(hidden_size=2048, intermediate_size=8192)
+    late = job(wide, mesh=Mesh(dp=8), micro_batch=8, cuda_graphs=True)  # not bound by the host
     early = replace(late, megatron=replace(SHARDED, **options))
     ahead = replace(late, megatron=replace(SHARDED, **options, overlap_param_gather=True))
     times = [step_ms(p) for p in (late, early, ahead)]

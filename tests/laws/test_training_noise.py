@@ -127,7 +127,7 @@ def test_a_slow_node_slows_a_step_of_kernels_by_its_factor() -> None:
     """ZeRO-0 without a bucket to reduce before the end: nearly all of the step is kernels."""
     p = plan(wide_stack(8), mesh=Mesh(dp=1), micro_batch=4096, gradient_accumulation_steps=1)
     alike, slow = noisy(p, Noise()), noisy(p, Noise(kernels=((0, 1.5),)))
-    busy = alike.breakdown().parts_ns["compute"] + alike.breakdown().parts_ns["optimizer"]
+    busy = alike.breakdown.parts_ns["compute"] + alike.breakdown.parts_ns["optimizer"]
     assert busy > 0.9 * alike.steady_step_ns
     added = slow.steady_step_ns - alike.steady_step_ns
     assert added == pytest.approx(0.5 * alike.steady_step_ns, rel=0.06)
@@ -136,11 +136,11 @@ def test_a_slow_node_slows_a_step_of_kernels_by_its_factor() -> None:
 def test_a_narrow_link_slows_a_step_of_communication_by_its_share() -> None:
     p = plan(llama(hidden=2048, seq_len=128), stage=0, gradient_accumulation_steps=1)
     alike = noisy(p, Noise())
-    waits = alike.breakdown().parts_ns["exposed_collectives"]
+    waits = alike.breakdown.parts_ns["exposed_collectives"]
     assert waits > 0.3 * alike.steady_step_ns
     narrow = noisy(p, Noise(links=((0, 1, 0.5),)))
     assert alike.steady_step_ns + 0.5 * waits < narrow.steady_step_ns
-    assert narrow.steady_step_ns < alike.steady_step_ns + 1.1 * alike.breakdown().collective_ns
+    assert narrow.steady_step_ns < alike.steady_step_ns + 1.1 * alike.breakdown.collective_ns
 
 
 def test_a_link_within_one_node_is_not_missed() -> None:

@@ -92,7 +92,7 @@ def test_bubble(name: str, ranks: int, micro_batches: int, options: Any, law: An
     expected = law(ranks, f, b, w)
     found = bubbles(outcome)
     assert max(found) == pytest.approx(expected, rel=0.02)
-    assert outcome.breakdown().parts_ns["bubble"] * 1e-9 == pytest.approx(expected, rel=0.02)
+    assert outcome.breakdown.parts_ns["bubble"] * 1e-9 == pytest.approx(expected, rel=0.02)
 
 
 def test_interleaving_divides_the_bubble_and_zero_bubble_leaves_a_third() -> None:
@@ -273,7 +273,7 @@ def test_extrapolated_equals_full(
     assert bool(few.extrapolated) == (name != "gpipe")
     assert few.steady_step_ns == pytest.approx(full.steady_step_ns, rel=0.005)
     assert few.fullest.peak_bytes == full.fullest.peak_bytes
-    few_parts, full_parts = few.breakdown().parts_ns, full.breakdown().parts_ns
+    few_parts, full_parts = few.breakdown.parts_ns, full.breakdown.parts_ns
     for part, spent in full_parts.items():
         assert few_parts[part] == pytest.approx(spent, abs=0.005 * full.steady_step_ns), part
 
@@ -310,7 +310,7 @@ def test_the_parts_of_a_step_are_all_of_it_where_ranks_do_not_meet(
         ),
         steps=steps,
     )  # fmt: skip
-    whole, own = outcome.breakdown(), step_breakdown(outcome.slowest, steps - 1)
+    whole, own = outcome.breakdown, step_breakdown(outcome.slowest, steps - 1)
     assert sum(whole.parts_ns.values()) == whole.step_ns == outcome.steady_step_ns
     assert min(whole.parts_ns.values()) >= 0
     if not outcome.extrapolated:

@@ -130,6 +130,28 @@ def test_pieces_beside_products_are_as_many_bytes_and_no_slower() -> None:
     assert 0.6 * one < other < one
 
 
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_dtensor_s_exchanges_copy_what_they_move(*, asynchronous: bool) -> None:
+    """Whole where collectives cut another dimension; its own piece, or a sum, where pipelined."""
+    model = titan()
+    module = next(
+        m for layer in model.layers if layer.kind == "block" for m in layer.body.modules
+        if m.name == "feed_forward.w2"
+    )  # fmt: skip
+    cut = Sharding(
+        tp=8, sequence_parallel=True, keeps_gathered=True, dtensor=True, pipelined=asynchronous
+    )
+    found = exchanges(module, cut, width=4.0, batch=2.0)
+    (scatter,) = found.after_forward
+    (gather,) = found.before_backward
+    size = scatter.size_bytes * (8 if asynchronous else 1)
+    assert scatter.moved_bytes == (size * 9 / 8 if asynchronous else 2 * size)
+    assert gather.moved_bytes == (size / 4 if asynchronous else 2 * size)
+    assert not [e for e in (*found.beside_forward, *found.beside_backward) if e.moved_bytes]
+    (alone,) = exchanges(module, cut, width=2.0).before_backward
+    assert bool(alone.moved_bytes) == asynchronous  # a single sample's pieces are in order
+
+
 @given(st.integers(1, 64), st.integers(1, 256))
 def test_a_token_goes_to_no_more_ranks_than_it_has_experts(experts: int, ranks: int) -> None:
     found = distinct_ranks(experts, ranks)

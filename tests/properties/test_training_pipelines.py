@@ -17,7 +17,7 @@ from raysim.training.pipeline.pipelines import KINDS, Pipeline, misfits
 from raysim.training.plan import MegatronSettings, TrainingPlan
 from raysim.training.settings.deepspeed import PipelineSettings
 from raysim.training.settings.parallel import Mesh
-from tests.training_parts import cluster, llama, plan, play, programs
+from tests.training_parts import cluster, emitted, llama, plan, play
 
 PASSING = {"activation", "logits", "temporary", "communication", "input"}
 """What nothing may hold between steps."""
@@ -82,18 +82,6 @@ def test_folding_changes_nothing(p: TrainingPlan) -> None:
     folded, exact = (play(p, cluster(1), exact=e) for e in (False, True))
     assert abs(folded.steady_step_ns - exact.steady_step_ns) <= 0.002 * exact.steady_step_ns
     assert folded.fullest.peak_bytes == exact.fullest.peak_bytes
-
-
-def emitted(p: TrainingPlan, steps: int) -> list[tuple[Any, ...]]:
-    """All that a plan's programs say."""
-    return [
-        (
-            [tuple(getattr(op, slot) for slot in op.__slots__) for op in program.ops],
-            program.micro_batches, program.memory, program.memory_at,
-            program.step_held, program.backward_ends, program.step_ends,
-        )
-        for program in programs(p, cluster(3), steps=steps)
-    ]  # fmt: skip
 
 
 @settings(max_examples=25, deadline=None)

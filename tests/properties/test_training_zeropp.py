@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raysim.hardware.cluster import ClusterSpec
+from raysim.training.compiler.compile import RankCompiler
 from raysim.training.executor import Timeline
 from raysim.training.layers.sections import Gradient
 from raysim.training.settings.deepspeed import Aio, OffloadOptimizer, OffloadParam, ZeroConfig
@@ -17,7 +19,7 @@ from raysim.training.states.quantization import LANES, TARGET_GROUP, weight_grou
 from raysim.training.states.swapping import place
 from raysim.training.tower import StepOutcome
 from tests.laws.test_training_zeropp import across_nodes
-from tests.training_parts import cluster, llama, plan, play, programs
+from tests.training_parts import cluster, emitted, llama, plan, play, programs
 from tests.zeropp_reference import steady
 
 MODEL = llama(layers=2, hidden=256, vocab=512, seq_len=32)
@@ -67,6 +69,36 @@ def test_second_shards_never_send_more_across_nodes(zero: dict[str, Any], g: int
     assert crossing(zero | {"zero_hpz_partition_size": hpz}, g) <= crossing(zero, g)
 
 
+@st.composite
+def any_way(draw: st.DrawFn) -> dict[str, Any]:
+    """With one of ZeRO++'s, MiCS' and the offloads' ways, or none."""
+    quantized = {"zero_quantized_weights": True, "zero_quantized_gradients": draw(st.booleans())}
+    ways: list[dict[str, Any]] = [
+        {}, {}, {"zero_hpz_partition_size": draw(st.sampled_from([2, 8]))}, quantized,
+        {"zero_hpz_partition_size": 8} | quantized,
+        {"mics_shard_size": draw(st.sampled_from([2, 8]))},
+        {"offload_optimizer": OffloadOptimizer(device="cpu")},
+        {"offload_param": OffloadParam(device="cpu")},
+    ]  # fmt: skip
+    live = {
+        "stage3_max_live_parameters": draw(st.sampled_from([100_000, 10**9])),
+        "overlap_comm": draw(st.sampled_from([None, False])),
+    }
+    way: dict[str, Any] = draw(st.sampled_from(ways))
+    return draw(stage_3()) | live | way
+
+
+@settings(max_examples=40, deadline=None)
+@given(any_way(), st.integers(1, 5), st.integers(1, 3), st.sampled_from(["none", "full"]))
+def test_passes_issued_again_are_those_compiled_anew(
+    zero: dict[str, Any], g: int, steps: int, recomputed: str
+) -> None:
+    p = job(zero, g, activation_checkpointing=recomputed)
+    again = emitted(p, steps)
+    with patch.object(RankCompiler, "_pass", lambda self, do, emit: emit()):
+        assert emitted(p, steps) == again
+
+
 @FEW
 @given(stage_3(), st.booleans(), st.booleans(), st.sampled_from([1, 8]))
 def test_any_zeropp_plays_to_the_end(
@@ -77,7 +109,7 @@ def test_any_zeropp_plays_to_the_end(
 ) -> None:
     features = {"zero_quantized_weights": weights, "zero_quantized_gradients": gradients}
     played = play(job(zero | features | {"zero_hpz_partition_size": hpz}), cluster(nodes=2))
-    breakdown = played.breakdown()
+    breakdown = played.breakdown
     assert sum(breakdown.parts_ns.values()) == breakdown.step_ns
 
 

@@ -59,6 +59,7 @@ def door(monkeypatch: pytest.MonkeyPatch, in_tmp: Path, found: dict[str, Any]) -
     monkeypatch.setitem(sys.modules, "raysim.run", module)
     load = ModuleType("raysim.scenario.load")
     load.load = lambda path, changes: FakeScenario(changes=changes)  # type: ignore[attr-defined]
+    load.Scenario = FakeScenario  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "raysim.scenario.load", load)
     return asked
 
@@ -184,12 +185,15 @@ def test_wrong_flags_are_the_users_error(
     assert "Traceback" not in err
 
 
-def test_a_folder_that_cannot_be_written_is_the_users_error(
+def test_a_folder_that_cannot_be_written_is_the_users_error_and_the_answer_is_said(
     door: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("taken").write_text("a file")
     assert main(["run", "x", "-o", "taken"]) == 2
-    assert capsys.readouterr().err.startswith("cannot write taken: ")
+    out, err = capsys.readouterr()
+    assert out.startswith("Fits: ")
+    assert "Wrote" not in out
+    assert err.startswith("cannot write taken: ")
 
 
 def test_show_finds_a_run_by_path_name_id_or_as_the_last(

@@ -10,6 +10,7 @@ from raysim.hardware import catalog
 from raysim.models.table import Attention, Operator
 from raysim.perf.attention import score_elements
 from raysim.perf.compute import ComputeModel
+from raysim.perf.constants import TRITON_BACKWARD
 
 CORE = Attention(
     q_len=4096, kv_len=4096, heads=32, kv_heads=8, head_dim=128, v_head_dim=128, causal=True
@@ -42,6 +43,15 @@ def test_causal_costs_about_half() -> None:
 
 def test_fused_backward_takes_between_two_and_four_forwards() -> None:
     assert 2.0 < seconds(CORE, backward=True) / seconds(CORE) < 4.0
+
+
+def test_triton_s_kernel_is_slower_backward() -> None:
+    """What llm-foundry's benchmarks ran; it keeps what FlashAttention keeps."""
+    triton = replace(CORE, implementation="triton")
+    for gpu in ("A100-SXM-80GB", "H100-SXM-80GB"):
+        assert seconds(triton, gpu) == seconds(CORE, gpu)
+        ratio = seconds(CORE, gpu, backward=True) / seconds(triton, gpu, backward=True)
+        assert ratio == pytest.approx(TRITON_BACKWARD, rel=0.05)
 
 
 def test_eager_is_bound_by_the_score_matrix() -> None:

@@ -7,7 +7,7 @@ import pytest
 from raysim.errors import CalibrationError
 from raysim.hardware import catalog
 from raysim.models.table import Attention, Gemm, Operator
-from raysim.perf.compute import ComputeModel, shard
+from raysim.perf.compute import COMPILED_TRAFFIC_SHARE, ComputeModel, shard
 from raysim.perf.constants import TrainingConstants
 from raysim.perf.cpu_rank import compute_model
 from raysim.perf.optimizer import optimizer_key, step_bytes
@@ -201,14 +201,14 @@ def test_times_are_the_same_in_any_order() -> None:
     assert forward == backward[::-1]
 
 
-def test_torch_compile_halves_traffic_and_leaves_one_kernel() -> None:
+def test_torch_compile_leaves_part_of_the_traffic_and_one_kernel() -> None:
     gpu = catalog.gpu("H100-SXM-80GB")
     eager, compiled = ComputeModel(gpu), ComputeModel(gpu, compiled=True)
     rotary = Operator(name="rotary", kind="elementwise", moved=1e9, kernels=5)
     assert compiled.launches(rotary) == 1
     assert compiled.launches(rotary, backward=True) == 1
     seconds = [m.operator_s(rotary, batch=1, dtype="bf16") for m in (eager, compiled)]
-    assert seconds[1] == pytest.approx(seconds[0] / 2, rel=0.02)
+    assert seconds[1] == pytest.approx(COMPILED_TRAFFIC_SHARE * seconds[0], rel=0.02)
     product = Operator(name="up", kind="gemm", gemm=Gemm(rows=2048, n=4096, k=4096))
     same = [m.operator_s(product, batch=1, dtype="bf16") for m in (eager, compiled)]
     assert same[0] == same[1]

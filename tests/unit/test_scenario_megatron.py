@@ -103,6 +103,7 @@ def test_arguments_in_place_replay(tmp_path: Path) -> None:
         ("--micro-batch-size two", r"train.sh:1:20   micro_batch_size: expected a count"),
         ("--micro-batch-size 1 --bf16 --fp16", "give bf16 or fp16, not both"),
         ("--micro-batch-size 1 --overlap-param-gather", "needs use_distributed_optimizer"),
+        ("--micro-batch-size 1 --tp-comm-overlap", "needs sequence_parallel"),
         ("--micro-batch-size 1 --tensor-model-parallel-size 3", "not divisible by tp 3"),
         ("--micro-batch-size 1 --expert-model-parallel-size 3", "does not divide dp x cp: 8"),
         ("--micro-batch-size 3 --global-batch-size 25", r"train.sh:1:42 .*not a multiple of"),

@@ -85,7 +85,7 @@ def test_checkpointing_trades_activations_for_recomputation() -> None:
     )
     assert full.memory[0].allocated_bytes < base.memory[0].allocated_bytes
     assert full.steady_step_ns > base.steady_step_ns
-    assert base.breakdown().parts_ns["recompute"] == 0 < full.breakdown().parts_ns["recompute"]
+    assert base.breakdown.parts_ns["recompute"] == 0 < full.breakdown.parts_ns["recompute"]
 
 
 def test_host_memory_of_offload_rounds_pinned_buffers_to_powers_of_two() -> None:

@@ -14,7 +14,7 @@ from raysim.training.allocator.config import AllocatorConfig
 from raysim.training.memory import peaks
 from raysim.training.memory.peaks import rank_memory
 from raysim.training.memory.replay import TOUCHED, Player, replay, resolve
-from raysim.training.program import Program, ProgramBuilder
+from raysim.training.program import Op, Program, ProgramBuilder
 from raysim.training.settings.deepspeed import Optimizer, PipelineSettings, ZeroConfig
 from raysim.training.settings.parallel import Mesh
 from raysim.training.tower import memory_need
@@ -171,12 +171,15 @@ def test_a_compiled_program_is_no_cycle() -> None:
     """It goes when its last user does: thousands of operations are nothing for the collector."""
     gc.collect()
     gc.disable()
+    gc.set_debug(gc.DEBUG_SAVEALL)
     try:
         (program,) = programs(plan(llama(hidden=1024), stage=1))
-        size = len(program.ops)
         del program
-        assert gc.collect() < size
+        gc.collect()
+        assert not [found for found in gc.garbage if isinstance(found, Op | Program)]
     finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
         gc.enable()
 
 

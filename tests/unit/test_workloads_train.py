@@ -79,7 +79,7 @@ def test_slow_samples_bind_the_step() -> None:
     """2 samples of 100 ms in the training process: at least 200 ms per micro-batch."""
     slow = outcome(data=DataSettings(cpu_seconds_per_sample=0.1))
     assert slow.step_s >= 2 * 2 * 0.1
-    assert slow.step.breakdown().parts_ns["data_wait"] >= 0.38e9
+    assert slow.step.breakdown.parts_ns["data_wait"] >= 0.38e9
     four = outcome(data=DataSettings(cpu_seconds_per_sample=0.1, loader_workers=4))
     assert four.step_s == pytest.approx(slow.step_s / 4, rel=0.2)
 

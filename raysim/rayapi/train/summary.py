@@ -111,7 +111,7 @@ def with_cpu_training(report: LibraryReport, shared: CpuShared) -> LibraryReport
 
 def _where(found: Prediction) -> Table:
     """Parts of the slowest rank's step, as the tower accounts for them."""
-    whole = found.outcome.breakdown()
+    whole = found.outcome.breakdown
     return Table(
         title="A step of the slowest rank",
         columns=(("part", "text"), ("time", "seconds"), ("share", "share")),

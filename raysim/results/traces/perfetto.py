@@ -10,6 +10,7 @@ their order: an end stands before the next begin, and an arrow's beginning befor
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
@@ -238,12 +239,17 @@ class _Writer:
 
 
 def framed(packet: Any) -> bytes:
-    """A TracePacket as field 1 of a Trace: tag, length as a varint, bytes."""
+    """A TracePacket as field 1 of a Trace: tag, length, bytes."""
     data: bytes = packet.SerializeToString()
-    length = len(data)
-    header = bytearray(b"\n")
+    return _head(len(data)) + data
+
+
+@functools.cache
+def _head(length: int) -> bytes:
+    """Tag, and length as a varint; packets of a trace are of a few dozen lengths."""
+    head = bytearray(b"\n")
     while length > 0x7F:
-        header.append(length & 0x7F | 0x80)
+        head.append(length & 0x7F | 0x80)
         length >>= 7
-    header.append(length)
-    return bytes(header) + data
+    head.append(length)
+    return bytes(head)

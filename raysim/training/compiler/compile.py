@@ -9,7 +9,7 @@ training loop of the user.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 
 from raysim.hardware.specs import CpuSpec
@@ -109,8 +109,9 @@ class RankCompiler:
         """Of the step being compiled."""
         self.done: Counter[tuple[Do, int]] = Counter()
         """Backward passes of that step, by kind and chunk."""
-        self.passes: dict[object, tuple[Stretch, tuple[int, ...]]] = {}
-        """Passes to issue again, with what is pending after them, by all that shapes them."""
+        self.passes: dict[object, tuple[Stretch, tuple[int, ...], Hashable]] = {}
+        """Passes to issue again, with what is pending after them and how they leave the engine, by
+        all that shapes them."""
         self.received: set[str] = set()
         """What buffers exist for: pipe_recv_buf and grad_layer, made once (pipe/engine.py)."""
 
@@ -244,11 +245,12 @@ class RankCompiler:
             changes = len(b.program.memory)
             compile_it()
             pending = tuple(p - here for p in self.emit.pending)
-            self.passes[key] = b.stretch(here, changes), pending
+            self.passes[key] = b.stretch(here, changes), pending, self.engine.alike()
             return
-        stretch, pending = known
+        stretch, pending, left = known
         b.again(stretch)
         self.emit.pending = tuple(here + p for p in pending)
+        self.engine.resume(left)
 
     def _forward_pass(self, micro_batch: int) -> None:
         self._arrived("activation", micro_batch)

@@ -37,9 +37,9 @@ class UnitEmitter:
     def forward(self, unit: Unit, phase: str, *, keep: bool) -> None:
         """``forward`` or ``recompute``; ``keep`` what backward needs."""
         b = self.b
-        self._communicate(unit, unit.exchanges.before_forward, self.b.last_on(COMPUTE))
+        self._communicate(unit, unit.exchanges.before_forward, b.last_on(COMPUTE))
         waits = (*self.engine.before(unit, phase), *self.take_pending())
-        beside = self._beside(unit, unit.exchanges.beside_forward, self._ready(waits))
+        beside = self._beside(unit, unit.exchanges.beside_forward, waits)
         if keep:
             b.alloc("activation", unit.saved_bytes, unit.name, tensors=unit.saved)
             b.alloc("logits", unit.loss_bytes, unit.name, tensors=unit.loss_saved)
@@ -53,23 +53,36 @@ class UnitEmitter:
         self._communicate(unit, after, (op,))
         self.engine.after(unit, phase, op)
 
-    def _ready(self, waits: tuple[int, ...]) -> tuple[int, ...]:
-        """What a kernel issued now would wait for."""
-        return (*waits, *self.b.last_on(COMPUTE))
-
     def _communicate(self, unit: Unit, calls: Sequence[Exchange], waits: Sequence[int]) -> None:
         """Collectives one after the other; what comes next waits for the last."""
         if calls:
-            self.join(self._beside(unit, calls, (*waits, *self.take_pending())))
+            self.join(self._in_turn(unit, calls, (*waits, *self.take_pending())))
 
     def _beside(
         self, unit: Unit, calls: Sequence[Exchange], waits: tuple[int, ...]
     ) -> tuple[int, ...]:
-        """Collectives one after the other, beside the unit's compute."""
-        for op, group, size in calls:
-            name = f"{op.replace('_', '-')} {unit.name}"
-            waits = (self.b.collective(name, Call(op, group, size), waits=waits),)
-        return waits if calls else ()
+        """The same beside the unit's compute, from when that could begin."""
+        if not calls:
+            return ()
+        return self._in_turn(unit, calls, (*waits, *self.b.last_on(COMPUTE)))
+
+    def _in_turn(
+        self, unit: Unit, calls: Sequence[Exchange], waits: tuple[int, ...]
+    ) -> tuple[int, ...]:
+        for call in calls:
+            if call.moved_bytes and call.op == "reduce_scatter":
+                waits = (self._rearrange(unit, call, waits),)
+            name = f"{call.op.replace('_', '-')} {unit.name}"
+            waits = (
+                self.b.collective(name, Call(call.op, call.group, call.size_bytes), waits=waits),
+            )
+            if call.moved_bytes and call.op == "all_gather":
+                waits = (self._rearrange(unit, call, waits),)
+        return waits
+
+    def _rearrange(self, unit: Unit, call: Exchange, waits: tuple[int, ...]) -> int:
+        seconds = self.costs.memory_s(call.moved_bytes)
+        return self.b.compute(f"rearrange {unit.name}", "collective", seconds, waits=waits)
 
     def backward(self, unit: Unit) -> None:
         """Input and weight gradients."""
@@ -99,7 +112,7 @@ class UnitEmitter:
         b, around = self.b, unit.exchanges
         self._communicate(unit, around.before_backward, (*waits, *b.last_on(COMPUTE)))
         waits = (*waits, *self.take_pending())
-        beside = self._beside(unit, around.beside_backward, self._ready(waits))
+        beside = self._beside(unit, around.beside_backward, waits)
         parts = unit.backward_temps
         b.alloc(unit.temp_category, unit.backward_temp_bytes, unit.name, tensors=parts)
         op = b.compute(

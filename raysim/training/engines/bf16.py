@@ -51,6 +51,9 @@ class Bf16Optimizer:
         """Every pass is."""
         return ()
 
+    def resume(self, state: Hashable) -> None:
+        """Passes that are alike leave it as they find it."""
+
     def before(self, unit: Unit, phase: str) -> Sequence[int]:
         """Backward makes low-precision gradients that live until they are folded in."""
         if phase == "backward" and unit.gradients:

@@ -12,7 +12,7 @@ from raysim.perf.compute import ComputeModel
 from raysim.perf.nvme import Volume
 from raysim.training.layers.sections import Gradient, Unit
 from raysim.training.plan import TrainingPlan
-from raysim.training.program import Call, ProgramBuilder
+from raysim.training.program import COMPUTE, Call, ProgramBuilder
 from raysim.training.settings.deepspeed import Precision
 from raysim.training.states.optimizer import state_bytes_per_element
 from raysim.training.states.zero import optimizer_state_bytes
@@ -131,10 +131,10 @@ class EngineContext:
 
     def alloc_gradients(self, unit: Unit) -> None:
         """Gradients of a unit, in the weights' type, one tensor each."""
-        width = self.weight_bytes
-        self.builder.alloc(
-            "gradient", unit.numel * width, unit.name, tensors=unit.gradient_tensors(width)
-        )
+        width, b = self.weight_bytes, self.builder
+        if b.keeps_memory and unit.gradients:
+            tensors = unit.gradient_tensors(width)
+            b.alloc("gradient", unit.numel * width, unit.name, tensors=tensors)
 
     def copy_s(
         self, size_bytes: float, kind: Literal["h2d", "d2h"], *, pinned: bool = True
@@ -142,6 +142,38 @@ class EngineContext:
         """Seconds of a copy that every rank of the node makes at the same time."""
         alone = self.costs.copy_s(size_bytes, kind, pinned=pinned)
         return max(alone, size_bytes / self.copy_bytes_per_s)
+
+    def beside(self, name: str, call: Call, waits: Sequence[int]) -> int:
+        """A collective beside compute, which has the fewer SMs for as long as it runs.
+
+        As if a kernel on all SMs took its part of the compute stream: what is hidden costs that, of
+        what is exposed it is hidden.
+        """
+        done = self.builder.collective(name, call, waits=waits)
+        seconds = self.sm_s(call)
+        if seconds and not self.builder.takes_turns:
+            self.builder.compute("SMs held by NCCL", "collective", seconds, launches=0)
+        return done
+
+    def aside(
+        self,
+        name: str,
+        moved_bytes: float,
+        stream: str,
+        waits: Sequence[int],
+        *,
+        launches: int = 1,
+        kernels: int = 1,
+    ) -> int:
+        """A pass over memory on a stream of its own, or in line if that is the compute stream.
+
+        Its blocks fill every SM in their turn, so the compute stream's come later by as much.
+        """
+        b, seconds = self.builder, self.costs.memory_s(moved_bytes, kernels=kernels)
+        done = b.compute(name, "collective", seconds, launches=launches, stream=stream, waits=waits)
+        if stream != COMPUTE and not b.takes_turns:
+            b.compute(f"GPU taken to {name}", "collective", seconds, launches=0)
+        return done
 
     def scan(self, name: str, size_bytes: float, tensors: int, waits: Sequence[int] = ()) -> int:
         """One pass over ``tensors`` gradients held in ``size_bytes``."""
@@ -240,9 +272,12 @@ class Engine(Protocol):
     def alike(self) -> Hashable:
         """What the pass about to begin depends on in the engine; None: on too much to tell.
 
-        Passes of a chunk that have it in common are alike to the last operation, and leave the
-        engine as they find it.
+        Passes of a chunk that have it in common are alike to the last operation, and have it in
+        common afterwards.
         """
+
+    def resume(self, state: Hashable) -> None:
+        """A pass was issued again, not compiled: go on from what was ``alike`` after the first."""
 
     def before(self, unit: Unit, phase: str) -> Sequence[int]:
         """Before a unit's ``forward``, ``recompute`` or ``backward``; returns its waits."""

@@ -12,22 +12,33 @@ Not modelled: the first (record) iteration, trace invalidation.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
+from typing import NamedTuple
 
 from raysim.training.layers.sections import Gradient
 from raysim.training.settings.deepspeed import ZeroConfig
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fetch:
+class Fetch(NamedTuple):
     """What one visit must gather now, and what it gathers ahead."""
 
     missing: tuple[Gradient, ...]
     wait_for: tuple[Gradient, ...]
     """Parameters of the visited module that are on their way."""
     prefetch: tuple[Gradient, ...]
+
+
+class Walk(NamedTuple):
+    """How far a walk over the trace has come, and what it holds."""
+
+    step: int
+    left: int
+    """Parameters of the trace that no prefetch has come to yet: always its end."""
+    available: frozenset[str]
+    in_flight: frozenset[str]
+    available_numel: int
+    fetched_for: tuple[tuple[str, int], ...]
 
 
 def persistent_names(parameters: Sequence[Gradient], zero: ZeroConfig) -> frozenset[str]:
@@ -63,6 +74,7 @@ class Coordinator:
         self.zero = zero
         self.prefix = [0, *accumulate(sum(p.numel for p in visit) for visit in visits)]
         self.next_use = _next_uses(visits)
+        self.trace = [(p, i) for i, visit in enumerate(visits) for p in visit]
         self.available: set[str] = set()
         self.in_flight: set[str] = set()
         self.reset()
@@ -72,15 +84,32 @@ class Coordinator:
         assert not self.in_flight, f"parameters still in flight: {sorted(self.in_flight)}"
         self.step = 0
         self.available_numel = 0
-        self.queue = deque((p, i) for i, visit in enumerate(self.visits) for p in visit)
+        self.queue = deque(self.trace)
         self.fetched_for: dict[str, int] = {}
 
-    def _gather(self, parameters: Sequence[Gradient]) -> tuple[Gradient, ...]:
+    @property
+    def walk(self) -> Walk:
+        """All that decides what comes next."""
+        return Walk(
+            self.step, len(self.queue), frozenset(self.available), frozenset(self.in_flight),
+            self.available_numel, tuple(self.fetched_for.items()),
+        )  # fmt: skip
+
+    @walk.setter
+    def walk(self, walk: Walk) -> None:
+        self.step, left, available, in_flight, self.available_numel, fetched_for = walk
+        self.queue = deque(self.trace[len(self.trace) - left :])
+        self.available, self.in_flight = set(available), set(in_flight)
+        self.fetched_for = dict(fetched_for)
+
+    def _gather(self, parameters: Iterable[Gradient]) -> tuple[Gradient, ...]:
+        available, in_flight = self.available, self.in_flight
         missing = tuple(
-            p for p in parameters if p.name not in self.available and p.name not in self.in_flight
+            [p for p in parameters if p.name not in available and p.name not in in_flight]
         )
-        self.in_flight.update(p.name for p in missing)
-        self.available_numel += sum(p.numel for p in missing)
+        for p in missing:
+            in_flight.add(p.name)
+            self.available_numel += p.numel
         return missing
 
     def fetch(self) -> Fetch:
@@ -120,7 +149,7 @@ class Coordinator:
             if not known and p.name not in ahead:
                 ahead[p.name] = p
                 numel += p.numel
-        return self._gather(tuple(ahead.values()))
+        return self._gather(ahead.values())
 
     @property
     def upcoming(self) -> Iterator[Gradient]:

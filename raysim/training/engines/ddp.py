@@ -81,6 +81,9 @@ class Ddp:
             return None
         return self.c.builder.backward_index == 0
 
+    def resume(self, state: Hashable) -> None:
+        """Passes that are alike leave it as they find it."""
+
     def before(self, unit: Unit, phase: str) -> Sequence[int]:
         """The first backward of a step allocates the gradients; autocast copies the weights."""
         if phase == "backward" and self.c.builder.backward_index == 0:
@@ -112,7 +115,7 @@ class Ddp:
             return
         for size in self.flushes.get(id(unit), ()):
             call = Call("all_reduce", "dp", size)
-            self.works.append(self.c.builder.collective("all-reduce gradients", call, waits=(op,)))
+            self.works.append(self.c.beside("all-reduce gradients", call, (op,)))
 
     def backward_extra(self, unit: Unit) -> tuple[float, int]:
         """Copy into the bucket, or accumulate into an existing gradient."""

@@ -64,6 +64,10 @@ class Quantizing:
         """Not while copies are made; for the rest as the engine says."""
         return None if self.stale else self.inner.alike()
 
+    def resume(self, state: Hashable) -> None:
+        """Copies are all made."""
+        self.inner.resume(state)
+
     def before(self, unit: Unit, phase: str) -> Sequence[int]:
         """Weights that have arrived are made ready for their products."""
         waits = tuple(self.inner.before(unit, phase))

@@ -134,6 +134,9 @@ class Sharded:
         """What is gathered ahead, and what is in flight, decide."""
         return None
 
+    def resume(self, state: Hashable) -> None:
+        """Passes that are alike leave it as they find it."""
+
     def before(self, unit: Unit, phase: str) -> Sequence[int]:
         """Open groups; make room for gradients."""
         i = self.place[id(unit)]
@@ -209,7 +212,7 @@ class Sharded:
             self.reductions["d2h"] = self.b.copy("gradients to host", D2H, copy, (done,))
             self.b.free("gradient", stored, group.name)
         elif group in self.synced:
-            done = self.aside(
+            done = self.c.aside(
                 "accumulate shard", 3.0 * stored, REDUCE, (done,), launches=len(group.tensors)
             )
             self.b.free("gradient", stored, group.name)
@@ -267,38 +270,11 @@ class Sharded:
         done = b.background(c.plan.optimizer.type, CPU, "offload", seconds, b.last_on(CPU))
         b.sync("wait for the optimizer", (done,))
 
-    def beside(self, name: str, call: Call, waits: Sequence[int]) -> int:
-        """A collective beside compute, which has the fewer SMs for as long as it runs.
-
-        As if a kernel on all SMs took its part of the compute stream: what is hidden costs that, of
-        what is exposed it is hidden.
-        """
-        done = self.b.collective(name, call, waits=waits)
-        seconds = self.c.sm_s(call)
-        if seconds and not self.b.takes_turns:
-            self.b.compute("SMs held by NCCL", "collective", seconds, launches=0)
-        return done
-
-    def aside(
-        self, name: str, moved_bytes: float, stream: str, waits: Sequence[int], *, launches: int = 1
-    ) -> int:
-        """A pass over memory on a stream of its own.
-
-        Its blocks fill every SM in their turn, so the compute stream's come later by as much.
-        """
-        seconds = self.c.costs.memory_s(moved_bytes)
-        done = self.b.compute(
-            name, "collective", seconds, launches=launches, stream=stream, waits=waits
-        )
-        if not self.b.takes_turns:
-            self.b.compute(f"GPU taken to {name}", "collective", seconds, launches=0)
-        return done
-
     def divide(self, size_bytes: float, divisor: float, waits: tuple[int, ...]) -> tuple[int, ...]:
         """Gradients in place, unless by 1."""
         if divisor <= 1:
             return waits
-        return (self.aside("divide gradients", 2.0 * size_bytes, REDUCE, waits),)
+        return (self.c.aside("divide gradients", 2.0 * size_bytes, REDUCE, waits),)
 
     def shards_to_gpu(self, group: Group) -> tuple[int, ...]:
         """Under CPU offload the shard travels before it is gathered."""
@@ -311,7 +287,7 @@ class Sharded:
     def cast_shards(self, group: Group, waits: Sequence[int]) -> tuple[int, ...]:
         """A copy of the shard in the all-gather's type, which the caller allocates and frees."""
         moved = self.own_numel(group) * float(self.c.weight_bytes + self.width)
-        return (self.aside("cast shards", moved, GATHER, waits),)
+        return (self.c.aside("cast shards", moved, GATHER, waits),)
 
 
 def divisors(ranks: int) -> tuple[float, float]:

@@ -201,7 +201,7 @@ class Fsdp1(Sharded):
         if self.s.shards:
             if self.n > 1:
                 call = Call("all_gather", self.shard_group, size)
-                gathered = self.beside(f"all-gather {group.name}", call, waits)
+                gathered = self.c.beside(f"all-gather {group.name}", call, waits)
             else:
                 gathered = b.compute(
                     "copy", "collective", c.costs.memory_s(2.0 * size), stream=GATHER, waits=waits
@@ -256,7 +256,7 @@ class Fsdp1(Sharded):
             b.alloc("communication", wire, "padded gradient")
             self.reducing += wire
         if moved:
-            waits = (self.aside("cast and pad", moved, REDUCE, waits),)
+            waits = (self.c.aside("cast and pad", moved, REDUCE, waits),)
         waits = self.divide(wire, self.divisors[0], waits)
         if self.s.shards:
             self._scatter(group, wire, own, waits)
@@ -269,7 +269,7 @@ class Fsdp1(Sharded):
         b.alloc("communication", reduced, "reduce-scatter output")
         if self.n > 1:
             call = Call("reduce_scatter", self.shard_group, wire)
-            done = self.beside(f"reduce-scatter {group.name}", call, waits)
+            done = self.c.beside(f"reduce-scatter {group.name}", call, waits)
         else:
             seconds = self.c.costs.memory_s(float(wire + reduced))
             done = b.compute("copy gradient", "collective", seconds, stream=REDUCE, waits=waits)
@@ -277,7 +277,7 @@ class Fsdp1(Sharded):
         (done,) = self.divide(reduced, self.divisors[1], (done,))
         b.alloc("gradient", stored, group.name)
         if self.reduce_width != self.c.weight_bytes:
-            done = self.aside("cast gradient shard", float(reduced + stored), REDUCE, (done,))
+            done = self.c.aside("cast gradient shard", float(reduced + stored), REDUCE, (done,))
         b.free("communication", reduced, "reduce-scatter output")
         self.keep_shard(group, own, done)
 
@@ -288,9 +288,9 @@ class Fsdp1(Sharded):
         done = waits[-1]
         if self.c.ranks > 1:
             call = Call("all_reduce", "dp", wire)
-            done = self.beside(f"all-reduce {group.name}", call, waits)
+            done = self.c.beside(f"all-reduce {group.name}", call, waits)
             (done,) = self.divide(wire, self.divisors[1], (done,))
         if self.reduce_width != self.c.weight_bytes:
             moved = float(wire + flat * self.c.weight_bytes)
-            done = self.aside("cast gradient", moved, REDUCE, (done,))
+            done = self.c.aside("cast gradient", moved, REDUCE, (done,))
         self.keep_shard(group, flat, done)

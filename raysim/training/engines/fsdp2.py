@@ -192,11 +192,11 @@ class Fsdp2(Sharded):
         if self._recasts(group) and not shared:
             waits = self.cast_shards(group, waits)
         b.alloc("communication", size, "all-gather output", stream=GATHER)
-        copied = self.aside("copy in", 2.0 * own, GATHER, waits)
+        copied = self.c.aside("copy in", 2.0 * own, GATHER, waits)
         b.free("communication", staged, "all-gather input")
         where = f"dp_shard:{ranks}" if shared else self.shard_group
         call = Call("all_gather", where, size)
-        self.coming[group] = self.beside(f"all-gather {group.name}", call, (copied,))
+        self.coming[group] = self.c.beside(f"all-gather {group.name}", call, (copied,))
 
     def _staged_bytes(self, group: Group, own: int) -> int:
         """Copies that live until the copy in: shards from the host, and in the gathered type."""
@@ -312,7 +312,7 @@ class Fsdp2(Sharded):
         (done,) = self.divide(wire, self.divisors[0], (packed,))
         if self.n > 1:
             call = Call("reduce_scatter", self.shard_group, wire)
-            done = self.beside(f"reduce-scatter {group.name}", call, (done,))
+            done = self.c.beside(f"reduce-scatter {group.name}", call, (done,))
         self.reducing = wire, done
         done = self.reduce_over_replicas(reduced, done)
         (done,) = self.divide(reduced, self.divisors[1], (done,))
@@ -327,7 +327,7 @@ class Fsdp2(Sharded):
         else:
             b.alloc("gradient", own * self.c.weight_bytes, group.name, stream=REDUCE)
             moved = float(reduced + own * self.c.weight_bytes)
-            done = self.aside("cast gradient shard", moved, REDUCE, (done,))
+            done = self.c.aside("cast gradient shard", moved, REDUCE, (done,))
             if self.s.replicas > 1:
                 self.all_reducing += reduced
             else:

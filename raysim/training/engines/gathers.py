@@ -59,7 +59,6 @@ class Gathers:
         self.sizes = {p.name: p.numel for p in parameters}
         self.second: set[str] = set()
         """Parameters with a second shard."""
-        self.gathered: dict[str, int] = {}
         self.arriving: dict[str, int] = {}
         """Operation after which a parameter is whole."""
 
@@ -88,8 +87,7 @@ class Gathers:
         padded = self._padded(parameters)
         waits = self._shards_to_gpu(parameters, padded // ranks, what)
         for p in parameters:
-            self.gathered[p.name] = p.numel * c.weight_bytes
-            b.alloc("gathered_parameter", self.gathered[p.name], p.name, stream=GATHER)
+            b.alloc("gathered_parameter", self._whole_bytes(p.name), p.name, stream=GATHER)
         quantized = self.zero.zero_quantized_weights and ranks > 1
         if quantized:
             waits = self._quantized(parameters, padded, what, (ranks, group), waits)
@@ -97,17 +95,14 @@ class Gathers:
             waits = self._over_nodes_first(padded * c.weight_bytes, len(parameters), what, waits)
         elif ranks > 1:
             call = Call("all_gather", group, padded * c.weight_bytes)
-            waits = (b.collective(f"all-gather {what}", call, waits=waits),)
+            waits = (c.beside(f"all-gather {what}", call, waits),)
         moved = 2.0 * padded * c.weight_bytes
         if (len(parameters) > 1 and not self.in_place) or self.n == 1:
             # The flat output and the copied-out tensors live side by side until the copies are
             # queued.
             b.alloc("communication", padded * c.weight_bytes, "coalesced all-gather", stream=GATHER)
-            seconds = c.costs.memory_s(moved, kernels=len(parameters))
-            done = b.compute(
-                "copy out", "collective", seconds, launches=len(parameters), stream=GATHER,
-                waits=waits,
-            )  # fmt: skip
+            tensors = len(parameters)
+            done = c.aside("copy out", moved, GATHER, waits, launches=tensors, kernels=tensors)
             b.free("communication", padded * c.weight_bytes, "coalesced all-gather", used_on=GATHER)
         else:
             done = waits[0]
@@ -118,17 +113,16 @@ class Gathers:
         self, size: int, tensors: int, what: str, waits: tuple[int, ...]
     ) -> tuple[int, ...]:
         """MiCS: gather from the same place on other nodes, put in order, then within the node."""
-        b, c = self.c.builder, self.c
+        c = self.c
         part, name = size // self.local, f"all-gather {what}"
         call = Call("all_gather", f"dp_across:{self.n}:{self.local}", part)
-        across = b.collective(name, call, waits=waits)
-        order_s = c.costs.memory_s(4.0 * part, kernels=2 * tensors)  # a clone, then a copy
-        ordered = b.compute(
-            "order chunks", "collective", order_s, launches=2 * tensors, stream=GATHER,
-            waits=(across,),
-        )  # fmt: skip
+        across = c.beside(name, call, waits)
+        kernels = 2 * tensors  # a clone, then a copy
+        ordered = c.aside(
+            "order chunks", 4.0 * part, GATHER, (across,), launches=kernels, kernels=kernels
+        )
         call = Call("all_gather", f"dp_shard:{self.local}", size)
-        return (b.collective(name, call, waits=(ordered,)),)
+        return (c.beside(name, call, (ordered,)),)
 
     def _shards_to_gpu(
         self, parameters: Sequence[Gradient], own: int, what: str
@@ -162,21 +156,18 @@ class Gathers:
         converted = c.plan.precision != "fp16"
         cast = own * (c.weight_bytes + HALF) if converted else 0.0
         kernels = 1 + (len(parameters) > 1) + converted
-        seconds = c.costs.memory_s(together + cast + own * (HALF + 1.0), kernels=kernels)
-        ready = b.compute(
-            f"quantize {what}", "collective", seconds, launches=kernels, stream=GATHER, waits=waits,
-        )  # fmt: skip
+        moved = together + cast + own * (HALF + 1.0)
+        ready = c.aside(f"quantize {what}", moved, GATHER, waits, launches=kernels, kernels=kernels)
         integers = padded + scales * ranks
         b.alloc("communication", own + scales + integers, "quantized weights", stream=GATHER)
         calls = (Call("all_gather", name, padded), Call("all_gather", name, scales * ranks))
-        works = [b.collective(f"all-gather {what}", call, waits=(ready,)) for call in calls]
+        works = [c.beside(f"all-gather {what}", call, (ready,)) for call in calls]
         back = padded * (c.weight_bytes + HALF) if converted else 0.0
-        seconds = c.costs.memory_s(padded * (1.0 + HALF) + back, kernels=1 + converted)
+        kernels, moved = 1 + converted, padded * (1.0 + HALF) + back
         b.alloc("communication", padded * HALF, "dequantized weights", stream=GATHER)
-        done = b.compute(
-            f"dequantize {what}", "collective", seconds, launches=1 + converted, stream=GATHER,
-            waits=works,
-        )  # fmt: skip
+        done = c.aside(
+            f"dequantize {what}", moved, GATHER, works, launches=kernels, kernels=kernels
+        )
         b.free("communication", padded * HALF, "dequantized weights", used_on=GATHER)
         b.free("communication", own + scales + integers, "quantized weights", used_on=GATHER)
         return (done,)
@@ -185,7 +176,10 @@ class Gathers:
         """A parameter is released; hpZ keeps its second shard."""
         self.keep_second(name)
         self.swapper.release(name)
-        self.c.builder.free("gathered_parameter", self.gathered.pop(name), name)
+        self.c.builder.free("gathered_parameter", self._whole_bytes(name), name)
+
+    def _whole_bytes(self, name: str) -> int:
+        return self.sizes[name] * self.c.weight_bytes
 
     def _second_bytes(self, name: str) -> int:
         whole = shard_numel(self.sizes[name], self.n) * self.n

@@ -113,6 +113,7 @@ class Megatron:
             size = sum(rows * columns for rows, columns in shapes) * c.weight_bytes
             b.alloc("temporary", size, "dummy weight gradients")
         b.alloc("temporary", self._workspace_bytes(), "Transformer Engine's cuBLAS workspaces")
+        b.alloc("communication", self._user_buffer_bytes(), "user buffers")
 
     @property
     def _gathers_fp8(self) -> bool:
@@ -138,6 +139,14 @@ class Megatron:
         size = WORKSPACE_BYTES.get(self.c.costs.gpu.architecture, WORKSPACE_BYTES_ELSEWHERE)
         linears = any(m.cls.startswith("TE") for m in modules)
         return size * (linears + GROUPED_STREAMS * grouped)
+
+    def _user_buffer_bytes(self) -> int:
+        """One for each exchange of a layer, shared by all layers."""
+        if not (self.m.tp_comm_overlap and self.c.plan.mesh.tp > 1):
+            return 0
+        units = [unit for unit in self.c.units if unit.modules[0].cls.startswith("TE")]
+        sizes = {unit.modules[0].name: unit.exchanges.size_bytes("tp") for unit in units}
+        return sum(sizes.values())
 
     def _dummies(self, module: Module) -> list[tuple[int, int]]:
         """Shapes of the empty gradients that Transformer Engine hands to autograd, one per shape.
@@ -184,6 +193,9 @@ class Megatron:
             return None
         return ()
 
+    def resume(self, state: Hashable) -> None:
+        """Passes that are alike leave it as they find it."""
+
     def before(self, unit: Unit, phase: str) -> Sequence[int]:
         """Weights on their way are waited for; the bucket behind is fetched meanwhile."""
         if phase == "backward":
@@ -210,8 +222,8 @@ class Megatron:
     def _gather(self, bucket: Bucket) -> int:
         size = (bucket.numel - bucket.fp8) * self.c.weight_bytes + bucket.fp8
         call = Call("all_gather", bucket.group, size)
-        b = self.c.builder
-        return b.collective("all-gather weights", call, waits=b.last_on(COMPUTE))
+        exchange = self.c.beside if self.m.overlap_param_gather else self.c.builder.collective
+        return exchange("all-gather weights", call, waits=self.c.builder.last_on(COMPUTE))
 
     def after(self, unit: Unit, phase: str, op: int) -> None:
         """A bucket whose last gradient is ready is reduced beside the rest of backward."""
@@ -241,7 +253,8 @@ class Megatron:
         scaled = b.compute("scale gradients", "collective", scale_s, waits=waits)
         op = "reduce_scatter" if self._sharded else "all_reduce"
         name = f"{op.replace('_', '-')} gradients"
-        self.works.append(b.collective(name, Call(op, bucket.group, size), waits=(scaled,)))
+        exchange = self.c.beside if self.m.overlap_grad_reduce else b.collective
+        self.works.append(exchange(name, Call(op, bucket.group, size), waits=(scaled,)))
 
     def end_backward(self) -> None:
         """Reduction is finished before the step."""

@@ -55,21 +55,18 @@ class QuantizedReduction:
                 ready = self._kernel("quantize gradients", size, stream, ready)
                 for part in hop:
                     call = Call("all_to_all", group, part)
-                    ready = b.collective("all-to-all gradients", call, waits=(ready,))
+                    ready = self.c.beside("all-to-all gradients", call, (ready,))
             last = hops[1].payload_bytes + 3 * HALF * numel // local
             ready = self._kernel("dequantize and sum", last, stream, ready, kernels=3)
             b.free("communication", temporary, "quantized gradients", used_on=stream)
         return ready
 
     def _kernel(self, name: str, moved: float, stream: str, ready: int, *, kernels: int = 1) -> int:
-        seconds = self.c.costs.memory_s(moved, kernels=kernels)
-        return self.c.builder.compute(
-            name, "collective", seconds, launches=kernels, stream=stream, waits=(ready,)
-        )
+        return self.c.aside(name, moved, stream, (ready,), launches=kernels, kernels=kernels)
 
     def _alone(self, gradient: Gradient, stream: str, ready: int) -> int:
         c = self.c
         wire = shard_numel(gradient.numel, c.ranks) * c.ranks * c.comm_bytes
         packed = self._kernel("divide gradient", 2.0 * wire, stream, ready)
         call = Call("reduce_scatter", "dp", wire)
-        return c.builder.collective("reduce-scatter gradients", call, waits=(packed,))
+        return c.beside("reduce-scatter gradients", call, (packed,))

@@ -87,6 +87,9 @@ class Replicated:
         """The first backward of a step takes memory for the gradients."""
         return self.c.builder.backward_index == 0
 
+    def resume(self, state: Hashable) -> None:
+        """Passes that are alike leave it as they find it."""
+
     def before(self, unit: Unit, phase: str) -> Sequence[int]:
         """The first backward of a step allocates the gradients."""
         if phase == "backward" and self.c.builder.backward_index == 0:

@@ -97,6 +97,9 @@ class ZeroOneTwo:
             return None
         return self.c.builder.backward_index == 0
 
+    def resume(self, state: Hashable) -> None:
+        """Passes that are alike leave it as they find it."""
+
     def before(self, unit: Unit, phase: str) -> Sequence[int]:
         """Gradients are new each micro-batch under stage 2, once a step under stage 1."""
         waits, self.must_wait = self.must_wait, ()
@@ -191,10 +194,10 @@ class ZeroOneTwo:
         waits: tuple[int, ...] = (ready, *self.in_flight)
         for piece in self._pieces(bucket) if c.ranks > 1 else ():
             call = Call("all_reduce", "dp", piece * c.comm_bytes)
-            waits = (b.collective("all-reduce gradients", call, waits=waits),)
+            waits = (c.beside("all-reduce gradients", call, waits),)
         # Flattened into one tensor, divided by the ranks, and what is this rank's copied out.
-        slices_s = c.costs.memory_s(2.0 * (copied + wire + wire / c.ranks))
-        done = b.compute("copy own slices", "collective", slices_s, stream="reduce", waits=waits)
+        moved = 2.0 * (copied + wire + wire / c.ranks)
+        done = c.aside("copy own slices", moved, "reduce", waits)
         if self.offload and self.boundary:
             done = b.copy(
                 "gradients to host",

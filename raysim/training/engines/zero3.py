@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable, Sequence
+from typing import NamedTuple
 
 from raysim.models.table import COMPUTE_DTYPE_BYTES
 from raysim.training.engines.context import EngineContext
-from raysim.training.engines.coordinator import Coordinator, persistent_names
+from raysim.training.engines.coordinator import Coordinator, Walk, persistent_names
 from raysim.training.engines.gathers import Gathers
 from raysim.training.engines.muon import gather_matrices
 from raysim.training.engines.offload import GradientsToHost, step_sub_groups
@@ -32,6 +33,17 @@ MAX_ONGOING = 2
 """Outstanding fetch events, and outstanding reduce events (hard-coded in DeepSpeed)."""
 NORM_BYTES = 8
 """Stage 3 sums norms in fp64 (zero/utils.py, get_norm_dtype)."""
+
+
+class Standing(NamedTuple):
+    """Where a rank stands between two passes; operations are told by how far back they are."""
+
+    walk: Walk
+    arriving: tuple[tuple[str, int], ...]
+    second: frozenset[str]
+    fetches: tuple[int, ...]
+    must_wait: tuple[int, ...]
+    boundary: bool
 
 
 class ZeroThree:
@@ -66,11 +78,12 @@ class ZeroThree:
                 weight_groups(sum(shard_numel(p.numel, self.n) for p in visit))
         self.coordinator = Coordinator(trace, self.persistent, self.zero, self.swapper.away)
         self.own = sum(g.numel for g in self.groups)
-        self.visit = 0
         self.boundary = False
         self.fetch_events: deque[int] = deque()
         self.reduce_events: deque[int] = deque()
         self.bucket = Bucket(self.zero.reduce_bucket_size)
+        self.filled = -1
+        """Operation after which the bucket's last gradient was there: its stream waits for that."""
         self.must_wait: tuple[int, ...] = ()
 
     def _groups(self) -> tuple[SubGroup, ...]:
@@ -132,9 +145,31 @@ class ZeroThree:
             in_flight = sum(numel[name] for name in self.coordinator.in_flight)
             self.swapper.prefetch(self.coordinator.upcoming, in_flight)
 
-    def alike(self) -> Hashable:
-        """The trace of fetches says what comes next; it is long."""
-        return None
+    def alike(self) -> Standing | None:
+        """Not where the host or a disk has a part in it."""
+        if self.offload or self.offload_param or self.swapper.sizes:
+            return None
+        assert not self.bucket.gradients, "gradients are left over from the last backward"
+        assert not self.reduce_events, "reductions are left over from the last backward"
+        here = len(self.c.builder.program.ops)
+        return Standing(
+            walk=self.coordinator.walk,
+            arriving=tuple([(name, here - op) for name, op in self.gathers.arriving.items()]),
+            second=frozenset(self.gathers.second),
+            fetches=tuple([here - op for op in self.fetch_events]),
+            must_wait=tuple([here - op for op in self.must_wait]),
+            boundary=self.boundary,
+        )
+
+    def resume(self, state: Hashable) -> None:
+        """From there on."""
+        assert isinstance(state, Standing), f"ZeRO-3 cannot go on from {state}"
+        here = len(self.c.builder.program.ops)
+        self.coordinator.walk = state.walk
+        self.gathers.arriving = {name: here - back for name, back in state.arriving}
+        self.gathers.second = set(state.second)
+        self.fetch_events = deque(here - back for back in state.fetches)
+        self.must_wait = tuple([here - back for back in state.must_wait])
 
     def before(self, unit: Unit, phase: str) -> Sequence[int]:
         """Gather what is missing, wait for it, prefetch; make room for gradients."""
@@ -171,7 +206,8 @@ class ZeroThree:
             return
         for gradient in self._ready_order(unit):
             for full in self.bucket.add(gradient):
-                self._reduce(full, op)
+                self._reduce(full, self.filled)
+            self.filled = op
             if gradient.numel <= self.bucket.capacity:
                 self.c.builder.free("gradient", gradient.numel * self.c.weight_bytes, gradient.name)
 
@@ -202,11 +238,8 @@ class ZeroThree:
         if self.offload:
             done = self.to_host.accumulate(bucket, done, own, boundary=self.boundary)
         else:
-            add_s = c.costs.memory_s(own * (c.comm_bytes + 2.0 * self.accum_bytes))
-            done = b.compute(
-                "accumulate shard", "collective", add_s, launches=len(bucket),
-                stream=self._stream, waits=(done,),
-            )  # fmt: skip
+            moved = own * (c.comm_bytes + 2.0 * self.accum_bytes)
+            done = c.aside("accumulate shard", moved, self._stream, (done,), launches=len(bucket))
         if wire:
             b.free(
                 "communication", wire + own * c.comm_bytes, "reduce-scatter buffers",
@@ -224,29 +257,30 @@ class ZeroThree:
         """Interleave the shards, reduce-scatter."""
         c, b = self.c, self.c.builder
         received = wire // self.n
+        b.hook(c.costs.host.slice_s * len(bucket) * self.n)
         b.alloc(
             "communication", wire + received, "reduce-scatter buffers",
             tensors=(wire, received), stream=self._stream,
         )  # fmt: skip
-        interleave_s = c.costs.memory_s(2.0 * wire, kernels=2)
-        packed = b.compute(
-            "interleave shards", "collective", interleave_s, launches=len(bucket) + 1,
-            stream=self._stream, waits=(ready,),
+        # Put in the ranks' order unless one gradient is in it as it is, then divided in place.
+        passes = 1 + (len(bucket) > 1 or bucket[0].numel % self.n > 0)
+        packed = c.aside(
+            "interleave shards", 2.0 * wire * passes, self._stream, (ready,),
+            launches=len(bucket) + 1, kernels=passes,
         )  # fmt: skip
         if self.n == 1:
             return packed
         op = "reduce_scatter" if self.zero.reduce_scatter else "all_reduce"
         call = Call(op, self.group, wire)
-        return b.collective(f"{op.replace('_', '-')} gradients", call, waits=(packed,))
+        return c.beside(f"{op.replace('_', '-')} gradients", call, (packed,))
 
     def _sum_replicas(self, own: int, tensors: int, ready: int) -> int:
         """MiCS, at the boundary: shards are averaged over the groups that hold the same ones."""
         c, b = self.c, self.c.builder
         size = own * self.accum_bytes
-        scaled = b.compute(
-            "scale shards", "collective", c.costs.memory_s(2.0 * size, kernels=tensors),
-            launches=tensors, stream=self._stream, waits=(ready,),
-        )  # fmt: skip
+        scaled = c.aside(
+            "scale shards", 2.0 * size, self._stream, (ready,), launches=tensors, kernels=tensors
+        )
         call = Call("all_reduce", f"dp_replicate:{self.n}", size)
         return b.collective("all-reduce shards", call, waits=(scaled,))
 
@@ -257,7 +291,7 @@ class ZeroThree:
     def end_backward(self) -> None:
         """Reduce the remainder, then wait for the reduction stream."""
         if self.bucket.gradients:
-            self._reduce(self.bucket.drain(), len(self.c.builder.program.ops) - 1)
+            self._reduce(self.bucket.drain(), self.filled)
         if self.reduce_events:
             self.c.builder.sync("synchronize reductions", (self.reduce_events[-1],))
         self.reduce_events.clear()

@@ -28,6 +28,7 @@ from raysim.training.layers.sections import (
     tp_numel,
 )
 from raysim.training.layers.sharding import (
+    SCATTER_SMS,
     Exchange,
     Exchanges,
     Sharding,
@@ -117,6 +118,8 @@ class Pricer:
             own = exchanges(module, self.sharding, width=width, batch=self.batch, known=exchanged)
             if run and own.opens and self.cut == "collective":
                 close()
+            if run and around.beside and not any(o.split == "column" for o in module.operators):
+                close()  # only products hide their exchange
             run.append(module)
             around.add(own)
             exchanged |= {s.name for o in module.operators if (s := column_input(o))}
@@ -274,8 +277,14 @@ class Pricer:
         return o.saves
 
     def _seconds(self, o: Operator, module: Module, *, backward: bool) -> float:
+        row = o.split == "row" and o.gemm is not None
         o, batch, tp = self._local(o, module)
-        return self.costs.operator_s(o, batch=batch, dtype=self.dtype, tp=tp, backward=backward)
+        seconds = self.costs.operator_s(o, batch=batch, dtype=self.dtype, tp=tp, backward=backward)
+        if row and not backward and self.sharding.user_buffers:
+            # ``set_sm_margin``: what is scattered behind it has SMs of its own.
+            sms = self.costs.gpu.sm_count
+            seconds *= sms / (sms - SCATTER_SMS)
+        return seconds
 
     def _weight_seconds(self, o: Operator, module: Module) -> float:
         o, batch, tp = self._local(o, module)

@@ -26,6 +26,8 @@ ContextExchange = Literal["p2p", "a2a", "all_gather"]
 """Megatron's ``--cp-comm-type``; DeepSpeed's Ulysses is ``a2a``."""
 
 _INT64_BYTES, _FP32_BYTES = 8, 4
+SCATTER_PIECES, SCATTER_SMS = 4, 16
+"""``num_splits`` and ``num_sm`` of the ``pipeline`` that user buffers scatter with."""
 TokenDispatcher = Literal["alltoall", "flex"]
 """Megatron's ``--moe-token-dispatcher-type``; ``flex`` is DeepEP or HybridEP: a token travels once
 to each rank that holds any of its experts, not once per expert."""
@@ -53,9 +55,18 @@ class Sharding:
     keeps_gathered: bool = False
     """Sequence-parallel inputs stay whole until backward, as DTensor keeps them; else only a rank's
     share does, and is gathered once more."""
+    dtensor: bool = False
+    """Whether sequence-parallel exchanges are DTensor's, which cuts activations along their second
+    dimension: collectives cut the first, so that what they move is copied once more
+    (``torch/distributed/_functional_collectives.py``)."""
     pipelined: bool = False
     """Products and the exchanges of their operands run in ``tp`` pieces beside each other (torch's
     asynchronous tensor parallelism): all but the first piece is hidden."""
+    user_buffers: bool = False
+    """Transformer Engine's way to the same (Megatron's ``--tp-comm-overlap``), methods as by
+    default (``initialize_ub`` of ``transformer_engine/pytorch/module/base.py``): gathers go round
+    while products of the pieces at hand run, scatters follow a product's four pieces, what weight
+    gradients need or leave is exchanged beside other products."""
 
     def samples(self, o: Operator, batch: float) -> float:
         """Samples' worth of an operator that one rank runs, its ``split`` aside."""
@@ -71,6 +82,27 @@ class Sharding:
         divided = self.sequence_parallel or saved.sharded
         return (self.tp if divided else 1) * self.cp
 
+    def exposed(self, op: str) -> float:
+        """Of a product's own exchange, the share that the product does not hide."""
+        if self.user_buffers:
+            return 1.0 / SCATTER_PIECES if op == "reduce_scatter" else 0.0
+        return 1.0 / self.tp if self.pipelined else 1.0
+
+    def exchange(self, op: str, size_bytes: int, batch: float) -> Exchange:
+        """A sequence-parallel one; a single sample's pieces are in order as they come.
+
+        Asynchronously only the rank's own piece is copied before a gather, but after a scatter the
+        peers' pieces are summed by a kernel (``torch/distributed/_symmetric_memory``). User buffers
+        gather from where the input is written and sum as they scatter.
+        """
+        moved = 0.0
+        if self.pipelined:
+            moved = size_bytes / self.tp
+            moved += size_bytes if op == "reduce_scatter" else moved
+        elif self.dtensor and batch > 1.0:
+            moved = 2.0 * size_bytes
+        return Exchange(op, "tp", size_bytes, moved)
+
     @property
     def hidden(self) -> int:
         """By how many ranks the hidden state between layers is divided."""
@@ -83,6 +115,8 @@ class Exchange(NamedTuple):
     op: str
     group: str
     size_bytes: int
+    moved_bytes: float = 0.0
+    """By a kernel of its own, before a reduce-scatter or after an all-gather."""
 
 
 @dataclass(slots=True)
@@ -106,6 +140,19 @@ class Exchanges:
     def closes(self) -> bool:
         """Whether something must happen between these and the modules behind."""
         return bool(self.after_forward or self.before_backward)
+
+    @property
+    def beside(self) -> bool:
+        """Whether something runs beside the modules themselves."""
+        return bool(self.beside_forward or self.beside_backward)
+
+    def size_bytes(self, group: str) -> int:
+        """What all of them over a group take, forward and backward."""
+        lists = (
+            self.before_forward, self.after_forward, self.before_backward, self.after_backward,
+            self.beside_forward, self.beside_backward,
+        )  # fmt: skip
+        return sum(e.size_bytes for some in lists for e in some if e.group == group)
 
     def add(self, other: Exchanges) -> None:
         """Those of the next module of a run."""
@@ -138,11 +185,13 @@ def exchanges(
     """
     found = Exchanges()
     width /= sharding.cp
+    if sharding.user_buffers and not module.cls.startswith("TE"):
+        sharding = replace(sharding, user_buffers=False)
     for o in module.operators:
         if o.kind == "routing" and o.split != "none" and sharding.ep:
             _tokens(found, o, sharding, width)
         elif sharding.tp > 1:
-            _tensor(found, o, sharding, width, known)
+            _tensor(found, o, sharding, width, batch, known)
         if o.attention is not None and sharding.cp > 1:
             _context(found, o, sharding, width, batch)
         if o.kind == "loss" and sharding.ulysses:
@@ -165,17 +214,22 @@ def source_of(o: Operator) -> Saved:
 
 
 def _tensor(
-    found: Exchanges, o: Operator, sharding: Sharding, width: float, known: Iterable[str]
+    found: Exchanges,
+    o: Operator,
+    sharding: Sharding,
+    width: float,
+    batch: float,
+    known: Iterable[str],
 ) -> None:
     """Tensor-parallel peers sum a ``row`` output, and the gradient of a ``column`` input."""
     if o.split == "row" or (o.split == "vocab" and o.kind == "embedding"):
         size = round(o.output * width)
         if sharding.sequence_parallel:
-            scatter = Exchange("reduce_scatter", "tp", size)
+            scatter = sharding.exchange("reduce_scatter", size, batch)
             wire = size if o.fp8 is None else round(size * o.fp8.gradient_bytes / 2)
             found.before_backward += _scale(o)
             _pieces(scatter, sharding, found.after_forward, found.beside_forward)
-            gather = Exchange("all_gather", "tp", wire)
+            gather = sharding.exchange("all_gather", wire, batch)
             _pieces(gather, sharding, found.before_backward, found.beside_backward)
         else:
             found.after_forward.append(Exchange("all_reduce", "tp", size))
@@ -186,15 +240,18 @@ def _tensor(
     size = round(source.numel * width)
     if sharding.sequence_parallel:
         wire = size if o.fp8 is None else round(size * o.fp8.input_bytes / 2)
-        gather = Exchange("all_gather", "tp", wire)
+        gather = sharding.exchange("all_gather", wire, batch)
         found.before_forward += _scale(o)
         _pieces(gather, sharding, found.before_forward, found.beside_forward)
         if not sharding.keeps_gathered:
             # once more for the weight gradient: only the shard was kept
             again = found.beside_backward if sharding.overlaps else found.before_backward
             again.append(gather)
-        scatter = Exchange("reduce_scatter", "tp", size)
-        _pieces(scatter, sharding, found.after_backward, found.beside_backward)
+        scatter = sharding.exchange("reduce_scatter", size, batch)
+        if sharding.user_buffers:  # "bulk": beside the weight gradient, as without them
+            found.after_backward.append(scatter)
+        else:
+            _pieces(scatter, sharding, found.after_backward, found.beside_backward)
     elif size:
         found.after_backward.append(Exchange("all_reduce", "tp", size))
 
@@ -202,17 +259,17 @@ def _tensor(
 def _pieces(
     exchange: Exchange, sharding: Sharding, apart: list[Exchange], beside: list[Exchange]
 ) -> None:
-    """All of it apart from the product, or one piece of it and the others beside.
+    """All of it apart from the product, or a part of it and the others beside.
 
     ``_fused_all_gather_matmul`` and ``_fused_matmul_reduce_scatter`` move pieces with copy engines,
-    which take no SMs.
+    which take no SMs, as user buffers do on a ring.
     """
-    if not sharding.pipelined:
-        apart.append(exchange)
-        return
-    first = exchange.size_bytes // sharding.tp
-    apart.append(exchange._replace(size_bytes=first))
-    beside.append(exchange._replace(size_bytes=exchange.size_bytes - first))
+    first = round(exchange.size_bytes * sharding.exposed(exchange.op))
+    rest = exchange.size_bytes - first
+    if first:
+        apart.append(exchange._replace(size_bytes=first))
+    if rest:
+        beside.append(exchange._replace(size_bytes=rest, moved_bytes=0.0))
 
 
 def _scale(o: Operator) -> list[Exchange]:

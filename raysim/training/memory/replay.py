@@ -112,21 +112,26 @@ class Resolver:
 
         A tensor goes when all its bytes have been given back.
         """
-        every = [group for groups in self.live[category].values() for group in groups]
-        for group in every:
-            for at, (tensor, held) in enumerate(group):
-                if held == size:
-                    del group[at]
-                    return [tensor]
+        groups_of = self.live[category].values()
+        for groups in groups_of:
+            for number, group in enumerate(groups):
+                for at, (tensor, held) in enumerate(group):
+                    if held == size:
+                        del group[at]
+                        if not group:
+                            del groups[number]
+                        return [tensor]
         self.owed[category] += size
         freed = []
-        for group in every:
+        for group in [group for groups in groups_of for group in groups]:
             while group and group[0][1] <= self.owed[category]:
                 tensor, held = group.pop(0)
                 self.owed[category] -= held
                 freed.append(tensor)
             if group:
                 break
+        for groups in groups_of:
+            groups[:] = filter(None, groups)
         return freed
 
 

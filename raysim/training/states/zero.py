@@ -75,7 +75,7 @@ class Bucket:
     """Gradients waiting to be reduced together, at most ``capacity`` elements.
 
     A gradient that would overflow the bucket flushes it first; one larger than the bucket travels
-    alone, as DeepSpeed reduces it from its own storage.
+    alone, reduced from its own storage, but waits for the next one as others do.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -87,9 +87,6 @@ class Bucket:
         """Take a gradient in; yields what must be reduced now, before it is in."""
         if self.gradients and self._held + gradient.numel > self.capacity:
             yield self.drain()
-        if gradient.numel > self.capacity:
-            yield [gradient]
-            return
         self.gradients.append(gradient)
         self._held += gradient.numel
 
