@@ -145,10 +145,15 @@ class RayCosts:
     """Dispatching one task: select, bundle, metrics."""
     data_block_ns: int = 500_000
     """Taking one output block: its metadata object, queues, metrics."""
-    data_map_ns: int = 1_000_000
-    """A map task in its worker: the function, the chain of transforms, metadata of blocks."""
-    data_batch_ns: int = 150_000
-    """One batch of ``map_batches`` there: a slice of the block, its format, and back."""
+    data_map_ns: int = 6_200_000
+    """A map task in its worker: the function, the chain of transforms, metadata of blocks. In
+    ``ray.timeline`` reads of 1,000 rows took 4.2 ms, and 0.5 ms of that is said elsewhere (60 of
+    ``data_fitted.py``, ray 2.60, an EPYC of 2025 with ``core_speed`` 1.67)."""
+    data_batch_ns: int = 210_000
+    """One batch of ``map_batches`` there: a slice of the block, its format, and back. 0.12 ms: a
+    task of 150 took 22.6 ms (the same)."""
+    data_exchange_ns: int = 1_000_000
+    """A task of a sort or shuffle, no generator: 1.3 ms and 0.9 ms in all (the same)."""
     data_iterated_batch_ns: int = 150_000
     """One batch of ``iter_batches``, for who iterates: threads hand it over under one lock."""
     data_worker_core_s: float = 0.55
@@ -156,11 +161,12 @@ class RayCosts:
     pyarrow); 0.50 to 0.53 s, and 0.05 s for the operators (ray 2.60, an EPYC of 2025, 2026-11)."""
     serve_speed: float = 1.0
     """How fast the cores run what a request passes (``raylibs/serve/costs.py``), m7a's being 1."""
-    serve_replica_core_s: float = 0.55
-    """A replica's actor: imports of ``ray.serve``; here and below CPU time beyond ``import ray``,
-    warm files, an idle host of 2 cores (2026-11, ray 2.60)."""
+    serve_replica_core_s: float = 0.88
+    """A replica's actor, or the controller: imports of ``ray.serve``, 830 modules. 0.51 to 0.53 s
+    of CPU in a worker of an EPYC of 2025 (ray 2.60, 2026-11), whose ``core_speed`` is 1.67."""
     train_worker_core_s: float = 2.3
-    """A training worker: torch 1.2 s and ``ray.train`` 1.1 s, warm on 2 slower cores (2026-11)."""
+    """A training worker: torch 1.2 s and ``ray.train`` 1.1 s, CPU time beyond ``import ray``, warm
+    files, on 2 slower cores (2026-11)."""
     train_torch_core_s: float = 0.9
     """What torch imports for a process's first optimizer or DDP wrapper: 820 modules, of
     ``torch._dynamo`` the most; warm 0.85 to 1.03 s (torch 2.13, an EPYC of 2025, 2026-11)."""

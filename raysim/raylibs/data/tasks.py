@@ -87,7 +87,8 @@ def own_core_s(stage: MapStage, rows: int, costs: RayCosts) -> float:
     """What the library's own Python takes a worker for a task of so many rows."""
     sizes = [step.batch_size or rows for step in stage.steps]
     batches = sum(math.ceil(rows / size) for size in sizes if size)
-    return (costs.data_map_ns + costs.data_batch_ns * batches) / NS_PER_S
+    task_ns = costs.data_exchange_ns if stage.bulk or stage.samples else costs.data_map_ns
+    return (task_ns + costs.data_batch_ns * batches) / NS_PER_S
 
 
 def run_map(work: Work, blocks: list[Any]) -> Script:

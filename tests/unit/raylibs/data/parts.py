@@ -21,7 +21,8 @@ FREE = DataContext(coordinated_limits=False)
 WARM = {
     "worker_start_core_s": 0.001, "worker_start_sigma": 0.0, "data_run_ns": 0, "data_step_ns": 0,
     "data_active_task_ns": 0, "data_task_ns": 0, "data_block_ns": 0, "data_map_ns": 0,
-    "data_batch_ns": 0, "data_iterated_batch_ns": 0, "data_worker_core_s": 0.0,
+    "data_batch_ns": 0, "data_exchange_ns": 0, "data_iterated_batch_ns": 0,
+    "data_worker_core_s": 0.0,
 }  # fmt: skip
 """Workers that are there at once, and a library whose own code takes no time."""
 
