@@ -336,6 +336,11 @@ class WorkerPool:
             self._failed(lease, "")
         self._start_next()
 
+    def lease_of(self, worker_id: WorkerID) -> Lease | None:
+        """What a process is leased for."""
+        worker = self.workers.get(worker_id)
+        return worker.lease if worker is not None else None
+
     # Ending
 
     def exited(self, worker_id: WorkerID) -> Worker | None:
