@@ -170,6 +170,8 @@ class Raylet(Component):
             return
         if self.failures.is_void(m, reply):
             return
+        if m.backlog:
+            self._prestart(m)
         lease = Lease(m, reply, self.classes.of(spec))
         self.leases[m.lease_id] = lease
         if not self._subscribed and spec.owner.node_id != self.node_id:
@@ -177,8 +179,6 @@ class Raylet(Component):
         self.cluster.submit(lease)
         if lease.state != "GRANTED" and not self._watching:
             self._watch()
-        if self.env.config.enable_worker_prestart and m.backlog:
-            self._prestart(m.backlog)
 
     def on_return_worker_lease(self, m: ReturnWorkerLease, _reply: Reply) -> None:
         """Take the worker back."""
@@ -231,10 +231,10 @@ class Raylet(Component):
             message = "Lease granting failed due to the lease becoming infeasible."
             self.local.fail(lease, "UNSCHEDULABLE", message)
 
-    def _prestart(self, backlog: int) -> None:
-        """``enable_worker_prestart``: as many workers as could run now."""
-        could_run = min(backlog, self.resources.available.get(CPU, 0) // UNIT)
-        self.pool.prestart(could_run - len(self.pool.idle) - len(self.pool.starting))
+    def _prestart(self, m: RequestWorkerLease) -> None:
+        """As many workers as could run now, before it is known where it will."""
+        could_run = min(m.backlog, self.resources.available.get(CPU, 0) // UNIT)
+        self.pool.prestart_up_to(could_run, m.spec.job_id, m.spec.options.runtime_env)
 
     # Processes
 
