@@ -154,8 +154,7 @@ def test_4_ten_lease_requests_at_a_time_fill_a_big_node() -> None:
 def test_4_cold_workers_are_started_all_at_once_by_the_first_requests() -> None:
     """``PrestartWorkers``: by the backlog, though only ten leases are asked for at a time."""
     warm, _ = lag_of_64(prestart=True)
-    cold, first = lag_of_64(prestart=False)
-    assert 0.2 < first < 0.7, "the quickest of 64 processes"
+    cold, _ = lag_of_64(prestart=False)
     assert 20 * warm < cold < 2, "less than two slow ones take, one after the other"
 
 

@@ -58,6 +58,19 @@ def test_of_two_that_are_only_seen_together_one_is_fitted() -> None:
     assert c.value == pytest.approx(300.0, rel=0.02)
 
 
+def test_of_two_minima_the_deeper_is_kept_if_the_start_leads_to_it() -> None:
+    def valleys(values: Mapping[str, float]) -> dict[RowKey, float]:
+        """Of a's logarithm u: u * u - 1 off in one row, 0.3 (u - 1) in the other."""
+        u = math.log(values["a"] / 100.0)
+        return {("w", "p"): math.exp(u * u - 1), ("w", "q"): math.exp(0.3 * (u - 1))}
+
+    ones = [Measured(key=("w", n), role="calibration", value=1.0) for n in "pq"]
+    a = replace(constant("a", prior=100.0 * math.exp(-0.5)), sigma=30.0)
+    for start, u in ((None, -1), ({"a": 100.0 * math.exp(-1.5)}, -1), ({"a": 150.0}, 1)):
+        found = fit([a], valleys, ones, start=start).values["a"]
+        assert math.log(found / 100.0) == pytest.approx(u, abs=0.1)
+
+
 def test_what_is_carried_keeps_its_ratio() -> None:
     c = replace(constant("c"), carries={"d": 100.0})
     found = fit([c], predict, rows({"c": 220.0, "d": 220.0}), model_error=0.001)
