@@ -6,8 +6,8 @@ per batch, directories taken in turn from a random start, Python's buffering.
 
 A batch costs the disk its bytes and the worker's one core its copying, side by side.
 
-Not modelled: the page cache, cloud storage, the worker's own get and create in plasma (the object
-manager holds the object for it).
+Not modelled: the page cache, but for what it costs to fill pages that no file had before; cloud
+storage, the worker's own get and create in plasma (the object manager holds the object for it).
 """
 
 from __future__ import annotations
