@@ -30,6 +30,8 @@ class Said:
     value: Callable[[Rows], float | None]
     """In the table's unit, seconds where the constant is nanoseconds; None: they do not say."""
     how: str
+    less: str = ""
+    """The operation whose value is taken from its own."""
 
 
 def last(rows: Rows) -> float | None:
@@ -70,12 +72,17 @@ SAID = (
     Said("first_touch_bytes_per_s", "put_fresh", last, "rate of the largest object"),
     Said("worker_memory_bytes", "worker_memory", last, "resident size"),
     Said("worker_start_sigma", "worker_start", spread, "spread"),
+    Said(
+        "execute_async_wait_ns", "async_actor_calls_async", last,
+        "time of a call less its threads' work", less="work_executor_async_actor_burst",
+    ),
     Said("channel_task_ns", "compiled_graph", slope, "slope over methods"),
     Said("worker_start_core_s", "work_worker_start", last, "all threads' work until it answers"),
     Said("first_value_core_s", "first_value", last, "CPU time of a new process"),
     Said("setup_worker_core_s", "work_setup_worker", last, "all threads' further work"),
     Said("node_background_cores", "work_background", last, "work of all other threads"),
     Said("spill_bytes_per_s", "spill", first, "rate of the largest objects"),
+    Said("spill_again_bytes_per_s", "spill_again", first, "rate of the largest objects"),
     Said("restore_bytes_per_s", "restore", first, "rate of the largest objects"),
 )  # fmt: skip
 
@@ -97,6 +104,9 @@ def direct_constants(folder: Path) -> dict[str, Constant]:
         rows = [row for row in everything if row.parameters.get("op") == said.op]
         rows.sort(key=lambda row: (count_of(row), int(row.parameters["bytes"])))
         value = said.value(rows) if rows else None
+        if said.less and value is not None:
+            known_s = [row.value for row in everything if row.parameters.get("op") == said.less]
+            value = value - known_s[-1] if known_s else None
         if value is None or not value > 0:
             continue
         scale = 1e9 if unit_of(said.name) == "ns" else 1.0

@@ -104,6 +104,7 @@ def fit(
     *,
     model_error: float = MODEL_ERROR,
     step: float = STEP,
+    start: Mapping[str, float] | None = None,
     evaluate: Evaluate = map,
 ) -> Fit:
     """The constants that make ``predict`` agree best with ``rows``.
@@ -120,6 +121,8 @@ def fit(
         Standard deviation of a prediction's logarithm where all constants are right.
     step
         Of the differences that stand for derivatives, in logarithms.
+    start
+        Another point than the priors to descend from; of both ends the better one is kept.
     evaluate
         Predicts for several sets of values at once.
 
@@ -135,18 +138,8 @@ def fit(
     if len({row.key for row in rows}) != len(rows):
         raise CalibrationError("a measured row is there twice")
     problem = _Problem(list(parameters), predict, list(rows), model_error, step, evaluate)
-    x = problem.prior.copy()
-    active = problem.told_apart(problem.jacobian(x), x)
-    for _ in range(ROUNDS):
-        x = np.where(active, x, problem.prior)
-        x = _descend(problem, x, active)
-        again = problem.told_apart(problem.jacobian(x), x)
-        if bool(np.all(again == active)):
-            break
-        active = again
-    else:
-        x = _descend(problem, np.where(active, x, problem.prior), active)
-    return problem.outcome(x, active)
+    ends = [_settled(problem, problem.point(each)) for each in ({}, start) if each is not None]
+    return problem.outcome(*min(ends, key=lambda end: problem.cost(end[0])))
 
 
 @dataclass(slots=True)
@@ -188,6 +181,11 @@ class _Problem:
             for row, error in zip(self.rows, model, strict=True)
         ]
         return np.array(each)
+
+    def point(self, values: Mapping[str, float]) -> Vector:
+        """These values within the bounds; the prior of what is not among them."""
+        x = np.log([values.get(p.name, p.prior) for p in self.parameters])
+        return np.clip(x, self.lower, self.upper)
 
     def values(self, x: Vector) -> dict[str, float]:
         """Constants by name, and those they carry; exactly the prior where it was not moved."""
@@ -305,6 +303,19 @@ class _Problem:
         if not active[k]:
             return ""
         return "lower" if x[k] <= self.lower[k] else "upper" if x[k] >= self.upper[k] else ""
+
+
+def _settled(problem: _Problem, x: Vector) -> tuple[Vector, NDArray[np.bool_]]:
+    """The end of the descent from a point, and which constants were told apart there."""
+    active = problem.told_apart(problem.jacobian(x), x)
+    for _ in range(ROUNDS):
+        x = np.where(active, x, problem.prior)
+        x = _descend(problem, x, active)
+        again = problem.told_apart(problem.jacobian(x), x)
+        if bool(np.all(again == active)):
+            return x, active
+        active = again
+    return _descend(problem, np.where(active, x, problem.prior), active), active
 
 
 def _descend(problem: _Problem, x: Vector, active: NDArray[np.bool_]) -> Vector:

@@ -100,7 +100,10 @@ def calibrate(folder: Path, options: CalibrateOptions) -> None:
     predict = partial(_both, emulator, accounts.predict)
     with _evaluating(options.processes) as evaluate:
         step = STEP if core else POLLED_STEP
-        found = fit(wanted, predict, [*chosen, *accounts.rows], step=step, evaluate=evaluate)
+        found = fit(
+            wanted, predict, [*chosen, *accounts.rows], step=step, start=_values(before_it),
+            evaluate=evaluate,
+        )  # fmt: skip
     profile = profile_of_fit(
         found, name=options.out.stem, made=date.today().isoformat(),
         source=_source(against, found, f"replay_{options.family}_calibration.csv", "ray"),

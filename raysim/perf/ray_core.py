@@ -65,6 +65,10 @@ class RayCosts:
     """What a call of an async actor takes beyond that: a fiber of its own, its coroutine to the
     event loop's thread and back. From ``1_1_async_actor_calls_async`` of 2.48.0 (4,260 calls/s);
     ``1_1_async_actor_calls_sync`` then comes out 6 % too fast (1,460 calls/s measured)."""
+    execute_async_wait_ns: int = 0
+    """Of a call of an async actor, what passes while none of its process's three threads works:
+    each waits to be woken with Python's lock, in turn. Told apart from work only where accounts of
+    threads were measured; elsewhere it is within ``execute_async_ns``."""
     per_return_ns: int = 5_000
     stored_arg_ns: int = 49_200
     """An argument out of the store: got and deserialised, as by ``get_ns``."""
@@ -88,6 +92,11 @@ class RayCosts:
     """One object-manager thread: plasma to protobuf to socket, or back."""
     spill_bytes_per_s: float = 1.0e9
     """One spill worker, through Python's buffered files: 0.1-1 GB/s (assumed)."""
+    spill_again_bytes_per_s: float = 1.0e9
+    """The same into pages of memory that deleted files have left. A virtual host whose memory is
+    given on first use, and taken back when it has been free for seconds (free page reporting),
+    wrote 0.42 GB/s into others and 5.3 into these, and Ray on it spilled 0.43 and 2 (kernel 6.18,
+    2026-11); a host that has its memory knows no difference."""
     restore_bytes_per_s: float = 1.0e9
     """One restore worker (assumed)."""
 
@@ -217,6 +226,11 @@ class RayCosts:
         provide_s = max(0.0, 1.0 / self.first_touch_bytes_per_s - copy_s)
         pages = fresh_bytes + self.mapping_share * unmapped_bytes
         return size_bytes * copy_s + pages * provide_s
+
+    def spill_s(self, size_bytes: int, fresh_bytes: int) -> float:
+        """Seconds that one spill worker writes, some of it into pages that no file had before."""
+        used_bytes = size_bytes - fresh_bytes
+        return fresh_bytes / self.spill_bytes_per_s + used_bytes / self.spill_again_bytes_per_s
 
     def at_speed(self, core_speed: float) -> RayCosts:
         """The same code on cores of that speed: work takes ``core_speed`` times less long."""

@@ -28,6 +28,7 @@ _RAY: tuple[tuple[str, str, str, str], ...] = (
     ("grpc_cross_host_extra_ns", "assumed", _INFERRED, "nodes"),
     ("copy_bytes_per_s", "assumed", _INFERRED, "moved"),
     ("spill_bytes_per_s", "assumed", _INFERRED, "spilled"),
+    ("spill_again_bytes_per_s", "assumed", _INFERRED, "spilled"),
     ("restore_bytes_per_s", "assumed", _INFERRED, "spilled"),
     ("worker_start_core_s", "assumed", _INFERRED, ""),
 )

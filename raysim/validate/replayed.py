@@ -241,14 +241,18 @@ def _compute(workload: Workload, against: Against) -> tuple[Compute, Path | None
 
 
 def _disk_rates(folder: Path) -> dict[str, float]:
-    """Of ``host``: of the page cache, where Ray spills to; {} if nobody measured it."""
+    """Of ``host``: of the page cache, where Ray spills to; {} if nobody measured it.
+
+    What is written stays there, up to a fifth of the memory that is free (``vm.dirty_ratio``);
+    measured writes waited for the disk. What copying it there takes is the worker's own work.
+    """
     rows = read_rows(folder / DISK) if (folder / DISK).exists() else []
-    rates: dict[str, float] = {}
-    for row in rows:
-        if row.parameters["cache"] == "cached" and row.unit == "B/s":
-            name = f"{row.parameters['op']}_bytes_per_s"
-            rates[name] = max(row.value, rates.get(name, 0.0))
-    return rates
+    cached = [
+        row.value
+        for row in rows
+        if (row.parameters["op"], row.parameters["cache"], row.unit) == ("read", "cached", "B/s")
+    ]
+    return dict.fromkeys(("read_bytes_per_s", "write_bytes_per_s"), max(cached)) if cached else {}
 
 
 def _declared(node: dict[str, Any]) -> NodeDeclaration:

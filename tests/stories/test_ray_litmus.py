@@ -151,11 +151,11 @@ def test_4_ten_lease_requests_at_a_time_fill_a_big_node() -> None:
     assert lag > 0.5 * (rounds - 1) * 150e-6
 
 
-def test_4_cold_workers_start_in_waves() -> None:
+def test_4_cold_workers_are_started_all_at_once_by_the_first_requests() -> None:
+    """``PrestartWorkers``: by the backlog, though only ten leases are asked for at a time."""
     warm, _ = lag_of_64(prestart=True)
     cold, _ = lag_of_64(prestart=False)
-    assert cold > 5 * 0.4, "ten processes at a time, more than half a second each"
-    assert cold > 20 * warm
+    assert 20 * warm < cold < 2, "less than two slow ones take, one after the other"
 
 
 def placed(nodes: int, cpus: int, n: int, **options: Any) -> list[int]:
@@ -297,7 +297,7 @@ def test_14_a_quiet_second_makes_a_large_burst_pay_process_starts_again() -> Non
         return sum(r.t_ns / S >= t0 for r in rows)
 
     assert processes_started_after(0.1) == 0
-    assert processes_started_after(3.0) == 12
+    assert processes_started_after(3.0) == 12 + 1, "and one ahead that nobody needed"
 
 
 def launches(upscaling_speed: float | None) -> list[float]:

@@ -58,6 +58,19 @@ def test_of_two_that_are_only_seen_together_one_is_fitted() -> None:
     assert c.value == pytest.approx(300.0, rel=0.02)
 
 
+def test_of_two_minima_the_deeper_is_kept_if_the_start_leads_to_it() -> None:
+    def valleys(values: Mapping[str, float]) -> dict[RowKey, float]:
+        """Of a's logarithm u: u * u - 1 off in one row, 0.3 (u - 1) in the other."""
+        u = math.log(values["a"] / 100.0)
+        return {("w", "p"): math.exp(u * u - 1), ("w", "q"): math.exp(0.3 * (u - 1))}
+
+    ones = [Measured(key=("w", n), role="calibration", value=1.0) for n in "pq"]
+    a = replace(constant("a", prior=100.0 * math.exp(-0.5)), sigma=30.0)
+    for start, u in ((None, -1), ({"a": 100.0 * math.exp(-1.5)}, -1), ({"a": 150.0}, 1)):
+        found = fit([a], valleys, ones, start=start).values["a"]
+        assert math.log(found / 100.0) == pytest.approx(u, abs=0.1)
+
+
 def test_what_is_carried_keeps_its_ratio() -> None:
     c = replace(constant("c"), carries={"d": 100.0})
     found = fit([c], predict, rows({"c": 220.0, "d": 220.0}), model_error=0.001)
@@ -248,13 +261,17 @@ def test_a_table_of_ray_says_some_constants_by_itself(tmp_path: Path) -> None:
         "call_with_args,10,0,per_arg_ns,0.001,s,9,0.001,0.001",
         "worker_start,12,0,worker_start_core_s worker_start_sigma,1.2,s,9,1,1.5",
         "kv_put,1,0,gcs_kv_ns grpc_same_host_ns,0.0003,s,9,0.0002,0.0004",
+        "spill_again,4,16777216,spill_again_bytes_per_s,2e9,B/s,9,1e9,3e9",
+        "async_actor_calls_async,1000,0,execute_async_ns,0.00023,s,9,0.0002,0.0003",
+        "work_executor_async_actor_burst,300,0,execute_ns,0.00015,s,5,0.0001,0.0002",
     ]
     head = f"op,count,bytes,informs,{VALUES}"
     (tmp_path / "ray_core.csv").write_text("\n".join([head, *table, ""]))
     found = direct_constants(tmp_path)
     assert {name: c.value for name, c in found.items()} == pytest.approx({
         "wait_ns": 50_000, "per_ref_wait_ns": 500.5, "worker_start_sigma": 0.158,
-        "spill_bytes_per_s": 9e8,
+        "spill_bytes_per_s": 9e8, "spill_again_bytes_per_s": 2e9,
+        "execute_async_wait_ns": 80_000,
     }, rel=1e-2)  # fmt: skip
     assert found["per_ref_wait_ns"].rows == ("wait x 1", "wait x 1000")
     (wait,) = parameters(["wait_ns"], "ray", found)

@@ -30,7 +30,7 @@ def probes(*, quick: bool) -> Iterator[Probe]:
             yield Probe(op=op, measure=partial(_batch, kind), count=batch, informs=informs)
     yield Probe(
         op="async_actor_calls_async", measure=partial(_batch, "async_actor"), count=batch,
-        informs="execute_async_ns",
+        informs="execute_async_ns execute_async_wait_ns",
     )  # fmt: skip
     for count in (0, 4) if quick else (0, 10, 100, 1000):
         yield Probe(op="call_with_args", measure=_args, count=count, informs="per_arg_ns")

@@ -12,6 +12,8 @@ from raysim.measure.session import repeat, stopwatch
 from raysim.units import KIB, MIB
 
 PUT = "put_ns plasma_request_ns pin_ns"
+DELETED_S = 1.0
+"""After which a raylet has deleted the files of what was freed: it looks once a second."""
 FETCH = "copy_bytes_per_s chunk_ns object_manager_message_ns"
 
 
@@ -53,10 +55,10 @@ def transfers(*, quick: bool) -> Iterator[Probe]:
 
 def spills(*, quick: bool, store_bytes: int) -> Iterator[Probe]:
     """On a node with a small store, more than which is put."""
-    for op in ("spill", "restore"):
+    for op, measure in (("spill", _spill), ("spill_again", _spill_again), ("restore", _restore)):
         for size_bytes in (8 * MIB,) if quick else (2 * MIB, 16 * MIB):
             yield Probe(
-                op=op, measure=_spill if op == "spill" else _restore,
+                op=op, measure=measure,
                 count=4 * store_bytes // size_bytes, size_bytes=size_bytes, unit="B/s",
                 informs=f"{op}_bytes_per_s",
             )  # fmt: skip
@@ -197,6 +199,23 @@ def _spill(probe: Probe, allowed_s: float) -> list[float]:
 
     batch()  # fills, and starts the spill workers
     kept[: probe.count // 2] = []
+    return while_time(batch, allowed_s, least=2, most=5)
+
+
+def _spill_again(probe: Probe, allowed_s: float) -> list[float]:
+    """Three stores are put into a full one just after as much was deleted from the disk."""
+    import ray
+
+    array = _array(probe.size_bytes)
+    store = probe.count // 4
+    kept: list[Any] = [ray.put(array) for _ in range(probe.count)]
+
+    def batch() -> float:
+        del kept[:-store]
+        time.sleep(DELETED_S)
+        seconds = timed(lambda: kept.extend(ray.put(array) for _ in range(3 * store)))
+        return 3 * store * probe.size_bytes / seconds
+
     return while_time(batch, allowed_s, least=2, most=5)
 
 

@@ -113,7 +113,8 @@ class Running:
         now_ns = core.sim.clock.now
         end_ns = now_ns + core.lead_ns + lead_ns
         end_ns = max(end_ns, executor.free_ns)
-        executor.free_ns = end_ns = end_ns + executor.thread_takes(end_ns, work_ns)
+        end_ns += executor.thread_takes(end_ns, work_ns) + executor.turns_ns
+        executor.free_ns = end_ns
         core.sim.call_later(end_ns - now_ns, executor.over, self)
 
     def fail(self, error: TaskError, *, lead_ns: int = 0) -> None:

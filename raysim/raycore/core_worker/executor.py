@@ -50,6 +50,7 @@ class Executor:
         self._node_id = core.me.node_id
         self._inline_bytes = core.config.max_direct_call_object_size
         self.execute_ns = core.costs.execute_ns + core.costs.execute_task_ns
+        self.turns_ns = 0
         self.free_ns = 0
         """When the execution thread has done what it has."""
         self.instance: Any = None
@@ -153,14 +154,13 @@ class Executor:
             self.execute_ns = self.core.costs.execute_ns
             if options.is_async:
                 self.execute_ns += self.core.costs.execute_async_ns
+                self.turns_ns = self.core.costs.execute_async_wait_ns
             limit = options.max_concurrency or (_ASYNC_CONCURRENCY if options.is_async else 1)
             self.default.limit = limit
             for name, n in options.concurrency_groups:
                 self.groups[name] = Group(name, n)
-            self.ordered = not (
-                options.is_async or limit > 1 or options.concurrency_groups
-                or options.allow_out_of_order_execution
-            )  # fmt: skip
+            self.ordered = not (options.is_async or limit > 1 or options.concurrency_groups
+                                or options.allow_out_of_order_execution)  # fmt: skip
             return True
         if spec.actor_id == self.actor_id:
             name = spec.options.concurrency_group

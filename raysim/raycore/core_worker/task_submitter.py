@@ -213,11 +213,10 @@ class TaskSubmitter:
             first = queue[0].spec
             if first.task_id != spec.task_id or first.attempt != spec.attempt:
                 spec = entry.spec = spec.of(first.task_id, first.attempt)
-        backlog = len(queue) - len(entry.requests)
+        backlog = max(0, len(queue) - len(entry.requests) + 1)  # as before this request
         message = RequestWorkerLease(
-            request.lease_id, spec, grant_or_reject, backlog if backlog > 0 else 0, by_locality,
-            self._local,
-        )  # fmt: skip
+            request.lease_id, spec, grant_or_reject, backlog, by_locality, self._local
+        )
         if node_id == self._local:
             self.core.call(self._raylet, message, request.answered)
         else:

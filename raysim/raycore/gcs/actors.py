@@ -24,17 +24,19 @@ from typing import TYPE_CHECKING
 from raysim.kernel.clock import Handle
 from raysim.kernel.component import Reply
 from raysim.raycore.gcs.tables import GcsActor, forget_oldest
-from raysim.raycore.ids import ActorID, JobID, NodeID, WorkerID, hex_id
+from raysim.raycore.ids import ActorID, JobID, NodeID, WorkerAddress, WorkerID, hex_id
 from raysim.raycore.protocol import (
     OUT_OF_MEMORY_EXIT,
     ActorTableData,
     CreateActor,
     KillActor,
     KillActorViaGcs,
+    KillLocalActor,
     LeaseCancelled,
     PushTaskReply,
     RegisterActor,
     WorkerFailed,
+    raylet,
 )
 from raysim.raycore.tasks import ErrorType, TaskError
 from raysim.units import NS_PER_MS
@@ -308,8 +310,8 @@ class GcsActorManager:
             self._send_kill(actor, force=force, no_restart=True, reason=reason)
             if not force and worker is not None:
                 limit_ns = self._gcs.env.config.actor_graceful_shutdown_timeout_ms * NS_PER_MS
-                order = (actor, worker.address, reason)
-                timer = self._gcs.after(limit_ns, self._force, order)
+                late = (worker, KillActor(actor.actor_id, True, True, reason))
+                timer = self._gcs.after(limit_ns, self._force, late)
                 self._graceful[worker.worker_id] = timer
         self._leave_worker(actor)
         if actor.phase:
@@ -357,16 +359,17 @@ class GcsActorManager:
 
     def _send_kill(self, actor: GcsActor, *, force: bool, no_restart: bool, reason: str) -> None:
         if actor.worker is not None:
-            self._gcs.send(
-                actor.worker.address, KillActor(actor.actor_id, force, no_restart, reason)
-            )
+            self._order(actor.worker, KillActor(actor.actor_id, force, no_restart, reason))
 
-    def _force(self, order: tuple[GcsActor, str, str]) -> None:
+    def _force(self, late: tuple[WorkerAddress, KillActor]) -> None:
         """It has had its time to finish."""
-        actor, address, reason = order
-        if actor.worker is not None:
-            self._graceful.pop(actor.worker.worker_id, None)
-        self._gcs.send(address, KillActor(actor.actor_id, True, True, reason))
+        worker, order = late
+        self._graceful.pop(worker.worker_id, None)
+        self._order(worker, order)
+
+    def _order(self, worker: WorkerAddress, order: KillActor) -> None:
+        """By way of its raylet (``NotifyRayletToKillActor``)."""
+        self._gcs.send(raylet(worker.node_id), KillLocalActor(worker.worker_id, order))
 
     def _owner_died(self, actor: GcsActor, why: str) -> TaskError:
         return TaskError(

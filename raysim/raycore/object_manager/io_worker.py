@@ -6,8 +6,8 @@ per batch, directories taken in turn from a random start, Python's buffering.
 
 A batch costs the disk its bytes and the worker's one core its copying, side by side.
 
-Not modelled: the page cache, cloud storage, the worker's own get and create in plasma (the object
-manager holds the object for it).
+Not modelled: the page cache, but for what it costs to fill pages that no file had before; cloud
+storage, the worker's own get and create in plasma (the object manager holds the object for it).
 """
 
 from __future__ import annotations
@@ -80,13 +80,13 @@ class IOWorker(Component):
         self._next_disk = index + 1
         url = f"disk-{index}/{hex_id('object', m.object_ids[0])}-multi-{len(m.object_ids)}"
         work = [2, self.epoch, reply, url]
-        self._copy(m.total_bytes, self.env.costs.spill_bytes_per_s, work)
+        self._copy(self.env.costs.spill_s(m.total_bytes, m.fresh_bytes), work)
         disks[index].write(m.total_bytes, self._part, work)
 
     def on_restore_spilled_objects(self, m: RestoreSpilledObjects, reply: Reply) -> None:
         """Read one object."""
         work = [2, self.epoch, reply, None]
-        self._copy(m.object_size, self.env.costs.restore_bytes_per_s, work)
+        self._copy(m.object_size / self.env.costs.restore_bytes_per_s, work)
         disk = self.env.spill_disks(self.node_id)[disk_of(m.url)]
         disk.read(m.object_size + HEADER_BYTES, self._part, work)
 
@@ -94,8 +94,8 @@ class IOWorker(Component):
         """Files are gone."""
         reply()
 
-    def _copy(self, size_bytes: int, bytes_per_s: float, work: list[Any]) -> None:
-        self.env.nodes[self.node_id].cpu.job(size_bytes / bytes_per_s, self._part, work)
+    def _copy(self, core_s: float, work: list[Any]) -> None:
+        self.env.nodes[self.node_id].cpu.job(core_s, self._part, work)
 
     def _part(self, work: list[Any]) -> None:
         work[0] -= 1

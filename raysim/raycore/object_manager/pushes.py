@@ -3,7 +3,9 @@
 Real counterpart: ``src/ray/object_manager/push_manager.cc`` and ``ObjectManager::Push``,
 ``PushFromFilesystem``. Ray sends chunks of 5 MiB, one of each active push in turn; flows that share
 links by max-min are that in the limit. The node's copying threads are a link at either end, and
-the few cores of a machine that holds both ends another, for their work and gRPC's.
+the few cores of a machine that holds both ends another, for their work and gRPC's. There a chunk
+is the work of one core at a time: copied whole into a message before gRPC has it, and out of it
+after.
 
 A request repeated while its push is under way has all chunks sent once more: those sent already
 follow the rest. A request for an object that is not here is remembered for a while.
@@ -13,6 +15,7 @@ Not modelled: single chunks, so a receiver cannot get different chunks from two 
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -165,12 +168,15 @@ class PushManager:
         threads = [self.send_threads]
         if push.through is not None:
             threads.append(push.through)
+        most_bytes_per_s = self.pair_bytes_per_s
         here, there = (room.env.nodes[n].host for n in (room.node_id, node))
         if here is there and here.load is not None:
             threads.append(here.load.link("copying", self._core_s_per_byte))
+            at_once = min(CONNECTIONS, math.ceil(size_bytes / self.chunk))
+            most_bytes_per_s = min(most_bytes_per_s, at_once / self._core_s_per_byte)
         push.flow = room.env.network.send(
             ("host", room.node_id), ("host", node), size_bytes, self._sent, push,
-            through=tuple(threads), max_bytes_per_s=self.pair_bytes_per_s, failed=self._failed,
+            through=tuple(threads), max_bytes_per_s=most_bytes_per_s, failed=self._failed,
         )  # fmt: skip
 
     def _read(self, read: tuple[int, Push]) -> None:

@@ -10,7 +10,8 @@ of at most ``max_io_workers`` batches takes all pinned objects nobody else uses,
 (Ray: in no order), up to ``max_fused_object_count``. What was spilled stays in the store, unpinned,
 until it is evicted. The periodic check runs only while it could do something.
 
-Not modelled: cloud storage.
+Not modelled: cloud storage; that memory which files left is used by others, or goes back to the
+hypervisor, before the next file comes.
 """
 
 from __future__ import annotations
@@ -57,11 +58,12 @@ class SpilledObject(NamedTuple):
 class _Batch:
     """Objects on their way into one file."""
 
-    __slots__ = ("objects", "total", "worker")
+    __slots__ = ("fresh", "objects", "total", "worker")
 
     def __init__(self) -> None:
         self.objects: list[LocalObject] = []
         self.total = 0
+        self.fresh = 0
         self.worker = ""
 
 
@@ -80,6 +82,8 @@ class LocalObjectManager:
         """Pinned and being spilled."""
         self.file_bytes = 0
         """Of spill files, those being written and deleted included."""
+        self.most_file_bytes = 0
+        """So far: what is above it goes to memory that no file had."""
         self.fallback_bytes = 0
         """Of objects in fallback allocations."""
         self.spill_workers = IOWorkers(room, "SPILL_WORKER")
@@ -203,6 +207,8 @@ class LocalObjectManager:
         if used + needed > self.disk_capacity:
             return False
         self.file_bytes += needed
+        batch.fresh = min(needed, max(0, self.file_bytes - self.most_file_bytes))
+        self.most_file_bytes = max(self.most_file_bytes, self.file_bytes)
         self._active += 1
         for local in batch.objects:
             del self.pinned[local.object_id]
@@ -214,7 +220,8 @@ class LocalObjectManager:
     def _write(self, batch: _Batch, worker: str) -> None:
         batch.worker = worker
         ids = tuple(local.object_id for local in batch.objects)
-        self.room.call(worker, SpillObjects(ids, batch.total), then=partial(self._written, batch))
+        order = SpillObjects(ids, batch.total, batch.fresh)
+        self.room.call(worker, order, then=partial(self._written, batch))
 
     def _written(self, batch: _Batch, answer: Any) -> None:
         self._active -= 1

@@ -69,6 +69,8 @@ class SpillObjects(NamedTuple):
 
     object_ids: tuple[ObjectID, ...]
     total_bytes: int
+    fresh_bytes: int
+    """Of those, what goes to pages of memory that no file of this node had before."""
     size_bytes: int = SMALL_BYTES
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from raysim.raycore.ids import ActorID, NodeID, ObjectID, TaskID, WorkerAddress
+from raysim.raycore.ids import ActorID, NodeID, ObjectID, TaskID, WorkerAddress, WorkerID
 from raysim.raycore.protocol.addresses import SMALL_BYTES
 from raysim.raycore.resources import Allocation
 from raysim.raycore.tasks import SPEC_BYTES, Payload, Ref, TaskError, TaskSpec
@@ -112,10 +112,18 @@ class CancelRemoteTask(NamedTuple):
 
 
 class KillActor(NamedTuple):
-    """GCS -> actor's worker, or caller -> worker: exit. One way."""
+    """Raylet -> actor's worker: exit. One way."""
 
     actor_id: ActorID
     force_kill: bool
     no_restart: bool
     reason: str = ""
+    size_bytes: int = SMALL_BYTES
+
+
+class KillLocalActor(NamedTuple):
+    """GCS -> raylet: have an actor's worker exit. One way."""
+
+    worker_id: WorkerID
+    order: KillActor
     size_bytes: int = SMALL_BYTES

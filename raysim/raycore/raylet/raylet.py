@@ -29,6 +29,7 @@ from raysim.raycore.protocol import (
     GetResourceLoad,
     GetWorkerFailureCause,
     JobFinished,
+    KillLocalActor,
     MemoryChanged,
     NodeAdded,
     NodeRemoved,
@@ -99,9 +100,9 @@ class Raylet(Component):
                 ReturnWorkerLease: costs.raylet_return_ns,
                 **dict.fromkeys(
                     (CancelWorkerLease, ReportWorkerBacklog, RegisterClient, DisconnectClient,
-                     NotifyWorkerBlocked, NotifyWorkerUnblocked, ActorCreationTaskDone,
+                     NotifyWorkerBlocked, NotifyWorkerUnblocked, ActorCreationTaskDone, DrainRaylet,
                      GetWorkerFailureCause, PrepareBundleResources, CommitBundleResources,
-                     CancelResourceReserve, GetResourceLoad, DrainRaylet, PinObjectIDs),
+                     CancelResourceReserve, GetResourceLoad, PinObjectIDs, KillLocalActor),
                     small_ns,
                 ),
             },
@@ -169,6 +170,8 @@ class Raylet(Component):
             return
         if self.failures.is_void(m, reply):
             return
+        if m.backlog:
+            self._prestart(m)
         lease = Lease(m, reply, self.classes.of(spec))
         self.leases[m.lease_id] = lease
         if not self._subscribed and spec.owner.node_id != self.node_id:
@@ -176,8 +179,6 @@ class Raylet(Component):
         self.cluster.submit(lease)
         if lease.state != "GRANTED" and not self._watching:
             self._watch()
-        if self.env.config.enable_worker_prestart and m.backlog:
-            self._prestart(m.backlog)
 
     def on_return_worker_lease(self, m: ReturnWorkerLease, _reply: Reply) -> None:
         """Take the worker back."""
@@ -227,16 +228,13 @@ class Raylet(Component):
         if self.scheduler.draining:
             self.cluster.park(lease)
         else:
-            self.local.fail(
-                lease,
-                "UNSCHEDULABLE",
-                "Lease granting failed due to the lease becoming infeasible.",
-            )
+            message = "Lease granting failed due to the lease becoming infeasible."
+            self.local.fail(lease, "UNSCHEDULABLE", message)
 
-    def _prestart(self, backlog: int) -> None:
-        """``enable_worker_prestart``: as many workers as could run now."""
-        could_run = min(backlog, self.resources.available.get(CPU, 0) // UNIT)
-        self.pool.prestart(could_run - len(self.pool.idle) - len(self.pool.starting))
+    def _prestart(self, m: RequestWorkerLease) -> None:
+        """As many workers as could run now, before it is known where it will."""
+        could_run = min(m.backlog, self.resources.available.get(CPU, 0) // UNIT)
+        self.pool.prestart_up_to(could_run, m.spec.job_id, m.spec.options.runtime_env)
 
     # Processes
 
@@ -267,21 +265,21 @@ class Raylet(Component):
 
     def on_notify_worker_blocked(self, m: NotifyWorkerBlocked, _reply: Reply) -> None:
         """Its CPU is free for others."""
-        lease = self._lease_of(m.worker_id)
+        lease = self.pool.lease_of(m.worker_id)
         if lease is not None:
             self._note_worker(m.worker_id, "BLOCKED")
             self.local.blocked(lease)
 
     def on_notify_worker_unblocked(self, m: NotifyWorkerUnblocked, _reply: Reply) -> None:
         """It takes its CPU back."""
-        lease = self._lease_of(m.worker_id)
+        lease = self.pool.lease_of(m.worker_id)
         if lease is not None:
             self._note_worker(m.worker_id, "LEASED")
             self.local.unblocked(lease)
 
     def on_actor_creation_task_done(self, m: ActorCreationTaskDone, _reply: Reply) -> None:
         """The worker is an actor's from now on."""
-        lease = self._lease_of(m.worker_id)
+        lease = self.pool.lease_of(m.worker_id)
         if lease is not None and lease.worker is not None:
             lease.worker.actor_id = m.actor_id
             self.local.arguments_read(lease)
@@ -307,13 +305,15 @@ class Raylet(Component):
         self.memory.changed()
         self.local.grant_all()
 
+    def on_kill_local_actor(self, m: KillLocalActor, _reply: Reply) -> None:
+        """Have it exit, if it is still here."""
+        worker = self.pool.workers.get(m.worker_id)
+        if worker is not None:
+            self.send(worker.address.address, m.order)
+
     def on_get_worker_failure_cause(self, m: GetWorkerFailureCause, reply: Reply) -> None:
         """Why a lease's worker died."""
         reply(self.failures.cause_of(m.lease_id))
-
-    def _lease_of(self, worker_id: WorkerID) -> Lease | None:
-        worker = self.pool.workers.get(worker_id)
-        return worker.lease if worker is not None else None
 
     def on_memory_changed(self, _m: MemoryChanged, _reply: Reply) -> None:
         """The memory monitor has something to look at."""

@@ -2,7 +2,9 @@
 
 Real counterpart: ``src/ray/raylet/worker_pool.cc``. A lease takes the most recently idle worker
 that matches; else a process is started for it, at most so many at once, and whichever matching
-worker comes first, started or returned, goes to the request that has waited longest.
+worker comes first, started or returned, goes to the request that has waited longest. Every request
+of a task, also one that will be sent on to another node, has workers started ahead as well, up to
+its owner's backlog and the CPUs that are free.
 
 A process that is asked to leave and may not (it owns objects) comes back as idle. The 200 ms look
 at idle workers is made only when one of them could be over the limit.
@@ -193,16 +195,19 @@ class WorkerPool:
 
     # Starting
 
-    def prestart(self, count: int, job_id: JobID = 0) -> None:
+    def prestart(self, count: int, job_id: JobID = 0, env: RuntimeEnv | None = None) -> None:
         """Start workers that nobody has asked for yet, as many as may start at once and no more.
 
         Those beyond are not put off: Ray tries them once (``PrestartWorkersInternal``).
         """
-        for _ in range(min(count, self.startup_concurrency - len(self.starting))):
-            start = Start(job_id, None, None)
+        for _ in range(count):
+            start = Start(job_id, env, None)
             start.prestarted = True
-            self._prestarting += 1
             self._want(start)
+
+    def prestart_up_to(self, count: int, job_id: JobID, env: RuntimeEnv | None) -> None:
+        """So that as many are idle or starting (``PrestartWorkers``)."""
+        self.prestart(count - len(self.idle) - len(self.starting), job_id, env)
 
     def driver_came(self, job_id: JobID, then: Callable[[], object]) -> None:
         """Of the first driver: start workers, and answer it when the first of them are up."""
@@ -251,7 +256,11 @@ class WorkerPool:
     def _queue(self, start: Start) -> None:
         if self._to_start is None:
             self._to_start = deque()
-        if start.lease is None and not start.prestarted:
+        if start.prestarted:
+            if len(self.starting) >= self.startup_concurrency:
+                return
+            self._prestarting += 1
+        elif start.lease is None:
             return  # its request was served or cancelled while the environment was made
         self._to_start.append(start)
         self._start_next()
@@ -335,6 +344,11 @@ class WorkerPool:
             self.forget(lease)
             self._failed(lease, "")
         self._start_next()
+
+    def lease_of(self, worker_id: WorkerID) -> Lease | None:
+        """What a process is leased for."""
+        worker = self.workers.get(worker_id)
+        return worker.lease if worker is not None else None
 
     # Ending
 

@@ -59,7 +59,7 @@ def barrier_ns(costs: RayCosts, world_size: int) -> int:
 
     Submission at the rank, the hop to the actor and back, and the actor's own time for each call.
     """
-    each_ns = costs.execute_ns + costs.execute_async_ns
+    each_ns = costs.execute_ns + costs.execute_async_ns + costs.execute_async_wait_ns
     there_ns = costs.grpc_same_host_ns + costs.grpc_cross_host_extra_ns
     own_ns = costs.submit_actor_task_ns + costs.get_ns + costs.io_submit_ns + costs.io_reply_ns
     return own_ns + 2 * there_ns + each_ns * world_size

@@ -21,6 +21,7 @@ from raysim.raycore.protocol import (
     DrainRaylet,
     GetResourceLoad,
     KillActor,
+    KillLocalActor,
     LeaseGranted,
     NodeAdded,
     NodeRemoved,
@@ -153,6 +154,10 @@ class ScriptedRaylet(Peer):
     def on_release_unused_actor_workers(self, m: ReleaseUnusedActorWorkers, reply: Reply) -> None:
         self.keep(m)
         reply()
+
+    def on_kill_local_actor(self, m: KillLocalActor, reply: Reply) -> None:
+        self.keep(m)
+        self.send(f"node-{self.node_id}/worker-{m.worker_id}", m.order)
 
     def on_drain_raylet(self, m: DrainRaylet, reply: Reply) -> None:
         self.keep(m)

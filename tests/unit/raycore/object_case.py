@@ -44,7 +44,7 @@ MS = 1_000_000
 FREE = {
     "plasma_request_ns": 0, "object_manager_message_ns": 0, "pin_ns": 0, "chunk_ns": 0,
     "copy_bytes_per_s": 1e15, "spill_bytes_per_s": 1e15,
-    "restore_bytes_per_s": 1e15,
+    "spill_again_bytes_per_s": 1e15, "restore_bytes_per_s": 1e15,
 }  # fmt: skip
 """Ray's own code takes no time: what is left is hardware."""
 
@@ -180,7 +180,7 @@ class ObjectCase:
         self, count: int = 1, *, capacity: int = 1000 * MB, disk: int = 10**12,
         start_ns: int = 0, config: dict[str, Any] | None = None,
         costs: dict[str, Any] | None = None, seed: int = 0, check: bool = True,
-        node: dict[str, Any] | None = None,
+        node: dict[str, Any] | None = None, host_of: tuple[int, ...] | None = None,
     ) -> None:  # fmt: skip
         self.sim = Simulation(seed=seed, check=check)
         topology = Topology.build(cluster(max(1, count), of=bare_node(**(node or {}))))
@@ -193,7 +193,7 @@ class ObjectCase:
             sim=self.sim, config=RayConfig(**(config or {})),
             costs=RayCosts(**(FREE | (costs or {}))),
             ids=Ids(), view=ResourceView(), log=self.log, network=self.network, topology=topology,
-            nodes=make_nodes(self.sim, self.network, topology), launcher=self,
+            nodes=make_nodes(self.sim, self.network, topology, host_of), launcher=self,
         )  # fmt: skip
         self.gcs = self.sim.add(Quiet(self.sim, GCS))
         self.stores, self.managers, self.raylets, self.workers = [], [], [], []

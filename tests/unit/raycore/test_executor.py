@@ -45,6 +45,24 @@ def test_the_execution_thread_is_one_for_all_concurrent_calls():
     assert house.play(main) == MS + 5 * 10 * US
 
 
+@pytest.mark.parametrize("wait_ns", [0, 30 * US])
+def test_calls_of_an_async_actor_wait_for_their_threads_turns(wait_ns):
+    costs = replace(NO_TIME, execute_async_ns=20 * US, execute_async_wait_ns=wait_ns)
+    house = House(costs=costs)
+
+    def main(process):
+        a = yield b.create_actor(actor(is_async=True))
+        yield b.get((yield b.call_actor(a, method(b.no_op))))
+        begin_ns = process.sim.now_ns
+        refs = []
+        for _ in range(5):
+            refs += yield b.call_actor(a, method(b.no_op))
+        yield b.get(refs)
+        return process.sim.now_ns - begin_ns
+
+    assert house.play(main) == 5 * (20 * US + wait_ns)
+
+
 def test_the_first_call_of_a_process_waits_until_it_can_read_values():
     house = House(workers=1, costs=replace(NO_TIME, first_value_core_s=0.1))
 

@@ -66,6 +66,25 @@ def test_one_pair_of_nodes_uses_two_connections():
     assert (b.got[0][0] - start_ns) / MS == pytest.approx(100, rel=1e-3)
 
 
+def test_a_chunk_is_the_work_of_one_core_at_a_time():
+    costs = {"copy_bytes_per_s": 2e9, "grpc_bytes_per_s": 1e9}
+    case = ObjectCase(2, node={"vcpus": 2}, costs=costs, host_of=(0, 0))
+    a, b = case.workers
+
+    def ms_of(object_id: int, size: int) -> float:
+        ref = a.put(object_id, size)
+        case.sim.run()
+        start_ns = case.sim.now_ns
+        b.get(ref)
+        case.sim.run()
+        return (b.got[-1][0] - start_ns) / MS
+
+    # 2 ns a byte, out of the store, through gRPC and into the other: of one chunk on one of the two
+    # cores, of twenty on both.
+    assert ms_of(1, 5 * MB) == pytest.approx(10, rel=0.01)
+    assert ms_of(2, 100 * MB) == pytest.approx(100, rel=0.01)
+
+
 @pytest.mark.parametrize(("vcpus", "threads"), [(1, 2), (8, 2), (16, 4), (64, 8)])
 def test_a_quarter_of_the_cores_copy(vcpus, threads):
     assert copy_threads(vcpus, 0) == threads

@@ -13,6 +13,7 @@ from raysim.raycore.protocol import (
     object_manager,
     plasma,
 )
+from tests.hardware_parts import disk
 from tests.unit.raycore.object_case import MB, MS, ObjectCase, S, error_types
 
 
@@ -187,6 +188,25 @@ def test_a_file_goes_when_all_its_objects_are_freed():
     me.send(object_manager(0), FreeObjects((4, 5, 6, 7, 8)))
     case.sim.run()
     assert (spills.file_bytes, spills.spilled, case.stores[0].used) == (0, {}, 0)
+
+
+def test_what_files_left_is_written_to_again_at_its_own_rate():
+    costs = {"spill_bytes_per_s": 0.5e9, "spill_again_bytes_per_s": 4e9}
+    quick = disk(read_bytes_per_s=1e12, write_bytes_per_s=1e12, write_iops=1e9)
+    case = ObjectCase(costs=costs, node={"disks": ((quick, 1),)})
+    me = case.workers[0]
+
+    def ms_to_spill(first: int) -> int:
+        put_all(case, 8, 100 * MB, first=first)
+        start_ns = case.sim.now_ns
+        case.sim.run()
+        spilled = next(t for t, _, state in case.states(first)[::-1] if state == "SPILLED")
+        me.send(object_manager(0), FreeObjects(tuple(range(first, first + 8))))
+        case.sim.run()
+        return round(spilled * 1e3 - start_ns / MS)
+
+    assert ms_to_spill(1) == pytest.approx(1600, abs=2)
+    assert ms_to_spill(11) == pytest.approx(200, abs=2)
 
 
 def test_freed_while_being_spilled():

@@ -218,6 +218,18 @@ def test_no_more_are_prestarted_than_may_start_at_once() -> None:
     assert len(w.starts) == 2
 
 
+def test_a_request_has_workers_started_ahead_also_where_it_is_only_sent_on() -> None:
+    """Real Ray 2.60: one task for a cold node starts two there and one on the way."""
+    w = world([{"CPU": 2}, {"CPU": 2, "there": 1}], start_ns=MS)
+    owner = w.owner()
+    owner.ask(options(resources={"CPU": 1, "there": 1}), backlog=1)
+    w.run_for(10 * MS)
+    assert sorted(node for _, node in w.starts) == [0, 1, 1]
+    owner.ask(options(), backlog=5)  # one is idle here, one CPU is free for another
+    w.run_for(10 * MS)
+    assert sorted(node for _, node in w.starts) == [0, 0, 1, 1]
+
+
 def test_who_comes_first_is_served_and_the_lost_process_is_the_others_to_wait_for() -> None:
     w = world([{"CPU": 2}], start_ns=MS)
     owner = w.owner()
