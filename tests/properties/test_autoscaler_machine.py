@@ -171,7 +171,8 @@ class AutoscalerMachine(RuleBasedStateMachine):
         cpus = sum(CPUS[self.provider.there[n]] for n in self.provider.up)
         most = 8 * 2 + 2 * 3  # five nodes, two of them big
         if self.waiting:
-            assert cpus >= min(self.waiting, most)
+            # Small ones that came for what a big one was refused for are not exchanged for it.
+            assert cpus >= min(self.waiting, most) or len(self.provider.up) == MOST_OF_ALL
         else:
             assert cpus == 0
 
