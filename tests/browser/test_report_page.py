@@ -130,7 +130,7 @@ def test_a_slice_is_read_out_by_keys_and_by_pointer(report: Path, opened) -> Non
     page.focus("#timeline-canvas")
     page.keyboard.press("n")
     first = page.inner_text("#tip")
-    assert "forward" in first
+    assert "collective" in first  # the SMs that the first gather holds
     assert "of the step" in first
     assert page.inner_text("#said") != ""
     page.keyboard.press("n")
