@@ -33,7 +33,8 @@ class Waterfall(NamedTuple):
 _FORMULAS = {
     "compute": "time of forward and backward kernels on the slowest rank",
     "recompute": "forward kernels run again because their activations were not kept",
-    "exposed_collectives": "collectives while no kernel ran on the compute stream",
+    "exposed_collectives": "collectives while no kernel ran on the compute stream, and what hidden "
+    "ones take of it: NCCL's SMs, passes over memory",
     "pipeline_transfers": "sends and receives between stages while no kernel ran",
     "bubble": "the stage waited for others to fill or drain the pipeline",
     "offload": "copies between host and GPU, and the optimizer on the CPU, while no kernel ran",
