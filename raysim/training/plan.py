@@ -165,6 +165,20 @@ class TrainingPlan:
         )
 
     @property
+    def sums_flat(self) -> bool:
+        """Whether ZeRO-1 and 2 sum a slice's gradients in a flat fp32 buffer on the GPU.
+
+        Under 16-bit weights (``_use_compact_grad_partition_buffer``).
+        """
+        return self.grad_accum_dtype == "fp32" and self.precision != "fp32"
+
+    @property
+    def sums_on_host(self) -> bool:
+        """Whether ZeRO-2's offload keeps sums over micro-batches in main memory."""
+        several = self.gradient_accumulation_steps > 1
+        return self.zero.stage == 2 and several and not self.sums_flat
+
+    @property
     def samples_per_step(self) -> int:
         """Samples all replicas consume per optimizer step."""
         return self.micro_batch * self.gradient_accumulation_steps * self.mesh.dp

@@ -36,9 +36,6 @@ class ZeroOneTwo:
         names = [g.name for g in context.built]
         self.offsets = dict(zip(names, accumulate(sizes, initial=0), strict=False))
         """Where each gradient begins in the flat group."""
-        wide = context.plan.grad_accum_dtype == "fp32" and context.plan.precision != "fp32"
-        self.compact = wide
-        """Whether the slice's gradients are summed in a flat fp32 buffer."""
         self.kept_bytes = self._kept_bytes()
         self.kept = False
         """Whether the gradients of the own slice are held."""
@@ -57,7 +54,7 @@ class ZeroOneTwo:
         """
         c = self.c
         width = COMPUTE_DTYPE_BYTES[c.plan.grad_accum_dtype or c.plan.precision]
-        if self.compact:
+        if c.plan.sums_flat:
             return self.own * width
         if self.offload:
             return 0
@@ -226,8 +223,7 @@ class ZeroOneTwo:
         """
         c, b = self.c, self.c.builder
         pinned = self.zero.offload_optimizer.pin_memory
-        several = c.plan.gradient_accumulation_steps > 1 and self.zero.stage == 2
-        if several and not self.compact:
+        if c.plan.sums_on_host:
             seconds = c.copy_s(own * c.weight_bytes, "d2h", pinned=pinned)
             if b.backward_index:
                 seconds += c.copy_s(own * c.weight_bytes, "h2d", pinned=pinned)

@@ -130,11 +130,9 @@ def _zero12(plan: TrainingPlan, numel: int, largest: int) -> dict[str, float]:
     low = COMPUTE_DTYPE_BYTES[plan.precision]
     whole = pinned_bytes if plan.zero.offload_optimizer.pin_memory else float
     staging = whole(own * low) if plan.precision != "fp32" else 0.0
-    wide = plan.grad_accum_dtype == "fp32" and plan.precision != "fp32"
-    several = plan.zero.stage == 2 and plan.gradient_accumulation_steps > 1 and not wide
     return {
         "optimizer_state": 2 * whole(own * 4.0) + staging + own * state_bytes_per_element(plan),
-        "gradient": whole(largest * low) + several * own * low,
+        "gradient": whole(largest * low) + plan.sums_on_host * own * low,
     }
 
 
