@@ -93,14 +93,14 @@ BACKWARD_RATIO = {"fa2": 0.80, "fa3": 0.72, "trtllm": 0.83}
 SUSTAINED = {"volta": 0.964, "ampere": 0.870, "hopper": 0.753, "blackwell": 0.70}
 """Share of isolated rates that products keep in a training run: power caps the clocks.
 
-Ampere and Hopper: fitted with ``TRITON_BACKWARD`` by least squares on five single-node rows per
-GPU of MosaicML's MPT throughput tables (``validation/data/published/llmfoundry_mpt.json``, ``use:
-calibration``), on top of the tables of isolated kernels and of what FSDP's own passes take:
-refitted when those change. The other rows there are for validation. Blackwell: the median over 232
-products longer than 1 ms that were measured in long loops on 8 B200 (0.70; their source's
-``b200_kernels.json``), not a training step. Volta: batched products in loops of a minute and more
-over those in loops of ten seconds and less (``cookbook_products.json``, ``fits/layout.py``), not a
-training step either; the same rule says 0.894 of A100."""
+Ampere and Hopper: fitted with ``TRITON_BACKWARD`` by least squares on five single-node rows per GPU
+of MosaicML's MPT throughput tables (``validation/data/published/llmfoundry_mpt.json``, ``use:
+calibration``; ``validation/fits/sustained.py``), on top of the tables of isolated kernels and of
+what FSDP's own passes take: refitted when those change. The other rows there are for validation.
+Blackwell: the median over 232 products longer than 1 ms that were measured in long loops on 8 B200
+(0.70; their source's ``b200_kernels.json``), not a training step. Volta: batched products in loops
+of a minute and more over those in loops of ten seconds and less (``cookbook_products.json``,
+``fits/layout.py``), not a training step either; the same rule says 0.894 of A100."""
 _SUSTAINED_SOURCE = {
     "volta": "batched products in long and short loops on a V100, EleutherAI's cookbook",
     "blackwell": "products longer than 1 ms in long loops on 8 B200, SimuMax v1.2",
