@@ -49,10 +49,10 @@ def tracked(case: Mapping[str, Any], world: int) -> Bytes:
     from torch.distributed._tools.mem_tracker import MemTracker
 
     from raysim.measure.training_fsdp import fully_sharded
-    from raysim.measure.training_models import causal_lm
+    from raysim.measure.training_models import transformer
 
     with _fake_group(world) as mesh, _as_if_real(), FakeTensorMode():
-        model: Any = causal_lm(case["model"] | {"dtype": case["dtype"]})
+        model: Any = transformer(case["model"] | {"dtype": case["dtype"]})
         if world > 1:
             fully_sharded(model, case.get("fsdp", {}), mesh)
         optimizer = torch.optim.AdamW(model.parameters(), foreach=True)

@@ -14,20 +14,40 @@ from torch import nn
 from torch.nn import functional
 
 Loss = Callable[[Any, Any], Any]
+HEADS = {
+    "bert": "AutoModelForMaskedLM",
+    "roberta": "AutoModelForMaskedLM",
+    "vit": "AutoModelForImageClassification",
+}
+"""Families that are not trained on next tokens."""
 
 
-def causal_lm(config: Mapping[str, Any]) -> nn.Module:
-    """The model with its language-modelling head; ``model_type`` names the family.
+def transformer(config: Mapping[str, Any], attention: str | None = None) -> nn.Module:
+    """The model with the head it is trained with: masked tokens, classes of images, next tokens.
 
-    Caches are off, as in training. Seeded, so that every rank builds the same weights.
+    ``model_type`` names the family, ``attention`` is transformers' ``attn_implementation``; None
+    leaves its choice. Caches are off, as in training. Seeded, so that every rank builds the same
+    weights.
     """
     torch.manual_seed(0)
     keys = dict(config)
     read = transformers.AutoConfig.for_model(keys.pop("model_type"), **keys)
     read.use_cache = False
-    automatic: Any = transformers.AutoModelForCausalLM
-    model: nn.Module = automatic.from_config(read)
+    head = HEADS.get(config["model_type"], "AutoModelForCausalLM")
+    chosen = {"attn_implementation": attention} if attention else {}
+    model: nn.Module = getattr(transformers, head).from_config(read, **chosen)
     return model.train()
+
+
+def inputs(config: Mapping[str, Any], shape: tuple[int, int], device: Any) -> dict[str, Any]:
+    """A random micro-batch: ``shape`` is samples and tokens, of which images are not asked."""
+    if config["model_type"] == "vit":
+        side = config.get("image_size", 224)
+        pixels = torch.randn(shape[0], config.get("num_channels", 3), side, side, device=device)
+        classes = torch.zeros(shape[0], dtype=torch.long, device=device)
+        return {"pixel_values": pixels, "labels": classes}
+    ids = torch.randint(config["vocab_size"], shape, device=device)
+    return {"input_ids": ids, "labels": ids}
 
 
 def next_token_loss(logits: Any, labels: Any) -> Any:
@@ -86,7 +106,7 @@ def pipeline_layers(config: Mapping[str, Any]) -> list[nn.Module]:
     ValueError
         The family's layers are not known here, or the head is tied to the embedding.
     """
-    model: Any = causal_lm(config)
+    model: Any = transformer(config)
     if model.config.tie_word_embeddings:
         raise ValueError("a pipeline of tied embeddings needs TiedLayerSpec: untie them")
     if hasattr(model, "transformer"):

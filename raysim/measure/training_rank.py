@@ -24,19 +24,20 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from raysim.measure.training_device import on_device
 from raysim.measure.training_ear import Ear
 from raysim.measure.training_fsdp import flat_sharded, fully_sharded
-from raysim.measure.training_models import causal_lm, next_token_loss, pipeline_layers
+from raysim.measure.training_models import (
+    inputs,
+    next_token_loss,
+    pipeline_layers,
+    transformer,
+)
 
 STEPS = 3
 """ZeRO-3 records its trace in the first, DDP rebuilds its buckets after it."""
 EAR = Ear()
-
-
-def synchronize() -> None:
-    """Wait for the GPU, where there is one."""
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
+CPU = torch.device("cpu")
 
 
 def yardstick() -> Callable[[], float]:
@@ -55,10 +56,11 @@ def yardstick() -> Callable[[], float]:
 
 
 class Phases:
-    """Wall seconds of the phases of one optimizer step."""
+    """Wall seconds of the phases of one optimizer step; each waits for the GPU, if told to."""
 
-    def __init__(self) -> None:
+    def __init__(self, waits: bool) -> None:
         self.seconds: dict[str, float] = {}
+        self._waits = waits and _cuda()
         self._start_s = time.perf_counter()
 
     def run(self, phase: str, work: Callable[[], Any]) -> Any:
@@ -66,7 +68,8 @@ class Phases:
         EAR.phase = phase
         start = time.perf_counter()
         found = work()
-        synchronize()
+        if self._waits:
+            torch.cuda.synchronize()
         self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - start
         return found
 
@@ -90,25 +93,28 @@ class Trainer:
 
     reentrant = True
     """Which of torch's activation checkpointings a case with ``checkpoint`` has."""
+    waits = True
+    """Whether each phase of a step waits for the GPU."""
 
     def __init__(self, case: Mapping[str, Any]) -> None:
         self.case = case
         self.config: dict[str, Any] = dict(case["config"])
         self.accumulation: int = self.config.get("gradient_accumulation_steps", 1)
         self.micro_batch: int = self.config["train_micro_batch_size_per_gpu"]
-        self.device = torch.device("cuda", torch.cuda.current_device()) if _cuda() else "cpu"
+        self.device = torch.device("cuda", torch.cuda.current_device()) if _cuda() else CPU
         self.dtype = torch.bfloat16 if "bf16" in self.config else torch.float32
-        self.ids = self._inputs()
+        torch.manual_seed(1 + int(os.environ.get("RANK", "0")))
+        self.inputs = inputs(case["model"], (self.micro_batch, case["seq"]), self.device)
 
-    def _inputs(self) -> Any:
-        vocab = self.case["model"]["vocab_size"]
-        torch.manual_seed(1 + dist.get_rank())
-        shape = (self.micro_batch, self.case["seq"])
-        return torch.randint(vocab, shape, device=self.device)
+    @property
+    def ids(self) -> Any:
+        """Token ids of a micro-batch of text."""
+        return self.inputs["input_ids"]
 
     def model(self) -> Any:
         """The whole model on this rank's device."""
-        model: Any = causal_lm(self.case["model"]).to(self.device)
+        with torch.device(self.device):
+            model: Any = transformer(self.case["model"], self.case.get("attention"))
         if self.case.get("checkpoint"):
             model.gradient_checkpointing_enable({"use_reentrant": self.reentrant})
         return model
@@ -141,12 +147,10 @@ class PlainTrainer(Trainer):
 
     def step(self) -> dict[str, float]:
         """Forward and backward per micro-batch, reduction in the last; clip, step, clear."""
-        phases = Phases()
+        phases = Phases(self.waits)
         for micro in range(self.accumulation):
             with self._sync(micro == self.accumulation - 1):
-                loss = phases.run(
-                    "forward", lambda: self.net(input_ids=self.ids, labels=self.ids).loss
-                )
+                loss = phases.run("forward", lambda: self.net(**self.inputs).loss)
                 phases.run("backward", loss.backward)
         self.gradients = tensor_bytes(p.grad for p in self.parameters)
         phases.run("step", self._optimize)
@@ -173,6 +177,26 @@ class PlainTrainer(Trainer):
             "gradient": self.gradients,
             "optimizer_state": tensor_bytes(s for s in states if _dimensions(s)),
         }
+
+
+class SingleTrainer(PlainTrainer):
+    """A model on one device, without process groups.
+
+    ``autocast`` keeps the weights in fp32 and casts per operator; ``compile`` compiles the model.
+    """
+
+    reentrant = False
+
+    def _wrap(self, model: Any) -> Any:
+        self._compute = (
+            torch.autocast(self.device.type, torch.bfloat16)
+            if self.case.get("autocast")
+            else nullcontext()
+        )
+        return torch.compile(model) if self.case.get("compile") else model
+
+    def _sync(self, last: bool) -> Any:  # noqa: ARG002  (nobody to synchronize with)
+        return self._compute
 
 
 class DdpTrainer(PlainTrainer):
@@ -240,9 +264,9 @@ class DeepSpeedTrainer(Trainer):
 
     def step(self) -> dict[str, float]:
         """The engine's own loop: forward, backward and step per micro-batch."""
-        phases = Phases()
+        phases = Phases(self.waits)
         for micro in range(self.accumulation):
-            out = phases.run("forward", lambda: self.engine(input_ids=self.ids, labels=self.ids))
+            out = phases.run("forward", lambda: self.engine(**self.inputs))
             phases.run("backward", partial(self.engine.backward, out.loss))
             if micro == self.accumulation - 1:
                 self.gradients = tensor_bytes(_gradients(self.engine))
@@ -282,7 +306,7 @@ class PipelineTrainer(Trainer):
 
     def step(self) -> dict[str, float]:
         """One ``train_batch``: the phases are one."""
-        phases = Phases()
+        phases = Phases(self.waits)
         phases.run("batch", lambda: self.engine.train_batch(data_iter=self._batches()))
         return phases.done()
 
@@ -296,6 +320,7 @@ class PipelineTrainer(Trainer):
 
 
 TRAINERS: dict[str, type[Trainer]] = {
+    "single": SingleTrainer,
     "ddp": DdpTrainer,
     "fsdp1": Fsdp1Trainer,
     "fsdp2": Fsdp2Trainer,
@@ -372,7 +397,8 @@ def steps(case: Mapping[str, Any]) -> dict[str, Any]:
         if deepspeed:
             _forget()
         before = busy()
-        dist.barrier()
+        if dist.is_initialized():
+            dist.barrier()
         seconds.append(trainer.step() | {"yardstick": max(before, busy())})
     found = {
         "seconds": seconds,
@@ -380,6 +406,9 @@ def steps(case: Mapping[str, Any]) -> dict[str, Any]:
         "comms_logger": logged() if deepspeed else {},
         "memory": trainer.memory(),
     }
+    if _cuda():
+        trainer.waits = False
+        found |= on_device(trainer.step, profile=case.get("profile", False))
     trainer.close()
     del trainer
     gc.collect()
@@ -390,6 +419,22 @@ def _forget() -> None:
     from deepspeed.comm import comm
 
     comm.comms_logger.comms_dict.clear()
+
+
+def alone(source: Path, target: Path) -> None:
+    """Run the cases of a file as the only rank; for a process that has no group yet."""
+    os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+    if not _cuda():
+        os.environ["DS_ACCELERATOR"] = "cpu"
+    EAR.listen()
+    found = {}
+    for case in json.loads(source.read_text(encoding="utf-8")):
+        store: Any = getattr(dist, "HashStore")  # noqa: B009  (not among its exports)
+        if case["engine"] != "single" and not dist.is_initialized():
+            backend = "nccl" if _cuda() else "gloo"
+            dist.init_process_group(backend, store=store(), rank=0, world_size=1)
+        found[case["name"]] = steps(case)
+    target.write_text(json.dumps(found), encoding="utf-8")
 
 
 def main() -> None:

@@ -9,11 +9,13 @@ and the hypervisor took meanwhile, and the collectives and the memory of the las
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import socket
 import subprocess
 import sys
 import tempfile
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -31,6 +33,8 @@ QUIET = 1.25
 LEAST = 3
 """Repetitions below which a case counts as disturbed throughout, and keeps all."""
 TIMEOUT_S = 600.0
+OPERATORS = "training_operators.json"
+"""Of a GPU, for cases with ``profile``: operators of one step, with their own device seconds."""
 MODEL = {
     "model_type": "llama", "vocab_size": 4096, "hidden_size": 384, "intermediate_size": 1024,
     "num_hidden_layers": 6, "num_attention_heads": 6, "num_key_value_heads": 6,
@@ -74,6 +78,8 @@ def run_cases(
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder, "cases.json"), Path(folder, "found")
         source.write_text(json.dumps(list(cases)), encoding="utf-8")
+        if ranks == 1:
+            return [_alone(source, target, timeout_s)]
         launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
         launch += ["--master-port", str(_free_port()), "-m", "raysim.measure.training_rank"]
         try:
@@ -92,6 +98,34 @@ def run_cases(
             json.loads(Path(f"{target}.{rank}.json").read_text(encoding="utf-8"))
             for rank in range(ranks)
         ]
+
+
+def _alone(source: Path, target: Path, timeout_s: float) -> dict[str, Any]:
+    """The answer of a process that starts with torch imported, but has touched no GPU."""
+    server = multiprocessing.get_context("forkserver")
+    server.set_forkserver_preload(["raysim.measure.training_rank"])
+    process = server.Process(target=_rank_alone, args=(source, target))
+    process.start()
+    process.join(timeout_s)
+    if process.is_alive():
+        process.kill()
+        raise CalibrationError(f"measure step: no answer in {timeout_s:g} s")
+    if process.exitcode:
+        said = Path(f"{target}.error")
+        why = said.read_text(encoding="utf-8") if said.exists() else f"exit {process.exitcode}"
+        raise CalibrationError(f"measure step: the rank failed:\n{why[-3000:]}")
+    found: dict[str, Any] = json.loads(target.read_text(encoding="utf-8"))
+    return found
+
+
+def _rank_alone(source: Path, target: Path) -> None:
+    from raysim.measure.training_rank import alone
+
+    try:
+        alone(source, target)
+    except BaseException:
+        Path(f"{target}.error").write_text(traceback.format_exc(), encoding="utf-8")
+        raise
 
 
 def _environment() -> dict[str, str]:
@@ -141,8 +175,18 @@ def samples(steps: Sequence[Mapping[str, float]]) -> Iterator[tuple[str, list[fl
 
 def record(answers: Sequence[Mapping[str, Any]], name: str) -> list[dict[str, Any]]:
     """Collectives, ``comms_logger`` and memory of each rank's last step."""
-    keys = ("collectives", "comms_logger", "memory")
-    return [{key: answer[name][key] for key in keys} for answer in answers]
+    keys = ("collectives", "comms_logger", "memory", "peak")
+    return [{k: answer[name][k] for k in keys if k in answer[name]} for answer in answers]
+
+
+def device_samples(answer: Mapping[str, Any]) -> Iterator[tuple[str, list[float], str]]:
+    """Of a GPU: its steps without a wait in between, the host's share of them, clock and power."""
+    if "free" in answer:
+        yield "step free", answer["free"], "s"
+        yield "step queued", answer["host"], "s"
+        for name, unit in (("clock_mhz", "MHz"), ("power_w", "W")):
+            if answer[name] is not None:
+                yield name.partition("_")[0], [answer[name]], unit
 
 
 def measure(session: Session) -> None:
@@ -154,12 +198,13 @@ def measure(session: Session) -> None:
     Raises
     ------
     CalibrationError
-        A package is absent, the file cannot be read, or a rank failed.
+        A package is absent, the file cannot be read, or every case failed.
     """
     for package in ("torch", "deepspeed", "transformers"):
         needs(package, "step")
     cases = _read(session)
     known = _load(session.folder / "training_records.json")
+    kernels = _load(session.folder / OPERATORS)
     for case in cases:
         role = case.get("role", "validation")
         table = session.table(
@@ -172,8 +217,14 @@ def measure(session: Session) -> None:
             session.left += 1
             continue
         disturbance = Disturbance()
-        answers = run_cases([case])
+        try:
+            answers = run_cases([case])
+        except CalibrationError as error:
+            session.left_out.append(f"step {case['name']}: {error}")
+            session.say(f"left out: {session.left_out[-1]}")
+            continue
         found = [(p, s, "s") for p, s in samples(slowest_rank(answers, case["name"]))]
+        found += device_samples(answers[0][case["name"]])
         found += [(who, [cores], "cores") for who, cores in disturbance.cores().items()]
         with table:
             for phase, values, unit in found:
@@ -183,6 +234,11 @@ def measure(session: Session) -> None:
         session.measured += 1
         known[case["name"]] = record(answers, case["name"])
         _save(session.folder / "training_records.json", known)
+        if "operators" in answers[0][case["name"]]:
+            kernels[case["name"]] = answers[0][case["name"]]["operators"]
+            _save(session.folder / OPERATORS, kernels)
+    if session.left_out and not session.measured and not session.kept:
+        raise CalibrationError(f"measure step: every case failed; {session.left_out[-1]}")
     everything = {c["name"]: c for c in (*_load_list(session.folder), *cases)}
     _save(session.folder / "training_cases.json", list(everything.values()))
 

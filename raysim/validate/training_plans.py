@@ -27,12 +27,22 @@ SHARED = (
 ADAMW = Optimizer(type="AdamW", fused=False)
 """``torch.optim.AdamW`` as the ranks build it unless the JSON names an optimizer."""
 
+HEADS = {
+    "bert": "BertForMaskedLM",
+    "roberta": "RobertaForMaskedLM",
+    "vit": "ViTForImageClassification",
+}
+"""What ``measure`` builds of families that are not trained on next tokens."""
 VERSIONS: dict[str, Literal[1, 2]] = {"fsdp1": 1, "fsdp2": 2}
 
 
 def model_of(case: Mapping[str, Any]) -> Model:
     """The layer table of the case's config."""
-    return build({"dropout": 0.0} | case["model"], seq_len=case["seq"])
+    return build(
+        {"dropout": 0.0} | case["model"], seq_len=case["seq"],
+        attention=case.get("attention", "sdpa"),
+        architecture=HEADS.get(case["model"]["model_type"]),
+    )  # fmt: skip
 
 
 def plan_of(case: Mapping[str, Any], model: Model | None = None) -> TrainingPlan:
@@ -54,13 +64,16 @@ def plan_of(case: Mapping[str, Any], model: Model | None = None) -> TrainingPlan
         "gradient_accumulation_steps": config.get("gradient_accumulation_steps", 1),
         "activation_checkpointing": "full" if case.get("checkpoint") else "none",
     }
-    if case["engine"] == "ddp":
+    if case["engine"] in {"ddp", "single"}:
         return TrainingPlan(
             engine="ddp",
             precision="bf16" if "bf16" in config else "fp32",
             optimizer=replace(ADAMW, fused=bool(case.get("fused"))),
             gradient_clipping=config.get("gradient_clipping", 1.0),
-            ddp=DdpSettings(**case.get("ddp", {})),
+            ddp=DdpSettings(
+                **case.get("ddp", {}), autocast="bf16" if case.get("autocast") else None
+            ),
+            torch_compile=bool(case.get("compile")),
             **shared,
         )
     if case["engine"] in VERSIONS:

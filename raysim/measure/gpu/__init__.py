@@ -10,13 +10,14 @@ from raysim.measure.gpu import (
     launch,
     memory,
     optimizer,
+    sustained,
 )
 from raysim.measure.gpu.device import choose
 from raysim.measure.session import Session
 
 __all__ = ["measure"]
 
-TABLES = (memory, launch, copies, elementwise, gemm, attention, optimizer)
+TABLES = (memory, launch, copies, elementwise, gemm, attention, optimizer, sustained)
 """Memory first, before any library keeps a workspace in the allocator's cache; then cheap and most
 telling. Each gets an equal share of the time that is left."""
 

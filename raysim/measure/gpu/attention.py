@@ -31,7 +31,10 @@ Shape = tuple[int, int, int, int, int]
 GPU_SHAPES: tuple[Shape, ...] = (
     (1, 32, 8, 512, 128), (1, 32, 8, 2048, 128), (1, 32, 8, 8192, 128), (1, 32, 8, 32768, 128),
     (4, 32, 32, 2048, 128), (8, 12, 12, 1024, 64), (16, 16, 16, 512, 64), (4, 40, 40, 4096, 128),
+    (2, 32, 8, 4096, 64), (4, 16, 16, 2048, 128), (32, 16, 16, 197, 64),
 )  # fmt: skip
+BOTH_WAYS = frozenset({(16, 16, 16, 512, 64), (4, 32, 32, 2048, 128), (32, 16, 16, 197, 64)})
+"""Shapes that are measured without the causal mask as well, as encoders have them."""
 CPU_SHAPES: tuple[Shape, ...] = (
     (1, 4, 4, 128, 64), (1, 4, 4, 512, 64), (1, 4, 4, 1024, 64), (4, 8, 8, 128, 32),
     (1, 8, 2, 512, 64), (2, 8, 8, 256, 64),
@@ -40,7 +43,7 @@ QUICK_SHAPES: tuple[Shape, ...] = ((1, 2, 1, 16, 16),)
 
 
 def points(device: Device, *, quick: bool) -> Iterator[Point]:
-    """Every kernel on every shape, forward and backward, causal."""
+    """Every kernel on every shape, forward and backward."""
     kernels: tuple[str, ...] = (
         ("flash", "efficient", "cudnn", "math") if device.is_gpu else ("flash", "math")
     )
@@ -53,9 +56,13 @@ def points(device: Device, *, quick: bool) -> Iterator[Point]:
             for kernel in kernels:
                 for direction in ("forward", "backward"):
                     yield _point(device, dtype, kernel, direction, shape)
+                    if shape in BOTH_WAYS:
+                        yield _point(device, dtype, kernel, direction, shape, causal=False)
 
 
-def _point(device: Device, dtype: str, kernel: str, direction: str, shape: Shape) -> Point:
+def _point(
+    device: Device, dtype: str, kernel: str, direction: str, shape: Shape, *, causal: bool = True
+) -> Point:
     batch, heads, kv_heads, seq, head_dim = shape
 
     def measure(allowed_s: float) -> list[float]:
@@ -68,7 +75,7 @@ def _point(device: Device, dtype: str, kernel: str, direction: str, shape: Shape
             ).requires_grad_(backward)
             for n in (heads, kv_heads, kv_heads)
         )
-        core = _core(kernel, q, k, v)
+        core = _core(kernel, q, k, v, causal=causal)
         if not backward:
             return device.times(core, allowed_s)
         out = core()
@@ -78,19 +85,19 @@ def _point(device: Device, dtype: str, kernel: str, direction: str, shape: Shape
         )
 
     parameters = {
-        "dtype": dtype, "kernel": kernel, "direction": direction, "causal": True, "batch": batch,
+        "dtype": dtype, "kernel": kernel, "direction": direction, "causal": causal, "batch": batch,
         "heads": heads, "kv_heads": kv_heads, "seq": seq, "head_dim": head_dim,
     }  # fmt: skip
     return device.point(parameters, measure)
 
 
-def _core(kernel: str, q: Any, k: Any, v: Any) -> Callable[[], Any]:
+def _core(kernel: str, q: Any, k: Any, v: Any, *, causal: bool) -> Callable[[], Any]:
     """The forward pass of one kernel on ``[batch, heads, seq, head_dim]``."""
     if kernel == "flash_attn":
         from flash_attn import flash_attn_func
 
         turned = [x.transpose(1, 2) for x in (q, k, v)]  # it takes [batch, seq, heads, head_dim]
-        return lambda: flash_attn_func(*turned, causal=True)
+        return lambda: flash_attn_func(*turned, causal=causal)
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.nn.functional import scaled_dot_product_attention
 
@@ -98,6 +105,6 @@ def _core(kernel: str, q: Any, k: Any, v: Any) -> Callable[[], Any]:
 
     def core() -> Any:
         with sdpa_kernel(getattr(SDPBackend, KERNELS[kernel])):
-            return scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
+            return scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=grouped)
 
     return core
