@@ -203,9 +203,10 @@ def _build(
 
 
 def _resolve(kind: Kind, name: str) -> str:
-    """The spec's own name for a name or alias, in any case."""
+    """The spec's own name for a name or alias, in any case, or as ``nvidia-smi`` spells it."""
     aliases = _aliases(kind)
-    known = aliases.get(name.strip().lower())
+    said = "-".join(name.lower().split())
+    known = aliases.get(said) or aliases.get(said.removeprefix("nvidia-"))
     if known is None:
         near = difflib.get_close_matches(name.lower(), aliases, n=4, cutoff=0.5)
         nearest = dict.fromkeys(aliases[n] for n in near)

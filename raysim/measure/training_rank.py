@@ -138,8 +138,8 @@ class PlainTrainer(Trainer):
         super().__init__(case)
         self.net = self._wrap(self.model().to(self.dtype))
         self.parameters = list(self.net.parameters())
-        fused = bool(case.get("fused", False))
-        self.optimizer = torch.optim.AdamW(self.parameters, lr=1e-4, fused=fused)
+        chosen = {key: case[key] for key in ("fused", "foreach") if key in case}
+        self.optimizer = torch.optim.AdamW(self.parameters, lr=1e-4, **chosen)
         self.gradients = 0
 
     def _wrap(self, model: Any) -> Any:
@@ -408,7 +408,8 @@ def steps(case: Mapping[str, Any]) -> dict[str, Any]:
     }
     if _cuda():
         trainer.waits = False
-        found |= on_device(trainer.step, profile=case.get("profile", False))
+        options = {"steps": case["free_steps"]} if "free_steps" in case else {}
+        found |= on_device(trainer.step, profile=case.get("profile", False), **options)
     trainer.close()
     del trainer
     gc.collect()
@@ -427,14 +428,20 @@ def alone(source: Path, target: Path) -> None:
     if not _cuda():
         os.environ["DS_ACCELERATOR"] = "cpu"
     EAR.listen()
-    found = {}
+    found: dict[str, Any] = {}
     for case in json.loads(source.read_text(encoding="utf-8")):
         store: Any = getattr(dist, "HashStore")  # noqa: B009  (not among its exports)
         if case["engine"] != "single" and not dist.is_initialized():
             backend = "nccl" if _cuda() else "gloo"
             dist.init_process_group(backend, store=store(), rank=0, world_size=1)
-        found[case["name"]] = steps(case)
-    target.write_text(json.dumps(found), encoding="utf-8")
+        try:
+            found[case["name"]] = steps(case)
+        except Exception as error:  # noqa: BLE001  (torch's own, of any kind: the next may fit)
+            found[case["name"]] = {"error": f"{type(error).__name__}: {error}"}
+        gc.collect()
+        if _cuda():
+            torch.cuda.empty_cache()
+        target.write_text(json.dumps(found), encoding="utf-8")
 
 
 def main() -> None:

@@ -16,14 +16,16 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from raysim.errors import CalibrationError
 from raysim.measure.machine import Disturbance
 from raysim.measure.session import Session, needs
+from raysim.measure.table import MeasuredTable
 
 COLUMNS = ("case", "ranks", "phase")
 WARM_UP = 2
@@ -33,6 +35,11 @@ QUIET = 1.25
 LEAST = 3
 """Repetitions below which a case counts as disturbed throughout, and keeps all."""
 TIMEOUT_S = 600.0
+PRELOADED = ["raysim.measure.training_rank", "torch._dynamo"]
+"""What every process of a single rank needs and takes seconds to import."""
+SHARED = ("ranks", "engine", "model")
+"""Keys of cases that a process can run one after the other."""
+RECORDS = "training_records.json"
 OPERATORS = "training_operators.json"
 """Of a GPU, for cases with ``profile``: operators of one step, with their own device seconds."""
 MODEL = {
@@ -103,17 +110,17 @@ def run_cases(
 def _alone(source: Path, target: Path, timeout_s: float) -> dict[str, Any]:
     """The answer of a process that starts with torch imported, but has touched no GPU."""
     server = multiprocessing.get_context("forkserver")
-    server.set_forkserver_preload(["raysim.measure.training_rank"])
+    server.set_forkserver_preload(PRELOADED)
     process = server.Process(target=_rank_alone, args=(source, target))
     process.start()
     process.join(timeout_s)
-    if process.is_alive():
-        process.kill()
-        raise CalibrationError(f"measure step: no answer in {timeout_s:g} s")
-    if process.exitcode:
+    late = process.is_alive()
+    process.kill()
+    if not target.exists():
         said = Path(f"{target}.error")
         why = said.read_text(encoding="utf-8") if said.exists() else f"exit {process.exitcode}"
-        raise CalibrationError(f"measure step: the rank failed:\n{why[-3000:]}")
+        why = f"no answer in {timeout_s:g} s" if late else f"the rank failed:\n{why[-3000:]}"
+        raise CalibrationError(f"measure step: {why}")
     found: dict[str, Any] = json.loads(target.read_text(encoding="utf-8"))
     return found
 
@@ -175,7 +182,7 @@ def samples(steps: Sequence[Mapping[str, float]]) -> Iterator[tuple[str, list[fl
 
 def record(answers: Sequence[Mapping[str, Any]], name: str) -> list[dict[str, Any]]:
     """Collectives, ``comms_logger`` and memory of each rank's last step."""
-    keys = ("collectives", "comms_logger", "memory", "peak")
+    keys = ("collectives", "comms_logger", "memory", "peak", "free")
     return [{k: answer[name][k] for k in keys if k in answer[name]} for answer in answers]
 
 
@@ -187,6 +194,65 @@ def device_samples(answer: Mapping[str, Any]) -> Iterator[tuple[str, list[float]
         for name, unit in (("clock_mhz", "MHz"), ("power_w", "W")):
             if answer[name] is not None:
                 yield name.partition("_")[0], [answer[name]], unit
+
+
+def groups(cases: Iterable[Mapping[str, Any]]) -> Iterator[list[Mapping[str, Any]]]:
+    """Cases that one start serves: of a single rank, neighbours of one engine and model."""
+
+    def start(numbered: tuple[int, Mapping[str, Any]]) -> object:
+        index, case = numbered
+        apart = case["ranks"] > 1 or case["engine"] == "deepspeed"  # whose engines outlive a case
+        return index if apart else json.dumps([case[k] for k in SHARED])
+
+    for _, group in groupby(enumerate(cases), start):
+        yield [case for _, case in group]
+
+
+class Notebook:
+    """The tables and records of a session's folder."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.records = _load(session.folder / RECORDS)
+        self.operators = _load(session.folder / OPERATORS)
+
+    def table(self, case: Mapping[str, Any]) -> MeasuredTable:
+        """Of the case's role."""
+        role = case.get("role", "validation")
+        notes = "medians over undisturbed steps, slowest rank"
+        return self.session.table(f"training_steps_{role}", COLUMNS, notes)
+
+    def has(self, case: Mapping[str, Any]) -> bool:
+        """Whether an earlier run measured it."""
+        return any(row.parameters["case"] == case["name"] for row in self.table(case))
+
+    def leave_out(self, case: Mapping[str, Any], why: str) -> None:
+        """Say why a case could not be measured."""
+        self.session.left_out.append(f"step {case['name']}: {why}")
+        self.session.say(f"left out: {self.session.left_out[-1]}")
+
+    def keep(
+        self,
+        case: Mapping[str, Any],
+        answers: Sequence[Mapping[str, Any]],
+        cores: Mapping[str, float],
+    ) -> None:
+        """Write what the ranks answered; on the disk when this returns."""
+        name, first = case["name"], answers[0][case["name"]]
+        found = [(p, s, "s") for p, s in samples(slowest_rank(answers, name))]
+        found += device_samples(first)
+        found += [(who, [used], "cores") for who, used in cores.items()]
+        with self.table(case) as table:
+            for phase, values, unit in found:
+                keys = {"case": name, "ranks": case["ranks"], "phase": phase}
+                row = table.add(keys, values, unit)
+                self.session.say(f"step {name} {phase}: {row.value:.4g} {unit}")
+        self.session.measured += 1
+        self.records[name] = record(answers, name)
+        _save(self.session.folder / RECORDS, self.records)
+        if "operators" in first:
+            self.operators[name] = first["operators"]
+            _save(self.session.folder / OPERATORS, self.operators)
 
 
 def measure(session: Session) -> None:
@@ -202,45 +268,35 @@ def measure(session: Session) -> None:
     """
     for package in ("torch", "deepspeed", "transformers"):
         needs(package, "step")
-    cases = _read(session)
-    known = _load(session.folder / "training_records.json")
-    kernels = _load(session.folder / OPERATORS)
-    for case in cases:
-        role = case.get("role", "validation")
-        table = session.table(
-            f"training_steps_{role}", COLUMNS, "medians over undisturbed steps, slowest rank"
-        )
-        if any(row.parameters["case"] == case["name"] for row in table):
-            session.kept += 1
-            continue
+    cases, notebook = _read(session), Notebook(session)
+    new = [case for case in cases if not notebook.has(case)]
+    session.kept += len(cases) - len(new)
+    for group in groups(new):
         if session.budget.left_s() <= 0:
-            session.left += 1
+            session.left += len(group)
             continue
-        disturbance = Disturbance()
-        try:
-            answers = run_cases([case])
-        except CalibrationError as error:
-            session.left_out.append(f"step {case['name']}: {error}")
-            session.say(f"left out: {session.left_out[-1]}")
-            continue
-        found = [(p, s, "s") for p, s in samples(slowest_rank(answers, case["name"]))]
-        found += device_samples(answers[0][case["name"]])
-        found += [(who, [cores], "cores") for who, cores in disturbance.cores().items()]
-        with table:
-            for phase, values, unit in found:
-                keys = {"case": case["name"], "ranks": case["ranks"], "phase": phase}
-                row = table.add(keys, values, unit)
-                session.say(f"step {case['name']} {phase}: {row.value:.4g} {unit}")
-        session.measured += 1
-        known[case["name"]] = record(answers, case["name"])
-        _save(session.folder / "training_records.json", known)
-        if "operators" in answers[0][case["name"]]:
-            kernels[case["name"]] = answers[0][case["name"]]["operators"]
-            _save(session.folder / OPERATORS, kernels)
+        _measure_group(group, notebook)
     if session.left_out and not session.measured and not session.kept:
         raise CalibrationError(f"measure step: every case failed; {session.left_out[-1]}")
     everything = {c["name"]: c for c in (*_load_list(session.folder), *cases)}
     _save(session.folder / "training_cases.json", list(everything.values()))
+
+
+def _measure_group(group: Sequence[Mapping[str, Any]], notebook: Notebook) -> None:
+    disturbance = Disturbance()
+    try:
+        answers = run_cases(group)
+    except CalibrationError as error:
+        for case in group:
+            notebook.leave_out(case, str(error))
+        return
+    cores = disturbance.cores()
+    for case in group:
+        why = answers[0].get(case["name"], {"error": "its process ended before"}).get("error")
+        if why is None:
+            notebook.keep(case, answers, cores)
+        else:
+            notebook.leave_out(case, why)
 
 
 def _read(session: Session) -> list[dict[str, Any]]:

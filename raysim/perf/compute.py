@@ -425,12 +425,16 @@ class ComputeModel:
         fused: bool = True,
         low_precision_copy: bool = False,
         momentum: float = 0.0,
+        foreach: bool = True,
+        element_bytes: float = 4.0,
         matrix_dim: int = 4096,
-        sizes: Sequence[int] = (),  # noqa: ARG002  (a rank on the CPU has caches)
+        sizes: Sequence[int] = (),
     ) -> float:
-        """GPU seconds of one optimizer step over ``numel`` fp32 elements.
+        """GPU seconds of one optimizer step over ``numel`` elements.
 
-        ``matrix_dim`` is the side of Muon's square matrices; others ignore it. ``sizes`` are the
+        ``element_bytes`` is the width of parameters and states, which torch keeps alike.
+        ``foreach`` False is torch's loop over the tensors, unless ``fused``. ``matrix_dim``
+        is the side of Muon's square matrices; others ignore it. ``sizes`` are the
         elements of each tensor; () is one tensor.
 
         Raises
@@ -442,7 +446,11 @@ class ComputeModel:
             return 0.0
         key = optimizer.optimizer_key(optimizer_name, momentum=momentum)
         each = optimizer.step_bytes(key, fused=fused, low_precision_copy=low_precision_copy)
-        seconds = self.memory_s(numel * each, kernels=optimizer.step_kernels(key, fused=fused))
+        each *= element_bytes / 4.0
+        kernels = optimizer.step_kernels(key, fused=fused)
+        if not fused and not foreach:
+            kernels = optimizer.loop_kernels(key, max(1, len(sizes)))
+        seconds = self.memory_s(numel * each, kernels=kernels)
         if key == "muon":
             dtype: Dtype = "bf16" if "bf16" in self.gpu.flops_per_s else "fp32"
             seconds += optimizer.muon_flops(numel, matrix_dim) / self._rate(dtype)
@@ -450,13 +458,16 @@ class ComputeModel:
 
     def optimizer_launches(
         self,
-        optimizer_name: str,  # noqa: ARG002  (a rank on the CPU looks at all three)
-        tensors: int,  # noqa: ARG002
+        optimizer_name: str,
+        tensors: int,
         *,
-        fused: bool,  # noqa: ARG002
+        fused: bool,
+        foreach: bool = True,
     ) -> int:
-        """Kernels of a step: a few multi-tensor ones, however many ``tensors`` there are."""
-        return 4
+        """Kernels of a step: a few multi-tensor ones, however many ``tensors``, or a loop's."""
+        if fused or foreach:
+            return 4
+        return optimizer.loop_kernels(optimizer.optimizer_key(optimizer_name), tensors)
 
     def host_s(self, op: Operator, *, backward: bool = False) -> float:
         """Seconds the host takes to dispatch an operator, its modules not included."""

@@ -121,6 +121,8 @@ class CpuRankModel(ComputeModel):
         fused: bool = True,
         low_precision_copy: bool = False,
         momentum: float = 0.0,
+        foreach: bool = True,  # noqa: ARG002  (on a CPU torch always loops)
+        element_bytes: float = FP32_BYTES,
         matrix_dim: int = 4096,  # noqa: ARG002  (Muon's)
         sizes: Sequence[int] = (),
     ) -> float:
@@ -132,12 +134,20 @@ class CpuRankModel(ComputeModel):
             return 0.0
         key = optimizer.optimizer_key(optimizer_name, momentum=momentum)
         each = optimizer.step_bytes(key, fused=fused, low_precision_copy=low_precision_copy)
+        each *= element_bytes / FP32_BYTES
         near = sum(size for size in sizes if FP32_BYTES * size <= self.rank.l2_bytes)
         far = numel - near
         rank = self.rank
         return each * (near / rank.optimizer_bytes_per_s + far / rank.optimizer_far_bytes_per_s)
 
-    def optimizer_launches(self, optimizer_name: str, tensors: int, *, fused: bool) -> int:
+    def optimizer_launches(
+        self,
+        optimizer_name: str,
+        tensors: int,
+        *,
+        fused: bool,
+        foreach: bool = True,  # noqa: ARG002  (on a CPU torch always loops)
+    ) -> int:
         """One operator per pass and tensor."""
         return tensors * optimizer.step_kernels(
             optimizer.optimizer_key(optimizer_name), fused=fused

@@ -77,6 +77,11 @@ def step_bytes(key: str, *, fused: bool, low_precision_copy: bool) -> float:
     return (traffic.fused_bytes if fused else traffic.foreach_bytes) + copy
 
 
+def loop_kernels(key: str, tensors: int) -> int:
+    """Kernels of torch's loop over tensors: each does to one what ``foreach`` does to all."""
+    return tensors * _TRAFFIC[key].foreach_kernels
+
+
 def step_kernels(key: str, *, fused: bool) -> int:
     """Multi-tensor kernels per chunk of tensors."""
     return 1 if fused else _TRAFFIC[key].foreach_kernels

@@ -10,6 +10,7 @@ from raysim.errors import ScenarioError
 from raysim.measure.workload import Workload, find
 from raysim.perf.profile import Profile
 from raysim.validate.b200 import b200_points
+from raysim.validate.gpu_steps import gpu_step_points
 from raysim.validate.megatron_sc21 import sc21_points
 from raysim.validate.memory_published import allocated_points, total_points
 from raysim.validate.model_states import model_state_points
@@ -48,6 +49,7 @@ PUBLISHED: dict[str, Callable[[Path], Iterator[Point]]] = {
     "serving": serving_points,
     "training": training_points,
     "torch_memory": torch_memory_points,
+    "gpu_steps": gpu_step_points,
 }
 """Cases that are measured already, and on machines that a profile says nothing about."""
 

@@ -20,7 +20,7 @@ from raysim.errors import CalibrationError
 from raysim.hardware import catalog
 from raysim.hardware.cluster import ClusterSpec, NodeGroup
 from raysim.kernel.simulation import Simulation
-from raysim.measure.table import read_rows
+from raysim.measure.table import read_meta, read_rows
 from raysim.perf.profile import OWN, Constant, Profile, unit_of
 from raysim.scenario.profile import load_profile, on_cluster
 from raysim.training.executor import Timeline
@@ -197,12 +197,14 @@ def _sum(found: Counter[tuple[str, int]], op: str, unit: str) -> float:
 
 
 def training_points(validation: Path) -> Iterator[Point]:
-    """Time and memory of every measured step, of the newest folder of each machine.
+    """Time and memory of every step of CPU ranks, of the newest folder of each machine.
 
     Nothing where nothing was measured. Collectives are all equal, and a test holds that.
     """
     newest: dict[Path, Path] = {}
     for path in sorted((validation / "data").glob("*/*/training_cases.json")):
+        if read_meta(path.parent)["hardware"]["gpus"]:
+            continue  # ``gpu_steps``
         newest[path.parents[1]] = path.parent
     for folder in newest.values():
         yield from step_points(folder)

@@ -26,6 +26,8 @@ SHARED = (
 )  # fmt: skip
 ADAMW = Optimizer(type="AdamW", fused=False)
 """``torch.optim.AdamW`` as the ranks build it unless the JSON names an optimizer."""
+CHOSEN = ("fused", "foreach")
+"""Its arguments that a case may give."""
 
 HEADS = {
     "bert": "BertForMaskedLM",
@@ -68,7 +70,7 @@ def plan_of(case: Mapping[str, Any], model: Model | None = None) -> TrainingPlan
         return TrainingPlan(
             engine="ddp",
             precision="bf16" if "bf16" in config else "fp32",
-            optimizer=replace(ADAMW, fused=bool(case.get("fused"))),
+            optimizer=replace(ADAMW, **{k: case[k] for k in CHOSEN if k in case}),
             gradient_clipping=config.get("gradient_clipping", 1.0),
             ddp=DdpSettings(
                 **case.get("ddp", {}), autocast="bf16" if case.get("autocast") else None
@@ -80,7 +82,7 @@ def plan_of(case: Mapping[str, Any], model: Model | None = None) -> TrainingPlan
         return TrainingPlan(
             engine="fsdp",
             precision="bf16" if "bf16" in config else "fp32",
-            optimizer=replace(ADAMW, fused=bool(case.get("fused"))),
+            optimizer=replace(ADAMW, **{k: case[k] for k in CHOSEN if k in case}),
             gradient_clipping=config.get("gradient_clipping", 1.0),
             fsdp=FsdpSettings(version=VERSIONS[case["engine"]], **case.get("fsdp", {})),
             **shared,

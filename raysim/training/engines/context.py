@@ -230,6 +230,16 @@ class EngineContext:
             "gradient norm", norm_bytes, sharded=sharded, group=group, times=norms
         )
 
+    def optimizer_temporaries(self, tensors: Sequence[int]) -> list[int]:
+        """Bytes of what torch's optimizer holds beside its states while it steps over tensors.
+
+        ``foreach`` takes the square roots of all of them, its loop those of one at a time.
+        """
+        o = self.plan.optimizer
+        if o.fused:
+            return []
+        return list(tensors) if o.foreach else [max(tensors, default=0)]
+
     def optimizer_step(
         self,
         numel: float,
@@ -238,10 +248,11 @@ class EngineContext:
         sizes: Sequence[int] = (),
         name: str = "",
         fused: bool | None = None,
+        element_bytes: float = 4.0,
     ) -> int:
-        """The optimizer's kernels over ``numel`` fp32 elements: tensors of ``sizes``, or one.
+        """The optimizer's kernels over ``numel`` elements: tensors of ``sizes``, or one.
 
-        ``fused`` None: as the plan says.
+        ``fused`` None: as the plan says. ``element_bytes``: of parameters and states.
         """
         o = self.plan.optimizer if fused is None else replace(self.plan.optimizer, fused=fused)
         seconds = self.costs.optimizer_s(
@@ -250,9 +261,12 @@ class EngineContext:
             fused=o.fused,
             low_precision_copy=low_precision_copy,
             momentum=o.momentum,
+            foreach=o.foreach,
+            element_bytes=element_bytes,
             sizes=sizes,
         )
-        launches = self.costs.optimizer_launches(o.type, max(1, len(sizes)), fused=o.fused)
+        tensors = max(1, len(sizes))
+        launches = self.costs.optimizer_launches(o.type, tensors, fused=o.fused, foreach=o.foreach)
         self.builder.make_states()
         return self.builder.compute(name or o.type, "optimizer", seconds, launches=launches)
 

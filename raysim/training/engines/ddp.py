@@ -162,9 +162,11 @@ class Ddp:
             c.scan("gradient norm", c.numel * self.grad_bytes, c.tensors)
             if c.plan.mesh.pp > 1:
                 c.scalar_all_reduce("gradient norm", sharded=False)
-        foreach = 0 if c.plan.optimizer.fused else c.numel * self.grad_bytes
-        parts = [numel * self.grad_bytes for numel in c.sizes] if foreach else ()
+        parts = c.optimizer_temporaries([numel * self.grad_bytes for numel in c.sizes])
+        foreach = sum(parts)
         b.alloc("temporary", foreach, "foreach temporaries", tensors=parts)
-        c.optimizer_step(c.numel, low_precision_copy=False, sizes=c.sizes)
+        c.optimizer_step(
+            c.numel, low_precision_copy=False, sizes=c.sizes, element_bytes=self.grad_bytes
+        )
         b.free("temporary", foreach, "foreach temporaries")
         b.free_all("gradient", "zero_grad")

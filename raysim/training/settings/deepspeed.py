@@ -125,7 +125,10 @@ class Optimizer:
     type: str = "AdamW"
     lr: float = 1e-3
     fused: bool = True
-    """DeepSpeed's FusedAdam or torch's ``fused=True``; False: torch foreach."""
+    """DeepSpeed's FusedAdam or torch's ``fused=True``; False: torch's ``foreach``, or its loop."""
+    foreach: bool = True
+    """Of torch's that are not fused: a few kernels over all tensors; False: a loop over them, which
+    ``torch.optim.AdamW(fused=False)`` runs as well."""
     momentum: float = 0.0
     """Of SGD: whether a momentum buffer exists."""
 
