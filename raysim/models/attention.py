@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from raysim.models.table import Attention, Operator, Saved, TensorDtype
-from raysim.models.tape import Tape, Tensor
+from raysim.models.tape import JOINED, Tape, Tensor
 
 Implementation = Literal[
     "eager", "sdpa", "flash_attention_2", "flash_attention_3", "transformer_engine", "triton"
@@ -316,6 +316,12 @@ def rotary(
             views=3 + 2 * cat,  # both halves, and the tables' new dimension
             moved_backward=(15 * share + 4 * cat) * x.numel,
             kernels_backward=9 + 3 * cat,
+            # all on views of the heads, with tables that every head shares: two products, half a
+            # negation, the sum, and joined halves; backward's joins are copies into zeros
+            indexed=(
+                ((3.5 + JOINED) * share + JOINED * cat) * x.numel,
+                (5 * share + 2 * cat) * x.numel,
+            ),
         )
         out.append(y)
     return out

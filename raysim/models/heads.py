@@ -30,8 +30,9 @@ def logits_loss(
         sharded=logits.sharded,
     )
     labels = Saved(name="labels", numel=logits.rows, dtype="int64")
-    # cast (1 read, 2 written), log-softmax (read, written); backward: zeroed gradient of the
-    # likelihood, log-softmax (two read, one written), cast back
+    # cast (1 read, 2 written), log-softmax (read for maximum, sum and result, written); backward:
+    # zeroed gradient of the likelihood, log-softmax (its gradient read for sum and result, its
+    # output read, written), cast back (ATen/native/cuda/SoftMax.cu, cunn_SoftMax*)
     tape.run(
         name,
         "CrossEntropyLoss",
@@ -39,9 +40,10 @@ def logits_loss(
         operator=label,
         inputs=(logits,),
         output=Tensor(name=f"{label}.out", rows=1, width=1),
-        moved=(3 * upcast + 2 * wide) * n,
+        moved=(3 * upcast + 4 * wide) * n,
         kernels=2 + upcast + 2 * shifted,
-        moved_backward=(4 * wide + 3 * upcast) * n,
+        moved_backward=(5 * wide + 3 * upcast) * n,
+        indexed=(upcast * n, upcast * n),
         kernels_backward=3 + upcast,
         saves=(logits.saved(), softmax, labels),
         split="heads" if logits.sharded else "none",

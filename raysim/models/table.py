@@ -168,6 +168,11 @@ class Operator:
     """Activation elements read plus written by forward, per sample, in the compute dtype."""
     moved_backward: float | None = None
     """The same for backward; None: twice forward."""
+    indexed: float = 0.0
+    """Elements per sample that forward's kernels reach by index arithmetic rather than in a row:
+    broadcasts, strided views, casts, reductions; they cost time beyond their traffic."""
+    indexed_backward: float = 0.0
+    """The same for backward."""
     moved_fixed: float = 0.0
     """Elements of weights that forward reads and writes besides, whatever the batch; whole, of all
     tensor-parallel ranks."""

@@ -105,6 +105,7 @@ class Tape:
         kernels: int = 1,
         moved_backward: float,
         kernels_backward: int = 1,
+        indexed: tuple[float, float] = (0.0, 0.0),
         saves: tuple[Saved, ...] = (),
         parameters: tuple[Parameter, ...] = (),
         split: Split | None = None,
@@ -112,7 +113,8 @@ class Tape:
     ) -> Tensor:
         """Add a memory-bound operator; gradient sums for reused inputs are added to backward.
 
-        ``views``: ATen operators without a kernel that it calls besides.
+        ``views``: ATen operators without a kernel that it calls besides. ``indexed``: as in
+        :class:`Operator`, forward and backward.
         """
         forks = self.forks(*inputs)
         op = Operator(
@@ -120,6 +122,8 @@ class Tape:
             kind=kind,
             moved=moved,
             moved_backward=moved_backward + sum(3 * x.numel for x in forks),
+            indexed=indexed[0],
+            indexed_backward=indexed[1],
             saves=saves,
             output=output.numel,
             split=split or ("heads" if output.sharded else "none"),
@@ -213,6 +217,7 @@ class Tape:
             # CUDA: one kernel for dx (dy, x -> dx), one for the weight gradients (dy, x).
             moved_backward=5 * x.numel if affine else 3 * x.numel,
             kernels_backward=2 if affine else 1,
+            indexed=(0.5 * x.numel, x.numel),
             views=views,
             saves=(x.saved(), *stats),
             parameters=tuple(Parameter(name=_join(name, n), shape=(x.width,)) for n in names),
@@ -225,7 +230,7 @@ class Tape:
         ``t5`` scales the uncast input, ``plain`` has no weight. All keep the fp32 copy of the input
         that ``.to(float32)`` made (t5 the input as well), and the reciprocal root per row.
         """
-        kernels, passes, kernels_backward, passes_backward = RMS_COSTS[style]
+        kernels, passes, kernels_backward, passes_backward, indexed = RMS_COSTS[style]
         own = replace(x, name=f"{name}.x32", storage=0, dtype="fp32").saved()
         rstd = Saved(name=f"{name}.rstd", numel=x.rows, dtype="fp32", sharded=x.sharded)
         normed = Saved(
@@ -252,6 +257,7 @@ class Tape:
             kernels=kernels,
             moved_backward=passes_backward * x.numel,
             kernels_backward=kernels_backward,
+            indexed=(indexed * x.numel, (indexed + 1) * x.numel),
             saves=tuple(saves),
             parameters=weight,
         )
@@ -302,7 +308,7 @@ class Tape:
         out = replace(x, name=f"{name}.copy", storage=0)
         return self.run(
             name, cls, operator=f"{name}.copy", inputs=(x,), output=out,
-            moved=2 * x.numel, moved_backward=0, kernels_backward=0, views=1,
+            moved=2 * x.numel, moved_backward=0, kernels_backward=0, views=1, indexed=(x.numel, 0),
         )  # fmt: skip
 
     def dropout(self, name: str, x: Tensor, probability: float, *, cls: str = "Dropout") -> Tensor:
@@ -339,7 +345,7 @@ class Tape:
         """Views of a fused projection; backward concatenates their gradients in one kernel."""
         self.run(
             name, cls, operator=f"{name}.split", inputs=(x,), output=x,
-            moved=0, kernels=0, moved_backward=2 * x.numel, views=1,
+            moved=0, kernels=0, moved_backward=2 * x.numel, views=1, indexed=(0, JOINED * x.numel),
         )  # fmt: skip
         return [x.view(w) for w in widths]
 
@@ -376,19 +382,26 @@ class Tape:
             # embedding_dense_backward on CUDA sorts the indices, then finds and sums segments;
             # eight launches are assumed (ATen/native/cuda/EmbeddingBackwardKernel.cu).
             kernels_backward=8,
+            indexed=(0.0, SORTED * out.numel),
             saves=(indices,) if per_sample else (),
             parameters=(weight,),
             split="vocab" if vocab_parallel else "none",
         )
 
 
+SORTED = 10.0
+JOINED = 2.6
+"""Indexed elements that one counts as in an embedding's gradient (sorted by token, summed), and in
+``torch.cat`` of views: 15 and 3.7 ps beyond their traffic on H100 (``training_operators.json``)."""
 RMS_COSTS = {
     # style: kernels and 16-bit passes over the input, forward; the same for backward. Counted from
-    # the operators autograd dispatches, each reading its operands and writing its result once.
-    "llama": (8, 18.0, 16, 48.0),
-    "gemma": (10, 20.0, 17, 54.0),
-    "t5": (8, 17.0, 17, 47.0),
-    "plain": (7, 16.0, 13, 42.0),
+    # the operators autograd dispatches, each reading its operands and writing its result once. Last
+    # the elements that forward indexes: casts, and products with the root and with the weight;
+    # backward one more, for the mean's gradient spread over a row.
+    "llama": (8, 18.0, 16, 48.0, 3),
+    "gemma": (10, 20.0, 17, 54.0, 3),
+    "t5": (8, 17.0, 17, 47.0, 3),
+    "plain": (7, 16.0, 13, 42.0, 2),
 }
 
 

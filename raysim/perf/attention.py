@@ -67,6 +67,8 @@ class AttentionConstants:
     """Queries, keys, values and output, not overlapped with the products."""
     row_elements: float = 0.0
     """A row of a head costs as many elements besides those it moves: prologue and epilogue."""
+    diagonal: float = 0.0
+    """Keys that a causal row visits beyond its own: blocks on the diagonal, and their imbalance."""
     element_bytes: int = 2
     grid: Grid | None = None
     """What these leave of forward, over blocks per SM, query length and head dimension."""
@@ -96,7 +98,10 @@ def fused_seconds(
     efficient = a.implementation == "sdpa" and (a.masked or a.head_dim != a.v_head_dim)
     if a.implementation == "flash_attention_2":  # takes one width: transformers pads the narrower
         both = 2 * max(a.head_dim, a.v_head_dim)
-    flops = 2.0 * batch * heads * score_elements(a) * both
+    scores = score_elements(a)
+    if a.causal and not a.masked and a.window is None:
+        scores = min(scores + c.diagonal * a.q_len, float(a.q_len) * a.kv_len)
+    flops = 2.0 * batch * heads * scores * both
     known = c.flops_per_s.sizes
     rate = c.flops_per_s.at(min(max(both / 2.0, known[0]), known[-1]))[0]
     if efficient:
@@ -113,6 +118,16 @@ def fused_seconds(
         return seconds if grid is None else seconds * grid.factor(share, a.q_len, both / 2.0)
     # Backward reads and writes the same tensors and their gradients, in three kernels.
     return 2.0 * c.fixed_s + 2.5 * flops / (rate * c.backward_ratio) + 2.0 * io / c.io_bytes_per_s
+
+
+def grouped_bytes(a: Attention, *, batch: float, heads: int, kv_heads: int) -> float:
+    """Traffic of a fused backward that makes a gradient of keys and values per query head.
+
+    Written in 16 bits, and read by the sum over the heads of a group.
+    """
+    if kv_heads == heads:
+        return 0.0
+    return 4.0 * batch * a.kv_len * heads * (a.head_dim + a.v_head_dim)
 
 
 def eager_bytes(

@@ -8,8 +8,7 @@ divides the shapes as the operator's ``split`` says. Times are GPU-busy time: th
 ``compiled`` stands for ``torch.compile``: chains of elementwise operators and norms become one
 kernel each and keep what only they read in registers.
 
-Not modelled: L2 residency between operators, clock throttling, the compiler's own time and its
-choice of products.
+Not modelled: L2 residency between operators, the compiler's own time, its choice of products.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from raysim.errors import CalibrationError
 from raysim.hardware.specs import CpuSpec, GpuSpec, Provenance
 from raysim.models.table import COMPUTE_DTYPE_BYTES, Gemm, Operator, Split
 from raysim.perf import host, optimizer
-from raysim.perf.attention import eager_bytes, fused_seconds
+from raysim.perf.attention import eager_bytes, fused_seconds, grouped_bytes
 from raysim.perf.constants import (
-    MEMORY_SHARE,
+    NAMED_KERNELS,
     FusedKernel,
     GpuConstants,
     GroupedKernel,
@@ -34,43 +33,23 @@ from raysim.perf.constants import (
 )
 from raysim.perf.gemm import GemmConstants, gemm_seconds, granule
 from raysim.perf.scan import SCAN, waiting_s
+from raysim.perf.shares import (
+    COMPILED_KINDS,
+    COMPILED_SOURCE,
+    COMPILED_TRAFFIC_SHARE,
+    CONV_SHARE,
+    CONV_SOURCE,
+    FP8_SOURCE,
+    FP32_ATTENTION_SOURCE,
+    FP32_FUSED_SCORE_SHARE,
+    IMBALANCE_SOURCE,
+    PRODUCT_SHARES,
+    ROUTING_SHARE,
+    ROUTING_SOURCE,
+    fp8_constants,
+)
 
 Dtype = Literal["fp32", "tf32", "fp16", "bf16", "fp8"]
-
-CONV_SHARE = 0.8
-"""Implicit-GEMM convolution over the plain product of the same shape; assumed."""
-PRODUCT_SHARES = {"conv": CONV_SHARE, "scan": 1.0}
-"""Of a plain product's rate, for what multiplies inside kernels of its own."""
-ROUTING_SHARE = 0.61
-"""Bandwidth that permutations of tokens keep, over streaming kernels': 0.50 of 0.82 on B200."""
-FP32_FUSED_SCORE_SHARE = 0.25
-"""Score traffic that memory-efficient fp32 attention keeps, over eager's; assumed."""
-
-COMPILED_KINDS = ("norm", "elementwise", "loss")
-COMPILED_TRAFFIC_SHARE = 0.41
-"""Traffic that ``torch.compile`` leaves of eager's outside products and attention."""
-
-_COMPILED = Provenance(
-    basis="assumed",
-    source="fusion leaves 0.41 of eager's traffic outside products and attention: so that raysim's "
-    "compiled over eager is torchtitan's, Llama 3 8B on 8 H100, 6667 over 5762 tokens/s/GPU",
-)
-_IMBALANCE = Provenance(basis="assumed", source="given: rows of the fullest expert over the mean")
-_CONV = Provenance(basis="assumed", source="implicit GEMM at 0.8 of the plain product's rate")
-_ROUTING = Provenance(
-    basis="measured", source="fused permutation on B200 at 0.50 of its bandwidth, SimuMax v1.2"
-)
-TABLE_CAST_BYTES = 5.0 / MEMORY_SHARE
-"""Per element of the operand that the fp8 tables' rows cast: read for its largest value, read and
-written again, at what streaming kernels reach of the bandwidth."""
-_FP8 = Provenance(
-    basis="assumed",
-    source="fp8 tables less the traffic of the cast they hold (5 bytes per element); at most what "
-    "16 bits take; cuBLAS as CUTLASS",
-)
-_FP32_ATTENTION = Provenance(
-    basis="assumed", source="memory-efficient fp32 attention moves a quarter of eager's scores"
-)
 
 
 def shard(gemm: Gemm, split: Split, tp: int) -> Gemm:
@@ -82,11 +61,6 @@ def shard(gemm: Gemm, split: Split, tp: int) -> Gemm:
     if split == "expert":
         return Gemm(rows=gemm.rows / tp, n=gemm.n, k=gemm.k, groups=-(-gemm.groups // tp))
     return gemm
-
-
-_KERNELS: dict[str, FusedKernel] = {
-    "flash_attention_3": "fa3", "transformer_engine": "best", "triton": "triton",
-}  # fmt: skip
 
 
 class _Shape(NamedTuple):
@@ -116,7 +90,7 @@ class ComputeModel:
         ``torch.backends.cuda.matmul.allow_tf32``; torch's default is False, so fp32 products run
         without tensor cores.
     fused_kernel
-        Which kernel ``sdpa`` and ``flash_attention_2`` stand for: torch's, or the GPU's best.
+        Which kernel ``sdpa`` stands for: torch's choice, or the GPU's best.
     sustained_share
         Share of an isolated kernel's rate that products and fused attention keep in a long run,
         where power, heat and cold caches tell; 1: as measured in isolation, None: as measured in
@@ -156,7 +130,7 @@ class ComputeModel:
         gpu: GpuSpec,
         *,
         allow_tf32: bool = False,
-        fused_kernel: FusedKernel = "torch",
+        fused_kernel: FusedKernel = "sdpa",
         sustained_share: float | None = 1.0,
         given: TrainingConstants | None = None,
         cpu: CpuSpec | None = None,
@@ -220,26 +194,28 @@ class ComputeModel:
             return self._product_s(op, batch, dtype, tp, backward)
         if op.kind == "sync":
             return 0.0 if backward else host.COPY_FIXED_S
-        moved, fixed = op.moved, op.moved_fixed
+        moved, fixed, indexed = op.moved, op.moved_fixed, op.indexed
         if backward:
             moved = 2.0 * moved if op.moved_backward is None else op.moved_backward
-            fixed = op.moved_fixed_backward
+            fixed, indexed = op.moved_fixed_backward, op.indexed_backward
         # A vocabulary-parallel look-up still writes its whole output on every rank.
         share = tp if op.split != "none" and op.kind != "embedding" else 1
         # Around fp8 products activations stay in 16 bits.
         if self.compiled and op.kind in COMPILED_KINDS:
-            self.constants.provenance["compiled"] = _COMPILED
+            self.constants.provenance["compiled"] = COMPILED_SOURCE
             moved *= COMPILED_TRAFFIC_SHARE
+            indexed = 0.0
         moved_bytes = (moved * batch + fixed) * max(2, COMPUTE_DTYPE_BYTES[dtype]) / share
         if op.kind == "routing":
-            self.constants.provenance["routing"] = _ROUTING
+            self.constants.provenance["routing"] = ROUTING_SOURCE
             moved_bytes /= ROUTING_SHARE
         seconds = self.memory_s(moved_bytes, kernels=self.launches(op, backward=backward))
+        seconds += indexed * batch / share * self.constants.index_s
         if op.scan is not None:
             rate = self.constants.memory_bytes_per_s
             seconds += (2.0 if backward else 1.0) * waiting_s(op.scan, batch / share, rate)
         if op.kind in PRODUCT_SHARES:
-            self.constants.provenance[op.kind] = _CONV if op.kind == "conv" else SCAN
+            self.constants.provenance[op.kind] = CONV_SOURCE if op.kind == "conv" else SCAN
             flops = op.flops
             if backward:
                 flops = 2.0 * flops if op.flops_backward is None else op.flops_backward
@@ -253,14 +229,14 @@ class ComputeModel:
         shape = shard(op.gemm, op.split, tp) if tp > 1 else op.gemm
         rows, groups, scale, imbalance = shape.rows * batch, shape.groups, 1.0, 1.0
         if op.split == "expert" and self.expert_imbalance > 1.0:
-            self.constants.provenance["expert_imbalance"] = _IMBALANCE
+            self.constants.provenance["expert_imbalance"] = IMBALANCE_SOURCE
             experts, imbalance = op.gemm.groups, self.expert_imbalance
             if groups < experts:  # the fullest expert and others of the mean that it leaves
                 others = (experts - imbalance) / (experts - 1.0)
                 rank_share = (imbalance + (groups - 1.0) * others) / groups
                 rows, imbalance = rows * rank_share, imbalance / rank_share
         if op.kind == "conv":
-            self.constants.provenance["conv"] = _CONV
+            self.constants.provenance["conv"] = CONV_SOURCE
             scale /= CONV_SHARE
         if groups > 1 and op.kernels >= groups:  # a loop over experts: one product after another
             scale, rows, groups = scale * groups, rows / groups, 1
@@ -282,7 +258,17 @@ class ComputeModel:
             return s.scale * forward
         lead = granule(s.n, s.k)
         data = product_s(s.rows, s.k, s.n, dtype, s.groups, lead=lead, imbalance=s.imbalance)
-        return s.scale * data + s.weight_scale * self._weight_product_s(op, s, dtype)
+        beside = self._beside_products_s(op, batch, dtype, tp)
+        return s.scale * data + s.weight_scale * self._weight_product_s(op, s, dtype) + beside
+
+    def _beside_products_s(self, op: Operator, batch: float, dtype: Dtype, tp: int) -> float:
+        """Sums for a bias, and where gradients meet; epilogues of other kernels when compiled."""
+        if op.moved_backward is None or self.compiled:
+            return 0.0
+        own = batch / (tp if op.split != "none" else 1)
+        moved = max(0.0, op.moved_backward - 2.0 * op.moved) * own
+        kernels = self.launches(op, backward=True) - 2
+        return self.memory_s(moved * max(2, COMPUTE_DTYPE_BYTES[dtype]), kernels=max(0, kernels))
 
     def _kernel(self, op: Operator) -> Callable[..., float]:
         """Seconds of the products of an operator."""
@@ -317,11 +303,17 @@ class ComputeModel:
         assert a is not None
         share = tp if op.split != "none" else 1
         heads, kv_heads = -(-a.heads // share), -(-a.kv_heads // share)
+        if self.compiled and a.implementation == "sdpa" and a.causal:
+            a = replace(a, masked=True)  # transformers gives compiled models a mask (sdpa_mask)
         if a.implementation != "eager" and dtype in ("fp16", "bf16", "fp8"):
-            c = self.constants.attention(_KERNELS.get(a.implementation, self.fused_kernel))
-            return fused_seconds(
+            c = self.constants.attention(NAMED_KERNELS.get(a.implementation, self.fused_kernel))
+            seconds = fused_seconds(
                 c, a, batch=batch, heads=heads, kv_heads=kv_heads, backward=backward
             )
+            if backward:
+                summed = grouped_bytes(a, batch=batch, heads=heads, kv_heads=kv_heads)
+                seconds += self.memory_s(summed, kernels=0)
+            return seconds
         return self._eager_attention_s(op, batch, dtype, heads, backward)
 
     def _eager_attention_s(
@@ -339,7 +331,7 @@ class ComputeModel:
         size = COMPUTE_DTYPE_BYTES[dtype]
         moved = eager_bytes(a, batch=batch, heads=heads, element_bytes=size, backward=backward)
         if a.implementation != "eager":
-            self.constants.provenance["attention.fp32"] = _FP32_ATTENTION
+            self.constants.provenance["attention.fp32"] = FP32_ATTENTION_SOURCE
             moved *= FP32_FUSED_SCORE_SHARE
         kernels = max(1, self.launches(op, backward=backward) - (4 if backward else 2))
         times = 2.0 if backward else 1.0
@@ -392,18 +384,21 @@ class ComputeModel:
     ) -> float:
         """The same with operands that are fp8 already, and a result in ``dtype``.
 
-        The tables' rows hold the cast of one operand: its traffic is taken off. What a fit cannot
-        part from the product stays in it, so that it is at most what 16 bits take.
+        The faster of two: a 16-bit product on units that are so much faster, as cuBLAS's on Hopper
+        are, and the fp8 tables' rows less the cast of an operand that they hold.
         """
+        wide: Dtype = "bf16" if "bf16" in self.gpu.flops_per_s else dtype
+        if "fp8" not in self.gpu.flops_per_s:
+            return self.gemm_s(m, n, k, wide, groups, lead=lead, imbalance=imbalance)
         key = (m, n, k, "fp8", groups, lead, imbalance)
         known = self._fp8_gemms.get(key)
         if known is None:
-            c = self.constants.gemm("fp8")
-            c = replace(c, cast_passes=max(0.0, c.cast_passes - TABLE_CAST_BYTES / 3.0))
-            known = gemm_seconds(c, m, n, k, groups=groups, lead=lead, imbalance=imbalance)
-            self._fp8_gemms[key] = known
-            self.constants.provenance["fp8 products"] = _FP8
-        return min(known, self.gemm_s(m, n, k, dtype, groups, lead=lead, imbalance=imbalance))
+            known = self._fp8_gemms[key] = min(
+                gemm_seconds(c, m, n, k, groups=groups, lead=lead, imbalance=imbalance)
+                for c in fp8_constants(self.constants, wide)
+            )
+            self.constants.provenance["fp8 products"] = FP8_SOURCE
+        return known
 
     def _gemm(self, dtype: Dtype) -> GemmConstants:
         return self.constants.gemm("tf32" if dtype == "fp32" and self.allow_tf32 else dtype)
@@ -445,12 +440,11 @@ class ComputeModel:
         if numel <= 0:
             return 0.0
         key = optimizer.optimizer_key(optimizer_name, momentum=momentum)
-        each = optimizer.step_bytes(key, fused=fused, low_precision_copy=low_precision_copy)
-        each *= element_bytes / 4.0
-        kernels = optimizer.step_kernels(key, fused=fused)
-        if not fused and not foreach:
-            kernels = optimizer.loop_kernels(key, max(1, len(sizes)))
-        seconds = self.memory_s(numel * each, kernels=kernels)
+        moved, kernels = optimizer.step_traffic(
+            key, numel, fused=fused, foreach=foreach, tensors=len(sizes),
+            low_precision_copy=low_precision_copy, element_bytes=element_bytes,
+        )  # fmt: skip
+        seconds = self.memory_s(moved, kernels=kernels)
         if key == "muon":
             dtype: Dtype = "bf16" if "bf16" in self.gpu.flops_per_s else "fp32"
             seconds += optimizer.muon_flops(numel, matrix_dim) / self._rate(dtype)

@@ -19,22 +19,43 @@ from raysim.perf.attention import AttentionConstants
 from raysim.perf.gemm import GemmConstants, Layout
 from raysim.perf.tables import Curve
 
-FusedKernel = Literal["torch", "fa3", "best", "triton"]
-"""``torch``: what its SDPA and the flash-attn package run (FlashAttention 2); ``fa3``:
-FlashAttention 3, on Hopper; ``best``: the fastest measured kernel of the GPU (FlashAttention 3 on
-Hopper, TensorRT-LLM's or cuDNN's on Blackwell); ``triton``: FlashAttention written in Triton, as
-llm-foundry ran it."""
+FusedKernel = Literal["sdpa", "fa2", "fa3", "best", "triton"]
+"""``sdpa``: what torch 2.11 and later choose (``check_prefer_cudnn_attention``): cuDNN on
+Hopper and Blackwell, elsewhere FlashAttention 2; ``fa2``: that kernel, the flash-attn package's and
+older torch's; ``fa3``: FlashAttention 3, on Hopper; ``best``: the fastest measured kernel of the
+GPU (FlashAttention 3 on Hopper, TensorRT-LLM's or cuDNN's on Blackwell); ``triton``: FlashAttention
+written in Triton, as llm-foundry ran it."""
+
+NAMED_KERNELS: dict[str, FusedKernel] = {
+    "flash_attention_2": "fa2", "flash_attention_3": "fa3", "transformer_engine": "best",
+    "triton": "triton",
+}  # fmt: skip
+"""Kernels that implementations of attention ask for by name."""
 
 GroupedKernel = Literal["fused", "streams"]
 """``fused``: one kernel for all groups (torch, Triton); ``streams``: Transformer Engine's, a cuBLAS
 product per group on four streams. Measured on Blackwell only; elsewhere priced as ``fused``."""
 
-MEMORY_SHARE = 0.82
+MEASURED = "validation/data/nvidia-h100-80gb-hbm3-1gpu/2026-11-26"
+MEMORY_SHARE = 0.90
 KERNEL_FLOOR_S = 2.0e-6
+INDEX_S = 1.4e-12
 _MEMORY = Provenance(
-    basis="assumed", source="streaming kernels reach 0.75-0.85 of the datasheet's bandwidth"
+    basis="measured",
+    source=f"copies, sums and activations of 2^27 elements on H100, 2.99 to 3.06 of 3.35 TB/s "
+    f"({MEASURED}/elementwise.csv); on others assumed",
 )
-_FLOOR = Provenance(basis="assumed", source="an empty CUDA kernel takes 2-3 us in a stream")
+_FLOOR = Provenance(
+    basis="measured", source=f"add_ of one element on H100, 1.97 us ({MEASURED}/launch.csv)"
+)
+_INDEX = Provenance(
+    basis="measured",
+    source="time of broadcast, strided and casting kernels beyond their traffic, 0.6 to 1.9 ps per "
+    f"element written, in steps of Llama and Qwen3 on H100 ({MEASURED}/training_operators.json); "
+    "on others by their SMs",
+)
+INDEX_SMS = 132
+"""SMs of the GPU that ``INDEX_S`` was measured on."""
 
 _GROUPED = Provenance(
     basis="assumed",
@@ -82,7 +103,6 @@ without tensor cores it weighs as much less as they are slower."""
 _FLASH_2 = {
     "volta": (0.35, "memory-efficient kernel instead of flash; assumed"),
     "turing": (0.30, "memory-efficient kernel instead of flash; assumed"),
-    "hopper": (0.40, "FlashAttention-2 on H100 350-400 TFLOP/s (FlashAttention-3 paper's figures)"),
     "blackwell": (0.19, "FlashAttention-2 on B200 about as on H100; assumed"),
     "cdna3": (0.25, "composable-kernel flash on MI300X; assumed"),
 }
@@ -90,7 +110,7 @@ _HEAD_DIMS = (64, 128, 192, 256)
 BACKWARD_RATIO = {"fa2": 0.80, "fa3": 0.72, "trtllm": 0.83}
 """Backward's rate over forward's: A100 130-190 against 170-230 TFLOP/s, H100 400-550 against
 550-740; B200 from 64 heads on, 0.83 to 0.84 (``b200_kernels.json``)."""
-SUSTAINED = {"volta": 0.964, "ampere": 0.870, "hopper": 0.753, "blackwell": 0.70}
+SUSTAINED = {"volta": 0.964, "ampere": 0.882, "hopper": 0.832, "blackwell": 0.70}
 """Share of isolated rates that products keep in a training run: power caps the clocks.
 
 Ampere and Hopper: fitted with ``TRITON_BACKWARD`` by least squares on five single-node rows per GPU
@@ -109,7 +129,7 @@ MEASURED_HOT = frozenset({"blackwell"})
 """Where fused attention in such loops is as fast as in isolation: it keeps its rates."""
 SUSTAINED_ELSEWHERE = 0.81
 """The mean of Ampere and Hopper, for GPUs without such rows."""
-TRITON_BACKWARD = 0.633
+TRITON_BACKWARD = 0.635
 """Rate of Triton's FlashAttention over FlashAttention 2's in backward, one for both GPUs: those MPT
 runs had it (``--attn_impl`` is ``triton`` in the ``submit_benchmarks.py`` that measured them). The
 ten rows do not tell a slower forward apart (0.89 and 0.65 leave 1.4 % as well)."""
@@ -176,6 +196,8 @@ class GpuConstants:
     """Whether that system is this GPU."""
     memory_bytes_per_s: float
     kernel_floor_s: float
+    index_s: float
+    """Of an element that a kernel reaches by index arithmetic, beyond its traffic."""
     sustained_share: float
     """Factor on the rates of products and fused attention, for long runs."""
     provenance: dict[str, Provenance]
@@ -227,7 +249,7 @@ def constants_for(
     CalibrationError
         ``sustained_share`` is not in (0, 1].
     """
-    provenance = {"memory_share": _MEMORY, "kernel_floor_s": _FLOOR}
+    provenance = {"memory_share": _MEMORY, "kernel_floor_s": _FLOOR, "index_s": _INDEX}
     if sustained_share is None:
         sustained_share, provenance["sustained_share"] = sustained(gpu)
         if given.sustained_share is not None:
@@ -250,6 +272,7 @@ def constants_for(
         exact=exact,
         memory_bytes_per_s=gpu.memory_bytes_per_s * given.memory_share,
         kernel_floor_s=given.kernel_floor_s,
+        index_s=INDEX_S * INDEX_SMS / gpu.sm_count,
         sustained_share=sustained_share,
         provenance=provenance,
         notes=notes,
@@ -354,16 +377,20 @@ def _attention_constants(
 ) -> tuple[AttentionConstants, Provenance]:
     """Constants of the fused kernel: measured where the table holds that very kernel."""
     if kernel == "triton":
-        constants, origin = _attention_constants(c, "torch")
+        constants, origin = _attention_constants(c, "fa2")
         text = (
             f"backward at {TRITON_BACKWARD} of FlashAttention 2's, fitted on MPT: {origin.source}"
         )
         ratio = TRITON_BACKWARD * constants.backward_ratio
         return replace(constants, backward_ratio=ratio), Provenance(basis="assumed", source=text)
     if kernel == "fa3" and c.gpu.architecture != "hopper":
-        constants, origin = _attention_constants(c, "torch")
+        constants, origin = _attention_constants(c, "fa2")
         text = f"FlashAttention 3 needs Hopper; priced as FlashAttention 2: {origin.source}"
         return constants, Provenance(basis="assumed", source=text)
+    if kernel in _MEASURED_HERE and c.gpu.architecture == "hopper":
+        return _measured_here(c, _MEASURED_HERE[kernel])
+    if kernel == "sdpa":
+        return _attention_constants(c, "best" if c.gpu.architecture == "blackwell" else "fa2")
     own = (tables.rows("attention", c.system) or tables.rows("attention", "a100"))[0]
     measured = kernel == "best" or own["kernel"] == ("fa3" if kernel == "fa3" else "fa2")
     row = own if measured else tables.rows("attention", "a100")[0]
@@ -392,6 +419,31 @@ def _attention_constants(
         window_grid=tables.attention_grid(row["system"], windowed=True) if exact else None,
     )
     return constants, Provenance(basis="measured" if exact else "assumed", source=text)
+
+
+_MEASURED_HERE = {"sdpa": "cudnn", "fa2": "fa2"}
+"""Kernels of ``tables/fused.csv``, which are Hopper's."""
+
+
+def _measured_here(c: GpuConstants, kernel: str) -> tuple[AttentionConstants, Provenance]:
+    """A kernel of torch's on Hopper, forward and backward."""
+    (row,) = (r for r in tables.rows("fused", "h100") if r["kernel"] == kernel)
+    peak = float(tables.rows("gemm", "h100")[0]["peak_flops_per_s"])
+    scale = c.sustained_share * c.gpu.flops_per_s["bf16"] / peak * _efficiency_scale(c)
+    constants = AttentionConstants(
+        flops_per_s=Curve(
+            sizes=(64.0, 128.0), values=tuple(scale * float(row[f"flops_{d}"]) for d in (64, 128))
+        ),
+        backward_ratio=float(row["backward_ratio"]),
+        fixed_s=float(row["fixed_s"]),
+        quantisation=float(row["quantisation"]),
+        sm_count=c.gpu.sm_count,
+        io_bytes_per_s=c.gpu.memory_bytes_per_s * float(row["memory_efficiency"]),
+        row_elements=float(row["row_elements"]),
+        diagonal=float(row["diagonal"]),
+    )
+    text = f"{tables.meta('fused')['source']}; {kernel}, {row['error_percent']} % mean error"
+    return constants, Provenance(basis="measured" if c.exact else "assumed", source=text)
 
 
 def _by_head_dim(row: dict[str, str], scale: float) -> Curve:

@@ -81,7 +81,7 @@ class CpuRankModel(ComputeModel):
         return GpuConstants(
             gpu=self.gpu, system="", exact=True,
             memory_bytes_per_s=self.gpu.memory_bytes_per_s, kernel_floor_s=0.0,
-            sustained_share=1.0, provenance=dict(self.gpu.provenance),
+            index_s=0.0, sustained_share=1.0, provenance=dict(self.gpu.provenance),
         )  # fmt: skip
 
     def gemm_s(

@@ -9,13 +9,13 @@ from __future__ import annotations
 from raysim.hardware.specs import Provenance
 from raysim.models.table import Scan
 
-STEP_S = 1.27e-6
+STEP_S = 1.322e-6
 """Of one chunk: fla's Triton kernels on H100 over 65,536 tokens, 2 heads of keys and 8 of values,
 take 1.954 ms (flashinfer, pull request 3866), less what the roofline says of the kernels around.
 Five shorter sequences there come out 7 % too short to 1 % too long."""
 SCAN = Provenance(
     basis="assumed",
-    source="roofline of a chunked recurrence, a chunk no less than 1.27 us: flashinfer's published "
+    source="roofline of a chunked recurrence, a chunk no less than 1.32 us: flashinfer's published "
     "times of fla's forward kernels on H100; backward and Mamba 2 were compared with nothing",
 )
 

@@ -19,7 +19,6 @@ from raysim.measure.table import read_meta, read_rows
 from raysim.perf.profile import OWN, Profile
 from raysim.scenario.profile import load_profile, on_cluster
 from raysim.training.tower import StepOutcome, simulate
-from raysim.validate.job import job_of
 from raysim.validate.points import Point
 from raysim.validate.training_cases import PROFILE, read_cases
 from raysim.validate.training_plans import plan_of
@@ -75,7 +74,7 @@ def folder_points(folder: Path) -> Iterator[Point]:
             yield Point(
                 family="gpu_steps/step time", name=name, role=role, unit="s",
                 predicted=outcome.steady_step_ns * 1e-9, measured=row.value, low=row.low,
-                high=row.high, repetitions=row.repetitions, job=job_of(outcome),
+                high=row.high, repetitions=row.repetitions,
             )  # fmt: skip
             yield from _peaks(name, role, outcome, records[name][0].get("peak", {}))
 

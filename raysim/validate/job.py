@@ -10,9 +10,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from raysim.models.attention import Implementation
 from raysim.perf.uncertainty import Features
 from raysim.results.certainty import features
 from raysim.training.tower import StepOutcome
+
+OLD_SDPA: Implementation = "flash_attention_2"
+"""What torch's ``sdpa`` ran on Hopper before 2.11: FlashAttention 2."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

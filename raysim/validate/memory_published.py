@@ -26,8 +26,9 @@ from raysim.training.settings.parallel import Mesh
 from raysim.training.stages import build_stages
 from raysim.training.tower import compile_programs, memory_need
 from raysim.units import GIB
+from raysim.validate.llm_foundry import GPT2
 from raysim.validate.points import Point
-from raysim.validate.published import GPT2, nodes, rows
+from raysim.validate.published import nodes, rows
 
 NODES = {
     "A100 80GB SXM": "dgx-a100-80-8", "V100 32GB SXM2": "dgx-v100-32-8", "V100 16GB SXM2": "",

@@ -1,8 +1,8 @@
 """Published runs and benchmarks, predicted: rows of ``validation/data/published``.
 
-MosaicML's MPT runs use FSDP1 full shard, bf16 over fp32 shards and flash attention; raysim stands
-in a GPT-2 shape without dropout. Ten rows, marked ``calibration``, fixed one constant per GPU and
-one for both; none of the others was looked at for that.
+MosaicML's MPT runs use FSDP1 full shard, bf16 over fp32 shards and flash attention. Ten rows,
+marked ``calibration``, fixed one constant per GPU and one for both; none of the others was looked
+at for that.
 
 BigScience's 52 B pipeline: early stages peak in backward, with S - r micro-batches of checkpoints
 in flight; late ones in the optimizer step, at 20 bytes per parameter. Nothing was fitted on it; its
@@ -36,6 +36,7 @@ from raysim.training.stages import build_stages
 from raysim.training.tower import StepOutcome, compile_programs, simulate
 from raysim.units import MIB, to_seconds
 from raysim.validate.job import job_of
+from raysim.validate.llm_foundry import mpt
 from raysim.validate.points import OUT_OF_MEMORY, Point
 
 PUBLISHED = Path("data/published")
@@ -50,7 +51,6 @@ defaults of backward prefetch and original parameters. ``mixed_precision: DEFAUL
 say, reduces in fp32 (``get_mixed_precision`` of ``composer/trainer/mosaic_fsdp_utils.py``),
 ``PURE`` in bf16; the two rows that say so are of May 2023 and torch 1.13. Composer syncs FSDP in
 every micro-batch (``dist_strategy.py``: ``no_sync`` is DDP's alone)."""
-GPT2 = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}
 PIPELINE_MODEL = {
     "model_type": "megatron_gpt", "hidden_size": 8192, "num_attention_heads": 32, "num_layers": 64,
     "max_position_embeddings": 1024, "padded_vocab_size": 50688,
@@ -110,19 +110,8 @@ def _tokens_per_gpu(row: dict[str, Any], outcome: StepOutcome) -> float:
 def mpt_outcome(row: dict[str, Any], fp8: Fp8Settings | None = None) -> StepOutcome:
     """One MPT run, simulated; ``fp8``: of Transformer Engine's linears, else in bf16.
 
-    Two things of GPT-2 that stands for MPT are not as llm-foundry ran them, and about cancel out:
-    its optimizer is fused, DecoupledAdamW is not; its loss is Hugging Face's, MPT's is fused.
+    Its optimizer, DecoupledAdamW, loops over FSDP's flat shards.
     """
-    config = {
-        **GPT2,
-        "n_embd": row["hidden"],
-        "n_head": row["heads"],
-        "n_layer": row["layers"],
-        "n_positions": row["seq_len"],
-        "vocab_size": row["vocab"],
-        "activation_function": "gelu",  # MPT's own; gelu_new would run eight kernels
-        **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0),
-    }
     gpus, micro = row["gpus"], row["micro_batch"]
     pure = row.get("mixed_precision") == "PURE"
     fsdp = replace(
@@ -131,13 +120,15 @@ def mpt_outcome(row: dict[str, Any], fp8: Fp8Settings | None = None) -> StepOutc
         checkpoint_early_stop=not pure,
     )  # fmt: skip
     plan = TrainingPlan(
-        model=build(config, seq_len=row["seq_len"], attention="triton"),
+        model=mpt(
+            row["hidden"], row["heads"], row["layers"], seq_len=row["seq_len"], vocab=row["vocab"]
+        ),
         mesh=Mesh(dp=gpus),
         engine="fsdp",
         micro_batch=micro,
         gradient_accumulation_steps=max(1, row["global_batch"] // (micro * gpus)),
         precision="fp32",
-        optimizer=Optimizer(),
+        optimizer=Optimizer(fused=False, foreach=False),
         fsdp=fsdp,
         fp8=fp8,
         activation_checkpointing="full" if row["recompute"] == "full" else "none",

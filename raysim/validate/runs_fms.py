@@ -25,7 +25,7 @@ from raysim.training.settings.fsdp import FsdpSettings
 from raysim.training.settings.parallel import Mesh
 from raysim.training.tower import StepOutcome, simulate
 from raysim.units import to_seconds
-from raysim.validate.job import job_of
+from raysim.validate.job import OLD_SDPA, job_of
 from raysim.validate.points import Point
 from raysim.validate.published import PUBLISHED, nodes, ran_point
 
@@ -93,4 +93,4 @@ def cluster_of(machine: dict[str, Any]) -> ClusterSpec:
 
 @cache
 def _model(shape: str, seq_len: int) -> Model:
-    return build({**LLAMA_2, **json.loads(shape)}, seq_len=seq_len)
+    return build({**LLAMA_2, **json.loads(shape)}, seq_len=seq_len, attention=OLD_SDPA)

@@ -31,7 +31,7 @@ from raysim.training.settings.fsdp import FsdpSettings
 from raysim.training.settings.parallel import Mesh
 from raysim.training.tower import StepOutcome, simulate
 from raysim.units import GIB, to_seconds
-from raysim.validate.job import job_of
+from raysim.validate.job import OLD_SDPA, job_of
 from raysim.validate.points import Point
 from raysim.validate.published import PUBLISHED, mpt_outcome, nodes
 
@@ -134,7 +134,7 @@ def _fsdp2(document: dict[str, Any], row: dict[str, Any]) -> TrainingPlan:
     """torchtitan, compiled, every block recomputed."""
     config = document["models"][row["model"]] | {"max_position_embeddings": row["seq_len"]}
     return TrainingPlan(
-        model=build({"model_type": "llama", **config}, seq_len=row["seq_len"], attention="sdpa"),
+        model=build({"model_type": "llama", **config}, seq_len=row["seq_len"], attention=OLD_SDPA),
         mesh=Mesh(dp=row["gpus"]),
         engine="fsdp",
         micro_batch=row["micro_batch"],

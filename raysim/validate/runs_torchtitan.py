@@ -25,7 +25,7 @@ from raysim.training.settings.fsdp import FsdpSettings
 from raysim.training.settings.parallel import Mesh
 from raysim.training.tower import StepOutcome, simulate
 from raysim.units import GIB, to_seconds
-from raysim.validate.job import job_of
+from raysim.validate.job import OLD_SDPA, job_of
 from raysim.validate.points import Point
 from raysim.validate.published import PUBLISHED, nodes, ran_point
 
@@ -79,4 +79,4 @@ def play(document: dict[str, Any], row: dict[str, Any]) -> StepOutcome:
 
 @cache
 def _model(config: str, seq_len: int) -> Model:
-    return build(json.loads(config), seq_len=seq_len, library="torchtitan")
+    return build(json.loads(config), seq_len=seq_len, attention=OLD_SDPA, library="torchtitan")

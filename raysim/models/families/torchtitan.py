@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from raysim.models.attention import Core, attend
+from raysim.models.attention import Core, Implementation, attend
 from raysim.models.config import Reader
 from raysim.models.feedforward import Names, glu
 from raysim.models.request import Request, assemble, block_layer, norm_layer
@@ -36,7 +36,7 @@ def titan_model(
     divisible: Sequence[tuple[str, int]],
 ) -> Model:
     """``Transformer``: embedding, equal blocks, norm, output layer of its own."""
-    body = _block(tokens, hidden, width, heads, kv_heads)
+    body = _block(tokens, hidden, width, heads, kv_heads, request.attention)
     size = float(tokens * hidden)
     tape = Tape()
     tape.embedding("", tokens, hidden, vocab, vocab_parallel=True)
@@ -52,11 +52,13 @@ def titan_model(
     )
 
 
-def _block(tokens: int, hidden: int, width: int, heads: int, kv_heads: int) -> Body:
+def _block(
+    tokens: int, hidden: int, width: int, heads: int, kv_heads: int, attention: Implementation
+) -> Body:
     tape = Tape()
     x = Tensor(name="hidden", rows=tokens, width=hidden)
     h = tape.rms_norm("attention_norm", x, cls="RMSNorm")
-    h = _attention(tape, h, heads, kv_heads, hidden // heads)
+    h = _attention(tape, h, heads, kv_heads, hidden // heads, attention)
     x = tape.add("", x, h, cls=BLOCK, operator="attention_residual")
     h = tape.rms_norm("ffn_norm", x, cls="RMSNorm")
     names = Names(
@@ -68,7 +70,9 @@ def _block(tokens: int, hidden: int, width: int, heads: int, kv_heads: int) -> B
     return tape.body(built_first=("attention", "feed_forward"))
 
 
-def _attention(tape: Tape, x: Tensor, heads: int, kv_heads: int, head_dim: int) -> Tensor:
+def _attention(
+    tape: Tape, x: Tensor, heads: int, kv_heads: int, head_dim: int, implementation: Implementation
+) -> Tensor:
     q, k, v = (
         tape.linear(f"attention.{name}", x, count * head_dim, bias=False, split="column")
         for name, count in (("wq", heads), ("wk", kv_heads), ("wv", kv_heads))
@@ -77,7 +81,11 @@ def _attention(tape: Tape, x: Tensor, heads: int, kv_heads: int, head_dim: int) 
     if kv_heads < heads:
         k, v = (_repeated(tape, part, t, heads // kv_heads) for part, t in (("k", k), ("v", v)))
     core = Core(
-        heads=heads, kv_heads=heads, head_dim=head_dim, v_head_dim=head_dim, implementation="sdpa"
+        heads=heads,
+        kv_heads=heads,
+        head_dim=head_dim,
+        v_head_dim=head_dim,
+        implementation=implementation,
     )
     h = attend(tape, "attention", q, k, v, core, cls=ATTENTION)
     return tape.linear("attention.wo", h, x.width, bias=False, split="row")
@@ -90,6 +98,7 @@ def _rotated(tape: Tape, part: str, x: Tensor) -> Tensor:
         "attention", ATTENTION, operator=name, inputs=(x,),
         output=replace(x, name=f"{name}.out", storage=0), moved=(3 + 4 + 3) * x.numel, kernels=3,
         moved_backward=(3 + 4 + 3) * x.numel, kernels_backward=3, views=6,
+        indexed=(2.5 * x.numel, 2.5 * x.numel),  # two casts, and pairs with a table of all heads
     )  # fmt: skip
 
 
@@ -100,6 +109,7 @@ def _repeated(tape: Tape, part: str, x: Tensor, times: int) -> Tensor:
     return tape.run(
         "attention", ATTENTION, operator=name, inputs=(x,), output=out,
         moved=x.numel + out.numel, moved_backward=x.numel + out.numel, views=3,
+        indexed=(out.numel, x.numel),
     )  # fmt: skip
 
 
@@ -114,8 +124,8 @@ def _output(tokens: int, hidden: int, vocab: int) -> Layer:
     # forward: cast, log-softmax; backward: zeroed gradient of the likelihood, log-softmax, cast
     tape.run(
         "", "CrossEntropyLoss", kind="loss", operator="loss", inputs=(logits,),
-        output=Tensor(name="loss.out", rows=1, width=1), moved=(3 + 4) * n, kernels=3,
-        moved_backward=(2 + 6 + 3) * n, kernels_backward=4, saves=(softmax, labels),
+        output=Tensor(name="loss.out", rows=1, width=1), moved=(3 + 8) * n, kernels=3,
+        moved_backward=(2 + 8 + 3) * n, indexed=(n, n), kernels_backward=4, saves=(softmax, labels),
         split="heads" if logits.sharded else "none",
     )  # fmt: skip
     return Layer(name="output", kind="head", cls="Linear", body=tape.body(), output=1)

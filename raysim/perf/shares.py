@@ -1,0 +1,65 @@
+"""What kernels without tables keep of the rates around them, and where each share is from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from raysim.hardware.specs import Provenance
+from raysim.perf.constants import MEASURED, MEMORY_SHARE, GpuConstants
+from raysim.perf.gemm import GemmConstants
+
+CONV_SHARE = 0.8
+"""Implicit-GEMM convolution over the plain product of the same shape; assumed."""
+PRODUCT_SHARES = {"conv": CONV_SHARE, "scan": 1.0}
+"""Of a plain product's rate, for what multiplies inside kernels of its own."""
+ROUTING_SHARE = 0.556
+"""Bandwidth that permutations of tokens keep, over streaming kernels': 0.50 of 0.90 on B200."""
+FP32_FUSED_SCORE_SHARE = 0.25
+"""Score traffic that memory-efficient fp32 attention keeps, over eager's; assumed."""
+
+COMPILED_KINDS = ("norm", "elementwise", "loss")
+COMPILED_TRAFFIC_SHARE = 0.41
+"""Traffic that ``torch.compile`` leaves of eager's outside products and attention."""
+
+COMPILED_SOURCE = Provenance(
+    basis="assumed",
+    source="fusion leaves 0.41 of eager's traffic outside products and attention: between 0.30, "
+    "TinyLlama's Triton kernels on H100 under torch 2.11, and 0.6, what torchtitan's Llama 3 8B "
+    "gained on 8 H100 under torch 2.6, 6667 over 5762 tokens/s/GPU",
+)
+IMBALANCE_SOURCE = Provenance(
+    basis="assumed", source="given: rows of the fullest expert over the mean"
+)
+CONV_SOURCE = Provenance(basis="assumed", source="implicit GEMM at 0.8 of the plain product's rate")
+ROUTING_SOURCE = Provenance(
+    basis="measured", source="fused permutation on B200 at 0.50 of its bandwidth, SimuMax v1.2"
+)
+FP8_SHARE = 0.9
+"""Share of the 16-bit product's efficiency that cuBLAS keeps in fp8."""
+FP8_SOURCE = Provenance(
+    basis="measured",
+    source="16-bit products at the fp8 units' rate, 0.9 of it: 5 % mean error on products of 1,024 "
+    f"rows and more, 8 % on all 49, torch._scaled_mm on H100 ({MEASURED}/gemm.csv); on Blackwell "
+    "fp8 tables less the traffic of the cast they hold (5 bytes per element), where faster",
+)
+TABLE_CAST_BYTES = 5.0 / MEMORY_SHARE
+"""Per element of the operand that the fp8 tables' rows cast: read for its largest value, read and
+written again, at what streaming kernels reach of the bandwidth."""
+FP32_ATTENTION_SOURCE = Provenance(
+    basis="assumed", source="memory-efficient fp32 attention moves a quarter of eager's scores"
+)
+
+
+def fp8_constants(c: GpuConstants, wide: str) -> tuple[GemmConstants, GemmConstants]:
+    """Of products whose operands are fp8 already: as cuBLAS's, and as the tables'.
+
+    ``wide`` is the 16-bit type whose products are the yardstick.
+    """
+    own, table = c.gemm(wide), c.gemm("fp8")
+    faster = c.gpu.flops_per_s["fp8"] / c.gpu.flops_per_s[wide]
+    cublas = replace(
+        own, peak_flops_per_s=own.peak_flops_per_s * faster, k_half=own.k_half * faster,
+        efficiency=own.efficiency * FP8_SHARE, element_bytes=1,
+    )  # fmt: skip
+    cast = max(0.0, table.cast_passes - TABLE_CAST_BYTES / 3.0)
+    return cublas, replace(table, cast_passes=cast)
