@@ -2,7 +2,7 @@
 
 A causal language model's loss is taken in fp32 (``transformers/loss/loss_utils.py``): logits in the
 compute type, an fp32 copy that lives as long as the loss function, and the fp32 log-softmax that
-autograd keeps. The logits stay too: the model's output object holds them until the step is over.
+autograd keeps. The logits stay as long as somebody holds the model's output object.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def logits_loss(
         kernels=2 + upcast + 2 * shifted,
         moved_backward=(4 * wide + 3 * upcast) * n,
         kernels_backward=3 + upcast,
-        saves=(logits.saved(), softmax, labels),
+        saves=(replace(logits.saved(), returned=True), softmax, labels),
         split="heads" if logits.sharded else "none",
     )
 

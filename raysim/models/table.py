@@ -76,6 +76,9 @@ class Saved:
     """Divided by the tensor-parallel degree (True), or whole on every such rank."""
     fixed: bool = False
     """Of a weight: the elements do not grow with samples."""
+    returned: bool = False
+    """Backward does not need it: the model's output object holds it, as long as somebody holds
+    that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

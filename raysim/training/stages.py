@@ -133,6 +133,7 @@ def _pricer(plan: TrainingPlan, costs: ComputeModel, resident: frozenset[str]) -
         modules=plan.megatron.recompute_modules,
         stops_early=plan.engine == "fsdp" and plan.fsdp.checkpoint_early_stop,
         resident=resident,
+        holds_logits=plan.holds_logits,
     )
 
 

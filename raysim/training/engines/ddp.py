@@ -162,11 +162,7 @@ class Ddp:
             c.scan("gradient norm", c.numel * self.grad_bytes, c.tensors)
             if c.plan.mesh.pp > 1:
                 c.scalar_all_reduce("gradient norm", sharded=False)
-        parts = c.optimizer_temporaries([numel * self.grad_bytes for numel in c.sizes])
-        foreach = sum(parts)
-        b.alloc("temporary", foreach, "foreach temporaries", tensors=parts)
         c.optimizer_step(
             c.numel, low_precision_copy=False, sizes=c.sizes, element_bytes=self.grad_bytes
         )
-        b.free("temporary", foreach, "foreach temporaries")
         b.free_all("gradient", "zero_grad")

@@ -85,10 +85,12 @@ class Unit:
     saved: tuple[int, ...]
     """The same, tensor by tensor."""
     loss_bytes: int
-    """Logits and what the loss keeps of them."""
+    """What the loss keeps, and logits that are held."""
     loss_saved: tuple[int, ...]
     """The same, tensor by tensor."""
     forward_temp_bytes: int
+    forward_temps: tuple[int, ...]
+    """The same, tensor by tensor."""
     backward_temp_bytes: int
     backward_temps: tuple[int, ...]
     """The same, tensor by tensor: the output's gradient and the input's."""
