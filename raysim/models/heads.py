@@ -30,6 +30,10 @@ def logits_loss(
         sharded=logits.sharded,
     )
     labels = Saved(name="labels", numel=logits.rows, dtype="int64")
+    # The fp32 copy dies with the loss's forward; backward has the gradients of log-softmax's output
+    # and input side by side.
+    copy = replace(softmax, name=f"{label}.logits", source=logits.name)
+    output, back = (replace(softmax, name=f"{label}.{of}") for of in ("grad", "grad_logits"))
     # cast (1 read, 2 written), log-softmax (read, written); backward: zeroed gradient of the
     # likelihood, log-softmax (two read, one written), cast back
     tape.run(
@@ -45,6 +49,8 @@ def logits_loss(
         kernels_backward=3 + upcast,
         saves=(replace(logits.saved(), returned=True), softmax, labels),
         split="heads" if logits.sharded else "none",
+        autocast="promotes" if upcast else "likelihood",
+        scratch=((copy,) if upcast else (), (output, back)),
     )
 
 

@@ -131,6 +131,11 @@ class TrainingPlan:
         return self.precision
 
     @property
+    def autocasts(self) -> bool:
+        """Whether weights are fp32 and ``torch.autocast`` casts per operator."""
+        return self.engine == "ddp" and self.ddp.autocast is not None and self.precision == "fp32"
+
+    @property
     def holds_logits(self) -> bool:
         """Whether logits live until backward is over.
 

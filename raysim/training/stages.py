@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from raysim.errors import ScenarioError
+from raysim.models.autocast import autocasted
 from raysim.models.table import COMPUTE_DTYPE_BYTES, Layer, Model
 from raysim.perf.compute import ComputeModel
 from raysim.perf.contention import hides_exchanges
@@ -192,9 +193,9 @@ def build_sections(
 
 
 def _as_run(plan: TrainingPlan, architecture: str) -> Model:
-    """The plan's model with the products that run in fp8."""
+    """The plan's model under autocast, and with the products that run in fp8."""
     return quantized_model(
-        plan.model,
+        autocasted(plan.model) if plan.autocasts else plan.model,
         plan.fp8,
         architecture,
         fsdp_version=plan.fsdp.version if plan.engine == "fsdp" else 0,

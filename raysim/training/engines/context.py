@@ -236,9 +236,9 @@ class EngineContext:
 
         ``foreach`` takes the square roots of all of them, its loop those of one at a time; Adam's
         loop divides them into a second tensor, and has the last one's until then
-        (``_single_tensor_adam``).
+        (``_single_tensor_adam``). FusedAdam takes none, whatever DeepSpeed wraps it in.
         """
-        if o.fused:
+        if o.fused or o.type.lower().startswith("fused"):
             return []
         if o.foreach:
             return list(tensors)

@@ -351,11 +351,8 @@ class Pricer:
         in_place = any(_overwrites(o) for o in operators)
         for o in operators:
             if o.kind == "loss":
-                # Unfused cross-entropy: an fp32 copy of the logits in forward, beside them; in
-                # backward the gradients of log-softmax's output and input side by side.
-                logits = max((self._bytes(s) for s in o.saves if s.dtype == "fp32"), default=0)
-                beside = sum(self._bytes(s) for s in o.saves if s.returned and not self.holds_logits)
-                forward, backward = max(forward, logits), max(backward, (logits, logits), key=sum)
+                beside, copy, gradients = self._loss_scratch(o)
+                forward, backward = max(forward, copy), max(backward, gradients, key=sum)
                 continue
             divisor = _divisor(o, self.tp) if o.split != "row" else 1
             out = o.output * self.sharding.samples(o, self.batch) * width / divisor
@@ -372,6 +369,20 @@ class Pricer:
         parts = (first, round(sum(backward)) - first, again)
         alive = (beside, round(forward + gathered))
         return tuple(size for size in alive if size), tuple(size for size in parts if size)
+
+    def _loss_scratch(self, o: Operator) -> tuple[int, float, tuple[float, float]]:
+        """Logits that die with the loss, what else its forward has, and its backward.
+
+        Of an unfused cross-entropy that does not say: an fp32 copy of the logits, and in backward
+        the gradients of log-softmax's output and input side by side.
+        """
+        beside = sum(self._bytes(s) for s in o.saves if s.returned and not self.holds_logits)
+        if not o.scratch_backward:
+            copy = max((self._bytes(s) for s in o.saves if s.dtype == "fp32"), default=0)
+            return beside, copy, (copy, copy)
+        made = [s for s in o.scratch if not s.source or self.dtype != "fp32"]
+        back = [self._bytes(s) for s in o.scratch_backward]
+        return beside, sum(self._bytes(s) for s in made), (back[0], sum(back[1:]))
 
 
 def _syncs(module: Module) -> bool:

@@ -110,6 +110,12 @@ class Unit:
         """Trainable elements on this rank."""
         return sum(g.numel for g in self.gradients)
 
+    @property
+    def multiplied(self) -> tuple[int, ...]:
+        """Elements of each parameter that products read."""
+        products = (any(o.gemm for o in m.operators) for m in self.modules for _ in m.parameters)
+        return tuple(use.numel for use, is_read in zip(self.uses, products, strict=True) if is_read)
+
     def renamed(
         self, name: str, gradients: tuple[Gradient, ...], uses: tuple[Gradient, ...]
     ) -> Unit:

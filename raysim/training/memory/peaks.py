@@ -35,7 +35,8 @@ PROVENANCE = {
         source="channel buffers and lazily loaded kernels: 0.3-0.6 GiB each",
     ),
     "cuBLAS workspace": Provenance(
-        basis="datasheet", source="torch aten/src/ATen/cuda/CublasHandlePool.cpp: defaults, a handle per thread"
+        basis="datasheet",
+        source="torch aten/src/ATen/cuda/CublasHandlePool.cpp: defaults, a handle per thread",
     ),
 }
 
