@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from raysim.errors import ScenarioError
 from raysim.models.autocast import autocasted
+from raysim.models.compiled import compiled
 from raysim.models.table import COMPUTE_DTYPE_BYTES, Layer, Model
 from raysim.perf.compute import ComputeModel
 from raysim.perf.contention import hides_exchanges
@@ -193,9 +194,14 @@ def build_sections(
 
 
 def _as_run(plan: TrainingPlan, architecture: str) -> Model:
-    """The plan's model under autocast, and with the products that run in fp8."""
+    """The plan's model compiled or under autocast, and with the products that run in fp8."""
+    model = plan.model
+    if plan.torch_compile:
+        model = compiled(model)
+    elif plan.autocasts:
+        model = autocasted(model)
     return quantized_model(
-        autocasted(plan.model) if plan.autocasts else plan.model,
+        model,
         plan.fp8,
         architecture,
         fsdp_version=plan.fsdp.version if plan.engine == "fsdp" else 0,
