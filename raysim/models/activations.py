@@ -24,6 +24,8 @@ class Activation:
     """Its derivative is computed from the output (relu, tanh, sigmoid)."""
     temporaries: int = 0
     """Further tensors of the input's size kept for backward."""
+    power: bool = False
+    """Takes ``torch.pow`` of the input, which autocast does in fp32."""
 
 
 _FROM_OUTPUT = {"saves_input": False, "saves_output": True}
@@ -35,7 +37,7 @@ ACTIVATIONS: dict[str, Activation] = {
     # half of x, times one plus the tanh of a cubic in x: seven intermediate results
     "gelu_new": Activation(
         cls="NewGELUActivation", kernels=8, passes=18, kernels_backward=11, passes_backward=28,
-        temporaries=3,
+        temporaries=3, power=True,
     ),
     # the same formula in Horner's form
     "gelu_fast": Activation(

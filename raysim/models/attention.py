@@ -109,6 +109,9 @@ def attend(
         kernels=cost.kernels,
         kernels_backward=cost.kernels_backward + len(forks),
         dispatches=cost.kernels + _views(core),
+        reads=(q.read(), k.read(), v.read()),
+        result=out.name,
+        autocast="half",
     )
     tape.append(name, cls, operator)
     return out

@@ -189,6 +189,9 @@ def grouped(
         split="expert",
         kernels=1,
         kernels_backward=2,
+        reads=(x.read(),),
+        result=f"{name}.out",
+        autocast="half",
     )
     tape.append(spec.bank, f"{spec.cls}Experts", op, parameters=(parameter,))
     return Tensor(name=f"{name}.out", rows=x.rows, width=width, sharded=first)

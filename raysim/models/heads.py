@@ -2,7 +2,7 @@
 
 A causal language model's loss is taken in fp32 (``transformers/loss/loss_utils.py``): logits in the
 compute type, an fp32 copy that lives as long as the loss function, and the fp32 log-softmax that
-autograd keeps. The logits stay too: the model's output object holds them until the step is over.
+autograd keeps. The logits stay as long as somebody holds the model's output object.
 """
 
 from __future__ import annotations
@@ -30,6 +30,10 @@ def logits_loss(
         sharded=logits.sharded,
     )
     labels = Saved(name="labels", numel=logits.rows, dtype="int64")
+    # The fp32 copy dies with the loss's forward; backward has the gradients of log-softmax's output
+    # and input side by side.
+    copy = replace(softmax, name=f"{label}.logits", source=logits.name)
+    output, back = (replace(softmax, name=f"{label}.{of}") for of in ("grad", "grad_logits"))
     # cast (1 read, 2 written), log-softmax (read for maximum, sum and result, written); backward:
     # zeroed gradient of the likelihood, log-softmax (its gradient read for sum and result, its
     # output read, written), cast back (ATen/native/cuda/SoftMax.cu, cunn_SoftMax*)
@@ -45,8 +49,10 @@ def logits_loss(
         moved_backward=(5 * wide + 3 * upcast) * n,
         indexed=(upcast * n, upcast * n),
         kernels_backward=3 + upcast,
-        saves=(logits.saved(), softmax, labels),
+        saves=(replace(logits.saved(), returned=True), softmax, labels),
         split="heads" if logits.sharded else "none",
+        autocast="promotes" if upcast else "likelihood",
+        scratch=((copy,) if upcast else (), (output, back)),
     )
 
 

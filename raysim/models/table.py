@@ -34,6 +34,13 @@ OperatorKind = Literal[
     "other",
 ]  # fmt: skip
 TensorDtype = Literal["compute", "fp32", "int64", "int32", "bool", "fp8"]
+Autocast = Literal[
+    "half",        # casts fp32 inputs to 16 bits: products, attention cores
+    "fp32",        # casts 16-bit inputs to fp32, and returns that
+    "promotes",    # takes the wider type of what it reads
+    "weighs",      # by an fp32 weight: returns fp32
+    "likelihood",  # cross-entropy: the log-softmax as it comes, its likelihood in fp32
+]  # fmt: skip
 Split = Literal["none", "column", "row", "heads", "vocab", "expert"]
 
 FIXED_DTYPE_BYTES = {"fp32": 4, "int64": 8, "int32": 4, "bool": 1, "fp8": 1}
@@ -76,6 +83,12 @@ class Saved:
     """Divided by the tensor-parallel degree (True), or whole on every such rank."""
     fixed: bool = False
     """Of a weight: the elements do not grow with samples."""
+    returned: bool = False
+    """Backward does not need it: the model's output object holds it, as long as somebody holds
+    that."""
+    source: str = ""
+    """The input it is a function of alone, and has the type of under autocast; an fp32 copy of one
+    that is fp32 already is that tensor itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +186,9 @@ class Operator:
     broadcasts, strided views, casts, reductions; they cost time beyond their traffic."""
     indexed_backward: float = 0.0
     """The same for backward."""
+    cast: float = 0.0
+    """Elements per sample of inputs that autocast copies before forward; their gradients are cast
+    back."""
     moved_fixed: float = 0.0
     """Elements of weights that forward reads and writes besides, whatever the batch; whole, of all
     tensor-parallel ranks."""
@@ -187,6 +203,15 @@ class Operator:
     """First the input, if backward needs it; a tensor saved by two operators is listed by both."""
     output: float = 0.0
     """Output elements per sample."""
+    reads: tuple[Saved, ...] = ()
+    """Inputs, each with its own elements, where it matters what autocast makes of them."""
+    result: str = ""
+    """Name of the output, as others read it."""
+    autocast: Autocast = "promotes"
+    scratch: tuple[Saved, ...] = ()
+    """Of a loss: tensors that live within its forward; of another: its output does."""
+    scratch_backward: tuple[Saved, ...] = ()
+    """The same for backward."""
     split: Split = "none"
     """How tensor parallelism divides it. A ``row`` or ``vocab`` operator's output is all-reduced in
     forward; the first saved tensor of ``column`` operators has its gradient all-reduced in backward

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 
 from raysim.models.activations import ACTIVATIONS
 from raysim.models.table import (
+    Autocast,
     Body,
     Gemm,
     Module,
@@ -53,6 +54,10 @@ class Tensor:
         """What autograd keeps alive when it saves this tensor: the whole storage."""
         numel = self.rows * (self.storage or self.width)
         return Saved(name=self.name, numel=numel, dtype=self.dtype, sharded=self.sharded)
+
+    def read(self) -> Saved:
+        """The tensor alone, without the rest of its storage."""
+        return replace(self.saved(), numel=self.numel)
 
     def view(self, width: int) -> Tensor:
         """A slice of the last dimension, sharing storage."""
@@ -110,11 +115,14 @@ class Tape:
         parameters: tuple[Parameter, ...] = (),
         split: Split | None = None,
         views: int = 0,
+        autocast: Autocast = "promotes",
+        scratch: tuple[tuple[Saved, ...], tuple[Saved, ...]] = ((), ()),
     ) -> Tensor:
         """Add a memory-bound operator; gradient sums for reused inputs are added to backward.
 
         ``views``: ATen operators without a kernel that it calls besides. ``indexed``: as in
-        :class:`Operator`, forward and backward.
+        :class:`Operator`, forward and backward. ``scratch``: of a
+        loss, forward's and backward's.
         """
         forks = self.forks(*inputs)
         op = Operator(
@@ -130,6 +138,11 @@ class Tape:
             kernels=kernels,
             kernels_backward=kernels_backward + len(forks),
             dispatches=kernels + views,
+            reads=tuple([x.read() for x in inputs]),
+            result=output.name,
+            autocast=autocast,
+            scratch=scratch[0],
+            scratch_backward=scratch[1],
         )
         self.append(name, cls, op, parameters=parameters)
         return output
@@ -187,6 +200,9 @@ class Tape:
             kernels_backward=2 + bias + len(forks),
             # transpose of the weight, rows flattened, product, rows restored
             dispatches=(3 if transposed else 4) + views,
+            reads=(x.read(),),
+            result=f"{name}.out",
+            autocast="half",
         )
         self.append(name, cls, op, parameters=tuple(parameters))
         return Tensor(name=f"{name}.out", rows=rows, width=width, sharded=column)
@@ -220,6 +236,7 @@ class Tape:
             indexed=(0.5 * x.numel, x.numel),
             views=views,
             saves=(x.saved(), *stats),
+            autocast="fp32",
             parameters=tuple(Parameter(name=_join(name, n), shape=(x.width,)) for n in names),
         )
 
@@ -232,12 +249,14 @@ class Tape:
         """
         kernels, passes, kernels_backward, passes_backward, indexed = RMS_COSTS[style]
         own = replace(x, name=f"{name}.x32", storage=0, dtype="fp32").saved()
+        own = replace(own, source=x.name)
         rstd = Saved(name=f"{name}.rstd", numel=x.rows, dtype="fp32", sharded=x.sharded)
         normed = Saved(
             name=f"{name}.normed",
             numel=x.numel,
             dtype="fp32" if style == "gemma" else "compute",
             sharded=x.sharded,
+            source=x.name if style in ("llama", "t5") else "",
         )
         saves = [own, rstd]
         if style == "t5":
@@ -260,6 +279,7 @@ class Tape:
             indexed=(indexed * x.numel, (indexed + 1) * x.numel),
             saves=tuple(saves),
             parameters=weight,
+            autocast="promotes" if style == "plain" else "weighs",
         )
 
     def activation(self, name: str, x: Tensor, act: str, *, cls: str = "") -> Tensor:
@@ -269,6 +289,8 @@ class Tape:
         saves = [x.saved()] if cost.saves_input else []
         saves += [out.saved()] if cost.saves_output else []
         saves += [replace(out, name=f"{name}.t{i}").saved() for i in range(cost.temporaries)]
+        if cost.power:  # the first is of the input alone, the others of its power
+            saves[1] = replace(saves[1], source=x.name)
         return self.run(
             name,
             cls or cost.cls,
@@ -279,6 +301,7 @@ class Tape:
             moved_backward=cost.passes_backward * x.numel,
             kernels_backward=cost.kernels_backward,
             saves=tuple(saves),
+            autocast="fp32" if cost.power else "promotes",
         )
 
     def multiply(self, name: str, a: Tensor, b: Tensor, *, cls: str) -> Tensor:

@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple
 
 from raysim.errors import CalibrationError
 from raysim.hardware.specs import CpuSpec, GpuSpec, Provenance
-from raysim.models.table import COMPUTE_DTYPE_BYTES, Gemm, Operator, Split
+from raysim.models.table import COMPUTE_DTYPE_BYTES, Operator
 from raysim.perf import host, optimizer
 from raysim.perf.attention import eager_bytes, fused_seconds, grouped_bytes
 from raysim.perf.constants import (
@@ -47,20 +47,10 @@ from raysim.perf.shares import (
     ROUTING_SHARE,
     ROUTING_SOURCE,
     fp8_constants,
+    shard,
 )
 
 Dtype = Literal["fp32", "tf32", "fp16", "bf16", "fp8"]
-
-
-def shard(gemm: Gemm, split: Split, tp: int) -> Gemm:
-    """What one of ``tp`` tensor-parallel ranks computes of a product; uneven shares round up."""
-    if split in ("column", "vocab", "heads"):
-        return Gemm(rows=gemm.rows, n=-(-gemm.n // tp), k=gemm.k, groups=gemm.groups)
-    if split == "row":
-        return Gemm(rows=gemm.rows, n=gemm.n, k=-(-gemm.k // tp), groups=gemm.groups)
-    if split == "expert":
-        return Gemm(rows=gemm.rows / tp, n=gemm.n, k=gemm.k, groups=-(-gemm.groups // tp))
-    return gemm
 
 
 class _Shape(NamedTuple):
@@ -188,6 +178,10 @@ class ComputeModel:
     def _operator_s(
         self, op: Operator, batch: float, dtype: Dtype, tp: int, backward: bool
     ) -> float:
+        if op.cast:
+            moved, plain = 6.0 * op.cast * batch / tp, replace(op, cast=0.0)
+            seconds = self.memory_s(moved) + op.cast * batch / tp * self.constants.index_s
+            return seconds + self._operator_s(plain, batch, dtype, tp, backward)
         if op.attention is not None:
             return self._attention_s(op, batch, dtype, tp, backward)
         if op.gemm is not None:

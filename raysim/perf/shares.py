@@ -1,10 +1,11 @@
-"""What kernels without tables keep of the rates around them, and where each share is from."""
+"""Shares: what kernels without tables keep of rates around them; what a rank has of a product."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from raysim.hardware.specs import Provenance
+from raysim.models.table import Gemm, Split
 from raysim.perf.constants import MEASURED, MEMORY_SHARE, GpuConstants
 from raysim.perf.gemm import GemmConstants
 
@@ -63,3 +64,14 @@ def fp8_constants(c: GpuConstants, wide: str) -> tuple[GemmConstants, GemmConsta
     )  # fmt: skip
     cast = max(0.0, table.cast_passes - TABLE_CAST_BYTES / 3.0)
     return cublas, replace(table, cast_passes=cast)
+
+
+def shard(gemm: Gemm, split: Split, tp: int) -> Gemm:
+    """What one of ``tp`` tensor-parallel ranks computes of a product; uneven shares round up."""
+    if split in ("column", "vocab", "heads"):
+        return Gemm(rows=gemm.rows, n=-(-gemm.n // tp), k=gemm.k, groups=gemm.groups)
+    if split == "row":
+        return Gemm(rows=gemm.rows, n=gemm.n, k=-(-gemm.k // tp), groups=gemm.groups)
+    if split == "expert":
+        return Gemm(rows=gemm.rows / tp, n=gemm.n, k=gemm.k, groups=-(-gemm.groups // tp))
+    return gemm

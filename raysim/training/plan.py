@@ -90,6 +90,9 @@ class TrainingPlan:
     fp8: Fp8Settings | None = None
     """What runs in fp8; ``precision`` is that of everything else."""
     activation_checkpointing: Checkpointing = "none"
+    keeps_output: bool = False
+    """Whether the training loop holds the model's output object, and with it the logits, until
+    backward is over. Hugging Face's Trainer and torchtitan do not."""
     torch_compile: bool = False
     """Whether the model goes through ``torch.compile``."""
     expert_imbalance: float = 1.0
@@ -126,6 +129,19 @@ class TrainingPlan:
         if self.engine == "fsdp" and self.fsdp.param_dtype is not None:
             return self.fsdp.param_dtype
         return self.precision
+
+    @property
+    def autocasts(self) -> bool:
+        """Whether weights are fp32 and ``torch.autocast`` casts per operator."""
+        return self.engine == "ddp" and self.ddp.autocast is not None and self.precision == "fp32"
+
+    @property
+    def holds_logits(self) -> bool:
+        """Whether logits live until backward is over.
+
+        DeepSpeed's pipeline engine has them in its buffers (``_exec_forward_pass``).
+        """
+        return self.keeps_output or (self.engine == "deepspeed" and self.mesh.pp > 1)
 
     @property
     def product_dtype(self) -> str:

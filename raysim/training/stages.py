@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from raysim.errors import ScenarioError
+from raysim.models.autocast import autocasted
+from raysim.models.compiled import compiled
 from raysim.models.table import COMPUTE_DTYPE_BYTES, Layer, Model
 from raysim.perf.compute import ComputeModel
 from raysim.perf.contention import hides_exchanges
@@ -133,6 +135,7 @@ def _pricer(plan: TrainingPlan, costs: ComputeModel, resident: frozenset[str]) -
         modules=plan.megatron.recompute_modules,
         stops_early=plan.engine == "fsdp" and plan.fsdp.checkpoint_early_stop,
         resident=resident,
+        holds_logits=plan.holds_logits,
     )
 
 
@@ -191,9 +194,14 @@ def build_sections(
 
 
 def _as_run(plan: TrainingPlan, architecture: str) -> Model:
-    """The plan's model with the products that run in fp8."""
+    """The plan's model compiled or under autocast, and with the products that run in fp8."""
+    model = plan.model
+    if plan.torch_compile:
+        model = compiled(model)
+    elif plan.autocasts:
+        model = autocasted(model)
     return quantized_model(
-        plan.model,
+        model,
         plan.fp8,
         architecture,
         fsdp_version=plan.fsdp.version if plan.engine == "fsdp" else 0,

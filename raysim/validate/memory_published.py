@@ -117,6 +117,7 @@ def zero3_bytes(row: dict[str, Any]) -> tuple[int, int]:
         optimizer=Optimizer(),
         zero=ZeroConfig(stage=3),
         activation_checkpointing="full" if row["checkpointed"] else "none",
+        keeps_output=True,
         bf16_master_weights_and_grads=row["bf16_states"],
         bf16_optimizer_states=row["bf16_states"],
     )

@@ -160,7 +160,7 @@ def pipeline_memory() -> list[RankMemory]:
         gradient_accumulation_steps=32,
         precision="fp16",
         # apex's FusedAdam, which DeepSpeed 0.4 did not know: "Creating fp16 unfused optimizer".
-        optimizer=Optimizer(fused=False),
+        optimizer=Optimizer(type="FusedAdam", fused=False),
         zero=ZeroConfig(stage=0),
         pipeline=PipelineSettings(
             stages=16,

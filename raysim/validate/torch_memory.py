@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,7 @@ def _program(case: Mapping[str, Any], engine: str, world: int) -> Program:
         config["bf16"] = {"enabled": True}
     named = {"name": case["name"], "engine": engine, "ranks": world, "model": case["model"]}
     plan = plan_of(named | {"seq": case["seq"], "config": config, "fsdp": case.get("fsdp", {})})
+    plan = replace(plan, keeps_output=True)  # as ``measure.torch_memory`` does
     outcome = simulate(plan, host(world), simulation=Simulation(), steps=2)
     return outcome.timelines[0].program
 

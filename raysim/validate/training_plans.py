@@ -65,6 +65,7 @@ def plan_of(case: Mapping[str, Any], model: Model | None = None) -> TrainingPlan
         "micro_batch": config["train_micro_batch_size_per_gpu"],
         "gradient_accumulation_steps": config.get("gradient_accumulation_steps", 1),
         "activation_checkpointing": "full" if case.get("checkpoint") else "none",
+        "keeps_output": case["engine"] == "deepspeed",  # as the ranks' loop for its engine does
     }
     if case["engine"] in {"ddp", "single"}:
         return TrainingPlan(

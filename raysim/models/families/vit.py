@@ -102,12 +102,13 @@ def _embedding(
     k, rows = channels * patch[0] * patch[1], tokens - 1
     x = Tensor(name="patches", rows=rows, width=hidden)
     projection = "patch_embeddings.projection"
+    given = Saved(name="pixel_values", numel=pixels)
     conv = Operator(
         name=projection, kind="conv", flops=2.0 * rows * k * hidden, moved=pixels + x.numel,
         # The pixels need no gradient: backward is the weight's alone.
         moved_backward=pixels + 2 * x.numel, gemm=Gemm(rows=rows, n=hidden, k=k),
-        saves=(Saved(name="pixel_values", numel=pixels),), output=x.numel, kernels=1,
-        kernels_backward=2,
+        saves=(given,), output=x.numel, kernels=1, kernels_backward=2, reads=(given,),
+        result=x.name, autocast="half",
     )  # fmt: skip
     tape.append(
         projection, "Conv2d", conv,

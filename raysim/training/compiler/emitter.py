@@ -43,7 +43,8 @@ class UnitEmitter:
         if keep:
             b.alloc("activation", unit.saved_bytes, unit.name, tensors=unit.saved)
             b.alloc("logits", unit.loss_bytes, unit.name, tensors=unit.loss_saved)
-        b.alloc(unit.temp_category, unit.forward_temp_bytes, unit.name)
+        parts = unit.forward_temps
+        b.alloc(unit.temp_category, unit.forward_temp_bytes, unit.name, tensors=parts)
         seconds, host_s, flops, after = unit.run(phase)
         op = b.compute(unit.name, phase, seconds, host_s=host_s, waits=waits, flops=flops)
         if unit.syncs:

@@ -10,10 +10,11 @@ from raysim.hardware.specs import CpuSpec
 from raysim.models.table import COMPUTE_DTYPE_BYTES
 from raysim.perf.compute import ComputeModel
 from raysim.perf.nvme import Volume
+from raysim.perf.optimizer import optimizer_key
 from raysim.training.layers.sections import Gradient, Unit
 from raysim.training.plan import TrainingPlan
 from raysim.training.program import COMPUTE, Call, ProgramBuilder
-from raysim.training.settings.deepspeed import Precision
+from raysim.training.settings.deepspeed import Optimizer, Precision
 from raysim.training.states.optimizer import state_bytes_per_element
 from raysim.training.states.zero import optimizer_state_bytes
 
@@ -230,15 +231,21 @@ class EngineContext:
             "gradient norm", norm_bytes, sharded=sharded, group=group, times=norms
         )
 
-    def optimizer_temporaries(self, tensors: Sequence[int]) -> list[int]:
+    def optimizer_temporaries(self, o: Optimizer, tensors: Sequence[float]) -> list[float]:
         """Bytes of what torch's optimizer holds beside its states while it steps over tensors.
 
-        ``foreach`` takes the square roots of all of them, its loop those of one at a time.
+        ``foreach`` takes the square roots of all of them, its loop those of one at a time; Adam's
+        loop divides them into a second tensor, and has the last one's until then
+        (``_single_tensor_adam``). FusedAdam takes none, whatever DeepSpeed wraps it in.
         """
-        o = self.plan.optimizer
-        if o.fused:
+        if o.fused or o.type.lower().startswith("fused"):
             return []
-        return list(tensors) if o.foreach else [max(tensors, default=0)]
+        if o.foreach:
+            return list(tensors)
+        if optimizer_key(o.type, momentum=o.momentum) != "adam":
+            return [max(tensors, default=0.0)]
+        held = zip((0.0, *tensors), tensors, tensors, strict=False)
+        return list(max(held, key=sum, default=()))
 
     def optimizer_step(
         self,
@@ -254,7 +261,8 @@ class EngineContext:
 
         ``fused`` None: as the plan says. ``element_bytes``: of parameters and states.
         """
-        o = self.plan.optimizer if fused is None else replace(self.plan.optimizer, fused=fused)
+        b, o = self.builder, self.plan.optimizer
+        o = o if fused is None else replace(o, fused=fused)
         seconds = self.costs.optimizer_s(
             o.type,
             numel,
@@ -267,8 +275,12 @@ class EngineContext:
         )
         tensors = max(1, len(sizes))
         launches = self.costs.optimizer_launches(o.type, tensors, fused=o.fused, foreach=o.foreach)
-        self.builder.make_states()
-        return self.builder.compute(name or o.type, "optimizer", seconds, launches=launches)
+        parts = self.optimizer_temporaries(o, [s * element_bytes for s in sizes or (numel,)])
+        b.make_states()
+        b.alloc("temporary", sum(parts), "square roots", tensors=parts)
+        done = b.compute(name or o.type, "optimizer", seconds, launches=launches)
+        b.free("temporary", sum(parts), "square roots")
+        return done
 
 
 class Engine(Protocol):

@@ -29,7 +29,7 @@ class Ddp:
     def __init__(self, context: EngineContext) -> None:
         self.c = context
         self.grad_bytes = context.weight_bytes
-        self.autocast = context.plan.compute_dtype != context.plan.precision
+        self.autocast = context.plan.autocasts
         self.cast: set[int] = set()
         """Units, by ``id``, whose low-precision copies are alive."""
         self.flushes = self._assign_buckets()
@@ -88,7 +88,8 @@ class Ddp:
         """The first backward of a step allocates the gradients; autocast copies the weights."""
         if phase == "backward" and self.c.builder.backward_index == 0:
             self.c.alloc_gradients(unit)
-        if phase != "backward" and self.autocast and id(unit) not in self.cast:
+        fresh = unit.multiplied and id(unit) not in self.cast
+        if phase != "backward" and self.autocast and fresh:
             self._cast_weights(unit, phase)
         return ()
 
@@ -98,19 +99,17 @@ class Ddp:
         Simplification: copies of checkpointed layers, which only the cache holds, live as long.
         """
         self.cast.add(id(unit))
-        self.c.builder.alloc(
-            "parameter", unit.numel * CAST_BYTES, "autocast copies",
-            tensors=unit.gradient_tensors(CAST_BYTES)[::-1],
-        )  # fmt: skip
-        moved = unit.numel * (self.c.weight_bytes + CAST_BYTES)
-        seconds = self.c.costs.memory_s(moved, kernels=len(unit.gradients))
-        self.c.builder.compute("cast weights", phase, seconds, launches=len(unit.gradients))
+        tensors = [numel * CAST_BYTES for numel in unit.multiplied]
+        self.c.builder.alloc("parameter", sum(tensors), "autocast copies", tensors=tensors)
+        moved = sum(unit.multiplied) * (self.c.weight_bytes + CAST_BYTES)
+        seconds = self.c.costs.memory_s(moved, kernels=len(tensors))
+        self.c.builder.compute("cast weights", phase, seconds, launches=len(tensors))
 
     def after(self, unit: Unit, phase: str, op: int) -> None:
         """Launch the buckets this unit completed."""
         if phase == "backward" and id(unit) in self.cast:
             self.cast.discard(id(unit))
-            self.c.builder.free("parameter", unit.numel * CAST_BYTES, "autocast copies")
+            self.c.builder.free("parameter", sum(unit.multiplied) * CAST_BYTES, "autocast copies")
         if phase != "backward" or not self.boundary or self.c.ranks == 1:
             return
         for size in self.flushes.get(id(unit), ()):
@@ -162,11 +161,7 @@ class Ddp:
             c.scan("gradient norm", c.numel * self.grad_bytes, c.tensors)
             if c.plan.mesh.pp > 1:
                 c.scalar_all_reduce("gradient norm", sharded=False)
-        parts = c.optimizer_temporaries([numel * self.grad_bytes for numel in c.sizes])
-        foreach = sum(parts)
-        b.alloc("temporary", foreach, "foreach temporaries", tensors=parts)
         c.optimizer_step(
             c.numel, low_precision_copy=False, sizes=c.sizes, element_bytes=self.grad_bytes
         )
-        b.free("temporary", foreach, "foreach temporaries")
         b.free_all("gradient", "zero_grad")

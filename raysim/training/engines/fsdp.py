@@ -237,12 +237,9 @@ class Sharded:
             c.scan("gradient norm", held, len(sizes))
             arrived = self._sum_norm(b.last_on("compute"))
             c.scan("clip gradients", 2.0 * held, len(sizes), waits=arrived)
-        foreach = sum(c.optimizer_temporaries([size * c.weight_bytes for size in sizes]))
-        b.alloc("temporary", foreach, "foreach temporaries")
         c.optimizer_step(
             self.own, low_precision_copy=False, sizes=sizes, element_bytes=c.weight_bytes
         )
-        b.free("temporary", foreach, "foreach temporaries")
         b.free_all("gradient", "zero_grad")
 
     def norm_bytes(self) -> int:

@@ -61,6 +61,7 @@ class Pricer:
         modules: Sequence[str] = ("core_attn",),
         stops_early: bool = False,
         resident: frozenset[str] = frozenset(),
+        holds_logits: bool = False,
     ) -> None:
         self.costs = costs
         self.batch = batch
@@ -79,6 +80,7 @@ class Pricer:
         """Full names of the shared parameters that the stage stores: a weight tied to another
         stage is a copy.
         """
+        self.holds_logits = holds_logits
         self._units: dict[int, tuple[Unit, ...]] = {}
         self._bodies: list[object] = []
         self._own: dict[int, Operator] = {}
@@ -147,7 +149,7 @@ class Pricer:
                     size = self._bytes(s)
                     (loss if o.kind == "loss" else saved).append(size)
                     needed += size if s.name in operands and o.kind != "loss" else 0
-        forward_temp, backward_temps = self._temporaries(operators, around)
+        forward_temps, backward_temps = self._temporaries(operators, around)
         parameters = [p for m in run for p in m.parameters]
         gradients = tuple(
             Gradient(p.name, self._numel(p), expert=p.expert, fp8=p.fp8)
@@ -187,7 +189,8 @@ class Pricer:
             saved=tuple(saved),
             loss_bytes=sum(loss),
             loss_saved=tuple(loss),
-            forward_temp_bytes=forward_temp,
+            forward_temp_bytes=sum(forward_temps),
+            forward_temps=forward_temps,
             backward_temp_bytes=sum(backward_temps),
             backward_temps=backward_temps,
             temp_category="logits" if any(o.kind == "loss" for o in operators) else "temporary",
@@ -269,6 +272,8 @@ class Pricer:
         """What stays for backward: of a recomputed core, query, key and value."""
         if self.cores_again and o.attention is not None:
             return o.saves[:3]
+        if o.kind == "loss" and not self.holds_logits:
+            return [s for s in o.saves if not s.returned]
         if self.dropped:
             return [s for s in o.saves if s.name not in self.dropped]
         if o.attention is not None and self.sharding.cp > 1 and self.sharding.cp_exchange == "a2a":
@@ -335,21 +340,19 @@ class Pricer:
 
     def _temporaries(
         self, operators: Sequence[Operator], around: Exchanges
-    ) -> tuple[int, tuple[int, ...]]:
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Largest output alive in forward; largest output and input gradient in backward.
 
         What was gathered is whole beside them.
         """
         width = COMPUTE_DTYPE_BYTES[self.dtype]
-        forward = 0.0
+        forward, beside = 0.0, 0
         backward = (0.0, 0.0)
         in_place = any(_overwrites(o) for o in operators)
         for o in operators:
             if o.kind == "loss":
-                # Unfused cross-entropy: an fp32 copy of the logits in forward; in backward the
-                # gradients of log-softmax's output and input side by side.
-                logits = max((self._bytes(s) for s in o.saves if s.dtype == "fp32"), default=0)
-                forward, backward = max(forward, logits), max(backward, (logits, logits), key=sum)
+                beside, copy, gradients = self._loss_scratch(o)
+                forward, backward = max(forward, copy), max(backward, gradients, key=sum)
                 continue
             divisor = _divisor(o, self.tp) if o.split != "row" else 1
             out = o.output * self.sharding.samples(o, self.batch) * width / divisor
@@ -364,7 +367,22 @@ class Pricer:
         gathered, again = gathered + TOKEN_COPIES * sent, again + TOKEN_COPIES * back
         first = round(backward[0])
         parts = (first, round(sum(backward)) - first, again)
-        return round(forward + gathered), tuple(size for size in parts if size)
+        alive = (beside, round(forward + gathered))
+        return tuple(size for size in alive if size), tuple(size for size in parts if size)
+
+    def _loss_scratch(self, o: Operator) -> tuple[int, float, tuple[float, float]]:
+        """Logits that die with the loss, what else its forward has, and its backward.
+
+        Of an unfused cross-entropy that does not say: an fp32 copy of the logits, and in backward
+        the gradients of log-softmax's output and input side by side.
+        """
+        beside = sum(self._bytes(s) for s in o.saves if s.returned and not self.holds_logits)
+        if not o.scratch_backward:
+            copy = max((self._bytes(s) for s in o.saves if s.dtype == "fp32"), default=0)
+            return beside, copy, (copy, copy)
+        made = [s for s in o.scratch if not s.source or self.dtype != "fp32"]
+        back = [self._bytes(s) for s in o.scratch_backward]
+        return beside, sum(self._bytes(s) for s in made), (back[0], sum(back[1:]))
 
 
 def _syncs(module: Module) -> bool:

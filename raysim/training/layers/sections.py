@@ -85,10 +85,12 @@ class Unit:
     saved: tuple[int, ...]
     """The same, tensor by tensor."""
     loss_bytes: int
-    """Logits and what the loss keeps of them."""
+    """What the loss keeps, and logits that are held."""
     loss_saved: tuple[int, ...]
     """The same, tensor by tensor."""
     forward_temp_bytes: int
+    forward_temps: tuple[int, ...]
+    """The same, tensor by tensor."""
     backward_temp_bytes: int
     backward_temps: tuple[int, ...]
     """The same, tensor by tensor: the output's gradient and the input's."""
@@ -107,6 +109,12 @@ class Unit:
     def numel(self) -> int:
         """Trainable elements on this rank."""
         return sum(g.numel for g in self.gradients)
+
+    @property
+    def multiplied(self) -> tuple[int, ...]:
+        """Elements of each parameter that products read."""
+        products = (any(o.gemm for o in m.operators) for m in self.modules for _ in m.parameters)
+        return tuple(use.numel for use, is_read in zip(self.uses, products, strict=True) if is_read)
 
     def renamed(
         self, name: str, gradients: tuple[Gradient, ...], uses: tuple[Gradient, ...]

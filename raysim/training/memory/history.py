@@ -21,7 +21,7 @@ from raysim.training.allocator.blocks import Block
 from raysim.training.allocator.caching import Allocator
 from raysim.training.allocator.config import AllocatorConfig
 from raysim.training.executor import Timeline
-from raysim.training.memory.peaks import RankMemory, workspace_bytes
+from raysim.training.memory.peaks import RankMemory, workspaces
 from raysim.training.memory.replay import (
     WORKSPACE,
     Entry,
@@ -50,7 +50,7 @@ class Cause(NamedTuple):
     """-1: of none."""
 
 
-_CUBLAS = Cause("temporary", "cuBLAS workspace", "", SETTING_UP, 0, -1)
+_CUBLAS = Cause("temporary", "cuBLAS workspaces", "", SETTING_UP, 0, -1)
 
 
 class Segment(NamedTuple):
@@ -104,14 +104,14 @@ class RankHistory:
         entries: list[Entry] = []
         player = Player(self.trace, allocator, entries)
         outcome = replay(
-            self.trace, allocator, workspace_bytes=workspace_bytes(self.gpu), player=player
-        )
+            self.trace, allocator, workspaces=workspaces(self.timeline.program, self.gpu),
+            player=player,
+        )  # fmt: skip
         took = player.owners()
         owners = {block.address: took[t] for t, block in player.blocks.items()}
         live = list(player.blocks.values())
-        if player.workspace is not None:
-            live.append(player.workspace)
-            owners[player.workspace.address] = WORKSPACE
+        live += player.workspaces
+        owners |= {block.address: WORKSPACE for block in player.workspaces}
         runs = allocator.segments_now(live)
         segments = [Segment(run, allocator.expandable) for run in runs]
         return Played(entries=entries, segments=segments, owners=owners, outcome=outcome)

@@ -8,6 +8,7 @@ CUDA and NCCL hold memory that torch does not see. A GPU runs out of their sum, 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -34,7 +35,8 @@ PROVENANCE = {
         source="channel buffers and lazily loaded kernels: 0.3-0.6 GiB each",
     ),
     "cuBLAS workspace": Provenance(
-        basis="datasheet", source="torch aten/src/ATen/cuda/CublasHandlePool.cpp defaults"
+        basis="datasheet",
+        source="torch aten/src/ATen/cuda/CublasHandlePool.cpp: defaults, a handle per thread",
     ),
 }
 
@@ -137,9 +139,13 @@ def outside_bytes(program: Program, gpu: GpuSpec) -> int:
     return fixed_bytes(gpu, len({op.call.group for op in program.ops if op.call is not None}))
 
 
-def workspace_bytes(gpu: GpuSpec) -> int:
-    """cuBLAS workspace, which torch takes from its own allocator."""
-    return CUBLAS_WORKSPACE_BYTES.get(gpu.architecture, CUBLAS_WORKSPACE_DEFAULT_BYTES)
+def workspaces(program: Program, gpu: GpuSpec) -> tuple[int, ...]:
+    """cuBLAS workspaces, which torch takes from its own allocator: one of each thread's handle.
+
+    Autograd runs backward in a thread of its own.
+    """
+    size = CUBLAS_WORKSPACE_BYTES.get(gpu.architecture, CUBLAS_WORKSPACE_DEFAULT_BYTES)
+    return (size, size) if program.backward_ends else (size,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,8 +185,8 @@ def rank_memory(
     a job fits only if it never has to give cached memory back. Without ``explain`` it is left out
     where tensors alone are too much, so that it could only tell which one finds no memory.
     """
-    workspace = workspace_bytes(gpu)
-    fullest = _fullest(program, workspace)
+    handles = workspaces(program, gpu)
+    fullest = _fullest(program, sum(handles))
     outside = outside_bytes(program, gpu)
     capacity = (gpu.memory_bytes if limit_bytes is None else limit_bytes) - outside
     hopeless = quick and fullest.total_bytes > capacity
@@ -189,7 +195,7 @@ def rank_memory(
     played, failed = None, None
     if trace is not None:
         again = release and (explain or fullest.total_bytes <= capacity)
-        played, failed = _played(trace, workspace, config, capacity if again else None)
+        played, failed = _played(trace, handles, config, capacity if again else None)
     allocated = fullest.total_bytes
     reserved = round(allocated * (1 + (slack_frac or 0.0)))
     if played is not None:
@@ -200,7 +206,7 @@ def rank_memory(
         **fullest.by_category, "context": outside, "slack": reserved - fullest.total_bytes,
     }  # fmt: skip
     last = len(program.ops) - 1
-    label, position = "cuBLAS workspace", 0
+    label, position = "cuBLAS workspaces", 0
     if fullest.index >= 0:
         label, position = program.memory[fullest.index].label, program.memory_at[fullest.index]
     return RankMemory(
@@ -247,7 +253,7 @@ def _reached_ns(program: Program, timeline: Timeline | None, index: int) -> int:
 def ledger(timeline: Timeline, track: tuple[str, ...], gpu: GpuSpec) -> MemoryLedger:
     """Every change of a rank's memory at its time."""
     entries, now, program = MemoryLedger(track), 0, timeline.program
-    entries.apply(0, "temporary", workspace_bytes(gpu), "cuBLAS workspace")
+    entries.apply(0, "temporary", sum(workspaces(program, gpu)), "cuBLAS workspaces")
     count = len(program.ops)
     for event, position in zip(program.memory, program.memory_at, strict=True):
         if position < count:
@@ -257,14 +263,17 @@ def ledger(timeline: Timeline, track: tuple[str, ...], gpu: GpuSpec) -> MemoryLe
 
 
 def _played(
-    trace: Trace, workspace: int, config: AllocatorConfig | None, capacity: int | None
+    trace: Trace,
+    handles: Sequence[int],
+    config: AllocatorConfig | None,
+    capacity: int | None,
 ) -> tuple[Replay, Replay | None]:
     """The replay whose figures count, and the one that ran out of memory."""
     share = config.per_process_memory_fraction if config is not None else 1.0
-    endless = replay(trace, Allocator(config), workspace_bytes=workspace)
+    endless = replay(trace, Allocator(config), workspaces=handles)
     if capacity is None or endless.allocator.peak_reserved_bytes <= share * capacity:
         return endless, None
-    capped = replay(trace, Allocator(config, capacity_bytes=capacity), workspace_bytes=workspace)
+    capped = replay(trace, Allocator(config, capacity_bytes=capacity), workspaces=handles)
     return (capped, None) if capped.failure is None else (endless, capped)
 
 

@@ -232,7 +232,7 @@ class Player:
         if entries is not None:
             allocator.heard = self._note
         self.blocks: dict[int, Block] = {}
-        self.workspace: Block | None = None
+        self.workspaces: list[Block] = []
         """What cuBLAS holds."""
         self.reserved_event = -1
 
@@ -324,12 +324,12 @@ def replay(
     trace: Trace,
     allocator: Allocator,
     *,
-    workspace_bytes: int = 0,
+    workspaces: Sequence[int] = (),
     player: Player | None = None,
 ) -> Replay:
     """Play a program on an allocator until it has settled.
 
-    ``workspace_bytes`` is what cuBLAS asks torch for with the first product. ``player``: one that
+    ``workspaces`` are what cuBLAS asks torch for, here with the first product. ``player``: one that
     notes what is done.
     """
     player = player or Player(trace, allocator)
@@ -337,9 +337,8 @@ def replay(
     try:
         player.play(trace.initial)
         setting_up = False
-        if workspace_bytes:
-            player.event = WORKSPACE
-            player.workspace = player.malloc(workspace_bytes)
+        player.event = WORKSPACE
+        player.workspaces = [player.malloc(size) for size in workspaces if size]
         player.play(trace.steps)
         for repeats in range(1, MOST_REPEATS + 1):
             calls, player.repeat = allocator.driver_calls, repeats - 1

@@ -17,7 +17,7 @@ from raysim.results import memory_snapshot
 from raysim.results.result import Result, written
 from raysim.training.allocator.config import AllocatorConfig
 from raysim.training.memory.history import RankHistory
-from raysim.training.memory.peaks import workspace_bytes
+from raysim.training.memory.peaks import workspaces
 from raysim.training.memory.replay import Entry
 from raysim.training.program import MemoryEvent
 from raysim.training.recording import histories
@@ -87,7 +87,7 @@ def test_blocks_in_use_are_what_the_counters_say_at_every_moment(options: dict[s
         if change.category == "gradient":
             largest[change.category] = max(largest[change.category], *change.tensors, 1)
     live: dict[str, int] = defaultdict(int)
-    live["temporary"] = -workspace_bytes(rank.gpu)
+    live["temporary"] = -sum(workspaces(rank.timeline.program, rank.gpu))
     for change in program.memory[: first - known]:
         counted[change.category] += change.delta_bytes
     for entry in entries[: entries.index(last[0])]:
