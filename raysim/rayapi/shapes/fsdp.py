@@ -46,13 +46,14 @@ def _clip(_real: Any, steps: Steps, self: Any, max_norm: float, *_more: Any) -> 
 
 
 def _version1(
-    _real: Any, _steps: Steps, self: Any, module: Any, process_group: Any = None,
+    _real: Any, steps: Steps, self: Any, module: Any, process_group: Any = None,
     sharding_strategy: Any = None, cpu_offload: Any = None, auto_wrap_policy: Any = None,
     backward_prefetch: Any = torch_fsdp.BackwardPrefetch.BACKWARD_PRE, mixed_precision: Any = None,
     *_positions: Any, forward_prefetch: bool = False, limit_all_gathers: bool = True,
     use_orig_params: bool = False, **_others: Any,
 ) -> None:  # fmt: skip
     """``FullyShardedDataParallel(module)``."""
+    steps.worker.expect_group()
     if process_group is not None:
         raise NotEmulatedError("FullyShardedDataParallel(process_group=)", "all ranks")
     torch.nn.Module.__init__(self)

@@ -256,19 +256,20 @@ def _mem_info(steps: Steps, *_: Any) -> tuple[int, int]:
 
 def _distributed(r: Replaced) -> None:
     answers: dict[str, Callable[..., Any]] = {
-        "is_available": lambda _: True, "is_initialized": lambda _: True,
-        "is_nccl_available": lambda w: bool(w.gpus), "init_process_group": lambda *_a, **_k: None,
-        "destroy_process_group": lambda *_a, **_k: None,
-        "get_rank": lambda w, *_a, **_k: w.context.rank,
-        "get_world_size": lambda w, *_a, **_k: w.context.world_size,
-        "get_backend": lambda w, *_a: "nccl" if w.gpus else "gloo",
+        "is_available": lambda _: True, "is_initialized": lambda w: w.in_group,
+        "is_nccl_available": lambda w: bool(w.gpus),
+        "init_process_group": lambda w, *_a, **_k: w.join_group(),
+        "destroy_process_group": lambda w, *_a, **_k: w.leave_group(),
+        "get_rank": lambda w, *_a, **_k: w.expect_group().context.rank,
+        "get_world_size": lambda w, *_a, **_k: w.expect_group().context.world_size,
+        "get_backend": lambda w, *_a: "nccl" if w.expect_group().gpus else "gloo",
         "get_node_local_rank": lambda w, *_a: w.context.local_rank,
-        "barrier": lambda w, *_a, **_k: w.meet(),
+        "barrier": lambda w, *_a, **_k: w.expect_group().meet(),
     }  # fmt: skip
     for name, ours in answers.items():
         r.call(dist, name, ours, worker_here)
     for name in ("all_reduce", "broadcast"):
-        r.call(dist, name, lambda s, *_a, **_k: s.worker.meet())
+        r.call(dist, name, lambda s, *_a, **_k: s.worker.expect_group().meet())
     for name in _REFUSED:
         r.call(dist, name, _refuse(f"torch.distributed.{name}", _COLLECTIVES), worker_here)
 
@@ -303,6 +304,7 @@ def _save(real: Any, steps: Steps, obj: Any, f: Any, *args: Any, **kwargs: Any) 
         f.write(text)
     else:
         Path(f).write_bytes(text)
+        steps.worker.write_file(stands_bytes)
 
 
 def _load(real: Any, _steps: Steps, f: Any, *args: Any, **kwargs: Any) -> Any:

@@ -35,6 +35,8 @@ from raysim.raycore.tasks import TaskError
 from raysim.raylibs.train import reports
 from raysim.raylibs.train.context import TrainContext as RankContext
 from raysim.raylibs.train.gang import PreemptionInfo
+from raysim.raylibs.train.trainer import PROCESS_GROUP_S
+from raysim.units import to_ns
 
 
 class CheckpointUploadMode(Enum):
@@ -50,12 +52,15 @@ class Run:
     """What the workers of one ``fit()`` share."""
 
     session: Session
-    code: bytes
-    """The loop, pickled."""
-    config: dict[str, Any] | None
-    """None: the loop takes no argument."""
     name: str
     folder: Path
+    code: bytes = b""
+    """The loop, pickled."""
+    config: dict[str, Any] | None = None
+    """None: the loop takes no argument."""
+    launched: bool = False
+    """The ranks are scripts of a launcher (``rayapi.launch``): they make their process group, and
+    pay for the files they write, themselves."""
     checkpoint_names: dict[tuple[int, int], str] = field(default_factory=dict)
     """By attempt and report: the first rank that comes names it for all."""
     gpus: float = 0.0
@@ -91,6 +96,10 @@ class Worker:
         self.state_of_torch: Any = None
         self.shards: dict[str, Any] = {}
         """Iterators that it has asked for."""
+        self.in_group = not run.launched
+        """Whether it is a member of torch's process group."""
+        self.visible_devices = math.ceil(context.local_world_size * run.gpus)
+        """GPUs it sees: those that the workers of its node hold together."""
         self._reports = 0
 
     @property
@@ -103,11 +112,6 @@ class Worker:
         """Its GPUs, among those of all workers on its node, which Ray Train shows each of them."""
         first = int(self.context.local_rank * self.gpus)
         return range(first, first + max(1, int(self.gpus))) if self.gpus else range(0)
-
-    @property
-    def visible_devices(self) -> int:
-        """GPUs that the workers of its node hold together."""
-        return math.ceil(self.context.local_world_size * self.gpus)
 
     def enter(self) -> None:
         """A slice of its process begins."""
@@ -161,6 +165,49 @@ class Worker:
     def has_data(self) -> None:
         """A batch is there, or there are no more."""
         self.phase("steps" if self.torch_steps is None else "between")
+
+    def join_group(self) -> None:
+        """``init_process_group``: Ray Train has done it; of launched ranks all wait for the last.
+
+        Raises
+        ------
+        ValueError
+            It is one already.
+        """
+        if not self.run.launched:
+            return
+        if self.in_group:
+            raise ValueError("trying to initialize the default process group twice!")
+        if self.context.world_size > 1:
+            self.meet()
+            self.sleep_ns(to_ns(PROCESS_GROUP_S))
+        self.in_group = True
+
+    def leave_group(self) -> None:
+        """``destroy_process_group``."""
+        self.in_group = not self.run.launched
+
+    def expect_group(self) -> Worker:
+        """Of calls that need it.
+
+        Raises
+        ------
+        ValueError
+            There is none, as torch says.
+        """
+        if not self.in_group:
+            raise ValueError(
+                "Default process group has not been initialized, "
+                "please make sure to call init_process_group."
+            )
+        return self
+
+    def write_file(self, size_bytes: float) -> None:
+        """Of a launched rank: to its node's disk. Ray Train pays when a checkpoint is reported."""
+        if self.run.launched and size_bytes:
+            self.phase("checkpoints")
+            play(lambda _: self.context.move("write", size_bytes))
+            self.phase("between")
 
     def meet(self) -> None:
         """A collective of the loop's own: all ranks wait for the last."""
