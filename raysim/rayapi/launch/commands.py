@@ -18,8 +18,6 @@ from typing import Literal, NoReturn
 from raysim.errors import ScenarioError
 
 Kind = Literal["deepspeed", "torchrun", "python"]
-LAUNCHERS = ("deepspeed", "torchrun", "accelerate", "python", "python3")
-"""Words that begin a launcher's command line."""
 _MODULES = {
     "torch.distributed.run": "torchrun", "torch.distributed.launch": "launch",
     "deepspeed.launcher.runner": "deepspeed", "deepspeed": "deepspeed",
@@ -121,7 +119,9 @@ def read_command(words: Sequence[str]) -> Command:
             "runs under torchrun or deepspeed, and a job of transformers' Trainer is a scenario of "
             "its config.json and DeepSpeed JSON (raysim init)"
         )
-    raise ScenarioError(f"{' '.join(words)!r} is no launcher; known are {', '.join(LAUNCHERS)}")
+    raise ScenarioError(
+        f"{' '.join(words)!r} is no launcher; known are deepspeed, torchrun and python"
+    )
 
 
 def _plain(words: Sequence[str], rest: Sequence[str], *, module: bool) -> Command:

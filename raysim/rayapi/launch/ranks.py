@@ -12,7 +12,8 @@ Not modelled: restarts (``--max-restarts``), ssh, the file system that scripts a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -165,7 +166,6 @@ class Ranks:
         core.at_exit(partial(self._died, member.seat))
         self._gang.join(member.seat.rank, core)
         if all(m.core is not None for m in self._members):
-            self._gang.record.phase(self.session.sim.now_ns, "between")
             for each in self._members:
                 self._run_script(each)
 
@@ -202,6 +202,8 @@ class Ranks:
         assert fiber is not None, "a rank is a fiber"
         fiber.depth = 1  # what its own code takes on this machine is not charged
         self._set_up(worker)
+        if self.command.kind == "python":
+            worker.phase("between")  # others, when they have joined their group
         script.run(self._code)
         worker.phase("between")
         fiber.settle()
@@ -267,13 +269,16 @@ class Ranks:
         """What a run of Ray Train says, in a launcher's words."""
         failed, record = self._failure, self.record
         where = len(record.attempts[-1].nodes)
-        done = f"{record.executed_steps()} steps on {len(self._members)} ranks of {where} nodes"
-        text = f"{done}, {record.goodput:.1%} of the time in them"
+        done = f"{record.executed_steps()} steps on {len(self._members)} ranks of {where} node{'s' * (where > 1)}"
+        text = f"{done}, {record.goodput:.1%} of the time"
         if failed is not None:
             text = f"failed after {done}: {str(failed).partition(chr(10))[0]}"
+        report = report_of(record, ok=failed is None, text=text)
+        ranks = Counter(m.seat.host.machine.node_id for m in self._members)
         report = replace(
-            report_of(record, ok=failed is None, text=text), simplifications=SIMPLIFICATIONS
-        )
+            report, simplifications=SIMPLIFICATIONS,
+            detail={**report.detail, "ranks": [[node, n] for node, n in ranks.items()]},
+        )  # fmt: skip
         if self._shared is None:
             return report
         summary: Callable[..., LibraryReport] = (

@@ -182,6 +182,7 @@ class Worker:
             self.meet()
             self.sleep_ns(to_ns(PROCESS_GROUP_S))
         self.in_group = True
+        self.phase("between")
 
     def leave_group(self) -> None:
         """``destroy_process_group``."""
