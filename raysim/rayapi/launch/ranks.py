@@ -86,9 +86,7 @@ class Ranks:
             for n in env.nodes if session.cluster.is_up(n.index)
         ]  # fmt: skip
         self._code = code
-        self._members = [
-            self._member(seat, file) for seat in seats_of(hosts_of(command, machines))
-        ]
+        self._members = [self._member(seat, file) for seat in seats_of(hosts_of(command, machines))]
         self._gang = Gang(env, self.record, len(self._members), Store(env, None))
         self._on_gpus = self._members[0].seat.host.on_gpus
         self._run = Run(

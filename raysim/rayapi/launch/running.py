@@ -53,7 +53,9 @@ def run_launched(
     text = file.read_text(encoding="utf-8")
     code = compile(text, str(file), "exec")
     if find_spec("torch") is None:
-        raise ScenarioError(f"{file}   needs torch, which is not installed: pip install raysim[torch]")
+        raise ScenarioError(
+            f"{file}   needs torch, which is not installed: pip install raysim[torch]"
+        )
     import_module("torch")
     load_for(text)  # while the world is as it is: C code looks at clocks when it is loaded
     session = Session(cluster, limit_s=limit_s, training=training, last=last)

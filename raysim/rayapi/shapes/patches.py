@@ -24,11 +24,11 @@ from torch.utils._pytree import tree_map_only
 from torch.utils.data import DataLoader
 
 from raysim.rayapi.checkpoint import STANDS_FOR
-from raysim.rayapi.shapes import cpu_patches, fsdp, loader, wrappers
+from raysim.rayapi.shapes import cpu_patches, cuda, fsdp, loader, wrappers
+from raysim.rayapi.shapes.cuda import refuse
 from raysim.rayapi.shapes.here import steps_here, worker_here
 from raysim.rayapi.shapes.mode import META
 from raysim.rayapi.shapes.steps import Steps
-from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.tracing.operators import tensors
 
 _REFUSED = (
@@ -37,10 +37,6 @@ _REFUSED = (
     "reduce", "reduce_scatter", "reduce_scatter_tensor", "scatter", "scatter_object_list", "send",
 )  # fmt: skip
 _COLLECTIVES = "all_reduce, broadcast, barrier, get_rank, get_world_size"
-_NO_EVENT = SimpleNamespace(
-    record=lambda *_: None, wait=lambda *_: None, synchronize=lambda: None, query=lambda: True,
-    elapsed_time=lambda _: 0.0,
-)  # fmt: skip
 
 
 class Replaced:
@@ -110,7 +106,7 @@ def torch_of_workers() -> Any:
     with ExitStack() as stack:
         stack.callback(_INSTALLED.undo)
         _modules(_INSTALLED)
-        _cuda(_INSTALLED)
+        cuda.install(_INSTALLED)
         _distributed(_INSTALLED)
         _files(_INSTALLED)
         _optimizers(_INSTALLED)
@@ -178,79 +174,6 @@ def _clip(steps: Steps, _parameters: Any, max_norm: float, *_a: Any, **_k: Any) 
     return torch.empty((), device=META)
 
 
-# ---- CUDA ----------------------------------------------------------------------------------------
-
-
-def _cuda(r: Replaced) -> None:
-    cuda = torch.cuda
-    answers: dict[str, Callable[..., Any]] = {
-        "is_available": _has_gpu, "device_count": lambda s: s.worker.visible_devices,
-        "current_device": lambda s: s.worker.devices[0], "set_device": lambda *_: None,
-        "init": lambda _: None,
-        "is_initialized": lambda _: True, "synchronize": lambda s, *_: s.synchronize(),
-        "empty_cache": lambda _: None, "is_bf16_supported": _bf16, "manual_seed": lambda *_: None,
-        "manual_seed_all": lambda *_: None, "get_device_name": lambda s, *_: _gpu(s).name,
-        "get_device_capability": lambda s, *_: _capability(s),
-        "get_device_properties": _properties, "memory_allocated": _allocated,
-        "memory_reserved": _reserved, "max_memory_allocated": _allocated,
-        "max_memory_reserved": _reserved, "reset_peak_memory_stats": lambda *_: None,
-        "reset_max_memory_allocated": lambda *_: None, "mem_get_info": _mem_info,
-        "is_current_stream_capturing": lambda _: False, "ipc_collect": lambda _: None,
-        "memory_stats": lambda s, *_: {"allocated_bytes.all.peak": _allocated(s)},
-        "memory_summary": lambda s, *_a, **_k: f"{_allocated(s)} bytes at the peak (predicted)",
-        "current_stream": lambda *_: _NO_EVENT, "Event": lambda *_a, **_k: _NO_EVENT,
-    }  # fmt: skip
-    for name, ours in answers.items():
-        r.call(cuda, name, ours)
-    for name in ("stream", "graph", "make_graphed_callables"):
-        r.call(cuda, name, _refuse(f"torch.cuda.{name}", "the default stream"))
-
-
-def _gpu(steps: Steps) -> Any:
-    context = steps.worker.context
-    gpu = context.gang.env.nodes[context.process.me.node_id].spec.gpu
-    if gpu is None:
-        raise RuntimeError("No CUDA GPUs are available")
-    return gpu
-
-
-def _has_gpu(steps: Steps) -> bool:
-    return bool(steps.worker.gpus)
-
-
-def _bf16(steps: Steps, *_: Any, **__: Any) -> bool:
-    return _has_gpu(steps) and "bf16" in _gpu(steps).flops_per_s
-
-
-def _capability(steps: Steps) -> tuple[int, int]:
-    major, minor = divmod(round(10 * _gpu(steps).compute_capability), 10)
-    return major, minor
-
-
-def _properties(steps: Steps, *_: Any) -> Any:
-    gpu = _gpu(steps)
-    major, minor = _capability(steps)
-    return SimpleNamespace(
-        name=gpu.name, total_memory=int(gpu.memory_bytes), major=major, minor=minor,
-        multi_processor_count=gpu.sm_count,
-    )  # fmt: skip
-
-
-def _allocated(steps: Steps, *_: Any) -> int:
-    found = steps.latest
-    return 0 if found is None else found.outcome.fullest.allocated_bytes
-
-
-def _reserved(steps: Steps, *_: Any) -> int:
-    found = steps.latest
-    return 0 if found is None else found.outcome.fullest.reserved_bytes
-
-
-def _mem_info(steps: Steps, *_: Any) -> tuple[int, int]:
-    total = int(_gpu(steps).memory_bytes)
-    return total - _reserved(steps), total
-
-
 # ---- torch.distributed ---------------------------------------------------------------------------
 
 
@@ -271,14 +194,7 @@ def _distributed(r: Replaced) -> None:
     for name in ("all_reduce", "broadcast"):
         r.call(dist, name, lambda s, *_a, **_k: s.worker.expect_group().meet())
     for name in _REFUSED:
-        r.call(dist, name, _refuse(f"torch.distributed.{name}", _COLLECTIVES), worker_here)
-
-
-def _refuse(name: str, instead: str) -> Callable[..., Any]:
-    def refused(*_args: Any, **_kwargs: Any) -> Any:
-        raise NotEmulatedError(name, instead)
-
-    return refused
+        r.call(dist, name, refuse(f"torch.distributed.{name}", _COLLECTIVES), worker_here)
 
 
 # ---- files ---------------------------------------------------------------------------------------
