@@ -11,8 +11,8 @@ from typing import Any
 from raysim.units import NS_PER_S, format_seconds
 from raysim.workloads.program_run import ProgramOutcome
 
-TOO_FULL = "gpu_mem_peak"
-"""The metric that says so, of a report whose run failed."""
+TOO_FULL = "does not fit"
+"""How the report of a run begins that ran out of memory."""
 
 
 def verdict(outcome: ProgramOutcome, cost: Any) -> dict[str, Any]:
@@ -29,7 +29,7 @@ def verdict(outcome: ProgramOutcome, cost: Any) -> dict[str, Any]:
     for report in outcome.reports:
         if report.ok:
             text += f": {report.text}"
-        elif TOO_FULL in report.metrics:
+        elif report.text.startswith(TOO_FULL):
             text = f"Failed after {took}: {report.text.partition('; ')[0]}"
     ok = how in {"ok", "until"} and all(r.ok for r in outcome.reports)
     return {"ok": ok, "text": f"{text}."}

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _NO_EVENT = SimpleNamespace(
     record=lambda *_: None, wait=lambda *_: None, synchronize=lambda: None, query=lambda: True,
+    is_capturing=lambda: False, wait_event=lambda _: None, wait_stream=lambda _: None,
     elapsed_time=lambda _: 0.0,
 )  # fmt: skip
 _ACCELERATOR = {

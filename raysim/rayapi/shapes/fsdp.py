@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed.fsdp as torch_fsdp
-from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.distributed.fsdp._common_utils import TrainingState
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
@@ -129,12 +129,17 @@ def _version2(
     )
     for name in _MOVES:
         setattr(module, name, _no_effect)
+    cls = type(module)
+    if not issubclass(cls, FSDPModule):
+        more = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
+        module.__class__ = type(cls.__name__, (FSDPModule, cls), more)
     return module
 
 
 _MOVES = (
     "set_requires_gradient_sync", "set_is_last_backward", "unshard", "reshard",
     "set_modules_to_forward_prefetch", "set_modules_to_backward_prefetch",
+    "set_requires_all_reduce", "set_reshard_after_backward",
 )  # fmt: skip
 
 

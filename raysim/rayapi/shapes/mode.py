@@ -161,6 +161,10 @@ class ShapesMode(TorchFunctionMode):
             return self._noted(func, args, _placed(func, given), made=True)
         if func in _MOVES:
             return self._moved(func, args, given)
+        if func is _T.pin_memory:
+            return args[0]
+        if func is _T.__format__ and args[0].is_meta and not args[0].dim():
+            return format(self._unknown(args[0], _UNKNOWN[_T.item]), args[1])
         answer = _UNKNOWN.get(func)
         if answer is not None and not self.tracing and args[0].is_meta:
             return self._unknown(args[0], answer)

@@ -308,13 +308,18 @@ class Steps:
         """Its first step, on shapes, so that it has the state that a checkpoint holds."""
         self.updating = True
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        fused = [group for group in optimizer.param_groups if group.get("fused")]
         try:
+            for group in fused:
+                group["fused"] = False  # there is no such kernel of shapes
             for p in parameters:
                 if p.requires_grad and p.is_meta:
                     p.grad = torch.empty_like(p)
             run(optimizer)
         finally:
             self.updating = False
+            for group in fused:
+                group["fused"] = True
             for p in parameters:
                 p.grad = None
 
