@@ -44,8 +44,12 @@ def utilisation(outcome: ProgramOutcome, rows: list[dict[str, Any]]) -> list[dic
             gpus = row["resources"].get("GPU")
             if gpus is None:
                 continue
-            held = sum(n for i, n in ranks.items() if outcome.cluster.groups[i].name == row["group"])
+            held = sum(
+                n for i, n in ranks.items() if outcome.cluster.groups[i].name == row["group"]
+            )
             gpus["busy_seconds"] = held * lived_s
-            gpus["frac"] = held * lived_s / gpus["capacity_seconds"] if gpus["capacity_seconds"] else 0.0
+            gpus["frac"] = (
+                held * lived_s / gpus["capacity_seconds"] if gpus["capacity_seconds"] else 0.0
+            )
             gpus["peak"] = float(held)
     return rows

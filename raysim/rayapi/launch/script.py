@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from itertools import islice
+from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -29,21 +31,18 @@ class Script:
         Of the script.
     package
         Of a module that ``-m`` runs; empty: a script.
-    died
-        Told when the process is killed.
     """
 
     __slots__ = ("_before", "_folders", "_known", "_modules", "argv", "died", "module")
 
-    def __init__(
-        self, file: Path, argv: list[str], package: str, died: Callable[[str], object]
-    ) -> None:
+    def __init__(self, file: Path, argv: list[str], package: str) -> None:
         self.module = ModuleType("__main__")
         self.module.__dict__.update(
             __file__=str(file.resolve()), __builtins__=__builtins__, __package__=package or None
         )
         self.argv = argv
-        self.died = died
+        self.died: Callable[[str], object] | None = None
+        """Told when the process is killed."""
         self._folders = (f"{file.resolve().parent}/", f"{Path.cwd()}/")
         self._modules: dict[str, ModuleType] = {}
         self._known = 0
@@ -52,6 +51,16 @@ class Script:
     def run(self, code: Any) -> None:
         """To its end, and that of its threads."""
         exec(code, self.module.__dict__)  # noqa: S102  (what running means)
+        threads.join_all()
+
+    def call(self, code: Any, function: Any, args: tuple[Any, ...]) -> None:
+        """A function of the script, or of a module, in a process that ``spawn`` has started."""
+        self.module.__dict__["__name__"] = "__mp_main__"
+        exec(code, self.module.__dict__)  # noqa: S102  (what a child imports)
+        here = self.module
+        if function.__module__ not in ("__main__", "__mp_main__"):
+            here = import_module(function.__module__)
+        attrgetter(function.__qualname__)(here)(*args)
         threads.join_all()
 
     def enter(self) -> None:

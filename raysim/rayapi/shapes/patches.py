@@ -118,6 +118,10 @@ def torch_of_workers() -> Any:
 
 def _modules(r: Replaced) -> None:
     r.around(torch.nn.Module, "__call__", _call)
+    r.around(
+        torch.nn.DataParallel, "__init__",
+        refuse("torch.nn.DataParallel", "DistributedDataParallel under torchrun"),
+    )  # fmt: skip
     r.around(torch.Tensor, "backward", _backward)
     r.around(torch.autograd, "backward", _backward)
     r.around(DataLoader, "__iter__", lambda _real, steps, self: loader.batches(self, steps))
@@ -181,7 +185,7 @@ def _distributed(r: Replaced) -> None:
     answers: dict[str, Callable[..., Any]] = {
         "is_available": lambda _: True, "is_initialized": lambda w: w.in_group,
         "is_nccl_available": lambda w: bool(w.gpus),
-        "init_process_group": lambda w, *_a, **_k: w.join_group(),
+        "init_process_group": lambda w, *a, **k: w.join_group(*a, **k),
         "destroy_process_group": lambda w, *_a, **_k: w.leave_group(),
         "get_rank": lambda w, *_a, **_k: w.expect_group().context.rank,
         "get_world_size": lambda w, *_a, **_k: w.expect_group().context.world_size,
@@ -191,6 +195,9 @@ def _distributed(r: Replaced) -> None:
     }  # fmt: skip
     for name, ours in answers.items():
         r.call(dist, name, ours, worker_here)
+    r.call(
+        torch.multiprocessing, "spawn", lambda w, *a, **k: w.start_processes(*a, **k), worker_here
+    )
     for name in ("all_reduce", "broadcast"):
         r.call(dist, name, lambda s, *_a, **_k: s.worker.expect_group().meet())
     for name in _REFUSED:

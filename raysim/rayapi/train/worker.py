@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import math
+import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -63,6 +64,8 @@ class Run:
     pay for the files they write, themselves."""
     checkpoint_names: dict[tuple[int, int], str] = field(default_factory=dict)
     """By attempt and report: the first rank that comes names it for all."""
+    spawn: Callable[[Worker, Any, tuple[Any, ...], int], None] | None = None
+    """Then: ``torch.multiprocessing.spawn`` of a function with arguments, so many times."""
     gpus: float = 0.0
     """Of each worker."""
     set_up: Callable[[Worker], None] | None = None
@@ -166,16 +169,31 @@ class Worker:
         """A batch is there, or there are no more."""
         self.phase("steps" if self.torch_steps is None else "between")
 
-    def join_group(self) -> None:
+    def join_group(
+        self, backend: Any = None, *_more: Any, world_size: int = -1, rank: int = -1, **_others: Any
+    ) -> None:  # fmt: skip
         """``init_process_group``: Ray Train has done it; of launched ranks all wait for the last.
 
         Raises
         ------
         ValueError
-            It is one already.
+            It is one already, or nobody has said which.
+        NotEmulatedError
+            The script wants another group than the launcher's ranks.
         """
+        del backend
         if not self.run.launched:
             return
+        if rank in (-1, None) and "RANK" not in os.environ:
+            raise ValueError(
+                "Error initializing torch.distributed using env:// rendezvous: environment "
+                "variable RANK expected, but not set"
+            )
+        if world_size not in (-1, None, self.context.world_size):
+            raise NotEmulatedError(
+                f"a process group of {world_size} where {self.context.world_size} run",
+                "raysim run torchrun --nproc-per-node N SCRIPT",
+            )
         if self.in_group:
             raise ValueError("trying to initialize the default process group twice!")
         if self.context.world_size > 1:
@@ -183,6 +201,16 @@ class Worker:
             self.sleep_ns(to_ns(PROCESS_GROUP_S))
         self.in_group = True
         self.phase("between")
+
+    def start_processes(
+        self, function: Any, args: tuple[Any, ...] = (), nprocs: int = 1, join: bool = True,
+        daemon: bool = False, start_method: str = "spawn",
+    ) -> None:  # fmt: skip
+        """``torch.multiprocessing.spawn``."""
+        del daemon, start_method
+        if self.run.spawn is None or not join:
+            raise NotEmulatedError("torch.multiprocessing.spawn", "raysim run python SCRIPT")
+        self.run.spawn(self, function, args, nprocs)
 
     def leave_group(self) -> None:
         """``destroy_process_group``."""
