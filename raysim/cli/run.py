@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raysim.cli import terminal
-from raysim.cli.logs import Phases
 from raysim.cli.command import LAUNCHERS
+from raysim.cli.logs import Phases
 from raysim.cli.mistakes import expect_scenario
 from raysim.cli.watch import InterruptedRun, Watch, watching
 from raysim.errors import Problem, ScenarioError

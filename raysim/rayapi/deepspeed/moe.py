@@ -1,6 +1,6 @@
 """``deepspeed.moe``: there to be imported, refused when it is used.
 
-Real counterparts: ``deepspeed/moe/{layer,utils}.py``. Many scripts import it and train dense models.
+Real counterparts: ``deepspeed/moe/{layer,utils}.py``. Many import it to train dense models.
 """
 
 from __future__ import annotations
