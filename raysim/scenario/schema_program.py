@@ -34,8 +34,8 @@ class ScriptSection(Section):
     launcher: str | None = Field(
         None,
         min_length=1,
-        description="Of a training script that knows no Ray: what starts its ranks, with its flags "
-        "and without the script, such as `deepspeed --num_gpus 4` or `torchrun --nproc-per-node 8`.",
+        description="Of a training script that knows no Ray: what starts its ranks, with flags and "
+        "without the script, such as `deepspeed --num_gpus 4` or `torchrun --nproc-per-node 8`.",
     )
     compute: str = Field(
         "measured",

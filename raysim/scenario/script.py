@@ -105,9 +105,10 @@ def _launched_everywhere(made: ProgramScenario, because: str) -> ProgramScenario
     """On all nodes with GPUs, as nobody has named the launcher; and what is said of it."""
     nodes = sum(group.count for group in made.cluster.groups if group.node.gpu_count)
     script = made.spec.jobs[0].script
-    assert script is not None and script.launcher is not None, "a script without its launcher"
-    launcher = on_nodes(script.launcher, nodes)
-    if launcher != script.launcher:
+    assert script is not None, "the only job is a script"
+    said = script.launcher or ""
+    launcher = on_nodes(said, nodes)
+    if launcher != said:
         made = made.with_({"script.launcher": launcher})
     message = (
         f"it imports {because} and no ray; run as `{launcher} {Path(script.path).name}` would, "
@@ -144,11 +145,12 @@ def _of_default_node(document: Document, init: InitCall) -> list[str]:
     node = catalog.node(section["node"])
     if node.gpu is not None:
         count = section["nodes"]
-        return [
-            f"no --cluster given; taken {'are' if count > 1 else 'is'} {count} {node.name} of "
-            f"{node.gpu_count} {node.gpu.name} each. --cluster FILE names another: a file with "
-            f"`nodes: 2` and `node: p4d.24xlarge`, say (raysim catalog nodes)"
-        ]
+        taken = f"are {count}" if count > 1 else "is one"
+        message = (
+            f"no --cluster given; taken {taken} {node.name} ({node.gpu_count} x {node.gpu.name}). "
+            "--cluster FILE names others: a file with `nodes: 2` and `node: p4d.24xlarge`, say"
+        )
+        return [message]
     own = "".join(f", {n:g} {name}" for name, n in section.get("resources", {}).items())
     said = [
         f"no --cluster given; taken is one {node.name} ({node.vcpus} vCPUs, "
