@@ -18,7 +18,7 @@ from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.distributed.fsdp._common_utils import TrainingState
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
-from raysim.rayapi.shapes.plans import DTYPES, Wrapping
+from raysim.rayapi.shapes.plans import DTYPES, Wrapping, class_of
 from raysim.rayapi.shapes.steps import Steps
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.training.settings.fsdp import FsdpSettings
@@ -123,16 +123,15 @@ def _version2(
             param_dtype=DTYPES.get(getattr(mp_policy, "param_dtype", None)),
             reduce_dtype=DTYPES.get(getattr(mp_policy, "reduce_dtype", None)),
             cpu_offload=type(offload_policy).__name__ == "CPUOffloadPolicy",
-            layer_classes=_names({type(m) for m in inner}),
+            layer_classes=_names({class_of(m) for m in inner}),
             wrap=bool(inner),
         ),
     )
     for name in _MOVES:
         setattr(module, name, _no_effect)
-    cls = type(module)
-    if not issubclass(cls, FSDPModule):
-        more = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
-        module.__class__ = type(cls.__name__, (FSDPModule, cls), more)
+    kind = type(module)
+    if not issubclass(kind, FSDPModule):
+        module.__class__ = type(f"FSDP{kind.__name__}", (FSDPModule, kind), {})
     return module
 
 

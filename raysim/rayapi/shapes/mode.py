@@ -126,9 +126,10 @@ class TapeMode(TorchFunctionMode):
     ) -> Any:
         """Run it, and write it down."""
         out = func(*args, **(kwargs or {}))
-        if getattr(func, "__name__", "") != "__get__" and isinstance(
+        stays = func in _MOVES and out is args[0]
+        if not stays and getattr(func, "__name__", "") != "__get__" and isinstance(
             out, torch.Tensor | tuple | list
-        ):
+        ):  # fmt: skip
             self.tape.note(func, args, kwargs or {}, out)
         return out
 
