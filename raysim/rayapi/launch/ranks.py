@@ -50,6 +50,7 @@ SIMPLIFICATIONS = (
     "A process starts as a training worker of Ray's: an interpreter and imports on one core.",
     "A file that torch.save writes goes to the first disk of its node.",
 )
+NO_RESTARTS = "A rank that fails ends the run: --max-restarts is not played."
 
 
 class Ranks:
@@ -193,9 +194,11 @@ class Ranks:
         text = f"{done}, {record.goodput:.1%} of the time"
         if failure is not None:
             text = f"failed after {done}: {str(failure).partition(chr(10))[0]}"
+        restarts = self._command.max_restarts
+        left_out = (*SIMPLIFICATIONS, *((NO_RESTARTS,) if restarts else ()))
         report = report_of(record, ok=failure is None, text=text)
         report = replace(
-            report, simplifications=SIMPLIFICATIONS,
+            report, simplifications=left_out,
             detail={**report.detail, "ranks": [[node, n] for node, n in ranks.items()]},
         )  # fmt: skip
         if self._shared is None:

@@ -32,11 +32,14 @@ from raysim.rayapi.shapes.steps import Steps
 from raysim.tracing.operators import tensors
 
 _REFUSED = (
-    "all_gather", "all_gather_into_tensor", "all_gather_object", "all_to_all", "all_to_all_single",
-    "broadcast_object_list", "gather", "gather_object", "irecv", "isend", "new_group", "recv",
-    "reduce", "reduce_scatter", "reduce_scatter_tensor", "scatter", "scatter_object_list", "send",
+    "all_to_all", "all_to_all_single", "gather_object", "irecv", "isend", "new_group", "recv",
+    "reduce_scatter", "reduce_scatter_tensor", "scatter", "scatter_object_list", "send",
 )  # fmt: skip
-_COLLECTIVES = "all_reduce, broadcast, barrier, get_rank, get_world_size"
+_MEETING = (
+    "all_gather", "all_gather_into_tensor", "all_reduce", "broadcast", "gather", "reduce",
+)  # fmt: skip
+"""On GPUs nobody knows values: all ranks wait for the last, and tensors stay as they are."""
+_COLLECTIVES = "all_reduce, all_gather, reduce, broadcast, barrier"
 
 
 class Replaced:
@@ -198,10 +201,22 @@ def _distributed(r: Replaced) -> None:
     r.call(
         torch.multiprocessing, "spawn", lambda w, *a, **k: w.start_processes(*a, **k), worker_here
     )
-    for name in ("all_reduce", "broadcast"):
+    r.call(dist, "all_gather_object", _all_gather_object, worker_here)
+    r.call(dist, "broadcast_object_list", _broadcast_object_list, worker_here)
+    for name in _MEETING:
         r.call(dist, name, lambda s, *_a, **_k: s.worker.expect_group().meet())
     for name in _REFUSED:
         r.call(dist, name, refuse(f"torch.distributed.{name}", _COLLECTIVES), worker_here)
+
+
+def _all_gather_object(worker: Any, found: list[Any], obj: Any, *_a: Any, **_k: Any) -> None:
+    found[:] = worker.expect_group().exchange(obj)
+
+
+def _broadcast_object_list(
+    worker: Any, objects: list[Any], src: int = 0, *_a: Any, **_k: Any
+) -> None:
+    objects[:] = worker.expect_group().exchange(list(objects))[src or 0]
 
 
 # ---- files ---------------------------------------------------------------------------------------

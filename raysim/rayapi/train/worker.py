@@ -72,6 +72,8 @@ class Run:
     """What a library of the worker's does before the loop."""
     datasets: Mapping[str, Any] = field(default_factory=dict)
     """Of the trainer."""
+    brought: dict[tuple[int, int], dict[int, Any]] = field(default_factory=dict)
+    """By group and meeting, what each rank exchanges."""
 
     def loop(self, context: RankContext) -> Ask:
         """``UserFunction``: run the user's loop in a worker's process."""
@@ -103,7 +105,7 @@ class Worker:
         """Whether it is a member of torch's process group."""
         self.visible_devices = math.ceil(context.local_world_size * run.gpus)
         """GPUs it sees: those that the workers of its node hold together."""
-        self._reports = 0
+        self._reports = self._exchanges = 0
 
     @property
     def gpus(self) -> float:
@@ -244,6 +246,16 @@ class Worker:
             self.torch_steps.synchronize()
         this_fiber().settle()
         play(self.context.gang.meet)
+
+    def exchange(self, value: Any) -> list[Any]:
+        """Objects of all ranks, in order; what was exchanged two meetings ago everybody has."""
+        self._exchanges += 1
+        gang, brought = self.context.gang, self.run.brought
+        brought.pop((id(gang), self._exchanges - 2), None)
+        mine = brought.setdefault((id(gang), self._exchanges), {})
+        mine[self.context.rank] = copy.deepcopy(value)
+        self.meet()
+        return [copy.deepcopy(mine[rank]) for rank in sorted(mine)]
 
     def sleep_ns(self, length_ns: int) -> None:
         """Let time pass on its thread."""

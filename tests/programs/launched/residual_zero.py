@@ -42,8 +42,8 @@ def main():
         training_data=torch.utils.data.TensorDataset(x, x),
     )  # fmt: skip
     for inputs, targets in loader:
-        inputs, targets = inputs.to(engine.device).half(), targets.to(engine.device).half()
-        loss = nn.functional.mse_loss(engine(inputs), targets)
+        outputs = engine(inputs.to(engine.device).half())
+        loss = nn.functional.mse_loss(outputs, targets.to(engine.device).half())
         engine.backward(loss)
         engine.step()
     if args.save:

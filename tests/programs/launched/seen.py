@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from pathlib import Path
 
-with open(f"{os.environ['SEEN']}/{os.environ.get('RANK', 'none')}.json", "w") as file:
-    json.dump({"argv": sys.argv, "environ": dict(os.environ), "name": __name__}, file)
+seen = {"argv": sys.argv, "environ": dict(os.environ), "name": __name__, "file": __file__}
+Path(os.environ["SEEN"], f"{os.environ.get('RANK', 'none')}.json").write_text(json.dumps(seen))
