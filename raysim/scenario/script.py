@@ -64,7 +64,7 @@ def script_scenario(
         job["args"] = list(args)
     if compute is not None:
         job["compute"] = compute
-    found, because = launcher_of(script) if launcher is None else (launcher, "")
+    found, because = (launcher, "") if launcher else launcher_of(script)
     if found:
         job["launcher"] = found
     data: dict[str, Any] = {"name": script.stem, "jobs": [{"script": job}]}
@@ -89,8 +89,6 @@ def script_scenario(
     if cluster is not None:
         kept = {name: node for name, node in guessed.items() if hardware.get(name) == node}
         made = replace(made, warnings=(*made.warnings, *_guessed(kept, cluster)))
-    if not said:
-        return made
     where = Location(file=document.data["jobs"][0]["script"]["path"], line=init.line)
     notes = [Problem(key="cluster", message=m, where=where if init.line else None) for m in said]
     return replace(made, warnings=(*made.warnings, *notes))
