@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import sys
 
 import rank_of
 import torch
@@ -37,7 +38,8 @@ def main():
     if args.fail and rank == 1:
         raise ValueError("rank 1 has had enough")
     weight = sum(p.sum().item() for p in model.parameters())
-    print(f"rank {rank_of.ME} of {dist.get_world_size()}: loss {loss.item():.6f} {weight:.5f}")
+    said = f"rank {rank_of.ME} of {dist.get_world_size()}: loss {loss.item():.6f} {weight:.5f}\n"
+    sys.stdout.write(said)  # at once: lines of ranks do not mix
     dist.destroy_process_group()
 
 
