@@ -13,6 +13,7 @@ from __future__ import annotations
 import pickle
 from argparse import ArgumentParser
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -133,6 +134,7 @@ class DeepSpeedEngine(torch.nn.Module):
         )  # fmt: skip
         self.config = config
         self.training_dataloader: Any = None
+        self.tput_timer = SimpleNamespace(update_epoch_count=lambda: None)  # it says nothing
         self._step_applied = False
         self.micro_steps = self.global_steps = self.global_samples = self.skipped_steps = 0
 

@@ -22,11 +22,13 @@ _MODULES = {
     "deepspeed.pipe": "deepspeed.pipe", "deepspeed.ops": "deepspeed.ops",
     "deepspeed.ops.adam": "deepspeed.ops", "deepspeed.ops.lamb": "deepspeed.ops",
     "deepspeed.ops.lion": "deepspeed.ops", "deepspeed.zero": "deepspeed.zero",
-    "deepspeed.moe": "deepspeed.moe", "deepspeed.moe.layer": "deepspeed.moe",
+    "deepspeed.compression": "deepspeed.compression",
+    "deepspeed.compression.helper": "deepspeed.compression", "deepspeed.moe": "deepspeed.moe", "deepspeed.moe.layer": "deepspeed.moe",
     "deepspeed.moe.utils": "deepspeed.moe", "deepspeed.runtime": "deepspeed.pipe",
     "deepspeed.runtime.engine": "deepspeed", "deepspeed.runtime.pipe": "deepspeed.pipe",
     "deepspeed.runtime.pipe.module": "deepspeed.pipe", "deepspeed.runtime.utils": "deepspeed.utils",
-    "deepspeed.runtime.zero": "deepspeed.zero", "deepspeed.accelerator": "deepspeed.accelerator",
+    "deepspeed.runtime.zero": "deepspeed.zero",
+    "deepspeed.runtime.zero.partition_parameters": "deepspeed.zero", "deepspeed.accelerator": "deepspeed.accelerator",
     "deepspeed.utils": "deepspeed.utils",
 }  # fmt: skip
 """DeepSpeed's names, and the modules of ``raysim.rayapi`` that have what is in them."""

@@ -93,6 +93,9 @@ class Group:
         for member in self.members:
             member.script.died = partial(self._died, member)
             member.state.program = member.script
+        self._session.waiting = lambda: next(
+            (m.fiber for m in self.members if m.fiber is not None and not m.fiber.over), fiber
+        )
         fiber.block(self._start)
         return self._failure
 

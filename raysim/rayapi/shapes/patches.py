@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_map_only
 from torch.utils.data import DataLoader
 
 from raysim.rayapi.checkpoint import STANDS_FOR
-from raysim.rayapi.shapes import cpu_patches, cuda, fsdp, loader, wrappers
+from raysim.rayapi.shapes import cpu_patches, cuda, fsdp, loader, pretrained, wrappers
 from raysim.rayapi.shapes.cuda import refuse
 from raysim.rayapi.shapes.here import steps_here, worker_here
 from raysim.rayapi.shapes.mode import META
@@ -116,6 +116,7 @@ def torch_of_workers() -> Any:
         wrappers.install(_INSTALLED)
         fsdp.install(_INSTALLED)
         cpu_patches.install(_INSTALLED)
+        stack.enter_context(pretrained.installed(_INSTALLED))
         yield
 
 
