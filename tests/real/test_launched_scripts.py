@@ -206,6 +206,53 @@ def test_a_script_that_spawns_its_ranks() -> None:
     assert report.text.startswith("3 steps on 8 ranks")
 
 
+def test_pretrained_weights_are_a_config_s_shapes_and_are_read(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(num_hidden_layers=2, hidden_size=256, num_attention_heads=4)
+    config.save_pretrained(tmp_path)  # and no weights
+    script = tmp_path / "finetune.py"
+    script.write_text(
+        "import sys, torch, torch.distributed as dist\n"
+        "from torch.nn.parallel import DistributedDataParallel\n"
+        "from transformers import AutoModelForSequenceClassification\n"
+        "dist.init_process_group('nccl')\n"
+        "model = AutoModelForSequenceClassification.from_pretrained(\n"
+        "    sys.argv[1], num_labels=7, dtype=torch.bfloat16)\n"
+        "assert model.config.num_labels == 7 and not model.training\n"
+        "print(dist.get_rank(), next(model.parameters()).dtype)\n"
+        "model = DistributedDataParallel(model.train().cuda())\n"
+        "optimizer = torch.optim.AdamW(model.parameters())\n"
+        "for _ in range(3):\n"
+        "    ids = torch.randint(0, 1000, (4, 64), device='cuda')\n"
+        "    labels = torch.zeros(4, dtype=torch.long, device='cuda')\n"
+        "    model(input_ids=ids, labels=labels).loss.backward()\n"
+        "    optimizer.step()\n"
+    )
+    lines, report = launched("torchrun", "--nproc-per-node", "2", str(script), str(tmp_path))
+    assert sorted(lines) == ["0 torch.bfloat16", "1 torch.bfloat16"]
+    assert report.tables[0].rows[0][:2] == ("BertForSequenceClassification, DDP, 2 GPUs", 3)
+    config.num_labels = 7
+    model = transformers.BertForSequenceClassification(config)
+    disk, _ = catalog.node("dgx-h100").disks[0]
+    read_s = 2 * sum(p.numel() for p in model.parameters()) / disk.read_bytes_per_s
+    assert report.metrics["restart_s"] == pytest.approx(read_s, rel=0.05)
+
+
+def test_threads_of_libraries_are_the_machine_s(tmp_path: Path) -> None:
+    pytest.importorskip("tqdm")
+    script = tmp_path / "threads.py"
+    script.write_text(
+        "import torch\n"
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "from tqdm.contrib.concurrent import thread_map\n"
+        "print(thread_map(abs, [-1, -2, -3], max_workers=2, disable=True))\n"
+        "with ThreadPoolExecutor(2) as pool:\n"
+        "    print(list(pool.map(abs, [-4, -5])))\n"
+    )
+    lines, _ = launched("python", str(script))
+    assert lines == ["[1, 2, 3]", "[4, 5]"]
+
+
 # ---- what goes wrong -----------------------------------------------------------------------------
 
 

@@ -18,18 +18,18 @@ from typing import Any
 from raysim.rayapi.unsupported import NotEmulatedError
 
 _MODULES = {
-    "deepspeed": "deepspeed", "deepspeed.comm": "deepspeed.comm",
-    "deepspeed.pipe": "deepspeed.pipe", "deepspeed.ops": "deepspeed.ops",
-    "deepspeed.ops.adam": "deepspeed.ops", "deepspeed.ops.lamb": "deepspeed.ops",
-    "deepspeed.ops.lion": "deepspeed.ops", "deepspeed.zero": "deepspeed.zero",
-    "deepspeed.compression": "deepspeed.compression",
-    "deepspeed.compression.helper": "deepspeed.compression", "deepspeed.moe": "deepspeed.moe", "deepspeed.moe.layer": "deepspeed.moe",
-    "deepspeed.moe.utils": "deepspeed.moe", "deepspeed.runtime": "deepspeed.pipe",
+    "deepspeed": "deepspeed", "deepspeed.accelerator": "deepspeed.accelerator",
+    "deepspeed.comm": "deepspeed.comm", "deepspeed.compression": "deepspeed.compression",
+    "deepspeed.compression.helper": "deepspeed.compression", "deepspeed.moe": "deepspeed.moe",
+    "deepspeed.moe.layer": "deepspeed.moe", "deepspeed.moe.utils": "deepspeed.moe",
+    "deepspeed.ops": "deepspeed.ops", "deepspeed.ops.adam": "deepspeed.ops",
+    "deepspeed.ops.lamb": "deepspeed.ops", "deepspeed.ops.lion": "deepspeed.ops",
+    "deepspeed.pipe": "deepspeed.pipe", "deepspeed.runtime": "deepspeed.pipe",
     "deepspeed.runtime.engine": "deepspeed", "deepspeed.runtime.pipe": "deepspeed.pipe",
     "deepspeed.runtime.pipe.module": "deepspeed.pipe", "deepspeed.runtime.utils": "deepspeed.utils",
     "deepspeed.runtime.zero": "deepspeed.zero",
-    "deepspeed.runtime.zero.partition_parameters": "deepspeed.zero", "deepspeed.accelerator": "deepspeed.accelerator",
-    "deepspeed.utils": "deepspeed.utils",
+    "deepspeed.runtime.zero.partition_parameters": "deepspeed.zero",
+    "deepspeed.utils": "deepspeed.utils", "deepspeed.zero": "deepspeed.zero",
 }  # fmt: skip
 """DeepSpeed's names, and the modules of ``raysim.rayapi`` that have what is in them."""
 

@@ -14,7 +14,7 @@ from raysim.rayapi.unsupported import NotEmulatedError
 
 
 class ZeroParamStatus(Enum):
-    """``partition_parameters.ZeroParamStatus``: of parameters of ZeRO-3, of which there are none."""
+    """``partition_parameters.ZeroParamStatus``: of ZeRO-3's parameters."""
 
     AVAILABLE = 1
     NOT_AVAILABLE = 2

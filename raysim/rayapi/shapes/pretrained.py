@@ -1,8 +1,8 @@
 """``from_pretrained`` of transformers in training workers: the model that a config describes.
 
-Real counterpart: ``transformers/modeling_utils.py`` (4.51 to 5). Only the config is read, from a folder
-or the hub's cache; weights have no values, so their files need not be there. Reading them is paid
-once per node, its ranks sharing: the others find them in the page cache.
+Real counterpart: ``transformers/modeling_utils.py`` (4.51 to 5). Only the config is read, from a
+folder or the hub's cache; weights have no values, so their files need not be there. Reading them is
+paid once per node, its ranks sharing: the others find them in the page cache.
 
 Attention asked for as FlashAttention is torch's own fused one, traced alike. Not modelled:
 quantized weights (refused), ``device_map``, adapters of PEFT.
