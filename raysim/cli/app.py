@@ -45,7 +45,7 @@ Runnable = Annotated[
     Path,
     typer.Argument(
         metavar="SCENARIO", autocompletion=complete.scenarios,
-        help="A scenario folder, its YAML file, or a Ray program (.py).",
+        help="A scenario folder, its YAML file, a Ray program (.py), or a launcher's command line.",
     ),
 ]  # fmt: skip
 ScenarioPath = typer.Argument(

@@ -35,8 +35,23 @@ LogFile = Annotated[
 ]
 
 
+LAUNCHERS = ("deepspeed", "torchrun", "accelerate", "python", "python3")
+"""In a scenario's place: from there on, all words are the launcher's."""
+
+
 class Verb(TyperCommand):
     """A command whose help is a page of the manual."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """A launcher's command line needs no ``--`` before it."""
+        parser = self.make_parser(ctx)
+        parser.allow_interspersed_args = False
+        parser.ignore_unknown_options = True  # what is wrong is said below
+        given, _, _ = parser.parse_args(list(args))
+        if self.name == "run" and given.get("scenario") in LAUNCHERS:
+            at = len(args) - len(given["args"]) - 1
+            args = [*(a for a in args[:at] if a != "--"), "--", *args[at:]]
+        return super().parse_args(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Name, usage, what it does, options by heading, files, exit codes, examples."""

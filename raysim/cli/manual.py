@@ -55,6 +55,9 @@ PAGES = {
             ("A scenario is a training job, a Ray program or a job of one of Ray's libraries, with "
             "the cluster it runs on. A Python script that uses Ray runs unmodified, on virtual "
             "time; --cluster says on what."),
+            ("A training script that knows no Ray runs as its launcher would start it, whose whole "
+            "command line stands in SCENARIO's place: deepspeed, torchrun or python, their flags, "
+            "the script and its arguments. Without --cluster that is on hgx-h100-8."),
             ("On a terminal two lines say what is being done, the virtual clock, the time left and "
             "events per second. They change no prediction."),
         ),
@@ -82,6 +85,8 @@ PAGES = {
                 "one key changed, the verdict alone",
             "raysim run scenarios/ray_map_reduce/shuffle.py --compute declared --until 10s":
                 "a Ray program, its first ten seconds",
+            "raysim run -q torchrun --nproc-per-node 8 scenarios/gpt2_torchrun/train.py --steps 5":
+                "a training script, as torchrun would start it",
             "raysim run scenarios/mlp_pipeline --json | jq .step.seconds": "for scripts",
         },
         see=("check", "show", "open", "compare", "plan"),

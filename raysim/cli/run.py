@@ -7,6 +7,7 @@ import json
 import logging
 import math
 import os
+import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raysim.cli import terminal
+from raysim.cli.command import LAUNCHERS
 from raysim.cli.logs import Phases
 from raysim.cli.mistakes import expect_scenario
 from raysim.cli.watch import InterruptedRun, Watch, watching
@@ -105,6 +107,8 @@ def scenario_of(path: Path, options: RunOptions) -> Any:
 
     if options.memory_snapshot and options.trace == "none":
         raise ScenarioError("--memory-snapshot needs the records that --no-trace leaves out")
+    if str(path) in LAUNCHERS:
+        return _launched([str(path), *options.args], options)
     if path.suffix == ".py" and not path.is_dir():
         return _script(path, options)
     scenario = load(path, _with_flags(path, options))
@@ -127,15 +131,25 @@ def _predict(scenario: Any, options: RunOptions, watch: Watch) -> Result:
     return _simulate(scenario, options, watch)
 
 
-def _script(path: Path, options: RunOptions) -> ProgramScenario:
+def _script(path: Path, options: RunOptions, launcher: str | None = None) -> ProgramScenario:
     """The scenario that the flags describe."""
     from raysim.scenario.script import script_scenario
 
     expect_scenario(path)
     return script_scenario(
         path, cluster=options.cluster, compute=options.compute, profile=options.profile,
-        until=options.until, args=options.args, changes=parse_changes(options.changes),
+        until=options.until, args=options.args, launcher=launcher,
+        changes=parse_changes(options.changes),
     )  # fmt: skip
+
+
+def _launched(words: list[str], options: RunOptions) -> ProgramScenario:
+    """Of a launcher's command line, such as ``torchrun --nproc-per-node 8 train.py``."""
+    from raysim.rayapi.launch.commands import read_command
+
+    command = read_command(words)
+    given = replace(options, args=command.args)
+    return _script(command.file(Path()), given, shlex.join(command.words))
 
 
 def _with_flags(path: Path, options: RunOptions) -> tuple[str, ...]:

@@ -19,13 +19,18 @@ def global_generator() -> Any:
     return draws
 
 
+def seed_globals(seed: int) -> None:
+    """Both of them."""
+    random.seed(seed)
+    global_generator().seed(seed)
+
+
 @contextmanager
 def seeded_globals(seed: int) -> Iterator[None]:
     """From the simulation's seed; the state of before comes back."""
     draws = global_generator()
     before, before_numpy = random.getstate(), draws.get_state()
-    random.seed(seed)
-    draws.seed(seed)
+    seed_globals(seed)
     try:
         yield
     finally:

@@ -126,6 +126,8 @@ class Session:
         self.actor_classes: set[Any] = set()  # of handles that have been pickled
         self.submitted: Any = None  # the server of the jobs API, once somebody has used it
         self.at_end: list[Callable[[], object]] = []  # called when the driver leaves
+        self.waiting: Callable[[], Fiber] | None = None
+        """Whose place is told of a program that hangs, if its driver waits for others."""
         self.libraries: dict[str, Any] = {}
         """What Ray's libraries keep of this run, each under its name."""
 
@@ -275,6 +277,7 @@ class Session:
         self._looks = self.sim.call_later(QUIET_NS, self._look, looking)
 
     def _give_up(self, why: str, fiber: Fiber, *, certain: bool = False) -> None:
+        fiber = self.waiting() if self.waiting is not None else fiber
         self._hangs = ProgramHangs(f"{why}; {_where(fiber)}", certain=certain)
         self._stop.succeed()
 

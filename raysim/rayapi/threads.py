@@ -39,9 +39,13 @@ _BUILT_ON_LOCKS = tuple(
 """Who makes a lock there makes it for whoever has called."""
 
 
+_STARTING: list[threading.Thread] = []
+"""A thread of the machine's, whose start waits for it."""
+
+
 def _for_program() -> bool:
     """Whether a program's own code asks for a lock, or one of its threads."""
-    if HUB.here() is None:
+    if HUB.here() is None or _STARTING:
         return False
     frame = sys._getframe(2)  # noqa: SLF001  (who has called)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_BUILT_ON_LOCKS):
@@ -204,8 +208,12 @@ _OF_FIBER: WeakKeyDictionary[Fiber, threading.Thread] = WeakKeyDictionary()
 
 def _start(thread: threading.Thread) -> None:
     here = HUB.here()
-    if here is None:
-        _REAL_START(thread)
+    if here is None or not _for_program():  # a library's waits with the machine's locks
+        _STARTING.append(thread)
+        try:
+            _REAL_START(thread)
+        finally:
+            _STARTING.remove(thread)
         return
     if thread in _THREADS:
         raise RuntimeError("threads can only be started once")

@@ -162,7 +162,7 @@ def _usage(page: Page, summary: Summary) -> None:
             per_node = used["per_node"]
             each = format_bytes(per_node) if name == "memory" else number(per_node)
             what = pretty(f"{row['group']}: {name}, {row['nodes']:,} x {each}")
-            note = "held by tasks and actors"
+            note = "held by ranks" if summary["program"]["launcher"] else "held by tasks and actors"
             if name == "CPU":
                 note = f"held; cores at work {percent(row['cores_frac'], 0)}"
             rows.append((what, used["frac"], note))
@@ -196,7 +196,8 @@ def _answers(page: Page, summary: Summary) -> None:
     page.blank()
     page.labelled("Bound by", [Text(summary["bound_by"]["text"])])
     library_console.answers(page, summary["libraries"])
-    page.labelled("Tasks", [Text(t) for t in _task_facts(summary)])
+    if not summary["program"]["launcher"]:
+        page.labelled("Tasks", [Text(t) for t in _task_facts(summary)])
     objects = _object_facts(summary)
     if objects:
         page.labelled("Objects", [Text(t) for t in objects])

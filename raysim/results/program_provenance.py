@@ -33,6 +33,8 @@ _RAY: tuple[tuple[str, str, str, str], ...] = (
     ("worker_start_core_s", "assumed", _INFERRED, ""),
 )
 """Field of ``RayCosts``, basis, source, and when it matters."""
+_OF_LAUNCHED = ("grpc_cross_host_extra_ns", "worker_start_core_s")
+"""Of a launcher's ranks, which call nothing of Ray."""
 _ALWAYS = {"vcpus", "memory_bytes", "usd_per_hour"}
 _BETWEEN = {"bytes_per_s", "latency_s", "efficiency"}
 _DISK = {"read_bytes_per_s", "write_bytes_per_s"}
@@ -53,6 +55,8 @@ def compute_basis(outcome: ProgramOutcome) -> dict[str, Any]:
 def simplifications(outcome: ProgramOutcome) -> list[str]:
     """What this prediction leaves out, in the user's words."""
     job, spec = outcome.job, outcome.cluster.spec
+    if job.launched is not None:
+        return libraries.simplifications(outcome.reports)
     said = []
     if job.compute == "declared":
         said.append("Code that declares no cost takes no time; only Ray's own calls do.")
@@ -89,7 +93,7 @@ def trust(outcome: ProgramOutcome) -> dict[str, Any]:
     inputs = [
         {"name": f"Ray {field}", "value": getattr(costs, field), "basis": basis, "source": source}
         for field, basis, source, when in _RAY
-        if matters[when]
+        if matters[when] and (outcome.job.launched is None or field in _OF_LAUNCHED)
     ]
     inputs += [
         {

@@ -18,7 +18,7 @@ from raysim.raycore.protocol import ActorTableData
 from raysim.raycore.resources import UNIT
 from raysim.raystate.moment import ENDED, Moment, TaskAttempt, in_order, moment
 from raysim.raystate.names import class_name, node_name, task_name
-from raysim.results import libraries
+from raysim.results import launched, libraries
 from raysim.results.program_bound import bound_by, parts
 from raysim.results.program_jobs import jobs_table, machines
 from raysim.results.program_provenance import compute_basis, simplifications, trust
@@ -56,10 +56,12 @@ def summarize_program(outcome: ProgramOutcome, *, digest: str) -> dict[str, Any]
     finished = outcome.exit.how in {"ok", "exit", "exception", "killed"}
     tasks = _tasks(now)
     usage = _utilisation(outcome, activity)
+    if outcome.job.launched is not None:
+        usage = launched.utilisation(outcome, usage)
     network = _network(outcome, activity)
     cost = _cost(outcome, activity)
     store = _object_store(outcome, activity)
-    share = parts(activity)
+    share = [] if outcome.job.launched else parts(activity)
     pending = _pending(now, outcome)
     return {
         "kind": "program",
@@ -104,6 +106,8 @@ def _verdict(
     outcome: ProgramOutcome, tasks: Mapping[str, Any], pending: Mapping[str, Any], cost: Any
 ) -> dict[str, Any]:
     """In one sentence."""
+    if outcome.job.launched:
+        return launched.verdict(outcome, cost)
     took = format_seconds(outcome.end_ns / NS_PER_S)
     how, said = outcome.exit.how, outcome.exit.message
     done = f"{tasks['finished']:,} of {tasks['total']:,} tasks finished"
@@ -143,6 +147,7 @@ def _program(outcome: ProgramOutcome) -> dict[str, Any]:
     return {
         "script": outcome.job.title,
         "args": list(outcome.job.args),
+        "launcher": " ".join(outcome.job.launched.words) if outcome.job.launched else None,
         "exit": outcome.exit.how,
         "exit_code": outcome.exit.code,
         "message": outcome.exit.message,

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from raysim.errors import Problem, ScenarioError
+from raysim.rayapi.launch.commands import Command
 from raysim.scenario.documents import Document, KeyPath, printable
+from raysim.scenario.launchers import command_of
 from raysim.scenario.library import library_of
 from raysim.scenario.rayjob import RayJobRequest, read_rayjob
-from raysim.scenario.schema_program import ProgramJobSection, RayJobSection
+from raysim.scenario.schema_program import ProgramJobSection, RayJobSection, ScriptSection
 from raysim.scenario.workload import files_of, workload_of
 from raysim.scenario.yaml_text import read_yaml_all
 from raysim.workloads.program import Submission
@@ -49,6 +51,9 @@ class Jobs:
         submitted = len(said) > 1 or any(_is_submitted(job) for job in said)
         if not submitted or self._problems:
             return jobs[0]
+        if any(what.get("launched") for what in jobs):
+            message = "a launcher's script is the scenario's only job, and starts at once"
+            self._problems.append(self._document.problem(("jobs",), message, key=True))
         names = Counter(name for job, what in zip(said, jobs, strict=True) for name in
                         _names(job, what["name"]))  # fmt: skip
         for name, n in names.items():
@@ -101,10 +106,32 @@ class Jobs:
         table = self._table(script.compute, (*at, "script", "compute"))
         if table is not None:
             self._inputs[*at, "script", "compute"] = table
+        launched = self._launched(said, script, path, at)
+        compute = script.compute if launched is None else "declared"
         return {
             "name": said.name or path.stem, "script": path, "args": tuple(script.args),
-            "compute": script.compute if table is None else "table", "compute_table": table,
+            "compute": compute if table is None else "table", "compute_table": table,
+            "launched": launched,
         }  # fmt: skip
+
+    def _launched(
+        self, job: ProgramJobSection, script: ScriptSection, path: Path, at: KeyPath
+    ) -> Command | None:
+        """What its launcher is asked for; the cluster is the launcher's alone."""
+        if script.launcher is None:
+            return None
+        where: KeyPath = (*at, "script", "launcher")
+        if _is_submitted(job):
+            message = "a launcher's script is the scenario's only job, and starts at once"
+            self._problems.append(self._document.problem(where, message))
+            return None
+        try:
+            return command_of(script.launcher, str(path), script.args)
+        except ScenarioError as error:
+            self._problems += [
+                self._document.problem(where, problem.message) for problem in error.problems
+            ]
+            return None
 
     def _rayjob(self, said: RayJobSection, name: str | None, at: KeyPath) -> dict[str, Any]:
         """What a manifest says; the file itself is an input."""

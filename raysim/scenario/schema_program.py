@@ -31,6 +31,12 @@ class ScriptSection(Section):
 
     path: str = Field(min_length=1, description="The script, unmodified.")
     args: list[str] = Field(default_factory=list, description="Its command line.")
+    launcher: str | None = Field(
+        None,
+        min_length=1,
+        description="Of a training script that knows no Ray: what starts its ranks, with flags and "
+        "without the script, such as `deepspeed --num_gpus 4` or `torchrun --nproc-per-node 8`.",
+    )
     compute: str = Field(
         "measured",
         min_length=1,

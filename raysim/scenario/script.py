@@ -12,8 +12,9 @@ from raysim.hardware import catalog
 from raysim.scenario.anyscale import read_cluster_file
 from raysim.scenario.clusters import read_groups
 from raysim.scenario.documents import Document, KeyPath, did_you_mean, printable
-from raysim.scenario.hardware_choice import unsaid
+from raysim.scenario.hardware_choice import DEFAULT_GPU_NODE, unsaid
 from raysim.scenario.kuberay import is_kuberay
+from raysim.scenario.launchers import command_of, launcher_of, on_nodes
 from raysim.scenario.overrides import Overrides
 from raysim.scenario.plain_machines import DEFAULT_NODE
 from raysim.scenario.program import ProgramScenario, program_scenario
@@ -30,6 +31,7 @@ def script_scenario(
     profile: Path | None = None,
     until: str | None = None,
     args: Sequence[str] = (),
+    launcher: str | None = None,
     changes: Mapping[str, Any] | None = None,
 ) -> ProgramScenario:
     """A scenario whose job is a script.
@@ -37,12 +39,14 @@ def script_scenario(
     Parameters
     ----------
     script
-        A Ray program.
+        A Ray program, or a training script that a launcher starts.
     cluster
         `ray up` YAML, KubeRay YAML, or the ``cluster`` section of a scenario; None: one node of
         the catalog, with what the script's ``ray.init`` says of it.
     compute, until, args, profile
         As in a scenario.
+    launcher
+        As in a scenario; None: what the script's imports ask for.
     changes
         As ``load`` takes them.
 
@@ -60,6 +64,9 @@ def script_scenario(
         job["args"] = list(args)
     if compute is not None:
         job["compute"] = compute
+    found, because = (launcher, "") if launcher else launcher_of(script)
+    if found:
+        job["launcher"] = found
     data: dict[str, Any] = {"name": script.stem, "jobs": [{"script": job}]}
     if until is not None:
         data["until"] = until
@@ -67,22 +74,46 @@ def script_scenario(
         data["profile"] = str(profile)
     init = init_call(script)
     document = _with_cluster(Document(file=str(script), data=data), cluster, init)
+    if found and cluster is None:
+        document.data["cluster"] = _gpu_nodes(command_of(found, str(script), args).least_nodes)
     guessed = document.data["cluster"].get("hardware", {}) if cluster is not None else {}
     known: Mapping[KeyPath, Source] = {}
     if changes:
         known = read_sources(document, Path(), {}, [])
         document, known = Overrides(document, known).apply(changes)
     made = program_scenario(document, Path(), known)
+    if because:
+        made = _launched_everywhere(made, because)
     said = _of_cluster_given(init) if cluster is not None else _of_default_node(document, init)
     hardware = document.data["cluster"].get("hardware", {})
     if cluster is not None:
         kept = {name: node for name, node in guessed.items() if hardware.get(name) == node}
         made = replace(made, warnings=(*made.warnings, *_guessed(kept, cluster)))
-    if not said:
-        return made
     where = Location(file=document.data["jobs"][0]["script"]["path"], line=init.line)
     notes = [Problem(key="cluster", message=m, where=where if init.line else None) for m in said]
     return replace(made, warnings=(*made.warnings, *notes))
+
+
+def _gpu_nodes(count: int) -> dict[str, Any]:
+    """Where a training script runs if nobody says where."""
+    return {"nodes": count, "node": DEFAULT_GPU_NODE}
+
+
+def _launched_everywhere(made: ProgramScenario, because: str) -> ProgramScenario:
+    """On all nodes with GPUs, as nobody has named the launcher; and what is said of it."""
+    nodes = sum(group.count for group in made.cluster.groups if group.node.gpu_count)
+    script = made.spec.jobs[0].script
+    assert script is not None, "the only job is a script"
+    said = script.launcher or ""
+    launcher = on_nodes(said, nodes)
+    if launcher != said:
+        made = made.with_({"script.launcher": launcher})
+    message = (
+        f"it imports {because} and no ray; run as `{launcher} {Path(script.path).name}` would, "
+        "a process per GPU. `raysim run LAUNCHER FLAGS SCRIPT ARGS` says it otherwise"
+    )
+    note = Problem(key="launcher", message=message, where=Location(file=script.path))
+    return replace(made, warnings=(*made.warnings, note))
 
 
 def _guessed(hardware: Mapping[str, Mapping[str, object]], cluster: Path) -> Iterator[Problem]:
@@ -110,6 +141,14 @@ def _of_default_node(document: Document, init: InitCall) -> list[str]:
     if "node" not in section:
         return []
     node = catalog.node(section["node"])
+    if node.gpu is not None:
+        count = section["nodes"]
+        taken = f"are {count}" if count > 1 else "is one"
+        message = (
+            f"no --cluster given; taken {taken} {node.name} ({node.gpu_count} x {node.gpu.name}). "
+            "--cluster FILE names others: a file with `nodes: 2` and `node: p4d.24xlarge`, say"
+        )
+        return [message]
     own = "".join(f", {n:g} {name}" for name, n in section.get("resources", {}).items())
     said = [
         f"no --cluster given; taken is one {node.name} ({node.vcpus} vCPUs, "

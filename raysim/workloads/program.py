@@ -13,6 +13,7 @@ from typing import Any
 
 from raysim.perf.constants import TrainingConstants
 from raysim.perf.ray_core import RayCosts
+from raysim.rayapi.launch.commands import Command
 from raysim.raycore.autoscaler import AutoscalerConfig
 from raysim.raycore.cloud import EVERYWHERE, CloudSpec
 from raysim.raycore.config import RayConfig
@@ -82,6 +83,8 @@ class ProgramJob:
     workload: Workload | None = None
     library: LibraryJob | None = None
     args: tuple[str, ...] = ()
+    launched: Command | None = None
+    """What starts the script's ranks, if it is no Ray program."""
     compute: str = "measured"
     """``measured``, ``declared`` or ``table``; of a workload or a library's job, ``drawn``."""
     compute_table: Path | None = None
@@ -111,6 +114,8 @@ class ProgramJob:
         """The script's file name, the kind of workload or library, or how many jobs."""
         if self.submissions:
             return f"{len(self.submissions)} jobs"
+        if self.launched is not None:
+            return self.launched.title
         if self.script is not None:
             return self.script.name
         if self.library is not None:

@@ -29,6 +29,7 @@ from raysim.hardware.network import FlowNetwork
 from raysim.hardware.port_history import PortHistory
 from raysim.kernel.simulation import Simulation
 from raysim.rayapi.compute import Compute
+from raysim.rayapi.launch.running import run_launched
 from raysim.rayapi.loader import run_program, run_script
 from raysim.rayapi.session import LIMIT_S, DriverDied, ProgramHangs
 from raysim.rayapi.task_errors import RayError
@@ -187,6 +188,12 @@ def _drive(job: ProgramJob, cluster: Cluster, compute: Compute, submitter: Submi
         if job.script is None:
             main = partial(generate, job.workload, job.library, cluster)
             return _of_workload(main, cluster, compute, limit_s)
+        if job.launched is not None:
+            run_launched(
+                job.launched, file=job.script, cluster=cluster, limit_s=limit_s,
+                training=job.training, last=True,
+            )  # fmt: skip
+            return DriverExit(how="ok")
         run_script(
             job.script, job.args, cluster=cluster, compute=compute, limit_s=limit_s,
             training=job.training, last=True,

@@ -13,6 +13,7 @@ from __future__ import annotations
 import pickle
 from argparse import ArgumentParser
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ import torch
 from raysim.rayapi.checkpoint import STANDS_FOR, Checkpoint
 from raysim.rayapi.deepspeed import ops
 from raysim.rayapi.deepspeed.settings import read
-from raysim.rayapi.shapes.here import steps_here
+from raysim.rayapi.shapes.here import steps_here, worker_here
 from raysim.rayapi.shapes.plans import Wrapping, optimizer_of
 from raysim.rayapi.shapes.prediction import Prediction
 from raysim.rayapi.shapes.steps import Steps
@@ -38,13 +39,17 @@ def _worker(call: str) -> Steps:
     steps = steps_here()
     if steps is None:
         raise NotEmulatedError(
-            f"{call} outside of a training worker", "TorchTrainer(..., use_gpu=True)"
+            f"{call} outside of a training worker with a GPU",
+            "raysim run deepspeed SCRIPT, or TorchTrainer(..., use_gpu=True)",
         )
     return steps
 
 
 def init_distributed(*_args: Any, **_kwargs: Any) -> None:
-    """``deepspeed.init_distributed``: Ray Train has done it."""
+    """``deepspeed.init_distributed``: once; Ray Train has done it."""
+    worker = worker_here()
+    if worker is not None and not worker.in_group:
+        worker.join_group()
 
 
 def add_config_arguments(parser: ArgumentParser) -> ArgumentParser:
@@ -81,6 +86,7 @@ def initialize(
                 f"deepspeed.initialize({name}=)", "data and pipeline parallelism"
             )
     steps = _worker("deepspeed.initialize")
+    init_distributed()
     kind = PipelineEngine if isinstance(model, PipelineModule) else DeepSpeedEngine
     engine = kind(
         steps, model, optimizer, model_parameters, lr_scheduler,
@@ -128,6 +134,7 @@ class DeepSpeedEngine(torch.nn.Module):
         )  # fmt: skip
         self.config = config
         self.training_dataloader: Any = None
+        self.tput_timer = SimpleNamespace(update_epoch_count=lambda: None)  # it says nothing
         self._step_applied = False
         self.micro_steps = self.global_steps = self.global_samples = self.skipped_steps = 0
 

@@ -6,8 +6,9 @@ Real counterpart: the installed package. Modules that are not here are refused b
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -17,14 +18,18 @@ from typing import Any
 from raysim.rayapi.unsupported import NotEmulatedError
 
 _MODULES = {
-    "deepspeed": "deepspeed", "deepspeed.comm": "deepspeed.comm",
-    "deepspeed.pipe": "deepspeed.pipe",
+    "deepspeed": "deepspeed", "deepspeed.accelerator": "deepspeed.accelerator",
+    "deepspeed.comm": "deepspeed.comm", "deepspeed.compression": "deepspeed.compression",
+    "deepspeed.compression.helper": "deepspeed.compression", "deepspeed.moe": "deepspeed.moe",
+    "deepspeed.moe.layer": "deepspeed.moe", "deepspeed.moe.utils": "deepspeed.moe",
     "deepspeed.ops": "deepspeed.ops", "deepspeed.ops.adam": "deepspeed.ops",
     "deepspeed.ops.lamb": "deepspeed.ops", "deepspeed.ops.lion": "deepspeed.ops",
-    "deepspeed.zero": "deepspeed.zero", "deepspeed.runtime": "deepspeed.pipe",
-    "deepspeed.runtime.zero": "deepspeed.zero", "deepspeed.runtime.pipe": "deepspeed.pipe",
-    "deepspeed.runtime.pipe.module": "deepspeed.pipe", "deepspeed.runtime.engine": "deepspeed",
-    "deepspeed.accelerator": "deepspeed.accelerator", "deepspeed.utils": "deepspeed.utils",
+    "deepspeed.pipe": "deepspeed.pipe", "deepspeed.runtime": "deepspeed.pipe",
+    "deepspeed.runtime.engine": "deepspeed", "deepspeed.runtime.pipe": "deepspeed.pipe",
+    "deepspeed.runtime.pipe.module": "deepspeed.pipe", "deepspeed.runtime.utils": "deepspeed.utils",
+    "deepspeed.runtime.zero": "deepspeed.zero",
+    "deepspeed.runtime.zero.partition_parameters": "deepspeed.zero",
+    "deepspeed.utils": "deepspeed.utils", "deepspeed.zero": "deepspeed.zero",
 }  # fmt: skip
 """DeepSpeed's names, and the modules of ``raysim.rayapi`` that have what is in them."""
 
@@ -42,10 +47,20 @@ class _Finder(MetaPathFinder, Loader):
         made = ModuleType(spec.name, ours.__doc__)
         names: Mapping[str, Any] = vars(ours)
         made.__dict__.update({k: v for k, v in names.items() if k not in _OWN})
+        made.__dict__["__getattr__"] = partial(_missing, spec.name, names.get("__getattr__"))
         return made
 
     def exec_module(self, module: ModuleType) -> None:
         """It is complete."""
+
+
+def _missing(module: str, own: Callable[[str], Any] | None, name: str) -> Any:
+    """A module below that nobody has imported yet, as DeepSpeed's own import does; or ours."""
+    if f"{module}.{name}" in _MODULES:
+        return import_module(f"{module}.{name}")
+    if own is None:
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+    return own(name)
 
 
 _OWN = frozenset(["__name__", "__spec__", "__loader__", "__package__", "__path__", "__file__"])

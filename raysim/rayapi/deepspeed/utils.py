@@ -20,6 +20,26 @@ def log_dist(message: str, ranks: Any = None, level: int = logging.INFO) -> None
     logger.log(level, message)
 
 
+def set_random_seed(seed: int) -> None:
+    """``deepspeed.runtime.utils.set_random_seed``."""
+    import torch
+
+    from raysim.rayapi.randomness import seed_globals
+
+    seed_globals(seed)
+    torch.manual_seed(seed)
+
+
+def see_memory_usage(message: str, force: bool = False, **_more: Any) -> None:
+    """``deepspeed.runtime.utils.see_memory_usage``: said by rank 0."""
+    import torch
+    import torch.distributed as dist
+
+    if force and not (dist.is_initialized() and dist.get_rank()):
+        logger.info(message)
+        logger.info(f"MA {torch.cuda.memory_allocated() / 2**30:.2f} GB (predicted)")
+
+
 class RepeatingLoader:
     """``deepspeed.utils.RepeatingLoader``: a loader without an end."""
 

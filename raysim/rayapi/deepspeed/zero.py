@@ -7,9 +7,18 @@ nothing is gathered and nothing is split; what that takes is in the step's predi
 from __future__ import annotations
 
 from contextlib import contextmanager
+from enum import Enum
 from typing import Any
 
 from raysim.rayapi.unsupported import NotEmulatedError
+
+
+class ZeroParamStatus(Enum):
+    """``partition_parameters.ZeroParamStatus``: of ZeRO-3's parameters."""
+
+    AVAILABLE = 1
+    NOT_AVAILABLE = 2
+    INFLIGHT = 3
 
 
 @contextmanager

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed.fsdp as torch_fsdp
-from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.distributed.fsdp._common_utils import TrainingState
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
-from raysim.rayapi.shapes.plans import DTYPES, Wrapping
+from raysim.rayapi.shapes.plans import DTYPES, Wrapping, class_of
 from raysim.rayapi.shapes.steps import Steps
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.training.settings.fsdp import FsdpSettings
@@ -46,13 +46,14 @@ def _clip(_real: Any, steps: Steps, self: Any, max_norm: float, *_more: Any) -> 
 
 
 def _version1(
-    _real: Any, _steps: Steps, self: Any, module: Any, process_group: Any = None,
+    _real: Any, steps: Steps, self: Any, module: Any, process_group: Any = None,
     sharding_strategy: Any = None, cpu_offload: Any = None, auto_wrap_policy: Any = None,
     backward_prefetch: Any = torch_fsdp.BackwardPrefetch.BACKWARD_PRE, mixed_precision: Any = None,
     *_positions: Any, forward_prefetch: bool = False, limit_all_gathers: bool = True,
     use_orig_params: bool = False, **_others: Any,
 ) -> None:  # fmt: skip
     """``FullyShardedDataParallel(module)``."""
+    steps.worker.expect_group()
     if process_group is not None:
         raise NotEmulatedError("FullyShardedDataParallel(process_group=)", "all ranks")
     torch.nn.Module.__init__(self)
@@ -122,18 +123,22 @@ def _version2(
             param_dtype=DTYPES.get(getattr(mp_policy, "param_dtype", None)),
             reduce_dtype=DTYPES.get(getattr(mp_policy, "reduce_dtype", None)),
             cpu_offload=type(offload_policy).__name__ == "CPUOffloadPolicy",
-            layer_classes=_names({type(m) for m in inner}),
+            layer_classes=_names({class_of(m) for m in inner}),
             wrap=bool(inner),
         ),
     )
     for name in _MOVES:
         setattr(module, name, _no_effect)
+    kind = type(module)
+    if not issubclass(kind, FSDPModule):
+        module.__class__ = type(f"FSDP{kind.__name__}", (FSDPModule, kind), {})
     return module
 
 
 _MOVES = (
     "set_requires_gradient_sync", "set_is_last_backward", "unshard", "reshard",
     "set_modules_to_forward_prefetch", "set_modules_to_backward_prefetch",
+    "set_requires_all_reduce", "set_reshard_after_backward",
 )  # fmt: skip
 
 

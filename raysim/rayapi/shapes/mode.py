@@ -126,9 +126,10 @@ class TapeMode(TorchFunctionMode):
     ) -> Any:
         """Run it, and write it down."""
         out = func(*args, **(kwargs or {}))
-        if getattr(func, "__name__", "") != "__get__" and isinstance(
+        stays = func in _MOVES and out is args[0]
+        if not stays and getattr(func, "__name__", "") != "__get__" and isinstance(
             out, torch.Tensor | tuple | list
-        ):
+        ):  # fmt: skip
             self.tape.note(func, args, kwargs or {}, out)
         return out
 
@@ -161,6 +162,10 @@ class ShapesMode(TorchFunctionMode):
             return self._noted(func, args, _placed(func, given), made=True)
         if func in _MOVES:
             return self._moved(func, args, given)
+        if func is _T.pin_memory:
+            return args[0]
+        if func is _T.__format__ and args[0].is_meta and not args[0].dim():
+            return format(self._unknown(args[0], _UNKNOWN[_T.item]), args[1])
         answer = _UNKNOWN.get(func)
         if answer is not None and not self.tracing and args[0].is_meta:
             return self._unknown(args[0], answer)

@@ -24,23 +24,22 @@ from torch.utils._pytree import tree_map_only
 from torch.utils.data import DataLoader
 
 from raysim.rayapi.checkpoint import STANDS_FOR
-from raysim.rayapi.shapes import cpu_patches, fsdp, loader, wrappers
+from raysim.rayapi.shapes import cpu_patches, cuda, fsdp, loader, pretrained, wrappers
+from raysim.rayapi.shapes.cuda import refuse
 from raysim.rayapi.shapes.here import steps_here, worker_here
 from raysim.rayapi.shapes.mode import META
 from raysim.rayapi.shapes.steps import Steps
-from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.tracing.operators import tensors
 
 _REFUSED = (
-    "all_gather", "all_gather_into_tensor", "all_gather_object", "all_to_all", "all_to_all_single",
-    "broadcast_object_list", "gather", "gather_object", "irecv", "isend", "new_group", "recv",
-    "reduce", "reduce_scatter", "reduce_scatter_tensor", "scatter", "scatter_object_list", "send",
+    "all_to_all", "all_to_all_single", "gather_object", "irecv", "isend", "new_group", "recv",
+    "reduce_scatter", "reduce_scatter_tensor", "scatter", "scatter_object_list", "send",
 )  # fmt: skip
-_COLLECTIVES = "all_reduce, broadcast, barrier, get_rank, get_world_size"
-_NO_EVENT = SimpleNamespace(
-    record=lambda *_: None, wait=lambda *_: None, synchronize=lambda: None, query=lambda: True,
-    elapsed_time=lambda _: 0.0,
+_MEETING = (
+    "all_gather", "all_gather_into_tensor", "all_reduce", "broadcast", "gather", "reduce",
 )  # fmt: skip
+"""On GPUs nobody knows values: all ranks wait for the last, and tensors stay as they are."""
+_COLLECTIVES = "all_reduce, all_gather, reduce, broadcast, barrier"
 
 
 class Replaced:
@@ -110,18 +109,23 @@ def torch_of_workers() -> Any:
     with ExitStack() as stack:
         stack.callback(_INSTALLED.undo)
         _modules(_INSTALLED)
-        _cuda(_INSTALLED)
+        cuda.install(_INSTALLED)
         _distributed(_INSTALLED)
         _files(_INSTALLED)
         _optimizers(_INSTALLED)
         wrappers.install(_INSTALLED)
         fsdp.install(_INSTALLED)
         cpu_patches.install(_INSTALLED)
+        stack.enter_context(pretrained.installed(_INSTALLED))
         yield
 
 
 def _modules(r: Replaced) -> None:
     r.around(torch.nn.Module, "__call__", _call)
+    r.around(
+        torch.nn.DataParallel, "__init__",
+        refuse("torch.nn.DataParallel", "DistributedDataParallel under torchrun"),
+    )  # fmt: skip
     r.around(torch.Tensor, "backward", _backward)
     r.around(torch.autograd, "backward", _backward)
     r.around(DataLoader, "__iter__", lambda _real, steps, self: loader.batches(self, steps))
@@ -178,106 +182,42 @@ def _clip(steps: Steps, _parameters: Any, max_norm: float, *_a: Any, **_k: Any) 
     return torch.empty((), device=META)
 
 
-# ---- CUDA ----------------------------------------------------------------------------------------
-
-
-def _cuda(r: Replaced) -> None:
-    cuda = torch.cuda
-    answers: dict[str, Callable[..., Any]] = {
-        "is_available": _has_gpu, "device_count": lambda s: s.worker.visible_devices,
-        "current_device": lambda s: s.worker.devices[0], "set_device": lambda *_: None,
-        "init": lambda _: None,
-        "is_initialized": lambda _: True, "synchronize": lambda s, *_: s.synchronize(),
-        "empty_cache": lambda _: None, "is_bf16_supported": _bf16, "manual_seed": lambda *_: None,
-        "manual_seed_all": lambda *_: None, "get_device_name": lambda s, *_: _gpu(s).name,
-        "get_device_capability": lambda s, *_: _capability(s),
-        "get_device_properties": _properties, "memory_allocated": _allocated,
-        "memory_reserved": _reserved, "max_memory_allocated": _allocated,
-        "max_memory_reserved": _reserved, "reset_peak_memory_stats": lambda *_: None,
-        "reset_max_memory_allocated": lambda *_: None, "mem_get_info": _mem_info,
-        "is_current_stream_capturing": lambda _: False, "ipc_collect": lambda _: None,
-        "memory_stats": lambda s, *_: {"allocated_bytes.all.peak": _allocated(s)},
-        "memory_summary": lambda s, *_a, **_k: f"{_allocated(s)} bytes at the peak (predicted)",
-        "current_stream": lambda *_: _NO_EVENT, "Event": lambda *_a, **_k: _NO_EVENT,
-    }  # fmt: skip
-    for name, ours in answers.items():
-        r.call(cuda, name, ours)
-    for name in ("stream", "graph", "make_graphed_callables"):
-        r.call(cuda, name, _refuse(f"torch.cuda.{name}", "the default stream"))
-
-
-def _gpu(steps: Steps) -> Any:
-    context = steps.worker.context
-    gpu = context.gang.env.nodes[context.process.me.node_id].spec.gpu
-    if gpu is None:
-        raise RuntimeError("No CUDA GPUs are available")
-    return gpu
-
-
-def _has_gpu(steps: Steps) -> bool:
-    return bool(steps.worker.gpus)
-
-
-def _bf16(steps: Steps, *_: Any, **__: Any) -> bool:
-    return _has_gpu(steps) and "bf16" in _gpu(steps).flops_per_s
-
-
-def _capability(steps: Steps) -> tuple[int, int]:
-    major, minor = divmod(round(10 * _gpu(steps).compute_capability), 10)
-    return major, minor
-
-
-def _properties(steps: Steps, *_: Any) -> Any:
-    gpu = _gpu(steps)
-    major, minor = _capability(steps)
-    return SimpleNamespace(
-        name=gpu.name, total_memory=int(gpu.memory_bytes), major=major, minor=minor,
-        multi_processor_count=gpu.sm_count,
-    )  # fmt: skip
-
-
-def _allocated(steps: Steps, *_: Any) -> int:
-    found = steps.latest
-    return 0 if found is None else found.outcome.fullest.allocated_bytes
-
-
-def _reserved(steps: Steps, *_: Any) -> int:
-    found = steps.latest
-    return 0 if found is None else found.outcome.fullest.reserved_bytes
-
-
-def _mem_info(steps: Steps, *_: Any) -> tuple[int, int]:
-    total = int(_gpu(steps).memory_bytes)
-    return total - _reserved(steps), total
-
-
 # ---- torch.distributed ---------------------------------------------------------------------------
 
 
 def _distributed(r: Replaced) -> None:
     answers: dict[str, Callable[..., Any]] = {
-        "is_available": lambda _: True, "is_initialized": lambda _: True,
-        "is_nccl_available": lambda w: bool(w.gpus), "init_process_group": lambda *_a, **_k: None,
-        "destroy_process_group": lambda *_a, **_k: None,
-        "get_rank": lambda w, *_a, **_k: w.context.rank,
-        "get_world_size": lambda w, *_a, **_k: w.context.world_size,
-        "get_backend": lambda w, *_a: "nccl" if w.gpus else "gloo",
+        "is_available": lambda _: True, "is_initialized": lambda w: w.in_group,
+        "is_nccl_available": lambda w: bool(w.gpus),
+        "init_process_group": lambda w, *a, **k: w.join_group(*a, **k),
+        "destroy_process_group": lambda w, *_a, **_k: w.leave_group(),
+        "get_rank": lambda w, *_a, **_k: w.expect_group().context.rank,
+        "get_world_size": lambda w, *_a, **_k: w.expect_group().context.world_size,
+        "get_backend": lambda w, *_a: "nccl" if w.expect_group().gpus else "gloo",
         "get_node_local_rank": lambda w, *_a: w.context.local_rank,
-        "barrier": lambda w, *_a, **_k: w.meet(),
+        "barrier": lambda w, *_a, **_k: w.expect_group().meet(),
     }  # fmt: skip
     for name, ours in answers.items():
         r.call(dist, name, ours, worker_here)
-    for name in ("all_reduce", "broadcast"):
-        r.call(dist, name, lambda s, *_a, **_k: s.worker.meet())
+    r.call(
+        torch.multiprocessing, "spawn", lambda w, *a, **k: w.start_processes(*a, **k), worker_here
+    )
+    r.call(dist, "all_gather_object", _all_gather_object, worker_here)
+    r.call(dist, "broadcast_object_list", _broadcast_object_list, worker_here)
+    for name in _MEETING:
+        r.call(dist, name, lambda s, *_a, **_k: s.worker.expect_group().meet())
     for name in _REFUSED:
-        r.call(dist, name, _refuse(f"torch.distributed.{name}", _COLLECTIVES), worker_here)
+        r.call(dist, name, refuse(f"torch.distributed.{name}", _COLLECTIVES), worker_here)
 
 
-def _refuse(name: str, instead: str) -> Callable[..., Any]:
-    def refused(*_args: Any, **_kwargs: Any) -> Any:
-        raise NotEmulatedError(name, instead)
+def _all_gather_object(worker: Any, found: list[Any], obj: Any, *_a: Any, **_k: Any) -> None:
+    found[:] = worker.expect_group().exchange(obj)
 
-    return refused
+
+def _broadcast_object_list(
+    worker: Any, objects: list[Any], src: int = 0, *_a: Any, **_k: Any
+) -> None:
+    objects[:] = worker.expect_group().exchange(list(objects))[src or 0]
 
 
 # ---- files ---------------------------------------------------------------------------------------
@@ -303,6 +243,7 @@ def _save(real: Any, steps: Steps, obj: Any, f: Any, *args: Any, **kwargs: Any) 
         f.write(text)
     else:
         Path(f).write_bytes(text)
+        steps.worker.write_file(stands_bytes)
 
 
 def _load(real: Any, _steps: Steps, f: Any, *args: Any, **kwargs: Any) -> Any:

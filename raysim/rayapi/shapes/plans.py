@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
+from torch.distributed.fsdp import FSDPModule
 
 from raysim.models.table import Model
 from raysim.training.plan import DdpSettings, TrainingPlan, plan_fields
@@ -110,6 +111,12 @@ def describe(module: Any) -> Wrapping:
     """How a model is trained, by the wrapper it is in."""
     wrapped = getattr(module, "raysim_wrapping", None)
     return wrapped if isinstance(wrapped, Wrapping) else Wrapping(module=module)
+
+
+def class_of(module: Any) -> type:
+    """Its own, without what ``fully_shard`` has put before it."""
+    kind = type(module)
+    return kind.__mro__[2] if issubclass(kind, FSDPModule) else kind
 
 
 def _precision(module: Any) -> Precision:

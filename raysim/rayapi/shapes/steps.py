@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.distributed.fsdp import FSDPModule
 from torch.utils._pytree import tree_map_only
 
 from raysim.errors import ScenarioError
@@ -28,7 +29,7 @@ from raysim.rayapi.calls import this_fiber
 from raysim.rayapi.library_code import play
 from raysim.rayapi.shapes import prediction
 from raysim.rayapi.shapes.mode import META, ShapesMode, Tape, with_values
-from raysim.rayapi.shapes.plans import Wrapping, describe, optimizer_of
+from raysim.rayapi.shapes.plans import Wrapping, class_of, describe, optimizer_of
 from raysim.rayapi.shapes.prediction import Prediction
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.tracing import trace
@@ -251,14 +252,19 @@ class Steps:
         """What a model recomputes is the plan's; the tracer refuses those that say so."""
         self.inside = self.mode.tracing = True
         said = [m for m in self._module.modules() if getattr(m, "gradient_checkpointing", False)]
+        sharded = {m: type(m) for m in self._module.modules() if isinstance(m, FSDPModule)}
         for m in said:
             m.gradient_checkpointing = False
+        for m in sharded:
+            m.__class__ = class_of(m)  # the tracer copies modules, which FSDP2's do not allow
         try:
             yield
         finally:
             self.inside = self.mode.tracing = False
             for m in said:
                 m.gradient_checkpointing = True
+            for m, kind in sharded.items():
+                m.__class__ = kind
 
     # ---- pipelines -------------------------------------------------------------------------------
 
@@ -308,13 +314,18 @@ class Steps:
         """Its first step, on shapes, so that it has the state that a checkpoint holds."""
         self.updating = True
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        fused = [group for group in optimizer.param_groups if group.get("fused")]
         try:
+            for group in fused:
+                group["fused"] = False  # there is no such kernel of shapes
             for p in parameters:
                 if p.requires_grad and p.is_meta:
                     p.grad = torch.empty_like(p)
             run(optimizer)
         finally:
             self.updating = False
+            for group in fused:
+                group["fused"] = True
             for p in parameters:
                 p.grad = None
 

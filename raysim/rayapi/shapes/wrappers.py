@@ -37,10 +37,11 @@ def install(r: Replaced) -> None:
 
 
 def _ddp(
-    _real: Any, _steps: Steps, self: Any, module: Any, *_positions: Any,
+    _real: Any, steps: Steps, self: Any, module: Any, *_positions: Any,
     bucket_cap_mb: float | None = None, gradient_as_bucket_view: bool = False, **_others: Any,
 ) -> None:  # fmt: skip
     """``DistributedDataParallel(module)``."""
+    steps.worker.expect_group()
     if not any(p.requires_grad for p in module.parameters()):
         raise RuntimeError(
             "DistributedDataParallel is not needed when a module doesn't have any parameter that "

@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from raysim.raylibs.report import Cell, Input, LibraryReport, Table
-from raysim.raylibs.train.controller import TrainOutcome
 from raysim.units import GIB, to_seconds
 
 if TYPE_CHECKING:
@@ -34,9 +33,9 @@ CPU_SIMPLIFICATIONS = (
 )
 
 
-def with_training(report: LibraryReport, outcome: TrainOutcome, shared: Shared) -> LibraryReport:
+def with_training(report: LibraryReport, shared: Shared) -> LibraryReport:
     """The run's report with what its steps came to."""
-    if shared.too_large is not None and not outcome.ok:
+    if shared.too_large is not None and not report.ok:
         found, whose, need = shared.too_large, "a GPU's", shared.too_large.peak_bytes
         peak = found.peak_bytes / found.capacity_bytes
         have = found.capacity_bytes

@@ -19,7 +19,6 @@ from raysim.rayapi.train.trainer import DataParallelTrainer
 from raysim.rayapi.train.worker import Worker, here
 from raysim.rayapi.unsupported import NotEmulatedError, getattr_of
 from raysim.raylibs.report import LibraryReport
-from raysim.raylibs.train.controller import TrainOutcome
 
 
 @dataclass
@@ -65,10 +64,10 @@ class TorchTrainer(DataParallelTrainer):
             self._cpu_shared = CpuShared()
         begin(worker, self._cpu_shared)
 
-    def _report(self, outcome: TrainOutcome, report: LibraryReport) -> LibraryReport:
+    def _report(self, report: LibraryReport) -> LibraryReport:
         if self._cpu_shared is not None:
             return with_cpu_training(report, self._cpu_shared)
-        return report if self._shared is None else with_training(report, outcome, self._shared)
+        return report if self._shared is None else with_training(report, self._shared)
 
 
 @program_call

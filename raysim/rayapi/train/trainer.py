@@ -130,9 +130,8 @@ class DataParallelTrainer:
     def _set_up(self, worker: Worker) -> None:
         """What the backend does in a worker before the loop."""
 
-    def _report(self, outcome: TrainOutcome, report: LibraryReport) -> LibraryReport:
+    def _report(self, report: LibraryReport) -> LibraryReport:
         """What the backend adds to a run's report."""
-        del outcome
         return report
 
     @program_call
@@ -177,7 +176,7 @@ class DataParallelTrainer:
             raise ControllerError(_plain(exception_of(outcome, "")))
         played = TrainRun(spec=spec, simplifications=())
         report = played.report(outcome, nodes)
-        run.session.env.reports.append(self._report(outcome, report))
+        run.session.env.reports.append(self._report(report))
         refused = _refused(outcome)
         if refused is not None:
             raise refused

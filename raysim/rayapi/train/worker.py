@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import math
+import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -35,6 +36,8 @@ from raysim.raycore.tasks import TaskError
 from raysim.raylibs.train import reports
 from raysim.raylibs.train.context import TrainContext as RankContext
 from raysim.raylibs.train.gang import PreemptionInfo
+from raysim.raylibs.train.trainer import PROCESS_GROUP_S
+from raysim.units import to_ns
 
 
 class CheckpointUploadMode(Enum):
@@ -50,20 +53,27 @@ class Run:
     """What the workers of one ``fit()`` share."""
 
     session: Session
-    code: bytes
-    """The loop, pickled."""
-    config: dict[str, Any] | None
-    """None: the loop takes no argument."""
     name: str
     folder: Path
+    code: bytes = b""
+    """The loop, pickled."""
+    config: dict[str, Any] | None = None
+    """None: the loop takes no argument."""
+    launched: bool = False
+    """The ranks are scripts of a launcher (``rayapi.launch``): they make their process group, and
+    pay for the files they write, themselves."""
     checkpoint_names: dict[tuple[int, int], str] = field(default_factory=dict)
     """By attempt and report: the first rank that comes names it for all."""
+    spawn: Callable[[Worker, Any, tuple[Any, ...], int], None] | None = None
+    """Then: ``torch.multiprocessing.spawn`` of a function with arguments, so many times."""
     gpus: float = 0.0
     """Of each worker."""
     set_up: Callable[[Worker], None] | None = None
     """What a library of the worker's does before the loop."""
     datasets: Mapping[str, Any] = field(default_factory=dict)
     """Of the trainer."""
+    brought: dict[tuple[int, int], dict[int, Any]] = field(default_factory=dict)
+    """By group and meeting, what each rank exchanges."""
 
     def loop(self, context: RankContext) -> Ask:
         """``UserFunction``: run the user's loop in a worker's process."""
@@ -91,7 +101,11 @@ class Worker:
         self.state_of_torch: Any = None
         self.shards: dict[str, Any] = {}
         """Iterators that it has asked for."""
-        self._reports = 0
+        self.in_group = not run.launched
+        """Whether it is a member of torch's process group."""
+        self.visible_devices = math.ceil(context.local_world_size * run.gpus)
+        """GPUs it sees: those that the workers of its node hold together."""
+        self._reports = self._exchanges = 0
 
     @property
     def gpus(self) -> float:
@@ -103,11 +117,6 @@ class Worker:
         """Its GPUs, among those of all workers on its node, which Ray Train shows each of them."""
         first = int(self.context.local_rank * self.gpus)
         return range(first, first + max(1, int(self.gpus))) if self.gpus else range(0)
-
-    @property
-    def visible_devices(self) -> int:
-        """GPUs that the workers of its node hold together."""
-        return math.ceil(self.context.local_world_size * self.gpus)
 
     def enter(self) -> None:
         """A slice of its process begins."""
@@ -162,12 +171,91 @@ class Worker:
         """A batch is there, or there are no more."""
         self.phase("steps" if self.torch_steps is None else "between")
 
+    def join_group(
+        self, backend: Any = None, *_more: Any, world_size: int = -1, rank: int = -1, **_others: Any
+    ) -> None:  # fmt: skip
+        """``init_process_group``: Ray Train has done it; of launched ranks all wait for the last.
+
+        Raises
+        ------
+        ValueError
+            It is one already, or nobody has said which.
+        NotEmulatedError
+            The script wants another group than the launcher's ranks.
+        """
+        del backend
+        if not self.run.launched:
+            return
+        if rank in (-1, None) and "RANK" not in os.environ:
+            raise ValueError(
+                "Error initializing torch.distributed using env:// rendezvous: environment "
+                "variable RANK expected, but not set"
+            )
+        if world_size not in (-1, None, self.context.world_size):
+            raise NotEmulatedError(
+                f"a process group of {world_size} where {self.context.world_size} run",
+                "raysim run torchrun --nproc-per-node N SCRIPT",
+            )
+        if self.in_group:
+            raise ValueError("trying to initialize the default process group twice!")
+        if self.context.world_size > 1:
+            self.meet()
+            self.sleep_ns(to_ns(PROCESS_GROUP_S))
+        self.in_group = True
+        self.phase("between")
+
+    def start_processes(
+        self, function: Any, args: tuple[Any, ...] = (), nprocs: int = 1, join: bool = True,
+        daemon: bool = False, start_method: str = "spawn",
+    ) -> None:  # fmt: skip
+        """``torch.multiprocessing.spawn``."""
+        del daemon, start_method
+        if self.run.spawn is None or not join:
+            raise NotEmulatedError("torch.multiprocessing.spawn", "raysim run python SCRIPT")
+        self.run.spawn(self, function, args, nprocs)
+
+    def leave_group(self) -> None:
+        """``destroy_process_group``."""
+        self.in_group = not self.run.launched
+
+    def expect_group(self) -> Worker:
+        """Of calls that need it.
+
+        Raises
+        ------
+        ValueError
+            There is none, as torch says.
+        """
+        if not self.in_group:
+            raise ValueError(
+                "Default process group has not been initialized, "
+                "please make sure to call init_process_group."
+            )
+        return self
+
+    def write_file(self, size_bytes: float) -> None:
+        """Of a launched rank: to its node's disk. Ray Train pays when a checkpoint is reported."""
+        if self.run.launched and size_bytes:
+            self.phase("checkpoints")
+            play(lambda _: self.context.move("write", size_bytes))
+            self.phase("between")
+
     def meet(self) -> None:
         """A collective of the loop's own: all ranks wait for the last."""
         if self.torch_steps is not None:
             self.torch_steps.synchronize()
         this_fiber().settle()
         play(self.context.gang.meet)
+
+    def exchange(self, value: Any) -> list[Any]:
+        """Objects of all ranks, in order; what was exchanged two meetings ago everybody has."""
+        self._exchanges += 1
+        gang, brought = self.context.gang, self.run.brought
+        brought.pop((id(gang), self._exchanges - 2), None)
+        mine = brought.setdefault((id(gang), self._exchanges), {})
+        mine[self.context.rank] = copy.deepcopy(value)
+        self.meet()
+        return [copy.deepcopy(mine[rank]) for rank in sorted(mine)]
 
     def sleep_ns(self, length_ns: int) -> None:
         """Let time pass on its thread."""

@@ -91,34 +91,42 @@ class TrainRun:
     def report(self, outcome: TrainOutcome, nodes: Nodes) -> LibraryReport:
         """What is shown."""
         record = outcome.record
-        parts = {name: to_seconds(ns) for name, ns in record.parts_ns().items()}
-        wall_s = to_seconds(record.end_ns - record.begin_ns)
-        kept = record.kept_steps()
-        metrics = {
-            "seconds": wall_s, "goodput": record.goodput,
-            "steps_per_s": kept / wall_s if wall_s else 0.0,
-            "restarts": float(max(0, len(record.attempts) - 1)), "lost_s": parts["lost"],
-            "checkpoint_stall_s": parts["checkpoints"], "data_stall_s": parts["data"],
-            "report_stall_s": parts["reports"],
-            "restart_s": sum(parts[p] for p in ("detection", "teardown", "restart", "load")),
-            "stored_bytes": record.most_stored_bytes,
-            "start_s": parts["startup"],
-            "steps_s": parts["steps"],
-        }  # fmt: skip
+        found = report_of(record, ok=outcome.ok, text=_verdict(outcome, record.kept_steps()))
+        metrics, wall_s = dict(found.metrics), found.metrics["seconds"]
         if self.samples is not None and wall_s:
             done = sum(n * self.samples(size) for size, n in record.kept_by_size().items())
             metrics["samples_per_s"] = done / wall_s
-        worst = [p for p in sorted(HELPS, key=lambda p: -parts[p])
-                 if parts[p] > SHORTEST_SHARE * wall_s]  # fmt: skip
-        return LibraryReport(
-            kind=self.kind, ok=outcome.ok, text=_verdict(outcome, kept), metrics=metrics,
-            tables=tuple(_tables(record, parts, wall_s)),
-            bound_by=_bound(parts, wall_s), would_help=tuple(HELPS[p] for p in worst[:3]),
-            warnings=tuple(advice(self.spec, record, nodes, spot=self.spot)), inputs=self.inputs,
-            simplifications=self.simplifications,
-            detail={"states": [[to_seconds(t), s] for t, s in record.states]},
-            charts=(*charts_of(record, SAYS), *data_charts(record.data)),
+        return replace(
+            found, metrics=metrics, inputs=self.inputs, simplifications=self.simplifications,
+            warnings=tuple(advice(self.spec, record, nodes, spot=self.spot)),
+            tables=(*found.tables, _attempts(record)),
         )  # fmt: skip
+
+
+def report_of(record: RunRecord, *, ok: bool, text: str) -> LibraryReport:
+    """Where the time of a run went, whoever started its ranks."""
+    parts = {name: to_seconds(ns) for name, ns in record.parts_ns().items()}
+    wall_s = to_seconds(record.end_ns - record.begin_ns)
+    metrics = {
+        "seconds": wall_s, "goodput": record.goodput,
+        "steps_per_s": record.kept_steps() / wall_s if wall_s else 0.0,
+        "restarts": float(max(0, len(record.attempts) - 1)), "lost_s": parts["lost"],
+        "checkpoint_stall_s": parts["checkpoints"], "data_stall_s": parts["data"],
+        "report_stall_s": parts["reports"],
+        "restart_s": sum(parts[p] for p in ("detection", "teardown", "restart", "load")),
+        "stored_bytes": record.most_stored_bytes,
+        "start_s": parts["startup"],
+        "steps_s": parts["steps"],
+    }  # fmt: skip
+    worst = [p for p in sorted(HELPS, key=lambda p: -parts[p])
+             if parts[p] > SHORTEST_SHARE * wall_s]  # fmt: skip
+    return LibraryReport(
+        kind=TrainRun.kind, ok=ok, text=text, metrics=metrics,
+        tables=tuple(_tables(record, parts, wall_s)), bound_by=_bound(parts, wall_s),
+        would_help=tuple(HELPS[p] for p in worst[:3]),
+        detail={"states": [[to_seconds(t), s] for t, s in record.states]},
+        charts=(*charts_of(record, SAYS), *data_charts(record.data)),
+    )  # fmt: skip
 
 
 def cluster_nodes(process: CoreProcess) -> Nodes:
@@ -164,12 +172,15 @@ def _tables(record: RunRecord, parts: Mapping[str, float], wall_s: float) -> Ite
     fed = operators(tuple(record.data))
     if fed.rows:
         yield replace(fed, title="Operators of the workers' data")
+
+
+def _attempts(record: RunRecord) -> Table:
     begins = [a.begin_ns for a in record.attempts[1:]]
     causes = [
         next((s.cause for s in reversed(record.stops) if a.begin_ns < s.found_ns <= b), "")
         for a, b in zip(record.attempts, [*begins, record.end_ns], strict=True)
     ]
-    yield Table(
+    return Table(
         title="Attempts",
         columns=(
             ("began", "text"), ("workers", "count"), ("from step", "count"), ("to step", "count"),

@@ -1,0 +1,1 @@
+"""Launchers of training scripts: ``deepspeed``, ``torchrun`` and plain ``python``, without Ray."""

@@ -1,0 +1,131 @@
+"""``torch.cuda`` and ``torch.accelerator`` as training workers see them: GPUs that are not there.
+
+Real counterparts: ``torch/cuda/__init__.py``, ``torch/accelerator`` of torch 2.x.
+
+Not modelled: CUDA streams, graphs and IPC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from raysim.rayapi.unsupported import NotEmulatedError
+
+if TYPE_CHECKING:
+    from raysim.rayapi.shapes.patches import Replaced
+    from raysim.rayapi.shapes.steps import Steps
+
+_NO_EVENT = SimpleNamespace(
+    record=lambda *_: None, wait=lambda *_: None, synchronize=lambda: None, query=lambda: True,
+    is_capturing=lambda: False, wait_event=lambda _: None, wait_stream=lambda _: None,
+    elapsed_time=lambda _: 0.0,
+)  # fmt: skip
+_ACCELERATOR = {
+    "is_available": "is_available", "device_count": "device_count",
+    "current_device_index": "current_device", "current_device_idx": "current_device",
+    "set_device_index": "set_device", "set_device_idx": "set_device",
+    "synchronize": "synchronize", "current_stream": "current_stream",
+    "empty_cache": "empty_cache", "memory_allocated": "memory_allocated",
+    "max_memory_allocated": "max_memory_allocated", "memory_reserved": "memory_reserved",
+    "max_memory_reserved": "max_memory_reserved", "memory_stats": "memory_stats",
+    "reset_peak_memory_stats": "reset_peak_memory_stats", "get_memory_info": "mem_get_info",
+}  # fmt: skip
+"""Functions of ``torch.accelerator``, and what they are called in ``torch.cuda``."""
+
+
+def refuse(name: str, instead: str) -> Callable[..., Any]:
+    """What raises, by name."""
+
+    def refused(*_args: Any, **_kwargs: Any) -> Any:
+        raise NotEmulatedError(name, instead)
+
+    return refused
+
+
+def install(r: Replaced) -> None:
+    """``torch.cuda``, ``torch.accelerator``, and modules that are moved to a GPU's number."""
+    cuda = torch.cuda
+    answers: dict[str, Callable[..., Any]] = {
+        "is_available": _has_gpu, "device_count": lambda s: s.worker.visible_devices,
+        "current_device": lambda s: s.worker.devices[0], "set_device": lambda *_: None,
+        "init": lambda _: None,
+        "is_initialized": lambda _: True, "synchronize": lambda s, *_: s.synchronize(),
+        "empty_cache": lambda _: None, "is_bf16_supported": _bf16, "manual_seed": lambda *_: None,
+        "manual_seed_all": lambda *_: None, "get_device_name": lambda s, *_: _gpu(s).name,
+        "get_device_capability": lambda s, *_: _capability(s),
+        "get_device_properties": _properties, "memory_allocated": _allocated,
+        "memory_reserved": _reserved, "max_memory_allocated": _allocated,
+        "max_memory_reserved": _reserved, "reset_peak_memory_stats": lambda *_: None,
+        "reset_max_memory_allocated": lambda *_: None, "mem_get_info": _mem_info,
+        "is_current_stream_capturing": lambda _: False, "ipc_collect": lambda _: None,
+        "memory_stats": lambda s, *_: {"allocated_bytes.all.peak": _allocated(s)},
+        "memory_summary": lambda s, *_a, **_k: f"{_allocated(s)} bytes at the peak (predicted)",
+        "current_stream": lambda *_: _NO_EVENT, "Event": lambda *_a, **_k: _NO_EVENT,
+    }  # fmt: skip
+    for name, ours in answers.items():
+        r.call(cuda, name, ours)
+    for name in ("stream", "graph", "make_graphed_callables"):
+        r.call(cuda, name, refuse(f"torch.cuda.{name}", "the default stream"))
+    for name, as_cuda in _ACCELERATOR.items():
+        if hasattr(torch.accelerator, name):
+            r.call(torch.accelerator, name, answers[as_cuda])
+    r.call(torch.accelerator, "current_accelerator", lambda *_a, **_k: torch.device("cuda"))
+    r.around(torch.nn.Module, "to", _module_to)
+
+
+def _gpu(steps: Steps) -> Any:
+    context = steps.worker.context
+    gpu = context.gang.env.nodes[context.process.me.node_id].spec.gpu
+    if gpu is None:
+        raise RuntimeError("No CUDA GPUs are available")
+    return gpu
+
+
+def _has_gpu(steps: Steps) -> bool:
+    return bool(steps.worker.gpus)
+
+
+def _bf16(steps: Steps, *_: Any, **__: Any) -> bool:
+    return _has_gpu(steps) and "bf16" in _gpu(steps).flops_per_s
+
+
+def _capability(steps: Steps) -> tuple[int, int]:
+    major, minor = divmod(round(10 * _gpu(steps).compute_capability), 10)
+    return major, minor
+
+
+def _properties(steps: Steps, *_: Any) -> Any:
+    gpu = _gpu(steps)
+    major, minor = _capability(steps)
+    return SimpleNamespace(
+        name=gpu.name, total_memory=int(gpu.memory_bytes), major=major, minor=minor,
+        multi_processor_count=gpu.sm_count,
+    )  # fmt: skip
+
+
+def _allocated(steps: Steps, *_: Any) -> int:
+    found = steps.latest
+    return 0 if found is None else found.outcome.fullest.allocated_bytes
+
+
+def _reserved(steps: Steps, *_: Any) -> int:
+    found = steps.latest
+    return 0 if found is None else found.outcome.fullest.reserved_bytes
+
+
+def _mem_info(steps: Steps, *_: Any) -> tuple[int, int]:
+    total = int(_gpu(steps).memory_bytes)
+    return total - _reserved(steps), total
+
+
+def _module_to(real: Any, _steps: Steps, module: Any, *args: Any, **kwargs: Any) -> Any:
+    """``module.to(1)``: a number is a GPU's, which only machines with one know."""
+    if args and isinstance(args[0], int) and not isinstance(args[0], bool):
+        args = (torch.device("cuda", args[0]), *args[1:])
+    if isinstance(kwargs.get("device"), int):
+        kwargs["device"] = torch.device("cuda", kwargs["device"])
+    return real(module, *args, **kwargs)

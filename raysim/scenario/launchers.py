@@ -1,0 +1,86 @@
+"""How a training script that knows no Ray is started: what its scenario says, or its imports do.
+
+A launcher's command line is split by the launcher's own rules (``rayapi.launch.commands``): its
+flags are the key ``launcher``, the script ``path``, what follows ``args``.
+"""
+
+from __future__ import annotations
+
+import ast
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path, PurePath
+
+from raysim.errors import ScenarioError
+from raysim.rayapi.launch.commands import Command, read_command
+
+_RAY = ("ray", "raysim")
+
+
+def command_of(launcher: str, path: str, args: Sequence[str]) -> Command:
+    """What a scenario's script is started with.
+
+    Raises
+    ------
+    ScenarioError
+        It is no launcher, or one of its flags is wrong.
+    """
+    try:
+        words = shlex.split(launcher)
+    except ValueError as error:
+        raise ScenarioError(f"launcher {launcher!r}: {error}") from None
+    if words and words[-1] in ("-m", "--module"):
+        module = PurePath(path).with_suffix("")
+        parts = module.parts[:-1] if module.name == "__main__" else module.parts
+        path = ".".join(parts)
+    found = read_command([*words, path, *args])
+    if found.script != path:
+        raise ScenarioError(f"launcher {launcher!r}: {found.script!r} is not among its flags")
+    return found
+
+
+def launcher_of(script: Path) -> tuple[str, str]:
+    """The launcher that a script's imports ask for, and the module that does; empty: none.
+
+    A script that imports ``ray`` starts its workers itself, and one of torch alone is a program
+    of one process, whatever started it.
+    """
+    try:
+        tree = ast.parse(script.read_bytes())
+    except (SyntaxError, ValueError):
+        return "", ""  # running it will say so
+    names = dict.fromkeys(_imported(tree))
+    if any(_within(name, top) for name in names for top in _RAY):
+        return "", ""
+    if any(_within(name, "deepspeed") for name in names):
+        return "deepspeed", "deepspeed"
+    for name in names:
+        if _within(name, "torch.distributed") or name == "torch.nn.parallel":
+            return "torchrun --nproc-per-node gpu", name
+    return "", ""
+
+
+def on_nodes(launcher: str, nodes: int) -> str:
+    """Of one that uses a single node unless it is told."""
+    if nodes > 1 and launcher.startswith("torchrun "):
+        return launcher.replace("torchrun ", f"torchrun --nnodes {nodes} ", 1)
+    return launcher
+
+
+def _within(name: str, top: str) -> bool:
+    return name == top or name.startswith(f"{top}.")
+
+
+def _imported(tree: ast.AST) -> Iterator[str]:
+    """Every module that is imported anywhere in it, and names that may be modules."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from _names(node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module
+            yield from _names(node.names, f"{node.module}.")
+
+
+def _names(aliases: Iterable[ast.alias], within: str = "") -> Iterator[str]:
+    for alias in aliases:
+        yield f"{within}{alias.name}"

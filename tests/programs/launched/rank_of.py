@@ -1,0 +1,3 @@
+"""A module beside the scripts: each process has its own."""
+
+ME = None
