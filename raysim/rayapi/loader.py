@@ -118,6 +118,7 @@ def _libraries() -> dict[str, ModuleType]:
         "ray.data.aggregate": data.aggregate, "ray.data.collate_fn": data.collate,
         "ray.data.grouped_data": data, "ray.data.iterator": data,
         "ray.data.block": data.block, "ray.data.datasource": data.datasource,
+        "ray.data.datasource.partitioning": data.partitioning,
         "ray.data.preprocessors": data.preprocessors,
         **_submodules("ray.data.preprocessors", data.preprocessors, _PREPROCESSORS),
         "ray.data.preprocessor": data.preprocessors.base,

@@ -17,7 +17,9 @@ import numpy as np
 from raysim.kernel.rng import Streams
 from raysim.rayapi.data import keys
 from raysim.rayapi.data.columns import Columns, bytes_of, joined, rows_of, sliced, taken
+from raysim.rayapi.data.functions import call_of
 from raysim.rayapi.data.keys import SortKey
+from raysim.rayapi.data.projections import sampling
 from raysim.rayapi.library_code import in_fiber, state_of
 from raysim.rayapi.session import Session
 from raysim.raycore.scripts import Ask, Driver
@@ -86,6 +88,22 @@ def _mixed(seed: int, blocks: list[Columns]) -> list[Columns]:
 def _permutation(seed: int, mark: int, rows: int) -> Any:
     """Of one task's rows: the same again when it is tried again."""
     return Streams(seed)(f"random_shuffle/{mark}").permutation(rows)
+
+
+def random_sample(session: Session, fraction: float, seed: int) -> specs.Map:
+    """``Dataset.random_sample``: each row with this chance."""
+    made = sampling(fraction, seed)
+    hook = call_of(session, made, "map_batches", batch_format=None)
+    return specs.Map(name=f"MapBatches({hook.name})", hook=hook, slices=sliced)
+
+
+def block_order(seed: int) -> specs.Reorder:
+    """``Dataset.randomize_block_order``."""
+
+    def order(blocks: int) -> list[int]:
+        return [int(i) for i in Streams(seed)("randomize_block_order").permutation(blocks)]
+
+    return specs.Reorder(order=order)
 
 
 # ---- repartitions and zips -----------------------------------------------------------------------

@@ -75,11 +75,6 @@ def settings() -> defaults.DataContext:
     return DataContext.get_current().settings()
 
 
-def seed_of(seed: int | None) -> int:
-    """The program's, or the run's."""
-    return session_here().sim.seed if seed is None else seed
-
-
 def estimated_blocks(spec: specs.Dataset) -> int:
     """That a dataset will have, as its plan estimates."""
     cpus = play(lambda _: available_cpus())
@@ -93,7 +88,7 @@ def estimated_blocks(spec: specs.Dataset) -> int:
 class Whole:
     """All of a dataset, for whoever iterates over it."""
 
-    def __init__(self, dataset: Dataset) -> None:
+    def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
 
     def open(self, batching: Batching) -> _Pass:
@@ -171,7 +166,7 @@ def source_of(blocks: tuple[Block, ...]) -> specs.Source:
     return specs.Source(name="Input", rows=rows, row_bytes=size_bytes / max(rows, 1), blocks=blocks)
 
 
-def frame(dataset: Dataset) -> Any:
+def frame(dataset: Any) -> Any:
     """All rows as one ``pandas.DataFrame``."""
     batches = dataset.iter_batches(batch_size=None, batch_format="numpy")
     return to_batch(joined([from_batch(b) for b in batches]), "pandas")

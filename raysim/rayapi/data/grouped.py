@@ -93,7 +93,7 @@ class GroupedData:
             partitions = self._partitions or _usual()
             shuffle = by_keys(session, self._names, partitions, sort=True)
         met = self._dataset._then(shuffle)  # noqa: SLF001  (its own module's, so to speak)
-        return met.map_batches(
+        return met.by_batches(
             by_group(fn, self._names, batch_format), batch_size=None, batch_format=None, **options
         )
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from raysim.raylibs.data.blocks import Block, Made, evenly
 from raysim.raylibs.data.defaults import DataContext
 from raysim.raylibs.data.shuffles import join_stages, partitions_of, stages_of, takes_in_maps
-from raysim.raylibs.data.specs import AllToAll, Dataset, Join, Map, Source, Union, Zip
-from raysim.raylibs.data.stages import Inputs, MapStage, Regrouped, Stage
+from raysim.raylibs.data.specs import AllToAll, Dataset, Join, Map, Reorder, Source, Union, Zip
+from raysim.raylibs.data.stages import Collect, Inputs, MapStage, Regrouped, Stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +91,9 @@ def _add(dataset: Dataset, context: DataContext, cpus: float, nodes: list[Node])
         elif isinstance(operation, Join):
             pending = _joined(operation, context, cpus, nodes)
             blocks = operation.partitions
+        elif isinstance(operation, Reorder):
+            stage = Collect(name="RandomizeBlockOrder", order=operation.order)
+            nodes.append(Node(stage=stage, inputs=(last,)))
         else:
             nodes.append(Node(stage=operation, inputs=(last,)))
         last = len(nodes) - 1

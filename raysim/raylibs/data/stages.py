@@ -6,6 +6,7 @@ Real counterpart: the operators of ``_internal/logical/operators`` after plannin
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from raysim.raylibs.data.blocks import Block
@@ -77,6 +78,8 @@ class Collect:
     """All blocks before the first goes on."""
 
     name: str = "Collect"
+    order: Callable[[int], Sequence[int]] | None = None
+    """In which they go on; None: as they came."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
