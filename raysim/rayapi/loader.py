@@ -37,6 +37,13 @@ from raysim.rayapi.session import LIMIT_S, Session
 from raysim.rayapi.torch_programs import load_for, torch_world
 from raysim.rayapi.unsupported import NotEmulatedError, RefusedImports, getattr_of
 
+_DATASOURCE = (
+    "datasource",
+    "datasink",
+    "file_datasink",
+    "file_based_datasource",
+    "filename_provider",
+)
 _PREPROCESSORS = (
     "chain", "concatenator", "discretizer", "encoder", "hasher", "imputer", "normalizer", "scaler",
     "tokenizer", "transformer", "vectorizer",
@@ -119,6 +126,7 @@ def _libraries() -> dict[str, ModuleType]:
         "ray.data.grouped_data": data, "ray.data.iterator": data,
         "ray.data.block": data.block, "ray.data.datasource": data.datasource,
         "ray.data.datasource.partitioning": data.partitioning,
+        **_submodules("ray.data.datasource", data.datasource, _DATASOURCE),
         "ray.data.preprocessors": data.preprocessors,
         **_submodules("ray.data.preprocessors", data.preprocessors, _PREPROCESSORS),
         "ray.data.preprocessor": data.preprocessors.base,

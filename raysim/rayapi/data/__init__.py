@@ -102,4 +102,6 @@ __all__ = [
     "read_sql",
     "read_text",
 ]  # fmt: skip
+NodeIdStr = str
+"""As annotations name it."""
 __getattr__ = getattr_of("ray.data")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from raysim.rayapi.calls import program_call
 from raysim.rayapi.data import executions
-from raysim.rayapi.data.columns import Columns, from_batch
+from raysim.rayapi.data.columns import Columns
 from raysim.rayapi.data.iterator import DataIterator
 from raysim.rayapi.data.schema import Schema
 
@@ -23,12 +23,18 @@ class Consumable:
     """Methods of a ``Dataset`` that run it for what comes out."""
 
     _spec: specs.Dataset
+    _files: tuple[str, ...]
     _first: Columns | None
     """A row of it, where one is known."""
 
     def limit(self, limit: int) -> Any:
         """As ``Dataset``."""
         raise NotImplementedError
+
+    @property
+    def _plain(self) -> bool:
+        """Of something that says its columns without being run."""
+        return not self._spec.operations and not self._files
 
     def iterator(self) -> DataIterator:
         """``Dataset.iterator``."""
@@ -90,9 +96,10 @@ class Consumable:
 
     def schema(self, fetch_if_missing: bool = True) -> Schema | None:
         """``Dataset.schema``: of what is not known, the first row is made."""
-        if self._first is None and (fetch_if_missing or not self._spec.operations):
-            batches = self.limit(1).iter_batches(batch_size=1, batch_format="numpy")
-            self._first = next((from_batch(b) for b in batches), {})
+        if self._first is None and (fetch_if_missing or self._plain):
+            self._first = next(
+                iter(self.limit(1).iter_batches(batch_size=1, batch_format=None)), {}
+            )
         return Schema(self._first) if self._first else None
 
     def columns(self, fetch_if_missing: bool = True) -> list[str] | None:

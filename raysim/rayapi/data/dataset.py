@@ -69,9 +69,12 @@ class Dataset(Consumable):
         """As Ray draws it, where the columns are known."""
         schema = self.schema(fetch_if_missing=False)
         if schema is None:
-            source = Dataset(specs.Dataset(source=self._spec.source), first=self._source_row)
+            source = Dataset(
+                specs.Dataset(source=self._spec.source), first=self._source_row, files=self._files
+            )
             return summary(self._spec, source.schema(fetch_if_missing=False))
-        return ascii_repr(schema, None if self._spec.operations else self.count(), None)
+        source_rows = self._spec.source.rows if self._spec.source.counted else None
+        return ascii_repr(schema, None if self._spec.operations else source_rows, None)
 
     def _then(self, operation: specs.Operation, *others: Dataset) -> Dataset:
         kept = (*self._kept, *(k for other in others for k in other._kept))  # noqa: SLF001  (its own class)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from raysim.rayapi.calls import this_core, this_fiber
-from raysim.rayapi.data.columns import from_batch, joined, to_batch
+from raysim.rayapi.data.columns import joined, to_batch
 from raysim.rayapi.data.context import DataContext
 from raysim.rayapi.data.functions import Reads
 from raysim.rayapi.data.iterator import DataIterator
@@ -168,8 +168,8 @@ def source_of(blocks: tuple[Block, ...]) -> specs.Source:
 
 def frame(dataset: Any) -> Any:
     """All rows as one ``pandas.DataFrame``."""
-    batches = dataset.iter_batches(batch_size=None, batch_format="numpy")
-    return to_batch(joined([from_batch(b) for b in batches]), "pandas")
+    batches = dataset.iter_batches(batch_size=None, batch_format=None)
+    return to_batch(joined(batches), "pandas")
 
 
 # ---- between several -----------------------------------------------------------------------------

@@ -132,6 +132,12 @@ class DataIterator:
 
         return put_blocks([_columns(b) for b in self._batches(Batching(batch_size=None))])
 
+    def __repr__(self) -> str:
+        """As Ray prints one of a whole dataset."""
+        if hasattr(self._source, "index"):
+            return super().__repr__()
+        return f"DataIterator({self._source.dataset!r})"
+
     def schema(self) -> Any:
         """``DataIterator.schema``."""
         return self._source.dataset.schema()

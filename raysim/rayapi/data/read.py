@@ -79,6 +79,10 @@ def range_tensor(
     return dataset_of("ReadRange", n, 8.0 * math.prod(shape), make, blocks, make(0, 1))
 
 
+ROWS_OF_SCHEMA = 100
+"""Of each block, by which types of columns are known (assumed: enough to see one that is there)."""
+
+
 def put_blocks(parts: list[Columns]) -> MaterializedDataset:
     """A dataset of these blocks, which the caller puts into the store."""
     refs = [put_payload(this_fiber(), Payload(bytes_of(part), part)) for part in parts]
@@ -86,7 +90,10 @@ def put_blocks(parts: list[Columns]) -> MaterializedDataset:
         Block(rows_of(part), bytes_of(part), ref._ref, owned=False)  # noqa: SLF001  (the same API)
         for part, ref in zip(parts, refs, strict=True)
     )
-    return MaterializedDataset(specs.Dataset(source=executions.source_of(blocks)), tuple(refs))
+    some = joined([sliced_columns(part, 0, ROWS_OF_SCHEMA) for part in parts])
+    return MaterializedDataset(
+        specs.Dataset(source=executions.source_of(blocks)), tuple(refs), first=some or None
+    )
 
 
 def _in_memory(columns: Columns, blocks: int) -> MaterializedDataset:

@@ -50,6 +50,8 @@ class Source:
     """Of materialised data: its blocks, and nothing is read."""
     again: Callable[[], Source] | None = None
     """As of a ``Map``: files in another order."""
+    counted: bool = True
+    """How many rows there are is known before they are read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
