@@ -33,6 +33,7 @@ from raysim.rayapi.identifiers import (
     UniqueID,
     WorkerID,
 )
+from raysim.rayapi.job_config import JobConfig
 from raysim.rayapi.objects import (
     DynamicObjectRefGenerator,
     ObjectRef,
@@ -120,6 +121,8 @@ def init(
         from raysim.rayapi.unsupported import NotEmulatedError
 
         raise NotEmulatedError("ray.init(local_mode=True)", "a cluster of one node")
+    job = given.get("job_config") or JobConfig()
+    given = job.applied_to(given)
     if given.get("namespace") is not None:
         validate_namespace(given["namespace"])
     runtime_env.validate(dict(given.get("runtime_env") or {}))
@@ -140,7 +143,11 @@ def init(
                 f"When connecting to an existing cluster, {' and '.join(names)} must not be "
                 "provided."
             )
-    fiber.process.session.connect(fiber, {"address": address, **given})
+    session, before = fiber.process.session, fiber.process.runtime_env
+    session.connect(fiber, {"address": address, **given})
+    session.jobs[this_core(fiber).job_id] |= {
+        "actor_lifetime": job.default_actor_lifetime, "env_before": before,
+    }  # fmt: skip
     return _context(fiber)
 
 
@@ -167,7 +174,9 @@ def shutdown(*, wait_for_processes: bool = False, _exiting_interpreter: bool = F
     del wait_for_processes, _exiting_interpreter
     fiber = HUB.current
     if fiber is not None and fiber.process.core is not None and fiber.process.is_driver:
+        job = fiber.process.session.jobs[this_core(fiber).job_id]
         fiber.process.session.disconnect(fiber)
+        fiber.process.runtime_env = job.get("env_before", fiber.process.runtime_env)
 
 
 def is_initialized() -> bool:
