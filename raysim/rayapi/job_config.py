@@ -42,7 +42,8 @@ class JobConfig:
     def from_json(cls, job_config_json: dict[str, Any]) -> JobConfig:
         """Of a dictionary."""
         known = ("jvm_options", "code_search_path", "runtime_env", "metadata", "ray_namespace")
-        return cls(**{name: job_config_json.get(name) for name in known})
+        said: dict[str, Any] = {name: job_config_json.get(name) for name in known}
+        return cls(**said)
 
     def set_metadata(self, key: str, value: str) -> None:
         """One entry."""

@@ -257,23 +257,19 @@ class Dataset(Consumable):
         sort: bool = False,
     ) -> Dataset:  # fmt: skip
         """``Dataset.repartition``."""
-        del strict
-        if num_blocks is None and target_num_rows_per_block is None:
-            raise ValueError(
-                "Either `num_blocks` or `target_num_rows_per_block` must be set"
-            )  # fmt: skip
-        if num_blocks is None:
-            raise NotEmulatedError(
-                "ray.data.Dataset.repartition(target_num_rows_per_block=)", "num_blocks="
-            )
+        exchanges.check_repartition(
+            num_blocks, target_num_rows_per_block, keys, sort=sort, shuffle=shuffle, strict=strict
+        )
+        session = session_here()
+        made: specs.Operation
         if target_num_rows_per_block is not None:
-            raise ValueError(
-                "Only one of `num_blocks` or `target_num_rows_per_block` must be set, but not both."
-            )
-        if keys:
-            made = exchanges.by_keys(session_here(), tuple(keys), num_blocks, sort=sort)
+            made = exchanges.by_rows(session, target_num_rows_per_block, strict=strict)
+        elif keys:
+            assert num_blocks is not None, "checked above"
+            made = exchanges.by_keys(session, tuple(keys), num_blocks, sort=sort)
         else:
-            made = exchanges.repartition(session_here(), num_blocks, shuffle=shuffle)
+            assert num_blocks is not None, "checked above"
+            made = exchanges.repartition(session, num_blocks, shuffle=shuffle)
         return self._then(made)
 
     @program_call

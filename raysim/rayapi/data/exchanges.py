@@ -7,6 +7,7 @@ A map gives one piece for every partition, a reduce puts all pieces of one toget
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -117,6 +118,56 @@ def repartition(session: Session, partitions: int, *, shuffle: bool) -> specs.Al
         kind="repartition", partitions=partitions, shuffle=shuffle,
         map_hook=spread if shuffle else None, reduce_hook=concat,
     )  # fmt: skip
+
+
+def check_repartition(
+    blocks: int | None, rows: int | None, keys: Any, *, sort: bool, shuffle: bool, strict: bool
+) -> None:
+    """As ``Dataset.repartition`` checks it.
+
+    Raises
+    ------
+    ValueError
+        Not one of both is said, or there can be no such blocks.
+    """
+    if (blocks is None) == (rows is None):
+        raise ValueError(
+            "Either `num_blocks` or `target_num_rows_per_block` must be set"
+            if rows is None
+            else "Only one of `num_blocks` or `target_num_rows_per_block` must be set, but not "
+            "both."
+        )
+    ignored = {"keys": keys is not None, "sort": sort, "shuffle": shuffle}
+    for name, is_said in ignored.items():
+        if rows is not None and is_said:
+            warnings.warn(
+                f"`{name}` is ignored when `target_num_rows_per_block` is set.", stacklevel=4
+            )
+    if rows is not None and shuffle:
+        raise ValueError("`shuffle` must be False when `target_num_rows_per_block` is set.")
+    if rows is not None and rows <= 0:
+        raise ValueError(
+            f"target_num_rows_per_block must be positive for streaming repartition, got {rows}"
+        )
+    if rows is None and strict:
+        warnings.warn(
+            "`strict` is ignored when `target_num_rows_per_block` is not set. "
+            "Use `target_num_rows_per_block` instead of `num_blocks` to enable `strict` mode.",
+            stacklevel=4,
+        )
+
+
+def by_rows(session: Session, rows: int, *, strict: bool) -> specs.Map:
+    """``repartition(target_num_rows_per_block=)``: each task cuts what it has."""
+
+    def cut(blocks: list[Columns]) -> list[Columns]:
+        whole = joined(blocks)
+        count = rows_of(whole)
+        return [sliced(whole, at, min(at + rows, count)) for at in range(0, count, rows)]
+
+    name = f"StreamingRepartition[num_rows_per_block={rows},strict={strict}]"
+    hook = Task(session=session, name=name, work=cut)
+    return specs.Map(name=name, hook=hook, block_rows=rows, exact=strict)
 
 
 def _spread(partitions: int, blocks: list[Columns]) -> list[Columns]:

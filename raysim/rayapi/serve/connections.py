@@ -9,7 +9,6 @@ Not modelled: bytes on the network, connections that take time, requests that ar
 
 from __future__ import annotations
 
-import asyncio
 from email.parser import BytesHeaderParser
 from typing import Any
 
@@ -19,23 +18,28 @@ from raysim.rayapi.serve.streams import Reply, framed, head_bytes
 _HEAD_END, _CHUNKS_END = b"\r\n\r\n", b"0\r\n\r\n"
 
 
-class Connection(asyncio.Transport):
-    """Bytes of requests in, of responses out."""
+class Connection:
+    """Bytes of requests in, of responses out: as a transport of asyncio."""
 
-    def __init__(self, protocol: Any, base: str) -> None:
-        super().__init__({"peername": ("127.0.0.1", 0)})
-        self._protocol, self._base = protocol, base
+    def __init__(self, loop: Any, protocol: Any, base: str) -> None:
+        self._loop, self._protocol, self._base = loop, protocol, base
         self._written = b""
         self._closing = False
         self._reply: Reply | None = None
-        self._answering: asyncio.Task[None] | None = None
+        self._answering: Any = None
+        """The task that does, or has done."""
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Send the request once it is whole."""
         self._written += bytes(data)
         message = self._whole()
         if message is not None:
-            self._answering = asyncio.get_running_loop().create_task(self._answer(message))
+            self._answering = self._loop.create_task(self._answer(message))
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """There is no socket."""
+        del name
+        return default
 
     def is_closing(self) -> bool:
         """Whether it is closed."""
@@ -106,7 +110,7 @@ def of_aiohttp(real: Any) -> Any:
         if not is_ours(str(req.url)):
             return await real(self, req, *args, **kwargs)
         protocol = self._factory()
-        protocol.connection_made(Connection(protocol, str(req.url.origin())))
+        protocol.connection_made(Connection(self._loop, protocol, str(req.url.origin())))
         return protocol
 
     return _create_connection

@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
-from uuid import UUID
 
 from raysim.rayapi.calls import program_call, this_fiber
 from raysim.rayapi.serialization import serialize
@@ -128,8 +127,8 @@ def _numbered(message: Message, session: Session) -> tuple[Message, str]:
     said = dict(message.headers).get(ID_HEADER)
     if said is not None:
         return message, said
-    drawn = session.sim.rng("serve/request_ids").bytes(16)
-    made = str(UUID(bytes=drawn, version=4))
+    drawn = session.sim.rng("serve/request_ids").bytes(16).hex()
+    made = f"{drawn[:8]}-{drawn[8:12]}-4{drawn[13:16]}-a{drawn[17:20]}-{drawn[20:]}"
     return message._replace(headers=(*message.headers, (ID_HEADER, made))), made
 
 

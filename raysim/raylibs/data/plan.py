@@ -182,6 +182,8 @@ def _fused(up: MapStage | None, down: MapStage, context: DataContext) -> MapStag
         return None
     if up.first.actors or _args(up.first) != _args(down.first):
         return None
+    if up.steps[-1].block_rows or (down.first.block_rows and not _may_cut(up, down.first)):
+        return None
     size, below = up.first.concurrency, down.first.concurrency
     if down.first.actors:
         if size is not None and size != (below[1] if isinstance(below, tuple) else below):
@@ -189,6 +191,11 @@ def _fused(up: MapStage | None, down: MapStage, context: DataContext) -> MapStag
     elif size != below:
         return None
     return replace(up, name=f"{up.name}->{down.name}", steps=(*up.steps, *down.steps))
+
+
+def _may_cut(up: MapStage, down: Map) -> bool:
+    """Whether blocks are cut by the tasks that make them: of ``map_batches``, unless exactly."""
+    return up.steps[-1].name.startswith("MapBatches") and not down.exact
 
 
 def _plain(stage: MapStage | None) -> bool:

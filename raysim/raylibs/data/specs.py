@@ -96,6 +96,10 @@ class Map:
     hook: Hook | None = None
     slices: Slices | None = None
     """Of what the hook makes; None: that stays whole."""
+    block_rows: int = 0
+    """``repartition(target_num_rows_per_block=)``: its blocks have so many rows at most."""
+    exact: bool = False
+    """Its tasks get multiples of these rows, so that all blocks but the last are full."""
     hook_of: Callable[[list[Any]], Hook] | None = None
     """Makes the hook, of what the stage before it has sampled."""
     remote_args: Mapping[str, float] = field(default_factory=dict)

@@ -64,6 +64,11 @@ class MapStage:
         """Blocks are put together up to this; of fused steps the largest batch."""
         return max((s.batch_size or 0 for s in self.steps), default=0)
 
+    @property
+    def exact_rows(self) -> int:
+        """Tasks get multiples of so many rows."""
+        return self.steps[0].block_rows if self.steps[0].exact else 0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
