@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import Any
 
 from raysim.rayapi import actors as actor
-from raysim.rayapi import exceptions, runtime_context, runtime_env, util
+from raysim.rayapi import exceptions, job_config, runtime_context, runtime_env, util
 from raysim.rayapi import options as ray_options
 from raysim.rayapi.actor_handle import ActorHandle, find_actor, not_found
 from raysim.rayapi.actors import ActorClass, method, validate_namespace
@@ -33,7 +33,6 @@ from raysim.rayapi.identifiers import (
     UniqueID,
     WorkerID,
 )
-from raysim.rayapi.job_config import JobConfig
 from raysim.rayapi.objects import (
     DynamicObjectRefGenerator,
     ObjectRef,
@@ -121,7 +120,7 @@ def init(
         from raysim.rayapi.unsupported import NotEmulatedError
 
         raise NotEmulatedError("ray.init(local_mode=True)", "a cluster of one node")
-    job = given.get("job_config") or JobConfig()
+    job = given.get("job_config") or job_config.JobConfig()
     given = job.applied_to(given)
     if given.get("namespace") is not None:
         validate_namespace(given["namespace"])

@@ -62,7 +62,9 @@ def column_of(values: Sequence[Any]) -> Array:
             return np.stack(values)
     elif isinstance(first, _SCALARS) and all(isinstance(v, _SCALARS) for v in values):
         found = np.asarray(values)
-        return np.asarray(values, dtype=object) if found.dtype.kind == "S" else found
+        texts = found.dtype.kind == "U" and all(isinstance(v, str) for v in values)
+        mixed = found.dtype.kind in "US" and not texts
+        return np.asarray(values, dtype=object) if mixed else found
     elif all(isinstance(v, datetime) and v.tzinfo is None for v in values):
         return _instants(values)
     return objects_of([list(v) if type(v) is tuple else v for v in values])
@@ -80,6 +82,15 @@ def _instants(values: Sequence[datetime]) -> Array:
 def is_map(value: Any) -> bool:
     """As Arrow gives a map: a list of pairs."""
     return isinstance(value, list) and bool(value) and type(value[0]) is tuple
+
+
+def _of_series(series: Any) -> Array:
+    """Of pandas: what it takes for missing is missing."""
+    values, gone = series.to_list(), series.isna()
+    if not gone.any():
+        return column_of(values)
+    there = [v.to_pydatetime() if hasattr(v, "to_pydatetime") else v for v in values]
+    return column_of([None if g else v for v, g in zip(there, gone, strict=True)])
 
 
 def _of_arrays(column: Array) -> bool:
@@ -183,7 +194,8 @@ def to_batch(columns: Columns, batch_format: str | None) -> Any:
 
 def _plain(array: Array) -> Array:
     """As Arrow's columns come out as numpy's: texts are objects, lists are arrays."""
-    if array.dtype == object and any(isinstance(v, list) for v in array):
+    first = next((v for v in array if v is not None), None) if array.dtype == object else None
+    if isinstance(first, list):
         return objects_of([np.asarray(v) if isinstance(v, list) else v for v in array])
     return array.astype(object) if array.dtype.kind == "U" else _numbers(array)
 
@@ -278,7 +290,7 @@ def from_batch(batch: Any) -> Columns:
     if hasattr(batch, "column_names") and hasattr(batch, "to_pylist"):
         return from_arrow(batch)
     if hasattr(batch, "columns") and hasattr(batch, "to_dict"):
-        return {str(n): column_of(batch[n].to_list()) for n in batch.columns}
+        return {str(n): _of_series(batch[n]) for n in batch.columns}
     raise ValueError(
         f"The return type of the user defined function is not of a supported type: {type(batch)}. "
         "Expected: dict of numpy arrays, pandas.DataFrame, pyarrow.Table."

@@ -66,7 +66,7 @@ def _type_of(column: Array) -> str:
         return f"struct<{', '.join(fields)}>"
     if isinstance(known[0], bytes):
         return "binary"
-    found = np.asarray(known)
+    found = column_of(known)
     return "object" if found.dtype == object else _named(found.dtype)
 
 

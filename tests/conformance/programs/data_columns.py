@@ -56,6 +56,11 @@ def others():
     show(ray.data.from_items([{"s": {"x": 1, "y": "a"}}]))
     show(ray.data.from_items([{"a": None}, {"a": 1}]))
     show(ray.data.from_items([{"t": datetime.datetime(2020, 1, 2, 3, 4, 5)}]))
+    gaps = {"n": [1, None, 3], "s": ["x", None, "z"], "t": ["2020-01-01", None, "2020-01-03"]}
+    frame = pd.DataFrame(gaps | {"t": pd.to_datetime(gaps["t"])})
+    missing = ray.data.from_pandas(frame)
+    print(missing.take_all())
+    print(missing.map_batches(lambda batch: batch, batch_format="pandas").take_all()[1])
     maps = pa.array([[("k", 1), ("l", 2)]], pa.map_(pa.string(), pa.int64()))
     keyed = ray.data.from_arrow(pa.table({"m": maps}))
     show(keyed)

@@ -51,6 +51,7 @@ def main():
     print(ray.get(kept.value.remote()))
     ray.kill(kept)
 
+    print(ray.job_config.JobConfig is JobConfig)
     print(JobConfig.from_json({"metadata": {"a": "b"}, "ray_namespace": "n"}).metadata)
     for wrong in ({"default_actor_lifetime": "long"}, {"code_search_path": "a:b"}):
         try:
