@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from raysim.rayapi import options as ray_options
 from raysim.rayapi.actor_handle import ActorHandle, ActorMethod, ClassInfo, MethodInfo, find_actor
-from raysim.rayapi.calls import program_call, this_fiber
+from raysim.rayapi.calls import program_call, this_core, this_fiber
 from raysim.rayapi.exceptions import ActorAlreadyExistsError, AsyncioActorExit
 from raysim.rayapi.failures import exception_of, raise_error
 from raysim.rayapi.fibers import HUB
@@ -32,6 +32,7 @@ from raysim.raycore.tasks import RemoteFunction as CoreFunction
 
 if TYPE_CHECKING:
     from raysim.rayapi.fibers import Fiber
+    from raysim.rayapi.process_state import ProcessState
 
 _numbers = count(-1, -1)
 
@@ -349,7 +350,7 @@ def _creation_options(
         actor=ActorOptions(
             name=options.get("name") or "",
             namespace=options.get("namespace") or state.namespace,
-            detached=options.get("lifetime") == "detached",
+            detached=(options.get("lifetime") or _usual_lifetime(state)) == "detached",
             max_restarts=options.get("max_restarts") or 0,
             max_task_retries=options.get("max_task_retries") or 0,
             max_concurrency=concurrency,
@@ -360,6 +361,12 @@ def _creation_options(
             allow_out_of_order_execution=out_of_order,
         ),
     )
+
+
+def _usual_lifetime(state: ProcessState) -> str | None:
+    """What the job says of its actors."""
+    found: str | None = state.session.jobs[this_core(this_fiber()).job_id].get("actor_lifetime")
+    return found
 
 
 def _or(value: int | None, default: int) -> int:

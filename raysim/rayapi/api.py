@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import Any
 
 from raysim.rayapi import actors as actor
-from raysim.rayapi import exceptions, runtime_context, runtime_env, util
+from raysim.rayapi import exceptions, job_config, runtime_context, runtime_env, util
 from raysim.rayapi import options as ray_options
 from raysim.rayapi.actor_handle import ActorHandle, find_actor, not_found
 from raysim.rayapi.actors import ActorClass, method, validate_namespace
@@ -120,6 +120,8 @@ def init(
         from raysim.rayapi.unsupported import NotEmulatedError
 
         raise NotEmulatedError("ray.init(local_mode=True)", "a cluster of one node")
+    job = given.get("job_config") or job_config.JobConfig()
+    given = job.applied_to(given)
     if given.get("namespace") is not None:
         validate_namespace(given["namespace"])
     runtime_env.validate(dict(given.get("runtime_env") or {}))
@@ -140,7 +142,11 @@ def init(
                 f"When connecting to an existing cluster, {' and '.join(names)} must not be "
                 "provided."
             )
-    fiber.process.session.connect(fiber, {"address": address, **given})
+    session, before = fiber.process.session, fiber.process.runtime_env
+    session.connect(fiber, {"address": address, **given})
+    session.jobs[this_core(fiber).job_id] |= {
+        "actor_lifetime": job.default_actor_lifetime, "env_before": before,
+    }  # fmt: skip
     return _context(fiber)
 
 
@@ -167,7 +173,9 @@ def shutdown(*, wait_for_processes: bool = False, _exiting_interpreter: bool = F
     del wait_for_processes, _exiting_interpreter
     fiber = HUB.current
     if fiber is not None and fiber.process.core is not None and fiber.process.is_driver:
+        job = fiber.process.session.jobs[this_core(fiber).job_id]
         fiber.process.session.disconnect(fiber)
+        fiber.process.runtime_env = job.get("env_before", fiber.process.runtime_env)
 
 
 def is_initialized() -> bool:

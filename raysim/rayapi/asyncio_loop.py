@@ -235,7 +235,8 @@ async def future_with(start: Callable[[Callable[[Any], None]], object]) -> Any:
 
 
 def _answered(loop: Any, future: Any, answer: Any = None) -> None:
-    loop.call_soon_threadsafe(_settle, future, None, answer)
+    if not loop.is_closed():  # else nobody waits for it any more
+        loop.call_soon_threadsafe(_settle, future, None, answer)
 
 
 def future_of_ref(ref: ObjectRef) -> Any:

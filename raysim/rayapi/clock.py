@@ -17,6 +17,7 @@ import time as time_module
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from importlib.machinery import ExtensionFileLoader
 from typing import Any
 
 from raysim.rayapi.fibers import HUB, Fiber
@@ -36,6 +37,7 @@ _REAL = {name: getattr(time_module, name) for name in (
 )}  # fmt: skip
 _RealDatetime = dt.datetime
 _RealDate = dt.date
+_LOADS = {name: getattr(ExtensionFileLoader, name) for name in ("create_module", "exec_module")}
 
 
 def fiber_ns(fiber: Fiber) -> int:
@@ -164,6 +166,8 @@ def install() -> None:
         setattr(time_module, name, function)
     dt.datetime = _VirtualDatetime  # type: ignore[misc]
     dt.date = _VirtualDate  # type: ignore[misc]
+    for name, method in _LOADS.items():
+        setattr(ExtensionFileLoader, name, _unpatched(method))
 
 
 def remove() -> None:
@@ -172,6 +176,18 @@ def remove() -> None:
         setattr(time_module, name, function)
     dt.datetime = _RealDatetime  # type: ignore[misc]
     dt.date = _RealDate  # type: ignore[misc]
+    for name, method in _LOADS.items():
+        setattr(ExtensionFileLoader, name, method)
+
+
+def _unpatched(load: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Of modules of C code that a program imports: they take the size of the classes they find."""
+
+    def real(loader: Any, what: Any) -> Any:
+        with real_datetime():
+            return load(loader, what)
+
+    return real
 
 
 def import_pandas() -> Any:

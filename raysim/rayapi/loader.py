@@ -37,6 +37,13 @@ from raysim.rayapi.session import LIMIT_S, Session
 from raysim.rayapi.torch_programs import load_for, torch_world
 from raysim.rayapi.unsupported import NotEmulatedError, RefusedImports, getattr_of
 
+_DATASOURCE = (
+    "datasource",
+    "datasink",
+    "file_datasink",
+    "file_based_datasource",
+    "filename_provider",
+)
 _PREPROCESSORS = (
     "chain", "concatenator", "discretizer", "encoder", "hasher", "imputer", "normalizer", "scaler",
     "tokenizer", "transformer", "vectorizer",
@@ -55,11 +62,21 @@ def _submodules(name: str, module: ModuleType, parts: tuple[str, ...]) -> dict[s
 
 def _modules() -> dict[str, ModuleType]:
     """Ray's names for the package's modules."""
-    from raysim.rayapi import actors, api, exceptions, runtime_context, runtime_env, serve, util
+    from raysim.rayapi import (
+        actors,
+        api,
+        exceptions,
+        job_config,
+        runtime_context,
+        runtime_env,
+        serve,
+        util,
+    )
     from raysim.rayapi.util import (
         accelerators,
         actor_pool,
         helpers,
+        marks,
         metrics,
         multiprocessing,
         placement_group,  # noqa: F401  (the function; its module is in sys.modules)
@@ -79,6 +96,7 @@ def _modules() -> dict[str, ModuleType]:
     return {
         "ray": api, "ray.actor": actors, "ray.exceptions": exceptions, "ray._raylet": _raylet(),
         "ray.runtime_context": runtime_context, "ray.runtime_env": runtime_env, "ray.util": util,
+        "ray.job_config": job_config, "ray.util.annotations": marks,
         "ray.util.actor_pool": actor_pool, "ray.util.helpers": helpers, "ray.util.queue": queue,
         "ray.util.multiprocessing": multiprocessing, "ray.util.multiprocessing.pool": pool,
         "ray.util.placement_group": sys.modules["raysim.rayapi.util.placement_group"],
@@ -118,6 +136,8 @@ def _libraries() -> dict[str, ModuleType]:
         "ray.data.aggregate": data.aggregate, "ray.data.collate_fn": data.collate,
         "ray.data.grouped_data": data, "ray.data.iterator": data,
         "ray.data.block": data.block, "ray.data.datasource": data.datasource,
+        "ray.data.datasource.partitioning": data.partitioning,
+        **_submodules("ray.data.datasource", data.datasource, _DATASOURCE),
         "ray.data.preprocessors": data.preprocessors,
         **_submodules("ray.data.preprocessors", data.preprocessors, _PREPROCESSORS),
         "ray.data.preprocessor": data.preprocessors.base,
@@ -138,7 +158,7 @@ def _libraries() -> dict[str, ModuleType]:
         "ray.serve": serve, "ray.serve.api": serve,
         "ray.serve.config": serve.config, "ray.serve.context": serve.context,
         "ray.serve.deployment": serve, "ray.serve.exceptions": serve.exceptions,
-        "ray.serve.handle": serve.handle,
+        "ray.serve.handle": serve.handle, "ray.serve.schema": serve.schema,
     }  # fmt: skip
 
 

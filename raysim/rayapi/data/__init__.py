@@ -10,6 +10,7 @@ from raysim.rayapi.data import (
     datasource,
     datatype,
     expressions,
+    partitioning,
     preprocessors,
 )
 from raysim.rayapi.data.context import DataContext, ExecutionOptions
@@ -28,12 +29,16 @@ from raysim.rayapi.data.files import (
     read_images,
     read_json,
     read_numpy,
+    read_orc,
     read_parquet,
     read_text,
 )
 from raysim.rayapi.data.grouped import GroupedData
+from raysim.rayapi.data.handed import from_arrow_refs, from_numpy_refs, from_pandas_refs
 from raysim.rayapi.data.iterator import DataIterator
+from raysim.rayapi.data.partitioning import FileShuffleConfig
 from raysim.rayapi.data.preprocessors import Preprocessor
+from raysim.rayapi.data.randomness import RandomSeedConfig
 from raysim.rayapi.data.read import (
     from_arrow,
     from_huggingface,
@@ -45,6 +50,7 @@ from raysim.rayapi.data.read import (
     range_tensor,
 )
 from raysim.rayapi.data.schema import Schema
+from raysim.rayapi.data.sinks import read_sql
 from raysim.rayapi.data.strategies import ActorPoolStrategy, TaskPoolStrategy
 from raysim.rayapi.unsupported import getattr_of
 
@@ -57,9 +63,11 @@ __all__ = [
     "Datasink",
     "Datasource",
     "ExecutionOptions",
+    "FileShuffleConfig",
     "GroupedData",
     "MaterializedDataset",
     "Preprocessor",
+    "RandomSeedConfig",
     "ReadTask",
     "RowBasedFileDatasink",
     "Schema",
@@ -71,11 +79,15 @@ __all__ = [
     "datatype",
     "expressions",
     "from_arrow",
+    "from_arrow_refs",
     "from_huggingface",
     "from_items",
     "from_numpy",
+    "from_numpy_refs",
     "from_pandas",
+    "from_pandas_refs",
     "from_torch",
+    "partitioning",
     "preprocessors",
     "range",
     "range_tensor",
@@ -85,7 +97,11 @@ __all__ = [
     "read_images",
     "read_json",
     "read_numpy",
+    "read_orc",
     "read_parquet",
+    "read_sql",
     "read_text",
 ]  # fmt: skip
+NodeIdStr = str
+"""As annotations name it."""
 __getattr__ = getattr_of("ray.data")

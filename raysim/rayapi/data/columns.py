@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,9 @@ from raysim.rayapi.unsupported import NotEmulatedError
 Array = np.ndarray[Any, Any]
 Columns = dict[str, Array]
 _SCALARS = (int, float, bool, str, bytes, np.generic)
+_IS_TENSOR = b"tensor"
+_TENSOR = {_IS_TENSOR: b"1"}
+"""In the metadata of a field of Arrow's whose lists are tensors."""
 FORMATS = ("pandas", "pyarrow", "numpy", "cudf", None)
 """``VALID_BATCH_FORMATS``; ``default`` stands for ``numpy``."""
 
@@ -51,13 +55,51 @@ def _bytes_of(value: Any) -> int:
 def column_of(values: Sequence[Any]) -> Array:
     """An array of a column's values; of objects where they do not agree."""
     first = values[0] if len(values) else 0
+    if _is_tensor(first):
+        return column_of([np.asarray(v.detach().cpu()) if _is_tensor(v) else v for v in values])
     if isinstance(first, np.ndarray):
         if all(isinstance(v, np.ndarray) and v.shape == first.shape for v in values):
             return np.stack(values)
     elif isinstance(first, _SCALARS) and all(isinstance(v, _SCALARS) for v in values):
         found = np.asarray(values)
-        return np.asarray(values, dtype=object) if found.dtype.kind == "S" else found
-    return objects_of(values)
+        texts = found.dtype.kind == "U" and all(isinstance(v, str) for v in values)
+        mixed = found.dtype.kind in "US" and not texts
+        return np.asarray(values, dtype=object) if mixed else found
+    elif all(isinstance(v, datetime) and v.tzinfo is None for v in values):
+        return _instants(values)
+    return objects_of([list(v) if type(v) is tuple else v for v in values])
+
+
+def _instants(values: Sequence[datetime]) -> Array:
+    """In the coarsest unit that holds them all."""
+    micros = [v.microsecond for v in values]
+    if any(getattr(v, "nanosecond", 0) for v in values):
+        return np.asarray([v.to_datetime64() for v in values], dtype="datetime64[ns]")  # type: ignore[attr-defined]
+    unit = "us" if any(m % 1000 for m in micros) else "ms" if any(micros) else "s"
+    return np.asarray([np.datetime64(v) for v in values]).astype(f"datetime64[{unit}]")
+
+
+def is_map(value: Any) -> bool:
+    """As Arrow gives a map: a list of pairs."""
+    return isinstance(value, list) and bool(value) and type(value[0]) is tuple
+
+
+def _of_series(series: Any) -> Array:
+    """Of pandas: what it takes for missing is missing."""
+    values, gone = series.to_list(), series.isna()
+    if not gone.any():
+        return column_of(values)
+    there = [v.to_pydatetime() if hasattr(v, "to_pydatetime") else v for v in values]
+    return column_of([None if g else v for v, g in zip(there, gone, strict=True)])
+
+
+def _of_arrays(column: Array) -> bool:
+    return column.dtype == object and len(column) > 0 and isinstance(column[0], np.ndarray)
+
+
+def _is_tensor(value: Any) -> bool:
+    """One of torch, which need not be there."""
+    return hasattr(value, "detach") and hasattr(value, "cpu")
 
 
 def objects_of(values: Sequence[Any]) -> Array:
@@ -126,7 +168,7 @@ def _joined(arrays: list[Array]) -> Array:
 
 
 def to_batch(columns: Columns, batch_format: str | None) -> Any:
-    """What ``map_batches`` and ``iter_batches`` hand out.
+    """What ``map_batches`` and ``iter_batches`` hand out; of no format: as blocks are.
 
     Raises
     ------
@@ -145,11 +187,16 @@ def to_batch(columns: Columns, batch_format: str | None) -> Any:
         return to_arrow(columns)
     if batch_format == "cudf":
         raise NotEmulatedError("ray.data batch_format='cudf'", "numpy, pandas, pyarrow")
+    if batch_format is None:
+        return columns
     return {name: _plain(array) for name, array in columns.items()}
 
 
 def _plain(array: Array) -> Array:
-    """As Arrow's columns come out as numpy's: texts are objects."""
+    """As Arrow's columns come out as numpy's: texts are objects, lists are arrays."""
+    first = next((v for v in array if v is not None), None) if array.dtype == object else None
+    if isinstance(first, list):
+        return objects_of([np.asarray(v) if isinstance(v, list) else v for v in array])
     return array.astype(object) if array.dtype.kind == "U" else _numbers(array)
 
 
@@ -163,26 +210,52 @@ def _numbers(array: Array) -> Array:
 
 
 def to_arrow(columns: Columns) -> Any:
-    """A ``pyarrow.Table``; tensors are lists."""
+    """A ``pyarrow.Table``; tensors are lists, of which their fields say what they were."""
     pa = arrow("a pyarrow.Table")
-    return pa.table({
-        n: pa.array(a.tolist() if a.ndim > 1 or a.dtype.kind in "OU" else a)
-        for n, a in columns.items()
-    })  # fmt: skip
+    fields, arrays = [], []
+    for name, column in columns.items():
+        array = _arrow_array(pa, column)
+        tensors = column.ndim > 1 or any(isinstance(v, np.ndarray) for v in column[:1])
+        fields.append(pa.field(name, array.type, metadata=_TENSOR if tensors else None))
+        arrays.append(array)
+    return pa.table(arrays, schema=pa.schema(fields))
+
+
+def _arrow_array(pa: Any, column: Array) -> Any:
+    if column.ndim > 1:
+        kind = pa.from_numpy_dtype(column.dtype)
+        for _ in column.shape[1:]:
+            kind = pa.list_(kind)
+        return pa.array(column.tolist(), type=kind)
+    if column.dtype == object:
+        maps = [value for value in column if is_map(value)]
+        if maps:
+            keys, items = (pa.infer_type([p[i] for m in maps for p in m]) for i in (0, 1))
+            return pa.array(list(column), type=pa.map_(keys, items))
+        return pa.array([v.tolist() if isinstance(v, np.ndarray) else v for v in column])
+    return pa.array(column.tolist() if column.dtype.kind == "U" else column)
 
 
 def from_arrow(table: Any) -> Columns:
     """Of a ``pyarrow.Table``."""
     found: Columns = {}
-    for name, column in zip(table.column_names, table.columns, strict=True):
-        kind = str(column.type)
+    for field, column in zip(table.schema, table.columns, strict=True):
+        name, kind = field.name, str(column.type)
         if not column.null_count and kind.startswith(("int", "uint", "float", "double", "time")):
             found[name] = column.to_numpy()
         else:
             values = column.to_pylist()
-            lists = bool(values) and all(isinstance(v, list) for v in values)
-            found[name] = column_of([np.asarray(v) for v in values] if lists else values)
+            if (field.metadata or {}).get(_IS_TENSOR):
+                dtype = _item_dtype(column.type)
+                values = [None if v is None else np.asarray(v, dtype=dtype) for v in values]
+            found[name] = column_of(values)
     return found
+
+
+def _item_dtype(kind: Any) -> Any:
+    while hasattr(kind, "value_type"):
+        kind = kind.value_type
+    return kind.to_pandas_dtype()
 
 
 def arrow(what: str) -> Any:
@@ -211,12 +284,13 @@ def from_batch(batch: Any) -> Columns:
     """
     if isinstance(batch, Mapping):
         return {
-            str(n): v if isinstance(v, np.ndarray) else column_of(list(v)) for n, v in batch.items()
+            str(n): v if isinstance(v, np.ndarray) and not _of_arrays(v) else column_of(list(v))
+            for n, v in batch.items()
         }
     if hasattr(batch, "column_names") and hasattr(batch, "to_pylist"):
         return from_arrow(batch)
     if hasattr(batch, "columns") and hasattr(batch, "to_dict"):
-        return {str(n): column_of(batch[n].to_list()) for n in batch.columns}
+        return {str(n): _of_series(batch[n]) for n in batch.columns}
     raise ValueError(
         f"The return type of the user defined function is not of a supported type: {type(batch)}. "
         "Expected: dict of numpy arrays, pandas.DataFrame, pyarrow.Table."

@@ -6,6 +6,7 @@ Settings that change nothing that is emulated (progress bars, logging) are kept 
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from raysim.rayapi.library_code import session_here
@@ -25,6 +26,19 @@ class DataContext:
             setattr(self, name, getattr(context, name))
         self.enable_progress_bars = True
         self.execution_options = ExecutionOptions()
+        self._configs: dict[str, Any] = {}
+
+    def get_config(self, key: str, default: Any = None) -> Any:
+        """What a program has set under a name of its own."""
+        return self._configs.get(key, default)
+
+    def set_config(self, key: str, value: Any) -> None:
+        """Set it."""
+        self._configs[key] = value
+
+    def remove_config(self, key: str) -> None:
+        """It is not set."""
+        self._configs.pop(key, None)
 
     @staticmethod
     def get_current() -> DataContext:

@@ -6,22 +6,33 @@ of the program that asks; the program's functions run in the tasks that call the
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from raysim.rayapi.calls import program_call
 from raysim.rayapi.data import aggregate as aggs
-from raysim.rayapi.data import exchanges, executions, joins, predicates, splits, stats, writes
-from raysim.rayapi.data.columns import Columns, from_batch, sliced
+from raysim.rayapi.data import (
+    bundles,
+    exchanges,
+    executions,
+    joins,
+    predicates,
+    splits,
+    stats,
+    writes,
+)
+from raysim.rayapi.data.columns import Columns, sliced
+from raysim.rayapi.data.consuming import Consumable
 from raysim.rayapi.data.context import DataContext
 from raysim.rayapi.data.dataset_repr import HEAD_ROWS, MOST_ROWS, ascii_repr, summary
-from raysim.rayapi.data.functions import call_of, name_of
+from raysim.rayapi.data.functions import call_of, check_batch_size, name_of
 from raysim.rayapi.data.grouped import GroupedData
 from raysim.rayapi.data.iterator import DataIterator
 from raysim.rayapi.data.keys import SortKey
-from raysim.rayapi.data.projections import adding, dropping, renaming, sampling, selecting
-from raysim.rayapi.data.schema import Schema
+from raysim.rayapi.data.projections import adding, dropping, renaming, selecting
+from raysim.rayapi.data.randomness import draws_of
 from raysim.rayapi.library_code import session_here
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.raylibs.data import specs
@@ -32,15 +43,19 @@ _MISSING = (
 )
 
 
-class Dataset:
+class Dataset(Consumable):
     """``ray.data.Dataset``."""
 
     def __init__(
-        self, spec: specs.Dataset, kept: tuple[Any, ...] = (), *, first: Columns | None = None
-    ) -> None:
+        self, spec: specs.Dataset, kept: tuple[Any, ...] = (), *, first: Columns | None = None,
+        files: tuple[str, ...] = (),
+    ) -> None:  # fmt: skip
         self._spec = spec
         self._kept = kept
         """Objects it is made of stay while it does."""
+        self._files = files
+        """That it is read from."""
+        self.name: str | None = None
         self._source_row = self._first = first
         """A row of it, where one is known."""
         self.ran: Any = None
@@ -54,15 +69,23 @@ class Dataset:
         """As Ray draws it, where the columns are known."""
         schema = self.schema(fetch_if_missing=False)
         if schema is None:
-            source = Dataset(specs.Dataset(source=self._spec.source), first=self._source_row)
+            source = Dataset(
+                specs.Dataset(source=self._spec.source), first=self._source_row, files=self._files
+            )
             return summary(self._spec, source.schema(fetch_if_missing=False))
-        return ascii_repr(schema, None if self._spec.operations else self.count(), None)
+        source_rows = self._spec.source.rows if self._spec.source.counted else None
+        return ascii_repr(schema, None if self._spec.operations else source_rows, None)
 
     def _then(self, operation: specs.Operation, *others: Dataset) -> Dataset:
         kept = (*self._kept, *(k for other in others for k in other._kept))  # noqa: SLF001  (its own class)
-        made = Dataset(self._spec.then(operation), kept)
+        made = Dataset(self._spec.then(operation), kept, files=self._files)
         made._source_row = self._source_row
         return made
+
+    def _drawn(self, seed: Any, make: Callable[[int], specs.Drawn]) -> Dataset:
+        """An operation that every execution may draw anew, when no program runs."""
+        draws = draws_of(seed)
+        return self._then(replace(make(draws()), again=lambda: make(draws())))
 
     # ---- rows ------------------------------------------------------------------------------------
 
@@ -75,6 +98,7 @@ class Dataset:
         concurrency: Any = None, **remote_args: Any,
     ) -> Dataset:  # fmt: skip
         """``Dataset.map_batches``."""
+        check_batch_size(batch_size, num_gpus)
         del zero_copy_batch, memory
         options = {
             "fn_args": fn_args, "fn_kwargs": fn_kwargs, "compute": compute, "num_cpus": num_cpus,
@@ -82,10 +106,16 @@ class Dataset:
             "fn_constructor_kwargs": fn_constructor_kwargs, "concurrency": concurrency,
             **remote_args,
         }  # fmt: skip
-        size = 1024 if batch_size == "default" else batch_size
+        return self.by_batches(fn, batch_size=batch_size, batch_format=batch_format, **options)
+
+    def by_batches(
+        self, fn: Any, *, batch_size: int | str | None, batch_format: str | None, **options: Any
+    ) -> Dataset:
+        """``map_batches`` of whatever size, as ``map_groups`` needs it."""
         return self._mapped(
-            "MapBatches", fn, "map_batches", options, batch_size=size, batch_format=batch_format
-        )
+            "MapBatches", fn, "map_batches", options, batch_size=batch_size,
+            batch_format=batch_format,
+        )  # fmt: skip
 
     @program_call
     def map(self, fn: Any, **options: Any) -> Dataset:
@@ -124,7 +154,8 @@ class Dataset:
         concurrency = getattr(said.get("compute"), "concurrency", said.get("concurrency"))
         return self._then(
             specs.Map(
-                name=f"{title}({name_of(fn)})", hook=call, batch_size=call.batch_size,
+                name=f"{title}({name_of(fn)})", hook=call,
+                batch_size=None if isinstance(call.batch_size, str) else call.batch_size,
                 num_cpus=said.get("num_cpus"), num_gpus=said.get("num_gpus") or 0.0,
                 concurrency=concurrency, actors=isinstance(fn, type),
                 remote_args=said.get("resources") or {}, slices=sliced,
@@ -177,12 +208,12 @@ class Dataset:
         made = renaming(names, lambda: self.columns() or [])
         return self.map_batches(made, batch_format=None, **options)
 
-    def random_sample(self, fraction: float, *, seed: int | None = None) -> Dataset:
+    @program_call
+    def random_sample(self, fraction: float, *, seed: Any = None) -> Dataset:
         """``Dataset.random_sample``: each row with this chance."""
         if not 0 <= fraction <= 1:
             raise ValueError("Fraction must be between 0 and 1.")
-        made = sampling(fraction, executions.seed_of(seed))
-        return self.map_batches(made, batch_format=None, batch_size=None)
+        return self._drawn(seed, partial(exchanges.random_sample, session_here(), fraction))
 
     # ---- all to all ------------------------------------------------------------------------------
 
@@ -204,16 +235,20 @@ class Dataset:
 
     @program_call
     def random_shuffle(
-        self, *, seed: int | None = None, num_blocks: int | None = None, **options: Any
+        self, *, seed: Any = None, num_blocks: int | None = None, **options: Any
     ) -> Dataset:
         """``Dataset.random_shuffle``."""
         del options
         if DataContext.get_current().settings().shuffle_strategy == "sort_shuffle_push_based":
             raise NotEmulatedError("ray.data random_shuffle by push", "the pull-based shuffle")
         blocks = num_blocks or executions.estimated_blocks(self._spec)
-        return self._then(
-            exchanges.random_shuffle(session_here(), executions.seed_of(seed), blocks)
-        )
+        made = partial(exchanges.random_shuffle, session_here(), partitions=blocks)
+        return self._drawn(seed, made)
+
+    @program_call
+    def randomize_block_order(self, *, seed: Any = None) -> Dataset:
+        """``Dataset.randomize_block_order``: rows stay in their blocks."""
+        return self._drawn(seed, exchanges.block_order)
 
     @program_call
     def repartition(
@@ -222,23 +257,19 @@ class Dataset:
         sort: bool = False,
     ) -> Dataset:  # fmt: skip
         """``Dataset.repartition``."""
-        del strict
-        if num_blocks is None and target_num_rows_per_block is None:
-            raise ValueError(
-                "Either `num_blocks` or `target_num_rows_per_block` must be set"
-            )  # fmt: skip
-        if num_blocks is None:
-            raise NotEmulatedError(
-                "ray.data.Dataset.repartition(target_num_rows_per_block=)", "num_blocks="
-            )
+        exchanges.check_repartition(
+            num_blocks, target_num_rows_per_block, keys, sort=sort, shuffle=shuffle, strict=strict
+        )
+        session = session_here()
+        made: specs.Operation
         if target_num_rows_per_block is not None:
-            raise ValueError(
-                "Only one of `num_blocks` or `target_num_rows_per_block` must be set, but not both."
-            )
-        if keys:
-            made = exchanges.by_keys(session_here(), tuple(keys), num_blocks, sort=sort)
+            made = exchanges.by_rows(session, target_num_rows_per_block, strict=strict)
+        elif keys:
+            assert num_blocks is not None, "checked above"
+            made = exchanges.by_keys(session, tuple(keys), num_blocks, sort=sort)
         else:
-            made = exchanges.repartition(session_here(), num_blocks, shuffle=shuffle)
+            assert num_blocks is not None, "checked above"
+            made = exchanges.repartition(session, num_blocks, shuffle=shuffle)
         return self._then(made)
 
     @program_call
@@ -306,23 +337,7 @@ class Dataset:
         found: list[Any] = self._total(aggs.Unique, column, ignore_nulls=ignore_nulls)
         return found
 
-    # ---- consumption -----------------------------------------------------------------------------
-
-    def iterator(self) -> DataIterator:
-        """``Dataset.iterator``."""
-        return DataIterator(executions.Whole(self))
-
-    def iter_batches(self, **options: Any) -> Iterable[Any]:
-        """``Dataset.iter_batches``."""
-        return self.iterator().iter_batches(**options)
-
-    def iter_torch_batches(self, **options: Any) -> Iterable[Any]:
-        """``Dataset.iter_torch_batches``."""
-        return self.iterator().iter_torch_batches(**options)
-
-    def iter_rows(self) -> Iterable[dict[str, Any]]:
-        """``Dataset.iter_rows``."""
-        return self.iterator().iter_rows()
+    # ---- executions ------------------------------------------------------------------------------
 
     @program_call
     def streaming_split(
@@ -335,13 +350,6 @@ class Dataset:
         ]
 
     @program_call
-    def count(self) -> int:
-        """``Dataset.count``; known of what is only read."""
-        if not self._spec.operations:
-            return self._spec.source.rows
-        return int(executions.drained(self._spec, None)[0].rows)
-
-    @program_call
     def materialize(self) -> MaterializedDataset:
         """``Dataset.materialize``."""
         source, kept, ran = executions.materialized(self._spec)
@@ -350,53 +358,6 @@ class Dataset:
         return made
 
     stats = stats.stats
-
-    def take(self, limit: int = 20) -> list[dict[str, Any]]:
-        """``Dataset.take``."""
-        return list(self.limit(limit).iter_rows())
-
-    def take_all(self, limit: int | None = None) -> list[dict[str, Any]]:
-        """``Dataset.take_all``."""
-        rows = list(self.iter_rows())
-        if limit is not None and len(rows) > limit:
-            raise ValueError(f"The dataset has more than the given limit of {limit} records.")
-        return rows
-
-    def take_batch(self, batch_size: int = 20, *, batch_format: str | None = "default") -> Any:
-        """``Dataset.take_batch``."""
-        few = self.limit(batch_size)
-        for batch in few.iter_batches(
-            batch_size=batch_size, prefetch_batches=0, batch_format=batch_format
-        ):
-            return batch
-        raise ValueError("The dataset is empty.")
-
-    def show(self, limit: int = 20) -> None:
-        """``Dataset.show``."""
-        for row in self.take(limit):
-            sys.stdout.write(f"{row}\n")
-
-    def to_pandas(self, limit: int | None = None) -> Any:
-        """``Dataset.to_pandas``."""
-        if limit is not None and (count := self.count()) > limit:
-            raise ValueError(
-                f"the dataset has more than the given limit of {limit} rows: {count}. If you are "
-                f"sure that a DataFrame with {count} rows will fit in local memory, set "
-                "ds.to_pandas(limit=None) to disable limits."
-            )
-        return executions.frame(self)
-
-    def schema(self, fetch_if_missing: bool = True) -> Schema | None:
-        """``Dataset.schema``: of what is not known, the first row is made."""
-        if self._first is None and (fetch_if_missing or not self._spec.operations):
-            batches = self.limit(1).iter_batches(batch_size=1, batch_format="numpy")
-            self._first = next((from_batch(b) for b in batches), {})
-        return Schema(self._first) if self._first else None
-
-    def columns(self, fetch_if_missing: bool = True) -> list[str] | None:
-        """``Dataset.columns``."""
-        found = self.schema(fetch_if_missing)
-        return None if found is None else found.names
 
     def num_blocks(self) -> int:
         """Of materialised data."""
@@ -436,10 +397,36 @@ class Dataset:
 
     train_test_split = splits.train_test_split
 
+    # ---- what is known of it ---------------------------------------------------------------------
+
+    to_arrow_refs, to_pandas_refs = bundles.to_arrow_refs, bundles.to_pandas_refs
+    to_numpy_refs, get_internal_block_refs = bundles.to_numpy_refs, bundles.to_arrow_refs
+    iter_internal_ref_bundles = bundles.iter_internal_ref_bundles
+
+    def set_name(self, name: str | None) -> None:
+        """``Dataset.set_name``."""
+        self.name = name
+
+    @property
+    def context(self) -> DataContext:
+        """``Dataset.context``: the run's."""
+        return DataContext.get_current()
+
+    def input_files(self) -> list[str]:
+        """``Dataset.input_files``."""
+        return list(self._files)
+
+    def size_bytes(self) -> int:
+        """``Dataset.size_bytes``: of what is only read, as its source says."""
+        if self._spec.operations:
+            return self.materialize().size_bytes()
+        return round(self._spec.source.rows * self._spec.source.row_bytes)
+
     # ---- files -----------------------------------------------------------------------------------
 
     write_parquet, write_csv = writes.write_parquet, writes.write_csv
-    write_json, write_numpy = writes.write_json, writes.write_numpy
+    write_json, write_numpy, write_orc = writes.write_json, writes.write_numpy, writes.write_orc
+    write_images, write_sql = writes.write_images, writes.write_sql
 
     def write_datasink(self, datasink: Any, **options: Any) -> None:
         """``Dataset.write_datasink``: by what a program has written itself."""

@@ -47,7 +47,8 @@ def summary(spec: specs.Dataset, schema: Schema | None) -> str:
         names = zip(schema.names, schema.types, strict=True)
         said = "{" + ", ".join(f"{name}: {kind}" for name, kind in names) + "}"
     titles = [*(_title(o) for o in reversed(spec.operations))]
-    titles.append(f"Dataset(num_rows={spec.source.rows}, schema={said})")
+    rows = spec.source.rows if spec.source.counted else "?"
+    titles.append(f"Dataset(num_rows={rows}, schema={said})")
     return "\n".join(
         title if depth == 0 else f"{'   ' * (depth - 1)}+- {title}"
         for depth, title in enumerate(titles)

@@ -34,6 +34,13 @@ from raysim.rayapi.data.columns import (
 )
 from raysim.rayapi.data.exchanges import Task
 from raysim.rayapi.data.files import expanded
+from raysim.rayapi.data.partitioning import (  # noqa: F401  (names of this module, too)
+    FileShuffleConfig,
+    Partitioning,
+    PartitionStyle,
+    PathPartitionFilter,
+    PathPartitionParser,
+)
 from raysim.rayapi.data.read import dataset_of
 from raysim.rayapi.data.storage import local, pay_for_writing, read_from_disk
 from raysim.rayapi.library_code import play, session_here

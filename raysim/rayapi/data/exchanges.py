@@ -7,6 +7,7 @@ A map gives one piece for every partition, a reduce puts all pieces of one toget
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +18,9 @@ import numpy as np
 from raysim.kernel.rng import Streams
 from raysim.rayapi.data import keys
 from raysim.rayapi.data.columns import Columns, bytes_of, joined, rows_of, sliced, taken
+from raysim.rayapi.data.functions import call_of
 from raysim.rayapi.data.keys import SortKey
+from raysim.rayapi.data.projections import sampling
 from raysim.rayapi.library_code import in_fiber, state_of
 from raysim.rayapi.session import Session
 from raysim.raycore.scripts import Ask, Driver
@@ -88,6 +91,22 @@ def _permutation(seed: int, mark: int, rows: int) -> Any:
     return Streams(seed)(f"random_shuffle/{mark}").permutation(rows)
 
 
+def random_sample(session: Session, fraction: float, seed: int) -> specs.Map:
+    """``Dataset.random_sample``: each row with this chance."""
+    made = sampling(fraction, seed)
+    hook = call_of(session, made, "map_batches", batch_format=None)
+    return specs.Map(name=f"MapBatches({hook.name})", hook=hook, slices=sliced)
+
+
+def block_order(seed: int) -> specs.Reorder:
+    """``Dataset.randomize_block_order``."""
+
+    def order(blocks: int) -> list[int]:
+        return [int(i) for i in Streams(seed)("randomize_block_order").permutation(blocks)]
+
+    return specs.Reorder(order=order)
+
+
 # ---- repartitions and zips -----------------------------------------------------------------------
 
 
@@ -99,6 +118,56 @@ def repartition(session: Session, partitions: int, *, shuffle: bool) -> specs.Al
         kind="repartition", partitions=partitions, shuffle=shuffle,
         map_hook=spread if shuffle else None, reduce_hook=concat,
     )  # fmt: skip
+
+
+def check_repartition(
+    blocks: int | None, rows: int | None, keys: Any, *, sort: bool, shuffle: bool, strict: bool
+) -> None:
+    """As ``Dataset.repartition`` checks it.
+
+    Raises
+    ------
+    ValueError
+        Not one of both is said, or there can be no such blocks.
+    """
+    if (blocks is None) == (rows is None):
+        raise ValueError(
+            "Either `num_blocks` or `target_num_rows_per_block` must be set"
+            if rows is None
+            else "Only one of `num_blocks` or `target_num_rows_per_block` must be set, but not "
+            "both."
+        )
+    ignored = {"keys": keys is not None, "sort": sort, "shuffle": shuffle}
+    for name, is_said in ignored.items():
+        if rows is not None and is_said:
+            warnings.warn(
+                f"`{name}` is ignored when `target_num_rows_per_block` is set.", stacklevel=4
+            )
+    if rows is not None and shuffle:
+        raise ValueError("`shuffle` must be False when `target_num_rows_per_block` is set.")
+    if rows is not None and rows <= 0:
+        raise ValueError(
+            f"target_num_rows_per_block must be positive for streaming repartition, got {rows}"
+        )
+    if rows is None and strict:
+        warnings.warn(
+            "`strict` is ignored when `target_num_rows_per_block` is not set. "
+            "Use `target_num_rows_per_block` instead of `num_blocks` to enable `strict` mode.",
+            stacklevel=4,
+        )
+
+
+def by_rows(session: Session, rows: int, *, strict: bool) -> specs.Map:
+    """``repartition(target_num_rows_per_block=)``: each task cuts what it has."""
+
+    def cut(blocks: list[Columns]) -> list[Columns]:
+        whole = joined(blocks)
+        count = rows_of(whole)
+        return [sliced(whole, at, min(at + rows, count)) for at in range(0, count, rows)]
+
+    name = f"StreamingRepartition[num_rows_per_block={rows},strict={strict}]"
+    hook = Task(session=session, name=name, work=cut)
+    return specs.Map(name=name, hook=hook, block_rows=rows, exact=strict)
 
 
 def _spread(partitions: int, blocks: list[Columns]) -> list[Columns]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from raysim.rayapi.calls import this_core, this_fiber
-from raysim.rayapi.data.columns import from_batch, joined, to_batch
+from raysim.rayapi.data.columns import joined, to_batch
 from raysim.rayapi.data.context import DataContext
 from raysim.rayapi.data.functions import Reads
 from raysim.rayapi.data.iterator import DataIterator
@@ -75,11 +75,6 @@ def settings() -> defaults.DataContext:
     return DataContext.get_current().settings()
 
 
-def seed_of(seed: int | None) -> int:
-    """The program's, or the run's."""
-    return session_here().sim.seed if seed is None else seed
-
-
 def estimated_blocks(spec: specs.Dataset) -> int:
     """That a dataset will have, as its plan estimates."""
     cpus = play(lambda _: available_cpus())
@@ -93,7 +88,7 @@ def estimated_blocks(spec: specs.Dataset) -> int:
 class Whole:
     """All of a dataset, for whoever iterates over it."""
 
-    def __init__(self, dataset: Dataset) -> None:
+    def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
 
     def open(self, batching: Batching) -> _Pass:
@@ -171,10 +166,10 @@ def source_of(blocks: tuple[Block, ...]) -> specs.Source:
     return specs.Source(name="Input", rows=rows, row_bytes=size_bytes / max(rows, 1), blocks=blocks)
 
 
-def frame(dataset: Dataset) -> Any:
+def frame(dataset: Any) -> Any:
     """All rows as one ``pandas.DataFrame``."""
-    batches = dataset.iter_batches(batch_size=None, batch_format="numpy")
-    return to_batch(joined([from_batch(b) for b in batches]), "pandas")
+    batches = dataset.iter_batches(batch_size=None, batch_format=None)
+    return to_batch(joined(batches), "pandas")
 
 
 # ---- between several -----------------------------------------------------------------------------

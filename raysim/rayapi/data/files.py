@@ -4,13 +4,14 @@ Real counterpart: ``ray/data/read_api.py``, ``_internal/datasource/*``. A file's
 when it is named; the read task that has it pays for its bytes, from the node's disk and through one
 core. Files that are described in the scenario (``described.py``) need not be there.
 
-Not modelled: partitions in paths, file systems and filters of Arrow, shuffled files.
+Not modelled: file systems of Arrow, predicates that spare reading.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
@@ -36,27 +37,41 @@ from raysim.rayapi.data.columns import (
 from raysim.rayapi.data.dataset import Dataset
 from raysim.rayapi.data.described import dataset_of as described_dataset
 from raysim.rayapi.data.described import described
-from raysim.rayapi.data.read import dataset_of
+from raysim.rayapi.data.functions import Reads
+from raysim.rayapi.data.partitioning import (
+    HIVE,
+    Partitioning,
+    order_of,
+    seeds_of,
+    with_partitions,
+)
+from raysim.rayapi.data.randomness import RandomSeedConfig, draws_of
 from raysim.rayapi.data.storage import local, pay_for_reading
+from raysim.rayapi.library_code import session_here
 from raysim.rayapi.unsupported import NotEmulatedError
+from raysim.raylibs.data import specs
 
 DECODE_BYTES_PER_S = {
-    "parquet": 500e6, "csv": 200e6, "json": 100e6, "text": 400e6, "numpy": 2e9, "images": 20e6,
-    "binary": 2e9,
+    "parquet": 500e6, "orc": 500e6, "csv": 200e6, "json": 100e6, "text": 400e6, "numpy": 2e9,
+    "images": 20e6, "binary": 2e9,
 }  # fmt: skip
 """Of one core, per byte of a file (assumed: what pyarrow, Pillow and memcpy do on a server's core;
 an image's bytes are compressed)."""
 _EXTENSIONS = {
-    "parquet": ("parquet",), "json": ("json", "jsonl"), "numpy": ("npy",),
+    "parquet": ("parquet",), "orc": ("orc",), "json": ("json", "jsonl"), "numpy": ("npy",),
     "images": ("png", "jpg", "jpeg", "tif", "tiff", "bmp", "gif"),
 }  # fmt: skip
 _IGNORED = (
     "filesystem", "parallelism", "num_cpus", "num_gpus", "memory", "concurrency",
-    "ray_remote_args", "partitioning", "ignore_missing_paths", "arrow_open_stream_args",
+    "ray_remote_args", "ignore_missing_paths", "arrow_open_stream_args",
     "arrow_open_file_args", "label_selector", "resources", "accelerator_type", "runtime_env",
     "max_calls", "fallback_strategy", "lines", "allow_pickle",
 )  # fmt: skip
 """Options that change nothing that is emulated."""
+_ROW_OF_EACH = ("images", "binary")
+"""Files of one row, which are counted before they are read."""
+_CSV = ("read_options", "parse_options", "convert_options")
+"""Arrow's own, of CSV."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,34 +98,57 @@ def _read(
     said = {k: v for k, v in options.items() if k not in _IGNORED and v is not None}
     with_paths = said.pop("include_paths", False)
     extensions = said.pop("file_extensions", _EXTENSIONS.get(kind))
+    partitioning = said.pop("partitioning", None)
+    wanted, seeds = said.pop("partition_filter", None), seeds_of(said.pop("shuffle", None))
     if said:
         raise NotEmulatedError(f"ray.data.read_{kind}({next(iter(said))}=)", "the paths")
     named = paths if isinstance(paths, list | tuple) else [paths]
-    name = f"Read{kind.upper() if kind == 'csv' else kind.capitalize()}"
+    name = f"Read{kind.upper() if kind in ('csv', 'orc') else kind.capitalize()}"
     there = described(named[0]) if named else None
     if there is not None:
         return described_dataset(there, name, override_num_blocks)
     files = [f for path in named for f in expanded(local(path, f"read_{kind}"), extensions)]
+    if wanted is not None:
+        files = [Path(file) for file in wanted([str(file) for file in files])]
     if not files:
         raise FileNotFoundError(f"No input files found to read: {named}.")
     found = []
     for file in files:
         with real_datetime():
-            columns = load(file)
+            columns = with_partitions(load(file), file, partitioning)
         if with_paths:
             columns = {**columns, "path": column_of([str(file)] * rows_of(columns))}
         found.append(columns)
-    rows = joined(found)
-    counts = [rows_of(columns) for columns in found]
-    content = _Files(
-        rows=rows, ends=tuple(accumulate(counts)), size_bytes=sum(f.stat().st_size for f in files),
-        decode_bytes_per_s=DECODE_BYTES_PER_S[kind],
-    )  # fmt: skip
-    return dataset_of(
-        name, sum(counts),
-        bytes_of(rows) / max(sum(counts), 1), content.make, override_num_blocks,
-        sliced(rows, 0, 1), file_rows=tuple(counts),
-    )  # fmt: skip
+    return _dataset_of(kind, name, files, found, override_num_blocks, seeds)
+
+
+def _dataset_of(
+    kind: str, name: str, files: list[Path], found: list[Columns],
+    override_num_blocks: int | None, seeds: RandomSeedConfig | None,
+) -> Dataset:  # fmt: skip
+    """Of files that are loaded; they may be shuffled before every execution."""
+    session = session_here()
+    draws = None if seeds is None else draws_of(seeds)
+
+    def source() -> specs.Source:
+        seed = None if draws is None else draws()
+        order = order_of(len(found), seed)
+        rows = joined([found[i] for i in order])
+        counts = tuple(rows_of(found[i]) for i in order)
+        content = _Files(
+            rows=rows, ends=tuple(accumulate(counts)),
+            size_bytes=sum(f.stat().st_size for f in files),
+            decode_bytes_per_s=DECODE_BYTES_PER_S[kind],
+        )  # fmt: skip
+        return specs.Source(
+            name=name, rows=sum(counts), row_bytes=bytes_of(rows) / max(sum(counts), 1),
+            override_num_blocks=override_num_blocks, files=len(counts), file_rows=counts,
+            slices=sliced, hook=Reads(session=session, make=content.make, name=name),
+            again=None if draws is None else source, counted=kind in _ROW_OF_EACH,
+        )  # fmt: skip
+
+    first = sliced(joined(found), 0, 1) if kind == "parquet" else None
+    return Dataset(specs.Dataset(source=source()), first=first, files=tuple(map(str, files)))
 
 
 def expanded(path: Path, extensions: Any) -> Iterator[Path]:
@@ -130,31 +168,48 @@ def expanded(path: Path, extensions: Any) -> Iterator[Path]:
 @program_call
 def read_parquet(
     paths: Any, *, columns: list[str] | None = None, override_num_blocks: int | None = None,
-    **options: Any,
+    partitioning: Partitioning | None = HIVE, **options: Any,
 ) -> Dataset:  # fmt: skip
     """``ray.data.read_parquet``."""
     arrow("read_parquet")
     pq = import_unpatched("pyarrow.parquet")
-    load = lambda file: from_arrow(pq.read_table(file, columns=columns))  # noqa: E731
+
+    def load(file: Path) -> Columns:
+        return from_arrow(pq.read_table(file, columns=columns, partitioning=None))
+
+    options["partitioning"] = partitioning
     return _read("parquet", paths, load, override_num_blocks, options)
 
 
 @program_call
-def read_csv(paths: Any, *, override_num_blocks: int | None = None, **options: Any) -> Dataset:
-    """``ray.data.read_csv``."""
+def read_csv(
+    paths: Any, *, override_num_blocks: int | None = None,
+    partitioning: Partitioning | None = HIVE, **options: Any,
+) -> Dataset:  # fmt: skip
+    """``ray.data.read_csv``; Arrow's options of reading are Arrow's to use."""
     arrow("read_csv")
     csv = import_unpatched("pyarrow.csv")
-    load = lambda file: from_arrow(csv.read_csv(file))  # noqa: E731
+    said = {name: options.pop(name, None) for name in _CSV}
+    load = lambda file: from_arrow(csv.read_csv(file, **said))  # noqa: E731
+    options["partitioning"] = partitioning
     return _read("csv", paths, load, override_num_blocks, options)
 
 
 @program_call
-def read_json(paths: Any, *, override_num_blocks: int | None = None, **options: Any) -> Dataset:
+def read_json(
+    paths: Any, *, override_num_blocks: int | None = None,
+    partitioning: Partitioning | None = HIVE, **options: Any,
+) -> Dataset:  # fmt: skip
     """``ray.data.read_json``: lines, or one list."""
+    options["partitioning"] = partitioning
     return _read("json", paths, _json, override_num_blocks, options)
 
 
 def _json(file: Path) -> Columns:
+    """By Arrow, which knows times; what it does not take, as Python reads it."""
+    arrow("read_json")
+    with suppress(import_unpatched("pyarrow").ArrowInvalid):
+        return from_arrow(import_unpatched("pyarrow.json").read_json(file))
     text = file.read_text(encoding="utf-8")
     try:
         found = json.loads(text)
@@ -163,6 +218,18 @@ def _json(file: Path) -> Columns:
         rows = [json.loads(line) for line in text.splitlines() if line.strip()]
     names = dict.fromkeys(name for row in rows for name in row)
     return from_rows([{name: row.get(name) for name in names} for row in rows])
+
+
+@program_call
+def read_orc(
+    paths: Any, *, columns: list[str] | None = None, override_num_blocks: int | None = None,
+    **options: Any,
+) -> Dataset:  # fmt: skip
+    """``ray.data.read_orc``."""
+    arrow("read_orc")
+    orc = import_unpatched("pyarrow.orc")
+    load = lambda file: from_arrow(orc.read_table(file, columns=columns))  # noqa: E731
+    return _read("orc", paths, load, override_num_blocks, options)
 
 
 @program_call

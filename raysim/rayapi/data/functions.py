@@ -30,6 +30,8 @@ from raysim.rayapi.session import Session
 from raysim.raycore.scripts import Ask, Driver
 from raysim.raylibs.data.blocks import Part
 
+AUTO_BATCH_BYTES = 16 * 1024 * 1024
+"""Of a batch of ``batch_size="auto"``: ``_DEFAULT_BATCH_SIZE_BYTES`` of ``map_transformer.py``."""
 Outputs = list[tuple[Columns, int, int]]
 """Blocks: content, rows, bytes."""
 Work = Callable[[Any, list[Columns]], Columns]
@@ -44,7 +46,7 @@ class Call:
     session: Session
     code: bytes
     kind: str
-    batch_size: int | None = None
+    batch_size: int | str | None = None
     batch_format: str | None = "numpy"
     fn_args: tuple[Any, ...] = ()
     fn_kwargs: dict[str, Any] = field(default_factory=dict)
@@ -92,7 +94,7 @@ class Call:
     def _batches(self, function: Callable[..., Any], blocks: list[Columns]) -> list[Columns]:
         whole = joined(blocks)
         rows = rows_of(whole)
-        size = self.batch_size or max(rows, 1)
+        size = self._batch_rows(blocks) or max(rows, 1)
         made: list[Columns] = []
         for begin in range(0, rows, size):
             batch = to_batch(sliced(whole, begin, min(begin + size, rows)), self.batch_format)
@@ -100,6 +102,14 @@ class Call:
             answers = answer if hasattr(answer, "__next__") else [answer]
             made += [from_batch(one) for one in answers]
         return made
+
+    def _batch_rows(self, blocks: list[Columns]) -> int | None:
+        """None: all at once; ``auto`` goes by the first block that has rows."""
+        if not isinstance(self.batch_size, str):
+            return self.batch_size
+        first: Columns = next((block for block in blocks if bytes_of(block)), {})
+        row_bytes = bytes_of(first) / max(rows_of(first), 1)
+        return max(1, int(AUTO_BATCH_BYTES / row_bytes)) if row_bytes else None
 
     def _rows(self, function: Callable[..., Any], rows: Any) -> Any:
         for row in rows:
@@ -122,6 +132,26 @@ def call_of(
         made_of=(arguments or ((), {})) if is_class else None,
         **more,
     )  # fmt: skip
+
+
+def check_batch_size(batch_size: int | str | None, num_gpus: float | None) -> None:
+    """As ``map_batches`` checks it.
+
+    Raises
+    ------
+    ValueError
+        There can be no such batches, or a GPU is asked for without a size.
+    """
+    if num_gpus and (batch_size is None or batch_size == "auto"):
+        raise ValueError(
+            "You must provide `batch_size` to `map_batches` when requesting GPUs. "
+            "The optimal batch size depends on the model, data, and GPU used. "
+            "We recommend using the largest batch size that doesn't result "
+            "in your GPU device running out of memory. You can view the GPU memory "
+            "usage via the Ray dashboard."
+        )
+    if isinstance(batch_size, int) and batch_size < 1:
+        raise ValueError("Batch size can't be negative or 0")
 
 
 def name_of(function: Any) -> str:

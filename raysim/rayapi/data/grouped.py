@@ -24,7 +24,9 @@ from raysim.rayapi.data.columns import (
 )
 from raysim.rayapi.data.context import DataContext
 from raysim.rayapi.data.exchanges import Task, by_keys, repartition
+from raysim.rayapi.data.expression_nodes import Expr
 from raysim.rayapi.data.keys import SortKey
+from raysim.rayapi.data.predicates import Projected
 from raysim.rayapi.library_code import session_here
 from raysim.rayapi.session import Session
 from raysim.raylibs.data import specs
@@ -93,9 +95,18 @@ class GroupedData:
             partitions = self._partitions or _usual()
             shuffle = by_keys(session, self._names, partitions, sort=True)
         met = self._dataset._then(shuffle)  # noqa: SLF001  (its own module's, so to speak)
-        return met.map_batches(
+        return met.by_batches(
             by_group(fn, self._names, batch_format), batch_size=None, batch_format=None, **options
         )
+
+    def with_column(self, column_name: str, expr: Expr, **options: Any) -> Dataset:
+        """``GroupedData.with_column``: of every row of every group."""
+        if not isinstance(column_name, str) or not column_name:
+            raise ValueError(f"column_name must be a non-empty string, got: {column_name!r}")
+        if not isinstance(expr, Expr):
+            raise TypeError("expr must be a Ray Data expression created via the expression API.")
+        project = Projected({column_name: expr.alias(column_name)})
+        return self.map_groups(project, batch_format="pyarrow", **options)
 
 
 def _usual() -> int:

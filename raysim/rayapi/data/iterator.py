@@ -128,10 +128,15 @@ class DataIterator:
 
     def materialize(self) -> Any:
         """``DataIterator.materialize``: all of its batches as a dataset."""
-        from raysim.rayapi.data.read import from_columns  # it imports what imports this
+        from raysim.rayapi.data.read import put_blocks  # it imports what imports this
 
-        blocks = [_columns(b) for b in self._batches(Batching(batch_size=None))]
-        return from_columns(blocks).materialize()
+        return put_blocks([_columns(b) for b in self._batches(Batching(batch_size=None))])
+
+    def __repr__(self) -> str:
+        """As Ray prints one of a whole dataset."""
+        if hasattr(self._source, "index"):
+            return super().__repr__()
+        return f"DataIterator({self._source.dataset!r})"
 
     def schema(self) -> Any:
         """``DataIterator.schema``."""

@@ -2,7 +2,7 @@
 
 Real counterpart: ``ray/data/namespace_expressions`` (2.60). Most are one function of Arrow's.
 
-Not modelled: ``arr``, ``map``, sorting and flattening of lists.
+Lists and maps are taken apart in Python.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-from raysim.rayapi.data.expressions import Expr, UDFExpr, arrow_call
+from raysim.rayapi.data.columns import arrow
+from raysim.rayapi.data.expression_nodes import Expr
+from raysim.rayapi.data.expressions import UDFExpr, arrow_call
 from raysim.rayapi.unsupported import NotEmulatedError
 
 _STR = {
@@ -98,6 +100,77 @@ class Lists(_Namespace):
         """Elements from one to another."""
         return self._call("list_slice", start=start or 0, stop=stop, step=step or 1)
 
+    def sort(self, order: str = "ascending", null_placement: str = "at_end") -> UDFExpr:
+        """Each list in order."""
+        if order not in ("ascending", "descending"):
+            raise ValueError(
+                f"Invalid value for `order`: {order}. Choose either 'ascending' or 'descending'."
+            )
+        return UDFExpr(_EachList(_Sorted(order, null_placement)), [self._expr], {}, checks=False)
+
+    def flatten(self) -> UDFExpr:
+        """Lists of lists as one list of each row."""
+        return UDFExpr(_EachList(_flat), [self._expr], {}, checks=False)
+
+
+class _EachList:
+    """A function of every list of a column, of which some may be missing."""
+
+    __name__ = "udf"
+
+    def __init__(self, function: Callable[[list[Any]], list[Any]]) -> None:
+        self._function = function
+
+    def __call__(self, column: Any) -> Any:
+        made = [None if row is None else self._function(row) for row in column.to_pylist()]
+        return arrow("lists").array(made)
+
+
+class _Sorted:
+    def __init__(self, order: str, null_placement: str) -> None:
+        self._order, self._nulls = order, null_placement
+
+    def __call__(self, row: list[Any]) -> list[Any]:
+        there = sorted((v for v in row if v is not None), reverse=self._order == "descending")
+        missing: list[Any] = [None] * (len(row) - len(there))
+        return missing + there if self._nulls == "at_start" else there + missing
+
+
+def _flat(row: list[Any]) -> list[Any]:
+    return [value for part in row if part is not None for value in part]
+
+
+class Arrays(_Namespace):
+    """``.arr``: blocks hold lists of any length."""
+
+    def to_list(self) -> UDFExpr:
+        """As a list."""
+        return UDFExpr(_EachList(list), [self._expr], {}, checks=False)
+
+
+class Maps(_Namespace):
+    """``.map``."""
+
+    def keys(self) -> UDFExpr:
+        """Of each row."""
+        return UDFExpr(_EachMap("keys"), [self._expr], {}, checks=False)
+
+    def values(self) -> UDFExpr:
+        """Of each row."""
+        return UDFExpr(_EachMap("values"), [self._expr], {}, checks=False)
+
+
+class _EachMap:
+    __name__ = "udf"
+
+    def __init__(self, part: str) -> None:
+        self._part = part
+
+    def __call__(self, column: Any) -> Any:
+        rows = [None if row is None else dict(row) for row in column.to_pylist()]
+        made = [None if row is None else list(getattr(row, self._part)()) for row in rows]
+        return arrow("maps").array(made)
+
 
 class Times(_Namespace):
     """``.dt``."""
@@ -137,5 +210,5 @@ class Structs(_Namespace):
 
 
 NAMESPACES: Mapping[str, Callable[[Expr], _Namespace]] = {
-    "str": Texts, "list": Lists, "dt": Times, "struct": Structs,
+    "str": Texts, "list": Lists, "dt": Times, "struct": Structs, "arr": Arrays, "map": Maps,
 }  # fmt: skip

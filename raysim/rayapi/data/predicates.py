@@ -13,18 +13,16 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from raysim.rayapi.data.expressions import (
+from raysim.rayapi.data.expression_nodes import (
     LONGEST_NAME,
     BinaryExpr,
     ColumnExpr,
     Expr,
     LiteralExpr,
-    UDFExpr,
     UnaryExpr,
-    col,
-    lit,
     parts,
 )
+from raysim.rayapi.data.expressions import UDFExpr, col, lit
 
 _COMPARED = {
     ast.Eq: "eq", ast.NotEq: "ne", ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt", ast.GtE: "ge",
@@ -60,7 +58,7 @@ class Kept:
 
     def __init__(self, predicate: Expr) -> None:
         self._predicate = predicate
-        said = repr(predicate)
+        said = predicate.inline()
         cut = said if len(said) <= LONGEST_NAME else said[: LONGEST_NAME - 3] + "..."
         self.__name__ = cut
 

@@ -6,17 +6,18 @@ Real counterpart: ``ray/data/read_api.py``. Files are those of ``files.py``.
 from __future__ import annotations
 
 import builtins
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from raysim.rayapi.calls import program_call
+from raysim.rayapi.calls import program_call, this_fiber
+from raysim.rayapi.data import executions
 from raysim.rayapi.data.columns import (
     Columns,
     bytes_of,
-    column_of,
     from_batch,
     from_rows,
     joined,
@@ -25,20 +26,24 @@ from raysim.rayapi.data.columns import (
 )
 from raysim.rayapi.data.columns import from_arrow as columns_of_arrow
 from raysim.rayapi.data.columns import sliced as sliced_columns
-from raysim.rayapi.data.dataset import Dataset
+from raysim.rayapi.data.dataset import Dataset, MaterializedDataset
 from raysim.rayapi.data.functions import Reads
-from raysim.rayapi.library_code import session_here
+from raysim.rayapi.library_code import play, session_here
+from raysim.rayapi.submission import put_payload
+from raysim.raycore.tasks import Payload
 from raysim.raylibs.data import specs
+from raysim.raylibs.data.blocks import Block, evenly
+from raysim.raylibs.data.executor import available_cpus
 
 
 def dataset_of(
     name: str, rows: int, row_bytes: float, make: Callable[[int, int], Columns],
-    override_num_blocks: int | None, first: Columns, file_rows: tuple[int, ...] = (),
+    override_num_blocks: int | None, first: Columns,
 ) -> Dataset:  # fmt: skip
     """Rows that ``make(begin, end)`` makes in the tasks that read them; ``first`` is one."""
     source = specs.Source(
         name=name, rows=rows, row_bytes=row_bytes, override_num_blocks=override_num_blocks,
-        files=len(file_rows), file_rows=file_rows, slices=sliced_columns,
+        slices=sliced_columns,
         hook=Reads(session=session_here(), make=make, name=name),
     )  # fmt: skip
     return Dataset(specs.Dataset(source=source), first=first)
@@ -74,51 +79,69 @@ def range_tensor(
     return dataset_of("ReadRange", n, 8.0 * math.prod(shape), make, blocks, make(0, 1))
 
 
-def _in_memory(name: str, columns: Columns, blocks: int | None) -> Dataset:
+ROWS_OF_SCHEMA = 100
+"""Of each block, by which types of columns are known (assumed: enough to see one that is there)."""
+
+
+def put_blocks(parts: list[Columns]) -> MaterializedDataset:
+    """A dataset of these blocks, which the caller puts into the store."""
+    refs = [put_payload(this_fiber(), Payload(bytes_of(part), part)) for part in parts]
+    blocks = tuple(
+        Block(rows_of(part), bytes_of(part), ref._ref, owned=False)  # noqa: SLF001  (the same API)
+        for part, ref in zip(parts, refs, strict=True)
+    )
+    some = joined([sliced_columns(part, 0, ROWS_OF_SCHEMA) for part in parts])
+    return MaterializedDataset(
+        specs.Dataset(source=executions.source_of(blocks)), tuple(refs), first=some or None
+    )
+
+
+def _in_memory(columns: Columns, blocks: int) -> MaterializedDataset:
+    """Equal blocks, which the caller puts into the store."""
     rows = rows_of(columns)
-    row_bytes = bytes_of(columns) / max(rows, 1)
-    return dataset_of(
-        name, rows, row_bytes, lambda a, b: sliced_columns(columns, a, b), blocks,
-        sliced_columns(columns, 0, 1),
-    )  # fmt: skip
-
-
-def from_columns(blocks: list[Columns], name: str = "FromBlocks") -> Dataset:
-    """Of blocks with contents."""
-    return _in_memory(name, joined(blocks), max(1, len(blocks)))
+    parts = evenly(rows, 0, blocks) if rows else []
+    ends = list(itertools.accumulate(part.rows for part in parts))
+    return put_blocks(
+        [sliced_columns(columns, end - p.rows, end) for p, end in zip(parts, ends, strict=True)]
+    )
 
 
 @program_call
 def from_items(
     items: Sequence[Any], *, parallelism: int = -1, override_num_blocks: int | None = None
-) -> Dataset:
-    """``ray.data.from_items``."""
+) -> MaterializedDataset:
+    """``ray.data.from_items``: no block is empty."""
     blocks = override_num_blocks or (parallelism if parallelism > 0 else None)
-    return _in_memory("FromItems", from_rows(list(items)), blocks or min(200, len(items) or 1))
+    if blocks is None:
+        cpus = play(lambda _: available_cpus())
+        blocks = max(executions.settings().read_op_min_num_blocks, int(2 * cpus))
+    return _in_memory(from_rows(list(items)), min(blocks, len(items) or 1))
 
 
 @program_call
-def from_numpy(ndarrays: Any) -> Dataset:
+def from_numpy(ndarrays: Any) -> MaterializedDataset:
     """``ray.data.from_numpy``: a column ``data``."""
     arrays = ndarrays if isinstance(ndarrays, list) else [ndarrays]
-    return _in_memory("FromNumpy", {"data": np.concatenate(arrays)}, len(arrays))
+    return put_blocks([{"data": array} for array in arrays])
 
 
 @program_call
-def from_pandas(dfs: Any) -> Dataset:
+def from_pandas(dfs: Any) -> MaterializedDataset:
     """``ray.data.from_pandas``."""
     frames = dfs if isinstance(dfs, list) else [dfs]
-    parts = [from_batch(frame) for frame in frames]
-    columns = {n: column_of([v for part in parts for v in part[n]]) for n in parts[0]}
-    return _in_memory("FromPandas", columns, len(frames))
+    return put_blocks([from_batch(frame) for frame in frames])
 
 
 @program_call
-def from_arrow(tables: Any, *, override_num_blocks: int | None = None) -> Dataset:
+def from_arrow(tables: Any, *, override_num_blocks: int | None = None) -> MaterializedDataset:
     """``ray.data.from_arrow``."""
     given = tables if isinstance(tables, list) else [tables]
-    columns = joined([columns_of_arrow(table) for table in given])
-    return _in_memory("FromArrow", columns, override_num_blocks or len(given))
+    parts = [columns_of_arrow(table) for table in given]
+    return (
+        put_blocks(parts)
+        if override_num_blocks is None
+        else _in_memory(joined(parts), override_num_blocks)
+    )
 
 
 @program_call
@@ -126,7 +149,12 @@ def from_torch(dataset: Any, local_read: bool = False) -> Dataset:
     """``ray.data.from_torch``: a column ``item``, in one block."""
     del local_read
     items = [dataset[i] for i in builtins.range(len(dataset))]
-    return _in_memory("ReadTorch", {"item": objects_of(items)}, 1)
+    columns: Columns = {"item": objects_of(items)}
+    row_bytes = bytes_of(columns) / max(len(items), 1)
+    return dataset_of(
+        "ReadTorch", len(items), row_bytes, lambda a, b: sliced_columns(columns, a, b), 1,
+        sliced_columns(columns, 0, 1),
+    )  # fmt: skip
 
 
 @program_call
@@ -135,4 +163,4 @@ def from_huggingface(dataset: Any, *, override_num_blocks: int | None = None, **
     if not hasattr(dataset, "with_format") or hasattr(dataset, "keys"):
         raise TypeError(f"`dataset` must be a `datasets.Dataset`, but got {type(dataset)}")
     table = dataset.with_format("arrow")[:]
-    return _in_memory("FromArrow", columns_of_arrow(table), override_num_blocks or 1)
+    return _in_memory(columns_of_arrow(table), override_num_blocks or 1)

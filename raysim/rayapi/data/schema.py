@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from raysim.rayapi.data.columns import Array, Columns, missing
+from raysim.rayapi.data.columns import Array, Columns, column_of, is_map, missing
 
 _ARROW = {"float64": "double", "float32": "float", "float16": "halffloat"}
 
@@ -52,11 +52,21 @@ def _type_of(column: Array) -> str:
     known = [v for v in column[~missing(column)].tolist() if v is not None]
     if not known:
         return "null"
-    if isinstance(known[0], np.ndarray | list):
-        return f"list<item: {_type_of(np.asarray(known[0]))}>"
+    if isinstance(known[0], np.ndarray):
+        return (
+            f"ArrowVariableShapedTensorType(ndim={known[0].ndim}, dtype={_named(known[0].dtype)})"
+        )
+    if is_map(known[0]):
+        key, item = (_type_of(column_of([pair[i] for pair in known[0]])) for i in (0, 1))
+        return f"map<{key}, {item}>"
+    if isinstance(known[0], list):
+        return f"list<item: {_type_of(column_of(known[0]))}>"
+    if isinstance(known[0], dict):
+        fields = (f"{name}: {_type_of(column_of([v]))}" for name, v in known[0].items())
+        return f"struct<{', '.join(fields)}>"
     if isinstance(known[0], bytes):
         return "binary"
-    found = np.asarray(known)
+    found = column_of(known)
     return "object" if found.dtype == object else _named(found.dtype)
 
 

@@ -76,6 +76,38 @@ def write_numpy(self: Dataset, path: Any, *, column: str, **options: Any) -> Non
     write(self, "npy", path, {**options, "column": column})
 
 
+def write_images(
+    self: Dataset, path: Any, column: str, file_format: str = "png", *,
+    filename_provider: Any = None, concurrency: int | None = None, **options: Any,
+) -> None:  # fmt: skip
+    """``Dataset.write_images``: a file of every row."""
+    from raysim.rayapi.data.sinks import ImageDatasink  # it imports what imports this
+
+    if unknown := [n for n, v in options.items() if v is not None and n not in _IGNORED]:
+        raise NotEmulatedError(f"ray.data.Dataset.write_images({unknown[0]}=)", "the path")
+    sink = ImageDatasink(path, column, file_format, filename_provider=filename_provider)
+    self.write_datasink(sink, concurrency=concurrency)
+
+
+def write_sql(
+    self: Dataset, sql: str, connection_factory: Callable[[], Any], **options: Any
+) -> None:
+    """``Dataset.write_sql``: rows as arguments of a statement."""
+    from raysim.rayapi.data.sinks import SQLDatasink  # it imports what imports this
+
+    self.write_datasink(SQLDatasink(sql, connection_factory), **options)
+
+
+def write_orc(self: Dataset, path: Any, **options: Any) -> None:
+    """``Dataset.write_orc``."""
+    write(self, "orc", path, options)
+
+
+def _orc(columns: Columns, file: Path, _column: str) -> None:
+    arrow("write_orc")
+    import_unpatched("pyarrow.orc").write_table(to_arrow(columns), file)
+
+
 def _parquet(columns: Columns, file: Path, _column: str) -> None:
     arrow("write_parquet")
     import_unpatched("pyarrow.parquet").write_table(to_arrow(columns), file)
@@ -100,4 +132,5 @@ def _npy(columns: Columns, file: Path, column: str) -> None:
 
 _WRITERS: dict[str, Callable[[Columns, Path, str], None]] = {
     "parquet": _parquet, "csv": _csv, "json": _json, "npy": _npy,
+    "orc": _orc,
 }  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from raysim.rayapi.serve import configs as config
-from raysim.rayapi.serve import context, exceptions, handle
+from raysim.rayapi.serve import context, exceptions, handle, schema
 from raysim.rayapi.serve.batching import batch
 from raysim.rayapi.serve.configs import HTTPOptions
 from raysim.rayapi.serve.context import get_multiplexed_model_id, get_replica_context
@@ -41,6 +41,7 @@ __all__ = [
     "ingress",
     "multiplexed",
     "run",
+    "schema",
     "shutdown",
     "start",
     "status",

@@ -1,4 +1,4 @@
-"""HTTP clients of programs reach the emulated Serve: ``requests``, ``httpx``, ``urllib``.
+"""HTTP clients of programs reach the emulated Serve: requests, httpx, urllib, aiohttp.
 
 Real counterpart: sockets. Only what a program asks of this machine at Serve's port is answered
 here; everything else goes where it always does. Threads that FastAPI takes for its routes are those
@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from typing import Any
 
+from raysim.rayapi.serve.connections import of_aiohttp
 from raysim.rayapi.serve.context import SERVING
 from raysim.rayapi.serve.http import ask, ask_async, is_ours, message_of
 from raysim.rayapi.serve.streams import Reply, client_response
@@ -34,6 +35,10 @@ def install() -> None:
 
         _patch(httpx.HTTPTransport, "handle_request", _httpx)
         _patch(httpx.AsyncHTTPTransport, "handle_async_request", _httpx_async)
+    if importlib.util.find_spec("aiohttp") is not None:
+        import aiohttp
+
+        _patch(aiohttp.TCPConnector, "_create_connection", of_aiohttp)
     if importlib.util.find_spec("anyio") is not None:
         import anyio.to_thread
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from raysim.rayapi.unsupported import NotEmulatedError
+from raysim.rayapi.unsupported import NotEmulatedError, getattr_of
 from raysim.raylibs.serve.config import AutoscalingConfig, DeploymentConfig, MultiplexConfig
 from raysim.raylibs.serve.defaults import RAY_2_60
 
@@ -139,3 +139,6 @@ def _resources(actor: Mapping[str, Any]) -> dict[str, float]:
         amounts["memory"] = float(actor["memory"])
     amounts |= {k: float(v) for k, v in (actor.get("resources") or {}).items()}
     return {name: amount for name, amount in amounts.items() if amount}
+
+
+__getattr__ = getattr_of("ray.serve.config")

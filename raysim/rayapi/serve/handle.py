@@ -4,7 +4,8 @@ Real counterpart: ``python/ray/serve/handle.py`` (ray 2.60). Every process that 
 router of its own for it, made at the first call. A response given as an argument is waited for
 before the call is sent.
 
-Not modelled: ``_to_object_ref``, broadcasts, sessions, choosing a replica.
+Not modelled: broadcasts, sessions, choosing a replica. A response becomes an object when it is
+there, put by its caller.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from raysim.rayapi import asyncio_loop
 from raysim.rayapi.calls import program_call, this_fiber
 from raysim.rayapi.exceptions import ActorDiedError, GetTimeoutError
 from raysim.rayapi.failures import exception_of, raise_error
-from raysim.rayapi.serialization import deserialize, serialize
+from raysim.rayapi.objects import ObjectRef
+from raysim.rayapi.serialization import Raised, deserialize, serialize
 from raysim.rayapi.serve.exceptions import BackPressureError, RequestCancelledError
+from raysim.rayapi.submission import put_payload
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.raycore.tasks import Payload, TaskError
 
@@ -289,6 +292,26 @@ class DeploymentResponse(_Response):
         if not self.over:
             yield from self._wait().__await__()
         return _value(self.answer)
+
+    async def _to_object_ref(self) -> ObjectRef:
+        """Of its value, or of what was raised, once it is there."""
+        if not self.over:
+            await self._wait()
+        return self._stored()
+
+    @program_call
+    def _to_object_ref_sync(self, **_: Any) -> ObjectRef:
+        """The same, waited for in a thread."""
+        if not self.over:
+            self._block(None)
+        return self._stored()
+
+    def _stored(self) -> ObjectRef:
+        if isinstance(self.answer, BaseException):
+            raise self.answer
+        raised = isinstance(self.answer, TaskError)
+        payload = serialize(Raised(self.answer)) if raised else self.answer
+        return put_payload(this_fiber(), payload)
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise RuntimeError(

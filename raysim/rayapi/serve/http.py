@@ -29,8 +29,10 @@ from raysim.units import to_ns
 
 if TYPE_CHECKING:
     from raysim.rayapi.serve.replica import ProgramReplica
+    from raysim.rayapi.session import Session
 
 LOCAL = {"localhost", "127.0.0.1", "0.0.0.0", "::1"}  # noqa: S104  (names of this machine)
+ID_HEADER = "x-request-id"
 MODEL_HEADER = "serve_multiplexed_model_id"
 JSON_TYPE, TEXT_TYPE = "application/json", "text/plain; charset=utf-8"
 UNAVAILABLE, NOT_FOUND, BAD = 503, 404, 500
@@ -80,10 +82,11 @@ def start_request(message: Message, then: Callable[[Reply], object]) -> None:
     """Send it; ``then(reply)`` in the simulation, when all of it is there or its first chunk."""
     session = this_fiber().process.session
     core: Any = this_fiber().process.core
+    message, request_id = _numbered(message, session)
     found = _route(_serve(session).apps.values(), message.path)
     if found is None:
         said = f"Path '{message.path}' not found. Ensure that the application is deployed."
-        core.after(0, lambda _: then(_text(NOT_FOUND, said)))
+        core.after(0, lambda _: then(_text(NOT_FOUND, said).under(ID_HEADER, request_id)))
         return
     served, prefix = found
     asked = Asked(
@@ -95,7 +98,8 @@ def start_request(message: Message, then: Callable[[Reply], object]) -> None:
     def came(request: Request) -> None:
         head, chunk = asked.items.popleft()
         if not streamed:
-            streamed.append(Reply(head, left=lambda: _cancel(request)))
+            reply = Reply(head, left=lambda: _cancel(request)).under(ID_HEADER, request_id)
+            streamed.append(reply)
             then(streamed[0])
         streamed[0].came(chunk)
 
@@ -104,7 +108,7 @@ def start_request(message: Message, then: Callable[[Reply], object]) -> None:
         if streamed:
             streamed[0].end(broken=request.status != "ok")
         else:
-            then(_reply_of(request))
+            then(_reply_of(request).under(ID_HEADER, request_id))
 
     model_id = dict(message.headers).get(MODEL_HEADER, "")
     request = Request(
@@ -116,6 +120,16 @@ def start_request(message: Message, then: Callable[[Reply], object]) -> None:
         request.end("no_proxy", core.now_ns)
         return
     deliver(proxy.process, to_ns(served.instance.costs.transit_s), proxy.receive, request)
+
+
+def _numbered(message: Message, session: Session) -> tuple[Message, str]:
+    """With an id, the client's or one that the proxy draws."""
+    said = dict(message.headers).get(ID_HEADER)
+    if said is not None:
+        return message, said
+    drawn = session.sim.rng("serve/request_ids").bytes(16).hex()
+    made = f"{drawn[:8]}-{drawn[8:12]}-4{drawn[13:16]}-a{drawn[17:20]}-{drawn[20:]}"
+    return message._replace(headers=(*message.headers, (ID_HEADER, made))), made
 
 
 def _cancel(request: Request) -> None:

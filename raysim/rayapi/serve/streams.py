@@ -55,6 +55,11 @@ class Reply:
         self._waiting: list[Callable[[None], object]] = []
 
     @property
+    def chunked(self) -> bool:
+        """Whether it has no length, and goes out in chunks."""
+        return ("transfer-encoding", "chunked") in self.headers
+
+    @property
     def headers(self) -> list[tuple[str, str]]:
         """With how the body is sent."""
         headers = list(self.head.headers)
@@ -62,6 +67,12 @@ class Reply:
             chunked = ("transfer-encoding", "chunked")
             headers.append(chunked if self._whole is None else (LENGTH, str(len(self._whole))))
         return headers
+
+    def under(self, header: str, value: str) -> Reply:
+        """The same with one header more."""
+        if header not in dict(self.head.headers):
+            self.head = self.head._replace(headers=(*self.head.headers, (header, value)))
+        return self
 
     def came(self, chunk: bytes) -> None:
         """More of the body is there."""
@@ -133,14 +144,24 @@ class _Wire(io.RawIOBase):
         super().close()
 
 
+def head_bytes(reply: Reply) -> bytes:
+    """Status and headers, as they are sent."""
+    status = reply.head.status
+    lines = [f"HTTP/1.1 {status} {reasons.get(status, '')}"]
+    lines += [f"{name}: {value}" for name, value in reply.headers]
+    return "\r\n".join([*lines, "", ""]).encode("latin-1")
+
+
+def framed(reply: Reply, chunk: bytes) -> bytes:
+    """A part of the body, as it is sent."""
+    return b"%x\r\n%b\r\n" % (len(chunk), chunk) if reply.chunked else chunk
+
+
 def _sent(reply: Reply) -> Iterator[bytes]:
-    status, headers = reply.head.status, reply.headers
-    lines = [f"HTTP/1.1 {status} {reasons.get(status, '')}", *(f"{k}: {v}" for k, v in headers)]
-    yield "\r\n".join([*lines, "", ""]).encode("latin-1")
-    chunked = ("transfer-encoding", "chunked") in headers
+    yield head_bytes(reply)
     for chunk in reply:
-        yield b"%x\r\n%b\r\n" % (len(chunk), chunk) if chunked else chunk
-    if chunked and not reply.broken:
+        yield framed(reply, chunk)
+    if reply.chunked and not reply.broken:
         yield b"0\r\n\r\n"
 
 

@@ -70,7 +70,7 @@ def execution_of(
     """
     cpus = (yield from available_cpus()) - excluded.cpu
     context = replace(context, preserve_order=context.preserve_order or dataset.ordered)
-    plan = plan_of(dataset, context, cpus)
+    plan = plan_of(dataset.anew(), context, cpus)
     executor = StreamingExecutor(
         process, plan, context, streams, excluded=excluded, storage=storage, label=label
     )

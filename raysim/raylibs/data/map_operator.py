@@ -17,10 +17,10 @@ from typing import Any
 from raysim.raycore.ids import NodeID
 from raysim.raycore.process import CoreProcess
 from raysim.raycore.resources import ResourceSet
-from raysim.raycore.scripts import Script, now, submit
+from raysim.raycore.scripts import Script, keep, now, submit
 from raysim.raycore.tasks import NodeAffinity, Payload, Ref, RemoteFunction, TaskError, TaskOptions
 from raysim.raylibs.data.actor_pool import ActorPool, PoolActor
-from raysim.raylibs.data.blocks import Block, Made, locations, total
+from raysim.raylibs.data.blocks import Block, Made, locations, sliced, total
 from raysim.raylibs.data.defaults import DataContext
 from raysim.raylibs.data.exchange import Exchange
 from raysim.raylibs.data.metrics import OpMetrics
@@ -173,7 +173,9 @@ class MapOperator:
             return
         bundle.append(block)
         rows, size_bytes = total(bundle)
-        if rows >= stage.min_rows_per_bundle and size_bytes >= stage.gather_bytes:
+        if stage.exact_rows:
+            yield from self._start_exactly(node_id, rows - rows % stage.exact_rows)
+        elif rows >= stage.min_rows_per_bundle and size_bytes >= stage.gather_bytes:
             yield from self._start_bundle(node_id)
 
     def all_inputs_done(self) -> Script:
@@ -190,6 +192,24 @@ class MapOperator:
     def _start_bundle(self, node_id: NodeID) -> Script:
         self.queue.append((node_id, self.bundles.pop(node_id)))
         yield from self.start_queued()
+
+    def _start_exactly(self, node_id: NodeID, rows: int) -> Script:
+        """A task of so many rows; what is left of the last block waits for more."""
+        bundle, taken = self.bundles[node_id], []
+        while rows:
+            block = bundle.pop(0)
+            if block.rows > rows:
+                block, rest = sliced(block, rows)
+                bundle.insert(0, rest)
+                if rest.owned and rest.ref is not None:
+                    yield keep(rest.ref)  # both parts are dropped when they have been used
+            taken.append(block)
+            rows -= block.rows
+        if not bundle:
+            del self.bundles[node_id]
+        if taken:
+            self.queue.append((node_id, taken))
+            yield from self.start_queued()
 
     def start_queued(self) -> Script:
         """Start what can be started of the bundles that wait."""

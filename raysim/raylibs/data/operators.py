@@ -9,6 +9,7 @@ Not modelled: the task that slices a limit's last block (its reader takes fewer 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from raysim.raycore.scripts import Script
@@ -126,6 +127,8 @@ class Passing:
         self.tasks: dict[int, DataTask] = {}
         self.materializes = False
         """Set: nothing is given on before all is there."""
+        self.order: Callable[[int], Sequence[int]] | None = None
+        """In which blocks then go on."""
         self.rows_left: int | None = None
         """Of a limit."""
         self._held: list[Block] = []
@@ -159,6 +162,8 @@ class Passing:
 
     def all_inputs_done(self) -> Script:
         """As ``Operator``."""
+        if self.order is not None:
+            self._held = [self._held[i] for i in self.order(len(self._held))]
         self._give()
         self.links.inputs_done = True
         yield from ()

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from raysim.raylibs.data.blocks import Block, Made, evenly
 from raysim.raylibs.data.defaults import DataContext
 from raysim.raylibs.data.shuffles import join_stages, partitions_of, stages_of, takes_in_maps
-from raysim.raylibs.data.specs import AllToAll, Dataset, Join, Map, Source, Union, Zip
-from raysim.raylibs.data.stages import Inputs, MapStage, Regrouped, Stage
+from raysim.raylibs.data.specs import AllToAll, Dataset, Join, Map, Reorder, Source, Union, Zip
+from raysim.raylibs.data.stages import Collect, Inputs, MapStage, Regrouped, Stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +91,9 @@ def _add(dataset: Dataset, context: DataContext, cpus: float, nodes: list[Node])
         elif isinstance(operation, Join):
             pending = _joined(operation, context, cpus, nodes)
             blocks = operation.partitions
+        elif isinstance(operation, Reorder):
+            stage = Collect(name="RandomizeBlockOrder", order=operation.order)
+            nodes.append(Node(stage=stage, inputs=(last,)))
         else:
             nodes.append(Node(stage=operation, inputs=(last,)))
         last = len(nodes) - 1
@@ -179,6 +182,8 @@ def _fused(up: MapStage | None, down: MapStage, context: DataContext) -> MapStag
         return None
     if up.first.actors or _args(up.first) != _args(down.first):
         return None
+    if up.steps[-1].block_rows or (down.first.block_rows and not _may_cut(up, down.first)):
+        return None
     size, below = up.first.concurrency, down.first.concurrency
     if down.first.actors:
         if size is not None and size != (below[1] if isinstance(below, tuple) else below):
@@ -186,6 +191,11 @@ def _fused(up: MapStage | None, down: MapStage, context: DataContext) -> MapStag
     elif size != below:
         return None
     return replace(up, name=f"{up.name}->{down.name}", steps=(*up.steps, *down.steps))
+
+
+def _may_cut(up: MapStage, down: Map) -> bool:
+    """Whether blocks are cut by the tasks that make them: of ``map_batches``, unless exactly."""
+    return up.steps[-1].name.startswith("MapBatches") and not down.exact
 
 
 def _plain(stage: MapStage | None) -> bool:

@@ -7,7 +7,7 @@ that runs the user's own functions instead.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -48,6 +48,10 @@ class Source:
     """Of what it makes."""
     blocks: tuple[Block, ...] = ()
     """Of materialised data: its blocks, and nothing is read."""
+    again: Callable[[], Source] | None = None
+    """As of a ``Map``: files in another order."""
+    counted: bool = True
+    """How many rows there are is known before they are read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,10 +96,16 @@ class Map:
     hook: Hook | None = None
     slices: Slices | None = None
     """Of what the hook makes; None: that stays whole."""
+    block_rows: int = 0
+    """``repartition(target_num_rows_per_block=)``: its blocks have so many rows at most."""
+    exact: bool = False
+    """Its tasks get multiples of these rows, so that all blocks but the last are full."""
     hook_of: Callable[[list[Any]], Hook] | None = None
     """Makes the hook, of what the stage before it has sampled."""
     remote_args: Mapping[str, float] = field(default_factory=dict)
     """Custom resources."""
+    again: Callable[[], Any] | None = None
+    """Makes it anew for every execution, of what is drawn at random."""
 
     @property
     def cpus(self) -> float:
@@ -139,6 +149,18 @@ class AllToAll:
     fused: bool = False
     """The read before it runs in its maps and what follows in its reduces, as in applications that
     shuffle on Ray Core (Exoshuffle); Ray Data's own run apart."""
+    again: Callable[[], Any] | None = None
+    """As of a ``Map``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reorder:
+    """``randomize_block_order``: all blocks, then one after the other as ``order`` says."""
+
+    order: Callable[[int], Sequence[int]]
+    """Of how many there are."""
+    again: Callable[[], Any] | None = None
+    """As of a ``Map``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +211,9 @@ class Split:
     """The node of each consumer."""
 
 
-Operation = Map | AllToAll | Limit | Union | Zip | Join | Split
+Drawn = Map | AllToAll | Reorder
+"""What may be drawn at random."""
+Operation = Drawn | Limit | Union | Zip | Join | Split
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,6 +227,11 @@ class Dataset:
         """More of them."""
         return replace(self, operations=(*self.operations, *operations))
 
+    def anew(self) -> Dataset:
+        """For one execution: what is drawn at random is drawn."""
+        source = self.source if self.source.again is None else self.source.again()
+        return Dataset(source=source, operations=tuple(_anew(o) for o in self.operations))
+
     @property
     def ordered(self) -> bool:
         """Whether a sort or a zip is in it: Ray then keeps all blocks in order."""
@@ -213,3 +242,13 @@ class Dataset:
             or (isinstance(o, Union) and any(other.ordered for other in o.others))
             for o in self.operations
         )
+
+
+def _anew(operation: Operation) -> Operation:
+    if isinstance(operation, Drawn):
+        return operation if operation.again is None else operation.again()
+    if isinstance(operation, Zip | Join):
+        return replace(operation, other=operation.other.anew())
+    if isinstance(operation, Union):
+        return replace(operation, others=tuple(other.anew() for other in operation.others))
+    return operation

@@ -6,6 +6,7 @@ Real counterpart: the operators of ``_internal/logical/operators`` after plannin
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from raysim.raylibs.data.blocks import Block
@@ -63,6 +64,11 @@ class MapStage:
         """Blocks are put together up to this; of fused steps the largest batch."""
         return max((s.batch_size or 0 for s in self.steps), default=0)
 
+    @property
+    def exact_rows(self) -> int:
+        """Tasks get multiples of so many rows."""
+        return self.steps[0].block_rows if self.steps[0].exact else 0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
@@ -77,6 +83,8 @@ class Collect:
     """All blocks before the first goes on."""
 
     name: str = "Collect"
+    order: Callable[[int], Sequence[int]] | None = None
+    """In which they go on; None: as they came."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

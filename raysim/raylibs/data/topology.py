@@ -53,9 +53,11 @@ def build(
             op = Regroup(stage, _unique(stage.name, made), inputs, context, process)
         elif isinstance(stage, ExchangeStage):
             op = Exchange(stage, _unique(stage.name, made), inputs, context, process)
+        elif isinstance(stage, Collect):
+            op = Passing(_unique(stage.name, made), inputs, context)
+            op.materializes, op.order = True, stage.order
         else:
             op = Passing(_unique(type(stage).__name__, made), inputs, context)
-            op.materializes = isinstance(stage, Collect)
         for before in inputs:
             before.links.after.append(op)
         made.append(op)

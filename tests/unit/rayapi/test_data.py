@@ -344,9 +344,9 @@ def test_sources_that_are_not_there_say_so() -> None:
         import ray
 
         ray.init()
-        ray.data.read_sql("select")
+        ray.data.read_mongo("mongodb://somewhere")
 
-    with pytest.raises(NotEmulatedError, match=r"ray\.data\.read_sql is not emulated"):
+    with pytest.raises(NotEmulatedError, match=r"ray\.data\.read_mongo is not emulated"):
         played(main)
 
 
