@@ -9,6 +9,7 @@ import pytest
 
 from raysim.hardware import catalog
 from raysim.hardware.topology import Topology
+from raysim.perf.constants import TrainingConstants
 from raysim.training.checkpoint.cost import checkpoint_cost
 from raysim.training.communicators import Communicators
 from raysim.training.layers.sections import Gradient
@@ -217,7 +218,7 @@ def test_gathers_of_divided_checkpoints_are_exposed() -> None:
     """Each waits for the kernels before it, and those after wait for it."""
     base = plan(
         llama(hidden=1024, seq_len=2048), mesh=Mesh(dp=1, tp=4), stage=1,
-        activation_checkpointing="full",
+        activation_checkpointing="full", constants=TrainingConstants(host_speed=10.0),
     )  # fmt: skip
     whole, divided = (
         play(replace(base, partition_activations=on), cluster(1, gpus=4)) for on in (False, True)
