@@ -40,7 +40,8 @@ INSTRUCTION_S = 400e-6
 ENGINE_PASS_S = 400e-6
 ENGINE_STEP_S = 800e-6
 COPY_FIXED_S = 10e-6
-UNPINNED_SHARE = 0.5
+STAGING_BYTES_PER_S = 13e9
+FRESH_BYTES_PER_S = 7.24e9
 CPU_ADAM_BYTES = 28.0
 CPU_COPY_BYTES = 6.0
 CPU_STREAM_SHARE = 0.5
@@ -110,8 +111,17 @@ PROVENANCE = {
         "thread, 2026-11-21",
     ),
     "copy_fixed_s": Provenance(basis="assumed", source="cudaMemcpyAsync latency seen by a stream"),
-    "unpinned_share": Provenance(
-        basis="assumed", source="pageable copies are staged through a pinned buffer: about half"
+    "staging_bytes_per_s": Provenance(
+        basis="measured",
+        source="pageable copies pass through a pinned buffer by way of a thread of the host: 8.9 "
+        "GB/s to an H100 and 12.8 from it where pinned memory makes 54 leave 10.7 and 16.8 "
+        "(copies.csv, 16 MiB, 2026-11-26)",
+    ),
+    "fresh_bytes_per_s": Provenance(
+        basis="assumed",
+        source="pages the kernel provides to several threads: what Ray's copies into new pages "
+        "reach (ray_core, first_touch_bytes_per_s); a bf16 cast on an AMD EPYC, 2.2 GB/s by one "
+        "thread, 3.5 by two",
     ),
     "cpu_adam": Provenance(
         basis="assumed",
@@ -205,8 +215,18 @@ def copy_seconds(
         return 0.0
     if kind == "d2d":
         return 2e-6 + 2.0 * size_bytes / d2d_bytes_per_s
-    rate = gpu.pcie_bytes_per_s * (1.0 if pinned else UNPINNED_SHARE)
+    rate = gpu.pcie_bytes_per_s if pinned else pageable_bytes_per_s(gpu)
     return COPY_FIXED_S + size_bytes / rate
+
+
+def pageable_bytes_per_s(gpu: GpuSpec) -> float:
+    """Of copies that a thread of the host stages, part after part, through a pinned buffer."""
+    return 1.0 / (1.0 / gpu.pcie_bytes_per_s + 1.0 / STAGING_BYTES_PER_S)
+
+
+def fresh_pages_seconds(size_bytes: float) -> float:
+    """Seconds of the kernel to provide a process with so much new memory, and to take it back."""
+    return size_bytes / FRESH_BYTES_PER_S
 
 
 def cpu_adam_seconds(
