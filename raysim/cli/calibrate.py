@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from raysim.cli import terminal
 from raysim.errors import CalibrationError, Problem, ScenarioError
@@ -193,44 +193,98 @@ def _at_speed(core_speed: float) -> list[Parameter]:
     ]  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Steps:
+    """Measured training steps of a folder, what its tables say, and how steps are predicted."""
+
+    rows: list[Measured]
+    cases: Mapping[str, Mapping[str, Any]]
+    """By name, those that raysim plays."""
+    names: tuple[str, ...]
+    """What is fitted."""
+    direct: dict[str, Constant]
+    predict: Callable[[Iterable[Mapping[str, Any]], Profile], dict[RowKey, float]]
+
+
 def _calibrate_training(folder: Path, options: CalibrateOptions) -> None:
-    """The same for steps of ranks on the CPU; priors are what the folder's tables say."""
-    from raysim.calibrate.direct_cpu import cpu_constants
-    from raysim.calibrate.direct_host import host_speed
+    """The same for training steps, of ranks on the CPU or of one GPU.
+
+    Priors are what the folder's tables say.
+    """
     from raysim.calibrate.fit import fit
     from raysim.calibrate.outcome import compare, lines, profile_of_fit
     from raysim.calibrate.parameters import parameters
+    from raysim.measure.table import read_meta
     from raysim.perf.profile import OWN
-    from raysim.validate import training_cases as training
     from raysim.validate.replayed import Against
+    from raysim.validate.training_cases import profile_of
 
-    chosen = training.calibration_rows(folder)
-    against, rows = Against.at(folder), training.read_steps(folder)
-    played = {
-        n: c for n, c in training.read_cases(folder).items() if c["engine"] in training.ENGINES
-    }
-    fitted = [played[name] for name in dict.fromkeys(r.key[0] for r in chosen) if name in played]
-    names = _split(options.names) or training.FITTED
-    direct = {n: c for n, c in cpu_constants(folder).items() if n in names}
-    wanted = parameters(names, "training", direct)
-    speed = host_speed(folder)
-    direct |= {} if speed is None else {"host_speed": speed}
+    against = Against.at(folder)
+    of = _gpu_steps if read_meta(folder)["hardware"]["gpus"] else _cpu_steps
+    steps = of(folder, _split(options.names))
+    known = {n: c.value for n, c in steps.direct.items() if n not in steps.names}
+    chosen = [row for row in steps.rows if row.role == "calibration"]
+    fitted = [steps.cases[n] for n in dict.fromkeys(r.key[0] for r in chosen) if n in steps.cases]
 
     def predict(values: Mapping[str, float]) -> dict[RowKey, float]:
-        return training.predict_steps(fitted, training.profile_of(values))
+        return steps.predict(fitted, profile_of({**known, **values}))
 
-    known = predict({})
-    chosen = [row for row in chosen if row.key in known]  # a pipeline's phases are not
+    played = predict({})
+    chosen = [row for row in chosen if row.key in played]  # a pipeline's phases are not
+    wanted = parameters(steps.names, "training", steps.direct)
     terminal.say(f"Fitting {len(wanted)} constants on {len(chosen)} rows of {len(fitted)} steps")
     found = fit(wanted, predict, chosen)
     profile = profile_of_fit(
         found, name=options.out.stem, made=date.today().isoformat(), section="training",
-        source=_source(against, found, "training_steps_calibration.csv", "torch"), direct=direct,
+        source=_source(against, found, "training_steps_calibration.csv", "torch"),
+        direct=steps.direct,
     )  # fmt: skip
-    before, after = (training.predict_steps(tuple(played.values()), p) for p in (OWN, profile))
-    compared, missing = compare(rows, before, after)
+    before, after = (steps.predict(steps.cases.values(), p) for p in (OWN, profile))
+    compared, missing = compare(steps.rows, before, after)
     terminal.say("\n".join(["", *lines(found, compared, missing)]))
     _write(profile, options.out, folder)
+
+
+def _cpu_steps(folder: Path, asked: tuple[str, ...]) -> _Steps:
+    from raysim.calibrate.direct_cpu import cpu_constants
+    from raysim.calibrate.direct_host import host_speed
+    from raysim.validate import training_cases as training
+
+    training.calibration_rows(folder)
+    cases = training.read_cases(folder)
+    names, speed = asked or training.FITTED, host_speed(folder)
+    direct = {n: c for n, c in cpu_constants(folder).items() if n in names}
+    return _Steps(
+        rows=training.read_steps(folder), names=names,
+        cases={n: c for n, c in cases.items() if c["engine"] in training.ENGINES},
+        direct=direct | ({} if speed is None else {"host_speed": speed}),
+        predict=training.predict_steps,
+    )  # fmt: skip
+
+
+def _gpu_steps(folder: Path, asked: tuple[str, ...]) -> _Steps:
+    """How fast the host's threads are in a step is fitted: loops over small layers are its best."""
+    from raysim.calibrate.direct_gpu import gpu_constants
+    from raysim.calibrate.direct_host import host_speed
+    from raysim.calibrate.parameters import PRIOR_SIGMA
+    from raysim.perf.profile import OWN
+    from raysim.validate import gpu_steps
+    from raysim.validate.training_cases import read_cases
+
+    speed = host_speed(folder)
+    if speed is None:
+        raise CalibrationError(f"{folder}: no host_dispatch.csv; `raysim measure host` makes it")
+    gpu = gpu_steps.machine(folder, OWN).groups[0].node.gpu
+    assert gpu is not None
+    direct = {
+        **gpu_constants(folder, gpu, speed.value),
+        "host_speed": replace(speed, error=PRIOR_SIGMA),
+    }
+    return _Steps(
+        rows=gpu_steps.step_rows(folder), cases=read_cases(folder),
+        names=asked or gpu_steps.FITTED, direct=direct,
+        predict=partial(gpu_steps.predict_steps, folder),
+    )  # fmt: skip
 
 
 def _workloads(rows: list[Measured], options: CalibrateOptions) -> tuple[Workload, ...]:

@@ -445,12 +445,7 @@ class ComputeModel:
         return seconds
 
     def optimizer_launches(
-        self,
-        optimizer_name: str,
-        tensors: int,
-        *,
-        fused: bool,
-        foreach: bool = True,
+        self, optimizer_name: str, tensors: int, *, fused: bool, foreach: bool = True
     ) -> int:
         """Kernels of a step: a few multi-tensor ones, however many ``tensors``, or a loop's."""
         if fused or foreach:
@@ -462,11 +457,6 @@ class ComputeModel:
         kernels = self.launches(op, backward=backward)
         price = self.passes.backward_s if backward else self.passes.forward_s
         return price(op.dispatched, kernels)
-
-    @property
-    def hook_s(self) -> float:
-        """Host seconds of ZeRO-3's fetch and release hooks around one module."""
-        return self.host.hook_s
 
     def copy_s(self, size_bytes: float, kind: host.CopyKind, *, pinned: bool = True) -> float:
         """Seconds of one copy between host and GPU, or within the GPU, alone on its link."""

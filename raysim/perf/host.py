@@ -20,22 +20,28 @@ from raysim.hardware.specs import CpuSpec, GpuSpec, Provenance
 
 CopyKind = Literal["h2d", "d2h", "d2d"]
 
-REFERENCE_SINGLE_THREAD = 2.30
+REFERENCE_SINGLE_THREAD = 1.84
 """Of the host that the constants below were measured on; see ``PROVENANCE["host_speed"]``."""
 OPERATOR_S = 2.2e-6
 MODULE_S = 13e-6
 NODE_S = 4.75e-6
-LAUNCH_S = 2.0e-6
+LAUNCH_S = 4.13e-6
 COLLECTIVE_S = 30e-6
 CHECKPOINT_S = 150e-6
 HOOK_S = 190e-6
+HOOK_BACKWARD = 0.53
+FETCH_SHARE = 0.29
+GRADIENT_SHARE = 0.25
+STEP_SHARE = 0.43
+"""Of ``HOOK_S``: see ``PROVENANCE["hook_s"]``."""
 SLICE_S = 1.25e-6
 FSDP_HOOK_S = 380e-6
 INSTRUCTION_S = 400e-6
 ENGINE_PASS_S = 400e-6
 ENGINE_STEP_S = 800e-6
 COPY_FIXED_S = 10e-6
-UNPINNED_SHARE = 0.5
+STAGING_BYTES_PER_S = 13e9
+FRESH_BYTES_PER_S = 7.24e9
 CPU_ADAM_BYTES = 28.0
 CPU_COPY_BYTES = 6.0
 CPU_STREAM_SHARE = 0.5
@@ -54,15 +60,18 @@ PROVENANCE = {
         source="a thread's speed from the host's processor (single_thread), over that of the AMD "
         "EPYC the host's constants were measured on, whose model was not recorded: so that eager "
         "Llama-2 7B on an A100's EPYC 7742 dispatches its published 25.5 tokens/s (gpt_fast.json; "
-        "that the host was one is assumed)",
+        "that the host was one is assumed). The same from another side: an Emerald Rapids Xeon "
+        "of 1.65 ran eager layers at 0.90 of it, which makes it 1.83",
     ),
     "operator_s": Provenance(basis="measured", source=_LAYERS),
     "module_s": Provenance(basis="measured", source=_LAYERS),
     "node_s": Provenance(basis="measured", source=_LAYERS),
     "launch_s": Provenance(
-        basis="assumed",
-        source="cudaLaunchKernel's host time, 2.3 us on an EPYC 7313 with A100 (single thread "
-        "1.29), arXiv 2504.11750; 1-3 us with current drivers",
+        basis="measured",
+        source="an add_ on one element of an H100, in a loop, less the operator: 7.04 us and 2.44 "
+        "us on an Emerald Rapids Xeon at 0.90 of the reference (launch.csv, host_dispatch.csv, "
+        "2026-11-26); a product's takes 8 us. cudaLaunchKernel alone is 2.3 us on an EPYC 7313 "
+        "(arXiv 2504.11750)",
     ),
     "collective_s": Provenance(
         basis="assumed",
@@ -77,8 +86,11 @@ PROVENANCE = {
     ),
     "hook_s": Provenance(
         basis="measured",
-        source="CPU time per module and pass under ZeRO-3 beyond the plain module: 0.22 ms "
-        "forward, 0.17 ms backward; DeepSpeed 0.19.8, AMD EPYC, one thread, 2026-11-21",
+        source="what DeepSpeed 0.19.8 adds to steps of GPT-2 and Llama, tiny tensors, from 6 to "
+        "18 layers, torch 2.13, one rank on an AMD EPYC at 1.78 of the reference, 2026-11-26: "
+        "per module called 106 us in forward and 57 in backward; per parameter 31 us to gather "
+        "and release it, 29 for the hook that buckets its gradient, 46 to 55 in ZeRO-3's step. "
+        "CUDA's streams and events are not in it",
     ),
     "slice_s": Provenance(
         basis="measured",
@@ -99,8 +111,17 @@ PROVENANCE = {
         "thread, 2026-11-21",
     ),
     "copy_fixed_s": Provenance(basis="assumed", source="cudaMemcpyAsync latency seen by a stream"),
-    "unpinned_share": Provenance(
-        basis="assumed", source="pageable copies are staged through a pinned buffer: about half"
+    "staging_bytes_per_s": Provenance(
+        basis="measured",
+        source="pageable copies pass through a pinned buffer by way of a thread of the host: 8.9 "
+        "GB/s to an H100 and 12.8 from it where pinned memory makes 54 leave 10.7 and 16.8 "
+        "(copies.csv, 16 MiB, 2026-11-26)",
+    ),
+    "fresh_bytes_per_s": Provenance(
+        basis="assumed",
+        source="pages the kernel provides to several threads: what Ray's copies into new pages "
+        "reach (ray_core, first_touch_bytes_per_s); a bf16 cast on an AMD EPYC, 2.2 GB/s by one "
+        "thread, 3.5 by two",
     ),
     "cpu_adam": Provenance(
         basis="assumed",
@@ -128,7 +149,8 @@ class HostCosts:
     checkpoint_s: float = CHECKPOINT_S
     """One activation checkpoint, beyond its recomputation."""
     hook_s: float = HOOK_S
-    """ZeRO-3's hooks around one module."""
+    """ZeRO-3's hooks around one module's forward. What else DeepSpeed's Python does per module
+    or parameter keeps its measured share of it."""
     slice_s: float = SLICE_S
     """A gradient cut for one rank before ZeRO-3 reduces it."""
     instruction_s: float = INSTRUCTION_S
@@ -136,6 +158,26 @@ class HostCosts:
     engine_pass_s: float = ENGINE_PASS_S
     engine_step_s: float = ENGINE_STEP_S
     """One forward or backward, and one step, of DeepSpeedEngine."""
+
+    @property
+    def hook_backward_s(self) -> float:
+        """ZeRO-3's hooks around one module's backward."""
+        return self.hook_s * HOOK_BACKWARD
+
+    @property
+    def fetch_s(self) -> float:
+        """ZeRO-3 makes one parameter whole, and later gives it back."""
+        return self.hook_s * FETCH_SHARE
+
+    @property
+    def gradient_s(self) -> float:
+        """The hook of a ZeRO stage that puts one gradient into the bucket, beside its copy."""
+        return self.hook_s * GRADIENT_SHARE
+
+    @property
+    def stepped_s(self) -> float:
+        """ZeRO-3's step looks after one parameter: partitions it, views its shard."""
+        return self.hook_s * STEP_SHARE
 
     @property
     def eager_s(self) -> float:
@@ -173,8 +215,18 @@ def copy_seconds(
         return 0.0
     if kind == "d2d":
         return 2e-6 + 2.0 * size_bytes / d2d_bytes_per_s
-    rate = gpu.pcie_bytes_per_s * (1.0 if pinned else UNPINNED_SHARE)
+    rate = gpu.pcie_bytes_per_s if pinned else pageable_bytes_per_s(gpu)
     return COPY_FIXED_S + size_bytes / rate
+
+
+def pageable_bytes_per_s(gpu: GpuSpec) -> float:
+    """Of copies that a thread of the host stages, part after part, through a pinned buffer."""
+    return 1.0 / (1.0 / gpu.pcie_bytes_per_s + 1.0 / STAGING_BYTES_PER_S)
+
+
+def fresh_pages_seconds(size_bytes: float) -> float:
+    """Seconds of the kernel to provide a process with so much new memory, and to take it back."""
+    return size_bytes / FRESH_BYTES_PER_S
 
 
 def cpu_adam_seconds(

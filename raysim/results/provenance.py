@@ -112,10 +112,12 @@ def _model_constants(outcome: JobOutcome) -> dict[str, Provenance]:
     known |= _run_constants(outcome)
     plan = outcome.job.plan
     if plan.zero.offload_optimizer.device == "none":
-        known.pop("cpu_adam", None)
-    if plan.zero.stage != 3 or plan.engine != "deepspeed":
-        for name in ("hook_s", "slice_s"):
+        for name in ("cpu_adam", "fresh_bytes_per_s"):
             known.pop(name, None)
+    if plan.zero.stage == 0 or plan.engine != "deepspeed":
+        known.pop("hook_s", None)
+    if plan.zero.stage != 3 or plan.engine != "deepspeed":
+        known.pop("slice_s", None)
     if plan.engine != "fsdp":
         known.pop("fsdp_hook_s", None)
     if plan.engine != "deepspeed":

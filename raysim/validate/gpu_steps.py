@@ -7,11 +7,13 @@ wait for nothing in between; the peaks are torch's own.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from raysim.calibrate.rows import Measured, Role, RowKey
+from raysim.errors import CalibrationError
 from raysim.hardware import catalog
 from raysim.hardware.cluster import ClusterSpec, NodeGroup
 from raysim.kernel.simulation import Simulation
@@ -24,6 +26,8 @@ from raysim.validate.training_cases import PROFILE, read_cases
 from raysim.validate.training_plans import plan_of
 
 PHASE = "step free"
+FITTED = ("sustained_share", "host_speed")
+"""Constants that only steps show."""
 PEAKS = frozenset({"allocated", "reserved"})
 
 
@@ -47,6 +51,43 @@ def play(case: Mapping[str, Any], cluster: ClusterSpec, profile: Profile = OWN) 
     """The case's steady step, with its memory."""
     plan = replace(plan_of(case), constants=profile.training_constants())
     return simulate(plan, cluster, simulation=Simulation(), memory=True)
+
+
+def step_rows(folder: Path) -> list[Measured]:
+    """Steps without waits of the folder, calibration rows first; the key is (case, phase).
+
+    Raises
+    ------
+    CalibrationError
+        The folder has no such calibration rows.
+    """
+    roles: tuple[Role, ...] = ("calibration", "validation")
+    found = [
+        Measured(
+            key=(row.parameters["case"], PHASE), role=role, value=row.value, unit=row.unit,
+            repetitions=row.repetitions, low=row.low, high=row.high, family="gpu_steps",
+        )
+        for role in roles
+        if (file := folder / f"training_steps_{role}.csv").exists()
+        for row in read_rows(file)
+        if row.parameters["phase"] == PHASE
+    ]  # fmt: skip
+    if not any(row.role == "calibration" for row in found):
+        raise CalibrationError(
+            f"{folder}: no row {PHASE!r} in training_steps_calibration.csv; "
+            "`raysim measure step --cases FILE` makes them on a GPU, of cases of that role"
+        )
+    return found
+
+
+def predict_steps(
+    folder: Path, cases: Iterable[Mapping[str, Any]], profile: Profile
+) -> dict[RowKey, float]:
+    """Seconds of the cases' steps, by (case, phase)."""
+    cluster = machine(folder, profile)
+    return {
+        (case["name"], PHASE): play(case, cluster, profile).steady_step_ns * 1e-9 for case in cases
+    }
 
 
 def gpu_step_points(validation: Path) -> Iterator[Point]:

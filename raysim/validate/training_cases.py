@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -117,7 +117,7 @@ def read_cases(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def predict_steps(
-    cases: Sequence[Mapping[str, Any]], profile: Profile = OWN
+    cases: Iterable[Mapping[str, Any]], profile: Profile = OWN
 ) -> dict[tuple[str, str], float]:
     """Seconds of every phase of every case, by (case, phase)."""
     return {

@@ -13,6 +13,7 @@ from raysim.models.huggingface import build
 from raysim.models.table import Body, Model, Module, Operator
 from raysim.perf.compute import ComputeModel
 from raysim.perf.constants import TrainingConstants
+from raysim.perf.host import GRADIENT_SHARE, HOOK_BACKWARD, STEP_SHARE
 from raysim.training.breakdown import step_breakdown
 from raysim.training.layers.pricing import Pricer, module_calls
 from raysim.training.layers.sharding import Sharding
@@ -156,3 +157,49 @@ def test_megatron_waits_for_two_zeros_in_every_layer() -> None:
     for i in zeros:
         before = [j for j in range(i) if ops[j].stream == COMPUTE]
         assert line.end_ns[i] >= max(line.end_ns[j] for j in before)
+
+
+def deepspeed_host_ns(stage: int, constants: TrainingConstants) -> int:
+    """Of a step of one rank in which nothing but these constants takes the host."""
+    p = plan(
+        SHORT, mesh=Mesh(), stage=stage, micro_batch=1, gradient_accumulation_steps=1,
+        constants=constants,
+    )  # fmt: skip
+    return host_ns(play(p, cluster(nodes=1)))
+
+
+ONLY_HOOKS = TrainingConstants(
+    operator_s=0.0, module_s=0.0, node_s=0.0, launch_s=0.0, collective_s=0.0, slice_s=0.0,
+    engine_pass_s=0.0, engine_step_s=0.0, hook_s=1e-3, host_speed=1.0,
+)  # fmt: skip
+
+
+def test_zero_2_pays_a_hook_for_every_gradient() -> None:
+    tensors = len(list(SHORT.parameters()))
+    hooks_ms = deepspeed_host_ns(2, ONLY_HOOKS) * 1e-6
+    assert hooks_ms == pytest.approx(tensors * GRADIENT_SHARE)
+
+
+def test_zero_3_pays_hooks_around_every_module_both_ways() -> None:
+    """All parameters are small, and stay gathered: none is fetched."""
+    tensors = len(list(SHORT.parameters()))
+    around = sum(
+        len({call for m in layer.body.modules for call in module_calls(m.name)})
+        for layer in SHORT.layers
+    )
+    both_ways = (around + 1) * (1.0 + HOOK_BACKWARD)  # and the root's
+    hooks_ms = deepspeed_host_ns(3, ONLY_HOOKS) * 1e-6
+    assert hooks_ms == pytest.approx(both_ways + tensors * (GRADIENT_SHARE + STEP_SHARE))
+
+
+def test_zero_2_s_overflow_check_launches_thirteen_kernels_per_gradient() -> None:
+    """And its norm two: what a step launches more than without them."""
+    launches = replace(ONLY_HOOKS, hook_s=0.0, launch_s=1e-3)
+    p = plan(
+        SHORT, mesh=Mesh(), stage=2, micro_batch=1, gradient_accumulation_steps=1,
+        constants=launches,
+    )  # fmt: skip
+    checked, unchecked = (
+        host_ns(play(replace(p, check_grad_overflow=on), cluster(nodes=1))) for on in (True, False)
+    )
+    assert (checked - unchecked) * 1e-6 == pytest.approx(13 * len(list(SHORT.parameters())))

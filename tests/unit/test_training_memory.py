@@ -9,6 +9,8 @@ import pytest
 
 from raysim.hardware import catalog
 from raysim.hardware.topology import Topology
+from raysim.perf.constants import TrainingConstants
+from raysim.perf.host import STAGING_BYTES_PER_S
 from raysim.training.checkpoint.cost import checkpoint_cost
 from raysim.training.communicators import Communicators
 from raysim.training.layers.sections import Gradient
@@ -217,7 +219,7 @@ def test_gathers_of_divided_checkpoints_are_exposed() -> None:
     """Each waits for the kernels before it, and those after wait for it."""
     base = plan(
         llama(hidden=1024, seq_len=2048), mesh=Mesh(dp=1, tp=4), stage=1,
-        activation_checkpointing="full",
+        activation_checkpointing="full", constants=TrainingConstants(host_speed=10.0),
     )  # fmt: skip
     whole, divided = (
         play(replace(base, partition_activations=on), cluster(1, gpus=4)) for on in (False, True)
@@ -265,7 +267,10 @@ def test_gathered_save_goes_through_rank_zero() -> None:
     assert checkpoint_cost(gathered, comms, "full") == checkpoint_cost(plain, comms, "full")
 
 
-def test_unpinned_copies_take_twice_as_long() -> None:
+def test_unpinned_copies_pass_through_a_thread_of_the_host() -> None:
+    gpu = cluster().gpu
+    assert gpu is not None
+
     def copy_ns(*, pinned: bool) -> int:
         zero = {
             "offload_optimizer": OffloadOptimizer(device="cpu", pin_memory=pinned),
@@ -275,4 +280,5 @@ def test_unpinned_copies_take_twice_as_long() -> None:
         (program,) = programs(p)
         return sum(op.duration_ns for op in program.ops if op.stream in {"h2d", "d2h"})
 
-    assert copy_ns(pinned=False) == pytest.approx(2 * copy_ns(pinned=True), rel=0.1)
+    longer = 1.0 + gpu.pcie_bytes_per_s / STAGING_BYTES_PER_S
+    assert copy_ns(pinned=False) == pytest.approx(longer * copy_ns(pinned=True), rel=0.1)

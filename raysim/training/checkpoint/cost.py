@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from raysim.models.table import COMPUTE_DTYPE_BYTES
-from raysim.perf.host import COPY_FIXED_S, UNPINNED_SHARE
+from raysim.perf.host import COPY_FIXED_S, pageable_bytes_per_s
 from raysim.training.checkpoint.files import (
     CheckpointFile,
     Kind,
@@ -165,6 +165,6 @@ def _collect_s(plan: TrainingPlan, comms: Communicators, kind: Kind) -> float:
                 gather_s = (
                     comms.traffic(call, 0).cost.seconds if plan.mesh.weight_ranks > 1 else 0.0
                 )
-                copy_s = COPY_FIXED_S + gathered / (gpu.pcie_bytes_per_s * UNPINNED_SHARE)
+                copy_s = COPY_FIXED_S + gathered / pageable_bytes_per_s(gpu)
                 seconds += copies * (gather_s + copy_s)
     return seconds

@@ -20,7 +20,7 @@ from raysim.hardware.network import FlowNetwork
 from raysim.hardware.node_links import Link
 from raysim.hardware.specs import Provenance, SharedStorageSpec
 from raysim.kernel.simulation import Simulation
-from raysim.perf.host import UNPINNED_SHARE
+from raysim.perf.host import pageable_bytes_per_s
 from raysim.training.communicators import Communicators
 from raysim.units import to_seconds
 
@@ -155,7 +155,7 @@ class Traffic:
         pickled = LOAD_BYTES_PER_S if way == "load" else SAVE_BYTES_PER_S
         seconds = size / pickled
         if way != "write":
-            seconds += haul.device_bytes / (gpu.pcie_bytes_per_s * UNPINNED_SHARE)
+            seconds += haul.device_bytes / pageable_bytes_per_s(gpu)
         most = size / seconds
         store = self.storage
         if store is None:

@@ -93,7 +93,7 @@ class Bf16Optimizer:
         """Norm over the whole buffer, the optimizer on the own slice, all-gather of the weights."""
         c, b = self.c, self.c.builder
         own = flat_partition_numel(c.numel, c.ranks)
-        c.overflow_and_norm(own * float(self.accum_bytes), 1, overflow=False, sharded=False)
+        c.gradient_norm(own * float(self.accum_bytes), 1, sharded=False)
         stepped = c.optimizer_step(own, low_precision_copy=True)
         if c.ranks > 1:
             call = Call("all_gather", "dp", own * c.ranks * c.weight_bytes)

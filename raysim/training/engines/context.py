@@ -21,6 +21,8 @@ from raysim.training.states.zero import optimizer_state_bytes
 SCALAR_BYTES = 4
 OVERFLOW_CHECK = "overflow.item()"
 """The host's wait for the flag: a step that overflows ends there."""
+NORM_KERNELS, NORM_BYTES = 2, 16
+"""Per gradient, of ZeRO's norms: cast to fp64, then the norm, per element written and read."""
 FLAG_BYTES = 1
 """The overflow flag is a ByteTensor."""
 
@@ -177,7 +179,7 @@ class EngineContext:
         return done
 
     def scan(self, name: str, size_bytes: float, tensors: int, waits: Sequence[int] = ()) -> int:
-        """One pass over ``tensors`` gradients held in ``size_bytes``."""
+        """Kernels over gradients, one for each of ``tensors``, that move ``size_bytes`` in all."""
         seconds = self.costs.memory_s(size_bytes, kernels=tensors)
         return self.builder.compute(name, "optimizer", seconds, launches=tensors, waits=waits)
 
@@ -205,28 +207,33 @@ class EngineContext:
         if waits:
             b.sync(f"{name}.item()", waits)
 
-    def overflow_and_norm(
+    def check_overflow(
+        self, size_bytes: float, kernels: int, *, sharded: bool = True, waits: Sequence[int] = ()
+    ) -> None:
+        """Scan gradients for inf or nan in so many kernels; reduce the flag and wait for it.
+
+        ``waits`` is what makes the gradients complete.
+        """
+        self.scan("check overflow", size_bytes, kernels, waits)
+        self.scalar_all_reduce("overflow", FLAG_BYTES, sharded=sharded)
+
+    def gradient_norm(
         self,
-        held_bytes: float,
-        tensors: int,
+        size_bytes: float,
+        kernels: int,
         *,
-        overflow: bool,
         norm_bytes: int = SCALAR_BYTES,
         sharded: bool = True,
         waits: Sequence[int] = (),
         group: str = "dp",
         norms: int = 1,
     ) -> None:
-        """Overflow scan and global gradient norm, each with its scalar all-reduce and host sync.
+        """Global gradient norm, with its scalar all-reduce and host sync.
 
-        DeepSpeed's optimizers take the norm whether or not it clips. Where every rank holds all
-        gradients (not ``sharded``), nothing is reduced over replicas. ``waits`` is what makes the
-        gradients complete.
+        DeepSpeed's optimizers take it whether or not it clips. Where every rank holds all gradients
+        (not ``sharded``), nothing is reduced over replicas.
         """
-        if overflow:
-            self.scan("check overflow", held_bytes, tensors, waits)
-            self.scalar_all_reduce("overflow", FLAG_BYTES, sharded=sharded)
-        self.scan("gradient norm", held_bytes, tensors, waits)
+        self.scan("gradient norm", size_bytes, kernels, waits)
         self.scalar_all_reduce(
             "gradient norm", norm_bytes, sharded=sharded, group=group, times=norms
         )

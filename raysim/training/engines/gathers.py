@@ -82,6 +82,7 @@ class Gathers:
     def _gather(self, parameters: Sequence[Gradient], what: str, ranks: int, group: str) -> None:
         """One coalesced all-gather of shards; several parameters are then copied out."""
         b, c = self.c.builder, self.c
+        b.hook(c.costs.host.fetch_s * len(parameters))
         if ranks == c.ranks:
             group = "dp"
         padded = self._padded(parameters)

@@ -273,7 +273,7 @@ class Megatron:
         """Norm and clipping, the optimizer on this rank's part, weights to everybody."""
         c, b = self.c, self.c.builder
         if c.plan.gradient_clipping > 0:
-            c.overflow_and_norm(self.own * MASTER_BYTES, 1, overflow=False, sharded=self._sharded)
+            c.gradient_norm(self.own * MASTER_BYTES, 1, sharded=self._sharded)
             c.scan("clip gradients", 2.0 * self.own * MASTER_BYTES, 1)
         c.optimizer_step(self.own, low_precision_copy=True)
         if self._gathers_fp8:  # of its slice of 16-bit weights

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from raysim.perf.host import fresh_pages_seconds
 from raysim.training.engines.context import FLAG_BYTES, EngineContext
 from raysim.training.engines.swapper import Disk, OptimizerSwapper, ParameterSwapper
 from raysim.training.layers.sections import Gradient
@@ -115,7 +116,7 @@ def step_sub_groups(
     """ZeRO-3's step with an offloaded optimizer, sub-group by sub-group (``stage3.py``, ``step``).
 
     Norms were taken on the GPU at the boundary. ``update_gpu``: the updated weights go to the GPU;
-    ``copy_`` casts them on the host, into memory that is not pinned.
+    ``copy_`` casts them on the host, into new memory, which is not pinned.
     """
     b = c.builder
     arrived = (*b.last_on(D2H), *b.last_on("compute"))
@@ -158,6 +159,9 @@ def _step_on_cpu(c: EngineContext, numel: int, *, update_gpu: bool) -> None:
     adam = b.background("DeepSpeedCPUAdam", CPU, "offload", seconds)
     b.sync("wait for CPU Adam", (adam,))
     if update_gpu:
-        back = c.copy_s(numel * float(c.weight_bytes), "h2d", pinned=False)
-        done = b.copy("weights to GPU", H2D, back, (adam,))
+        low = numel * float(c.weight_bytes)
+        if c.plan.precision != "fp32":
+            pages = b.background("cast to new memory", CPU, "offload", fresh_pages_seconds(low))
+            b.sync("cast to new memory", (pages,))
+        done = b.copy("weights to GPU", H2D, c.copy_s(low, "h2d", pinned=False), (adam,))
         b.sync("weights to GPU", (done,))

@@ -133,10 +133,11 @@ class Replicated:
         low_precision = c.plan.precision != "fp32"
         held = c.numel * c.weight_bytes
         if low_precision:
-            fp16 = c.plan.precision == "fp16"
-            c.overflow_and_norm(held, c.tensors, overflow=fp16, sharded=False)
+            if c.plan.precision == "fp16":
+                c.check_overflow(held, c.tensors, sharded=False)
+            c.gradient_norm(held, c.tensors, sharded=False)
         elif c.plan.gradient_clipping > 0:  # engine.py, clip_fp32_gradients averages over replicas
-            c.overflow_and_norm(held, c.tensors, overflow=False)
+            c.gradient_norm(held, c.tensors)
         flat = 4.0 * c.numel if low_precision else 0.0
         parts = [4.0 * numel for numel in c.sizes] if low_precision and not self.flat else ()
         b.alloc("temporary", flat, "flat fp32 gradients", tensors=parts)

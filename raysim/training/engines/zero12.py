@@ -15,11 +15,17 @@ from collections.abc import Hashable, Iterator, Sequence
 from itertools import accumulate
 
 from raysim.models.table import COMPUTE_DTYPE_BYTES
-from raysim.training.engines.context import EngineContext
+from raysim.training.engines.context import NORM_BYTES, NORM_KERNELS, EngineContext
 from raysim.training.engines.offload import cpu_step
 from raysim.training.layers.sections import Gradient, Unit
 from raysim.training.program import D2H, Call
 from raysim.training.states.zero import Bucket, flat_partition_numel, pack, slices, touched_numel
+
+OVERFLOW_KERNELS = 13
+"""Per gradient, of ``has_inf_or_nan``: its largest and its smallest value, ``isfinite`` of both by
+four kernels each, and, not, add. So they are in a profile of 201 gradients on an H100."""
+STEP_VIEWS = 5
+"""Per parameter: a detached gradient, and the weight once more a view of the flat group."""
 
 
 class ZeroOneTwo:
@@ -115,6 +121,7 @@ class ZeroOneTwo:
         """Feed the bucket in gradient-ready order, flushing it when the next one does not fit."""
         if phase != "backward" or not self.hooks:
             return
+        self.c.builder.hook(self.c.costs.host.gradient_s * len(unit.gradients))
         for gradient in reversed(unit.gradients):
             for full in self.bucket.add(gradient):
                 self._flush(full, op)
@@ -242,9 +249,11 @@ class ZeroOneTwo:
             cpu_step(c, self.own, update_gpu=True, overflow=c.checks_overflow)
         else:
             tensors = max(1, -(-c.tensors // c.ranks))
-            c.overflow_and_norm(
-                own_bytes, tensors, overflow=c.checks_overflow, waits=self.in_flight
-            )
+            waits = self.in_flight
+            if c.checks_overflow:
+                c.check_overflow(2 * own_bytes, OVERFLOW_KERNELS * tensors, waits=waits)
+            b.hook(c.costs.host.operator_s * STEP_VIEWS * c.tensors)
+            c.gradient_norm(own_bytes + NORM_BYTES * self.own, NORM_KERNELS * tensors, waits=waits)
             low_precision = c.plan.precision != "fp32"
             flat = own_bytes + (4.0 * self.own if low_precision else 0.0)
             parts = (own_bytes, 4.0 * self.own) if low_precision else ()

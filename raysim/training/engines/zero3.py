@@ -16,7 +16,7 @@ from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 from raysim.models.table import COMPUTE_DTYPE_BYTES
-from raysim.training.engines.context import EngineContext
+from raysim.training.engines.context import NORM_BYTES, NORM_KERNELS, EngineContext
 from raysim.training.engines.coordinator import Coordinator, Walk, persistent_names
 from raysim.training.engines.gathers import Gathers
 from raysim.training.engines.muon import gather_matrices
@@ -31,7 +31,7 @@ from raysim.training.states.zero import Bucket, shard_numel
 
 MAX_ONGOING = 2
 """Outstanding fetch events, and outstanding reduce events (hard-coded in DeepSpeed)."""
-NORM_BYTES = 8
+FP64_BYTES = 8
 """Stage 3 sums norms in fp64 (zero/utils.py, get_norm_dtype)."""
 
 
@@ -126,15 +126,15 @@ class ZeroThree:
     def begin_forward(self) -> None:
         """The trace starts over with every forward."""
         self.coordinator.reset()
-        self._visit_root()
+        self._visit_root(self.c.costs.host.hook_s)
 
     def begin_backward(self, *, boundary: bool) -> None:
         """The boundary micro-batch sends fp32 gradients to the host."""
         self.boundary = boundary
-        self._visit_root()
+        self._visit_root(self.c.costs.host.hook_backward_s)
 
-    def _visit_root(self) -> None:
-        self.c.builder.hook(self.c.costs.hook_s)
+    def _visit_root(self, hook_s: float) -> None:
+        self.c.builder.hook(hook_s)
         self._prefetch(self.coordinator.fetch().prefetch)
 
     def _prefetch(self, parameters: Sequence[Gradient]) -> None:
@@ -173,9 +173,9 @@ class ZeroThree:
 
     def before(self, unit: Unit, phase: str) -> Sequence[int]:
         """Gather what is missing, wait for it, prefetch; make room for gradients."""
-        b = self.c.builder
-        if unit.uses:
-            b.hook(self.c.costs.hook_s)
+        b, host = self.c.builder, self.c.costs.host
+        # Every module has hooks, with parameters or without.
+        b.hook(unit.calls * (host.hook_backward_s if phase == "backward" else host.hook_s))
         fetch = self.coordinator.fetch()
         self._all_gather(fetch.missing, unit.name)
         waits = [*self.must_wait]
@@ -204,6 +204,7 @@ class ZeroThree:
             self.gathers.drop(p.name)
         if phase != "backward":
             return
+        self.c.builder.hook(self.c.costs.host.gradient_s * len(unit.gradients))
         for gradient in self._ready_order(unit):
             for full in self.bucket.add(gradient):
                 self._reduce(full, self.filled)
@@ -303,6 +304,7 @@ class ZeroThree:
     def step(self) -> None:
         """Release all, norm, sub-group by sub-group optimizer, gather the persistent parameters."""
         c = self.c
+        c.builder.hook(c.costs.host.stepped_s * c.tensors)
         for name in self.coordinator.release_all():
             self.gathers.drop(name)
         for name in sorted(self.persistent & self.coordinator.available):
@@ -315,11 +317,13 @@ class ZeroThree:
             self.to_host.forget()
         else:
             gather_matrices(c)
-            c.overflow_and_norm(
-                self.own * float(self.accum_bytes),
-                len(self.groups),
-                overflow=c.plan.precision == "fp16",
-                norm_bytes=NORM_BYTES,
+            held = self.own * float(self.accum_bytes)
+            if c.plan.precision == "fp16":
+                c.check_overflow(held, len(self.groups))
+            c.gradient_norm(
+                held + NORM_BYTES * self.own,
+                NORM_KERNELS * c.tensors,
+                norm_bytes=FP64_BYTES,
                 group=self.group,
                 norms=len(self.groups),
             )

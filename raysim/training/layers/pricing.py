@@ -183,6 +183,7 @@ class Pricer:
             # Each parameter has a node that accumulates its gradient.
             backward_host_s=sum(self.costs.host_s(o, backward=True) for o in operators)
             + len(gradients) * passes.node_s,
+            calls=len(entered),
             syncs=_syncs(run[-1]),
             flops=self._flops(operators),
             saved_bytes=sum(saved),

@@ -76,6 +76,8 @@ class Unit:
     forward_host_s: float
     backward_host_s: float
     """What dispatching them takes the host, module calls included."""
+    calls: int
+    """Modules called: its own, and those around them that nothing called before."""
     syncs: bool
     """Forward ends with scalars copied to the GPU, for which the host waits."""
     flops: float
