@@ -86,7 +86,8 @@ class UnitEmitter:
         return self.b.compute(f"rearrange {unit.name}", "collective", seconds, waits=waits)
 
     def backward(self, unit: Unit) -> None:
-        """Input and weight gradients."""
+        """Input and weight gradients; the output's gradient is there before anything else."""
+        self._alloc_backward(unit)
         waits = tuple(self.engine.before(unit, "backward"))
         extra_s, extra_launches = self.engine.backward_extra(unit)
         op = self._gradient(
@@ -98,6 +99,10 @@ class UnitEmitter:
             tail_s=unit.backward_tail_s,
         )
         self.engine.after(unit, "backward", op)
+
+    def _alloc_backward(self, unit: Unit) -> None:
+        parts = unit.backward_temps
+        self.b.alloc(unit.temp_category, unit.backward_temp_bytes, unit.name, tensors=parts)
 
     def _gradient(
         self,
@@ -114,8 +119,6 @@ class UnitEmitter:
         self._communicate(unit, around.before_backward, (*waits, *b.last_on(COMPUTE)))
         waits = (*waits, *self.take_pending())
         beside = self._beside(unit, around.beside_backward, waits)
-        parts = unit.backward_temps
-        b.alloc(unit.temp_category, unit.backward_temp_bytes, unit.name, tensors=parts)
         op = b.compute(
             unit.name, "backward", seconds - tail_s, host_s=host_s, waits=waits, flops=flops
         )
@@ -131,6 +134,7 @@ class UnitEmitter:
 
     def input_gradient(self, unit: Unit) -> None:
         """Input gradients alone; what weight gradients need stays."""
+        self._alloc_backward(unit)
         self._gradient(
             unit,
             unit.backward_s - unit.weights.seconds,
