@@ -6,8 +6,8 @@ is and a few numbers per row, activations what they read from a product; copies,
 results and dropout's masks go. The loss keeps the 16-bit logits and two numbers per row in place of
 an fp32 log-softmax. Seen by compiling transformers' Llama, Qwen3, GPT-2 and BERT.
 
-While transformers is traced it cannot see that a causal mask is all there is to mask: sdpa gets one,
-and keys and values repeated for every query head (``sdpa_attention_forward``).
+While transformers is traced it cannot see that a causal mask is all there is to mask: sdpa gets
+one, and keys and values repeated for every query head (``sdpa_attention_forward``).
 
 Not modelled: that mask, which all layers share; autocast within; time, which ``perf`` knows.
 """
