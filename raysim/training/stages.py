@@ -194,9 +194,12 @@ def build_sections(
 
 
 def _as_run(plan: TrainingPlan, architecture: str) -> Model:
-    """The plan's model compiled or under autocast, and with the products that run in fp8."""
-    model = plan.model
-    if plan.torch_compile:
+    """The plan's model compiled or under autocast, and with the products that run in fp8.
+
+    What the compiler keeps beside checkpoints and of fp8 products was not looked at: as in eager.
+    """
+    model, recomputes = plan.model, plan.activation_checkpointing != "none"
+    if plan.torch_compile and plan.fp8 is None and not recomputes:
         model = compiled(model)
     elif plan.autocasts:
         model = autocasted(model)

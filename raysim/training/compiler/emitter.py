@@ -86,7 +86,8 @@ class UnitEmitter:
         return self.b.compute(f"rearrange {unit.name}", "collective", seconds, waits=waits)
 
     def backward(self, unit: Unit) -> None:
-        """Input and weight gradients."""
+        """Input and weight gradients; the output's is there before anything else."""
+        self._hold(unit, unit.backward_temps[:1])
         waits = tuple(self.engine.before(unit, "backward"))
         extra_s, extra_launches = self.engine.backward_extra(unit)
         op = self._gradient(
@@ -98,6 +99,10 @@ class UnitEmitter:
             tail_s=unit.backward_tail_s,
         )
         self.engine.after(unit, "backward", op)
+
+    def _hold(self, unit: Unit, parts: Sequence[int]) -> None:
+        """Tensors that live within a unit's backward."""
+        self.b.alloc(unit.temp_category, sum(parts), unit.name, tensors=parts)
 
     def _gradient(
         self,
@@ -114,8 +119,7 @@ class UnitEmitter:
         self._communicate(unit, around.before_backward, (*waits, *b.last_on(COMPUTE)))
         waits = (*waits, *self.take_pending())
         beside = self._beside(unit, around.beside_backward, waits)
-        parts = unit.backward_temps
-        b.alloc(unit.temp_category, unit.backward_temp_bytes, unit.name, tensors=parts)
+        self._hold(unit, unit.backward_temps[1:])
         op = b.compute(
             unit.name, "backward", seconds - tail_s, host_s=host_s, waits=waits, flops=flops
         )
@@ -124,13 +128,15 @@ class UnitEmitter:
             op = b.compute(unit.name, "backward", tail_s, launches=0, waits=(op, *beside))
         else:
             self.join(beside)
-        b.free(unit.temp_category, unit.backward_temp_bytes, unit.name)
+        for parts in (unit.backward_temps[1:], unit.backward_temps[:1]):
+            b.free(unit.temp_category, sum(parts), unit.name)
         b.free("activation", unit.saved_bytes, unit.name)
         b.free("logits", unit.loss_bytes, unit.name)
         return op
 
     def input_gradient(self, unit: Unit) -> None:
         """Input gradients alone; what weight gradients need stays."""
+        self._hold(unit, unit.backward_temps[:1])
         self._gradient(
             unit,
             unit.backward_s - unit.weights.seconds,

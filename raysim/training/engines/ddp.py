@@ -88,22 +88,22 @@ class Ddp:
         """The first backward of a step allocates the gradients; autocast copies the weights."""
         if phase == "backward" and self.c.builder.backward_index == 0:
             self.c.alloc_gradients(unit)
-        fresh = unit.multiplied and id(unit) not in self.cast
-        if phase != "backward" and self.autocast and fresh:
+        if phase != "backward" and self.autocast and id(unit) not in self.cast:
             self._cast_weights(unit, phase)
         return ()
 
     def _cast_weights(self, unit: Unit, phase: str) -> None:
         """Autocast's cache copies each weight once a forward; autograd holds it until backward.
 
-        Simplification: copies of checkpointed layers, which only the cache holds, live as long.
+        Simplifications: copies of checkpointed layers, which only the cache holds, live as long;
+        of weights that no product reads there are none, but they take their time.
         """
         self.cast.add(id(unit))
         tensors = [numel * CAST_BYTES for numel in unit.multiplied]
         self.c.builder.alloc("parameter", sum(tensors), "autocast copies", tensors=tensors)
-        moved = sum(unit.multiplied) * (self.c.weight_bytes + CAST_BYTES)
-        seconds = self.c.costs.memory_s(moved, kernels=len(tensors))
-        self.c.builder.compute("cast weights", phase, seconds, launches=len(tensors))
+        moved = unit.numel * (self.c.weight_bytes + CAST_BYTES)
+        seconds = self.c.costs.memory_s(moved, kernels=len(unit.gradients))
+        self.c.builder.compute("cast weights", phase, seconds, launches=len(unit.gradients))
 
     def after(self, unit: Unit, phase: str, op: int) -> None:
         """Launch the buckets this unit completed."""

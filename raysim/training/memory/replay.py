@@ -14,14 +14,14 @@ taken to keep up with the host, so peaks do not depend on time. A step's warm-up
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from typing import NamedTuple
 
 from raysim.training.allocator.blocks import Block
 from raysim.training.allocator.caching import Allocator, OutOfMemory
-from raysim.training.program import MemoryEvent, Program
+from raysim.training.program import COMPUTE, MemoryEvent, Program
 
 MOST_REPEATS = 4
 """Of the last step; reserved memory has settled after two or three."""
@@ -58,6 +58,8 @@ class Trace:
     """Taken where the last step makes optimizer states for the first time."""
     states_made: int
     """Operation of the last step that makes them."""
+    products: tuple[int, ...]
+    """Operations with the first products of forward and of backward."""
 
 
 class Resolver:
@@ -150,8 +152,14 @@ def resolve(program: Program) -> Trace:
     return Trace(
         events=events, positions=positions,
         initial=tuple(initial), steps=tuple(before), last=tuple(last),
-        lazy=tuple(resolver.lazy), states_made=made,
+        lazy=tuple(resolver.lazy), states_made=made, products=tuple(_products(program)),
     )  # fmt: skip
+
+
+def _products(program: Program) -> Iterator[int]:
+    for category in ("forward", "backward"):
+        first = (i for i, op in enumerate(program.ops) if op.flops and op.category == category)
+        yield from islice(first, 1)
 
 
 def _moves(resolver: Resolver, events: Sequence[MemoryEvent], start: int, stop: int) -> list[Move]:
@@ -329,21 +337,20 @@ def replay(
 ) -> Replay:
     """Play a program on an allocator until it has settled.
 
-    ``workspaces`` are what cuBLAS asks torch for, here with the first product. ``player``: one that
+    ``workspaces`` are what cuBLAS asks torch for with the first products. ``player``: one that
     notes what is done.
     """
     player = player or Player(trace, allocator)
     failure, repeats, setting_up = None, 0, True
+    asked = [*zip(trace.products, filter(None, workspaces), strict=False)]
     try:
         player.play(trace.initial)
         setting_up = False
-        player.event = WORKSPACE
-        player.workspaces = [player.malloc(size) for size in workspaces if size]
-        player.play(trace.steps)
+        _play_first(player, trace.steps, asked)
         for repeats in range(1, MOST_REPEATS + 1):
             calls, player.repeat = allocator.driver_calls, repeats - 1
             if repeats == 1:
-                player.play(_with_states(trace))
+                _play_first(player, _with_states(trace), asked)
             else:
                 player.play(trace.last)
             if calls == allocator.driver_calls and (repeats > 1 or not trace.lazy):
@@ -354,7 +361,23 @@ def replay(
     return Replay(allocator=allocator, reserved_at=at, failure=failure, repeats=repeats)
 
 
-def _with_states(trace: Trace) -> Iterable[Move]:
+def _play_first(player: Player, moves: Sequence[Move], asked: list[tuple[int, int]]) -> None:
+    """Play, with the workspaces still to be ``asked`` for, each behind an operation."""
+    positions = player.trace.positions
+    while asked:
+        place, size = asked[0]
+        cut = next((i for i, m in enumerate(moves) if positions[m.event] > place), None)
+        if cut is None:
+            break
+        player.play(moves[:cut])
+        player.event = WORKSPACE
+        player.workspaces.append(player.malloc(size, COMPUTE))
+        moves = moves[cut:]
+        del asked[0]
+    player.play(moves)
+
+
+def _with_states(trace: Trace) -> tuple[Move, ...]:
     """The last step, with the optimizer states it is the first to make."""
     at = next(
         (i for i, m in enumerate(trace.last) if trace.positions[m.event] > trace.states_made),

@@ -17,8 +17,7 @@ from raysim.results import memory_snapshot
 from raysim.results.result import Result, written
 from raysim.training.allocator.config import AllocatorConfig
 from raysim.training.memory.history import RankHistory
-from raysim.training.memory.peaks import workspaces
-from raysim.training.memory.replay import Entry
+from raysim.training.memory.replay import WORKSPACE, Entry
 from raysim.training.program import MemoryEvent
 from raysim.training.recording import histories
 from raysim.training.settings.deepspeed import PipelineSettings
@@ -87,7 +86,6 @@ def test_blocks_in_use_are_what_the_counters_say_at_every_moment(options: dict[s
         if change.category == "gradient":
             largest[change.category] = max(largest[change.category], *change.tensors, 1)
     live: dict[str, int] = defaultdict(int)
-    live["temporary"] = -sum(workspaces(rank.timeline.program, rank.gpu))
     for change in program.memory[: first - known]:
         counted[change.category] += change.delta_bytes
     for entry in entries[: entries.index(last[0])]:
@@ -108,6 +106,8 @@ def test_blocks_in_use_are_what_the_counters_say_at_every_moment(options: dict[s
 
 
 def apply(entry: Entry, live: dict[str, int], rank: RankHistory) -> None:
+    if entry.event == WORKSPACE:
+        return
     sign = (entry.action == "alloc") - (entry.action == "free_completed")
     live[owner(entry, rank)] += sign * entry.size_bytes
 
