@@ -61,8 +61,8 @@ class ModelSection(Section):
     )
     attention: Literal["eager", "sdpa", "flash_attention_2", "flash_attention_3"] = Field(
         "sdpa",
-        description="attn_implementation; flash_attention_3 needs Hopper. sdpa is that of torch 2.11 "
-        "and later: cuDNN on Hopper and Blackwell; flash_attention_2 stands for older ones there.",
+        description="attn_implementation; flash_attention_3 needs Hopper. sdpa is torch 2.11's: "
+        "cuDNN on Hopper and Blackwell; flash_attention_2 stands for older ones there.",
     )
     fused_loss: bool = Field(
         False, description="Fused linear and cross-entropy (Liger): logits never exist whole."
