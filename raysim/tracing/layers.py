@@ -207,6 +207,8 @@ class _Writer:
             flops_backward=None if again is None else again / batch,
             moved=sum(c.moved for c in calls) / batch,
             moved_backward=sum(c.moved_backward for c in calls) / batch,
+            indexed=sum(c.indexed for c in calls) / batch,
+            indexed_backward=sum(c.indexed_backward for c in calls) / batch,
             gemm=None if gemm is None else replace(gemm, rows=gemm.rows / batch),
             attention=head.attention,
             saves=tuple(self._saves(calls)),

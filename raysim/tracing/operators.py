@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from raysim.models.table import Attention, Gemm, OperatorKind
+from raysim.models.tape import JOINED, SORTED
 
 IsBatch = Callable[[torch.Tensor], bool]
 """Whether a tensor grows with the batch."""
@@ -62,6 +63,15 @@ _KERNELS = {
 }
 _GATHERS = frozenset({"embedding", "gather", "index", "index_select", "nll_loss_forward"})
 """Read no more of their source than they write."""
+_SOFTMAXES = frozenset({"_log_softmax", "_log_softmax_backward_data"})
+WARP_SOFTMAX = 1024
+"""Longer rows are read for the maximum, the sum and the result; backward's gradient twice."""
+_INDEXED = {
+    "native_layer_norm": 0.5,
+    "native_layer_norm_backward": 1.0,
+    "embedding_dense_backward": SORTED,
+}
+"""Of kernels that are not elementwise: elements per element of their input."""
 _SCATTERS = frozenset({"nll_loss_backward", "embedding_dense_backward"})
 """Read nothing as large as what they write; the second one's result is a parameter's gradient."""
 
@@ -85,6 +95,8 @@ class Call:
     flops_backward: float | None = None
     """None: twice forward."""
     moved: float = 0.0
+    indexed: float = 0.0
+    """Elements that its kernel reaches by index arithmetic."""
     output: float = 0.0
     kernels: int = 0
     dispatches: int = 1
@@ -95,6 +107,7 @@ class Call:
     """Per sample."""
     keeps: list[Kept] = field(default_factory=list)
     moved_backward: float = 0.0
+    indexed_backward: float = 0.0
     kernels_backward: int = 0
     weight_shapes: tuple[tuple[int, ...], ...] = ()
     """Shapes of its module's own parameters."""
@@ -146,7 +159,38 @@ def moved(name: str, args: object, out: object, *, width: int, counts: IsBatch) 
     if name == "native_layer_norm_backward":
         # The second kernel reads the gradient and the input again.
         return written + 2 * read
+    if name in _SOFTMAXES and _width(out) > WARP_SOFTMAX:
+        return 3 * read + written if name == "_log_softmax" else 1.5 * read + written
     return read + written
+
+
+def _width(out: object) -> int:
+    """Of the last dimension of what is written."""
+    return next((t.shape[-1] for t in tensors(out) if t.dim()), 0)
+
+
+def indexed(name: str, args: object, out: object, *, counts: IsBatch) -> float:
+    """Elements beside whose traffic a kernel pays for index arithmetic (``Operator.indexed``).
+
+    An elementwise kernel does where an operand is broadcast, strided otherwise than the result, or
+    of another type; products, gathers and reductions do not.
+    """
+    made = next((t for t in tensors(out) if counts(t)), None)
+    if name in _INDEXED:
+        source = next((t for t in tensors(args) if counts(t)), made)
+        return _INDEXED[name] * source.numel() if source is not None else 0.0
+    if made is None or name in _PRODUCTS | _GATHERS | _SCATTERS | _CONVOLUTIONS | _SOFTMAXES:
+        return 0.0
+    given = [t for t in tensors(args) if t.dim() and t.numel() > 1]
+    if any(t.numel() > made.numel() for t in given):  # a reduction
+        return 0.0
+    if name == "cat":
+        return JOINED * made.numel()
+    alike = all(
+        t.shape == made.shape and t.stride() == made.stride() and t.dtype == made.dtype
+        for t in given
+    )
+    return 0.0 if alike else float(made.numel())
 
 
 def _convolution_backward(args: object, out: object, width: int) -> float:

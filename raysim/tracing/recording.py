@@ -178,6 +178,7 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
             call.moved = operators.moved(
                 name, (args, kwargs), out, width=self.width, counts=self.grows
             )
+            call.indexed = operators.indexed(name, (args, kwargs), out, counts=self.grows)
             call.gemm = operators.product_shape(
                 name, args, out, batch=self.batch, counts=self.grows
             )
@@ -209,14 +210,14 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if call.gemm is not None and operators.is_product(name):
             call.moved_backward += call.moved  # the same three matrices, in another order
             return
-        call.moved_backward += operators.moved(
-            name,
-            (args, kwargs),
-            out,
-            width=self.width,
-            # A weight's gradient has the weight's shape and does not grow.
-            counts=lambda t: self.grows(t) and tuple(t.shape) not in call.weight_shapes,
-        )
+        given = (args, kwargs)
+
+        def counts(t: torch.Tensor) -> bool:
+            """A weight's gradient has the weight's shape and does not grow."""
+            return self.grows(t) and tuple(t.shape) not in call.weight_shapes
+
+        call.moved_backward += operators.moved(name, given, out, width=self.width, counts=counts)
+        call.indexed_backward += operators.indexed(name, given, out, counts=counts)
 
     def fused(
         self,

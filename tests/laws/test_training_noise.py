@@ -113,7 +113,7 @@ def test_a_slow_node_folded_is_a_slow_node(name: str, noise: Noise) -> None:
     p = CASES[name]
     folded, exact = noisy(p, noise), noisy(p, noise, exact=True)
     assert len(exact.timelines) == 8
-    assert folded.step_ns == exact.step_ns
+    assert folded.step_ns == pytest.approx(exact.step_ns, abs=1)  # rounded at two places
 
 
 def test_slow_hosts_and_slow_gpus_on_different_nodes_are_overstated_a_little() -> None:

@@ -278,7 +278,8 @@ def test_evaluation_takes_forward_passes_only() -> None:
         return time.perf_counter() - began
 
     result, report = fit(loop)
-    assert 0.1 < result.return_value / 10 / report.metrics["step_seconds"] < 0.45
+    # The input's copy from pageable memory bounds a pass, and is hidden in a step.
+    assert 0.1 < result.return_value / 10 / report.metrics["step_seconds"] < 0.7
 
 
 def test_torch_may_be_loaded_while_a_program_runs() -> None:

@@ -42,7 +42,7 @@ def test_the_closed_form_and_the_run_agree_on_what_binds(root: Path) -> None:
     assert found[0]["bound_by"].startswith("CPUs: 88 make 4,400 rows/s")
     assert 0.85 * 4_400 < found[0]["metrics"]["rows_per_s"] < 4_400
     assert found[0]["would_help"] == [
-        "119 CPUs more for data, which has 88: then the trainers bind."
+        "111 CPUs more for data, which has 88: then the trainers bind."
     ]
     assert found[8]["bound_by"].startswith("The trainers")
     assert not found[8]["would_help"]
