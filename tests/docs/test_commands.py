@@ -28,6 +28,7 @@ NOT_RUN = {
     r"\. \.venv/bin/activate": "the tests' environment is there already",
     r"git (clone|diff)": "downloads; looks at a working tree",
     r"python -m pytest|pytest |ruff ": "the suite itself",
+    r"raysim calibrate node": "needs what the commands before it measure on a GPU",
     r"raysim measure (ray|gpu|host|step|collectives)": "needs a GPU, or minutes of an idle machine",
     r"raysim validate .*--(real|address)": "starts real Ray clusters, for minutes",
     r"raysim validate( runs| mpt runs.*| ray_core/tasks mpt)?$": "minutes: many rows again",
