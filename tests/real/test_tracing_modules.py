@@ -294,3 +294,28 @@ def test_a_traced_model_is_a_model() -> None:
     assert (traced.name, traced.architecture, traced.model_type) == (
         "digits", "Sequential", "traced",
     )  # fmt: skip
+
+
+def test_broadcasts_strides_and_casts_are_indexed() -> None:
+    """Elements that kernels reach by index arithmetic, from their operands' shapes and strides."""
+
+    def indexed(run: Callable[[Any], Any]) -> tuple[float, float]:
+        class Body(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.weight = nn.Parameter(torch.ones(8))
+
+            def forward(self, x: Any) -> Any:
+                return run(x * self.weight)
+
+        x = torch.randn(BATCH, 6, 8)
+        model = trace(Body(), (x,), loss=lambda out: out.sum())
+        found = [o for layer in model.layers for o in layer.body.operators]
+        return sum(o.indexed for o in found), sum(o.indexed_backward for o in found)
+
+    weighted, back = indexed(lambda x: x)  # one product with a row
+    assert weighted == 6 * 8
+    assert back >= 6 * 8
+    assert indexed(lambda x: x + x)[0] == weighted
+    assert indexed(lambda x: x.transpose(1, 2) + x.reshape(BATCH, 8, 6))[0] == 2 * weighted
+    assert indexed(lambda x: x.to(torch.bfloat16))[0] == 2 * weighted
