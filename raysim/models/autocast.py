@@ -17,19 +17,12 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 
-from raysim.models.table import Body, Layer, Model, Module, Operator, Saved
+from raysim.models.table import Body, Model, Operator, Saved
 
 
 def autocasted(model: Model) -> Model:
     """The model with what it keeps under autocast; layers that share a body still do."""
-    bodies = {id(layer.body): layer.body for layer in model.layers}
-    made = {key: _body(body) for key, body in bodies.items()}
-    layers = tuple(_layer(layer, made[id(layer.body)]) for layer in model.layers)
-    return replace(model, layers=layers)
-
-
-def _layer(layer: Layer, body: Body) -> Layer:
-    return replace(layer, body=body)
+    return model.with_bodies(_body)
 
 
 def _body(body: Body) -> Body:
@@ -43,12 +36,8 @@ def _body(body: Body) -> Body:
             operators.append(_operator(o, narrow))
             if _returns_narrow(o, narrow):
                 narrow.add(o.result)
-        modules.append(_module(module, operators))
+        modules.append(replace(module, operators=tuple(operators)))
     return replace(body, modules=tuple(modules))
-
-
-def _module(module: Module, operators: list[Operator]) -> Module:
-    return replace(module, operators=tuple(operators))
 
 
 def _promoted(o: Operator, narrow: set[str]) -> bool:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from raysim.models.table import Body, Layer, Model, Module, Operator, Saved
+from raysim.models.table import Body, Model, Operator, Saved
 
 CHAINED = frozenset({"elementwise", "norm"})
 """Kinds of operators that backward repeats."""
@@ -24,14 +24,7 @@ CHAINED = frozenset({"elementwise", "norm"})
 
 def compiled(model: Model) -> Model:
     """The model with what it keeps when compiled; layers that share a body still do."""
-    bodies = {id(layer.body): layer.body for layer in model.layers}
-    made = {key: _body(body) for key, body in bodies.items()}
-    layers = tuple(_layer(layer, made[id(layer.body)]) for layer in model.layers)
-    return replace(model, layers=layers)
-
-
-def _layer(layer: Layer, body: Body) -> Layer:
-    return replace(layer, body=body)
+    return model.with_bodies(_body)
 
 
 def _body(body: Body) -> Body:
@@ -40,12 +33,11 @@ def _body(body: Body) -> Body:
     stays -= {o.reads[0].name for o in operators if o.kind == "loss" and o.reads}
     stays |= {o.result for o in operators if o.kind not in CHAINED}
     stays |= {s.name for o in operators if o.kind == "norm" for s in o.reads}
-    modules = tuple(_module(module, stays) for module in body.modules)
-    return replace(body, modules=modules)
-
-
-def _module(module: Module, stays: set[str]) -> Module:
-    return replace(module, operators=tuple(_operator(o, stays) for o in module.operators))
+    modules = (
+        replace(module, operators=tuple(_operator(o, stays) for o in module.operators))
+        for module in body.modules
+    )
+    return replace(body, modules=tuple(modules))
 
 
 def _operator(o: Operator, stays: set[str]) -> Operator:

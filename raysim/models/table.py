@@ -14,8 +14,8 @@ Not modelled: data-dependent control flow; operators whose cost is not linear in
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -328,6 +328,13 @@ class Model:
     """``torch_dtype`` of the config: fp32, fp16 or bf16."""
     divisible: tuple[tuple[str, int], ...] = field(default=())
     """Config keys that tensor parallelism must divide, for example ("num_attention_heads", 32)."""
+
+    def with_bodies(self, change: Callable[[Body], Body]) -> Model:
+        """The model with other bodies; layers that share one still do."""
+        bodies = {id(layer.body): layer.body for layer in self.layers}
+        made = {key: change(body) for key, body in bodies.items()}
+        layers = (replace(layer, body=made[id(layer.body)]) for layer in self.layers)
+        return replace(self, layers=tuple(layers))
 
     @staticmethod
     def from_hf(path: str | Path, *, seq_len: int | None = None) -> Model:

@@ -171,17 +171,16 @@ class ComputeModel:
         known = self._operators.get(key)
         if known is None:
             # The operator is kept with its answer, so that its id cannot be used again.
-            known = (self._operator_s(op, batch, dtype, tp, backward), op)
-            self._operators[key] = known
+            seconds = self._operator_s(op, batch, dtype, tp, backward)
+            if op.cast:
+                cast = op.cast * batch / tp
+                seconds += self.memory_s(6.0 * cast) + cast * self.constants.index_s
+            known = self._operators[key] = (seconds, op)
         return known[0]
 
     def _operator_s(
         self, op: Operator, batch: float, dtype: Dtype, tp: int, backward: bool
     ) -> float:
-        if op.cast:
-            moved, plain = 6.0 * op.cast * batch / tp, replace(op, cast=0.0)
-            seconds = self.memory_s(moved) + op.cast * batch / tp * self.constants.index_s
-            return seconds + self._operator_s(plain, batch, dtype, tp, backward)
         if op.attention is not None:
             return self._attention_s(op, batch, dtype, tp, backward)
         if op.gemm is not None:

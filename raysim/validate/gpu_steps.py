@@ -61,8 +61,18 @@ def step_rows(folder: Path) -> list[Measured]:
     CalibrationError
         The folder has no such calibration rows.
     """
+    found = _rows(folder)
+    if not any(row.role == "calibration" for row in found):
+        raise CalibrationError(
+            f"{folder}: no row {PHASE!r} in training_steps_calibration.csv; "
+            "`raysim measure step --cases FILE` makes them on a GPU, of cases of that role"
+        )
+    return found
+
+
+def _rows(folder: Path) -> list[Measured]:
     roles: tuple[Role, ...] = ("calibration", "validation")
-    found = [
+    return [
         Measured(
             key=(row.parameters["case"], PHASE), role=role, value=row.value, unit=row.unit,
             repetitions=row.repetitions, low=row.low, high=row.high, family="gpu_steps",
@@ -72,12 +82,6 @@ def step_rows(folder: Path) -> list[Measured]:
         for row in read_rows(file)
         if row.parameters["phase"] == PHASE
     ]  # fmt: skip
-    if not any(row.role == "calibration" for row in found):
-        raise CalibrationError(
-            f"{folder}: no row {PHASE!r} in training_steps_calibration.csv; "
-            "`raysim measure step --cases FILE` makes them on a GPU, of cases of that role"
-        )
-    return found
 
 
 def predict_steps(
@@ -102,25 +106,20 @@ def folder_points(folder: Path) -> Iterator[Point]:
     profile = load_profile(path) if path.exists() else OWN
     cluster = machine(folder, profile)
     records = json.loads((folder / "training_records.json").read_text(encoding="utf-8"))
-    times = {
-        row.parameters["case"]: row
-        for file in sorted(folder.glob("training_steps_*.csv"))
-        for row in read_rows(file)
-        if row.parameters["phase"] == PHASE
-    }
+    times = {row.key[0]: row for row in _rows(folder)}
     for name, case in read_cases(folder).items():
         if name in times:
             outcome = play(case, cluster, profile)
-            row, role = times[name], case["role"]
+            row = times[name]
             yield Point(
-                family="gpu_steps/step time", name=name, role=role, unit="s",
+                family="gpu_steps/step time", name=name, role=row.role, unit="s",
                 predicted=outcome.steady_step_ns * 1e-9, measured=row.value, low=row.low,
                 high=row.high, repetitions=row.repetitions,
             )  # fmt: skip
-            yield from _peaks(name, role, outcome, records[name][0].get("peak", {}))
+            yield from _peaks(name, row.role, outcome, records[name][0].get("peak", {}))
 
 
-def _peaks(name: str, role: Any, outcome: StepOutcome, real: Mapping[str, int]) -> Iterator[Point]:
+def _peaks(name: str, role: Role, outcome: StepOutcome, real: Mapping[str, int]) -> Iterator[Point]:
     memory = outcome.memory[0]
     for peak in sorted(real.keys() & PEAKS):
         yield Point(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from raysim.models.huggingface import build
-from raysim.models.table import Body, Layer, Model, Module, Operator
+from raysim.models.table import Body, Model, Module, Operator
 
 METRICS = 2
 """Cross-entropy and perplexity of every micro-batch (``DEFAULT_CAUSAL_LM_TRAIN_METRICS``), both of
@@ -27,14 +27,11 @@ def mpt(hidden: int, heads: int, layers: int, *, seq_len: int, vocab: int) -> Mo
         "activation_function": "gelu",  # MPT's own; gelu_new would run eight kernels
         **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0),
     }  # fmt: skip
-    model = build(config, seq_len=seq_len, attention="triton")
-    mended = {id(layer.body): _mended(layer) for layer in model.layers}
-    with_bodies = (replace(layer, body=mended[id(layer.body)]) for layer in model.layers)
-    return replace(model, layers=tuple(with_bodies))
+    return build(config, seq_len=seq_len, attention="triton").with_bodies(_body)
 
 
-def _mended(layer: Layer) -> Body:
-    return replace(layer.body, modules=tuple(_module(m) for m in layer.body.modules))
+def _body(body: Body) -> Body:
+    return replace(body, modules=tuple(_module(m) for m in body.modules))
 
 
 def _module(module: Module) -> Module:
