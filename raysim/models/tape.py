@@ -415,7 +415,8 @@ class Tape:
 SORTED = 10.0
 JOINED = 2.6
 """Indexed elements that one counts as in an embedding's gradient (sorted by token, summed), and in
-``torch.cat`` of views: 15 and 3.7 ps beyond their traffic on H100 (``training_operators.json``)."""
+``torch.cat`` of views: 15 ps in Llama's and 3.7 in
+Pythia's step beyond their traffic on H100 (``training_operators.json``)."""
 RMS_COSTS = {
     # style: kernels and 16-bit passes over the input, forward; the same for backward. Counted from
     # the operators autograd dispatches, each reading its operands and writing its result once. Last
