@@ -119,14 +119,21 @@ def test_ranks_of_two_nodes_count_on_and_meet_at_the_first(
 # ---- scripts -------------------------------------------------------------------------------------
 
 
+def said_by_real_ranks(*words: str) -> list[str]:
+    """What they print. torch's own threads abort one launch in fifty while gloo's ranks end."""
+    command = [sys.executable, "-m", "torch.distributed.run", *words]
+    for _ in range(4):
+        real = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+        if real.returncode == 0:
+            break
+        assert "terminate called without an active exception" in real.stderr, real.stderr
+    return real.stdout.splitlines()
+
+
 def test_ranks_on_cpus_end_with_the_numbers_of_the_real_ones() -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    real = subprocess.run(
-        [*command, str(PROGRAMS / "linear_ddp.py")], check=True, capture_output=True, text=True,
-        timeout=120,
-    )  # fmt: skip
+    expected = said_by_real_ranks("--nproc-per-node", "2", str(PROGRAMS / "linear_ddp.py"))
     lines, report = launched("torchrun", "--nproc-per-node", "2", "linear_ddp.py", spec=cpus())
-    assert sorted(lines) == sorted(real.stdout.splitlines())
+    assert sorted(lines) == sorted(expected)
     assert report.ok
     assert report.metrics["step_seconds"] > 0
 
