@@ -287,6 +287,10 @@ def memory(
     micro_batch: Annotated[
         list[int] | None, typer.Option(min=1, help="May be repeated; 1 and 4 by default.")
     ] = None,
+    peft: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="PEFT's adapter_config.json: only LoRA is trained."),
+    ] = None,
     fail_over: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Exit with 1 if nothing is within it.")
     ] = None,
@@ -299,8 +303,8 @@ def memory(
     options = work.MemoryOptions(
         node=node, nodes=nodes, seq_len=seq_len, zero_stage=tuple(zero_stage or ()),
         offload=tuple(offload or ()), checkpointing=tuple(checkpointing or ()),
-        micro_batch=tuple(micro_batch or ()), fail_over=fail_over, as_json=as_json,
-        quiet=quiet,
+        micro_batch=tuple(micro_batch or ()), peft=peft, fail_over=fail_over,
+        as_json=as_json, quiet=quiet,
     )  # fmt: skip
     raise typer.Exit(MISSED if work.memory(config, options) else DONE)
 

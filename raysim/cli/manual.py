@@ -101,6 +101,7 @@ PAGES = {
             "Machines": ("--node", "--nodes"),
             "Layouts to show": (
                 "--zero-stage", "--offload", "--checkpointing", "--micro-batch", "--seq-len",
+                "--peft",
             ),
             "What is printed": ("--quiet", "--json"),
             "As a guard": ("--fail-over",),
@@ -108,6 +109,8 @@ PAGES = {
         missed="Nothing fits, or nothing is within --fail-over.",
         examples={
             "raysim memory scenarios/llama3_8b_zero3/config.json": "on one node of eight H100",
+            "raysim memory scenarios/llama31_70b_lora/config.json --peft "
+            "scenarios/llama31_70b_lora/adapter_config.json": "LoRA",
             "raysim memory scenarios/llama3_8b_zero3/config.json --node p4d.24xlarge --nodes 2 "
             "--zero-stage 3": "ZeRO-3 on other machines",
             "raysim memory scenarios/bert_mrpc_zero3/config.json --fail-over 40GiB":

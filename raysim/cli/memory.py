@@ -28,6 +28,7 @@ class MemoryOptions:
     offload: tuple[str, ...] = ()
     checkpointing: tuple[str, ...] = ()
     micro_batch: tuple[int, ...] = ()
+    peft: Path | None = None
     fail_over: str | None = None
     as_json: bool = False
     quiet: bool = False
@@ -50,7 +51,7 @@ def memory(config: Path, options: MemoryOptions) -> bool:
         config=config, node=options.node, nodes=options.nodes, seq_len=options.seq_len,
         stages=options.zero_stage or usual.stages, offloads=offloads,
         checkpointing=options.checkpointing or usual.checkpointing,
-        micro_batches=options.micro_batch or usual.micro_batches,
+        micro_batches=options.micro_batch or usual.micro_batches, peft=options.peft,
     )  # fmt: skip
     base = base_of(grid)
     found = list(cells(base, grid))

@@ -42,6 +42,12 @@ Autocast = Literal[
     "likelihood",  # cross-entropy: the log-softmax as it comes, its likelihood in fp32
 ]  # fmt: skip
 Split = Literal["none", "column", "row", "heads", "vocab", "expert"]
+Gradients = Literal[
+    "all",      # of inputs and weights
+    "inputs",   # of inputs alone: the weights are frozen
+    "weights",  # of weights alone: nothing before them is trained
+    "none",     # nothing that leads here is trained
+]  # fmt: skip
 
 FIXED_DTYPE_BYTES = {"fp32": 4, "int64": 8, "int32": 4, "bool": 1, "fp8": 1}
 COMPUTE_DTYPE_BYTES = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
@@ -49,7 +55,7 @@ COMPUTE_DTYPE_BYTES = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """One trainable tensor, named relative to its layer as in the ``state_dict``."""
+    """One tensor, named relative to its layer as in the ``state_dict``."""
 
     name: str
     shape: tuple[int, ...]
@@ -64,6 +70,8 @@ class Parameter:
     trainable: bool = True
     fp8: bool = False
     """Products read it in fp8."""
+    stored_bytes: float | None = None
+    """Per element, where it is stored narrower than the plan says (4-bit weights)."""
 
     @property
     def numel(self) -> int:
@@ -209,7 +217,7 @@ class Operator:
     """Name of the output, as others read it."""
     autocast: Autocast = "promotes"
     scratch: tuple[Saved, ...] = ()
-    """Of a loss: tensors that live within its forward; of another: its output does."""
+    """Tensors that live within its forward: of a loss all, of another those beside its output."""
     scratch_backward: tuple[Saved, ...] = ()
     """The same for backward."""
     split: Split = "none"
@@ -223,11 +231,28 @@ class Operator:
     dispatches: int | None = None
     """ATen operators an eager forward calls, views included: what costs the host, and leaves about
     as many autograd nodes; None: one per kernel."""
+    gradients: Gradients = "all"
+    """What backward makes."""
 
     @property
     def dispatched(self) -> int:
         """``dispatches``, or one per kernel."""
         return self.kernels if self.dispatches is None else self.dispatches
+
+    @property
+    def backward_flops(self) -> float:
+        """Of products, per sample: as many as forward's for each of the gradients."""
+        return self.flops * (float(self.of_inputs) + self.of_weights)
+
+    @property
+    def of_inputs(self) -> bool:
+        """Whether backward makes gradients of inputs."""
+        return self.gradients in {"all", "inputs"}
+
+    @property
+    def of_weights(self) -> bool:
+        """Whether backward makes gradients of weights."""
+        return self.gradients in {"all", "weights"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,6 +270,13 @@ class Module:
     def numel(self) -> int:
         """Elements of its own parameters, tied ones included (ZeRO-3 gathers them by name)."""
         return sum(p.numel for p in self.parameters)
+
+    @property
+    def has_backward(self) -> bool:
+        """Whether backward gets here."""
+        if self.operators:
+            return any(o.gradients != "none" for o in self.operators)
+        return not self.parameters or any(p.trainable for p in self.parameters)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -287,9 +319,14 @@ class Body:
         """Forward FLOPs per sample."""
         return sum(o.flops for o in self.operators)
 
+    @property
+    def has_backward(self) -> bool:
+        """Whether backward gets here."""
+        return any(m.has_backward for m in self.modules)
+
     def saved(self) -> dict[str, Saved]:
         """Tensors kept for backward, one per name."""
-        return {s.name: s for o in self.operators for s in o.saves}
+        return {s.name: s for o in self.operators for s in o.saves if s.numel}
 
 
 LayerKind = Literal["embedding", "block", "norm", "head", "other"]
@@ -390,5 +427,12 @@ class Model:
 
     @cached_property
     def flops(self) -> float:
-        """Forward FLOPs per sample; a training step's model FLOPs are three times this."""
+        """Forward FLOPs per sample."""
         return sum(layer.body.flops for layer in self.layers)
+
+    @cached_property
+    def step_flops(self) -> float:
+        """Model FLOPs of a training step per sample: three times forward's where all is trained."""
+        return sum(
+            o.flops + o.backward_flops for layer in self.layers for o in layer.body.operators
+        )

@@ -167,6 +167,8 @@ class ComputeModel:
         self, op: Operator, *, batch: float, dtype: Dtype, tp: int = 1, backward: bool = False
     ) -> float:
         """GPU-busy seconds of one operator over ``batch`` samples on one of ``tp`` ranks."""
+        if backward and op.gradients == "none":
+            return 0.0
         key = (id(op), batch, dtype, tp, backward)
         known = self._operators.get(key)
         if known is None:
@@ -250,17 +252,21 @@ class ComputeModel:
             forward = product_s(s.rows, s.n, s.k, dtype, s.groups, imbalance=s.imbalance)
             return s.scale * forward
         lead = granule(s.n, s.k)
-        data = product_s(s.rows, s.k, s.n, dtype, s.groups, lead=lead, imbalance=s.imbalance)
-        beside = self._beside_products_s(op, batch, dtype, tp)
-        return s.scale * data + s.weight_scale * self._weight_product_s(op, s, dtype) + beside
+        seconds = 0.0
+        if op.of_inputs:
+            data = product_s(s.rows, s.k, s.n, dtype, s.groups, lead=lead, imbalance=s.imbalance)
+            seconds = s.scale * data
+        if op.of_weights:
+            seconds += s.weight_scale * self._weight_product_s(op, s, dtype)
+        return seconds + self._beside_products_s(op, batch, dtype, tp)
 
     def _beside_products_s(self, op: Operator, batch: float, dtype: Dtype, tp: int) -> float:
         """Sums for a bias, and where gradients meet; epilogues of other kernels when compiled."""
         if op.moved_backward is None or self.compiled:
             return 0.0
-        own = batch / (tp if op.split != "none" else 1)
-        moved = max(0.0, op.moved_backward - 2.0 * op.moved) * own
-        kernels = self.launches(op, backward=True) - 2
+        own, products = batch / (tp if op.split != "none" else 1), op.of_inputs + op.of_weights
+        moved = max(0.0, op.moved_backward - products * op.moved) * own
+        kernels = self.launches(op, backward=True) - products
         return self.memory_s(moved * max(2, COMPUTE_DTYPE_BYTES[dtype]), kernels=max(0, kernels))
 
     def _kernel(self, op: Operator) -> Callable[..., float]:
@@ -284,7 +290,7 @@ class ComputeModel:
         That is a product's second one, ``dw = x' dy``; others, norms among them, make their
         gradients in one kernel.
         """
-        if op.gemm is None or op.attention is not None:
+        if op.gemm is None or op.attention is not None or not op.of_weights:
             return 0.0
         shape = self._shape(op, batch, tp)
         return shape.weight_scale * self._weight_product_s(op, shape, dtype)
@@ -453,6 +459,8 @@ class ComputeModel:
 
     def host_s(self, op: Operator, *, backward: bool = False) -> float:
         """Seconds the host takes to dispatch an operator, its modules not included."""
+        if backward and op.gradients == "none":
+            return 0.0
         kernels = self.launches(op, backward=backward)
         price = self.passes.backward_s if backward else self.passes.forward_s
         return price(op.dispatched, kernels)

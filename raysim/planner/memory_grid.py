@@ -43,6 +43,8 @@ class Grid:
     offloads: Sequence[str] = OFFLOAD
     checkpointing: Sequence[str] = ("none", "full")
     micro_batches: Sequence[int] = (1, 4)
+    peft: Path | None = None
+    """PEFT's ``adapter_config.json``."""
 
 
 class Cell(NamedTuple):
@@ -89,10 +91,12 @@ def base_of(grid: Grid) -> Scenario:
 
 
 def _scenario(grid: Grid, seq_len: int) -> Scenario:
-    train = {
+    train: dict[str, Any] = {
         "deepspeed": _CONFIG, "seq_len": seq_len, "micro_batch": 1,
         "gradient_accumulation_steps": 1, "steps": 1,
     }  # fmt: skip
+    if grid.peft is not None:
+        train["peft"] = str(grid.peft.resolve())
     said = {"model.from": str(grid.config), "cluster.node": "--node"}
     try:
         made = from_mapping(

@@ -248,7 +248,7 @@ def _throughput(outcome: JobOutcome) -> dict[str, Any]:
     assert gpu is not None, "a training job needs GPUs"
     gpus = plan.mesh.world
     samples_per_s = plan.samples_per_step / outcome.step_s
-    model_flops = 3.0 * plan.model.flops * plan.samples_per_step / outcome.step_s / gpus
+    model_flops = plan.model.step_flops * plan.samples_per_step / outcome.step_s / gpus
     peak = gpu.flops_per_s.get(plan.product_dtype, gpu.flops_per_s["fp32"])
     is_tokens = plan.model.sample_unit == "tokens"
     tokens_per_s = samples_per_s * plan.model.seq_len if is_tokens else None

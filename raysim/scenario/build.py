@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from raysim.errors import Problem, ScenarioError
 from raysim.hardware.cluster import ClusterSpec
+from raysim.models.four_bit import in_four_bits
+from raysim.models.lora import adapted
 from raysim.models.sequential import build as build_sequential
 from raysim.models.table import Model
 from raysim.perf.constants import TrainingConstants
@@ -19,9 +21,10 @@ from raysim.scenario.load import Scenario
 from raysim.scenario.loss_scale import loss_scale
 from raysim.scenario.machines import failures_of, machines_of
 from raysim.scenario.overrides import TRAIN
+from raysim.scenario.peft import peft_misfits, read_peft
 from raysim.scenario.saving import fsdp_saving, saving_settings
 from raysim.scenario.sequence import unswapped
-from raysim.scenario.sources import MODEL, hf_config
+from raysim.scenario.sources import MODEL, PEFT, hf_config
 from raysim.training.layers.recompute import Checkpointing
 from raysim.training.pipeline.partition import stage_bounds
 from raysim.training.pipeline.pipelines import Pipeline
@@ -53,7 +56,20 @@ def build_cluster(scenario: Scenario) -> ClusterSpec:
 
 
 def build_model(scenario: Scenario) -> Model:
-    """The layer table of the scenario's model.
+    """The layer table of the scenario's model, with what is trained of it.
+
+    Raises
+    ------
+    ScenarioError
+        As `_untuned`, or adapters do not fit the model or its engine.
+    """
+    model = _untuned(scenario)
+    train = scenario.spec.train
+    return model if train.peft is None and train.quantization is None else _tuned(model, scenario)
+
+
+def _untuned(scenario: Scenario) -> Model:
+    """The layer table of the config.
 
     Raises
     ------
@@ -211,6 +227,37 @@ def _recomputed(scenario: Scenario) -> Checkpointing:
     if strategy.megatron is not None:
         return strategy.megatron.recompute
     return "full" if strategy.checkpoints else scenario.spec.train.activation_checkpointing
+
+
+def _tuned(model: Model, scenario: Scenario) -> Model:
+    """With adapters and 4-bit weights, where the scenario says so."""
+    train, strategy = scenario.spec.train, scenario.strategy
+    document = scenario.document.child(TRAIN, "train")
+    stage = 0 if strategy.deepspeed is None else strategy.deepspeed.zero.stage
+    problems = list(
+        peft_misfits(
+            train, document, engine=strategy.engine, stage=stage, tensor_parallel=strategy.mesh.tp
+        )
+    )
+    if problems:
+        raise ScenarioError(problems)
+    if train.quantization is not None:
+        said = train.quantization
+        model = in_four_bits(
+            model, double=said.bnb_4bit_use_double_quant, skipped=said.llm_int8_skip_modules
+        )
+    source = scenario.sources.get(PEFT)
+    if source is None:
+        return model
+    found = source.documents[0]
+    found = replace(found, prefix="train.peft") if source.path is None else found
+    # DeepSpeed casts the whole module, FSDP takes one type.
+    fp32 = strategy.engine == "ddp" and strategy.precision != "fp32"
+    config = read_peft(found, fp32=fp32)
+    try:
+        return adapted(model, config, checkpointed=_recomputed(scenario) != "none")
+    except ValueError as error:
+        raise ScenarioError(found.problem(("target_modules",), str(error))) from None
 
 
 def _constants(scenario: Scenario) -> TrainingConstants:

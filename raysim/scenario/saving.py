@@ -22,7 +22,11 @@ def saving_settings(scenario: Scenario) -> SavingSettings:
     """
     said, strategy = scenario.spec.train.checkpoint, scenario.strategy
     storage = storage_of(said.storage, (*TRAIN, "checkpoint", "storage"), scenario.document)
-    found = SavingSettings(asynchronous=said.asynchronous, storage=storage)
+    found = SavingSettings(
+        asynchronous=said.asynchronous,
+        storage=storage,
+        exclude_frozen=scenario.spec.train.peft is not None,
+    )
     if strategy.deepspeed is not None:
         block = strategy.deepspeed.checkpoint
         return replace(

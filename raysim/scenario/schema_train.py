@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 from raysim.scenario.quantities import Bytes, BytesPerSecond, Count, PositiveCount, Seconds
 from raysim.scenario.schema_fp8 import Fp8Section
 from raysim.scenario.schema_machines import Every, FailuresSection, NoiseSection
+from raysim.scenario.schema_peft import QuantizationSection
 from raysim.scenario.section import FileOrMapping, Section, shorthand
 from raysim.training.allocator.config import read_allocator
 from raysim.training.layers.recompute import Checkpointing
@@ -279,6 +280,14 @@ class TrainSection(Section):
     pipeline: PipelineSection | None = Field(None, description="Pipeline parallelism.")
     precision: Literal["fp32", "fp16", "bf16"] | None = Field(
         None, description="Type of weights and activations; by default what DeepSpeed's JSON says."
+    )
+    peft: FileOrMapping | None = Field(
+        None,
+        description="PEFT's adapter_config.json (LoRA), unmodified, or LoraConfig's fields: r, "
+        "target_modules, lora_dropout, modules_to_save ...; all else is frozen.",
+    )
+    quantization: QuantizationSection | None = Field(
+        None, description="BitsAndBytesConfig of a model in 4 bits (QLoRA)."
     )
     fp8: Annotated[Fp8Section, shorthand("recipe")] | None = Field(
         None,

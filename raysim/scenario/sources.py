@@ -23,8 +23,9 @@ MODEL: KeyPath = ("model", "from")
 DEEPSPEED: KeyPath = ("jobs", 0, "train", "deepspeed")
 FSDP: KeyPath = ("jobs", 0, "train", "fsdp")
 MEGATRON: KeyPath = ("jobs", 0, "train", "megatron")
+PEFT: KeyPath = ("jobs", 0, "train", "peft")
 PROFILE: KeyPath = ("profile",)
-SLOTS = (CLUSTER, MODEL, DEEPSPEED, FSDP, MEGATRON, PROFILE)
+SLOTS = (CLUSTER, MODEL, DEEPSPEED, FSDP, MEGATRON, PEFT, PROFILE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +95,7 @@ def _read(slot: KeyPath, path: Path, shown: str) -> tuple[Document, ...]:
         return tuple(documents)
     if slot == MEGATRON and path.suffix not in (".yaml", ".yml", ".json"):
         return (read_arguments(path, shown),)
-    if slot in (FSDP, MEGATRON, PROFILE):
+    if slot in (FSDP, MEGATRON, PEFT, PROFILE):
         return (read_yaml(path, shown),)
     return (_model_config(path, shown) if slot == MODEL else read_deepspeed_file(path, shown),)
 

@@ -68,6 +68,8 @@ class SavingSettings:
     """``checkpoint.parallel_write.pipeline_stage``."""
     use_node_local_storage: bool = False
     load_universal: bool = False
+    exclude_frozen: bool = False
+    """Frozen weights are not written: of adapters, as transformers' Trainer saves them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

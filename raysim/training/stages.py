@@ -56,7 +56,7 @@ class StageSpec:
         for section in reversed(self.sections):
             if section.checkpointed:
                 yield from section.units
-            yield from reversed(section.units)
+            yield from section.reached
 
 
 def gradient_cut(plan: TrainingPlan) -> Cut:
@@ -178,7 +178,9 @@ def build_sections(
     else:
         blocks = [i for i, layer in enumerate(layers) if layer.kind == "block"][:limit]
         again = checkpoint in ("full", "op")
-        groups = [([i], again and i in blocks) for i in range(len(layers))]
+        groups = [
+            ([i], again and i in blocks and layers[i].body.has_backward) for i in range(len(layers))
+        ]
     sections = []
     for run, checkpointed in groups:
         before = layers[run[0] - 1].output if run[0] else input_numel

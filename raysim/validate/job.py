@@ -58,7 +58,7 @@ def job_of(
         sweeps=sweeps,
         samples=samples,
         ideal_s=6.0 * plan.model.num_parameters * tokens / peak,
-        ideal_model_s=3.0 * plan.model.flops * per_step / peak,
+        ideal_model_s=plan.model.step_flops * per_step / peak,
     )
 
 

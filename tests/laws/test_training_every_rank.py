@@ -69,8 +69,8 @@ def test_all_at_once_is_one_by_one(
     noise = Noise(
         kernel_cv=cv, gpu_cv=gpu_cv, step_cv=step_cv, kernels=((0, slowdown),), hosts=((0, host),)
     )
-    # Times are rounded to whole nanoseconds at other places.
-    assert abs(drawn_step_ns(p, WHERE, noise, seed=seed) - one_by_one(p, noise, seed)) <= 2
+    # Times are rounded to whole nanoseconds at other places, once an operation on the way.
+    assert abs(drawn_step_ns(p, WHERE, noise, seed=seed) - one_by_one(p, noise, seed)) <= 8
 
 
 @pytest.mark.parametrize("name", EVERY)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import sys
 import warnings
 from collections.abc import Iterator
@@ -222,8 +223,12 @@ def measure(
     bf16: bool = True,
     experts: str | None = None,
     rows: int | None = None,
+    adapter: dict[str, Any] | None = None,
 ) -> Measured:
-    """Forward and backward of the real model on the CPU, per sample; equal calls run once."""
+    """Forward and backward of the real model on the CPU, per sample; equal calls run once.
+
+    ``adapter``: fields of PEFT's ``LoraConfig``, or ``train``, a regular expression of names.
+    """
     if not {"num_local_experts", "num_experts", "n_routed_experts"} & set(values):
         experts = None
     key = json.dumps(values, sort_keys=True)
@@ -231,8 +236,9 @@ def measure(
     torch.set_num_threads(1)  # the models are tiny
     try:
         return _measure(
-            key, architecture, attention, batch, tokens, bf16, experts, rows or batch * tokens
-        )
+            key, architecture, attention, batch, tokens, bf16, experts, rows or batch * tokens,
+            json.dumps(adapter),
+        )  # fmt: skip
     finally:
         torch.set_num_threads(threads)
 
@@ -247,6 +253,7 @@ def _measure(
     bf16: bool,
     experts: str | None,
     rows: int,
+    adapter: str,
 ) -> Measured:
     values = json.loads(key)
     transformers.logging.set_verbosity_error()
@@ -255,6 +262,7 @@ def _measure(
     if experts:
         made._experts_implementation = experts
     model = getattr(transformers, architecture)(made).to(dtype).train()
+    model = partly_trained(model, json.loads(adapter))
     given = inputs(model, batch, tokens, dtype)
     if model.config.model_type in ("bert", "roberta", "distilbert", "vit", "t5"):
         given.pop("use_cache", None)
@@ -272,6 +280,20 @@ def _measure(
 
     with kernels(model):
         return _counted(model, given, batch, rows, pack, storages, alive)
+
+
+def partly_trained(model: Any, adapter: dict[str, Any] | None) -> Any:
+    """Adapters on it, or all but some parameters frozen."""
+    if adapter is None:
+        return model
+    if "train" in adapter:
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(re.search(adapter["train"], name) is not None)
+        return model
+    import peft
+
+    made = peft.LoraConfig(**adapter)
+    return peft.get_peft_model(model, made, autocast_adapter_dtype=False)
 
 
 def _counted(

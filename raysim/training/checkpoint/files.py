@@ -17,11 +17,11 @@ optimizers count as their bytes per element.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from raysim.hardware.topology import Member
-from raysim.models.table import COMPUTE_DTYPE_BYTES, Parameter
+from raysim.models.table import COMPUTE_DTYPE_BYTES, Body, Parameter
 from raysim.training.engines.choice import uses_bf16_optimizer
 from raysim.training.layers.sections import tp_numel
 from raysim.training.pipeline.partition import partition_uniform, stage_bounds
@@ -107,6 +107,8 @@ def checkpoint_files(
     placement
         Node and place of every rank.
     """
+    if plan.saving.exclude_frozen:
+        plan = replace(plan, model=plan.model.with_bodies(_trained))
     if plan.engine == "deepspeed":
         return tuple(_deepspeed(plan, kind, placement))
     if plan.engine == "megatron":
@@ -114,6 +116,14 @@ def checkpoint_files(
     if plan.engine == "fsdp" and plan.fsdp.shards and not plan.fsdp.full_state_dict:
         return tuple(_sharded(plan, kind))
     return tuple(_whole(plan, kind))
+
+
+def _trained(body: Body) -> Body:
+    """What of a layer is trained."""
+    modules = (
+        replace(m, parameters=tuple(p for p in m.parameters if p.trainable)) for m in body.modules
+    )
+    return replace(body, modules=tuple(modules))
 
 
 def replicas(plan: TrainingPlan) -> Iterator[tuple[int, int, int, tuple[int, ...]]]:

@@ -347,7 +347,7 @@ class RankCompiler:
                 for unit in section.units:
                     self.b.free("activation", unit.again.held_bytes, f"{unit.name} kept")
                     self.emit.forward(unit, "recompute", keep=True)
-            for unit in reversed(section.units):
+            for unit in section.reached:
                 one(unit)
             if section.checkpointed:
                 self.b.free("activation", section.input_bytes, "checkpoint")

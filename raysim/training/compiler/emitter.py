@@ -95,7 +95,7 @@ class UnitEmitter:
             unit.backward_s + extra_s,
             host_s=unit.backward_host_s + extra_launches * self.costs.host.eager_s,
             waits=waits,
-            flops=2 * unit.flops,
+            flops=unit.backward_flops,
             tail_s=unit.backward_tail_s,
         )
         self.engine.after(unit, "backward", op)
@@ -142,7 +142,7 @@ class UnitEmitter:
             unit.backward_s - unit.weights.seconds,
             host_s=unit.backward_host_s,
             waits=(),
-            flops=2 * unit.flops - unit.weights.flops,
+            flops=unit.backward_flops - unit.weights.flops,
         )
         self.b.alloc("activation", unit.weights.kept_bytes, f"{unit.name} for weight gradients")
 

@@ -28,10 +28,7 @@ class Bf16Optimizer:
         """bf16 weights, the whole accumulation buffer, this rank's slice of master and states."""
         b, c = self.c.builder, self.c
         own = flat_partition_numel(c.numel, c.ranks)
-        stored = c.stored_numel * c.weight_bytes
-        b.scratch(stored, "weights as built", c.weight_tensors)
-        b.alloc("parameter", stored, "weights", tensors=c.flat_weights())
-        b.free_scratch(stored, "weights as built")
+        c.flatten_weights()
         b.scratch(own * c.weight_bytes, "slice of the weights")
         b.alloc("gradient", c.numel * self.accum_bytes, "accumulation buffer")
         made = c.states(own * c.state_bytes)

@@ -65,9 +65,9 @@ class EngineContext:
         return sorted(gradients, key=lambda g: place[g.name])
 
     @property
-    def stored_numel(self) -> int:
-        """Elements of all parameters stored here, frozen ones included."""
-        return sum({g.name: g.numel for u in self.units for g in u.uses}.values())
+    def stored_bytes(self) -> int:
+        """Of all parameters stored here, frozen ones included."""
+        return sum(self.weight_tensors)
 
     @property
     def tensors(self) -> int:
@@ -82,14 +82,33 @@ class EngineContext:
     @property
     def weight_tensors(self) -> tuple[int, ...]:
         """Bytes of each stored weight, as the modules made them."""
-        stored = {g.name: g.numel for u in self.units for g in u.uses}
-        return tuple(numel * self.weight_bytes for numel in stored.values())
+        return tuple(self._stored().values())
 
-    def flat_weights(self) -> tuple[int, ...]:
-        """Bytes of the flat group of trainable weights; frozen ones stay as they are."""
+    def _stored(self) -> dict[str, int]:
+        """Bytes of each stored weight by its name."""
+        return {
+            g.name: round(g.numel * (g.stored_bytes or self.weight_bytes))
+            for u in self.units
+            for g in u.uses
+        }
+
+    def flatten_weights(self, *, clones: bool = False) -> None:
+        """One flat group in the place of the trained weights; frozen ones stay as they are.
+
+        ``clones``: each is copied before.
+        """
+        b, stored = self.builder, self._stored()
+        trained = {g.name for u in self.units for g in u.gradients}
+        frozen = [size for name, size in stored.items() if name not in trained]
+        built = [size for name, size in stored.items() if name in trained]
+        b.alloc("parameter", sum(frozen), "frozen weights", tensors=frozen)
+        copied = [numel * self.weight_bytes for numel in self.sizes] if clones else []
+        b.scratch(sum(built), "weights as built", built)
+        b.scratch(sum(copied), "clones", copied)
         flat = self.numel * self.weight_bytes
-        frozen = self.stored_numel * self.weight_bytes - flat
-        return tuple(size for size in (flat, frozen) if size > 0)
+        b.alloc("parameter", flat, "weights")
+        b.free_scratch(sum(copied), "clones")
+        b.free_scratch(sum(built), "weights as built")
 
     def states(self, size_bytes: float) -> tuple[int, ...]:
         """Optimizer states of a tensor, in bytes, one by one: Adam keeps two moments."""
@@ -101,6 +120,12 @@ class EngineContext:
     def weight_bytes(self) -> int:
         """Bytes per stored weight element."""
         return COMPUTE_DTYPE_BYTES[self.plan.precision]
+
+    @property
+    def trained_bytes(self) -> int:
+        """The same of those that are trained: adapters may be fp32 beside 16-bit weights."""
+        wide = (g.stored_bytes for u in self.units for g in u.gradients if g.stored_bytes)
+        return round(next(wide, self.weight_bytes))
 
     @property
     def comm_bytes(self) -> int:
@@ -134,7 +159,7 @@ class EngineContext:
 
     def alloc_gradients(self, unit: Unit) -> None:
         """Gradients of a unit, in the weights' type, one tensor each."""
-        width, b = self.weight_bytes, self.builder
+        width, b = self.trained_bytes, self.builder
         if b.keeps_memory and unit.gradients:
             tensors = unit.gradient_tensors(width)
             b.alloc("gradient", unit.numel * width, unit.name, tensors=tensors)

@@ -28,7 +28,7 @@ class Ddp:
 
     def __init__(self, context: EngineContext) -> None:
         self.c = context
-        self.grad_bytes = context.weight_bytes
+        self.grad_bytes = context.trained_bytes
         self.autocast = context.plan.autocasts
         self.cast: set[int] = set()
         """Units, by ``id``, whose low-precision copies are alive."""
@@ -58,9 +58,9 @@ class Ddp:
         """Weights, optimizer states and, unless gradients view into them, the buckets."""
         b, numel = self.c.builder, self.c.numel
         c = self.c
-        b.alloc("parameter", c.stored_numel * c.weight_bytes, "weights", tensors=c.weight_tensors)
+        b.alloc("parameter", c.stored_bytes, "weights", tensors=c.weight_tensors)
         # torch.optim keeps its states in the parameters' dtype.
-        states = self.c.state_bytes * self.c.weight_bytes / 4
+        states = self.c.state_bytes * self.grad_bytes / 4
         made = tuple(part for size in c.sizes for part in c.states(size * states))
         b.alloc("optimizer_state", sum(made), "optimizer states", tensors=made, lazy=len(made))
         if self.c.ranks > 1 and not self.c.plan.ddp.gradient_as_bucket_view:

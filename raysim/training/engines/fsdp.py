@@ -52,6 +52,8 @@ class Sharded:
         outer_first = sorted(self.groups, key=lambda g: (not g.root, g.first - g.last))
         self.opens = _by(outer_first, [g.first for g in outer_first])
         self.closes = _by(outer_first, [g.last for g in outer_first])
+        self.reached = next((i for i, unit in enumerate(c.units) if unit.has_backward), 0)
+        """The first unit in forward order that backward gets to: its last."""
         self.open: set[Group] = set()
         """Groups whose pre-backward hook has run."""
         self.boundary = False
@@ -177,8 +179,9 @@ class Sharded:
                 self.post_forward(group)
         elif phase == "backward":
             for group in self.ends_backward(i):
-                self.b.hook(FSDP_HOOK_S)
-                self.post_backward(group)
+                if group in self.open:
+                    self.b.hook(FSDP_HOOK_S)
+                    self.post_backward(group)
 
     def backward_extra(self, unit: Unit) -> tuple[float, int]:
         """What a unit's backward pays for joining or adding gradients."""

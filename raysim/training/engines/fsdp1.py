@@ -55,7 +55,7 @@ class Fsdp1(Sharded):
         the previous group computes, so its gradients are joined after that group's backward.
         """
         found: dict[int, list[Group]] = {}
-        made = {g: g.reduce_at for g in self.groups}
+        made = {g: max(g.reduce_at, self.reached) for g in self.groups}
         if self.s.forward_prefetch:
             order = sorted(self.groups, key=lambda g: (g.first, not g.root))
             for before, group in pairwise(order):

@@ -128,8 +128,9 @@ class Fsdp2(Sharded):
 
         Their hook runs in the callback at backward's end, root first.
         """
-        groups = self.opens.get(i, ())
-        return groups if i == 0 else groups[::-1]
+        if i != self.reached:
+            return self.opens.get(i, ())[::-1]
+        return tuple(g for at in range(i + 1) for g in self.opens.get(at, ()))
 
     def post_backward(self, group: Group) -> None:
         """Free the parameters; reduce the gradients or keep them whole."""

@@ -124,7 +124,7 @@ class Megatron:
     def _stored_bytes(self) -> float:
         """Of all weights, in 16 bits or as primary fp8 weights in every layout."""
         c, fp8 = self.c, self.c.plan.fp8
-        whole = c.stored_numel * c.weight_bytes
+        whole = c.stored_bytes
         if fp8 is None or not fp8.primary_weights:
             return whole
         numel = sum({g.name: g.numel for u in c.units for g in u.uses if g.fp8}.values())

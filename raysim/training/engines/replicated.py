@@ -27,7 +27,7 @@ class Replicated:
     def setup(self) -> None:
         """Weights, master copy and optimizer states, all whole."""
         b, c = self.c.builder, self.c
-        stored, held = c.stored_numel * c.weight_bytes, c.numel * (c.master_bytes + c.state_bytes)
+        stored, held = c.stored_bytes, c.numel * (c.master_bytes + c.state_bytes)
         if c.plan.precision == "fp32":
             made = tuple(part for size in c.sizes for part in c.states(size * c.state_bytes))
             b.alloc("parameter", stored, "weights", tensors=c.weight_tensors)
@@ -38,11 +38,7 @@ class Replicated:
             return
         # FP16_Optimizer flattens clones of the weights, and steps once on zero gradients.
         flat, zeros = c.numel * c.weight_bytes, c.numel * c.master_bytes
-        b.scratch(stored, "weights as built", c.weight_tensors)
-        b.scratch(flat, "clones", [numel * c.weight_bytes for numel in c.sizes])
-        b.alloc("parameter", stored, "weights", tensors=c.flat_weights())
-        b.free_scratch(flat, "clones")
-        b.free_scratch(stored, "weights as built")
+        c.flatten_weights(clones=True)
         b.scratch(flat, "clone of the flat weights")
         states = (zeros, *c.states(c.numel * c.state_bytes))
         b.alloc("optimizer_state", held, "optimizer states", tensors=states)

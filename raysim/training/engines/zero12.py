@@ -74,10 +74,8 @@ class ZeroOneTwo:
     def setup(self) -> None:
         """Whole weights; this rank's slice of master and states, unless they live on the host."""
         b, c = self.c.builder, self.c
-        stored, own = c.stored_numel * c.weight_bytes, self.own
-        b.scratch(stored, "weights as built", c.weight_tensors)
-        b.alloc("parameter", stored, "weights", tensors=c.flat_weights())
-        b.free_scratch(stored, "weights as built")
+        own = self.own
+        c.flatten_weights()
         b.scratch(own * c.weight_bytes, "slice of the weights")
         if not self.offload:
             states = own * (c.master_bytes + c.state_bytes)

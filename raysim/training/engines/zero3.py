@@ -94,15 +94,24 @@ class ZeroThree:
         )
         return place(shards, self.zero, low_bytes=c.weight_bytes, master_bytes=c.master_bytes)
 
+    def _shards(self) -> tuple[list[int], list[int]]:
+        """Bytes of each shard of a frozen weight, and of those that are trained."""
+        trained = {g.name for u in self.c.units for g in u.gradients}
+        shards: tuple[list[int], list[int]] = ([], [])
+        for p in self.parameters:
+            size = shard_numel(p.numel, self.n) * self.c.weight_bytes
+            shards[p.name in trained].append(size)
+        return shards
+
     def setup(self) -> None:
         """Shards of weights, gradients, master and states; the permanent reduce bucket."""
         b, c = self.c.builder, self.c
-        stored = sum(shard_numel(p.numel, self.n) for p in self.parameters)
-        shards = [shard_numel(p.numel, self.n) * c.weight_bytes for p in self.parameters]
         if not self.offload_param:
-            # Partitioned one by one, then moved into one buffer.
+            frozen, shards = self._shards()
+            b.alloc("parameter", sum(frozen), "shards of frozen weights", tensors=frozen)
+            # Partitioned one by one; those that are trained are then moved into one buffer.
             b.scratch(sum(shards), "shards as partitioned", shards)
-            b.alloc("parameter", stored * c.weight_bytes, "weight shards")
+            b.alloc("parameter", sum(shards), "weight shards")
             b.free_scratch(sum(shards), "shards as partitioned")
         if not self.offload:
             b.alloc("gradient", self.own * self.accum_bytes, "gradient shards")

@@ -5,8 +5,9 @@ Layers that are alike are priced once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from operator import attrgetter
 
 from raysim.models.table import (
     COMPUTE_DTYPE_BYTES,
@@ -118,6 +119,8 @@ class Pricer:
 
         for module in layer.body.modules:
             own = exchanges(module, self.sharding, width=width, batch=self.batch, known=exchanged)
+            if not module.has_backward:
+                own = own.forward_only()
             if run and own.opens and self.cut == "collective":
                 close()
             if run and around.beside and not any(o.split == "column" for o in module.operators):
@@ -144,7 +147,7 @@ class Pricer:
         saved, loss, needed = list[int](), list[int](), 0
         for o in operators:
             for s in self._kept(o):
-                if s.name not in seen:
+                if s.numel and s.name not in seen:
                     seen.add(s.name)
                     size = self._bytes(s)
                     (loss if o.kind == "loss" else saved).append(size)
@@ -152,14 +155,14 @@ class Pricer:
         forward_temps, backward_temps = self._temporaries(operators, around)
         parameters = [p for m in run for p in m.parameters]
         gradients = tuple(
-            Gradient(p.name, self._numel(p), expert=p.expert, fp8=p.fp8)
+            self._gradient(p)
             for p in parameters
             if p.trainable and (p.tied_to is None or p.tied_to not in self.resident)
         )
         uses = tuple(
-            Gradient(p.tied_to, self._numel(p), tied=True, expert=p.expert, fp8=p.fp8)
+            self._gradient(p)._replace(name=p.tied_to, tied=True)
             if p.tied_to in self.resident
-            else Gradient(p.name, self._numel(p), expert=p.expert, fp8=p.fp8)
+            else self._gradient(p)
             for p in parameters
         )
         forward, backward = (
@@ -186,6 +189,7 @@ class Pricer:
             calls=len(entered),
             syncs=_syncs(run[-1]),
             flops=self._flops(operators),
+            backward_flops=self._flops(operators, lambda o: o.backward_flops),
             saved_bytes=sum(saved),
             saved=tuple(saved),
             loss_bytes=sum(loss),
@@ -242,14 +246,23 @@ class Pricer:
         share = (self.tp if divided else 1) * self.sharding.cp
         return [round(o.output * self.batch * width / share)]
 
-    def _flops(self, operators: Iterable[Operator]) -> float:
-        """Forward FLOPs of one micro-batch on this rank."""
-        whole = sum(o.flops / _divisor(o, self.tp) for o in operators)
+    def _flops(
+        self,
+        operators: Iterable[Operator],
+        of: Callable[[Operator], float] = attrgetter("flops"),
+    ) -> float:
+        """FLOPs of one micro-batch on this rank, forward's or another pass's."""
+        whole = sum(of(o) / _divisor(o, self.tp) for o in operators)
         return whole * self.batch / self.sharding.cp
 
     def _weights(self, run: Sequence[Module], input_bytes: int) -> WeightGradients:
         """Of the run's products, whose saved inputs take so many bytes."""
-        products = [(o, m) for m in run for o in m.operators if o.gemm and o.attention is None]
+        products = [
+            (o, m)
+            for m in run
+            for o in m.operators
+            if o.gemm and o.attention is None and o.of_weights
+        ]
         width = COMPUTE_DTYPE_BYTES[self.dtype]
         outputs = sum(
             o.output
@@ -332,6 +345,11 @@ class Pricer:
             if o.split == "column" and o.gemm is not None
         )
 
+    def _gradient(self, p: Parameter) -> Gradient:
+        return Gradient(
+            p.name, self._numel(p), expert=p.expert, fp8=p.fp8, stored_bytes=p.stored_bytes
+        )
+
     def _numel(self, parameter: Parameter) -> int:
         numel = tp_numel(parameter, self.tp)
         return -(-numel // self.sharding.ep) if parameter.expert and self.sharding.ep else numel
@@ -358,8 +376,11 @@ class Pricer:
             divisor = _divisor(o, self.tp) if o.split != "row" else 1
             out = o.output * self.sharding.samples(o, self.batch) * width / divisor
             grad_in = self._bytes(source_of(o)) if o.saves else out
-            forward = max(forward, out)
-            backward = max(backward, (0.0 if in_place else out, grad_in), key=sum)
+            forward = max(forward, out + sum(self._bytes(s) for s in o.scratch))
+            if o.gradients == "none":
+                continue
+            again = sum(self._bytes(s) for s in o.scratch_backward)
+            backward = max(backward, (0.0 if in_place else out, grad_in + again), key=sum)
         gathered = _largest(around.before_forward, "all_gather")
         again = _largest(around.beside_backward, "all_gather")
         again += _largest(around.after_backward, "reduce_scatter")

@@ -8,7 +8,7 @@ layer.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from typing import Literal, NamedTuple
@@ -41,6 +41,8 @@ class Gradient(NamedTuple):
     """Of routed experts: only every so many ranks hold it."""
     fp8: bool = False
     """Products read it in fp8."""
+    stored_bytes: float | None = None
+    """Per element, where it is stored in another type than the plan's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +84,7 @@ class Unit:
     """Forward ends with scalars copied to the GPU, for which the host waits."""
     flops: float
     """Forward FLOPs of one micro-batch on this rank."""
+    backward_flops: float
     saved_bytes: int
     """Tensors first saved here and kept for backward, loss tensors excluded."""
     saved: tuple[int, ...]
@@ -111,6 +114,11 @@ class Unit:
     def numel(self) -> int:
         """Trainable elements on this rank."""
         return sum(g.numel for g in self.gradients)
+
+    @property
+    def has_backward(self) -> bool:
+        """Whether backward gets here."""
+        return any(m.has_backward for m in self.modules)
 
     @property
     def multiplied(self) -> tuple[int, ...]:
@@ -147,6 +155,11 @@ class Section:
     input_bytes: int
     """Hidden state handed in by the previous layer: all that a checkpoint keeps."""
     output_bytes: int
+
+    @property
+    def reached(self) -> Iterator[Unit]:
+        """Units in the order in which backward gets to them."""
+        return (unit for unit in reversed(self.units) if unit.has_backward)
 
 
 def tp_numel(parameter: Parameter, tp: int) -> int:

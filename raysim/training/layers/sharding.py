@@ -154,6 +154,14 @@ class Exchanges:
         )  # fmt: skip
         return sum(e.size_bytes for some in lists for e in some if e.group == group)
 
+    def forward_only(self) -> Exchanges:
+        """Those of modules that backward does not get to."""
+        return Exchanges(
+            before_forward=self.before_forward,
+            after_forward=self.after_forward,
+            beside_forward=self.beside_forward,
+        )
+
     def add(self, other: Exchanges) -> None:
         """Those of the next module of a run."""
         self.before_forward += other.before_forward
@@ -205,11 +213,12 @@ def column_input(o: Operator) -> Saved | None:
 
 
 def source_of(o: Operator) -> Saved:
-    """An operator's input as it was before a product's was quantised: as its gradient is."""
-    if o.fp8 is None or o.gemm is None:
+    """An operator's input as its gradient is: not quantised, and there if it was not kept."""
+    if o.gemm is None or (o.fp8 is None and o.of_weights):
         return o.saves[0]
+    name = o.saves[0].name if o.fp8 is None else o.fp8.source
     return replace(
-        o.saves[0], name=o.fp8.source, numel=o.gemm.rows * o.gemm.k, dtype="compute", fixed=False
+        o.saves[0], name=name, numel=o.gemm.rows * o.gemm.k, dtype="compute", fixed=False
     )
 
 

@@ -1,0 +1,76 @@
+"""A layer table whose linear layers have 4-bit weights, as bitsandbytes keeps them for QLoRA.
+
+A weight is made 16-bit again by a kernel of its own before each product that reads it, forward and
+backward (``functional.dequantize_4bit`` in ``autograd/_functions.py``, ``MatMul4Bit``); that copy
+lives as long as the product. Blocks of 64 weights share a scale in fp32, or, quantised twice, in 8
+bits with one in fp32 per 256 blocks.
+
+Simplified: the kernel runs at the bandwidth of others. Not modelled: products of one row, which
+read the 4 bits themselves; 8-bit weights; ``prepare_model_for_kbit_training``, which makes norms,
+embedding and head fp32.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from raysim.models.lora import LINEAR
+from raysim.models.table import Body, Layer, Model, Module, Operator, Saved
+
+BLOCK, SUPER_BLOCK = 64, 256
+WIDE_BYTES = 2.0
+
+
+def stored_bytes(*, double: bool) -> float:
+    """Of one weight, scales included."""
+    scale = (1.0 + 4.0 / SUPER_BLOCK) if double else 4.0
+    return 0.5 + scale / BLOCK
+
+
+def in_four_bits(model: Model, *, double: bool, skipped: tuple[str, ...] = ()) -> Model:
+    """The model with linear layers in 4 bits, all but heads or, if given, those ``skipped``."""
+    each = stored_bytes(double=double)
+    known: dict[tuple[int, tuple[bool, ...]], Body] = {}
+    layers = []
+    for layer in model.layers:
+        stays = tuple(_stays(layer, m, skipped) for m in layer.body.modules)
+        key = id(layer.body), stays
+        if key not in known:
+            pairs = zip(layer.body.modules, stays, strict=True)
+            modules = tuple(m if stay else _module(m, each) for m, stay in pairs)
+            known[key] = replace(layer.body, modules=modules)
+        layers.append(replace(layer, body=known[key]))
+    return replace(model, layers=tuple(layers))
+
+
+def _stays(layer: Layer, module: Module, skipped: tuple[str, ...]) -> bool:
+    if not LINEAR.fullmatch(module.cls):
+        return True
+    name = f"{layer.name}.{module.name}"
+    return any(s in name for s in skipped) if skipped else layer.kind == "head"
+
+
+def _module(module: Module, each: float) -> Module:
+    products = [o for o in module.operators if o.gemm is not None]
+    if len(products) != 1:
+        return module
+    o = products[0]
+    assert o.gemm is not None
+    numel = float(o.gemm.n) * o.gemm.k
+    moved = numel * (each + WIDE_BYTES) / WIDE_BYTES
+    whole = Saved(name=f"{o.name}.dequantized", numel=numel, fixed=True)
+    dequantize = Operator(
+        name=f"{o.name}.dequantize", kind="other", moved_backward=0.0, moved_fixed=moved,
+        moved_fixed_backward=moved, kernels_backward=1,
+    )  # fmt: skip
+    product = replace(o, scratch=(whole,), scratch_backward=(whole,))
+    return replace(
+        module,
+        operators=tuple(
+            x for each_o in module.operators
+            for x in ((dequantize, product) if each_o is o else (each_o,))
+        ),
+        parameters=tuple(
+            replace(p, stored_bytes=each) if len(p.shape) > 1 else p for p in module.parameters
+        ),
+    )  # fmt: skip
