@@ -16,6 +16,7 @@ from raysim.validate.memory_published import allocated_points, total_points
 from raysim.validate.model_states import model_state_points
 from raysim.validate.points import Point, merged, read_points, rounded, write_points
 from raysim.validate.published import memory_points, mpt_points
+from raysim.validate.qwen_finetuning import qwen_points
 from raysim.validate.ray_data import ray_data_points
 from raysim.validate.ray_published import ray_published_points
 from raysim.validate.ray_serve import ray_serve_points
@@ -40,6 +41,7 @@ PUBLISHED: dict[str, Callable[[Path], Iterator[Point]]] = {
     "b200": b200_points,
     "sc21": sc21_points,
     "runs": run_points,
+    "qwen_finetuning": qwen_points,
     "model_states": model_state_points,
     "ray_published": ray_published_points,
     "ray_data": ray_data_points,

@@ -86,11 +86,7 @@ class EngineContext:
 
     def _stored(self) -> dict[str, int]:
         """Bytes of each stored weight by its name."""
-        return {
-            g.name: round(g.numel * (g.stored_bytes or self.weight_bytes))
-            for u in self.units
-            for g in u.uses
-        }
+        return {g.name: g.size_bytes(self.weight_bytes) for u in self.units for g in u.uses}
 
     def flatten_weights(self, *, clones: bool = False) -> None:
         """One flat group in the place of the trained weights; frozen ones stay as they are.
@@ -120,12 +116,6 @@ class EngineContext:
     def weight_bytes(self) -> int:
         """Bytes per stored weight element."""
         return COMPUTE_DTYPE_BYTES[self.plan.precision]
-
-    @property
-    def trained_bytes(self) -> int:
-        """The same of those that are trained: adapters may be fp32 beside 16-bit weights."""
-        wide = (g.stored_bytes for u in self.units for g in u.gradients if g.stored_bytes)
-        return round(next(wide, self.weight_bytes))
 
     @property
     def comm_bytes(self) -> int:
@@ -159,10 +149,10 @@ class EngineContext:
 
     def alloc_gradients(self, unit: Unit) -> None:
         """Gradients of a unit, in the weights' type, one tensor each."""
-        width, b = self.trained_bytes, self.builder
+        width, b = self.weight_bytes, self.builder
         if b.keeps_memory and unit.gradients:
             tensors = unit.gradient_tensors(width)
-            b.alloc("gradient", unit.numel * width, unit.name, tensors=tensors)
+            b.alloc("gradient", sum(tensors), unit.name, tensors=tensors)
 
     def copy_s(
         self, size_bytes: float, kind: Literal["h2d", "d2h"], *, pinned: bool = True

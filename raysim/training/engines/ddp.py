@@ -28,7 +28,9 @@ class Ddp:
 
     def __init__(self, context: EngineContext) -> None:
         self.c = context
-        self.grad_bytes = context.trained_bytes
+        self.width = context.weight_bytes
+        self.held = sum(unit.gradient_bytes(self.width) for unit in context.units)
+        """Bytes of all gradients: adapters may be fp32 beside 16-bit weights."""
         self.autocast = context.plan.autocasts
         self.cast: set[int] = set()
         """Units, by ``id``, whose low-precision copies are alive."""
@@ -45,7 +47,7 @@ class Ddp:
         last = 0
         for unit in reversed(self.c.units):
             for gradient in reversed(unit.gradients):
-                held += gradient.numel * self.grad_bytes
+                held += gradient.size_bytes(self.width)
                 last = id(unit)
                 if held >= capacity:
                     flushes.setdefault(last, []).append(held)
@@ -56,16 +58,15 @@ class Ddp:
 
     def setup(self) -> None:
         """Weights, optimizer states and, unless gradients view into them, the buckets."""
-        b, numel = self.c.builder, self.c.numel
-        c = self.c
+        b, c = self.c.builder, self.c
         b.alloc("parameter", c.stored_bytes, "weights", tensors=c.weight_tensors)
         # torch.optim keeps its states in the parameters' dtype.
-        states = self.c.state_bytes * self.grad_bytes / 4
-        made = tuple(part for size in c.sizes for part in c.states(size * states))
+        sizes = (g.size_bytes(self.width) for u in c.units for g in u.gradients)
+        made = tuple(part for size in sizes for part in c.states(size * c.state_bytes / 4))
         b.alloc("optimizer_state", sum(made), "optimizer states", tensors=made, lazy=len(made))
         if self.c.ranks > 1 and not self.c.plan.ddp.gradient_as_bucket_view:
             buckets = [size for flushed in self.flushes.values() for size in flushed]
-            b.alloc("bucket", numel * self.grad_bytes, "DDP buckets", tensors=buckets)
+            b.alloc("bucket", self.held, "DDP buckets", tensors=buckets)
 
     def begin_forward(self) -> None:
         """Nothing is due."""
@@ -126,9 +127,9 @@ class Ddp:
         if not passes:
             return 0.0, 0
         tensors = len(unit.gradients) * passes
-        moved = 3.0 * unit.numel * self.grad_bytes * (copies + accumulates)
+        moved = 3.0 * unit.gradient_bytes(self.width) * (copies + accumulates)
         if self.autocast:
-            moved += unit.numel * (CAST_BYTES + self.grad_bytes)
+            moved += unit.numel * CAST_BYTES + unit.gradient_bytes(self.width)
         return self.c.costs.memory_s(moved, kernels=tensors), tensors
 
     def end_backward(self) -> None:
@@ -140,7 +141,7 @@ class Ddp:
         """Compute waits for every bucket, then copies the averages back."""
         if not self.works:
             return
-        moved = 2.0 * self.c.numel * self.grad_bytes
+        moved = 2.0 * self.held
         self.c.builder.compute(
             "copy buckets back",
             "backward",
@@ -158,10 +159,13 @@ class Ddp:
         """torch's optimizer over all gradients, then ``zero_grad(set_to_none=True)``."""
         b, c = self.c.builder, self.c
         if c.plan.gradient_clipping > 0:
-            c.scan("gradient norm", c.numel * self.grad_bytes, c.tensors)
+            c.scan("gradient norm", self.held, c.tensors)
             if c.plan.mesh.pp > 1:
                 c.scalar_all_reduce("gradient norm", sharded=False)
         c.optimizer_step(
-            c.numel, low_precision_copy=False, sizes=c.sizes, element_bytes=self.grad_bytes
+            c.numel,
+            low_precision_copy=False,
+            sizes=c.sizes,
+            element_bytes=self.held / max(1, c.numel),
         )
         b.free_all("gradient", "zero_grad")

@@ -89,16 +89,20 @@ class Gathers:
         waits = self._shards_to_gpu(parameters, padded // ranks, what)
         for p in parameters:
             b.alloc("gathered_parameter", self._whole_bytes(p.name), p.name, stream=GATHER)
-        quantized = self.zero.zero_quantized_weights and ranks > 1
-        if quantized:
+        if ranks == 1:
+            # ``NoGatherCoalescedHandle``: the shard itself, or its copy on the GPU.
+            done = waits[0] if waits else c.aside(what, 0.0, GATHER, (), launches=0, kernels=0)
+            self.arriving |= dict.fromkeys((p.name for p in parameters), done)
+            return
+        if self.zero.zero_quantized_weights:
             waits = self._quantized(parameters, padded, what, (ranks, group), waits)
         elif self.hierarchical:
             waits = self._over_nodes_first(padded * c.weight_bytes, len(parameters), what, waits)
-        elif ranks > 1:
+        else:
             call = Call("all_gather", group, padded * c.weight_bytes)
             waits = (c.beside(f"all-gather {what}", call, waits),)
         moved = 2.0 * padded * c.weight_bytes
-        if (len(parameters) > 1 and not self.in_place) or self.n == 1:
+        if len(parameters) > 1 and not self.in_place:
             # The flat output and the copied-out tensors live side by side until the copies are
             # queued.
             b.alloc("communication", padded * c.weight_bytes, "coalesced all-gather", stream=GATHER)
@@ -180,7 +184,9 @@ class Gathers:
         self.c.builder.free("gathered_parameter", self._whole_bytes(name), name)
 
     def _whole_bytes(self, name: str) -> int:
-        return self.sizes[name] * self.c.weight_bytes
+        """What a whole parameter takes beside its shard; of one rank it is the shard."""
+        aliased = self.n == 1 and not self.offload
+        return 0 if aliased else self.sizes[name] * self.c.weight_bytes
 
     def _second_bytes(self, name: str) -> int:
         whole = shard_numel(self.sizes[name], self.n) * self.n

@@ -44,6 +44,10 @@ class Gradient(NamedTuple):
     stored_bytes: float | None = None
     """Per element, where it is stored in another type than the plan's."""
 
+    def size_bytes(self, width: int) -> int:
+        """As stored, ``width`` bytes an element unless it says so itself."""
+        return round(self.numel * (self.stored_bytes or width))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightGradients:
@@ -140,7 +144,11 @@ class Unit:
 
     def gradient_tensors(self, width: int) -> tuple[int, ...]:
         """Bytes of each gradient, the last parameter's first, as backward makes them."""
-        return tuple(g.numel * width for g in reversed(self.gradients))
+        return tuple(g.size_bytes(width) for g in reversed(self.gradients))
+
+    def gradient_bytes(self, width: int) -> int:
+        """Of all of them."""
+        return sum(g.size_bytes(width) for g in self.gradients)
 
 
 _but_for_names = attrgetter(*[f.name for f in fields(Unit)][3:])
