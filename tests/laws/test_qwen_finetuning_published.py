@@ -21,7 +21,8 @@ def test_steps_and_memory_of_qwen_s_table() -> None:
         "memory": (51, 0.11, 0.22),
     }  # fmt: skip
     for kind, (rows, median, p90) in limits.items():
-        held = errors(points, f"qwen_finetuning/{kind}")
+        family = f"qwen_finetuning/{kind}"
+        held = errors([p for p in points if p.family == family], family)
         assert held is not None
         assert held.rows == rows
         assert held.median < median
