@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from raysim.hardware.cluster import ClusterSpec, FabricSpec, NodeGroup
@@ -19,6 +20,7 @@ def ray_cluster(
     nodes: int = 1,
     *,
     cpus: int = 4,
+    threads_per_core: int = 1,
     gpus: int = 0,
     resources: dict[str, float] | None = None,
     options: dict[int, NodeOptions] | None = None,
@@ -33,6 +35,7 @@ def ray_cluster(
 ) -> Cluster:
     """Equal nodes on one switch; node 0 is the head."""
     spec = gpu_node(vcpus=cpus, gpu_count=gpus) if gpus else bare_node(vcpus=cpus)
+    spec = replace(spec, cpu=replace(spec.cpu, threads_per_core=threads_per_core))
     groups = [NodeGroup(name="head", node=spec, count=1, head=True, resources=resources or {})]
     if nodes > 1 or max_nodes:
         groups.append(

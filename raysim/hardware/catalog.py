@@ -225,21 +225,19 @@ def _spec(kind: Kind, name: str) -> Any:
 
 
 @cache
-def _host_cpu(name: str) -> tuple[CpuSpec, int]:
-    """A whole host's processors and their threads per core."""
+def _host_cpu(name: str) -> CpuSpec:
+    """A whole host's processors."""
     values, provenance = _read("cpu", name)
-    threads = int(values.pop("threads_per_core"))
-    provenance.pop("threads_per_core")
-    return _build(CpuSpec, name, values, provenance), threads
+    return _build(CpuSpec, name, values, provenance)
 
 
-def _slice_cpu(name: str, vcpus: int, threads_per_core: int | None) -> CpuSpec:
+def _slice_cpu(host: CpuSpec, vcpus: int) -> CpuSpec:
     """The share of a host's processors that an instance of ``vcpus`` gets.
 
     Memory bandwidth and peak go with the cores: what a neighbour leaves free is not counted on.
     """
-    host, threads = _host_cpu(name)
-    cores = max(1, vcpus // (threads_per_core or threads))
+    name = host.name
+    cores = max(1, vcpus // host.threads_per_core)
     if cores >= host.cores:
         return host
     share = cores / host.cores
@@ -269,12 +267,16 @@ def _disks(text: str) -> tuple[tuple[DiskSpec, int], ...]:
 def _node(name: str) -> NodeSpec:
     """The node called exactly ``name``, with its parts."""
     values, provenance = _read("node", name)
-    threads = values.pop("threads_per_core", None)
-    provenance.pop("threads_per_core", None)
+    host = _host_cpu(values.pop("cpu"))
+    if "threads_per_core" in values:  # as the provider offers these processors
+        origin = {"threads_per_core": provenance.pop("threads_per_core")}
+        host = replace(
+            host,
+            threads_per_core=int(values.pop("threads_per_core")),
+            provenance={**host.provenance, **origin},
+        )
     parts: dict[str, Any] = {
-        "cpu": _slice_cpu(
-            values.pop("cpu"), int(values["vcpus"]), int(threads) if threads else None
-        ),
+        "cpu": _slice_cpu(host, int(values["vcpus"])),
         "nic": nic(values.pop("nic")),
         "disks": _disks(values.pop("disks")),
     }
@@ -322,7 +324,7 @@ def object_storage(name: str) -> ObjectStorageSpec:
 
 def cpu(name: str) -> CpuSpec:
     """All processors of one whole host (``2x-xeon-8480c``); a node has its share of one."""
-    return _host_cpu(_resolve("cpu", name))[0]
+    return _host_cpu(_resolve("cpu", name))
 
 
 def node(name: str) -> NodeSpec:

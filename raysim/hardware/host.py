@@ -4,9 +4,10 @@ Real counterpart: a laptop, or ``ray.cluster_utils.Cluster``: every raylet count
 and all of them run on the same cores and disks.
 
 A thread with a little work (a message to handle, a call to submit) competes with whoever is at work
-when it begins: with n threads on c cores it takes n / c times as long, if that is more than 1. Jobs
-on the cores (processes starting, users' functions) get what such threads leave them, measured over
-windows of 10 ms. Linux's fair scheduler gives the same shares over a few of its slices (3 ms).
+when it begins: with n threads on c cores it takes n / c times as long, if that is more than 1; less
+where cores have two threads each (``cores.py``). Jobs on the cores (processes starting, users'
+functions) get what such threads leave them, measured over windows of 10 ms. Linux's fair scheduler
+gives the same shares over a few of its slices (3 ms).
 
 A thread that has slept finds its caches used by others and works longer at first, the more the
 longer it slept. Processes that are not followed one by one occupy a part of a core.
@@ -23,6 +24,7 @@ from __future__ import annotations
 
 import math
 
+from raysim.hardware.cores import capacity_of
 from raysim.hardware.server import SharedServer
 from raysim.hardware.specs import NodeSpec
 from raysim.hardware.storage import Disk
@@ -48,11 +50,13 @@ class CoreLoad:
 
     def __init__(self, sim: Simulation, cpu: SharedServer) -> None:
         self.cores = cpu.capacity_per_s
-        """Less those that are occupied."""
+        """That all threads are worth together, less those that are occupied."""
         self._sim = sim
         self._all = cpu.capacity_per_s
         self._cpu = cpu
-        self.starting = SharedServer(sim, f"{cpu.name}-starting", self._all, max_per_s=1.0)
+        self.starting = SharedServer(
+            sim, f"{cpu.name}-starting", self._all, max_per_s=1.0, doubling=cpu.doubling
+        )
         """Core-seconds of processes that start."""
         self.starting.changed = self._divide
         self.nice: dict[object, None] = {}
@@ -101,9 +105,9 @@ class CoreLoad:
         starting, cores = self.starting.width, self.cores
         if thread not in self.nice:
             self._urgent_ns += work_ns
-            share = (busy + starting) / cores
+            share = self._stretch(busy + starting, cores)
         elif starting < cores:
-            share = busy / (cores - starting)
+            share = self._stretch(busy, cores - starting)
         else:
             share = (starting / NICE_WEIGHT + busy) / cores
         taken_ns = int(work_ns * share) if share > 1.0 else work_ns
@@ -121,6 +125,21 @@ class CoreLoad:
         """When a thread is through with work that reaches it at ``at_ns``; first come, first."""
         start_ns = max(at_ns, self._until.get(thread, 0))
         return start_ns + self.takes(thread, start_ns, work_ns)
+
+    def _stretch(self, threads: float, cores: float) -> float:
+        """How many times as long work takes each of them, if that is more than 1."""
+        doubling = self._cpu.doubling
+        return threads / cores if doubling is None else 1.0 / doubling.each(cores / threads)
+
+    @property
+    def alone(self) -> float:
+        """Threads that have a core each."""
+        doubling = self._cpu.doubling
+        return (
+            self.cores
+            if doubling is None
+            else self.cores * doubling.lone_frac / (1.0 - doubling.gain)
+        )
 
     def _window_over(self, _: object) -> None:
         now_ns = self._sim.now_ns
@@ -143,7 +162,10 @@ class Host:
     """The machine of one or more nodes."""
 
     def __init__(self, sim: Simulation, spec: NodeSpec, name: str, *, contended: bool) -> None:
-        self.cpu = SharedServer(sim, f"{name}/cpu", float(spec.vcpus), max_per_s=1.0)
+        self.capacity = capacity = capacity_of(spec)
+        self.cpu = SharedServer(
+            sim, f"{name}/cpu", capacity.most, max_per_s=1.0, doubling=capacity.doubling
+        )
         """Core-seconds; a job's ``width`` is its threads."""
         self.disks = [
             Disk(sim, disk, f"{name}/disk-{k}")

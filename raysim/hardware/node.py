@@ -1,10 +1,11 @@
 """A node: its GPUs, cores, memory, disks and ports, which fail and come back together.
 
 Real counterpart: one machine or instance, or one of several raylets on it (``host``). Cores are a
-shared server of the vCPUs that Ray counts; the memory bus is a link of the topology, so copies to
-GPUs, network traffic through host memory and the CPU's own work (Adam on the host, say) share it.
+shared server of what the vCPUs that Ray counts are worth (``cores.py``); the memory bus is a link
+of the topology, so copies to GPUs, network traffic through host memory and the CPU's own work (Adam
+on the host, say) share it.
 
-Not modelled: hyperthreads sharing a core, NUMA distance, caches, frequency under load.
+Not modelled: NUMA distance, caches, frequency under load.
 """
 
 from __future__ import annotations

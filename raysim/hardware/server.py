@@ -2,8 +2,9 @@
 
 Real counterpart: cores under Linux's fair scheduler, a disk under many readers. A job of ``width``
 w has w equal shares (threads); each share runs at ``capacity / total width``, at most at
-``max_per_s``. Equal shares mean one virtual clock for all jobs, so a job costs one event and a
-heap entry whatever the load (Kleinrock, Queueing Systems 2, 4.4; as in fluid fair queueing).
+``max_per_s``, less where two threads have one core (``doubling``). Equal shares mean one virtual
+clock for all jobs, so a job costs one event and a heap entry whatever the load (Kleinrock, Queueing
+Systems 2, 4.4; as in fluid fair queueing).
 
 Not modelled: priorities, time slices, the cost of switching.
 """
@@ -15,6 +16,7 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Any
 
+from raysim.hardware.cores import Doubling
 from raysim.kernel.clock import Handle
 from raysim.kernel.simulation import Simulation
 from raysim.units import NS_PER_S
@@ -56,10 +58,18 @@ class SharedServer:
         Units of work per second in all: core-seconds, bytes.
     max_per_s
         Most that one share can use; 1 for cores.
+    doubling
+        Of cores whose threads do less together than so many cores.
     """
 
     def __init__(
-        self, sim: Simulation, name: str, capacity_per_s: float, *, max_per_s: float = math.inf
+        self,
+        sim: Simulation,
+        name: str,
+        capacity_per_s: float,
+        *,
+        max_per_s: float = math.inf,
+        doubling: Doubling | None = None,
     ) -> None:
         assert capacity_per_s > 0, f"{name}: capacity {capacity_per_s}"
         assert max_per_s > 0, f"{name}: at most {max_per_s} per share"
@@ -67,6 +77,7 @@ class SharedServer:
         self.name = name
         self.capacity_per_s = capacity_per_s
         self.max_per_s = max_per_s
+        self.doubling = doubling
         self.failure: Any = None
         """Why it does not work; None while it does."""
         self.done_units = 0.0
@@ -188,7 +199,10 @@ class SharedServer:
             heappop(heap)
         next_ns = -1
         if heap:
-            self._rate = min(self.max_per_s, self.capacity_per_s / self._width)
+            each = self.capacity_per_s / self._width
+            if self.doubling is not None:
+                each = self.doubling.each(each)
+            self._rate = min(self.max_per_s, each)
             wait_s = max(0.0, heap[0][0] - self._virtual) / self._rate
             next_ns = self._since_ns + math.ceil(wait_s * NS_PER_S - 1e-6)
         if next_ns == self._timer_ns:

@@ -146,6 +146,8 @@ class CpuSpec(Spec):
     """fp32 peak over all cores."""
     single_thread: float = 1.0
     """Speed of one thread that has its socket's turbo, over an EPYC 7742's."""
+    threads_per_core: int = 1
+    """That the operating system sees as CPUs, as ``NodeSpec.vcpus`` counts them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,7 +35,9 @@ _WORD = re.compile(r"[A-Z]+s(?![a-z])|[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+")
 class Cores(Protocol):
     """The cores of a machine for which threads contend."""
 
-    cores: float
+    @property
+    def alone(self) -> float:
+        """Threads that have a core each."""
 
     def takes(self, thread: object, start_ns: int, work_ns: int) -> int:
         """Nanoseconds that ``work_ns`` of work takes a thread that begins at ``start_ns``."""

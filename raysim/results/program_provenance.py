@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Any
 
 from raysim.hardware import catalog
+from raysim.hardware.cores import SMT_PROVENANCE, SMT_YIELD
 from raysim.perf.ray_core import RayCosts
 from raysim.raycore.cloud import PHASES, NodeStart
 from raysim.results import libraries
@@ -102,6 +103,12 @@ def trust(outcome: ProgramOutcome) -> dict[str, Any]:
         }
         for row in _catalog_rows(outcome, many=many)
     ]  # fmt: skip
+    if any(node.cpu.threads_per_core > 1 for node in outcome.cluster.spec.nodes):
+        basis, source = SMT_PROVENANCE.basis, SMT_PROVENANCE.source
+        inputs.append({
+            "name": "threads of one core, over one alone", "value": SMT_YIELD, "basis": basis,
+            "source": source,
+        })  # fmt: skip
     inputs += _machines(outcome)
     compute = compute_basis(outcome)
     basis = "measured" if compute["mode"] in {"measured", "table"} else "assumed"

@@ -335,7 +335,7 @@ def _utilisation(outcome: ProgramOutcome, activity: Activity) -> list[dict[str, 
                 "resources": resources,
                 "node_seconds": up_s,
                 "core_seconds": core_s,
-                "cores_frac": core_s / (up_s * cores[0].spec.vcpus) if up_s else 0.0,
+                "cores_frac": core_s / (up_s * cores[0].host.capacity.most) if up_s else 0.0,
             }
         )
     return rows

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from raysim.hardware.cluster import ClusterSpec, NodeGroup
+from raysim.hardware.cores import Capacity
 from raysim.hardware.host import MIN_SHARE, NICE_WEIGHT, WINDOW_NS, CoreLoad
 from raysim.hardware.server import Share, SharedServer
 from raysim.kernel.simulation import Simulation
@@ -64,6 +65,18 @@ def test_cores_that_others_occupy_are_not_there() -> None:
     load.occupy("node-1", 0.0)
     assert (load.cores, cpu.capacity_per_s) == (1.75, 1.75)
     assert load.worked_ns == {"a": 1000, "b": 900}
+
+
+def test_two_threads_of_a_core_do_more_than_one_and_less_than_two_cores() -> None:
+    # One core of two threads that do 1.3 of one: 1000 each of two take 2000 / 1.3, of one 1000.
+    sim = Simulation()
+    capacity = Capacity(vcpus=2.0, cores=1.0, most=1.3)
+    cpu = SharedServer(sim, "cpu", 1.3, max_per_s=1.0, doubling=capacity.doubling)
+    load = CoreLoad(sim, cpu)
+    assert load.alone == pytest.approx(1.0)
+    assert load.takes("a", 0, 1000) == 1000
+    assert load.takes("b", 0, 1000) == 1538
+    assert load.takes("c", 0, 1000) == 2307
 
 
 def test_a_thread_serves_one_after_the_other() -> None:

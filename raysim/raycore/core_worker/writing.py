@@ -79,7 +79,7 @@ class Write:
             if size_bytes < _BUS_BYTES:
                 core.after(int(copy_s * NS_PER_S), self._written)
             elif core.cores is not None:  # alone, Ray's copying threads have all the cores
-                width = core.cores.cores
+                width = core.cores.alone
                 core.node.cpu.job(copy_s * width, self._copied, core.epoch, width=width)
             else:
                 core.node.memory.job(
