@@ -74,7 +74,13 @@ def _inline_groups(
     base = _from_catalog(str(section.node), document, ("node",), result)
     if base is not None:
         try:
-            node = customised(base, gpu=section.gpu, gpus=section.gpus, nics=section.nics)
+            node = customised(
+                base,
+                gpu=section.gpu,
+                gpus=section.gpus,
+                nics=section.nics,
+                threads=section.threads_per_core,
+            )
         except ScenarioError as error:
             result.errors += _placed(error, document, ("node",))
         else:

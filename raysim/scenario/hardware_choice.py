@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from raysim.errors import Problem, ScenarioError
 from raysim.hardware import catalog
-from raysim.hardware.specs import GpuSpec, NicSpec, NodeSpec, Provenance
+from raysim.hardware.specs import CpuSpec, GpuSpec, NicSpec, NodeSpec, Provenance
 from raysim.scenario import plain_machines
 from raysim.scenario.node_request import NodeRequest
 from raysim.scenario.plain_machines import DEFAULT_NODE
@@ -36,6 +36,7 @@ def choose_node(request: NodeRequest, hardware: HardwareSection | None) -> tuple
     """
     hardware = hardware or HardwareSection()
     said = ""
+    threads = hardware.threads_per_core or request.threads_per_core
     if hardware.node is not None:
         base = catalog.node(hardware.node)
     elif request.instance_type is not None:
@@ -44,7 +45,7 @@ def choose_node(request: NodeRequest, hardware: HardwareSection | None) -> tuple
         base = _with_accelerator(request)
         said = f"{request.accelerator} is taken as {base.name} of the catalog"
     elif _sized(request):
-        base = plain_machines.by_size(request.vcpus, request.memory_bytes)
+        base = plain_machines.by_size(request.vcpus, request.memory_bytes, threads=threads)
         said = f"the file does not say what node it is; taken as {_described(base)}"
     else:
         hint = "such as {node: hgx-h100-8} or {node: cpu-32}"
@@ -53,7 +54,7 @@ def choose_node(request: NodeRequest, hardware: HardwareSection | None) -> tuple
         )
         raise ScenarioError(Problem(message=message))
     gpus = hardware.gpus if hardware.gpus is not None else request.gpus
-    changed = customised(base, gpu=hardware.gpu, gpus=gpus, nics=hardware.nics)
+    changed = customised(base, gpu=hardware.gpu, gpus=gpus, nics=hardware.nics, threads=threads)
     return _pod_share(changed, request), said
 
 
@@ -103,7 +104,7 @@ def _rented(request: NodeRequest) -> tuple[NodeSpec, str]:
         node, said = sized, f"{name} is not in the catalog; taken as {_described(sized)}"
     if attached and not node.gpu_count:
         gpu = catalog.gpu_from_accelerator_type(str(request.accelerator))
-        node = customised(node, gpu=gpu.name, gpus=request.gpus, nics=None)
+        node = customised(node, gpu=gpu.name, gpus=request.gpus)
     return node, said
 
 
@@ -123,9 +124,14 @@ def _all_nodes() -> Iterator[NodeSpec]:
 
 
 def customised(
-    node: NodeSpec, *, gpu: str | None, gpus: int | None, nics: NicChoice | None
+    node: NodeSpec,
+    *,
+    gpu: str | None,
+    gpus: int | None,
+    nics: NicChoice | None = None,
+    threads: int | None = None,
 ) -> NodeSpec:
-    """``node`` with another GPU, number of GPUs or network interfaces.
+    """``node`` with another GPU, number of GPUs, network interfaces or threads per core.
 
     Raises
     ------
@@ -149,7 +155,16 @@ def customised(
         changes |= {"nic": _nic(node, nics), "nic_count": nics.count}
     elif gpu is not None and gpus is None and not node.gpu_count:
         changes["gpu_count"] = 1
+    if threads is not None and threads != node.cpu.threads_per_core:
+        changes["vcpus"] = node.vcpus * threads // node.cpu.threads_per_core
+        changes["cpu"] = _with_threads(node.cpu, threads)
     return replace(node, **changes) if changes else node  # type: ignore[arg-type]
+
+
+def _with_threads(cpu: CpuSpec, threads: int) -> CpuSpec:
+    """The same processors with so many threads per core."""
+    said = {"threads_per_core": Provenance(basis="assumed", source=_SAID)}
+    return replace(cpu, threads_per_core=threads, provenance={**cpu.provenance, **said})
 
 
 def _same_kind(gpu: GpuSpec | None, name: str) -> bool:

@@ -33,6 +33,7 @@ class NodeRequest:
     gpus: int | None = None
     """GPUs per node or pod; None: what the hardware has."""
     vcpus: int | None = None
+    threads_per_core: int | None = None
     memory_bytes: int | None = None
 
 

@@ -59,6 +59,14 @@ _ALIBABA = re.compile(r"ecs\.([cgr]|n)(\d)[a-z]*\.(large|(\d{0,3})xlarge)")
 _ALIBABA_GIB = {"c": 2.0, "g": 4.0, "r": 8.0, "n": 2.0}
 """Per vCPU: https://www.alibabacloud.com/help/en/ecs/user-guide/overview-of-instance-families"""
 
+_ONE_THREAD = re.compile(
+    r"(?:ml\.)?[a-z]\d[a-z]*g[a-z]*\..*|(?:ml\.)?[cmr][78]a\..*|(t2[ad]|[cn]4a)-.*"
+    r"|standard_[a-z]\d{1,4}[a-z]*p[a-z]*_v\d|ecs\.[a-z]\d+y\..*"
+)
+"""Whose vCPUs are cores: Graviton, AWS's 7th and 8th generation with EPYC, Tau and Axion, Azure's
+and Alibaba's with Arm. Same pages; GCP: https://cloud.google.com/compute/docs/general-purpose-machines
+"""
+
 
 def by_name(instance_type: str) -> NodeSpec | None:
     """The machine that a provider's name describes; None where the name does not say enough."""
@@ -66,11 +74,15 @@ def by_name(instance_type: str) -> NodeSpec | None:
     if size is None or not size[0]:
         return None
     vcpus, gib = size
-    return replace(by_size(vcpus, round(gib * _GIB)), name=instance_type)
+    threads = 1 if _ONE_THREAD.fullmatch(instance_type.lower()) else None
+    return replace(by_size(vcpus, round(gib * _GIB), threads=threads), name=instance_type)
 
 
-def by_size(vcpus: int | None, memory_bytes: int | None) -> NodeSpec:
-    """The smallest plain machine of the catalog with so much, cut or grown to it."""
+def by_size(vcpus: int | None, memory_bytes: int | None, *, threads: int | None = None) -> NodeSpec:
+    """The smallest plain machine of the catalog with so much, cut or grown to it.
+
+    ``threads``: of a core; None: as that machine has.
+    """
     plain = list(_plain())
     need_vcpus, need_bytes = vcpus or 1, memory_bytes or 0
     base = next(
@@ -78,11 +90,14 @@ def by_size(vcpus: int | None, memory_bytes: int | None) -> NodeSpec:
     )
     vcpus = vcpus or base.vcpus
     share = vcpus / base.vcpus
+    threads = threads or base.cpu.threads_per_core
+    of_cores = share * base.cpu.threads_per_core / threads
     host = replace(
         base.cpu,
-        cores=max(1, math.ceil(base.cpu.cores * share)),
+        threads_per_core=threads,
+        cores=max(1, math.ceil(base.cpu.cores * of_cores)),
         memory_bytes_per_s=base.cpu.memory_bytes_per_s * min(1.0, share),
-        flops_per_s=base.cpu.flops_per_s * share,
+        flops_per_s=base.cpu.flops_per_s * of_cores,
     )
     return replace(
         base,

@@ -185,6 +185,7 @@ def _node_type(
         provider=_PROVIDERS.get(provider, provider or None),
         gpus=int(gpus) if gpus is not None else attached,
         vcpus=_vcpus(resources) if instance_type is None else None,
+        threads_per_core=_threads_per_core(config),
     )
     if head:
         fields = {"head": True, "count": 1, "min_count": 1, "max_count": 1}
@@ -230,6 +231,17 @@ def _instance_type(reading: ClusterReading, path: KeyPath, config: dict[str, obj
         reading.error((*path, "node_config"), f"expected an instance type, got {shorten(found)}")
         return None
     return found.rsplit("/", 1)[-1]
+
+
+def _threads_per_core(config: dict[str, object]) -> int | None:
+    """AWS's ``CpuOptions`` or GCP's ``advancedMachineFeatures``, where they say it."""
+    for section, key in (
+        ("CpuOptions", "ThreadsPerCore"), ("advancedMachineFeatures", "threadsPerCore"),
+    ):  # fmt: skip
+        said = config.get(section)
+        if isinstance(said, dict) and said.get(key) in (1, 2):
+            return int(said[key])
+    return None
 
 
 def _guest_accelerator(config: dict[str, object]) -> tuple[str | None, int | None]:

@@ -9,6 +9,14 @@ from pydantic import Field, model_validator
 from raysim.scenario.quantities import Nics, UsdPerHour
 from raysim.scenario.section import FileOrDocuments, Section, shorthand
 
+Threads = Annotated[
+    Literal[1, 2] | None,
+    Field(
+        description="Threads per core in place of its own; 1: hyperthreading is off, and a node "
+        "has a vCPU for each of its cores."
+    ),
+]
+
 
 class HardwareSection(Section):
     """Hardware of one node group."""
@@ -21,6 +29,7 @@ class HardwareSection(Section):
     nics: Nics | None = Field(
         None, description="Network interfaces per node, such as 8x400Gb/s, in place of its own."
     )
+    threads_per_core: Threads = None
     replicas: int | None = Field(
         None, ge=0, le=1_000_000, description="Nodes in the group, in place of what the file says."
     )
@@ -73,6 +82,7 @@ class ClusterSection(Section):
     gpu: str | None = Field(None, description="GPU type in place of the node's own.")
     gpus: int | None = Field(None, ge=0, le=128, description="GPUs per node in place of its own.")
     nics: Nics | None = Field(None, description="Network interfaces per node, such as 8x400Gb/s.")
+    threads_per_core: Threads = None
     head: str | None = Field(None, description="Catalog name of a head node without GPUs.")
     resources: dict[str, Annotated[float, Field(ge=0)]] = Field(
         default_factory=dict,
@@ -94,7 +104,7 @@ class ClusterSection(Section):
 
     @model_validator(mode="after")
     def _one_way_to_say_it(self) -> ClusterSection:
-        inline = ("nodes", "node", "gpu", "gpus", "nics", "head")
+        inline = ("nodes", "node", "gpu", "gpus", "nics", "threads_per_core", "head")
         given = [name for name in inline if getattr(self, name) is not None]
         given += ["resources"] if self.resources else []
         if self.source is not None and given:

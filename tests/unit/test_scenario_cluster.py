@@ -244,6 +244,23 @@ def test_no_kubernetes_quantities(text: object) -> None:
         parse_quantity(text)
 
 
+def test_hyperthreading_off() -> None:
+    """A machine then has a vCPU per core; a file that says its own size keeps it."""
+    off = cluster(None, nodes=1, node="m6i.4xlarge", threads_per_core=1).groups[0]
+    assert (off.node.vcpus, off.node.cpu.cores, off.resources["CPU"]) == (8, 8, 8.0)
+    assert off.node.cpu.provenance["threads_per_core"].source == "the scenario"
+    said = "{InstanceType: m5.4xlarge, CpuOptions: {CoreCount: 8, ThreadsPerCore: 1}}"
+    in_file = cluster(AWS.replace("{InstanceType: m5.4xlarge}", said))
+    assert [g.node.vcpus for g in in_file.groups] == [8, 96]
+    gcp = "{machineType: n2-standard-16, advancedMachineFeatures: {threadsPerCore: 1}}"
+    assert cluster(AWS.replace("{InstanceType: m5.4xlarge}", gcp)).groups[0].node.vcpus == 8
+    sized = AWS.replace("{node_config: {InstanceType: m5.4xlarge}, resources: {CPU: 0}}",
+                        "{resources: {CPU: 32}}")  # fmt: skip
+    for section, cores in (({}, 16), ({"hardware": {"head": {"threads_per_core": 1}}}, 32)):
+        node = cluster(sized, **section).groups[0].node
+        assert (node.vcpus, node.cpu.cores) == (32, cores)
+
+
 def test_written_in_place() -> None:
     made = cluster(None, nodes=3, node="hgx-h100-8", gpus=4, head="cpu-32", fabric="fat_tree")
     assert [(g.name, g.count, g.node.gpu_count) for g in made.groups] == [

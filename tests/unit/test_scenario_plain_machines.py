@@ -60,6 +60,23 @@ def test_the_rule_agrees_with_every_row_of_the_catalog() -> None:
     assert both > 80
 
 
+@pytest.mark.parametrize(
+    ("name", "threads"),
+    [
+        ("m7i.4xlarge", 2), ("m6a.xlarge", 2), ("m5d.4xlarge", 2), ("m7a.4xlarge", 1),
+        ("c7gn.4xlarge", 1), ("t4g.small", 1), ("n2-standard-16", 2), ("t2d-standard-16", 1),
+        ("c4a-standard-8", 1), ("Standard_D16s_v5", 2), ("Standard_D16pds_v5", 1),
+        ("ecs.g7.4xlarge", 2), ("ecs.g8y.4xlarge", 1),
+    ],
+)  # fmt: skip
+def test_a_name_says_whether_a_vcpu_is_a_core(name: str, threads: int) -> None:
+    """Arm, and the EPYCs that AWS and GCP rent without SMT."""
+    node = by_name(name)
+    assert node is not None
+    assert node.cpu.threads_per_core == threads
+    assert node.cpu.cores == node.vcpus / threads
+
+
 def test_by_size_cuts_and_grows_the_plain_machines() -> None:
     small = by_size(2, 4 * GIB)
     assert (small.name, small.vcpus, small.memory_bytes) == ("cpu-2", 2, 4 * GIB)
