@@ -30,22 +30,23 @@ def run(loaded: Any) -> dict[str, Any]:
 
 
 def test_the_closed_form_and_the_run_agree_on_what_binds(root: Path) -> None:
-    # 20 ms of a core per image: 88 CPUs beside the trainers make 4,400 of them in a second.
+    # 20 ms of a core per image: 88 CPUs beside the trainers, on 48 cores, are worth 60 of them and
+    # make 3,000 in a second; what is missing comes from machines whose CPUs are 0.65 of a core.
     found = {}
-    for nodes in (0, 8):
+    for nodes in (0, 14):
         changes = {
             "cluster.hardware.cpu.replicas": nodes, "data.source.rows": "200k",
             "data.source.override_num_blocks": 1250,
         }  # fmt: skip
         loaded = raysim.load(root / SCENARIO, changes)
         found[nodes] = run(loaded)
-    assert found[0]["bound_by"].startswith("CPUs: 88 make 4,400 rows/s")
-    assert 0.85 * 4_400 < found[0]["metrics"]["rows_per_s"] < 4_400
+    assert found[0]["bound_by"].startswith("CPUs: 88 make 3,000 rows/s")
+    assert 0.85 * 3_000 < found[0]["metrics"]["rows_per_s"] < 3_000
     assert found[0]["would_help"] == [
-        "111 CPUs more for data, which has 88: then the trainers bind."
+        "214 CPUs more for data, which has 88: then the trainers bind."
     ]
-    assert found[8]["bound_by"].startswith("The trainers")
-    assert not found[8]["would_help"]
+    assert found[14]["bound_by"].startswith("The trainers")
+    assert not found[14]["would_help"]
 
 
 def test_settings_of_the_context_have_rays_names_and_kinds(root: Path) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from raysim.hardware.cores import Capacity, together
 from raysim.hardware.specs import ObjectStorageSpec
 from raysim.kernel.rng import Streams
 from raysim.raycore.process import CoreProcess
@@ -92,9 +93,13 @@ class DataJob:
         if isinstance(outcome, TaskError):
             return outcome
         nodes = [n for n in (yield ask_gcs(GetAllNodeInfo())) if n.state == "ALIVE"]
-        return report_of(outcome, self.situation(nodes), self.inputs)
+        hosts = dict.fromkeys(
+            process.env.nodes[n.node_id].host for n in nodes if n.resources.get("CPU", 0)
+        )
+        machines = together(host.capacity for host in hosts)
+        return report_of(outcome, self.situation(nodes, machines), self.inputs)
 
-    def situation(self, nodes: Sequence[Any]) -> Situation:
+    def situation(self, nodes: Sequence[Any], machines: Capacity) -> Situation:
         """It and the cluster."""
         held = self.consumer.held
         cpus, gpus = (sum(n.resources.get(r, 0) for n in nodes) / UNIT for r in ("CPU", "GPU"))
@@ -103,8 +108,8 @@ class DataJob:
             dataset=self.dataset,
             context=self.context,
             limits=balance(
-                self.dataset, self.context, cpus=cpus - held.cpu, gpus=gpus - held.gpu,
-                consumers_per_s=self.consumer.rows_per_s,
+                self.dataset, self.context, cpus=cpus - held.cpu, machines=machines,
+                gpus=gpus - held.gpu, consumers_per_s=self.consumer.rows_per_s,
             ),
             trains=self.consumer.kind == "train",
             equal=self.consumer.equal,

@@ -154,10 +154,12 @@ def _bound_by(outcome: Outcome, limits: Balance, *, trains: bool, driver_busy: f
         text = f"The trainers: they step {busy:.0%} of the time ({waits})."
         found.append((limits.consumers_per_s, text))
     if limits.cpu_s_per_row:
-        rate = limits.cpus / limits.cpu_s_per_row
-        most = max(limits.stages, key=lambda s: s.cpu_s)
-        share = most.cpu_s / limits.cpu_s_per_row
+        rate = limits.cpu_rows_per_s
+        most = max(limits.stages, key=lambda s: s.cpu_s + s.wait_cpu_s)
+        share = (most.cpu_s + most.wait_cpu_s) / limits.cpu_s_per_row
         text = f"CPUs: {limits.cpus:g} make {rate:,.0f} rows/s; {most.name} takes {share:.0%}."
+        if limits.machines.doubling is not None:
+            text += f" {limits.machines}."
         found.append((rate, text))
     for stage in limits.stages:
         at_once = f"{stage.name}: {stage.slots:g} at once make {stage.rows_per_s:,.0f} rows/s."

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from raysim.hardware.specs import ObjectStorageSpec
@@ -63,8 +64,11 @@ class ExoshuffleJob:
         cpus = min(n.resources["CPU"] for n in nodes) // UNIT
         played = min(len(nodes), self.played_nodes)
         place = Place(
-            plan=self.plan, nodes=len(nodes), played=played, cpus=cpus, storage=self.bucket,
-            costs=self.costs,
+            plan=self.plan, nodes=len(nodes), played=played, cpus=cpus,
+            machine=min(
+                (process.env.nodes[n.node_id].host.capacity for n in nodes), key=attrgetter("most")
+            ),
+            storage=self.bucket, costs=self.costs,
         )  # fmt: skip
         bucket = None
         if self.bucket is not None:

@@ -63,22 +63,29 @@ def report_of(place: Place, times: Times) -> LibraryReport:
 
 def _map_limits(place: Place) -> dict[str, float]:
     """Bytes per second of a node that each could do alone."""
-    costs = place.costs
+    costs, of = place.costs, place.machine.of
     both = costs.map_core_s_per_byte + costs.merge_core_s_per_byte
     return {
-        f"{place.cpus} cores": place.cpus / both,
-        f"{place.map_slots} maps at once": place.map_slots / costs.map_core_s_per_byte,
-        f"{place.mergers} mergers": place.mergers / costs.merge_core_s_per_byte,
+        _cpus(place): of(place.cpus) / both,
+        f"{place.map_slots} maps at once": of(place.map_slots) / costs.map_core_s_per_byte,
+        f"{place.mergers} mergers": of(place.mergers) / costs.merge_core_s_per_byte,
     }
 
 
 def _reduce_limits(place: Place) -> dict[str, float]:
-    costs = place.costs
+    costs, of = place.costs, place.machine.of
     return {
-        f"{place.cpus} cores": place.cpus / costs.merge_core_s_per_byte,
+        _cpus(place): of(place.cpus) / costs.merge_core_s_per_byte,
         f"{place.reduce_slots} last merges at once":
-            place.reduce_slots / costs.merge_core_s_per_byte,
+            of(place.reduce_slots) / costs.merge_core_s_per_byte,
     }  # fmt: skip
+
+
+def _cpus(place: Place) -> str:
+    """With what they are worth."""
+    worth = place.machine.of(place.cpus)
+    said = f" ({worth:g} cores' worth)" if worth < place.cpus else ""
+    return f"{place.cpus} CPUs{said}"
 
 
 def _bound_by(rows: list[tuple[str, float, float, str, float]]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from raysim.hardware.cores import Capacity
 from raysim.hardware.specs import ObjectStorageSpec
 
 PART_BYTES = 2_000_000_000
@@ -17,14 +18,14 @@ PART_BYTES = 2_000_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """Of a core (a vCPU), per byte; everything that a byte costs on its way is in them.
+    """Of a core, per byte; everything that a byte costs on its way is in them.
 
     Fitted on two stages of two published runs on i4i nodes (``validation/README.md``).
     """
 
-    map_core_s_per_byte: float = 14.0e-9
+    map_core_s_per_byte: float = 7.43e-9
     """Download, sort and cut, put, send."""
-    merge_core_s_per_byte: float = 6.4e-9
+    merge_core_s_per_byte: float = 5.87e-9
     """Receive and merge, store; once more in the last merge, with the upload."""
     variation: float = 0.1
     """Coefficient of variation of a task's work (assumed): equal tasks would stay in step."""
@@ -64,6 +65,8 @@ class Place:
     played: int
     """Nodes that are played; the others, by symmetry, do the same at the same time."""
     cpus: int
+    machine: Capacity
+    """What those CPUs are worth."""
     storage: ObjectStorageSpec | None
     """Input and output; None: the nodes' own disks."""
     costs: Costs
