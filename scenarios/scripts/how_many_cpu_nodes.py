@@ -15,7 +15,7 @@ SCENARIO = Path(__file__).parents[1] / "databound_vit"
 def main() -> None:
     """Print seconds and dollars of 100,000 images by how many there are; the knee is the answer."""
     scenario = raysim.load(SCENARIO, {"data.source.rows": 100_000})
-    table = raysim.sweep(scenario, {"cluster.cpu.replicas": [2, 4, 8, 16]})
+    table = raysim.sweep(scenario, {"cluster.cpu.replicas": [4, 8, 16, 32]})
     print(f"{'CPU nodes':>9}{'seconds':>9}{'usd':>7}")
     for number, row in table.iterrows():
         mark = "  <- cheapest" if number == table.usd.idxmin() else ""
