@@ -26,7 +26,7 @@ OPTIONS = {
     ],
     "memory": [
         "CONFIG", "--node", "--nodes", "--seq-len", "--zero-stage", "--offload",
-        "--checkpointing", "--micro-batch", "--fail-over", "--json", "--quiet/-q",
+        "--checkpointing", "--micro-batch", "--peft", "--fail-over", "--json", "--quiet/-q",
     ],
     "check": ["[SCENARIO]", "--set", "--schema", "--explain", "--quiet/-q"],
     "init": ["NAME", "--from", "--deepspeed", "--cluster", "--quiet/-q"],
