@@ -87,7 +87,7 @@ NAMES: dict[str, str] = {
         "torch.xla",
     )},
     **{f"ray.tune.{name}": _TUNE for name in (
-        "Experiment", "ProgressReporter", "ResumeConfig", "create_scheduler", "create_searcher",
+        "Experiment", "ProgressReporter", "create_scheduler", "create_searcher",
         "register_env", "run_experiments", "integration", "experiment", "callback.CallbackList",
         "logger.aim", "logger.comet", "logger.mlflow", "logger.wandb", "logger.UnifiedLogger",
         "progress_reporter.ProgressReporter", "utils", "registry", "examples",

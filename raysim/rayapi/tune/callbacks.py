@@ -67,7 +67,7 @@ class Callback:
         """All trials have ended."""
 
     def get_state(self) -> dict[str, Any] | None:
-        """For an experiment that is restored, which none is here."""
+        """For an experiment that may be restored."""
         return None
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -169,6 +169,16 @@ class Observer:
         """In the driver itself."""
         for callback in self._callbacks:
             callback.setup(**about)
+
+    def states(self) -> list[Any]:
+        """What they would have kept, for an experiment that is restored."""
+        return [callback.get_state() for callback in self._callbacks]
+
+    def restore(self, states: Sequence[Any]) -> None:
+        """Give back what was kept of an earlier run's."""
+        for callback, state in zip(self._callbacks, states, strict=False):
+            if state is not None:
+                callback.set_state(state)
 
     def __call__(self, event: str, what: dict[str, Any]) -> Script:
         """In a thread of the driver."""
