@@ -86,6 +86,9 @@ NAMES: dict[str, str] = {
         "torch.accelerate", "torch.config", "torch.torch_trainer", "torch.train_loop_utils",
         "torch.xla",
     )},
+    **{f"ray.util.state.{name}": "the listings of ray.util.state" for name in (
+        "StateApiClient", "get_log", "list_cluster_events", "list_logs", "list_runtime_envs",
+    )},
     **{f"ray.tune.{name}": _TUNE for name in (
         "Experiment", "ProgressReporter", "create_scheduler", "create_searcher",
         "register_env", "run_experiments", "integration", "experiment", "callback.CallbackList",
