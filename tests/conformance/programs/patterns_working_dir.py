@@ -36,7 +36,7 @@ with tempfile.TemporaryDirectory() as folder:
             self.text = Path("settings.txt").read_text()
 
         def about(self):
-            return self.name, self.text, sorted(p for p in os.listdir() if p[0] != "_")
+            return self.name, self.text, sorted(p.name for p in Path().iterdir() if p.suffix)
 
         def go_up(self):
             os.chdir("..")

@@ -32,11 +32,15 @@ def other(config):
     return {"score": 0}
 
 
+def names(folder, wanted=bool):
+    return sorted(p.name for p in Path(folder).iterdir() if wanted(p.name))
+
+
 def show(title, grid):
     print(title, len(grid), "trials,", grid.num_errors, "errors,", grid.num_terminated, "ended")
     for r in sorted(grid, key=lambda r: r.config["x"]):
         kept = [Path(c.path).name for c, _ in r.best_checkpoints]
-        files = sorted(p for p in os.listdir(r.path) if not p.startswith(("error", "events")))
+        files = names(r.path, lambda name: not name.startswith(("error", "events")))
         print(r.config["x"], r.metrics["score"], r.metrics["start"], r.error is None, kept)
         print(" ", r.metrics["training_iteration"], list(r.metrics_dataframe["score"]), files)
 
@@ -45,7 +49,7 @@ ray.init()
 with tempfile.TemporaryDirectory() as storage:
     flag = Path(storage, "flag")
     flag.touch()
-    path = os.path.join(storage, "exp")
+    path = str(Path(storage, "exp"))
     print(tune.Tuner.can_restore(path))
     tuner = tune.Tuner(
         objective,
@@ -72,7 +76,7 @@ with tempfile.TemporaryDirectory() as storage:
     print(best.metrics["score"], best.filesystem.type_name)
     again = tune.Result.from_path(best.path)
     print(again.metrics["score"], len(again.best_checkpoints), again.error)
-    print(sorted(p for p in os.listdir(path) if p.startswith("objective"))[0].split("_20")[0][-4:])
+    print(names(path, lambda name: name.startswith("objective"))[0].split("_20")[0][-4:])
     for change in ({"trainable": other}, {"trainable": objective, "param_space": {"y": 1}}):
         try:
             tune.Tuner.restore(path, **change)
@@ -96,6 +100,6 @@ with tempfile.TemporaryDirectory() as storage:
     print(sorted(analysis.results_df["score"]), analysis.results_df.index.name)
     best = analysis.best_trial
     print(Path(analysis.get_best_checkpoint(best, "score", "max").path).name)
-    print(Path(analysis.get_last_checkpoint(best).path).name, sorted(os.listdir(storage)))
+    print(Path(analysis.get_last_checkpoint(best).path).name, names(storage))
     print(sorted(c["x"] for c in analysis.get_all_configs().values()))
-    print(sorted(p for p in os.listdir(os.path.join(storage, "run")) if p.startswith("x")))
+    print(names(Path(storage, "run"), lambda name: name.startswith("x")))
