@@ -61,12 +61,13 @@ def experiment_folder(storage_path: Any, name: str) -> Path:
 
 
 def stored(path: Any) -> Path:
-    """A path as the program says it; what ``~/ray_results`` has not is in the run's."""
+    """A path as the program says it; of ``~/ray_results``, the run's own comes first."""
     said = Path(path).expanduser().absolute()
     home = Path("~/ray_results").expanduser()
-    if said.is_relative_to(home) and not said.exists():
-        return results_root() / said.relative_to(home)
-    return said
+    if not said.is_relative_to(home):
+        return said
+    ours = results_root() / said.relative_to(home)
+    return ours if ours.exists() or not said.exists() else said
 
 
 def new_name(trainable: str) -> str:

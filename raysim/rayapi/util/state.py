@@ -49,7 +49,7 @@ class Row:
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and vars(self) == vars(other)
 
-    __hash__ = None  # type: ignore[assignment]  (as of Ray's dataclasses)
+    __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         columns = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
