@@ -7,12 +7,15 @@ are accepted and write nothing; what Ray's default ones cost the driver is charg
 
 from __future__ import annotations
 
+import io
+import json
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from raysim.rayapi.calls import this_fiber
 from raysim.rayapi.library_code import in_fiber
+from raysim.rayapi.tune.folders import plain
 from raysim.rayapi.unsupported import getattr_of
 from raysim.raycore.scripts import Script
 
@@ -130,6 +133,18 @@ class JsonLoggerCallback(LoggerCallback):
 
 class TBXLoggerCallback(LoggerCallback):
     """See ``CSVLoggerCallback``."""
+
+
+def pretty_print(result: dict[str, Any], exclude: set[str] | None = None) -> str:
+    """``tune.logger.pretty_print``: a result as YAML, without its configuration."""
+    from ruamel.yaml import YAML
+
+    hidden = {"config", "hist_stats"} | (exclude or set())
+    shown = {k: v for k, v in result.items() if v is not None and k not in hidden}
+    writer, text = YAML(typ="safe", pure=True), io.StringIO()
+    writer.default_flow_style = False
+    writer.dump(json.loads(json.dumps(shown, default=plain, sort_keys=True)), text)
+    return text.getvalue()
 
 
 class CLIReporter:

@@ -94,7 +94,7 @@ def flat(result: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return out
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Of what JSON does not know: Ray's ``SafeFallbackEncoder``."""
     if hasattr(value, "tolist"):
         return value.tolist()
@@ -137,7 +137,7 @@ class TrialFolders:
         path.mkdir(parents=True, exist_ok=True)
         for file in (RESULT_FILE, PROGRESS_FILE):
             (path / file).unlink(missing_ok=True)
-        text = json.dumps(trial.config, indent=2, sort_keys=True, default=_plain)
+        text = json.dumps(trial.config, indent=2, sort_keys=True, default=plain)
         (path / PARAMS_FILE).write_text(text)
         (path / PICKLED_PARAMS_FILE).write_bytes(dump_code(trial.config))
         trial.path = str(path)
@@ -146,7 +146,7 @@ class TrialFolders:
         """A result, in both files."""
         assert trial.path is not None, f"{trial} reports without a directory"
         with Path(trial.path, RESULT_FILE).open("a") as file:
-            file.write(json.dumps(result, default=_plain) + "\n")
+            file.write(json.dumps(result, default=plain) + "\n")
         row = flat({key: value for key, value in result.items() if key != "config"})
         with Path(trial.path, PROGRESS_FILE).open("a", newline="") as file:
             columns = self._columns.get(trial.trial_id)

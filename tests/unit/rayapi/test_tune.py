@@ -114,3 +114,11 @@ def test_a_search_goes_on_where_it_was_pickled() -> None:
     kept = pickle.loads(pickle.dumps(parts))
     kept.resume(None, make)
     assert [(first.trial_id, first.config["x"]), *drawn(kept)] == drawn(whole)
+
+
+def test_pretty_print_is_yaml_without_the_configuration() -> None:
+    """As ``ray.tune.logger.pretty_print`` of ray 2.60 prints it."""
+    from raysim.rayapi.tune.callbacks import pretty_print
+
+    result = {"n": {"b": [1.5, 2]}, "a": 1, "config": {"x": 2}, "none": None, "left": 0}
+    assert pretty_print(result, exclude={"left"}) == "a: 1\nn:\n  b:\n  - 1.5\n  - 2\n"
