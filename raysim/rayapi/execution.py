@@ -252,7 +252,7 @@ class MethodBody(Body):
 def _method_of(instance: Any, name: str) -> Any:
     """Of its class: an attribute of the instance may have the same name, as in Ray."""
     for cls in type(instance).__mro__:
-        found = vars(cls).get(name)
+        found: Any = vars(cls).get(name)
         if hasattr(found, "__get__"):
             return found.__get__(instance, type(instance))
     return getattr(instance, name)
