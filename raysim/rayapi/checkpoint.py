@@ -17,6 +17,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+
+def local_filesystem() -> Any:
+    """``pyarrow``'s; values are equal, made where they are asked for."""
+    from pyarrow.fs import LocalFileSystem
+
+    return LocalFileSystem()
+
+
 STANDS_FOR = b"raysim stands for bytes: "
 """How such a file begins; the number and a line's end follow."""
 
@@ -30,6 +38,8 @@ class Checkpoint:
 
     def __post_init__(self) -> None:
         self.path = os.fspath(self.path)
+        if self.filesystem is None and "://" not in self.path:
+            self.filesystem = local_filesystem()
 
     def __repr__(self) -> str:
         """As Ray shows it."""

@@ -246,7 +246,16 @@ class MethodBody(Body):
             return True
         if self.method == "__ray_call__":
             return args[0](running.state, *args[1:], **kwargs)
-        return getattr(running.state, self.method)(*args, **kwargs)
+        return _method_of(running.state, self.method)(*args, **kwargs)
+
+
+def _method_of(instance: Any, name: str) -> Any:
+    """Of its class: an attribute of the instance may have the same name, as in Ray."""
+    for cls in type(instance).__mro__:
+        found: Any = vars(cls).get(name)
+        if hasattr(found, "__get__"):
+            return found.__get__(instance, type(instance))
+    return getattr(instance, name)
 
 
 def _show_gpus(state: ProcessState, running: RunningTask) -> None:

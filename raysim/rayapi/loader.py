@@ -147,18 +147,20 @@ def _libraries() -> dict[str, ModuleType]:
         "ray.dag.compiled_dag_node": dag, "ray.job_submission": job_submission,
         "ray.train": train, "ray.train.torch": train_torch,
         "ray.train.data_parallel_trainer": train, "ray.train.error": train,
-        "ray.tune": tune, "ray.tune.schedulers": tune.schedulers,
+        "ray.tune": tune, "ray.tune.tune": tune, "ray.tune.schedulers": tune.schedulers,
         "ray.tune.search": tune.search, "ray.tune.search.sample": sample,
         "ray.tune.search.basic_variant": tune.search, "ray.tune.tuner": tune,
         "ray.tune.error": tune, "ray.tune.tune_config": tune, "ray.tune.trainable": tune,
-        "ray.tune.result_grid": tune, "ray.tune.execution.placement_groups": tune,
+        "ray.tune.result_grid": tune, "ray.tune.execution": ModuleType("ray.tune.execution"),
+        "ray.tune.execution.placement_groups": tune,
         "ray.tune.stopper": tune.stoppers, "ray.tune.callback": tune.callbacks,
         "ray.tune.logger": tune.callbacks, "ray.tune.progress_reporter": tune.callbacks,
         **_submodules("ray.tune.schedulers", tune.schedulers, _SCHEDULERS),
         "ray.serve": serve, "ray.serve.api": serve,
         "ray.serve.config": serve.config, "ray.serve.context": serve.context,
         "ray.serve.deployment": serve, "ray.serve.exceptions": serve.exceptions,
-        "ray.serve.handle": serve.handle, "ray.serve.schema": serve.schema,
+        "ray.serve.grpc_util": serve.rpc, "ray.serve.handle": serve.handle,
+        "ray.serve.schema": serve.schema,
     }  # fmt: skip
 
 
@@ -171,6 +173,10 @@ def ray_names() -> Iterator[None]:
         del sys.modules[name]
     ours = _modules()
     sys.modules.update(ours)
+    for name, module in ours.items():
+        package, _, leaf = name.rpartition(".")
+        if package and leaf not in vars(ours[package]):  # as ``import ray`` has them in Ray
+            setattr(ours[package], leaf, module)
     for module in ours.values():  # packages, so that ``import ray.data.llm`` asks the finder
         if module is not cloudpickle:
             vars(module).setdefault("__path__", [])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
@@ -27,9 +28,9 @@ class ProcessState:
     """What an emulated process has in its memory."""
 
     __slots__ = (
-        "actor", "canceled", "class_ids", "classes", "core", "env_key", "environ", "functions",
-        "handles", "held_bytes", "home", "is_driver", "loop", "namespace", "policy_loop", "program",
-        "runtime_env", "session", "shows_gpus", "sink", "training",
+        "actor", "canceled", "class_ids", "classes", "core", "cwd", "cwd_outside", "env_key",
+        "environ", "functions", "handles", "held_bytes", "home", "is_driver", "loop", "namespace",
+        "policy_loop", "program", "runtime_env", "session", "shows_gpus", "sink", "training",
     )  # fmt: skip
 
     def __init__(self, session: Session, core: CoreProcess | None, *, is_driver: bool) -> None:
@@ -46,6 +47,9 @@ class ProcessState:
         self.env_key = ""
         self.environ: dict[Any, Any] = dict(session.environ)
         """What ``os.environ`` holds in it, in bytes."""
+        self.cwd: Path | None = None
+        """Where it works, if it has a ``working_dir``; else where the run was started."""
+        self.cwd_outside = Path()
         self.shows_gpus = False
         """``CUDA_VISIBLE_DEVICES`` is set for the task it runs."""
         self.namespace = ""
@@ -101,6 +105,9 @@ class ProcessState:
         tables._DYNAMIC_CLASS_TRACKER_BY_CLASS = self.classes  # noqa: SLF001  (no other way)
         tables._DYNAMIC_CLASS_TRACKER_BY_ID = self.class_ids  # noqa: SLF001  (no other way)
         ENVIRON._data = self.environ  # noqa: SLF001  (a copy each way would cost more than a task)
+        if self.cwd is not None:
+            self.cwd_outside = Path.cwd()
+            os.chdir(self.cwd)
         if self.program is not None:
             self.program.enter()
         if fiber.loop is not None:
@@ -122,6 +129,9 @@ class ProcessState:
             self.training.leave()
         if self.program is not None:
             self.program.leave()
+        if self.cwd is not None:
+            self.cwd = Path.cwd()
+            os.chdir(self.cwd_outside)
         ENVIRON._data = self.session.outside  # noqa: SLF001  (as above)
 
     def set_env(self, name: str, value: str | None) -> None:

@@ -1,14 +1,16 @@
 """``ray.runtime_env``: what a worker must have before it runs a task.
 
 Real counterpart: ``python/ray/runtime_env`` and ``_private/runtime_env``. ``env_vars`` are set
-around the code of the worker's tasks. Everything else is not made, only paid for: the first worker
-of an environment on a node waits ``setup_s``, which depends on what is asked for; a path that is
-not there fails as in Ray.
+around the code of the worker's tasks, which run in the ``working_dir`` and can import from it and
+from ``py_modules``: the directories themselves, not copies of them. Everything else is not made,
+only paid for: the first worker of an environment on a node waits ``setup_s``, which depends on what
+is asked for; a path that is not there fails as in Ray.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +85,18 @@ def validate(fields: dict[str, Any]) -> None:
     working_dir = fields.get("working_dir")
     if working_dir is not None and not isinstance(working_dir, str):
         raise TypeError(f"`working_dir` must be a string, got {type(working_dir)}.")
+
+
+def made_importable(env: dict[str, Any]) -> Path | None:
+    """A worker has this environment: where it works, if it has been told; modules are found."""
+    folder = env.get("working_dir")
+    here = Path(folder).resolve() if folder and Path(folder).is_dir() else None
+    modules = [Path(m) for m in env.get("py_modules") or () if isinstance(m, str)]
+    roots = [m.resolve().parent for m in modules if m.is_dir()]
+    for path in map(str, roots if here is None else [here, *roots]):
+        if path not in sys.path:
+            sys.path.insert(0, path)
+    return here
 
 
 def described(env: dict[str, Any]) -> CoreRuntimeEnv | None:

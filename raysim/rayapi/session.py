@@ -23,6 +23,7 @@ from raysim.rayapi.compute import Compute, pay_for_compute
 from raysim.rayapi.fibers import HUB, Fiber, let_go
 from raysim.rayapi.process_state import ENVIRON, ProcessState
 from raysim.rayapi.randomness import seeded_globals
+from raysim.rayapi.runtime_env import made_importable
 from raysim.raycore.ids import JobID, WorkerID
 
 if TYPE_CHECKING:
@@ -375,6 +376,7 @@ class Session:
                 state.runtime_env = json.loads(env.key)
                 for name, value in (state.runtime_env.get("env_vars") or {}).items():
                     state.set_env(name, value)
+                state.cwd = made_importable(state.runtime_env)
             worker: Any = core
             worker.namespace = state.namespace
             self.processes[core.me.worker_id] = state

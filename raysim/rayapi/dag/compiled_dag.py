@@ -27,6 +27,7 @@ from raysim.rayapi.exceptions import (
     RayChannelTimeoutError,
 )
 from raysim.rayapi.fibers import Fiber
+from raysim.rayapi.unsupported import NotEmulatedError
 
 if TYPE_CHECKING:
     from raysim.rayapi.actor_handle import ActorHandle
@@ -81,6 +82,10 @@ class CompiledDAG:
     def get_id(self) -> str:
         """Its name."""
         return self._id
+
+    def visualize(self, *_args: Any, **_kwargs: Any) -> str:
+        """Needs ``graphviz`` in Ray."""
+        raise NotEmulatedError("CompiledDAG.visualize", "str(node) before it is compiled")
 
     def __str__(self) -> str:
         return f"CompiledDAG({self._id})"

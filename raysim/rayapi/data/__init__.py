@@ -13,7 +13,7 @@ from raysim.rayapi.data import (
     partitioning,
     preprocessors,
 )
-from raysim.rayapi.data.context import DataContext, ExecutionOptions
+from raysim.rayapi.data.context import DataContext, ExecutionOptions, ExecutionResources
 from raysim.rayapi.data.dataset import Dataset, MaterializedDataset
 from raysim.rayapi.data.datasource import (
     BlockBasedFileDatasink,
@@ -63,6 +63,7 @@ __all__ = [
     "Datasink",
     "Datasource",
     "ExecutionOptions",
+    "ExecutionResources",
     "FileShuffleConfig",
     "GroupedData",
     "MaterializedDataset",

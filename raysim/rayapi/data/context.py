@@ -5,16 +5,20 @@ Settings that change nothing that is emulated (progress bars, logging) are kept 
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import dataclass, field, fields, replace
+from math import inf
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from raysim.rayapi.library_code import session_here
 from raysim.rayapi.session import Session
+from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.raylibs.data import defaults
 
 _CONTEXTS: WeakKeyDictionary[Session, DataContext] = WeakKeyDictionary()
-_KNOWN = [f.name for f in fields(defaults.DataContext)]
+_OPTIONS = ("resource_limits", "exclude_resources")
+"""Of an execution, in ``ExecutionOptions``."""
+_KNOWN = [f.name for f in fields(defaults.DataContext) if f.name not in _OPTIONS]
 
 
 class DataContext:
@@ -49,14 +53,62 @@ class DataContext:
         """For an execution that begins now."""
         said = {name: getattr(self, name) for name in _KNOWN}
         said["preserve_order"] |= self.execution_options.preserve_order
+        said |= {name: getattr(self.execution_options, name).amounts() for name in _OPTIONS}
         strategy = getattr(self.shuffle_strategy, "value", self.shuffle_strategy)  # type: ignore[attr-defined]
         return replace(defaults.DataContext(), **said | {"shuffle_strategy": strategy})
 
 
-class ExecutionOptions:
-    """``ray.data.ExecutionOptions``: order is kept if it says so; limits are not emulated."""
+@dataclass(init=False)
+class ExecutionResources:
+    """``ray.data.ExecutionResources``: of memory, nothing is emulated."""
 
-    def __init__(self) -> None:
-        self.preserve_order = False
-        self.locality_with_output = False
-        self.verbose_progress = False
+    cpu: float
+    gpu: float
+    object_store_memory: float
+    memory: float
+
+    def __init__(
+        self,
+        cpu: float | None = None,
+        gpu: float | None = None,
+        object_store_memory: float | None = None,
+        memory: float | None = None,
+    ) -> None:
+        self._said = (cpu, gpu, object_store_memory, memory)
+        self.cpu, self.gpu = cpu or 0.0, gpu or 0.0
+        self.object_store_memory, self.memory = object_store_memory or 0, memory or 0
+
+    @classmethod
+    def for_limits(cls, *said: float | None, **by_name: float | None) -> ExecutionResources:
+        """What is not said has no limit."""
+        given = cls(*said, **by_name)
+        return cls(*(inf if each is None else each for each in given._said))
+
+    def limits(self) -> ExecutionResources:
+        """As limits: without one for what has not been said."""
+        return type(self).for_limits(*self._said)
+
+    def amounts(self) -> tuple[float, float, float]:
+        """For the executor."""
+        return self.cpu, self.gpu, self.object_store_memory
+
+
+@dataclass
+class ExecutionOptions:
+    """``ray.data.ExecutionOptions``: order and limits; the rest is kept and ignored."""
+
+    resource_limits: ExecutionResources = field(default_factory=ExecutionResources.for_limits)
+    exclude_resources: ExecutionResources = field(default_factory=ExecutionResources)
+    preserve_order: bool = False
+    actor_locality_enabled: bool = True
+    verbose_progress: bool | None = None
+    label_selector: dict[str, str] | None = None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Limits as Ray keeps them; labels are refused."""
+        if name == "label_selector" and value:
+            raise NotEmulatedError("ExecutionOptions(label_selector=)", "resource_limits=")
+        if name in _OPTIONS:
+            said = value or ExecutionResources()
+            value = said.limits() if name == "resource_limits" else said
+        object.__setattr__(self, name, value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from raysim.rayapi.serve import configs as config
-from raysim.rayapi.serve import context, exceptions, handle, schema
+from raysim.rayapi.serve import context, exceptions, handle, rpc, schema
 from raysim.rayapi.serve.batching import batch
 from raysim.rayapi.serve.configs import HTTPOptions
 from raysim.rayapi.serve.context import get_multiplexed_model_id, get_replica_context
@@ -40,6 +40,7 @@ __all__ = [
     "handle",
     "ingress",
     "multiplexed",
+    "rpc",
     "run",
     "schema",
     "shutdown",

@@ -1,4 +1,4 @@
-"""HTTP clients of programs reach the emulated Serve: requests, httpx, urllib, aiohttp.
+"""Clients of programs reach the emulated Serve: requests, httpx, urllib, aiohttp, grpc.
 
 Real counterpart: sockets. Only what a program asks of this machine at Serve's port is answered
 here; everything else goes where it always does. Threads that FastAPI takes for its routes are those
@@ -39,6 +39,13 @@ def install() -> None:
         import aiohttp
 
         _patch(aiohttp.TCPConnector, "_create_connection", of_aiohttp)
+    if importlib.util.find_spec("grpc") is not None:
+        import grpc
+
+        from raysim.rayapi.serve import channels
+
+        _patch(grpc, "insecure_channel", channels.of_grpc)
+        _patch(grpc.aio, "insecure_channel", channels.of_aio)
     if importlib.util.find_spec("anyio") is not None:
         import anyio.to_thread
 

@@ -64,6 +64,20 @@ class HTTPOptions:
             raise NotEmulatedError("HTTPOptions(request_timeout_s=)", "result(timeout_s=)")
 
 
+@dataclass
+class gRPCOptions:  # noqa: N801  (Ray's own name)
+    """``ray.serve.config.gRPCOptions``: what is asked on which port."""
+
+    port: int = 9000
+    grpc_servicer_functions: list[Any] = field(default_factory=list)
+    request_timeout_s: float | None = None
+    enable_reflection: bool = True
+
+    def __post_init__(self) -> None:
+        if self.request_timeout_s is not None:
+            raise NotEmulatedError("gRPCOptions(request_timeout_s=)", "timeout= of the client")
+
+
 def checked(options: Mapping[str, Any]) -> dict[str, Any]:
     """Options as Ray takes them; ``num_replicas="auto"`` becomes a way to scale.
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from raysim.rayapi.serve.exceptions import RayServeException
+from raysim.rayapi.unsupported import getattr_of
 
 if TYPE_CHECKING:
     from raysim.rayapi.serve.replica import ProgramReplica
@@ -64,3 +65,6 @@ def get_multiplexed_model_id() -> str:
     """``serve.get_multiplexed_model_id``; empty where the request names none."""
     found = SERVING.get()
     return "" if found is None else found.model_id
+
+
+__getattr__ = getattr_of("ray.serve.context")

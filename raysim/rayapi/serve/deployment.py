@@ -47,10 +47,10 @@ class Deployment:
 
     def __getattr__(self, name: str) -> Any:
         """``num_replicas`` and the other options, as the replica will have them."""
-        if name.startswith("_") or name == "func_or_class":
-            raise AttributeError(name)
         if name in {"user_config", "ray_actor_options"}:
             return self._said.get(name)
+        if name.startswith("_") or name not in DeploymentConfig.__dataclass_fields__:
+            raise AttributeError(f"'Deployment' object has no attribute {name!r}")
         config = deployment_config(self.name, self._said, "")
         return getattr(config, name)
 

@@ -6,6 +6,7 @@ Real counterpart: ``python/ray/serve/exceptions.py`` (ray 2.60).
 from __future__ import annotations
 
 from raysim.rayapi.exceptions import TaskCancelledError
+from raysim.rayapi.unsupported import getattr_of
 
 
 class RayServeException(Exception):  # noqa: N818  (Ray's name)
@@ -65,3 +66,6 @@ for _kind in (
     ReplicaUnavailableError,
 ):  # fmt: skip
     _kind.__module__ = "ray.serve.exceptions"
+
+
+__getattr__ = getattr_of("ray.serve.exceptions")

@@ -22,7 +22,7 @@ from raysim.rayapi.objects import ObjectRef
 from raysim.rayapi.serialization import Raised, deserialize, serialize
 from raysim.rayapi.serve.exceptions import BackPressureError, RequestCancelledError
 from raysim.rayapi.submission import put_payload
-from raysim.rayapi.unsupported import NotEmulatedError
+from raysim.rayapi.unsupported import NotEmulatedError, getattr_of
 from raysim.raycore.tasks import Payload, TaskError
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ class Asked(NamedTuple):
     """(args, kwargs), with a ``Slot`` for each response among them."""
     values: tuple[Any, ...]
     stream: bool
-    http: Any = None
-    """Of a request that came to a proxy (``http.Message``)."""
+    message: Any = None
+    """Of a request that came to a proxy (``http.Message``, ``rpc.Rpc``)."""
     items: Any = None
     """Of a stream: what has been yielded and has not arrived (a deque)."""
 
@@ -374,3 +374,6 @@ class DeploymentResponseGenerator(_Response):
 
 for _kind in (DeploymentHandle, DeploymentResponse, DeploymentResponseGenerator):
     _kind.__module__ = "ray.serve.handle"
+
+
+__getattr__ = getattr_of("ray.serve.handle")

@@ -3,7 +3,7 @@
 Real counterpart: ``python/ray/serve/_private/http_util.py`` and ``proxy.py`` (ray 2.60). A request
 is whole when it is sent. What an application sends with more to follow goes out at once.
 
-Not modelled: websockets, gRPC ingress.
+Not modelled: websockets.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from urllib.parse import unquote, urlsplit
 from raysim.rayapi.calls import program_call, this_fiber
 from raysim.rayapi.serialization import serialize
 from raysim.rayapi.serve.handle import CALL, Asked
-from raysim.rayapi.serve.serving import LIBRARY, Served, _serve
+from raysim.rayapi.serve.serving import LIBRARY, Served, serve_of
 from raysim.rayapi.serve.streams import Head, Reply
 from raysim.raycore.tasks import TaskError
 from raysim.raylibs.serve.event_loop import deliver
@@ -38,6 +38,10 @@ JSON_TYPE, TEXT_TYPE = "application/json", "text/plain; charset=utf-8"
 UNAVAILABLE, NOT_FOUND, BAD = 503, 404, 500
 
 
+Chunk = Callable[[Head, bytes], object]
+"""What a replica tells of a response that goes on."""
+
+
 class Message(NamedTuple):
     """A request as it is sent."""
 
@@ -48,9 +52,9 @@ class Message(NamedTuple):
     body: bytes
     root_path: str = ""
 
-
-Chunk = Callable[[Head, bytes], object]
-"""What a replica tells of a response that goes on."""
+    async def answer(self, replica: ProgramReplica, chunk: Chunk) -> Reply:
+        """Of a replica."""
+        return await answer(replica, self, chunk)
 
 
 def _text(status: int, said: str) -> Reply:
@@ -68,7 +72,7 @@ def is_ours(url: str) -> bool:
     if fiber is None or LIBRARY not in fiber.process.session.libraries:
         return False
     parts = urlsplit(url)
-    return parts.hostname in LOCAL and parts.port == _serve(fiber.process.session).port
+    return parts.hostname in LOCAL and parts.port == serve_of(fiber.process.session).port
 
 
 def message_of(method: str, url: str, headers: Mapping[str, str], body: bytes) -> Message:
@@ -82,35 +86,57 @@ def start_request(message: Message, then: Callable[[Reply], object]) -> None:
     """Send it; ``then(reply)`` in the simulation, when all of it is there or its first chunk."""
     session = this_fiber().process.session
     core: Any = this_fiber().process.core
-    message, request_id = _numbered(message, session)
-    found = _route(_serve(session).apps.values(), message.path)
+    message, request_id = numbered(message, session)
+    found = _route(serve_of(session).apps.values(), message.path)
     if found is None:
         said = f"Path '{message.path}' not found. Ensure that the application is deployed."
         core.after(0, lambda _: then(_text(NOT_FOUND, said).under(ID_HEADER, request_id)))
         return
     served, prefix = found
-    asked = Asked(
-        CALL, serialize(((), {})), (), stream=False, http=message._replace(root_path=prefix),
-        items=deque(),
-    )  # fmt: skip
+    model_id = dict(message.headers).get(MODEL_HEADER, "")
+    message = message._replace(root_path=prefix)
+    send(
+        served, message, model_id, _reply_of, lambda reply: then(reply.under(ID_HEADER, request_id))
+    )
+
+
+def send(
+    served: Served,
+    message: Any,
+    model_id: str,
+    reply_of: Callable[[Request], Reply],
+    then: Callable[[Reply], object],
+) -> None:
+    """By way of a proxy, to a replica of the ingress, which calls ``message.answer``.
+
+    Parameters
+    ----------
+    served, message, model_id
+        The application, and what it is asked.
+    reply_of
+        Of a request that has ended.
+    then
+        Given the reply when all of it is there, or its first chunk.
+    """
+    core: Any = this_fiber().process.core
+    asked = Asked(CALL, serialize(((), {})), (), stream=False, message=message, items=deque())
     streamed: list[Reply] = []
 
     def came(request: Request) -> None:
         head, chunk = asked.items.popleft()
         if not streamed:
-            reply = Reply(head, left=lambda: _cancel(request)).under(ID_HEADER, request_id)
-            streamed.append(reply)
+            streamed.append(Reply(head, left=lambda: _cancel(request)))
             then(streamed[0])
         streamed[0].came(chunk)
 
     def ended(request: Request) -> None:
         served.log.add(request)
+        reply = reply_of(request)
         if streamed:
-            streamed[0].end(broken=request.status != "ok")
+            streamed[0].end(broken=request.status != "ok", with_head=reply.head)
         else:
-            then(_reply_of(request).under(ID_HEADER, request_id))
+            then(reply)
 
-    model_id = dict(message.headers).get(MODEL_HEADER, "")
     request = Request(
         served.numbered(), core.now_ns, ended, model_id=model_id, asked=asked, on_chunk=came
     )
@@ -122,14 +148,19 @@ def start_request(message: Message, then: Callable[[Reply], object]) -> None:
     deliver(proxy.process, to_ns(served.instance.costs.transit_s), proxy.receive, request)
 
 
-def _numbered(message: Message, session: Session) -> tuple[Message, str]:
+def numbered(message: Message, session: Session) -> tuple[Message, str]:
     """With an id, the client's or one that the proxy draws."""
     said = dict(message.headers).get(ID_HEADER)
     if said is not None:
         return message, said
-    drawn = session.sim.rng("serve/request_ids").bytes(16).hex()
-    made = f"{drawn[:8]}-{drawn[8:12]}-4{drawn[13:16]}-a{drawn[17:20]}-{drawn[20:]}"
+    made = new_id(session)
     return message._replace(headers=(*message.headers, (ID_HEADER, made))), made
+
+
+def new_id(session: Session) -> str:
+    """Of a request."""
+    drawn = session.sim.rng("serve/request_ids").bytes(16).hex()
+    return f"{drawn[:8]}-{drawn[8:12]}-4{drawn[13:16]}-a{drawn[17:20]}-{drawn[20:]}"
 
 
 def _cancel(request: Request) -> None:

@@ -175,10 +175,8 @@ class ProgramReplica:
         return task_error(error, name, pid=self.state.pid, ip=self.state.ip)
 
     async def _answer(self, call: Call, asked: Asked) -> Any:
-        if asked.http is not None:
-            from raysim.rayapi.serve.http import answer  # it needs starlette
-
-            return await answer(self, asked.http, lambda *part: self._yielded(call, asked, part))
+        if asked.message is not None:
+            return await asked.message.answer(self, lambda *part: self._yielded(call, asked, part))
         args, kwargs = await self._arguments(asked)
         method = self.method(asked.method)
         if asked.stream:

@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 from raysim.rayapi.calls import program_call, this_core, this_fiber
 from raysim.rayapi.library_code import play, session_here
+from raysim.rayapi.serve.configs import gRPCOptions
 from raysim.rayapi.serve.context import here
 from raysim.rayapi.serve.deployment import Application, Built, build
 from raysim.rayapi.serve.exceptions import RayServeException
 from raysim.rayapi.serve.handle import Asked, DeploymentHandle
 from raysim.rayapi.serve.replica import ProgramReplica
+from raysim.rayapi.serve.rpc import Services, services_of
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.raycore.scripts import Script, now
 from raysim.raylibs.serve.config import DeploymentConfig
@@ -102,7 +104,7 @@ class Served:
         self.running: Running | None = None
         self.instance = Instance(
             built.config, _costs(session), session.sim.rng, code_of=self._code_of,
-            with_proxies=_serve(session).with_proxies,
+            with_proxies=serve_of(session).with_proxies,
         )  # fmt: skip
         self.began_ns = session.sim.now_ns
         self.ran_ns = self.began_ns
@@ -131,7 +133,7 @@ class Served:
         if self.running is not None:
             yield from deploy(self.running, self.built.config, timeout_s=START_TIMEOUT_S)
             return
-        serve = _serve(self.session)
+        serve = serve_of(self.session)
         self.running = yield from serve_run(
             self.instance, timeout_s=START_TIMEOUT_S, beside=serve.first
         )
@@ -196,6 +198,9 @@ class Serve:
         self.first: Running | None = None
         """Whose controller is every application's."""
         self.port = 8000
+        self.grpc_port = 0
+        self.services: Services | None = None
+        """What gRPC clients may call, if anything."""
         self.with_proxies = True
 
     def app(self, name: str) -> Served:
@@ -217,7 +222,8 @@ class Serve:
                 _finish(served)
 
 
-def _serve(session: Session) -> Serve:
+def serve_of(session: Session) -> Serve:
+    """Its Serve, made at the first question."""
     found = session.libraries.get(LIBRARY)
     if found is None:
         found = session.libraries[LIBRARY] = Serve()
@@ -229,22 +235,27 @@ def _serve(session: Session) -> Serve:
 def caller_of(app_name: str, deployment: str) -> Caller:
     """The router of the process that calls."""
     state = this_fiber().process
-    return _serve(state.session).app(app_name).caller(state, deployment)
+    return serve_of(state.session).app(app_name).caller(state, deployment)
 
 
 # ---- the module's functions ------------------------------------------------------------------
 
 
 @program_call
-def start(proxy_location: Any = None, http_options: Any = None, **others: Any) -> None:
-    """``serve.start``: only the port, and whether there are proxies, have an effect."""
+def start(
+    proxy_location: Any = None, http_options: Any = None, grpc_options: Any = None, **others: Any
+) -> None:
+    """``serve.start``: ports, services and whether there are proxies have an effect."""
     del others
-    serve, options = _serve(session_here()), http_options or {}
+    serve, options = serve_of(session_here()), http_options or {}
     said = options if isinstance(options, Mapping) else vars(options)
     if said.get("port"):
         serve.port = int(said["port"])
     location = proxy_location or said.get("location")
     serve.with_proxies = location not in NOWHERE
+    if grpc_options is not None:
+        grpc = gRPCOptions(**grpc_options) if isinstance(grpc_options, Mapping) else grpc_options
+        serve.grpc_port, serve.services = grpc.port, services_of(grpc.grpc_servicer_functions)
 
 
 @program_call
@@ -273,7 +284,7 @@ def run(
     if route_prefix is not None and not route_prefix.startswith("/"):
         raise ValueError(f"Invalid route_prefix {route_prefix!r}: it must start with '/'.")
     session = session_here()
-    serve, built = _serve(session), build(target, name)
+    serve, built = serve_of(session), build(target, name)
     served = serve.apps.get(name)
     if served is not None and served.built.config.ingress != built.config.ingress:
         delete(name)  # Ray starts the new ingress beside the old one, and then ends that
@@ -301,7 +312,7 @@ def run(
 def delete(name: str, _blocking: bool = True) -> None:
     """End an application; nothing, if there is none."""
     del _blocking
-    serve = _serve(session_here())
+    serve = serve_of(session_here())
     served = serve.apps.get(name)
     if served is not None:
         play(lambda _: served.delete())
@@ -312,7 +323,7 @@ def delete(name: str, _blocking: bool = True) -> None:
 @program_call
 def shutdown() -> None:
     """End all of them, and their controller."""
-    serve = _serve(session_here())
+    serve = serve_of(session_here())
     for name in list(serve.apps):
         delete(name)
     first, serve.first = serve.first, None
@@ -333,7 +344,7 @@ def _finish(served: Served) -> None:
 
 def get_app_handle(name: str) -> DeploymentHandle:
     """Of an application's ingress."""
-    served = _serve(session_here()).app(name)
+    served = serve_of(session_here()).app(name)
     return DeploymentHandle(served.built.config.ingress, name)
 
 
@@ -400,7 +411,7 @@ def status() -> ServeStatus:
 
     apps: dict[str, ApplicationStatusOverview] = {}
     proxies: dict[str, str] = {}
-    for name, served in _serve(session_here()).apps.items():
+    for name, served in serve_of(session_here()).apps.items():
         running = served.running
         if running is None:
             continue

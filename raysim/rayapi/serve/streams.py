@@ -45,7 +45,7 @@ class Reply:
     def __init__(
         self, head: Head, body: bytes | None = None, left: Callable[[], object] = lambda: None
     ) -> None:
-        self.head = head
+        self.head = self.last = head
         self.over = body is not None
         self.broken = False
         """It ended before all was sent: clients of sockets see a chunk that never comes."""
@@ -79,9 +79,10 @@ class Reply:
         self._chunks.append(chunk)
         self._wake()
 
-    def end(self, *, broken: bool = False) -> None:
-        """That was all."""
+    def end(self, *, broken: bool = False, with_head: Head | None = None) -> None:
+        """That was all; of gRPC, what it came to is in the last head."""
         self.over, self.broken = True, broken
+        self.last = with_head or self.head
         self._wake()
 
     def leave(self) -> None:

@@ -10,10 +10,11 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from raysim.rayapi.data.context import DataContext, ExecutionOptions
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.raylibs.train import config
 
@@ -197,6 +198,11 @@ class DataConfig:
             )
         if type(self) is not DataConfig and "configure" in vars(type(self)):
             raise NotEmulatedError("DataConfig.configure", "DataConfig(datasets_to_split=)")
+
+    @staticmethod
+    def default_ingest_options() -> ExecutionOptions:
+        """What the run's context says, for shards of datasets."""
+        return replace(DataContext.get_current().execution_options)
 
     def splits(self, name: str) -> bool:
         """Whether a dataset is shared out."""

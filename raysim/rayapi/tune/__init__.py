@@ -10,10 +10,12 @@ from raysim.rayapi.tune.callbacks import Callback, CLIReporter, JupyterNotebookR
 from raysim.rayapi.tune.configs import (
     CheckpointConfig,
     FailureConfig,
+    ResumeConfig,
     RunConfig,
     SyncConfig,
     TuneConfig,
 )
+from raysim.rayapi.tune.results import ExperimentAnalysis, Result, ResultGrid, TuneError
 from raysim.rayapi.tune.stoppers import Stopper
 from raysim.rayapi.tune.trainable import (
     Trainable,
@@ -24,15 +26,7 @@ from raysim.rayapi.tune.trainable import (
     with_parameters,
     with_resources,
 )
-from raysim.rayapi.tune.tuner import (
-    REGISTERED,
-    ExperimentAnalysis,
-    Result,
-    ResultGrid,
-    TuneError,
-    Tuner,
-    run,
-)
+from raysim.rayapi.tune.tuner import REGISTERED, Tuner, run
 from raysim.rayapi.unsupported import getattr_of
 from raysim.raylibs.tune.resources import PlacementGroupFactory
 from raysim.raylibs.tune.sample import (
@@ -70,6 +64,7 @@ __all__ = [
     "PlacementGroupFactory",
     "Result",
     "ResultGrid",
+    "ResumeConfig",
     "RunConfig",
     "Stopper",
     "SyncConfig",

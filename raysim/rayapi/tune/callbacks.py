@@ -7,12 +7,15 @@ are accepted and write nothing; what Ray's default ones cost the driver is charg
 
 from __future__ import annotations
 
+import io
+import json
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from raysim.rayapi.calls import this_fiber
 from raysim.rayapi.library_code import in_fiber
+from raysim.rayapi.tune.folders import plain
 from raysim.rayapi.unsupported import getattr_of
 from raysim.raycore.scripts import Script
 
@@ -67,7 +70,7 @@ class Callback:
         """All trials have ended."""
 
     def get_state(self) -> dict[str, Any] | None:
-        """For an experiment that is restored, which none is here."""
+        """For an experiment that may be restored."""
         return None
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -132,6 +135,18 @@ class TBXLoggerCallback(LoggerCallback):
     """See ``CSVLoggerCallback``."""
 
 
+def pretty_print(result: dict[str, Any], exclude: set[str] | None = None) -> str:
+    """``tune.logger.pretty_print``: a result as YAML, without its configuration."""
+    from ruamel.yaml import YAML
+
+    hidden = {"config", "hist_stats"} | (exclude or set())
+    shown = {k: v for k, v in result.items() if v is not None and k not in hidden}
+    writer, text = YAML(typ="safe", pure=True), io.StringIO()
+    writer.default_flow_style = False
+    writer.dump(json.loads(json.dumps(shown, default=plain, sort_keys=True)), text)
+    return text.getvalue()
+
+
 class CLIReporter:
     """``tune.CLIReporter``: of no effect, nothing is drawn while an experiment runs."""
 
@@ -169,6 +184,16 @@ class Observer:
         """In the driver itself."""
         for callback in self._callbacks:
             callback.setup(**about)
+
+    def states(self) -> list[Any]:
+        """What they would have kept, for an experiment that is restored."""
+        return [callback.get_state() for callback in self._callbacks]
+
+    def restore(self, states: Sequence[Any]) -> None:
+        """Give back what was kept of an earlier run's."""
+        for callback, state in zip(self._callbacks, states, strict=False):
+            if state is not None:
+                callback.set_state(state)
 
     def __call__(self, event: str, what: dict[str, Any]) -> Script:
         """In a thread of the driver."""

@@ -6,6 +6,7 @@ Real counterparts (ray 2.60): ``ray/tune/tune_config.py``, ``ray/air/config.py``
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 
@@ -47,6 +48,22 @@ class SyncConfig:
 
 
 @dataclass
+class ResumeConfig:
+    """``tune.ResumeConfig``: what a restored experiment does with its trials."""
+
+    class ResumeType(StrEnum):
+        """From the last checkpoint, from the beginning, or not at all."""
+
+        RESUME = "resume"
+        RESTART = "restart"
+        SKIP = "skip"
+
+    finished: str = ResumeType.SKIP
+    unfinished: str = ResumeType.RESUME
+    errored: str = ResumeType.SKIP
+
+
+@dataclass
 class RunConfig:
     """``tune.RunConfig``."""
 
@@ -77,3 +94,4 @@ class TuneConfig:
     reuse_actors: bool = False
     trial_name_creator: Any = None
     trial_dirname_creator: Any = None
+    chdir_to_trial_dir: bool = True

@@ -27,6 +27,7 @@ from raysim.rayapi.fibers import Fiber
 from raysim.rayapi.library_code import fiber_of, hand_over, in_fiber, state_of
 from raysim.rayapi.serialization import dump_code, load_code
 from raysim.rayapi.session import Session
+from raysim.rayapi.tune.folders import date
 from raysim.raycore.process import CoreProcess
 from raysim.raycore.scripts import Event, Script, sleep, wait_for
 from raysim.raycore.tasks import TaskError
@@ -107,7 +108,12 @@ class Trainable:
     @property
     def trial_name(self) -> str:
         """Of the trial it runs."""
-        return self.trial_id
+        return str(self._trial or "")
+
+    @property
+    def logdir(self) -> str:
+        """Of the trial it runs."""
+        return str(getattr(self._trial, "path", ""))
 
     @property
     def trial_resources(self) -> PlacementGroupFactory | None:
@@ -146,7 +152,8 @@ class UserTrainable:
         auto = {
             "timestamp": at_s, "checkpoint_dir_name": None, DONE: False,
             "training_iteration": self.iteration, "trial_id": self.trial.trial_id,
-            "date": _date(at_s), "time_this_iter_s": took_s, "time_total_s": self.time_total_s,
+            "date": date(self.process.now_ns), "time_this_iter_s": took_s,
+            "time_total_s": self.time_total_s,
             "pid": self.state.pid, "hostname": f"ip-{self.state.ip.replace('.', '-')}",
             "node_ip": self.state.ip, "config": self.config,
             "time_since_restore": self.since_restore_s,
@@ -157,8 +164,8 @@ class UserTrainable:
 
     def keep(self, directory: str) -> Checkpoint:
         """A checkpoint in storage."""
-        name = f"checkpoint_{len(self.trial.checkpoints):06d}"
-        kept = self.where.folder / self.trial.trial_id / name
+        kept = Path(str(self.trial.path), f"checkpoint_{self.trial.n_checkpoints:06d}")
+        self.trial.n_checkpoints += 1
         shutil.copytree(directory, kept, dirs_exist_ok=True)
         return Checkpoint(str(kept))
 
@@ -315,7 +322,7 @@ class ClassTrainable(UserTrainable):
 
     def save(self) -> Script:
         """``save_checkpoint``."""
-        folder = self.where.folder / self.trial.trial_id / f"new_{self.iteration:06d}"
+        folder = Path(str(self.trial.path), f"new_{self.iteration:06d}")
 
         def save() -> Checkpoint:
             folder.mkdir(parents=True, exist_ok=True)
@@ -394,7 +401,7 @@ class TuneContext:
 
     def get_trial_name(self) -> str:
         """Of this trial."""
-        return f"{self._session.where.name}_{self._session.trial.trial_id}"
+        return str(self._session.trial)
 
     def get_trial_resources(self) -> PlacementGroupFactory:
         """Of this trial."""
@@ -402,7 +409,7 @@ class TuneContext:
 
     def get_trial_dir(self) -> str:
         """Where its checkpoints are."""
-        return str(self._session.where.folder / self._session.trial.trial_id)
+        return str(self._session.trial.path)
 
     def get_experiment_name(self) -> str:
         """Of the experiment."""
@@ -479,11 +486,3 @@ def resources_of(trainable: Any) -> Callable[[Mapping[str, Any]], PlacementGroup
         return said or PlacementGroupFactory()
 
     return ask
-
-
-def _date(at_s: int) -> str:
-    from datetime import UTC, datetime, timedelta
-
-    return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=at_s)).strftime(
-        "%Y-%m-%d_%H-%M-%S"
-    )

@@ -2,7 +2,7 @@
 
 Real counterpart: ``python/ray/util/state/api.py`` of ray 2.60. Actors, nodes and placement groups
 come from the GCS, as in Ray; tasks, objects and workers from the run's state log, which must be on.
-What is in a row: ``raysim.raystate``; every row has the columns of ``--detail``.
+What is in a row: ``raysim.raystate``; without ``detail`` its further columns are None, as in Ray.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from raysim.rayapi.state import ask_gcs, node_rows
 from raysim.rayapi.unsupported import NotEmulatedError, getattr_of
 from raysim.raycore.ids import JobID, hex_id
 from raysim.raycore.protocol import GetAllActorInfo, GetPlacementGroups
-from raysim.raystate.listings import row_filter, rows
+from raysim.raystate.listings import columns_of, row_filter, rows
 from raysim.raystate.moment import Moment, moment, of_tables
 from raysim.raystate.summary import summary
 
@@ -46,8 +46,48 @@ class Row:
         """As a dict."""
         return dict(self.__dict__)
 
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and vars(self) == vars(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.__dict__})"
+        columns = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
+        return f"{type(self).__name__}({columns})"
+
+
+class ActorState(Row):
+    """Of an actor."""
+
+
+class NodeState(Row):
+    """Of a node."""
+
+
+class PlacementGroupState(Row):
+    """Of a placement group."""
+
+
+class TaskState(Row):
+    """Of a task's attempt."""
+
+
+class ObjectState(Row):
+    """Of a reference to an object."""
+
+
+class WorkerState(Row):
+    """Of a worker process."""
+
+
+class JobState(Row):
+    """Of a job."""
+
+
+_KINDS: dict[str, type[Row]] = {
+    "actors": ActorState, "nodes": NodeState, "placement_groups": PlacementGroupState,
+    "tasks": TaskState, "objects": ObjectState, "workers": WorkerState, "jobs": JobState,
+}  # fmt: skip
 
 
 class JobStatus(StrEnum):
@@ -78,18 +118,23 @@ def _now(resource: str) -> Moment:
     return moment(log.rows)
 
 
-def _rows(resource: str, filters: Filters = None) -> list[Row]:
+def _rows(resource: str, filters: Filters = None, *, detail: bool = True) -> list[Row]:
     wanted = tuple(filters or ())
     if resource != "jobs":
-        found = rows(_now(resource), resource, detail=True, filters=wanted)
+        more = {} if detail else dict.fromkeys(columns_of(resource, detail=True))
+        found = [
+            more | row for row in rows(_now(resource), resource, detail=detail, filters=wanted)
+        ]
     else:
         test = row_filter(resource, JOB_COLUMNS, wanted)
         found = [row for row in map(_job, this_fiber().process.session.jobs) if test(row)]
-    return [Row(**row) for row in found]
+    return [_KINDS[resource](**row) for row in found]
 
 
 JOB_COLUMNS = (
-    "job_id", "type", "status", "entrypoint", "submission_id", "message", "error_type",
+    "type", "job_id", "submission_id", "driver_info", "status", "entrypoint", "message",
+    "error_type", "start_time", "end_time", "metadata", "runtime_env", "driver_agent_http_address",
+    "driver_node_id", "driver_exit_code",
 )  # fmt: skip
 
 
@@ -111,8 +156,8 @@ def _listing(resource: str) -> Callable[..., list[Row]]:
         detail: bool = False,
         raise_on_missing_output: bool = True,
     ) -> list[Row]:
-        del address, timeout, detail, raise_on_missing_output
-        return _rows(resource, filters)[:limit]
+        del address, timeout, raise_on_missing_output
+        return _rows(resource, filters, detail=detail)[:limit]
 
     return listing
 

@@ -8,6 +8,7 @@ known to differ is in ``RAY_2_2``.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Literal
 
 from raysim.units import GIB, MIB
@@ -70,6 +71,9 @@ class DataContext:
     streaming: bool = True
     """False: one operator after the other, as before 2.4's streaming executor."""
     preserve_order: bool = False
+    resource_limits: tuple[float, float, float] = (inf, inf, inf)
+    exclude_resources: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    """Of ``ExecutionOptions``: CPUs, GPUs, bytes of the object store."""
 
     # all-to-all
     shuffle_strategy: ShuffleStrategy = "shuffle_v2"

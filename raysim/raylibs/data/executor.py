@@ -354,7 +354,8 @@ class StreamingExecutor:
         share = context.object_store_limit_frac
         if not context.op_resource_reservation_enabled:
             share = context.object_store_limit_frac_unreserved
-        self._told = Resources(cpu, gpu, store * share).minus(self.excluded)
+        most = Resources(cpu, gpu, store * share).least(Resources(*context.resource_limits))
+        self._told = most.minus(Resources(*context.exclude_resources)).minus(self.excluded)
         if self._told != self.manager.limits:
             every_ns = to_ns(self.context.global_limits_update_interval_s)
             due_ns = self._limits_ns + every_ns - self.process.now_ns

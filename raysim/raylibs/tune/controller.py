@@ -5,7 +5,7 @@ event per step, in the order events came (Ray takes one of those ready at random
 thread: each event, result and trial costs it what ``TuneCosts`` says, and it runs ahead of the
 clock through events that wait, which is exact since later ones queue behind them.
 
-Not modelled: restoring an experiment, exports, the console.
+Not modelled: exports, the console.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from raysim.raycore.tasks import TaskError
 from raysim.raylibs.tune.experiment import Experiment, TuneResult
 from raysim.raylibs.tune.program import DONE, DUPLICATE
 from raysim.raylibs.tune.progress import Announcer, PendingSave, Progress
-from raysim.raylibs.tune.resources import PlacementGroupFactory
 from raysim.raylibs.tune.snapshots import Snapshots
 from raysim.raylibs.tune.trial import Status, Trial, TrialCheckpoint
 from raysim.raylibs.tune.trial_actors import ActorManager, Happened, TrackedActor
@@ -58,10 +57,7 @@ class TuneController:
         self._rng = rng if rng is not None else streams(f"tune/{experiment.name}")
         self._costs = experiment.defaults.costs.at_speed(process.costs.tune_speed)
         self._scheduler = experiment.trial_scheduler()
-        self.search_alg = experiment.algorithm()
-        self.search_alg.begin(
-            experiment.param_space, experiment.num_samples, self._rng, self._make_trial
-        )
+        self.search_alg = experiment.search(self._rng)
         limit = self.search_alg.max_pending_trials(cluster_cpus)
         self.max_pending = experiment.defaults.max_pending_trials or limit
         self._inbox = Queue()
@@ -141,6 +137,8 @@ class TuneController:
     def run(self) -> Script:
         """``fit()``: a ``TuneResult``."""
         self._began_ns = yield now()
+        for trial in self._experiment.restored:
+            self._add(trial)
         budget_s = self._experiment.time_budget_s
         if budget_s is not None:
             self._process.after(round(budget_s * 1e9), self._time_is_up)
@@ -156,9 +154,7 @@ class TuneController:
             elif event.epoch == event.actor.epoch and event.actor.trial is not None:
                 yield from self._trained(event, event.actor.trial)
             if self._out_of_time or self._progress.stops_all(has_errored=self._has_errored):
-                self.search_alg.set_finished()
-                for trial in self.get_live_trials():
-                    self._end(trial, "TERMINATED")
+                self._end_all()
             self._tell("step_end")
             if self._todo:
                 yield from self._do()
@@ -170,7 +166,13 @@ class TuneController:
         yield from self._clean_up()
         self._tell("experiment_end")
         yield from self._do()
+        self._experiment.written(self._table.trials, self.search_alg)
         return self._result((yield now()))
+
+    def _end_all(self) -> None:
+        self.search_alg.set_finished()
+        for trial in self.get_live_trials():
+            self._end(trial, "TERMINATED")
 
     def _finished(self) -> bool:
         return self._table.all_finished and self.search_alg.is_finished()
@@ -185,19 +187,14 @@ class TuneController:
             if trial is None:
                 break
             yield from self._spend(self._costs.trial_s)
-            self._table.add(trial)
-            self._scheduler.on_trial_add(self, trial)
-            self._snapshots.changed(trial)
+            self._add(trial)
 
-    def _make_trial(
-        self, trial_id: str, config: dict[str, Any], tag: str, evaluated: dict[str, Any]
-    ) -> Trial:
-        asked = self._experiment.resources
-        resources = asked if isinstance(asked, PlacementGroupFactory) else asked(config)
-        return Trial(
-            trial_id, config, resources=resources, experiment_tag=tag, evaluated_params=evaluated,
-            trainable_name=self._experiment.trainable_name,
-        )  # fmt: skip
+    def _add(self, trial: Trial) -> None:
+        if self._experiment.on_trial is not None:
+            self._experiment.on_trial(trial)
+        self._table.add(trial)
+        self._scheduler.on_trial_add(self, trial)
+        self._snapshots.changed(trial)
 
     def _add_actors(self) -> Script:
         chosen = self._scheduler.choose_trial_to_run(self)
@@ -332,6 +329,7 @@ class TuneController:
         self._lag_s += (self._at_ns - event.at_ns) / 1e9 - cost_s
         progress = self._progress
         self._snapshots.changed(trial)
+        trial.last_result_ns = self._at_ns
         for reported in results:
             result = reported
             if DUPLICATE in result:
@@ -369,12 +367,8 @@ class TuneController:
     def _saved(self, trial: Trial, checkpoint: TrialCheckpoint | None) -> None:
         trial.is_saving = False
         if checkpoint is not None:
-            trial.checkpoint = checkpoint
+            self._experiment.keep(trial, checkpoint)
             self._tell("checkpoint", trial=trial, checkpoint=checkpoint.state)
-            trial.checkpoints.append(checkpoint)
-            keep = self._experiment.num_to_keep
-            if keep is not None:
-                del trial.checkpoints[:-keep]
             self._snapshots.saved(trial)
         self._tell("trial_save", trial=trial)
         self._progress.saved(trial)
@@ -456,6 +450,7 @@ class TuneController:
     def _snapshot(self) -> Script:
         cost_s = self._snapshots.cost_s()
         yield from self._spend(cost_s)
+        self._experiment.written(self._table.trials, self.search_alg)
         self._snapshots.written(self._at_ns, cost_s)
 
     def _clean_up(self) -> Script:

@@ -6,7 +6,7 @@ Real counterpart: ``ray/tune/tune_config.py``, ``RunConfig``, ``experiment/exper
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -87,12 +87,22 @@ class Experiment:
         As in ``TuneConfig``.
     checkpoint_freq, checkpoint_at_end, num_to_keep
         As in ``CheckpointConfig``.
+    checkpoint_score
+        Of a checkpoint's metrics, the more the better; None: later ones are better.
+    on_dropped
+        Called with each checkpoint that is not kept any more.
     loggers
         Whether results are written as JSON, CSV and TensorBoard events, Ray's default.
     keep_results
         All results of all trials stay in memory.
     on_result
         Called with each (trial, result) at the instant the driver processes it.
+    on_trial
+        Called with each trial as it is made, before its actor is asked for.
+    on_snapshot
+        Called with all trials and the search algorithm where Ray writes its state.
+    restored, restored_search
+        Of an experiment that goes on: its trials as they were left, and its search algorithm.
     observer
         What the driver does when something has happened: a script of (event, what it is about).
     trainable_name
@@ -120,9 +130,15 @@ class Experiment:
     checkpoint_freq: int = 0
     checkpoint_at_end: bool = False
     num_to_keep: int | None = None
+    checkpoint_score: Callable[[Mapping[str, Any]], float | None] | None = None
+    on_dropped: Callable[[TrialCheckpoint], object] | None = None
     loggers: bool = True
     keep_results: bool = False
     on_result: Callable[[Trial, Mapping[str, Any]], object] | None = None
+    on_trial: Callable[[Trial], object] | None = None
+    on_snapshot: Callable[[Sequence[Trial], SearchAlgorithm], object] | None = None
+    restored: tuple[Trial, ...] = ()
+    restored_search: SearchAlgorithm | None = None
     observer: Observer | None = None
     trainable_name: str = ""
     defaults: TuneDefaults = field(default_factory=TuneDefaults)
@@ -151,6 +167,51 @@ class Experiment:
         if limit and not isinstance(given, ConcurrencyLimiter):
             given = ConcurrencyLimiter(given, limit)
         return SearchGenerator(given)
+
+    def search(self, rng: Any) -> SearchAlgorithm:
+        """The search algorithm at work; of an experiment that goes on, the one it had."""
+        if self.restored_search is not None:
+            self.restored_search.resume(rng, self.make_trial)
+            return self.restored_search
+        made = self.algorithm()
+        made.begin(self.param_space, self.num_samples, rng, self.make_trial)
+        return made
+
+    def make_trial(
+        self, trial_id: str, config: dict[str, Any], tag: str, evaluated: dict[str, Any]
+    ) -> Trial:
+        """Of a configuration; it waits for resources."""
+        asked = self.resources
+        resources = asked if isinstance(asked, PlacementGroupFactory) else asked(config)
+        return Trial(
+            trial_id, config, resources=resources, experiment_tag=tag, evaluated_params=evaluated,
+            trainable_name=self.trainable_name,
+        )  # fmt: skip
+
+    def keep(self, trial: Trial, checkpoint: TrialCheckpoint) -> None:
+        """A trial's last one, and its best ones (``_CheckpointManager``)."""
+        before, trial.checkpoint = trial.checkpoint, checkpoint
+        kept, score = trial.checkpoints, self.checkpoint_score
+        mine = score(checkpoint.metrics) if score is not None else None
+        place = len(kept)
+        if score is not None and mine is not None:
+            scores = [score(c.metrics) for c in kept]
+            place = next((i for i, s in enumerate(scores) if s is not None and s > mine), place)
+        kept.insert(place, checkpoint)
+        if self.num_to_keep is None:
+            return
+        trial.checkpoints = kept[-self.num_to_keep :]
+        gone = [c for c in kept[: -self.num_to_keep] if c is not checkpoint]
+        if before is not None and before not in kept and before.trial_id == trial.trial_id:
+            gone.append(before)  # it was there for being the last
+        if self.on_dropped is not None:
+            for dropped in gone:
+                self.on_dropped(dropped)
+
+    def written(self, trials: Iterable[Trial], search_alg: SearchAlgorithm) -> None:
+        """Its state, where Ray writes it."""
+        if self.on_snapshot is not None:
+            self.on_snapshot(list(trials), search_alg)
 
     def trial_scheduler(self) -> TrialScheduler:
         """The scheduler; it is told metric and mode."""

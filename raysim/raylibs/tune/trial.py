@@ -1,7 +1,7 @@
 """One trial: its configuration, where it stands, what it last reported.
 
-Real counterpart: ``ray/tune/experiment/trial.py`` (ray 2.60). Not modelled: log directories,
-exports, placeholders of configurations.
+Real counterpart: ``ray/tune/experiment/trial.py`` (ray 2.60). Not modelled: exports, placeholders
+of configurations.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ class Trial:
     ERROR: Status = "ERROR"
 
     __slots__ = (
-        "checkpoint", "checkpoints", "config", "ended_ns", "error", "evaluated_params",
-        "experiment_tag", "is_saving", "last_result", "n_results", "num_failures", "order",
-        "resources", "results", "runs", "started_ns", "status", "trainable_name",
-        "trial_id",
+        "checkpoint", "checkpoints", "config", "custom_dirname", "custom_trial_name", "ended_ns",
+        "error", "evaluated_params", "experiment_tag", "is_saving", "last_result", "last_result_ns",
+        "n_checkpoints", "n_results", "num_failures", "order", "path", "resources", "results",
+        "runs", "started_ns", "status", "trainable_name", "trial_id",
     )  # fmt: skip
 
     def __init__(
@@ -77,13 +77,21 @@ class Trial:
         self.status: Status = "PENDING"
         self.order = 0
         """Its place among the controller's trials."""
+        self.custom_trial_name: str | None = None
+        self.custom_dirname: str | None = None
+        self.path: str | None = None
+        """Of its directory, if it has one."""
         self.last_result: dict[str, Any] = {}
+        self.last_result_ns = -1
+        """When the driver dealt with it."""
         self.n_results = 0
         self.results: list[dict[str, Any]] = []
         """All, if the experiment keeps them."""
         self.checkpoint: TrialCheckpoint | None = None
         self.checkpoints: list[TrialCheckpoint] = []
-        """Those kept in storage."""
+        """Those kept in storage, the worst first."""
+        self.n_checkpoints = 0
+        """Made so far."""
         self.is_saving = False
         self.num_failures = 0
         self.error: Any = None
@@ -98,7 +106,7 @@ class Trial:
 
     def __str__(self) -> str:
         """As programs print it."""
-        return f"{self.trainable_name}_{self.trial_id}"
+        return self.custom_trial_name or f"{self.trainable_name}_{self.trial_id}"
 
     def __repr__(self) -> str:
         """Its id and status."""

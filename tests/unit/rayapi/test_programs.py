@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from raysim.rayapi.loader import run_program
 from tests.rayapi_parts import PROGRAMS, on_demand, printed
+from tests.raycore_parts import ray_cluster
 
 PRINTED = {
     "policy_simulator": ["4 2.247019", "[20, 20, 20]"],
@@ -54,3 +56,27 @@ def test_a_program_runs_the_same_twice(monkeypatch) -> None:
 
 def test_every_program_is_tested() -> None:
     assert {path.stem for path in PROGRAMS.glob("*.py")} == set(PRINTED)
+
+
+def test_an_attribute_of_an_actor_hides_no_method() -> None:
+    """Ray calls the function of the class: so does a program that names both alike."""
+
+    def main() -> list[float]:
+        import ray
+
+        @ray.remote
+        class Account:
+            def __init__(self) -> None:
+                self.balance = 100.0  # type: ignore[method-assign, assignment]
+
+            def balance(self) -> float:
+                return self.balance  # type: ignore[return-value]
+
+            @staticmethod
+            def currency() -> float:
+                return 1.0
+
+        account = Account.remote()
+        return list(ray.get([account.balance.remote(), account.currency.remote()]))
+
+    assert run_program(main, ray_cluster())[0] == [100.0, 1.0]

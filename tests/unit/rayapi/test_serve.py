@@ -287,3 +287,46 @@ def test_run_looks_every_second_and_applications_share_a_controller() -> None:
     assert took_s >= 1.0, "a worker starts and imports Serve"
     assert 0.1 <= took_s % 1.0 < 0.25
     assert actors == ["ServeController", "ServeReplica", "ServeReplica"]
+
+
+def test_grpc_responses_stream_and_end_with_their_status() -> None:
+    """Messages come one by one; what the method sets last is what the client finds."""
+    grpc = pytest.importorskip("grpc")
+    wrappers = pytest.importorskip("google.protobuf.wrappers_pb2")
+
+    def add(servicer: Any, server: Any) -> None:
+        kind = grpc.unary_stream_rpc_method_handler
+        handler = kind(servicer.Count, request_deserializer=wrappers.Int64Value.FromString)
+        made = grpc.method_handlers_generic_handler("test.Counting", {"Count": handler})
+        server.add_generic_rpc_handlers((made,))
+
+    def main() -> list[Any]:
+        from ray import serve
+        from ray.serve.config import gRPCOptions
+
+        @serve.deployment
+        class Counting:
+            def Count(self, request: Any, grpc_context: Any) -> Any:  # noqa: N802
+                for number in range(request.value):
+                    time.sleep(0.1)
+                    yield wrappers.Int64Value(value=number)
+                grpc_context.set_code(grpc.StatusCode.DATA_LOSS)
+                grpc_context.set_trailing_metadata([("count", str(request.value))])
+
+        serve.start(grpc_options=gRPCOptions(grpc_servicer_functions=[add]))
+        serve.run(Counting.bind())
+        with grpc.insecure_channel("localhost:9000") as channel:
+            count = channel.unary_stream(
+                "/test.Counting/Count",
+                request_serializer=wrappers.Int64Value.SerializeToString,
+                response_deserializer=wrappers.Int64Value.FromString,
+            )
+            began_s = time.perf_counter()
+            responses = count(wrappers.Int64Value(value=3))
+            got = [(next(iter(responses)).value, round(time.perf_counter() - began_s, 1))]
+            with pytest.raises(grpc.RpcError) as failed:
+                got.extend((r.value, round(time.perf_counter() - began_s, 1)) for r in responses)
+            return [*got, failed.value.code(), dict(responses.trailing_metadata())["count"]]
+
+    said, _ = played(main)
+    assert said == [(0, 0.1), (1, 0.2), (2, 0.3), grpc.StatusCode.DATA_LOSS, "3"]

@@ -28,6 +28,9 @@ class SearchAlgorithm(Protocol):
     def begin(self, space: Mapping[str, Any], num_samples: int, rng: Any, make: MakeTrial) -> None:
         """Of one experiment."""
 
+    def resume(self, rng: Any, make: MakeTrial) -> None:
+        """Go on where it was when it was pickled."""
+
     def next_trial(self) -> Trial | None:
         """One more, if there is one now."""
 
@@ -93,6 +96,16 @@ class BasicVariantGenerator:
         presets = sum(count(preset(space, p)) for p in self._points)
         self.total_samples = presets + max(num_samples - len(self._points), 0) * count(space)
 
+    def resume(self, rng: Any, make: MakeTrial) -> None:
+        """See SearchAlgorithm; a generator of its own goes on with its draws."""
+        self._make = make
+        if self._random_state is None:
+            self._rng = rng
+
+    def __getstate__(self) -> dict[str, Any]:
+        shared = ("_make",) if self._random_state is not None else ("_make", "_rng")
+        return {k: v for k, v in vars(self).items() if k not in shared}
+
     def next_trial(self) -> Trial | None:
         """See SearchAlgorithm."""
         if self._finished or 0 < self.max_concurrent <= len(self._live):
@@ -145,6 +158,9 @@ class Searcher(Protocol):
     def begin(self, space: Mapping[str, Any], rng: Any) -> None:
         """Of one experiment."""
 
+    def resume(self, rng: Any) -> None:
+        """Go on where it was when it was pickled."""
+
     def suggest(self, trial_id: str) -> dict[str, Any] | None:
         """A configuration; None: not now."""
 
@@ -171,6 +187,15 @@ class RandomSearcher:
             )
         self._space = space
         self._rng = _generator(self._random_state, rng)
+
+    def resume(self, rng: Any) -> None:
+        """See Searcher."""
+        if self._random_state is None:
+            self._rng = rng
+
+    def __getstate__(self) -> dict[str, Any]:
+        shared = () if self._random_state is not None else ("_rng",)
+        return {k: v for k, v in vars(self).items() if k not in shared}
 
     def suggest(self, trial_id: str) -> dict[str, Any] | None:
         """See Searcher."""
@@ -207,6 +232,10 @@ class ConcurrencyLimiter:
     def begin(self, space: Mapping[str, Any], rng: Any) -> None:
         """See Searcher."""
         self.searcher.begin(space, rng)
+
+    def resume(self, rng: Any) -> None:
+        """See Searcher."""
+        self.searcher.resume(rng)
 
     def suggest(self, trial_id: str) -> dict[str, Any] | None:
         """See Searcher."""
@@ -251,6 +280,14 @@ class SearchGenerator:
         """See SearchAlgorithm."""
         self._num_samples, self._make = num_samples, make
         self.searcher.begin(space, rng)
+
+    def resume(self, rng: Any, make: MakeTrial) -> None:
+        """See SearchAlgorithm."""
+        self._make = make
+        self.searcher.resume(rng)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in vars(self).items() if k != "_make"}
 
     def next_trial(self) -> Trial | None:
         """See SearchAlgorithm."""
