@@ -62,7 +62,7 @@ $(VENV)/.core: pyproject.toml | $(BIN)/python
 $(VENV)/.all: $(VENV)/.core
 	@echo "Installing torch, ray, deepspeed, transformers and the tools (some minutes) ..."
 	$(BIN)/python -c 'import torch' 2>/dev/null || $(PIP) "$(TORCH)"
-	$(PIP) "ray[default,data,train,tune,serve]>=2.50" "transformers>=4.51" "setuptools>=77" wheel
+	$(PIP) "ray[default,data,train,tune,serve]>=2.50" "transformers>=4.51" "accelerate>=1.1" "setuptools>=77" wheel
 	$(PIP) --no-build-isolation "deepspeed>=0.17"
 	$(PIP) -e '.[all]'
 	@touch $@

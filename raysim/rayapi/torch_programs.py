@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 
-_NAMED = re.compile("torch|deepspeed")
+_NAMED = re.compile("torch|deepspeed|transformers|accelerate")
 _LOADED_BEFORE = {
     "pandas": "pandas", "pyarrow": "pyarrow", "datasets": "datasets", "fastapi": "pydantic.v1",
     "pydantic": "pydantic.v1",
@@ -41,12 +41,14 @@ def replace() -> None:
     if not _WORLD or _REPLACED or "torch" not in sys.modules:
         return
     from raysim.rayapi.deepspeed.names import deepspeed_names
+    from raysim.rayapi.huggingface.installed import huggingface_of_workers
     from raysim.rayapi.shapes.patches import torch_of_workers
 
     _REPLACED.append(True)
     _WORLD[-1].callback(_REPLACED.clear)
-    _WORLD[-1].enter_context(torch_of_workers())
+    replaced = _WORLD[-1].enter_context(torch_of_workers())
     _WORLD[-1].enter_context(deepspeed_names())
+    _WORLD[-1].enter_context(huggingface_of_workers(replaced))
 
 
 @contextmanager

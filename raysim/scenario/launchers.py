@@ -15,6 +15,7 @@ from raysim.errors import ScenarioError
 from raysim.rayapi.launch.commands import Command, read_command
 
 _RAY = ("ray", "raysim")
+_TRAINERS = ("transformers.Trainer", "transformers.Seq2SeqTrainer", "transformers.trainer")
 
 
 def command_of(launcher: str, path: str, args: Sequence[str]) -> Command:
@@ -55,6 +56,8 @@ def launcher_of(script: Path) -> tuple[str, str]:
     if any(_within(name, "deepspeed") for name in names):
         return "deepspeed", "deepspeed"
     for name in names:
+        if _within(name, "accelerate") or name in _TRAINERS:
+            return "torchrun --nproc-per-node gpu", name
         if _within(name, "torch.distributed") or name == "torch.nn.parallel":
             return "torchrun --nproc-per-node gpu", name
     return "", ""

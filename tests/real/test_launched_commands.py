@@ -122,7 +122,7 @@ def test_a_script_that_fails_shows_its_own_lines(
     [
         ("torchrun --nproc-per-node 9 linear_ddp.py", "9 processes on a node of 8 GPUs"),
         ("deepspeed absent.py", "absent.py"),
-        ("accelerate launch linear_ddp.py", "accelerate launch is not emulated"),
+        ("accelerate test linear_ddp.py", "accelerate test is not emulated"),
         ("torchrun --nope linear_ddp.py", "torchrun: "),
     ],
 )

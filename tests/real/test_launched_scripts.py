@@ -122,8 +122,11 @@ def test_ranks_of_two_nodes_count_on_and_meet_at_the_first(
 def said_by_real_ranks(*words: str) -> list[str]:
     """What they print. torch's own threads abort one launch in fifty while gloo's ranks end."""
     command = [sys.executable, "-m", "torch.distributed.run", *words]
+    ours = dict(os.environ)  # emulated processes leave theirs where C finds it
     for _ in range(4):
-        real = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+        real = subprocess.run(
+            command, env=ours, check=False, capture_output=True, text=True, timeout=120
+        )
         if real.returncode == 0:
             break
         assert "terminate called without an active exception" in real.stderr, real.stderr

@@ -9,10 +9,10 @@ from typing import Any
 
 from raysim.rayapi.deepspeed import accelerator, comm, ops, pipe, utils, zero
 from raysim.rayapi.deepspeed.accelerator import get_accelerator
+from raysim.rayapi.deepspeed.comm import init_distributed
 from raysim.rayapi.deepspeed.engine import (
     DeepSpeedEngine,
     add_config_arguments,
-    init_distributed,
     initialize,
 )
 from raysim.rayapi.deepspeed.pipe import LayerSpec, PipelineEngine, PipelineModule, TiedLayerSpec

@@ -20,8 +20,10 @@ import torch
 
 from raysim.rayapi.checkpoint import STANDS_FOR, Checkpoint
 from raysim.rayapi.deepspeed import ops
-from raysim.rayapi.deepspeed.settings import read
-from raysim.rayapi.shapes.here import steps_here, worker_here
+from raysim.rayapi.deepspeed.comm import init_distributed
+from raysim.rayapi.deepspeed.schedules import schedule_of
+from raysim.rayapi.deepspeed.settings import config_of, read
+from raysim.rayapi.shapes.here import steps_here
 from raysim.rayapi.shapes.plans import Wrapping, optimizer_of
 from raysim.rayapi.shapes.prediction import Prediction
 from raysim.rayapi.shapes.steps import Steps
@@ -43,13 +45,6 @@ def _worker(call: str) -> Steps:
             "raysim run deepspeed SCRIPT, or TorchTrainer(..., use_gpu=True)",
         )
     return steps
-
-
-def init_distributed(*_args: Any, **_kwargs: Any) -> None:
-    """``deepspeed.init_distributed``: once; Ray Train has done it."""
-    worker = worker_here()
-    if worker is not None and not worker.in_group:
-        worker.join_group()
 
 
 def add_config_arguments(parser: ArgumentParser) -> ArgumentParser:
@@ -127,6 +122,10 @@ class DeepSpeedEngine(torch.nn.Module):
         self.lr_scheduler = lr_scheduler
         if callable(lr_scheduler) and not hasattr(lr_scheduler, "step"):
             self.lr_scheduler = lr_scheduler(self.optimizer)
+        if lr_scheduler is None:
+            self.lr_scheduler = schedule_of(
+                config_of(config, args)[1].get("scheduler", {}), self.optimizer
+            )
         self.raysim_wrapping = Wrapping(
             module=self.module, engine="deepspeed", meets=True,
             deepspeed=self._settings, mesh=self.mesh,
@@ -136,6 +135,7 @@ class DeepSpeedEngine(torch.nn.Module):
         self.training_dataloader: Any = None
         self.tput_timer = SimpleNamespace(update_epoch_count=lambda: None)  # it says nothing
         self._step_applied = False
+        self._is_boundary: bool | None = None
         self.micro_steps = self.global_steps = self.global_samples = self.skipped_steps = 0
 
     def __getattr__(self, name: str) -> Any:
@@ -177,6 +177,7 @@ class DeepSpeedEngine(torch.nn.Module):
     def _take_step(self) -> None:
         steps = self._steps
         steps.take_step(steps.asked(self.gradient_accumulation_steps()))
+        self.optimizer._opt_called = True  # noqa: SLF001  (torch's schedulers ask for it)
         self.global_steps += 1
         self.global_samples += self.train_batch_size()
         if self.lr_scheduler is not None:
@@ -184,7 +185,13 @@ class DeepSpeedEngine(torch.nn.Module):
 
     def is_gradient_accumulation_boundary(self) -> bool:
         """Whether ``step()`` would update."""
+        if self._is_boundary is not None:
+            return self._is_boundary
         return (self.micro_steps + 1) % self.gradient_accumulation_steps() == 0
+
+    def set_gradient_accumulation_boundary(self, is_boundary: bool) -> None:
+        """Who calls it counts micro-batches itself."""
+        self._is_boundary = is_boundary
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """There are none."""
@@ -294,6 +301,18 @@ class DeepSpeedEngine(torch.nn.Module):
 
     save_fp16_model = save_16bit_model
 
+    def _zero3_consolidated_16bit_state_dict(self, **_more: Any) -> dict[str, Any] | None:
+        """The whole model's weights, which rank 0 holds; what gathering them takes is not paid."""
+        return self.module.state_dict() if self.global_rank == 0 else None
+
+    def zero_gather_16bit_weights_on_model_save(self) -> bool:
+        """Of the JSON."""
+        return self._settings.zero.stage3_gather_16bit_weights_on_model_save
+
+    def compile(self, *_args: Any, **_kwargs: Any) -> None:
+        """``engine.compile()``: the plan is a compiled one's."""
+        self._steps.compiled = True
+
     def load_checkpoint(
         self, load_dir: str, tag: str | None = None, **_more: Any
     ) -> tuple[str | None, dict[str, Any] | None]:
@@ -332,7 +351,7 @@ class DeepSpeedEngine(torch.nn.Module):
         worker.phase("between")
 
 
-_REFUSED = ("load_module_state_dict", "compile")
+_REFUSED = ("load_module_state_dict",)
 _STATE = "raysim_client_state.pkl"
 
 

@@ -21,6 +21,11 @@ class ZeroParamStatus(Enum):
     INFLIGHT = 3
 
 
+def zero_wrapper_for_fp_tensor_constructor(fn: Any, *_args: Any, **_kwargs: Any) -> Any:
+    """Of ``partition_parameters``; transformers puts another in its place: ``fn`` itself."""
+    return fn
+
+
 @contextmanager
 def Init(*_args: Any, **_kwargs: Any) -> Any:  # noqa: N802  (DeepSpeed's name)
     """``deepspeed.zero.Init``."""

@@ -1,8 +1,9 @@
 """The command line of a launcher: which script, with which arguments, in how many processes.
 
 Real counterparts: ``deepspeed/launcher/runner.py`` (0.19), ``torch/distributed/run.py`` and
-``launch.py`` (2.13). Flags are theirs, and are read as theirs: what follows the script is the
-script's. Flags that change neither who runs nor what a rank is told have no effect here.
+``launch.py`` (2.13); ``accelerate launch`` reads itself (``launch.accelerate``). Flags are theirs,
+and are read as theirs: what follows the script is the script's. Flags that change neither who runs
+nor what a rank is told have no effect here.
 
 Not modelled: launchers over MPI and Slurm, commands that are no Python, restarts.
 """
@@ -11,16 +12,18 @@ from __future__ import annotations
 
 from argparse import REMAINDER, ArgumentParser, Namespace
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NoReturn
 
 from raysim.errors import ScenarioError
+from raysim.rayapi.launch.accelerate import SEVERAL, launch_words, read_launch
 
 Kind = Literal["deepspeed", "torchrun", "python"]
 _MODULES = {
     "torch.distributed.run": "torchrun", "torch.distributed.launch": "launch",
     "deepspeed.launcher.runner": "deepspeed", "deepspeed": "deepspeed",
+    "accelerate.commands.launch": "accelerate-launch",
 }  # fmt: skip
 """Of ``python -m``: the launcher that this is."""
 TORCH_PORT = 29500
@@ -70,11 +73,14 @@ class Command:
     run_id: str = "none"
     """Of torchrun's rendezvous."""
     max_restarts: int = 0
+    accelerate: tuple[str, ...] | None = None
+    """What followed ``accelerate launch``, if that is what started it."""
 
     @property
     def title(self) -> str:
         """In words: the launcher and the script."""
-        return f"{self.kind} {Path(self.script).name}"
+        launcher = self.kind if self.accelerate is None else "accelerate launch"
+        return f"{launcher} {Path(self.script).name}"
 
     def file(self, folder: Path) -> Path:
         """The script's file, seen from a folder; a module's as ``-m`` finds it there."""
@@ -114,13 +120,12 @@ def read_command(words: Sequence[str]) -> Command:
     if name in ("torchrun", "launch"):
         return _torchrun(words, rest, legacy=name == "launch")
     if name == "accelerate":
-        raise ScenarioError(
-            "accelerate launch is not emulated by raysim; a script of plain torch or DeepSpeed "
-            "runs under torchrun or deepspeed, and a job of transformers' Trainer is a scenario of "
-            "its config.json and DeepSpeed JSON (raysim init)"
-        )
+        return _accelerate(words, launch_words(rest))
+    if name == "accelerate-launch":
+        return _accelerate(words, tuple(rest))
     raise ScenarioError(
-        f"{' '.join(words)!r} is no launcher; known are deepspeed, torchrun and python"
+        f"{' '.join(words)!r} is no launcher; known are deepspeed, torchrun, accelerate launch and "
+        "python"
     )
 
 
@@ -206,6 +211,35 @@ def _torchrun(words: Sequence[str], rest: Sequence[str], *, legacy: bool) -> Com
     )  # fmt: skip
 
 
+def _accelerate(words: Sequence[str], rest: tuple[str, ...]) -> Command:
+    """What accelerate starts: torchrun's agent, DeepSpeed's runner, or one process."""
+    found = read_launch(rest, SEVERAL)
+    given = Namespace(**vars(found.given))
+    if found.through == "deepspeed":
+        runner = read_command(found.runner)
+        args = runner.args
+        return replace(runner, words=tuple(words[: len(words) - len(args) - 1]), accelerate=rest)
+    args = tuple(given.training_script_args)
+    own = Command(
+        kind="python", words=tuple(words[: len(words) - len(args) - 1]),
+        script=given.training_script, args=args, module=given.module, nodes=1, per_node=1,
+        accelerate=rest,
+    )  # fmt: skip
+    if found.through == "python":
+        return own
+    nodes = int(given.nnodes.partition(":")[2] or given.nnodes.partition(":")[0])
+    if given.master_addr in (None, "None"):
+        given.master_addr = ""  # the first node's
+    if given.rdzv_endpoint.startswith("None:"):
+        given.rdzv_endpoint = given.rdzv_endpoint.removeprefix("None")
+    address, port = _master(given, nodes)
+    return replace(
+        own, kind="torchrun", nodes=nodes, least_nodes=nodes,
+        per_node="gpu" if found.all_gpus else int(given.nproc_per_node), master_addr=address,
+        master_port=port, run_id=given.rdzv_id, max_restarts=given.max_restarts,
+    )  # fmt: skip
+
+
 def _master(given: Namespace, most_nodes: int) -> tuple[str, int | None]:
     """Where ranks meet; an empty address is that of the first node, no port is a free one."""
     endpoint, _, port = given.rdzv_endpoint.partition(":")
@@ -213,11 +247,11 @@ def _master(given: Namespace, most_nodes: int) -> tuple[str, int | None]:
         return "localhost", None
     if given.rdzv_backend != "static":
         return ("localhost" if endpoint == "localhost" else ""), None
-    if endpoint:
+    if endpoint or port:
         return endpoint, int(port or TORCH_PORT)
     if given.master_port is None and most_nodes == 1:
         return "localhost", None
-    return given.master_addr, given.master_port or TORCH_PORT
+    return given.master_addr, int(given.master_port or TORCH_PORT)
 
 
 def _either(parser: ArgumentParser, flag: str, **how: object) -> None:

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from raysim.rayapi.fibers import HUB
+from raysim.rayapi.launch.accelerate import read_launch
 from raysim.rayapi.launch.commands import Command
 from raysim.rayapi.launch.group import Group, Member, begin_process
 from raysim.rayapi.launch.hosts import (
@@ -43,7 +44,8 @@ from raysim.units import to_ns
 
 IMPORTS = {"deepspeed": 2, "torchrun": 1, "python": 0}
 """Processes that import torch one after the other before ranks start: ``runner.py``, and the
-``launch.py`` that it starts; torchrun's agent."""
+``launch.py`` that it starts; torchrun's agent. ``accelerate launch`` is one more, unless the agent
+is the same process."""
 POLL_S = {"deepspeed": 1.0, "torchrun": 0.1, "python": 0.0}
 """How often it looks whether ranks have ended: ``launch.py``; ``--monitor-interval``."""
 SIMPLIFICATIONS = (
@@ -82,6 +84,7 @@ class Ranks:
             gpus=1.0 if self._on_gpus else 0.0,
         )  # fmt: skip
         self._shared: Any = None
+        self._accelerate: dict[int, Mapping[str, str]] = {}
         self._seats = seats
         """Of the largest group there has been."""
 
@@ -92,7 +95,8 @@ class Ranks:
         sim, record, kind = self._session.sim, self._record, self._command.kind
         record.begin_ns = sim.now_ns
         record.phase(sim.now_ns, "startup")
-        for _ in range(IMPORTS[kind]):
+        before = IMPORTS[kind] + (self._command.accelerate is not None and kind != "torchrun")
+        for _ in range(before):
             fiber.block(lambda then: begin_process(self._session, self._first, then, None, then))
         record.state(sim.now_ns, "RUNNING")
         record.began(sim.now_ns, len(self._seats), 0)
@@ -119,9 +123,18 @@ class Ranks:
         script = Script(self._file, arguments(command, self._file, seat), package)
         return Member(
             seat=seat, script=script, main=partial(script.run, self._code),
-            environment=environment(command, seat, self._first),
+            environment={**environment(command, seat, self._first), **self._of_accelerate(seat)},
             sees_gpus=self._seen(seat), state=self._process(seat),
         )  # fmt: skip
+
+    def _of_accelerate(self, seat: Seat) -> Mapping[str, str]:
+        """What ``accelerate launch`` gives to all, on a machine of so many GPUs."""
+        words, gpus = self._command.accelerate, seat.host.machine.gpus if self._on_gpus else 0
+        if words is None:
+            return {}
+        if gpus not in self._accelerate:
+            self._accelerate[gpus] = dict(read_launch(words, gpus).environment)
+        return self._accelerate[gpus]
 
     def _seen(self, seat: Seat) -> int:
         """GPUs: DeepSpeed shows a rank those of its node's ranks, the others hide none."""

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
+from raysim.rayapi.huggingface.accelerate import ask_again
 from raysim.rayapi.shapes.cpu_steps import CpuShared, CpuSteps
 from raysim.rayapi.shapes.here import cpu_steps_here
 from raysim.rayapi.shapes.plans import Wrapping
@@ -44,6 +45,8 @@ def install(r: Replaced) -> None:
     r.around(ddp, "__getstate__", lambda _run, _s, self: dict(self.__dict__), here)
     r.around(ddp, "__setstate__", lambda _r, _s, m, state: m.__dict__.update(state), here)
     r.around(dist, "all_reduce", lambda _run, s, *a, **k: _all_reduce(s, *a, **k), here)
+    r.around(dist, "all_gather", lambda _run, s, found, t, *_a, **_k: s.gather(found, t), here)
+    r.around(dist, "all_gather_into_tensor", _all_gather_into, here)
     r.around(dist, "broadcast", lambda _run, s, *a, **k: _broadcast(s, *a, **k), here)
 
 
@@ -54,6 +57,7 @@ def begin(worker: Worker, shared: CpuShared) -> None:
     worker.cpu_steps = CpuSteps(worker, shared)
     worker.state_of_torch = _CpuState(worker.context.gang.env.sim.rng.seed + worker.context.rank)
     worker.state_of_torch.enter()
+    ask_again()
 
 
 class _CpuState:
@@ -166,6 +170,12 @@ def _all_reduce(
         return found.prod(0)
 
     steps.collective("all_reduce", tensor, reduced)
+
+
+def _all_gather_into(
+    _run: Any, steps: CpuSteps, output: Any, tensor: Any, *_a: Any, **_k: Any
+) -> None:
+    steps.gather(output.view(-1, *tensor.shape), tensor)
 
 
 def _broadcast(steps: CpuSteps, tensor: Any, src: int = 0, *_a: Any, **_k: Any) -> None:

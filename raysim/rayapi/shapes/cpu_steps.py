@@ -10,13 +10,14 @@ The first step of each role (a model, the shapes it is given, how it is wrapped)
 that cannot be traced costs nothing, which is said once.
 
 Not modelled: several threads of a rank, processes of a DataLoader (its batches are made in the
-rank, for free), collectives of a script's own beyond ``all_reduce``, ``broadcast`` and ``barrier``.
+rank, for free), collectives of a script's own beyond ``all_reduce``, ``all_gather``, ``broadcast``
+and ``barrier``.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -238,7 +239,18 @@ class CpuSteps:
         brought = self.together(tensor.detach().clone())
         with torch.no_grad():
             tensor.copy_(made(brought))
-        use_cores(this_fiber(), sum(gloo_s(op, tensor.nbytes, len(brought), _rank(self.gang))), 1.0)
+        self._pay(op, tensor.nbytes, len(brought))
+
+    def gather(self, outputs: Iterable[Any], tensor: Any) -> None:
+        """``all_gather``: of each rank, in order."""
+        brought = self.together(tensor.detach().clone())
+        with torch.no_grad():
+            for rank, output in enumerate(outputs):
+                output.copy_(brought[rank])
+        self._pay("all_gather", tensor.nbytes * len(brought), len(brought))
+
+    def _pay(self, op: Any, size_bytes: int, ranks: int) -> None:
+        use_cores(this_fiber(), sum(gloo_s(op, size_bytes, ranks, _rank(self.gang))), 1.0)
 
 
 def _learns(module: Any) -> bool:

@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed.fsdp as torch_fsdp
+from torch.distributed.checkpoint import state_dict
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
-from torch.distributed.fsdp._common_utils import TrainingState
+from torch.distributed.fsdp._common_utils import FSDP_PREFIX, TrainingState
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+from torch.distributed.utils import _replace_by_prefix
+from torch.nn.modules.module import _IncompatibleKeys
 
 from raysim.rayapi.shapes.plans import DTYPES, Wrapping, class_of
 from raysim.rayapi.shapes.steps import Steps
@@ -34,6 +37,10 @@ def install(r: Replaced) -> None:
     r.around(cls, "forward", lambda _real, _s, self, *a, **k: self.module(*a, **k))
     r.around(cls, "no_sync", lambda *_: nullcontext())
     r.around(cls, "clip_grad_norm_", _clip)
+    r.call(cls, "optim_state_dict", lambda _s, _model, optim, *_a, **_k: optim.state_dict())
+    r.call(cls, "optim_state_dict_to_load", _to_load)
+    r.call(state_dict, "set_model_state_dict", lambda *_a, **_k: _IncompatibleKeys([], []))
+    r.call(state_dict, "set_optimizer_state_dict", lambda *_a, **_k: None)
     r.call(cls, "state_dict_type", lambda *_a, **_k: nullcontext())
     r.call(cls, "summon_full_params", lambda *_a, **_k: nullcontext())
     r.call(torch_fsdp, "fully_shard", _version2)
@@ -43,6 +50,12 @@ def _clip(_real: Any, steps: Steps, self: Any, max_norm: float, *_more: Any) -> 
     del self
     steps.clipping = float(max_norm)
     return torch.empty(())
+
+
+def _to_load(_steps: Steps, model: Any, optim: Any, optim_state_dict: Any, **_more: Any) -> Any:
+    """Of ranks that have not read it: the optimizer's own, which has no other values."""
+    del model
+    return optim_state_dict or optim.state_dict()
 
 
 def _version1(
@@ -59,6 +72,8 @@ def _version1(
     torch.nn.Module.__init__(self)
     self.training_state = TrainingState.IDLE
     self._fsdp_wrapped_module = module
+    self._register_state_dict_hook(_without_wrapper)
+    self._register_load_state_dict_pre_hook(_with_wrapper)
     mixed = mixed_precision
     self.raysim_wrapping = Wrapping(
         module=module,
@@ -77,6 +92,16 @@ def _version1(
             **_policy(auto_wrap_policy),
         ),
     )
+
+
+def _without_wrapper(_module: Any, named: Any, prefix: str, _metadata: Any) -> None:
+    """Names in a state dict are the model's own."""
+    _replace_by_prefix(named, f"{prefix}{FSDP_PREFIX}", prefix)
+
+
+def _with_wrapper(named: Any, prefix: str, *_more: Any) -> None:
+    """And back."""
+    _replace_by_prefix(named, prefix, f"{prefix}{FSDP_PREFIX}")
 
 
 def _policy(policy: Any) -> dict[str, Any]:
@@ -104,15 +129,24 @@ def _version2(
     _steps: Steps, module: Any, *, mesh: Any = None, reshard_after_forward: Any = None,
     mp_policy: Any = None, offload_policy: Any = None, **_others: Any,
 ) -> Any:  # fmt: skip
-    """``fully_shard(module)``: of blocks first, then of the model around them."""
+    """``fully_shard(module)``: of blocks first, then of the model around them.
+
+    Several modules in one group are the model's last norm and its head, as torchtitan and
+    Accelerate put them together.
+    """
     if mesh is not None and getattr(mesh, "ndim", 1) != 1:
         raise NotEmulatedError("fully_shard on a mesh of several dimensions", "one dimension")
+    if isinstance(module, list | tuple):
+        for each in module:
+            _sharded(each).raysim_sharded = "end"
+        return module
     inner = [m for m in module.modules() if m is not module and hasattr(m, "raysim_sharded")]
-    module.raysim_sharded = True
-    blocks = inner[0].raysim_wrapping.fsdp if inner else None
+    ends = any(m.raysim_sharded == "end" for m in inner)
+    blocks = [m for m in inner if not ends or _is_block(m)]
     after = reshard_after_forward
-    if blocks is not None:
-        after = blocks.reshard_after_forward
+    if blocks:
+        after = blocks[0].raysim_wrapping.fsdp.reshard_after_forward
+    module.raysim_sharded = "group"
     module.raysim_wrapping = Wrapping(
         module=module,
         engine="fsdp",
@@ -123,10 +157,21 @@ def _version2(
             param_dtype=DTYPES.get(getattr(mp_policy, "param_dtype", None)),
             reduce_dtype=DTYPES.get(getattr(mp_policy, "reduce_dtype", None)),
             cpu_offload=type(offload_policy).__name__ == "CPUOffloadPolicy",
-            layer_classes=_names({class_of(m) for m in inner}),
-            wrap=bool(inner),
+            layer_classes=_names({class_of(m) for m in blocks}),
+            wrap=bool(blocks),
+            wrap_ends=ends,
         ),
     )
+    return _sharded(module)
+
+
+def _is_block(module: Any) -> bool:
+    """Neither the embedding nor among the last."""
+    return module.raysim_sharded != "end" and not isinstance(module, torch.nn.Embedding)
+
+
+def _sharded(module: Any) -> Any:
+    """With the methods that a sharded module has."""
     for name in _MOVES:
         setattr(module, name, _no_effect)
     kind = type(module)

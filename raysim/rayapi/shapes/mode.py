@@ -57,6 +57,12 @@ def _no_value(dtype: torch.dtype) -> Any:
     return False if dtype == torch.bool else 0
 
 
+def _address(tensor: torch.Tensor) -> int:
+    """What tells it from other tensors, of which none has any."""
+    start: int = tensor.untyped_storage()._cdata  # noqa: SLF001  (its identity)
+    return start + int(tensor.storage_offset()) * tensor.element_size()
+
+
 def _filled(tensor: torch.Tensor) -> torch.Tensor:
     fill = _no_value(tensor.dtype)
     return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu").fill_(fill)
@@ -164,6 +170,8 @@ class ShapesMode(TorchFunctionMode):
             return self._moved(func, args, given)
         if func is _T.pin_memory:
             return args[0]
+        if func is _T.data_ptr and args[0].is_meta:
+            return _address(args[0])
         if func is _T.__format__ and args[0].is_meta and not args[0].dim():
             return format(self._unknown(args[0], _UNKNOWN[_T.item]), args[1])
         answer = _UNKNOWN.get(func)
@@ -217,8 +225,7 @@ class ShapesMode(TorchFunctionMode):
         """``to``, ``cuda`` and ``cpu``: a GPU's tensors are shapes, and so are copies of them."""
         tensor: torch.Tensor = args[0]
         if func is _T.cpu:
-            self.steps.synchronize()
-            return tensor
+            return self._on_host(tensor)
         if func is _T.cuda:
             return to_device(tensor)
         said = [*args[1:], kwargs.get("device"), kwargs.get("dtype"), kwargs.get("other")]
@@ -228,9 +235,16 @@ class ShapesMode(TorchFunctionMode):
         dtype = next((a for a in said if isinstance(a, torch.dtype)), None)
         if dtype is not None and dtype != tensor.dtype:
             tensor = self._noted(func, [tensor, dtype], {})
-        if any(_is_device(a) and _is_gpu(a) for a in said):
+        devices = [a for a in said if _is_device(a)]
+        if any(map(_is_gpu, devices)):
             return to_device(tensor)
-        return tensor
+        return self._on_host(tensor) if devices and tensor.is_meta else tensor
+
+    def _on_host(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Waited for; with values where they are known."""
+        self.steps.synchronize()
+        known: torch.Tensor = getattr(tensor, "raysim_values", tensor)
+        return known
 
 
 _MOVES = frozenset([_T.to, _T.cuda, _T.cpu])

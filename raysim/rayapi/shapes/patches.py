@@ -1,6 +1,6 @@
 """torch's functions as training workers see them: CUDA without a GPU, groups without sockets.
 
-Real counterparts: ``torch.cuda``, ``torch.distributed``, ``torch.save`` of torch 2.x. Each function
+Real counterparts: ``torch.distributed``, ``torch.optim``, ``torch.amp`` of torch 2.x. Each function
 asks who calls: outside of a training worker it is torch's own. Everything is put back at the end.
 
 Not modelled: collectives of a script's own on tensors (refused by name, but for ``all_reduce``,
@@ -9,27 +9,21 @@ Not modelled: collectives of a script's own on tensors (refused by name, but for
 
 from __future__ import annotations
 
-import io
-import pickle
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from types import MethodType, SimpleNamespace
 from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.utils.checkpoint
-from torch.utils._pytree import tree_map_only
 from torch.utils.data import DataLoader
 
-from raysim.rayapi.checkpoint import STANDS_FOR
-from raysim.rayapi.shapes import cpu_patches, cuda, fsdp, loader, pretrained, wrappers
+from raysim.rayapi.shapes import cpu_patches, cuda, files, fsdp, loader, wrappers
 from raysim.rayapi.shapes.cuda import refuse
 from raysim.rayapi.shapes.here import steps_here, worker_here
 from raysim.rayapi.shapes.mode import META
 from raysim.rayapi.shapes.steps import Steps
-from raysim.tracing.operators import tensors
 
 _REFUSED = (
     "all_to_all", "all_to_all_single", "gather_object", "irecv", "isend", "new_group", "recv",
@@ -104,20 +98,19 @@ _INSTALLED = Replaced()
 
 
 @contextmanager
-def torch_of_workers() -> Any:
+def torch_of_workers() -> Iterator[Replaced]:
     """Training workers find their torch from here on."""
     with ExitStack() as stack:
         stack.callback(_INSTALLED.undo)
         _modules(_INSTALLED)
         cuda.install(_INSTALLED)
         _distributed(_INSTALLED)
-        _files(_INSTALLED)
+        files.install(_INSTALLED)
         _optimizers(_INSTALLED)
         wrappers.install(_INSTALLED)
         fsdp.install(_INSTALLED)
         cpu_patches.install(_INSTALLED)
-        stack.enter_context(pretrained.installed(_INSTALLED))
-        yield
+        yield _INSTALLED
 
 
 def _modules(r: Replaced) -> None:
@@ -126,11 +119,16 @@ def _modules(r: Replaced) -> None:
         torch.nn.DataParallel, "__init__",
         refuse("torch.nn.DataParallel", "DistributedDataParallel under torchrun"),
     )  # fmt: skip
+    r.around(
+        torch.profiler.profile, "start",
+        refuse("torch.profiler in a training worker", "the report's trace (trace.pftrace)"),
+    )  # fmt: skip
     r.around(torch.Tensor, "backward", _backward)
     r.around(torch.autograd, "backward", _backward)
     r.around(DataLoader, "__iter__", lambda _real, steps, self: loader.batches(self, steps))
     r.around(DataLoader, "check_worker_number_rationality", lambda *_: None)
     r.call(torch, "compile", _compile)
+    r.around(torch.autocast, "__enter__", _autocast)
     # ``checkpoint`` itself may have been imported by name before, as transformers does.
     r.set(torch.utils.checkpoint, "CheckpointFunction", _reentrant)
     r.call(torch.utils.checkpoint, "_checkpoint_without_reentrant_generator", _not_reentrant)
@@ -156,6 +154,13 @@ def _compile(steps: Steps, model: Any = None, **_options: Any) -> Any:
     """``torch.compile``: the model itself, whose plan is a compiled one's."""
     steps.compiled = True
     return model if model is not None else lambda function: function
+
+
+def _autocast(real: Any, steps: Steps, context: Any) -> Any:
+    """``with torch.autocast``: of a model's own, the outermost counts."""
+    if steps.inside and steps.half is None and context._enabled:  # noqa: SLF001  (no other door)
+        steps.half = context.fast_dtype
+    return real(context)
 
 
 def _reentrant(real: Any) -> Any:
@@ -218,65 +223,6 @@ def _broadcast_object_list(
     worker: Any, objects: list[Any], src: int = 0, *_a: Any, **_k: Any
 ) -> None:
     objects[:] = worker.expect_group().exchange(list(objects))[src or 0]
-
-
-# ---- files ---------------------------------------------------------------------------------------
-
-
-def _files(r: Replaced) -> None:
-    r.around(torch, "save", _save)
-    r.around(torch, "load", _load)
-
-
-def _save(real: Any, steps: Steps, obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
-    """``torch.save``: shapes, and a first line that says what they stand for."""
-    meta = [t for t in tensors(obj) if t.is_meta]
-    if not meta:
-        real(obj, f, *args, **kwargs)
-        return
-    steps.synchronize()
-    storages = {id(t.untyped_storage()._cdata): t.nbytes for t in meta}  # noqa: SLF001
-    stands_bytes = sum(storages.values()) + sum(t.nbytes for t in tensors(obj) if not t.is_meta)
-    plain = tree_map_only(torch.Tensor, _Shape.of, obj)
-    text = STANDS_FOR + str(stands_bytes).encode() + b"\n" + pickle.dumps(plain)
-    if hasattr(f, "write"):
-        f.write(text)
-    else:
-        Path(f).write_bytes(text)
-        steps.worker.write_file(stands_bytes)
-
-
-def _load(real: Any, _steps: Steps, f: Any, *args: Any, **kwargs: Any) -> Any:
-    """``torch.load`` of what ``torch.save`` wrote here."""
-    if hasattr(f, "read"):
-        at = f.tell()
-        text = f.read()
-        f.seek(at)
-    else:
-        text = Path(f).read_bytes()
-    if not text.startswith(STANDS_FOR):
-        return real(f, *args, **kwargs)
-    found = pickle.load(io.BytesIO(text.partition(b"\n")[2]))  # noqa: S301  (our own bytes)
-    return tree_map_only(_Shape, _Shape.tensor, found)
-
-
-class _Shape:
-    """A tensor in a file: with its values, or only its shape."""
-
-    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, values: Any) -> None:
-        self.shape, self.dtype, self.values = shape, dtype, values
-
-    @classmethod
-    def of(cls, tensor: torch.Tensor) -> _Shape:
-        """For a file."""
-        values = None if tensor.is_meta else tensor.detach()
-        return cls(tuple(tensor.shape), tensor.dtype, values)
-
-    def tensor(self) -> torch.Tensor:
-        """From a file."""
-        if self.values is not None:
-            return self.values  # type: ignore[no-any-return]
-        return torch.empty(self.shape, dtype=self.dtype, device=META)
 
 
 # ---- optimizers ----------------------------------------------------------------------------------

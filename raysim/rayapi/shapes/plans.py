@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
+from torch.distributed.algorithms._checkpoint import checkpoint_wrapper
 from torch.distributed.fsdp import FSDPModule
 
 from raysim.models.table import Model
@@ -23,6 +24,9 @@ from raysim.training.settings.deepspeed import (
 from raysim.training.settings.fsdp import FsdpSettings
 from raysim.training.settings.parallel import Mesh
 
+RecomputedBlock = checkpoint_wrapper.ActivationWrapper
+INSIDE: str = checkpoint_wrapper._CHECKPOINT_WRAPPED_MODULE  # noqa: SLF001  (in names, too)
+"""The block itself."""
 DTYPES: dict[Any, Precision] = {
     torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16",
 }  # fmt: skip
@@ -114,7 +118,9 @@ def describe(module: Any) -> Wrapping:
 
 
 def class_of(module: Any) -> type:
-    """Its own, without what ``fully_shard`` has put before it."""
+    """Its own, without what ``fully_shard`` has put before it and ``checkpoint_wrapper`` around."""
+    if isinstance(module, RecomputedBlock):
+        return class_of(getattr(module, INSIDE))
     kind = type(module)
     return kind.__mro__[2] if issubclass(kind, FSDPModule) else kind
 

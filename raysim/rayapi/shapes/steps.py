@@ -26,10 +26,18 @@ from torch.utils._pytree import tree_map_only
 from raysim.errors import ScenarioError
 from raysim.models.table import Model
 from raysim.rayapi.calls import this_fiber
+from raysim.rayapi.huggingface.tables import table_of
 from raysim.rayapi.library_code import play
 from raysim.rayapi.shapes import prediction
 from raysim.rayapi.shapes.mode import META, ShapesMode, Tape, with_values
-from raysim.rayapi.shapes.plans import Wrapping, class_of, describe, optimizer_of
+from raysim.rayapi.shapes.plans import (
+    INSIDE,
+    RecomputedBlock,
+    Wrapping,
+    class_of,
+    describe,
+    optimizer_of,
+)
 from raysim.rayapi.shapes.prediction import Prediction
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.tracing import trace
@@ -57,6 +65,8 @@ class Role:
     model: Model | None = None
     recomputes: bool = False
     """It checkpoints activations."""
+    half: torch.dtype | None = None
+    """What it casts to within."""
     batch: int = 1
     input_bytes: int = 0
 
@@ -98,6 +108,8 @@ class Steps:
         """The script has called ``torch.compile``."""
         self.recomputes = False
         """The model has called ``torch.utils.checkpoint``."""
+        self.half: torch.dtype | None = None
+        """The model has entered autocast, as Accelerate puts it around ``forward``."""
         self.steady = False
         """The model under way answered without being run."""
         self.inside = False
@@ -146,15 +158,15 @@ class Steps:
         self.steady = role is not None and role.model is not None
         if role is not None and self.steady:
             return _again(role.outputs)
-        self.recomputes = False
+        self.recomputes, self.half = False, None
         outputs = self._run(run, module, args, kwargs)
         self._example = kwargs if kwargs and not args else args
         if kwargs and args:
             self._example = _bound(module, args, kwargs)
         if role is None:  # else another rank runs it too, and will trace it
             self.shared.roles[key] = Role(
-                outputs=_again(outputs), recomputes=self.recomputes, batch=_batch((args, kwargs)),
-                input_bytes=_size_bytes((args, kwargs)),
+                outputs=_again(outputs), recomputes=self.recomputes, half=self.half,
+                batch=_batch((args, kwargs)), input_bytes=_size_bytes((args, kwargs)),
             )  # fmt: skip
         self.mode.tape, self._outputs = Tape(outputs), outputs
         return outputs
@@ -241,6 +253,9 @@ class Steps:
             return tape.replay(loss, outputs)
 
         self.mode.tape = None
+        known = table_of(module, self._example)
+        if known is not None:
+            return known
         with self._tracing():
             return trace(
                 module, with_values(self._example), loss=None if own else again,
@@ -252,6 +267,12 @@ class Steps:
         """What a model recomputes is the plan's; the tracer refuses those that say so."""
         self.inside = self.mode.tracing = True
         said = [m for m in self._module.modules() if getattr(m, "gradient_checkpointing", False)]
+        wrapped = [
+            (m, name, inner) for m in self._module.modules() for name, inner in m.named_children()
+            if isinstance(inner, RecomputedBlock)
+        ]  # fmt: skip
+        for m, name, inner in wrapped:
+            m._modules[name] = getattr(inner, INSIDE)  # noqa: SLF001  (FSDP's would shard it)
         sharded = {m: type(m) for m in self._module.modules() if isinstance(m, FSDPModule)}
         for m in said:
             m.gradient_checkpointing = False
@@ -265,6 +286,8 @@ class Steps:
                 m.gradient_checkpointing = True
             for m, kind in sharded.items():
                 m.__class__ = kind
+            for m, name, inner in wrapped:
+                m._modules[name] = inner  # noqa: SLF001  (as above)
 
     # ---- pipelines -------------------------------------------------------------------------------
 
@@ -383,7 +406,7 @@ class Steps:
             micro_batch=role.batch * self._views,
             accumulation=accumulation,
             optimizer=optimizer,
-            autocast=self._key[3],
+            autocast=self._key[3] or role.half,
             clipping=self.clipping,
         )
         plan = replace(
@@ -435,7 +458,9 @@ def _again(outputs: Any, *, grad: bool = True) -> Any:
 
     def like(t: torch.Tensor) -> torch.Tensor:
         made = torch.empty(t.shape, dtype=t.dtype, device=META)
-        return made.requires_grad_() if grad and t.requires_grad else made
+        if grad and t.requires_grad:
+            return made.requires_grad_().clone()  # no leaf, which could not be changed in place
+        return made
 
     with _C.DisableTorchFunction():
         if isinstance(outputs, torch.Tensor):

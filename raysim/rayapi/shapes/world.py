@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from raysim.rayapi.huggingface.accelerate import ask_again
 from raysim.rayapi.shapes.steps import Shared, Steps
 
 if TYPE_CHECKING:
@@ -56,3 +57,4 @@ def begin(worker: Worker, shared: Shared) -> None:
     steps = worker.torch_steps = Steps(worker, shared)
     worker.state_of_torch = ThreadState([steps.mode])
     worker.state_of_torch.enter()
+    ask_again()

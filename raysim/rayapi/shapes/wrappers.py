@@ -64,5 +64,5 @@ def _train(module: Any, mode: bool) -> Any:
     return module
 
 
-def _hook(*_args: Any) -> None:
+def _hook(*_args: Any, **_kwargs: Any) -> None:
     raise NotEmulatedError("DistributedDataParallel.register_comm_hook", "plain all-reduces")

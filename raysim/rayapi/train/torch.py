@@ -43,6 +43,8 @@ class TorchTrainer(DataParallelTrainer):
         self._cpu_shared: Any = None
 
     def _set_up(self, worker: Worker) -> None:
+        device = f"cuda:{worker.devices[0]}" if worker.gpus else "cpu"
+        worker.state.set_env("ACCELERATE_TORCH_DEVICE", device)
         if not worker.gpus:
             if "torch" in sys.modules:
                 self._on_cpus(worker)

@@ -99,6 +99,8 @@ class Worker:
         self.cpu_steps: Any = None
         """Of one whose torch runs on CPUs (``shapes.cpu_steps.CpuSteps``)."""
         self.state_of_torch: Any = None
+        self.globals: dict[Any, dict[str, Any]] = {}
+        """What libraries keep of their process, by what keeps it."""
         self.shards: dict[str, Any] = {}
         """Iterators that it has asked for."""
         self.in_group = not run.launched

@@ -101,7 +101,7 @@ def test_what_the_cluster_has_not_is_refused(line: str, said: str) -> None:
         ("torchrun --nnodes two train.py", 'not in "MIN:MAX" format'),
         ("torchrun --nproc-per-node many train.py", "Unsupported nproc_per_node value: many"),
         ("torchrun --virtual-local-rank train.py", "--virtual-local-rank is not emulated"),
-        ("accelerate launch train.py", "accelerate launch is not emulated"),
+        ("accelerate config", "Emulated instead: accelerate launch"),
         ("python -c pass", "expected a script"),
         ("mpirun -n 2 train.py", "is no launcher"),
     ],

@@ -10,11 +10,6 @@ quantized weights (refused), ``device_map``, adapters of PEFT.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -27,63 +22,13 @@ if TYPE_CHECKING:
     from raysim.rayapi.shapes.patches import Replaced
     from raysim.rayapi.shapes.steps import Steps
 
-MODULE = "transformers.modeling_utils"
 _AUTO_FROM = 5
 """The major version from which weights keep the type that they were saved in."""
 
 
-@contextmanager
-def installed(r: Replaced) -> Iterator[None]:
-    """Whether transformers is loaded now, later or never."""
-    if MODULE in sys.modules:
-        _replace(r, sys.modules[MODULE])
-    finder = _Finder(lambda module: _replace(r, module))
-    sys.meta_path.insert(0, finder)
-    try:
-        yield
-    finally:
-        sys.meta_path.remove(finder)
+def install(r: Replaced, module: ModuleType) -> None:
+    """Of ``transformers.modeling_utils``."""
 
-
-class _Finder(MetaPathFinder):
-    """Looks at the module when it has been imported."""
-
-    def __init__(self, then: Callable[[ModuleType], None]) -> None:
-        self._then = then
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """Of that one, as anybody else finds it."""
-        if name != MODULE:
-            return None
-        spec = PathFinder.find_spec(name, path, target)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, self._then)
-        return spec
-
-
-class _Loader(Loader):
-    """The module's own, and what comes after."""
-
-    def __init__(self, real: Any, then: Callable[[ModuleType], None]) -> None:
-        self._real, self._then = real, then
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """As ever."""
-        made: ModuleType | None = self._real.create_module(spec)
-        return made
-
-    def exec_module(self, module: ModuleType) -> None:
-        """As ever, and look."""
-        self._real.exec_module(module)
-        self._then(module)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._real, name)
-
-
-def _replace(r: Replaced, module: ModuleType) -> None:
     def make(real: Any) -> Any:
         def from_pretrained(cls: Any, name: Any = None, *args: Any, **kwargs: Any) -> Any:
             steps = steps_here()
@@ -94,6 +39,21 @@ def _replace(r: Replaced, module: ModuleType) -> None:
         return classmethod(from_pretrained)
 
     r.set(module.PreTrainedModel, "from_pretrained", make)
+    r.set(module.PreTrainedModel, "_from_config", _without_flash)
+
+
+def _without_flash(real: Any) -> Any:
+    """``from_config``: FlashAttention's package need not be here."""
+
+    def from_config(cls: Any, /, config: Any, **kwargs: Any) -> Any:
+        asked = kwargs.get("attn_implementation")
+        if steps_here() is None or not (asked and "flash" in asked):
+            return real.__func__(cls, config, **kwargs)
+        model = real.__func__(cls, config, **{**kwargs, "attn_implementation": "sdpa"})
+        model.raysim_attention = asked
+        return model
+
+    return classmethod(from_config)
 
 
 def _described(steps: Steps, cls: Any, name: Any, kwargs: dict[str, Any]) -> Any:
@@ -110,6 +70,7 @@ def _described(steps: Steps, cls: Any, name: Any, kwargs: dict[str, Any]) -> Any
     if attention is not None:
         config._attn_implementation = "sdpa" if "flash" in attention else attention  # noqa: SLF001
     model = cls(config)
+    model.raysim_attention = attention
     dtype = _dtype(said, config)
     if dtype is not None:
         model = model.to(dtype)

@@ -1,0 +1,1 @@
+"""transformers and accelerate in training workers: their own code on shapes."""

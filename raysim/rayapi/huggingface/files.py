@@ -1,0 +1,89 @@
+"""safetensors in training workers: files of shapes, as ``torch.save`` writes them here.
+
+Real counterpart: ``safetensors/torch.py`` (0.8), which copies tensors to arrays and writes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from raysim.rayapi.shapes import files
+
+if TYPE_CHECKING:
+    from raysim.rayapi.shapes.patches import Replaced
+    from raysim.rayapi.shapes.steps import Steps
+
+
+def install(r: Replaced, module: ModuleType) -> None:
+    """Of ``safetensors.torch``: what ``save_file`` and ``load_file`` call, by any name."""
+    before = "_flatten_as_ptr" if hasattr(module, "_flatten_as_ptr") else "_flatten"  # older
+    r.around(module, before, _flatten)
+    r.around(module, "serialize_file", _serialize)
+    r.around(module, "safe_open", _open)
+
+
+def own_storages(r: Replaced, module: ModuleType) -> None:
+    """Of ``accelerate.utils``: which tensors share one, where none has an address."""
+    if hasattr(module, "id_tensor_storage"):  # of both modules in recent releases
+        r.around(module, "id_tensor_storage", _storage)
+
+
+def _flatten(real: Any, _steps: Steps, tensors: Mapping[str, Any], *more: Any) -> Any:
+    return _Shapes(tensors) if any(t.is_meta for t in tensors.values()) else real(tensors, *more)
+
+
+class _Shapes(dict[str, torch.Tensor]):
+    """What is to be written, by name."""
+
+
+def _serialize(real: Any, steps: Steps, flat: Any, filename: Any, **more: Any) -> None:
+    if isinstance(flat, _Shapes):
+        files.write(steps, dict(flat), filename)
+    else:
+        real(flat, filename, **more)
+
+
+def _open(real: Any, _steps: Steps, filename: Any, *args: Any, **kwargs: Any) -> Any:
+    text = Path(filename).read_bytes()
+    return _Opened(files.read(text)) if files.is_ours(text) else real(filename, *args, **kwargs)
+
+
+class _Opened:
+    """``safe_open`` of a file of shapes."""
+
+    def __init__(self, tensors: dict[str, torch.Tensor]) -> None:
+        self._tensors = tensors
+
+    def __enter__(self) -> _Opened:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is open."""
+
+    def keys(self) -> list[str]:
+        """Names."""
+        return list(self._tensors)
+
+    def get_tensor(self, name: str) -> torch.Tensor:
+        """One of them."""
+        return self._tensors[name]
+
+    def get_tensors(self) -> dict[str, torch.Tensor]:
+        """All."""
+        return self._tensors
+
+    def metadata(self) -> dict[str, str]:
+        """What transformers asks for."""
+        return {"format": "pt"}
+
+
+def _storage(real: Any, _steps: Steps, tensor: Any) -> Any:
+    if not tensor.is_meta:
+        return real(tensor)
+    storage = tensor.untyped_storage()
+    return tensor.device, storage._cdata, storage.nbytes()  # noqa: SLF001  (its identity)

@@ -1,0 +1,59 @@
+"""Models of transformers whose layer table a scenario would read from their ``config.json``.
+
+Real counterpart: the classes of ``transformers.models``. A module of one of these classes, with
+the class's own parameters and given labels, is that table: what it takes is then what the same job
+said as a scenario takes. What else a script trains (adapters, frozen layers, heads of its own) is
+traced.
+
+Not modelled: padding, which the tables have not either; outputs that Accelerate copies to fp32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from raysim.errors import ScenarioError
+from raysim.models import huggingface
+from raysim.models.table import Model
+from raysim.rayapi.shapes.plans import INSIDE, class_of
+
+_INPUTS = {"input_ids", "labels", "attention_mask", "token_type_ids", "position_ids"}
+_IMAGES = {"pixel_values", "labels"}
+
+
+def table_of(module: Any, example: Any) -> Model | None:
+    """The table of a module that is run on these arguments; None: it is to be traced."""
+    kind = class_of(module)
+    if not kind.__module__.startswith("transformers.models.") or not isinstance(example, Mapping):
+        return None
+    given = {name: value for name, value in example.items() if getattr(value, "ndim", 0)}
+    if "labels" not in given or not (given.keys() <= _INPUTS or given.keys() <= _IMAGES):
+        return None
+    values = module.config.to_dict()
+    if not huggingface.reads(values.get("model_type")):
+        return None
+    length = int(given["input_ids"].shape[-1]) if "input_ids" in given else None
+    target = int(given["labels"].shape[-1]) if values.get("is_encoder_decoder") else None
+    try:
+        table = huggingface.build(
+            values, seq_len=length, target_len=target, attention=_attention(module),
+            architecture=kind.__name__, name=kind.__name__,
+        )  # fmt: skip
+    except ScenarioError:
+        return None
+    return table if _same_parameters(module, table) else None
+
+
+def _attention(module: Any) -> Any:
+    """As the script asked for: without its package, FlashAttention runs as torch's own here."""
+    asked = getattr(module, "raysim_attention", None)
+    return asked or module.config._attn_implementation  # noqa: SLF001  (it has no other door)
+
+
+def _same_parameters(module: Any, table: Model) -> bool:
+    own = {name.replace(f"{INSIDE}.", ""): p for name, p in module.named_parameters()}
+    known = {name: p for name, p in table.parameters() if p.tied_to is None}
+    return own.keys() == known.keys() and all(
+        p.requires_grad and tuple(p.shape) == tuple(known[name].shape) for name, p in own.items()
+    )

@@ -1,0 +1,140 @@
+"""Checkpoints in training workers: files of shapes, which stand for bytes.
+
+Real counterparts: ``torch/serialization.py``, ``torch/distributed/checkpoint`` of torch 2.x: of the
+latter every rank writes its share. Not modelled: ``async_save`` (refused), what a plan of writing
+takes.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.utils._pytree import tree_map_only
+
+from raysim.rayapi.checkpoint import STANDS_FOR
+from raysim.rayapi.shapes.cuda import refuse
+from raysim.rayapi.shapes.mode import META
+from raysim.tracing.operators import tensors
+
+if TYPE_CHECKING:
+    from raysim.rayapi.shapes.patches import Replaced
+    from raysim.rayapi.shapes.steps import Steps
+
+
+def install(r: Replaced) -> None:
+    """Of workers with GPUs."""
+    r.around(torch, "save", _save)
+    r.around(torch, "load", _load)
+    r.call(dcp, "save", _save_shares)
+    r.call(dcp, "load", _load_shares)
+    r.call(dcp, "async_save", refuse("torch.distributed.checkpoint.async_save", "dcp.save"))
+
+
+def _save(real: Any, steps: Steps, obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
+    """``torch.save``: shapes, and a first line that says what they stand for."""
+    if any(t.is_meta for t in tensors(obj)):
+        write(steps, obj, f)
+    else:
+        real(obj, f, *args, **kwargs)
+
+
+def write(steps: Steps, obj: Any, f: Any) -> None:
+    """Its tensors' shapes; their bytes are paid for."""
+    steps.synchronize()
+    stands_bytes = _size_bytes(obj)
+    text = _text(obj, stands_bytes)
+    if hasattr(f, "write"):
+        f.write(text)
+    else:
+        Path(f).write_bytes(text)
+        steps.worker.write_file(stands_bytes)
+
+
+def _size_bytes(obj: Any) -> int:
+    """Of its tensors; what shares a storage is there once."""
+    meta = [t for t in tensors(obj) if t.is_meta]
+    storages = {t.untyped_storage()._cdata: t.nbytes for t in meta}  # noqa: SLF001
+    return sum(storages.values()) + sum(t.nbytes for t in tensors(obj) if not t.is_meta)
+
+
+def _text(obj: Any, stands_bytes: int) -> bytes:
+    plain = tree_map_only(torch.Tensor, _Shape.of, obj)
+    return STANDS_FOR + str(stands_bytes).encode() + b"\n" + pickle.dumps(plain)
+
+
+def _load(real: Any, _steps: Steps, f: Any, *args: Any, **kwargs: Any) -> Any:
+    """``torch.load`` of what ``torch.save`` wrote here."""
+    if hasattr(f, "read"):
+        at = f.tell()
+        text = f.read()
+        f.seek(at)
+    else:
+        text = Path(f).read_bytes()
+    return read(text) if is_ours(text) else real(f, *args, **kwargs)
+
+
+def _save_shares(
+    steps: Steps, state_dict: Any, *, checkpoint_id: Any = None, storage_writer: Any = None,
+    **_more: Any,
+) -> None:  # fmt: skip
+    """``torch.distributed.checkpoint.save``."""
+    steps.synchronize()
+    context = steps.worker.expect_group().context
+    folder = Path(checkpoint_id or storage_writer.path)
+    folder.mkdir(parents=True, exist_ok=True)
+    share_bytes = _size_bytes(state_dict) // context.world_size
+    (folder / f"__{context.rank}_0.distcp").write_bytes(_text(None, share_bytes))
+    if context.rank == 0:
+        (folder / _METADATA).write_bytes(_text(state_dict, 0))
+    steps.worker.write_file(share_bytes)
+    steps.worker.meet()
+
+
+def _load_shares(
+    steps: Steps, state_dict: Any, *, checkpoint_id: Any = None, storage_reader: Any = None,
+    **_more: Any,
+) -> None:  # fmt: skip
+    """``torch.distributed.checkpoint.load``, in place: tensors have the shapes that they had."""
+    context = steps.worker.expect_group().context
+    folder = Path(checkpoint_id or storage_reader.path)
+    state_dict.update(read((folder / _METADATA).read_bytes()))
+    steps.worker.read_bytes(_size_bytes(state_dict) // context.world_size)
+    steps.worker.meet()
+
+
+_METADATA = ".metadata"
+
+
+def is_ours(text: bytes) -> bool:
+    """Whether a file has shapes."""
+    return text.startswith(STANDS_FOR)
+
+
+def read(text: bytes) -> Any:
+    """What such a file was made of."""
+    found = pickle.load(io.BytesIO(text.partition(b"\n")[2]))  # noqa: S301  (our own bytes)
+    return tree_map_only(_Shape, _Shape.tensor, found)
+
+
+class _Shape:
+    """A tensor in a file: with its values, or only its shape."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, values: Any) -> None:
+        self.shape, self.dtype, self.values = shape, dtype, values
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> _Shape:
+        """For a file."""
+        values = None if tensor.is_meta else tensor.detach()
+        return cls(tuple(tensor.shape), tensor.dtype, values)
+
+    def tensor(self) -> torch.Tensor:
+        """From a file."""
+        if self.values is not None:
+            return self.values  # type: ignore[no-any-return]
+        return torch.empty(self.shape, dtype=self.dtype, device=META)
