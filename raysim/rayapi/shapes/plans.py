@@ -1,7 +1,8 @@
 """What a script asked for, as a plan of the training tower.
 
 Real counterparts: ``torch.nn.parallel.DistributedDataParallel``, ``torch.distributed.fsdp``,
-``torch.optim``. A module that nothing wraps is trained by each rank for itself.
+``torch.optim``. A module that nothing wraps is trained by each rank for itself. A loop's variables
+hold the model's output until backward is over.
 """
 
 from __future__ import annotations
@@ -45,6 +46,11 @@ class Wrapping:
     optimizer: Optimizer | None = None
     """Of an engine that has its own."""
 
+    def cast_by(self, autocast: Any) -> torch.dtype | None:
+        """The type its fp32 products run in under ``torch.autocast``, if the engine leaves it."""
+        leaves = self.engine == "ddp" and _precision(self.module) == "fp32"
+        return autocast if autocast and leaves else None
+
     def plan(
         self,
         model: Model,
@@ -78,6 +84,7 @@ class Wrapping:
             ddp=ddp,
             fsdp=self.fsdp,
             gradient_clipping=clipping,
+            keeps_output=True,
         )
 
 
@@ -103,6 +110,7 @@ def deepspeed_plan(
         pipeline=pipeline,
         gradient_clipping=config.gradient_clipping,
         loss_scale=config.loss_scale,
+        keeps_output=True,
         **plan_fields(config),
     )
 

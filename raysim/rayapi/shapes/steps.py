@@ -231,7 +231,8 @@ class Steps:
     def _trace(self, loss: torch.Tensor) -> Model:
         tape, before = self.mode.tape, self._outputs
         assert tape is not None, "a role without a model that was not run"
-        module = describe(self._module).module
+        assert self._key is not None, "a trace before a forward"
+        wrapping = describe(self._module)
         own = any(t is loss for t in tensors(before))
 
         def again(outputs: Any) -> torch.Tensor:
@@ -243,8 +244,8 @@ class Steps:
         self.mode.tape = None
         with self._tracing():
             return trace(
-                module, with_values(self._example), loss=None if own else again,
-                name=type(module).__name__,
+                wrapping.module, with_values(self._example), loss=None if own else again,
+                name=type(wrapping.module).__name__, autocast=wrapping.cast_by(self._key[3]),
             )  # fmt: skip
 
     @contextmanager
