@@ -102,6 +102,8 @@ def attend(
         flops=2.0 * pairs * core.heads * (core.head_dim + core.v_head_dim),
         moved=cost.moved,
         moved_backward=cost.moved_backward + sum(3 * x.numel for x in forks),
+        indexed=cost.indexed,
+        indexed_backward=cost.indexed_backward,
         attention=shape,
         saves=tuple(cost.saves),
         output=out.numel,
@@ -110,6 +112,7 @@ def attend(
         kernels_backward=cost.kernels_backward + len(forks),
         dispatches=cost.kernels + _views(core),
         reads=(q.read(), k.read(), v.read()),
+        joined=tuple([x.name for x in forks]),
         result=out.name,
         autocast="half",
     )
@@ -138,12 +141,21 @@ class _Cost:
     moved: float = 0.0
     kernels_backward: int = 0
     moved_backward: float = 0.0
+    indexed: float = 0.0
+    indexed_backward: float = 0.0
     saves: list[Saved] = field(default_factory=list)
 
     def line(
-        self, kernels: int, moved: float, kernels_backward: int, moved_backward: float
+        self,
+        kernels: int,
+        moved: float,
+        kernels_backward: int,
+        moved_backward: float,
+        indexed: tuple[float, float] = (0.0, 0.0),
     ) -> None:
         """One line of Python: its kernels and traffic, forward and backward."""
+        self.indexed += indexed[0]
+        self.indexed_backward += indexed[1]
         self.kernels += kernels
         self.moved += moved
         self.kernels_backward += kernels_backward
@@ -177,8 +189,9 @@ def _repeat(cost: _Cost, k: Tensor, v: Tensor, repeats: int) -> tuple[Tensor, Te
         replace(t, name=f"{t.name}.repeated_{part}", width=t.width * repeats, storage=0)
         for part, t in (("k", k), ("v", v))
     ]
-    moved = k.numel + v.numel + sum(t.numel for t in wide)
-    cost.line(2, moved, 2, moved)
+    copies = sum(t.numel for t in wide)
+    moved = k.numel + v.numel + copies
+    cost.line(2, moved, 2, moved, (copies, 0.0))
     return wide[0], wide[1]
 
 
@@ -200,14 +213,15 @@ def _unfused(q: Tensor, k: Tensor, v: Tensor, out: Tensor, core: Core) -> _Cost:
         sharded=q.sharded,
     )  # fmt: skip
     n, operands = scores.numel, sum(t.numel for t in full)
-    cost.line(3, 3 * (q.numel + k.numel + v.numel), 3, 3 * (q.numel + k.numel + v.numel))  # casts
+    inputs = q.numel + k.numel + v.numel
+    cost.line(3, 3 * inputs, 3, 3 * inputs, (inputs, inputs))  # casts
     cost.line(2, 4 * (q.numel + k.numel), 2, 4 * (q.numel + k.numel))  # scale of q and k
     cost.line(3, 4 * operands, 2, 4 * operands)  # expanded copies
     cost.line(1, 2 * (full[0].numel + full[1].numel + n), 2, 4 * (n + full[0].numel))
     if core.masked or core.causal:
-        cost.line(1, 4 * n, 0, 0)
-    cost.line(1, 4 * n, 1, 6 * n)  # softmax
-    cost.line(1, 3 * n, 0, 0)  # the returned weights, cast
+        cost.line(1, 4 * n, 0, 0, (n, 0.0))
+    cost.line(1, 4 * n, 2, 12 * n)  # softmax; backward as in ``_softmax``
+    cost.line(1, 3 * n, 0, 0, (n, 0.0))  # the returned weights, cast
     cost.line(1, 2 * (n + full[2].numel + out.numel), 2, 4 * (n + full[2].numel + out.numel))
     cost.line(2, 5 * out.numel, 2, 5 * out.numel)  # cast and copy of the output
     cost.saves = [*(t.saved() for t in full), scores.saved()]
@@ -223,10 +237,12 @@ def _eager(q: Tensor, k: Tensor, v: Tensor, out: Tensor, core: Core) -> _Cost:
     dtype: TensorDtype = "fp32" if core.upcast_scores else "compute"
     wide = 2 if core.upcast_scores else 1
     if core.upcast_scores:
-        cost.line(2, 3 * (q.numel + k.numel), 2, 3 * (q.numel + k.numel))
+        cast = q.numel + k.numel
+        cost.line(2, 3 * cast, 2, 3 * cast, (cast, cast))
     if not core.fused_softmax:
         copied = q.numel * wide + (k.numel * wide + v.numel if repeats == 1 else 0)
-        cost.line(3 if repeats == 1 else 1, 2 * copied, 0, 0)
+        strided = q.numel + (k.numel + v.numel if repeats == 1 else 0)
+        cost.line(3 if repeats == 1 else 1, 2 * copied, 0, 0, (strided, 0.0))
         q, k = (_head_major(out, part, t, dtype) for part, t in (("q", q), ("k", k)))
         v = _head_major(out, "v", v)
     n = q.rows * k.rows * core.heads
@@ -239,7 +255,8 @@ def _eager(q: Tensor, k: Tensor, v: Tensor, out: Tensor, core: Core) -> _Cost:
     probabilities = _softmax(cost, core, score)
     cost.saves.append(probabilities.saved())
     cost.line(1, n + v.numel + out.numel, 2, 2 * (n + v.numel + out.numel))
-    cost.line(1, 2 * out.numel, 1, 2 * out.numel)  # token-major copy of the output
+    # token-major copy of the output
+    cost.line(1, 2 * out.numel, 1, 2 * out.numel, (out.numel, out.numel))
     return cost
 
 
@@ -252,10 +269,10 @@ def _score_lines(cost: _Cost, core: Core, score: Tensor, wide: int) -> None:
         cost.line(3, 6 * wide * n, 3, 7 * wide * n)
         cost.saves.append(replace(score, name=f"{score.name}.tanh").saved())
     if core.biased:
-        cost.line(1, 2 * wide * n, 0, 0)
+        cost.line(1, 2 * wide * n, 0, 0, (n, 0.0))
     masked = core.masked_eager if core.masked_eager is not None else core.causal or core.masked
-    if masked:
-        cost.line(1, 2 * wide * n, 0, 0)
+    if masked:  # one for all heads
+        cost.line(1, 2 * wide * n, 0, 0, (n, 0.0))
     if core.keeps_mask:
         mask = replace(score, name=f"{score.name}.filled", rows=score.numel / core.heads)
         cost.saves.append(replace(mask, dtype="bool").saved())
@@ -264,20 +281,21 @@ def _score_lines(cost: _Cost, core: Core, score: Tensor, wide: int) -> None:
 def _softmax(cost: _Cost, core: Core, score: Tensor) -> Tensor:
     """Softmax in fp32 or as it is, cast back, dropout; returns what multiplies the values.
 
-    Megatron's kernel reads the causal half of a row and writes all of it.
+    Megatron's kernel reads the causal half of a row and writes all of it. torch's backward
+    multiplies gradient and output first, in a kernel of its own (``softmax_backward_cuda_out``).
     """
     n = score.numel
     fp32 = (core.upcast_softmax or core.upcast_scores) and not core.fused_softmax
     if fp32 and not core.upcast_scores:
-        cost.line(1, 3 * n, 1, 3 * n)
+        cost.line(1, 3 * n, 1, 3 * n, (n, n))
     if core.fused_softmax:
         cost.line(1, 1.5 * n, 1, 2 * n)
     else:
-        cost.line(1, (4 if fp32 else 2) * n, 1, (6 if fp32 else 3) * n)
+        cost.line(1, (4 if fp32 else 2) * n, 2, (12 if fp32 else 6) * n)
     result = replace(score, name=f"{score.name}.softmax", dtype="fp32" if fp32 else "compute")
     cost.saves.append(result.saved())
     if fp32:
-        cost.line(1, 3 * n, 1, 3 * n)
+        cost.line(1, 3 * n, 1, 3 * n, (n, n))
         result = replace(result, name=f"{score.name}.probabilities", dtype="compute")
     if core.dropout:
         cost.line(1, 2.5 * n, 1, 2.5 * n)

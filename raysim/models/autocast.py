@@ -15,9 +15,15 @@ Not modelled: what is alive within a layer's forward only.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import replace
 
 from raysim.models.table import Body, Model, Operator, Saved
+
+CAST_MOVED = 3.0
+"""16-bit elements per element cast between 16 bits and fp32."""
+JOINED_MOVED = 3.0
+"""The same of two gradients added: what fp32 adds to it."""
 
 
 def autocasted(model: Model) -> Model:
@@ -31,13 +37,24 @@ def _body(body: Body) -> Body:
     """Tensors of 16 bits."""
     modules = []
     for module in body.modules:
-        operators = []
+        operators: list[Operator] = []
         for o in module.operators:
-            operators.append(_operator(o, narrow))
+            operators += [*_casts(o, narrow), _operator(o, narrow)]
             if _returns_narrow(o, narrow):
                 narrow.add(o.result)
         modules.append(replace(module, operators=tuple(operators)))
     return replace(body, modules=tuple(modules))
+
+
+def _casts(o: Operator, narrow: set[str]) -> Iterator[Operator]:
+    """The copies of inputs made before an operator, whose gradients are cast back."""
+    for place, s in enumerate(o.reads):
+        if o.autocast == ("fp32" if s.name in narrow else "half"):
+            yield Operator(
+                name=f"{o.name}.cast{place}", kind="elementwise", moved=CAST_MOVED * s.numel,
+                moved_backward=CAST_MOVED * s.numel, indexed=s.numel, indexed_backward=s.numel,
+                output=s.numel, split="heads" if s.sharded else "none", kernels_backward=1,
+            )  # fmt: skip
 
 
 def _promoted(o: Operator, narrow: set[str]) -> bool:
@@ -51,7 +68,7 @@ def _returns_narrow(o: Operator, narrow: set[str]) -> bool:
 
 def _operator(o: Operator, narrow: set[str]) -> Operator:
     if not o.reads:
-        return o
+        return _widened(o, mixed=0.0, narrow=narrow) if o.kind == "embedding" else o
     o = _moving(o, narrow)
     if o.autocast == "likelihood":
         copy = Saved(name=f"{o.name}.fp32", numel=o.reads[0].numel, dtype="fp32",
@@ -74,23 +91,41 @@ def _moving(o: Operator, narrow: set[str]) -> Operator:
     """With what its kernels move: ``moved`` counts 16-bit elements."""
     slim = sum(s.numel for s in o.reads if s.name in narrow)
     wide = sum(s.numel for s in o.reads if s.name not in narrow)
+    joined = [s for s in o.reads if s.name in o.joined]
     if o.autocast == "half":
-        return replace(o, cast=wide)
-    if o.autocast == "fp32":
-        return _widened(o, cast=slim)
-    if o.autocast == "promotes" and not _promoted(o, narrow):
-        mixed = slim if wide else 0.0
-        return _widened(o, mixed=mixed)
+        return _adding(o, JOINED_MOVED * sum(s.numel for s in joined if s.name not in narrow))
+    if o.autocast == "likelihood":
+        n = o.reads[0].numel
+        # Cast before it; backward its gradient in fp32, cast back.
+        o = replace(o, moved=o.moved + CAST_MOVED * n, kernels=o.kernels + 1,
+                    indexed=o.indexed + n, indexed_backward=o.indexed_backward + n)  # fmt: skip
+        return _adding(o, (CAST_MOVED + 1.0) * n, kernels=1)
+    if o.autocast == "fp32" or (o.autocast == "promotes" and not _promoted(o, narrow)):
+        o = _widened(o, mixed=slim if wide and o.autocast == "promotes" else 0.0, narrow=narrow)
+        return _adding(o, -JOINED_MOVED * sum(s.numel for s in joined if s.name in narrow))
     return o
 
 
-def _widened(o: Operator, *, cast: float = 0.0, mixed: float = 0.0) -> Operator:
-    """In fp32, but for inputs of 16 bits that a kernel casts as it reads them."""
-    backward = 2.0 * o.moved if o.moved_backward is None else o.moved_backward
-    return replace(
-        o, cast=cast, moved=2.0 * o.moved - mixed, moved_backward=2.0 * backward - mixed,
+def _adding(o: Operator, moved: float, *, kernels: int = 0) -> Operator:
+    """With more in backward."""
+    if not moved:
+        return o
+    before = 2 * o.kernels if o.kernels_backward is None else o.kernels_backward
+    return replace(o, moved_backward=o.backward_moved + moved, kernels_backward=before + kernels)
+
+
+def _widened(o: Operator, *, mixed: float, narrow: set[str]) -> Operator:
+    """In fp32, but for inputs of 16 bits that a kernel casts as it reads them.
+
+    Backward reads such of them as are kept, and casts their gradients.
+    """
+    kept = {s.name for s in o.saves} & narrow if mixed else set()
+    again = sum(s.numel for s in o.reads if s.name in kept)
+    o = replace(
+        o, moved=2.0 * o.moved - mixed, moved_backward=2.0 * o.backward_moved - again,
         indexed=o.indexed + mixed, indexed_backward=o.indexed_backward + mixed,
     )  # fmt: skip
+    return _adding(o, CAST_MOVED * mixed, kernels=1)
 
 
 def _input(o: Operator, s: Saved, copy: Saved, *, is_narrow: bool) -> Saved:

@@ -194,9 +194,6 @@ class Operator:
     broadcasts, strided views, casts, reductions; they cost time beyond their traffic."""
     indexed_backward: float = 0.0
     """The same for backward."""
-    cast: float = 0.0
-    """Elements per sample of inputs that autocast copies before forward; their gradients are cast
-    back."""
     moved_fixed: float = 0.0
     """Elements of weights that forward reads and writes besides, whatever the batch; whole, of all
     tensor-parallel ranks."""
@@ -213,6 +210,8 @@ class Operator:
     """Output elements per sample."""
     reads: tuple[Saved, ...] = ()
     """Inputs, each with its own elements, where it matters what autocast makes of them."""
+    joined: tuple[str, ...] = ()
+    """Inputs that another operator read before: backward adds two gradients."""
     result: str = ""
     """Name of the output, as others read it."""
     autocast: Autocast = "promotes"
@@ -233,6 +232,11 @@ class Operator:
     as many autograd nodes; None: one per kernel."""
     gradients: Gradients = "all"
     """What backward makes."""
+
+    @property
+    def backward_moved(self) -> float:
+        """``moved_backward``, or twice forward."""
+        return 2.0 * self.moved if self.moved_backward is None else self.moved_backward
 
     @property
     def dispatched(self) -> int:

@@ -139,6 +139,7 @@ class Tape:
             kernels_backward=kernels_backward + len(forks),
             dispatches=kernels + views,
             reads=tuple([x.read() for x in inputs]),
+            joined=tuple([x.name for x in forks]),
             result=output.name,
             autocast=autocast,
             scratch=scratch[0],
@@ -201,6 +202,7 @@ class Tape:
             # transpose of the weight, rows flattened, product, rows restored
             dispatches=(3 if transposed else 4) + views,
             reads=(x.read(),),
+            joined=tuple([t.name for t in forks]),
             result=f"{name}.out",
             autocast="half",
         )

@@ -3,10 +3,11 @@
 ``sdpa`` and ``flash_attention_2`` or ``_3`` never store the score matrix: time is a fixed part, the
 products over the visited scores (causal, window) at the kernel's rate for its head dimension, and
 the traffic of queries, keys, values and output, which these kernels hide badly
-(``tables/attention.csv``, what is left in ``attention_grid.csv``). ``sdpa`` with a mask of its own,
-or with values of another width than the keys (DeepSeek), leaves torch its memory-efficient kernel;
-a mask makes that visit every score. ``eager`` runs two batched products and stores several
-score-sized matrices, so it is bound by memory.
+(``tables/attention.csv``, what is left in ``attention_grid.csv``). A mask of ``sdpa``'s own makes a
+kernel visit every score; where torch does not choose cuDNN's, that is the memory-efficient one, as
+it is for values of another width than the keys (DeepSeek). ``eager`` runs two batched products,
+and between them the kernels that the operator counts: it is bound by the memory of several
+score-sized matrices.
 
 Backward recomputes the scores: five products for two, 2.5 times the forward operations (Dao,
 FlashAttention-2, arXiv 2307.08691, section 3.1.2); unfused backward keeps them and runs four.
@@ -14,7 +15,9 @@ FlashAttention-2, arXiv 2307.08691, section 3.1.2); unfused backward keeps them 
 Scores are counted exactly, not in whole tiles: on measured windows of 128 tokens whole tiles were
 2 points worse (``validation/fits/attention.py``). The grid is of forward; backward goes without.
 
-Not modelled: dropout inside the kernel, paged key-value caches, variable-length batches.
+Not modelled: dropout inside the kernel, for which sources say from 3 % (cuDNN on H200, NVIDIA's
+TransformerEngine issue 3312) to 40 % (GB200, Dao-AILab's flash-attention pull request 2597); the
+traffic of a mask; paged key-value caches, variable-length batches.
 """
 
 from __future__ import annotations
@@ -25,22 +28,10 @@ from math import ceil
 from raysim.models.table import Attention
 from raysim.perf.tables import Curve, Grid
 
-EAGER_SCORE_PASSES = 12.0
-"""Score-sized reads and writes, in 2-byte units, of Hugging Face's ``eager_attention_forward``:
-product 1, scaling 2, mask 2, softmax into fp32 3, cast back 3, values product 1."""
-EAGER_SCORE_PASSES_BACKWARD = 18.0
-"""The same for its backward: d(probabilities) 1, cast to fp32 3, softmax's backward 6, cast back 3,
-scaling 2, two products for d(query) and d(key) 2, one for d(value) 1."""
-FUSED_SOFTMAX_PASSES = 6.0
-"""With Megatron's fused softmax: product 1, softmax in fp16 reads the causal half 0.5 and writes 1,
-dropout with its mask of bytes 2.5, values product 1."""
-FUSED_SOFTMAX_PASSES_BACKWARD = 8.5
-"""The same for its backward: product for d(value) 1, d(probabilities) 1, dropout 2.5, softmax's
-backward reads two causal halves 1 and writes 1, two products for d(query) and d(key) 2."""
-FP32_SCORE_PASSES = 8.0
-"""Of an fp32 forward, in 4-byte units: product 1, scaling 2, mask 2, softmax 2, values 1."""
-FP32_SCORE_PASSES_BACKWARD = 9.0
-"""The same for its backward: d(probabilities) 1, softmax's backward 3, scaling 2, products 3."""
+FP32_SCORE_PASSES = 6.0
+"""Score-sized reads and writes between products, of an fp32 forward: scale 2, mask 2, softmax 2."""
+FP32_SCORE_PASSES_BACKWARD = 8.0
+"""The same for its backward: softmax's 6, two kernels; scaling 2."""
 BLOCK_ROWS = 128
 """Query rows (backward: key rows) of one thread block."""
 
@@ -74,6 +65,8 @@ class AttentionConstants:
     """What these leave of forward, over blocks per SM, query length and head dimension."""
     window_grid: Grid | None = None
     """The same for windows."""
+    takes_masks: bool = False
+    """Whether sdpa gives it masks too, as it does cuDNN's kernel, and not FlashAttention 2's."""
 
 
 def score_elements(a: Attention) -> float:
@@ -95,7 +88,8 @@ def fused_seconds(
 ) -> float:
     """GPU seconds of a fused core over ``batch`` samples with this many heads on the GPU."""
     both = a.head_dim + a.v_head_dim
-    efficient = a.implementation == "sdpa" and (a.masked or a.head_dim != a.v_head_dim)
+    masked = a.masked and not c.takes_masks
+    efficient = a.implementation == "sdpa" and (masked or a.head_dim != a.v_head_dim)
     if a.implementation == "flash_attention_2":  # takes one width: transformers pads the narrower
         both = 2 * max(a.head_dim, a.v_head_dim)
     scores = score_elements(a)
@@ -130,14 +124,13 @@ def grouped_bytes(a: Attention, *, batch: float, heads: int, kv_heads: int) -> f
     return 4.0 * batch * a.kv_len * heads * (a.head_dim + a.v_head_dim)
 
 
-def eager_bytes(
-    a: Attention, *, batch: float, heads: int, element_bytes: int, backward: bool
-) -> float:
-    """Bytes of score-sized tensors an unfused core moves; the causal half is not skipped."""
-    if a.fused_softmax:
-        passes = FUSED_SOFTMAX_PASSES_BACKWARD if backward else FUSED_SOFTMAX_PASSES
-    elif element_bytes == 4:
-        passes = FP32_SCORE_PASSES_BACKWARD if backward else FP32_SCORE_PASSES
-    else:
-        passes = EAGER_SCORE_PASSES_BACKWARD if backward else EAGER_SCORE_PASSES
-    return batch * heads * float(a.q_len) * a.kv_len * passes * element_bytes
+def product_elements(a: Attention) -> float:
+    """Read and written by the two products of an unfused core, per sample."""
+    scores = 2.0 * a.q_len * a.kv_len
+    return a.heads * (scores + float(a.q_len + a.kv_len) * (a.head_dim + a.v_head_dim))
+
+
+def fp32_score_elements(a: Attention, *, backward: bool) -> float:
+    """Read and written between the products of an fp32 core, per sample; nothing is skipped."""
+    passes = FP32_SCORE_PASSES_BACKWARD if backward else FP32_SCORE_PASSES
+    return a.heads * float(a.q_len) * a.kv_len * passes

@@ -21,7 +21,12 @@ from raysim.errors import CalibrationError
 from raysim.hardware.specs import CpuSpec, GpuSpec, Provenance
 from raysim.models.table import COMPUTE_DTYPE_BYTES, Operator
 from raysim.perf import host, optimizer
-from raysim.perf.attention import eager_bytes, fused_seconds, grouped_bytes
+from raysim.perf.attention import (
+    fp32_score_elements,
+    fused_seconds,
+    grouped_bytes,
+    product_elements,
+)
 from raysim.perf.constants import (
     NAMED_KERNELS,
     FusedKernel,
@@ -174,9 +179,6 @@ class ComputeModel:
         if known is None:
             # The operator is kept with its answer, so that its id cannot be used again.
             seconds = self._operator_s(op, batch, dtype, tp, backward)
-            if op.cast:
-                cast = op.cast * batch / tp
-                seconds += self.memory_s(6.0 * cast) + cast * self.constants.index_s
             known = self._operators[key] = (seconds, op)
         return known[0]
 
@@ -191,7 +193,7 @@ class ComputeModel:
             return 0.0 if backward else host.COPY_FIXED_S
         moved, fixed, indexed = op.moved, op.moved_fixed, op.indexed
         if backward:
-            moved = 2.0 * moved if op.moved_backward is None else op.moved_backward
+            moved = op.backward_moved
             fixed, indexed = op.moved_fixed_backward, op.indexed_backward
         # A vocabulary-parallel look-up still writes its whole output on every rank.
         share = tp if op.split != "none" and op.kind != "embedding" else 1
@@ -318,7 +320,11 @@ class ComputeModel:
     def _eager_attention_s(
         self, op: Operator, batch: float, dtype: Dtype, heads: int, backward: bool
     ) -> float:
-        """Two batched products (four in backward) and the traffic of the score matrices."""
+        """Two batched products (four in backward), and the kernels between them.
+
+        In 16 bits those are what the operator says; tables count fp32's casts too, so that in fp32
+        kernels are counted by their passes. Fused kernels of fp32 move a share of the scores.
+        """
         a = op.attention
         assert a is not None
         count = max(1, round(batch * heads))
@@ -327,14 +333,21 @@ class ComputeModel:
         scores = self.gemm_s(rows, a.kv_len, a.head_dim, dtype, count, lead=lead)
         lead = granule(a.kv_len, a.v_head_dim)
         values = self.gemm_s(rows, a.v_head_dim, a.kv_len, dtype, count, lead=lead)
-        size = COMPUTE_DTYPE_BYTES[dtype]
-        moved = eager_bytes(a, batch=batch, heads=heads, element_bytes=size, backward=backward)
+        times, size = 2.0 if backward else 1.0, COMPUTE_DTYPE_BYTES[dtype]
+        share, indexed = heads / a.heads, 0.0
         if a.implementation != "eager":
             self.constants.provenance["attention.fp32"] = FP32_ATTENTION_SOURCE
-            moved *= FP32_FUSED_SCORE_SHARE
+            moved = fp32_score_elements(a, backward=backward) * FP32_FUSED_SCORE_SHARE
+        elif size > 2:
+            moved = fp32_score_elements(a, backward=backward)
+        else:
+            whole = op.moved if not backward else op.backward_moved
+            moved = max(0.0, whole - times * product_elements(a))
+            indexed = op.indexed_backward if backward else op.indexed
         kernels = max(1, self.launches(op, backward=backward) - (4 if backward else 2))
-        times = 2.0 if backward else 1.0
-        return times * (scores + values) + self.memory_s(moved, kernels=kernels)
+        between = self.memory_s(moved * batch * share * size, kernels=kernels)
+        between += indexed * batch * share * self.constants.index_s
+        return times * (scores + values) + between
 
     def launches(self, op: Operator, *, backward: bool = False) -> int:
         """CUDA kernels a pass launches for the operator."""

@@ -441,6 +441,7 @@ def _measured_here(c: GpuConstants, kernel: str) -> tuple[AttentionConstants, Pr
         io_bytes_per_s=c.gpu.memory_bytes_per_s * float(row["memory_efficiency"]),
         row_elements=float(row["row_elements"]),
         diagonal=float(row["diagonal"]),
+        takes_masks=kernel == "cudnn",
     )
     text = f"{tables.meta('fused')['source']}; {kernel}, {row['error_percent']} % mean error"
     return constants, Provenance(basis="measured" if c.exact else "assumed", source=text)

@@ -90,9 +90,14 @@ def _untuned(scenario: Scenario) -> Model:
         if section.sequential is not None:
             layers = [x if isinstance(x, str) else x.linear for x in section.sequential]
             return build_sequential(layers, name=section.name or "sequential")
+        from raysim.models import huggingface
+
         source = scenario.sources[MODEL]
         config = hf_config(source)
-        return _builder(config, own.get("library", "transformers"))(
+        builder = _builder(config, own.get("library", "transformers"))
+        if builder is not huggingface.build:  # a table is rewritten later, a trace is not
+            own["autocast"] = _autocast(scenario)
+        return builder(
             config,
             seq_len=_seq_len(scenario),
             attention=section.attention,
@@ -141,6 +146,13 @@ def _builder(config: HfConfig, library: Library) -> Callable[..., Model]:
     from raysim.tracing import huggingface as traced
 
     return traced.build if traced.known(family) else huggingface.build
+
+
+def _autocast(scenario: Scenario) -> Any:
+    """What ``torch.autocast`` casts fp32 weights' products to, if it does."""
+    strategy = scenario.strategy
+    casts = strategy.engine == "ddp" and strategy.precision == "fp32"
+    return scenario.spec.train.ddp.autocast if casts else None
 
 
 def _seq_len(scenario: Scenario) -> int | None:

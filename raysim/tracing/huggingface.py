@@ -1,8 +1,9 @@
 """A ``config.json`` whose family ``raysim.models`` does not have: transformers' own class, traced.
 
 The class is built on the meta device, without weights, and run once on shapes, as transformers
-would train it in bf16. A family without sdpa runs eager, as ``from_pretrained`` does. Needs
-transformers, and a ``model_type`` that it has itself: code from a repository is never run.
+would train it in bf16 or under autocast. A family without sdpa runs eager, as ``from_pretrained``
+does. Needs transformers, and a ``model_type`` that it has itself: code from a repository is never
+run.
 
 Not modelled: tensor parallelism (nothing is marked as divisible), fused losses, FlashAttention.
 """
@@ -14,7 +15,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 from unittest.mock import patch
 
 from raysim.errors import Location, Problem, ScenarioError
@@ -24,6 +25,9 @@ from raysim.models.request import config_dtype
 from raysim.models.table import Model
 
 Made = TypeVar("Made")
+Half = Literal["fp16", "bf16"]
+HALVES: dict[Half, str] = {"fp16": "float16", "bf16": "bfloat16"}
+"""torch's names."""
 _SELECTIVE = "mamba-ssm's first scan"
 _LOOPS = {
     "mamba": _SELECTIVE, "falcon_mamba": _SELECTIVE, "jamba": _SELECTIVE, "zamba": _SELECTIVE,
@@ -45,6 +49,7 @@ class _Question:
     seq_len: int | None
     target_len: int | None
     attention: Implementation
+    autocast: Half | None
 
 
 def known(model_type: object) -> bool:
@@ -83,8 +88,11 @@ def build(
     target_len: int | None = None,
     name: str | None = None,
     file: str = "config.json",
+    autocast: Half | None = None,
 ) -> Model:
     """The layer table of a configuration; parameters as of ``raysim.models.huggingface.build``.
+
+    ``autocast``: with fp32 weights, under ``torch.autocast`` to that type.
 
     Raises
     ------
@@ -101,8 +109,9 @@ def build(
     refuse_loops(config, file)
     reader.check()
     question = _Question(
-        json.dumps(dict(config), sort_keys=True), architecture, seq_len, target_len, attention
-    )
+        json.dumps(dict(config), sort_keys=True), architecture, seq_len, target_len, attention,
+        autocast,
+    )  # fmt: skip
     try:
         model = _traced(question)
     except ScenarioError as error:
@@ -132,12 +141,14 @@ def _traced(asked: _Question) -> Model:
         length = asked.seq_len or getattr(config.get_text_config(), "max_position_embeddings", None)
         if asked.attention == "eager":
             config._attn_implementation = "eager"  # noqa: SLF001 (transformers' own way to ask)
+        half = None if asked.autocast is None else getattr(torch, HALVES[asked.autocast])
+        dtype = torch.bfloat16 if half is None else torch.float32
         with torch.device("meta"):
-            module = _refusing(cls, lambda: cls._from_config(config, dtype=torch.bfloat16))
+            module = _refusing(cls, lambda: cls._from_config(config, dtype=dtype))
         given = _inputs(cls, config, length, asked.target_len)
         # Looks at token ids, and only to warn.
         with patch.object(transformers.PreTrainedModel, LOOKS, lambda *_: None):
-            return _refusing(cls, lambda: trace(module, given))
+            return _refusing(cls, lambda: trace(module, given, dtype=dtype, autocast=half))
 
 
 def _config(values: Mapping[str, Any], transformers: Any) -> Any:

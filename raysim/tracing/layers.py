@@ -7,6 +7,7 @@ tensor; the first layer that keeps it holds it. Layers with equal contents share
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby, pairwise
@@ -50,10 +51,11 @@ def assemble(
     stacked: Literal["sequential", "stacks", "children"],
     has_loss: bool,
 ) -> Model:
-    """The finished table; ``held`` are outputs that live until backward is over."""
+    """The finished table; ``held`` are outputs that live as long as the object they are in."""
     for t in held:
         if listener.loss is not None and listener.grows(t):
-            listener.loss.keeps.append(Kept(listener.key(t), t.untyped_storage().nbytes(), t.dtype))
+            size = t.untyped_storage().nbytes()
+            listener.loss.keeps.append(Kept(listener.key(t), size, t.dtype, returned=True))
     unused = walk.unused()
     if unused:
         walk.visits.append(Visit(None, entries=unused))
@@ -200,6 +202,7 @@ class _Writer:
         own = head.kind in {"gemm", "conv", "embedding"} or len(calls) > 1
         outputs = [c.output for c in calls if c.output]
         gemm, again = head.gemm, head.flops_backward
+        is_loss = head.kind == "loss"
         return Operator(
             name=(name or cls) if own else f"{name}.{head.name}".strip("."),
             kind=head.kind,
@@ -216,6 +219,15 @@ class _Writer:
             kernels=sum(c.kernels for c in calls),
             kernels_backward=sum(c.kernels_backward for c in calls),
             dispatches=sum(c.dispatches for c in calls),
+            scratch=self._scratch(_dying(calls)) if is_loss else (),
+            scratch_backward=self._scratch(*_back(calls)) if is_loss else (),
+        )
+
+    def _scratch(self, *sizes: int) -> tuple[Saved, ...]:
+        return tuple(
+            Saved(name=f"temporary#{i}", numel=size / 4 / self.batch, dtype="fp32")
+            for i, size in enumerate(sizes)
+            if size > 0
         )
 
     def _saves(self, calls: Sequence[Call]) -> Iterator[Saved]:
@@ -226,7 +238,10 @@ class _Writer:
                 continue
             listed.add(kept.key)
             numel, dtype = self._stored(kept)
-            yield Saved(name=self._name(kept.key), numel=numel / self.batch, dtype=dtype)
+            yield Saved(
+                name=self._name(kept.key), numel=numel / self.batch, dtype=dtype,
+                returned=kept.returned,
+            )  # fmt: skip
 
     def _stored(self, kept: Kept) -> tuple[float, TensorDtype]:
         """Elements in the table's data types; another width is counted in fp32 elements."""
@@ -247,6 +262,29 @@ class _Writer:
             taken = sum(1 for n in self._names.values() if n.split("#")[0] == label)
             self._names[key] = f"{label}#{taken}" if taken else label
         return self._names[key]
+
+
+def _dying(calls: Sequence[Call]) -> int:
+    """Bytes of the largest result that dies within forward: nothing keeps it."""
+    kept = {k.key for c in calls for k in c.keeps}
+    return max((c.made for c in calls if c.result not in kept), default=0)
+
+
+def _back(calls: Sequence[Call]) -> tuple[int, int]:
+    """Bytes of the two gradients that backward has side by side, at its peak.
+
+    What forward kept for those that have run is free again, and taken off the first.
+    """
+    kept = [{k.key: k.size_bytes for k in c.keeps if not k.returned} for c in calls]
+    left = Counter(key for sizes in kept for key in sizes)
+    free, before, worst = 0, 0, (0, 0)
+    for call, sizes in zip(reversed(calls), reversed(kept), strict=True):
+        for made in call.gradients:
+            worst = max(worst, (max(0, before - free), made), key=sum)
+            before = made
+        left.subtract(list(sizes))
+        free += sum(size for key, size in sizes.items() if not left[key])
+    return worst
 
 
 def _runs(calls: Sequence[Call]) -> Iterator[list[Call]]:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, nullcontext
 from typing import Any, Literal
 
 import torch
@@ -24,6 +25,7 @@ from torch.utils._pytree import tree_map_only
 
 from raysim.errors import Problem, ScenarioError
 from raysim.models.table import Model
+from raysim.tracing.autocast import Casts
 from raysim.tracing.kernels import stood_in
 from raysim.tracing.layers import assemble
 from raysim.tracing.operators import tensors
@@ -40,6 +42,7 @@ def trace(
     name: str | None = None,
     loss: Callable[[Any], torch.Tensor] | None = None,
     dtype: torch.dtype | None = None,
+    autocast: torch.dtype | None = None,
 ) -> Model:
     """The layer table of ``module``, as one training step on ``example_inputs`` shows it.
 
@@ -59,6 +62,9 @@ def trace(
     dtype
         Floating-point parameters and inputs are taken in this type; None: as they are. Trace in the
         type that training will use: casts to fp32 only show in a 16-bit module.
+    autocast
+        Forward and loss run under ``torch.autocast`` to this type; parameters are fp32. For plans
+        with ``DdpSettings(autocast=...)``, whose engine adds what copies of weights take.
 
     Raises
     ------
@@ -74,14 +80,16 @@ def trace(
     given = tree_map_only(torch.Tensor, lambda t: _shape_of(t, dtype), example_inputs)
     stacks, cuts = _cuts(model)
     walk = Walk(model, cuts)
-    compute = _compute_dtype(model, given)
+    weights = _compute_dtype(model, given)
+    compute = autocast or weights
     listener = Listener(walk, model, batch=batch, width=compute.itemsize)
     for t, real in zip(tensors(given), tensors(example_inputs), strict=True):
         if t.dim() and t.shape[0] == batch:
             listener.mark(t)
         if not real.is_floating_point():
             listener.values.learn(t, real)
-    held, has_loss = _run(model, given, loss, listener)
+    casts = None if autocast is None else Casts(autocast, listener.copy_weight)
+    held, has_loss = _run(model, given, loss, listener, casts)
     return assemble(
         walk,
         listener,
@@ -90,7 +98,7 @@ def trace(
         architecture=type(module).__name__,
         first=next(tensors(given)),
         compute=compute,
-        config_dtype=DTYPES.get(compute),
+        config_dtype=DTYPES.get(weights),
         stacked=stacks,
         has_loss=has_loss,
     )
@@ -205,12 +213,17 @@ def _run(
     given: Any,
     loss: Callable[[Any], torch.Tensor] | None,
     listener: Listener,
+    casts: Casts | None,
 ) -> tuple[list[torch.Tensor], bool]:
     """Forward, loss, backward; what the output object holds until then; whether a loss ran."""
     keeping = torch.autograd.graph.saved_tensors_hooks(listener.keep, lambda t: t)
     try:
-        with torch.random.fork_rng(devices=[]), torch.enable_grad(), listener, Functions(listener):
-            with keeping, stood_in(model, listener):
+        with ExitStack() as modes:
+            for mode in (torch.random.fork_rng(devices=[]), torch.enable_grad(), listener):
+                modes.enter_context(mode)
+            modes.enter_context(Functions(listener, casts))
+            autocast = nullcontext() if casts is None else casts.running()
+            with autocast, keeping, stood_in(model, listener):
                 out = _call(model, given)
                 own = out.get("loss") if isinstance(out, Mapping) else getattr(out, "loss", None)
                 value = own

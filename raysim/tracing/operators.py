@@ -60,6 +60,8 @@ _KERNELS = {
     "native_layer_norm_backward": 2,
     "native_group_norm_backward": 2,
     "nll_loss_backward": 2,
+    # SoftMax.cu multiplies gradient and output first.
+    "_softmax_backward_data": 2,
 }
 _GATHERS = frozenset({"embedding", "gather", "index", "index_select", "nll_loss_forward"})
 """Read no more of their source than they write."""
@@ -72,6 +74,7 @@ _INDEXED = {
     "embedding_dense_backward": SORTED,
 }
 """Of kernels that are not elementwise: elements per element of their input."""
+_COPIES = frozenset({"_to_copy", "copy"})
 _SCATTERS = frozenset({"nll_loss_backward", "embedding_dense_backward"})
 """Read nothing as large as what they write; the second one's result is a parameter's gradient."""
 
@@ -83,6 +86,8 @@ class Kept:
     key: int
     size_bytes: int
     dtype: torch.dtype
+    returned: bool = False
+    """Backward does not need it: the model's output holds it."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -109,6 +114,12 @@ class Call:
     moved_backward: float = 0.0
     indexed_backward: float = 0.0
     kernels_backward: int = 0
+    made: int = 0
+    """Bytes of its result."""
+    result: int = 0
+    """Storage of that."""
+    gradients: list[int] = field(default_factory=list)
+    """Bytes of what each operator of its backward makes, in order."""
     weight_shapes: tuple[tuple[int, ...], ...] = ()
     """Shapes of its module's own parameters."""
 
@@ -159,6 +170,8 @@ def moved(name: str, args: object, out: object, *, width: int, counts: IsBatch) 
     if name == "native_layer_norm_backward":
         # The second kernel reads the gradient and the input again.
         return written + 2 * read
+    if name == "_softmax_backward_data":  # a product of both, which the second kernel reads
+        return 2 * (read + written)
     if name in _SOFTMAXES and _width(out) > WARP_SOFTMAX:
         return 3 * read + written if name == "_log_softmax" else 1.5 * read + written
     return read + written
@@ -186,11 +199,11 @@ def indexed(name: str, args: object, out: object, *, counts: IsBatch) -> float:
         return 0.0
     if name == "cat":
         return JOINED * made.numel()
-    alike = all(
-        t.shape == made.shape and t.stride() == made.stride() and t.dtype == made.dtype
-        for t in given
-    )
-    return 0.0 if alike else float(made.numel())
+    # A kernel takes a mask of bytes as such (``needs_dynamic_casting``), but for a copy.
+    given += [made]
+    alike = all(t.shape == made.shape and t.stride() == made.stride() for t in given)
+    types = {t.dtype for t in given if t.dtype != torch.bool or name in _COPIES}
+    return 0.0 if alike and len(types) < 2 else float(made.numel())
 
 
 def _convolution_backward(args: object, out: object, width: int) -> float:

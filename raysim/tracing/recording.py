@@ -29,6 +29,7 @@ from torch.utils._pytree import tree_map_only
 
 from raysim.models.table import Attention
 from raysim.tracing import operators
+from raysim.tracing.autocast import Casts
 from raysim.tracing.operators import Call, Kept, tensors
 from raysim.tracing.values import Values
 from raysim.tracing.walk import Walk
@@ -98,6 +99,17 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kept = Kept(self.key(tensor), tensor.untyped_storage().nbytes(), tensor.dtype)
         self._keeps.append((_drawn(), self._latest, kept))
         return tensor
+
+    def copy_weight(self, weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """Autocast's copy, which is the training engine's to account for, as is its backward."""
+        parameter = self._parameters.get(self.key(weight))
+        if parameter is not None:
+            self.walk.use(parameter)
+        self._deaf = True
+        copy = weight.to(dtype)
+        self._deaf = False
+        self._calls.setdefault(_drawn(), Call(name="_to_copy", kind="other"))
+        return copy
 
     def finish(self) -> None:
         """Hand what was kept, and grows with the batch, to the operators that kept it."""
@@ -182,7 +194,13 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
             call.gemm = operators.product_shape(
                 name, args, out, batch=self.batch, counts=self.grows
             )
+            call.made = self._bytes(out)
+            call.result = self.key(result) if result is not None else 0
         self._add(call, out)
+
+    def _bytes(self, out: object) -> int:
+        """Of results that grow with the batch."""
+        return sum(t.untyped_storage().nbytes() for t in tensors(out) if self.grows(t))
 
     def _add(self, call: Call, out: object) -> None:
         entry = self.walk.entry()
@@ -207,6 +225,7 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if call is None or free or call.attention is not None:
             return
         call.kernels_backward += operators.kernels(name, out)
+        call.gradients.append(self._bytes(out))
         if call.gemm is not None and operators.is_product(name):
             call.moved_backward += call.moved  # the same three matrices, in another order
             return
@@ -327,9 +346,10 @@ class _Attention(torch.autograd.Function):
 class Functions(TorchFunctionMode):
     """Stands in for what the meta device would run unlike CUDA."""
 
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener: Listener, casts: Casts | None = None) -> None:
         super().__init__()
         self.listener = listener
+        self.casts = casts
         body = functional.multi_head_attention_forward
         # Functions called inside another one escape this mode; this one's body gets ours by name.
         inside = {
@@ -374,6 +394,8 @@ class Functions(TorchFunctionMode):
         **_: Any,
     ) -> torch.Tensor:
         """``scaled_dot_product_attention`` as one fused kernel."""
+        if self.casts is not None:
+            query, key, value, attn_mask = self.casts.halved((query, key, value, attn_mask))
         single = query.dim() == 3
         if single:
             query, key, value = (t.unsqueeze(-3) for t in (query, key, value))

@@ -104,8 +104,10 @@ class Count(TorchDispatchMode):
         ]
         if tensors:
             moved = sum(t.numel() * t.element_size() / 2 for t in tensors)
-            self.kernels += 1
-            self.moved += moved
+            # CUDA's softmax multiplies gradient and output first, in a kernel of its own.
+            kernels = 2 if name == "_softmax_backward_data" else 1
+            self.kernels += kernels
+            self.moved += kernels * moved
         return out
 
 

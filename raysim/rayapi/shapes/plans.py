@@ -49,6 +49,11 @@ class Wrapping:
     optimizer: Optimizer | None = None
     """Of an engine that has its own."""
 
+    def cast_by(self, autocast: Any) -> torch.dtype | None:
+        """The type its fp32 products run in under ``torch.autocast``, if the engine leaves it."""
+        leaves = self.engine == "ddp" and _precision(self.module) == "fp32"
+        return autocast if autocast and leaves else None
+
     def plan(
         self,
         model: Model,

@@ -29,6 +29,7 @@ from raysim.rayapi.calls import this_fiber
 from raysim.rayapi.huggingface.tables import table_of
 from raysim.rayapi.library_code import play
 from raysim.rayapi.shapes import prediction
+from raysim.rayapi.shapes.held import is_held
 from raysim.rayapi.shapes.mode import META, ShapesMode, Tape, with_values
 from raysim.rayapi.shapes.plans import (
     INSIDE,
@@ -65,6 +66,8 @@ class Role:
     model: Model | None = None
     recomputes: bool = False
     """It checkpoints activations."""
+    held: bool = False
+    """The script has its output in a variable when backward begins."""
     half: torch.dtype | None = None
     """What it casts to within."""
     batch: int = 1
@@ -226,6 +229,7 @@ class Steps:
             return
         role = self.shared.roles[self._key]
         if role.model is None:
+            role.held = is_held(self._outputs, loss)
             role.model = self._trace(loss)
         self.mode.tape = self._example = self._outputs = None
         self._micro += 1
@@ -243,7 +247,8 @@ class Steps:
     def _trace(self, loss: torch.Tensor) -> Model:
         tape, before = self.mode.tape, self._outputs
         assert tape is not None, "a role without a model that was not run"
-        module = describe(self._module).module
+        assert self._key is not None, "a trace before a forward"
+        role, wrapping = self.shared.roles[self._key], describe(self._module)
         own = any(t is loss for t in tensors(before))
 
         def again(outputs: Any) -> torch.Tensor:
@@ -253,13 +258,13 @@ class Steps:
             return tape.replay(loss, outputs)
 
         self.mode.tape = None
-        known = table_of(module, self._example)
+        known = table_of(wrapping.module, self._example)
         if known is not None:
             return known
         with self._tracing():
             return trace(
-                module, with_values(self._example), loss=None if own else again,
-                name=type(module).__name__,
+                wrapping.module, with_values(self._example), loss=None if own else again,
+                name=type(wrapping.module).__name__, autocast=wrapping.cast_by(self._key[3] or role.half),
             )  # fmt: skip
 
     @contextmanager
@@ -412,6 +417,7 @@ class Steps:
         plan = replace(
             plan, constants=self.worker.run.session.training, torch_compile=self.compiled,
             activation_checkpointing="full" if role.recomputes else "none",
+            keeps_output=role.held,
         )  # fmt: skip
         found = self._found[glance] = self.predicted(plan, role, wrapping)
         return found

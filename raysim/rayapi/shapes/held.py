@@ -1,0 +1,39 @@
+"""Whether a script still has a model's output in a variable when backward begins.
+
+Logits live as long as somebody holds them: ``loss = model(x).loss`` lets them go, as transformers'
+Trainer does, ``logits, loss = model(x)`` holds them until the loop comes round.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from types import FrameType
+from typing import Any
+
+from raysim.tracing.operators import tensors
+
+OWN = "raysim."
+"""Modules whose variables are the emulator's."""
+
+
+def is_held(outputs: Any, loss: Any) -> bool:
+    """Whether a variable of a caller is the outputs, or one of their tensors that is not the loss."""
+    wanted = {id(outputs), *(id(t) for t in tensors(outputs))} - {id(loss)}
+    return any(_has(value, wanted) for value in _variables())
+
+
+def _variables() -> Iterator[Any]:
+    """Of all callers but the emulator itself."""
+    frame: FrameType | None = inspect.currentframe()
+    while frame is not None:
+        if not frame.f_globals.get("__name__", "").startswith(OWN):
+            yield from tuple(frame.f_locals.values())
+        frame = frame.f_back
+
+
+def _has(value: Any, wanted: set[int]) -> bool:
+    if id(value) in wanted:
+        return True
+    parts = value.values() if isinstance(value, Mapping) else value
+    return isinstance(value, (tuple, list, dict)) and any(id(part) in wanted for part in parts)
