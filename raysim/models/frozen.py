@@ -127,14 +127,13 @@ def _part(o: Operator, module: Module, *, arrives: bool, trained: bool) -> Opera
 def _inputs(o: Operator, module: Module) -> Operator:
     """One product in backward, and nothing kept for a second; a bias may still be trained."""
     bias = any(len(p.shape) == 1 and not p.trainable for p in module.parameters)
-    moved = 2.0 * o.moved if o.moved_backward is None else o.moved_backward
     kernels = 2 * o.kernels if o.kernels_backward is None else o.kernels_backward
     kept = tuple(replace(s, numel=0.0) for s in o.saves[:1])
     return replace(
         o,
         gradients="inputs",
         flops_backward=o.flops,
-        moved_backward=max(0.0, moved - o.moved - bias * o.output),
+        moved_backward=max(0.0, o.backward_moved - o.moved - bias * o.output),
         kernels_backward=max(1, kernels - o.kernels - bias),
         saves=(*kept, *o.saves[1:]),
     )
@@ -155,12 +154,11 @@ def _weights(o: Operator, module: Module) -> Operator:
 def _norm(o: Operator) -> Operator:
     """Eager ones keep what their weight multiplies, for the weight alone."""
     scaled, passes, own = _weight_gradient(o)
-    moved = 2.0 * o.moved if o.moved_backward is None else o.moved_backward
     kernels = 2 * o.kernels if o.kernels_backward is None else o.kernels_backward
     return replace(
         o,
         gradients="inputs",
-        moved_backward=max(0.0, moved - passes * o.output),
+        moved_backward=max(0.0, o.backward_moved - passes * o.output),
         kernels_backward=max(1, kernels - own),
         saves=tuple(s for s in o.saves if s not in scaled),
     )

@@ -17,6 +17,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from raysim.models.autocast import CAST_MOVED
 from raysim.models.frozen import only_trained
 from raysim.models.table import Body, Gemm, Layer, Model, Module, Operator, Parameter, Saved
 
@@ -255,23 +256,34 @@ class _Adapter:
     def _product(self, part: str, source: Saved, k: int, n: int) -> Module:
         first = part == "lora_A"
         moved = self.rows * (k + n)
-        # The input's gradient is added to that of the frozen product; autocast casts weights anew.
+        # The input's gradient is added to that of the frozen product.
         fork = 3.0 * self.x_numel if first else 0.0
-        cast = 2.0 * self.x_numel if first and self.fp32 else 0.0
         operator = Operator(
             name=f"{self.name}.{part}", kind="gemm", flops=2.0 * self.rows * k * n,
             moved=moved, moved_backward=2.0 * moved + fork,
             gemm=Gemm(rows=self.rows, n=n, k=k), saves=(source,), output=self.rows * n,
             kernels_backward=2 + first, dispatches=4, reads=(replace(source, numel=self.rows * k),),
-            result=f"{self.name}.{part}.out", autocast="half", cast=cast,
+            result=f"{self.name}.{part}.out", autocast="half",
+            joined=(source.name,) if first else (),
         )  # fmt: skip
         weight = Parameter(
             name=f"{self.name}.{part}.default.weight", shape=(n, k),
             stored_bytes=4.0 if self.fp32 else None,
         )  # fmt: skip
+        operators = (self._casts(), operator) if first and self.fp32 else (operator,)
         return Module(
-            name=f"{self.name}.{part}", cls="Linear", operators=(operator,), parameters=(weight,)
+            name=f"{self.name}.{part}", cls="Linear", operators=operators, parameters=(weight,)
         )
+
+    def _casts(self) -> Operator:
+        """PEFT makes an fp32 copy for fp32 adapters, autocast a 16-bit one of that."""
+        moved = 2.0 * CAST_MOVED * self.x_numel
+        return Operator(
+            name=f"{self.name}.lora_A.cast", kind="elementwise", moved=moved, moved_backward=moved,
+            indexed=2.0 * self.x_numel, indexed_backward=2.0 * self.x_numel, output=self.x_numel,
+            kernels=2, kernels_backward=2, reads=(replace(self.x, numel=self.x_numel),),
+            result=f"{self.name}.cast",
+        )  # fmt: skip
 
     def _sum(self) -> Operator:
         """Scaled, and added to what the frozen layer gives."""

@@ -17,6 +17,7 @@ import torch
 
 from raysim.models.table import (
     Body,
+    Gradients,
     Layer,
     LayerKind,
     Model,
@@ -157,6 +158,8 @@ class _Writer:
             for c in e.calls
         }
         modules = tuple(m for e in visit.entries if (m := self._module(e)) is not None)
+        if not any(c.kernels_backward for c in visit.calls):
+            modules = tuple(_unreached(m) for m in modules)
         self._held.update(self._names)
         body = self._bodies.setdefault(modules, Body(modules=modules))
         return Layer(
@@ -221,6 +224,7 @@ class _Writer:
             dispatches=sum(c.dispatches for c in calls),
             scratch=self._scratch(_dying(calls)) if is_loss else (),
             scratch_backward=self._scratch(*_back(calls)) if is_loss else (),
+            gradients=_gradients(head),
         )
 
     def _scratch(self, *sizes: int) -> tuple[Saved, ...]:
@@ -262,6 +266,21 @@ class _Writer:
             taken = sum(1 for n in self._names.values() if n.split("#")[0] == label)
             self._names[key] = f"{label}#{taken}" if taken else label
         return self._names[key]
+
+
+def _gradients(call: Call) -> Gradients:
+    """What backward was heard to make of a product's operands; of others it is not told apart."""
+    if call.gemm is None or call.kind != "gemm" or len(call.products_backward) > 1:
+        return "all"
+    if not call.products_backward:
+        return "none"
+    return "inputs" if call.products_backward[0] else "weights"
+
+
+def _unreached(module: Module) -> Module:
+    """Of a layer in which backward ran nothing: what leads there is frozen."""
+    operators = tuple(replace(o, gradients="none") for o in module.operators)
+    return replace(module, operators=operators)
 
 
 def _dying(calls: Sequence[Call]) -> int:

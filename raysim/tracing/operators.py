@@ -114,6 +114,8 @@ class Call:
     moved_backward: float = 0.0
     indexed_backward: float = 0.0
     kernels_backward: int = 0
+    products_backward: list[bool] = field(default_factory=list)
+    """Of a product, those that backward runs, each: whether it makes an input's gradient."""
     made: int = 0
     """Bytes of its result."""
     result: int = 0

@@ -228,6 +228,9 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         call.gradients.append(self._bytes(out))
         if call.gemm is not None and operators.is_product(name):
             call.moved_backward += call.moved  # the same three matrices, in another order
+            weights = {*call.weight_shapes, *(shape[::-1] for shape in call.weight_shapes)}
+            found = [t for t in tensors(out) if tuple(t.shape) not in weights]
+            call.products_backward.append(bool(found))
             return
         given = (args, kwargs)
 
@@ -284,6 +287,7 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if bias is not None and mask is not None and self.grows(mask):
             self.mark(bias)
         samples = math.prod(lead) / self.batch
+        trained = any(t.requires_grad for t in (q, k, v))
         passes = sum(operators.elements(t, self.width) for t in (q, k, v, out))
         written = operators.elements(out, self.width)
         call = Call(
@@ -293,8 +297,8 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
             moved=passes,
             output=written,
             kernels=1 + (bias is not mask),
-            moved_backward=2 * passes + written,
-            kernels_backward=3,
+            moved_backward=2 * passes + written if trained else 0.0,
+            kernels_backward=3 if trained else 0,
             attention=Attention(
                 q_len=rows,
                 kv_len=k.shape[-2],

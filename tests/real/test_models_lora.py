@@ -14,10 +14,12 @@ from raysim.models.table import Model
 pytest.importorskip("transformers")
 peft = pytest.importorskip("peft")
 
+from raysim.tracing.module import trace  # noqa: E402
 from tests.real.models_reference import (  # noqa: E402
     config,
     measure,
     partly_trained,
+    torch,
     transformers,
 )
 from tests.real.test_models_autograd import (  # noqa: E402
@@ -141,3 +143,33 @@ def test_kernels_and_traffic_of_an_adapted_layer(model_type: str) -> None:
     assert mine[1] == pytest.approx(theirs[1], rel=0.12)
     assert mine[2] == pytest.approx(theirs[2], rel=0.07)
     assert mine[3] == pytest.approx(theirs[3], rel=0.12)
+
+
+def traced(model_type: str, adapter: dict[str, Any]) -> Model:
+    architecture, values = MODELS[model_type]
+    values = {"model_type": model_type, **values}
+    made = getattr(transformers, architecture)(config(values, attention_of(model_type)))
+    ids = torch.randint(0, 400, (2, TOKENS))
+    given = {"input_ids": ids, "labels": ids, "use_cache": False}
+    return trace(partly_trained(made.to(torch.bfloat16), adapter), given)
+
+
+@pytest.mark.parametrize("model_type", ["llama", "gpt2", "opt"])
+def test_traced_adapters_are_the_table_s(model_type: str) -> None:
+    """A script's own module with PEFT's layers in it, on shapes alone."""
+    fields = {"r": 8, "target_modules": TARGETS[model_type]}
+    found, (ours, _) = traced(model_type, fields), both(model_type, fields)
+    assert (found.num_trainable, found.num_parameters) == (ours.num_trainable, ours.num_parameters)
+    assert (found.flops, found.step_flops) == (ours.flops, ours.step_flops)
+    assert saved_bytes(found) == pytest.approx(saved_bytes(ours), rel=0.02)
+
+
+def test_a_traced_trunk_that_is_frozen_has_no_backward() -> None:
+    model = traced("opt", {"train": "lm_head|embed_tokens"})
+    assert [x.body.has_backward for x in model.layers if x.kind == "block"] == [True, True]
+    values = MODELS["llama"][1]
+    model = traced("llama", {"train": "lm_head"})
+    *trunk, head = model.layers
+    assert not any(x.body.has_backward for x in trunk)
+    assert [o.gradients for o in head.body.operators if o.gemm] == ["weights"]
+    assert model.num_trainable == values["vocab_size"] * values["hidden_size"]
