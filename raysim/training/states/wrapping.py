@@ -189,10 +189,25 @@ def wrapped_modules(model: Model, settings: FsdpSettings) -> list[tuple[str, ...
         found = _by_size(settings, _own_parameters(model))
     else:
         found = _by_class(model, settings.layer_classes)
+    if settings.version == 1 and settings.wrap:
+        found += [name for name in _trained_leaves(model) if name not in found]
     groups: list[tuple[str, ...]] = [(name,) for name in found]
     if settings.wrap_ends and settings.version == 2:
         groups += [ends for ends in _ends(model) if ends not in groups]
     return groups
+
+
+def _trained_leaves(model: Model) -> Iterator[str]:
+    """Beside frozen weights, modules that are trained: a flat parameter is all trained or frozen.
+
+    PEFT's ``fsdp_auto_wrap_policy``, which transformers' Trainer uses.
+    """
+    if model.num_trainable == model.num_parameters:
+        return
+    for layer in model.layers:
+        for module in layer.body.modules:
+            if module.parameters and all(p.trainable for p in module.parameters):
+                yield ".".join(part for part in (layer.name, module.name) if part)
 
 
 def _by_class(model: Model, classes: Sequence[str]) -> list[str]:
