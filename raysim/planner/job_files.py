@@ -20,13 +20,14 @@ from raysim.planner.deploy_yaml import deploy_yaml
 from raysim.planner.fsdp_file import fsdp_file
 from raysim.scenario.arguments import read_arguments
 from raysim.scenario.load import AnyScenario, Scenario
-from raysim.scenario.sources import FSDP, MEGATRON
+from raysim.scenario.sources import FSDP, MEGATRON, PEFT
 from raysim.scenario.yaml_text import read_yaml
 
 if TYPE_CHECKING:
     from raysim.scenario.program import ProgramScenario
 
 ACCELERATE, MEGATRON_ARGS = "accelerate.yaml", "megatron_args.txt"
+ADAPTER = "adapter_config.json"
 SERVE, RAY_TRAIN = "serve_config.yaml", "ray_train.json"
 APP = "main:app"
 """Import path of an application whose code the scenario does not know."""
@@ -41,9 +42,15 @@ def job_files(chosen: AnyScenario) -> dict[str, str]:
     """Content by name; none where the job has no file but its program."""
     if isinstance(chosen, Scenario):
         if chosen.strategy.engine == "fsdp":
-            return _accelerate(chosen) or fsdp_file(chosen)
-        return _megatron(chosen)
+            return _adapter(chosen) | (_accelerate(chosen) or fsdp_file(chosen))
+        return _adapter(chosen) | _megatron(chosen)
     return {**_serve(chosen), **_ray_train(chosen)}
+
+
+def _adapter(chosen: Scenario) -> dict[str, str]:
+    """PEFT's config with the choice in it."""
+    source = chosen.sources.get(PEFT)
+    return {} if source is None else {ADAPTER: json.dumps(source.content, indent=2) + "\n"}
 
 
 def _accelerate(chosen: Scenario) -> dict[str, str]:

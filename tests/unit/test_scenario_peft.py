@@ -10,6 +10,7 @@ import pytest
 
 import raysim
 from raysim.errors import ScenarioError
+from raysim.planner.files import deploy_files
 from raysim.results.result import Result
 from raysim.scenario.build import build_job
 from raysim.scenario.load import Scenario, from_mapping, load
@@ -145,3 +146,8 @@ def test_checkpoints_hold_adapters_alone(name: str) -> None:
     plan = build_job(scenario(**ENGINES[name])).plan
     files = checkpoint_files(plan, "full", tuple((0, i) for i in range(8)))
     assert sum(f.size_bytes for f in files) < 20 * TRAINED
+
+
+def test_a_plan_s_choice_comes_with_its_adapter() -> None:
+    chosen = scenario(deepspeed=zero(2)).with_({"train.peft.r": 64})
+    assert json.loads(deploy_files(chosen)["adapter_config.json"]) == ADAPTER | {"r": 64}
