@@ -2,8 +2,8 @@
 
 Real counterpart: the classes of ``transformers.models``. A module of one of these classes, with
 the class's own parameters and given labels, is that table: what it takes is then what the same job
-said as a scenario takes. What else a script trains (adapters, frozen layers, heads of its own) is
-traced.
+said as a scenario takes. Parameters that it freezes are frozen there; what else it
+trains (adapters, heads of its own) is traced.
 
 Not modelled: padding, which the tables have not either; outputs that Accelerate copies to fp32.
 """
@@ -15,6 +15,7 @@ from typing import Any
 
 from raysim.errors import ScenarioError
 from raysim.models import huggingface
+from raysim.models.frozen import only_trained
 from raysim.models.table import Model
 from raysim.rayapi.shapes.plans import INSIDE, class_of
 
@@ -42,7 +43,10 @@ def table_of(module: Any, example: Any) -> Model | None:
         )  # fmt: skip
     except ScenarioError:
         return None
-    return table if _same_parameters(module, table) else None
+    if not _same_parameters(module, table):
+        return None
+    frozen = {_own(name) for name, p in module.named_parameters() if not p.requires_grad}
+    return only_trained(table, lambda name: name not in frozen) if frozen else table
 
 
 def _attention(module: Any) -> Any:
@@ -51,9 +55,14 @@ def _attention(module: Any) -> Any:
     return asked or module.config._attn_implementation  # noqa: SLF001  (it has no other door)
 
 
+def _own(name: str) -> str:
+    """A parameter's name without what checkpoints put around its block."""
+    return name.replace(f"{INSIDE}.", "")
+
+
 def _same_parameters(module: Any, table: Model) -> bool:
-    own = {name.replace(f"{INSIDE}.", ""): p for name, p in module.named_parameters()}
+    own = {_own(name): p for name, p in module.named_parameters()}
     known = {name: p for name, p in table.parameters() if p.tied_to is None}
     return own.keys() == known.keys() and all(
-        p.requires_grad and tuple(p.shape) == tuple(known[name].shape) for name, p in own.items()
+        tuple(p.shape) == tuple(known[name].shape) for name, p in own.items()
     )

@@ -18,7 +18,7 @@ OWN = "raysim."
 
 
 def is_held(outputs: Any, loss: Any) -> bool:
-    """Whether a variable of a caller is the outputs, or one of their tensors that is not the loss."""
+    """Whether a caller's variable is the outputs, or one of their tensors but the loss."""
     wanted = {id(outputs), *(id(t) for t in tensors(outputs))} - {id(loss)}
     return any(_has(value, wanted) for value in _variables())
 

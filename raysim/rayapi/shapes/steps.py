@@ -264,7 +264,8 @@ class Steps:
         with self._tracing():
             return trace(
                 wrapping.module, with_values(self._example), loss=None if own else again,
-                name=type(wrapping.module).__name__, autocast=wrapping.cast_by(self._key[3] or role.half),
+                name=type(wrapping.module).__name__,
+                autocast=wrapping.cast_by(self._key[3] or role.half),
             )  # fmt: skip
 
     @contextmanager
