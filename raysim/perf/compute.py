@@ -384,16 +384,9 @@ class ComputeModel:
         return known
 
     def fp8_gemm_s(
-        self,
-        m: float,
-        n: int,
-        k: int,
-        dtype: Dtype,
-        groups: int = 1,
-        *,
-        lead: int | None = None,
+        self, m: float, n: int, k: int, dtype: Dtype, groups: int = 1, *, lead: int | None = None,
         imbalance: float = 1.0,
-    ) -> float:
+    ) -> float:  # fmt: skip
         """The same with operands that are fp8 already, and a result in ``dtype``.
 
         The faster of two: a 16-bit product on units that are so much faster, as cuBLAS's on Hopper
