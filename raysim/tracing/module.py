@@ -238,8 +238,9 @@ def _run(
     except RuntimeError as error:  # NotImplementedError is one
         raise ScenarioError(_untraceable(model, listener, error)) from error
     listener.finish()
-    held = [t for t in tensors(out) if t is not own] if isinstance(own, torch.Tensor) else []
-    return held, isinstance(value, torch.Tensor)
+    if not isinstance(value, torch.Tensor):
+        return [], False
+    return [t for t in tensors(out) if t is not value], True
 
 
 def _call(model: torch.nn.Module, given: Any) -> Any:

@@ -34,3 +34,4 @@ def huggingface_of_workers(r: Replaced) -> Iterator[None]:
             yield
         finally:
             accelerate.ask_again()
+            pretrained.forget()

@@ -10,6 +10,7 @@ quantized weights (refused), ``device_map``, adapters of PEFT.
 
 from __future__ import annotations
 
+import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +41,13 @@ def install(r: Replaced, module: ModuleType) -> None:
 
     r.set(module.PreTrainedModel, "from_pretrained", make)
     r.set(module.PreTrainedModel, "_from_config", _without_flash)
+
+
+def forget() -> None:
+    """Transformers knows the Trainer's DeepSpeed JSON as long as somebody holds it: no longer."""
+    found = sys.modules.get("transformers.integrations.deepspeed")
+    if found is not None:
+        found.unset_hf_deepspeed_config()
 
 
 def _without_flash(real: Any) -> Any:

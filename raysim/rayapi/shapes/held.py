@@ -17,9 +17,10 @@ OWN = "raysim."
 """Modules whose variables are the emulator's."""
 
 
-def is_held(outputs: Any, loss: Any) -> bool:
-    """Whether a caller's variable is the outputs, or one of their tensors but the loss."""
-    wanted = {id(outputs), *(id(t) for t in tensors(outputs))} - {id(loss)}
+def is_held(outputs: Any) -> bool:
+    """Whether a caller's variable is the outputs, or one of their tensors that is no number."""
+    large = [t for t in tensors(outputs) if t.dim()]
+    wanted = {id(t) for t in large} | ({id(outputs)} if large else set())
     return any(_has(value, wanted) for value in _variables())
 
 

@@ -229,7 +229,7 @@ class Steps:
             return
         role = self.shared.roles[self._key]
         if role.model is None:
-            role.held = is_held(self._outputs, loss)
+            role.held = is_held(self._outputs)
             role.model = self._trace(loss)
         self.mode.tape = self._example = self._outputs = None
         self._micro += 1
@@ -249,10 +249,11 @@ class Steps:
         assert tape is not None, "a role without a model that was not run"
         assert self._key is not None, "a trace before a forward"
         role, wrapping = self.shared.roles[self._key], describe(self._module)
-        own = any(t is loss for t in tensors(before))
+        inside = any(t is loss for t in tensors(before))
+        own = getattr(before, "loss", None) is loss
 
         def again(outputs: Any) -> torch.Tensor:
-            if own:
+            if inside:
                 there = dict(zip(map(id, tensors(before)), tensors(outputs), strict=True))
                 return there[id(loss)]
             return tape.replay(loss, outputs)
