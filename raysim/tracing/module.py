@@ -79,8 +79,8 @@ def trace(
     model = _on_meta(module, dtype)
     given = tree_map_only(torch.Tensor, lambda t: _shape_of(t, dtype), example_inputs)
     stacks, cuts = _cuts(model)
-    walk = Walk(model, cuts)
     weights = _compute_dtype(model, given)
+    walk = Walk(model, cuts, weights)
     compute = autocast or weights
     listener = Listener(walk, model, batch=batch, width=compute.itemsize)
     for t, real in zip(tensors(given), tensors(example_inputs), strict=True):

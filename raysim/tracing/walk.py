@@ -64,10 +64,15 @@ class Walk:
         A copy that may carry hooks.
     cuts
         Modules that are layers.
+    weights
+        Type of most of its weights; those of another say how wide they are.
     """
 
-    def __init__(self, model: torch.nn.Module, cuts: Iterable[torch.nn.Module]) -> None:
+    def __init__(
+        self, model: torch.nn.Module, cuts: Iterable[torch.nn.Module], weights: torch.dtype
+    ) -> None:
         self.visits: list[Visit] = []
+        self._weights = weights
         self._cuts = {id(m) for m in cuts}
         self._current: Visit | None = None
         self._stack: list[tuple[str, str]] = []
@@ -148,6 +153,7 @@ class Walk:
                     shape=tuple(p.shape),
                     tied_to=None if first else owner,
                     trainable=p.requires_grad,
+                    stored_bytes=None if p.dtype == self._weights else float(p.element_size()),
                 )
             )
         return entry

@@ -442,3 +442,53 @@ def test_other_schedules_are_refused(folder: Path) -> None:
     (folder / "one.json").write_text(json.dumps(one))
     with pytest.raises(NotEmulatedError, match="OneCycle"):
         train("--bf16", "--deepspeed", "one.json")
+
+
+# ---- adapters ------------------------------------------------------------------------------------
+
+LORA_SCRIPT = """
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import AutoConfig, AutoModelForCausalLM, Trainer, TrainingArguments
+
+class Data(torch.utils.data.Dataset):
+    def __len__(self):
+        return 400
+
+    def __getitem__(self, i):
+        ids = torch.randint(0, 1000, (1024,))
+        return {"input_ids": ids, "labels": ids}
+
+config = AutoConfig.from_pretrained(".")
+model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+model = get_peft_model(model, LoraConfig(r=16, target_modules="all-linear"))
+args = TrainingArguments(
+    "out", per_device_train_batch_size=4, bf16=True, max_steps=4, report_to="none",
+    save_strategy="no", disable_tqdm=True,
+)
+Trainer(model=model, args=args, train_dataset=Data()).train()
+"""
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
+def test_peft_s_adapters_under_the_trainer_are_the_scenario_s(folder: Path) -> None:
+    """Traced with the script's fp32 adapters beside 16-bit weights; there, a table rewritten."""
+    pytest.importorskip("peft")
+    wide = json.loads((folder / "config.json").read_text()) | {
+        "hidden_size": 2048, "intermediate_size": 5632, "num_attention_heads": 16,
+        "num_key_value_heads": 16, "head_dim": 128,
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(wide))
+    (folder / "lora.py").write_text(LORA_SCRIPT)
+    _, report = launched("torchrun", "--nproc-per-node", "8", str(folder / "lora.py"))
+    said(folder, AUTOCAST)
+    scenario = raysim.load(folder).with_({
+        "train.ddp": {}, "train.precision": "bf16", "train.seq_len": 1024,
+        "train.peft": {"r": 16, "target_modules": "all-linear"},
+    })  # fmt: skip
+    summary = raysim.run(scenario).summary
+    seconds, peak_bytes = summary["step"]["seconds"], summary["memory"]["peak_bytes"]
+    assert report.tables[0].rows[0][:2] == ("PeftModel, DDP, 8 GPUs", 4)
+    assert report.metrics["step_seconds"] == pytest.approx(seconds, rel=0.05)
+    # A traced module's temporaries, and with them what the allocator keeps, are not the table's.
+    assert report.metrics["gpu_mem_peak_bytes"] == pytest.approx(peak_bytes, rel=0.08)

@@ -5,7 +5,7 @@ folder or the hub's cache; weights have no values, so their files need not be th
 paid once per node, its ranks sharing: the others find them in the page cache.
 
 Attention asked for as FlashAttention is torch's own fused one, traced alike. Not modelled:
-quantized weights (refused), ``device_map``, adapters of PEFT.
+quantized weights (refused), ``device_map``, adapters that were saved.
 """
 
 from __future__ import annotations

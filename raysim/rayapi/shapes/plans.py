@@ -6,6 +6,7 @@ Real counterparts: ``torch.nn.parallel.DistributedDataParallel``, ``torch.distri
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -51,8 +52,9 @@ class Wrapping:
 
     def cast_by(self, autocast: Any) -> torch.dtype | None:
         """The type its fp32 products run in under ``torch.autocast``, if the engine leaves it."""
-        leaves = self.engine == "ddp" and _precision(self.module) == "fp32"
-        return autocast if autocast and leaves else None
+        if self.engine != "ddp" or not autocast:
+            return None
+        return autocast if any(p.dtype == torch.float32 for p in self.module.parameters()) else None
 
     def plan(
         self,
@@ -131,8 +133,12 @@ def class_of(module: Any) -> type:
 
 
 def _precision(module: Any) -> Precision:
-    kinds = [DTYPES[p.dtype] for p in module.parameters() if p.dtype in DTYPES]
-    return max(kinds or ["fp32"], key=kinds.count)
+    """Of most elements: adapters may be fp32 beside 16-bit weights."""
+    sizes: Counter[Precision] = Counter()
+    for p in module.parameters():
+        if p.dtype in DTYPES:
+            sizes[DTYPES[p.dtype]] += p.numel()
+    return max(sizes, key=lambda kind: sizes[kind], default="fp32")
 
 
 def optimizer_of(optimizer: Any) -> Optimizer:
