@@ -18,8 +18,6 @@ from raysim.scenario.problems import problems_of
 from raysim.scenario.schema_peft import PeftSection
 from raysim.scenario.schema_train import TrainSection
 
-HALF = ("fp16", "bf16")
-
 
 def read_peft(document: Document, *, fp32: bool) -> LoraConfig:
     """Adapters of ``adapter_config.json``, or of the same fields in place.
