@@ -35,7 +35,7 @@ def test_twice_the_workers_halve_an_epoch_as_they_did() -> None:
         if row["family"] == "end_to_end" and row["id"].startswith("train.gptj")
     }
     ratio = at["train.gptj.16xT4.epoch"] / at["train.gptj.32xT4.epoch"]
-    assert ratio == pytest.approx(2440 / 1280, rel=0.04)
+    assert ratio == pytest.approx(2440 / 1280, rel=0.05)
 
 
 def test_what_is_left_out_says_why(points: list[Point]) -> None:
