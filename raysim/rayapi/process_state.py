@@ -7,7 +7,8 @@ classes of the driver's script are unpickled once per process, so their globals 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -22,6 +23,36 @@ if TYPE_CHECKING:
     from raysim.raycore.process import CoreProcess
 
 ENVIRON: Any = os.environ
+
+
+@contextmanager
+def restored_environment() -> Iterator[None]:
+    """What programs wrote into C's environment, which real child processes get, is put back.
+
+    ``os.environ`` keeps a dictionary, which each emulated process has its own of, and tells C.
+    """
+    changed: set[bytes] = set()
+    put, remove = os.putenv, os.unsetenv
+
+    def putenv(key: Any, value: Any) -> None:
+        changed.add(key)
+        put(key, value)
+
+    def unsetenv(key: Any) -> None:
+        changed.add(key)
+        remove(key)
+
+    os.putenv, os.unsetenv = putenv, unsetenv
+    try:
+        yield
+    finally:
+        os.putenv, os.unsetenv = put, remove
+        own = ENVIRON._data  # noqa: SLF001  (as in ProcessState.enter)
+        for key in changed:
+            if key in own:
+                put(key, own[key])
+            else:
+                remove(key)
 
 
 class ProcessState:

@@ -21,7 +21,7 @@ from raysim.errors import RaysimError
 from raysim.perf.constants import TrainingConstants
 from raysim.rayapi.compute import Compute, pay_for_compute
 from raysim.rayapi.fibers import HUB, Fiber, let_go
-from raysim.rayapi.process_state import ENVIRON, ProcessState
+from raysim.rayapi.process_state import ENVIRON, ProcessState, restored_environment
 from raysim.rayapi.randomness import seeded_globals
 from raysim.rayapi.runtime_env import made_importable
 from raysim.raycore.ids import JobID, WorkerID
@@ -163,7 +163,7 @@ class Session:
         fiber = Fiber(state, None, lambda: self._driver(state, main), self._ended, "driver")
         seed = 0 if self.cluster is None else self.sim.rng.seed
         try:
-            with seeded_globals(seed):
+            with seeded_globals(seed), restored_environment():
                 fiber.start()
                 self._serve(fiber)
         finally:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
+import sys
 import weakref
 from contextvars import ContextVar
 
@@ -71,6 +73,9 @@ def test_every_process_has_an_environment_of_its_own() -> None:
 
     assert run(main) == ["its own", None, "driver's", None, None]
     assert not [name for name in os.environ if name.startswith("RAYSIM_")]
+    child = "import os; print([name for name in os.environ if name.startswith('RAYSIM_')])"
+    said = subprocess.run([sys.executable, "-c", child], capture_output=True, check=True, text=True)
+    assert said.stdout == "[]\n"
 
 
 def test_nothing_of_a_session_stays_when_it_is_over() -> None:
