@@ -110,8 +110,9 @@ def _adding(o: Operator, moved: float, *, kernels: int = 0) -> Operator:
     """With more in backward."""
     if not moved:
         return o
-    before = 2 * o.kernels if o.kernels_backward is None else o.kernels_backward
-    return replace(o, moved_backward=o.backward_moved + moved, kernels_backward=before + kernels)
+    return replace(
+        o, moved_backward=o.backward_moved + moved, kernels_backward=o.backward_kernels + kernels
+    )
 
 
 def _widened(o: Operator, *, mixed: float, narrow: set[str]) -> Operator:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from raysim.models.lora import LINEAR
+from raysim.models.lora import product_of
 from raysim.models.table import Body, Layer, Model, Module, Operator, Saved
 
 BLOCK, SUPER_BLOCK = 64, 256
@@ -30,32 +30,27 @@ def stored_bytes(*, double: bool) -> float:
 def in_four_bits(model: Model, *, double: bool, skipped: tuple[str, ...] = ()) -> Model:
     """The model with linear layers in 4 bits, all but heads or, if given, those ``skipped``."""
     each = stored_bytes(double=double)
-    known: dict[tuple[int, tuple[bool, ...]], Body] = {}
-    layers = []
-    for layer in model.layers:
-        stays = tuple(_stays(layer, m, skipped) for m in layer.body.modules)
-        key = id(layer.body), stays
-        if key not in known:
-            pairs = zip(layer.body.modules, stays, strict=True)
-            modules = tuple(m if stay else _module(m, each) for m, stay in pairs)
-            known[key] = replace(layer.body, modules=modules)
-        layers.append(replace(layer, body=known[key]))
-    return replace(model, layers=tuple(layers))
+
+    def stays(layer: Layer) -> tuple[bool, ...]:
+        return tuple(_stays(layer, m, skipped) for m in layer.body.modules)
+
+    def change(layer: Layer) -> Body:
+        pairs = zip(layer.body.modules, stays(layer), strict=True)
+        modules = tuple(m if stay else _module(m, each) for m, stay in pairs)
+        return replace(layer.body, modules=modules)
+
+    return model.with_layers(stays, change)
 
 
 def _stays(layer: Layer, module: Module, skipped: tuple[str, ...]) -> bool:
-    if not LINEAR.fullmatch(module.cls):
-        return True
-    name = f"{layer.name}.{module.name}"
+    name = layer.full(module.name)
     return any(s in name for s in skipped) if skipped else layer.kind == "head"
 
 
 def _module(module: Module, each: float) -> Module:
-    products = [o for o in module.operators if o.gemm is not None]
-    if len(products) != 1:
+    o = product_of(module)
+    if o is None or o.gemm is None:
         return module
-    o = products[0]
-    assert o.gemm is not None
     numel = float(o.gemm.n) * o.gemm.k
     moved = numel * (each + WIDE_BYTES) / WIDE_BYTES
     whole = Saved(name=f"{o.name}.dequantized", numel=numel, fixed=True)

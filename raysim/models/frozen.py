@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from raysim.models.table import Body, Layer, Model, Module, Operator, Parameter, Saved
+from raysim.models.table import Body, Layer, Model, Module, Operator, Saved
 
 FUSED_PASSES, EAGER_PASSES, EAGER_KERNELS = 2.0, 4.0, 2
 """A norm's weight gradient reads two tensors in one kernel; eager, a product of two tensors is
@@ -30,15 +30,12 @@ def only_trained(model: Model, chosen: Callable[[str], bool], *, entered: bool =
     ``entered``: what the embedding gives requires gradients although it is frozen, as after
     transformers' ``enable_input_require_grads``.
     """
-    bodies: dict[tuple[int, tuple[bool, ...]], Body] = {}
-    layers = []
-    for layer in model.layers:
-        flags = tuple(chosen(p.tied_to or _full(layer, p)) for p in layer.body.parameters)
-        key = id(layer.body), flags
-        if key not in bodies:
-            bodies[key] = _flagged(layer.body, iter(flags))
-        layers.append(replace(layer, body=bodies[key]))
-    return frozen(replace(model, layers=tuple(layers)), entered=entered)
+
+    def flags(layer: Layer) -> tuple[bool, ...]:
+        return tuple(chosen(p.tied_to or layer.full(p.name)) for p in layer.body.parameters)
+
+    made = model.with_layers(flags, lambda layer: _flagged(layer.body, iter(flags(layer))))
+    return frozen(made, entered=entered)
 
 
 def frozen(model: Model, *, entered: bool = False) -> Model:
@@ -55,10 +52,6 @@ def frozen(model: Model, *, entered: bool = False) -> Model:
         live = live or (entered and layer.kind == "embedding")
         layers.append(replace(layer, body=body))
     return replace(model, layers=tuple(layers))
-
-
-def _full(layer: Layer, parameter: Parameter) -> str:
-    return f"{layer.name}.{parameter.name}" if layer.name else parameter.name
 
 
 def _flagged(body: Body, flags: Iterator[bool]) -> Body:
@@ -127,14 +120,13 @@ def _part(o: Operator, module: Module, *, arrives: bool, trained: bool) -> Opera
 def _inputs(o: Operator, module: Module) -> Operator:
     """One product in backward, and nothing kept for a second; a bias may still be trained."""
     bias = any(len(p.shape) == 1 and not p.trainable for p in module.parameters)
-    kernels = 2 * o.kernels if o.kernels_backward is None else o.kernels_backward
     kept = tuple(replace(s, numel=0.0) for s in o.saves[:1])
     return replace(
         o,
         gradients="inputs",
         flops_backward=o.flops,
         moved_backward=max(0.0, o.backward_moved - o.moved - bias * o.output),
-        kernels_backward=max(1, kernels - o.kernels - bias),
+        kernels_backward=max(1, o.backward_kernels - o.kernels - bias),
         saves=(*kept, *o.saves[1:]),
     )
 
@@ -154,12 +146,11 @@ def _weights(o: Operator, module: Module) -> Operator:
 def _norm(o: Operator) -> Operator:
     """Eager ones keep what their weight multiplies, for the weight alone."""
     scaled, passes, own = _weight_gradient(o)
-    kernels = 2 * o.kernels if o.kernels_backward is None else o.kernels_backward
     return replace(
         o,
         gradients="inputs",
         moved_backward=max(0.0, o.backward_moved - passes * o.output),
-        kernels_backward=max(1, kernels - own),
+        kernels_backward=max(1, o.backward_kernels - own),
         saves=tuple(s for s in o.saves if s not in scaled),
     )
 

@@ -96,34 +96,26 @@ def adapted(model: Model, config: LoraConfig, *, checkpointed: bool = False) -> 
     ValueError
         No module has one of the names, or a name is of something that takes no adapter.
     """
-    known: dict[tuple[int, tuple[int, ...]], Body] = {}
-    layers, found = [], False
     targets = config.targets(model)
-    for layer in model.layers:
-        ranks = tuple(_rank(layer, m, config, targets) for m in layer.body.modules)
-        saved = any(_saved(layer, m, config) for m in layer.body.modules)
-        found = found or any(ranks) or saved
-        key = id(layer.body), (*ranks, saved)
-        if key not in known:
-            modules = [
-                part
-                for m, rank in zip(layer.body.modules, ranks, strict=True)
-                for part in _parts(layer, m, rank, config)
-            ]
-            known[key] = replace(layer.body, modules=tuple(modules))
-        layers.append(replace(layer, body=known[key]))
-    if not found:
+
+    def told(layer: Layer) -> tuple[tuple[int, bool], ...]:
+        return tuple(
+            (_rank(layer, m, config, targets), _saved(layer, m, config)) for m in layer.body.modules
+        )
+
+    def change(layer: Layer) -> Body:
+        pairs = zip(layer.body.modules, told(layer), strict=True)
+        modules = [part for m, (rank, saved) in pairs for part in _parts(m, rank, saved, config)]
+        return replace(layer.body, modules=tuple(modules))
+
+    made = model.with_layers(told, change)
+    if not any(ADAPTER.search(name) for name, _ in made.parameters()):
         raise ValueError(f"target_modules {_said(targets)} not found in {model.name}")
-    made = replace(model, layers=tuple(layers))
     return only_trained(made, lambda n: bool(ADAPTER.search(n)), entered=checkpointed)
 
 
 def _said(targets: str | tuple[str, ...]) -> str:
     return targets if isinstance(targets, str) else ", ".join(targets)
-
-
-def _name(layer: Layer, module: Module) -> str:
-    return ".".join(part for part in (layer.name, module.name) if part)
 
 
 def _ends(name: str, targets: tuple[str, ...]) -> bool:
@@ -138,10 +130,10 @@ def _matches(name: str, targets: str | tuple[str, ...]) -> bool:
 
 def _rank(layer: Layer, module: Module, config: LoraConfig, targets: str | tuple[str, ...]) -> int:
     """Of the adapter on a module; 0: none."""
-    name = _name(layer, module)
+    name = layer.full(module.name)
     if _matches(name, config.exclude_modules) or _saved(layer, module, config):
         return 0
-    linear = _product(module)
+    linear = product_of(module)
     if targets == ALL_LINEAR:
         return config.rank(name) if linear and layer.kind != "head" else 0
     if not _matches(name, targets) or not _chosen_layer(name, config):
@@ -164,20 +156,20 @@ def _chosen_layer(name: str, config: LoraConfig) -> bool:
     return False
 
 
-def _product(module: Module) -> Operator | None:
+def product_of(module: Module) -> Operator | None:
     """The product of a plain linear module."""
     products = [o for o in module.operators if o.kind == "gemm" and o.split != "expert"]
     return products[0] if LINEAR.fullmatch(module.cls) and len(products) == 1 else None
 
 
 def _saved(layer: Layer, module: Module, config: LoraConfig) -> bool:
-    return bool(module.parameters) and _ends(_name(layer, module), config.modules_to_save)
+    return bool(module.parameters) and _ends(layer.full(module.name), config.modules_to_save)
 
 
-def _parts(layer: Layer, module: Module, rank: int, config: LoraConfig) -> Iterator[Module]:
+def _parts(module: Module, rank: int, saved: bool, config: LoraConfig) -> Iterator[Module]:
     if rank:
         yield from _lora(module, rank, config)
-    elif _saved(layer, module, config):
+    elif saved:
         yield _copied(module)
     else:
         yield module
@@ -199,7 +191,7 @@ def _within(module: Module, parameter: Parameter, part: str) -> Parameter:
 
 def _lora(module: Module, rank: int, config: LoraConfig) -> Iterator[Module]:
     """``lora.Linear`` in the place of a linear module."""
-    base = _product(module)
+    base = product_of(module)
     assert base is not None
     assert base.gemm is not None
     out = base.result or f"{module.name}.out"

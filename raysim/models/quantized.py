@@ -79,20 +79,20 @@ class Casts:
 
 def quantized(model: Model, casts: Casts, chosen: Choice) -> Model:
     """The model with the products of all ``chosen`` operators in fp8."""
-    known: dict[tuple[int, frozenset[str]], Body] = {}
-    layers = []
-    for layer in model.layers:
-        names = frozenset(
+
+    def names(layer: Layer) -> frozenset[str]:
+        return frozenset(
             o.name
             for m in layer.body.modules
             for o in m.operators
             if _fits(o) and chosen(layer, m, o)
         )
-        key = id(layer.body), names
-        if key not in known:
-            known[key] = _body(layer.body, names, casts) if names else layer.body
-        layers.append(replace(layer, body=known[key]))
-    return replace(model, layers=tuple(layers))
+
+    def change(layer: Layer) -> Body:
+        found = names(layer)
+        return _body(layer.body, found, casts) if found else layer.body
+
+    return model.with_layers(names, change)
 
 
 def _fits(o: Operator) -> bool:

@@ -14,7 +14,7 @@ Not modelled: data-dependent control flow; operators whose cost is not linear in
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -239,6 +239,11 @@ class Operator:
         return 2.0 * self.moved if self.moved_backward is None else self.moved_backward
 
     @property
+    def backward_kernels(self) -> int:
+        """``kernels_backward``, or twice forward."""
+        return 2 * self.kernels if self.kernels_backward is None else self.kernels_backward
+
+    @property
     def dispatched(self) -> int:
         """``dispatches``, or one per kernel."""
         return self.kernels if self.dispatches is None else self.dispatches
@@ -351,6 +356,10 @@ class Layer:
     output: float
     """Elements per sample handed to the next layer: what a stage sends, what a checkpoint keeps."""
 
+    def full(self, name: str) -> str:
+        """The full name of a parameter or module of it."""
+        return ".".join(part for part in (self.name, name) if part)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
@@ -372,9 +381,19 @@ class Model:
 
     def with_bodies(self, change: Callable[[Body], Body]) -> Model:
         """The model with other bodies; layers that share one still do."""
-        bodies = {id(layer.body): layer.body for layer in self.layers}
-        made = {key: change(body) for key, body in bodies.items()}
-        layers = (replace(layer, body=made[id(layer.body)]) for layer in self.layers)
+        return self.with_layers(lambda _: None, lambda layer: change(layer.body))
+
+    def with_layers(
+        self, told: Callable[[Layer], Hashable], change: Callable[[Layer], Body]
+    ) -> Model:
+        """The model with other bodies; layers that share one and are ``told`` alike still do."""
+        made: dict[tuple[int, Hashable], Body] = {}
+        layers = []
+        for layer in self.layers:
+            key = id(layer.body), told(layer)
+            if key not in made:
+                made[key] = change(layer)
+            layers.append(replace(layer, body=made[key]))
         return replace(self, layers=tuple(layers))
 
     @staticmethod
@@ -403,16 +422,12 @@ class Model:
         """Every parameter with its full name, tied ones included."""
         for layer in self.layers:
             for p in layer.body.parameters:
-                yield (f"{layer.name}.{p.name}" if layer.name else p.name), p
+                yield layer.full(p.name), p
 
     @cached_property
     def built(self) -> tuple[str, ...]:
         """Full names of all parameters in the order of ``named_parameters()``."""
-        return tuple(
-            f"{layer.name}.{p.name}" if layer.name else p.name
-            for layer in self.layers
-            for p in layer.body.built
-        )
+        return tuple(layer.full(p.name) for layer in self.layers for p in layer.body.built)
 
     @cached_property
     def scans(self) -> bool:

@@ -353,7 +353,7 @@ class ComputeModel:
         """CUDA kernels a pass launches for the operator."""
         count = op.kernels
         if backward:
-            count = 2 * op.kernels if op.kernels_backward is None else op.kernels_backward
+            count = op.backward_kernels
         if self.compiled and op.kind in COMPILED_KINDS:
             return min(1, count)
         return count

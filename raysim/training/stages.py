@@ -83,7 +83,7 @@ def build_stages(plan: TrainingPlan, costs: ComputeModel) -> tuple[StageSpec, ..
     layout = pipeline_of(plan).layout
     bounds = stage_bounds(layers, plan.pipeline, mesh.pp, layout.depth // mesh.pp)
     owners = {
-        f"{layer.name}.{p.name}" if layer.name else p.name: part
+        layer.full(p.name): part
         for part in range(layout.depth)
         for layer in layers[bounds[part] : bounds[part + 1]]
         for p in layer.body.parameters

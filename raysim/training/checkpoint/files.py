@@ -81,7 +81,7 @@ def stored_by(plan: TrainingPlan, rank_of_pipeline: int) -> Stored:
     bounds = stage_bounds(layers, plan.pipeline, plan.mesh.pp, layout.depth // plan.mesh.pp)
     parts = [layout.of_model(s) for s in layout.stages_of(rank_of_pipeline)]
     numbers = [i for part in parts for i in range(bounds[part], bounds[part + 1])]
-    names = {f"{layers[i].name}.{p.name}" if layers[i].name else p.name
+    names = {layers[i].full(p.name)
              for i in numbers for p in layers[i].body.parameters if p.tied_to is None}  # fmt: skip
     found = []
     for i in numbers:

@@ -207,7 +207,7 @@ def _trained_leaves(model: Model) -> Iterator[str]:
     for layer in model.layers:
         for module in layer.body.modules:
             if module.parameters and all(p.trainable for p in module.parameters):
-                yield ".".join(part for part in (layer.name, module.name) if part)
+                yield layer.full(module.name)
 
 
 def _by_class(model: Model, classes: Sequence[str]) -> list[str]:
@@ -219,7 +219,7 @@ def _by_class(model: Model, classes: Sequence[str]) -> list[str]:
         if layer.name:
             named.setdefault(layer.name, layer.cls)
         for module in layer.body.modules:
-            name = ".".join(part for part in (layer.name, module.name) if part)
+            name = layer.full(module.name)
             named.setdefault(name, module.cls)
     known = set(named.values())
     for cls in classes:
