@@ -33,7 +33,7 @@ def gpu_constants(folder: Path, gpu: GpuSpec, host_speed: float) -> dict[str, Co
     CalibrationError
         A table cannot be read.
     """
-    share, origin = sustained(gpu)
+    share, origin = sustained(gpu, 1)
     found = {"sustained_share": Constant(value=share, unit="1", source=origin.source)}
     for name, source, values in _said(folder, gpu, host_speed):
         if values and median(values) > 0:

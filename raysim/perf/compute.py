@@ -29,6 +29,7 @@ from raysim.perf.attention import (
 )
 from raysim.perf.constants import (
     NAMED_KERNELS,
+    NODE_GPUS,
     FusedKernel,
     GpuConstants,
     GroupedKernel,
@@ -89,7 +90,7 @@ class ComputeModel:
     sustained_share
         Share of an isolated kernel's rate that products and fused attention keep in a long run,
         where power, heat and cold caches tell; 1: as measured in isolation, None: as measured in
-        training runs.
+        training runs, by the slowest of ``gpus``.
     given
         Constants of the host and the GPU, where a profile replaces them.
     cpu
@@ -132,6 +133,7 @@ class ComputeModel:
         cuda_graphs: bool = False,
         compiled: bool = False,
         expert_imbalance: float = 1.0,
+        gpus: int = NODE_GPUS,
     ) -> None:
         if expert_imbalance < 1.0:
             raise CalibrationError(f"expert_imbalance must be at least 1, got {expert_imbalance}")
@@ -147,13 +149,13 @@ class ComputeModel:
         """The same inside forward and backward."""
         self.allow_tf32 = allow_tf32
         self.fused_kernel: FusedKernel = fused_kernel
-        self.constants = self._constants(sustained_share)
+        self.constants = self._constants(sustained_share, gpus)
         self._operators: dict[tuple[int, float, Dtype, int, bool], tuple[float, Operator]] = {}
         self._gemms: dict[tuple[float, int, int, Dtype, int, int | None, float], float] = {}
         self._fp8_gemms: dict[tuple[float, int, int, str, int, int | None, float], float] = {}
 
-    def _constants(self, sustained_share: float | None) -> GpuConstants:
-        return constants_for(self.gpu, sustained_share, self.given)
+    def _constants(self, sustained_share: float | None, gpus: int) -> GpuConstants:
+        return constants_for(self.gpu, sustained_share, self.given, gpus)
 
     def _host(self, cpu: CpuSpec | None) -> host.HostCosts:
         return host_costs(self.given, cpu)

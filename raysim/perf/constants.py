@@ -10,6 +10,7 @@ Not modelled: differences between boards of one GPU (power limit, cooling), driv
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
 from typing import Literal
 
 from raysim.errors import CalibrationError
@@ -17,6 +18,7 @@ from raysim.hardware.specs import CpuSpec, GpuSpec, Provenance
 from raysim.perf import host, tables
 from raysim.perf.attention import AttentionConstants
 from raysim.perf.gemm import GemmConstants, Layout
+from raysim.perf.jitter import expected_slowest
 from raysim.perf.tables import Curve
 
 FusedKernel = Literal["sdpa", "fa2", "fa3", "best", "triton"]
@@ -117,18 +119,29 @@ Ampere and Hopper: fitted with ``TRITON_BACKWARD`` by least squares on five sing
 of MosaicML's MPT throughput tables (``validation/data/published/llmfoundry_mpt.json``, ``use:
 calibration``; ``validation/fits/sustained.py``), on top of the tables of isolated kernels and of
 what FSDP's own passes take: refitted when those change. The other rows there are for validation.
-Blackwell: the median over 232 products longer than 1 ms that were measured in long loops on 8 B200
-(0.70; their source's ``b200_kernels.json``), not a training step. Volta: batched products in loops
-of a minute and more over those in loops of ten seconds and less (``cookbook_products.json``,
-``fits/layout.py``), not a training step either; the same rule says 0.894 of A100."""
+Blackwell: the median over 232 products longer than 1 ms that were measured in long loops on one of
+eight B200 (0.70; their source's ``b200_kernels.json``), not a training step. Volta: batched
+products in loops of a minute and more over those in loops of ten seconds and less
+(``cookbook_products.json``, ``fits/layout.py``), not a training step either; the same rule says
+0.894 of A100."""
 _SUSTAINED_SOURCE = {
     "volta": "batched products in long and short loops on a V100, EleutherAI's cookbook",
-    "blackwell": "products longer than 1 ms in long loops on 8 B200, SimuMax v1.2",
+    "blackwell": "products longer than 1 ms in long loops on one B200, SimuMax v1.2",
 }
 MEASURED_HOT = frozenset({"blackwell"})
 """Where fused attention in such loops is as fast as in isolation: it keeps its rates."""
 SUSTAINED_ELSEWHERE = 0.81
 """The mean of Ampere and Hopper, for GPUs without such rows."""
+SUSTAINED_GPUS = {"volta": 1, "blackwell": 1}
+"""How many GPUs the slowest of which keeps that share: loops ran on one, MPT on those of a node."""
+NODE_GPUS = 8
+GPU_CV = 0.015
+"""Coefficient of variation of products' time between GPUs of one kind: a step takes the slowest's.
+
+Five clusters of V100, MI60 and RTX 5000, all but a tenth of their GPUs: 8 % on average (Sinha et
+al., SC22, arXiv 2208.11035; single ones up to 1.5 times the median), taken as the span of a box
+plot's whiskers, 5.4 standard deviations. Of newer GPUs assumed. Power management is what makes the
+difference, so that what waits for memory has none."""
 TRITON_BACKWARD = 0.635
 """Rate of Triton's FlashAttention over FlashAttention 2's in backward, one for both GPUs: those MPT
 runs had it (``--attn_impl`` is ``triton`` in the ``submit_benchmarks.py`` that measured them). The
@@ -140,7 +153,7 @@ class TrainingConstants:
     """What a profile may replace of a training job's constants; the defaults are raysim's own."""
 
     sustained_share: float | None = None
-    """Share of isolated rates in a long run; None: by architecture, :func:`sustained`."""
+    """Share of isolated rates that one GPU keeps in a long run; None: by :func:`sustained`."""
     memory_share: float = MEMORY_SHARE
     """Share of the datasheet's bandwidth that streaming kernels reach."""
     kernel_floor_s: float = KERNEL_FLOOR_S
@@ -174,15 +187,22 @@ def host_costs(given: TrainingConstants, cpu: CpuSpec | None = None) -> host.Hos
     return costs if speed == 1.0 else costs.at_speed(speed)
 
 
-def sustained(gpu: GpuSpec) -> tuple[float, Provenance]:
-    """Share of isolated rates in a long training run, and where it is from."""
+@lru_cache(maxsize=64)
+def slowest_of(gpus: int) -> float:
+    """By what the slowest of so many GPUs takes longer for products than the mean."""
+    return expected_slowest([(1.0, gpus)], GPU_CV)
+
+
+def sustained(gpu: GpuSpec, gpus: int = NODE_GPUS) -> tuple[float, Provenance]:
+    """Share of isolated rates in a long training run on so many GPUs, and where it is from."""
+    like = slowest_of(SUSTAINED_GPUS.get(gpu.architecture, NODE_GPUS)) / slowest_of(gpus)
     share = SUSTAINED.get(gpu.architecture)
     if share is None:
         source = "mean of A100 and H100 in MosaicML's MPT runs"
-        return SUSTAINED_ELSEWHERE, Provenance(basis="assumed", source=source)
+        return SUSTAINED_ELSEWHERE * like, Provenance(basis="assumed", source=source)
     fitted = f"fitted on five single-node MPT runs on {gpu.architecture}, MosaicML llm-foundry"
     source = _SUSTAINED_SOURCE.get(gpu.architecture, fitted)
-    return share, Provenance(basis="measured", source=source)
+    return share * like, Provenance(basis="measured", source=source)
 
 
 @dataclass(slots=True)
@@ -200,6 +220,8 @@ class GpuConstants:
     """Of an element that a kernel reaches by index arithmetic, beyond its traffic."""
     sustained_share: float
     """Factor on the rates of products and fused attention, for long runs."""
+    slowest: float
+    """By what the slowest GPU takes longer for them, which is in that share."""
     provenance: dict[str, Provenance]
     notes: tuple[str, ...] = ()
     _gemm: dict[str, GemmConstants] = field(default_factory=dict)
@@ -239,10 +261,12 @@ def constants_for(
     gpu: GpuSpec,
     sustained_share: float | None = 1.0,
     given: TrainingConstants = TrainingConstants(),
+    gpus: int = NODE_GPUS,
 ) -> GpuConstants:
     """Constants of ``gpu``, with the origin of those every time depends on.
 
-    ``sustained_share`` None: as measured in training runs, or as ``given``.
+    ``sustained_share`` None: as measured in training runs, or as ``given``, for the slowest of
+    ``gpus``.
 
     Raises
     ------
@@ -250,10 +274,12 @@ def constants_for(
         ``sustained_share`` is not in (0, 1].
     """
     provenance = {"memory_share": _MEMORY, "kernel_floor_s": _FLOOR, "index_s": _INDEX}
+    slowest = 1.0
     if sustained_share is None:
-        sustained_share, provenance["sustained_share"] = sustained(gpu)
+        slowest = slowest_of(gpus)
+        sustained_share, provenance["sustained_share"] = sustained(gpu, gpus)
         if given.sustained_share is not None:
-            sustained_share = given.sustained_share
+            sustained_share = given.sustained_share / slowest
     elif sustained_share < 1.0:
         provenance["sustained_share"] = Provenance(
             basis="assumed", source=f"given: long runs keep {sustained_share:.2f} of isolated rates"
@@ -274,6 +300,7 @@ def constants_for(
         kernel_floor_s=given.kernel_floor_s,
         index_s=INDEX_S * INDEX_SMS / gpu.sm_count,
         sustained_share=sustained_share,
+        slowest=slowest,
         provenance=provenance,
         notes=notes,
     )
@@ -406,9 +433,9 @@ def _attention_constants(
     else:
         share, text = _FLASH_2[c.gpu.architecture]
         scale = share * peak / float(row["flops_128"])
-    hot = c.gpu.architecture in MEASURED_HOT
+    kept = 1.0 / c.slowest if c.gpu.architecture in MEASURED_HOT else c.sustained_share
     constants = AttentionConstants(
-        flops_per_s=_by_head_dim(row, scale * (1.0 if hot else c.sustained_share)),
+        flops_per_s=_by_head_dim(row, scale * kept),
         backward_ratio=BACKWARD_RATIO[row["kernel"]],
         fixed_s=float(row["fixed_s"]),
         quantisation=float(row["quantisation"]),

@@ -22,7 +22,7 @@ from raysim.hardware.specs import CpuRankSpec, CpuSpec, GpuSpec, Provenance
 from raysim.models.table import Operator
 from raysim.perf import optimizer
 from raysim.perf.compute import ComputeModel, Dtype
-from raysim.perf.constants import GpuConstants, TrainingConstants, host_costs
+from raysim.perf.constants import NODE_GPUS, GpuConstants, TrainingConstants, host_costs
 from raysim.perf.host import HostCosts
 from raysim.perf.nccl import Operation, bus_factor
 
@@ -77,12 +77,12 @@ class CpuRankModel(ComputeModel):
         """Without what only the host of a GPU pays."""
         return {k: v for k, v in super().provenance.items() if k not in OF_A_GPUS_HOST}
 
-    def _constants(self, sustained_share: float | None) -> GpuConstants:  # noqa: ARG002
+    def _constants(self, sustained_share: float | None, gpus: int) -> GpuConstants:  # noqa: ARG002
         """Nothing of a GPU's: no kernel floor, no clocks that power caps, no tables."""
         return GpuConstants(
             gpu=self.gpu, system="", exact=True,
             memory_bytes_per_s=self.gpu.memory_bytes_per_s, kernel_floor_s=0.0,
-            index_s=0.0, sustained_share=1.0, provenance=dict(self.gpu.provenance),
+            index_s=0.0, sustained_share=1.0, slowest=1.0, provenance=dict(self.gpu.provenance),
         )  # fmt: skip
 
     def gemm_s(
@@ -163,11 +163,15 @@ def compute_model(
     cuda_graphs: bool = False,
     compiled: bool = False,
     expert_imbalance: float = 1.0,
+    gpus: int = NODE_GPUS,
 ) -> ComputeModel:
-    """Prices on a device as a training run has it: a GPU in a host, or an eager rank on the CPU."""
+    """Prices on a device as a training run has it: a GPU in a host, or an eager rank on the CPU.
+
+    A GPU's are of the slowest of the run's ``gpus``, for which the others wait.
+    """
     if isinstance(gpu, CpuRankSpec):
         return CpuRankModel(gpu, given)
     return ComputeModel(
         gpu, sustained_share=None, given=given, cpu=cpu, cuda_graphs=cuda_graphs,
-        compiled=compiled, expert_imbalance=expert_imbalance,
+        compiled=compiled, expert_imbalance=expert_imbalance, gpus=gpus,
     )  # fmt: skip

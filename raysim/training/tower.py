@@ -329,6 +329,7 @@ def prepare(
         cuda_graphs=plan.cuda_graphs,
         compiled=plan.torch_compile,
         expert_imbalance=plan.expert_imbalance,
+        gpus=plan.mesh.world,
     )
     if plan.engine == "megatron":
         costs.fp32_gradients = plan.megatron.gradient_accumulation_fusion

@@ -93,7 +93,7 @@ def test_torchtitan_reserves_what_it_printed() -> None:
         assert rate == pytest.approx(row["tokens_per_s_per_gpu"], rel=0.18), row["id"]
 
 
-@pytest.mark.parametrize(("index", "bound"), [(3, 0.08), (9, 0.06), (10, 0.18)])
+@pytest.mark.parametrize(("index", "bound"), [(3, 0.10), (9, 0.06), (10, 0.18)])
 def test_mixtures_of_experts_on_many_gpus(index: int, bound: float) -> None:
     document = json.loads((VALIDATION / PUBLISHED / runs_megatron.FILE).read_text())
     row = document["rows"][index]

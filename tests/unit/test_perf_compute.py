@@ -8,7 +8,7 @@ from raysim.errors import CalibrationError
 from raysim.hardware import catalog
 from raysim.models.table import Attention, Gemm, Operator
 from raysim.perf.compute import ComputeModel
-from raysim.perf.constants import TrainingConstants
+from raysim.perf.constants import SUSTAINED, TrainingConstants, slowest_of
 from raysim.perf.cpu_rank import compute_model
 from raysim.perf.host import STAGING_BYTES_PER_S
 from raysim.perf.optimizer import optimizer_key, step_bytes
@@ -115,6 +115,26 @@ def test_bf16_on_v100_is_emulated_and_says_so() -> None:
     assert "bf16" in model.notes[0]
     assert "emulated" in model.provenance["gemm.bf16"].source
     assert ComputeModel(A100).notes == ()
+
+
+@pytest.mark.parametrize(("gpu", "measured_on"), [("H100-SXM-80GB", 8), ("B200", 1)])
+def test_products_of_many_gpus_are_the_slowest_ones(gpu: str, measured_on: int) -> None:
+    """The measured share is that of as many GPUs as were measured; bandwidth is everyone's."""
+    found = {n: compute_model(catalog.gpu(gpu), TrainingConstants(), gpus=n) for n in (1, 8, 512)}
+    one, node, many = (model.gemm_s(8192, 8192, 8192, "bf16") for model in found.values())
+    assert found[measured_on].constants.sustained_share == pytest.approx(
+        SUSTAINED[catalog.gpu(gpu).architecture]
+    )
+    assert one < node < many
+    assert many / one == pytest.approx(slowest_of(512), rel=0.01)
+    assert len({model.memory_s(1e9) for model in found.values()}) == 1
+
+
+def test_a_share_that_a_profile_gives_is_one_gpus() -> None:
+    given = TrainingConstants(sustained_share=0.9)
+    one, many = (compute_model(A100, given, gpus=n).constants.sustained_share for n in (1, 64))
+    assert one == 0.9
+    assert many == pytest.approx(0.9 / slowest_of(64))
 
 
 def test_a_sustained_share_slows_products_but_not_memory() -> None:

@@ -29,7 +29,9 @@ def test_products_keep_a_share_of_their_isolated_rate() -> None:
 @pytest.mark.parametrize("which", ["fwd", "bwd"])
 def test_fused_attention_keeps_its_rate(which: str) -> None:
     """From 16 heads on; forward was measured elsewhere, backward's ratio here."""
-    constants = ComputeModel(catalog.gpu("B200"), sustained_share=None).constants.attention("best")
+    constants = ComputeModel(catalog.gpu("B200"), sustained_share=None, gpus=1).constants.attention(
+        "best"
+    )
     errors = []
     for kind, seq, heads, kv_heads, qk, v, us in KERNELS["attention"]:
         if kind != which or max(heads, kv_heads) < 16:

@@ -98,13 +98,13 @@ def test_long_loops_of_v100_keep_the_share_that_training_does() -> None:
 
 
 HEADS, TOKENS, LENGTH = 128, 4 * 2048, 2048
-TRAINED = ComputeModel(catalog.gpu("A100-SXM-40GB"), sustained_share=None)
+TRAINED = ComputeModel(catalog.gpu("A100-SXM-40GB"), sustained_share=None, gpus=1)
 LAYERS = {int(hidden) // HEADS: times for hidden, *times in DATA["layers"]}
 """By head dimension: milliseconds of attention, MLP and layer, forward."""
 
 
 def test_feed_forward_of_a_layer_as_in_training() -> None:
-    """Not fitted: 245 TFLOP/s in loops of seconds, a few percent above what MPT's runs keep."""
+    """Not fitted: 245 TFLOP/s of one A100 in loops of seconds; MPT's are the slowest of eight."""
     ratios = []
     for dim in range(64, 160, 8):
         hidden = dim * HEADS
@@ -113,9 +113,9 @@ def test_feed_forward_of_a_layer_as_in_training() -> None:
         ratios.append(
             (products + TRAINED.memory_s(4.0 * TOKENS * 4 * hidden)) * 1e3 / LAYERS[dim][1]
         )
-    assert median(ratios) == pytest.approx(1.04, abs=0.02)
-    assert max(ratios) < 1.08
-    assert min(ratios) > 1.0
+    assert median(ratios) == pytest.approx(1.01, abs=0.02)
+    assert max(ratios) < 1.05
+    assert min(ratios) > 0.97
 
 
 def attention_products_ms(dim: int) -> float:

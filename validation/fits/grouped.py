@@ -35,7 +35,7 @@ def plain_s(model: ComputeModel, way: str, groups: int, rows: int, n: int, k: in
 
 def main() -> None:
     """Fit the curve on three quarters of the shapes; print and write it with its errors."""
-    model = ComputeModel(catalog.gpu("B200"), sustained_share=None)
+    model = ComputeModel(catalog.gpu("B200"), sustained_share=None, gpus=1)
     rows = json.loads(DATA.read_text(encoding="utf-8"))["rows"]
     shapes = sorted({tuple(r[1:5]) for r in rows})
     held = set(np.random.default_rng(SEED).choice(len(shapes), len(shapes) // 4, replace=False))
