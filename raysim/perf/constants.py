@@ -135,6 +135,10 @@ SUSTAINED_ELSEWHERE = 0.81
 SUSTAINED_GPUS = {"volta": 1, "blackwell": 1}
 """How many GPUs the slowest of which keeps that share: loops ran on one, MPT on those of a node."""
 NODE_GPUS = 8
+HOT_TABLES = {"gb200": "b200"}
+"""Whose table that share is over, where it is not the GPU's own: GB200 was throttled in part while
+it was measured (products of 1 to 10 TFLOP reach 820 to 1,930 TFLOP/s under vLLM, 1,500 under
+TensorRT-LLM as B200's do), and would lose the same twice."""
 GPU_CV = 0.015
 """Coefficient of variation of products' time between GPUs of one kind: a step takes the slowest's.
 
@@ -274,7 +278,7 @@ def constants_for(
         ``sustained_share`` is not in (0, 1].
     """
     provenance = {"memory_share": _MEMORY, "kernel_floor_s": _FLOOR, "index_s": _INDEX}
-    slowest = 1.0
+    slowest, hot = 1.0, sustained_share is None
     if sustained_share is None:
         slowest = slowest_of(gpus)
         sustained_share, provenance["sustained_share"] = sustained(gpu, gpus)
@@ -292,6 +296,8 @@ def constants_for(
             f"{gpu.name} has no bf16 units: bf16 products are emulated and priced at its fp32 rate",
         )
     system, exact = measured_system(gpu)
+    if hot and system in HOT_TABLES:
+        system, exact = HOT_TABLES[system], False
     return GpuConstants(
         gpu=gpu,
         system=system,

@@ -46,3 +46,16 @@ def test_fused_attention_keeps_its_rate(which: str) -> None:
         errors.append(abs(found / (us * 1e-6) - 1))
     assert len(errors) > 10
     assert median(errors) < (0.09 if which == "fwd" else 0.13)
+
+
+@pytest.mark.parametrize("gpu", ["GB200", "GB300"])
+@pytest.mark.parametrize("dtype", ["bf16", "fp8"])
+def test_the_same_die_with_more_power_is_no_slower_in_training(gpu: str, dtype: str) -> None:
+    """GB200's isolated table has throttled products, of which training would take a share again."""
+    for size in (4096.0, 16384.0):
+        plain, more = (
+            ComputeModel(catalog.gpu(name), sustained_share=None) for name in ("B200", gpu)
+        )
+        assert more.gemm_s(size, int(size), int(size), dtype) < plain.gemm_s(
+            size, int(size), int(size), dtype
+        )
