@@ -24,6 +24,8 @@ from raysim.scenario.targets import Target
 Direction = Literal["minimize", "maximize"]
 COSTS = ("usd", "usd_per_million_tokens", "gpu_hours", "step_seconds", "seconds")
 """What is minimised when nobody says: the first that the job has."""
+EQUAL_WORK = 1.1
+"""Tokens of the largest over the smallest run: a last step or an epoch's last batch is no more."""
 RUNS = ("ok", "estimated")
 """Of trials that have a speed."""
 MOST_CHANGES = 3
@@ -122,8 +124,20 @@ def objective_of(
     if minimize:
         return Objective(minimize, "minimize", quantile)
     run = [t for t in trials if t.status in RUNS]
-    has = next((m for m in COSTS if run and all(t.metrics.get(m) for t in run)), COSTS[-1])
-    return Objective(has, "minimize", quantile)
+    return Objective(_cost_of(run) or COSTS[-1], "minimize", quantile)
+
+
+def _cost_of(run: Sequence[Trial]) -> str | None:
+    """The first cost that all have: dollars, or of unequal numbers of tokens dollars per token."""
+    costs = COSTS if _equal_work(run) else COSTS[1:]
+    return next((c for c in costs if run and all(t.metrics.get(c) for t in run)), None)
+
+
+def _equal_work(run: Iterable[Trial]) -> bool:
+    """Whether all train on as many tokens: where a step's batch varies, equal steps do not."""
+    pairs = [(t.metrics.get("usd"), t.metrics.get("usd_per_million_tokens")) for t in run]
+    tokens = [usd / each for usd, each in pairs if usd and each]
+    return not tokens or max(tokens) <= EQUAL_WORK * min(tokens)
 
 
 def choose(
@@ -199,7 +213,7 @@ def pareto(
     """Of those that run: no other is better by `gain_of` and by cost; the cheapest first."""
     gain = gain_of(trials, objective)
     run = [t for t in trials if t.status in statuses and t.metrics.get(gain.metric) is not None]
-    cost = next((c for c in COSTS if run and all(t.metrics.get(c) for t in run)), None)
+    cost = _cost_of(run)
     if cost is None:
         return ()
     front: list[Trial] = []

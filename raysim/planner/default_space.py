@@ -72,6 +72,8 @@ def _of_data_parallel(scenario: Scenario) -> Values:
         values[f"{ACCELERATE}fsdp_reshard_after_forward"] = (True, False)
     elif not accelerate and strategy.engine == "fsdp" and strategy.fsdp.version == 2:
         values["train.fsdp.reshard_after_forward"] = (True, False)
+    if not accelerate and strategy.engine == "fsdp" and strategy.batch.accumulation > 1:
+        values["train.fsdp.sync_every_micro_batch"] = (False, True)
     return values
 
 

@@ -13,7 +13,7 @@ from raysim.planner.choose import Plan, choose, objective_of, smallest_change
 from raysim.planner.pool import Runner, processes
 from raysim.planner.search import Wanted, search
 from raysim.planner.sensitivity import elasticities
-from raysim.planner.space import Space, chosen, space_of
+from raysim.planner.space import Space, chosen, space_of, with_batch_held
 from raysim.planner.store import Store
 from raysim.planner.sweep import Sweep, sweep_id
 from raysim.results.targets import METRICS
@@ -97,6 +97,8 @@ def plan(
     asked = question or Question()
     if asked.quantile is not None and not 0 < asked.quantile < 1:
         raise ScenarioError(f"a quantile is between 0 and 1, got {asked.quantile}")
+    if asked.vary is None and not scenario.spec.vary:
+        scenario = with_batch_held(scenario)
     space = space_of(scenario, asked.vary)
     limits = (*scenario.targets, *(_limit(text, scenario) for text in asked.subject_to))
     folder = None

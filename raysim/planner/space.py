@@ -22,6 +22,7 @@ from raysim.scenario.overrides import short_key, shown
 MOST_LOOKS = 64
 """Points that are built to see whether any can be."""
 WORKERS = "train.workers"
+ACCUMULATION = "train.gradient_accumulation_steps"
 TOGETHER = "together"
 NAME = "name"
 """What a mapping of keys is called, if it has one."""
@@ -139,6 +140,23 @@ def chosen(scenario: AnyScenario, choice: Choice) -> AnyScenario:
     changes = spread_out(choice)
     follows = following(scenario, changes)
     return scenario.with_({**_no_longer(scenario, changes), **changes, **follows})
+
+
+def with_batch_held(scenario: AnyScenario) -> AnyScenario:
+    """The scenario with the samples of a step in place of the accumulation that made them.
+
+    Layouts that raysim thinks of are then the same training. Files that say the samples are as
+    they were.
+    """
+    if not isinstance(scenario, Scenario) or scenario.strategy.megatron is not None:
+        return scenario
+    train = scenario.spec.train
+    if train.global_batch is not None or train.global_batch_tokens is not None:
+        return scenario
+    samples = scenario.strategy.batch.train
+    return scenario.with_(
+        {"train.global_batch": samples, "train.gradient_accumulation_steps": None}
+    )
 
 
 def following(scenario: AnyScenario, keys: Iterable[str]) -> Choice:

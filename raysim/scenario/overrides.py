@@ -167,7 +167,9 @@ class Overrides:
             if isinstance(auto, dict) and key in auto:
                 train["auto"] = {k: v for k, v in auto.items() if k != key}
                 self.changed.append(((*TRAIN, "auto"), f"--set train.{name}"))
-            if key in given and name not in _BATCH_TOTALS:
+            if key in given and train.get(name) is None:
+                self.drop(key)
+            elif key in given and name not in _BATCH_TOTALS:
                 self.put((*DEEPSPEED, key), train[name], f"--set train.{name}={train[name]}")
         total_asked = "train_batch_size" in asked
         if total_asked:

@@ -22,6 +22,7 @@ from raysim.training.settings.deepspeed import OffloadOptimizer, OffloadParam, Z
 from raysim.training.stages import pipeline_of
 from raysim.training.tower import memory_need, simulate
 from raysim.units import format_bytes, to_seconds
+from raysim.workloads.whatif_fsdp import FsdpChange, exchanging_less, holding_less
 
 MOST_FITTING = 6
 """Changes that fit, listed for a job that does not."""
@@ -122,6 +123,8 @@ def _speed_changes(plan: TrainingPlan, cluster: ClusterSpec) -> Iterator[Change]
             cluster=cluster,
         )
     yield from _zero_changes(plan, cluster)
+    if plan.engine == "fsdp":
+        yield from (_fsdp_change(plan, cluster, said) for said in exchanging_less(plan))
     sharding, megatron = plan.sharding, plan.megatron
     if plan.engine == "megatron" and sharding.sequence_parallel and not sharding.user_buffers:
         yield Change(
@@ -165,6 +168,12 @@ def _zero_changes(plan: TrainingPlan, cluster: ClusterSpec) -> Iterator[Change]:
             plan=replace(plan, zero=replace(zero, stage=2)),
             cluster=cluster,
         )
+
+
+def _fsdp_change(plan: TrainingPlan, cluster: ClusterSpec, said: FsdpChange) -> Change:
+    return Change(
+        change=said.change, text=said.text, plan=replace(plan, fsdp=said.fsdp), cluster=cluster
+    )
 
 
 def _faster_nics(cluster: ClusterSpec, factor: float) -> ClusterSpec:
@@ -312,6 +321,8 @@ def _memory_changes(
                 sharded = replace(zero if plan.engine == "deepspeed" else ZeroConfig(), stage=stage)
                 new = replace(plan, engine="deepspeed", zero=sharded)
                 yield change(f"zero_optimization.stage: {stage}", f"ZeRO-{stage}", new)
+    if plan.engine == "fsdp":
+        yield from (_fsdp_change(plan, cluster, said) for said in holding_less(plan))
     if plan.activation_checkpointing == "none":
         new = replace(plan, activation_checkpointing="full")
         yield change("activation_checkpointing: full", "activation checkpointing", new)

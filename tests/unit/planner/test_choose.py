@@ -41,6 +41,19 @@ def test_more_is_better_of_throughput():
     assert [t.number for t in plan_.ranked] == [1, 0]
 
 
+def test_dollars_of_unequal_work_are_no_yardstick():
+    """A layout of half the samples a step is cheap by doing half, in as many steps."""
+    half = {"usd": 6.0, "usd_per_million_tokens": 6.0, "tokens_per_s": 1.0}
+    whole = {"usd": 10.0, "usd_per_million_tokens": 5.0, "tokens_per_s": 2.0}
+    tried = (trial(0, metrics=half), trial(1, metrics=whole))
+    objective = objective_of(tried, None, None)
+    assert objective.metric == "usd_per_million_tokens"
+    assert choose(swept(*tried), objective).best.number == 1
+    assert [t.number for t in pareto(tried, objective)] == [1]
+    assert objective_of((trial(0, metrics=whole), trial(1, metrics=whole)), None, None) == USD
+    assert objective_of(tried, "usd", None) == USD
+
+
 points = st.tuples(st.floats(0.1, 100), st.floats(0.1, 100))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import raysim
-from raysim.planner.space import chosen, space_of
+from raysim.planner.space import chosen, space_of, with_batch_held
 
 FSDP = "train.fsdp.fsdp_config."
 
@@ -23,6 +23,34 @@ def test_a_switch_of_accelerates_file_is_moved_in_that_file():
     none = chosen(said, {f"{FSDP}fsdp_activation_checkpointing": False})
     assert said.strategy.checkpoints
     assert not none.strategy.checkpoints
+
+
+@pytest.mark.parametrize(
+    ("name", "nodes"),
+    [("bert_mrpc_zero3", "cluster.gpu-group.replicas"), ("mlp_pipeline", None)],
+)
+def test_layouts_nobody_said_are_the_same_training(name, nodes):
+    """DeepSpeed's JSON or the scenario says micro-batch and accumulation; more ranks take less."""
+    said = raysim.load(f"scenarios/{name}")
+    held, batch = with_batch_held(said), said.strategy.batch
+    grown = {} if nodes is None else {nodes: 2}
+    more = chosen(held, {**grown, "train.micro_batch": batch.micro // 2}).strategy.batch
+    assert held.strategy.batch == batch
+    assert more.train == batch.train
+    assert more.micro * 2 == batch.micro
+
+
+def test_samples_that_a_file_says_are_left_to_it():
+    for name in ("llama3_8b_zero3", "llama31_70b_megatron", "databound_vit"):
+        said = raysim.load(f"scenarios/{name}")
+        assert with_batch_held(said) is said
+
+
+def test_a_loop_that_accumulates_is_asked_when_to_reduce():
+    key = "train.fsdp.sync_every_micro_batch"
+    fsdp = {"train.fsdp": {"version": 2}}
+    assert key not in values("llama31_8b_fsdp2")  # its file is Accelerate's
+    assert values("llama31_8b_fsdp2", **fsdp)[key] == (False, True)
 
 
 def test_failures_ask_how_often_to_save():
