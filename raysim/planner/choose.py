@@ -18,7 +18,7 @@ from raysim.planner.space import Point, Space, is_nodes, said, spread_out
 from raysim.planner.sweep import Sweep
 from raysim.planner.trials import NORMAL, Trial, follows_time, try_point
 from raysim.results.targets import METRICS
-from raysim.scenario.load import AnyScenario
+from raysim.scenario.load import AnyScenario, Scenario
 from raysim.scenario.targets import Target
 
 Direction = Literal["minimize", "maximize"]
@@ -29,6 +29,7 @@ EQUAL_WORK = 1.1
 RUNS = ("ok", "estimated")
 """Of trials that have a speed."""
 MOST_CHANGES = 3
+ENGINE = "train.engine"
 OWN_FRAC = 0.34
 """Of the variance of a layout's error: what others of its model and cluster do not share. The rest
 is the same for all of them. Of 24 published sweeps (``tests/laws/test_plan_choice_published.py``).
@@ -283,16 +284,19 @@ def smallest_change(
 ) -> Trial | None:  # fmt: skip
     """The first trial beyond the space that meets the targets: one key after the other is moved.
 
-    It starts from the trials that came nearest; more nodes are tried last.
+    It starts from the trials that came nearest; a job under DDP may be sharded; more nodes are
+    tried last.
     """
     starts = sorted(
         sweep.trials,
         key=lambda t: (t.status != "ok", len(t.missed), t.metrics.get("gpu_mem_peak", 9.0)),
     )[:MOST_CHANGES]
-    keys = sorted(space.values, key=is_nodes)
+    beyond = {key: space.outside(key) for key in space.values}
+    if isinstance(scenario, Scenario) and scenario.strategy.engine == "ddp":
+        beyond.setdefault(ENGINE, ("fsdp",))
     number = sweep.size
-    for key in keys:
-        for value in space.outside(key):
+    for key in sorted(beyond, key=is_nodes):
+        for value in beyond[key]:
             for start in starts:
                 choice = {**start.choice, key: value}
                 trial = _within(try_point(scenario, Point(number, choice), limits), 0.0, max_gpus)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -136,6 +137,10 @@ def _of_megatron(scenario: Scenario) -> Values:
 
 
 def _micro_batches(scenario: Scenario, most: int) -> tuple[int, ...]:
-    batch = scenario.strategy.batch
-    per_rank = batch.micro * batch.accumulation
-    return tuple(2**k for k in range(most) if per_rank % 2**k == 0)
+    """The job's own and its doubles and halves that divide what a rank takes per step."""
+    own = scenario.strategy.batch.micro
+    per_rank = own * scenario.strategy.batch.accumulation
+    halves = [own >> k for k in range(own.bit_length()) if own % 2**k == 0]
+    doubles = [own << k for k in range(1, per_rank.bit_length()) if per_rank % (own << k) == 0]
+    near = sorted(halves + doubles, key=lambda micro: (abs(math.log2(micro / own)), micro))
+    return tuple(sorted(near[:most]))

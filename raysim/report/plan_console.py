@@ -88,10 +88,9 @@ def _verdict(page: Page, summary: Summary) -> None:
         of = f", {summary['meets']:,} meet the targets" if summary["targets"] else ""
         page.add((f"{summary['scenario']}{JOINT}{tried}{of}; {_aim(summary)}", "dim"))
         return
-    page.add(("No configuration meets the targets.", "bold"))
-    page.add(
-        (f"{summary['scenario']}{JOINT}{tried}; targets: {', '.join(summary['targets'])}", "dim")
-    )
+    asked = f"; targets: {', '.join(summary['targets'])}" if summary["targets"] else ""
+    page.add((f"No configuration {'meets the targets' if asked else 'runs'}.", "bold"))
+    page.add((f"{summary['scenario']}{JOINT}{tried}{asked}", "dim"))
     other, near = summary["instead"], summary.get("nearest")
     if other is None and near:
         parts = [(*o["target"].partition(" "), o["value"]) for o in near["off"]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import raysim
+from raysim.planner.plan import Question, plan
 from raysim.planner.space import chosen, space_of, with_batch_held
 
 FSDP = "train.fsdp.fsdp_config."
@@ -38,6 +39,19 @@ def test_layouts_nobody_said_are_the_same_training(name, nodes):
     assert held.strategy.batch == batch
     assert more.train == batch.train
     assert more.micro * 2 == batch.micro
+
+
+def test_micro_batches_are_the_jobs_own_and_those_around_it():
+    assert values("vit_cifar10_ddp")["train.micro_batch"] == (4, 8, 16, 32, 64, 128)
+    odd = {"train.micro_batch": 6, "train.global_batch": 72}  # on four GPUs: 18 a rank
+    assert values("vit_cifar10_ddp", **odd)["train.micro_batch"] == (3, 6)
+
+
+def test_a_job_under_ddp_that_fits_nowhere_may_be_sharded():
+    found = plan(raysim.load("scenarios/llama31_8b_sft"), Question()).plan
+    assert found.best is None
+    assert found.instead.choice["train.engine"] == "fsdp"
+    assert found.instead.meets
 
 
 def test_samples_that_a_file_says_are_left_to_it():
