@@ -117,6 +117,10 @@ class Steps:
         """The model under way answered without being run."""
         self.inside = False
         """A model runs: what it calls belongs to it."""
+        self.within: Any = None
+        """What a library has wrapped the modules in that its steps call (``rayapi.lightning``)."""
+        self.whole: Any = None
+        """Such a step, under way: several modules that it calls are one model."""
         self._key: AskedFor | None = None
         self._example: Any = None
         self._outputs: Any = None
@@ -146,6 +150,8 @@ class Steps:
         """The outermost call of a module with parameters."""
         learns = torch.is_grad_enabled()
         key = self._key_of(module, args, kwargs, learns=learns)
+        if self.whole is not None and self.whole.takes(module):
+            return self.whole.call(self._run, run, module, key, args, kwargs)
         role = self.shared.roles.get(key)
         if not learns:
             return self._evaluate(run, module, key, role, args, kwargs)
@@ -160,7 +166,7 @@ class Steps:
             self._queued_ns += self.latest.passes_ns[0]
         self.steady = role is not None and role.model is not None
         if role is not None and self.steady:
-            return _again(role.outputs)
+            return again(role.outputs)
         self.recomputes, self.half = False, None
         outputs = self._run(run, module, args, kwargs)
         self._example = kwargs if kwargs and not args else args
@@ -168,11 +174,21 @@ class Steps:
             self._example = _bound(module, args, kwargs)
         if role is None:  # else another rank runs it too, and will trace it
             self.shared.roles[key] = Role(
-                outputs=_again(outputs), recomputes=self.recomputes, half=self.half,
+                outputs=again(outputs), recomputes=self.recomputes, half=self.half,
                 batch=_batch((args, kwargs)), input_bytes=_size_bytes((args, kwargs)),
             )  # fmt: skip
         self.mode.tape, self._outputs = Tape(outputs), outputs
         return outputs
+
+    def forget_forward(self) -> None:
+        """What was called was but a part of the model."""
+        self._key = self._module = self._example = self._outputs = self.mode.tape = None
+        self._forwards = self._queued_ns = 0
+
+    def _wrapping(self) -> Wrapping:
+        """Its own, or that of what it is called in."""
+        own = describe(self._module)
+        return own if self.within is None else replace(describe(self.within), module=own.module)
 
     def _run(self, run: Callable[..., Any], module: Any, args: Any, kwargs: Any) -> Any:
         self.inside = True
@@ -189,13 +205,14 @@ class Steps:
             return self.signature(module), shapes, tuple(kwargs), half, learns, plain
 
     def signature(self, module: Any) -> AskedFor | None:
-        """What tells its parameters from others'; None: it has none."""
+        """What tells its parameters from others'; None: it has none, or hands calls on."""
         known = self._signatures.get(id(module))
         if known is None:
-            parameters = tuple(
+            hands_on = getattr(module, "raysim_hands_on", False)
+            parameters = () if hands_on else tuple(
                 (name, tuple(p.shape), p.dtype, p.requires_grad)
                 for name, p in module.named_parameters()
-            )
+            )  # fmt: skip
             made = (type(module).__qualname__, hash(parameters)) if parameters else None
             known = self._signatures[id(module)] = module, made
         return known[1]
@@ -207,7 +224,7 @@ class Steps:
         if role is None:
             outputs = self._run(run, module, args, kwargs)
             role = self.shared.roles[key] = Role(
-                outputs=_again(outputs, grad=False), batch=_batch((args, kwargs)),
+                outputs=again(outputs, grad=False), batch=_batch((args, kwargs)),
                 input_bytes=_size_bytes((args, kwargs)),
             )  # fmt: skip
         if self.latest is not None:
@@ -219,7 +236,7 @@ class Steps:
                 )
                 self.shared.forwards[key] = found
             self._queued_ns += found
-        return _again(role.outputs, grad=False)
+        return again(role.outputs, grad=False)
 
     # ---- backward --------------------------------------------------------------------------------
 
@@ -248,7 +265,7 @@ class Steps:
         tape, before = self.mode.tape, self._outputs
         assert tape is not None, "a role without a model that was not run"
         assert self._key is not None, "a trace before a forward"
-        role, wrapping = self.shared.roles[self._key], describe(self._module)
+        role, wrapping = self.shared.roles[self._key], self._wrapping()
         inside = any(t is loss for t in tensors(before))
         own = getattr(before, "loss", None) is loss
 
@@ -366,7 +383,7 @@ class Steps:
         self._key = None
         if not found.fits:
             self.shared.too_large = found
-            raise _out_of_memory(found)
+            raise prediction.out_of_memory(found)
         self.latest = found
         worker = self.worker
         worker.steps += 1
@@ -406,7 +423,7 @@ class Steps:
         )  # fmt: skip
         if glance in self._found:
             return self._found[glance]
-        wrapping = describe(self._module)
+        wrapping = self._wrapping()
         plan = wrapping.plan(
             role.model,
             world_size=self.worker.context.world_size,
@@ -461,7 +478,7 @@ def _bound(module: Any, args: Any, kwargs: Any) -> dict[str, Any]:
     return dict(inspect.signature(inner.forward).bind(*args, **kwargs).arguments)
 
 
-def _again(outputs: Any, *, grad: bool = True) -> Any:
+def again(outputs: Any, *, grad: bool = True) -> Any:
     """Outputs like those of before, of a graph that is not there."""
 
     def like(t: torch.Tensor) -> torch.Tensor:
@@ -474,21 +491,3 @@ def _again(outputs: Any, *, grad: bool = True) -> Any:
         if isinstance(outputs, torch.Tensor):
             return like(outputs)
         return tree_map_only(torch.Tensor, like, outputs)
-
-
-def _out_of_memory(found: Prediction) -> Exception:
-    """As torch says it; of main memory, which would end the process, in words."""
-    gib = 2**30
-    if found.peak_bytes <= found.capacity_bytes:
-        return MemoryError(
-            f"the step needs {found.host.peak_bytes / gib:.1f} GiB of a node's main memory, which "
-            f"has {found.host.capacity_bytes / gib:.1f} GiB, and {found.host.disk_bytes / gib:.1f} "
-            f"GiB of its disk, which has {found.host.disk_capacity_bytes / gib:.1f} GiB"
-        )
-    peak = found.outcome.fullest
-    return torch.OutOfMemoryError(
-        f"CUDA out of memory. Tried to allocate more than is free. GPU 0 has a total capacity of "
-        f"{found.capacity_bytes / gib:.2f} GiB of which 0 bytes is free. The step needs "
-        f"{found.peak_bytes / gib:.2f} GiB ({peak.when}: {peak.allocating}), of which "
-        f"{peak.allocated_bytes / gib:.2f} GiB is allocated by PyTorch."
-    )
