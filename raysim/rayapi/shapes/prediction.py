@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from torch import OutOfMemoryError
+import torch
 
 from raysim.hardware.cluster import ClusterSpec, NodeGroup
 from raysim.kernel.simulation import Simulation
@@ -116,11 +116,6 @@ def _passes(line: Timeline, step: int) -> tuple[int, int]:
     return spent["forward"], spent["backward"] + spent["recompute"]
 
 
-def sample_name(model: Model) -> str:
-    """What its throughput counts."""
-    return "tokens" if model.sample_unit == "tokens" else "samples"
-
-
 def out_of_memory(found: Prediction) -> Exception:
     """As torch says it; of main memory, which would end the process, in words."""
     gib = 2**30
@@ -131,9 +126,14 @@ def out_of_memory(found: Prediction) -> Exception:
             f"GiB of its disk, which has {found.host.disk_capacity_bytes / gib:.1f} GiB"
         )
     peak = found.outcome.fullest
-    return OutOfMemoryError(
+    return torch.OutOfMemoryError(
         f"CUDA out of memory. Tried to allocate more than is free. GPU 0 has a total capacity of "
         f"{found.capacity_bytes / gib:.2f} GiB of which 0 bytes is free. The step needs "
         f"{found.peak_bytes / gib:.2f} GiB ({peak.when}: {peak.allocating}), of which "
         f"{peak.allocated_bytes / gib:.2f} GiB is allocated by PyTorch."
     )
+
+
+def sample_name(model: Model) -> str:
+    """What its throughput counts."""
+    return "tokens" if model.sample_unit == "tokens" else "samples"

@@ -205,14 +205,13 @@ class Steps:
             return self.signature(module), shapes, tuple(kwargs), half, learns, plain
 
     def signature(self, module: Any) -> AskedFor | None:
-        """What tells its parameters from others'; None: it has none, or hands calls on."""
+        """What tells its parameters from others'; None: it has none."""
         known = self._signatures.get(id(module))
         if known is None:
-            hands_on = getattr(module, "raysim_hands_on", False)
-            parameters = () if hands_on else tuple(
+            parameters = tuple(
                 (name, tuple(p.shape), p.dtype, p.requires_grad)
                 for name, p in module.named_parameters()
-            )  # fmt: skip
+            )
             made = (type(module).__qualname__, hash(parameters)) if parameters else None
             known = self._signatures[id(module)] = module, made
         return known[1]
