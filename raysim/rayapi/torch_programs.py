@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 
-_NAMED = re.compile("torch|deepspeed|transformers|accelerate|lightning")
+_NAMED = re.compile("torch|deepspeed|transformers|accelerate")
 _LOADED_BEFORE = {
     "pandas": "pandas", "pyarrow": "pyarrow", "datasets": "datasets", "fastapi": "pydantic.v1",
     "pydantic": "pydantic.v1",
