@@ -40,6 +40,7 @@ from raysim.rayapi.shapes.plans import (
     optimizer_of,
 )
 from raysim.rayapi.shapes.prediction import Prediction
+from raysim.rayapi.shapes.roles import Role, bytes_of, samples_of
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.tracing import trace
 from raysim.tracing.operators import tensors
@@ -56,22 +57,6 @@ _PLAIN = (bool, int, float, str, type(None))
 _C: Any = torch._C  # noqa: SLF001  (modes of a thread have no other door)
 AskedFor = tuple[Any, ...]
 """What makes two forwards alike."""
-
-
-@dataclass(kw_only=True)
-class Role:
-    """What a forward gives, and once a backward has followed, the model it was of."""
-
-    outputs: Any
-    model: Model | None = None
-    recomputes: bool = False
-    """It checkpoints activations."""
-    held: bool = False
-    """The script has its output in a variable when backward begins."""
-    half: torch.dtype | None = None
-    """What it casts to within."""
-    batch: int = 1
-    input_bytes: int = 0
 
 
 @dataclass(kw_only=True)
@@ -175,7 +160,7 @@ class Steps:
         if role is None:  # else another rank runs it too, and will trace it
             self.shared.roles[key] = Role(
                 outputs=again(outputs), recomputes=self.recomputes, half=self.half,
-                batch=_batch((args, kwargs)), input_bytes=_size_bytes((args, kwargs)),
+                batch=samples_of((args, kwargs)), input_bytes=bytes_of((args, kwargs)),
             )  # fmt: skip
         self.mode.tape, self._outputs = Tape(outputs), outputs
         return outputs
@@ -223,8 +208,8 @@ class Steps:
         if role is None:
             outputs = self._run(run, module, args, kwargs)
             role = self.shared.roles[key] = Role(
-                outputs=again(outputs, grad=False), batch=_batch((args, kwargs)),
-                input_bytes=_size_bytes((args, kwargs)),
+                outputs=again(outputs, grad=False), batch=samples_of((args, kwargs)),
+                input_bytes=bytes_of((args, kwargs)),
             )  # fmt: skip
         if self.latest is not None:
             found = self.shared.forwards.get(key)
@@ -330,8 +315,8 @@ class Steps:
                 layers, with_values(inputs), loss=loss, name=type(describe(module).module).__name__
             )
         self.shared.roles[key] = Role(
-            outputs=None, model=model, recomputes=self.recomputes, batch=_batch(inputs),
-            input_bytes=_size_bytes(inputs),
+            outputs=None, model=model, recomputes=self.recomputes, batch=samples_of(inputs),
+            input_bytes=bytes_of(inputs),
         )  # fmt: skip
 
     # ---- the update ------------------------------------------------------------------------------
@@ -460,16 +445,6 @@ class Steps:
             except ScenarioError as error:
                 raise RuntimeError(f"raysim cannot predict this step: {error}") from error
         return known[key]
-
-
-def _batch(given: Any) -> int:
-    """Samples: the first tensor's leading dimension."""
-    first = next(tensors(given), None)
-    return int(first.shape[0]) if first is not None and first.dim() else 1
-
-
-def _size_bytes(given: Any) -> int:
-    return sum(t.nbytes for t in tensors(given))
 
 
 def _bound(module: Any, args: Any, kwargs: Any) -> dict[str, Any]:
