@@ -121,7 +121,7 @@ class Steps:
         self._views = 1
         """Forwards whose outputs one backward is of: a batch so many times as large."""
         self._paid_ns = 0
-        self._queued_ns = 0
+        self.queued_ns = 0
         self._gradients = False
         """A backward has made gradients, for optimizers of the script's own."""
         self._optimizers: dict[int, tuple[Any, Optimizer]] = {}
@@ -148,10 +148,10 @@ class Steps:
         self._key, self._module = key, module
         self._forwards += module.training
         if self.latest is not None:
-            self._queued_ns += self.latest.passes_ns[0]
+            self.queued_ns += self.latest.passes_ns[0]
         self.steady = role is not None and role.model is not None
         if role is not None and self.steady:
-            return again(role.outputs)
+            return _again(role.outputs)
         self.recomputes, self.half = False, None
         outputs = self._run(run, module, args, kwargs)
         self._example = kwargs if kwargs and not args else args
@@ -159,7 +159,7 @@ class Steps:
             self._example = _bound(module, args, kwargs)
         if role is None:  # else another rank runs it too, and will trace it
             self.shared.roles[key] = Role(
-                outputs=again(outputs), recomputes=self.recomputes, half=self.half,
+                outputs=_again(outputs), recomputes=self.recomputes, half=self.half,
                 batch=samples_of((args, kwargs)), input_bytes=bytes_of((args, kwargs)),
             )  # fmt: skip
         self.mode.tape, self._outputs = Tape(outputs), outputs
@@ -168,7 +168,7 @@ class Steps:
     def forget_forward(self) -> None:
         """What was called was but a part of the model."""
         self._key = self._module = self._example = self._outputs = self.mode.tape = None
-        self._forwards = self._queued_ns = 0
+        self._forwards = self.queued_ns = 0
 
     def _wrapping(self) -> Wrapping:
         """Its own, or that of what it is called in."""
@@ -208,7 +208,7 @@ class Steps:
         if role is None:
             outputs = self._run(run, module, args, kwargs)
             role = self.shared.roles[key] = Role(
-                outputs=again(outputs, grad=False), batch=samples_of((args, kwargs)),
+                outputs=_again(outputs, grad=False), batch=samples_of((args, kwargs)),
                 input_bytes=bytes_of((args, kwargs)),
             )  # fmt: skip
         if self.latest is not None:
@@ -219,8 +219,8 @@ class Steps:
                     plan, self.latest.outcome.cluster, self._feed(role), self._seed
                 )
                 self.shared.forwards[key] = found
-            self._queued_ns += found
-        return again(role.outputs, grad=False)
+            self.queued_ns += found
+        return _again(role.outputs, grad=False)
 
     # ---- backward --------------------------------------------------------------------------------
 
@@ -235,7 +235,7 @@ class Steps:
         self.mode.tape = self._example = self._outputs = None
         self._micro += 1
         if self.latest is not None:
-            self._queued_ns += self.latest.passes_ns[1]
+            self.queued_ns += self.latest.passes_ns[1]
         self._gradients = self._gradients or gradients
 
     def _after_backward(self) -> bool:
@@ -363,7 +363,7 @@ class Steps:
     def take_step(self, found: Prediction) -> None:
         """All ranks meet, and what is left of the step passes."""
         rest_ns = max(0, found.step_ns - self._paid_ns)
-        self._micro = self._queued_ns = self._paid_ns = self._forwards = 0
+        self._micro = self.queued_ns = self._paid_ns = self._forwards = 0
         self._key = None
         if not found.fits:
             self.shared.too_large = found
@@ -380,7 +380,7 @@ class Steps:
 
     def synchronize(self) -> None:
         """Wait for what has been queued."""
-        queued_ns, self._queued_ns = self._queued_ns, 0
+        queued_ns, self.queued_ns = self.queued_ns, 0
         if queued_ns:
             self._paid_ns += queued_ns
             self.worker.phase("steps" if self._micro else "between")
@@ -452,7 +452,7 @@ def _bound(module: Any, args: Any, kwargs: Any) -> dict[str, Any]:
     return dict(inspect.signature(inner.forward).bind(*args, **kwargs).arguments)
 
 
-def again(outputs: Any, *, grad: bool = True) -> Any:
+def _again(outputs: Any, *, grad: bool = True) -> Any:
     """Outputs like those of before, of a graph that is not there."""
 
     def like(t: torch.Tensor) -> torch.Tensor:
