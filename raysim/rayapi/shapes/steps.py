@@ -121,7 +121,7 @@ class Steps:
         self._views = 1
         """Forwards whose outputs one backward is of: a batch so many times as large."""
         self._paid_ns = 0
-        self.queued_ns = 0
+        self.queued_ns = 0  # of the GPU's work, what nobody has waited for
         self._gradients = False
         """A backward has made gradients, for optimizers of the script's own."""
         self._optimizers: dict[int, tuple[Any, Optimizer]] = {}
