@@ -127,6 +127,7 @@ def _libraries() -> dict[str, ModuleType]:
     """Names of Ray's libraries, and of what is built on Ray Core."""
     from raysim.rayapi import api, autoscaler, dag, data, job_submission, serve, train, tune
     from raysim.rayapi.train import huggingface as train_hf
+    from raysim.rayapi.train import lightning as train_pl
     from raysim.rayapi.train import torch as train_torch
     from raysim.raylibs.tune import sample
 
@@ -148,7 +149,8 @@ def _libraries() -> dict[str, ModuleType]:
         "ray.dag.compiled_dag_node": dag, "ray.job_submission": job_submission,
         "ray.train": train, "ray.train.torch": train_torch,
         "ray.train.huggingface": train_hf, "ray.train.huggingface.transformers": train_hf,
-        "ray.train.data_parallel_trainer": train, "ray.train.error": train,
+        "ray.train.lightning": train_pl, "ray.train.data_parallel_trainer": train,
+        "ray.train.error": train,
         "ray.tune": tune, "ray.tune.tune": tune, "ray.tune.schedulers": tune.schedulers,
         "ray.tune.search": tune.search, "ray.tune.search.sample": sample,
         "ray.tune.search.basic_variant": tune.search, "ray.tune.tuner": tune,

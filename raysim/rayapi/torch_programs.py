@@ -42,6 +42,7 @@ def replace() -> None:
         return
     from raysim.rayapi.deepspeed.names import deepspeed_names
     from raysim.rayapi.huggingface.installed import huggingface_of_workers
+    from raysim.rayapi.lightning.installed import lightning_of_workers
     from raysim.rayapi.shapes.patches import torch_of_workers
 
     _REPLACED.append(True)
@@ -49,6 +50,7 @@ def replace() -> None:
     replaced = _WORLD[-1].enter_context(torch_of_workers())
     _WORLD[-1].enter_context(deepspeed_names())
     _WORLD[-1].enter_context(huggingface_of_workers(replaced))
+    _WORLD[-1].enter_context(lightning_of_workers(replaced))
 
 
 @contextmanager

@@ -90,7 +90,7 @@ NAMES: dict[str, str] = {
         "UserCallback", "CheckpointConsistencyMode", "ReportedCheckpoint",
         "ReportedCheckpointStatus", "ValidationConfig", "ValidationFn", "ValidationTaskConfig",
         "get_all_reported_checkpoints", "backend", "base_trainer", "collective", "constants",
-        "context", "examples", "horovod", "lightgbm", "lightning", "session",
+        "context", "examples", "horovod", "lightgbm", "session",
         "tensorflow", "trainer", "utils", "v2", "xgboost", "torch.TorchCheckpoint",
         "torch.accelerate", "torch.config", "torch.torch_trainer", "torch.train_loop_utils",
         "torch.xla",

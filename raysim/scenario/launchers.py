@@ -15,6 +15,7 @@ from raysim.errors import ScenarioError
 from raysim.rayapi.launch.commands import Command, read_command
 
 _RAY = ("ray", "raysim")
+_LIGHTNING = ("lightning", "pytorch_lightning", "lightning_fabric")
 _TRAINERS = ("transformers.Trainer", "transformers.Seq2SeqTrainer", "transformers.trainer")
 
 
@@ -43,8 +44,8 @@ def command_of(launcher: str, path: str, args: Sequence[str]) -> Command:
 def launcher_of(script: Path) -> tuple[str, str]:
     """The launcher that a script's imports ask for, and the module that does; empty: none.
 
-    A script that imports ``ray`` starts its workers itself, and one of torch alone is a program
-    of one process, whatever started it.
+    A script that imports ``ray`` starts its workers itself, Lightning its other ranks, and one of
+    torch alone is a program of one process, whatever started it.
     """
     try:
         tree = ast.parse(script.read_bytes())
@@ -53,6 +54,9 @@ def launcher_of(script: Path) -> tuple[str, str]:
     names = dict.fromkeys(_imported(tree))
     if any(_within(name, top) for name in names for top in _RAY):
         return "", ""
+    for name in names:
+        if any(_within(name, top) for top in _LIGHTNING):
+            return "python", name
     if any(_within(name, "deepspeed") for name in names):
         return "deepspeed", "deepspeed"
     for name in names:

@@ -85,6 +85,7 @@ def reason(line: str) -> str | None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("default")  # what a program's libraries warn of is its own affair
 @pytest.mark.parametrize("page", WITH_COMMANDS, ids=lambda p: p.relative_to(ROOT).as_posix())
 def test_commands_of_a_page_work(page: Path, users_folder: Path) -> None:
     for block in blocks(page):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from raysim.rayapi.deepspeed import accelerator, comm, ops, pipe, utils, zero
+from raysim.rayapi.deepspeed import accelerator, checkpointing, comm, ops, pipe, utils, zero
 from raysim.rayapi.deepspeed.accelerator import get_accelerator
 from raysim.rayapi.deepspeed.comm import init_distributed
 from raysim.rayapi.deepspeed.engine import (
@@ -37,6 +37,7 @@ __all__ = [
     "TiedLayerSpec",
     "accelerator",
     "add_config_arguments",
+    "checkpointing",
     "comm",
     "get_accelerator",
     "init_distributed",

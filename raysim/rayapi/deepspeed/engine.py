@@ -118,7 +118,9 @@ class DeepSpeedEngine(torch.nn.Module):
             config, args, data_parallel=self.mesh.dp, stages=self.stages, client=client
         )
         self.module = model.to(self.device).to(_TYPES[self._settings.precision])
-        self.optimizer = optimizer if optimizer is not None else _of_json(given, self._settings)
+        if optimizer is None and given:  # without parameters it only evaluates
+            optimizer = _of_json(given, self._settings)
+        self.optimizer = optimizer
         self.lr_scheduler = lr_scheduler
         if callable(lr_scheduler) and not hasattr(lr_scheduler, "step"):
             self.lr_scheduler = lr_scheduler(self.optimizer)
@@ -277,7 +279,11 @@ class DeepSpeedEngine(torch.nn.Module):
                 _stand_in(folder / file.name, file.size_bytes)
         if self.global_rank == 0:
             counts = (self.global_steps, self.global_samples, self.micro_steps)
-            said = {"client_state": client_state or {}, "counts": counts}
+            groups = [
+                {k: v for k, v in group.items() if k != "params"}
+                for group in self.optimizer.param_groups
+            ]
+            said = {"client_state": client_state or {}, "counts": counts, "groups": groups}
             (folder / _STATE).write_bytes(pickle.dumps(said))
             if save_latest:
                 Path(save_dir, "latest").write_text(str(tag))
@@ -314,9 +320,11 @@ class DeepSpeedEngine(torch.nn.Module):
         self._steps.compiled = True
 
     def load_checkpoint(
-        self, load_dir: str, tag: str | None = None, **_more: Any
-    ) -> tuple[str | None, dict[str, Any] | None]:
+        self, load_dir: str, tag: str | None = None, load_module_strict: bool = True,
+        load_optimizer_states: bool = True, **_more: Any,
+    ) -> tuple[str | None, dict[str, Any] | None]:  # fmt: skip
         """``engine.load_checkpoint``: where from, and what the script had saved beside it."""
+        del load_module_strict
         latest = Path(load_dir, "latest")
         if tag is None:
             if not latest.is_file():
@@ -327,6 +335,9 @@ class DeepSpeedEngine(torch.nn.Module):
             return None, None
         said = pickle.loads(file.read_bytes())  # noqa: S301  (our own bytes)
         self.global_steps, self.global_samples, self.micro_steps = said["counts"]
+        if load_optimizer_states:
+            for group, saved in zip(self.optimizer.param_groups, said["groups"], strict=True):
+                group.update(saved)
         size_bytes = Checkpoint(str(Path(load_dir, tag))).size_bytes
         self._steps.worker.read_bytes(size_bytes / self.world_size)
         return str(Path(load_dir, tag)), said["client_state"]

@@ -20,19 +20,21 @@ from raysim.rayapi.unsupported import NotEmulatedError
 _MODULES = {
     "deepspeed": "deepspeed", "deepspeed.accelerator": "deepspeed.accelerator",
     "deepspeed.checkpoint": "deepspeed.saved", "deepspeed.checkpoint.utils": "deepspeed.saved",
+    "deepspeed.checkpointing": "deepspeed.checkpointing",
     "deepspeed.comm": "deepspeed.comm", "deepspeed.compression": "deepspeed.compression",
     "deepspeed.compression.helper": "deepspeed.compression", "deepspeed.moe": "deepspeed.moe",
     "deepspeed.moe.layer": "deepspeed.moe", "deepspeed.moe.utils": "deepspeed.moe",
     "deepspeed.ops": "deepspeed.ops", "deepspeed.ops.adam": "deepspeed.ops",
     "deepspeed.ops.lamb": "deepspeed.ops", "deepspeed.ops.lion": "deepspeed.ops",
     "deepspeed.pipe": "deepspeed.pipe", "deepspeed.runtime": "deepspeed.pipe",
-    "deepspeed.runtime.engine": "deepspeed",
+    "deepspeed.runtime.base_optimizer": "deepspeed.ops", "deepspeed.runtime.engine": "deepspeed",
     "deepspeed.runtime.lr_schedules": "deepspeed.schedules",
     "deepspeed.runtime.pipe": "deepspeed.pipe",
     "deepspeed.runtime.pipe.module": "deepspeed.pipe", "deepspeed.runtime.utils": "deepspeed.utils",
     "deepspeed.runtime.zero": "deepspeed.zero",
     "deepspeed.runtime.zero.partition_parameters": "deepspeed.zero",
-    "deepspeed.utils": "deepspeed.utils", "deepspeed.zero": "deepspeed.zero",
+    "deepspeed.utils": "deepspeed.utils", "deepspeed.utils.logging": "deepspeed.utils",
+    "deepspeed.zero": "deepspeed.zero",
 }  # fmt: skip
 """DeepSpeed's names, and the modules of ``raysim.rayapi`` that have what is in them."""
 

@@ -21,6 +21,10 @@ class _Named(torch.optim.Optimizer):
         return None if closure is None else closure()
 
 
+class DeepSpeedOptimizer:
+    """``deepspeed.runtime.base_optimizer.DeepSpeedOptimizer``: here, optimizers are torch's."""
+
+
 class FusedAdam(_Named):
     """``deepspeed.ops.adam.FusedAdam``."""
 

@@ -5,19 +5,24 @@ Real counterparts: ``deepspeed/utils/logging.py``, ``deepspeed/runtime/dataloade
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
+from logging import INFO, getLogger
+from types import SimpleNamespace
 from typing import Any
 
 from raysim.rayapi.unsupported import NotEmulatedError
 
-logger = logging.getLogger("DeepSpeed")
+logger = getLogger("DeepSpeed")
 
 
-def log_dist(message: str, ranks: Any = None, level: int = logging.INFO) -> None:
+def log_dist(message: str, ranks: Any = None, level: int = INFO) -> None:
     """``deepspeed.utils.log_dist``."""
     del ranks
     logger.log(level, message)
+
+
+logging = SimpleNamespace(logger=logger, log_dist=log_dist)
+"""``deepspeed.utils.logging``."""
 
 
 def set_random_seed(seed: int) -> None:

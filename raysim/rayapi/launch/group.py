@@ -80,24 +80,45 @@ class Group:
         self, session: Session, run: Run, record: Any, members: Sequence[Member],
         set_up: Callable[[Worker], None],
     ) -> None:  # fmt: skip
-        self.members = members
+        self.members = list(members)
         self._session = session
         self._run = run
         self._set_up = set_up
-        self._gang = Gang(session.env, record, len(members), Store(session.env, None))
+        self._record = record
+        self._gang = self._gang_of(len(members))
         self._told: Callable[[Any], object] | None = None
         self._failure: BaseException | None = None
 
-    def play(self, fiber: Fiber) -> BaseException | None:
-        """From the fiber that starts them; what the first to fail has raised."""
-        for member in self.members:
+    def _gang_of(self, world_size: int) -> Gang:
+        env = self._session.env
+        return Gang(env, self._record, world_size, Store(env, None))
+
+    def _watch(self, members: Sequence[Member]) -> None:
+        for member in members:
             member.script.died = partial(self._died, member)
             member.state.program = member.script
+
+    def play(self, fiber: Fiber) -> BaseException | None:
+        """From the fiber that starts them; what the first to fail has raised."""
+        self._watch(self.members)
         self._session.waiting = lambda: next(
             (m.fiber for m in self.members if m.fiber is not None and not m.fiber.over), fiber
         )
         fiber.block(self._start)
         return self._failure
+
+    def grow(self, members: Sequence[Member]) -> None:
+        """From the only process there is, which goes on as rank 0: others begin beside it."""
+        (first,) = self.members
+        alone, self._gang = self._gang, self._gang_of(1 + len(members))
+        alone.finished.set()
+        self._gang.join(0, first.core)
+        first.state.training.context = self._context(first)
+        self.members += members
+        self._watch(members)
+        assert first.fiber is not None, "who starts others runs"
+        first.fiber.settle()
+        first.fiber.block(partial(self._start_beside, members))
 
     def end(self, fiber: Fiber) -> None:
         """Nobody is left."""
@@ -117,7 +138,15 @@ class Group:
 
     def _start(self, told: Callable[[Any], object]) -> None:
         self._told = told
-        for member in self.members:
+        self._begin(self.members)
+
+    def _start_beside(self, members: Sequence[Member], then: Callable[[Any], object]) -> None:
+        """Who starts them does not wait."""
+        self._begin(members)
+        self._session.sim.call_later(0, then, None)
+
+    def _begin(self, members: Sequence[Member]) -> None:
+        for member in members:
             begin_process(
                 self._session, member.seat.host.machine.node_id, self._up, member, self._fail
             )
@@ -135,21 +164,22 @@ class Group:
         core.at_exit(partial(self._died, member))
         self._gang.join(member.seat.rank, core)
         if all(m.core is not None for m in self.members):
-            for each in self.members:
+            for each in [m for m in self.members if m.fiber is None]:
                 self._run_main(each)
+
+    def _context(self, member: Member) -> TrainContext:
+        """Its place among the others."""
+        nobody: Any = None  # Ray Train's actors, of whom there are none
+        seat = member.seat
+        return TrainContext(
+            member.core, self._gang, nobody, rank=seat.rank, local_rank=seat.local_rank,
+            local_world_size=len(seat.host.slots), node_rank=seat.node_rank,
+            run_name=self._run.name, say=lambda: None,
+        )  # fmt: skip
 
     def _run_main(self, member: Member) -> None:
         seat, state = member.seat, member.state
-        nobody: Any = None  # Ray Train's actors, of whom there are none
-        worker = state.training = Worker(
-            run=self._run,
-            context=TrainContext(
-                member.core, self._gang, nobody, rank=seat.rank, local_rank=seat.local_rank,
-                local_world_size=len(seat.host.slots), node_rank=seat.node_rank,
-                run_name=self._run.name, say=lambda: None,
-            ),
-            state=state,
-        )  # fmt: skip
+        worker = state.training = Worker(run=self._run, context=self._context(member), state=state)
         worker.visible_devices = member.sees_gpus
         for name, value in member.environment.items():
             if name not in DEFAULTS or ENVIRON.encodekey(name) not in state.environ:

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from raysim.errors import ScenarioError
 from raysim.rayapi.fibers import HUB
 from raysim.rayapi.launch.accelerate import read_launch
 from raysim.rayapi.launch.commands import Command
@@ -35,7 +36,7 @@ from raysim.rayapi.launch.script import Script
 from raysim.rayapi.process_state import ProcessState
 from raysim.rayapi.session import Session
 from raysim.rayapi.train.summary import with_cpu_training, with_training
-from raysim.rayapi.train.worker import Run, Worker
+from raysim.rayapi.train.worker import Environments, Run, Worker
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.raylibs.report import LibraryReport
 from raysim.raylibs.train.job import report_of
@@ -81,8 +82,10 @@ class Ranks:
         self._on_gpus = seats[0].host.on_gpus
         self._run = Run(
             session=session, name=file.stem, folder=Path.cwd(), launched=True, spawn=self._spawn,
-            gpus=1.0 if self._on_gpus else 0.0,
+            gpus=1.0 if self._on_gpus else 0.0, start_others=self._start_others,
         )  # fmt: skip
+        self._machines = machines
+        self._ranks: Group | None = None
         self._shared: Any = None
         self._accelerate: dict[int, Mapping[str, str]] = {}
         self._seats = seats
@@ -101,7 +104,7 @@ class Ranks:
         record.state(sim.now_ns, "RUNNING")
         record.began(sim.now_ns, len(self._seats), 0)
         began_ns = sim.now_ns
-        group = self._group([self._member(seat) for seat in self._seats])
+        group = self._ranks = self._group([self._member(seat) for seat in self._seats])
         failure = group.play(fiber)
         poll_ns = to_ns(POLL_S[kind])
         if poll_ns:
@@ -164,6 +167,45 @@ class Ranks:
             begin_on_cpus(worker, self._shared)
         if self._command.kind == "python":
             worker.phase("between")  # others: when they have joined their group
+
+    # ---- scripts that start their own ranks ------------------------------------------------------
+
+    def _start_others(self, first: Worker, nodes: Sequence[Environments]) -> None:
+        """The script again: ``first`` is the process that runs already."""
+        if len(self._seats) > 1 or self._ranks is None:
+            raise NotEmulatedError("processes that one of several ranks starts", "torchrun")
+        machines = [m for m in self._machines if m.gpus or not self._on_gpus]
+        if len(nodes) > len(machines):
+            raise ScenarioError(
+                f"{self._command.title} starts ranks on {len(nodes)} nodes, and the cluster has "
+                f"{len(machines)}{' with GPUs' if self._on_gpus else ''}"
+            )
+        hosts = [
+            Host(machine=m, slots=tuple(range(len(each))), on_gpus=self._on_gpus)
+            for m, each in zip(machines, nodes, strict=False)
+        ]
+        member = self._ranks.members[0]
+        member.seat, *seats = self._seats = list(seats_of(hosts))
+        self._record.attempts[-1].world_size = len(self._seats)
+        self._ranks.grow([
+            self._beside(first, member, seat, nodes[seat.node_rank][seat.local_rank])
+            for seat in seats
+        ])  # fmt: skip
+
+    def _beside(
+        self, first: Worker, member: Member, seat: Seat, environment: Mapping[str, str]
+    ) -> Member:
+        """A process whose whole environment is said."""
+        name, *args = member.script.argv
+        package = member.script.module.__package__ or ""
+        script = Script(self._file, [str(Path(name).resolve()), *args], package)
+        state = self._process(seat)
+        state.environ = {}
+        state.cwd = first.state.cwd
+        return Member(
+            seat=seat, script=script, main=partial(script.run, self._code),
+            environment=environment, sees_gpus=self._seen(seat), state=state,
+        )  # fmt: skip
 
     # ---- spawn -----------------------------------------------------------------------------------
 

@@ -34,7 +34,7 @@ from raysim.rayapi.compute import use_cores
 from raysim.rayapi.library_code import play
 from raysim.rayapi.shapes import prediction
 from raysim.rayapi.shapes.mode import META, Tape, TapeMode
-from raysim.rayapi.shapes.plans import describe, optimizer_of
+from raysim.rayapi.shapes.plans import Wrapping, describe, optimizer_of
 from raysim.rayapi.shapes.prediction import Prediction
 from raysim.tracing import trace
 from raysim.tracing.operators import tensors
@@ -68,6 +68,8 @@ class CpuSteps:
     def __init__(self, worker: Worker, shared: CpuShared) -> None:
         self.worker = worker
         self.shared = shared
+        self.within: Any = None
+        """What a library has wrapped the modules in that its steps call (``rayapi.lightning``)."""
         self._inside = False
         """A model, or a backward, is under way: what it calls belongs to it."""
         self._module: Any = None
@@ -128,10 +130,16 @@ class CpuSteps:
         if mode is not None and self._role not in self.shared.models:
             self.shared.models[self._role] = self._traced(mode.tape, loss)
         self._micro += 1
-        wrapping = describe(self._module)
-        if wrapping.meets and getattr(self._module, "raysim_syncs", True):
+        wrapped = self.within or self._module
+        wrapping = describe(wrapped)
+        if wrapping.meets and getattr(wrapped, "raysim_syncs", True):
             self._average(p for p in wrapping.module.parameters() if p.requires_grad)
         return found
+
+    def _wrapping(self) -> Wrapping:
+        """Its own, or that of what it is called in."""
+        own = describe(self._module)
+        return own if self.within is None else replace(describe(self.within), module=own.module)
 
     def _stop_tape(self) -> TapeMode | None:
         mode, self._mode = self._mode, None
@@ -182,7 +190,7 @@ class CpuSteps:
         play(lambda process: gang.step(process, worker.context.rank, 0))
 
     def _predicted(self, model: Model, optimizer: Any) -> Prediction:
-        gang, wrapping = self.gang, describe(self._module)
+        gang, wrapping = self.gang, self._wrapping()
         each = max(1, self._forwards // self._micro)
         plan = wrapping.plan(
             model, world_size=self.worker.context.world_size, micro_batch=self._batch * each,
@@ -254,7 +262,10 @@ class CpuSteps:
 
 
 def _learns(module: Any) -> bool:
-    return any(p.requires_grad for p in module.parameters())
+    """Whether it is a model to train, and not what hands calls on to one."""
+    return not getattr(module, "raysim_hands_on", False) and any(
+        p.requires_grad for p in module.parameters()
+    )
 
 
 def _shapes(module: Any) -> int:

@@ -14,11 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed.checkpoint as dcp
+import torch.distributed.checkpoint.optimizer
 from torch.utils._pytree import tree_map_only
 
 from raysim.rayapi.checkpoint import STANDS_FOR
+from raysim.rayapi.fibers import HUB
 from raysim.rayapi.shapes.cuda import refuse
-from raysim.rayapi.shapes.mode import META
+from raysim.rayapi.shapes.here import steps_here
+from raysim.rayapi.shapes.mode import META, no_value
 from raysim.tracing.operators import tensors
 
 if TYPE_CHECKING:
@@ -27,11 +30,12 @@ if TYPE_CHECKING:
 
 
 def install(r: Replaced) -> None:
-    """Of workers with GPUs."""
+    """Of workers with GPUs; whoever reads what they have written finds tensors without values."""
     r.around(torch, "save", _save)
-    r.around(torch, "load", _load)
+    r.around(torch, "load", _load, lambda: HUB.current)
     r.call(dcp, "save", _save_shares)
     r.call(dcp, "load", _load_shares)
+    r.call(dcp.optimizer, "load_sharded_optimizer_state_dict", _load_optimizer)
     r.call(dcp, "async_save", refuse("torch.distributed.checkpoint.async_save", "dcp.save"))
 
 
@@ -67,7 +71,7 @@ def _text(obj: Any, stands_bytes: int) -> bytes:
     return STANDS_FOR + str(stands_bytes).encode() + b"\n" + pickle.dumps(plain)
 
 
-def _load(real: Any, _steps: Steps, f: Any, *args: Any, **kwargs: Any) -> Any:
+def _load(real: Any, _process: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
     """``torch.load`` of what ``torch.save`` wrote here."""
     if hasattr(f, "read"):
         at = f.tell()
@@ -102,9 +106,24 @@ def _load_shares(
     """``torch.distributed.checkpoint.load``, in place: tensors have the shapes that they had."""
     context = steps.worker.expect_group().context
     folder = Path(checkpoint_id or storage_reader.path)
-    state_dict.update(read((folder / _METADATA).read_bytes()))
+    found = read((folder / _METADATA).read_bytes())
+    state_dict.update({key: found[key] for key in state_dict if key in found})
     steps.worker.read_bytes(_size_bytes(state_dict) // context.world_size)
     steps.worker.meet()
+
+
+def _load_optimizer(
+    steps: Steps,
+    model_state_dict: Any,
+    optimizer_key: str,
+    storage_reader: Any,
+    _planner: Any = None,
+) -> Any:
+    """``torch.distributed.checkpoint.optimizer.load_sharded_optimizer_state_dict``."""
+    del model_state_dict
+    found: dict[str, Any] = {optimizer_key: None}
+    _load_shares(steps, found, storage_reader=storage_reader)
+    return found
 
 
 _METADATA = ".metadata"
@@ -137,4 +156,6 @@ class _Shape:
         """From a file."""
         if self.values is not None:
             return self.values  # type: ignore[no-any-return]
-        return torch.empty(self.shape, dtype=self.dtype, device=META)
+        if steps_here() is not None:
+            return torch.empty(self.shape, dtype=self.dtype, device=META)
+        return torch.full((), no_value(self.dtype), dtype=self.dtype).expand(self.shape)

@@ -36,7 +36,7 @@ _BY_VALUE = frozenset(["as_tensor", "asarray", "full", "scalar_tensor", "tensor"
 _CONSTRUCTORS = frozenset(_device_constructors())
 _T = torch.Tensor
 _UNKNOWN: dict[Any, Callable[[torch.Tensor], Any]] = {
-    _T.item: lambda t: _no_value(t.dtype),
+    _T.item: lambda t: no_value(t.dtype),
     _T.tolist: lambda t: _filled(t).tolist(),
     _T.numpy: lambda t: _filled(t).numpy(),
     _T.__float__: lambda _: float("nan"),
@@ -51,7 +51,8 @@ SAID = (
 )
 
 
-def _no_value(dtype: torch.dtype) -> Any:
+def no_value(dtype: torch.dtype) -> Any:
+    """What is said for one that nobody knows."""
     if dtype.is_floating_point:
         return float("nan")
     return False if dtype == torch.bool else 0
@@ -64,7 +65,7 @@ def _address(tensor: torch.Tensor) -> int:
 
 
 def _filled(tensor: torch.Tensor) -> torch.Tensor:
-    fill = _no_value(tensor.dtype)
+    fill = no_value(tensor.dtype)
     return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu").fill_(fill)
 
 

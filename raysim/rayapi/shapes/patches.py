@@ -136,8 +136,9 @@ def _modules(r: Replaced) -> None:
 
 
 def _call(real: Any, steps: Steps, module: Any, *args: Any, **kwargs: Any) -> Any:
-    """Any module's call; the outermost of one with parameters is the model's."""
-    if steps.inside or steps.signature(module) is None:
+    """Any module's call; the outermost of one with parameters is the model's, but for wrappers."""
+    hands_on = getattr(module, "raysim_hands_on", False)
+    if steps.inside or hands_on or steps.signature(module) is None:
         return real(module, *args, **kwargs)
     return steps.forward(real, module, args, kwargs)
 

@@ -40,6 +40,7 @@ from raysim.rayapi.shapes.plans import (
     optimizer_of,
 )
 from raysim.rayapi.shapes.prediction import Prediction
+from raysim.rayapi.shapes.roles import Role, bytes_of, samples_of
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.tracing import trace
 from raysim.tracing.operators import tensors
@@ -56,22 +57,6 @@ _PLAIN = (bool, int, float, str, type(None))
 _C: Any = torch._C  # noqa: SLF001  (modes of a thread have no other door)
 AskedFor = tuple[Any, ...]
 """What makes two forwards alike."""
-
-
-@dataclass(kw_only=True)
-class Role:
-    """What a forward gives, and once a backward has followed, the model it was of."""
-
-    outputs: Any
-    model: Model | None = None
-    recomputes: bool = False
-    """It checkpoints activations."""
-    held: bool = False
-    """The script has its output in a variable when backward begins."""
-    half: torch.dtype | None = None
-    """What it casts to within."""
-    batch: int = 1
-    input_bytes: int = 0
 
 
 @dataclass(kw_only=True)
@@ -117,6 +102,10 @@ class Steps:
         """The model under way answered without being run."""
         self.inside = False
         """A model runs: what it calls belongs to it."""
+        self.within: Any = None
+        """What a library has wrapped the modules in that its steps call (``rayapi.lightning``)."""
+        self.whole: Any = None
+        """Such a step, under way: several modules that it calls are one model."""
         self._key: AskedFor | None = None
         self._example: Any = None
         self._outputs: Any = None
@@ -132,7 +121,7 @@ class Steps:
         self._views = 1
         """Forwards whose outputs one backward is of: a batch so many times as large."""
         self._paid_ns = 0
-        self._queued_ns = 0
+        self.queued_ns = 0  # of the GPU's work, what nobody has waited for
         self._gradients = False
         """A backward has made gradients, for optimizers of the script's own."""
         self._optimizers: dict[int, tuple[Any, Optimizer]] = {}
@@ -146,6 +135,8 @@ class Steps:
         """The outermost call of a module with parameters."""
         learns = torch.is_grad_enabled()
         key = self._key_of(module, args, kwargs, learns=learns)
+        if self.whole is not None and self.whole.takes(module):
+            return self.whole.call(self._run, run, module, key, args, kwargs)
         role = self.shared.roles.get(key)
         if not learns:
             return self._evaluate(run, module, key, role, args, kwargs)
@@ -157,7 +148,7 @@ class Steps:
         self._key, self._module = key, module
         self._forwards += module.training
         if self.latest is not None:
-            self._queued_ns += self.latest.passes_ns[0]
+            self.queued_ns += self.latest.passes_ns[0]
         self.steady = role is not None and role.model is not None
         if role is not None and self.steady:
             return _again(role.outputs)
@@ -169,10 +160,20 @@ class Steps:
         if role is None:  # else another rank runs it too, and will trace it
             self.shared.roles[key] = Role(
                 outputs=_again(outputs), recomputes=self.recomputes, half=self.half,
-                batch=_batch((args, kwargs)), input_bytes=_size_bytes((args, kwargs)),
+                batch=samples_of((args, kwargs)), input_bytes=bytes_of((args, kwargs)),
             )  # fmt: skip
         self.mode.tape, self._outputs = Tape(outputs), outputs
         return outputs
+
+    def forget_forward(self) -> None:
+        """What was called was but a part of the model."""
+        self._key = self._module = self._example = self._outputs = self.mode.tape = None
+        self._forwards = self.queued_ns = 0
+
+    def _wrapping(self) -> Wrapping:
+        """Its own, or that of what it is called in."""
+        own = describe(self._module)
+        return own if self.within is None else replace(describe(self.within), module=own.module)
 
     def _run(self, run: Callable[..., Any], module: Any, args: Any, kwargs: Any) -> Any:
         self.inside = True
@@ -207,8 +208,8 @@ class Steps:
         if role is None:
             outputs = self._run(run, module, args, kwargs)
             role = self.shared.roles[key] = Role(
-                outputs=_again(outputs, grad=False), batch=_batch((args, kwargs)),
-                input_bytes=_size_bytes((args, kwargs)),
+                outputs=_again(outputs, grad=False), batch=samples_of((args, kwargs)),
+                input_bytes=bytes_of((args, kwargs)),
             )  # fmt: skip
         if self.latest is not None:
             found = self.shared.forwards.get(key)
@@ -218,7 +219,7 @@ class Steps:
                     plan, self.latest.outcome.cluster, self._feed(role), self._seed
                 )
                 self.shared.forwards[key] = found
-            self._queued_ns += found
+            self.queued_ns += found
         return _again(role.outputs, grad=False)
 
     # ---- backward --------------------------------------------------------------------------------
@@ -234,7 +235,7 @@ class Steps:
         self.mode.tape = self._example = self._outputs = None
         self._micro += 1
         if self.latest is not None:
-            self._queued_ns += self.latest.passes_ns[1]
+            self.queued_ns += self.latest.passes_ns[1]
         self._gradients = self._gradients or gradients
 
     def _after_backward(self) -> bool:
@@ -248,7 +249,7 @@ class Steps:
         tape, before = self.mode.tape, self._outputs
         assert tape is not None, "a role without a model that was not run"
         assert self._key is not None, "a trace before a forward"
-        role, wrapping = self.shared.roles[self._key], describe(self._module)
+        role, wrapping = self.shared.roles[self._key], self._wrapping()
         inside = any(t is loss for t in tensors(before))
         own = getattr(before, "loss", None) is loss
 
@@ -314,8 +315,8 @@ class Steps:
                 layers, with_values(inputs), loss=loss, name=type(describe(module).module).__name__
             )
         self.shared.roles[key] = Role(
-            outputs=None, model=model, recomputes=self.recomputes, batch=_batch(inputs),
-            input_bytes=_size_bytes(inputs),
+            outputs=None, model=model, recomputes=self.recomputes, batch=samples_of(inputs),
+            input_bytes=bytes_of(inputs),
         )  # fmt: skip
 
     # ---- the update ------------------------------------------------------------------------------
@@ -362,11 +363,11 @@ class Steps:
     def take_step(self, found: Prediction) -> None:
         """All ranks meet, and what is left of the step passes."""
         rest_ns = max(0, found.step_ns - self._paid_ns)
-        self._micro = self._queued_ns = self._paid_ns = self._forwards = 0
+        self._micro = self.queued_ns = self._paid_ns = self._forwards = 0
         self._key = None
         if not found.fits:
             self.shared.too_large = found
-            raise _out_of_memory(found)
+            raise prediction.out_of_memory(found)
         self.latest = found
         worker = self.worker
         worker.steps += 1
@@ -379,7 +380,7 @@ class Steps:
 
     def synchronize(self) -> None:
         """Wait for what has been queued."""
-        queued_ns, self._queued_ns = self._queued_ns, 0
+        queued_ns, self.queued_ns = self.queued_ns, 0
         if queued_ns:
             self._paid_ns += queued_ns
             self.worker.phase("steps" if self._micro else "between")
@@ -406,7 +407,7 @@ class Steps:
         )  # fmt: skip
         if glance in self._found:
             return self._found[glance]
-        wrapping = describe(self._module)
+        wrapping = self._wrapping()
         plan = wrapping.plan(
             role.model,
             world_size=self.worker.context.world_size,
@@ -446,16 +447,6 @@ class Steps:
         return known[key]
 
 
-def _batch(given: Any) -> int:
-    """Samples: the first tensor's leading dimension."""
-    first = next(tensors(given), None)
-    return int(first.shape[0]) if first is not None and first.dim() else 1
-
-
-def _size_bytes(given: Any) -> int:
-    return sum(t.nbytes for t in tensors(given))
-
-
 def _bound(module: Any, args: Any, kwargs: Any) -> dict[str, Any]:
     inner = describe(module).module
     return dict(inspect.signature(inner.forward).bind(*args, **kwargs).arguments)
@@ -474,21 +465,3 @@ def _again(outputs: Any, *, grad: bool = True) -> Any:
         if isinstance(outputs, torch.Tensor):
             return like(outputs)
         return tree_map_only(torch.Tensor, like, outputs)
-
-
-def _out_of_memory(found: Prediction) -> Exception:
-    """As torch says it; of main memory, which would end the process, in words."""
-    gib = 2**30
-    if found.peak_bytes <= found.capacity_bytes:
-        return MemoryError(
-            f"the step needs {found.host.peak_bytes / gib:.1f} GiB of a node's main memory, which "
-            f"has {found.host.capacity_bytes / gib:.1f} GiB, and {found.host.disk_bytes / gib:.1f} "
-            f"GiB of its disk, which has {found.host.disk_capacity_bytes / gib:.1f} GiB"
-        )
-    peak = found.outcome.fullest
-    return torch.OutOfMemoryError(
-        f"CUDA out of memory. Tried to allocate more than is free. GPU 0 has a total capacity of "
-        f"{found.capacity_bytes / gib:.2f} GiB of which 0 bytes is free. The step needs "
-        f"{found.peak_bytes / gib:.2f} GiB ({peak.when}: {peak.allocating}), of which "
-        f"{peak.allocated_bytes / gib:.2f} GiB is allocated by PyTorch."
-    )

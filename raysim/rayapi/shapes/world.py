@@ -28,6 +28,7 @@ class ThreadState:
         self._modes = modes
         self._grad = True
         self._half: torch.dtype | None = None
+        self._default = self._outside = torch.get_default_dtype()
 
     def enter(self) -> None:
         """It runs."""
@@ -38,6 +39,8 @@ class ThreadState:
         if self._half is not None:
             torch.set_autocast_enabled("cuda", True)
             torch.set_autocast_dtype("cuda", self._half)
+        self._outside = torch.get_default_dtype()
+        torch.set_default_dtype(self._default)
 
     def leave(self) -> None:
         """It waits, or has ended."""
@@ -50,6 +53,8 @@ class ThreadState:
         if torch.is_autocast_enabled("cuda"):
             self._half = torch.get_autocast_dtype("cuda")
             torch.set_autocast_enabled("cuda", False)
+        self._default = torch.get_default_dtype()
+        torch.set_default_dtype(self._outside)
 
 
 def begin(worker: Worker, shared: Shared) -> None:

@@ -49,6 +49,7 @@ def _ddp(
         )
     torch.nn.Module.__init__(self)
     self.module = module
+    self.static_graph, self._get_ddp_logging_data = False, dict  # as Lightning asks
     self.raysim_wrapping = Wrapping(
         module=module,
         meets=True,

@@ -13,7 +13,7 @@ import copy
 import math
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
@@ -26,6 +26,7 @@ from raysim.rayapi.data.executions import iterator_of
 from raysim.rayapi.failures import exception_of, raise_error
 from raysim.rayapi.fibers import HUB
 from raysim.rayapi.library_code import in_fiber, play, state_of
+from raysim.rayapi.lightning.ranks import OwnRank
 from raysim.rayapi.process_state import ProcessState
 from raysim.rayapi.serialization import load_code
 from raysim.rayapi.session import Session
@@ -39,6 +40,9 @@ from raysim.raylibs.train.gang import PreemptionInfo
 from raysim.raylibs.train.trainer import PROCESS_GROUP_S
 from raysim.units import to_ns
 
+Environments = Sequence[Mapping[str, str]]
+"""Of a node's processes, in order."""
+
 
 class CheckpointUploadMode(Enum):
     """``ray.train.CheckpointUploadMode``."""
@@ -46,6 +50,10 @@ class CheckpointUploadMode(Enum):
     ASYNC = "ASYNC"
     SYNC = "SYNC"
     NO_UPLOAD = "NO_UPLOAD"
+
+    def default_delete_local_checkpoint_after_upload(self) -> bool:
+        """Of a report that does not say."""
+        return self is CheckpointUploadMode.ASYNC
 
 
 @dataclass(kw_only=True)
@@ -66,6 +74,9 @@ class Run:
     """By attempt and report: the first rank that comes names it for all."""
     spawn: Callable[[Worker, Any, tuple[Any, ...], int], None] | None = None
     """Then: ``torch.multiprocessing.spawn`` of a function with arguments, so many times."""
+    start_others: Callable[[Worker, Sequence[Environments]], None] | None = None
+    """And: the script again in other processes, beside the only one there is, which is the first of
+    the first node."""
     gpus: float = 0.0
     """Of each worker."""
     set_up: Callable[[Worker], None] | None = None
@@ -99,7 +110,8 @@ class Worker:
         self.cpu_steps: Any = None
         """Of one whose torch runs on CPUs (``shapes.cpu_steps.CpuSteps``)."""
         self.state_of_torch: Any = None
-        self.globals: dict[Any, dict[str, Any]] = {}
+        self.rank_zero = OwnRank()
+        self.globals: dict[Any, dict[Any, Any]] = {}
         """What libraries keep of their process, by what keeps it."""
         self.shards: dict[str, Any] = {}
         """Iterators that it has asked for."""
@@ -122,6 +134,7 @@ class Worker:
 
     def enter(self) -> None:
         """A slice of its process begins."""
+        self.rank_zero.enter()
         if self.state_of_torch is not None:
             self.state_of_torch.enter()
 
@@ -129,6 +142,7 @@ class Worker:
         """It has ended, or waits."""
         if self.state_of_torch is not None:
             self.state_of_torch.leave()
+        self.rank_zero.leave()
 
     def main(self) -> Any:
         """In its fiber."""
@@ -368,7 +382,7 @@ def report(
         )
     delete = delete_local_checkpoint_after_upload
     if delete is None:
-        delete = checkpoint_upload_mode is CheckpointUploadMode.ASYNC
+        delete = checkpoint_upload_mode.default_delete_local_checkpoint_after_upload()
     worker.report(metrics, checkpoint, checkpoint_dir_name, checkpoint_upload_mode, delete=delete)
 
 

@@ -1,0 +1,1 @@
+"""PyTorch Lightning in training workers: its own code on shapes."""
