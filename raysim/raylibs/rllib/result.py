@@ -17,6 +17,8 @@ class Iteration:
         In it; dropped: late in PPO, more than learners take in IMPALA.
     sample_s, learn_s, sync_s
         PPO: of the driver's time. IMPALA: learn_s is the learners' work.
+    training_steps
+        Calls of ``training_step`` (of IMPALA: events that it saw).
     """
 
     began_ns: int
@@ -27,6 +29,7 @@ class Iteration:
     sample_s: float = 0.0
     learn_s: float = 0.0
     sync_s: float = 0.0
+    training_steps: int = 1
 
     @property
     def took_s(self) -> float:
