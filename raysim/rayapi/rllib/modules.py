@@ -72,10 +72,25 @@ class DefaultModelConfig:
     fusionnet_activation: str = "tanh"
 
 
-def model_settings(said: Any, includes: Mapping[str, Any]) -> dict[str, Any]:
-    """Of the default module: what the user says over the algorithm's over the defaults."""
-    mine = asdict(said) if is_dataclass(said) and not isinstance(said, type) else dict(said or {})
-    return asdict(DefaultModelConfig()) | dict(includes) | mine
+def as_settings(said: Any) -> dict[str, Any]:
+    """A ``model_config``, dataclass or dictionary."""
+    is_config = is_dataclass(said) and not isinstance(said, type)
+    return asdict(said) if is_config else dict(said or {})
+
+
+@dataclass
+class RLModuleSpec:
+    """``ray.rllib.core.rl_module.rl_module.RLModuleSpec``."""
+
+    module_class: Any = None
+    """None: the algorithm's default one."""
+    observation_space: Any = None
+    action_space: Any = None
+    inference_only: bool = False
+    learner_only: bool = False
+    model_config: Any = None
+    catalog_class: Any = None
+    load_state_path: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +104,8 @@ class Spaces:
     """What a distribution over its actions is made of."""
     action_bytes: int
     discrete: bool
+    spaces: tuple[Any, Any] = (None, None)
+    """Of observations and actions, themselves."""
 
 
 def spaces_of(observation: Any, action: Any) -> Spaces:
@@ -110,7 +127,7 @@ def spaces_of(observation: Any, action: Any) -> Spaces:
     logits, action_bytes, discrete = _logits(action)
     return Spaces(
         observation=shape, observation_bytes=prod(shape) * observation.dtype.itemsize,
-        logits=logits, action_bytes=action_bytes, discrete=discrete,
+        logits=logits, action_bytes=action_bytes, discrete=discrete, spaces=(observation, action),
     )  # fmt: skip
 
 
@@ -130,11 +147,12 @@ def _logits(action: Any) -> tuple[int, int, bool]:
     raise NotImplementedError(f"Unsupported action space: `{action}`")
 
 
-def default_module(spaces: Spaces, settings: Mapping[str, Any]) -> torch.nn.Module:
+def default_module(spaces: Spaces, said: Mapping[str, Any]) -> torch.nn.Module:
     """``DefaultPPOTorchRLModule``: of observations to (action distribution's inputs, values)."""
     import torch
     from torch import nn
 
+    settings = asdict(DefaultModelConfig()) | dict(said)
     if settings.get("use_attention"):
         raise NotEmulatedError("use_attention of a module", "use_lstm")
 

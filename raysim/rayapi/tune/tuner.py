@@ -76,11 +76,11 @@ class Tuner:
     ) -> None:
         if not trainable:
             raise TuneError("You need to provide a trainable to tune.")
-        trainable = _registered(trainable)
+        trainable = registered(trainable)
         _check_trainable(trainable)
         settings, name = replace(run_config or RunConfig()), _name_of(trainable)
         settings.name = settings.name or new_name(name)
-        self._take_up(trainable, param_space or {}, tune_config or TuneConfig(), settings)
+        self._take_up(trainable, space_of(param_space), tune_config or TuneConfig(), settings)
         self._folder.mkdir(parents=True, exist_ok=True)
         kept = (name, self._space, self._tune, settings)
         (self._folder / TUNER_FILE).write_bytes(dump_code(kept))
@@ -141,7 +141,7 @@ class Tuner:
         del storage_filesystem
         folder = stored(path)
         name, space, tune, settings = load_code((folder / TUNER_FILE).read_bytes())
-        trainable = _registered(trainable)
+        trainable = registered(trainable)
         _check_trainable(trainable)
         _check_restored(name, _name_of(trainable), space, param_space)
         settings.name, settings.storage_path = folder.name, str(folder.parent)
@@ -153,7 +153,7 @@ class Tuner:
         )  # fmt: skip
         tuner = cls.__new__(cls)
         tuner._take_up(  # noqa: SLF001  (its own)
-            trainable, space if param_space is None else param_space, tune, settings
+            trainable, space if param_space is None else space_of(param_space), tune, settings
         )
         tuner._goes_on(folder, resume)  # noqa: SLF001  (its own)
         return tuner
@@ -224,12 +224,12 @@ def run(
         failure_config=FailureConfig(max_failures, fail_fast), checkpoint_config=checkpoint_config,
         callbacks=list(callbacks or ()),
     )  # fmt: skip
-    trainable = _registered(run_or_experiment)
+    trainable = registered(run_or_experiment)
     _check_trainable(trainable)
     folder = experiment_folder(storage_path, name or new_name(_name_of(trainable)))
     resuming = _resuming(resume)
     outcome = _Fit(
-        trainable, config or {}, tune, settings, folder, resuming, resources=resources_per_trial
+        trainable, space_of(config), tune, settings, folder, resuming, resources=resources_per_trial
     ).run()
     failed = [t for t in outcome if t.status != "TERMINATED"]
     if failed and raise_on_failed_trial:
@@ -253,8 +253,29 @@ REGISTERED: dict[str, Any] = {}
 """``tune.register_trainable``."""
 
 
-def _registered(trainable: Any) -> Any:
-    return REGISTERED.get(trainable, trainable) if isinstance(trainable, str) else trainable
+def space_of(said: Any) -> dict[str, Any]:
+    """A dictionary, or a configuration of RLlib as one."""
+    found: dict[str, Any] = said.to_dict() if hasattr(said, "to_dict") else said or {}
+    return found
+
+
+def registered(trainable: Any) -> Any:
+    """What a name stands for: the user's own, or an algorithm of RLlib.
+
+    Raises
+    ------
+    NotEmulatedError
+        An algorithm of RLlib that is not emulated.
+    """
+    if not isinstance(trainable, str):
+        return trainable
+    if trainable not in REGISTERED:
+        from raysim.rayapi.rllib.algorithms import ALGORITHMS, OTHERS
+
+        if trainable in OTHERS:
+            raise NotEmulatedError(f"RLlib's {trainable}", ", ".join(ALGORITHMS))
+        return ALGORITHMS.get(trainable, trainable)
+    return REGISTERED[trainable]
 
 
 def _name_of(trainable: Any) -> str:
@@ -298,6 +319,8 @@ class _Fit:
         self._tune, self._settings = tune, settings
         self._folder, self._resume = folder, resume
         self._resources = resources or resources_of(trainable)
+        if hasattr(trainable, "check_stop"):  # of RLlib: what is not learned ends no trial
+            trainable.check_stop(settings.stop, tune.time_budget_s)
         self._observer = Observer(settings.callbacks) if settings.callbacks else None
         self._folders = TrialFolders(
             folder, tune.trial_name_creator, tune.trial_dirname_creator, session_here()

@@ -46,8 +46,11 @@ class EnvRunner:
         self.weights_seq_no = 0
 
     def sample(self) -> Script:
-        """A fragment of each environment: its steps and the weights they were made with."""
-        config, seq_no = self._config, self.weights_seq_no
+        """A fragment of each environment.
+
+        Its steps, the weights they were made with, and what the learner adds: one to each episode.
+        """
+        config, seq_no, added = self._config, self.weights_seq_no, 0
         failed = yield from self._loaded()
         if failed is not None:
             return failed
@@ -58,8 +61,10 @@ class EnvRunner:
             if isinstance(asked, TaskError):
                 return asked
             yield from self._passes(asked)
+            envs = config.num_envs_per_env_runner
+            added = round((asked - config.fragment(self._index)) * envs) + envs
         steps = config.sample_steps(self._index)
-        return Sized((steps, seq_no), steps * config.env.observation_bytes)
+        return Sized((steps, seq_no, added), steps * config.step_bytes(self._process))
 
     def evaluate(self, unit: str, count: int) -> Script:
         """``sample(num_episodes=)``, or so many env steps: (env steps, episodes or None)."""
@@ -74,13 +79,13 @@ class EnvRunner:
                 return value
             steps, asked = value
             yield from self._passes(asked)
-            return Sized((steps, count), steps * self._config.env.observation_bytes)
+            return Sized((steps, count), steps * self._config.step_bytes(self._process))
         asked = yield from self._env.sample(ceil(count / envs))
         if isinstance(asked, TaskError):
             return asked
         yield from self._passes(asked)
         steps = ceil(count / envs) * envs
-        return Sized((steps, None), steps * self._config.env.observation_bytes)
+        return Sized((steps, None), steps * self._config.step_bytes(self._process))
 
     def set_weights(self, seq_no: int, _weights: object) -> None:
         """The newest policy."""
@@ -126,7 +131,7 @@ class Learner:
         """One update on its share of so many env steps; the seconds it took."""
         config, began_ns = self._config, self._process.now_ns
         if not batched:
-            yield from _batched(config, steps / max(config.num_learners, 1))
+            yield from _batched(self._process, config, steps / max(config.num_learners, 1))
         model = config.priced(self._process)
         took_s = config.update_s(steps, model)
         if model.on_cores:
@@ -152,8 +157,8 @@ class Aggregator:
     def get_batch(self, steps: int, *_episodes: object) -> Script:
         """A batch for each learner."""
         yield from _loaded(self._process, self._config)
-        yield from _batched(self._config, steps)
-        return Sized(steps, steps * self._config.env.observation_bytes)
+        yield from _batched(self._process, self._config, steps)
+        return Sized(steps, steps * self._config.step_bytes(self._process))
 
 
 def _loaded(process: CoreProcess, config: AlgorithmConfig) -> Script:
@@ -161,9 +166,9 @@ def _loaded(process: CoreProcess, config: AlgorithmConfig) -> Script:
     return imports(process, LIBRARY, config.costs.import_core_s)
 
 
-def _batched(config: AlgorithmConfig, steps: float) -> Script:
+def _batched(process: CoreProcess, config: AlgorithmConfig, steps: float) -> Script:
     costs = config.costs
-    of_a_step_s = config.env.observation_bytes * costs.episode_core_s_per_byte
+    of_a_step_s = config.step_bytes(process) * costs.episode_core_s_per_byte
     yield compute(steps * (of_a_step_s + costs.train_step_core_s))
 
 

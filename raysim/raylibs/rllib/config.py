@@ -82,6 +82,8 @@ class ModelSpec:
     allreduce_bytes_per_s: float = 5e9
     on_cores: bool = False
     """The update is work of the learner's node, not a wait for its GPU."""
+    step_bytes: int | None = None
+    """What an env step adds to an episode, where the environment tells; else ``EnvSpec``'s."""
 
     def gradient_step_s(self, samples: float, learners: int) -> float:
         """One step of each of ``learners`` on so many samples."""
@@ -221,6 +223,11 @@ class AlgorithmConfig:
         of_a_step = min(self.minibatch_size or of_each, of_each)
         each_s = (model or self.model).gradient_step_s(of_a_step, learners)
         return self.gradient_steps(steps) * (each_s + self.costs.gradient_step_core_s)
+
+    def step_bytes(self, process: CoreProcess) -> int:
+        """What an env step adds to an episode."""
+        said = self.priced(process).step_bytes
+        return self.env.observation_bytes if said is None else said
 
     def priced(self, process: CoreProcess) -> ModelSpec:
         """The module, where the process runs."""

@@ -64,7 +64,7 @@ class Impala:
         self._aggregators: list[ActorHandle] = []
         self._inbox = Queue()
         self._package: list[Ref] = []
-        self._packed_steps = 0
+        self._packed_steps = self._packed_more = 0
         self._at_aggregator: list[int] = []
         self._updating = 0
         self._since_broadcast = 0
@@ -139,6 +139,7 @@ class Impala:
                 env_steps_sampled=total.env_steps_sampled - before.env_steps_sampled,
                 env_steps_trained=total.env_steps_trained - before.env_steps_trained,
                 env_steps_dropped=total.env_steps_dropped - before.env_steps_dropped,
+                steps_added=total.steps_added - before.steps_added,
             )
         )  # fmt: skip
         return self.iterations[-1]
@@ -154,12 +155,16 @@ class Impala:
             and trained >= config.min_train_steps_per_iteration
         )
 
-    def _count(self, sampled: int = 0, trained: int = 0, dropped: int = 0, s: float = 0.0) -> None:
+    def _count(
+        self, *, sampled: int = 0, trained: int = 0, dropped: int = 0, added: int = 0,
+        took_s: float = 0.0,
+    ) -> None:  # fmt: skip
         total = self._now
         self._now = replace(
             total, env_steps_sampled=total.env_steps_sampled + sampled,
             env_steps_trained=total.env_steps_trained + trained,
-            env_steps_dropped=total.env_steps_dropped + dropped, learn_s=total.learn_s + s,
+            env_steps_dropped=total.env_steps_dropped + dropped,
+            steps_added=total.steps_added + added, learn_s=total.learn_s + took_s,
         )  # fmt: skip
 
     def _ask(self, index: int) -> Script:
@@ -177,12 +182,13 @@ class Impala:
         if isinstance(value, TaskError):
             self.group.error, self.group.local = value, None
             return
-        steps = value.value[0]
+        steps, _, added = value.value
         self._count(sampled=steps)
         self._packed_steps += steps
+        self._packed_more += added
         if self._packed_steps >= self._config.train_batch_size:
-            steps, self._packed_steps = self._packed_steps, 0
-            yield from self._to_learners([], steps, batched=False)
+            steps, added = self._packed()
+            yield from self._to_learners([], steps, added, batched=False)
         while len(self._inbox):
             handle, came = yield self._inbox.get()
             yield from handle(came)
@@ -195,17 +201,23 @@ class Impala:
                 self.group.failed(index, values)
             yield drop(ref)
             return
-        steps, seq_no = values[0].data
+        steps, seq_no, added = values[0].data
         self._count(sampled=steps)
         self._lags.append(self._seq_no - seq_no)
         self._answered[index] = None
         yield spawn(self._sample(index))
         self._package.append(ref)
         self._packed_steps += steps
+        self._packed_more += added
         if self._packed_steps >= self._config.train_batch_size:
-            package, steps = self._package, self._packed_steps
-            self._package, self._packed_steps = [], 0
-            yield from self._pass_on(package, steps)
+            package, self._package = self._package, []
+            yield from self._pass_on(package, *self._packed())
+
+    def _packed(self) -> tuple[int, int]:
+        """Env steps of the package, and what is added to them; the next one begins."""
+        found = self._packed_steps, self._packed_more
+        self._packed_steps = self._packed_more = 0
+        return found
 
     def _restore(self) -> Script:
         assert self._weights is not None, "restored before the first weights were sent"
@@ -217,9 +229,9 @@ class Impala:
             if self.group.num_healthy:
                 return
 
-    def _pass_on(self, package: list[Ref], steps: int) -> Script:
+    def _pass_on(self, package: list[Ref], steps: int, added: int) -> Script:
         if not self._aggregators:
-            yield from self._to_learners(package, steps, batched=False)
+            yield from self._to_learners(package, steps, added, batched=False)
             return
         free = min(range(len(self._aggregators)), key=lambda i: self._at_aggregator[i])
         if self._at_aggregator[free] >= self._config.max_requests_in_flight_per_aggregator_actor:
@@ -227,39 +239,39 @@ class Impala:
             yield drop(*package)
             return
         self._at_aggregator[free] += 1
-        yield spawn(self._aggregate(free, package, steps))
+        yield spawn(self._aggregate(free, package, steps, added))
 
-    def _aggregate(self, index: int, package: list[Ref], steps: int) -> Script:
+    def _aggregate(self, index: int, package: list[Ref], steps: int, added: int) -> Script:
         refs = yield self._aggregators[index].call("get_batch", steps, *package)
         yield get(refs)
-        self._inbox.put_nowait((self._aggregated, (index, package, refs, steps)))
+        self._inbox.put_nowait((self._aggregated, (index, package, refs, steps, added)))
 
-    def _aggregated(self, came: tuple[int, list[Ref], list[Ref], int]) -> Script:
-        index, package, refs, steps = came
+    def _aggregated(self, came: tuple[int, list[Ref], list[Ref], int, int]) -> Script:
+        index, package, refs, steps, added = came
         self._at_aggregator[index] -= 1
         yield drop(*package)
-        yield from self._to_learners(refs, steps, batched=True)
+        yield from self._to_learners(refs, steps, added, batched=True)
 
-    def _to_learners(self, data: list[Ref], steps: int, *, batched: bool) -> Script:
+    def _to_learners(self, data: list[Ref], steps: int, added: int, *, batched: bool) -> Script:
         if self._updating >= self._config.max_requests_in_flight_per_learner:
             self._count(dropped=steps)
             yield drop(*data)
             return
         self._updating += 1
         if self.learners.actors:
-            yield spawn(self._update(data, steps, batched=batched))
+            yield spawn(self._update(data, steps, added, batched=batched))
         else:  # the driver's own learner: it waits
-            yield from self._update(data, steps, batched=batched)
+            yield from self._update(data, steps, added, batched=batched)
 
-    def _update(self, data: list[Ref], steps: int, *, batched: bool) -> Script:
+    def _update(self, data: list[Ref], steps: int, added: int, *, batched: bool) -> Script:
         shares = [data] * len(self.learners.actors)
-        took_s = yield from self.learners.update(steps, shares, batched=batched)
-        self._inbox.put_nowait((self._updated, (data, steps, took_s)))
+        took_s = yield from self.learners.update(steps + added, shares, batched=batched)
+        self._inbox.put_nowait((self._updated, (data, steps, added, took_s)))
 
-    def _updated(self, came: tuple[list[Ref], int, float]) -> Script:
-        data, steps, took_s = came
+    def _updated(self, came: tuple[list[Ref], int, int, float]) -> Script:
+        data, steps, added, took_s = came
         self._updating -= 1
-        self._count(trained=steps, s=took_s)
+        self._count(trained=steps, added=added, took_s=took_s)
         yield drop(*data)
         self._since_broadcast += 1
         if self._since_broadcast >= self._config.broadcast_interval and self._answered:

@@ -86,13 +86,13 @@ class Ppo:
                 break
         if config.costs.iteration_core_s:
             yield compute(config.costs.iteration_core_s)
-        steps, dropped = sum(p[0] for p in parts), sum(p[1] for p in parts)
+        steps, added, dropped = (sum(p[i] for p in parts) for i in range(3))
         self.iterations.append(
             Iteration(
                 began_ns=began_ns, ended_ns=(yield now()), env_steps_sampled=steps + dropped,
-                env_steps_trained=steps, env_steps_dropped=dropped,
-                sample_s=sum(p[2] for p in parts), learn_s=sum(p[3] for p in parts),
-                sync_s=sum(p[4] for p in parts), training_steps=len(parts),
+                env_steps_trained=steps, env_steps_dropped=dropped, steps_added=added,
+                sample_s=sum(p[3] for p in parts), learn_s=sum(p[4] for p in parts),
+                sync_s=sum(p[5] for p in parts), training_steps=len(parts),
             )
         )  # fmt: skip
         return self.iterations[-1]
@@ -100,10 +100,10 @@ class Ppo:
     def _training_step(self) -> Script:
         """One ``training_step``, and a probe of runners that failed: env steps and seconds."""
         began_ns = yield now()
-        steps, dropped, episodes = yield from self._sample()
+        steps, added, dropped, episodes = yield from self._sample()
         sampled_ns = yield now()
         if steps:
-            yield from self._update(steps)
+            yield from self._update(steps + added)
         updated_ns = yield now()
         if steps:
             yield from self.sync()
@@ -113,12 +113,12 @@ class Ppo:
         yield from self.group.restore((self._seq_no, self._weights))
         marks = (began_ns, sampled_ns, updated_ns, synced_ns)
         spans_s = [(b - a) / 1e9 for a, b in zip(marks, marks[1:], strict=False)]
-        return steps, dropped, *spans_s
+        return steps, added, dropped, *spans_s
 
     def _sample(self) -> Script:
-        """(env steps, env steps that came too late, references to episodes)."""
+        """(env steps, what is added to them, steps that came too late, references to episodes)."""
         config, group = self._config, self.group
-        steps = dropped = 0
+        steps = added = dropped = 0
         episodes: list[Ref] = []
         while steps < config.train_batch_size and group.num_healthy:
             if group.local is not None:
@@ -126,17 +126,17 @@ class Ppo:
                 if isinstance(value, TaskError):
                     group.error = value
                     break
-                steps += value.value[0]
+                steps, added = steps + value.value[0], added + value.value[2]
                 continue
-            came, late = yield from self._round(episodes)
+            came, more, late = yield from self._round(episodes)
             dropped += late
             if not came:
                 break
-            steps += came
-        return steps, dropped, episodes
+            steps, added = steps + came, added + more
+        return steps, added, dropped, episodes
 
     def _round(self, episodes: list[Ref]) -> Script:
-        """All healthy runners sample once: (env steps, those that came too late)."""
+        """All healthy runners sample once: (env steps, what is added, steps that came too late)."""
         config, group = self._config, self.group
         asked: dict[Ref, int] = {}
         for i, runner in enumerate(group.runners):
@@ -146,7 +146,7 @@ class Ppo:
         ready = yield wait(
             list(asked), len(asked), timeout_ns=round(config.sample_timeout_s * 1e9)
         )
-        came = dropped = 0
+        came = added = dropped = 0
         for (ref, i), is_there in zip(asked.items(), ready, strict=True):
             yield spend(round(config.costs.request_s * 1e9))
             if not is_there:
@@ -158,14 +158,14 @@ class Ppo:
                 group.failed(i, values)
                 yield drop(ref)
                 continue
-            came += values[0].data[0]
+            came, added = came + values[0].data[0], added + values[0].data[2]
             episodes.append(ref)
-        return came, dropped
+        return came, added, dropped
 
     def _update(self, steps: int) -> Script:
         count = len(self.learners.actors)
         kept: list[Ref] = []
-        share = steps * self._config.env.observation_bytes // max(count, 1)
+        share = steps * self._config.step_bytes(self._process) // max(count, 1)
         for _ in range(count):
             kept.append((yield put(Payload(share))))
         yield from self.learners.update(steps, [[ref] for ref in kept])
@@ -185,7 +185,7 @@ class Ppo:
 
 def _long_enough(config: AlgorithmConfig, parts: list[Any], began_ns: int, at_ns: int) -> bool:
     """``TrainIterCtx.should_stop``."""
-    sampled, trained = sum(p[0] + p[1] for p in parts), sum(p[0] for p in parts)
+    sampled, trained = sum(p[0] + p[2] for p in parts), sum(p[0] for p in parts)
     return (
         at_ns - began_ns >= config.min_time_s_per_iteration * 1e9
         and sampled >= config.min_sample_steps_per_iteration
