@@ -52,7 +52,7 @@ def costed(config: AlgorithmConfig, program: EnvProgram, price: Any, group: Any)
         placement_group=group,
         make_env=program.runner,
         price=price,
-        costs=PROGRAM,
+        costs=PROGRAM.at_speed(program.session.env.costs.core_speed),
     )
 
 

@@ -61,6 +61,7 @@ class EnvRunner:
             if isinstance(asked, TaskError):
                 return asked
             yield from self._passes(asked)
+            yield compute(config.costs.sample_core_s)
             envs = config.num_envs_per_env_runner
             added = round((asked - config.fragment(self._index)) * envs) + envs
         steps = config.sample_steps(self._index)

@@ -10,7 +10,7 @@ Not modelled: offline data, multi-agent, learning itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from math import ceil
 from typing import Any, Literal, Protocol
 
@@ -108,12 +108,21 @@ class RLlibCosts:
     """An env runner's connectors and wrappers around one pass of its module."""
     env_step_core_s: float = 0.0
     """The same for each of its environments, with what an episode keeps of a step."""
+    sample_core_s: float = 0.0
+    """An env runner's answer to one request: metrics, states of connectors, episodes as arrays."""
     train_step_core_s: float = 0.0
     """The learner's connectors, of one env step: batches, advantages."""
     gradient_step_core_s: float = 0.0
     """The learner around one gradient step: minibatch, losses, metrics."""
     iteration_core_s: float = 0.0
     """The driver in each ``train()``: metrics, states of connectors."""
+    polls: bool = False
+    """The driver of IMPALA asks again and again, and keeps a core busy with it."""
+
+    def at_speed(self, core_speed: float) -> RLlibCosts:
+        """The same code on cores so many times as fast."""
+        work = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "polls"}
+        return replace(self, **{name: seconds / core_speed for name, seconds in work.items()})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

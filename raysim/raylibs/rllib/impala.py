@@ -3,7 +3,8 @@
 Real counterpart: ``IMPALA.training_step`` (ray 2.60): each runner has its requests in flight and is
 asked again as soon as it answers; batches go to aggregators or learners that have room, and are
 dropped otherwise; every ``broadcast_interval`` updates, runners that have answered since the last
-broadcast get the weights. Ray's loop polls; here it wakes when something has come. APPO keeps
+broadcast get the weights. Ray's loop polls; here it wakes when something has come, and a
+core is kept busy meanwhile if the costs say so. APPO keeps
 batches for several updates (``iterations_per_batch``).
 """
 
@@ -26,6 +27,9 @@ from raysim.raylibs.rllib.actors import (
 )
 from raysim.raylibs.rllib.config import AlgorithmConfig
 from raysim.raylibs.rllib.result import Iteration, TrainingResult
+
+POLLING_S = 20e-3
+"""Of a core, by which polling goes on."""
 
 
 def train(
@@ -65,6 +69,7 @@ class Impala:
         self._inbox = Queue()
         self._package: list[Ref] = []
         self._packed_steps = self._packed_more = 0
+        self._polling = 0
         self._at_aggregator: list[int] = []
         self._updating = 0
         self._since_broadcast = 0
@@ -113,6 +118,19 @@ class Impala:
 
     def iteration(self, most_steps: int | None = None) -> Script:
         """One ``train()``: events until it is long enough, or all has been trained on."""
+        if self._config.costs.polls and self.group.local is None:
+            self._polling += 1
+            yield spawn(self._poll(self._polling))
+        done = yield from self._events(most_steps)
+        self._polling += 1
+        return done
+
+    def _poll(self, turn: int) -> Script:
+        """The loop of training steps that find nothing new: a core of the driver's node."""
+        while self._polling == turn:
+            yield compute(POLLING_S)
+
+    def _events(self, most_steps: int | None) -> Script:
         config, group = self._config, self.group
         began_ns, before, count = self._last.ended_ns, self._last, 0
         since_ns = yield now()
