@@ -126,9 +126,9 @@ def _raylet() -> ModuleType:
 def _libraries() -> dict[str, ModuleType]:
     """Names of Ray's libraries, and of what is built on Ray Core."""
     from raysim.rayapi import api, autoscaler, dag, data, job_submission, serve, train, tune
+    from raysim.rayapi.rllib.names import rllib_modules
     from raysim.rayapi.train import huggingface as train_hf
     from raysim.rayapi.train import torch as train_torch
-    from raysim.rayapi.rllib.names import rllib_modules
     from raysim.rayapi.tune import registry, results
     from raysim.raylibs.tune import sample
 

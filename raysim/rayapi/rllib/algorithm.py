@@ -7,7 +7,6 @@ Not modelled: what is learned: there are no weights' values, no actions of a pol
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
@@ -16,6 +15,7 @@ from raysim.rayapi.failures import exception_of
 from raysim.rayapi.library_code import play
 from raysim.rayapi.rllib import checkpoints
 from raysim.rayapi.rllib.algorithm_config import AlgorithmConfig
+from raysim.rayapi.rllib.callbacks import listed, not_called
 from raysim.rayapi.rllib.costed import costed, duration_of
 from raysim.rayapi.rllib.environments import EnvProgram, creator_of
 from raysim.rayapi.rllib.prices import Prices
@@ -26,7 +26,7 @@ from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.raycore.process import CoreProcess
 from raysim.raycore.scripts import Event, Script, now, spawn, wait_for
 from raysim.raycore.tasks import InPlacementGroup, TaskError
-from raysim.raylibs.rllib.actors import EnvRunnerGroup
+from raysim.raylibs.rllib.actors import LIBRARY, EnvRunnerGroup
 from raysim.raylibs.rllib.evaluation import evaluate
 from raysim.raylibs.rllib.impala import Impala
 from raysim.raylibs.rllib.ppo import Ppo
@@ -94,23 +94,25 @@ class Algorithm(Trainable):
         fiber = this_fiber()
         self._session, state = fiber.process.session, fiber.process
         self._state = state
-        core = this_core(fiber)
-        program = EnvProgram(
-            session=self._session, driver=state, creator=creator_of(config.env),
-            env_config=dict(config.env_config), envs=config.num_envs_per_env_runner,
-            at_once=config.gym_env_vectorize_mode == "async", seed=config.seed,
-            given=(config.observation_space, config.action_space),
-        )  # fmt: skip
+        self._core = core = this_core(fiber)
+        program = self._environments(config)
         made = costed(config, program, Prices(config=config, program=program), _group(core))
         self._costed = made
         self._began_ns = core.now_ns
+        if state.is_driver:  # the script's own imports have been paid for
+            core.imported.add(LIBRARY)
         self._played = self.plays(core, made, self._session.sim.rng, self._name())
         self._eval: EnvRunnerGroup | None = None
+        self._callbacks = [kind() for kind in listed(config.callbacks_class)]
         self._stopped = False
         self._iterations: list[Iteration] = []
         self._play(lambda _: self._start())
         self._ready_ns = core.now_ns
         say_once(self._session, "learned", NOT_LEARNED)
+        silent = not_called(config)
+        if silent:
+            text = f"{', '.join(silent)}: not called, for there are no episodes of a policy."
+            say_once(self._session, text, text)
         self._call("on_algorithm_init", algorithm=self, metrics_logger=_NoLogger())
 
     def _name(self) -> str:
@@ -125,13 +127,13 @@ class Algorithm(Trainable):
             self._eval = group
             return None
         made = costed(
-            config, self._costed_program(config), self._costed.price, self._costed.placement_group
+            config, self._environments(config), self._costed.price, self._costed.placement_group
         )
-        self._eval = EnvRunnerGroup(self._played.process, made, self._session.sim.rng, "evaluation")
+        self._eval = EnvRunnerGroup(self._core, made, self._session.sim.rng, "evaluation")
         return (yield from self._eval.start())
 
-    def _costed_program(self, config: AlgorithmConfig) -> EnvProgram:
-        """The evaluation's environments."""
+    def _environments(self, config: AlgorithmConfig) -> EnvProgram:
+        """Of training or of evaluation."""
         return EnvProgram(
             session=self._session, driver=self._state, creator=creator_of(config.env),
             env_config=dict(config.env_config), envs=config.num_envs_per_env_runner,
@@ -188,7 +190,6 @@ class Algorithm(Trainable):
         at_ns = self._now_ns()
         took_s = (at_ns - began_ns) / 1e9
         said = self.config.to_dict()
-        self._iteration = self.counted.iterations + 1
         return self.counted.filled(result, self._state, at_ns, took_s, said)
 
     @program_call
@@ -222,7 +223,7 @@ class Algorithm(Trainable):
         self._stopped = True
         play(lambda _: self._end())
         result = TrainingResult(
-            began_ns=self._began_ns, ready_ns=self._ready_ns, ended_ns=this_core(this_fiber()).now_ns,
+            began_ns=self._began_ns, ready_ns=self._ready_ns, ended_ns=self._core.now_ns,
             iterations=tuple(self._iterations), runner_failures=self._played.group.failures,
             policy_lag=getattr(self._played, "policy_lag", 0.0),
         )  # fmt: skip
@@ -296,18 +297,11 @@ class Algorithm(Trainable):
         return self.config
 
     def _call(self, name: str, **said: Any) -> None:
-        """The user's callbacks of the driver; others are said not to be called."""
-        classes, functions = self.config.callbacks_class, getattr(self.config, f"callbacks_{name}")
-        for kind in classes if isinstance(classes, list | tuple) else [classes]:
-            if kind is None:
-                continue
-            self._instances = getattr(self, "_instances", None) or {}
-            made = self._instances.setdefault(kind, None) or kind()
-            self._instances[kind] = made
-            getattr(made, name)(**said)
-        for function in functions if isinstance(functions, list | tuple) else [functions]:
-            if function is not None:
-                function(**said)
+        """The user's callbacks of the driver."""
+        for each in self._callbacks:
+            getattr(each, name)(**said)
+        for function in listed(getattr(self.config, f"callbacks_{name}")):
+            function(**said)
 
     def __getattr__(self, name: str) -> Any:
         if name in _OF_LEARNING:

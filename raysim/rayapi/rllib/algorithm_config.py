@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from raysim.rayapi.compute import use_cores
 from raysim.rayapi.fibers import HUB
@@ -37,9 +37,9 @@ def imported() -> None:
 class AlgorithmConfig:
     """``AlgorithmConfig``; its methods return it."""
 
-    defaults: Mapping[str, Any] = {}
+    defaults: ClassVar[dict[str, Any]] = {}
     """What an algorithm sets otherwise, or adds to ``training``."""
-    includes: Mapping[str, Any] = {}
+    includes: ClassVar[dict[str, Any]] = {}
     """Of the algorithm's own default module."""
 
     def __init__(self, algo_class: type | None = None) -> None:
@@ -257,9 +257,9 @@ class AlgorithmConfig:
                 continue
             if name in settings.REFUSED and value != settings.METHODS[where[name]][name]:
                 raise NotEmulatedError(f"{said!r} in a config", settings.REFUSED[name])
-            if name in settings.MERGED and isinstance(value, Mapping):
-                value = {**getattr(self, name), **value}
-            setattr(self, settings.ATTRIBUTES.get(name, name), value)
+            merged = name in settings.MERGED and isinstance(value, Mapping)
+            kept = {**getattr(self, name), **value} if merged else value
+            setattr(self, settings.ATTRIBUTES.get(name, name), kept)
         return self
 
     def copy(self, copy_frozen: bool | None = None) -> Self:
@@ -377,5 +377,7 @@ _SPECIAL = {"lambda_": "lambda", "callbacks_class": "callbacks", "input_": "inpu
 
 def _translated(name: str) -> str:
     if name in settings.DEPRECATED:
-        raise ValueError(f"`{name}` has been deprecated. Use `{settings.DEPRECATED[name]}` instead.")
+        raise ValueError(
+            f"`{name}` has been deprecated. Use `{settings.DEPRECATED[name]}` instead."
+        )
     return {old: new for new, old in _SPECIAL.items()}.get(name, name)

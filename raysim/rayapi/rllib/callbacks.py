@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-CALLED = ("on_algorithm_init", "on_train_result", "on_evaluate_start", "on_evaluate_end",
-          "on_checkpoint_loaded")  # fmt: skip
 NOT_CALLED = ("on_env_runners_recreated", "on_environment_created", "on_episode_created",
               "on_episode_start", "on_episode_step", "on_episode_end", "on_sample_end")  # fmt: skip
 
@@ -40,10 +38,17 @@ class RLlibCallback:
 
 def not_called(config: Any) -> list[str]:
     """Names of the user's callbacks that will not be called."""
-    classes = config.callbacks_class
-    kinds = classes if isinstance(classes, list | tuple) else [classes]
+    kinds = listed(config.callbacks_class)
     return [
-        name for name in NOT_CALLED
-        if getattr(config, f"callbacks_{name}") is not None
-        or any(hasattr(kind, name) for kind in kinds if kind is not None)
-    ]  # fmt: skip
+        name
+        for name in NOT_CALLED
+        if listed(getattr(config, f"callbacks_{name}"))
+        or any(hasattr(kind, name) for kind in kinds)
+    ]
+
+
+def listed(said: Any) -> list[Any]:
+    """One, several or none, as RLlib takes them."""
+    if said is None:
+        return []
+    return list(said) if isinstance(said, list | tuple) else [said]

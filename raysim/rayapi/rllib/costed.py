@@ -14,12 +14,15 @@ if TYPE_CHECKING:
     from raysim.rayapi.rllib.environments import EnvProgram
 
 
+NAMES = ("PPO", "IMPALA", "APPO")
+
+
 def costed(config: AlgorithmConfig, program: EnvProgram, price: Any, group: Any) -> Costed:
     """What it does, and how its environments and its module are paid for."""
     said = config.rollout_fragment_length
     iterations = getattr(config, "circular_buffer_iterations_per_batch", 1)
     return Costed(
-        algorithm=config.algo_class.__name__,  # type: ignore[arg-type]
+        algorithm=_name_of(config),
         num_env_runners=config.num_env_runners,
         num_envs_per_env_runner=config.num_envs_per_env_runner,
         num_cpus_per_env_runner=config.num_cpus_per_env_runner,
@@ -54,6 +57,12 @@ def costed(config: AlgorithmConfig, program: EnvProgram, price: Any, group: Any)
         price=price,
         costs=PROGRAM.at_speed(program.session.env.costs.core_speed),
     )
+
+
+def _name_of(config: AlgorithmConfig) -> Any:
+    """Of the algorithm, that of a user's subclass included."""
+    kinds = [] if config.algo_class is None else config.algo_class.__mro__
+    return next(kind.__name__ for kind in kinds if kind.__name__ in NAMES)
 
 
 def duration_of(config: AlgorithmConfig) -> Duration:

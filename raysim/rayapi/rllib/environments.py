@@ -1,5 +1,4 @@
-"""The user's environments: really created in each env runner, really stepped until it is known
-what a step takes.
+"""The user's environments: really created in each env runner, and really stepped a while.
 
 Real counterparts (ray 2.60): ``rllib/env/single_agent_env_runner.py``, ``algorithm.py``
 (``_get_env_id_and_creator``), ``ray/tune/registry.py``.
@@ -21,7 +20,7 @@ from functools import partial
 from importlib import import_module
 from math import ceil
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
 
 from raysim.rayapi.calls import begin_call, end_call, this_fiber
 from raysim.rayapi.library_code import fiber_of, state_of
@@ -104,7 +103,7 @@ def creator_of(env: Any) -> Callable[[EnvContext], Any]:
     if getattr(env, "raysim_multi_agent", False):
         raise NotEmulatedError("MultiAgentEnv", "environments of one agent")
     if isinstance(env, type) or callable(env):
-        return lambda context: env(context)
+        return cast("Callable[[EnvContext], Any]", env)
     raise ValueError(f"{env!r} is an invalid env specifier.")
 
 

@@ -1,6 +1,6 @@
 """The module that is trained: RLlib's default one by its catalog's rules, or the user's own.
 
-Real counterparts (ray 2.60): ``core/models/catalog.py``, ``core/models/torch/{primitives,encoder}``,
+Real counterparts (ray 2.60): ``core/models/catalog.py``, ``core/models/torch/primitives.py``,
 ``algorithms/ppo/{ppo_catalog,torch/ppo_torch_learner}.py``. A module is built on torch's meta
 device: it has shapes and no values, which is all that a time and a size need.
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
+from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -218,7 +219,7 @@ def _activation(nn: Any, name: str | None) -> list[Any]:
 
 def _dense(nn: Any, sizes: list[int], activation: str, *, norm: bool) -> list[Any]:
     layers: list[Any] = []
-    for before, after in zip(sizes, sizes[1:], strict=False):
+    for before, after in pairwise(sizes):
         layers.append(nn.Linear(before, after))
         if norm:
             layers.append(nn.LayerNorm(after))

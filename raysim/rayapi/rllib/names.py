@@ -86,10 +86,13 @@ def rllib_modules() -> dict[str, ModuleType]:
               "Impala": algorithms.IMPALA, "ImpalaConfig": algorithms.IMPALAConfig}  # fmt: skip
     appo = {name: getattr(algorithms, name) for name in ("APPO", "APPOConfig")}
     base = {"Algorithm": Algorithm, "AlgorithmConfig": AlgorithmConfig}
-    user = {name: getattr(callbacks, "RLlibCallback") for name in
-            ("RLlibCallback", "DefaultCallbacks")}  # fmt: skip
+    user = dict.fromkeys(("RLlibCallback", "DefaultCallbacks"), callbacks.RLlibCallback)
     names = {
         "DEFAULT_MODULE_ID": MODULE, "DEFAULT_POLICY_ID": MODULE, "DEFAULT_AGENT_ID": AGENT,
+        **{f"COMPONENT_{name.upper()}": name for name in (
+            "env_runner", "env_to_module_connector", "eval_env_runner", "learner",
+            "learner_group", "metrics_logger", "module_to_env_connector", "optimizer", "rl_module",
+        )},
         "ALL_MODULES": "__all_modules__", "Columns": type("Columns", (), dict(COLUMNS)),
     }  # fmt: skip
     spec = {"RLModuleSpec": modules.RLModuleSpec}

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, cast
 from raysim.hardware import catalog
 from raysim.hardware.cluster import ClusterSpec, NodeGroup
 from raysim.hardware.specs import CpuRankSpec
-from raysim.rayapi.rllib.tables import module_of
 from raysim.rayapi.rllib.environments import EnvProgram
 from raysim.rayapi.rllib.modules import Spaces
+from raysim.rayapi.rllib.tables import module_of
 from raysim.rayapi.shapes import prediction
 from raysim.raycore.process import CoreProcess
 from raysim.raylibs.rllib.config import ModelSpec
@@ -84,7 +84,7 @@ class Prices:
         feed, seed = Feed(), self.program.session.sim.rng.seed
         with_gpu = bool(config.num_gpus_per_learner) and node.gpu_count > 0
         where = (
-            _gpus(node, learners, self.program.session.cluster.spec.fabric)  # type: ignore[union-attr]
+            _gpus(node, learners, self.program.session.cluster.spec.fabric)
             if with_gpu else _cores(node, learners, threads)
         )  # fmt: skip
         step = prediction.predict(plan, where, feed, seed)
@@ -100,9 +100,7 @@ class Prices:
 
 
 def _step_bytes(spaces: Spaces) -> int:
-    return (
-        spaces.observation_bytes + spaces.action_bytes + FP32_BYTES * spaces.logits + STEP_BYTES
-    )
+    return spaces.observation_bytes + spaces.action_bytes + FP32_BYTES * spaces.logits + STEP_BYTES
 
 
 def _cores(node: Any, ranks: int, threads: int) -> ClusterSpec:

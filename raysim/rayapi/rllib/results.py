@@ -27,7 +27,8 @@ EPISODES = (
 )  # fmt: skip
 LOSSES = (
     "total_loss", "policy_loss", "vf_loss", "vf_loss_unclipped", "vf_explained_var", "entropy",
-    "mean_kl_loss", "curr_kl_coeff", "curr_entropy_coeff", "gradients_default_optimizer_global_norm",
+    "mean_kl_loss", "curr_kl_coeff", "curr_entropy_coeff",
+    "gradients_default_optimizer_global_norm",
 )  # fmt: skip
 """NaN."""
 
@@ -52,6 +53,7 @@ class Counted:
         self.module_trained += module_steps
         self.updates += steps
         took_s = done.took_s or NAN
+        self.iterations += 1
         return {
             "timers": {
                 "training_iteration": done.took_s, "training_step": done.took_s,
@@ -94,7 +96,6 @@ class Counted:
     def filled(self, result: dict[str, Any], state: ProcessState, at_ns: int, took_s: float,
                config: dict[str, Any]) -> dict[str, Any]:  # fmt: skip
         """``Trainable.train``'s keys."""
-        self.iterations += 1
         self.total_s += took_s
         return {
             **result, "done": False, "training_iteration": self.iterations, "trial_id": "default",

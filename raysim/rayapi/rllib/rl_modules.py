@@ -10,8 +10,6 @@ from typing import Any
 
 import torch
 
-from raysim.rayapi.rllib.modules import RLModuleSpec as RLModuleSpec
-
 
 class ValueFunctionAPI:
     """It has ``compute_values``."""

@@ -44,9 +44,6 @@ from raysim.raylibs.tune.sample import (
     uniform,
 )
 
-
-
-
 __getattr__ = getattr_of("ray.tune")
 
 __all__ = [

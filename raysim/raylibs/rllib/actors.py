@@ -125,6 +125,7 @@ class Learner:
     """``TorchLearner``: one rank of the update."""
 
     def __init__(self, process: CoreProcess, config: AlgorithmConfig) -> None:
+        self._built = False
         self._config = config
         self._process = process
 
@@ -144,6 +145,9 @@ class Learner:
     def get_weights(self) -> Script:
         """For the broadcast."""
         yield from _loaded(self._process, self._config)
+        if not self._built:
+            self._built = True
+            yield compute(self._config.costs.learner_core_s)
         model = self._config.priced(self._process)
         return Sized("weights", model.weights_bytes)
 

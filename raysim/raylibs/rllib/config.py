@@ -12,12 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from math import ceil
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 from raysim.raycore.ids import PlacementGroupID
 from raysim.raycore.process import CoreProcess
 from raysim.raycore.scripts import Script
-
 
 ROUNDING = 1e-9
 """Of a quotient that is a whole number."""
@@ -100,6 +99,8 @@ class RLlibCosts:
 
     import_core_s: float = 5.0
     """An actor imports RLlib and torch, builds environment and module."""
+    learner_core_s: float = 0.0
+    """A learner builds its module and connectors; its first optimizer loads torch's compiler."""
     request_s: float = 0.3e-3
     """The driver handles one runner's answer: metrics, connector states."""
     episode_core_s_per_byte: float = 2e-10
@@ -116,12 +117,12 @@ class RLlibCosts:
     """The learner around one gradient step: minibatch, losses, metrics."""
     iteration_core_s: float = 0.0
     """The driver in each ``train()``: metrics, states of connectors."""
-    polls: bool = False
-    """The driver of IMPALA asks again and again, and keeps a core busy with it."""
+    polling_cores: float = 0.0
+    """The driver of IMPALA asks again and again, and keeps so many cores busy with it."""
 
     def at_speed(self, core_speed: float) -> RLlibCosts:
         """The same code on cores so many times as fast."""
-        work = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "polls"}
+        work = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "polling_cores"}
         return replace(self, **{name: seconds / core_speed for name, seconds in work.items()})
 
 
@@ -220,7 +221,7 @@ class AlgorithmConfig:
         return steps_s + self.fragment(index) * self.model.forward_s
 
     def gradient_steps(self, steps: float) -> int:
-        """Of one update: minibatches go on over the ends of epochs (``MiniBatchCyclicIterator``)."""
+        """Of one update: minibatches go on over ends of epochs (``MiniBatchCyclicIterator``)."""
         of_each = steps / max(self.num_learners, 1)
         of_a_step = min(self.minibatch_size or of_each, of_each)
         return ceil(self.num_epochs * of_each / of_a_step - ROUNDING) * self.iterations_per_batch

@@ -13,6 +13,7 @@ from raysim.raylibs.rllib.config import RLlibCosts
 
 PROGRAM = RLlibCosts(
     import_core_s=1.67 * 1.73,
+    learner_core_s=1.67 * 0.96,
     request_s=1.67 * 0.3e-3,
     episode_core_s_per_byte=0.0,
     vector_step_core_s=1.67 * 361e-6,
@@ -21,6 +22,6 @@ PROGRAM = RLlibCosts(
     train_step_core_s=1.67 * 5.5e-6,
     gradient_step_core_s=1.67 * 1.1e-3,
     iteration_core_s=1.67 * 4e-3,
-    polls=True,
+    polling_cores=1.5,
 )
 """Of programs that run unmodified, on cores of speed 1."""

@@ -118,7 +118,7 @@ class Impala:
 
     def iteration(self, most_steps: int | None = None) -> Script:
         """One ``train()``: events until it is long enough, or all has been trained on."""
-        if self._config.costs.polls and self.group.local is None:
+        if self._config.costs.polling_cores and self.group.local is None:
             self._polling += 1
             yield spawn(self._poll(self._polling))
         done = yield from self._events(most_steps)
@@ -126,9 +126,9 @@ class Impala:
         return done
 
     def _poll(self, turn: int) -> Script:
-        """The loop of training steps that find nothing new: a core of the driver's node."""
+        """The loop of training steps that find nothing new: cores of the driver's node."""
         while self._polling == turn:
-            yield compute(POLLING_S)
+            yield compute(POLLING_S, self._config.costs.polling_cores)
 
     def _events(self, most_steps: int | None) -> Script:
         config, group = self._config, self.group

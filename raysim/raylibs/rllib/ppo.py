@@ -7,6 +7,7 @@ round, behind what it still does, and its late episodes are dropped.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 from raysim.raycore.process import CoreProcess
@@ -112,7 +113,7 @@ class Ppo:
         assert self._weights is not None, "an iteration before the first weights were sent"
         yield from self.group.restore((self._seq_no, self._weights))
         marks = (began_ns, sampled_ns, updated_ns, synced_ns)
-        spans_s = [(b - a) / 1e9 for a, b in zip(marks, marks[1:], strict=False)]
+        spans_s = [(b - a) / 1e9 for a, b in pairwise(marks)]
         return steps, added, dropped, *spans_s
 
     def _sample(self) -> Script:
@@ -143,9 +144,7 @@ class Ppo:
             if group.healthy[i]:
                 refs = yield runner.call("sample")
                 asked[refs[0]] = i
-        ready = yield wait(
-            list(asked), len(asked), timeout_ns=round(config.sample_timeout_s * 1e9)
-        )
+        ready = yield wait(list(asked), len(asked), timeout_ns=round(config.sample_timeout_s * 1e9))
         came = added = dropped = 0
         for (ref, i), is_there in zip(asked.items(), ready, strict=True):
             yield spend(round(config.costs.request_s * 1e9))
@@ -166,7 +165,7 @@ class Ppo:
         count = len(self.learners.actors)
         kept: list[Ref] = []
         share = steps * self._config.step_bytes(self._process) // max(count, 1)
-        for _ in range(count):
+        while len(kept) < count:
             kept.append((yield put(Payload(share))))
         yield from self.learners.update(steps, [[ref] for ref in kept])
         yield drop(*kept)
