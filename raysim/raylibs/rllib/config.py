@@ -114,7 +114,7 @@ class RLlibCosts:
     train_step_core_s: float = 0.0
     """The learner's connectors, of one env step: batches, advantages."""
     gradient_step_core_s: float = 0.0
-    """The learner around one gradient step: minibatch, losses, metrics."""
+    """The learner around one gradient step: its share of the batch, losses, metrics."""
     iteration_core_s: float = 0.0
     """The driver in each ``train()``: metrics, states of connectors."""
     polling_cores: float = 0.0
@@ -221,7 +221,7 @@ class AlgorithmConfig:
         return steps_s + self.fragment(index) * self.model.forward_s
 
     def gradient_steps(self, steps: float) -> int:
-        """Of one update: minibatches go on over ends of epochs (``MiniBatchCyclicIterator``)."""
+        """Of one update: shares go on over the ends of epochs (``MiniBatchCyclicIterator``)."""
         of_each = steps / max(self.num_learners, 1)
         of_a_step = min(self.minibatch_size or of_each, of_each)
         return ceil(self.num_epochs * of_each / of_a_step - ROUNDING) * self.iterations_per_batch

@@ -20,7 +20,7 @@ class Duration:
     Parameters
     ----------
     unit, count
-        ``episodes`` or ``timesteps``; None: until training is done, in env steps.
+        What is counted, by RLlib's names; ``count`` None: env steps, until training is done.
     fewest
         Env steps of a runner in one round of the latter.
     """
