@@ -21,7 +21,7 @@ class Arm(gym.Env):
         self.steps = 0
 
     def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
+        super().reset(seed=seed, options=options)
         self.steps = 0
         return np.zeros((64, 64, 3), np.uint8), {}
 
@@ -39,7 +39,7 @@ def main():
     args = parser.parse_args()
 
     ray.init()
-    tune.register_env("arm", lambda config: Arm(config))
+    tune.register_env("arm", Arm)
     config = (
         PPOConfig()
         .environment("arm", env_config={"physics_s": 0.004})

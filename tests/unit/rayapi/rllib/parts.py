@@ -22,7 +22,7 @@ from tests.raycore_parts import ray_cluster
 
 
 class Slow(gym.Env[Any, Any]):
-    """Sleeps ``sleep_s`` and computes ``core_s`` in each step; ``length`` of them are an episode."""
+    """Sleeps ``sleep_s`` and computes ``core_s`` in a step; ``length`` of them are an episode."""
 
     made: list[Slow] = []  # noqa: RUF012  (what a test looks at)
 

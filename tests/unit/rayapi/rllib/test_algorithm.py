@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -219,10 +221,11 @@ def test_what_is_not_there_is_said() -> None:
         said = []
         algo = config_of(runners=0).build_algo()
         for wrong in (
-            lambda: algo.get_module(), lambda: __import__("ray.rllib.algorithms.dqn"),
-            lambda: __import__("ray.rllib.connectors.env_to_module"),
-            lambda: config_of().environment(Many).build_algo(),
-        ):  # fmt: skip
+            partial(getattr, algo, "get_module"),
+            partial(import_module, "ray.rllib.algorithms.dqn"),
+            partial(import_module, "ray.rllib.connectors.env_to_module"),
+            config_of().environment(Many).build_algo,
+        ):
             try:
                 wrong()
             except NotImplementedError as error:

@@ -60,7 +60,7 @@ def test_a_condition_on_what_is_not_learned_alone_is_refused() -> None:
             run_config=tune.RunConfig(stop={"env_runners/episode_return_mean": 200}),
         ).fit()  # fmt: skip
 
-    with pytest.raises(ValueError, match="never ends a trial here.*Add training_iteration"):
+    with pytest.raises(ValueError, match=r"never ends a trial here.*Add training_iteration"):
         ran(main)
 
 
