@@ -13,7 +13,7 @@ from typing import Any
 
 from raysim.rayapi.rllib import algorithms, callbacks, environments, modules
 from raysim.rayapi.rllib.algorithm import Algorithm
-from raysim.rayapi.rllib.algorithm_config import AlgorithmConfig
+from raysim.rayapi.rllib.algorithm_config import AlgorithmConfig, imported
 from raysim.rayapi.rllib.results import AGENT, MODULE
 from raysim.rayapi.unsupported import getattr_of
 
@@ -134,9 +134,13 @@ def _module(name: str, held: dict[str, Any], later: tuple[str, ...]) -> ModuleTy
     missing = getattr_of(full)
 
     def ask(attribute: str) -> Any:
+        if attribute in held or attribute in later:
+            imported()  # a real import has loaded all of RLlib by now
+        if attribute in held:
+            return held[attribute]
         if attribute in later:
             return getattr(import_module("raysim.rayapi.rllib.rl_modules"), attribute)
         return missing(attribute)
 
-    vars(module).update(held, __path__=[], __getattr__=ask)
+    vars(module).update(__path__=[], __getattr__=ask, __dir__=lambda: [*held, *later])
     return module

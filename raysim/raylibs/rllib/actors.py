@@ -202,10 +202,11 @@ class LearnerGroup:
         refs: list[Ref] = []
         for learner in self.actors:
             refs += yield learner.call("get_weights")
+        if not refs:
+            yield from self._local.get_weights()
+            return
         yield get(refs)
         yield drop(*refs)
-        if not self.actors:
-            yield from self._local.get_weights()
 
     def update(
         self, steps: int, shares: Sequence[Sequence[Ref]] = (), *, batched: bool = False

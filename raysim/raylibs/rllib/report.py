@@ -107,8 +107,8 @@ _INPUTS = (
 )
 _SOURCE = "RLlib 2.60, PPO on CartPole, an EPYC of 2025 (raylibs/rllib/costs.py)"
 _OF_PROGRAMS = (
-    Input(name="RLlib around an env step", value="0.65 ms", basis="measured", source=_SOURCE),
-    Input(name="RLlib around a gradient step", value="1.8 ms", basis="measured", source=_SOURCE),
-    Input(name="imports of an actor", value="2.9 core-s", basis="measured", source=_SOURCE),
+    Input(name="RLlib around an env step", value="0.60 ms", basis="measured", source=_SOURCE),
+    Input(name="RLlib around a gradient step", value="2.8 ms", basis="measured", source=_SOURCE),
+    Input(name="imports of an actor", value="2.6 core-s", basis="measured", source=_SOURCE),
     Input(name="driver, per answer of a runner", value="0.5 ms", basis="assumed", source=""),
 )
