@@ -136,7 +136,8 @@ class Algorithm(Trainable):
         """Of training or of evaluation."""
         return EnvProgram(
             session=self._session, driver=self._state, creator=creator_of(config.env),
-            env_config=dict(config.env_config), envs=config.num_envs_per_env_runner,
+            env_config=dict(config.env_config), runners=config.num_env_runners,
+            envs=config.num_envs_per_env_runner,
             at_once=config.gym_env_vectorize_mode == "async", seed=config.seed,
             given=(config.observation_space, config.action_space),
         )  # fmt: skip

@@ -46,7 +46,9 @@ def costed(config: AlgorithmConfig, program: EnvProgram, price: Any, group: Any)
             config.max_requests_in_flight_per_aggregator_actor
         ),
         iterations_per_batch=iterations if getattr(config, "use_circular_buffer", False) else 1,
+        complete_episodes=config.batch_mode == "complete_episodes",
         restart_failed_env_runners=config.restart_failed_env_runners,
+        ignore_env_runner_failures=config.ignore_env_runner_failures,
         max_num_env_runner_restarts=config.max_num_env_runner_restarts,
         env_runner_health_probe_timeout_s=config.env_runner_health_probe_timeout_s,
         min_time_s_per_iteration=config.min_time_s_per_iteration or 0.0,

@@ -115,6 +115,7 @@ class EnvProgram:
     driver: ProcessState
     creator: Callable[[EnvContext], Any]
     env_config: dict[str, Any]
+    runners: int
     envs: int
     """Of each runner."""
     at_once: bool
@@ -124,6 +125,8 @@ class EnvProgram:
     """Spaces that the configuration says."""
     spaces: Spaces | None = None
     """Known when the first environment is there."""
+    seen: dict[int, None] = field(default_factory=dict)
+    """Indices of runners that have been there."""
     lengths: list[int] = field(default_factory=list)
     """Of episodes that have ended in real steps."""
 
@@ -163,6 +166,8 @@ class UserEnvs:
         self._process = process
         self._state = state
         self._index = index
+        self._recreated = index in program.seen
+        program.seen[index] = None
         self._envs: list[Any] = []
         self._ages: list[int] = []
         """Steps since the last reset."""
@@ -190,14 +195,16 @@ class UserEnvs:
 
     def evaluate(self, episodes: int) -> Script:
         """As long as those that have been seen to their end."""
+        made = 0
         if not self._taken:
-            value = yield from self.sample(ceil(REAL_STEPS / self._program.envs))
+            made = ceil(REAL_STEPS / self._program.envs)
+            value = yield from self.sample(made)
             if isinstance(value, TaskError):
                 return value
         lengths = self._program.lengths or [LONGEST]
         steps = round(episodes * sum(lengths) / len(lengths))
         asked = ceil(steps / self._program.envs)
-        yield from self._pass(asked)
+        yield from self._pass(asked - made)
         return steps, asked * self._passes
 
     @property
@@ -237,7 +244,7 @@ class UserEnvs:
         for vector_index in range(program.envs):
             context = EnvContext(
                 copy.deepcopy(program.env_config), self._index, vector_index,
-                num_workers=None,
+                num_workers=program.runners, recreated_worker=self._recreated,
             )  # fmt: skip
             self._envs.append(program.creator(context))
         first = self._envs[0]

@@ -15,7 +15,7 @@ from raysim.raycore.process import CoreProcess
 from raysim.raycore.scripts import Script, compute, drop, get, put, sleep, wait
 from raysim.raycore.tasks import ActorOptions, Payload, Ref, TaskError
 from raysim.raylibs.actors import ActorClass, ActorHandle, Sized, imports
-from raysim.raylibs.rllib.config import AlgorithmConfig
+from raysim.raylibs.rllib.config import AlgorithmConfig, UserEnv
 
 LIBRARY = "ray.rllib"
 FEWEST = 0.2
@@ -54,18 +54,27 @@ class EnvRunner:
         failed = yield from self._loaded()
         if failed is not None:
             return failed
+        steps = config.sample_steps(self._index)
         if self._env is None:
             yield from self._by_numbers()
         else:
-            asked = yield from self._env.sample(config.fragment(self._index))
-            if isinstance(asked, TaskError):
-                return asked
+            envs = config.num_envs_per_env_runner
+            found = yield from self._sampled(self._env, envs)
+            if isinstance(found, TaskError):
+                return found
+            steps, asked = found
             yield from self._passes(asked)
             yield compute(config.costs.sample_core_s)
-            envs = config.num_envs_per_env_runner
-            added = round((asked - config.fragment(self._index)) * envs) + envs
-        steps = config.sample_steps(self._index)
+            added = round(asked * envs - steps) + envs * (not config.complete_episodes)
         return Sized((steps, seq_no, added), steps * config.step_bytes(self._process))
+
+    def _sampled(self, env: UserEnv, envs: int) -> Script:
+        """(env steps, how often the module was asked)."""
+        if self._config.complete_episodes:
+            return (yield from env.evaluate(envs))
+        count = self._config.fragment(self._index)
+        asked = yield from env.sample(count)
+        return asked if isinstance(asked, TaskError) else (count * envs, asked)
 
     def evaluate(self, unit: str, count: int) -> Script:
         """``sample(num_episodes=)``, or so many env steps: (env steps, episodes or None)."""
@@ -318,7 +327,9 @@ class EnvRunnerGroup:
         self.healthy[index] = False
         self.failures += 1
         error = values if isinstance(values, TaskError) else values[0]
-        if error.error_type == "TASK_EXECUTION_EXCEPTION":
+        config = self._config
+        goes_on = config.restart_failed_env_runners or config.ignore_env_runner_failures
+        if error.error_type == "TASK_EXECUTION_EXCEPTION" or not goes_on:
             self.error = error
 
     def restore(self, weights: tuple[int, Ref]) -> Script:

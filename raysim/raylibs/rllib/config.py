@@ -154,6 +154,10 @@ class AlgorithmConfig:
         IMPALA: they make batches of episodes; 0: the learner does.
     restart_failed_env_runners, env_runner_health_probe_timeout_s
         A failed one is started again by Ray; PPO waits so long for it after each iteration.
+    ignore_env_runner_failures
+        Otherwise: the rest goes on; or training fails.
+    complete_episodes
+        ``batch_mode``: a sample is an episode of each environment, however long.
     min_time_s_per_iteration, min_sample_steps_per_iteration, min_train_steps_per_iteration
         Of a reported iteration: training steps go on until all are reached.
     iterations_per_batch
@@ -177,6 +181,7 @@ class AlgorithmConfig:
     num_gpus_per_env_runner: float = 0
     env_runner_resources: Mapping[str, float] = field(default_factory=dict)
     rollout_fragment_length: int | None = None
+    complete_episodes: bool = False
     train_batch_size: int = 4000
     num_epochs: int = 30
     minibatch_size: int | None = 128
@@ -193,6 +198,7 @@ class AlgorithmConfig:
     max_requests_in_flight_per_aggregator_actor: int = 3
     iterations_per_batch: int = 1
     restart_failed_env_runners: bool = True
+    ignore_env_runner_failures: bool = True
     max_num_env_runner_restarts: int = 1000
     env_runner_health_probe_timeout_s: float = 30.0
     min_time_s_per_iteration: float = 0.0
@@ -209,7 +215,7 @@ class AlgorithmConfig:
             return self.rollout_fragment_length
         envs = self.num_envs_per_env_runner
         each, left = divmod(self.train_batch_size, envs * max(self.num_env_runners, 1))
-        return max(1, each + ((index - 1) * envs < left))
+        return max(1, each + (left > max(0, index - 1) * envs))
 
     def sample_steps(self, index: int) -> int:
         """Env steps of one ``sample()``."""

@@ -18,18 +18,20 @@ class Sleepy(gym.Env):
     """A millisecond a step, a hundred steps an episode."""
 
     def __init__(self, config=None):
+        self.config = config
         self.observation_space = gym.spaces.Box(-1.0, 1.0, (4,), np.float32)
         self.action_space = gym.spaces.Discrete(2)
         self.steps = 0
 
     def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed, options=options)
         self.steps = 0
         return np.zeros(4, np.float32), {}
 
     def step(self, action):
         time.sleep(0.001)
         self.steps += 1
-        return np.zeros(4, np.float32), 1.0, self.steps == 100, False, {}
+        return np.zeros(4, np.float32), float(action), self.steps == 100, False, {}
 
 
 def row(name, value, unit="s"):

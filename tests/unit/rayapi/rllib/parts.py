@@ -34,6 +34,7 @@ class Slow(gym.Env[Any, Any]):
         self.observation_space = gym.spaces.Box(-1.0, 1.0, shape, np.float32)
         self.action_space = gym.spaces.Discrete(2)
         self.steps = self.taken = 0
+        self.place: Any = None
         Slow.made.append(self)
 
     def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -99,6 +100,55 @@ def test_each_runner_makes_its_environments_with_its_place() -> None:
         return seen
 
     assert sorted(ran(main)) == [(1, 0), (1, 1), (2, 0), (2, 1)]
+
+
+def leaves(**said: Any) -> Any:
+    """Two runners, of which the first dies in its tenth step, once."""
+
+    def main() -> Any:
+        from ray import tune
+
+        class Leaves(Slow):
+            def step(self, action: Any) -> Any:
+                context: Any = self.place
+                if self.taken == 9 and context.worker_index == 1 and not context.recreated_worker:
+                    os._exit(1)
+                return super().step(action)
+
+        def create(context: Any) -> Slow:
+            env = Leaves(context)
+            env.place = context
+            return env
+
+        tune.register_env("leaves", create)
+        config = config_of(runners=2).environment("leaves")
+        return iterations(config.fault_tolerance(**said), 3)
+
+    return ran(main)
+
+
+def test_a_runner_that_dies_is_started_again() -> None:
+    results = leaves()
+    assert [r["fault_tolerance"]["num_healthy_workers"] for r in results] == [2, 2, 2]
+    assert results[2]["fault_tolerance"]["num_remote_worker_restarts"] == 1
+    assert [r["env_runners"]["num_env_steps_sampled"] for r in results] == [400, 400, 400]
+
+
+def test_the_rest_goes_on_or_training_fails_as_is_said() -> None:
+    alone = leaves(restart_failed_env_runners=False, ignore_env_runner_failures=True)
+    assert [r["fault_tolerance"]["num_healthy_workers"] for r in alone] == [1, 1, 1]
+    from raysim.rayapi.exceptions import ActorDiedError
+
+    with pytest.raises(ActorDiedError):
+        leaves(restart_failed_env_runners=False)
+
+
+def test_complete_episodes_make_batches_as_long_as_they_are() -> None:
+    def main() -> Any:
+        config = config_of(env_config={"length": 70})
+        return iterations(config.env_runners(batch_mode="complete_episodes"), 3)
+
+    assert [r["env_runners"]["num_env_steps_sampled"] for r in ran(main)] == [420] * 3
 
 
 def test_a_broken_environment_ends_the_program_with_its_own_error() -> None:
