@@ -266,7 +266,7 @@ class Algorithm(Trainable):
 
     def restore(self, checkpoint_path: Any) -> None:
         """``restore_from_path``."""
-        self.restore_from_path(getattr(checkpoint_path, "path", checkpoint_path))
+        self.restore_from_path(getattr(checkpoint_path, "checkpoint", checkpoint_path))
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """Of a trial."""

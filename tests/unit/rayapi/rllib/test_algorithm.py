@@ -246,10 +246,13 @@ def test_a_checkpoint_is_as_large_as_the_weights_and_counts_on(tmp_path: Path) -
         where = algo.save_to_path(tmp_path / "here")
         algo.stop()
         again = Algorithm.from_checkpoint(where)
-        return again.train()
+        again.train()
+        third = config_of().build_algo()
+        third.restore(again.save())
+        return third.train()
 
     result = ran(main)
-    assert (result["training_iteration"], result["num_env_steps_sampled_lifetime"]) == (2, 800)
+    assert (result["training_iteration"], result["num_env_steps_sampled_lifetime"]) == (3, 1200)
     weights = tmp_path / "here/learner_group/learner/rl_module/default_policy/module_state.pkl"
     # 4 x 256, 256 x 256 and 256 x 2 with biases: what an env runner has of the default module.
     assert weights.stat().st_size == 4 * (5 * 256 + 257 * 256 + 257 * 2)
