@@ -1,20 +1,18 @@
 """Ray's names for RLlib's modules, and the small things they hold.
 
 Real counterparts (ray 2.60): ``ray/rllib/**/__init__.py``, ``rllib/core/columns.py``,
-``rllib/utils/metrics``. Modules with classes of torch load it when one is asked for.
+``rllib/utils/metrics``. What they hold is loaded when a program asks for it, torch with the classes
+that need it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from raysim.rayapi.rllib import algorithms, callbacks, environments, modules
-from raysim.rayapi.rllib.algorithm import Algorithm
-from raysim.rayapi.rllib.algorithm_config import AlgorithmConfig, imported
-from raysim.rayapi.rllib.results import AGENT, MODULE
 from raysim.rayapi.unsupported import getattr_of
 
 COLUMNS = {
@@ -79,68 +77,92 @@ def try_import_tf(error: bool = False) -> tuple[None, None, None]:
     return None, None, None
 
 
+MODULES = (
+    "", "algorithms", "algorithms.algorithm", "algorithms.algorithm_config", "algorithms.callbacks",
+    "algorithms.ppo", "algorithms.ppo.ppo", "algorithms.impala", "algorithms.impala.impala",
+    "algorithms.appo", "algorithms.appo.appo", "callbacks", "callbacks.callbacks", "core",
+    "core.columns", "core.rl_module", "core.rl_module.default_model_config",
+    "core.rl_module.rl_module", "core.rl_module.torch", "core.rl_module.torch.torch_rl_module",
+    "core.rl_module.apis", "core.rl_module.apis.value_function_api", "env", "env.env_context",
+    "env.multi_agent_env", "utils", "utils.annotations", "utils.metrics", "utils.framework",
+    "utils.typing",
+)  # fmt: skip
+OF_TORCH = ("RLModule", "TorchRLModule", "ValueFunctionAPI")
+"""In modules below ``core.rl_module``."""
+
+
 def rllib_modules() -> dict[str, ModuleType]:
     """By Ray's names."""
+    return {f"ray.rllib.{name}".rstrip("."): _module(name) for name in MODULES}
+
+
+@cache
+def _held() -> dict[str, dict[str, Any]]:
+    """What each module holds, but for classes of torch; those not named hold nothing."""
+    from raysim.rayapi.rllib import algorithms, callbacks, environments, modules
+    from raysim.rayapi.rllib.algorithm import Algorithm
+    from raysim.rayapi.rllib.algorithm_config import AlgorithmConfig
+    from raysim.rayapi.rllib.results import AGENT, MODULE
+
     ppo = {name: getattr(algorithms, name) for name in ("PPO", "PPOConfig")}
-    impala = {"IMPALA": algorithms.IMPALA, "IMPALAConfig": algorithms.IMPALAConfig,
-              "Impala": algorithms.IMPALA, "ImpalaConfig": algorithms.IMPALAConfig}  # fmt: skip
+    impala = {
+        "IMPALA": algorithms.IMPALA, "IMPALAConfig": algorithms.IMPALAConfig,
+        "Impala": algorithms.IMPALA, "ImpalaConfig": algorithms.IMPALAConfig,
+    }  # fmt: skip
     appo = {name: getattr(algorithms, name) for name in ("APPO", "APPOConfig")}
     base = {"Algorithm": Algorithm, "AlgorithmConfig": AlgorithmConfig}
     user = dict.fromkeys(("RLlibCallback", "DefaultCallbacks"), callbacks.RLlibCallback)
+    components = (
+        "env_runner", "env_to_module_connector", "eval_env_runner", "learner", "learner_group",
+        "metrics_logger", "module_to_env_connector", "optimizer", "rl_module",
+    )  # fmt: skip
     names = {
         "DEFAULT_MODULE_ID": MODULE, "DEFAULT_POLICY_ID": MODULE, "DEFAULT_AGENT_ID": AGENT,
-        **{f"COMPONENT_{name.upper()}": name for name in (
-            "env_runner", "env_to_module_connector", "eval_env_runner", "learner",
-            "learner_group", "metrics_logger", "module_to_env_connector", "optimizer", "rl_module",
-        )},
         "ALL_MODULES": "__all_modules__", "Columns": type("Columns", (), dict(COLUMNS)),
+        **{f"COMPONENT_{name.upper()}": name for name in components},
     }  # fmt: skip
     spec = {"RLModuleSpec": modules.RLModuleSpec}
     default = {"DefaultModelConfig": modules.DefaultModelConfig}
     envs = {"EnvContext": environments.EnvContext, "MultiAgentEnv": MultiAgentEnv}
-    mark = {"override": override, "OverrideToImplementCustomLogic": lambda each: each,
-            "OverrideToImplementCustomLogic_CallToSuperRecommended": lambda each: each}  # fmt: skip
-    torch = ("RLModule", "TorchRLModule", "ValueFunctionAPI")
-    made: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
-        "": ({}, ()),
-        "algorithms": (base | ppo | impala | appo, ()),
-        "algorithms.algorithm": (base, ()), "algorithms.algorithm_config": (base, ()),
-        "algorithms.callbacks": (user, ()),
-        "algorithms.ppo": (ppo, ()), "algorithms.ppo.ppo": (ppo, ()),
-        "algorithms.impala": (impala, ()), "algorithms.impala.impala": (impala, ()),
-        "algorithms.appo": (appo, ()), "algorithms.appo.appo": (appo, ()),
-        "callbacks": ({}, ()), "callbacks.callbacks": (user, ()),
-        "core": (names, ()), "core.columns": (names, ()),
-        "core.rl_module": (spec | default, torch),
-        "core.rl_module.default_model_config": (default, ()),
-        "core.rl_module.rl_module": (spec, torch),
-        "core.rl_module.torch": ({}, torch), "core.rl_module.torch.torch_rl_module": ({}, torch),
-        "core.rl_module.apis": ({}, torch), "core.rl_module.apis.value_function_api": ({}, torch),
-        "env": (envs, ()), "env.env_context": (envs, ()), "env.multi_agent_env": (envs, ()),
-        "utils": ({}, ()), "utils.annotations": (mark, ()), "utils.metrics": (METRICS, ()),
-        "utils.framework": ({"try_import_torch": try_import_torch,
-                             "try_import_tf": try_import_tf}, ()),
-        "utils.typing": ({"TensorType": Any, "ResultDict": dict, "EnvType": Any}, ()),
-    }  # fmt: skip
+    marks = ("OverrideToImplementCustomLogic",
+             "OverrideToImplementCustomLogic_CallToSuperRecommended")  # fmt: skip
     return {
-        ("ray.rllib." + name).rstrip("."): _module(name, held, later)
-        for name, (held, later) in made.items()
-    }
+        "algorithms": base | ppo | impala | appo,
+        **dict.fromkeys(("algorithms.algorithm", "algorithms.algorithm_config"), base),
+        **dict.fromkeys(("algorithms.callbacks", "callbacks.callbacks"), user),
+        **dict.fromkeys(("algorithms.ppo", "algorithms.ppo.ppo"), ppo),
+        **dict.fromkeys(("algorithms.impala", "algorithms.impala.impala"), impala),
+        **dict.fromkeys(("algorithms.appo", "algorithms.appo.appo"), appo),
+        **dict.fromkeys(("core", "core.columns"), names),
+        "core.rl_module": spec | default,
+        "core.rl_module.default_model_config": default, "core.rl_module.rl_module": spec,
+        **dict.fromkeys(("env", "env.env_context", "env.multi_agent_env"), envs),
+        "utils.annotations": {"override": override, **dict.fromkeys(marks, lambda each: each)},
+        "utils.metrics": METRICS,
+        "utils.framework": {"try_import_torch": try_import_torch, "try_import_tf": try_import_tf},
+        "utils.typing": {"TensorType": Any, "ResultDict": dict, "EnvType": Any},
+    }  # fmt: skip
 
 
-def _module(name: str, held: dict[str, Any], later: tuple[str, ...]) -> ModuleType:
+def _module(name: str) -> ModuleType:
     full = f"ray.rllib.{name}".rstrip(".")
     module = ModuleType(full)
     missing = getattr_of(full)
+    later = OF_TORCH if name.startswith("core.rl_module") else ()
 
     def ask(attribute: str) -> Any:
+        if attribute.startswith("__"):
+            return missing(attribute)
+        from raysim.rayapi.rllib.algorithm_config import imported
+
+        held = _held().get(name, {})
         if attribute in held or attribute in later:
             imported()  # a real import has loaded all of RLlib by now
-        if attribute in held:
-            return held[attribute]
         if attribute in later:
             return getattr(import_module("raysim.rayapi.rllib.rl_modules"), attribute)
-        return missing(attribute)
+        return held[attribute] if attribute in held else missing(attribute)
 
-    vars(module).update(__path__=[], __getattr__=ask, __dir__=lambda: [*held, *later])
+    vars(module).update(
+        __path__=[], __getattr__=ask, __dir__=lambda: [*_held().get(name, {}), *later]
+    )
     return module

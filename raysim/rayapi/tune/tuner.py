@@ -105,8 +105,9 @@ class Tuner:
     def fit(self) -> ResultGrid:
         """Run all trials, or those of a restored experiment that are to go on."""
         outcome = _Fit(
-            self._trainable, self._space, self._tune, self._run, self._folder, self._resume
-        ).run()
+            self._trainable, self._space, self._tune, self._run, self._folder, self._resume,
+            at_end=_saves(self._trainable),
+        ).run()  # fmt: skip
         self._done = ResultGrid(outcome, self._folder, self._tune.metric, self._tune.mode)
         return self._done
 
@@ -286,6 +287,11 @@ def _is_class(trainable: Any) -> bool:
     return inspect.isclass(trainable) and issubclass(trainable, Trainable)
 
 
+def _saves(trainable: Any) -> bool:
+    """A class under ``Tuner`` saves when it ends, if it can."""
+    return _is_class(trainable) and trainable.save_checkpoint is not Trainable.save_checkpoint
+
+
 def _check_trainable(trainable: Any) -> None:
     if _is_class(trainable):
         return
@@ -309,15 +315,18 @@ class _Fit:
         What to do with the trials that are there; None: it begins.
     resources
         Of each trial, if it is not the trainable that says so.
+    at_end
+        Whether trials save when they end, if the settings do not say.
     """
 
     def __init__(
         self, trainable: Any, space: dict[str, Any], tune: TuneConfig, settings: RunConfig,
         folder: Path, resume: ResumeConfig | None, resources: PlacementGroupFactory | None = None,
+        *, at_end: bool = False,
     ) -> None:  # fmt: skip
         self._trainable, self._space = trainable, space
         self._tune, self._settings = tune, settings
-        self._folder, self._resume = folder, resume
+        self._folder, self._resume, self._at_end = folder, resume, at_end
         self._resources = resources or resources_of(trainable)
         if hasattr(trainable, "check_stop"):  # of RLlib: what is not learned ends no trial
             trainable.check_stop(settings.stop, tune.time_budget_s)
@@ -383,7 +392,9 @@ class _Fit:
             reuse_actors=tune.reuse_actors,
             time_budget_s=_budget_s(tune.time_budget_s, stop),
             checkpoint_freq=saving.checkpoint_frequency or 0,
-            checkpoint_at_end=bool(saving.checkpoint_at_end),
+            checkpoint_at_end=(
+                self._at_end if saving.checkpoint_at_end is None else saving.checkpoint_at_end
+            ),
             num_to_keep=saving.num_to_keep,
             checkpoint_score=_score_of(saving),
             on_dropped=_removed,

@@ -1,7 +1,10 @@
 """RLlib: what PPO counts, what a trial asks for, what is refused, and where it counts on."""
 # cluster: 4 CPU
 
+import os
 import tempfile
+
+os.environ["RAY_AIR_NEW_OUTPUT"] = "0"
 
 import gymnasium as gym
 import numpy as np
@@ -101,4 +104,5 @@ grid = tune.Tuner(
     "PPO", param_space=ppo(1).training(lr=tune.grid_search([0.1, 0.2])),
     run_config=tune.RunConfig(stop={"num_env_steps_sampled_lifetime": 800}, verbose=0),
 ).fit()
-print([(r.metrics["config"]["lr"], r.metrics["training_iteration"], r.error) for r in grid])
+for r in grid:
+    print(r.metrics["config"]["lr"], r.metrics["training_iteration"], r.error, bool(r.checkpoint))

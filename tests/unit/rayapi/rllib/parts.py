@@ -56,9 +56,9 @@ class Slow(gym.Env[Any, Any]):
         return seen, 1.0, self.steps == self.length, False, {}
 
 
-def gpu_cluster() -> Cluster:
+def gpu_cluster(node: str = "g5.2xlarge") -> Cluster:
     """One node with A10G, of the catalog."""
-    group = NodeGroup(name="head", node=catalog.node("g5.2xlarge"), count=1, head=True)
+    group = NodeGroup(name="head", node=catalog.node(node), count=1, head=True)
     return Cluster(
         Simulation(seed=0), ClusterSpec(groups=(group,), fabric=FabricSpec(kind="star")),
         config=RayConfig(), costs=RayCosts(), log=StateLog(enabled=True),

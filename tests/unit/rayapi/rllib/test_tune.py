@@ -26,9 +26,9 @@ def test_trials_of_a_configuration_are_placed_and_end() -> None:
         ).fit()  # fmt: skip
         import time
 
-        return [(r.metrics["config"]["lr"], r.metrics["training_iteration"]) for r in results], (
-            time.time()
-        )
+        assert all(r.checkpoint is not None for r in results), "classes save when they end"
+        found = [(r.metrics["config"]["lr"], r.metrics["training_iteration"]) for r in results]
+        return found, time.time()
 
     (found, beside_s), (same, turns_s) = (ran(main, ray_cluster(cpus=n)) for n in (6, 3))
     assert found == same == [(0.1, 2), (0.2, 2)]
