@@ -220,7 +220,10 @@ class LearnerGroup:
     def update(
         self, steps: int, shares: Sequence[Sequence[Ref]] = (), *, batched: bool = False
     ) -> Script:
-        """An update of all of them, each on its share; the seconds the first one took."""
+        """An update of all of them, each on its share; the seconds the first one took.
+
+        A TaskError if one has died: RLlib starts none again.
+        """
         if not self.actors:
             return (yield from self._local.update(steps, batched))
         refs: list[Ref] = []
@@ -228,7 +231,9 @@ class LearnerGroup:
             refs += yield learner.call("update", steps, batched, *share)
         values = yield get(refs)
         yield drop(*refs)
-        return 0.0 if died(values) else values[0].data
+        if died(values):
+            return values if isinstance(values, TaskError) else values[0]
+        return values[0].data
 
     def weights(self) -> Script:
         """A reference to the newest ones; remote learners send them to the driver first."""
@@ -270,7 +275,7 @@ class EnvRunnerGroup:
         self.healthy: list[bool] = []
         self.failures = self.restarts = 0
         self.error: TaskError | None = None
-        """The user's code has failed where an environment is made."""
+        """What ends training: the user's code has failed, or who is not started again."""
 
     def start(self) -> Script:
         """All of them, and wait until they are there; a TaskError if one has no environment."""

@@ -145,6 +145,8 @@ class Impala:
             at_ns = yield now()
             if (most_steps is not None and self.over(most_steps)) or not group.num_healthy:
                 break
+            if group.error is not None:
+                break
             if self._long_enough(at_ns - since_ns, before):
                 break
         if config.costs.iteration_core_s:
@@ -286,9 +288,13 @@ class Impala:
         took_s = yield from self.learners.update(steps + added, shares, batched=batched)
         self._inbox.put_nowait((self._updated, (data, steps, added, took_s)))
 
-    def _updated(self, came: tuple[list[Ref], int, int, float]) -> Script:
+    def _updated(self, came: tuple[list[Ref], int, int, float | TaskError]) -> Script:
         data, steps, added, took_s = came
         self._updating -= 1
+        if isinstance(took_s, TaskError):
+            self.group.error = took_s
+            yield drop(*data)
+            return
         self._count(trained=steps, added=added, took_s=took_s)
         yield drop(*data)
         self._since_broadcast += 1

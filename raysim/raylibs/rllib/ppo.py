@@ -83,7 +83,7 @@ class Ppo:
         parts = [(yield from self._training_step())]
         while not _long_enough(config, parts, began_ns, (yield now())):
             parts.append((yield from self._training_step()))
-            if not self.group.num_healthy:
+            if not self.group.num_healthy or self.group.error is not None:
                 break
         if config.costs.iteration_core_s:
             yield compute(config.costs.iteration_core_s)
@@ -167,7 +167,9 @@ class Ppo:
         share = steps * self._config.step_bytes(self._process) // max(count, 1)
         while len(kept) < count:
             kept.append((yield put(Payload(share))))
-        yield from self.learners.update(steps, [[ref] for ref in kept])
+        took_s = yield from self.learners.update(steps, [[ref] for ref in kept])
+        if isinstance(took_s, TaskError):
+            self.group.error = took_s
         yield drop(*kept)
 
     def sync(self) -> Script:

@@ -151,9 +151,17 @@ def test_complete_episodes_make_batches_as_long_as_they_are() -> None:
     assert [r["env_runners"]["num_env_steps_sampled"] for r in ran(main)] == [420] * 3
 
 
-def test_a_broken_environment_ends_the_program_with_its_own_error() -> None:
+@pytest.mark.parametrize("name", ["PPO", "IMPALA"])
+@pytest.mark.parametrize("runners", [0, 1])
+def test_a_broken_environment_ends_the_program_with_its_own_error(name: str, runners: int) -> None:
+    def main() -> Any:
+        import ray.rllib.algorithms as names
+
+        config = getattr(names, f"{name}Config")().environment(Slow, env_config={"fails": True})
+        return iterations(config.env_runners(num_env_runners=runners))
+
     with pytest.raises(ValueError, match="this environment is broken"):
-        ran(lambda: iterations(config_of(env_config={"fails": True})))
+        ran(main)
 
 
 @pytest.mark.parametrize("name", ["IMPALA", "APPO"])
