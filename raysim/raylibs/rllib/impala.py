@@ -246,7 +246,7 @@ class Impala:
         while self.group.may_sample and (yield now()) - since_ns < GIVE_UP_NS:
             for index in (yield from self.group.restore(weights)):
                 yield from self._ask(index)
-            if self.group.num_healthy:
+            if self.group.num_healthy or not self.group.runners:
                 return
 
     def _pass_on(self, package: list[Ref], steps: int, added: int) -> Script:
