@@ -45,9 +45,12 @@ def ppo(runners):
 def told(result):
     env, learner = result["env_runners"], result["learners"]["default_policy"]
     counts = (
-        result["training_iteration"], env["num_env_steps_sampled"],
-        env["num_env_steps_sampled_lifetime"], result["num_env_steps_sampled_lifetime"],
-        learner["num_module_steps_trained"], learner["module_train_batch_size_mean"],
+        result["training_iteration"],
+        env["num_env_steps_sampled"],
+        env["num_env_steps_sampled_lifetime"],
+        result["num_env_steps_sampled_lifetime"],
+        learner["num_module_steps_trained"],
+        learner["module_train_batch_size_mean"],
         result["num_training_step_calls_per_iteration"],
         result["fault_tolerance"]["num_healthy_workers"],
     )
@@ -79,7 +82,12 @@ for runners in (0, 2):
 for config in (PPOConfig(), IMPALAConfig(), APPOConfig()):
     config.environment("fixed")
     request = config.algo_class.default_resource_request(config)
-    print(type(config).__name__, list(request.bundles), request.strategy, config.total_train_batch_size)
+    print(
+        type(config).__name__,
+        list(request.bundles),
+        request.strategy,
+        config.total_train_batch_size,
+    )
     print(config.lr, config.num_env_runners, config.rollout_fragment_length, config.num_learners)
 wide = PPOConfig().environment("fixed").env_runners(num_env_runners=4, num_envs_per_env_runner=3)
 wide.training(train_batch_size_per_learner=2500)
@@ -101,7 +109,8 @@ print(int(found["num_episodes"]), int(found["num_env_steps_sampled"]))
 algo.stop()
 
 grid = tune.Tuner(
-    "PPO", param_space=ppo(1).training(lr=tune.grid_search([0.1, 0.2])),
+    "PPO",
+    param_space=ppo(1).training(lr=tune.grid_search([0.1, 0.2])),
     run_config=tune.RunConfig(stop={"num_env_steps_sampled_lifetime": 800}, verbose=0),
 ).fit()
 for r in grid:
