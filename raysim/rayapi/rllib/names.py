@@ -85,7 +85,7 @@ MODULES = (
     "core.rl_module.rl_module", "core.rl_module.torch", "core.rl_module.torch.torch_rl_module",
     "core.rl_module.apis", "core.rl_module.apis.value_function_api", "env", "env.env_context",
     "env.multi_agent_env", "utils", "utils.annotations", "utils.metrics", "utils.framework",
-    "utils.typing",
+    "utils.typing", "examples", "examples.utils",
 )  # fmt: skip
 OF_TORCH = ("RLModule", "TorchRLModule", "ValueFunctionAPI")
 """In modules below ``core.rl_module``."""
@@ -99,7 +99,7 @@ def rllib_modules() -> dict[str, ModuleType]:
 @cache
 def _held() -> dict[str, dict[str, Any]]:
     """What each module holds, but for classes of torch; those not named hold nothing."""
-    from raysim.rayapi.rllib import algorithms, callbacks, environments, modules
+    from raysim.rayapi.rllib import algorithms, callbacks, environments, examples, modules
     from raysim.rayapi.rllib.algorithm import Algorithm
     from raysim.rayapi.rllib.algorithm_config import AlgorithmConfig
     from raysim.rayapi.rllib.results import AGENT, MODULE
@@ -139,6 +139,9 @@ def _held() -> dict[str, dict[str, Any]]:
         **dict.fromkeys(("env", "env.env_context", "env.multi_agent_env"), envs),
         "utils.annotations": {"override": override, **dict.fromkeys(marks, lambda each: each)},
         "utils.metrics": METRICS,
+        "examples.utils": {name: getattr(examples, name) for name in (
+            "add_rllib_example_script_args", "run_rllib_example_script_experiment",
+        )},
         "utils.framework": {"try_import_torch": try_import_torch, "try_import_tf": try_import_tf},
         "utils.typing": {"TensorType": Any, "ResultDict": dict, "EnvType": Any},
     }  # fmt: skip

@@ -51,6 +51,24 @@ def test_tune_run_and_names() -> None:
     assert steps == 400
 
 
+def test_an_example_script_ends_by_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    def main(*options: str) -> Any:
+        from ray.rllib.examples.utils import (
+            add_rllib_example_script_args,
+            run_rllib_example_script_experiment,
+        )
+
+        monkeypatch.setattr("sys.argv", ["example.py", *options])
+        args = add_rllib_example_script_args(default_timesteps=800).parse_args()
+        return run_rllib_example_script_experiment(config_of(), args)
+
+    (tuned,) = ran(main)
+    looped = ran(lambda: main("--no-tune", "--num-env-runners=2"))
+    assert tuned.metrics["num_env_steps_sampled_lifetime"] == 800
+    assert looped["num_env_steps_sampled_lifetime"] == 800
+    assert looped["fault_tolerance"]["num_healthy_workers"] == 2
+
+
 def test_a_condition_on_what_is_not_learned_alone_is_refused() -> None:
     def main() -> None:
         from ray import tune
