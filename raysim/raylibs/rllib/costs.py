@@ -4,8 +4,8 @@ Of RLlib 2.60 on an EPYC of 2025 with 2 cores, whose ``core_speed`` is 1.51 (its
 ``validation/data/amd-epyc-2core/2026-11-25``), by which measured times are multiplied here. From
 iterations of PPO on CartPole without and with a runner, of one and eight environments, with modules
 of 64 and 256 units: rows marked calibration in ``validation/data/rllib/iterations.json``. What the
-training tower says of the module was taken off. A scenario's job says what its environment costs with all that is
-around it, and has none of these.
+training tower says of the module was taken off. A scenario's job says what its environment costs
+with all that is around it, and has none of these.
 """
 
 from __future__ import annotations
