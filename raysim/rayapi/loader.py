@@ -126,9 +126,11 @@ def _raylet() -> ModuleType:
 def _libraries() -> dict[str, ModuleType]:
     """Names of Ray's libraries, and of what is built on Ray Core."""
     from raysim.rayapi import api, autoscaler, dag, data, job_submission, serve, train, tune
+    from raysim.rayapi.rllib.names import rllib_modules
     from raysim.rayapi.train import huggingface as train_hf
     from raysim.rayapi.train import lightning as train_pl
     from raysim.rayapi.train import torch as train_torch
+    from raysim.rayapi.tune import registry, result
     from raysim.raylibs.tune import sample
 
     api.train, api.tune, train.torch, api.serve, api.dag = train, tune, train_torch, serve, dag
@@ -157,6 +159,7 @@ def _libraries() -> dict[str, ModuleType]:
         "ray.tune.error": tune, "ray.tune.tune_config": tune, "ray.tune.trainable": tune,
         "ray.tune.result_grid": tune, "ray.tune.execution": ModuleType("ray.tune.execution"),
         "ray.tune.execution.placement_groups": tune,
+        "ray.tune.registry": registry, "ray.tune.result": result, **rllib_modules(),
         "ray.tune.stopper": tune.stoppers, "ray.tune.callback": tune.callbacks,
         "ray.tune.logger": tune.callbacks, "ray.tune.progress_reporter": tune.callbacks,
         **_submodules("ray.tune.schedulers", tune.schedulers, _SCHEDULERS),

@@ -14,10 +14,10 @@ from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 
-_NAMED = re.compile("torch|deepspeed|transformers|accelerate")
+_NAMED = re.compile("torch|deepspeed|transformers|accelerate|rllib")
 _LOADED_BEFORE = {
     "pandas": "pandas", "pyarrow": "pyarrow", "datasets": "datasets", "fastapi": "pydantic.v1",
-    "pydantic": "pydantic.v1",
+    "pydantic": "pydantic.v1", "gymnasium": "gymnasium", "rllib": "gymnasium",
 }  # fmt: skip
 """What to load for a name: it keeps the classes of ``datetime`` that it finds."""
 _WORLD: list[ExitStack] = []
@@ -29,7 +29,7 @@ _REPLACED: list[bool] = []
 def load_for(text: str) -> None:
     """Before a program with this text begins: it finds the torch of an emulated world."""
     for name, module in _LOADED_BEFORE.items():
-        if name in text and find_spec(name) is not None:
+        if name in text and find_spec(module.partition(".")[0]) is not None:
             import_module(module)
     if _NAMED.search(text) and find_spec("torch") is not None:
         import_module("torch")

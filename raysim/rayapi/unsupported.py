@@ -40,6 +40,11 @@ _SERVE = (
     "serve.deployment, bind, run, handles, serve.batch, serve.multiplexed, serve.ingress, status"
 )
 
+_RLLIB = (
+    "PPO, IMPALA and APPO of the new API stack, sampling from gymnasium's and your environments; "
+    "default modules and TorchRLModule"
+)
+
 NAMES: dict[str, str] = {
     "ray.client": "ray.init()", "ray.ClientBuilder": "ray.init()",
     "ray.cpp_function": "Python functions", "ray.java_function": "Python functions",
@@ -100,9 +105,9 @@ NAMES: dict[str, str] = {
     )},
     **{f"ray.tune.{name}": _TUNE for name in (
         "Experiment", "ProgressReporter", "create_scheduler", "create_searcher",
-        "register_env", "run_experiments", "integration", "experiment", "callback.CallbackList",
+        "run_experiments", "integration", "experiment", "callback.CallbackList",
         "logger.aim", "logger.comet", "logger.mlflow", "logger.wandb", "logger.UnifiedLogger",
-        "progress_reporter.ProgressReporter", "utils", "registry", "examples",
+        "progress_reporter.ProgressReporter", "utils", "examples",
     )},
     **{f"ray.tune.schedulers.{name}": _TUNE for name in (
         "HyperBandForBOHB", "PopulationBasedTrainingReplay", "ResourceChangingScheduler",
@@ -129,7 +134,7 @@ NAMES: dict[str, str] = {
         "schema.ServeInstanceDetails", "schema.TaskProcessorConfig", "schema.CeleryAdapterConfig",
         "schema.TracingConfig",
     )},
-    "ray.rllib": _CORE, "ray.air": _CORE, "ray.llm": _CORE,
+    "ray.rllib": _RLLIB, "ray.air": _CORE, "ray.llm": _CORE,
     "ray.cluster_utils": "a cluster file",
     "ray.experimental": _CORE, "ray.scripts": "raysim", "ray.core": _CORE, "ray.types": "",
     "ray.client_builder": "ray.init()",

@@ -34,6 +34,9 @@ def read_rl(
     ScenarioError
         IMPALA without learners.
     """
+    exchange: dict[str, Any] = (
+        {"allreduce_bytes_per_s": said.model.allreduce} if said.model.allreduce else {}
+    )
     given: dict[str, Any] = {
         _NAMES.get(key, key): value
         for key in type(said).model_fields
@@ -48,7 +51,7 @@ def read_rl(
         model=ModelSpec(
             weights_bytes=said.model.weights, forward_s=said.model.forward, step_s=said.model.step,
             flops_per_sample=said.model.flops_per_sample, flops_per_s=said.model.flops_per_s,
-            **({"allreduce_bytes_per_s": said.model.allreduce} if said.model.allreduce else {}),
+            **exchange,
         ),
         **given,
     )  # fmt: skip

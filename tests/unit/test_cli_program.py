@@ -160,11 +160,11 @@ def test_an_exception_is_printed_as_python_does(
 def test_what_is_not_emulated_exits_with_two(
     in_tmp: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    script(in_tmp, "import ray\nray.init()\nimport ray.rllib\n")
+    script(in_tmp, "import ray\nray.init()\nimport ray.llm\n")
     assert main(["run", "main.py", *DECLARED]) == 2
     err = capsys.readouterr().err
     assert err.startswith("main.py:3")
-    assert "ray.rllib is not emulated by raysim." in err
+    assert "ray.llm is not emulated by raysim." in err
     assert err.count("\n") == 1
 
 

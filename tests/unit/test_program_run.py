@@ -73,9 +73,9 @@ def test_what_hangs_says_where_and_why(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "line", "name"),
     [
-        ("import ray\nimport ray.rllib\n", 2, "ray.rllib"),
-        ("import ray\n@ray.remote\ndef f():\n    import ray.rllib\nray.get(f.remote())\n", 5,
-         "ray.rllib"),
+        ("import ray\nimport ray.llm\n", 2, "ray.llm"),
+        ("import ray\n@ray.remote\ndef f():\n    import ray.llm\nray.get(f.remote())\n", 5,
+         "ray.llm"),
         ("import subprocess\n\nsubprocess.run(['ray', 'stop'])\n", 3,
          "Ray's command line (ray stop)"),
     ],

@@ -224,12 +224,12 @@ def test_workloads_of_a_running_cluster_are_predicted_on_its_nodes(measured: Pat
 
 def test_what_is_not_emulated_or_not_measured_is_left_out_with_why(measured: Path) -> None:
     path = measured / "validation/workloads/own/bag_eight.py"
-    path.write_text(PROGRAM.replace("import ray\n", "import ray\nimport ray.rllib\n", 1))
+    path.write_text(PROGRAM.replace("import ray\n", "import ray\nimport ray.llm\n", 1))
     other = path.with_name("bag_nine.py")
     other.write_text(PROGRAM)
     against = Against.at(newest(measured / "validation/data"))
     points = list(replayed_points([read_workload(path), read_workload(other)], against))
-    assert "ray.rllib is not emulated" in points[0].left_out
+    assert "ray.llm is not emulated" in points[0].left_out
     assert points[2].left_out == "not measured"
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from raysim.rayapi.checkpoint import Checkpoint
 from raysim.rayapi.tune import callbacks, schedulers, search, stoppers
 from raysim.rayapi.tune.callbacks import Callback, CLIReporter, JupyterNotebookReporter
@@ -15,6 +13,7 @@ from raysim.rayapi.tune.configs import (
     SyncConfig,
     TuneConfig,
 )
+from raysim.rayapi.tune.registry import register_env, register_trainable
 from raysim.rayapi.tune.results import ExperimentAnalysis, Result, ResultGrid, TuneError
 from raysim.rayapi.tune.stoppers import Stopper
 from raysim.rayapi.tune.trainable import (
@@ -26,7 +25,7 @@ from raysim.rayapi.tune.trainable import (
     with_parameters,
     with_resources,
 )
-from raysim.rayapi.tune.tuner import REGISTERED, Tuner, run
+from raysim.rayapi.tune.tuner import Tuner, run
 from raysim.rayapi.unsupported import getattr_of
 from raysim.raylibs.tune.resources import PlacementGroupFactory
 from raysim.raylibs.tune.sample import (
@@ -44,12 +43,6 @@ from raysim.raylibs.tune.sample import (
     sample_from,
     uniform,
 )
-
-
-def register_trainable(name: str, trainable: Any) -> None:
-    """``tune.register_trainable``."""
-    REGISTERED[name] = trainable
-
 
 __getattr__ = getattr_of("ray.tune")
 
@@ -87,6 +80,7 @@ __all__ = [
     "quniform",
     "randint",
     "randn",
+    "register_env",
     "register_trainable",
     "report",
     "run",

@@ -58,7 +58,7 @@ class Trainable:
     _trial: ClassVar[Any] = None
 
     def __init__(self, config: dict[str, Any] | None = None, **_kwargs: Any) -> None:
-        self.config = config or {}
+        self.config: Any = config or {}
         self.setup(copy.deepcopy(self.config))
 
     @classmethod
@@ -120,7 +120,7 @@ class Trainable:
         """Of the trial it runs."""
         return getattr(self._trial, "resources", None)
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> Any:
         """The configuration."""
         return self.config
 

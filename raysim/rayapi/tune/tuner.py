@@ -76,11 +76,11 @@ class Tuner:
     ) -> None:
         if not trainable:
             raise TuneError("You need to provide a trainable to tune.")
-        trainable = _registered(trainable)
+        trainable = registered(trainable)
         _check_trainable(trainable)
         settings, name = replace(run_config or RunConfig()), _name_of(trainable)
         settings.name = settings.name or new_name(name)
-        self._take_up(trainable, param_space or {}, tune_config or TuneConfig(), settings)
+        self._take_up(trainable, space_of(param_space), tune_config or TuneConfig(), settings)
         self._folder.mkdir(parents=True, exist_ok=True)
         kept = (name, self._space, self._tune, settings)
         (self._folder / TUNER_FILE).write_bytes(dump_code(kept))
@@ -105,8 +105,9 @@ class Tuner:
     def fit(self) -> ResultGrid:
         """Run all trials, or those of a restored experiment that are to go on."""
         outcome = _Fit(
-            self._trainable, self._space, self._tune, self._run, self._folder, self._resume
-        ).run()
+            self._trainable, self._space, self._tune, self._run, self._folder, self._resume,
+            at_end=_saves(self._trainable),
+        ).run()  # fmt: skip
         self._done = ResultGrid(outcome, self._folder, self._tune.metric, self._tune.mode)
         return self._done
 
@@ -141,7 +142,7 @@ class Tuner:
         del storage_filesystem
         folder = stored(path)
         name, space, tune, settings = load_code((folder / TUNER_FILE).read_bytes())
-        trainable = _registered(trainable)
+        trainable = registered(trainable)
         _check_trainable(trainable)
         _check_restored(name, _name_of(trainable), space, param_space)
         settings.name, settings.storage_path = folder.name, str(folder.parent)
@@ -153,7 +154,7 @@ class Tuner:
         )  # fmt: skip
         tuner = cls.__new__(cls)
         tuner._take_up(  # noqa: SLF001  (its own)
-            trainable, space if param_space is None else param_space, tune, settings
+            trainable, space if param_space is None else space_of(param_space), tune, settings
         )
         tuner._goes_on(folder, resume)  # noqa: SLF001  (its own)
         return tuner
@@ -224,12 +225,12 @@ def run(
         failure_config=FailureConfig(max_failures, fail_fast), checkpoint_config=checkpoint_config,
         callbacks=list(callbacks or ()),
     )  # fmt: skip
-    trainable = _registered(run_or_experiment)
+    trainable = registered(run_or_experiment)
     _check_trainable(trainable)
     folder = experiment_folder(storage_path, name or new_name(_name_of(trainable)))
     resuming = _resuming(resume)
     outcome = _Fit(
-        trainable, config or {}, tune, settings, folder, resuming, resources=resources_per_trial
+        trainable, space_of(config), tune, settings, folder, resuming, resources=resources_per_trial
     ).run()
     failed = [t for t in outcome if t.status != "TERMINATED"]
     if failed and raise_on_failed_trial:
@@ -253,8 +254,29 @@ REGISTERED: dict[str, Any] = {}
 """``tune.register_trainable``."""
 
 
-def _registered(trainable: Any) -> Any:
-    return REGISTERED.get(trainable, trainable) if isinstance(trainable, str) else trainable
+def space_of(said: Any) -> dict[str, Any]:
+    """A dictionary, or a configuration of RLlib as one."""
+    found: dict[str, Any] = said.to_dict() if hasattr(said, "to_dict") else said or {}
+    return found
+
+
+def registered(trainable: Any) -> Any:
+    """What a name stands for: the user's own, or an algorithm of RLlib.
+
+    Raises
+    ------
+    NotEmulatedError
+        An algorithm of RLlib that is not emulated.
+    """
+    if not isinstance(trainable, str):
+        return trainable
+    if trainable not in REGISTERED:
+        from raysim.rayapi.rllib.algorithms import ALGORITHMS, OTHERS
+
+        if trainable in OTHERS:
+            raise NotEmulatedError(f"RLlib's {trainable}", ", ".join(ALGORITHMS))
+        return ALGORITHMS.get(trainable, trainable)
+    return REGISTERED[trainable]
 
 
 def _name_of(trainable: Any) -> str:
@@ -263,6 +285,11 @@ def _name_of(trainable: Any) -> str:
 
 def _is_class(trainable: Any) -> bool:
     return inspect.isclass(trainable) and issubclass(trainable, Trainable)
+
+
+def _saves(trainable: Any) -> bool:
+    """A class under ``Tuner`` saves when it ends, if it can."""
+    return _is_class(trainable) and trainable.save_checkpoint is not Trainable.save_checkpoint
 
 
 def _check_trainable(trainable: Any) -> None:
@@ -288,16 +315,21 @@ class _Fit:
         What to do with the trials that are there; None: it begins.
     resources
         Of each trial, if it is not the trainable that says so.
+    at_end
+        Whether trials save when they end, if the settings do not say.
     """
 
     def __init__(
         self, trainable: Any, space: dict[str, Any], tune: TuneConfig, settings: RunConfig,
         folder: Path, resume: ResumeConfig | None, resources: PlacementGroupFactory | None = None,
+        *, at_end: bool = False,
     ) -> None:  # fmt: skip
         self._trainable, self._space = trainable, space
         self._tune, self._settings = tune, settings
-        self._folder, self._resume = folder, resume
+        self._folder, self._resume, self._at_end = folder, resume, at_end
         self._resources = resources or resources_of(trainable)
+        if hasattr(trainable, "check_stop"):  # of RLlib: what is not learned ends no trial
+            trainable.check_stop(settings.stop, tune.time_budget_s)
         self._observer = Observer(settings.callbacks) if settings.callbacks else None
         self._folders = TrialFolders(
             folder, tune.trial_name_creator, tune.trial_dirname_creator, session_here()
@@ -360,7 +392,9 @@ class _Fit:
             reuse_actors=tune.reuse_actors,
             time_budget_s=_budget_s(tune.time_budget_s, stop),
             checkpoint_freq=saving.checkpoint_frequency or 0,
-            checkpoint_at_end=bool(saving.checkpoint_at_end),
+            checkpoint_at_end=(
+                self._at_end if saving.checkpoint_at_end is None else saving.checkpoint_at_end
+            ),
             num_to_keep=saving.num_to_keep,
             checkpoint_score=_score_of(saving),
             on_dropped=_removed,

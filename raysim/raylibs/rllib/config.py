@@ -1,16 +1,38 @@
 """What an algorithm does and what its parts cost, by RLlib's names with RLlib's defaults.
 
 Real counterpart: ``ray/rllib/algorithms/algorithm_config.py``, ``ppo/ppo.py``, ``impala/impala.py``
-(ray 2.60). Costs of environment and model are the user's, or follow from FLOPs.
+(ray 2.60). Costs of environment and model are the user's, or follow from FLOPs; a program that
+runs unmodified brings its environments (``UserEnv``) and has its modules priced where they run.
 
-Not modelled: evaluation, offline data, multi-agent, learning itself.
+Not modelled: offline data, multi-agent, learning itself.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from math import ceil
-from typing import Literal
+from typing import Literal, Protocol
+
+from raysim.raycore.ids import PlacementGroupID
+from raysim.raycore.process import CoreProcess
+from raysim.raycore.scripts import Script
+
+ROUNDING = 1e-9
+"""Of a quotient that is a whole number."""
+
+
+class UserEnv(Protocol):
+    """The environments of one env runner, in its process."""
+
+    def make(self) -> Script:
+        """Create them; a TaskError if the user's code fails."""
+
+    def sample(self, count: int) -> Script:
+        """Step each of them so often: how often the module was asked, resets included."""
+
+    def evaluate(self, episodes: int) -> Script:
+        """Whole episodes: (env steps, how often the module was asked)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +79,10 @@ class ModelSpec:
     flops_per_s: float = 5e12
     launch_s: float = 2e-3
     allreduce_bytes_per_s: float = 5e9
+    on_cores: bool = False
+    """The update is work of the learner's node, not a wait for its GPU."""
+    step_bytes: int | None = None
+    """What an env step adds to an episode, where the environment tells; else ``EnvSpec``'s."""
 
     def gradient_step_s(self, samples: float, learners: int) -> float:
         """One step of each of ``learners`` on so many samples."""
@@ -73,15 +99,36 @@ class RLlibCosts:
 
     import_core_s: float = 5.0
     """An actor imports RLlib and torch, builds environment and module."""
+    learner_core_s: float = 0.0
+    """A learner builds its module and connectors; its first optimizer loads torch's compiler."""
     request_s: float = 0.3e-3
     """The driver handles one runner's answer: metrics, connector states."""
     episode_core_s_per_byte: float = 2e-10
     """The learner's connector copies episodes into batches (5 GB/s of one core)."""
+    vector_step_core_s: float = 0.0
+    """An env runner's connectors and wrappers around one pass of its module."""
+    env_step_core_s: float = 0.0
+    """The same for each of its environments, with what an episode keeps of a step."""
+    sample_core_s: float = 0.0
+    """An env runner's answer to one request: metrics, states of connectors, episodes as arrays."""
+    train_step_core_s: float = 0.0
+    """The learner's connectors, of one env step: batches, advantages."""
+    gradient_step_core_s: float = 0.0
+    """The learner around one gradient step: its share of the batch, losses, metrics."""
+    iteration_core_s: float = 0.0
+    """The driver in each ``train()``: metrics, states of connectors."""
+    polling_cores: float = 0.0
+    """The driver of IMPALA asks again and again, and keeps so many cores busy with it."""
+
+    def at_speed(self, core_speed: float) -> RLlibCosts:
+        """The same code on cores so many times as fast."""
+        work = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "polling_cores"}
+        return replace(self, **{name: seconds / core_speed for name, seconds in work.items()})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlgorithmConfig:
-    """PPO or IMPALA.
+    """PPO, IMPALA or APPO.
 
     Parameters
     ----------
@@ -107,23 +154,41 @@ class AlgorithmConfig:
         IMPALA: they make batches of episodes; 0: the learner does.
     restart_failed_env_runners, env_runner_health_probe_timeout_s
         A failed one is started again by Ray; PPO waits so long for it after each iteration.
-    min_time_s_per_iteration
-        IMPALA: of a reported iteration.
+    ignore_env_runner_failures
+        Otherwise: the rest goes on; or training fails.
+    complete_episodes
+        ``batch_mode``: a sample is an episode of each environment, however long.
+    min_time_s_per_iteration, min_sample_steps_per_iteration, min_train_steps_per_iteration
+        Of a reported iteration: training steps go on until all are reached.
+    iterations_per_batch
+        APPO's circular buffer: so often a batch is trained on.
+    env_runner_resources, learner_resources
+        Custom ones.
+    placement_group
+        Of a trial of Ray Tune: where its actors go.
+    make_env
+        The program's own environments, by process and index of the runner (0: the driver).
+    price
+        What the module costs where a process runs, instead of ``model``.
     """
 
-    algorithm: Literal["PPO", "IMPALA"] = "PPO"
+    algorithm: Literal["PPO", "IMPALA", "APPO"] = "PPO"
     env: EnvSpec = field(default_factory=EnvSpec)
     model: ModelSpec = field(default_factory=ModelSpec)
     num_env_runners: int = 2
     num_envs_per_env_runner: int = 1
     num_cpus_per_env_runner: float = 1
+    num_gpus_per_env_runner: float = 0
+    env_runner_resources: Mapping[str, float] = field(default_factory=dict)
     rollout_fragment_length: int | None = None
+    complete_episodes: bool = False
     train_batch_size: int = 4000
     num_epochs: int = 30
     minibatch_size: int | None = 128
     num_learners: int = 0
     num_gpus_per_learner: float = 0
     num_cpus_per_learner: float = 1
+    learner_resources: Mapping[str, float] = field(default_factory=dict)
     sample_timeout_s: float = 60.0
     max_requests_in_flight_per_env_runner: int = 1
     broadcast_interval: int = 1
@@ -131,41 +196,58 @@ class AlgorithmConfig:
     max_requests_in_flight_per_learner: int = 3
     num_aggregator_actors_per_learner: int = 0
     max_requests_in_flight_per_aggregator_actor: int = 3
+    iterations_per_batch: int = 1
     restart_failed_env_runners: bool = True
+    ignore_env_runner_failures: bool = True
+    max_num_env_runner_restarts: int = 1000
     env_runner_health_probe_timeout_s: float = 30.0
     min_time_s_per_iteration: float = 0.0
+    min_sample_steps_per_iteration: int = 0
+    min_train_steps_per_iteration: int = 0
+    placement_group: PlacementGroupID | None = None
+    make_env: Callable[[CoreProcess, int], UserEnv] | None = None
+    price: Callable[[CoreProcess], ModelSpec] | None = None
     costs: RLlibCosts = field(default_factory=RLlibCosts)
 
-    @property
-    def fragment(self) -> int:
-        """``get_rollout_fragment_length``."""
+    def fragment(self, index: int) -> int:
+        """``get_rollout_fragment_length`` of a runner: the first ones take what is left over."""
         if self.rollout_fragment_length is not None:
             return self.rollout_fragment_length
-        envs = self.num_envs_per_env_runner * max(self.num_env_runners, 1)
-        return ceil(self.train_batch_size / envs)
+        envs = self.num_envs_per_env_runner
+        each, left = divmod(self.train_batch_size, envs * max(self.num_env_runners, 1))
+        return max(1, each + (left > max(0, index - 1) * envs))
 
-    @property
-    def sample_steps(self) -> int:
+    def sample_steps(self, index: int) -> int:
         """Env steps of one ``sample()``."""
-        return self.fragment * self.num_envs_per_env_runner
+        return self.fragment(index) * self.num_envs_per_env_runner
 
-    @property
-    def sample_core_s(self) -> float:
-        """One ``sample()`` on a core, in the mean."""
-        return self.sample_steps * self.env.step_s + self.fragment * self.model.forward_s
+    def sample_core_s(self, index: int) -> float:
+        """One ``sample()`` on a core, in the mean, by numbers."""
+        steps_s = self.sample_steps(index) * self.env.step_s
+        return steps_s + self.fragment(index) * self.model.forward_s
 
-    @property
-    def sample_bytes(self) -> int:
-        """What it returns."""
-        return self.sample_steps * self.env.observation_bytes
+    def gradient_steps(self, steps: float) -> int:
+        """Of one update: shares go on over the ends of epochs (``MiniBatchCyclicIterator``)."""
+        of_each = steps / max(self.num_learners, 1)
+        of_a_step = min(self.minibatch_size or of_each, of_each)
+        return ceil(self.num_epochs * of_each / of_a_step - ROUNDING) * self.iterations_per_batch
 
-    def update_s(self, steps: int) -> float:
-        """One update of all learners on so many env steps."""
+    def update_s(self, steps: float, model: ModelSpec | None = None) -> float:
+        """One update of all learners on so many env steps, with the module as it is priced."""
         learners = max(self.num_learners, 1)
         of_each = steps / learners
         of_a_step = min(self.minibatch_size or of_each, of_each)
-        count = self.num_epochs * ceil(of_each / of_a_step)
-        return count * self.model.gradient_step_s(of_a_step, learners)
+        each_s = (model or self.model).gradient_step_s(of_a_step, learners)
+        return self.gradient_steps(steps) * (each_s + self.costs.gradient_step_core_s)
+
+    def step_bytes(self, process: CoreProcess) -> int:
+        """What an env step adds to an episode."""
+        said = self.priced(process).step_bytes
+        return self.env.observation_bytes if said is None else said
+
+    def priced(self, process: CoreProcess) -> ModelSpec:
+        """The module, where the process runs."""
+        return self.model if self.price is None else self.price(process)
 
 
 PPO = AlgorithmConfig()

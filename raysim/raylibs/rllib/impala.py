@@ -3,21 +3,33 @@
 Real counterpart: ``IMPALA.training_step`` (ray 2.60): each runner has its requests in flight and is
 asked again as soon as it answers; batches go to aggregators or learners that have room, and are
 dropped otherwise; every ``broadcast_interval`` updates, runners that have answered since the last
-broadcast get the weights. Ray's loop polls; here it wakes when something has come.
+broadcast get the weights. Ray's loop polls; here it wakes when something has come, and a
+core is kept busy meanwhile if the costs say so. APPO keeps
+batches for several updates (``iterations_per_batch``).
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from raysim.raycore.process import CoreProcess
-from raysim.raycore.scripts import Queue, Script, drop, get, now, put, spawn, spend
-from raysim.raycore.tasks import Payload, Ref
+from raysim.raycore.scripts import Queue, Script, compute, drop, get, now, put, spawn, spend
+from raysim.raycore.tasks import Payload, Ref, TaskError
 from raysim.raylibs.actors import ActorClass, ActorHandle
-from raysim.raylibs.rllib.actors import GIVE_UP_NS, Aggregator, EnvRunnerGroup, died
+from raysim.raylibs.rllib.actors import (
+    GIVE_UP_NS,
+    Aggregator,
+    EnvRunnerGroup,
+    LearnerGroup,
+    died,
+    placed,
+)
 from raysim.raylibs.rllib.config import AlgorithmConfig
-from raysim.raylibs.rllib.ppo import start_learners
 from raysim.raylibs.rllib.result import Iteration, TrainingResult
+
+POLLING_S = 20e-3
+"""Of a core, by which polling goes on."""
 
 
 def train(
@@ -30,75 +42,149 @@ def train(
 ) -> Script:
     """``algo.train()`` until so many env steps have been trained on: a ``TrainingResult``."""
     began_ns = yield now()
-    group = EnvRunnerGroup(config, streams, name)
-    yield from group.start()
-    learners = yield from start_learners(config)
-    assert learners, "IMPALA's learners are actors: num_learners is 0"
-    aggregators: list[ActorHandle] = []
-    for _ in range(config.num_aggregator_actors_per_learner * config.num_learners):
-        kind = ActorClass(cls=Aggregator, resources={"CPU": 1})
-        aggregators.append((yield from kind.remote(config)))
-    loop = _Loop(process, config, group, learners, aggregators)
-    return (yield from loop.run(env_steps, began_ns))
+    impala = Impala(process, config, streams, name)
+    assert config.num_learners, "IMPALA's learners are actors: num_learners is 0"
+    yield from impala.start()
+    ready_ns = yield now()
+    while not impala.over(env_steps):
+        yield from impala.iteration(env_steps)
+    return TrainingResult(
+        began_ns=began_ns, ready_ns=ready_ns, ended_ns=(yield now()),
+        iterations=tuple(impala.iterations), runner_failures=impala.group.failures,
+        policy_lag=impala.policy_lag,
+    )  # fmt: skip
 
 
-class _Loop:
+class Impala:
+    """``IMPALA``, ``APPO``: an algorithm, driven by whoever calls ``iteration``."""
+
     def __init__(
-        self,
-        process: CoreProcess,
-        config: AlgorithmConfig,
-        group: EnvRunnerGroup,
-        learners: list[ActorHandle],
-        aggregators: list[ActorHandle],
+        self, process: CoreProcess, config: AlgorithmConfig, streams: Any, name: str
     ) -> None:
         self._process = process
         self._config = config
-        self._group = group
-        self._learners = learners
-        self._aggregators = aggregators
+        self.group = EnvRunnerGroup(process, config, streams, name)
+        self.learners = LearnerGroup(process, config)
+        self._aggregators: list[ActorHandle] = []
         self._inbox = Queue()
         self._package: list[Ref] = []
-        self._packed_steps = 0
-        self._at_aggregator = [0] * len(aggregators)
+        self._packed_steps = self._packed_more = 0
+        self._polling = 0
+        self._at_aggregator: list[int] = []
         self._updating = 0
         self._since_broadcast = 0
         self._answered: dict[int, None] = {}
         self._seq_no = 0
         self._weights: Ref | None = None
         self._lags: list[int] = []
-        self._sampled = self._trained = self._dropped = 0
-        self._learn_s = 0.0
+        self._now = self._last = Iteration(
+            began_ns=0, ended_ns=0, env_steps_sampled=0, env_steps_trained=0
+        )
+        """Sums since the start, now and at the end of the last iteration."""
+        self.iterations: list[Iteration] = []
 
-    def run(self, env_steps: int, began_ns: int) -> Script:
-        """The loop of ``training_step``s, one event at a time."""
-        config, group = self._config, self._group
-        yield from self._broadcast(list(range(len(group.runners))))
-        for i in range(len(group.runners)):
+    def start(self) -> Script:
+        """Runners, learners, aggregators, and the first requests; a TaskError of user code."""
+        config = self._config
+        failed = yield from self.group.start()
+        if failed is not None:
+            return failed
+        yield from self.learners.start()
+        for _ in range(config.num_aggregator_actors_per_learner * max(config.num_learners, 1)):
+            kind = placed(ActorClass(cls=Aggregator, resources={"CPU": 1}), config)
+            self._aggregators.append((yield from kind.remote(config)))
+        self._at_aggregator = [0] * len(self._aggregators)
+        yield from self._broadcast(list(range(len(self.group.runners))))
+        for i in range(len(self.group.runners)):
             yield from self._ask(i)
-        ready_ns = yield now()
-        iterations: list[Iteration] = []
-        mark = (ready_ns, 0, 0, 0, 0.0)
-        over = False
-        while not over:
-            handle, value = yield self._inbox.get()
-            yield from handle(value)
+        self._last = replace(self._last, ended_ns=(yield now()))
+        return None
+
+    def stop(self) -> Script:
+        """All actors end."""
+        yield from self.group.stop()
+        yield from self.learners.stop()
+        for aggregator in self._aggregators:
+            yield aggregator.kill()
+
+    @property
+    def policy_lag(self) -> float:
+        """Broadcasts between the weights of a fragment and the newest, in the mean."""
+        return sum(self._lags) / len(self._lags) if self._lags else 0.0
+
+    def over(self, env_steps: int) -> bool:
+        """So many have been trained on, or nobody samples any more."""
+        return self._now.env_steps_trained >= env_steps or not self.group.num_healthy
+
+    def iteration(self, most_steps: int | None = None) -> Script:
+        """One ``train()``: events until it is long enough, or all has been trained on."""
+        if self._config.costs.polling_cores and self.group.local is None:
+            self._polling += 1
+            yield spawn(self._poll(self._polling))
+        done = yield from self._events(most_steps)
+        self._polling += 1
+        return done
+
+    def _poll(self, turn: int) -> Script:
+        """The loop of training steps that find nothing new: cores of the driver's node."""
+        while self._polling == turn:
+            yield compute(POLLING_S, self._config.costs.polling_cores)
+
+    def _events(self, most_steps: int | None) -> Script:
+        config, group = self._config, self.group
+        began_ns, before, count = self._last.ended_ns, self._last, 0
+        since_ns = yield now()
+        while True:
+            if group.local is None:
+                handle, value = yield self._inbox.get()
+                yield from handle(value)
+            else:
+                yield from self._sample_here(group.local)
+            count += 1
             yield from self._restore()
             at_ns = yield now()
-            over = self._trained >= env_steps or not group.num_healthy
-            if over or at_ns - mark[0] >= config.min_time_s_per_iteration * 1e9 > 0:
-                iterations.append(
-                    Iteration(
-                        began_ns=mark[0], ended_ns=at_ns, learn_s=self._learn_s - mark[4],
-                        env_steps_sampled=self._sampled - mark[1],
-                        env_steps_trained=self._trained - mark[2],
-                        env_steps_dropped=self._dropped - mark[3],
-                    )
-                )  # fmt: skip
-                mark = (at_ns, self._sampled, self._trained, self._dropped, self._learn_s)
-        return TrainingResult(
-            began_ns=began_ns, ready_ns=ready_ns, ended_ns=(yield now()),
-            iterations=tuple(iterations), runner_failures=group.failures,
-            policy_lag=sum(self._lags) / len(self._lags) if self._lags else 0.0,
+            if (most_steps is not None and self.over(most_steps)) or not group.num_healthy:
+                break
+            if group.error is not None:
+                break
+            if self._long_enough(at_ns - since_ns, before):
+                break
+        if config.costs.iteration_core_s:
+            yield compute(config.costs.iteration_core_s)
+        total = self._last = replace(self._now, ended_ns=(yield now()))
+        self.iterations.append(
+            Iteration(
+                began_ns=began_ns, ended_ns=total.ended_ns, training_steps=count,
+                learn_s=total.learn_s - before.learn_s,
+                env_steps_sampled=total.env_steps_sampled - before.env_steps_sampled,
+                env_steps_trained=total.env_steps_trained - before.env_steps_trained,
+                env_steps_dropped=total.env_steps_dropped - before.env_steps_dropped,
+                steps_added=total.steps_added - before.steps_added,
+            )
+        )  # fmt: skip
+        return self.iterations[-1]
+
+    def _long_enough(self, took_ns: int, before: Iteration) -> bool:
+        """``TrainIterCtx.should_stop``."""
+        config, total = self._config, self._now
+        sampled = total.env_steps_sampled - before.env_steps_sampled
+        trained = total.env_steps_trained - before.env_steps_trained
+        return (
+            took_ns >= config.min_time_s_per_iteration * 1e9
+            and sampled >= config.min_sample_steps_per_iteration
+            and trained >= config.min_train_steps_per_iteration
+        )
+
+    def _count(
+        self, *, sampled: int = 0, trained: int = 0, dropped: int = 0, added: int = 0,
+        took_s: float = 0.0,
+    ) -> None:  # fmt: skip
+        total = self._now
+        self._now = replace(
+            total, env_steps_sampled=total.env_steps_sampled + sampled,
+            env_steps_trained=total.env_steps_trained + trained,
+            env_steps_dropped=total.env_steps_dropped + dropped,
+            steps_added=total.steps_added + added, learn_s=total.learn_s + took_s,
         )  # fmt: skip
 
     def _ask(self, index: int) -> Script:
@@ -106,84 +192,110 @@ class _Loop:
             yield spawn(self._sample(index))
 
     def _sample(self, index: int) -> Script:
-        refs = yield self._group.runners[index].call("sample")
+        refs = yield self.group.runners[index].call("sample")
         values = yield get(refs)
         self._inbox.put_nowait((self._sampled_by, (index, refs[0], values)))
+
+    def _sample_here(self, runner: Any) -> Script:
+        """Without actors the driver's own runner samples in each training step."""
+        value = yield from runner.sample()
+        if isinstance(value, TaskError):
+            self.group.error, self.group.local = value, None
+            return
+        steps, _, added = value.value
+        self._count(sampled=steps)
+        self._packed_steps += steps
+        self._packed_more += added
+        if self._packed_steps >= self._config.train_batch_size:
+            steps, added = self._packed()
+            yield from self._to_learners([], steps, added, batched=False)
+        while len(self._inbox):
+            handle, came = yield self._inbox.get()
+            yield from handle(came)
 
     def _sampled_by(self, came: tuple[int, Ref, Any]) -> Script:
         index, ref, values = came
         yield spend(round(self._config.costs.request_s * 1e9))
         if died(values):
-            if self._group.healthy[index]:
-                self._group.failed(index)
+            if self.group.healthy[index]:
+                self.group.failed(index, values)
             yield drop(ref)
             return
-        steps, seq_no = values[0].data
-        self._sampled += steps
+        steps, seq_no, added = values[0].data
+        self._count(sampled=steps)
         self._lags.append(self._seq_no - seq_no)
         self._answered[index] = None
         yield spawn(self._sample(index))
         self._package.append(ref)
         self._packed_steps += steps
+        self._packed_more += added
         if self._packed_steps >= self._config.train_batch_size:
-            package, steps = self._package, self._packed_steps
-            self._package, self._packed_steps = [], 0
-            yield from self._pass_on(package, steps)
+            package, self._package = self._package, []
+            yield from self._pass_on(package, *self._packed())
+
+    def _packed(self) -> tuple[int, int]:
+        """Env steps of the package, and what is added to them; the next one begins."""
+        found = self._packed_steps, self._packed_more
+        self._packed_steps = self._packed_more = 0
+        return found
 
     def _restore(self) -> Script:
         assert self._weights is not None, "restored before the first weights were sent"
         weights = (self._seq_no, self._weights)
         since_ns = yield now()
-        while self._group.may_sample and (yield now()) - since_ns < GIVE_UP_NS:
-            for index in (yield from self._group.restore(weights)):
+        while self.group.may_sample and (yield now()) - since_ns < GIVE_UP_NS:
+            for index in (yield from self.group.restore(weights)):
                 yield from self._ask(index)
-            if self._group.num_healthy:
+            if self.group.num_healthy or not self.group.runners:
                 return
 
-    def _pass_on(self, package: list[Ref], steps: int) -> Script:
+    def _pass_on(self, package: list[Ref], steps: int, added: int) -> Script:
         if not self._aggregators:
-            yield from self._to_learners(package, steps, package)
+            yield from self._to_learners(package, steps, added, batched=False)
             return
         free = min(range(len(self._aggregators)), key=lambda i: self._at_aggregator[i])
         if self._at_aggregator[free] >= self._config.max_requests_in_flight_per_aggregator_actor:
-            self._dropped += steps
+            self._count(dropped=steps)
             yield drop(*package)
             return
         self._at_aggregator[free] += 1
-        yield spawn(self._aggregate(free, package, steps))
+        yield spawn(self._aggregate(free, package, steps, added))
 
-    def _aggregate(self, index: int, package: list[Ref], steps: int) -> Script:
+    def _aggregate(self, index: int, package: list[Ref], steps: int, added: int) -> Script:
         refs = yield self._aggregators[index].call("get_batch", steps, *package)
         yield get(refs)
-        self._inbox.put_nowait((self._aggregated, (index, package, refs, steps)))
+        self._inbox.put_nowait((self._aggregated, (index, package, refs, steps, added)))
 
-    def _aggregated(self, came: tuple[int, list[Ref], list[Ref], int]) -> Script:
-        index, package, refs, steps = came
+    def _aggregated(self, came: tuple[int, list[Ref], list[Ref], int, int]) -> Script:
+        index, package, refs, steps, added = came
         self._at_aggregator[index] -= 1
         yield drop(*package)
-        yield from self._to_learners(refs, steps, ())
+        yield from self._to_learners(refs, steps, added, batched=True)
 
-    def _to_learners(self, data: list[Ref], steps: int, episodes: Any) -> Script:
+    def _to_learners(self, data: list[Ref], steps: int, added: int, *, batched: bool) -> Script:
         if self._updating >= self._config.max_requests_in_flight_per_learner:
-            self._dropped += steps
+            self._count(dropped=steps)
             yield drop(*data)
             return
         self._updating += 1
-        yield spawn(self._update(data, steps, episodes))
+        if self.learners.actors:
+            yield spawn(self._update(data, steps, added, batched=batched))
+        else:  # the driver's own learner: it waits
+            yield from self._update(data, steps, added, batched=batched)
 
-    def _update(self, data: list[Ref], steps: int, episodes: Any) -> Script:
-        refs: list[Ref] = []
-        for learner in self._learners:
-            refs += yield learner.call("update", steps, *(episodes or data))
-        yield get(refs)
-        yield drop(*refs)
-        self._inbox.put_nowait((self._updated, (data, steps)))
+    def _update(self, data: list[Ref], steps: int, added: int, *, batched: bool) -> Script:
+        shares = [data] * len(self.learners.actors)
+        took_s = yield from self.learners.update(steps + added, shares, batched=batched)
+        self._inbox.put_nowait((self._updated, (data, steps, added, took_s)))
 
-    def _updated(self, came: tuple[list[Ref], int]) -> Script:
-        data, steps = came
+    def _updated(self, came: tuple[list[Ref], int, int, float | TaskError]) -> Script:
+        data, steps, added, took_s = came
         self._updating -= 1
-        self._trained += steps
-        self._learn_s += self._config.update_s(steps)
+        if isinstance(took_s, TaskError):
+            self.group.error = took_s
+            yield drop(*data)
+            return
+        self._count(trained=steps, added=added, took_s=took_s)
         yield drop(*data)
         self._since_broadcast += 1
         if self._since_broadcast >= self._config.broadcast_interval and self._answered:
@@ -195,8 +307,8 @@ class _Loop:
         self._seq_no += 1
         if self._weights is not None:
             yield drop(self._weights)
-        self._weights = yield put(Payload(self._config.model.weights_bytes))
+        self._weights = yield put(Payload(self._config.priced(self._process).weights_bytes))
         for i in indices:
-            if self._group.healthy[i]:
-                refs = yield self._group.runners[i].call("set_weights", self._seq_no, self._weights)
+            if self.group.healthy[i]:
+                refs = yield self.group.runners[i].call("set_weights", self._seq_no, self._weights)
                 yield drop(*refs)

@@ -7,14 +7,13 @@ round, behind what it still does, and its late episodes are dropped.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from raysim.raycore.process import CoreProcess
-from raysim.raycore.scripts import Script, compute, drop, get, now, put, sleep, spend, wait
-from raysim.raycore.tasks import Payload, Ref
-from raysim.raylibs.actors import ActorClass, ActorHandle
-from raysim.raylibs.rllib.actors import GIVE_UP_NS, EnvRunnerGroup, Learner, died
+from raysim.raycore.scripts import Script, compute, drop, get, now, put, spend, wait
+from raysim.raycore.tasks import Payload, Ref, TaskError
+from raysim.raylibs.rllib.actors import GIVE_UP_NS, EnvRunnerGroup, LearnerGroup, died
 from raysim.raylibs.rllib.config import AlgorithmConfig
 from raysim.raylibs.rllib.result import Iteration, TrainingResult
 
@@ -29,11 +28,9 @@ def train(
 ) -> Script:
     """``algo.train()`` until so many env steps have been trained on: a ``TrainingResult``."""
     began_ns = yield now()
-    group = EnvRunnerGroup(config, streams, name)
-    yield from group.start()
-    learners = yield from start_learners(config)
-    ppo = _Ppo(process, config, group, learners)
-    yield from ppo.sync()
+    ppo = Ppo(process, config, streams, name)
+    yield from ppo.start()
+    group = ppo.group
     ready_ns = yield now()
     trained, last_ns = 0, ready_ns
     while trained < env_steps and group.may_sample:
@@ -44,7 +41,7 @@ def train(
         elif iteration.ended_ns - last_ns > GIVE_UP_NS:
             break
     late = bool(ppo.iterations) and ppo.iterations[-1].env_steps_dropped > 0
-    if group.num_healthy == len(group.runners) and not late:
+    if all(group.healthy) and not late:
         yield from group.settle()
     return TrainingResult(
         began_ns=began_ns, ready_ns=ready_ns, ended_ns=(yield now()),
@@ -52,121 +49,146 @@ def train(
     )  # fmt: skip
 
 
-def start_learners(config: AlgorithmConfig) -> Script:
-    """Remote learners, all there; [] if the driver updates."""
-    resources = {"CPU": config.num_cpus_per_learner, "GPU": config.num_gpus_per_learner}
-    kind = ActorClass(cls=Learner, resources=resources)
-    learners: list[ActorHandle] = []
-    while len(learners) < config.num_learners:
-        learners.append((yield from kind.remote(config)))
-    refs: list[Ref] = []
-    for learner in learners:
-        refs += yield learner.call("get_weights")
-    yield get(refs)
-    yield drop(*refs)
-    if not learners:
-        yield compute(config.costs.import_core_s)
-    return learners
+class Ppo:
+    """``PPO``: an algorithm, driven by whoever calls ``iteration``."""
 
-
-class _Ppo:
     def __init__(
-        self,
-        process: CoreProcess,
-        config: AlgorithmConfig,
-        group: EnvRunnerGroup,
-        learners: Sequence[ActorHandle],
+        self, process: CoreProcess, config: AlgorithmConfig, streams: Any, name: str
     ) -> None:
         self._process = process
         self._config = config
-        self._group = group
-        self._learners = learners
+        self.group = EnvRunnerGroup(process, config, streams, name)
+        self.learners = LearnerGroup(process, config)
         self._seq_no = 0
         self._weights: Ref | None = None
         self.iterations: list[Iteration] = []
 
+    def start(self) -> Script:
+        """Runners, learners, and the first weights; a TaskError of the user's code."""
+        failed = yield from self.group.start()
+        if failed is not None:
+            return failed
+        yield from self.learners.start()
+        yield from self.sync()
+        return None
+
+    def stop(self) -> Script:
+        """All actors end."""
+        yield from self.group.stop()
+        yield from self.learners.stop()
+
     def iteration(self) -> Script:
-        """One ``training_step``, and a probe of runners that failed."""
+        """One ``train()``: training steps until it is long enough; an ``Iteration``."""
+        config, began_ns = self._config, (yield now())
+        parts = [(yield from self._training_step())]
+        while not _long_enough(config, parts, began_ns, (yield now())):
+            parts.append((yield from self._training_step()))
+            if not self.group.num_healthy or self.group.error is not None:
+                break
+        if config.costs.iteration_core_s:
+            yield compute(config.costs.iteration_core_s)
+        steps, added, dropped = (sum(p[i] for p in parts) for i in range(3))
+        self.iterations.append(
+            Iteration(
+                began_ns=began_ns, ended_ns=(yield now()), env_steps_sampled=steps + dropped,
+                env_steps_trained=steps, env_steps_dropped=dropped, steps_added=added,
+                sample_s=sum(p[3] for p in parts), learn_s=sum(p[4] for p in parts),
+                sync_s=sum(p[5] for p in parts), training_steps=len(parts),
+            )
+        )  # fmt: skip
+        return self.iterations[-1]
+
+    def _training_step(self) -> Script:
+        """One ``training_step``, and a probe of runners that failed: env steps and seconds."""
         began_ns = yield now()
-        steps, dropped, episodes = yield from self._sample()
+        steps, added, dropped, episodes = yield from self._sample()
         sampled_ns = yield now()
         if steps:
-            yield from self._update(steps)
+            yield from self._update(steps + added)
         updated_ns = yield now()
         if steps:
             yield from self.sync()
         yield drop(*episodes)
         synced_ns = yield now()
         assert self._weights is not None, "an iteration before the first weights were sent"
-        yield from self._group.restore((self._seq_no, self._weights))
-        self.iterations.append(
-            Iteration(
-                began_ns=began_ns, ended_ns=(yield now()), env_steps_sampled=steps + dropped,
-                env_steps_trained=steps, env_steps_dropped=dropped,
-                sample_s=(sampled_ns - began_ns) / 1e9, learn_s=(updated_ns - sampled_ns) / 1e9,
-                sync_s=(synced_ns - updated_ns) / 1e9,
-            )
-        )  # fmt: skip
-        return self.iterations[-1]
+        yield from self.group.restore((self._seq_no, self._weights))
+        marks = (began_ns, sampled_ns, updated_ns, synced_ns)
+        spans_s = [(b - a) / 1e9 for a, b in pairwise(marks)]
+        return steps, added, dropped, *spans_s
 
     def _sample(self) -> Script:
-        """(env steps, env steps that came too late, references to episodes)."""
-        config, group = self._config, self._group
-        steps = dropped = 0
+        """(env steps, what is added to them, steps that came too late, references to episodes)."""
+        config, group = self._config, self.group
+        steps = added = dropped = 0
         episodes: list[Ref] = []
         while steps < config.train_batch_size and group.num_healthy:
-            asked: dict[Ref, int] = {}
-            for i, runner in enumerate(group.runners):
-                if group.healthy[i]:
-                    refs = yield runner.call("sample")
-                    asked[refs[0]] = i
-            ready = yield wait(
-                list(asked), len(asked), timeout_ns=round(config.sample_timeout_s * 1e9)
-            )
-            came = 0
-            for (ref, i), is_there in zip(asked.items(), ready, strict=True):
-                yield spend(round(config.costs.request_s * 1e9))
-                if not is_there:
-                    dropped += config.sample_steps
-                    yield drop(ref)
-                    continue
-                values = yield get([ref])
-                if died(values):
-                    group.failed(i)
-                    yield drop(ref)
-                    continue
-                came += values[0].data[0]
-                episodes.append(ref)
+            if group.local is not None:
+                value = yield from group.local.sample()
+                if isinstance(value, TaskError):
+                    group.error = value
+                    break
+                steps, added = steps + value.value[0], added + value.value[2]
+                continue
+            came, more, late = yield from self._round(episodes)
+            dropped += late
             if not came:
                 break
-            steps += came
-        return steps, dropped, episodes
+            steps, added = steps + came, added + more
+        return steps, added, dropped, episodes
+
+    def _round(self, episodes: list[Ref]) -> Script:
+        """All healthy runners sample once: (env steps, what is added, steps that came too late)."""
+        config, group = self._config, self.group
+        asked: dict[Ref, int] = {}
+        for i, runner in enumerate(group.runners):
+            if group.healthy[i]:
+                refs = yield runner.call("sample")
+                asked[refs[0]] = i
+        ready = yield wait(list(asked), len(asked), timeout_ns=round(config.sample_timeout_s * 1e9))
+        came = added = dropped = 0
+        for (ref, i), is_there in zip(asked.items(), ready, strict=True):
+            yield spend(round(config.costs.request_s * 1e9))
+            if not is_there:
+                dropped += config.sample_steps(i + 1)
+                yield drop(ref)
+                continue
+            values = yield get([ref])
+            if died(values):
+                group.failed(i, values)
+                yield drop(ref)
+                continue
+            came, added = came + values[0].data[0], added + values[0].data[2]
+            episodes.append(ref)
+        return came, added, dropped
 
     def _update(self, steps: int) -> Script:
-        config = self._config
-        if not self._learners:
-            size_bytes = steps * config.env.observation_bytes
-            yield compute(size_bytes * config.costs.episode_core_s_per_byte)
-            yield sleep(round(config.update_s(steps) * 1e9))
-            return
-        share = steps * config.env.observation_bytes // len(self._learners)
-        refs: list[Ref] = []
+        count = len(self.learners.actors)
         kept: list[Ref] = []
-        for learner in self._learners:
+        share = steps * self._config.step_bytes(self._process) // max(count, 1)
+        while len(kept) < count:
             kept.append((yield put(Payload(share))))
-            refs += yield learner.call("update", steps, kept[-1])
-        yield get(refs)
-        yield drop(*refs, *kept)
+        took_s = yield from self.learners.update(steps, [[ref] for ref in kept])
+        if isinstance(took_s, TaskError):
+            self.group.error = took_s
+        yield drop(*kept)
 
     def sync(self) -> Script:
         """Weights to all healthy runners; nobody waits for them to arrive."""
         self._seq_no += 1
         if self._weights is not None:
             yield drop(self._weights)
-        if self._learners:
-            yield from self._learners[0].ask("get_weights")
-        self._weights = yield put(Payload(self._config.model.weights_bytes))
-        for i, runner in enumerate(self._group.runners):
-            if self._group.healthy[i]:
+        self._weights = yield from self.learners.weights()
+        for i, runner in enumerate(self.group.runners):
+            if self.group.healthy[i]:
                 refs = yield runner.call("set_weights", self._seq_no, self._weights)
                 yield drop(*refs)
+
+
+def _long_enough(config: AlgorithmConfig, parts: list[Any], began_ns: int, at_ns: int) -> bool:
+    """``TrainIterCtx.should_stop``."""
+    sampled, trained = sum(p[0] + p[2] for p in parts), sum(p[0] for p in parts)
+    return (
+        at_ns - began_ns >= config.min_time_s_per_iteration * 1e9
+        and sampled >= config.min_sample_steps_per_iteration
+        and trained >= config.min_train_steps_per_iteration
+    )

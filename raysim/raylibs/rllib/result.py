@@ -15,8 +15,12 @@ class Iteration:
         When.
     env_steps_sampled, env_steps_trained, env_steps_dropped
         In it; dropped: late in PPO, more than learners take in IMPALA.
+    steps_added
+        By the learner, one to each episode: they are trained on as well.
     sample_s, learn_s, sync_s
         PPO: of the driver's time. IMPALA: learn_s is the learners' work.
+    training_steps
+        Calls of ``training_step`` (of IMPALA: events that it saw).
     """
 
     began_ns: int
@@ -24,9 +28,11 @@ class Iteration:
     env_steps_sampled: int
     env_steps_trained: int
     env_steps_dropped: int = 0
+    steps_added: int = 0
     sample_s: float = 0.0
     learn_s: float = 0.0
     sync_s: float = 0.0
+    training_steps: int = 1
 
     @property
     def took_s(self) -> float:

@@ -19,7 +19,7 @@ from raysim.raycore.scripts import Queue, Script, now, spawn, spend
 from raysim.raycore.tasks import TaskError
 from raysim.raylibs.tune.experiment import Experiment, TuneResult
 from raysim.raylibs.tune.program import DONE, DUPLICATE
-from raysim.raylibs.tune.progress import Announcer, PendingSave, Progress
+from raysim.raylibs.tune.progress import Announcer, PendingSave, Progress, flattened
 from raysim.raylibs.tune.snapshots import Snapshots
 from raysim.raylibs.tune.trial import Status, Trial, TrialCheckpoint
 from raysim.raylibs.tune.trial_actors import ActorManager, Happened, TrackedActor
@@ -102,8 +102,8 @@ class TuneController:
         if trial.is_finished():
             return
         if trial.status == "RUNNING":
-            self._scheduler.on_trial_complete(self, trial, trial.last_result)
-            self.search_alg.on_trial_complete(trial.trial_id, trial.last_result)
+            self._scheduler.on_trial_complete(self, trial, flattened(trial.last_result))
+            self.search_alg.on_trial_complete(trial.trial_id, flattened(trial.last_result))
         else:
             self._scheduler.on_trial_remove(self, trial)
             self.search_alg.on_trial_complete(trial.trial_id)

@@ -19,6 +19,19 @@ from raysim.raylibs.tune.search.algorithms import SearchAlgorithm
 from raysim.raylibs.tune.trial import Trial
 
 
+def flattened(result: Mapping[str, Any]) -> Mapping[str, Any]:
+    """``flatten_dict``: keys of inner dictionaries joined by ``/``."""
+    if not any(isinstance(value, Mapping) for value in result.values()):
+        return result
+    flat: dict[str, Any] = {}
+    for key, value in result.items():
+        if isinstance(value, Mapping):
+            flat |= {f"{key}/{inner}": each for inner, each in flattened(value).items()}
+        else:
+            flat[key] = value
+    return flat
+
+
 class Progress:
     """Decisions made and not yet carried out."""
 
@@ -35,15 +48,15 @@ class Progress:
 
     def decide(self, controller: Any, trial: Trial, result: Mapping[str, Any]) -> Any:
         """STOP by the experiment's rules; else what the scheduler says, perhaps by a script."""
-        stop = self._experiment.stop
+        stop, flat = self._experiment.stop, flattened(result)
         if result.get(DONE):
             return "STOP"
         if callable(stop):
             if stop(trial.trial_id, result):
                 return "STOP"
-        elif any(name in result and result[name] >= value for name, value in stop.items()):
+        elif any(name in flat and flat[name] >= value for name, value in stop.items()):
             return "STOP"
-        return self._scheduler.on_trial_result(controller, trial, result)
+        return self._scheduler.on_trial_result(controller, trial, flat)
 
     def stops_all(self, *, has_errored: bool) -> bool:
         """Whether the experiment ends now, whatever its trials do."""
@@ -57,7 +70,7 @@ class Progress:
         if decision == "STOP":
             result[DONE] = True
         else:
-            self._search_alg.on_trial_result(trial.trial_id, result)
+            self._search_alg.on_trial_result(trial.trial_id, flattened(result))
         trial.last_result = result
         if not duplicate:
             self.n_results += 1

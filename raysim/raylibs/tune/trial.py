@@ -105,8 +105,12 @@ class Trial:
         return self.status in ("TERMINATED", "ERROR")
 
     def __str__(self) -> str:
-        """As programs print it."""
-        return self.custom_trial_name or f"{self.trainable_name}_{self.trial_id}"
+        """As programs print it; with the environment of RLlib's."""
+        if self.custom_trial_name:
+            return self.custom_trial_name
+        env = self.config.get("env")
+        named = "" if env is None else f"_{getattr(env, '__name__', env)}"
+        return f"{self.trainable_name}{named}_{self.trial_id}".replace("/", "_")
 
     def __repr__(self) -> str:
         """Its id and status."""

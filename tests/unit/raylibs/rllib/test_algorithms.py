@@ -181,13 +181,13 @@ def test_no_env_step_is_made_up_or_lost(
     )  # fmt: skip
     result = trained(config, 3 * batch)
     sampled, used = result.env_steps_sampled, result.env_steps_trained + result.env_steps_dropped
-    assert sampled % config.sample_steps == 0
+    assert sampled % config.sample_steps(1) == 0
     if algorithm == "PPO":
         assert sampled == used
     else:
         # In flight at the end: a package, and what aggregators and learners hold.
         held = 1 + 3 * aggregators + 3
-        most = held * (batch + config.sample_steps)
+        most = held * (batch + config.sample_steps(1))
         assert 0 <= sampled - used <= most
     assert result.env_steps_trained >= 3 * batch
     ends = [i.ended_ns for i in result.iterations]

@@ -1,0 +1,1 @@
+"""The module ``ray.rllib``: unmodified RLlib scripts on the emulated cluster."""

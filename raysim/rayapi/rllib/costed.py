@@ -1,0 +1,76 @@
+"""A user's ``AlgorithmConfig`` as what ``raylibs.rllib`` plays."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from raysim.rayapi.rllib.resources import learner_cpus
+from raysim.raylibs.rllib.config import AlgorithmConfig as Costed
+from raysim.raylibs.rllib.costs import PROGRAM
+from raysim.raylibs.rllib.evaluation import Duration
+
+if TYPE_CHECKING:
+    from raysim.rayapi.rllib.algorithm_config import AlgorithmConfig
+    from raysim.rayapi.rllib.environments import EnvProgram
+
+
+NAMES = ("PPO", "IMPALA", "APPO")
+
+
+def costed(config: AlgorithmConfig, program: EnvProgram, price: Any, group: Any) -> Costed:
+    """What it does, and how its environments and its module are paid for."""
+    said = config.rollout_fragment_length
+    iterations = getattr(config, "circular_buffer_iterations_per_batch", 1)
+    return Costed(
+        algorithm=_name_of(config),
+        num_env_runners=config.num_env_runners,
+        num_envs_per_env_runner=config.num_envs_per_env_runner,
+        num_cpus_per_env_runner=config.num_cpus_per_env_runner,
+        num_gpus_per_env_runner=config.num_gpus_per_env_runner,
+        env_runner_resources=dict(config.custom_resources_per_env_runner),
+        rollout_fragment_length=None if said == "auto" else said,
+        train_batch_size=config.total_train_batch_size,
+        num_epochs=config.num_epochs,
+        minibatch_size=config.minibatch_size,
+        num_learners=config.num_learners,
+        num_gpus_per_learner=config.num_gpus_per_learner,
+        num_cpus_per_learner=learner_cpus(config),
+        learner_resources=dict(config.custom_resources_per_learner),
+        sample_timeout_s=config.sample_timeout_s,
+        max_requests_in_flight_per_env_runner=config.max_requests_in_flight_per_env_runner,
+        broadcast_interval=getattr(config, "broadcast_interval", 1),
+        learner_queue_size=getattr(config, "learner_queue_size", 3),
+        max_requests_in_flight_per_learner=config.max_requests_in_flight_per_learner,
+        num_aggregator_actors_per_learner=config.num_aggregator_actors_per_learner,
+        max_requests_in_flight_per_aggregator_actor=(
+            config.max_requests_in_flight_per_aggregator_actor
+        ),
+        iterations_per_batch=iterations if getattr(config, "use_circular_buffer", False) else 1,
+        complete_episodes=config.batch_mode == "complete_episodes",
+        restart_failed_env_runners=config.restart_failed_env_runners,
+        ignore_env_runner_failures=config.ignore_env_runner_failures,
+        max_num_env_runner_restarts=config.max_num_env_runner_restarts,
+        env_runner_health_probe_timeout_s=config.env_runner_health_probe_timeout_s,
+        min_time_s_per_iteration=config.min_time_s_per_iteration or 0.0,
+        min_sample_steps_per_iteration=config.min_sample_timesteps_per_iteration,
+        min_train_steps_per_iteration=config.min_train_timesteps_per_iteration,
+        placement_group=group,
+        make_env=program.runner,
+        price=price,
+        costs=PROGRAM.at_speed(program.session.env.costs.core_speed),
+    )
+
+
+def _name_of(config: AlgorithmConfig) -> Any:
+    """Of the algorithm, that of a user's subclass included."""
+    kinds = [] if config.algo_class is None else config.algo_class.__mro__
+    return next(kind.__name__ for kind in kinds if kind.__name__ in NAMES)
+
+
+def duration_of(config: AlgorithmConfig) -> Duration:
+    """Of an evaluation."""
+    said = config.evaluation_duration
+    return Duration(
+        unit=config.evaluation_duration_unit, count=None if said == "auto" else int(said),
+        fewest=config.evaluation_auto_duration_min_env_steps_per_sample,
+    )  # fmt: skip

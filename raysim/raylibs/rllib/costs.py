@@ -1,0 +1,31 @@
+"""What RLlib's own Python takes around the user's environments and modules.
+
+Of RLlib 2.60 on an EPYC of 2025 with 2 cores, whose ``core_speed`` is 1.51 (its profile in
+``validation/data/amd-epyc-2core/2026-11-25``), by which measured times are multiplied here. From
+iterations of PPO on CartPole without and with a runner, of one and eight environments, with modules
+of 64 and 256 units: rows marked calibration in ``validation/data/rllib/iterations.json``. What the
+training tower says of the module was taken off. A scenario's job says what its environment costs
+with all that is around it, and has none of these.
+"""
+
+from __future__ import annotations
+
+from raysim.raylibs.rllib.config import RLlibCosts
+
+SPEED = 1.51
+"""Of the cores that were measured."""
+
+PROGRAM = RLlibCosts(
+    import_core_s=SPEED * 1.73,  # CPU time of ``import ray.rllib.algorithms.ppo`` after ``ray``
+    learner_core_s=SPEED * 0.96,
+    request_s=SPEED * 0.3e-3,
+    episode_core_s_per_byte=0.0,  # in ``train_step_core_s``
+    vector_step_core_s=SPEED * 370e-6,
+    env_step_core_s=SPEED * 28e-6,
+    sample_core_s=SPEED * 6e-3,
+    train_step_core_s=SPEED * 5.5e-6,
+    gradient_step_core_s=SPEED * 1.87e-3,
+    iteration_core_s=SPEED * 4e-3,
+    polling_cores=1.5,
+)
+"""Of programs that run unmodified, on cores of speed 1."""
