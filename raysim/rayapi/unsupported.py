@@ -6,6 +6,8 @@ programs that probe for features go on.
 
 from __future__ import annotations
 
+from importlib.abc import Loader
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
@@ -75,7 +77,7 @@ NAMES: dict[str, str] = {
         "read_clickhouse", "read_delta", "read_delta_sharing_tables",
         "read_hudi", "read_iceberg", "read_kafka", "read_lance", "read_mcap", "read_mongo",
         "read_snowflake", "read_tfrecords", "read_unity_catalog",
-        "read_videos", "read_webdataset", "read_zarr", "llm",
+        "read_videos", "read_webdataset", "read_zarr",
         "datasource.SaveMode",
         "context.ShuffleStrategy", "preprocessors.TorchVisionPreprocessor",
     )},
@@ -116,7 +118,7 @@ NAMES: dict[str, str] = {
         "ControllerOptions", "RunTarget", "TracingConfig", "get_deployment_actor",
         "get_deployment_actor_context", "get_trace_context", "run_many", "shutdown_async",
         "autoscaling_policy", "batching", "dag", "experimental", "gang", "generated",
-        "gradio_integrations", "llm", "multiplex", "request_router",
+        "gradio_integrations", "multiplex", "request_router",
         "scripts", "task_consumer", "task_processor", "utils",
         "config.AutoscalingPolicy", "config.RequestRouterConfig",
         "config.AggregationFunction", "config.AutoscalingContext", "config.BackpressureConfig",
@@ -128,6 +130,9 @@ NAMES: dict[str, str] = {
         "schema.ApplicationDetails", "schema.DeploymentDetails", "schema.ReplicaDetails",
         "schema.ServeInstanceDetails", "schema.TaskProcessorConfig", "schema.CeleryAdapterConfig",
         "schema.TracingConfig",
+    )},
+    **{f"ray.serve.llm.{name}": "build_openai_app with replicas that do both" for name in (
+        "build_pd_openai_app", "build_dp_deployment", "build_dp_openai_app",
     )},
     "ray.rllib": _CORE, "ray.air": _CORE, "ray.llm": _CORE,
     "ray.cluster_utils": "a cluster file",
@@ -162,11 +167,44 @@ def getattr_of(module: str) -> Any:
     return missing
 
 
-class RefusedImports:
-    """A finder for ``import``: parts of Ray that are not there."""
+LATER = {
+    "ray.serve.llm": "raysim.rayapi.llm.serving",
+    "ray.serve.llm.deployment": "raysim.rayapi.llm.server",
+    "ray.serve.llm.ingress": "raysim.rayapi.llm.ingress",
+    "ray.serve.llm.openai_api_models": "raysim.rayapi.llm.openai_models",
+    "ray.data.llm": "raysim.rayapi.llm.processors",
+}
+"""Modules that are imported when a program does: they need packages that others do without."""
 
-    def find_spec(self, name: str, _path: Any = None, _target: ModuleType | None = None) -> None:
-        """Called for every module that nobody else has; ours are all in ``sys.modules``."""
+
+class RefusedImports:
+    """A finder for ``import``: parts of Ray that are not there, or not yet."""
+
+    def find_spec(
+        self, name: str, _path: Any = None, _target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Called for every module that nobody else has; most of ours are in ``sys.modules``."""
+        if name in LATER:
+            return ModuleSpec(name, _Later(LATER[name]), is_package=True)
         if name == "ray" or name.startswith("ray."):
             refuse(name)
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        return None
+
+
+class _Later(Loader):
+    """Of a module that has a name of this package."""
+
+    def __init__(self, ours: str) -> None:
+        self._ours = ours
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """Under Ray's name the same one."""
+        from raysim.rayapi.clock import import_unpatched  # it imports what refuses
+
+        del spec
+        module: ModuleType = import_unpatched(self._ours)
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """It has run."""

@@ -87,6 +87,8 @@ class Map:
     """A callable class: its instances are actors."""
     setup_s: float = 0.0
     """An actor's constructor: imports, the model's weights, its way to the GPU."""
+    construct: Callable[[], Ask] | None = None
+    """The constructor of a program's class, or the ``TaskError`` it raised."""
     max_concurrency: int = 1
     """Calls an actor runs side by side."""
     width: float = 1.0

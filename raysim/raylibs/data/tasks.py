@@ -197,6 +197,10 @@ class MapWorker:
         for step in self.stage.steps:
             if step.setup_s:
                 yield sleep(to_ns(step.setup_s))
+            if step.construct is not None:
+                error = yield step.construct()
+                if isinstance(error, TaskError):
+                    return error
         return self.process.me.node_id
 
     def submit(self, work: Work, *blocks: Any) -> Script:

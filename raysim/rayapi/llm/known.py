@@ -1,0 +1,122 @@
+"""What a program calls a model, as the ``config.json`` that describes it.
+
+Real counterpart: ``huggingface_hub``. Looked for in this order: a folder; the hub's cache on this
+machine; what is written below of the hub's own files, since nothing is downloaded. Weights are not
+needed anywhere.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from raysim.models.config import read_config
+
+CONFIG = "config.json"
+_SUFFIXES = ("-instruct", "-chat", "-it", "-base", "-hf", "-bf16")
+
+
+def _llama(
+    hidden: int, wide: int, layers: int, heads: int, kv: int, vocabulary: int, longest: int,
+    *, tied: bool = False, head_dim: int | None = None, family: str = "llama", **more: Any,
+) -> dict[str, Any]:  # fmt: skip
+    return {
+        "model_type": family, "hidden_size": hidden, "intermediate_size": wide,
+        "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": kv,
+        "vocab_size": vocabulary, "max_position_embeddings": longest, "tie_word_embeddings": tied,
+        **({"head_dim": head_dim} if head_dim else {}), **more,
+    }  # fmt: skip
+
+
+def _qwen2(hidden: int, wide: int, layers: int, heads: int, kv: int, *, large: bool) -> Any:
+    return _llama(
+        hidden, wide, layers, heads, kv, 152_064 if large else 151_936, 32_768, tied=not large,
+        family="qwen2",
+    )  # fmt: skip
+
+
+def _qwen3(hidden: int, wide: int, layers: int, heads: int, kv: int, *, tied: bool = False) -> Any:
+    return _llama(
+        hidden, wide, layers, heads, kv, 151_936, 40_960, tied=tied, head_dim=128, family="qwen3"
+    )
+
+
+HUB: Mapping[str, Mapping[str, Any]] = {
+    "llama-2-7b": _llama(4096, 11_008, 32, 32, 32, 32_000, 4096),
+    "llama-2-13b": _llama(5120, 13_824, 40, 40, 40, 32_000, 4096),
+    "llama-2-70b": _llama(8192, 28_672, 80, 64, 8, 32_000, 4096),
+    "llama-3-8b": _llama(4096, 14_336, 32, 32, 8, 128_256, 8192),
+    "llama-3-70b": _llama(8192, 28_672, 80, 64, 8, 128_256, 8192),
+    "llama-3.1-8b": _llama(4096, 14_336, 32, 32, 8, 128_256, 131_072),
+    "llama-3.1-70b": _llama(8192, 28_672, 80, 64, 8, 128_256, 131_072),
+    "llama-3.2-1b": _llama(2048, 8192, 16, 32, 8, 128_256, 131_072, tied=True, head_dim=64),
+    "llama-3.2-3b": _llama(3072, 8192, 28, 24, 8, 128_256, 131_072, tied=True, head_dim=128),
+    "llama-3.3-70b": _llama(8192, 28_672, 80, 64, 8, 128_256, 131_072),
+    "tinyllama-1.1b": _llama(2048, 5632, 22, 32, 4, 32_000, 2048),
+    "mistral-7b": _llama(4096, 14_336, 32, 32, 8, 32_768, 32_768, family="mistral"),
+    "mixtral-8x7b": _llama(
+        4096, 14_336, 32, 32, 8, 32_000, 32_768, family="mixtral", num_local_experts=8,
+        num_experts_per_tok=2,
+    ),
+    "qwen2.5-0.5b": _qwen2(896, 4864, 24, 14, 2, large=False),
+    "qwen2.5-1.5b": _qwen2(1536, 8960, 28, 12, 2, large=False),
+    "qwen2.5-3b": _qwen2(2048, 11_008, 36, 16, 2, large=False),
+    "qwen2.5-7b": _qwen2(3584, 18_944, 28, 28, 4, large=True),
+    "qwen2.5-14b": _qwen2(5120, 13_824, 48, 40, 8, large=True),
+    "qwen2.5-32b": _qwen2(5120, 27_648, 64, 40, 8, large=True),
+    "qwen2.5-72b": _qwen2(8192, 29_568, 80, 64, 8, large=True),
+    "qwen3-0.6b": _qwen3(1024, 3072, 28, 16, 8, tied=True),
+    "qwen3-1.7b": _qwen3(2048, 6144, 28, 16, 8, tied=True),
+    "qwen3-4b": _qwen3(2560, 9728, 36, 32, 8, tied=True),
+    "qwen3-8b": _qwen3(4096, 12_288, 36, 32, 8),
+    "qwen3-14b": _qwen3(5120, 17_408, 40, 40, 8),
+    "qwen3-32b": _qwen3(5120, 25_600, 64, 64, 8),
+}  # fmt: skip
+"""By name, without who publishes it and what it was tuned for: the hub's files of 2023 to 2025."""
+
+
+def config_of(source: str) -> Mapping[str, Any]:
+    """Of ``meta-llama/Llama-3.1-8B-Instruct`` or a folder.
+
+    Raises
+    ------
+    ValueError
+        It is nowhere.
+    ScenarioError
+        The file is no config.
+    """
+    file = next((f for f in (Path(source) / CONFIG, *_cached(source)) if f.is_file()), None)
+    if file is not None:
+        return read_config(file)
+    name = source.rpartition("/")[2].lower().removeprefix("meta-")
+    for suffix in _SUFFIXES * 2:
+        name = name.removesuffix(suffix)
+    found = HUB.get(name) or HUB.get(name.rpartition("-v")[0])  # Mistral-7B-Instruct-v0.3
+    found = found or HUB.get(name.rpartition("-instruct-v")[0])
+    if found is None:
+        raise ValueError(
+            f"There is no config.json of {source!r} on this machine: name a folder that has it, or "
+            f"one of {', '.join(HUB)}."
+        )
+    return found
+
+
+def _cached(source: str) -> list[Path]:
+    """In the hub's cache: its snapshots, the one of ``main`` first."""
+    home = os.environ.get("HF_HOME", Path.home() / ".cache" / "huggingface")
+    hub = Path(os.environ.get("HF_HUB_CACHE", Path(home) / "hub"))
+    folder = hub / f"models--{source.replace('/', '--')}"
+    if not folder.is_dir():
+        return []
+    main = folder / "refs" / "main"
+    first = [folder / "snapshots" / main.read_text().strip() / CONFIG] if main.is_file() else []
+    return [*first, *sorted(folder.glob(f"snapshots/*/{CONFIG}"))]
+
+
+def longest_of(config: Mapping[str, Any]) -> int | None:
+    """Tokens that its positions reach."""
+    text = config.get("text_config")
+    found = (text if isinstance(text, Mapping) else config).get("max_position_embeddings")
+    return found if isinstance(found, int) else None
