@@ -328,9 +328,7 @@ async def gather_few(starts: Sequence[Callable[[], Any]], at_once: int) -> list[
         async with places:
             return await start()
 
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(one(start)) for start in starts]
-    return [task.result() for task in tasks]
+    return list(await asyncio.gather(*map(one, starts)))
 
 
 def new_future() -> Any:
@@ -460,5 +458,5 @@ def _yield(running: RunningTask, payload: Any, lead_ns: int, then: Callable[[Any
 
 # Re-exported for the package's own actors, which wait in loops.
 Queue, QueueEmpty, QueueFull = asyncio.Queue, asyncio.QueueEmpty, asyncio.QueueFull
-wait_for, TimeoutError_ = asyncio.wait_for, asyncio.TimeoutError
+Semaphore, wait_for, TimeoutError_ = asyncio.Semaphore, asyncio.wait_for, asyncio.TimeoutError
 gather, CancelledError, shielded = asyncio.gather, asyncio.CancelledError, asyncio.shield

@@ -134,6 +134,7 @@ NAMES: dict[str, str] = {
     **{f"ray.serve.llm.{name}": "build_openai_app with replicas that do both" for name in (
         "build_pd_openai_app", "build_dp_deployment", "build_dp_openai_app",
     )},
+    "ray.data.llm.SGLangEngineProcessorConfig": "vLLMEngineProcessorConfig",
     "ray.rllib": _CORE, "ray.air": _CORE, "ray.llm": _CORE,
     "ray.cluster_utils": "a cluster file",
     "ray.experimental": _CORE, "ray.scripts": "raysim", "ray.core": _CORE, "ray.types": "",

@@ -184,7 +184,8 @@ class LLMEngine:
         ends_ns, now_ns = self._ends_ns, self.simulation.now_ns
         if ends_ns is None:
             return now_ns
-        return int(ends_ns[min(np.searchsorted(ends_ns, now_ns, side="right"), len(ends_ns) - 1)])
+        at = int(np.searchsorted(ends_ns, now_ns, side="right"))
+        return int(ends_ns[min(at, len(ends_ns) - 1)])
 
     @property
     def _may_enter(self) -> bool:

@@ -238,12 +238,11 @@ class Reads:
     name: str
 
     def __call__(self, parts: list[Part]) -> Ask:
-        """One part: which rows."""
-        (part,) = parts
+        """Parts say which rows."""
 
         def main() -> Outputs:
-            columns = self.make(part.start, part.start + part.rows)
-            return [(columns, rows_of(columns), bytes_of(columns))]
+            made = [self.make(part.start, part.start + part.rows) for part in parts]
+            return [(columns, rows_of(columns), bytes_of(columns)) for columns in made]
 
         def begin(d: Driver) -> Any:
             return in_fiber(state_of(self.session, d.process), main, self.name).begin(d)

@@ -10,6 +10,7 @@ Not modelled: engines over several nodes, pooling (embeddings, scores), LoRA, st
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Hashable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -153,10 +154,8 @@ class Engine:
             await began
         while made < request.output_tokens:
             wait_s = interval_s or self._next_s()
-            try:
+            with suppress(asyncio_loop.TimeoutError_):
                 await asyncio_loop.wait_for(asyncio_loop.shielded(ended), wait_s)
-            except asyncio_loop.TimeoutError_:
-                pass
             now = request.output_tokens if ended.done() else self.runs.tokens_of(sequence)
             if now > made:
                 made = now

@@ -83,9 +83,7 @@ class _Answer:
             body: dict[str, Any] = {"text": text}
             if self.chat:
                 body = {"message": {"role": "assistant", "content": text, "tool_calls": []}}
-            choices.append(
-                {"index": index, **body, "logprobs": None, "finish_reason": self.finish}
-            )
+            choices.append({"index": index, **body, "logprobs": None, "finish_reason": self.finish})
         kind = ChatCompletionResponse if self.chat else CompletionResponse
         return kind(
             id=self.id, created=self.created, model=self.model, choices=choices, usage=self.usage
@@ -121,7 +119,7 @@ class _Answer:
 class LLMServer:
     """``ray.serve.llm.LLMServer``."""
 
-    async def __init__(self, llm_config: LLMConfig, **more: Any) -> None:  # type: ignore[misc]  (Serve awaits it)
+    async def __init__(self, llm_config: LLMConfig, **more: Any) -> None:  # type: ignore[misc]
         if more:
             raise NotEmulatedError(f"LLMServer({next(iter(more))}=)")
         if llm_config.lora_config is not None:

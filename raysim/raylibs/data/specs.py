@@ -16,8 +16,8 @@ from raysim.raylibs.data.blocks import Block, Part
 
 Hook = Callable[[list[Part]], Ask]
 """Runs user code on a task's input, in the task's own process; answers a list of (content, rows,
-bytes), its output blocks in order, or the ``TaskError`` it raised. A read task gets one part: its
-number, the first of its rows and how many."""
+bytes), its output blocks in order, or the ``TaskError`` it raised. A read task gets a part for each
+task of the source's that it does: its own number, the first of the rows and how many."""
 
 
 Slices = Callable[[Any, int, int], Any]
