@@ -153,13 +153,14 @@ class Engine:
         if not interval_s:
             await began
         while made < request.output_tokens:
-            wait_s = interval_s or self._next_s()
-            with suppress(asyncio_loop.TimeoutError_):
-                await asyncio_loop.wait_for(asyncio_loop.shielded(ended), wait_s)
             now = request.output_tokens if ended.done() else self.runs.tokens_of(sequence)
             if now > made:
                 made = now
                 yield made
+                continue
+            with suppress(asyncio_loop.TimeoutError_):
+                wait_s = interval_s or self._next_s()
+                await asyncio_loop.wait_for(asyncio_loop.shielded(ended), wait_s)
 
     def _next_s(self) -> float:
         """Until the iteration under way ends."""

@@ -8,6 +8,7 @@ needed anywhere.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ from typing import Any
 from raysim.models.config import read_config
 
 CONFIG = "config.json"
-_SUFFIXES = ("-instruct", "-chat", "-it", "-base", "-hf", "-bf16")
+_TUNED = re.compile(r"-(instruct|chat|it|base|hf|bf16|v\d[\d.]*)(?=-|$)")
+"""Of a name, what changes no shape."""
 
 
 def _llama(
@@ -91,10 +93,7 @@ def config_of(source: str) -> Mapping[str, Any]:
     if file is not None:
         return read_config(file)
     name = source.rpartition("/")[2].lower().removeprefix("meta-")
-    for suffix in _SUFFIXES * 2:
-        name = name.removesuffix(suffix)
-    found = HUB.get(name) or HUB.get(name.rpartition("-v")[0])  # Mistral-7B-Instruct-v0.3
-    found = found or HUB.get(name.rpartition("-instruct-v")[0])
+    found = HUB.get(_TUNED.sub("", name))
     if found is None:
         raise ValueError(
             f"There is no config.json of {source!r} on this machine: name a folder that has it, or "
