@@ -1,4 +1,4 @@
-"""Clients of programs reach the emulated Serve: requests, httpx, urllib, aiohttp, grpc.
+"""Clients of programs reach the emulated Serve: requests, httpx (so openai), urllib, aiohttp, grpc.
 
 Real counterpart: sockets. Only what a program asks of this machine at Serve's port is answered
 here; everything else goes where it always does. Threads that FastAPI takes for its routes are those
@@ -18,6 +18,8 @@ from raysim.rayapi.serve.context import SERVING
 from raysim.rayapi.serve.http import ask, ask_async, is_ours, message_of
 from raysim.rayapi.serve.streams import Reply, client_response
 
+_HTTPX = ("httpx", "httpx2")
+"""Packages of one interface; openai's clients take the second where it is there."""
 _undo: list[Callable[[], None]] = []
 
 
@@ -30,11 +32,11 @@ def install() -> None:
         from requests.adapters import HTTPAdapter
 
         _patch(HTTPAdapter, "send", _requests)
-    if importlib.util.find_spec("httpx") is not None:
-        import httpx
-
-        _patch(httpx.HTTPTransport, "handle_request", _httpx)
-        _patch(httpx.AsyncHTTPTransport, "handle_async_request", _httpx_async)
+    for name in _HTTPX:
+        if importlib.util.find_spec(name) is not None:
+            httpx = importlib.import_module(name)
+            _patch(httpx.HTTPTransport, "handle_request", partial(_httpx, httpx))
+            _patch(httpx.AsyncHTTPTransport, "handle_async_request", partial(_httpx_async, httpx))
     if importlib.util.find_spec("aiohttp") is not None:
         import aiohttp
 
@@ -84,9 +86,7 @@ def _requests(real: Any) -> Any:
     return send
 
 
-def _httpx_reply(request: Any, reply: Reply) -> Any:
-    import httpx
-
+def _httpx_reply(httpx: Any, request: Any, reply: Reply) -> Any:
     def check() -> None:
         if reply.broken:
             raise httpx.RemoteProtocolError(
@@ -94,7 +94,7 @@ def _httpx_reply(request: Any, reply: Reply) -> Any:
                 "(incomplete chunked read)"
             )
 
-    class Body(httpx.SyncByteStream, httpx.AsyncByteStream):
+    class Body(httpx.SyncByteStream, httpx.AsyncByteStream):  # type: ignore[misc]
         """As it comes, to who iterates in either way."""
 
         def __iter__(self) -> Iterator[bytes]:
@@ -115,23 +115,23 @@ def _httpx_reply(request: Any, reply: Reply) -> Any:
     return httpx.Response(reply.head.status, headers=reply.headers, stream=Body(), request=request)
 
 
-def _httpx(real: Any) -> Any:
+def _httpx(httpx: Any, real: Any) -> Any:
     def handle_request(self: Any, request: Any) -> Any:
         if not is_ours(str(request.url)):
             return real(self, request)
         message = message_of(request.method, str(request.url), request.headers, request.read())
-        return _httpx_reply(request, ask(message))
+        return _httpx_reply(httpx, request, ask(message))
 
     return handle_request
 
 
-def _httpx_async(real: Any) -> Any:
+def _httpx_async(httpx: Any, real: Any) -> Any:
     async def handle_async_request(self: Any, request: Any) -> Any:
         if not is_ours(str(request.url)):
             return await real(self, request)
         body = await request.aread()
         message = message_of(request.method, str(request.url), request.headers, body)
-        return _httpx_reply(request, await ask_async(message))
+        return _httpx_reply(httpx, request, await ask_async(message))
 
     return handle_async_request
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -268,14 +269,16 @@ def test_a_replica_holds_its_ranks_and_starts_cold() -> None:
     assert cold_s < took_s < cold_s + 10
 
 
-def test_many_requests_are_decoded_together() -> None:
+@pytest.mark.parametrize("package", ["httpx", "httpx2"])
+def test_many_requests_are_decoded_together(package: str) -> None:
     """Sixteen at once take a little longer than one, not sixteen times as long."""
+    pytest.importorskip(package)
 
     def main() -> tuple[float, float]:
         import asyncio
         import time
 
-        import httpx
+        httpx = import_module(package)
         from ray import serve
 
         serve.run(app())
