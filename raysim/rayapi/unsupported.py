@@ -82,8 +82,8 @@ NAMES: dict[str, str] = {
         "context.ShuffleStrategy", "preprocessors.TorchVisionPreprocessor",
     )},
     **{f"ray.data.expressions.{name}": "col, lit, star, udf" for name in (
-        "download", "monotonically_increasing_id", "random", "unnest", "uuid", "DownloadExpr",
-        "MonotonicallyIncreasingIdExpr", "RandomExpr", "UUIDExpr", "UnnestExpr",
+        "monotonically_increasing_id", "random", "unnest", "MonotonicallyIncreasingIdExpr",
+        "RandomExpr", "UnnestExpr",
     )},
     **{f"ray.data.aggregate.{name}": "Count, Sum, Min, Max, Mean, Std, Quantile" for name in (
         "ApproximateTopK",

@@ -16,8 +16,17 @@ from typing import Any
 from raysim.models.config import read_config
 
 CONFIG = "config.json"
-_TUNED = re.compile(r"-(instruct|chat|it|base|hf|bf16|v\d[\d.]*)(?=-|$)")
+_TUNED = re.compile(r"-(instruct|chat|it|base|hf|bf16|2507|v\d[\d.]*)(?=-|$)")
 """Of a name, what changes no shape."""
+_SAME = {
+    "qwq-32b": "qwen2.5-32b", "deepseek-r1-distill-llama-8b": "llama-3.1-8b",
+    "deepseek-r1-distill-llama-70b": "llama-3.3-70b",
+    "deepseek-r1-distill-qwen-7b": "qwen2.5-7b", "deepseek-r1-distill-qwen-14b": "qwen2.5-14b",
+    "deepseek-r1-distill-qwen-32b": "qwen2.5-32b",
+}  # fmt: skip
+"""Names of models that were tuned from others."""
+_QUANTISED = {"-fp8": "fp8", "-awq": "awq", "-gptq-int4": "gptq"}
+"""Endings, and what ``quantization_config`` then says."""
 
 
 def _llama(
@@ -45,6 +54,14 @@ def _qwen3(hidden: int, wide: int, layers: int, heads: int, kv: int, *, tied: bo
     )
 
 
+def _gpt_oss(layers: int, experts: int) -> dict[str, Any]:
+    return _llama(
+        2880, 2880, layers, 64, 8, 201_088, 131_072, head_dim=64, family="gpt_oss",
+        num_local_experts=experts, num_experts_per_tok=4, sliding_window=128,
+        quantization_config={"quant_method": "mxfp4"},
+    )  # fmt: skip
+
+
 HUB: Mapping[str, Mapping[str, Any]] = {
     "llama-2-7b": _llama(4096, 11_008, 32, 32, 32, 32_000, 4096),
     "llama-2-13b": _llama(5120, 13_824, 40, 40, 40, 32_000, 4096),
@@ -62,6 +79,8 @@ HUB: Mapping[str, Mapping[str, Any]] = {
         4096, 14_336, 32, 32, 8, 32_000, 32_768, family="mixtral", num_local_experts=8,
         num_experts_per_tok=2,
     ),
+    "gpt-oss-20b": _gpt_oss(24, 32),
+    "gpt-oss-120b": _gpt_oss(36, 128),
     "qwen2.5-0.5b": _qwen2(896, 4864, 24, 14, 2, large=False),
     "qwen2.5-1.5b": _qwen2(1536, 8960, 28, 12, 2, large=False),
     "qwen2.5-3b": _qwen2(2048, 11_008, 36, 16, 2, large=False),
@@ -93,7 +112,11 @@ def config_of(source: str) -> Mapping[str, Any]:
     if file is not None:
         return read_config(file)
     name = source.rpartition("/")[2].lower().removeprefix("meta-")
-    found = HUB.get(_TUNED.sub("", name))
+    ending = next((end for end in _QUANTISED if name.endswith(end)), "")
+    name = _TUNED.sub("", name.removesuffix(ending))
+    found = HUB.get(_SAME.get(name, name))
+    if found is not None and ending:
+        return {**found, "quantization_config": {"quant_method": _QUANTISED[ending]}}
     if found is None:
         raise ValueError(
             f"There is no config.json of {source!r} on this machine: name a folder that has it, or "

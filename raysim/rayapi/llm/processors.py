@@ -271,17 +271,19 @@ def _http(config: HttpRequestProcessorConfig) -> list[_Stage]:
             "The HTTP request stage is required and cannot be disabled in "
             "HttpRequestProcessorConfig."
         )
-    for name in ("qps", "session_factory"):
-        if getattr(config, name) is not None:
-            raise stages.refused(f"{name}=")
+    if config.session_factory is not None:
+        raise stages.refused("session_factory=")
     return [
         _cpu_stage(
-            stages.HttpRequestUDF, config, said, url=config.url, headers=config.headers
+            stages.HttpRequestUDF, config, said, url=config.url, headers=config.headers or {},
+            qps=config.qps, retries=config.max_retries, wait_s=config.base_retry_wait_time_in_s,
         )
     ]  # fmt: skip
 
 
 def _serve(config: ServeDeploymentProcessorConfig) -> list[_Stage]:
+    if config.request_timeout_s is not None:
+        raise stages.refused("request_timeout_s=")
     made_of = {
         "deployment": config.deployment_name, "app": config.app_name,
         "kinds": config.dtype_mapping or {}, "continues": config.should_continue_on_error,

@@ -141,6 +141,7 @@ class LLMServer:
                 "deployment_config. You can override the default values by setting the "
                 "`placement_group_config` in the LLMConfig."
             )
+        Model(llm_config.model_loading_config.source, llm_config.engine_kwargs)  # said at once
         actor = said_.get("ray_actor_options") or {}
         own = {"CPU": float(actor.get("num_cpus", 1)), "GPU": float(actor.get("num_gpus", 0))}
         own |= actor.get("resources") or {}

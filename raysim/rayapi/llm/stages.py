@@ -4,7 +4,7 @@ Real counterpart: ``llm/_internal/batch/stages`` (ray 2.60). A stage is a callab
 Data's; rows go through in a column of their own, so that what a stage adds is beside what was
 there.
 
-Not modelled: images and audio, retries of HTTP requests, requests per second, embeddings.
+Not modelled: images and audio, embeddings, timeouts of a deployment's answers.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from raysim.units import NS_PER_S
 DATA = "__data"
 """Column of a row as it goes through."""
 ERROR = "__inference_error__"
+RETRIED = (429, 408, 504, 502, 503)
+"""Statuses of HTTP after which a request is sent again."""
 PENDING_FACTOR = 1.1
 """Requests at most under way in an engine, of the sequences that it runs."""
 Row = dict[str, Any]
@@ -61,12 +63,16 @@ class Stage:
                     f"Required input keys {missing} not found at the input of "
                     f"{type(self).__name__}. Input keys: {set(row)}"
                 )
-        found = await asyncio_loop.gather(*(self._tried(row) for row in whole))
+        found = await self.each(whole)
         for row, made in zip(whole, found, strict=True):
             row.update(made)
             if self.numbers:
                 row["batch_uuid"] = number
         yield {DATA: rows}
+
+    async def each(self, rows: list[Row]) -> list[Row]:
+        """Of all rows of a batch at once."""
+        return list(await asyncio_loop.gather(*map(self._tried, rows)))
 
     async def _tried(self, row: Row) -> Row:
         try:
@@ -195,32 +201,49 @@ def _before(row: Row, count: Callable[[str], int]) -> tuple[Any, int]:
 
 
 class HttpRequestUDF(Stage):
-    """Each row's payload to a server, and what that answers."""
+    """Payloads to a server, one after the other, and what that answers.
+
+    Ray's stage makes all requests of a batch first, at the pace of ``qps``, but nothing is sent
+    before it is awaited, in order.
+    """
 
     required: ClassVar[Mapping[str, str]] = {
         "payload": "The payload to send to the HTTP request. It should be in JSON format."
     }
 
-    def __init__(self, *, url: str, headers: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, *, url: str, headers: Mapping[str, Any], qps: int | None, retries: int, wait_s: float
+    ) -> None:
         super().__init__()
-        self._url, self._headers = url, dict(headers or {})
+        self._url, self._headers = url, dict(headers)
+        self._qps, self._retries, self._wait_s = qps, retries, wait_s
 
-    async def __call__(self, batch: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+    async def each(self, rows: list[Row]) -> list[Row]:
         """In one session of a client."""
         import aiohttp
 
-        async with aiohttp.ClientSession() as self._session:
-            async for made in super().__call__(batch):
-                yield made
+        if self._qps is not None:
+            await asyncio_loop.sleep(len(rows) / self._qps)
+        async with aiohttp.ClientSession() as session:
+            return [{"http_response": await self._ask(session, r["payload"])} for r in rows]
 
-    async def one(self, row: Row) -> Row:
-        """The response's JSON."""
-        async with self._session.post(
-            self._url, json=row["payload"], headers=self._headers
-        ) as response:
-            if response.status >= 400:
-                response.raise_for_status()
-            return {"http_response": await response.json()}
+    async def _ask(self, session: Any, payload: Any) -> Any:
+        import aiohttp
+
+        last = ""
+        for tries in range(self._retries + 1):
+            try:
+                async with session.post(self._url, json=payload, headers=self._headers) as reply:
+                    if reply.status not in RETRIED:
+                        return await reply.json()
+                    last = f"{reply.status} {reply.reason}"
+            except (TimeoutError, aiohttp.ClientConnectionError, aiohttp.ClientPayloadError) as e:
+                last = type(e).__name__
+            await asyncio_loop.sleep(self._wait_s * 2**tries)
+        raise RuntimeError(
+            f"Reached maximum retries of {self._retries} for input row {payload}. "
+            f"Previous Exception: {last}."
+        )
 
 
 class ServeDeploymentStageUDF(Stage):

@@ -30,6 +30,7 @@ from raysim.serving.decoder import read_decoder
 from raysim.serving.engine import LLMEngine, Request
 from raysim.serving.fleet import Fleet, IngressSpec
 from raysim.serving.timing import IterationTimes
+from raysim.validate.serving import MODELS
 
 CONFIGS = Path(__file__).parents[2] / "data" / "hf_configs"
 URL = "http://localhost:8000/v1"
@@ -41,7 +42,7 @@ PUBLISHED = {
     "mixtral-8x7b": 46.7, "qwen2.5-0.5b": 0.494, "qwen2.5-1.5b": 1.54, "qwen2.5-3b": 3.09,
     "qwen2.5-7b": 7.62, "qwen2.5-14b": 14.8, "qwen2.5-32b": 32.8, "qwen2.5-72b": 72.7,
     "qwen3-0.6b": 0.596, "qwen3-1.7b": 1.72, "qwen3-4b": 4.02, "qwen3-8b": 8.19,
-    "qwen3-14b": 14.8, "qwen3-32b": 32.8,
+    "qwen3-14b": 14.8, "qwen3-32b": 32.8, "gpt-oss-20b": 20.9, "gpt-oss-120b": 116.8,
 }  # fmt: skip
 """Billions of parameters, as the hub's pages show them."""
 
@@ -86,6 +87,11 @@ def test_they_are_what_the_hubs_files_say(file: str) -> None:
     assert replace(read_decoder(HUB[file]), name="") == replace(said_, name="")
 
 
+@pytest.mark.parametrize("name", ["gpt-oss-20b", "gpt-oss-120b"])
+def test_mixtures_are_those_that_published_runs_served(name: str) -> None:
+    assert replace(read_decoder(HUB[name]), name="") == replace(read_decoder(MODELS[name]), name="")
+
+
 @pytest.mark.parametrize(
     ("source", "name"),
     [
@@ -96,10 +102,20 @@ def test_they_are_what_the_hubs_files_say(file: str) -> None:
         ("Qwen/Qwen2.5-0.5B-Instruct", "qwen2.5-0.5b"),
         ("Qwen/Qwen3-0.6B", "qwen3-0.6b"),
         ("TinyLlama/TinyLlama-1.1B-Chat-v1.0", "tinyllama-1.1b"),
+        ("Qwen/Qwen3-4B-Instruct-2507", "qwen3-4b"),
+        ("Qwen/QwQ-32B", "qwen2.5-32b"),
     ],
 )
 def test_a_model_is_found_by_what_programs_call_it(source: str, name: str) -> None:
     assert config_of(source) is HUB[name]
+
+
+def test_a_quantised_model_has_smaller_weights() -> None:
+    whole = read_decoder(config_of("Qwen/Qwen3-4B-Instruct-2507"))
+    half = read_decoder(config_of("Qwen/Qwen3-4B-Instruct-2507-FP8"))
+    assert half.parameters == whole.parameters
+    assert 0.5 < half.total_bytes / whole.total_bytes < 0.65  # embeddings stay
+    assert read_decoder(config_of("Qwen/Qwen2.5-7B-Instruct-AWQ")).total_bytes < 6e9
 
 
 def test_a_folder_and_the_hubs_cache_come_first(
