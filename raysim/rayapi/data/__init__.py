@@ -52,6 +52,7 @@ from raysim.rayapi.data.read import (
 from raysim.rayapi.data.schema import Schema
 from raysim.rayapi.data.sinks import read_sql
 from raysim.rayapi.data.strategies import ActorPoolStrategy, TaskPoolStrategy
+from raysim.rayapi.data.writes import SaveMode
 from raysim.rayapi.unsupported import getattr_of
 
 __all__ = [
@@ -71,6 +72,7 @@ __all__ = [
     "RandomSeedConfig",
     "ReadTask",
     "RowBasedFileDatasink",
+    "SaveMode",
     "Schema",
     "TaskPoolStrategy",
     "aggregate",
