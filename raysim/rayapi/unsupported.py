@@ -6,6 +6,8 @@ programs that probe for features go on.
 
 from __future__ import annotations
 
+import sys
+from importlib import import_module
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -61,7 +63,7 @@ NAMES: dict[str, str] = {
     "ray.util.sgd": _CORE, "ray.util.horovod": _CORE, "ray.util.actor_group": "ray.util.ActorPool",
     "ray.dashboard": "raysim's own report",
     **{f"ray.data.{name}": _DATA for name in (
-        "Catalog", "DatasetContext", "_internal",
+        "Catalog", "_internal",
         "DatasetIterator", "DatasetSummary", "CatalogAccessMode", "ClickHouseTableSettings",
         "DatabricksUnityCatalog", "KafkaAuthConfig", "MixStoppingCondition", "list_stats_summaries",
         "checkpoint", "random_access_dataset", "read_bigquery", "read_databricks_tables",
@@ -77,7 +79,7 @@ NAMES: dict[str, str] = {
         "read_hudi", "read_iceberg", "read_kafka", "read_lance", "read_mcap", "read_mongo",
         "read_snowflake", "read_tfrecords", "read_unity_catalog",
         "read_videos", "read_webdataset", "read_zarr",
-        "context.ShuffleStrategy", "preprocessors.TorchVisionPreprocessor",
+        "preprocessors.TorchVisionPreprocessor",
     )},
     **{f"ray.data.expressions.{name}": "col, lit, star, udf" for name in (
         "monotonically_increasing_id", "random", "unnest", "MonotonicallyIncreasingIdExpr",
@@ -159,8 +161,11 @@ def getattr_of(module: str) -> Any:
     """A module's ``__getattr__``."""
 
     def missing(attribute: str) -> Any:
+        name = f"{module}.{attribute}"
+        if name in LATER and name.rpartition(".")[0] in sys.modules:
+            return import_module(name)  # as ``from ray.serve import llm`` does
         if not attribute.startswith("__"):  # whoever looks through all modules asks for those
-            refuse(f"{module}.{attribute}")
+            refuse(name)
         raise AttributeError(f"module {module!r} has no attribute {attribute!r}")
 
     return missing

@@ -7,13 +7,19 @@ from raysim.rayapi.data import (
     aggregate,
     block,
     collate,
+    context,
     datasource,
     datatype,
     expressions,
     partitioning,
     preprocessors,
 )
-from raysim.rayapi.data.context import DataContext, ExecutionOptions, ExecutionResources
+from raysim.rayapi.data.context import (
+    DataContext,
+    DatasetContext,
+    ExecutionOptions,
+    ExecutionResources,
+)
 from raysim.rayapi.data.dataset import Dataset, MaterializedDataset
 from raysim.rayapi.data.datasource import (
     BlockBasedFileDatasink,
@@ -61,6 +67,7 @@ __all__ = [
     "DataContext",
     "DataIterator",
     "Dataset",
+    "DatasetContext",
     "Datasink",
     "Datasource",
     "ExecutionOptions",
@@ -78,6 +85,7 @@ __all__ = [
     "aggregate",
     "block",
     "collate",
+    "context",
     "datasource",
     "datatype",
     "expressions",

@@ -18,7 +18,7 @@ def main():
     items.append({"uri": "file://" + names[2], "size": 2})
     ds = ray.data.from_items(items, override_num_blocks=1).with_column("bytes", download("uri"))
     print(ds.schema().names)
-    for row in ds.take_all():
+    for row in sorted(ds.take_all(), key=lambda row: (row["size"], row["uri"])):
         print(row["size"], row["bytes"])
     there = ds.filter(expr=col("bytes").is_not_null())
     print(there.count(), sorted(len(row["bytes"]) for row in there.take_all()))

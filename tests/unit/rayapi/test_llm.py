@@ -368,6 +368,18 @@ def test_mistakes_are_said_as_ray_says_them() -> None:
         assert part in said_
 
 
+def test_modules_are_found_in_every_way_of_importing() -> None:
+    def main() -> bool:
+        import ray.data.llm
+        import ray.serve.llm
+        from ray.data import llm as data_llm
+        from ray.serve import llm as serve_llm
+
+        return ray.serve.llm is serve_llm and ray.data.llm is data_llm
+
+    assert played(main)
+
+
 def test_what_is_not_there_is_refused_by_name() -> None:
     def main() -> None:
         from ray.serve.llm import build_pd_openai_app  # noqa: F401
