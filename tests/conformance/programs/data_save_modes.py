@@ -40,7 +40,9 @@ def main():
 
     named = ds.map(lambda r: {"id": r["id"], "odd": int(r["id"] % 2), "kind": "ab"[r["id"] // 6]})
     named.write_parquet(str(folder / "d"), partition_cols=["odd", "kind"])
-    print(sorted({str(f.parent.relative_to(folder / "d")) for f in (folder / "d").rglob("*.parq*")}))
+    print(
+        sorted({str(f.parent.relative_to(folder / "d")) for f in (folder / "d").rglob("*.parq*")})
+    )
     back = ray.data.read_parquet(str(folder / "d"))
     print(sorted(back.schema().names), back.count(), back.sum("id"))
 
