@@ -6,7 +6,7 @@ event, and its iterations are worked out together with the very arithmetic that 
 request that arrives meanwhile cuts the stretch at the end of the iteration it falls into, as it
 would wait for it. Both ways give the same nanoseconds (a property test holds it).
 
-Not modelled: aborts by clients, requests that change while they run, more than one LoRA.
+Not modelled: requests that change while they run, more than one LoRA.
 """
 
 from __future__ import annotations
@@ -169,6 +169,15 @@ class LLMEngine:
         elif self._may_enter:
             self._cut()
         return sequence
+
+    def abort(self, sequence: Sequence) -> None:
+        """Its client has left: it ends with the iteration under way, or never begins."""
+        if sequence in self.scheduler.waiting:
+            self.scheduler.waiting.remove(sequence)
+        elif sequence in self.scheduler.running:
+            sequence.output = max(1, sequence.made)
+            if self._event is not None:
+                self._cut()
 
     def tokens_of(self, sequence: Sequence) -> int:
         """Made by now, those of the stretch under way among them."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Hashable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from raysim.errors import InfeasibleError, ScenarioError
@@ -136,22 +137,37 @@ class Engine:
         )  # fmt: skip
 
     async def generate(self, request: Request) -> Outcome:
-        """All of an answer."""
-        outcome: Outcome = await asyncio_loop.future_with(
-            lambda then: self.runs.submit(request, then)
-        )
+        """All of an answer; who is interrupted leaves the engine."""
+        ended: Any = asyncio_loop.new_future()
+        sequence = self.runs.submit(request, partial(asyncio_loop.set_result, ended))
+        try:
+            outcome: Outcome = await ended
+        except asyncio_loop.CancelledError:
+            self.runs.abort(sequence)
+            raise
         return outcome
 
     async def stream(self, request: Request, interval_s: float) -> AsyncIterator[int]:
         """Tokens that there are so far, looked at as ``Batcher`` does; 0 s: each by itself."""
-        made, ended = 0, asyncio_loop.new_future()
+        ended: Any = asyncio_loop.new_future()
         began: Any = asyncio_loop.new_future()
         sequence = self.runs.submit(
             request, lambda _: asyncio_loop.set_result(ended, None),
             lambda: asyncio_loop.set_result(began, None),
         )  # fmt: skip
-        if not interval_s:
-            await began
+        try:
+            if not interval_s:
+                await began
+            async for made in self._looks(request, sequence, ended, interval_s):
+                yield made
+        finally:
+            if not ended.done():
+                self.runs.abort(sequence)
+
+    async def _looks(
+        self, request: Request, sequence: Any, ended: Any, interval_s: float
+    ) -> AsyncIterator[int]:
+        made = 0
         while made < request.output_tokens:
             now = request.output_tokens if ended.done() else self.runs.tokens_of(sequence)
             if now > made:

@@ -12,6 +12,7 @@ import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from typing import Any
+from urllib.parse import urlsplit
 
 from raysim.rayapi.serve.connections import of_aiohttp
 from raysim.rayapi.serve.context import SERVING
@@ -74,7 +75,12 @@ def _requests(real: Any) -> Any:
 
         body = request.body or b""
         data = body.encode() if isinstance(body, str) else bytes(body)
-        reply = ask(message_of(request.method, request.url, request.headers, data))
+        limit = kwargs.get("timeout")
+        limit_s = limit[1] if isinstance(limit, tuple) else getattr(limit, "read_timeout", limit)
+        try:
+            reply = ask(message_of(request.method, request.url, request.headers, data), limit_s)
+        except TimeoutError:
+            raise _late(request, limit_s) from None
         read = client_response(reply, request.method)
         raw = HTTPResponse(
             body=read, headers=dict(read.getheaders()), status=read.status, reason=read.reason,
@@ -84,6 +90,24 @@ def _requests(real: Any) -> Any:
         return self.build_response(request, raw)
 
     return send
+
+
+def _late(request: Any, limit_s: Any) -> Exception:
+    """As requests says it."""
+    from requests.exceptions import ReadTimeout
+
+    host = urlsplit(request.url)
+    return ReadTimeout(
+        f"HTTPConnectionPool(host={host.hostname!r}, port={host.port}): Read timed out. "
+        f"(read timeout={limit_s})",
+        request=request,
+    )
+
+
+def _httpx_limit_s(request: Any) -> float | None:
+    """Its timeout of reading, which is five seconds where nothing is said."""
+    limit: float | None = request.extensions.get("timeout", {}).get("read")
+    return limit
 
 
 def _httpx_reply(httpx: Any, request: Any, reply: Reply) -> Any:
@@ -120,7 +144,11 @@ def _httpx(httpx: Any, real: Any) -> Any:
         if not is_ours(str(request.url)):
             return real(self, request)
         message = message_of(request.method, str(request.url), request.headers, request.read())
-        return _httpx_reply(httpx, request, ask(message))
+        try:
+            reply = ask(message, _httpx_limit_s(request))
+        except TimeoutError:
+            raise httpx.ReadTimeout("timed out", request=request) from None
+        return _httpx_reply(httpx, request, reply)
 
     return handle_request
 
@@ -131,7 +159,11 @@ def _httpx_async(httpx: Any, real: Any) -> Any:
             return await real(self, request)
         body = await request.aread()
         message = message_of(request.method, str(request.url), request.headers, body)
-        return _httpx_reply(httpx, request, await ask_async(message))
+        try:
+            reply = await ask_async(message, _httpx_limit_s(request))
+        except TimeoutError:
+            raise httpx.ReadTimeout("", request=request) from None
+        return _httpx_reply(httpx, request, reply)
 
     return handle_async_request
 
@@ -142,7 +174,9 @@ def _urllib(real: Any) -> Any:
             return real(self, request)
         headers = dict(request.header_items())
         method = request.get_method()
-        reply = ask(message_of(method, request.full_url, headers, request.data or b""))
+        limit = getattr(request, "timeout", None)
+        limit_s = limit if isinstance(limit, int | float) else None
+        reply = ask(message_of(method, request.full_url, headers, request.data or b""), limit_s)
         found = client_response(reply, method)
         found.url, found.msg = request.full_url, found.reason  # type: ignore[assignment]  # as urllib
         return found
