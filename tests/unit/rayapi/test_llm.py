@@ -29,6 +29,7 @@ from raysim.serving.capacity import capacity_of
 from raysim.serving.decoder import read_decoder
 from raysim.serving.engine import LLMEngine, Request
 from raysim.serving.fleet import Fleet, IngressSpec
+from raysim.serving.loads import Clients, Lengths, Load
 from raysim.serving.timing import IterationTimes
 from raysim.validate.serving import MODELS
 
@@ -54,7 +55,7 @@ def played(main: Callable[[], Any]) -> Any:
     return run_program(main, Cluster(Simulation(), spec, log=StateLog(enabled=False)))[0]
 
 
-def app(**changes: Any) -> Any:
+def app(*, ingresses: int = 1, **changes: Any) -> Any:
     """One model behind OpenAI's API."""
     from ray.serve.llm import LLMConfig, build_openai_app
 
@@ -63,7 +64,8 @@ def app(**changes: Any) -> Any:
         accelerator_type="H100",
         **changes,
     )
-    return build_openai_app({"llm_configs": [config]})
+    ingress = {"num_replicas": ingresses}
+    return build_openai_app({"llm_configs": [config], "ingress_deployment_config": ingress})
 
 
 def chat(**more: Any) -> dict[str, Any]:
@@ -234,6 +236,49 @@ def test_a_request_takes_what_it_takes_in_a_fleet_without_ray() -> None:
     assert 0.008 < frontend_s(DEFAULT) < 0.0193
 
 
+def test_a_fleet_under_load_is_as_fast_as_one_without_ray() -> None:
+    """A closed loop of clients, by hops and handles, against the fitted ingress."""
+    clients, each, tokens = 60, 2, 100
+
+    def main() -> float:
+        import asyncio
+        import time
+
+        import aiohttp
+        from ray import serve
+
+        serve.run(app(ingresses=2, deployment_config={"num_replicas": 2}))
+
+        async def ask(session: Any) -> None:
+            for _ in range(each):
+                async with session.post(
+                    f"{URL}/chat/completions", json=chat(max_tokens=tokens, stream=True)
+                ) as reply:
+                    await reply.read()
+
+        async def ask_all() -> float:
+            began_s = time.perf_counter()
+            async with aiohttp.ClientSession() as session:
+                await asyncio.gather(*(ask(session) for _ in range(clients)))
+            return clients * each / (time.perf_counter() - began_s)
+
+        return asyncio.run(ask_all())
+
+    sim = Simulation()
+    fleet = Fleet(sim, IngressSpec(replicas=2), sim.rng("router"))
+    for _ in range(2):
+        fleet.add(engine_of(sim))
+    load = Load(
+        prompt=Lengths(mean=83), output=Lengths(mean=tokens), requests=clients * each,
+        concurrency=clients,
+    )  # fmt: skip
+    sent = Clients(sim, fleet, load, sim.rng("clients"))
+    sent.start()
+    sim.run()
+    per_s = len(sent.served) / max(s.finished_ns for s in sent.served) * 1e9
+    assert played(main) == pytest.approx(per_s, rel=0.1)
+
+
 @pytest.mark.parametrize("interval_ms", [0, 50, 200])
 def test_a_stream_comes_in_the_intervals_that_are_asked_for(interval_ms: float) -> None:
     def main() -> list[tuple[float, int]]:
@@ -313,6 +358,26 @@ def test_many_requests_are_decoded_together(package: str) -> None:
 
     one, sixteen = played(main)
     assert one < sixteen < 1.3 * one
+
+
+def test_a_client_that_leaves_frees_its_place_in_the_engine() -> None:
+    def main() -> float:
+        import time
+
+        import requests
+        from ray import serve
+
+        serve.run(app(engine_kwargs={"max_num_seqs": 1}))
+        long = chat(max_tokens=20_000, ignore_eos=True, stream=True)
+        with requests.post(f"{URL}/chat/completions", json=long, stream=True) as reply:
+            next(reply.iter_lines())
+        with pytest.raises(requests.exceptions.ReadTimeout):
+            requests.post(f"{URL}/chat/completions", json=long | {"stream": False}, timeout=1)
+        began_s = time.perf_counter()
+        requests.post(f"{URL}/completions", json={"prompt": "San"})
+        return time.perf_counter() - began_s
+
+    assert played(main) < 0.5
 
 
 def test_a_model_without_room_does_not_deploy() -> None:

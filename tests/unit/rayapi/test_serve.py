@@ -362,3 +362,37 @@ def test_a_policy_that_fails_leaves_the_replicas_as_they_are_and_one_that_waits_
     assert played(lambda: main(fails))[0] == 2
     with pytest.raises(NotEmulatedError, match="an autoscaling policy that waits"):
         played(lambda: main(waits))
+
+
+def test_clients_give_up_after_what_they_say() -> None:
+    def main() -> list[tuple[str, float]]:
+        import urllib.request
+
+        import httpx
+        from ray import serve
+
+        @serve.deployment
+        async def slow(_: Any) -> str:
+            await asyncio.sleep(30)
+            return "late"
+
+        serve.run(slow.bind())
+        url = "http://localhost:8000/"
+        ways: list[Callable[[], Any]] = [
+            lambda: urllib.request.urlopen(url, timeout=2),
+            lambda: httpx.get(url),
+            lambda: httpx.get(url, timeout=1),
+            lambda: httpx.get(url, timeout=None).text,
+        ]
+        found = []
+        for way in ways:
+            began_s = time.perf_counter()
+            try:
+                said = str(way())
+            except Exception as error:  # noqa: BLE001  (told apart below)
+                said = type(error).__name__
+            found.append((said, round(time.perf_counter() - began_s)))
+        return found
+
+    said = [("TimeoutError", 2), ("ReadTimeout", 5), ("ReadTimeout", 1), ("late", 30)]
+    assert played(main)[0] == said
