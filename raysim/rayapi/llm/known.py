@@ -19,7 +19,8 @@ CONFIG = "config.json"
 _TUNED = re.compile(r"-(instruct|chat|it|base|hf|bf16|2507|v\d[\d.]*)(?=-|$)")
 """Of a name, what changes no shape."""
 _SAME = {
-    "qwq-32b": "qwen2.5-32b", "deepseek-r1-distill-llama-8b": "llama-3.1-8b",
+    "qwq-32b": "qwen2.5-32b", "deepseek-r1": "deepseek-v3", "deepseek-r1-0528": "deepseek-v3",
+    "deepseek-r1-distill-llama-8b": "llama-3.1-8b",
     "deepseek-r1-distill-llama-70b": "llama-3.3-70b",
     "deepseek-r1-distill-qwen-7b": "qwen2.5-7b", "deepseek-r1-distill-qwen-14b": "qwen2.5-14b",
     "deepseek-r1-distill-qwen-32b": "qwen2.5-32b",
@@ -79,6 +80,15 @@ HUB: Mapping[str, Mapping[str, Any]] = {
         4096, 14_336, 32, 32, 8, 32_000, 32_768, family="mixtral", num_local_experts=8,
         num_experts_per_tok=2,
     ),
+    "deepseek-v3": {
+        "model_type": "deepseek_v3", "hidden_size": 7168, "intermediate_size": 18_432,
+        "moe_intermediate_size": 2048, "num_hidden_layers": 61, "num_attention_heads": 128,
+        "num_key_value_heads": 128, "kv_lora_rank": 512, "q_lora_rank": 1536,
+        "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
+        "n_routed_experts": 256, "n_shared_experts": 1, "num_experts_per_tok": 8,
+        "first_k_dense_replace": 3, "moe_layer_freq": 1, "vocab_size": 129_280,
+        "max_position_embeddings": 163_840, "quantization_config": {"quant_method": "fp8"},
+    },
     "gpt-oss-20b": _gpt_oss(24, 32),
     "gpt-oss-120b": _gpt_oss(36, 128),
     "qwen2.5-0.5b": _qwen2(896, 4864, 24, 14, 2, large=False),
@@ -94,6 +104,12 @@ HUB: Mapping[str, Mapping[str, Any]] = {
     "qwen3-8b": _qwen3(4096, 12_288, 36, 32, 8),
     "qwen3-14b": _qwen3(5120, 17_408, 40, 40, 8),
     "qwen3-32b": _qwen3(5120, 25_600, 64, 64, 8),
+    "qwen3-30b-a3b": {
+        **_qwen3(2048, 6144, 48, 32, 4), "model_type": "qwen3_moe", "moe_intermediate_size": 768,
+        "num_experts": 128, "num_experts_per_tok": 8, "decoder_sparse_step": 1,
+    },
+    "llama-3.1-405b": _llama(16_384, 53_248, 126, 128, 8, 128_256, 131_072),
+    "qwen2-7b": _qwen2(3584, 18_944, 28, 28, 4, large=True),
 }  # fmt: skip
 """By name, without who publishes it and what it was tuned for: the hub's files of 2023 to 2025."""
 

@@ -44,6 +44,7 @@ PUBLISHED = {
     "qwen2.5-7b": 7.62, "qwen2.5-14b": 14.8, "qwen2.5-32b": 32.8, "qwen2.5-72b": 72.7,
     "qwen3-0.6b": 0.596, "qwen3-1.7b": 1.72, "qwen3-4b": 4.02, "qwen3-8b": 8.19,
     "qwen3-14b": 14.8, "qwen3-32b": 32.8, "gpt-oss-20b": 20.9, "gpt-oss-120b": 116.8,
+    "deepseek-v3": 671.0, "qwen3-30b-a3b": 30.5, "llama-3.1-405b": 405.9, "qwen2-7b": 7.62,
 }  # fmt: skip
 """Billions of parameters, as the hub's pages show them."""
 
