@@ -130,8 +130,8 @@ NAMES: dict[str, str] = {
         "schema.ServeInstanceDetails", "schema.TaskProcessorConfig", "schema.CeleryAdapterConfig",
         "schema.TracingConfig",
     )},
-    **{f"ray.serve.llm.{name}": "build_openai_app with replicas that do both" for name in (
-        "build_pd_openai_app", "build_dp_deployment", "build_dp_openai_app",
+    **{f"ray.serve.llm.{name}": "build_openai_app with more replicas" for name in (
+        "build_dp_deployment", "build_dp_openai_app",
     )},
     "ray.data.llm.SGLangEngineProcessorConfig": "vLLMEngineProcessorConfig",
     "ray.rllib": _CORE, "ray.air": _CORE, "ray.llm": _CORE,

@@ -18,6 +18,7 @@ from typing import Any
 from raysim.errors import InfeasibleError, ScenarioError
 from raysim.rayapi import asyncio_loop
 from raysim.rayapi.calls import this_core, this_fiber
+from raysim.rayapi.clock import fiber_ns
 from raysim.rayapi.llm.known import config_of, longest_of
 from raysim.rayapi.llm.texts import counter
 from raysim.rayapi.unsupported import NotEmulatedError
@@ -25,6 +26,7 @@ from raysim.raylibs.llm.config import ColdStart
 from raysim.serving.capacity import capacity_of
 from raysim.serving.decoder import read_decoder
 from raysim.serving.engine import LLMEngine, Outcome, Request
+from raysim.serving.fleet import KV_BYTES_PER_S
 from raysim.serving.settings import EngineSettings, engine_settings
 from raysim.serving.timing import IterationTimes, group_of
 from raysim.units import NS_PER_S
@@ -111,6 +113,7 @@ class Engine:
             kv_bytes=settings.kv_bytes, eager=settings.enforce_eager,
         )  # fmt: skip
         self.model, self.settings = model, settings
+        self._sends_until_ns = 0
         capacity = capacity_of(model.decoder, node.gpu, settings)
         try:
             self.runs = LLMEngine(session.sim, times, capacity, settings)
@@ -126,15 +129,24 @@ class Engine:
         return (self.settings.max_model_len or 0) - prompt_tokens
 
     def request(
-        self, prompt_tokens: int, output_tokens: int, prefix: Hashable, prefix_tokens: int
-    ) -> Request:
-        """Of a prompt that begins as others do."""
-        if not prefix_tokens:
-            return Request(prompt_tokens=prompt_tokens, output_tokens=output_tokens)
+        self, prompt_tokens: int, output_tokens: int, prefix: Hashable, prefix_tokens: int,
+        received_tokens: int = 0,
+    ) -> Request:  # fmt: skip
+        """Of a prompt that begins as others do, or that another engine has computed."""
+        begins = {"prefix": prefix, "prefix_tokens": min(prefix_tokens, prompt_tokens)}
         return Request(
-            prompt_tokens=prompt_tokens, output_tokens=output_tokens, prefix=prefix,
-            prefix_tokens=min(prefix_tokens, prompt_tokens),
+            prompt_tokens=prompt_tokens, output_tokens=output_tokens,
+            received_tokens=received_tokens, **(begins if prefix_tokens else {}),
         )  # fmt: skip
+
+    async def send(self, tokens: int) -> None:
+        """Keys and values of so many tokens to another engine, one request after another."""
+        runs = self.runs
+        size_bytes = tokens * runs.capacity.kv_bytes_per_token * self.settings.tensor_parallel_size
+        now_ns = fiber_ns(this_fiber())
+        began_ns = max(now_ns, self._sends_until_ns)
+        self._sends_until_ns = began_ns + round(size_bytes / KV_BYTES_PER_S * NS_PER_S)
+        await asyncio_loop.sleep((self._sends_until_ns - now_ns) / NS_PER_S)
 
     async def generate(self, request: Request) -> Outcome:
         """All of an answer; who is interrupted leaves the engine."""

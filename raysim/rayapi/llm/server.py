@@ -51,7 +51,7 @@ def frontend_s(costs: ServeCosts) -> float:
     return max(0.0, REQUEST_S - hops_s - 2 * HOPS * costs.transit_s)
 
 
-class _Answer:
+class Answer:
     """One request under way."""
 
     def __init__(self, server: LLMServer, request: LengthRequest, number: str) -> None:
@@ -61,6 +61,8 @@ class _Answer:
         self.id = f"{'chatcmpl' if self.chat else 'cmpl'}-{number}"
         self.created = EPOCH_S + fiber_ns(this_fiber()) // NS_PER_S
         self.prompt_tokens, self.asked = _asked(server, request)
+        self.received = 0
+        """Tokens of the prompt that another engine has computed."""
         room = server.engine.room(self.prompt_tokens)
         self.output_tokens = request.sampling.output_tokens(room) if room > 0 else 0
         most = request.sampling.max_tokens
@@ -126,10 +128,15 @@ class LLMServer:
             raise NotEmulatedError("LLMConfig(lora_config=)", "the base model")
         self.config = llm_config
         source = llm_config.model_loading_config.source
-        self.engine = Engine(Model(source, llm_config.engine_kwargs))
+        self.engine = Engine(Model(source, self.engine_kwargs_of(llm_config)))
         said_ms = llm_config.experimental_configs.get("stream_batching_interval_ms")
         self._interval_s = (STREAM_INTERVAL_MS if said_ms is None else said_ms) / 1e3
         await asyncio_loop.sleep(self.engine.start_s())
+
+    @classmethod
+    def engine_kwargs_of(cls, llm_config: LLMConfig) -> dict[str, Any]:
+        """What the engine is told."""
+        return llm_config.engine_kwargs
 
     @classmethod
     def get_deployment_options(cls, llm_config: LLMConfig) -> dict[str, Any]:
@@ -141,7 +148,7 @@ class LLMServer:
                 "deployment_config. You can override the default values by setting the "
                 "`placement_group_config` in the LLMConfig."
             )
-        Model(llm_config.model_loading_config.source, llm_config.engine_kwargs)  # said at once
+        Model(llm_config.model_loading_config.source, cls.engine_kwargs_of(llm_config))  # or raises
         actor = said_.get("ray_actor_options") or {}
         own = {"CPU": float(actor.get("num_cpus", 1)), "GPU": float(actor.get("num_gpus", 0))}
         own |= actor.get("resources") or {}
@@ -172,12 +179,11 @@ class LLMServer:
 
     async def _run(self, request: LengthRequest) -> AsyncIterator[Any]:
         session = this_fiber().process.session
-        answer = _Answer(self, request, request.request_id or new_id(session))
+        answer = Answer(self, request, request.request_id or new_id(session))
         if answer.too_long:
             yield self._refusal(answer)
             return
-        way_s = frontend_s(stack_costs(session)) + TOKENIZE_TOKEN_S * answer.prompt_tokens
-        await asyncio_loop.sleep(way_s)
+        await self.prepare(answer)
         if not request.stream:
             more = [self.engine.generate(self._of(answer)) for _ in range(request.n)]
             await asyncio_loop.gather(*more)
@@ -190,13 +196,18 @@ class LLMServer:
             yield answer.chunks(shown, made)
             shown = made
 
-    def _of(self, answer: _Answer) -> Request:
+    async def prepare(self, answer: Answer) -> None:
+        """Before the engine has it: vLLM's API server, and its tokenizer."""
+        costs = stack_costs(this_fiber().process.session)
+        await asyncio_loop.sleep(frontend_s(costs) + TOKENIZE_TOKEN_S * answer.prompt_tokens)
+
+    def _of(self, answer: Answer) -> Request:
         prefix, prefix_tokens = answer.asked
         return self.engine.request(
-            answer.prompt_tokens, answer.output_tokens, prefix, prefix_tokens
+            answer.prompt_tokens, answer.output_tokens, prefix, prefix_tokens, answer.received
         )
 
-    def _refusal(self, answer: _Answer) -> ErrorResponse:
+    def _refusal(self, answer: Answer) -> ErrorResponse:
         longest = self.engine.settings.max_model_len
         most = answer.request.sampling.max_tokens or 0
         return ErrorResponse(

@@ -2,8 +2,7 @@
 
 Real counterpart: ``serve/llm/__init__.py`` and the builders of ``llm/_internal/serve/core``.
 
-Refused by name: prefill and decode apart, data-parallel attention (a scenario's ``llm`` section has
-the former).
+Refused by name: data-parallel attention.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from raysim.rayapi.llm.apart import PDDecodeServer, PDPrefillServer, PDServingArgs
 from raysim.rayapi.llm.configs import (
     CloudMirrorConfig,
     LLMConfig,
@@ -50,17 +50,34 @@ def build_llm_deployment(
 def build_openai_app(llm_serving_args: Any) -> Application:
     """All models' servers behind one ``OpenAiIngress``."""
     said = LLMServingArgs.model_validate(llm_serving_args)
+    servers = {c.model_id: build_llm_deployment(c) for c in said.llm_configs}
+    return _behind_ingress(said, said.llm_configs, servers)
+
+
+def build_pd_openai_app(pd_serving_args: Any) -> Application:
+    """One model whose prompts are computed by other engines than those that decode."""
+    said = PDServingArgs.model_validate(pd_serving_args)
+    prefill = build_llm_deployment(
+        said.prefill_config, name_prefix="Prefill:", deployment_cls=PDPrefillServer
+    )
+    decode = build_llm_deployment(
+        said.decode_config, name_prefix="Decode:", deployment_cls=PDDecodeServer,
+        bind_kwargs={"prefill_server": prefill},
+    )  # fmt: skip
+    return _behind_ingress(said, [said.decode_config], {said.decode_config.model_id: decode})
+
+
+def _behind_ingress(
+    said: LLMServingArgs | PDServingArgs, configs: list[LLMConfig], servers: dict[str, Application]
+) -> Application:
     ingress = said.ingress_cls_config.ingress_cls or OpenAiIngress
     if isinstance(ingress, str):
         raise NotEmulatedError("ingress_cls= by name", "the class itself")
-    options = _over(
-        ingress.get_deployment_options(said.llm_configs), said.ingress_deployment_config
-    )
+    options = _over(ingress.get_deployment_options(configs), said.ingress_deployment_config)
     bound: Application = deployment(ingress, **options).bind(
-        llm_deployments={c.model_id: build_llm_deployment(c) for c in said.llm_configs},
-        model_cards={c.model_id: card_of(c) for c in said.llm_configs},
+        llm_deployments=servers, model_cards={c.model_id: card_of(c) for c in configs},
         **said.ingress_cls_config.ingress_extra_kwargs,
-    )
+    )  # fmt: skip
     return bound
 
 
@@ -86,4 +103,5 @@ __all__ = [
     "ModelLoadingConfig",
     "build_llm_deployment",
     "build_openai_app",
+    "build_pd_openai_app",
 ]

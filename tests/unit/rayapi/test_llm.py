@@ -361,6 +361,45 @@ def test_many_requests_are_decoded_together(package: str) -> None:
     assert one < sixteen < 1.3 * one
 
 
+def test_prefill_apart_takes_what_it_takes_in_a_fleet_without_ray() -> None:
+    def main() -> list[float]:
+        import time
+
+        import requests
+        from ray import serve
+        from ray.serve.llm import LLMConfig, build_pd_openai_app
+
+        config = LLMConfig(
+            model_loading_config={"model_id": "qwen", "model_source": MODEL},
+            engine_kwargs={"kv_transfer_config": {"kv_connector": "NixlConnector"}},
+        )
+        serve.run(build_pd_openai_app({"prefill_config": config, "decode_config": config}))
+        taken = []
+        for _ in range(5):
+            began_s = time.perf_counter()
+            asked = {"prompt": "x" * 32_000, "max_tokens": 50}
+            requests.post(f"{URL}/completions", json=asked)
+            taken.append(time.perf_counter() - began_s)
+        with pytest.raises(ValueError, match="kv_transfer_config is required"):
+            build_pd_openai_app(
+                {
+                    "prefill_config": config,
+                    "decode_config": LLMConfig(model_loading_config={"model_id": "qwen"}),
+                }
+            )
+        return taken
+
+    sim = Simulation()
+    fleet = Fleet(sim, IngressSpec(replicas=1, token_s=1e-9), sim.rng("router"))
+    fleet.add(engine_of(sim))
+    fleet.add(engine_of(sim), prefills=True)
+    found: list[float] = []
+    request = Request(prompt_tokens=8000, output_tokens=50, prefix="x", prefix_tokens=0)
+    fleet.submit(request, lambda s: found.append(s.seconds))
+    sim.run()
+    assert sorted(played(main))[2] == pytest.approx(found[0], rel=0.02)
+
+
 def test_a_client_that_leaves_frees_its_place_in_the_engine() -> None:
     def main() -> float:
         import time
@@ -448,9 +487,9 @@ def test_modules_are_found_in_every_way_of_importing() -> None:
 
 def test_what_is_not_there_is_refused_by_name() -> None:
     def main() -> None:
-        from ray.serve.llm import build_pd_openai_app  # noqa: F401
+        from ray.serve.llm import build_dp_openai_app  # noqa: F401
 
-    with pytest.raises(NotEmulatedError, match=r"ray\.serve\.llm\.build_pd_openai_app"):
+    with pytest.raises(NotEmulatedError, match=r"ray\.serve\.llm\.build_dp_openai_app"):
         played(main)
 
 
