@@ -1,160 +1,28 @@
-"""``ray.serve.llm`` and ``ray.data.llm`` in programs: engines, what clients see, refusals."""
+"""``ray.serve.llm`` in programs: engines, what clients see, refusals."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import replace
 from importlib import import_module
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from raysim.hardware import catalog
-from raysim.hardware.cluster import ClusterSpec, FabricSpec, NodeGroup
 from raysim.kernel.simulation import Simulation
-from raysim.rayapi.llm.engine import ANSWER_TOKENS, Model, Sampling
-from raysim.rayapi.llm.known import HUB, config_of, longest_of
+from raysim.rayapi.llm.engine import Model
 from raysim.rayapi.llm.server import frontend_s
-from raysim.rayapi.llm.texts import chat_tokens, counter, said, said_of
-from raysim.rayapi.loader import run_program
+from raysim.rayapi.llm.texts import said
 from raysim.rayapi.unsupported import NotEmulatedError
-from raysim.raycore.cluster import Cluster
-from raysim.raycore.state_log import StateLog
 from raysim.raylibs.llm.config import ColdStart
 from raysim.raylibs.serve.costs import DEFAULT
 from raysim.serving.capacity import capacity_of
-from raysim.serving.decoder import read_decoder
 from raysim.serving.engine import LLMEngine, Request
 from raysim.serving.fleet import Fleet, IngressSpec
 from raysim.serving.loads import Clients, Lengths, Load
 from raysim.serving.timing import IterationTimes
-from raysim.validate.serving import MODELS
-
-CONFIGS = Path(__file__).parents[2] / "data" / "hf_configs"
-URL = "http://localhost:8000/v1"
-MODEL = "Qwen/Qwen2.5-7B-Instruct"
-PUBLISHED = {
-    "llama-2-7b": 6.74, "llama-2-13b": 13.0, "llama-2-70b": 69.0, "llama-3-8b": 8.03,
-    "llama-3-70b": 70.6, "llama-3.1-8b": 8.03, "llama-3.1-70b": 70.6, "llama-3.2-1b": 1.24,
-    "llama-3.2-3b": 3.21, "llama-3.3-70b": 70.6, "tinyllama-1.1b": 1.10, "mistral-7b": 7.25,
-    "mixtral-8x7b": 46.7, "qwen2.5-0.5b": 0.494, "qwen2.5-1.5b": 1.54, "qwen2.5-3b": 3.09,
-    "qwen2.5-7b": 7.62, "qwen2.5-14b": 14.8, "qwen2.5-32b": 32.8, "qwen2.5-72b": 72.7,
-    "qwen3-0.6b": 0.596, "qwen3-1.7b": 1.72, "qwen3-4b": 4.02, "qwen3-8b": 8.19,
-    "qwen3-14b": 14.8, "qwen3-32b": 32.8, "gpt-oss-20b": 20.9, "gpt-oss-120b": 116.8,
-    "deepseek-v3": 671.0, "qwen3-30b-a3b": 30.5, "llama-3.1-405b": 405.9, "qwen2-7b": 7.62,
-}  # fmt: skip
-"""Billions of parameters, as the hub's pages show them."""
-
-
-def played(main: Callable[[], Any]) -> Any:
-    """What a driver returns, on one node of eight H100."""
-    group = NodeGroup(name="head", node=catalog.node("hgx-h100-8"), count=1, head=True)
-    spec = ClusterSpec(groups=(group,), fabric=FabricSpec(kind="star"))
-    return run_program(main, Cluster(Simulation(), spec, log=StateLog(enabled=False)))[0]
-
-
-def app(*, ingresses: int = 1, **changes: Any) -> Any:
-    """One model behind OpenAI's API."""
-    from ray.serve.llm import LLMConfig, build_openai_app
-
-    config = LLMConfig(
-        model_loading_config={"model_id": "qwen", "model_source": MODEL},
-        accelerator_type="H100",
-        **changes,
-    )
-    ingress = {"num_replicas": ingresses}
-    return build_openai_app({"llm_configs": [config], "ingress_deployment_config": ingress})
-
-
-def chat(**more: Any) -> dict[str, Any]:
-    return {"model": "qwen", "messages": [{"role": "user", "content": "Hello!" * 50}], **more}
-
-
-# ---- models ----------------------------------------------------------------------------------
-
-
-def test_models_of_the_hub_have_the_parameters_that_it_shows() -> None:
-    assert HUB.keys() == PUBLISHED.keys()
-    for name, billions in PUBLISHED.items():
-        assert read_decoder(HUB[name]).parameters / 1e9 == pytest.approx(billions, rel=6e-3), name
-
-
-@pytest.mark.parametrize("file", sorted(HUB.keys() & {f.stem for f in CONFIGS.iterdir()}))
-def test_they_are_what_the_hubs_files_say(file: str) -> None:
-    said_ = read_decoder(json.loads((CONFIGS / f"{file}.json").read_text()))
-    if file == "mistral-7b":  # the file is of its first version, the table of its third
-        said_ = replace(said_, vocabulary=32_768)
-    assert replace(read_decoder(HUB[file]), name="") == replace(said_, name="")
-
-
-@pytest.mark.parametrize("name", ["gpt-oss-20b", "gpt-oss-120b"])
-def test_mixtures_are_those_that_published_runs_served(name: str) -> None:
-    assert replace(read_decoder(HUB[name]), name="") == replace(read_decoder(MODELS[name]), name="")
-
-
-@pytest.mark.parametrize(
-    ("source", "name"),
-    [
-        ("meta-llama/Meta-Llama-3.1-8B-Instruct", "llama-3.1-8b"),
-        ("unsloth/Llama-3.1-8B-Instruct", "llama-3.1-8b"),
-        ("meta-llama/Llama-2-7b-chat-hf", "llama-2-7b"),
-        ("mistralai/Mistral-7B-Instruct-v0.3", "mistral-7b"),
-        ("Qwen/Qwen2.5-0.5B-Instruct", "qwen2.5-0.5b"),
-        ("Qwen/Qwen3-0.6B", "qwen3-0.6b"),
-        ("TinyLlama/TinyLlama-1.1B-Chat-v1.0", "tinyllama-1.1b"),
-        ("Qwen/Qwen3-4B-Instruct-2507", "qwen3-4b"),
-        ("Qwen/QwQ-32B", "qwen2.5-32b"),
-    ],
-)
-def test_a_model_is_found_by_what_programs_call_it(source: str, name: str) -> None:
-    assert config_of(source) is HUB[name]
-
-
-def test_a_quantised_model_has_smaller_weights() -> None:
-    whole = read_decoder(config_of("Qwen/Qwen3-4B-Instruct-2507"))
-    half = read_decoder(config_of("Qwen/Qwen3-4B-Instruct-2507-FP8"))
-    assert half.parameters == whole.parameters
-    assert 0.5 < half.total_bytes / whole.total_bytes < 0.65  # embeddings stay
-    assert read_decoder(config_of("Qwen/Qwen2.5-7B-Instruct-AWQ")).total_bytes < 6e9
-
-
-def test_a_folder_and_the_hubs_cache_come_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    own = dict(HUB["qwen3-0.6b"], max_position_embeddings=123)
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "config.json").write_text(json.dumps(own))
-    assert longest_of(config_of(str(tmp_path / "mine"))) == 123
-    cached = tmp_path / "hub" / "models--a--b" / "snapshots" / "1f2e"
-    cached.mkdir(parents=True)
-    (cached / "config.json").write_text(json.dumps(own))
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
-    assert longest_of(config_of("a/b")) == 123
-    with pytest.raises(ValueError, match=r"no config\.json of 'a/c'"):
-        config_of("a/c")
-
-
-def test_texts_are_counted_as_they_are_made() -> None:
-    count = counter("no folder")
-    assert [count(said(n)) for n in (1, 2, 7, 100)] == [1, 2, 7, 100]
-    assert "".join(said_of(n, n + 1) for n in range(9)) == said(9)
-    assert chat_tokens([{"role": "user", "content": "x" * 40}], count) == (10 + 4 + 4, 0)
-
-
-def test_an_answer_is_as_long_as_a_chat_or_as_is_asked_for() -> None:
-    room = 4000
-    assert Sampling().output_tokens(room) == ANSWER_TOKENS
-    assert Sampling(max_tokens=20).output_tokens(room) == 20
-    assert Sampling(max_tokens=1000).output_tokens(room) == ANSWER_TOKENS
-    assert Sampling(max_tokens=1000, ignore_eos=True).output_tokens(room) == 1000
-    assert Sampling(max_tokens=1000, min_tokens=500).output_tokens(room) == 500
-    assert Sampling(max_tokens=9000, ignore_eos=True).output_tokens(room) == room
-
-
-# ---- serving ---------------------------------------------------------------------------------
+from tests.unit.rayapi.llm_parts import MODEL, URL, app, chat, played
 
 
 def test_the_api_answers_as_openai_s_does() -> None:
@@ -491,115 +359,3 @@ def test_what_is_not_there_is_refused_by_name() -> None:
 
     with pytest.raises(NotEmulatedError, match=r"ray\.serve\.llm\.build_dp_openai_app"):
         played(main)
-
-
-# ---- batches ---------------------------------------------------------------------------------
-
-
-def test_a_processor_takes_rows_through_an_engine() -> None:
-    def main() -> list[dict[str, Any]]:
-        import ray
-        from ray.data.llm import build_processor, vLLMEngineProcessorConfig
-
-        config = vLLMEngineProcessorConfig(
-            model_source=MODEL, accelerator_type="H100", concurrency=1, batch_size=16
-        )
-        made = build_processor(
-            config,
-            preprocess=lambda row: {
-                "messages": [{"role": "system", "content": "Be brief. " * 40},
-                             {"role": "user", "content": f"{row['id']}?"}],
-                "sampling_params": {"max_tokens": 30},
-            },
-            postprocess=lambda row: {
-                k: row[k] for k in ("id", "generated_text", "num_input_tokens",
-                                    "num_generated_tokens", "time_taken_llm")
-            },
-        )  # fmt: skip
-        found: list[dict[str, Any]] = made(ray.data.range(64)).take_all()
-        return found
-
-    rows = played(main)
-    assert sorted(row["id"] for row in rows) == list(range(64))
-    assert {row["generated_text"] for row in rows} == {said(30)}
-    assert {row["num_generated_tokens"] for row in rows} == {30}
-    assert all(100 < row["num_input_tokens"] < 130 for row in rows)
-    # batches of sixteen, some at a time, in one engine: thirty iterations of some 7 ms each
-    assert 0.2 < min(row["time_taken_llm"] for row in rows) < 0.5
-
-
-def test_engines_side_by_side_share_the_rows() -> None:
-    def main(concurrency: int) -> float:
-        import time
-
-        import ray
-        from ray.data.llm import build_processor, vLLMEngineProcessorConfig
-
-        config = vLLMEngineProcessorConfig(
-            model_source=MODEL, concurrency=(concurrency, concurrency), batch_size=16,
-            chat_template_stage=False,
-            engine_kwargs={"max_num_seqs": 64, "max_model_len": 4096},
-        )  # fmt: skip
-        made = build_processor(
-            config,
-            preprocess=lambda _: {
-                "prompt": "x" * 400, "sampling_params": {"max_tokens": 300, "ignore_eos": True},
-            },
-            postprocess=lambda row: {"n": row["num_generated_tokens"]},
-        )  # fmt: skip
-        began_s = time.perf_counter()
-        assert made(ray.data.range(2048, override_num_blocks=128)).sum("n") == 2048 * 300
-        return time.perf_counter() - began_s
-
-    cold_s = ColdStart().seconds(Model(MODEL, {}).decoder)
-    one, four = (played(lambda n=n: main(n)) - cold_s for n in (1, 4))  # type: ignore[misc]
-    assert 2.5 < one / four < 4.5
-
-
-def test_a_row_that_fails_may_stay_and_say_why() -> None:
-    def main() -> list[dict[str, Any]]:
-        import ray
-        from ray.data.llm import build_processor, vLLMEngineProcessorConfig
-
-        config = vLLMEngineProcessorConfig(
-            model_source=MODEL, should_continue_on_error=True, chat_template_stage=False,
-            engine_kwargs={"max_model_len": 100},
-        )  # fmt: skip
-        made = build_processor(
-            config,
-            preprocess=lambda row: {
-                "prompt": "x" * 400 * int(row["id"] + 1) , "sampling_params": {"max_tokens": 8},
-            },
-            postprocess=lambda row: {"id": row["id"], "text": row["generated_text"]},
-        )  # fmt: skip
-        found: list[dict[str, Any]] = made(
-            ray.data.range(3).map(lambda row: {"id": row["id"] - 1})
-        ).take_all()
-        return found
-
-    rows = {row["id"]: row for row in played(main)}
-    assert rows[-1]["text"] == said(8)
-    assert rows[-1]["__inference_error__"] == ""
-    assert "longer than the maximum model length of 100" in rows[1]["__inference_error__"]
-
-
-def test_stages_may_be_left_out_and_are_refused_by_name() -> None:
-    def main() -> Any:
-        from ray.data.llm import build_processor, vLLMEngineProcessorConfig
-
-        bare = vLLMEngineProcessorConfig(
-            model_source=MODEL, chat_template_stage=False, tokenize_stage={"enabled": False},
-            detokenize_stage=False,
-        )  # fmt: skip
-        names = build_processor(bare).list_stage_names()
-        refused = []
-        for more in ({"task_type": "embed"}, {"prepare_multimodal_stage": True}):
-            with pytest.raises(NotEmulatedError) as caught:
-                build_processor(vLLMEngineProcessorConfig(model_source=MODEL, **more))
-            refused.append(caught.value.name)
-        return names, refused
-
-    assert played(main) == (
-        ["vLLMEngineStage"],
-        ["ray.data.llm with task_type='embed'", "ray.data.llm with prepare_multimodal_stage"],
-    )
