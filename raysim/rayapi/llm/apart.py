@@ -80,7 +80,7 @@ class PDDecodeServer(_Apart):
 
     async def __init__(self, llm_config: LLMConfig, prefill_server: DeploymentHandle) -> None:  # type: ignore[misc]
         self._prefill = prefill_server.options(stream=True)
-        await super().__init__(llm_config)  # type: ignore[misc]
+        await super().__init__(llm_config)
 
     async def prepare(self, answer: Answer) -> None:
         """The prompt's keys and values are here."""

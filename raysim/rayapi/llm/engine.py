@@ -133,10 +133,11 @@ class Engine:
         received_tokens: int = 0,
     ) -> Request:  # fmt: skip
         """Of a prompt that begins as others do, or that another engine has computed."""
-        begins = {"prefix": prefix, "prefix_tokens": min(prefix_tokens, prompt_tokens)}
+        shared = min(prefix_tokens, prompt_tokens)
         return Request(
             prompt_tokens=prompt_tokens, output_tokens=output_tokens,
-            received_tokens=received_tokens, **(begins if prefix_tokens else {}),
+            received_tokens=received_tokens, prefix=prefix if shared else None,
+            prefix_tokens=shared,
         )  # fmt: skip
 
     async def send(self, tokens: int) -> None:
