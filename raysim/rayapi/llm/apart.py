@@ -57,6 +57,8 @@ class _Apart(LLMServer):
 class PDPrefillServer(_Apart):
     """Computes prompts, and sends what it keeps of them."""
 
+    role = "prefill of "
+
     async def prepare(self, answer: Answer) -> None:
         """Tokens come with the request."""
 

@@ -20,6 +20,7 @@ from raysim.rayapi import asyncio_loop
 from raysim.rayapi.calls import this_core, this_fiber
 from raysim.rayapi.clock import fiber_ns
 from raysim.rayapi.llm.known import config_of, longest_of
+from raysim.rayapi.llm.summary import engines_of
 from raysim.rayapi.llm.texts import counter
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.raylibs.llm.config import ColdStart
@@ -86,6 +87,8 @@ class Engine:
     ----------
     model
         What it serves.
+    role
+        Of engines that do a part of it, as reports say it.
 
     Raises
     ------
@@ -95,7 +98,7 @@ class Engine:
         The model does not fit.
     """
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, role: str = "") -> None:
         fiber = this_fiber()
         session, core = fiber.process.session, this_core(fiber)
         node = session.env.nodes[core.me.node_id].spec
@@ -113,12 +116,16 @@ class Engine:
             kv_bytes=settings.kv_bytes, eager=settings.enforce_eager,
         )  # fmt: skip
         self.model, self.settings = model, settings
+        self.name = f"{role}{model.source}"
         self._sends_until_ns = 0
         capacity = capacity_of(model.decoder, node.gpu, settings)
         try:
             self.runs = LLMEngine(session.sim, times, capacity, settings)
         except InfeasibleError as error:
             raise ValueError(str(error)) from None
+        self.outcomes: list[Outcome] = []
+        """Of requests that have their last token."""
+        engines_of(session).add(self)
 
     def start_s(self) -> float:
         """Until it takes requests: weights, compilation, graphs."""
@@ -152,7 +159,7 @@ class Engine:
     async def generate(self, request: Request) -> Outcome:
         """All of an answer; who is interrupted leaves the engine."""
         ended: Any = asyncio_loop.new_future()
-        sequence = self.runs.submit(request, partial(asyncio_loop.set_result, ended))
+        sequence = self.runs.submit(request, partial(self._made, ended))
         try:
             outcome: Outcome = await ended
         except asyncio_loop.CancelledError:
@@ -160,12 +167,17 @@ class Engine:
             raise
         return outcome
 
+    def _made(self, ended: Any, outcome: Outcome) -> None:
+        if not ended.cancelled():  # else whoever asked has left
+            self.outcomes.append(outcome)
+        asyncio_loop.set_result(ended, outcome)
+
     async def stream(self, request: Request, interval_s: float) -> AsyncIterator[int]:
         """Tokens that there are so far, looked at as ``Batcher`` does; 0 s: each by itself."""
         ended: Any = asyncio_loop.new_future()
         began: Any = asyncio_loop.new_future()
         sequence = self.runs.submit(
-            request, lambda _: asyncio_loop.set_result(ended, None),
+            request, partial(self._made, ended),
             lambda: asyncio_loop.set_result(began, None),
         )  # fmt: skip
         try:
@@ -174,7 +186,7 @@ class Engine:
             async for made in self._looks(request, sequence, ended, interval_s):
                 yield made
         finally:
-            if not ended.done():
+            if ended.cancel():
                 self.runs.abort(sequence)
 
     async def _looks(

@@ -121,6 +121,9 @@ class Answer:
 class LLMServer:
     """``ray.serve.llm.LLMServer``."""
 
+    role = ""
+    """Of its engine, if that does a part."""
+
     async def __init__(self, llm_config: LLMConfig, **more: Any) -> None:  # type: ignore[misc]
         if more:
             raise NotEmulatedError(f"LLMServer({next(iter(more))}=)")
@@ -128,7 +131,7 @@ class LLMServer:
             raise NotEmulatedError("LLMConfig(lora_config=)", "the base model")
         self.config = llm_config
         source = llm_config.model_loading_config.source
-        self.engine = Engine(Model(source, self.engine_kwargs_of(llm_config)))
+        self.engine = Engine(Model(source, self.engine_kwargs_of(llm_config)), self.role)
         said_ms = llm_config.experimental_configs.get("stream_batching_interval_ms")
         self._interval_s = (STREAM_INTERVAL_MS if said_ms is None else said_ms) / 1e3
         await asyncio_loop.sleep(self.engine.start_s())

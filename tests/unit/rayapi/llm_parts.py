@@ -16,11 +16,16 @@ URL = "http://localhost:8000/v1"
 MODEL = "Qwen/Qwen2.5-7B-Instruct"
 
 
-def played(main: Callable[[], Any]) -> Any:
-    """What a driver returns, on one node of eight H100."""
+def gpu_cluster() -> Cluster:
+    """One node of eight H100."""
     group = NodeGroup(name="head", node=catalog.node("hgx-h100-8"), count=1, head=True)
     spec = ClusterSpec(groups=(group,), fabric=FabricSpec(kind="star"))
-    return run_program(main, Cluster(Simulation(), spec, log=StateLog(enabled=False)))[0]
+    return Cluster(Simulation(), spec, log=StateLog(enabled=False))
+
+
+def played(main: Callable[[], Any]) -> Any:
+    """What a driver returns, there."""
+    return run_program(main, gpu_cluster())[0]
 
 
 def app(*, ingresses: int = 1, **changes: Any) -> Any:

@@ -14,6 +14,7 @@ from raysim.kernel.simulation import Simulation
 from raysim.rayapi.llm.engine import Model
 from raysim.rayapi.llm.server import frontend_s
 from raysim.rayapi.llm.texts import said
+from raysim.rayapi.loader import run_program
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.raylibs.llm.config import ColdStart
 from raysim.raylibs.serve.costs import DEFAULT
@@ -22,7 +23,7 @@ from raysim.serving.engine import LLMEngine, Request
 from raysim.serving.fleet import Fleet, IngressSpec
 from raysim.serving.loads import Clients, Lengths, Load
 from raysim.serving.timing import IterationTimes
-from tests.unit.rayapi.llm_parts import MODEL, URL, app, chat, played
+from tests.unit.rayapi.llm_parts import MODEL, URL, app, chat, gpu_cluster, played
 
 
 def test_the_api_answers_as_openai_s_does() -> None:
@@ -178,6 +179,30 @@ def test_a_stream_comes_in_the_intervals_that_are_asked_for(interval_ms: float) 
         engine_of(sim).submit(request, lambda o: alone.append(o.tpot_s))
         sim.run()
         assert middle == pytest.approx(alone[0], rel=0.05)
+
+
+def test_the_report_says_what_engines_did() -> None:
+    def main() -> None:
+        import requests
+        from ray import serve
+
+        serve.run(app())
+        for _ in range(3):
+            requests.post(f"{URL}/chat/completions", json=chat(max_tokens=100))
+        left = chat(max_tokens=20_000, ignore_eos=True)
+        with pytest.raises(requests.exceptions.ReadTimeout):
+            requests.post(f"{URL}/chat/completions", json=left, timeout=1)
+
+    cluster = gpu_cluster()
+    run_program(main, cluster)
+    (report,) = [r for r in cluster.env.reports if r.kind == "llm"]
+    assert f"{MODEL} in 1 engines on 1 GPUs: 3 requests" in report.text
+    assert report.metrics["ttft_mean"] < report.metrics["tpot_mean"] * 3
+    assert report.metrics["output_tokens_per_s"] == pytest.approx(
+        100 * report.metrics["requests_per_s"]
+    )
+    engines = next(table for table in report.tables if table.title == "engines")
+    assert engines.rows[0][1:3] == (3, 300)
 
 
 def test_a_replica_holds_its_ranks_and_starts_cold() -> None:
