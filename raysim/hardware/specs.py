@@ -57,6 +57,13 @@ class GpuSpec(Spec):
     """CUDA context and loaded kernels, before the first tensor."""
     tdp_w: float
 
+    @property
+    def accelerator_type(self) -> str:
+        """What Ray finds it is (``_private/accelerators``): no bus and no memory in the name."""
+        if self.vendor == "amd":
+            return f"AMD-Instinct-{self.name}-OAM"
+        return self.name.partition("-")[0]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuRankSpec(GpuSpec):

@@ -18,7 +18,7 @@ import asyncio
 import concurrent.futures
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -320,6 +320,17 @@ def running_loop() -> Any:
     return asyncio.get_running_loop()
 
 
+async def gather_few(starts: Sequence[Callable[[], Any]], at_once: int) -> list[Any]:
+    """What the coroutines return, in order, of which so many run side by side."""
+    places = asyncio.Semaphore(at_once)
+
+    async def one(start: Callable[[], Any]) -> Any:
+        async with places:
+            return await start()
+
+    return list(await asyncio.gather(*map(one, starts)))
+
+
 def new_future() -> Any:
     """Of the running loop."""
     return asyncio.get_running_loop().create_future()
@@ -447,5 +458,5 @@ def _yield(running: RunningTask, payload: Any, lead_ns: int, then: Callable[[Any
 
 # Re-exported for the package's own actors, which wait in loops.
 Queue, QueueEmpty, QueueFull = asyncio.Queue, asyncio.QueueEmpty, asyncio.QueueFull
-wait_for, TimeoutError_ = asyncio.wait_for, asyncio.TimeoutError
-gather, CancelledError = asyncio.gather, asyncio.CancelledError
+Semaphore, wait_for, TimeoutError_ = asyncio.Semaphore, asyncio.wait_for, asyncio.TimeoutError
+gather, CancelledError, shielded = asyncio.gather, asyncio.CancelledError, asyncio.shield

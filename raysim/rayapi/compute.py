@@ -64,6 +64,8 @@ class Compute:
 
     def end(self, fiber: Fiber) -> None:
         """It has run until here."""
+        if fiber.process.priced:
+            return
         key = (fiber.name, min(fiber.slices, MAX_SLICES))
         if self.mode == "measured":
             spent_ns = (host_ns() - fiber.slice_began_ns) * self.slowdown

@@ -136,7 +136,7 @@ def _libraries() -> dict[str, ModuleType]:
     api.train, api.tune, train.torch, api.serve, api.dag = train, tune, train_torch, serve, dag
     return {
         "ray.autoscaler": autoscaler, "ray.autoscaler.sdk": autoscaler,
-        "ray.data": data, "ray.data.context": data, "ray.data.dataset": data,
+        "ray.data": data, "ray.data.context": data.context, "ray.data.dataset": data,
         "ray.data.aggregate": data.aggregate, "ray.data.collate_fn": data.collate,
         "ray.data.grouped_data": data, "ray.data.iterator": data,
         "ray.data.block": data.block, "ray.data.datasource": data.datasource,

@@ -61,7 +61,8 @@ class ProcessState:
     __slots__ = (
         "actor", "canceled", "class_ids", "classes", "core", "cwd", "cwd_outside", "env_key",
         "environ", "functions", "handles", "held_bytes", "home", "is_driver", "loop", "namespace",
-        "policy_loop", "program", "runtime_env", "session", "shows_gpus", "sink", "training",
+        "policy_loop", "priced", "program", "runtime_env", "session", "shows_gpus", "sink",
+        "training",
     )  # fmt: skip
 
     def __init__(self, session: Session, core: CoreProcess | None, *, is_driver: bool) -> None:
@@ -101,6 +102,8 @@ class ProcessState:
         """Of a submitted job's driver: its script as ``__main__``, with its arguments."""
         self.sink: Callable[[str], object] | None = None
         """Where what it prints goes, if not to standard output."""
+        self.priced = False
+        """Its code is a library's that says itself what it costs: no stopwatch runs over it."""
         self.training: Any = None
         """Of a worker of Ray Train: which one it is."""
 

@@ -6,6 +6,10 @@ programs that probe for features go on.
 
 from __future__ import annotations
 
+import sys
+from importlib import import_module
+from importlib.abc import Loader
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
@@ -64,7 +68,7 @@ NAMES: dict[str, str] = {
     "ray.util.sgd": _CORE, "ray.util.horovod": _CORE, "ray.util.actor_group": "ray.util.ActorPool",
     "ray.dashboard": "raysim's own report",
     **{f"ray.data.{name}": _DATA for name in (
-        "Catalog", "DatasetContext", "_internal",
+        "Catalog", "_internal",
         "DatasetIterator", "DatasetSummary", "CatalogAccessMode", "ClickHouseTableSettings",
         "DatabricksUnityCatalog", "KafkaAuthConfig", "MixStoppingCondition", "list_stats_summaries",
         "checkpoint", "random_access_dataset", "read_bigquery", "read_databricks_tables",
@@ -74,19 +78,17 @@ NAMES: dict[str, str] = {
         "datasource.TurbopufferDatasink", "datasource.DeltaSharingDatasource",
         "context.AutoscalingConfig", "context.DeltaConfig", "context.IcebergConfig",
         "context.LanceConfig",
-        "SaveMode",
         "from_blocks", "from_daft", "from_dask", "from_mars", "from_modin",
         "from_spark", "from_tf", "read_audio", "read_avro",
         "read_clickhouse", "read_delta", "read_delta_sharing_tables",
         "read_hudi", "read_iceberg", "read_kafka", "read_lance", "read_mcap", "read_mongo",
         "read_snowflake", "read_tfrecords", "read_unity_catalog",
-        "read_videos", "read_webdataset", "read_zarr", "llm",
-        "datasource.SaveMode",
-        "context.ShuffleStrategy", "preprocessors.TorchVisionPreprocessor",
+        "read_videos", "read_webdataset", "read_zarr",
+        "preprocessors.TorchVisionPreprocessor",
     )},
     **{f"ray.data.expressions.{name}": "col, lit, star, udf" for name in (
-        "download", "monotonically_increasing_id", "random", "unnest", "uuid", "DownloadExpr",
-        "MonotonicallyIncreasingIdExpr", "RandomExpr", "UUIDExpr", "UnnestExpr",
+        "monotonically_increasing_id", "random", "unnest", "MonotonicallyIncreasingIdExpr",
+        "RandomExpr", "UnnestExpr",
     )},
     **{f"ray.data.aggregate.{name}": "Count, Sum, Min, Max, Mean, Std, Quantile" for name in (
         "ApproximateTopK",
@@ -121,10 +123,9 @@ NAMES: dict[str, str] = {
         "ControllerOptions", "RunTarget", "TracingConfig", "get_deployment_actor",
         "get_deployment_actor_context", "get_trace_context", "run_many", "shutdown_async",
         "autoscaling_policy", "batching", "dag", "experimental", "gang", "generated",
-        "gradio_integrations", "llm", "multiplex", "request_router",
+        "gradio_integrations", "multiplex", "request_router",
         "scripts", "task_consumer", "task_processor", "utils",
-        "config.AutoscalingPolicy", "config.RequestRouterConfig",
-        "config.AggregationFunction", "config.AutoscalingContext", "config.BackpressureConfig",
+        "config.RequestRouterConfig", "config.AggregationFunction", "config.BackpressureConfig",
         "config.ControllerOptions", "config.DeploymentActorConfig", "config.GangPlacementStrategy",
         "config.GangRuntimeFailurePolicy", "config.GangSchedulingConfig",
         "context.DeploymentActorContext", "handle.DeploymentBroadcastResponse",
@@ -134,6 +135,10 @@ NAMES: dict[str, str] = {
         "schema.ServeInstanceDetails", "schema.TaskProcessorConfig", "schema.CeleryAdapterConfig",
         "schema.TracingConfig",
     )},
+    **{f"ray.serve.llm.{name}": "build_openai_app with more replicas" for name in (
+        "build_dp_deployment", "build_dp_openai_app",
+    )},
+    "ray.data.llm.SGLangEngineProcessorConfig": "vLLMEngineProcessorConfig",
     "ray.rllib": _RLLIB, "ray.air": _CORE, "ray.llm": _CORE,
     "ray.cluster_utils": "a cluster file",
     "ray.experimental": _CORE, "ray.scripts": "raysim", "ray.core": _CORE, "ray.types": "",
@@ -160,18 +165,54 @@ def getattr_of(module: str) -> Any:
     """A module's ``__getattr__``."""
 
     def missing(attribute: str) -> Any:
+        name = f"{module}.{attribute}"
+        if name in LATER and name.rpartition(".")[0] in sys.modules:
+            return import_module(name)  # as ``from ray.serve import llm`` does
         if not attribute.startswith("__"):  # whoever looks through all modules asks for those
-            refuse(f"{module}.{attribute}")
+            refuse(name)
         raise AttributeError(f"module {module!r} has no attribute {attribute!r}")
 
     return missing
 
 
-class RefusedImports:
-    """A finder for ``import``: parts of Ray that are not there."""
+LATER = {
+    "ray.serve.llm": "raysim.rayapi.llm.serving",
+    "ray.serve.llm.deployment": "raysim.rayapi.llm.server",
+    "ray.serve.llm.ingress": "raysim.rayapi.llm.ingress",
+    "ray.serve.llm.openai_api_models": "raysim.rayapi.llm.openai_models",
+    "ray.data.llm": "raysim.rayapi.llm.processors",
+}
+"""Modules that are imported when a program does: they need packages that others do without."""
 
-    def find_spec(self, name: str, _path: Any = None, _target: ModuleType | None = None) -> None:
-        """Called for every module that nobody else has; ours are all in ``sys.modules``."""
+
+class RefusedImports:
+    """A finder for ``import``: parts of Ray that are not there, or not yet."""
+
+    def find_spec(
+        self, name: str, _path: Any = None, _target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Called for every module that nobody else has; most of ours are in ``sys.modules``."""
+        if name in LATER:
+            return ModuleSpec(name, _Later(LATER[name]), is_package=True)
         if name == "ray" or name.startswith("ray."):
             refuse(name)
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        return None
+
+
+class _Later(Loader):
+    """Of a module that has a name of this package."""
+
+    def __init__(self, ours: str) -> None:
+        self._ours = ours
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """Under Ray's name the same one."""
+        from raysim.rayapi.clock import import_unpatched  # it imports what refuses
+
+        del spec
+        module: ModuleType = import_unpatched(self._ours)
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """It has run."""

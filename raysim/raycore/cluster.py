@@ -191,7 +191,7 @@ class Cluster:
         resources: dict[str, float] = {"CPU": node.spec.vcpus}
         if node.spec.gpu is not None:
             resources["GPU"] = node.spec.gpu_count
-            resources[f"accelerator_type:{node.spec.gpu.name}"] = 1
+            resources[f"accelerator_type:{node.spec.gpu.accelerator_type}"] = 1
         resources |= self.groups[node_id].resources | given.resources
         store_bytes = given.object_store_bytes or int(
             resources.pop("object_store_memory", 0)

@@ -151,31 +151,48 @@ class NodeResources:
         """Take a request ``within_group`` from one bundle of the group, and which bundle it was.
 
         Indexed and wildcard amounts go together and name the same instances, whichever of them was
-        asked for; without an index the first bundle with room is taken.
+        asked for. Without an index the first bundle with room is taken; if none has it for all, the
+        first for each resource, as Ray's raylet looks for one after the other
+        (``NodeResourceInstanceSet::TryAllocate``).
         """
         bases = {base_name(name): n for name, n in request.units.items()}
-        for bundle in self.bundles.get(group, ()):
-            if index not in (-1, bundle):
-                continue
-            names = {base: bundle_names(base, group, bundle) for base in bases}
-            if not self.has(ResourceSet({names[base][0]: n for base, n in bases.items()})):
-                continue
-            self.version += 1
-            allocation: Allocation = {}
-            for base, n in bases.items():
-                indexed, wildcard = names[base]
-                free = self.instances.get(indexed)
-                allocation[indexed] = n if free is None else _take_instances(free, n)
-                taken = allocation[indexed]
-                if free is not None and isinstance(taken, list):
-                    _subtract(self.instances[wildcard], taken)
-                    allocation[wildcard] = list(taken)
-                else:
-                    allocation[wildcard] = n
-                self.available[indexed] -= n
-                self.available[wildcard] -= n
-            return allocation, bundle
-        return None
+        found = self._bundles_for(bases, group, index)
+        if found is None:
+            return None
+        self.version += 1
+        allocation: Allocation = {}
+        for base, n in bases.items():
+            indexed, wildcard = bundle_names(base, group, found[base])
+            free = self.instances.get(indexed)
+            allocation[indexed] = n if free is None else _take_instances(free, n)
+            taken = allocation[indexed]
+            if free is not None and isinstance(taken, list):
+                _subtract(self.instances[wildcard], taken)
+                allocation[wildcard] = list(taken)
+            else:
+                allocation[wildcard] = n
+            self.available[indexed] -= n
+            self.available[wildcard] -= n
+        return allocation, next(iter(found.values()))
+
+    def _bundles_for(
+        self, bases: Mapping[str, int], group: str, index: int
+    ) -> dict[str, int] | None:
+        """Which bundle each resource is taken from; None: there is no room."""
+        there = [b for b in self.bundles.get(group, ()) if index in (-1, b)]
+        for bundle in there:
+            whole = {bundle_names(base, group, bundle)[0]: n for base, n in bases.items()}
+            if self.has(ResourceSet(whole)):
+                return dict.fromkeys(bases, bundle)
+        found: dict[str, int] = {}
+        for base, n in bases.items():
+            for bundle in there:
+                if self.has(ResourceSet({bundle_names(base, group, bundle)[0]: n})):
+                    found[base] = bundle
+                    break
+            else:
+                return None
+        return found
 
     def free(self, allocation: Allocation) -> None:
         """Give it back."""

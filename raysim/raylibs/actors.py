@@ -1,7 +1,8 @@
 """Actors of Ray's libraries, written as Python classes.
 
 Real counterpart: ``python/ray/actor.py`` as the libraries use it. An instance lives in one emulated
-worker; ``__init__`` gets that process first. A method is a plain function, or a generator function
+worker; ``__init__`` gets that process first, and ``construct`` is a script that the creation task
+goes on with. A method is a plain function, or a generator function
 that is a script (``raycore.scripts``); what it returns is the call's value, a ``TaskError`` its
 failure. Arguments and values are handed over as they are, not copied: whoever sends one no longer
 changes it. How many bytes they weigh on the wire is said apart (``Sized``); references among the
@@ -162,9 +163,9 @@ def _creation_of(cls: type, pickled_bytes: int) -> RemoteFunction:
         args, _ = _unpacked(running)
         instance: Any = object.__new__(cls)
         running.keep(instance)
-        made = instance.__init__(running.worker, *args)
-        if isgenerator(made):
-            made = yield from made
+        instance.__init__(running.worker, *args)
+        construct = getattr(instance, "construct", None)
+        made = None if construct is None else (yield from construct())
         return made if isinstance(made, TaskError) else ()
 
     return RemoteFunction(

@@ -176,7 +176,10 @@ def _type(group: NodeGroup) -> NodeTypeConfig:
     node = group.node
     resources = {"CPU": float(node.vcpus), "memory": 0.7 * node.memory_bytes}
     if node.gpu is not None:
-        resources |= {"GPU": float(node.gpu_count), f"accelerator_type:{node.gpu.name}": 1.0}
+        resources |= {
+            "GPU": float(node.gpu_count),
+            f"accelerator_type:{node.gpu.accelerator_type}": 1.0,
+        }
     return NodeTypeConfig(
         name=group.name,
         resources=resources | group.resources,

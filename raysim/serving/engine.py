@@ -6,7 +6,7 @@ event, and its iterations are worked out together with the very arithmetic that 
 request that arrives meanwhile cuts the stretch at the end of the iteration it falls into, as it
 would wait for it. Both ways give the same nanoseconds (a property test holds it).
 
-Not modelled: aborts by clients, requests that change while they run, more than one LoRA.
+Not modelled: requests that change while they run, more than one LoRA.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class LLMEngine:
         request: Request,
         then: Callable[[Outcome], object],
         started: Callable[[], object] | None = None,
-    ) -> None:
+    ) -> Sequence:
         """A request arrives; ``started`` with its first token, ``then`` when its last is made.
 
         Raises
@@ -157,18 +157,44 @@ class LLMEngine:
         length = request.prompt_tokens + request.output_tokens
         if not self.capacity.fits(length):
             raise InfeasibleError(self.capacity.refusal(length), {"key-value cache": 1})
-        self.scheduler.waiting.append(
-            Sequence(
-                request=request, prompt=request.prompt_tokens, output=request.output_tokens,
-                arrived_ns=self.simulation.now_ns, then=then, prefix=request.prefix,
-                prefix_tokens=request.prefix_tokens, received=request.received_tokens,
-                started=started,
-            )
+        sequence = Sequence(
+            request=request, prompt=request.prompt_tokens, output=request.output_tokens,
+            arrived_ns=self.simulation.now_ns, then=then, prefix=request.prefix,
+            prefix_tokens=request.prefix_tokens, received=request.received_tokens,
+            started=started,
         )  # fmt: skip
+        self.scheduler.waiting.append(sequence)
         if self._event is None:
             self._begin()
         elif self._may_enter:
             self._cut()
+        return sequence
+
+    def abort(self, sequence: Sequence) -> None:
+        """Its client has left: it ends with the iteration under way, or never begins."""
+        if sequence in self.scheduler.waiting:
+            self.scheduler.waiting.remove(sequence)
+        elif sequence in self.scheduler.running:
+            sequence.output = max(1, sequence.made)
+            if self._event is not None:
+                self._cut()
+
+    def tokens_of(self, sequence: Sequence) -> int:
+        """Made by now, those of the stretch under way among them."""
+        ends_ns = self._ends_ns
+        if ends_ns is None or len(ends_ns) == 1 or not sequence.decodes:
+            return sequence.made
+        now_ns = self.simulation.now_ns
+        return sequence.made + int(np.searchsorted(ends_ns, now_ns, side="right"))
+
+    @property
+    def next_ns(self) -> int:
+        """When the iteration under way ends; now, if there is none."""
+        ends_ns, now_ns = self._ends_ns, self.simulation.now_ns
+        if ends_ns is None:
+            return now_ns
+        at = int(np.searchsorted(ends_ns, now_ns, side="right"))
+        return int(ends_ns[min(at, len(ends_ns) - 1)])
 
     @property
     def _may_enter(self) -> bool:

@@ -31,6 +31,8 @@ PARSE_TOKEN_S = 4.0e-6
 """Of an ingress process per token of the prompt: the request's JSON, read and written again."""
 TOKEN_S = 123e-6
 """Of an ingress process per token that it streams."""
+KV_BYTES_PER_S = 11e9
+"""Keys and values from one engine to another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +188,7 @@ class Fleet:
         ingress: IngressSpec,
         draws: Any,
         *,
-        kv_bytes_per_s: float = 11e9,
+        kv_bytes_per_s: float = KV_BYTES_PER_S,
     ) -> None:
         self.simulation = simulation
         self.ingress = ingress

@@ -7,13 +7,19 @@ from raysim.rayapi.data import (
     aggregate,
     block,
     collate,
+    context,
     datasource,
     datatype,
     expressions,
     partitioning,
     preprocessors,
 )
-from raysim.rayapi.data.context import DataContext, ExecutionOptions, ExecutionResources
+from raysim.rayapi.data.context import (
+    DataContext,
+    DatasetContext,
+    ExecutionOptions,
+    ExecutionResources,
+)
 from raysim.rayapi.data.dataset import Dataset, MaterializedDataset
 from raysim.rayapi.data.datasource import (
     BlockBasedFileDatasink,
@@ -52,6 +58,7 @@ from raysim.rayapi.data.read import (
 from raysim.rayapi.data.schema import Schema
 from raysim.rayapi.data.sinks import read_sql
 from raysim.rayapi.data.strategies import ActorPoolStrategy, TaskPoolStrategy
+from raysim.rayapi.data.writes import SaveMode
 from raysim.rayapi.unsupported import getattr_of
 
 __all__ = [
@@ -60,6 +67,7 @@ __all__ = [
     "DataContext",
     "DataIterator",
     "Dataset",
+    "DatasetContext",
     "Datasink",
     "Datasource",
     "ExecutionOptions",
@@ -71,11 +79,13 @@ __all__ = [
     "RandomSeedConfig",
     "ReadTask",
     "RowBasedFileDatasink",
+    "SaveMode",
     "Schema",
     "TaskPoolStrategy",
     "aggregate",
     "block",
     "collate",
+    "context",
     "datasource",
     "datatype",
     "expressions",

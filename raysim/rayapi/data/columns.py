@@ -124,12 +124,13 @@ def _is_nan(value: Any) -> bool:
 
 
 def from_rows(rows: Sequence[Any]) -> Columns:
-    """Of mappings; anything else is a column ``item``."""
+    """Of mappings, what one of them lacks being None; anything else is a column ``item``."""
     if not rows:
         return {}
     if not isinstance(rows[0], Mapping):
         return {"item": column_of(rows)}
-    return {name: column_of([row[name] for row in rows]) for name in rows[0]}
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: column_of([row.get(name) for row in rows]) for name in names}
 
 
 def to_rows(columns: Columns) -> Iterator[dict[str, Any]]:
@@ -152,11 +153,16 @@ def taken(columns: Columns, rows: Any) -> Columns:
 
 
 def joined(parts: Iterable[Columns]) -> Columns:
-    """All of them; those without rows do not count."""
+    """All of them; those without rows do not count, and a column that one lacks is None there."""
     found = [part for part in parts if rows_of(part)]
     if len(found) <= 1:
         return found[0] if found else {}
-    return {name: _joined([part[name] for part in found]) for name in found[0]}
+    names = dict.fromkeys(name for part in found for name in part)
+    return {name: _joined([_of_part(part, name) for part in found]) for name in names}
+
+
+def _of_part(part: Columns, name: str) -> Array:
+    return part[name] if name in part else objects_of([None] * rows_of(part))
 
 
 def _joined(arrays: list[Array]) -> Array:

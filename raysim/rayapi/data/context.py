@@ -1,4 +1,4 @@
-"""``ray.data.DataContext``: what a program sets, as the executor's settings.
+"""``ray.data.context``: what a program sets, as the executor's settings.
 
 Settings that change nothing that is emulated (progress bars, logging) are kept and ignored.
 """
@@ -6,19 +6,34 @@ Settings that change nothing that is emulated (progress bars, logging) are kept 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
+from enum import Enum
 from math import inf
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from raysim.rayapi.library_code import session_here
 from raysim.rayapi.session import Session
-from raysim.rayapi.unsupported import NotEmulatedError
+from raysim.rayapi.unsupported import NotEmulatedError, getattr_of
 from raysim.raylibs.data import defaults
 
 _CONTEXTS: WeakKeyDictionary[Session, DataContext] = WeakKeyDictionary()
 _OPTIONS = ("resource_limits", "exclude_resources")
 """Of an execution, in ``ExecutionOptions``."""
 _KNOWN = [f.name for f in fields(defaults.DataContext) if f.name not in _OPTIONS]
+DEFAULT_TARGET_MAX_BLOCK_SIZE = defaults.DataContext().target_max_block_size
+DEFAULT_TARGET_MIN_BLOCK_SIZE = defaults.DataContext().target_min_block_size
+DEFAULT_READ_OP_MIN_NUM_BLOCKS = defaults.DataContext().read_op_min_num_blocks
+
+
+class ShuffleStrategy(str, Enum):  # noqa: UP042  (printed as Ray prints it)
+    """``ray.data.context.ShuffleStrategy``."""
+
+    SORT_SHUFFLE_PULL_BASED = "sort_shuffle_pull_based"
+    SORT_SHUFFLE_PUSH_BASED = "sort_shuffle_push_based"
+    HASH_SHUFFLE = "hash_shuffle"
+    SHUFFLE_V2 = "shuffle_v2"
+    GPU_SHUFFLE = "gpu_shuffle"
+    HASH_SHUFFLE_V2 = "shuffle_v2"  # noqa: PIE796  (another name of the same)
 
 
 class DataContext:
@@ -56,6 +71,9 @@ class DataContext:
         said |= {name: getattr(self.execution_options, name).amounts() for name in _OPTIONS}
         strategy = getattr(self.shuffle_strategy, "value", self.shuffle_strategy)  # type: ignore[attr-defined]
         return replace(defaults.DataContext(), **said | {"shuffle_strategy": strategy})
+
+
+DatasetContext = DataContext
 
 
 @dataclass(init=False)
@@ -112,3 +130,6 @@ class ExecutionOptions:
             said = value or ExecutionResources()
             value = said.limits() if name == "resource_limits" else said
         object.__setattr__(self, name, value)
+
+
+__getattr__ = getattr_of("ray.data.context")

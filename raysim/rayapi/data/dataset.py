@@ -27,7 +27,7 @@ from raysim.rayapi.data.columns import Columns, sliced
 from raysim.rayapi.data.consuming import Consumable
 from raysim.rayapi.data.context import DataContext
 from raysim.rayapi.data.dataset_repr import HEAD_ROWS, MOST_ROWS, ascii_repr, summary
-from raysim.rayapi.data.functions import call_of, check_batch_size, name_of
+from raysim.rayapi.data.functions import call_of, check_batch_size, custom_resources, name_of
 from raysim.rayapi.data.grouped import GroupedData
 from raysim.rayapi.data.iterator import DataIterator
 from raysim.rayapi.data.keys import SortKey
@@ -158,7 +158,9 @@ class Dataset(Consumable):
                 batch_size=None if isinstance(call.batch_size, str) else call.batch_size,
                 num_cpus=said.get("num_cpus"), num_gpus=said.get("num_gpus") or 0.0,
                 concurrency=concurrency, actors=isinstance(fn, type),
-                remote_args=said.get("resources") or {}, slices=sliced,
+                construct=call.construct if isinstance(fn, type) else None,
+                max_concurrency=said.get("max_concurrency") or 1,
+                remote_args=custom_resources(said), slices=sliced,
                 changes_rows=kind in ("filter", "flat_map"),
             )
         )  # fmt: skip
@@ -173,7 +175,7 @@ class Dataset(Consumable):
             specs.Map(
                 name=name, hook=call, num_cpus=options.get("num_cpus"),
                 num_gpus=options.get("num_gpus") or 0.0, concurrency=concurrency, actors=actors,
-                remote_args=options.get("resources") or {}, slices=sliced,
+                remote_args=custom_resources(options), slices=sliced,
             )
         )  # fmt: skip
 

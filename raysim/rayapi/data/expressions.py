@@ -25,23 +25,28 @@ from raysim.rayapi.data.expression_nodes import (
     compute,
     is_column,
 )
+from raysim.rayapi.data.row_expressions import DownloadExpr, UUIDExpr, download, uuid
 from raysim.rayapi.unsupported import getattr_of
 
 __all__ = [
     "AliasExpr",
     "BinaryExpr",
     "ColumnExpr",
+    "DownloadExpr",
     "Expr",
     "LiteralExpr",
     "Operation",
     "StarExpr",
     "UDFExpr",
+    "UUIDExpr",
     "UnaryExpr",
     "col",
+    "download",
     "lit",
     "pyarrow_udf",
     "star",
     "udf",
+    "uuid",
 ]
 
 Operation = StrEnum(

@@ -170,12 +170,24 @@ def read_parquet(
     paths: Any, *, columns: list[str] | None = None, override_num_blocks: int | None = None,
     partitioning: Partitioning | None = HIVE, **options: Any,
 ) -> Dataset:  # fmt: skip
-    """``ray.data.read_parquet``."""
+    """``ray.data.read_parquet``, also by Arrow's ``schema``.
+
+    Raises
+    ------
+    ValueError
+        Rows are to be filtered, which Ray no longer does here.
+    """
+    if options.pop("filter", None) is not None:
+        raise ValueError(
+            "`filter=` on `read_parquet` is not supported. Use "
+            "`ray.data.read_parquet(path).filter(expr=expr)` instead."
+        )
     arrow("read_parquet")
     pq = import_unpatched("pyarrow.parquet")
+    schema = options.pop("schema", None)
 
     def load(file: Path) -> Columns:
-        return from_arrow(pq.read_table(file, columns=columns, partitioning=None))
+        return from_arrow(pq.read_table(file, columns=columns, schema=schema, partitioning=None))
 
     options["partitioning"] = partitioning
     return _read("parquet", paths, load, override_num_blocks, options)

@@ -1,16 +1,22 @@
 """A program's functions as hooks of the executor: what a map's tasks call, in their own process.
 
 Real counterpart: ``ray/data/_internal/planner/plan_udf_map_op.py``. Functions are pickled once and
-unpickled by every worker; an instance of a callable class is made with its actor's first task.
+unpickled by every worker; an instance of a callable class is made by its actor's constructor. One
+whose ``__call__`` is a coroutine runs in an event loop of the actor, some batches or rows of a task
+side by side.
 """
 
 from __future__ import annotations
 
+import inspect
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
+from raysim.rayapi import asyncio_loop
+from raysim.rayapi.calls import begin_call, end_call, this_fiber
 from raysim.rayapi.data.columns import (
     Columns,
     bytes_of,
@@ -32,11 +38,15 @@ from raysim.raylibs.data.blocks import Part
 
 AUTO_BATCH_BYTES = 16 * 1024 * 1024
 """Of a batch of ``batch_size="auto"``: ``_DEFAULT_BATCH_SIZE_BYTES`` of ``map_transformer.py``."""
+ACCELERATOR_SHARE = 0.001
+"""Of the resource that says which accelerator a node has (``_constants.py`` of Ray)."""
 Outputs = list[tuple[Columns, int, int]]
 """Blocks: content, rows, bytes."""
 Work = Callable[[Any, list[Columns]], Columns]
 """Of the program's function and a task's blocks: its output."""
 _STAGES = itertools.count()
+BATCHES_AT_ONCE, ROWS_AT_ONCE = 4, 16
+"""Of a coroutine, in one task: ``DEFAULT_ASYNC_BATCH_UDF_MAX_CONCURRENCY``, ``..._ROW_...``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +74,22 @@ class Call:
 
         return Ask(begin)
 
+    def construct(self) -> Ask:
+        """Make the instance, in a fiber of the actor's process."""
+
+        def begin(d: Driver) -> Any:
+            state = state_of(self.session, d.process)
+            return in_fiber(state, lambda: self._construct(state), f"{self.name}.__init__").begin(d)
+
+        return Ask(begin)
+
+    def _construct(self, state: ProcessState) -> None:
+        self._function(state)
+        fiber = this_fiber()
+        begin_call(fiber)
+        fiber.settle()
+        end_call(fiber)
+
     def _function(self, state: ProcessState) -> Callable[..., Any]:
         """The worker's own copy; of a class, its instance."""
         loaded = state.functions.get(self.number)
@@ -71,6 +97,8 @@ class Call:
             loaded = load_code(self.code)
             if self.made_of is not None:
                 args, kwargs = self.made_of
+                if _is_async(loaded) and state.loop is None:
+                    asyncio_loop.start_loop(state, self.name)
                 loaded = loaded(*args, **kwargs)
             state.functions[self.number] = loaded
         function: Callable[..., Any] = loaded
@@ -88,20 +116,49 @@ class Call:
             made = joined(self._batches(function, blocks))
         else:
             rows = (row for block in blocks for row in to_rows(block))
-            made = from_rows(list(self._rows(function, rows)))
+            answers = self._answers(function, rows, ROWS_AT_ONCE)
+            made = from_rows(list(self._rows(answers)))
         return [(made, rows_of(made), bytes_of(made))]
 
     def _batches(self, function: Callable[..., Any], blocks: list[Columns]) -> list[Columns]:
         whole = joined(blocks)
         rows = rows_of(whole)
         size = self._batch_rows(blocks) or max(rows, 1)
+        batches = (
+            to_batch(sliced(whole, begin, min(begin + size, rows)), self.batch_format)
+            for begin in range(0, rows, size)
+        )
         made: list[Columns] = []
-        for begin in range(0, rows, size):
-            batch = to_batch(sliced(whole, begin, min(begin + size, rows)), self.batch_format)
-            answer = function(batch, *self.fn_args, **self.fn_kwargs)
+        for _, answer in self._answers(function, batches, BATCHES_AT_ONCE):
             answers = answer if hasattr(answer, "__next__") else [answer]
             made += [from_batch(one) for one in answers]
         return made
+
+    def _answers(
+        self, function: Callable[..., Any], items: Iterable[Any], at_once: int
+    ) -> Iterable[tuple[Any, Any]]:
+        """Each batch or row with what the function makes of it, in order."""
+        if not _is_async(type(function)):
+            return ((item, function(item, *self.fn_args, **self.fn_kwargs)) for item in items)
+        given, found = list(items), []
+
+        async def one(item: Any) -> Any:
+            answer = function(item, *self.fn_args, **self.fn_kwargs)
+            if inspect.isasyncgen(answer):
+                return iter([part async for part in answer])
+            return await answer
+
+        async def work() -> None:
+            found.extend(await asyncio_loop.gather_few([partial(one, g) for g in given], at_once))
+
+        fiber = this_fiber()
+        begin_call(fiber)
+        fiber.settle()
+        error = fiber.block(partial(asyncio_loop.run_in_loop, fiber.process.loop, work()))
+        end_call(fiber)
+        if error is not None:
+            raise error
+        return zip(given, found, strict=True)
 
     def _batch_rows(self, blocks: list[Columns]) -> int | None:
         """None: all at once; ``auto`` goes by the first block that has rows."""
@@ -111,15 +168,20 @@ class Call:
         row_bytes = bytes_of(first) / max(rows_of(first), 1)
         return max(1, int(AUTO_BATCH_BYTES / row_bytes)) if row_bytes else None
 
-    def _rows(self, function: Callable[..., Any], rows: Any) -> Any:
-        for row in rows:
-            answer = function(row, *self.fn_args, **self.fn_kwargs)
+    def _rows(self, answers: Iterable[tuple[Any, Any]]) -> Any:
+        for row, answer in answers:
             if self.kind == "map":
                 yield answer
             elif self.kind == "flat_map":
                 yield from answer
             elif answer:
                 yield row
+
+
+def _is_async(cls: Any) -> bool:
+    """Whether instances are called as coroutines."""
+    call = getattr(cls, "__call__", None)  # noqa: B004  (of the class, not of what it makes)
+    return inspect.iscoroutinefunction(call) or inspect.isasyncgenfunction(call)
 
 
 def call_of(
@@ -154,6 +216,14 @@ def check_batch_size(batch_size: int | str | None, num_gpus: float | None) -> No
         raise ValueError("Batch size can't be negative or 0")
 
 
+def custom_resources(options: Mapping[str, Any]) -> dict[str, float]:
+    """Of a map's options: what is neither CPU nor GPU."""
+    held = dict(options.get("resources") or {})
+    if options.get("accelerator_type"):
+        held[f"accelerator_type:{options['accelerator_type']}"] = ACCELERATOR_SHARE
+    return held
+
+
 def name_of(function: Any) -> str:
     """As it is called in an operator's name."""
     return str(getattr(function, "__name__", type(function).__name__))
@@ -168,12 +238,11 @@ class Reads:
     name: str
 
     def __call__(self, parts: list[Part]) -> Ask:
-        """One part: which rows."""
-        (part,) = parts
+        """Parts say which rows."""
 
         def main() -> Outputs:
-            columns = self.make(part.start, part.start + part.rows)
-            return [(columns, rows_of(columns), bytes_of(columns))]
+            made = [self.make(part.start, part.start + part.rows) for part in parts]
+            return [(columns, rows_of(columns), bytes_of(columns)) for columns in made]
 
         def begin(d: Driver) -> Any:
             return in_fiber(state_of(self.session, d.process), main, self.name).begin(d)

@@ -98,24 +98,28 @@ def put_blocks(parts: list[Columns]) -> MaterializedDataset:
 
 def _in_memory(columns: Columns, blocks: int) -> MaterializedDataset:
     """Equal blocks, which the caller puts into the store."""
-    rows = rows_of(columns)
+    shares = _shares(rows_of(columns), blocks)
+    return put_blocks([sliced_columns(columns, begin, end) for begin, end in shares])
+
+
+def _shares(rows: int, blocks: int) -> list[tuple[int, int]]:
+    """Where each of equal blocks begins and ends."""
     parts = evenly(rows, 0, blocks) if rows else []
-    ends = list(itertools.accumulate(part.rows for part in parts))
-    return put_blocks(
-        [sliced_columns(columns, end - p.rows, end) for p, end in zip(parts, ends, strict=True)]
-    )
+    ends = itertools.accumulate(part.rows for part in parts)
+    return [(end - part.rows, end) for part, end in zip(parts, ends, strict=True)]
 
 
 @program_call
 def from_items(
     items: Sequence[Any], *, parallelism: int = -1, override_num_blocks: int | None = None
 ) -> MaterializedDataset:
-    """``ray.data.from_items``: no block is empty."""
+    """``ray.data.from_items``: no block is empty, and each has the columns of its own items."""
     blocks = override_num_blocks or (parallelism if parallelism > 0 else None)
     if blocks is None:
         cpus = play(lambda _: available_cpus())
         blocks = max(executions.settings().read_op_min_num_blocks, int(2 * cpus))
-    return _in_memory(from_rows(list(items)), min(blocks, len(items) or 1))
+    shares = _shares(len(items), min(blocks, len(items) or 1))
+    return put_blocks([from_rows(items[begin:end]) for begin, end in shares])
 
 
 @program_call

@@ -3,14 +3,16 @@
 Real counterpart: ``_internal/datasource/*_datasink.py``, ``datasource/file_datasink.py``. Files are
 real ones in a folder of this machine; virtual time pays for their bytes on the node's disk.
 
-Not modelled: partition columns, rows per file, other modes than appending.
+Not modelled: formats' own arguments, names of files of one's own but for pictures.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +21,16 @@ import numpy as np
 from raysim.rayapi.calls import program_call
 from raysim.rayapi.clock import import_unpatched, real_datetime
 from raysim.rayapi.data import executions
-from raysim.rayapi.data.columns import Columns, arrow, joined, rows_of, to_arrow, to_batch, to_rows
+from raysim.rayapi.data.columns import (
+    Columns,
+    arrow,
+    joined,
+    rows_of,
+    taken,
+    to_arrow,
+    to_batch,
+    to_rows,
+)
 from raysim.rayapi.data.exchanges import Task
 from raysim.rayapi.data.storage import local, pay_for_writing
 from raysim.rayapi.library_code import session_here
@@ -32,28 +43,87 @@ if TYPE_CHECKING:
 _IGNORED = ("try_create_dir", "concurrency", "ray_remote_args", "filesystem", "compression")
 
 
+class SaveMode(str, Enum):  # noqa: UP042  (printed as Ray prints it)
+    """``ray.data.SaveMode``: what becomes of what is there."""
+
+    CREATE = "create"
+    APPEND = "append"
+    OVERWRITE = "overwrite"
+    IGNORE = "ignore"
+    ERROR = "error"
+    UPSERT = "upsert"
+
+
 @program_call
 def write(dataset: Dataset, kind: str, path: Any, options: dict[str, Any]) -> None:
     """Run a dataset into files of a folder."""
     asked = {k: v for k, v in options.items() if k not in _IGNORED and v is not None}
-    column = asked.pop("column", "")
-    if asked:
-        raise NotEmulatedError(f"ray.data.Dataset.write_{kind}({next(iter(asked))}=)", "the path")
+    column, by = asked.pop("column", ""), asked.pop("partition_cols", [])
+    rows, mode = asked.pop("min_rows_per_file", None), SaveMode(asked.pop("mode", "append"))
+    if asked or (by and kind != "parquet"):
+        named = next(iter(asked), "partition_cols")
+        raise NotEmulatedError(f"ray.data.Dataset.write_{kind}({named}=)", "the path")
     folder = local(path, f"write_{kind}")
-    folder.mkdir(parents=True, exist_ok=True)
+    skips = _prepared(folder, mode)
     numbers = itertools.count()
+    prefix = _unused(folder, executions.number_of(dataset))
 
     def store(blocks: list[Columns]) -> list[Columns]:
         whole = joined(blocks)
-        if rows_of(whole):
-            file = folder / f"{executions.number_of(dataset)}_{next(numbers):06}_000000.{kind}"
-            with real_datetime():
-                _WRITERS[kind](whole, file, column)
-            pay_for_writing(file.stat().st_size)
+        if rows_of(whole) and not skips:
+            name = f"{prefix}_{next(numbers):06}_000000.{kind}"
+            for inside, part in _parted(whole, by):
+                (folder / inside).mkdir(parents=True, exist_ok=True)
+                file = folder / inside / name
+                with real_datetime():
+                    _WRITERS[kind](part, file, column)
+                pay_for_writing(file.stat().st_size)
         return [whole]
 
     hook = Task(session=session_here(), name="Write", work=store)
-    executions.drained(dataset._spec.then(specs.Map(name="Write", hook=hook)), None)  # noqa: SLF001  (its own)
+    wanted = specs.Map(name="Write", hook=hook, batch_size=rows)
+    executions.drained(dataset._spec.then(wanted), None)  # noqa: SLF001  (its own)
+
+
+def _prepared(folder: Path, mode: SaveMode) -> bool:
+    """The folder is there; whether nothing is to be written into it.
+
+    Raises
+    ------
+    ValueError
+        It was there, and was not to be.
+    """
+    if folder.exists():
+        if mode in (SaveMode.ERROR, SaveMode.CREATE):
+            raise ValueError(
+                f"Path {folder} already exists. "
+                "If this is unexpected, use mode='ignore' to ignore those files"
+            )
+        if mode == SaveMode.OVERWRITE:
+            shutil.rmtree(folder)
+    skips = mode == SaveMode.IGNORE and folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    return skips
+
+
+def _unused(folder: Path, number: int) -> str:
+    """What names of this write's files begin with, as no others there do: Ray draws an id."""
+    tries = itertools.count()
+    return next(f"{number}_{n}" for n in tries if not any(folder.rglob(f"{number}_{n}_*")))
+
+
+def _parted(columns: Columns, by: list[str]) -> Iterator[tuple[str, Columns]]:
+    """Rows of equal values in a folder called after these, without their columns."""
+    if not by:
+        yield "", columns
+        return
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for number, values in enumerate(zip(*(columns[name].tolist() for name in by), strict=True)):
+        groups.setdefault(values, []).append(number)
+    others = {name: column for name, column in columns.items() if name not in by}
+    for values, rows in groups.items():
+        inside = "/".join(f"{name}={value}" for name, value in zip(by, values, strict=True))
+        yield inside, taken(others, np.asarray(rows))
 
 
 def write_parquet(self: Dataset, path: Any, **options: Any) -> None:

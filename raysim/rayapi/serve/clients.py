@@ -1,4 +1,4 @@
-"""Clients of programs reach the emulated Serve: requests, httpx, urllib, aiohttp, grpc.
+"""Clients of programs reach the emulated Serve: requests, httpx (so openai), urllib, aiohttp, grpc.
 
 Real counterpart: sockets. Only what a program asks of this machine at Serve's port is answered
 here; everything else goes where it always does. Threads that FastAPI takes for its routes are those
@@ -12,12 +12,15 @@ import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from typing import Any
+from urllib.parse import urlsplit
 
 from raysim.rayapi.serve.connections import of_aiohttp
 from raysim.rayapi.serve.context import SERVING
 from raysim.rayapi.serve.http import ask, ask_async, is_ours, message_of
 from raysim.rayapi.serve.streams import Reply, client_response
 
+_HTTPX = ("httpx", "httpx2")
+"""Packages of one interface; openai's clients take the second where it is there."""
 _undo: list[Callable[[], None]] = []
 
 
@@ -30,11 +33,11 @@ def install() -> None:
         from requests.adapters import HTTPAdapter
 
         _patch(HTTPAdapter, "send", _requests)
-    if importlib.util.find_spec("httpx") is not None:
-        import httpx
-
-        _patch(httpx.HTTPTransport, "handle_request", _httpx)
-        _patch(httpx.AsyncHTTPTransport, "handle_async_request", _httpx_async)
+    for name in _HTTPX:
+        if importlib.util.find_spec(name) is not None:
+            httpx = importlib.import_module(name)
+            _patch(httpx.HTTPTransport, "handle_request", partial(_httpx, httpx))
+            _patch(httpx.AsyncHTTPTransport, "handle_async_request", partial(_httpx_async, httpx))
     if importlib.util.find_spec("aiohttp") is not None:
         import aiohttp
 
@@ -72,7 +75,12 @@ def _requests(real: Any) -> Any:
 
         body = request.body or b""
         data = body.encode() if isinstance(body, str) else bytes(body)
-        reply = ask(message_of(request.method, request.url, request.headers, data))
+        limit = kwargs.get("timeout")
+        limit_s = limit[1] if isinstance(limit, tuple) else getattr(limit, "read_timeout", limit)
+        try:
+            reply = ask(message_of(request.method, request.url, request.headers, data), limit_s)
+        except TimeoutError:
+            raise _late(request, limit_s) from None
         read = client_response(reply, request.method)
         raw = HTTPResponse(
             body=read, headers=dict(read.getheaders()), status=read.status, reason=read.reason,
@@ -84,9 +92,25 @@ def _requests(real: Any) -> Any:
     return send
 
 
-def _httpx_reply(request: Any, reply: Reply) -> Any:
-    import httpx
+def _late(request: Any, limit_s: Any) -> Exception:
+    """As requests says it."""
+    from requests.exceptions import ReadTimeout
 
+    host = urlsplit(request.url)
+    return ReadTimeout(
+        f"HTTPConnectionPool(host={host.hostname!r}, port={host.port}): Read timed out. "
+        f"(read timeout={limit_s})",
+        request=request,
+    )
+
+
+def _httpx_limit_s(request: Any) -> float | None:
+    """Its timeout of reading, which is five seconds where nothing is said."""
+    limit: float | None = request.extensions.get("timeout", {}).get("read")
+    return limit
+
+
+def _httpx_reply(httpx: Any, request: Any, reply: Reply) -> Any:
     def check() -> None:
         if reply.broken:
             raise httpx.RemoteProtocolError(
@@ -94,7 +118,7 @@ def _httpx_reply(request: Any, reply: Reply) -> Any:
                 "(incomplete chunked read)"
             )
 
-    class Body(httpx.SyncByteStream, httpx.AsyncByteStream):
+    class Body(httpx.SyncByteStream, httpx.AsyncByteStream):  # type: ignore[misc]
         """As it comes, to who iterates in either way."""
 
         def __iter__(self) -> Iterator[bytes]:
@@ -115,23 +139,31 @@ def _httpx_reply(request: Any, reply: Reply) -> Any:
     return httpx.Response(reply.head.status, headers=reply.headers, stream=Body(), request=request)
 
 
-def _httpx(real: Any) -> Any:
+def _httpx(httpx: Any, real: Any) -> Any:
     def handle_request(self: Any, request: Any) -> Any:
         if not is_ours(str(request.url)):
             return real(self, request)
         message = message_of(request.method, str(request.url), request.headers, request.read())
-        return _httpx_reply(request, ask(message))
+        try:
+            reply = ask(message, _httpx_limit_s(request))
+        except TimeoutError:
+            raise httpx.ReadTimeout("timed out", request=request) from None
+        return _httpx_reply(httpx, request, reply)
 
     return handle_request
 
 
-def _httpx_async(real: Any) -> Any:
+def _httpx_async(httpx: Any, real: Any) -> Any:
     async def handle_async_request(self: Any, request: Any) -> Any:
         if not is_ours(str(request.url)):
             return await real(self, request)
         body = await request.aread()
         message = message_of(request.method, str(request.url), request.headers, body)
-        return _httpx_reply(request, await ask_async(message))
+        try:
+            reply = await ask_async(message, _httpx_limit_s(request))
+        except TimeoutError:
+            raise httpx.ReadTimeout("", request=request) from None
+        return _httpx_reply(httpx, request, reply)
 
     return handle_async_request
 
@@ -142,7 +174,9 @@ def _urllib(real: Any) -> Any:
             return real(self, request)
         headers = dict(request.header_items())
         method = request.get_method()
-        reply = ask(message_of(method, request.full_url, headers, request.data or b""))
+        limit = getattr(request, "timeout", None)
+        limit_s = limit if isinstance(limit, int | float) else None
+        reply = ask(message_of(method, request.full_url, headers, request.data or b""), limit_s)
         found = client_response(reply, method)
         found.url, found.msg = request.full_url, found.reason  # type: ignore[assignment]  # as urllib
         return found

@@ -6,10 +6,15 @@ Real counterpart: ``python/ray/serve/config.py`` and ``api.py`` (ray 2.60).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from raysim.rayapi.serve.policies import (
+    AutoscalingContext,  # noqa: F401  (of Ray's module)
+    AutoscalingPolicy,  # noqa: F401  (as above)
+    ProgramPolicy,
+)
 from raysim.rayapi.unsupported import NotEmulatedError, getattr_of
 from raysim.raylibs.serve.config import AutoscalingConfig, DeploymentConfig, MultiplexConfig
 from raysim.raylibs.serve.defaults import RAY_2_60
@@ -117,7 +122,7 @@ def scaling_of(said: Any) -> AutoscalingConfig | None:
     Raises
     ------
     NotEmulatedError
-        A policy of one's own, or a field that is not emulated.
+        A field that is not emulated.
     """
     if said is None or isinstance(said, AutoscalingConfig):
         return said
@@ -128,10 +133,15 @@ def scaling_of(said: Any) -> AutoscalingConfig | None:
     return AutoscalingConfig(**said)
 
 
-def deployment_config(name: str, said: Mapping[str, Any], version: str) -> DeploymentConfig:
-    """What is deployed; ``said`` has been ``checked``."""
+def deployment_config(
+    name: str, said: Mapping[str, Any], version: str, app_name: str | None = None
+) -> DeploymentConfig:
+    """What is deployed, in an application if there is one; ``said`` has been ``checked``."""
     same = {key: said[key] for key in SAME if said.get(key) is not None}
     scaling = scaling_of(said.get("autoscaling_config"))
+    if scaling is not None and scaling.policy is not None and app_name is not None:
+        policy = ProgramPolicy(scaling.policy, scaling, name, app_name)
+        scaling = replace(scaling, policy=policy)
     return DeploymentConfig(
         name=name,
         num_replicas=said.get("num_replicas") or 1,

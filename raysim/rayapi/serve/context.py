@@ -37,6 +37,14 @@ class Serving(NamedTuple):
 
     replica: ProgramReplica
     model_id: str = ""
+    parts: tuple[list[Any], ...] = ()
+    """One list: responses of the calls that a request has made, to be cancelled with it."""
+
+    def made(self, response: Any) -> None:
+        """A call of the request's."""
+        for parts in self.parts:
+            parts[:] = [part for part in parts if not part.over]
+            parts.append(response)
 
 
 SERVING: ContextVar[Serving | None] = ContextVar("serving", default=None)

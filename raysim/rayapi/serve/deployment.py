@@ -137,7 +137,7 @@ class _Graph:
         code = dump_code((deployed.func_or_class, args, kwargs, said.get("user_config")))
         version = hashlib.sha256(code).hexdigest()[:8]
         self.code[name] = code
-        self.configs.append(deployment_config(name, said, version))
+        self.configs.append(deployment_config(name, said, version, self._app_name))
         return name
 
     def _with_handles(self, value: Any) -> Any:

@@ -20,6 +20,7 @@ from raysim.rayapi.exceptions import ActorDiedError, GetTimeoutError
 from raysim.rayapi.failures import exception_of, raise_error
 from raysim.rayapi.objects import ObjectRef
 from raysim.rayapi.serialization import Raised, deserialize, serialize
+from raysim.rayapi.serve.context import SERVING
 from raysim.rayapi.serve.exceptions import BackPressureError, RequestCancelledError
 from raysim.rayapi.submission import put_payload
 from raysim.rayapi.unsupported import NotEmulatedError, getattr_of
@@ -121,6 +122,9 @@ class DeploymentHandle:
         options = self._options
         kind = DeploymentResponseGenerator if options.stream else DeploymentResponse
         response = kind(caller)
+        serving = SERVING.get()
+        if serving is not None:
+            serving.made(response)
         sending = _Sending(response, options, serialize(given, hold_refs=True), responses)
         fiber = this_fiber()
         assert fiber.process.core is not None, "a caller of a deployment has joined the cluster"

@@ -3,7 +3,7 @@
 Real counterpart: ``python/ray/serve/_private/http_util.py`` and ``proxy.py`` (ray 2.60). A request
 is whole when it is sent. What an application sends with more to follow goes out at once.
 
-Not modelled: websockets.
+Not modelled: websockets; timeouts of clients between parts of a reply.
 """
 
 from __future__ import annotations
@@ -82,8 +82,11 @@ def message_of(method: str, url: str, headers: Mapping[str, str], body: bytes) -
     return Message(method, unquote(parts.path) or "/", parts.query, tuple(lines.items()), body)
 
 
-def start_request(message: Message, then: Callable[[Reply], object]) -> None:
-    """Send it; ``then(reply)`` in the simulation, when all of it is there or its first chunk."""
+def start_request(message: Message, then: Callable[[Reply], object]) -> Callable[[], object]:
+    """Send it; ``then(reply)`` in the simulation, when all of it is there or its first chunk.
+
+    What it returns is called by a client that leaves before.
+    """
     session = this_fiber().process.session
     core: Any = this_fiber().process.core
     message, request_id = numbered(message, session)
@@ -91,11 +94,11 @@ def start_request(message: Message, then: Callable[[Reply], object]) -> None:
     if found is None:
         said = f"Path '{message.path}' not found. Ensure that the application is deployed."
         core.after(0, lambda _: then(_text(NOT_FOUND, said).under(ID_HEADER, request_id)))
-        return
+        return lambda: None
     served, prefix = found
     model_id = dict(message.headers).get(MODEL_HEADER, "")
     message = message._replace(root_path=prefix)
-    send(
+    return send(
         served, message, model_id, _reply_of, lambda reply: then(reply.under(ID_HEADER, request_id))
     )
 
@@ -106,7 +109,7 @@ def send(
     model_id: str,
     reply_of: Callable[[Request], Reply],
     then: Callable[[Reply], object],
-) -> None:
+) -> Callable[[], object]:
     """By way of a proxy, to a replica of the ingress, which calls ``message.answer``.
 
     Parameters
@@ -144,8 +147,10 @@ def send(
     proxy = proxies.get(core.me.node_id) or next(iter(proxies.values()), None)
     if proxy is None:
         request.end("no_proxy", core.now_ns)
-        return
-    deliver(proxy.process, to_ns(served.instance.costs.transit_s), proxy.receive, request)
+    else:
+        transit_ns = to_ns(served.instance.costs.transit_s)
+        deliver(proxy.process, transit_ns, proxy.receive, request)
+    return lambda: _cancel(request)
 
 
 def numbered(message: Message, session: Session) -> tuple[Message, str]:
@@ -198,19 +203,44 @@ def _reply_of(request: Request) -> Reply:
 
 
 @program_call
-def ask(message: Message) -> Reply:
-    """Send it from a thread, and wait for the reply."""
+def ask(message: Message, timeout_s: float | None = None) -> Reply:
+    """Send it from a thread, and wait for the reply.
+
+    Raises
+    ------
+    TimeoutError
+        Nothing of it has come by then; the client leaves.
+    """
     fiber = this_fiber()
     fiber.settle()
-    reply: Reply = fiber.block(lambda then: start_request(message, then))
+    sim, leave, timer = fiber.process.session.sim, [], []
+
+    def start(then: Callable[[Any], object]) -> None:
+        leave.append(start_request(message, then))
+        if timeout_s is not None:
+            timer.append(sim.call_later(to_ns(timeout_s), then, None))
+
+    reply: Reply | None = fiber.block(start)
+    if reply is None:
+        leave[0]()
+        raise TimeoutError("timed out")
+    for each in timer:
+        sim.cancel(each)
     return reply
 
 
-async def ask_async(message: Message) -> Reply:
-    """Send it from an event loop."""
+async def ask_async(message: Message, timeout_s: float | None = None) -> Reply:
+    """The same from an event loop."""
     from raysim.rayapi import asyncio_loop
 
-    reply: Reply = await asyncio_loop.future_with(lambda then: start_request(message, then))
+    leave: list[Callable[[], object]] = []
+    coming = asyncio_loop.future_with(lambda then: leave.append(start_request(message, then)))
+    try:
+        reply: Reply = await asyncio_loop.wait_for(coming, timeout_s)
+    except (asyncio_loop.TimeoutError_, asyncio_loop.CancelledError):
+        for each in leave:
+            each()
+        raise
     return reply
 
 

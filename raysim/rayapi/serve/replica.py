@@ -154,11 +154,14 @@ class ProgramReplica:
     async def _serve(self, call: Call, done: Done) -> None:
         asked: Asked = call.request.asked
         name = f"{self.config.name}.{asked.method}"
-        SERVING.set(Serving(self, call.request.model_id))
+        parts: list[Any] = []
+        SERVING.set(Serving(self, call.request.model_id, (parts,)))
         status: Status = "ok"
         try:
             call.answer = await self._answer(call, asked)
         except CancelledError:
+            for part in parts:
+                part.cancel()
             status, call.answer = "user_error", self._error(TaskCancelledError(), name)
         except ProcessExit as exit_:
             self.process.after(0, lambda _, exit_=exit_: end_process(self.state, exit_))

@@ -103,7 +103,7 @@ class Served:
         self.log = RequestLog()
         self.running: Running | None = None
         self.instance = Instance(
-            built.config, _costs(session), session.sim.rng, code_of=self._code_of,
+            built.config, stack_costs(session), session.sim.rng, code_of=self._code_of,
             with_proxies=serve_of(session).with_proxies,
         )  # fmt: skip
         self.began_ns = session.sim.now_ns
@@ -184,7 +184,7 @@ class Served:
         return None
 
 
-def _costs(session: Session) -> ServeCosts:
+def stack_costs(session: Session) -> ServeCosts:
     """Of the stack that the environment asks for, on the machine's cores."""
     stack = next((s for v, s in _VARIABLES.items() if os.environ.get(v) == "1"), "default")
     return STACKS[stack].at_speed(session.env.costs.serve_speed)

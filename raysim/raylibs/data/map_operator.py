@@ -322,9 +322,9 @@ class MapOperator:
 
     @property
     def producing(self) -> int:
-        """Tasks that may hold blocks: of those sent to an actor only one runs."""
-        running = len(self.tasks)
-        return running if self.pool is None else min(running, self.pool.active)
+        """Tasks that may hold blocks: of those sent to an actor only so many run at once."""
+        running, pool = len(self.tasks), self.pool
+        return running if pool is None else min(running, pool.active * pool.concurrency)
 
     def usage(self) -> Resources:
         """As ``Operator``."""

@@ -16,8 +16,8 @@ from raysim.raylibs.data.blocks import Block, Part
 
 Hook = Callable[[list[Part]], Ask]
 """Runs user code on a task's input, in the task's own process; answers a list of (content, rows,
-bytes), its output blocks in order, or the ``TaskError`` it raised. A read task gets one part: its
-number, the first of its rows and how many."""
+bytes), its output blocks in order, or the ``TaskError`` it raised. A read task gets a part for each
+task of the source's that it does: its own number, the first of the rows and how many."""
 
 
 Slices = Callable[[Any, int, int], Any]
@@ -87,6 +87,8 @@ class Map:
     """A callable class: its instances are actors."""
     setup_s: float = 0.0
     """An actor's constructor: imports, the model's weights, its way to the GPU."""
+    construct: Callable[[], Ask] | None = None
+    """The constructor of a program's class, or the ``TaskError`` it raised."""
     max_concurrency: int = 1
     """Calls an actor runs side by side."""
     width: float = 1.0

@@ -135,7 +135,7 @@ def _run_hooks(work: Work, blocks: list[Any]) -> Script:
         yield work.exchange.fetch(number)
         parts = [Part(p.content, 0, p.rows) for p in work.exchange.parts[number].pieces]
     else:
-        contents = blocks if work.stage.reads is None else [work.number]
+        contents = blocks if work.stage.reads is None else [work.number] * len(work.parts)
         parts = [Part(c, *part) for c, part in zip(contents, work.parts, strict=True)]
     made: list[tuple[Any, int, int]] = []
     for step in work.stage.steps:
@@ -191,8 +191,17 @@ class MapWorker:
         self.process = process
         self.stage = stage
 
+    def construct(self) -> Script:
+        """The program's own constructors."""
+        for step in self.stage.steps:
+            if step.construct is not None:
+                error = yield step.construct()
+                if isinstance(error, TaskError):
+                    return error
+        return None
+
     def start(self) -> Script:
-        """What its constructor takes; the pool calls it first."""
+        """What its constructor takes beside the program's own; the pool calls it first."""
         yield from imports(self.process, LIBRARY, self.process.costs.data_worker_core_s)
         for step in self.stage.steps:
             if step.setup_s:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from raysim.serving.decoder import Decoder
-from raysim.serving.fleet import IngressSpec
+from raysim.serving.fleet import KV_BYTES_PER_S, IngressSpec
 from raysim.serving.settings import EngineSettings
 
 
@@ -83,7 +83,7 @@ class LLMApp:
     ingress: IngressSpec = field(default_factory=IngressSpec)
     cold_start: ColdStart | None = field(default_factory=ColdStart)
     cpus: float = 1.0
-    kv_bytes_per_s: float = 11e9
+    kv_bytes_per_s: float = KV_BYTES_PER_S
 
 
 def default_ingress_replicas(num_replicas: int) -> int:

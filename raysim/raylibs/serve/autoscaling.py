@@ -3,7 +3,8 @@
 Real counterpart: ``DeploymentAutoscalingState`` of ``_private/autoscaling_state.py`` (ray 2.60).
 Ray asks at every step of the controller's loop; the mean over the look-back moves only because the
 last sample is taken to hold until now, and it moves one way. So the next step whose answer can
-differ is worked out (``next_look_s``), and the steps between are not played.
+differ is worked out (``next_look_s``), and the steps between are not played; but those of a policy
+of one's own are, each.
 
 Not modelled: metrics collected on replicas in place of handles.
 """
@@ -12,8 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
-from raysim.raylibs.serve.config import AutoscalingConfig
+from raysim.raylibs.serve.config import AutoscalingConfig, Situation
 from raysim.raylibs.serve.defaults import RAY_2_60, ServeDefaults
 from raysim.raylibs.serve.policy import NO_WISH, PolicyState, decide, delay_s, desired_replicas
 from raysim.raylibs.serve.timeseries import Merged, Points, merged
@@ -43,6 +45,8 @@ class DeploymentAutoscaling:
         self._reports: dict[str, HandleReport] = {}
         self._state: PolicyState = NO_WISH
         self._total: Merged | None = None
+        self._scaled_s: tuple[float | None, float | None] = None, None
+        """When the target last grew, and when it last fell."""
 
     def report(self, report: HandleReport) -> None:
         """A handle's report; an older one than the last is late and dropped."""
@@ -76,16 +80,31 @@ class DeploymentAutoscaling:
     def decide(self, target: int, now_s: float) -> int:
         """``get_decision_num_replicas``: the target from now on."""
         total = self.total_requests(now_s)
+        own = None
+        if self.config.policy is not None:
+            own = partial(self.config.policy, self._situation(target, total, now_s))
         decision, self._state = decide(
-            total, len(self.running), target, self.config, self._state, now_s
+            total, len(self.running), target, self.config, self._state, now_s, own
         )
+        if decision != target:
+            up, down = self._scaled_s
+            self._scaled_s = (now_s, down) if decision > target else (up, now_s)
         return decision
+
+    def _situation(self, target: int, total: float, now_s: float) -> Situation:
+        queued = merged([r.queued for r in self._reports.values()])
+        return Situation(
+            now_s, self.running, target, total, queued.at(now_s, self.config.aggregation_function),
+            *self._scaled_s,
+        )  # fmt: skip
 
     def next_look_s(self, target: int, now_s: float) -> float | None:
         """When ``decide`` may next say something else, if no report comes before.
 
         None: not until one does.
         """
+        if self.config.policy is not None:
+            return now_s + self._defaults.control_loop_interval_s
         looks = [report.at_s + self._timeout_s for report in self._reports.values()]
         state = self._state
         if state.since_s is not None:

@@ -4,21 +4,36 @@ Real counterpart: ``serve/config.py`` (``DeploymentConfig``, ``AutoscalingConfig
 ``@serve.deployment``, ``@serve.batch`` and ``@serve.multiplexed`` (ray 2.60). ``Work`` stands for
 the user's method, as numbers.
 
-Not modelled: custom autoscaling policies and request routers, ``target_capacity``,
+Not modelled: custom request routers, policies of a whole application, ``target_capacity``,
 ``max_replicas_per_node``, gang scheduling, deployment actors, surge rollouts, ``user_config``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from raysim.raylibs.serve.defaults import RAY_2_60
 
 Aggregation = Literal["mean", "max", "min"]
 RouterKind = Literal["power_of_two", "least_connections", "random"]
 """``least_connections`` is HAProxy's; ``random`` a comparison for studies, not one of Ray's."""
+
+
+class Situation(NamedTuple):
+    """What a policy of one's own is asked by."""
+
+    now_s: float
+    running: tuple[str, ...]
+    """Replicas that run, by id."""
+    target: int
+    total_requests: float
+    """Queued and running, over the look-back."""
+    queued_requests: float
+    scaled_up_s: float | None
+    """When the target last grew; None: never."""
+    scaled_down_s: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +52,8 @@ class AutoscalingConfig:
     downscale_delay_s: float = RAY_2_60.downscale_delay_s
     downscale_to_zero_delay_s: float | None = None
     aggregation_function: Aggregation = "mean"
+    policy: Callable[[Situation], float] | None = None
+    """Says how many replicas are wanted, before factors, delays and bounds; None: Ray's own."""
 
     @property
     def record_interval_s(self) -> float:

@@ -1,14 +1,15 @@
-"""How many replicas: the default autoscaling policy, its factors, its delays and its bounds.
+"""How many replicas: the default autoscaling policy; factors, delays and bounds of every one.
 
 Real counterpart: ``serve/autoscaling_policy.py`` and ``get_decision_num_replicas`` of
 ``_private/autoscaling_state.py`` (ray 2.60), formula by formula; ``tests/real`` compares.
 
-Not modelled: custom policies, application-level policies, gangs.
+Not modelled: application-level policies, gangs.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from raysim.raylibs.serve.config import AutoscalingConfig
@@ -35,6 +36,11 @@ def desired_replicas(total_requests: float, running: int, config: AutoscalingCon
     while fewer are wanted takes one away.
     """
     wanted = running * (total_requests / (config.target_ongoing_requests * running))
+    return scaled_replicas(wanted, running, config)
+
+
+def scaled_replicas(wanted: float, running: int, config: AutoscalingConfig) -> int:
+    """``_apply_scaling_factors``: what a policy wants, of a deployment that has some."""
     delta = wanted - running
     factor = config.upscaling_factor if delta > 0 else config.downscaling_factor
     scaled = math.ceil(running + factor * delta)
@@ -50,6 +56,7 @@ def decide(
     config: AutoscalingConfig,
     state: PolicyState,
     now_s: float,
+    own: Callable[[], float] | None = None,
 ) -> tuple[int, PolicyState]:
     """(The new target number of replicas, the state to remember).
 
@@ -61,13 +68,17 @@ def decide(
         Replicas that run; what is wanted is computed from them.
     target
         The present target; what is wanted is compared with it.
+    own
+        What a policy of one's own wants.
     """
     if running == 0:
         if total_requests > 0:
             return config.bound(max(math.ceil(config.upscaling_factor), target)), state
-        wanted = target
+        wanted = target if own is None else math.ceil(own())
         if wanted > 0:
             return config.bound(wanted), state
+    elif own is not None:
+        wanted = scaled_replicas(own(), running, config)
     else:
         wanted = desired_replicas(total_requests, running, config)
     replicas, state = _delayed(max(0, wanted), target, config, state, now_s)

@@ -208,7 +208,7 @@ def test_what_requests_came_to_is_reported() -> None:
     [
         ({"request_router_config": {"request_router_class": "x"}}, "request_router_config"),
         ({"max_replicas_per_node": 1}, "max_replicas_per_node"),
-        ({"autoscaling_config": {"policy": "mine"}}, "policy"),
+        ({"autoscaling_config": {"smoothing_factor": 2.0}}, "smoothing_factor"),
     ],
 )
 def test_options_that_are_not_emulated_are_refused_by_name(what: dict[str, Any], name: str) -> None:
@@ -330,3 +330,69 @@ def test_grpc_responses_stream_and_end_with_their_status() -> None:
 
     said, _ = played(main)
     assert said == [(0, 0.1), (1, 0.2), (2, 0.3), grpc.StatusCode.DATA_LOSS, "3"]
+
+
+def test_a_policy_that_fails_leaves_the_replicas_as_they_are_and_one_that_waits_is_refused() -> (
+    None
+):
+    def main(policy: Callable[..., Any]) -> int:
+        from ray import serve
+        from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
+
+        scaling = AutoscalingConfig(
+            min_replicas=1, max_replicas=5, initial_replicas=2, upscale_delay_s=0,
+            downscale_delay_s=0, policy=AutoscalingPolicy(policy_function=policy),
+        )  # fmt: skip
+
+        @serve.deployment(autoscaling_config=scaling)
+        def here() -> str:
+            return "here"
+
+        serve.run(here.bind())
+        time.sleep(5)
+        return serve.status().applications["default"].deployments["here"].replica_states["RUNNING"]
+
+    def fails(ctx: Any) -> Any:
+        raise ValueError(ctx)
+
+    def waits(_: Any) -> Any:
+        time.sleep(1)
+        return 3, {}
+
+    assert played(lambda: main(fails))[0] == 2
+    with pytest.raises(NotEmulatedError, match="an autoscaling policy that waits"):
+        played(lambda: main(waits))
+
+
+def test_clients_give_up_after_what_they_say() -> None:
+    def main() -> list[tuple[str, float]]:
+        import urllib.request
+
+        import httpx
+        from ray import serve
+
+        @serve.deployment
+        async def slow(_: Any) -> str:
+            await asyncio.sleep(30)
+            return "late"
+
+        serve.run(slow.bind())
+        url = "http://localhost:8000/"
+        ways: list[Callable[[], Any]] = [
+            lambda: urllib.request.urlopen(url, timeout=2),
+            lambda: httpx.get(url),
+            lambda: httpx.get(url, timeout=1),
+            lambda: httpx.get(url, timeout=None).text,
+        ]
+        found = []
+        for way in ways:
+            began_s = time.perf_counter()
+            try:
+                said = str(way())
+            except Exception as error:  # noqa: BLE001  (told apart below)
+                said = type(error).__name__
+            found.append((said, round(time.perf_counter() - began_s)))
+        return found
+
+    said = [("TimeoutError", 2), ("ReadTimeout", 5), ("ReadTimeout", 1), ("late", 30)]
+    assert played(main)[0] == said

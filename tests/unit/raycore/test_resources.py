@@ -89,6 +89,26 @@ def test_the_gpus_of_a_bundle_are_those_its_tasks_get() -> None:
     assert n.total == {"CPU": 4 * UNIT, "GPU": 4 * UNIT}
 
 
+def test_what_no_bundle_has_whole_is_taken_from_several() -> None:
+    """As on real Ray: a worker took the CPU beside the GPU (``group_any_bundle.py``)."""
+    n = node(CPU=2, GPU=1)
+    for index, allocation in enumerate((take(n, CPU=1, GPU=1), take(n, CPU=1))):
+        assert allocation is not None
+        n.add_bundle(allocation, GROUP, index)
+    worker, trainer = (
+        within_group(ResourceSet.of(held), GROUP, -1) for held in ({"CPU": 1}, {"CPU": 1, "GPU": 1})
+    )
+    first = n.allocate_in_group(worker, GROUP, -1)
+    second = n.allocate_in_group(trainer, GROUP, -1)
+    assert first is not None
+    assert second is not None
+    assert {f"CPU_group_1_{GROUP}", f"GPU_group_0_{GROUP}"} <= second[0].keys()
+    assert n.allocate_in_group(worker, GROUP, -1) is None
+    for allocation, _ in (first, second):
+        n.free(allocation)
+    assert n.available[f"CPU_group_{GROUP}"] == 2 * UNIT
+
+
 def test_utilization_is_that_of_the_fullest_of_three() -> None:
     total = {"CPU": 10, "memory": 10, "GPU": 10}
     assert utilization({"CPU": 7, "memory": 5, "GPU": 0}, total) == 0.5

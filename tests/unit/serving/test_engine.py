@@ -71,6 +71,32 @@ def test_a_prefix_is_computed_once() -> None:
     assert first.ttft_s - second.ttft_s == pytest.approx(800 * 10e-6)
 
 
+def test_who_leaves_ends_with_the_iteration_under_way_or_never_begins() -> None:
+    sim = Simulation()
+    made = engine(sim, times=Linear(context_s=0.0), max_num_seqs=1)
+    done: list[Outcome] = []
+    left = made.submit(Request(prompt_tokens=1, output_tokens=1_000), done.append)
+    never = made.submit(Request(prompt_tokens=1, output_tokens=1_000), done.append)
+    made.submit(Request(prompt_tokens=1, output_tokens=1), done.append)
+    at_ns = 10 * 10_010_000 + 1  # in the eleventh iteration
+    sim.clock.call_at(at_ns, lambda _: (made.abort(never), made.abort(left)), None)
+    sim.run("10h")
+    assert [o.request.output_tokens for o in done] == [1_000, 1]
+    assert [o.finished_ns for o in done] == pytest.approx([11 * 10.01e6, 12 * 10.01e6], abs=20)
+    assert made.pool.free == 10_000
+
+
+def test_tokens_are_known_while_a_stretch_is_under_way() -> None:
+    sim = Simulation()
+    made = engine(sim, times=Linear(context_s=0.0))
+    sequence = made.submit(Request(prompt_tokens=1, output_tokens=50), lambda _: None)
+    seen = []
+    for at_ns in (0, 10_010_001, 25_000_000, 500_500_001):
+        sim.run(at_ns)
+        seen.append((made.tokens_of(sequence), round((made.next_ns - sim.now_ns) / 1e6, 2)))
+    assert seen == [(0, 10.01), (1, 10.01), (2, 5.03), (50, 0.0)]
+
+
 def test_layers_that_slide_hold_their_window_and_no_more() -> None:
     # 160 tokens fill ten blocks, and two more of the layers that slide.
     assert engine(Simulation(), window_blocks=2).pool.needed(160) == 12

@@ -1,0 +1,97 @@
+"""Prefill and decode in engines of their own: ``build_pd_openai_app``.
+
+Real counterpart: ``llm/_internal/serve/serving_patterns/prefill_decode`` (ray 2.60) with a NIXL
+connector. A decoding server has a prefilling one compute the prompt first, and gets its keys and
+values; the last token of the prompt it computes itself.
+
+Not modelled: several engines that share attention (``data_parallel_size``), what a connector takes
+beside its bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from raysim.rayapi.llm.configs import Config, IngressClsConfig, LLMConfig
+from raysim.rayapi.llm.server import Answer, LLMServer
+from raysim.rayapi.serve.handle import DeploymentHandle
+
+TRANSFER = "kv_transfer_config"
+
+
+class PDServingArgs(Config):
+    """What ``build_pd_openai_app`` takes."""
+
+    prefill_config: LLMConfig
+    decode_config: LLMConfig
+    ingress_cls_config: IngressClsConfig = Field(default_factory=IngressClsConfig)
+    ingress_deployment_config: dict[str, Any] = Field(default_factory=dict)
+
+    @field_validator("prefill_config", "decode_config", mode="before")
+    @classmethod
+    def _from_file(cls, value: Any) -> Any:
+        return LLMConfig.from_file(value) if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _fit(self) -> Self:
+        if self.prefill_config.model_id != self.decode_config.model_id:
+            raise ValueError("P/D model id mismatch")
+        for config in (self.prefill_config, self.decode_config):
+            if config.engine_kwargs.get(TRANSFER) is None:
+                raise ValueError("kv_transfer_config is required for P/D disaggregation")
+        return self
+
+
+class _Apart(LLMServer):
+    """One side of both."""
+
+    @classmethod
+    def engine_kwargs_of(cls, llm_config: LLMConfig) -> dict[str, Any]:
+        """Without the connector."""
+        return {k: v for k, v in llm_config.engine_kwargs.items() if k != TRANSFER}
+
+
+class PDPrefillServer(_Apart):
+    """Computes prompts, and sends what it keeps of them."""
+
+    role = "prefill of "
+
+    async def prepare(self, answer: Answer) -> None:
+        """Tokens come with the request."""
+
+    async def chat(self, request: Any, raw_request_info: Any = None) -> AsyncIterator[Any]:
+        """One token, when all has been sent."""
+        async for part in super().chat(request, raw_request_info):
+            yield await self._sent(part)
+
+    async def completions(self, request: Any, raw_request_info: Any = None) -> AsyncIterator[Any]:
+        """As ``chat``."""
+        async for part in super().completions(request, raw_request_info):
+            yield await self._sent(part)
+
+    async def _sent(self, whole: Any) -> Any:
+        await self.engine.send(whole.usage.prompt_tokens - 1)
+        return whole
+
+
+class PDDecodeServer(_Apart):
+    """Has prompts computed, and decodes."""
+
+    async def __init__(self, llm_config: LLMConfig, prefill_server: DeploymentHandle) -> None:  # type: ignore[misc]
+        self._prefill = prefill_server.options(stream=True)
+        await super().__init__(llm_config)
+
+    async def prepare(self, answer: Answer) -> None:
+        """The prompt's keys and values are here."""
+        await super().prepare(answer)
+        if answer.prompt_tokens > 1:
+            alone = answer.request.model_copy(
+                update={"max_tokens": 1, "max_completion_tokens": None, "min_tokens": 0,
+                        "stream": False, "n": 1}
+            )  # fmt: skip
+            method = "chat" if answer.chat else "completions"
+            await anext(getattr(self._prefill, method).remote(alone))
+            answer.received = answer.prompt_tokens - 1

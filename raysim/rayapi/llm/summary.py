@@ -1,0 +1,119 @@
+"""What a program's engines did, as the report says it: of each model requests, times and tokens.
+
+Real counterpart: vLLM's metrics (``vllm:time_to_first_token_seconds`` and the like). Times are an
+engine's own, from when it has a request; what Serve adds is in Serve's report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from raysim.raylibs.report import Input, LibraryReport, Table, Unit
+from raysim.serving.engine import Outcome
+from raysim.units import NS_PER_S
+
+if TYPE_CHECKING:
+    from raysim.rayapi.llm.engine import Engine
+    from raysim.rayapi.session import Session
+
+LIBRARY = "llm"
+
+
+class Engines:
+    """All engines of a session, by model."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._by_model: dict[str, list[Engine]] = {}
+
+    def finish(self) -> None:
+        """The driver ends."""
+        for model, engines in self._by_model.items():
+            if any(engine.outcomes for engine in engines):
+                self._session.env.reports.append(_report(model, engines))
+
+    def add(self, engine: Engine) -> None:
+        """One more."""
+        self._by_model.setdefault(engine.name, []).append(engine)
+
+
+def engines_of(session: Session) -> Engines:
+    """Made with the first engine."""
+    found = session.libraries.get(LIBRARY)
+    if found is None:
+        found = session.libraries[LIBRARY] = Engines(session)
+        session.at_end.append(found.finish)
+    engines: Engines = found
+    return engines
+
+
+def _report(model: str, engines: list[Engine]) -> LibraryReport:
+    outcomes = [o for engine in engines for o in engine.outcomes]
+    began_ns = min(o.arrived_ns for o in outcomes)
+    took_s = (max(o.finished_ns for o in outcomes) - began_ns) / NS_PER_S
+    tokens = sum(o.request.output_tokens for o in outcomes)
+    gpus = sum(engine.settings.gpus for engine in engines)
+    times = {name: np.array([getattr(o, f"{name}_s") for o in outcomes])
+             for name in ("ttft", "tpot")}  # fmt: skip
+    metrics = {
+        "requests_per_s": len(outcomes) / took_s,
+        "output_tokens_per_s": tokens / took_s,
+        "tokens_per_gpu_s": tokens / took_s / gpus,
+        "ttft_mean": float(times["ttft"].mean()),
+        "ttft_p99": float(np.quantile(times["ttft"], 0.99)),
+        "tpot_mean": float(times["tpot"].mean()),
+        "tpot_p99": float(np.quantile(times["tpot"], 0.99)),
+    }
+    return LibraryReport(
+        kind=LIBRARY, ok=True,
+        text=f"{model} in {len(engines):,} engines on {gpus:,} GPUs: {len(outcomes):,} requests, "
+        f"{metrics['requests_per_s']:,.2f}/s, {metrics['output_tokens_per_s']:,.0f} tokens/s; "
+        f"first token after {metrics['ttft_mean']:,.3g} s, then "
+        f"{metrics['tpot_mean'] * 1e3:,.3g} ms each.",
+        metrics=metrics, tables=(_latencies(times), _engines(engines, took_s)), inputs=_INPUTS,
+        simplifications=("What models say is not known: their answers are placeholders.",),
+    )  # fmt: skip
+
+
+def _latencies(times: Mapping[str, np.ndarray]) -> Table:
+    names = {"ttft": "to the first token", "tpot": "per token after it"}
+    rows: tuple[tuple[str | float, ...], ...] = tuple(
+        (names[name], float(v.mean()), *(float(np.quantile(v, q)) for q in (0.5, 0.9, 0.99)))
+        for name, v in times.items()
+    )
+    columns: tuple[tuple[str, Unit], ...] = (
+        ("time", "text"), ("mean", "seconds"), ("p50", "seconds"), ("p90", "seconds"),
+        ("p99", "seconds"),
+    )  # fmt: skip
+    return Table(title="latency of engines", columns=columns, rows=rows)
+
+
+def _engines(engines: list[Engine], took_s: float) -> Table:
+    rows = tuple(
+        (
+            f"engine {number}", len(engine.outcomes), _tokens(engine.outcomes),
+            sum(o.hit_tokens for o in engine.outcomes), engine.runs.scheduler.preemptions,
+            engine.runs.busy_ns / NS_PER_S / took_s,
+        )
+        for number, engine in enumerate(engines)
+    )  # fmt: skip
+    columns: tuple[tuple[str, Unit], ...] = (
+        ("engines", "text"), ("requests", "count"), ("tokens", "count"),
+        ("found in the cache", "count"), ("preempted", "count"), ("busy", "share"),
+    )  # fmt: skip
+    return Table(title="engines", columns=columns, rows=rows)
+
+
+def _tokens(outcomes: list[Outcome]) -> int:
+    return sum(o.request.output_tokens for o in outcomes)
+
+
+_INPUTS = (
+    Input(name="iterations of engines", value="timing.py", basis="measured",
+          source="H100, nine rows of validation/data/published/serving.json"),
+    Input(name="tokens of an answer, where a request says no more", value="338", basis="assumed",
+          source="ShareGPT's mean (vLLM, SOSP 2023)"),
+)  # fmt: skip
