@@ -141,6 +141,7 @@ class _Writer:
     def __init__(self, listener: Listener, compute: torch.dtype) -> None:
         self.batch = listener.batch
         self.produced = listener.produced
+        self.has_compiled = listener.has_compiled
         self.compute = compute
         self._held: set[int] = set()
         self._bodies: dict[tuple[Module, ...], Body] = {}
@@ -225,6 +226,7 @@ class _Writer:
             scratch=self._scratch(_dying(calls)) if is_loss else (),
             scratch_backward=self._scratch(*_back(calls)) if is_loss else (),
             gradients=_gradients(head),
+            compiled=head.compiled if self.has_compiled else None,
         )
 
     def _scratch(self, *sizes: int) -> tuple[Saved, ...]:
@@ -308,7 +310,7 @@ def _back(calls: Sequence[Call]) -> tuple[int, int]:
 
 def _runs(calls: Sequence[Call]) -> Iterator[list[Call]]:
     """Neighbours of one memory-bound kind together, everything else alone."""
-    for kind, run in groupby(calls, key=lambda c: c.kind):
+    for (kind, _), run in groupby(calls, key=lambda c: (c.kind, c.compiled)):
         together = list(run)
         if kind in FUSED:
             yield together

@@ -61,6 +61,9 @@ def install(r: Replaced) -> None:
         "memory_reserved": _reserved, "max_memory_allocated": _allocated,
         "max_memory_reserved": _reserved, "reset_peak_memory_stats": lambda *_: None,
         "reset_max_memory_allocated": lambda *_: None, "mem_get_info": _mem_info,
+        "get_rng_state": lambda *_: _random_state(), "set_rng_state": lambda *_a, **_k: None,
+        "get_rng_state_all": lambda s: [_random_state()] * s.worker.visible_devices,
+        "set_rng_state_all": lambda *_: None, "initial_seed": lambda _: 0,
         "is_current_stream_capturing": lambda _: False, "ipc_collect": lambda _: None,
         "memory_stats": lambda s, *_: {"allocated_bytes.all.peak": _allocated(s)},
         "memory_summary": lambda s, *_a, **_k: f"{_allocated(s)} bytes at the peak (predicted)",
@@ -87,6 +90,11 @@ def _gpu(steps: Steps) -> Any:
 
 def _has_gpu(steps: Steps) -> bool:
     return bool(steps.worker.gpus)
+
+
+def _random_state() -> torch.Tensor:
+    """Seed and offset of a generator that nobody draws from."""
+    return torch.zeros(16, dtype=torch.uint8)
 
 
 def _bf16(steps: Steps, *_: Any, **__: Any) -> bool:

@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import torch
+
 from raysim.hardware.cluster import ClusterSpec, NodeGroup
 from raysim.kernel.simulation import Simulation
 from raysim.models.table import Model
@@ -112,6 +114,24 @@ def _passes(line: Timeline, step: int) -> tuple[int, int]:
         if op.stream == COMPUTE and op.category in spent:
             spent[op.category] += line.end_ns[i] - line.start_ns[i]
     return spent["forward"], spent["backward"] + spent["recompute"]
+
+
+def out_of_memory(found: Prediction) -> Exception:
+    """As torch says it; of main memory, which would end the process, in words."""
+    gib = 2**30
+    if found.peak_bytes <= found.capacity_bytes:
+        return MemoryError(
+            f"the step needs {found.host.peak_bytes / gib:.1f} GiB of a node's main memory, which "
+            f"has {found.host.capacity_bytes / gib:.1f} GiB, and {found.host.disk_bytes / gib:.1f} "
+            f"GiB of its disk, which has {found.host.disk_capacity_bytes / gib:.1f} GiB"
+        )
+    peak = found.outcome.fullest
+    return torch.OutOfMemoryError(
+        f"CUDA out of memory. Tried to allocate more than is free. GPU 0 has a total capacity of "
+        f"{found.capacity_bytes / gib:.2f} GiB of which 0 bytes is free. The step needs "
+        f"{found.peak_bytes / gib:.2f} GiB ({peak.when}: {peak.allocating}), of which "
+        f"{peak.allocated_bytes / gib:.2f} GiB is allocated by PyTorch."
+    )
 
 
 def sample_name(model: Model) -> str:

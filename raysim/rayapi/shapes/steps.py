@@ -14,6 +14,7 @@ Not modelled: two models trained in one step (refused), gradients' values, hooks
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -29,6 +30,7 @@ from raysim.rayapi.calls import this_fiber
 from raysim.rayapi.huggingface.tables import table_of
 from raysim.rayapi.library_code import play
 from raysim.rayapi.shapes import prediction
+from raysim.rayapi.shapes.compiled import is_mostly_compiled, marks
 from raysim.rayapi.shapes.held import is_held
 from raysim.rayapi.shapes.mode import META, ShapesMode, Tape, with_values
 from raysim.rayapi.shapes.plans import (
@@ -43,6 +45,7 @@ from raysim.rayapi.shapes.prediction import Prediction
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.tracing import trace
 from raysim.tracing.operators import tensors
+from raysim.tracing.walk import in_compiled_function
 from raysim.training.checkpoint.cost import CheckpointCost
 from raysim.training.compiler.compile import Feed
 from raysim.training.plan import TrainingPlan
@@ -109,6 +112,8 @@ class Steps:
         """An optimizer runs: what it asks of values is not the program's."""
         self.compiled = False
         """The script has called ``torch.compile``."""
+        self.cuda_graphs = False
+        """In a mode that replays CUDA graphs."""
         self.recomputes = False
         """The model has called ``torch.utils.checkpoint``."""
         self.half: torch.dtype | None = None
@@ -196,9 +201,14 @@ class Steps:
                 (name, tuple(p.shape), p.dtype, p.requires_grad)
                 for name, p in module.named_parameters()
             )
-            made = (type(module).__qualname__, hash(parameters)) if parameters else None
+            own = type(module).__qualname__, hash(parameters), marks(module)
+            made = own if parameters else None
             known = self._signatures[id(module)] = module, made
         return known[1]
+
+    def forget_signatures(self) -> None:
+        """Modules are no longer what they were."""
+        self._signatures.clear()
 
     def _evaluate(
         self, run: Callable[..., Any], module: Any, key: AskedFor, role: Role | None,
@@ -266,8 +276,11 @@ class Steps:
             return trace(
                 wrapping.module, with_values(self._example), loss=None if own else again,
                 name=type(wrapping.module).__name__,
-                autocast=wrapping.cast_by(self._key[3] or role.half),
+                autocast=wrapping.cast_by(self._key[3] or role.half), say=self._say,
             )  # fmt: skip
+
+    def _say(self, message: str) -> None:
+        sys.stderr.write(f"raysim: {message}\n")
 
     @contextmanager
     def _tracing(self) -> Iterator[None]:
@@ -328,7 +341,10 @@ class Steps:
             with torch.enable_grad():
                 loss = closure()
         if self._micro and self._key is not None:
-            self.take_step(self.asked(self._micro, self._optimizer(optimizer)))
+            own = self._optimizer(optimizer)
+            if in_compiled_function():
+                own = replace(own, fused=True)
+            self.take_step(self.asked(self._micro, own))
         if id(optimizer) not in self._begun and self._gradients:
             self._begun[id(optimizer)] = None
             self._make_state(run, optimizer)
@@ -366,7 +382,7 @@ class Steps:
         self._key = None
         if not found.fits:
             self.shared.too_large = found
-            raise _out_of_memory(found)
+            raise prediction.out_of_memory(found)
         self.latest = found
         worker = self.worker
         worker.steps += 1
@@ -416,8 +432,10 @@ class Steps:
             autocast=self._key[3] or role.half,
             clipping=self.clipping,
         )
+        compiled = self.compiled and is_mostly_compiled(role.model)
         plan = replace(
-            plan, constants=self.worker.run.session.training, torch_compile=self.compiled,
+            plan, constants=self.worker.run.session.training, torch_compile=compiled,
+            cuda_graphs=compiled and self.cuda_graphs,
             activation_checkpointing="full" if role.recomputes else "none",
             keeps_output=role.held,
         )  # fmt: skip
@@ -474,21 +492,3 @@ def _again(outputs: Any, *, grad: bool = True) -> Any:
         if isinstance(outputs, torch.Tensor):
             return like(outputs)
         return tree_map_only(torch.Tensor, like, outputs)
-
-
-def _out_of_memory(found: Prediction) -> Exception:
-    """As torch says it; of main memory, which would end the process, in words."""
-    gib = 2**30
-    if found.peak_bytes <= found.capacity_bytes:
-        return MemoryError(
-            f"the step needs {found.host.peak_bytes / gib:.1f} GiB of a node's main memory, which "
-            f"has {found.host.capacity_bytes / gib:.1f} GiB, and {found.host.disk_bytes / gib:.1f} "
-            f"GiB of its disk, which has {found.host.disk_capacity_bytes / gib:.1f} GiB"
-        )
-    peak = found.outcome.fullest
-    return torch.OutOfMemoryError(
-        f"CUDA out of memory. Tried to allocate more than is free. GPU 0 has a total capacity of "
-        f"{found.capacity_bytes / gib:.2f} GiB of which 0 bytes is free. The step needs "
-        f"{found.peak_bytes / gib:.2f} GiB ({peak.when}: {peak.allocating}), of which "
-        f"{peak.allocated_bytes / gib:.2f} GiB is allocated by PyTorch."
-    )
