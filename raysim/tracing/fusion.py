@@ -31,15 +31,16 @@ _ACCUMULATE = frozenset({"aten::index_put", "aten::_unsafe_index_put", "aten::sc
 """Make gradients of tables."""
 _LOOK_UPS = frozenset({"aten::index", "aten::gather", "aten::_unsafe_index", "aten::embedding"})
 """Read no more than they return."""
+_RANDOM = "prims::inductor_random"
 _CONVOLUTION_BACKWARD = "aten::convolution_backward"
 _POINTWISE = frozenset(
     [
         "aten::cat", "aten::constant_pad_nd", "aten::select_scatter", "aten::slice_scatter",
-        "prims::inductor_random",
+        _RANDOM,
     ]
 )  # fmt: skip
 """Lowered to elementwise kernels, beside what the partitioner calls fusible."""
-_PUTS_TOGETHER = _POINTWISE - {"prims::inductor_random"}
+_PUTS_TOGETHER = _POINTWISE - {_RANDOM}
 _PRICED = _PRODUCTS | _ACCUMULATE | frozenset(
     [
         "aten::bmm", "aten::baddbmm", "aten::_grouped_mm", "aten::convolution",
@@ -129,7 +130,7 @@ def _grows(node: fx.Node, known: set[fx.Node]) -> bool:
         return _first(node) in known
     if node.target is operator.getitem and _name(_first(node)) == _CONVOLUTION_BACKWARD:
         return node.args[1] == 0 and len(inputs) > 0
-    return len(inputs) > 0 and not _sums_batch(node)
+    return (len(inputs) > 0 or name == _RANDOM) and not _sums_batch(node)
 
 
 def kernels_of(graph: fx.Graph, grown: set[fx.Node]) -> list[Kernel]:

@@ -101,6 +101,7 @@ def partition(
     """
     from torch._inductor.decomposition import select_decomp_table  # half a second
     from torch._inductor.fx_passes.joint_graph import joint_graph_passes
+    from torch._inductor.virtualized import V
 
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     with ExitStack() as modes:
@@ -121,6 +122,7 @@ def partition(
         own = [n.name for n in joint.graph.find_nodes(op="placeholder")]
         descriptors = next(iter(joint.graph.find_nodes(op="output"))).meta["desc"]
         returned = next(i for i, d in enumerate(descriptors) if isinstance(d, GradAOTOutput))
+        modes.enter_context(V.set_fake_mode(found.fake_mode))
         joint_graph_passes(joint)
         forward, backward = min_cut_rematerialization_partition(
             joint, None, num_fwd_outputs=returned,
