@@ -221,7 +221,6 @@ class ComputeModel:
         return seconds
 
     def _is_fused(self, op: Operator) -> bool:
-        """Whether it is given as eager torch runs it, and compiled."""
         return self.compiled and op.compiled is None and op.kind in COMPILED_KINDS
 
     def _shape(self, op: Operator, batch: float, tp: int) -> _Shape:
@@ -268,8 +267,7 @@ class ComputeModel:
 
     def _beside_products_s(self, op: Operator, batch: float, dtype: Dtype, tp: int) -> float:
         """Sums for a bias, and where gradients meet; epilogues of other kernels when compiled."""
-        compiled = self.compiled if op.compiled is None else op.compiled
-        if op.moved_backward is None or compiled:
+        if op.moved_backward is None or (self.compiled if op.compiled is None else op.compiled):
             return 0.0
         own, products = batch / (tp if op.split != "none" else 1), op.of_inputs + op.of_weights
         moved = max(0.0, op.moved_backward - products * op.moved) * own

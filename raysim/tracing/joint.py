@@ -13,6 +13,7 @@ Not modelled: graph breaks (all is one graph).
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
@@ -99,12 +100,14 @@ def partition(
     RuntimeError
         AOTAutograd cannot trace it.
     """
-    from torch._inductor.decomposition import select_decomp_table  # half a second
-    from torch._inductor.fx_passes.joint_graph import joint_graph_passes
-    from torch._inductor.virtualized import V
-
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     with ExitStack() as modes:
+        modes.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")  # torch's own, of parts that its compiler imports
+        from torch._inductor.decomposition import select_decomp_table  # takes half a second
+        from torch._inductor.fx_passes.joint_graph import joint_graph_passes
+        from torch._inductor.virtualized import V
+
         modes.enter_context(torch.random.fork_rng(devices=[]))
         with fake, _C.DisableTorchFunction():
             inner = build(_on_cpu)

@@ -53,8 +53,9 @@ def assemble(
     has_loss: bool,
 ) -> Model:
     """The finished table; ``held`` are outputs that live as long as the object they are in."""
+    kept = {k.key for v in walk.visits for c in v.calls for k in c.keeps}
     for t in held:
-        if listener.loss is not None and listener.grows(t):
+        if listener.loss is not None and listener.grows(t) and listener.key(t) not in kept:
             size = t.untyped_storage().nbytes()
             listener.loss.keeps.append(Kept(listener.key(t), size, t.dtype, returned=True))
     unused = walk.unused()
