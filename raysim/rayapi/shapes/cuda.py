@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from raysim.rayapi.shapes.patches import Replaced
     from raysim.rayapi.shapes.steps import Steps
 
-_NO_EVENT = SimpleNamespace(
+_ONE_STREAM = SimpleNamespace(
     record=lambda *_: None, wait=lambda *_: None, synchronize=lambda: None, query=lambda: True,
     is_capturing=lambda: False, wait_event=lambda _: None, wait_stream=lambda _: None,
-    elapsed_time=lambda _: 0.0,
+    record_event=lambda event=None: event,
 )  # fmt: skip
 _ACCELERATOR = {
     "is_available": "is_available", "device_count": "device_count",
@@ -67,7 +67,7 @@ def install(r: Replaced) -> None:
         "is_current_stream_capturing": lambda _: False, "ipc_collect": lambda _: None,
         "memory_stats": lambda s, *_: {"allocated_bytes.all.peak": _allocated(s)},
         "memory_summary": lambda s, *_a, **_k: f"{_allocated(s)} bytes at the peak (predicted)",
-        "current_stream": lambda *_: _NO_EVENT, "Event": lambda *_a, **_k: _NO_EVENT,
+        "current_stream": lambda *_: _ONE_STREAM,
     }  # fmt: skip
     for name, ours in answers.items():
         r.call(cuda, name, ours)

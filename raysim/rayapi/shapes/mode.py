@@ -12,7 +12,6 @@ values are not either: their results have the shapes that they had of such shape
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
@@ -219,9 +218,7 @@ class ShapesMode(TorchFunctionMode):
         self.steps.synchronize()
         if known is not None:
             return _value_of(answer, known)
-        if not self.steps.shared.told:
-            self.steps.shared.told = True
-            sys.stderr.write(f"raysim: {SAID}\n")
+        self.steps.say(SAID)
         return answer(tensor)
 
     def _moved(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

@@ -19,7 +19,17 @@ import torch.distributed as dist
 import torch.utils.checkpoint
 from torch.utils.data import DataLoader
 
-from raysim.rayapi.shapes import compiled, cpu_patches, cuda, files, fsdp, loader, wrappers
+from raysim.rayapi.shapes import (
+    compiled,
+    cpu_patches,
+    cuda,
+    files,
+    fsdp,
+    hooks,
+    loader,
+    watching,
+    wrappers,
+)
 from raysim.rayapi.shapes.cuda import refuse
 from raysim.rayapi.shapes.here import steps_here, worker_here
 from raysim.rayapi.shapes.mode import META
@@ -105,6 +115,8 @@ def torch_of_workers() -> Iterator[Replaced]:
         _modules(_INSTALLED)
         compiled.install(_INSTALLED)
         cuda.install(_INSTALLED)
+        watching.install(_INSTALLED)
+        hooks.install(_INSTALLED)
         _distributed(_INSTALLED)
         files.install(_INSTALLED)
         _optimizers(_INSTALLED)
@@ -116,14 +128,6 @@ def torch_of_workers() -> Iterator[Replaced]:
 
 def _modules(r: Replaced) -> None:
     r.around(torch.nn.Module, "__call__", _call)
-    r.around(
-        torch.nn.DataParallel, "__init__",
-        refuse("torch.nn.DataParallel", "DistributedDataParallel under torchrun"),
-    )  # fmt: skip
-    r.around(
-        torch.profiler.profile, "start",
-        refuse("torch.profiler in a training worker", "the report's trace (trace.pftrace)"),
-    )  # fmt: skip
     r.around(torch.Tensor, "backward", _backward)
     r.around(torch.autograd, "backward", _backward)
     r.around(DataLoader, "__iter__", lambda _real, steps, self: loader.batches(self, steps))

@@ -32,6 +32,7 @@ from raysim.rayapi.library_code import play
 from raysim.rayapi.shapes import prediction
 from raysim.rayapi.shapes.compiled import is_mostly_compiled, marks
 from raysim.rayapi.shapes.held import is_held
+from raysim.rayapi.shapes.hooks import Hooks, after_backward
 from raysim.rayapi.shapes.mode import META, ShapesMode, Tape, with_values
 from raysim.rayapi.shapes.plans import (
     INSIDE,
@@ -86,8 +87,8 @@ class Shared:
     forwards: dict[Any, int] = field(default_factory=dict)
     shapes: dict[Any, tuple[torch.Size, torch.dtype]] = field(default_factory=dict)
     """What functions of torch have made, by what they were given."""
-    told: bool = False
-    """That values are unknown."""
+    said: set[str] = field(default_factory=set)
+    """What the user has been told."""
     steps: dict[int, tuple[Prediction, int]] = field(default_factory=dict)
     """Optimizer steps under each prediction, of rank 0; by its identity."""
     saves: dict[tuple[int, str], CheckpointCost] = field(default_factory=dict)
@@ -137,9 +138,10 @@ class Steps:
         self._views = 1
         """Forwards whose outputs one backward is of: a batch so many times as large."""
         self._paid_ns = 0
-        self._queued_ns = 0
+        self.queued_ns = 0  # of the GPU's work, what nobody has waited for
         self._gradients = False
         """A backward has made gradients, for optimizers of the script's own."""
+        self.hooks = Hooks()
         self._optimizers: dict[int, tuple[Any, Optimizer]] = {}
         """By identity, with the optimizer, which thus keeps it."""
         self._begun: dict[int, None] = {}
@@ -162,7 +164,7 @@ class Steps:
         self._key, self._module = key, module
         self._forwards += module.training
         if self.latest is not None:
-            self._queued_ns += self.latest.passes_ns[0]
+            self.queued_ns += self.latest.passes_ns[0]
         self.steady = role is not None and role.model is not None
         if role is not None and self.steady:
             return _again(role.outputs)
@@ -228,7 +230,7 @@ class Steps:
                     plan, self.latest.outcome.cluster, self._feed(role), self._seed
                 )
                 self.shared.forwards[key] = found
-            self._queued_ns += found
+            self.queued_ns += found
         return _again(role.outputs, grad=False)
 
     # ---- backward --------------------------------------------------------------------------------
@@ -244,8 +246,9 @@ class Steps:
         self.mode.tape = self._example = self._outputs = None
         self._micro += 1
         if self.latest is not None:
-            self._queued_ns += self.latest.passes_ns[1]
+            self.queued_ns += self.latest.passes_ns[1]
         self._gradients = self._gradients or gradients
+        after_backward(self)
 
     def _after_backward(self) -> bool:
         """A second backward of one forward: nothing of its own, in a step's prediction."""
@@ -276,11 +279,14 @@ class Steps:
             return trace(
                 wrapping.module, with_values(self._example), loss=None if own else again,
                 name=type(wrapping.module).__name__,
-                autocast=wrapping.cast_by(self._key[3] or role.half), say=self._say,
+                autocast=wrapping.cast_by(self._key[3] or role.half), say=self.say,
             )  # fmt: skip
 
-    def _say(self, message: str) -> None:
-        sys.stderr.write(f"raysim: {message}\n")
+    def say(self, message: str) -> None:
+        """Tell the user, once."""
+        if message not in self.shared.said:
+            self.shared.said.add(message)
+            sys.stderr.write(f"raysim: {message}\n")
 
     @contextmanager
     def _tracing(self) -> Iterator[None]:
@@ -378,7 +384,7 @@ class Steps:
     def take_step(self, found: Prediction) -> None:
         """All ranks meet, and what is left of the step passes."""
         rest_ns = max(0, found.step_ns - self._paid_ns)
-        self._micro = self._queued_ns = self._paid_ns = self._forwards = 0
+        self._micro = self.queued_ns = self._paid_ns = self._forwards = 0
         self._key = None
         if not found.fits:
             self.shared.too_large = found
@@ -395,7 +401,7 @@ class Steps:
 
     def synchronize(self) -> None:
         """Wait for what has been queued."""
-        queued_ns, self._queued_ns = self._queued_ns, 0
+        queued_ns, self.queued_ns = self.queued_ns, 0
         if queued_ns:
             self._paid_ns += queued_ns
             self.worker.phase("steps" if self._micro else "between")
