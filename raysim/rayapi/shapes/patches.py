@@ -27,6 +27,7 @@ from raysim.rayapi.shapes import (
     fsdp,
     hooks,
     loader,
+    mesh,
     watching,
     wrappers,
 )
@@ -117,6 +118,7 @@ def torch_of_workers() -> Iterator[Replaced]:
         cuda.install(_INSTALLED)
         watching.install(_INSTALLED)
         hooks.install(_INSTALLED)
+        mesh.install(_INSTALLED)
         _distributed(_INSTALLED)
         files.install(_INSTALLED)
         _optimizers(_INSTALLED)

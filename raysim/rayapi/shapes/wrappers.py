@@ -70,8 +70,8 @@ def _data_parallel(
     if len(gpus) > 1:
         raise NotEmulatedError(
             f"torch.nn.DataParallel over {len(gpus)} GPUs in one process",
-            "DistributedDataParallel under torchrun, which PyTorch recommends too; "
-            "or one GPU, with CUDA_VISIBLE_DEVICES=0",
+            "DistributedDataParallel under torchrun, which PyTorch recommends too, or one GPU "
+            "(device_ids=[0])",
         )
     torch.nn.Module.__init__(self)
     self.module, self.dim, self.device_ids = module, dim, gpus
