@@ -129,7 +129,7 @@ def _grows(node: fx.Node, known: set[fx.Node]) -> bool:
     if name in _ACCUMULATE:
         return _first(node) in known
     if node.target is operator.getitem and _name(_first(node)) == _CONVOLUTION_BACKWARD:
-        return node.args[1] == 0 and len(inputs) > 0
+        return len(inputs) > 0 and node.args[1:] == (0,)
     return (len(inputs) > 0 or name == _RANDOM) and not _sums_batch(node)
 
 
