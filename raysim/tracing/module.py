@@ -17,7 +17,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any, Literal
 
@@ -98,11 +98,8 @@ def trace(
     casts = None if autocast is None else Casts(autocast, listener.copy_weight)
     held, has_loss = _run(model, given, loss, listener, casts)
     if any(c.compiled for v in walk.visits for c in v.calls):
-        try:
+        with _saying(say):
             _compile(module, given, loss, listener, dtype, autocast)
-        except _UNCOMPILED as error:
-            if say is not None:
-                say(f"torch.compile cannot be followed, what it keeps is eager's: {_first(error)}")
     return assemble(
         walk,
         listener,
@@ -115,6 +112,16 @@ def trace(
         stacked=stacks,
         has_loss=has_loss,
     )
+
+
+@contextmanager
+def _saying(say: Callable[[str], object] | None) -> Iterator[None]:
+    """Go on without the compiler where it fails."""
+    try:
+        yield
+    except _UNCOMPILED as error:
+        if say is not None:
+            say(f"torch.compile cannot be followed, what it keeps is eager's: {_first(error)}")
 
 
 def _compile(

@@ -18,8 +18,8 @@ from torch.nn import functional  # noqa: E402
 from raysim.models import huggingface  # noqa: E402
 from raysim.models.compiled import compiled  # noqa: E402
 from raysim.models.table import Model, Operator  # noqa: E402
-from raysim.tracing import trace  # noqa: E402
 from raysim.tracing import module as tracing  # noqa: E402
+from raysim.tracing import trace  # noqa: E402
 from raysim.tracing.walk import COMPILED, compiled_function  # noqa: E402
 
 BATCH, TOKENS, WIDTH, HEADS, VOCABULARY = 4, 64, 32, 4, 256
