@@ -90,11 +90,7 @@ def trace(
     walk = Walk(model, cuts, weights)
     compute = autocast or weights
     listener = Listener(walk, model, batch=batch, width=compute.itemsize)
-    for t, real in zip(tensors(given), tensors(example_inputs), strict=True):
-        if t.dim() and t.shape[0] == batch:
-            listener.mark(t)
-        if not real.is_floating_point():
-            listener.values.learn(t, real)
+    _introduce(given, example_inputs, listener)
     casts = None if autocast is None else Casts(autocast, listener.copy_weight)
     held, has_loss = _run(model, given, loss, listener, casts)
     if any(c.compiled for v in walk.visits for c in v.calls):
@@ -112,6 +108,15 @@ def trace(
         stacked=stacks,
         has_loss=has_loss,
     )
+
+
+def _introduce(given: Any, real: Any, listener: Listener) -> None:
+    """Inputs that grow with the batch, and those with values."""
+    for t, own in zip(tensors(given), tensors(real), strict=True):
+        if t.dim() and t.shape[0] == listener.batch:
+            listener.mark(t)
+        if not own.is_floating_point():
+            listener.values.learn(t, own)
 
 
 @contextmanager
