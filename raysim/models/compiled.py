@@ -2,8 +2,8 @@
 
 Inductor's min-cut partitioner has backward repeat chains of elementwise operators, from what cannot
 be had again for little: products, attention cores and what they read. Norms keep their input as it
-is and a few numbers per row, activations what they read from a product; copies, intermediate
-results and dropout's masks go. The loss keeps the 16-bit logits and two numbers per row in place of
+is and a few numbers per row, activations what they read from a product, dropout its mask; copies
+and intermediate results go. The loss keeps the 16-bit logits and two numbers per row in place of
 an fp32 log-softmax. Seen by compiling transformers' Llama, Qwen3, GPT-2 and BERT.
 
 While transformers is traced it cannot see that a causal mask is all there is to mask: sdpa gets
@@ -50,7 +50,7 @@ def _operator(o: Operator, stays: set[str]) -> Operator:
     if o.kind not in CHAINED:
         return o
     inputs = [_uncopied(s) for s in o.saves]
-    return replace(o, saves=tuple(s for s in inputs if s.name in stays or _per_row(o, s)))
+    return replace(o, saves=tuple(s for s in inputs if s.name in stays or _is_small(o, s)))
 
 
 def _uncopied(s: Saved) -> Saved:
@@ -59,8 +59,9 @@ def _uncopied(s: Saved) -> Saved:
     return replace(s, name=s.source, dtype="compute", source="") if is_copy else s
 
 
-def _per_row(o: Operator, s: Saved) -> bool:
-    return s.dtype == "fp32" and s.numel < o.output
+def _is_small(o: Operator, s: Saved) -> bool:
+    """Numbers per row, and dropout's mask, which is drawn once."""
+    return s.dtype == "bool" or (s.dtype == "fp32" and s.numel < o.output)
 
 
 def _core(o: Operator) -> Operator:

@@ -232,6 +232,9 @@ class Operator:
     as many autograd nodes; None: one per kernel."""
     gradients: Gradients = "all"
     """What backward makes."""
+    compiled: bool | None = None
+    """Whether ``torch.compile`` has made it what it is here, or left it as in eager torch; None:
+    the plan says."""
 
     @property
     def backward_moved(self) -> float:

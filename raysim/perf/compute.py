@@ -200,7 +200,7 @@ class ComputeModel:
         # A vocabulary-parallel look-up still writes its whole output on every rank.
         share = tp if op.split != "none" and op.kind != "embedding" else 1
         # Around fp8 products activations stay in 16 bits.
-        if self.compiled and op.kind in COMPILED_KINDS:
+        if self._is_fused(op):
             self.constants.provenance["compiled"] = COMPILED_SOURCE
             moved *= COMPILED_TRAFFIC_SHARE
             indexed = 0.0
@@ -221,6 +221,9 @@ class ComputeModel:
             rate = self._rate(dtype) * PRODUCT_SHARES[op.kind]
             return max(seconds, flops * batch / share / rate)
         return seconds
+
+    def _is_fused(self, op: Operator) -> bool:
+        return self.compiled and op.compiled is None and op.kind in COMPILED_KINDS
 
     def _shape(self, op: Operator, batch: float, tp: int) -> _Shape:
         """A product on one of ``tp`` ranks."""
@@ -266,7 +269,7 @@ class ComputeModel:
 
     def _beside_products_s(self, op: Operator, batch: float, dtype: Dtype, tp: int) -> float:
         """Sums for a bias, and where gradients meet; epilogues of other kernels when compiled."""
-        if op.moved_backward is None or self.compiled:
+        if op.moved_backward is None or (self.compiled if op.compiled is None else op.compiled):
             return 0.0
         own, products = batch / (tp if op.split != "none" else 1), op.of_inputs + op.of_weights
         moved = max(0.0, op.moved_backward - products * op.moved) * own
@@ -306,7 +309,7 @@ class ComputeModel:
         assert a is not None
         share = tp if op.split != "none" else 1
         heads, kv_heads = -(-a.heads // share), -(-a.kv_heads // share)
-        if self.compiled and a.implementation == "sdpa" and a.causal:
+        if self.compiled and op.compiled is None and a.implementation == "sdpa" and a.causal:
             a = replace(a, masked=True)  # transformers gives compiled models a mask (sdpa_mask)
         if a.implementation != "eager" and dtype in ("fp16", "bf16", "fp8"):
             c = self.constants.attention(NAMED_KERNELS.get(a.implementation, self.fused_kernel))
@@ -356,7 +359,7 @@ class ComputeModel:
         count = op.kernels
         if backward:
             count = op.backward_kernels
-        if self.compiled and op.kind in COMPILED_KINDS:
+        if self._is_fused(op):
             return min(1, count)
         return count
 

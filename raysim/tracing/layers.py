@@ -53,8 +53,9 @@ def assemble(
     has_loss: bool,
 ) -> Model:
     """The finished table; ``held`` are outputs that live as long as the object they are in."""
+    kept = {k.key for v in walk.visits for c in v.calls for k in c.keeps}
     for t in held:
-        if listener.loss is not None and listener.grows(t):
+        if listener.loss is not None and listener.grows(t) and listener.key(t) not in kept:
             size = t.untyped_storage().nbytes()
             listener.loss.keeps.append(Kept(listener.key(t), size, t.dtype, returned=True))
     unused = walk.unused()
@@ -141,6 +142,7 @@ class _Writer:
     def __init__(self, listener: Listener, compute: torch.dtype) -> None:
         self.batch = listener.batch
         self.produced = listener.produced
+        self.has_compiled = listener.has_compiled
         self.compute = compute
         self._held: set[int] = set()
         self._bodies: dict[tuple[Module, ...], Body] = {}
@@ -225,6 +227,7 @@ class _Writer:
             scratch=self._scratch(_dying(calls)) if is_loss else (),
             scratch_backward=self._scratch(*_back(calls)) if is_loss else (),
             gradients=_gradients(head),
+            compiled=head.compiled if self.has_compiled else None,
         )
 
     def _scratch(self, *sizes: int) -> tuple[Saved, ...]:
@@ -308,7 +311,7 @@ def _back(calls: Sequence[Call]) -> tuple[int, int]:
 
 def _runs(calls: Sequence[Call]) -> Iterator[list[Call]]:
     """Neighbours of one memory-bound kind together, everything else alone."""
-    for kind, run in groupby(calls, key=lambda c: c.kind):
+    for (kind, _), run in groupby(calls, key=lambda c: (c.kind, c.compiled)):
         together = list(run)
         if kind in FUSED:
             yield together

@@ -17,7 +17,8 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -30,8 +31,10 @@ from raysim.tracing.kernels import stood_in
 from raysim.tracing.layers import assemble
 from raysim.tracing.operators import tensors
 from raysim.tracing.recording import Functions, Listener
-from raysim.tracing.walk import Walk
+from raysim.tracing.walk import LOSS, Walk
 
+_UNCOMPILED = (RuntimeError, TypeError, ValueError, AssertionError, AttributeError, KeyError)
+"""What AOTAutograd raises of a forward that it cannot trace; the forward itself has run before."""
 DTYPES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
 
 
@@ -43,6 +46,7 @@ def trace(
     loss: Callable[[Any], torch.Tensor] | None = None,
     dtype: torch.dtype | None = None,
     autocast: torch.dtype | None = None,
+    say: Callable[[str], object] | None = None,
 ) -> Model:
     """The layer table of ``module``, as one training step on ``example_inputs`` shows it.
 
@@ -65,6 +69,9 @@ def trace(
     autocast
         Forward and loss run under ``torch.autocast`` to this type; parameters are fp32. For plans
         with ``DdpSettings(autocast=...)``, whose engine adds what copies of weights take.
+    say
+        Told where the table is not what it should be: a region of ``torch.compile`` that the
+        compiler could not be asked about.
 
     Raises
     ------
@@ -76,20 +83,19 @@ def trace(
     """
     batch = _batch(example_inputs)
     _refuse(module)
-    model = _on_meta(module, dtype)
+    model = _copied(module, partial(_shape_of, dtype=dtype))
     given = tree_map_only(torch.Tensor, lambda t: _shape_of(t, dtype), example_inputs)
     stacks, cuts = _cuts(model)
     weights = _compute_dtype(model, given)
     walk = Walk(model, cuts, weights)
     compute = autocast or weights
     listener = Listener(walk, model, batch=batch, width=compute.itemsize)
-    for t, real in zip(tensors(given), tensors(example_inputs), strict=True):
-        if t.dim() and t.shape[0] == batch:
-            listener.mark(t)
-        if not real.is_floating_point():
-            listener.values.learn(t, real)
+    _introduce(given, example_inputs, listener)
     casts = None if autocast is None else Casts(autocast, listener.copy_weight)
     held, has_loss = _run(model, given, loss, listener, casts)
+    if any(c.compiled for v in walk.visits for c in v.calls):
+        with _saying(say):
+            _compile(module, given, loss, listener, dtype, autocast)
     return assemble(
         walk,
         listener,
@@ -102,6 +108,61 @@ def trace(
         stacked=stacks,
         has_loss=has_loss,
     )
+
+
+def _introduce(given: Any, real: Any, listener: Listener) -> None:
+    """Inputs that grow with the batch, and those with values."""
+    for t, own in zip(tensors(given), tensors(real), strict=True):
+        if t.dim() and t.shape[0] == listener.batch:
+            listener.mark(t)
+        if not own.is_floating_point():
+            listener.values.learn(t, own)
+
+
+@contextmanager
+def _saying(say: Callable[[str], object] | None) -> Iterator[None]:
+    """Go on without the compiler where it fails."""
+    try:
+        yield
+    except _UNCOMPILED as error:
+        if say is not None:
+            say(f"torch.compile cannot be followed, what it keeps is eager's: {_first(error)}")
+
+
+def _compile(
+    module: torch.nn.Module,
+    given: Any,
+    loss: Callable[[Any], torch.Tensor] | None,
+    listener: Listener,
+    dtype: torch.dtype | None,
+    autocast: torch.dtype | None,
+) -> None:
+    """Have the regions of ``torch.compile`` keep and move what they do once compiled."""
+    from raysim.tracing import compiled, joint  # AOTAutograd takes long to import
+
+    visits = listener.walk.visits
+    instead = compiled.stand_ins(visits)
+    paths = {i: v.path for i, v in enumerate(visits) if v.path is not None}
+    outside = (e for v in visits for e in v.entries if e.path == LOSS)
+    compiles_loss = all(c.compiled for e in outside for c in e.calls)
+
+    def build(made_of: Callable[[torch.Tensor], torch.Tensor]) -> torch.nn.Module:
+        return _copied(module, lambda t: made_of(_shape_of(t, dtype)))
+
+    def run(inner: torch.nn.Module, inputs: Any) -> list[torch.Tensor]:
+        out = _call(inner, inputs)
+        own = _own_loss(out)
+        value = loss(out) if loss is not None and compiles_loss else own
+        starts = [value] if isinstance(value, torch.Tensor) else list(tensors(out))
+        return [t for t in starts if t.requires_grad]
+
+    halves = joint.partition(
+        build, given, run,
+        lambda inner: Walk(inner, _cuts(inner)[1], _compute_dtype(inner, ())),
+        skipped=[(paths[i], paths[i - 1]) for i in sorted(instead)], autocast=autocast,
+    )  # fmt: skip
+    compiled.rewrite(halves, visits, instead, listener)
+    listener.has_compiled = True
 
 
 def _batch(example_inputs: Any) -> int:
@@ -134,8 +195,10 @@ def _shape_of(tensor: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
     return made.requires_grad_(tensor.requires_grad)
 
 
-def _on_meta(module: torch.nn.Module, dtype: torch.dtype | None) -> torch.nn.Module:
-    """A copy in training mode whose tensors have no data; shared storage stays shared."""
+def _copied(
+    module: torch.nn.Module, made_of: Callable[[torch.Tensor], torch.Tensor]
+) -> torch.nn.Module:
+    """A copy in training mode of other tensors; shared storage stays shared."""
     memo: dict[int, Any] = {}
     twins: dict[tuple[object, ...], torch.Tensor] = {}
     for tensor in _tensors_of(module):
@@ -144,7 +207,7 @@ def _on_meta(module: torch.nn.Module, dtype: torch.dtype | None) -> torch.nn.Mod
         place = (storage._cdata, tensor.storage_offset(), tuple(tensor.shape), tensor.stride())  # noqa: SLF001
         twin = twins.get((parameter, *place))
         if twin is None:
-            twin = _shape_of(tensor.detach(), dtype)
+            twin = made_of(tensor.detach())
             if parameter:
                 twin = torch.nn.Parameter(twin, requires_grad=tensor.requires_grad)
             twins[parameter, *place] = twin
@@ -225,8 +288,7 @@ def _run(
             autocast = nullcontext() if casts is None else casts.running()
             with autocast, keeping, stood_in(model, listener):
                 out = _call(model, given)
-                own = out.get("loss") if isinstance(out, Mapping) else getattr(out, "loss", None)
-                value = own
+                value = _own_loss(out)
                 if loss is not None:
                     with listener.in_loss():
                         value = loss(out)
@@ -243,6 +305,11 @@ def _run(
     return [t for t in tensors(out) if t is not value], True
 
 
+def _own_loss(out: Any) -> Any:
+    """Of an output object that has one (Hugging Face, given labels)."""
+    return out.get("loss") if isinstance(out, Mapping) else getattr(out, "loss", None)
+
+
 def _call(model: torch.nn.Module, given: Any) -> Any:
     if isinstance(given, Mapping):
         return model(**given)
@@ -252,11 +319,15 @@ def _call(model: torch.nn.Module, given: Any) -> Any:
 def _untraceable(model: torch.nn.Module, listener: Listener, error: Exception) -> Problem:
     where = listener.walk.where
     place = f"{type(model).__name__}.{where}" if where else type(model).__name__
-    first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     return Problem(
         message=(
-            f"{place} cannot be traced on shapes alone, at {listener.running}: {first} "
+            f"{place} cannot be traced on shapes alone, at {listener.running}: {_first(error)} "
             "(control flow that reads tensor values, and operators without a meta kernel, "
             "are not supported)"
         )
     )
+
+
+def _first(error: Exception) -> str:
+    """Its first line, else what it is."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -124,6 +124,8 @@ class Call:
     """Bytes of what each operator of its backward makes, in order."""
     weight_shapes: tuple[tuple[int, ...], ...] = ()
     """Shapes of its module's own parameters."""
+    compiled: bool = False
+    """It runs in a region that is given to ``torch.compile``."""
 
 
 def aten_name(func: OpOverload) -> str:

@@ -52,6 +52,8 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """The operator that made a storage."""
         self.loss: Call | None = None
         """The last operator of a loss function."""
+        self.has_compiled = False
+        """What the compiler makes of its regions has been told to their operators."""
         self._deaf = False
         self._backward = False
         self._calls: dict[int, Call] = {}
@@ -206,6 +208,7 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         entry = self.walk.entry()
         entry.calls.append(call)
         call.weight_shapes = tuple(p.shape for p in entry.parameters)
+        call.compiled = self.walk.in_compiled
         self._calls.setdefault(_drawn(), call)
         self._latest = call
         for t in tensors(out):
@@ -350,7 +353,7 @@ class _Attention(torch.autograd.Function):
 class Functions(TorchFunctionMode):
     """Stands in for what the meta device would run unlike CUDA."""
 
-    def __init__(self, listener: Listener, casts: Casts | None = None) -> None:
+    def __init__(self, listener: Listener | None, casts: Casts | None = None) -> None:
         super().__init__()
         self.listener = listener
         self.casts = casts
@@ -382,7 +385,10 @@ class Functions(TorchFunctionMode):
         if func is functional.multi_head_attention_forward:
             return self._multi_head(*args, **kwargs)
         name = getattr(func, "__name__", "")
-        if name.endswith("_loss") or name.startswith(("cross_entropy", "binary_cross_entropy")):
+        is_loss = name.endswith("_loss") or name.startswith(
+            ("cross_entropy", "binary_cross_entropy")
+        )
+        if is_loss and self.listener is not None:
             with self.listener.in_loss():
                 return func(*args, **kwargs)
         return func(*args, **kwargs)
@@ -403,10 +409,22 @@ class Functions(TorchFunctionMode):
         single = query.dim() == 3
         if single:
             query, key, value = (t.unsqueeze(-3) for t in (query, key, value))
-        out: torch.Tensor = _Attention.apply(  # type: ignore[no-untyped-call]
-            self.listener, query, key, value, attn_mask, is_causal
-        )
+        out = self._fused_attention(query, key, value, attn_mask, causal=is_causal)
         return out.squeeze(-3) if single else out
+
+    def _fused_attention(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        mask: torch.Tensor | None,
+        *,
+        causal: bool,
+    ) -> torch.Tensor:
+        out: torch.Tensor = _Attention.apply(  # type: ignore[no-untyped-call]
+            self.listener, query, key, value, mask, causal
+        )
+        return out
 
 
 def _dropout(

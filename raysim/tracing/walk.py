@@ -10,6 +10,8 @@ Not modelled: modules called from several threads.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +23,25 @@ from raysim.tracing.operators import Call
 
 LOSS = "<loss>"
 """Path of the loss callable: beside the model, not in it."""
+COMPILED = "raysim_compiled"
+"""Attribute of a module that ``torch.compile`` was given."""
+_INSIDE: ContextVar[bool] = ContextVar("_INSIDE", default=False)
+"""Whether a compiled function runs."""
+
+
+@contextmanager
+def compiled_function() -> Iterator[None]:
+    """What runs inside is a region of ``torch.compile``."""
+    before = _INSIDE.set(True)
+    try:
+        yield
+    finally:
+        _INSIDE.reset(before)
+
+
+def in_compiled_function() -> bool:
+    """Whether one runs."""
+    return _INSIDE.get()
 
 
 @dataclass(slots=True)
@@ -75,7 +96,8 @@ class Walk:
         self._weights = weights
         self._cuts = {id(m) for m in cuts}
         self._current: Visit | None = None
-        self._stack: list[tuple[str, str]] = []
+        self._stack: list[tuple[str, str, bool]] = []
+        """Path, class, and whether it is compiled, of the modules that run."""
         self._modules = dict(model.named_modules(remove_duplicate=False))
         self._paths: dict[int, list[str]] = {}
         """Every path of a module object; its n-th call goes by the n-th."""
@@ -102,13 +124,24 @@ class Walk:
         """Whether a normalisation module runs."""
         return bool(self._stack) and "Norm" in self._stack[-1][1]
 
+    @property
+    def in_compiled(self) -> bool:
+        """Whether a region of ``torch.compile`` runs."""
+        return _INSIDE.get() or (bool(self._stack) and self._stack[-1][2])
+
     def entry(self) -> Entry:
         """Where an operator that runs now belongs."""
-        path, cls = self._stack[-1] if self._stack else (LOSS, "Loss")
+        path, cls, _ = self._stack[-1] if self._stack else (LOSS, "Loss", False)
         entries = self._visit().entries
         if not entries or entries[-1].path != path:
             entries.append(Entry(path, cls))
         return entries[-1]
+
+    def restart(self) -> None:
+        """Another run of the model."""
+        self.visits.clear()
+        self._runs.clear()
+        self._current = None
 
     def use(self, parameter: torch.nn.Parameter) -> None:
         """Note a parameter read while no call of its module made it known.
@@ -143,7 +176,7 @@ class Walk:
         entry = Entry(path, type(module).__name__)
         for local, p in module.named_parameters(recurse=False, remove_duplicate=False):
             name = f"{path}.{local}" if path else local
-            owner = self._owners[id(p)]
+            owner = self._owners.get(id(p), name)  # AOTAutograd puts others in their place
             first = name == owner and name not in self._seen
             self._seen.add(name)
             self._seen_objects.add(id(p))
@@ -166,7 +199,8 @@ class Walk:
         if id(module) in self._cuts:
             self._current = Visit(path, cls, input_shape=first_shape((args, kwargs)))
             self.visits.append(self._current)
-        self._stack.append((path, cls))
+        compiled = self.in_compiled or getattr(module, COMPILED, False)
+        self._stack.append((path, cls, compiled))
         entry = self._declare(path)
         if entry.parameters:
             self._visit().entries.append(entry)

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from raysim.rayapi.shapes.patches import Replaced
     from raysim.rayapi.shapes.steps import Steps
 
-_NO_EVENT = SimpleNamespace(
+_ONE_STREAM = SimpleNamespace(
     record=lambda *_: None, wait=lambda *_: None, synchronize=lambda: None, query=lambda: True,
     is_capturing=lambda: False, wait_event=lambda _: None, wait_stream=lambda _: None,
-    elapsed_time=lambda _: 0.0,
+    record_event=lambda event=None: event,
 )  # fmt: skip
 _ACCELERATOR = {
     "is_available": "is_available", "device_count": "device_count",
@@ -61,10 +61,13 @@ def install(r: Replaced) -> None:
         "memory_reserved": _reserved, "max_memory_allocated": _allocated,
         "max_memory_reserved": _reserved, "reset_peak_memory_stats": lambda *_: None,
         "reset_max_memory_allocated": lambda *_: None, "mem_get_info": _mem_info,
+        "get_rng_state": lambda *_: _random_state(), "set_rng_state": lambda *_a, **_k: None,
+        "get_rng_state_all": lambda s: [_random_state()] * s.worker.visible_devices,
+        "set_rng_state_all": lambda *_: None, "initial_seed": lambda _: 0,
         "is_current_stream_capturing": lambda _: False, "ipc_collect": lambda _: None,
         "memory_stats": lambda s, *_: {"allocated_bytes.all.peak": _allocated(s)},
         "memory_summary": lambda s, *_a, **_k: f"{_allocated(s)} bytes at the peak (predicted)",
-        "current_stream": lambda *_: _NO_EVENT, "Event": lambda *_a, **_k: _NO_EVENT,
+        "current_stream": lambda *_: _ONE_STREAM,
     }  # fmt: skip
     for name, ours in answers.items():
         r.call(cuda, name, ours)
@@ -87,6 +90,11 @@ def _gpu(steps: Steps) -> Any:
 
 def _has_gpu(steps: Steps) -> bool:
     return bool(steps.worker.gpus)
+
+
+def _random_state() -> torch.Tensor:
+    """Seed and offset of a generator that nobody draws from."""
+    return torch.zeros(16, dtype=torch.uint8)
 
 
 def _bf16(steps: Steps, *_: Any, **__: Any) -> bool:

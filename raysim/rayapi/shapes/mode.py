@@ -12,8 +12,8 @@ values are not either: their results have the shapes that they had of such shape
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from torch.utils._device import _device_constructors  # what DeviceContext overr
 from torch.utils._pytree import tree_map_only
 
 from raysim.tracing.operators import tensors
+from raysim.tracing.walk import compiled_function, in_compiled_function
 
 if TYPE_CHECKING:
     from raysim.rayapi.shapes.steps import Steps
@@ -89,20 +90,21 @@ class Tape:
 
     def __init__(self, outputs: Any) -> None:
         self._outputs = list(tensors(outputs))
-        self._calls: list[tuple[Callable[..., Any], Any, Any, Any]] = []
+        self._calls: list[tuple[Callable[..., Any], Any, Any, Any, bool]] = []
 
     def note(self, func: Callable[..., Any], args: Any, kwargs: Any, out: Any) -> None:
         """One function of torch has run."""
-        self._calls.append((func, args, kwargs, out))
+        self._calls.append((func, args, kwargs, out, in_compiled_function()))
 
     def replay(
         self, loss: torch.Tensor, outputs: Any, *, to: torch.device | None = None
     ) -> torch.Tensor:
         """The loss again, of other outputs; what else it is made of is moved ``to`` a device."""
         new = dict(zip(map(id, self._outputs), tensors(outputs), strict=True))
-        for func, args, kwargs, out in self._calls:
+        for func, args, kwargs, out, is_compiled in self._calls:
             there = tree_map_only(torch.Tensor, partial(_instead, new, to), (args, kwargs))
-            made = func(*there[0], **there[1])
+            with compiled_function() if is_compiled else nullcontext():
+                made = func(*there[0], **there[1])
             new |= zip(map(id, tensors(out)), tensors(made), strict=False)
         found: torch.Tensor = new.get(id(loss), loss)
         return found
@@ -217,9 +219,7 @@ class ShapesMode(TorchFunctionMode):
         self.steps.synchronize()
         if known is not None:
             return _value_of(answer, known)
-        if not self.steps.shared.told:
-            self.steps.shared.told = True
-            sys.stderr.write(f"raysim: {SAID}\n")
+        self.steps.say(SAID)
         return answer(tensor)
 
     def _moved(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

@@ -19,7 +19,18 @@ import torch.distributed as dist
 import torch.utils.checkpoint
 from torch.utils.data import DataLoader
 
-from raysim.rayapi.shapes import cpu_patches, cuda, files, fsdp, loader, wrappers
+from raysim.rayapi.shapes import (
+    compiled,
+    cpu_patches,
+    cuda,
+    files,
+    fsdp,
+    hooks,
+    loader,
+    mesh,
+    watching,
+    wrappers,
+)
 from raysim.rayapi.shapes.cuda import refuse
 from raysim.rayapi.shapes.here import steps_here, worker_here
 from raysim.rayapi.shapes.mode import META
@@ -103,7 +114,11 @@ def torch_of_workers() -> Iterator[Replaced]:
     with ExitStack() as stack:
         stack.callback(_INSTALLED.undo)
         _modules(_INSTALLED)
+        compiled.install(_INSTALLED)
         cuda.install(_INSTALLED)
+        watching.install(_INSTALLED)
+        hooks.install(_INSTALLED)
+        mesh.install(_INSTALLED)
         _distributed(_INSTALLED)
         files.install(_INSTALLED)
         _optimizers(_INSTALLED)
@@ -115,19 +130,10 @@ def torch_of_workers() -> Iterator[Replaced]:
 
 def _modules(r: Replaced) -> None:
     r.around(torch.nn.Module, "__call__", _call)
-    r.around(
-        torch.nn.DataParallel, "__init__",
-        refuse("torch.nn.DataParallel", "DistributedDataParallel under torchrun"),
-    )  # fmt: skip
-    r.around(
-        torch.profiler.profile, "start",
-        refuse("torch.profiler in a training worker", "the report's trace (trace.pftrace)"),
-    )  # fmt: skip
     r.around(torch.Tensor, "backward", _backward)
     r.around(torch.autograd, "backward", _backward)
     r.around(DataLoader, "__iter__", lambda _real, steps, self: loader.batches(self, steps))
     r.around(DataLoader, "check_worker_number_rationality", lambda *_: None)
-    r.call(torch, "compile", _compile)
     r.around(torch.autocast, "__enter__", _autocast)
     # ``checkpoint`` itself may have been imported by name before, as transformers does.
     r.set(torch.utils.checkpoint, "CheckpointFunction", _reentrant)
@@ -149,12 +155,6 @@ def _backward(real: Any, steps: Steps, loss: Any, *args: Any, **kwargs: Any) -> 
         real(loss, *args, **kwargs)
     else:
         steps.backward(loss if isinstance(loss, torch.Tensor) else next(iter(loss)))
-
-
-def _compile(steps: Steps, model: Any = None, **_options: Any) -> Any:
-    """``torch.compile``: the model itself, whose plan is a compiled one's."""
-    steps.compiled = True
-    return model if model is not None else lambda function: function
 
 
 def _autocast(real: Any, steps: Steps, context: Any) -> Any:

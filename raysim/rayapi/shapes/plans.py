@@ -32,6 +32,12 @@ DTYPES: dict[Any, Precision] = {
     torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16",
 }  # fmt: skip
 
+_LIKE = {
+    "Adadelta": "Adam", "Adamax": "Adam", "Rprop": "Adam", "SparseAdam": "Adam",
+    "ASGD": "Adagrad", "RMSprop": "Adagrad",
+}  # fmt: skip
+"""Of torch's optimizers, those whose step is taken for that of another with as many states."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Wrapping:
@@ -149,7 +155,7 @@ def optimizer_of(optimizer: Any) -> Optimizer:
     named = (c.__name__ for c in kind.__mro__ if c.__module__.startswith("torch.optim."))
     name = next((n for n in named if n != "Optimizer"), kind.__name__)
     return Optimizer(
-        type=name,
+        type=_LIKE.get(name, name),
         lr=float(defaults.get("lr", 1e-3)),
         fused=bool(defaults.get("fused")),
         momentum=float(defaults.get("momentum", 0.0) or 0.0),

@@ -14,6 +14,7 @@ Not modelled: two models trained in one step (refused), gradients' values, hooks
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -29,7 +30,9 @@ from raysim.rayapi.calls import this_fiber
 from raysim.rayapi.huggingface.tables import table_of
 from raysim.rayapi.library_code import play
 from raysim.rayapi.shapes import prediction
+from raysim.rayapi.shapes.compiled import is_mostly_compiled, marks
 from raysim.rayapi.shapes.held import is_held
+from raysim.rayapi.shapes.hooks import Hooks, after_backward
 from raysim.rayapi.shapes.mode import META, ShapesMode, Tape, with_values
 from raysim.rayapi.shapes.plans import (
     INSIDE,
@@ -44,6 +47,7 @@ from raysim.rayapi.shapes.roles import Role, bytes_of, samples_of
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.tracing import trace
 from raysim.tracing.operators import tensors
+from raysim.tracing.walk import in_compiled_function
 from raysim.training.checkpoint.cost import CheckpointCost
 from raysim.training.compiler.compile import Feed
 from raysim.training.plan import TrainingPlan
@@ -68,8 +72,8 @@ class Shared:
     forwards: dict[Any, int] = field(default_factory=dict)
     shapes: dict[Any, tuple[torch.Size, torch.dtype]] = field(default_factory=dict)
     """What functions of torch have made, by what they were given."""
-    told: bool = False
-    """That values are unknown."""
+    said: set[str] = field(default_factory=set)
+    """What the user has been told."""
     steps: dict[int, tuple[Prediction, int]] = field(default_factory=dict)
     """Optimizer steps under each prediction, of rank 0; by its identity."""
     saves: dict[tuple[int, str], CheckpointCost] = field(default_factory=dict)
@@ -94,6 +98,8 @@ class Steps:
         """An optimizer runs: what it asks of values is not the program's."""
         self.compiled = False
         """The script has called ``torch.compile``."""
+        self.cuda_graphs = False
+        """In a mode that replays CUDA graphs."""
         self.recomputes = False
         """The model has called ``torch.utils.checkpoint``."""
         self.half: torch.dtype | None = None
@@ -124,6 +130,7 @@ class Steps:
         self.queued_ns = 0  # of the GPU's work, what nobody has waited for
         self._gradients = False
         """A backward has made gradients, for optimizers of the script's own."""
+        self.hooks = Hooks()
         self._optimizers: dict[int, tuple[Any, Optimizer]] = {}
         """By identity, with the optimizer, which thus keeps it."""
         self._begun: dict[int, None] = {}
@@ -197,9 +204,14 @@ class Steps:
                 (name, tuple(p.shape), p.dtype, p.requires_grad)
                 for name, p in module.named_parameters()
             )
-            made = (type(module).__qualname__, hash(parameters)) if parameters else None
+            own = type(module).__qualname__, hash(parameters), marks(module)
+            made = own if parameters else None
             known = self._signatures[id(module)] = module, made
         return known[1]
+
+    def forget_signatures(self) -> None:
+        """Modules are no longer what they were."""
+        self._signatures.clear()
 
     def _evaluate(
         self, run: Callable[..., Any], module: Any, key: AskedFor, role: Role | None,
@@ -237,6 +249,7 @@ class Steps:
         if self.latest is not None:
             self.queued_ns += self.latest.passes_ns[1]
         self._gradients = self._gradients or gradients
+        after_backward(self)
 
     def _after_backward(self) -> bool:
         """A second backward of one forward: nothing of its own, in a step's prediction."""
@@ -267,8 +280,14 @@ class Steps:
             return trace(
                 wrapping.module, with_values(self._example), loss=None if own else again,
                 name=type(wrapping.module).__name__,
-                autocast=wrapping.cast_by(self._key[3] or role.half),
+                autocast=wrapping.cast_by(self._key[3] or role.half), say=self.say,
             )  # fmt: skip
+
+    def say(self, message: str) -> None:
+        """Tell the user, once."""
+        if message not in self.shared.said:
+            self.shared.said.add(message)
+            sys.stderr.write(f"raysim: {message}\n")
 
     @contextmanager
     def _tracing(self) -> Iterator[None]:
@@ -329,7 +348,10 @@ class Steps:
             with torch.enable_grad():
                 loss = closure()
         if self._micro and self._key is not None:
-            self.take_step(self.asked(self._micro, self._optimizer(optimizer)))
+            own = self._optimizer(optimizer)
+            if in_compiled_function():
+                own = replace(own, fused=True)
+            self.take_step(self.asked(self._micro, own))
         if id(optimizer) not in self._begun and self._gradients:
             self._begun[id(optimizer)] = None
             self._make_state(run, optimizer)
@@ -417,8 +439,10 @@ class Steps:
             autocast=self._key[3] or role.half,
             clipping=self.clipping,
         )
+        compiled = self.compiled and is_mostly_compiled(role.model)
         plan = replace(
-            plan, constants=self.worker.run.session.training, torch_compile=self.compiled,
+            plan, constants=self.worker.run.session.training, torch_compile=compiled,
+            cuda_graphs=compiled and self.cuda_graphs,
             activation_checkpointing="full" if role.recomputes else "none",
             keeps_output=role.held,
         )  # fmt: skip

@@ -1,8 +1,8 @@
-"""``DistributedDataParallel`` in training workers, without groups.
+"""``DistributedDataParallel`` in training workers, without groups; ``DataParallel`` of one GPU.
 
-Real counterpart: ``torch/nn/parallel/distributed.py``. The class is torch's own, so ``isinstance``
-answers as ever; in a worker, its constructor only notes how the model is trained, and calling it
-calls the model.
+Real counterparts: ``torch/nn/parallel/distributed.py``, ``data_parallel.py``. The classes are
+torch's own, so ``isinstance`` answers as ever; in a worker, their constructors only note how the
+model is trained, and calling them calls the model.
 
 Not modelled: hooks of communication (refused), static graphs, unused parameters.
 """
@@ -13,7 +13,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from raysim.rayapi.shapes.plans import Wrapping
 from raysim.rayapi.shapes.steps import Steps
@@ -28,6 +28,8 @@ def install(r: Replaced) -> None:
     """Constructors and forwards of torch's wrappers."""
     ddp = DistributedDataParallel
     r.around(ddp, "__init__", _ddp)
+    r.around(DataParallel, "__init__", _data_parallel)
+    r.around(DataParallel, "forward", lambda _real, _s, self, *a, **k: self.module(*a, **k))
     r.around(ddp, "forward", lambda _real, _s, self, *a, **k: self.module(*a, **k))
     r.around(ddp, "no_sync", lambda *_: nullcontext())
     r.around(ddp, "register_comm_hook", _hook)
@@ -58,6 +60,24 @@ def _ddp(
             gradient_as_bucket_view=gradient_as_bucket_view,
         ),
     )
+
+
+def _data_parallel(
+    _real: Any, steps: Steps, self: Any, module: Any, device_ids: Any = None,
+    output_device: Any = None, dim: int = 0,
+) -> None:  # fmt: skip
+    """``DataParallel(module)``: of one GPU it only calls the module."""
+    gpus = list(range(steps.worker.visible_devices)) if device_ids is None else list(device_ids)
+    if len(gpus) > 1:
+        raise NotEmulatedError(
+            f"torch.nn.DataParallel over {len(gpus)} GPUs in one process",
+            "DistributedDataParallel under torchrun, which PyTorch recommends too, or one GPU "
+            "(device_ids=[0])",
+        )
+    torch.nn.Module.__init__(self)
+    self.module, self.dim, self.device_ids = module, dim, gpus
+    self.output_device = output_device
+    self.raysim_wrapping = Wrapping(module=module)
 
 
 def _train(module: Any, mode: bool) -> Any:
