@@ -356,12 +356,8 @@ class ComputeModel:
 
     def launches(self, op: Operator, *, backward: bool = False) -> int:
         """CUDA kernels a pass launches for the operator."""
-        count = op.kernels
-        if backward:
-            count = op.backward_kernels
-        if self._is_fused(op):
-            return min(1, count)
-        return count
+        count = op.backward_kernels if backward else op.kernels
+        return min(1, count) if self._is_fused(op) else count
 
     def gemm_s(
         self,
