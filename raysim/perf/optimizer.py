@@ -60,6 +60,15 @@ MUON_STEPS = 5
 """Newton-Schulz iterations (Jordan, Muon, 2024)."""
 
 
+def is_known(name: str) -> bool:
+    """Whether :func:`optimizer_key` has a family for it."""
+    return _bare(name) in _NAMES
+
+
+def _bare(name: str) -> str:
+    return name.lower().replace("_", "").replace("-", "")
+
+
 def optimizer_key(name: str, *, momentum: float = 0.0) -> str:
     """The family of an optimizer's name as DeepSpeed, torch or Hugging Face spell it.
 
@@ -68,7 +77,7 @@ def optimizer_key(name: str, *, momentum: float = 0.0) -> str:
     CalibrationError
         No traffic is known for that optimizer.
     """
-    key = _NAMES.get(name.lower().replace("_", "").replace("-", ""))
+    key = _NAMES.get(_bare(name))
     if key is None:
         known = ", ".join(sorted(set(_NAMES.values())))
         raise CalibrationError(f"no step cost known for optimizer {name!r}; families: {known}")

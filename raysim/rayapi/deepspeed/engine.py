@@ -24,7 +24,8 @@ from raysim.rayapi.deepspeed.comm import init_distributed
 from raysim.rayapi.deepspeed.schedules import schedule_of
 from raysim.rayapi.deepspeed.settings import config_of, read
 from raysim.rayapi.shapes.here import steps_here
-from raysim.rayapi.shapes.plans import Wrapping, optimizer_of
+from raysim.rayapi.shapes.optimizers import optimizer_of
+from raysim.rayapi.shapes.plans import Wrapping
 from raysim.rayapi.shapes.prediction import Prediction
 from raysim.rayapi.shapes.steps import Steps
 from raysim.rayapi.unsupported import NotEmulatedError

@@ -164,7 +164,7 @@ class ShapesMode(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name == "__get__":  # an attribute, asked for very often
             return func(*args)
-        if self.steps.updating and name.endswith("_") and not name.endswith("__"):
+        if self.steps.optimizers.updating and name.endswith("_") and not name.endswith("__"):
             return args[0]  # in place, of values that nobody knows
         given = dict(kwargs or {})
         if func in _CONSTRUCTORS:
@@ -213,7 +213,7 @@ class ShapesMode(TorchFunctionMode):
         return out
 
     def _unknown(self, tensor: torch.Tensor, answer: Callable[[torch.Tensor], Any]) -> Any:
-        if self.steps.updating:
+        if self.steps.optimizers.updating:
             return answer(tensor)
         known = getattr(tensor, "raysim_values", None)
         self.steps.synchronize()

@@ -32,12 +32,6 @@ DTYPES: dict[Any, Precision] = {
     torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16",
 }  # fmt: skip
 
-_LIKE = {
-    "Adadelta": "Adam", "Adamax": "Adam", "Rprop": "Adam", "SparseAdam": "Adam",
-    "ASGD": "Adagrad", "RMSprop": "Adagrad",
-}  # fmt: skip
-"""Of torch's optimizers, those whose step is taken for that of another with as many states."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Wrapping:
@@ -145,18 +139,3 @@ def _precision(module: Any) -> Precision:
         if p.dtype in DTYPES:
             sizes[DTYPES[p.dtype]] += p.numel()
     return max(sizes, key=lambda kind: sizes[kind], default="fp32")
-
-
-def optimizer_of(optimizer: Any) -> Optimizer:
-    """Its kind, and whether one kernel updates all."""
-    optimizer = getattr(optimizer, "optimizer", optimizer)  # AcceleratedOptimizer and its like
-    defaults = optimizer.defaults
-    kind = type(optimizer)
-    named = (c.__name__ for c in kind.__mro__ if c.__module__.startswith("torch.optim."))
-    name = next((n for n in named if n != "Optimizer"), kind.__name__)
-    return Optimizer(
-        type=_LIKE.get(name, name),
-        lr=float(defaults.get("lr", 1e-3)),
-        fused=bool(defaults.get("fused")),
-        momentum=float(defaults.get("momentum", 0.0) or 0.0),
-    )

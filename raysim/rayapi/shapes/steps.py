@@ -34,13 +34,13 @@ from raysim.rayapi.shapes.compiled import is_mostly_compiled, marks
 from raysim.rayapi.shapes.held import is_held
 from raysim.rayapi.shapes.hooks import Hooks, after_backward
 from raysim.rayapi.shapes.mode import META, ShapesMode, Tape, with_values
+from raysim.rayapi.shapes.optimizers import Optimizers
 from raysim.rayapi.shapes.plans import (
     INSIDE,
     RecomputedBlock,
     Wrapping,
     class_of,
     describe,
-    optimizer_of,
 )
 from raysim.rayapi.shapes.prediction import Prediction
 from raysim.rayapi.shapes.roles import Role, bytes_of, samples_of
@@ -94,8 +94,6 @@ class Steps:
         self.latest: Prediction | None = None
         """Of the last step taken."""
         self.clipping = 0.0
-        self.updating = False
-        """An optimizer runs: what it asks of values is not the program's."""
         self.compiled = False
         """The script has called ``torch.compile``."""
         self.cuda_graphs = False
@@ -131,10 +129,7 @@ class Steps:
         self._gradients = False
         """A backward has made gradients, for optimizers of the script's own."""
         self.hooks = Hooks()
-        self._optimizers: dict[int, tuple[Any, Optimizer]] = {}
-        """By identity, with the optimizer, which thus keeps it."""
-        self._begun: dict[int, None] = {}
-        """Optimizers that have their state."""
+        self.optimizers = Optimizers(self)
 
     # ---- forward ---------------------------------------------------------------------------------
 
@@ -348,39 +343,13 @@ class Steps:
             with torch.enable_grad():
                 loss = closure()
         if self._micro and self._key is not None:
-            own = self._optimizer(optimizer)
+            own = self.optimizers.of(run, optimizer)
             if in_compiled_function():
                 own = replace(own, fused=True)
             self.take_step(self.asked(self._micro, own))
-        if id(optimizer) not in self._begun and self._gradients:
-            self._begun[id(optimizer)] = None
-            self._make_state(run, optimizer)
+        if self._gradients:
+            self.optimizers.begin(run, optimizer)
         return loss
-
-    def _optimizer(self, optimizer: Any) -> Optimizer:
-        known = self._optimizers.get(id(optimizer))
-        if known is None:
-            known = self._optimizers[id(optimizer)] = optimizer, optimizer_of(optimizer)
-        return known[1]
-
-    def _make_state(self, run: Callable[..., Any], optimizer: Any) -> None:
-        """Its first step, on shapes, so that it has the state that a checkpoint holds."""
-        self.updating = True
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        fused = [group for group in optimizer.param_groups if group.get("fused")]
-        try:
-            for group in fused:
-                group["fused"] = False  # there is no such kernel of shapes
-            for p in parameters:
-                if p.requires_grad and p.is_meta:
-                    p.grad = torch.empty_like(p)
-            run(optimizer)
-        finally:
-            self.updating = False
-            for group in fused:
-                group["fused"] = True
-            for p in parameters:
-                p.grad = None
 
     def take_step(self, found: Prediction) -> None:
         """All ranks meet, and what is left of the step passes."""

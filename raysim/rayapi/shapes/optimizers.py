@@ -1,0 +1,114 @@
+"""Optimizers of training scripts: which known one each is, and the state that its first step makes.
+
+Real counterpart: ``torch.optim``. A step is priced by the optimizer's kind; a class of the script's
+own runs once, on shapes, and is taken for a known one that keeps as many states.
+
+Not modelled: what a class of the script's own computes beyond that (Newton-Schulz, shampoo).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from raysim.perf.optimizer import is_known
+from raysim.training.settings.deepspeed import Optimizer
+
+if TYPE_CHECKING:
+    from raysim.rayapi.shapes.steps import Steps
+
+_LIKE = {
+    "Adadelta": "Adam", "Adamax": "Adam", "Rprop": "Adam", "SparseAdam": "Adam",
+    "ASGD": "Adagrad", "RMSprop": "Adagrad",
+}  # fmt: skip
+"""Of torch's optimizers, those whose step is taken for that of another with as many states."""
+
+
+class Optimizers:
+    """Of one worker."""
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+        self._known: dict[int, tuple[Any, Optimizer]] = {}
+        """By identity, with the optimizer, which thus keeps it."""
+        self._begun: dict[int, None] = {}
+        """Those that have their state."""
+        self.updating = False
+        """One runs: what it asks of values is not the program's."""
+
+    def of(self, run: Callable[..., Any], optimizer: Any) -> Optimizer:
+        """What its step is priced as; ``run`` is the step itself."""
+        known = self._known.get(id(optimizer))
+        if known is None:
+            own = kind_of(optimizer) is None
+            if own:
+                self.begin(run, optimizer)
+            found = optimizer_of(optimizer, stepped=own)
+            if own:
+                name = type(optimizer).__name__
+                self._steps.say(f"{name} is priced as {found.type}, which keeps as many states")
+            known = self._known[id(optimizer)] = optimizer, found
+        return known[1]
+
+    def begin(self, run: Callable[..., Any], optimizer: Any) -> None:
+        """Its first step, on shapes, so that it has the state that a checkpoint holds."""
+        if id(optimizer) in self._begun:
+            return
+        self._begun[id(optimizer)] = None
+        self.updating = True
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        fused = [group for group in optimizer.param_groups if group.get("fused")]
+        try:
+            for group in fused:
+                group["fused"] = False  # there is no such kernel of shapes
+            for p in parameters:
+                if p.requires_grad and p.is_meta:
+                    p.grad = torch.empty_like(p)
+            run(optimizer)
+        finally:
+            self.updating = False
+            for group in fused:
+                group["fused"] = True
+            for p in parameters:
+                p.grad = None
+
+
+def optimizer_of(optimizer: Any, *, stepped: bool = False) -> Optimizer:
+    """Its kind, and whether one kernel updates all.
+
+    A class of the script's own is taken for a known one with as many states, once it has
+    ``stepped``; before, for Adam.
+    """
+    optimizer = getattr(optimizer, "optimizer", optimizer)  # AcceleratedOptimizer and its like
+    defaults = optimizer.defaults
+    own = _by_states(optimizer) if stepped or optimizer.state else "Adam"
+    return Optimizer(
+        type=kind_of(optimizer) or own,
+        lr=float(defaults.get("lr", 1e-3)),
+        fused=bool(defaults.get("fused")),
+        momentum=float(defaults.get("momentum", 0.0) or 0.0),
+    )
+
+
+def kind_of(optimizer: Any) -> str | None:
+    """The name of a known optimizer that this is, or is taken for; None: the script's own."""
+    kind = type(optimizer)
+    named = (c.__name__ for c in kind.__mro__ if c.__module__.startswith("torch.optim."))
+    name = next((n for n in named if n != "Optimizer"), kind.__name__)
+    name = _LIKE.get(name, name)
+    return name if is_known(name) else None
+
+
+def _by_states(optimizer: Any) -> str:
+    """By how many tensors it keeps for each of its parameters, as large as they."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    kept = sum(
+        t.numel()
+        for p in parameters
+        for t in optimizer.state.get(p, {}).values()
+        if isinstance(t, torch.Tensor) and t.numel() == p.numel() > 1
+    )
+    states = round(kept / max(1, sum(p.numel() for p in parameters)))
+    return ("SGD", "Adagrad")[states] if states < 2 else "Adam"
