@@ -71,17 +71,17 @@ class ServeReport:
         """The report."""
         s, metrics = self.summary, self._metrics()
         asked = s.requests + s.failed
-        failed = f"{s.failed:,} of {asked:,} failed" if s.failed else f"all {asked:,} answered"
         return LibraryReport(
             kind="serve",
             ok=s.requests > 0,
-            text=f"{s.rps:,.1f} requests/s, {failed}; median {_ms(s.p50_s)}, p99 {_ms(s.p99_s)}; "
-            f"{metrics['replicas_mean']:,.3g} replicas in the mean.",
+            text=f"{self._served(asked)}; {metrics['replicas_mean']:,.3g} replicas in the mean.",
             metrics=metrics,
-            tables=(self._latencies(), self._deployments(), *self._over_time()),
-            bound_by=self._bound_by(),
-            would_help=tuple(self._would_help()),
-            warnings=(*warnings, *advice.of_run(self.uses, self.proxy)),
+            tables=(
+                *([self._latencies()] if asked else []), self._deployments(), *self._over_time(),
+            ),
+            bound_by=self._bound_by() if asked else "Nothing: no requests came.",
+            would_help=tuple(self._would_help()) if asked else (),
+            warnings=(*warnings, *(advice.of_run(self.uses, self.proxy) if asked else ())),
             inputs=INPUTS,
             simplifications=(
                 "A load balancer knows at once which proxies live; clients do not retry.",
@@ -95,6 +95,13 @@ class ServeReport:
             },
             charts=self.charts,
         )  # fmt: skip
+
+    def _served(self, asked: int) -> str:
+        s = self.summary
+        if not asked:
+            return "no requests came"
+        failed = f"{s.failed:,} of {asked:,} failed" if s.failed else f"all {asked:,} answered"
+        return f"{s.rps:,.1f} requests/s, {failed}; median {_ms(s.p50_s)}, p99 {_ms(s.p99_s)}"
 
     def _metrics(self) -> dict[str, float]:
         s, (from_s, to_s) = self.summary, self.span_s

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from raysim.raylibs.serve.config import DeploymentConfig
@@ -51,7 +52,7 @@ def _use(
     replicas = instance.all_replicas[config.name]
     routers = instance.all_routers[config.name]
     steps = timeline.runs.get(config.name, [])
-    replica_s = max(area(steps, from_s, to_s), 1e-9)
+    replica_s = area(steps, from_s, to_s) or math.inf  # none was there: it was busy for no share
     assigned = sum(r.assigned for r in routers)
     slots = replica_s * config.max_ongoing_requests
     return DeploymentUse(
@@ -71,4 +72,4 @@ def _use(
 def proxy_busy(instance: Instance, from_s: float, to_s: float) -> float:
     """Of the busiest proxy."""
     busy = max((p.loop.busy_ns for p in instance.all_proxies), default=0)
-    return busy / NS_PER_S / max(to_s - from_s, 1e-9)
+    return busy / NS_PER_S / (to_s - from_s or math.inf)

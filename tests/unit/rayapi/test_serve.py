@@ -203,6 +203,24 @@ def test_what_requests_came_to_is_reported() -> None:
     assert report.metrics["replicas_mean"] == pytest.approx(1.0, rel=1e-3)
 
 
+def test_an_application_nobody_asks_has_no_latencies() -> None:
+    def main() -> None:
+        from ray import serve
+
+        @serve.deployment
+        def idle() -> str:
+            return "rested"
+
+        serve.run(idle.bind())  # and ends at once: its replica was there for no time
+
+    _, (report,) = played(main)
+    assert report.text.startswith("no requests came; ")
+    assert report.bound_by == "Nothing: no requests came."
+    assert report.would_help == report.warnings == ()
+    (deployments,) = report.tables
+    assert deployments.rows[0][3:5] == (0.0, 0.0)  # thread busy, slots taken
+
+
 @pytest.mark.parametrize(
     ("what", "name"),
     [
