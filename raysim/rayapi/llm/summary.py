@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from raysim.rayapi.session import Session
 
 LIBRARY = "llm"
+BUSY = 0.9
+"""An engine that computes for a larger share of the time has requests under way all the time."""
 
 
 class Engines:
@@ -74,8 +76,17 @@ def _report(model: str, engines: list[Engine]) -> LibraryReport:
         f"first token after {metrics['ttft_mean']:,.3g} s, then "
         f"{metrics['tpot_mean'] * 1e3:,.3g} ms each.",
         metrics=metrics, tables=(_latencies(times), _engines(engines, took_s)), inputs=_INPUTS,
+        bound_by=_bound_by(model, engines, took_s),
         simplifications=("What models say is not known: their answers are placeholders.",),
     )  # fmt: skip
+
+
+def _bound_by(model: str, engines: list[Engine], took_s: float) -> str:
+    """Nothing said where no engine computes nearly all the time: Serve knows more then."""
+    busiest = max(engine.runs.busy_ns for engine in engines) / NS_PER_S / took_s
+    if busiest <= BUSY:
+        return ""
+    return f"{model}'s engines: the busiest computes {busiest:.0%} of the time."
 
 
 def _latencies(times: Mapping[str, np.ndarray]) -> Table:

@@ -191,16 +191,15 @@ class ServeReport:
         if not scaled:
             return
         times = [from_s + (to_s - from_s) * i / SHOWN for i in range(SHOWN + 1)]
+        rows: list[tuple[str | float, ...]] = []
+        for t in times[:-1]:
+            ran = [round(self.timeline.mean(n, t, t + times[1] - times[0]), 1) for n in scaled]
+            if not rows or list(rows[-1][1:]) != ran:  # while nothing changes there is no new row
+                rows.append((f"{t - from_s:,.0f} s", *ran))
         yield Table(
             title="replicas over time",
             columns=(("from", "text"), *((name, "count") for name in scaled)),
-            rows=tuple(
-                (
-                    f"{t - from_s:,.0f} s",
-                    *(round(self.timeline.mean(n, t, t + times[1] - times[0]), 1) for n in scaled),
-                )
-                for t in times[:-1]
-            ),
+            rows=tuple(rows),
         )
 
 
