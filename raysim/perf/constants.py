@@ -146,6 +146,11 @@ Five clusters of V100, MI60 and RTX 5000, all but a tenth of their GPUs: 8 % on 
 al., SC22, arXiv 2208.11035; single ones up to 1.5 times the median), taken as the span of a box
 plot's whiskers, 5.4 standard deviations. Of newer GPUs assumed. Power management is what makes the
 difference, so that what waits for memory has none."""
+_DIFFER = Provenance(
+    basis="assumed",
+    source="GPUs of one kind differ by 1.5 % at products: 8 % between whiskers of SGEMM on five "
+    "older clusters (arXiv 2208.11035)",
+)
 TRITON_BACKWARD = 0.635
 """Rate of Triton's FlashAttention over FlashAttention 2's in backward, one for both GPUs: those MPT
 runs had it (``--attn_impl`` is ``triton`` in the ``submit_benchmarks.py`` that measured them). The
@@ -280,7 +285,7 @@ def constants_for(
     provenance = {"memory_share": _MEMORY, "kernel_floor_s": _FLOOR, "index_s": _INDEX}
     slowest, hot = 1.0, sustained_share is None
     if sustained_share is None:
-        slowest = slowest_of(gpus)
+        slowest, provenance["gpu_cv"] = slowest_of(gpus), _DIFFER
         sustained_share, provenance["sustained_share"] = sustained(gpu, gpus)
         if given.sustained_share is not None:
             sustained_share = given.sustained_share / slowest
