@@ -6,7 +6,6 @@ import contextlib
 import io
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from raysim.rayapi.unsupported import NotEmulatedError  # noqa: E402
 from raysim.raycore.cluster import Cluster  # noqa: E402
 from raysim.raylibs.report import LibraryReport  # noqa: E402
 from raysim.training.settings.parallel import Mesh  # noqa: E402
+from tests.real.real_ranks import said_by  # noqa: E402
 from tests.real.training_script_parts import machines, net_plan, played, traced  # noqa: E402
 
 PROGRAMS = Path(__file__).parents[1] / "programs" / "launched"
@@ -81,7 +81,7 @@ def test_a_rank_finds_what_the_real_launcher_gives_it(
     real.mkdir(), ours.mkdir()
     command = [sys.executable, "-m", module, *words, str(PROGRAMS / "seen.py"), "--flag", "a b"]
     before = dict(os.environ, SEEN=str(real), DS_ACCELERATOR="cpu")
-    subprocess.run(command, env=before, check=True, capture_output=True, timeout=120)
+    said_by(command, before)
     monkeypatch.setenv("SEEN", str(ours))
     launched("python", "-m", module, *words, "seen.py", "--flag", "a b")
     expected, found = seen_in(real), seen_in(ours)
@@ -120,17 +120,8 @@ def test_ranks_of_two_nodes_count_on_and_meet_at_the_first(
 
 
 def said_by_real_ranks(*words: str) -> list[str]:
-    """What they print. torch's own threads abort one launch in fifty while gloo's ranks end."""
-    command = [sys.executable, "-m", "torch.distributed.run", *words]
-    ours = dict(os.environ)  # emulated processes leave theirs where C finds it
-    for _ in range(4):
-        real = subprocess.run(
-            command, env=ours, check=False, capture_output=True, text=True, timeout=120
-        )
-        if real.returncode == 0:
-            break
-        assert "terminate called without an active exception" in real.stderr, real.stderr
-    return real.stdout.splitlines()
+    """What they print."""
+    return said_by([sys.executable, "-m", "torch.distributed.run", *words])
 
 
 def test_ranks_on_cpus_end_with_the_numbers_of_the_real_ones() -> None:

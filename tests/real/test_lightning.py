@@ -8,7 +8,6 @@ import contextlib
 import io
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from raysim.kernel.simulation import Simulation  # noqa: E402
 from raysim.rayapi.loader import run_script  # noqa: E402
 from raysim.rayapi.unsupported import NotEmulatedError  # noqa: E402
 from raysim.raycore.cluster import Cluster  # noqa: E402
+from tests.real.real_ranks import said_by  # noqa: E402
 from tests.real.test_launched_scripts import cpus, launched, seen_in  # noqa: E402
 from tests.real.training_script_parts import fit, machines  # noqa: E402
 
@@ -66,13 +66,10 @@ def test_ranks_find_and_learn_what_lightning_s_own_do(
     real.mkdir(), ours.mkdir()
     words = [str(PROGRAMS / "seen_lightning.py"), "--flag", "a b"]
     before = dict(os.environ, SEEN=str(real))
-    said = subprocess.run(
-        [sys.executable, *words], env=before, check=True, capture_output=True, text=True,
-        timeout=180,
-    )  # fmt: skip
+    said = said_by([sys.executable, *words], before)
     monkeypatch.setenv("SEEN", str(ours))
     lines, report = launched("python", *words, spec=cpus())
-    assert lines == said.stdout.splitlines() == ["2 ranks, epoch 2"]
+    assert lines == said == ["2 ranks, epoch 2"]
     expected, found = seen_in(real), seen_in(ours)
     assert expected.keys() == found.keys() == {"0", "1"}
     for rank, theirs in expected.items():
@@ -239,12 +236,9 @@ KINDS = {
 
 def test_fabric_ends_with_the_numbers_of_real_ranks() -> None:
     script = str(PROGRAMS / "fabric_regression.py")
-    real = subprocess.run(
-        [sys.executable, script], env=dict(os.environ), check=True, capture_output=True, text=True,
-        timeout=180,
-    )  # fmt: skip
+    real = said_by([sys.executable, script])
     lines, report = run("fabric_regression", spec=cpus())
-    assert lines == real.stdout.splitlines() != []
+    assert lines == real != []
     assert report.metrics["step_seconds"] > 0
 
 
