@@ -8,14 +8,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
 from raysim.kernel.rng import Streams
 from raysim.models.mixers import UNTIMED
 from raysim.raycore.process import CoreProcess
 from raysim.raycore.scripts import Event, Script, now, wait_for
 from raysim.raylibs.llm.config import LLMApp
 from raysim.raylibs.llm.over_time import charts_of, little
+from raysim.raylibs.llm.report import (
+    ITERATIONS,
+    latencies,
+    metrics_of,
+    times_of,
+    tokens_in_words,
+)
 from raysim.raylibs.llm.server import Replicas, serve
 from raysim.raylibs.report import Input, LibraryReport, Table, Unit
 from raysim.raylibs.warnings import PlannerWarning
@@ -82,25 +87,14 @@ class LlmJob:
         streaming = tokens * ingress.token_s + prompts * ingress.parse_token_s
         loop = streaming / took_s / ingress.replicas if ingress.replicas else 0.0
         preempted = sum(s.preemptions > 0 for s in served) / len(served)
-        times = {name: np.array([getattr(s, f"{name}_s") for s in served])
-                 for name in ("ttft", "tpot")}  # fmt: skip
-        metrics = {
-            "requests_per_s": len(served) / took_s,
-            "output_tokens_per_s": tokens / took_s,
-            "tokens_per_gpu_s": tokens / took_s / gpus,
-            "ttft_mean": float(times["ttft"].mean()),
-            "ttft_p99": float(np.quantile(times["ttft"], 0.99)),
-            "tpot_mean": float(times["tpot"].mean()),
-            "tpot_p99": float(np.quantile(times["tpot"], 0.99)),
-            "cold_start": cold_s,
-        }
+        times = times_of(served)
+        metrics = metrics_of(served, times, took_s, gpus) | {"cold_start": cold_s}
         return LibraryReport(
             kind=self.kind, ok=True,
             text=f"{app.model} on {gpus:,} GPUs: {metrics['requests_per_s']:,.2f} requests/s, "
-            f"{metrics['output_tokens_per_s']:,.0f} tokens/s; first token after "
-            f"{metrics['ttft_mean']:,.3g} s, then {metrics['tpot_mean'] * 1e3:,.3g} ms each.",
+            f"{tokens_in_words(metrics)}",
             metrics=metrics,
-            tables=(_latencies(times), _memory(replicas), self._start(cold_s)),
+            tables=(latencies(times), _memory(replicas), self._start(cold_s)),
             bound_by=self._bound_by(busy, loop, preempted, metrics["requests_per_s"]),
             would_help=self._would_help(busy, loop, metrics["requests_per_s"]),
             warnings=self._warnings(loop, preempted),
@@ -186,19 +180,6 @@ class LlmJob:
         return tuple(found)
 
 
-def _latencies(times: Mapping[str, np.ndarray]) -> Table:
-    names = {"ttft": "to the first token", "tpot": "per token after it"}
-    rows: tuple[tuple[str | float, ...], ...] = tuple(
-        (names[name], float(v.mean()), *(float(np.quantile(v, q)) for q in (0.5, 0.9, 0.99)))
-        for name, v in times.items()
-    )
-    columns: tuple[tuple[str, Unit], ...] = (
-        ("time", "text"), ("mean", "seconds"), ("p50", "seconds"), ("p90", "seconds"),
-        ("p99", "seconds"),
-    )  # fmt: skip
-    return Table(title="latency", columns=columns, rows=rows)
-
-
 def _memory(replicas: Replicas) -> Table:
     c = replicas.capacity
     assert c is not None, "served without an engine"
@@ -211,8 +192,7 @@ def _memory(replicas: Replicas) -> Table:
 
 
 _INPUTS = (
-    Input(name="iterations of engines", value="timing.py", basis="measured",
-          source="H100, nine rows of validation/data/published/serving.json"),
+    ITERATIONS,
     Input(name="ingress, per streamed token", value="123 us", basis="measured",
           source="anyscale/serve-performance-blog, one ingress"),
     Input(name="working memory beside activations", value=format_bytes(2 * 2**30), basis="assumed",

@@ -32,14 +32,8 @@ from tests.real.test_launched_scripts import (  # noqa: E402
     said_by_real_ranks,
     seen_in,
 )
-from tests.real.training_script_parts import fit, machines  # noqa: E402
+from tests.real.training_script_parts import LLAMA, fit, machines  # noqa: E402
 
-LLAMA = {
-    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 512,
-    "intermediate_size": 1376, "num_hidden_layers": 4, "num_attention_heads": 8,
-    "num_key_value_heads": 4, "vocab_size": 512, "max_position_embeddings": 256,
-    "tie_word_embeddings": False, "dtype": "float32",
-}  # fmt: skip
 AUTO = {
     "bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto"}, "train_batch_size": "auto",
     "train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto",

@@ -29,15 +29,9 @@ from raysim.rayapi.unsupported import NotEmulatedError  # noqa: E402
 from raysim.raycore.cluster import Cluster  # noqa: E402
 from tests.real.real_ranks import said_by  # noqa: E402
 from tests.real.test_launched_scripts import cpus, launched, seen_in  # noqa: E402
-from tests.real.training_script_parts import fit, machines  # noqa: E402
+from tests.real.training_script_parts import LLAMA, fit, machines  # noqa: E402
 
 PROGRAMS = Path(__file__).parents[1] / "programs" / "lightning"
-LLAMA = {
-    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 512,
-    "intermediate_size": 1376, "num_hidden_layers": 4, "num_attention_heads": 8,
-    "num_key_value_heads": 4, "vocab_size": 512, "max_position_embeddings": 256,
-    "tie_word_embeddings": False, "dtype": "float32",
-}  # fmt: skip
 ZERO = {"zero_allow_untested_optimizer": True, "bf16": {"enabled": True}}
 FILES = {
     "config.json": LLAMA,

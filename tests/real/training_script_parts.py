@@ -71,6 +71,15 @@ def fit_value(loop: Any, **more: Any) -> Any:
     return result.return_value
 
 
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 512,
+    "intermediate_size": 1376, "num_hidden_layers": 4, "num_attention_heads": 8,
+    "num_key_value_heads": 4, "vocab_size": 512, "max_position_embeddings": 256,
+    "tie_word_embeddings": False, "dtype": "float32",
+}  # fmt: skip
+"""A small config.json."""
+
+
 class Net(nn.Module):
     def __init__(self, width: int = 1024, depth: int = 4) -> None:
         super().__init__()

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from raysim.rayapi.huggingface import accelerate, files, pretrained
-from raysim.rayapi.huggingface.later import changed
+from raysim.rayapi.later import changed
 
 if TYPE_CHECKING:
     from raysim.rayapi.shapes.patches import Replaced

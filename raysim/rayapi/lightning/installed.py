@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
-from raysim.rayapi.huggingface.later import changed
+from raysim.rayapi.later import changed
 from raysim.rayapi.lightning import metrics, parts, ranks, steps
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ Not modelled: images and audio, embeddings, timeouts of a deployment's answers.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from math import ceil
 from typing import Any, ClassVar
 
@@ -18,7 +18,7 @@ from raysim.rayapi.calls import this_fiber
 from raysim.rayapi.clock import fiber_ns
 from raysim.rayapi.compute import charge
 from raysim.rayapi.llm.engine import Engine, Model, Sampling
-from raysim.rayapi.llm.texts import FILLER_ID, MESSAGE_TOKENS, content_of, counter, said
+from raysim.rayapi.llm.texts import FILLER_ID, Count, chat_tokens, content_of, counter, said
 from raysim.rayapi.serve import serving
 from raysim.rayapi.serve.http import new_id
 from raysim.rayapi.unsupported import NotEmulatedError
@@ -191,13 +191,12 @@ class vLLMEngineStageUDF(Stage):  # noqa: N801  (Ray's own name)
         }  # fmt: skip
 
 
-def _before(row: Row, count: Callable[[str], int]) -> tuple[Any, int]:
+def _before(row: Row, count: Count) -> tuple[Any, int]:
     """Messages before the last one, which other rows may have too."""
-    messages = row.get("messages")
-    if messages is None or len(messages) < 2:
+    if row.get("messages") is None:
         return None, 0
-    first = list(messages)[:-1]
-    return repr(first), sum(count(content_of(m)) + MESSAGE_TOKENS for m in first)
+    messages = list(row["messages"])
+    return repr(messages[:-1]), chat_tokens(messages, count)[1]
 
 
 class HttpRequestUDF(Stage):

@@ -6,11 +6,15 @@ engine's own, from when it has a request; what Serve adds is in Serve's report.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-import numpy as np
-
+from raysim.raylibs.llm.report import (
+    ITERATIONS,
+    latencies,
+    metrics_of,
+    times_of,
+    tokens_in_words,
+)
 from raysim.raylibs.report import Input, LibraryReport, Table, Unit
 from raysim.serving.engine import Outcome
 from raysim.units import NS_PER_S
@@ -56,26 +60,15 @@ def _report(model: str, engines: list[Engine]) -> LibraryReport:
     outcomes = [o for engine in engines for o in engine.outcomes]
     began_ns = min(o.arrived_ns for o in outcomes)
     took_s = (max(o.finished_ns for o in outcomes) - began_ns) / NS_PER_S
-    tokens = sum(o.request.output_tokens for o in outcomes)
     gpus = sum(engine.settings.gpus for engine in engines)
-    times = {name: np.array([getattr(o, f"{name}_s") for o in outcomes])
-             for name in ("ttft", "tpot")}  # fmt: skip
-    metrics = {
-        "requests_per_s": len(outcomes) / took_s,
-        "output_tokens_per_s": tokens / took_s,
-        "tokens_per_gpu_s": tokens / took_s / gpus,
-        "ttft_mean": float(times["ttft"].mean()),
-        "ttft_p99": float(np.quantile(times["ttft"], 0.99)),
-        "tpot_mean": float(times["tpot"].mean()),
-        "tpot_p99": float(np.quantile(times["tpot"], 0.99)),
-    }
+    times = times_of(outcomes)
+    metrics = metrics_of(outcomes, times, took_s, gpus)
     return LibraryReport(
         kind=LIBRARY, ok=True,
         text=f"{model} in {len(engines):,} engines on {gpus:,} GPUs: {len(outcomes):,} requests, "
-        f"{metrics['requests_per_s']:,.2f}/s, {metrics['output_tokens_per_s']:,.0f} tokens/s; "
-        f"first token after {metrics['ttft_mean']:,.3g} s, then "
-        f"{metrics['tpot_mean'] * 1e3:,.3g} ms each.",
-        metrics=metrics, tables=(_latencies(times), _engines(engines, took_s)), inputs=_INPUTS,
+        f"{metrics['requests_per_s']:,.2f}/s, {tokens_in_words(metrics)}",
+        metrics=metrics, inputs=_INPUTS,
+        tables=(latencies(times, "latency of engines"), _engines(engines, took_s)),
         bound_by=_bound_by(model, engines, took_s),
         simplifications=("What models say is not known: their answers are placeholders.",),
     )  # fmt: skip
@@ -87,19 +80,6 @@ def _bound_by(model: str, engines: list[Engine], took_s: float) -> str:
     if busiest <= BUSY:
         return ""
     return f"{model}'s engines: the busiest computes {busiest:.0%} of the time."
-
-
-def _latencies(times: Mapping[str, np.ndarray]) -> Table:
-    names = {"ttft": "to the first token", "tpot": "per token after it"}
-    rows: tuple[tuple[str | float, ...], ...] = tuple(
-        (names[name], float(v.mean()), *(float(np.quantile(v, q)) for q in (0.5, 0.9, 0.99)))
-        for name, v in times.items()
-    )
-    columns: tuple[tuple[str, Unit], ...] = (
-        ("time", "text"), ("mean", "seconds"), ("p50", "seconds"), ("p90", "seconds"),
-        ("p99", "seconds"),
-    )  # fmt: skip
-    return Table(title="latency of engines", columns=columns, rows=rows)
 
 
 def _engines(engines: list[Engine], took_s: float) -> Table:
@@ -123,8 +103,7 @@ def _tokens(outcomes: list[Outcome]) -> int:
 
 
 _INPUTS = (
-    Input(name="iterations of engines", value="timing.py", basis="measured",
-          source="H100, nine rows of validation/data/published/serving.json"),
+    ITERATIONS,
     Input(name="tokens of an answer, where a request says no more", value="338", basis="assumed",
           source="ShareGPT's mean (vLLM, SOSP 2023)"),
 )  # fmt: skip

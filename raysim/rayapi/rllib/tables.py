@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from raysim.rayapi.rllib.modules import (
     DefaultModelConfig,
     Spaces,
+    as_settings,
     default_module,
     inference_module,
     ppo_loss,
@@ -33,7 +34,7 @@ def module_of(config: AlgorithmConfig, spaces: Spaces) -> tuple[Model, Model, in
     spec = config.rl_module_spec
     length = 1
     if spec.module_class is None:
-        settings = {**settings, **_settings(spec.model_config)}
+        settings = {**settings, **as_settings(spec.model_config)}
         whole: Any = default_module(spaces, settings)
         inference = inference_module(whole)
         if settings.get("use_lstm"):
@@ -50,12 +51,6 @@ def module_of(config: AlgorithmConfig, spaces: Spaces) -> tuple[Model, Model, in
         trace(inference, one, name="rl_module", loss=None),
         length,
     )
-
-
-def _settings(said: Any) -> dict[str, Any]:
-    from raysim.rayapi.rllib.modules import as_settings
-
-    return as_settings(said)
 
 
 def _users(spec: Any, spaces: Spaces) -> tuple[Any, Any]:

@@ -153,7 +153,7 @@ class Steps:
             self.queued_ns += self.latest.passes_ns[0]
         self.steady = role is not None and role.model is not None
         if role is not None and self.steady:
-            return _again(role.outputs)
+            return again(role.outputs)
         self.recomputes, self.half = False, None
         outputs = self._run(run, module, args, kwargs)
         self._example = kwargs if kwargs and not args else args
@@ -161,7 +161,7 @@ class Steps:
             self._example = _bound(module, args, kwargs)
         if role is None:  # else another rank runs it too, and will trace it
             self.shared.roles[key] = Role(
-                outputs=_again(outputs), recomputes=self.recomputes, half=self.half,
+                outputs=again(outputs), recomputes=self.recomputes, half=self.half,
                 batch=samples_of((args, kwargs)), input_bytes=bytes_of((args, kwargs)),
             )  # fmt: skip
         self.mode.tape, self._outputs = Tape(outputs), outputs
@@ -215,7 +215,7 @@ class Steps:
         if role is None:
             outputs = self._run(run, module, args, kwargs)
             role = self.shared.roles[key] = Role(
-                outputs=_again(outputs, grad=False), batch=samples_of((args, kwargs)),
+                outputs=again(outputs, grad=False), batch=samples_of((args, kwargs)),
                 input_bytes=bytes_of((args, kwargs)),
             )  # fmt: skip
         if self.latest is not None:
@@ -227,7 +227,7 @@ class Steps:
                 )
                 self.shared.forwards[key] = found
             self.queued_ns += found
-        return _again(role.outputs, grad=False)
+        return again(role.outputs, grad=False)
 
     # ---- backward --------------------------------------------------------------------------------
 
@@ -445,7 +445,7 @@ def _bound(module: Any, args: Any, kwargs: Any) -> dict[str, Any]:
     return dict(inspect.signature(inner.forward).bind(*args, **kwargs).arguments)
 
 
-def _again(outputs: Any, *, grad: bool = True) -> Any:
+def again(outputs: Any, *, grad: bool = True) -> Any:
     """Outputs like those of before, of a graph that is not there."""
 
     def like(t: torch.Tensor) -> torch.Tensor:
