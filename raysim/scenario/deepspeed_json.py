@@ -376,6 +376,9 @@ def _typed(p: Parsed, triple: BatchTriple, optimizer: Optimizer | None) -> DeepS
         partition_activations=bool(recompute.get("partition_activations", False)),
         cpu_checkpointing=bool(recompute.get("cpu_checkpointing", False)),
         checkpoint_buffers=_checkpoint_buffers(recompute),
+        synchronize_checkpoint_boundary=bool(
+            recompute.get("synchronize_checkpoint_boundary", False)
+        ),
         checkpoint=CheckpointBlock(
             pipeline_stage=bool(saved.get("parallel_write", {}).get("pipeline_stage", False)),
             use_node_local_storage=bool(saved.get("use_node_local_storage", False)),
