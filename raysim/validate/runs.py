@@ -85,7 +85,6 @@ def points_of(row: dict[str, Any], machine: dict[str, Any]) -> Iterator[Point]:
         yield from _layer_points(row, where)
         return
     outcome = simulate(plan, where, simulation=Simulation())
-    yield ran_point(outcome, row["family"], name)
     if "step_s" in row:
         yield Point(
             family=family, name=name, role=role, unit="s", measured=row["step_s"],
@@ -103,6 +102,7 @@ def points_of(row: dict[str, Any], machine: dict[str, Any]) -> Iterator[Point]:
             family=f"runs_states/{row['family']}", name=name, role=role, unit="GiB",
             measured=row["states_gib"], predicted=_states_bytes(outcome) / GIB,
         )  # fmt: skip
+    yield ran_point(outcome, row["family"], name)
 
 
 def _states_bytes(outcome: StepOutcome) -> int:
