@@ -213,5 +213,6 @@ def plan_fields(config: DeepSpeedConfig) -> dict[str, Any]:
         "zero", "communication_data_type", "grad_accum_dtype", "bf16_master_weights_and_grads",
         "bf16_optimizer_states", "check_grad_overflow", "partition_activations",
         "cpu_checkpointing", "checkpoint_buffers", "synchronize_checkpoint_boundary",
+        "separate_gathers",
     )  # fmt: skip
     return {name: getattr(config, name) for name in names}
