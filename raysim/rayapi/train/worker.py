@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from raysim.rayapi.failures import exception_of, raise_error
 from raysim.rayapi.fibers import HUB
 from raysim.rayapi.library_code import in_fiber, play, state_of
 from raysim.rayapi.lightning.ranks import OwnRank
-from raysim.rayapi.process_state import ProcessState
+from raysim.rayapi.process_state import ENVIRON, ProcessState
 from raysim.rayapi.serialization import load_code
 from raysim.rayapi.session import Session
 from raysim.rayapi.unsupported import NotEmulatedError
@@ -117,14 +118,27 @@ class Worker:
         """Iterators that it has asked for."""
         self.in_group = not run.launched
         """Whether it is a member of torch's process group."""
-        self.visible_devices = math.ceil(context.local_world_size * run.gpus)
-        """GPUs it sees: those that the workers of its node hold together."""
+        self.shown_devices = math.ceil(context.local_world_size * run.gpus)
+        """GPUs that are there for it: those that the workers of its node hold together."""
         self._reports = self._exchanges = 0
 
     @property
     def gpus(self) -> float:
         """It holds."""
         return self.run.gpus
+
+    @property
+    def visible_devices(self) -> int:
+        """GPUs it sees: of a launched script those that ``CUDA_VISIBLE_DEVICES`` names, if it does.
+
+        As CUDA reads it: up to the first that is not there.
+        """
+        said = self.state.environ.get(ENVIRON.encodekey("CUDA_VISIBLE_DEVICES"))
+        if said is None or not self.run.launched:
+            return self.shown_devices
+        named = [part.strip() for part in ENVIRON.decodevalue(said).split(",")]
+        there = set(map(str, range(self.shown_devices)))
+        return sum(1 for _ in takewhile(there.__contains__, named))
 
     @property
     def devices(self) -> range:
