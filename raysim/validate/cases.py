@@ -11,6 +11,7 @@ from raysim.measure.workload import Workload, find
 from raysim.perf.profile import Profile
 from raysim.validate.b200 import b200_points
 from raysim.validate.gpu_steps import gpu_step_points
+from raysim.validate.intern_evo import intern_points
 from raysim.validate.megatron_sc21 import sc21_points
 from raysim.validate.memory_published import allocated_points, total_points
 from raysim.validate.model_states import model_state_points
@@ -42,6 +43,7 @@ PUBLISHED: dict[str, Callable[[Path], Iterator[Point]]] = {
     "sc21": sc21_points,
     "runs": run_points,
     "qwen_finetuning": qwen_points,
+    "intern_evo": intern_points,
     "model_states": model_state_points,
     "ray_published": ray_published_points,
     "ray_data": ray_data_points,
