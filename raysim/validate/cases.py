@@ -12,6 +12,7 @@ from raysim.perf.profile import Profile
 from raysim.validate.b200 import b200_points
 from raysim.validate.gpu_steps import gpu_step_points
 from raysim.validate.intern_evo import intern_points
+from raysim.validate.litgpt import litgpt_points
 from raysim.validate.megatron_sc21 import sc21_points
 from raysim.validate.memory_published import allocated_points, total_points
 from raysim.validate.model_states import model_state_points
@@ -44,6 +45,7 @@ PUBLISHED: dict[str, Callable[[Path], Iterator[Point]]] = {
     "runs": run_points,
     "qwen_finetuning": qwen_points,
     "intern_evo": intern_points,
+    "litgpt": litgpt_points,
     "model_states": model_state_points,
     "ray_published": ray_published_points,
     "ray_data": ray_data_points,
