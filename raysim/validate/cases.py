@@ -28,6 +28,7 @@ from raysim.validate.replayed import Against, replayed_points
 from raysim.validate.runs import run_points
 from raysim.validate.serving import serving_points
 from raysim.validate.torch_memory import torch_memory_points
+from raysim.validate.torchtune import torchtune_points
 from raysim.validate.training_cases import training_points
 from raysim.validate.vtrain import vtrain_points
 
@@ -46,6 +47,7 @@ PUBLISHED: dict[str, Callable[[Path], Iterator[Point]]] = {
     "qwen_finetuning": qwen_points,
     "intern_evo": intern_points,
     "litgpt": litgpt_points,
+    "torchtune": torchtune_points,
     "model_states": model_state_points,
     "ray_published": ray_published_points,
     "ray_data": ray_data_points,
