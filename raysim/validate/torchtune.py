@@ -28,7 +28,7 @@ from raysim.training.settings.fsdp import FsdpSettings
 from raysim.training.settings.parallel import Mesh
 from raysim.training.tower import StepOutcome, simulate
 from raysim.units import GIB, to_seconds
-from raysim.validate.job import job_of
+from raysim.validate.job import OLD_SDPA, job_of
 from raysim.validate.points import Point
 from raysim.validate.published import PUBLISHED, nodes, ran_point
 
@@ -70,7 +70,7 @@ def played(row: dict[str, Any], config: dict[str, Any]) -> StepOutcome:
         micro_batch=row["micro_batch"],
         gradient_accumulation_steps=1,
         precision="bf16",
-        optimizer=Optimizer(type="AdamW", fused=not offload),
+        optimizer=Optimizer(type="AdamW"),
         fsdp=FsdpSettings(cpu_offload=offload, wrap_ends=True),
         activation_checkpointing=row["recompute"],
         cpu_checkpointing=row["offload_activations"],
@@ -83,7 +83,7 @@ def played(row: dict[str, Any], config: dict[str, Any]) -> StepOutcome:
 @cache
 def _model(config: str, said: str) -> Model:
     row = json.loads(said)
-    model = build(json.loads(config), seq_len=row["seq_len"])
+    model = build(json.loads(config), seq_len=row["seq_len"], attention=OLD_SDPA)
     if row["chunked_loss"]:
         model = model.with_bodies(_loss)
     if row["method"] == "full":
