@@ -181,7 +181,7 @@ class Fsdp1(Sharded):
         if not whole:
             waits = (*self.start, *self.shards_to_gpu(group))
             staged = own * (self.width if self.casts else 0)
-            staged += own * c.weight_bytes if self.s.cpu_offload else 0
+            staged += self.own_bytes(group) if self.s.cpu_offload else 0
             if self.s.shards:
                 b.alloc("communication", staged, "low-precision shard")
             if self.casts:
@@ -190,7 +190,7 @@ class Fsdp1(Sharded):
             b.sync("rate limiter", (self.frees.popleft(),))
         if whole:
             return
-        size = self._flat(group) * self.width
+        size = round(self._flat(group) * group.element_bytes(self.width))
         if not self.s.shards:
             # The low-precision copy is the parameter; in its own type the shard itself is.
             size = staged

@@ -32,6 +32,8 @@ class Tensor:
     """Of dimension 0, which version 2 shards."""
     row_numel: int
     trainable: bool
+    stored_bytes: float | None = None
+    """Per element, where it is stored in fewer bits than the plan says."""
 
     @property
     def numel(self) -> int:
@@ -59,6 +61,13 @@ class Group:
     def trainable(self) -> tuple[Tensor, ...]:
         """Those that get gradients."""
         return tuple(t for t in self.tensors if t.trainable)
+
+    def element_bytes(self, width: int) -> float:
+        """Mean over its tensors, of which some are stored narrower than ``width``."""
+        if all(t.stored_bytes is None for t in self.tensors):
+            return width
+        size = sum(t.numel * min(t.stored_bytes or width, width) for t in self.tensors)
+        return size / sum(t.numel for t in self.tensors)
 
     def flat_numel(self, ranks: int, *, aligned: int = 0) -> int:
         """Elements of the flat parameter, padding included; ``aligned`` elements, or 0: not."""
@@ -140,7 +149,7 @@ def _tensor(name: str, p: Parameter, tp: int) -> Tensor:
     shape = list(p.shape) or [1]
     if p.shard is not None and tp > 1:
         shape[p.shard] = -(-shape[p.shard] // tp)
-    return Tensor(name, shape[0], math.prod(shape[1:]), p.trainable)
+    return Tensor(name, shape[0], math.prod(shape[1:]), p.trainable, p.stored_bytes)
 
 
 def _within(name: str, prefixes: Sequence[str]) -> bool:
