@@ -80,7 +80,7 @@ def played(row: dict[str, Any], config: dict[str, Any]) -> StepOutcome:
         gradient_accumulation_steps=2,
         precision="bf16",
         optimizer=Optimizer(type="AdamW", fused=False),
-        fsdp=FsdpSettings(version=1, use_orig_params=True),
+        fsdp=FsdpSettings(version=1, use_orig_params=True, trained_apart=False),
         activation_checkpointing="full" if gpus > 1 else "none",
         keeps_output=True,
         gradient_clipping=0.0,

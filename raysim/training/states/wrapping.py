@@ -117,6 +117,7 @@ def make_groups(
         inside = [i for i, unit in enumerate(units) if _within(unit.name, prefixes)]
         readers = [i for name in names for i in users.get(name, ())]
         _refuse_strangers(prefixes, names, users, inside, settings)
+        _refuse_mixture(prefixes, tensors, settings)
         owners = [users[name][0] for name in names if name in users]
         root = not prefixes
         tail = len(prefixes) > 1 or prefixes == stays
@@ -184,6 +185,19 @@ def _refuse_strangers(
             )
 
 
+def _refuse_mixture(
+    prefixes: tuple[str, ...], tensors: Sequence[Tensor], settings: FsdpSettings
+) -> None:
+    """``_flat_param.py``: must flatten tensors with uniform ``requires_grad``."""
+    if settings.version == 1 and not settings.use_orig_params and settings.shards:
+        if len({t.trainable for t in tensors}) > 1:
+            where = " + ".join(prefixes) or "the root"
+            raise ScenarioError(
+                f"{where} would flatten trained and frozen parameters together, which torch "
+                "refuses without use_orig_params"
+            )
+
+
 def wrapped_modules(model: Model, settings: FsdpSettings) -> list[tuple[str, ...]]:
     """Modules of each wrapped group, outer ones first; the root is left out.
 
@@ -198,7 +212,7 @@ def wrapped_modules(model: Model, settings: FsdpSettings) -> list[tuple[str, ...
         found = _by_size(settings, _own_parameters(model))
     else:
         found = _by_class(model, settings.layer_classes)
-    if settings.version == 1 and settings.wrap:
+    if settings.version == 1 and settings.wrap and settings.trained_apart:
         found += [name for name in _trained_leaves(model) if name not in found]
     groups: list[tuple[str, ...]] = [(name,) for name in found]
     if settings.wrap_ends and settings.version == 2:
