@@ -97,7 +97,9 @@ def _model(config: str, said: str) -> Model:
         return model
     quantize = row["quantize"]
     if quantize is not None:  # every linear, the head among them
-        model = in_four_bits(model, double=quantize == "nf4-dq", skipped=("wte",))
+        model = in_four_bits(
+            model, double=quantize == "nf4-dq", skipped=("wte",), keeps_inputs=True
+        )
     lora = LoraConfig(
         r=row["rank"], lora_dropout=row["dropout"], target_modules=TARGETS[row["targets"]]
     )
