@@ -17,6 +17,7 @@ from typing import Any
 
 from raysim.hardware import catalog
 from raysim.kernel.simulation import Simulation
+from raysim.models.attention import Implementation
 from raysim.models.four_bit import in_four_bits
 from raysim.models.huggingface import build
 from raysim.models.lora import LoraConfig, adapted
@@ -26,7 +27,7 @@ from raysim.training.settings.deepspeed import Optimizer
 from raysim.training.settings.fsdp import FsdpSettings
 from raysim.training.settings.parallel import Mesh
 from raysim.training.tower import StepOutcome, simulate
-from raysim.validate.job import job_of
+from raysim.validate.job import OLD_SDPA, job_of
 from raysim.validate.points import OUT_OF_MEMORY, Point
 from raysim.validate.published import PUBLISHED, nodes
 
@@ -92,18 +93,34 @@ def played(row: dict[str, Any], config: dict[str, Any]) -> StepOutcome:
 @cache
 def _model(config: str, said: str) -> Model:
     row = json.loads(said)
-    model = build(json.loads(config), seq_len=row["seq_len"]).with_bodies(_loss)
+    shape = json.loads(config)
+    attention: Implementation = "eager" if shape["model_type"] == "gemma2" else OLD_SDPA
+    model = build(shape, seq_len=row["seq_len"], attention=attention).with_bodies(_loss)
     if row["method"] == "full":
         return model
     quantize = row["quantize"]
     if quantize is not None:  # every linear, the head among them
         model = in_four_bits(
             model, double=quantize == "nf4-dq", skipped=("wte",), keeps_inputs=True
-        )
+        ).with_bodies(_from_half)
     lora = LoraConfig(
         r=row["rank"], lora_dropout=row["dropout"], target_modules=TARGETS[row["targets"]]
     )
     return adapted(model, lora)
+
+
+def _from_half(body: Body) -> Body:
+    """Lightning quantises from fp16, so that what is made 16-bit again is cast to bf16: two."""
+
+    def twice(o: Operator) -> Operator:
+        casts = tuple(replace(s, name=f"{s.name}.cast") for s in o.scratch if s.fixed)
+        return replace(o, scratch=(*o.scratch, *casts), scratch_backward=(*o.scratch, *casts))
+
+    modules = [
+        replace(m, operators=tuple(twice(o) if o.kind == "gemm" else o for o in m.operators))
+        for m in body.modules
+    ]
+    return replace(body, modules=tuple(modules))
 
 
 def _loss(body: Body) -> Body:
