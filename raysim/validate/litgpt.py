@@ -3,15 +3,18 @@
 ``validation/data/published/litgpt.json`` says what ran: LoRA, 4-bit weights, all weights; peaks as
 torch counts them, and runs that ended out of memory. No row fixed a constant.
 
-Simplified: modules and adapters are those of transformers and PEFT.
+Modules are those of transformers and PEFT, and keep for backward what LitGPT's keep (counted with
+saved-tensor hooks on its own code): queries, keys and values are one projection with one adapter,
+and reach attention with as many heads.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +24,7 @@ from raysim.models.attention import Implementation
 from raysim.models.four_bit import in_four_bits
 from raysim.models.huggingface import build
 from raysim.models.lora import LoraConfig, adapted
-from raysim.models.table import Body, Model, Operator, Saved
+from raysim.models.table import Attention, Body, Model, Operator, Saved
 from raysim.training.plan import TrainingPlan
 from raysim.training.settings.deepspeed import Optimizer
 from raysim.training.settings.fsdp import FsdpSettings
@@ -44,6 +47,7 @@ LINEARS = (
     *ATTENTION, "k_proj", "o_proj", "dense", "gate_proj", "up_proj", "gate_up_proj", "down_proj",
     "fc1", "fc2", "lm_head",
 )  # fmt: skip
+OF_KEY_OR_VALUE = re.compile(r"[kv]_proj(\.mask|\.dropped)$")
 TARGETS = {"qv": ATTENTION, "all": LINEARS}
 
 
@@ -106,7 +110,39 @@ def _model(config: str, said: str) -> Model:
     lora = LoraConfig(
         r=row["rank"], lora_dropout=row["dropout"], target_modules=TARGETS[row["targets"]]
     )
-    return adapted(model, lora)
+    return adapted(model, lora).with_bodies(partial(_as_one, pads=row["targets"] == "qv"))
+
+
+def _as_one(body: Body, *, pads: bool) -> Body:
+    """What one adapter on query, key and value keeps, and attention behind it.
+
+    ``pads``: ``index_copy`` puts queries and values among zeros for keys, and keeps them.
+    """
+    cores = [o for o in body.operators if o.attention is not None]
+    if not cores:
+        return body
+
+    def change(o: Operator) -> Operator:
+        saves = tuple(replace(s, name=OF_KEY_OR_VALUE.sub(r"q_proj\1", s.name)) for s in o.saves)
+        if o is cores[0] and o.attention is not None:
+            saves = _core(o.attention, saves, pads=pads)
+        return replace(o, saves=saves)
+
+    modules = [replace(m, operators=tuple(map(change, m.operators))) for m in body.modules]
+    return replace(body, modules=tuple(modules))
+
+
+def _core(a: Attention, saves: tuple[Saved, ...], *, pads: bool) -> tuple[Saved, ...]:
+    """Values are a view of the whole projection, or expanded to all heads, as keys are then."""
+    head = float(a.q_len * a.head_dim)
+    source = Saved(name="zero_pad", numel=head * (a.heads + a.kv_heads))
+    added = (source,) if pads else ()
+    if a.implementation == "eager":
+        return (*saves, *added)
+    q, k, v, *rest = saves
+    whole = 3 * a.heads if a.kv_heads == a.heads else a.heads
+    wide = (replace(k, numel=head * a.heads), replace(v, numel=head * whole))
+    return (q, *wide, *rest, *added)
 
 
 def _from_half(body: Body) -> Body:
@@ -124,8 +160,7 @@ def _from_half(body: Body) -> Body:
 
 
 def _loss(body: Body) -> Body:
-    """``chunked_cross_entropy``: chunk by chunk, in 16 bits, so that nothing is whole but logits,
-    what log-softmax gives and the gradient."""
+    """``chunked_cross_entropy``: by chunks, in 16 bits; logits, softmax and gradient are whole."""
     modules = [replace(m, operators=tuple(map(_chunked, m.operators))) for m in body.modules]
     return replace(body, modules=tuple(modules))
 

@@ -8,8 +8,9 @@ those of fewer ranks, and summed over the instances. Experts have buffers of the
 fewer ranks. Sources: ``megatron/core/distributed/param_and_grad_buffer.py``,
 ``optimizer/distrib_optimizer.py``, ``finalize_model_grads.py``.
 
-Not modelled: gradients of norms summed over tensor-parallel ranks (a few kilobytes), several instances
-under context or expert parallelism, precision-aware optimizer states, the nan check of gradients.
+Not modelled: gradients of norms summed over tensor-parallel ranks (a few kilobytes), several
+instances under context or expert parallelism, precision-aware optimizer states, the nan check of
+gradients.
 """
 
 from __future__ import annotations

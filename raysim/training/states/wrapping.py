@@ -189,13 +189,13 @@ def _refuse_mixture(
     prefixes: tuple[str, ...], tensors: Sequence[Tensor], settings: FsdpSettings
 ) -> None:
     """``_flat_param.py``: must flatten tensors with uniform ``requires_grad``."""
-    if settings.version == 1 and not settings.use_orig_params and settings.shards:
-        if len({t.trainable for t in tensors}) > 1:
-            where = " + ".join(prefixes) or "the root"
-            raise ScenarioError(
-                f"{where} would flatten trained and frozen parameters together, which torch "
-                "refuses without use_orig_params"
-            )
+    mixed = len({t.trainable for t in tensors}) > 1
+    if mixed and settings.version == 1 and not settings.use_orig_params:
+        where = " + ".join(prefixes) or "the root"
+        raise ScenarioError(
+            f"{where} would flatten trained and frozen parameters together, which torch refuses "
+            "without use_orig_params"
+        )
 
 
 def wrapped_modules(model: Model, settings: FsdpSettings) -> list[tuple[str, ...]]:
