@@ -9,6 +9,7 @@ from pathlib import Path
 from raysim.errors import ScenarioError
 from raysim.measure.workload import Workload, find
 from raysim.perf.profile import Profile
+from raysim.validate.automodel import automodel_points
 from raysim.validate.b200 import b200_points
 from raysim.validate.gpu_steps import gpu_step_points
 from raysim.validate.intern_evo import intern_points
@@ -48,6 +49,7 @@ PUBLISHED: dict[str, Callable[[Path], Iterator[Point]]] = {
     "intern_evo": intern_points,
     "litgpt": litgpt_points,
     "torchtune": torchtune_points,
+    "automodel": automodel_points,
     "model_states": model_state_points,
     "ray_published": ray_published_points,
     "ray_data": ray_data_points,
