@@ -28,7 +28,7 @@ from raysim.training.plan import MegatronSettings, TrainingPlan
 from raysim.training.settings.deepspeed import Optimizer, PipelineSettings
 from raysim.training.settings.parallel import Mesh
 from raysim.training.tower import StepOutcome, simulate
-from raysim.units import GIB, to_seconds
+from raysim.units import to_seconds
 from raysim.validate.job import job_of
 from raysim.validate.points import Point
 from raysim.validate.published import PUBLISHED, nodes, ran_point
@@ -41,24 +41,17 @@ BUCKET = 512 * 2**20
 
 
 def intern_points(validation: Path) -> Iterator[Point]:
-    """Rates of the two tables, memory of the third, and the rows left out."""
+    """Rates of the two tables, verdicts, and the rows left out."""
     held = json.loads((validation / PUBLISHED / FILE).read_text(encoding="utf-8"))
     for row in held["rows"]:
         outcome = played(row, held)
-        if "memory_gb" in row:
-            yield Point(
-                family=f"{FAMILY}/memory", name=row["id"], role="validation", unit="GiB",
-                measured=row["memory_gb"], predicted=outcome.fullest.peak_bytes / GIB,
-                job=job_of(outcome),
-            )  # fmt: skip
-        else:
-            each = row["micro_batch"] * row["micro_num"] * SEQ_LEN / row["tp"]
-            yield Point(
-                family=f"{FAMILY}/{row['table']}", name=row["id"], role="validation",
-                unit="tokens/s/GPU", measured=row["tokens_per_s_per_gpu"],
-                predicted=each / to_seconds(outcome.steady_step_ns),
-                job=job_of(outcome, counted=each),
-            )  # fmt: skip
+        each = row["micro_batch"] * row["micro_num"] * SEQ_LEN / row["tp"]
+        yield Point(
+            family=f"{FAMILY}/{row['table']}", name=row["id"], role="validation",
+            unit="tokens/s/GPU", measured=row["tokens_per_s_per_gpu"],
+            predicted=each / to_seconds(outcome.steady_step_ns),
+            job=job_of(outcome, counted=each),
+        )  # fmt: skip
         yield ran_point(outcome, FAMILY, row["id"])
     for left in held["left_out"]:
         for name in left["rows"]:
@@ -67,9 +60,9 @@ def intern_points(validation: Path) -> Iterator[Point]:
 
 def played(row: dict[str, Any], held: dict[str, Any]) -> StepOutcome:
     """One row, simulated."""
-    mesh = Mesh(dp=row["gpus"] // row["tp"] // row.get("pp", 1), tp=row["tp"], pp=row.get("pp", 1))
+    mesh = Mesh(dp=row["gpus"] // row["tp"], tp=row["tp"])
     plan = TrainingPlan(
-        model=_internlm(json.dumps(held["models"][row.get("model", "7B")])),
+        model=_internlm(json.dumps(held["models"]["7B"])),
         mesh=mesh,
         engine="megatron",
         micro_batch=row["micro_batch"],
@@ -83,10 +76,7 @@ def played(row: dict[str, Any], held: dict[str, Any]) -> StepOutcome:
             ddp_bucket_size=BUCKET,
         ),
         activation_checkpointing=row["recompute"],
-        pipeline=PipelineSettings(
-            stages=mesh.pp, partition_method="blocks", schedule="megatron_1f1b",
-            layers_per_stage=tuple(row.get("layers_per_stage", ())),
-        ),
+        pipeline=PipelineSettings(partition_method="blocks", schedule="megatron_1f1b"),
     )  # fmt: skip
     return simulate(plan, cluster_of(held["machine"], row["gpus"]), simulation=Simulation())
 
