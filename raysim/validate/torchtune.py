@@ -89,7 +89,7 @@ def _model(config: str, said: str) -> Model:
     if row["method"] == "full":
         return model
     if row["method"] == "qlora":  # torchao's NF4, which scales the scales
-        model = in_four_bits(model, double=True)
+        model = in_four_bits(model, double=True, shards_scales=True)
     lora = LoraConfig(r=row["rank"], target_modules=TARGETS)
     return adapted(model, lora, checkpointed=True)
 

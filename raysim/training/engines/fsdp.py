@@ -116,6 +116,8 @@ class Sharded:
 
     def setup(self) -> None:
         """Shards of weights and optimizer states; in main memory under CPU offload."""
+        beside = sum(t.numel * t.whole_bytes for g in self.groups for t in g.tensors)
+        self.b.alloc("parameter", beside, "scales")
         if self.s.cpu_offload:
             return
         self.b.alloc("parameter", sum(map(self.own_bytes, self.groups)), "weight shards")

@@ -34,6 +34,8 @@ class Tensor:
     trainable: bool
     stored_bytes: float | None = None
     """Per element, where it is stored in fewer bits than the plan says."""
+    whole_bytes: float = 0.0
+    """Of those, what is not sharded."""
 
     @property
     def numel(self) -> int:
@@ -63,10 +65,12 @@ class Group:
         return tuple(t for t in self.tensors if t.trainable)
 
     def element_bytes(self, width: int) -> float:
-        """Mean over its tensors, of which some are stored narrower than ``width``."""
+        """Mean of what is sharded over its tensors, some stored narrower than ``width``."""
         if all(t.stored_bytes is None for t in self.tensors):
             return width
-        size = sum(t.numel * min(t.stored_bytes or width, width) for t in self.tensors)
+        size = sum(
+            t.numel * (min(t.stored_bytes or width, width) - t.whole_bytes) for t in self.tensors
+        )
         return size / sum(t.numel for t in self.tensors)
 
     def flat_numel(self, ranks: int, *, aligned: int = 0) -> int:
@@ -150,7 +154,8 @@ def _tensor(name: str, p: Parameter, tp: int) -> Tensor:
     shape = list(p.shape) or [1]
     if p.shard is not None and tp > 1:
         shape[p.shard] = -(-shape[p.shard] // tp)
-    return Tensor(name, shape[0], math.prod(shape[1:]), p.trainable, p.stored_bytes)
+    rows, row = shape[0], math.prod(shape[1:])
+    return Tensor(name, rows, row, p.trainable, p.stored_bytes, p.whole_bytes)
 
 
 def _within(name: str, prefixes: Sequence[str]) -> bool:
