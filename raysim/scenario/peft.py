@@ -69,12 +69,14 @@ def peft_misfits(
     if train.peft is None:
         message = "4-bit weights are frozen: what is trained beside them? add peft"
         yield document.problem(("quantization",), message)
-    if stage == 3:
-        message = "4-bit weights sharded by ZeRO-3 are not simulated; use DDP, ZeRO-2 or FSDP"
-        yield document.problem(("quantization",), message)
-    if engine == "fsdp" and train.quantization.bnb_4bit_quant_storage == "uint8":
+    why = {
+        "fsdp": "FSDP shards floating types alone",
+        "zero3": "gathers of two types are not simulated",
+    }
+    sharded = "zero3" if stage == 3 else engine
+    if sharded in why and train.quantization.bnb_4bit_quant_storage == "uint8":
         message = (
-            "FSDP shards floating types alone: set bnb_4bit_quant_storage to the other weights' "
-            "type, for example bfloat16"
+            f"{why[sharded]}: set bnb_4bit_quant_storage to the other weights' type, for example "
+            "bfloat16"
         )
         yield document.problem(("quantization",), message)
