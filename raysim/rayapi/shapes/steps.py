@@ -413,7 +413,7 @@ class Steps:
             plan, constants=self.worker.run.session.training, torch_compile=compiled,
             cuda_graphs=compiled and self.cuda_graphs,
             activation_checkpointing="full" if role.recomputes else "none",
-            keeps_output=role.held,
+            keeps_output=role.held, host_pool=self.worker.host_pool,
         )  # fmt: skip
         found = self._found[glance] = self.predicted(plan, role, wrapping)
         return found

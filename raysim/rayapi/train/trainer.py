@@ -155,7 +155,7 @@ class DataParallelTrainer:
         )
         core = this_core(this_fiber())
         scaling = scaling_of(self.scaling_config)
-        run.gpus = scaling.resources.get("GPU", 0.0)
+        run.gpus, run.cpus = (scaling.resources.get(name, 0.0) for name in ("GPU", "CPU"))
         spec = TrainerSpec(
             function=TrainFunction(user=run.loop),
             scaling_config=scaling,

@@ -20,6 +20,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from raysim.perf.host import HostPool, threads_said
 from raysim.rayapi.calls import program_call, this_fiber
 from raysim.rayapi.checkpoint import Checkpoint
 from raysim.rayapi.data.executions import iterator_of
@@ -40,6 +41,7 @@ from raysim.raylibs.train.gang import PreemptionInfo
 from raysim.raylibs.train.trainer import PROCESS_GROUP_S
 from raysim.units import to_ns
 
+THREADS = "OMP_NUM_THREADS"
 Environments = Sequence[Mapping[str, str]]
 """Of a node's processes, in order."""
 
@@ -79,6 +81,9 @@ class Run:
     the first node."""
     gpus: float = 0.0
     """Of each worker."""
+    cpus: float = 0.0
+    bound: bool = False
+    """Its ranks have cores of their own: ``deepspeed --bind_cores_to_rank``."""
     set_up: Callable[[Worker], None] | None = None
     """What a library of the worker's does before the loop."""
     datasets: Mapping[str, Any] = field(default_factory=dict)
@@ -127,6 +132,11 @@ class Worker:
         return self.run.gpus
 
     @property
+    def host_pool(self) -> HostPool:
+        """Its OpenMP threads, by its environment."""
+        return HostPool(threads=threads_said(os.environ.get(THREADS, "")), bound=self.run.bound)
+
+    @property
     def devices(self) -> range:
         """Its GPUs, among those of all workers on its node, which Ray Train shows each of them."""
         first = int(self.context.local_rank * self.gpus)
@@ -169,6 +179,8 @@ class Worker:
             "NODE_RANK": context.node_rank, "MASTER_ADDR": node_ip(nodes[0]),
             "MASTER_PORT": 29500,
         }  # fmt: skip
+        if THREADS not in os.environ:  # Ray's, at a worker's first task
+            said[THREADS] = max(1, int(self.run.cpus))
         for name, value in said.items():
             state.set_env(name, str(value))
 
