@@ -150,6 +150,7 @@ class DataParallelTrainer:
             config=self._config(),
             name=getattr(self.train_loop_per_worker, "__name__", "train_loop_per_worker"),
             folder=self.run_config.folder(),
+            env_vars=this_fiber().process.runtime_env.get("env_vars") or {},
             set_up=self._set_up,
             datasets={name: d() if callable(d) else d for name, d in self.datasets.items()},
         )

@@ -84,6 +84,8 @@ class Run:
     cpus: float = 0.0
     bound: bool = False
     """Its ranks have cores of their own: ``deepspeed --bind_cores_to_rank``."""
+    env_vars: Mapping[str, str] = field(default_factory=dict)
+    """Of the runtime environment that its workers have from the driver's."""
     set_up: Callable[[Worker], None] | None = None
     """What a library of the worker's does before the loop."""
     datasets: Mapping[str, Any] = field(default_factory=dict)
@@ -173,6 +175,8 @@ class Worker:
         """As ``torch/config.py`` and the environment of ``ray.train`` have it."""
         context, state = self.context, self.state
         nodes = list(context.gang.nodes)
+        for name, value in self.run.env_vars.items():
+            state.set_env(name, value)
         said = {
             "RANK": context.rank, "LOCAL_RANK": context.local_rank,
             "WORLD_SIZE": context.world_size, "LOCAL_WORLD_SIZE": context.local_world_size,
