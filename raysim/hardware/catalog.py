@@ -9,7 +9,8 @@ The files are YAML in a strict subset (records, fields, flow lists of plain word
 here directly: a YAML library takes a second for all of them, this reader a few milliseconds, and
 only the records asked for are built. A test holds the two readers equal.
 
-Not modelled: burst credits ("up to 10 Gb/s" is taken at its word), spot and committed prices.
+Not modelled: spot and committed prices. What "up to 10 Gb/s" lasts for counts in the length of
+training jobs (``workloads/credits.py``); elsewhere it is taken at its word.
 """
 
 from __future__ import annotations

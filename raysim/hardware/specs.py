@@ -99,8 +99,10 @@ class NicSpec(Spec):
     latency_s: float
     """One way, port to port through one switch."""
     efficiency: float
-    """Share of the line rate that large NCCL messages reach."""
+    """Share of the line rate that large NCCL messages reach; of TCP, that several streams do."""
     rdma: bool
+    baseline_bytes_per_s: float | None = None
+    """Of a rate that is "up to": what is guaranteed once the credits above it are used up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

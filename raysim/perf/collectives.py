@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
+from itertools import pairwise
 from math import log2
 from typing import Literal
 
@@ -56,6 +57,12 @@ EFA_PROXY_S = 9.5e-6
 """Per hop of a collective over EFA beyond the wire; nccl-tests, as ``nccl``'s constants are."""
 NVLS_TREE_SHARE = {"hopper": 0.554, "blackwell": 0.48}
 """The same of NVLS across nodes, where a tree over the network joins the switches; nccl-tests."""
+SOCKETS_SHARE = ((1.25e9, 0.93), (3.125e9, 0.70), (12.5e9, 0.48))
+"""Of a NIC's line rate (bytes/s), what NCCL gets through the kernel's TCP: headers at 10 Gb/s; what
+FSDP1's exchanges on 16 g4dn.4xlarge take of 25 (Ray's dolly example, a calibration row of
+``ray_train.json``; 0.54 on Azure, nccl-tests issue 83; 22 to 31 of 32 on GCP, NCCL issue 209); 48
+of 100 (two p3dn, NCCL issue 398; 32 to 48, issue 450). Between and above them by the logarithm."""
+SOCKETS_LEAST = 0.1
 P2P_SHARE = 0.80
 P2P_NET_SHARE = 0.88
 """Of what rings get out of a NIC: all-to-all over two nodes, 8 A100 and 8 B200 each."""
@@ -272,9 +279,25 @@ def _wires(g: GroupShape) -> Wires:
         ranks=g.ranks, nodes=g.nodes, ranks_per_node=g.ranks_per_node, architecture=g.architecture,
         nvlink=g.fabric != "pcie", nvls=nvls, ring_bytes_per_s=_ring_bytes_per_s(g),
         nvls_bytes_per_s=g.intra_bytes_per_s * share,
-        net_bytes_per_s=g.inter_bytes_per_s * g.nic.efficiency, net_latency_s=_hop_s(g),
+        net_bytes_per_s=g.inter_bytes_per_s * network_share(g.nic), net_latency_s=_hop_s(g),
         ordered_network=g.nodes == 1 or g.nic.kind in ("infiniband", "roce"),
     )  # fmt: skip
+
+
+def network_share(nic: NicSpec) -> float:
+    """Share of a NIC's line rate that large messages of NCCL reach."""
+    return nic.efficiency if nic.rdma else min(nic.efficiency, _sockets_share(nic.bytes_per_s))
+
+
+@cache
+def _sockets_share(bytes_per_s: float) -> float:
+    """``SOCKETS_SHARE`` at a line rate."""
+    pairs = pairwise(SOCKETS_SHARE)
+    (slow, most), (fast, least) = next(
+        (ends for ends in pairs if bytes_per_s <= ends[1][0]), SOCKETS_SHARE[-2:]
+    )
+    share = most + (least - most) * log2(bytes_per_s / slow) / log2(fast / slow)
+    return min(SOCKETS_SHARE[0][1], max(share, SOCKETS_LEAST))
 
 
 def _hop_s(g: GroupShape) -> float:
@@ -285,7 +308,7 @@ def _hop_s(g: GroupShape) -> float:
 def _send_recv(g: GroupShape) -> Candidate:
     """One message between two ranks: one NIC between nodes, one GPU's links inside."""
     if g.nodes > 1:
-        rate = min(g.nic.bytes_per_s, g.inter_bytes_per_s) * g.nic.efficiency * P2P_NET_SHARE
+        rate = min(g.nic.bytes_per_s, g.inter_bytes_per_s) * network_share(g.nic) * P2P_NET_SHARE
         latency, fill = P2P_LATENCY_S["inter"] + _hop_s(g), P2P_FILL
     else:
         rate, latency = g.intra_bytes_per_s * P2P_SHARE, P2P_LATENCY_S["intra"]
@@ -301,7 +324,7 @@ def _all_to_all(g: GroupShape) -> Candidate:
     per_byte = intra / _ring_bytes_per_s(g) if intra else 0.0
     latency, fill = P2P_LATENCY_S["intra"], NO_FILL
     if g.nodes > 1:
-        net = g.inter_bytes_per_s * g.nic.efficiency * P2P_NET_SHARE
+        net = g.inter_bytes_per_s * network_share(g.nic) * P2P_NET_SHARE
         per_byte = max(per_byte, inter / net)
         once, each = ALL_TO_ALL_LATENCY_S
         latency, fill = once + each * g.ranks + _hop_s(g), P2P_FILL

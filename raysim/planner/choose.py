@@ -30,7 +30,7 @@ RUNS = ("ok", "estimated")
 """Of trials that have a speed."""
 MOST_CHANGES = 3
 ENGINE = "train.engine"
-OWN_FRAC = 0.34
+OWN_FRAC = 0.56
 """Of the variance of a layout's error: what others of its model and cluster do not share. The rest
 is the same for all of them. Of 24 published sweeps (``tests/laws/test_plan_choice_published.py``).
 """

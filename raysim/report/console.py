@@ -287,6 +287,8 @@ def _answers(page: Page, summary: Summary) -> None:
         phases = _phases(summary)
         if phases:
             page.labelled("Run time", phases)
+        if summary.get("network_credits"):
+            page.labelled("Network", [Text(summary["network_credits"]["text"], "yellow")])
     measured = references(summary)
     if summary.get("trust"):
         trust = _trust(summary["trust"], compared=bool(measured))

@@ -16,6 +16,7 @@ from raysim.perf.collectives import bus_factor
 from raysim.results.bottleneck import bound_by
 from raysim.results.certainty import certainty
 from raysim.results.cost import cost
+from raysim.results.credits import credits_part
 from raysim.results.goodput import PART_NAMES as RUN_PART_NAMES
 from raysim.results.goodput import goodput_part, spare_nodes
 from raysim.results.provenance import trust
@@ -70,8 +71,8 @@ def summarize(
     if plan.model.sample_unit == "tokens" and outcome.steps is not None:
         tokens = outcome.steps * plan.samples_per_step * plan.model.seq_len
     money = _cost(outcome, tokens)
+    nodes = [g.node for g in cluster.groups if g.count and g.node.gpu_count]
     goodput = goodput_part(outcome, tokens)
-    timed = {"seconds": outcome.step_s}
     return {
         "verdict": _verdict(outcome, memory, throughput),
         "cluster": _cluster(cluster),
@@ -89,6 +90,7 @@ def summarize(
         "collectives": _collectives(step),
         "run": _run(outcome, tokens),
         **({} if goodput is None else {"goodput": goodput}),
+        **credits_part(outcome),
         "cost": money,
         "bound_by": bound_by(rows, hidden_collectives_frac=breakdown.hidden_collectives_frac),
         "would_help": [
@@ -101,8 +103,10 @@ def summarize(
             }
             for e in effects
         ],
-        "trust": trust(outcome, provenance_rows(_specs(cluster))),
-        "certainty": certainty(step, {"step": timed, "throughput": throughput, "memory": memory}),
+        "trust": trust(outcome, provenance_rows(nodes)),
+        "certainty": certainty(
+            step, {"step": {"seconds": outcome.step_s}, "throughput": throughput, "memory": memory}
+        ),
         "simplifications": list(simplifications),
         "simulation": {
             "simulated_micro_batches": step.plan.gradient_accumulation_steps,
@@ -129,10 +133,6 @@ def _cost(outcome: JobOutcome, tokens: float | None) -> dict[str, Any] | None:
         usd_per_hour=None if per_hour is None or each is None else per_hour + spares * each,
         tokens=tokens,
     )
-
-
-def _specs(cluster: ClusterSpec) -> list[Any]:
-    return [g.node for g in cluster.groups if g.count and g.node.gpu_count]
 
 
 def _breakdown_rows(breakdown: Breakdown) -> list[dict[str, Any]]:

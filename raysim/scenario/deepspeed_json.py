@@ -24,7 +24,13 @@ from raysim.scenario.deepspeed_keys import (
     matters,
     status,
 )
-from raysim.scenario.deepspeed_release import CLIPS_FROM, as_read, left_out, removed
+from raysim.scenario.deepspeed_release import (
+    CLIPS_FROM,
+    COALESCES_FROM,
+    as_read,
+    left_out,
+    removed,
+)
 from raysim.scenario.deepspeed_rules import Parsed, dtype_name, refusals
 from raysim.scenario.deepspeed_schema import (
     BLOCKS,
@@ -376,6 +382,10 @@ def _typed(p: Parsed, triple: BatchTriple, optimizer: Optimizer | None) -> DeepS
         partition_activations=bool(recompute.get("partition_activations", False)),
         cpu_checkpointing=bool(recompute.get("cpu_checkpointing", False)),
         checkpoint_buffers=_checkpoint_buffers(recompute),
+        separate_gathers=p.stage == 3 and p.script.release < COALESCES_FROM,
+        synchronize_checkpoint_boundary=bool(
+            recompute.get("synchronize_checkpoint_boundary", False)
+        ),
         checkpoint=CheckpointBlock(
             pipeline_stage=bool(saved.get("parallel_write", {}).get("pipeline_stage", False)),
             use_node_local_storage=bool(saved.get("use_node_local_storage", False)),

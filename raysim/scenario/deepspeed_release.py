@@ -2,7 +2,8 @@
 
 0.19.7 removed features and refuses their keys, before it they work: their effect is not modelled,
 and said. 0.19.3 made 1.0 the default of ``gradient_clipping``; 0.17.1 made ``fp16`` and ``bf16``
-strict. Source: DeepSpeed's history of ``runtime/config.py`` and the files beside it.
+strict. Before 0.6.0 ZeRO-3 gathered each parameter by itself, behind a synchronisation of the GPU.
+Source: DeepSpeed's history of ``runtime/config.py``, ``runtime/zero`` and the files beside it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ Release = tuple[int, ...]
 
 CLIPS_FROM: Release = (0, 19, 3)
 STRICT_FROM: Release = (0, 17, 1)
+COALESCES_FROM: Release = (0, 6, 0)
 ONE_BIT = ("onebitadam", "zerooneadam", "onebitlamb")
 """Optimizers that 0.19.7 removed with them."""
 _LAST = "0.19.6"

@@ -214,8 +214,8 @@ class TrainSection(Section):
     deepspeed_version: str | None = Field(
         None, pattern=r"^\d{1,3}\.\d{1,3}(\.\d{1,3})?$",
         description="Release of DeepSpeed that reads its JSON, by default 0.19.8; MiCS, 1-bit "
-        "optimizers and features removed with them need one before 0.19.7. Only what it refuses "
-        "and the default of gradient_clipping depend on it.",
+        "optimizers and features removed with them need one before 0.19.7. Only what it refuses, "
+        "the default of gradient_clipping and how ZeRO-3 gathers before 0.6 depend on it.",
     )  # fmt: skip
     megatron: FileOrMapping | None = Field(
         None, description="Megatron-LM's launch script, unmodified, or its arguments in place."

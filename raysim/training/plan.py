@@ -112,6 +112,11 @@ class TrainingPlan:
     cpu_checkpointing: bool = False
     checkpoint_buffers: int = 0
     """``number_checkpoints`` under ``contiguous_memory_optimization``; 0: without it."""
+    synchronize_checkpoint_boundary: bool = False
+    """The host waits for the GPU wherever a checkpointed layer begins or ends."""
+    separate_gathers: bool = False
+    """ZeRO-3 as DeepSpeed had it before 0.6: each parameter is gathered by itself, behind a
+    synchronisation of the GPU, and the host waits for what a module needs."""
     loss_scale: LossScale | None = None
     """Dynamic scaling of fp16; None: none, or a constant."""
     saving: SavingSettings = field(default_factory=SavingSettings)
@@ -210,6 +215,7 @@ def plan_fields(config: DeepSpeedConfig) -> dict[str, Any]:
     names = (
         "zero", "communication_data_type", "grad_accum_dtype", "bf16_master_weights_and_grads",
         "bf16_optimizer_states", "check_grad_overflow", "partition_activations",
-        "cpu_checkpointing", "checkpoint_buffers",
+        "cpu_checkpointing", "checkpoint_buffers", "synchronize_checkpoint_boundary",
+        "separate_gathers",
     )  # fmt: skip
     return {name: getattr(config, name) for name in names}

@@ -38,6 +38,8 @@ class Kind(IntEnum):
 COMPUTE = "compute"
 """The stream that kernels of forward and backward run on."""
 H2D, D2H, CPU, LOADER = "h2d", "d2h", "cpu", "loader"
+NOT_STREAMS = frozenset({"host", CPU, LOADER, "nvme"})
+"""Where operations run that no GPU is waited for."""
 SCRATCH = "set-up"
 """Category of memory that setting up takes for a moment."""
 
@@ -318,6 +320,10 @@ class ProgramBuilder:
     def sync(self, name: str, waits: Sequence[int]) -> int:
         """The host waits, as ``.item()`` or ``event.synchronize()`` does."""
         return self._add(Kind.SYNC, "host", name, "sync", 0.0, 0, waits)
+
+    def synchronize(self, name: str) -> int:
+        """``torch.cuda.synchronize()``: the host waits for the latest operation of every stream."""
+        return self.sync(name, sorted(at for s, at in self._last.items() if s not in NOT_STREAMS))
 
     def last_on(self, stream: str) -> tuple[int, ...]:
         """The latest operation on ``stream``, if any: what a ``wait_stream`` waits for."""

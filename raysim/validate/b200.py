@@ -25,7 +25,7 @@ from raysim.training.tower import StepOutcome, simulate
 from raysim.units import MIB, to_seconds
 from raysim.validate.job import job_of
 from raysim.validate.points import Point
-from raysim.validate.published import PUBLISHED, nodes
+from raysim.validate.published import PUBLISHED, nodes, ran_point
 
 FILE = "b200_megatron.json"
 GPUS = 8
@@ -42,6 +42,7 @@ def b200_points(validation: Path) -> Iterator[Point]:
             measured=row["step_ms"], predicted=to_seconds(outcome.steady_step_ns) * 1e3,
             job=job_of(outcome, sweeps=(_sweep(row),), samples=_batch(row)),
         )  # fmt: skip
+        yield ran_point(outcome, "b200", row["case"])
         layout = tuple(row[key] for key in ("model", "seq_len", "tp", "cp", "pp", "ep"))
         if layout in seen:
             continue

@@ -45,12 +45,12 @@ def _module(module: Module) -> Module:
 
 def _operator(o: Operator, *, biased: bool) -> Operator:
     if o.kind == "loss":
-        logits = o.saves[0]
+        logits = replace(o.saves[0], returned=False)
         n = logits.numel
         return replace(
             o, moved=n + METRICS * METRIC_PASSES * n, moved_backward=2 * n, indexed=METRICS * n,
             indexed_backward=0.0, kernels=1 + 3 * METRICS, kernels_backward=1,
-            saves=(logits, o.saves[-1]),
+            saves=(logits, o.saves[-1]), scratch=(), scratch_backward=(logits,),
         )  # fmt: skip
     if biased and o.moved_backward is not None and o.kernels_backward is not None:
         return replace(

@@ -19,7 +19,7 @@ from typing import Any
 
 from raysim.hardware import catalog
 from raysim.hardware.cluster import ClusterSpec, FabricSpec, NodeGroup
-from raysim.hardware.specs import NodeSpec
+from raysim.hardware.specs import GpuSpec, NodeSpec
 from raysim.hardware.topology import Topology
 from raysim.kernel.simulation import Simulation
 from raysim.models.huggingface import build
@@ -86,9 +86,16 @@ def nodes(node: NodeSpec, count: int) -> ClusterSpec:
 
 def ran_point(outcome: StepOutcome, family: str, name: str) -> Point:
     """That a run did not end out of memory, beside its predicted peak over the GPU's memory."""
+    return memory_point(family, name, outcome.fullest.peak_bytes, outcome.costs.gpu)
+
+
+def memory_point(
+    family: str, name: str, peak_bytes: float, gpu: GpuSpec, *, ran_out: bool = False
+) -> Point:
+    """Whether a run ended out of memory, beside a predicted peak over the GPU's memory."""
     return Point(
         family=f"out_of_memory/{family}", name=name, role="validation", unit=OUT_OF_MEMORY,
-        measured=0.0, predicted=outcome.fullest.peak_bytes / outcome.costs.gpu.memory_bytes,
+        measured=float(ran_out), predicted=peak_bytes / gpu.memory_bytes,
     )  # fmt: skip
 
 
@@ -134,11 +141,11 @@ def mpt_outcome(row: dict[str, Any], fp8: Fp8Settings | None = None) -> StepOutc
         activation_checkpointing="full" if row["recompute"] == "full" else "none",
     )
     where = nodes(catalog.node(NODES[row["gpu"]]), max(1, gpus // 8))
-    return simulate(plan, where, simulation=Simulation(), memory=False)
+    return simulate(plan, where, simulation=Simulation())
 
 
 def mpt_points(validation: Path) -> Iterator[Point]:
-    """Throughput of 68 runs on A100 and H100."""
+    """Throughput of 68 runs on A100 and H100, and that they ran."""
     for row in rows(validation, "llmfoundry_mpt.json"):
         outcome = mpt_outcome(row)
         sweep = f"{row['gpu']}: h{row['hidden']} L{row['layers']}"
@@ -148,6 +155,7 @@ def mpt_points(validation: Path) -> Iterator[Point]:
             unit="tokens/s/GPU", measured=row["tokens_per_s_per_gpu"],
             predicted=_per_gpu(row, outcome), job=job_of(outcome, sweeps=(sweep,), counted=each),
         )  # fmt: skip
+        yield ran_point(outcome, "mpt", row["id"])
 
 
 def pipeline_memory() -> list[RankMemory]:

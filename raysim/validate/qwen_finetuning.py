@@ -27,7 +27,7 @@ from raysim.training.tower import StepOutcome, simulate
 from raysim.units import GIB, to_seconds
 from raysim.validate.job import job_of
 from raysim.validate.points import Point
-from raysim.validate.published import PUBLISHED, nodes, rows
+from raysim.validate.published import PUBLISHED, nodes, ran_point, rows
 
 FILE = "qwen_finetuning.json"
 FAMILY = "qwen_finetuning"
@@ -53,6 +53,7 @@ def qwen_points(validation: Path) -> Iterator[Point]:
             measured=row["memory_gib"],
             predicted=outcome.fullest.peak_bytes * row["gpus"] / GIB, job=job_of(outcome),
         )  # fmt: skip
+        yield ran_point(outcome, FAMILY, row["id"])
     for left in held["left_out"]:
         for name in left["rows"]:
             yield Point(family=FAMILY, name=name, role="validation", left_out=left["why"])

@@ -40,8 +40,8 @@ from raysim.training.settings.parallel import Mesh
 from raysim.training.tower import StepOutcome, memory_need, simulate
 from raysim.units import GIB, to_seconds
 from raysim.validate.job import job_of
-from raysim.validate.points import OUT_OF_MEMORY, Point
-from raysim.validate.published import PUBLISHED, nodes, rows
+from raysim.validate.points import Point
+from raysim.validate.published import PUBLISHED, memory_point, nodes, ran_point, rows
 from raysim.validate.runs_fms import fms_points
 from raysim.validate.runs_fp8 import fp8_points
 from raysim.validate.runs_megatron import bridge_points, paper_plan
@@ -77,14 +77,14 @@ def points_of(row: dict[str, Any], machine: dict[str, Any]) -> Iterator[Point]:
     where, plan = cluster_of(row, machine), plan_of(row)
     family, name, role = f"runs/{row['family']}", row["id"], row["use"]
     if "out_of_memory" in row:
-        yield _verdict(row, memory_need(plan, where)[0], where, ran_out=True)
+        peak_bytes = memory_need(plan, where)[0]
+        assert where.gpu is not None, "training runs need GPUs"
+        yield memory_point(row["family"], name, peak_bytes, where.gpu, ran_out=True)
         return
     if "forward_ms" in row:
         yield from _layer_points(row, where)
         return
-    outcome = simulate(
-        plan, where, simulation=Simulation(), memory="process_gib" in row or "states_gib" in row
-    )
+    outcome = simulate(plan, where, simulation=Simulation())
     if "step_s" in row:
         yield Point(
             family=family, name=name, role=role, unit="s", measured=row["step_s"],
@@ -97,20 +97,12 @@ def points_of(row: dict[str, Any], machine: dict[str, Any]) -> Iterator[Point]:
             measured=row["process_gib"], predicted=outcome.fullest.peak_bytes / GIB,
             job=job_of(outcome),
         )  # fmt: skip
-        yield _verdict(row, outcome.fullest.peak_bytes, where, ran_out=False)
     if "states_gib" in row:
         yield Point(
             family=f"runs_states/{row['family']}", name=name, role=role, unit="GiB",
             measured=row["states_gib"], predicted=_states_bytes(outcome) / GIB,
         )  # fmt: skip
-
-
-def _verdict(row: dict[str, Any], peak_bytes: float, where: ClusterSpec, *, ran_out: bool) -> Point:
-    assert where.gpu is not None, "training runs need GPUs"
-    return Point(
-        family=f"out_of_memory/{row['family']}", name=row["id"], role=row["use"],
-        unit=OUT_OF_MEMORY, measured=float(ran_out), predicted=peak_bytes / where.gpu.memory_bytes,
-    )  # fmt: skip
+    yield ran_point(outcome, row["family"], name)
 
 
 def _states_bytes(outcome: StepOutcome) -> int:
@@ -211,7 +203,7 @@ def plan_of(row: dict[str, Any]) -> TrainingPlan:
         micro_batch=row["micro_batch"],
         gradient_accumulation_steps=max(1, row["global_batch"] // (row["micro_batch"] * mesh.dp)),
         precision=row["precision"],
-        optimizer=Optimizer(),
+        optimizer=_optimizer(row),
         zero=_zero(row),
         activation_checkpointing="full" if recompute else "none",
         pipeline=PipelineSettings(
@@ -225,7 +217,16 @@ def plan_of(row: dict[str, Any]) -> TrainingPlan:
         partition_activations=row.get("partition_activations", False),
         cpu_checkpointing=row.get("cpu_checkpointing", False),
         launch_blocking=row.get("launch_blocking", False),
+        checkpoint_buffers=row["layers"] * bool(row.get("contiguous_memory_optimization")),
+        synchronize_checkpoint_boundary=row.get("synchronize_checkpoint_boundary", False),
+        separate_gathers=row.get("separate_gathers", False),
     )
+
+
+def _optimizer(row: dict[str, Any]) -> Optimizer:
+    """Megatron keeps a master of each weight, and so did DeepSpeed 0.4 around apex's FusedAdam."""
+    by_weight = row.get("engine") == "megatron" or row["family"] == "bigscience_v100"
+    return Optimizer(type="FusedAdam", fused=False) if by_weight else Optimizer()
 
 
 def _zero(row: dict[str, Any]) -> ZeroConfig:

@@ -33,7 +33,7 @@ from raysim.training.tower import StepOutcome, simulate
 from raysim.units import GIB, to_seconds
 from raysim.validate.job import OLD_SDPA, job_of
 from raysim.validate.points import Point
-from raysim.validate.published import PUBLISHED, mpt_outcome, nodes
+from raysim.validate.published import PUBLISHED, mpt_outcome, nodes, ran_point
 
 FILE = "fp8_runs.json"
 TORCHTITAN = FsdpSettings(param_dtype="bf16", reduce_dtype="fp32")
@@ -65,6 +65,7 @@ def points_of(document: dict[str, Any], row: dict[str, Any]) -> Iterator[Point]:
         predicted=tokens / to_seconds(outcome.steady_step_ns),
         job=job_of(outcome, counted=tokens),
     )  # fmt: skip
+    yield ran_point(outcome, f"fp8_{row['family']}", name)
     if "reserved_gib" in row:
         yield Point(
             family=f"runs_memory/fp8_{row['family']}", name=name, role=role, unit="GiB",
@@ -80,7 +81,7 @@ def play(document: dict[str, Any], row: dict[str, Any]) -> StepOutcome:
         return mpt_outcome(row, Fp8Settings(recipe=row["recipe"], classes=("Conv1D",)))
     plan = _megatron(document, row) if row["engine"] == "megatron" else _fsdp2(document, row)
     where = _cluster(document["machines"][row["machine"]], row["gpus"])
-    return simulate(plan, where, simulation=Simulation(), memory="reserved_gib" in row)
+    return simulate(plan, where, simulation=Simulation())
 
 
 def _cluster(machine: dict[str, Any], gpus: int) -> ClusterSpec:

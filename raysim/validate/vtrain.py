@@ -35,7 +35,7 @@ from raysim.training.tower import StepOutcome, simulate
 from raysim.units import to_seconds
 from raysim.validate.job import job_of
 from raysim.validate.points import Point
-from raysim.validate.published import nodes, rows
+from raysim.validate.published import nodes, ran_point, rows
 
 VOCABULARY = 51_200
 """Of the runs: 50,257 padded by Megatron for eight ranks; the rows do not say."""
@@ -59,6 +59,8 @@ def vtrain_points(validation: Path) -> Iterator[Point]:
             measured=row["iteration_ms"], predicted=to_seconds(outcome.steady_step_ns) * 1e3,
             job=job,
         )  # fmt: skip
+        if run:
+            yield ran_point(outcome, "vtrain", _name(row))
 
 
 def iteration_ms(row: dict[str, Any]) -> float:
@@ -96,7 +98,7 @@ def iteration(row: dict[str, Any]) -> StepOutcome:
     )
     node = replace(catalog.node("dgx-a100-80-8"), nic_count=NICS)
     where = nodes(node, max(1, row["gpus"] // 8))
-    return simulate(plan, where, simulation=Simulation(), memory=False)
+    return simulate(plan, where, simulation=Simulation(), memory=row["nodes"] == "multi")
 
 
 @cache

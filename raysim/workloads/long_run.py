@@ -50,6 +50,16 @@ class Pace:
         later = self.changes_ns[index] if index < len(self.changes_ns) else None
         return self.step_ns[index], later
 
+    def no_shorter_from(self, moment_ns: int, least_ns: int) -> Pace:
+        """The same, with steps of at least so long from a moment on."""
+        before, _ = self.at(moment_ns)
+        index = bisect_right(self.changes_ns, moment_ns)
+        later = [max(length, least_ns) for length in (before, *self.step_ns[index + 1 :])]
+        return Pace(
+            step_ns=(*self.step_ns[: index + 1], *later),
+            changes_ns=(*self.changes_ns[:index], moment_ns, *self.changes_ns[index:]),
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outage:

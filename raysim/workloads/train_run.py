@@ -26,6 +26,7 @@ from raysim.training.plan import TrainingPlan
 from raysim.training.steps_under import steady_steps_ns
 from raysim.training.tower import StepOutcome, host_need, simulate
 from raysim.units import to_ns, to_seconds
+from raysim.workloads.credits import Throttle, throttle_of
 from raysim.workloads.failures import Failures
 from raysim.workloads.goodput import Goodput, measure, steps_between
 from raysim.workloads.long_run import Course, Outage, Pace
@@ -80,6 +81,9 @@ class JobOutcome:
     simulated."""
     drawn_step_s: float | None = None
     """One in which every GPU and every kernel has its own draw; None where kernels do not vary."""
+    throttle: Throttle | None = None
+    """What becomes of the step when the network's credits are used up; None where that changes
+    nothing."""
     goodput: Goodput | None = None
     """Of the whole run; None where machines are alike and do not fail."""
 
@@ -128,7 +132,14 @@ class JobOutcome:
         """All optimizer steps; those that overflow end before they update anything."""
         if self.steps is None:
             return None
-        return self.steps * self.step_s - self.skipped_steps * self.update_s
+        return self._steps_s(self.steps) - self.skipped_steps * self.update_s
+
+    def _steps_s(self, steps: int) -> float:
+        """So many steps from full network credits."""
+        if self.throttle is None or steps * self.step_s <= self.throttle.after_s:
+            return steps * self.step_s
+        first = self.throttle.after_s / self.step_s
+        return self.throttle.after_s + (steps - first) * self.throttle.step_s
 
     @property
     def total_s(self) -> float | None:
@@ -199,6 +210,7 @@ def play_job(
         saving=saving,
         checkpoints=checkpoints,
         healthy_step_s=step_s,
+        throttle=throttle_of(step),
     )
     progress.phase("the same step on other machines", 0.52)
     outcome = _beside_alike(outcome, noise, simulation.seed)
@@ -304,8 +316,14 @@ def _pace(outcome: JobOutcome, seed: int) -> Pace:
     elif others:
         plan, feed = outcome.job.plan, feed_for(outcome.job)
         known |= zip(others, steady_steps_ns(plan, cluster, others, feed), strict=True)
-    lengths = [known[noise] for noise in noises]
-    return Pace(step_ns=tuple(lengths), changes_ns=tuple(to_ns(t) for t in moments))
+    pace = Pace(
+        step_ns=tuple(known[noise] for noise in noises),
+        changes_ns=tuple(to_ns(t) for t in moments),
+    )
+    if outcome.throttle is None:
+        return pace
+    throttle = outcome.throttle
+    return pace.no_shorter_from(to_ns(throttle.after_s), to_ns(throttle.step_s))
 
 
 def _steps_per_epoch(job: TrainJob) -> int | None:

@@ -6,7 +6,7 @@ import pytest
 
 from raysim.hardware import catalog
 from raysim.hardware.specs import NicSpec
-from raysim.perf.collectives import CollectiveCost, GroupShape, collective
+from raysim.perf.collectives import CollectiveCost, GroupShape, collective, network_share
 from raysim.perf.nccl import busiest_node
 
 MIB, GIB = 2**20, 2**30
@@ -180,3 +180,14 @@ def test_pcie_cards_are_slow() -> None:
     assert collective("all_reduce", 256 * MIB, pair).provenance.basis == "measured"
     assert 15 < bus_gb_per_s(collective("all_reduce", 256 * MIB, pair)) < 24.5
     assert bus_gb_per_s(collective("all_reduce", 256 * MIB, four)) < 8
+
+
+def test_sockets_reach_less_the_faster_the_nic_and_rdma_what_the_catalog_says() -> None:
+    names = ("ena-10", "ena-20", "ena-25", "ena-50", "ena-100", "ena-400")
+    shares = [network_share(catalog.nic(name)) for name in names]
+    assert shares == sorted(shares, reverse=True)
+    assert shares[2] == pytest.approx(0.70)
+    assert shares[4] == pytest.approx(0.48)
+    reached = [share * catalog.nic(n).bytes_per_s for share, n in zip(shares, names, strict=True)]
+    assert reached == sorted(reached)
+    assert network_share(NDR) == NDR.efficiency

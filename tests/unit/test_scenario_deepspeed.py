@@ -318,6 +318,20 @@ def test_mics_is_read_for_releases_that_had_it() -> None:
     assert any("zeropp_loco_param: not modelled yet" in str(w) for w in loco.warnings)
 
 
+def test_zero3_gathers_one_by_one_before_its_coordinator_was_rewritten() -> None:
+    assert read(z(3), release=(0, 5, 10)).config.separate_gathers
+    assert not read(z(3), release=(0, 6, 0)).config.separate_gathers
+    assert not read(z(2), release=(0, 5, 10)).config.separate_gathers
+
+
+def test_checkpoint_boundaries_synchronize_where_the_json_says_so() -> None:
+    block = {"synchronize_checkpoint_boundary": True}
+    reading = read(z(1) | {"activation_checkpointing": block})
+    assert reading.config.synchronize_checkpoint_boundary
+    assert not any("synchronize" in str(w) for w in reading.warnings)
+    assert not read(z(1)).config.synchronize_checkpoint_boundary
+
+
 def test_comments_trailing_commas_and_positions() -> None:
     text = """{
       // as people write it

@@ -282,3 +282,21 @@ def test_unpinned_copies_pass_through_a_thread_of_the_host() -> None:
 
     longer = 1.0 + gpu.pcie_bytes_per_s / STAGING_BYTES_PER_S
     assert copy_ns(pinned=False) == pytest.approx(longer * copy_ns(pinned=True), rel=0.1)
+
+
+def test_weights_are_flattened_on_the_host_where_the_gpu_has_no_room_for_both() -> None:
+    """``flatten_on_accelerator`` of DeepSpeed's ZeRO-1 and 2: twice the weights need not fit."""
+    model = llama(layers=2, hidden=2048)
+    weights = 2 * model.num_parameters
+
+    def setting_up(memory_bytes: int) -> list[int]:
+        where = cluster()
+        (group,) = where.groups
+        assert group.node.gpu is not None
+        gpu = replace(group.node.gpu, memory_bytes=memory_bytes, context_bytes=0)
+        where = replace(where, groups=(replace(group, node=replace(group.node, gpu=gpu)),))
+        (program,) = programs(plan(model, stage=2), where)
+        return [e.delta_bytes for e in program.initial if e.label == "weights as built"]
+
+    assert setting_up(3 * weights) == [weights, -weights]
+    assert setting_up(2 * weights - 1) == []

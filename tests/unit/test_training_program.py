@@ -38,6 +38,12 @@ ENGINES = {
         },
     },
     "zero3 checkpointing": {"stage": 3, "activation_checkpointing": "full"},
+    "zero3 gathers apart": {"stage": 3, "separate_gathers": True},
+    "zero1 synchronized checkpoints": {
+        "stage": 1,
+        "activation_checkpointing": "full",
+        "synchronize_checkpoint_boundary": True,
+    },
 }
 
 
@@ -215,3 +221,49 @@ def test_states_of_a_pure_bf16_model_are_bf16() -> None:
 
     assert states("fp32") == 8 * llama().num_parameters
     assert states("bf16") == 4 * llama().num_parameters
+
+
+def test_synchronized_checkpoints_wait_at_both_ends_of_a_layer_in_both_directions() -> None:
+    def of(*, synchronized: bool) -> list[str]:
+        (program,) = programs(
+            plan(
+                stage=1, activation_checkpointing="full",
+                synchronize_checkpoint_boundary=synchronized,
+            )
+        )  # fmt: skip
+        return [op.name for op in program.ops if op.kind == Kind.SYNC]
+
+    layers, micro_batches = 4, 2
+    boundaries = of(synchronized=True).count("checkpoint boundary")
+    assert boundaries == 4 * layers * micro_batches
+    assert "checkpoint boundary" not in of(synchronized=False)
+
+
+def test_a_synchronisation_waits_for_every_stream_of_the_gpu_and_nothing_else() -> None:
+    b = ProgramBuilder(0, launch_s=1e-6)
+    first = b.compute("early", "forward", 1e-3)
+    computed = b.compute("late", "forward", 1e-3)
+    copied = b.copy("in", "h2d", 1e-3)
+    b.background("Adam", "cpu", "offload", 1.0)
+    sync = b.synchronize("all")
+    waited = {sync - back for back in b.program.ops[sync].back}
+    assert waited == {computed, copied}
+    assert first not in waited
+
+
+def test_gathers_apart_are_one_for_each_weight_and_hide_only_the_last() -> None:
+    """Before DeepSpeed 0.6: the GPU is waited for before each, and for what a module needs."""
+    model = llama(hidden=4096)
+    plain, apart = (
+        play(plan(model, stage=3, separate_gathers=told), cluster(3)) for told in (False, True)
+    )
+    gathers, plain_gathers = (
+        [op for op in found.slowest.program.ops if op.name.startswith("all-gather")]
+        for found in (apart, plain)
+    )
+    assert len(gathers) > len(plain_gathers)
+    total, plain_total = (
+        sum(op.call.size_bytes for op in found if op.call) for found in (gathers, plain_gathers)
+    )
+    assert total == pytest.approx(plain_total, rel=0.01)
+    assert apart.steady_step_ns > 1.1 * plain.steady_step_ns

@@ -261,12 +261,15 @@ class RankCompiler:
         """Through the stage's units; of those that are checkpointed only the input stays."""
         for section in self.stage.sections:
             if section.checkpointed:
+                self.kept.boundary()
                 self.kept.keep(section, self.stage.sections)
             for unit in section.units:
                 self.emit.forward(unit, "forward", keep=not section.checkpointed)
                 if section.checkpointed:
                     held = unit.again.held
                     self.b.alloc("activation", sum(held), f"{unit.name} kept", tensors=held)
+            if section.checkpointed:
+                self.kept.boundary()
         self.b.alloc("input", self._kept_output_bytes(), "pipe buffers")
 
     def _kept_output_bytes(self) -> int:
@@ -342,6 +345,7 @@ class RankCompiler:
         self.b.alloc("input", whole, "output and gradient made whole")
         for section in reversed(self.stage.sections):
             if section.checkpointed:
+                self.kept.boundary()
                 self.b.hook(self.costs.passes.checkpoint_s)
                 self.emit.join(self.kept.fetch(section))
                 for unit in section.units:
@@ -350,6 +354,7 @@ class RankCompiler:
             for unit in section.reached:
                 one(unit)
             if section.checkpointed:
+                self.kept.boundary()
                 self.b.free("activation", section.input_bytes, "checkpoint")
         self.b.free("input", whole, "output and gradient made whole")
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from raysim.perf.host import fresh_pages_seconds
 from raysim.training.engines.context import EngineContext
 from raysim.training.layers.sections import Section
 from raysim.training.plan import TrainingPlan
@@ -57,7 +58,17 @@ class KeptInputs:
     @property
     def alike(self) -> bool:
         """Whether every micro-batch's inputs are treated alike, whatever went before."""
-        return not (self.plan.cpu_checkpointing or self.plan.checkpoint_buffers)
+        plan = self.plan
+        return not (
+            plan.cpu_checkpointing
+            or plan.checkpoint_buffers
+            or plan.synchronize_checkpoint_boundary
+        )
+
+    def boundary(self) -> None:
+        """A checkpointed layer begins or ends, in either direction."""
+        if self.plan.synchronize_checkpoint_boundary:
+            self.b.synchronize("checkpoint boundary")
 
     def keep(self, section: Section, sections: Sequence[Section]) -> None:
         """Forward is about to begin with it; ``sections`` are all of the stage."""
@@ -83,6 +94,10 @@ class KeptInputs:
 
     def _offload(self, size: int, *, blocking: bool) -> None:
         seconds = self.copy_s(size, "d2h", pinned=not blocking)
+        if (
+            blocking
+        ):  # ``partition.cpu()``: a new tensor, whose pages the copy is the first to touch
+            seconds += fresh_pages_seconds(size)
         copy = self.b.copy("checkpoint to CPU", D2H, seconds, self.b.last_on(COMPUTE))
         if blocking:
             self.b.sync("checkpoint.cpu()", (copy,))

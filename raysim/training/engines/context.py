@@ -94,10 +94,11 @@ class EngineContext:
         """Bytes of each stored weight by its name."""
         return {g.name: g.size_bytes(self.weight_bytes) for u in self.units for g in u.uses}
 
-    def flatten_weights(self, *, clones: bool = False) -> None:
+    def flatten_weights(self, *, clones: bool = False, on_host: bool = False) -> None:
         """One flat group in the place of the trained weights; frozen ones stay as they are.
 
-        ``clones``: each is copied before.
+        ``clones``: each is copied before. ``on_host``: where the GPU has no room for both, the
+        weights leave it and come back flat (``stage_1_and_2.py``, ``flatten_on_accelerator``).
         """
         b, stored = self.builder, self._stored()
         trained = {g.name for u in self.units for g in u.gradients}
@@ -105,9 +106,12 @@ class EngineContext:
         built = [size for name, size in stored.items() if name in trained]
         b.alloc("parameter", sum(frozen), "frozen weights", tensors=frozen)
         copied = [numel * self.weight_bytes for numel in self.sizes] if clones else []
+        flat = self.numel * self.weight_bytes
+        gpu = self.costs.gpu
+        if on_host and sum(frozen) + sum(built) + flat > gpu.memory_bytes - gpu.context_bytes:
+            built = []
         b.scratch(sum(built), "weights as built", built)
         b.scratch(sum(copied), "clones", copied)
-        flat = self.numel * self.weight_bytes
         b.alloc("parameter", flat, "weights")
         b.free_scratch(sum(copied), "clones")
         b.free_scratch(sum(built), "weights as built")

@@ -87,6 +87,9 @@ class Gathers:
             group = "dp"
         padded = self._padded(parameters)
         waits = self._shards_to_gpu(parameters, padded // ranks, what)
+        if c.plan.separate_gathers:
+            self._one_by_one(parameters, waits)
+            return
         for p in parameters:
             b.alloc("gathered_parameter", self._whole_bytes(p.name), p.name, stream=GATHER)
         if ranks == 1:
@@ -113,6 +116,25 @@ class Gathers:
             done = waits[0]
         for p in parameters:
             self.arriving[p.name] = done
+
+    def _one_by_one(self, parameters: Sequence[Gradient], waits: tuple[int, ...]) -> None:
+        """``_allgather_param`` of DeepSpeed 0.3 to 0.5, over torch's list of parts.
+
+        What is to become whole is zeroed, the GPU is waited for, and NCCL's flat result is copied
+        part by part.
+        """
+        c, b = self.c, self.c.builder
+        for p in parameters:
+            size = self._padded((p,)) * c.weight_bytes
+            b.alloc("gathered_parameter", self._whole_bytes(p.name), p.name, stream=GATHER)
+            c.aside("zeros", size, GATHER, waits)
+            b.synchronize("before all-gather")
+            b.alloc("communication", size, "flat all-gather", stream=GATHER)
+            gathered = c.beside(f"all-gather {p.name}", Call("all_gather", self.group, size), ())
+            self.arriving[p.name] = c.aside(
+                "copy out", 2.0 * size, GATHER, (gathered,), launches=self.n, kernels=self.n
+            )
+            b.free("communication", size, "flat all-gather", used_on=GATHER)
 
     def _over_nodes_first(
         self, size: int, tensors: int, what: str, waits: tuple[int, ...]

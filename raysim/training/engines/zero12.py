@@ -75,7 +75,7 @@ class ZeroOneTwo:
         """Whole weights; this rank's slice of master and states, unless they live on the host."""
         b, c = self.c.builder, self.c
         own = self.own
-        c.flatten_weights()
+        c.flatten_weights(on_host=True)
         b.scratch(own * c.weight_bytes, "slice of the weights")
         if not self.offload:
             states = own * (c.master_bytes + c.state_bytes)

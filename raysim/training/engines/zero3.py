@@ -158,6 +158,8 @@ class ZeroThree:
         """Not where the host or a disk has a part in it."""
         if self.offload or self.offload_param or self.swapper.sizes:
             return None
+        if self.c.plan.separate_gathers:
+            return None
         assert not self.bucket.gradients, "gradients are left over from the last backward"
         assert not self.reduce_events, "reductions are left over from the last backward"
         here = len(self.c.builder.program.ops)
@@ -195,6 +197,9 @@ class ZeroThree:
                 b.sync("limit outstanding fetches", (self.fetch_events.popleft(),))
             waits.append(index)
             self.fetch_events.append(index)
+        if arrived and self.c.plan.separate_gathers:
+            b.synchronize("parameters to arrive")
+            self.fetch_events.clear()
         self._prefetch(fetch.prefetch)
         if phase == "backward":
             self.c.alloc_gradients(unit)
@@ -216,7 +221,7 @@ class ZeroThree:
         self.c.builder.hook(self.c.costs.host.gradient_s * len(unit.gradients))
         for gradient in self._ready_order(unit):
             for full in self.bucket.add(gradient):
-                self._reduce(full, self.filled)
+                self._reduce(full, op if self.c.plan.separate_gathers else self.filled)
             self.filled = op
             if gradient.numel <= self.bucket.capacity:
                 self.c.builder.free("gradient", gradient.numel * self.c.weight_bytes, gradient.name)

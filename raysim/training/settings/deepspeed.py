@@ -197,6 +197,9 @@ class DeepSpeedConfig:
     cpu_checkpointing: bool = False
     checkpoint_buffers: int = 0
     """``number_checkpoints`` where ``contiguous_memory_optimization`` is on."""
+    synchronize_checkpoint_boundary: bool = False
+    separate_gathers: bool = False
+    """Of releases before 0.6, under ZeRO-3."""
     checkpoint: CheckpointBlock = field(default_factory=CheckpointBlock)
     wall_clock_breakdown: bool = False
     tensor_parallel: int = 1
