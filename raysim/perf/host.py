@@ -17,6 +17,7 @@ and version, what ``no_grad`` saves.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from math import inf
 from typing import Literal
 
 from raysim.hardware.specs import CpuSpec, GpuSpec, Provenance
@@ -252,8 +253,8 @@ def threads_said(variable: str) -> int | None:
     return int(first) or None if first.isascii() and first.isdecimal() else None
 
 
-def fresh_pages_seconds(size_bytes: float, cores: float) -> float:
-    """Seconds of the kernel to provide threads with so much new memory, and to take it back."""
+def fresh_pages_seconds(size_bytes: float, cores: float = inf) -> float:
+    """Seconds of the kernel to provide threads on so many cores with new memory; and to take it."""
     return size_bytes / min(FRESH_BYTES_PER_S, cores * FRESH_THREAD_BYTES_PER_S)
 
 

@@ -184,7 +184,7 @@ class Worker:
             "MASTER_PORT": 29500,
         }  # fmt: skip
         if THREADS not in os.environ:  # Ray's, at a worker's first task
-            said[THREADS] = max(1, int(self.run.cpus))
+            state.set_env(THREADS, str(max(1, int(self.run.cpus))))
         for name, value in said.items():
             state.set_env(name, str(value))
 
