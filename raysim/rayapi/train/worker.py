@@ -175,8 +175,8 @@ class Worker:
         """As ``torch/config.py`` and the environment of ``ray.train`` have it."""
         context, state = self.context, self.state
         nodes = list(context.gang.nodes)
-        for name, value in self.run.env_vars.items():
-            state.set_env(name, value)
+        for variable, text in self.run.env_vars.items():
+            state.set_env(variable, text)
         said = {
             "RANK": context.rank, "LOCAL_RANK": context.local_rank,
             "WORLD_SIZE": context.world_size, "LOCAL_WORLD_SIZE": context.local_world_size,
