@@ -143,11 +143,8 @@ class Ranks:
         return self._accelerate[gpus]
 
     def _seen(self, seat: Seat) -> int:
-        """GPUs: DeepSpeed shows a rank those of its node's ranks, the others hide none."""
-        if not self._on_gpus:
-            return 0
-        host = seat.host
-        return len(host.slots) if self._command.kind == "deepspeed" else host.machine.gpus
+        """GPUs of its node; what DeepSpeed hides of them is in the environment."""
+        return seat.host.machine.gpus if self._on_gpus else 0
 
     def _process(self, seat: Seat) -> ProcessState:
         state = ProcessState(self._session, None, is_driver=True)

@@ -54,7 +54,8 @@ from raysim.training.plan import TrainingPlan
 from raysim.training.settings.deepspeed import Optimizer
 
 if TYPE_CHECKING:
-    from raysim.rayapi.train.worker import Worker
+    from raysim.rayapi.train.environment import host_pool
+from raysim.rayapi.train.worker import Worker
 
 _PLAIN = (bool, int, float, str, type(None))
 """Arguments of a forward that may decide on what it does."""
@@ -413,7 +414,7 @@ class Steps:
             plan, constants=self.worker.run.session.training, torch_compile=compiled,
             cuda_graphs=compiled and self.cuda_graphs,
             activation_checkpointing="full" if role.recomputes else "none",
-            keeps_output=role.held, host_pool=self.worker.host_pool,
+            keeps_output=role.held, host_pool=host_pool(self.worker),
         )  # fmt: skip
         found = self._found[glance] = self.predicted(plan, role, wrapping)
         return found
