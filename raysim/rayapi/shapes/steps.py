@@ -44,6 +44,7 @@ from raysim.rayapi.shapes.plans import (
 )
 from raysim.rayapi.shapes.prediction import Prediction
 from raysim.rayapi.shapes.roles import Role, bytes_of, samples_of
+from raysim.rayapi.train.environment import host_pool
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.tracing import trace
 from raysim.tracing.operators import tensors
@@ -54,8 +55,7 @@ from raysim.training.plan import TrainingPlan
 from raysim.training.settings.deepspeed import Optimizer
 
 if TYPE_CHECKING:
-    from raysim.rayapi.train.environment import host_pool
-from raysim.rayapi.train.worker import Worker
+    from raysim.rayapi.train.worker import Worker
 
 _PLAIN = (bool, int, float, str, type(None))
 """Arguments of a forward that may decide on what it does."""
