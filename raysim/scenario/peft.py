@@ -69,7 +69,12 @@ def peft_misfits(
     if train.peft is None:
         message = "4-bit weights are frozen: what is trained beside them? add peft"
         yield document.problem(("quantization",), message)
-    if engine == "fsdp" or stage == 3:
-        name = "FSDP" if engine == "fsdp" else "ZeRO-3"
-        message = f"4-bit weights sharded by {name} are not simulated; use DDP or ZeRO-2"
+    if stage == 3:
+        message = "4-bit weights sharded by ZeRO-3 are not simulated; use DDP, ZeRO-2 or FSDP"
+        yield document.problem(("quantization",), message)
+    if engine == "fsdp" and train.quantization.bnb_4bit_quant_storage == "uint8":
+        message = (
+            "FSDP shards floating types alone: set bnb_4bit_quant_storage to the other weights' "
+            "type, for example bfloat16"
+        )
         yield document.problem(("quantization",), message)

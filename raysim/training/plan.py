@@ -43,6 +43,8 @@ class MegatronSettings:
     """Tensor-parallel exchanges through Transformer Engine's user buffers."""
     cp_comm_type: ContextExchange = "p2p"
     use_distributed_optimizer: bool = False
+    num_distributed_optimizer_instances: int = 1
+    """Groups of data-parallel ranks that each hold all of the optimizer's states."""
     overlap_grad_reduce: bool = False
     overlap_param_gather: bool = False
     accumulate_allreduce_grads_in_fp32: bool = True

@@ -123,7 +123,7 @@ def test_a_file_of_peft_s_own(tmp_path: Path) -> None:
         ({"tensor_parallel": 2}, "adapters over 2 tensor-parallel ranks"),
         ({"quantization": {}, "peft": None}, "4-bit weights are frozen"),
         ({"quantization": {}, "deepspeed": zero(3)}, "sharded by ZeRO-3 are not simulated"),
-        ({"quantization": {}, "fsdp": {"version": 2}}, "sharded by FSDP are not simulated"),
+        ({"quantization": {}, "fsdp": {"version": 2}}, "shards floating types alone"),
         ({"quantization": {"load_in_8bit": True}}, "load_in_8bit"),
     ],
 )
@@ -139,6 +139,15 @@ def test_four_bits_store_less_and_take_longer() -> None:
         linear * (2 - 0.516), rel=0.01
     )
     assert four.summary["step"]["seconds"] > half.summary["step"]["seconds"]
+
+
+@pytest.mark.parametrize("name", ["fsdp1", "fsdp2"])
+def test_fsdp_shards_four_bits_but_not_their_scales(name: str) -> None:
+    said = {"bnb_4bit_quant_storage": "bfloat16"}
+    four, half = played(**ENGINES[name], quantization=said), played(**ENGINES[name])
+    linear = 8 * (4 * 1024 * 1024 + 3 * 1024 * 2816)
+    spared = linear * ((2 - 0.5) / 8 - 4 / 64)
+    assert held(half)["parameter"] - held(four)["parameter"] == pytest.approx(spared, rel=0.01)
 
 
 @pytest.mark.parametrize("name", ["ddp", "fsdp2", "zero2", "zero3"])

@@ -78,6 +78,10 @@ class Sharded:
         """Elements of a group that this rank stores."""
         raise NotImplementedError
 
+    def own_bytes(self, group: Group) -> int:
+        """Of those elements, as they are stored."""
+        return round(self.own_numel(group) * group.element_bytes(self.c.weight_bytes))
+
     def own_trainable(self, group: Group) -> int:
         """Those of them that get gradients."""
         raise NotImplementedError
@@ -112,10 +116,11 @@ class Sharded:
 
     def setup(self) -> None:
         """Shards of weights and optimizer states; in main memory under CPU offload."""
+        beside = sum(t.numel * t.whole_bytes for g in self.groups for t in g.tensors)
+        self.b.alloc("parameter", beside, "scales")
         if self.s.cpu_offload:
             return
-        stored = sum(self.own_numel(g) for g in self.groups)
-        self.b.alloc("parameter", stored * self.c.weight_bytes, "weight shards")
+        self.b.alloc("parameter", sum(map(self.own_bytes, self.groups)), "weight shards")
         # torch.optim keeps its states in the parameters' dtype.
         states = self.c.state_bytes * self.c.weight_bytes / 4
         self.b.alloc("optimizer_state", self.own * states, "optimizer states")
@@ -282,7 +287,7 @@ class Sharded:
         """Under CPU offload the shard travels before it is gathered."""
         if not self.s.cpu_offload:
             return ()
-        size = float(self.own_numel(group) * self.c.weight_bytes)
+        size = float(self.own_bytes(group))
         copy_s = self.c.copy_s(size, "h2d", pinned=self.pins)
         return (self.b.copy(f"shards of {group.name}", H2D, copy_s),)
 
