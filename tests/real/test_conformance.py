@@ -35,7 +35,7 @@ SLOW = (
     "placement_group_in_actor", "placement_group_node_death", "rllib_ppo", "schedule_labels",
     "serve_batches", "serve_cancels", "serve_clients", "serve_errors", "serve_http",
     "serve_policies", "serve_streams", "train_checks",
-    "train_datasets", "train_ddp_cpu", "train_restarts", "tune_schedulers",
+    "train_datasets", "train_ddp_cpu", "train_restarts", "train_threads", "tune_schedulers",
 )  # fmt: skip
 """A third of a minute and more each, of a real cluster on two cores."""
 

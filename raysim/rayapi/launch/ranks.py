@@ -74,7 +74,9 @@ class Ranks:
         self._code = code
         self._record = RunRecord(name=file.stem)
         machines = [
-            Machine(node_id=n.index, gpus=n.spec.gpu_count, cores=n.spec.vcpus)
+            Machine(
+                node_id=n.index, gpus=n.spec.gpu_count, vcpus=n.spec.vcpus, cores=n.spec.cpu.cores
+            )
             for n in session.env.nodes if session.cluster.is_up(n.index)
         ]  # fmt: skip
         seats = list(seats_of(hosts_of(command, machines)))
@@ -82,7 +84,8 @@ class Ranks:
         self._on_gpus = seats[0].host.on_gpus
         self._run = Run(
             session=session, name=file.stem, folder=Path.cwd(), launched=True, spawn=self._spawn,
-            gpus=1.0 if self._on_gpus else 0.0, start_others=self._start_others,
+            gpus=1.0 if self._on_gpus else 0.0, bound=command.binds_cores,
+            start_others=self._start_others,
         )  # fmt: skip
         self._machines = machines
         self._ranks: Group | None = None

@@ -44,6 +44,7 @@ from raysim.rayapi.shapes.plans import (
 )
 from raysim.rayapi.shapes.prediction import Prediction
 from raysim.rayapi.shapes.roles import Role, bytes_of, samples_of
+from raysim.rayapi.train.environment import host_pool
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.tracing import trace
 from raysim.tracing.operators import tensors
@@ -413,7 +414,7 @@ class Steps:
             plan, constants=self.worker.run.session.training, torch_compile=compiled,
             cuda_graphs=compiled and self.cuda_graphs,
             activation_checkpointing="full" if role.recomputes else "none",
-            keeps_output=role.held,
+            keeps_output=role.held, host_pool=host_pool(self.worker),
         )  # fmt: skip
         found = self._found[glance] = self.predicted(plan, role, wrapping)
         return found

@@ -31,8 +31,8 @@ from raysim.rayapi.lightning.ranks import OwnRank
 from raysim.rayapi.process_state import ENVIRON, ProcessState
 from raysim.rayapi.serialization import load_code
 from raysim.rayapi.session import Session
+from raysim.rayapi.train.environment import set_environment
 from raysim.rayapi.unsupported import NotEmulatedError
-from raysim.raycore.ids import node_ip
 from raysim.raycore.scripts import Ask
 from raysim.raycore.tasks import TaskError
 from raysim.raylibs.train import reports
@@ -80,6 +80,11 @@ class Run:
     the first node."""
     gpus: float = 0.0
     """Of each worker."""
+    cpus: float = 0.0
+    bound: bool = False
+    """Its ranks have cores of their own: ``deepspeed --bind_cores_to_rank``."""
+    env_vars: Mapping[str, str] = field(default_factory=dict)
+    """Of the runtime environment that its workers have from the driver's."""
     set_up: Callable[[Worker], None] | None = None
     """What a library of the worker's does before the loop."""
     datasets: Mapping[str, Any] = field(default_factory=dict)
@@ -162,7 +167,7 @@ class Worker:
         """In its fiber."""
         run = self.run
         this_fiber().depth = 1  # what its own code takes on this machine is not charged
-        self._set_environment()
+        set_environment(self)
         if run.set_up is not None:
             run.set_up(self)
         if self.torch_steps is None:
@@ -172,19 +177,6 @@ class Worker:
         self.phase("reports")
         this_fiber().settle()
         return value
-
-    def _set_environment(self) -> None:
-        """As ``torch/config.py`` and the environment of ``ray.train`` have it."""
-        context, state = self.context, self.state
-        nodes = list(context.gang.nodes)
-        said = {
-            "RANK": context.rank, "LOCAL_RANK": context.local_rank,
-            "WORLD_SIZE": context.world_size, "LOCAL_WORLD_SIZE": context.local_world_size,
-            "NODE_RANK": context.node_rank, "MASTER_ADDR": node_ip(nodes[0]),
-            "MASTER_PORT": 29500,
-        }  # fmt: skip
-        for name, value in said.items():
-            state.set_env(name, str(value))
 
     def phase(self, phase: str) -> None:
         """What the run does from here on; rank 0 speaks for all."""

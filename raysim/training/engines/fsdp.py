@@ -269,11 +269,11 @@ class Sharded:
         arrived = (*b.last_on(D2H), *b.last_on("compute"))
         b.sync("wait for gradients", arrived)
         if c.plan.gradient_clipping > 0:
-            passes = c.costs.host_pass_s(3.0 * 4 * self.own, c.cpu, c.ranks_per_node)
+            passes = c.host_pass_s(3.0 * 4 * self.own)
             norm = b.background("norm and clip on CPU", CPU, "offload", passes)
             b.sync("gradient norm", self._sum_norm((norm,)))
         moved = CPU_ADAM_PASSES_BYTES[c.plan.optimizer.fused] * self.own
-        seconds = c.costs.host_pass_s(moved, c.cpu, c.ranks_per_node)
+        seconds = c.host_pass_s(moved)
         done = b.background(c.plan.optimizer.type, CPU, "offload", seconds, b.last_on(CPU))
         b.sync("wait for the optimizer", (done,))
 
