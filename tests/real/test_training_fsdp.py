@@ -58,7 +58,7 @@ def test_gradients_are_divided_by_what_torch_divides_them_by() -> None:
 @pytest.mark.timeout(200)
 def test_a_flat_parameter_of_frozen_and_trained_has_a_whole_gradient() -> None:
     """On two ranks: 4,608 elements of a block, of which 512 are trained; a shard once reduced."""
-    script = Path(__file__).parents[1] / "programs" / "fsdp1_adapters.py"
+    script = Path(__file__).parents[1] / "programs" / "launched" / "fsdp1_adapters.py"
     launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     said = said_by([*launch, "--master-port", str(free_port()), str(script)])
     assert "without sync 4608, with sync 2304, states of 512" in said
