@@ -15,6 +15,7 @@ embedding and head fp32.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from raysim.models.lora import product_of
@@ -35,15 +36,23 @@ def in_four_bits(
     *,
     double: bool,
     skipped: tuple[str, ...] = (),
+    chosen: Collection[str] | None = None,
     keeps_inputs: bool = False,
     shards_scales: bool = False,
 ) -> Model:
-    """The model with linear layers in 4 bits, all but heads or, if given, those ``skipped``."""
+    """The model with linear layers in 4 bits.
+
+    All but heads; if given, all but those ``skipped``, or those whose weights are ``chosen``.
+    """
     each = stored_bytes(double=double)
     whole = 0.0 if shards_scales else each - WEIGHT_BYTES
 
     def stays(layer: Layer) -> tuple[bool, ...]:
-        return tuple(_stays(layer, m, skipped) for m in layer.body.modules)
+        if chosen is None:
+            return tuple(_stays(layer, m, skipped) for m in layer.body.modules)
+        return tuple(
+            all(layer.full(p.name) not in chosen for p in m.parameters) for m in layer.body.modules
+        )
 
     def change(layer: Layer) -> Body:
         pairs = zip(layer.body.modules, stays(layer), strict=True)

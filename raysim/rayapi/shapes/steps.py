@@ -27,6 +27,7 @@ from torch.utils._pytree import tree_map_only
 from raysim.errors import ScenarioError
 from raysim.models.table import Model
 from raysim.rayapi.calls import this_fiber
+from raysim.rayapi.huggingface.four_bit import stored_as_asked
 from raysim.rayapi.huggingface.tables import table_of
 from raysim.rayapi.library_code import play
 from raysim.rayapi.shapes import prediction
@@ -269,15 +270,15 @@ class Steps:
             return tape.replay(loss, outputs)
 
         self.mode.tape = None
-        known = table_of(wrapping.module, self._example)
-        if known is not None:
-            return known
-        with self._tracing():
-            return trace(
-                wrapping.module, with_values(self._example), loss=None if own else again,
-                name=type(wrapping.module).__name__,
-                autocast=wrapping.cast_by(self._key[3] or role.half), say=self.say,
-            )  # fmt: skip
+        found = table_of(wrapping.module, self._example)
+        if found is None:
+            with self._tracing():
+                found = trace(
+                    wrapping.module, with_values(self._example), loss=None if own else again,
+                    name=type(wrapping.module).__name__,
+                    autocast=wrapping.cast_by(self._key[3] or role.half), say=self.say,
+                )  # fmt: skip
+        return stored_as_asked(found, wrapping.module)
 
     def say(self, message: str) -> None:
         """Tell the user, once."""
