@@ -1,4 +1,4 @@
-"""``Algorithm``: PPO, IMPALA and APPO of ``raylibs.rllib`` over the program's environments.
+"""``Algorithm``: what ``raylibs.rllib`` plays, over the program's environments.
 
 Real counterpart: ``ray/rllib/algorithms/algorithm.py`` (2.60).
 
@@ -29,9 +29,9 @@ from raysim.raycore.tasks import InPlacementGroup, TaskError
 from raysim.raylibs.rllib.actors import LIBRARY, EnvRunnerGroup
 from raysim.raylibs.rllib.evaluation import evaluate
 from raysim.raylibs.rllib.impala import Impala
-from raysim.raylibs.rllib.ppo import Ppo
 from raysim.raylibs.rllib.report import report_of
 from raysim.raylibs.rllib.result import Iteration, TrainingResult
+from raysim.raylibs.rllib.synchronous import Synchronous
 from raysim.raylibs.tune.resources import PlacementGroupFactory
 
 NOT_LEARNED = (
@@ -45,7 +45,7 @@ class Algorithm(Trainable):
     """``Algorithm``; also what a trial of Tune runs."""
 
     config_class: ClassVar[type[AlgorithmConfig]]
-    plays: ClassVar[type[Ppo] | type[Impala]]
+    plays: ClassVar[type[Synchronous] | type[Impala]]
 
     def __init__(
         self, config: Any = None, env: Any = None, logger_creator: Any = None, **_others: Any
@@ -250,6 +250,9 @@ class Algorithm(Trainable):
     def restore_from_path(self, path: Any, **_others: Any) -> None:
         """Counts on from there."""
         checkpoints.restore(self, path)
+
+    def counts_on(self) -> None:
+        """Told when a checkpoint has been restored."""
 
     @classmethod
     def from_checkpoint(cls, path: Any, **_others: Any) -> Algorithm:

@@ -39,8 +39,6 @@ class AlgorithmConfig:
 
     defaults: ClassVar[dict[str, Any]] = {}
     """What an algorithm sets otherwise, or adds to ``training``."""
-    includes: ClassVar[dict[str, Any]] = {}
-    """Of the algorithm's own default module."""
 
     def __init__(self, algo_class: type | None = None) -> None:
         imported()
@@ -72,10 +70,18 @@ class AlgorithmConfig:
                 )
             if name in settings.REFUSED and value != known[name]:
                 raise NotEmulatedError(f"config.{method}({name}=)", settings.REFUSED[name])
-            attribute = settings.ATTRIBUTES.get(name, name)
-            merged = name in settings.MERGED and isinstance(value, Mapping)
-            setattr(self, attribute, {**getattr(self, attribute), **value} if merged else value)
+            setattr(self, settings.ATTRIBUTES.get(name, name), self._merged(name, value))
         return self
+
+    def _merged(self, name: str, value: Any) -> Any:
+        """What is kept of a setting that is said."""
+        if name not in settings.MERGED or not isinstance(value, Mapping):
+            return value
+        before = getattr(self, settings.ATTRIBUTES.get(name, name))
+        other_buffer = (
+            name == "replay_buffer_config" and value.get("type", before["type"]) != before["type"]
+        )
+        return dict(value) if other_buffer else {**before, **value}
 
     def python_environment(self, **said: Any) -> Self:
         """Variables of processes; of no effect."""
@@ -166,6 +172,11 @@ class AlgorithmConfig:
     # ---- what follows from it --------------------------------------------------------------------
 
     @property
+    def includes(self) -> dict[str, Any]:
+        """What the algorithm says of its default module."""
+        return {}
+
+    @property
     def model_config(self) -> dict[str, Any]:
         """What is said of the module, over what the algorithm says."""
         return {**self.includes, **as_settings(self._model_config)}
@@ -190,6 +201,11 @@ class AlgorithmConfig:
     def total_train_batch_size(self) -> int:
         """Of all learners."""
         return self.train_batch_size_per_learner * (self.num_learners or 1)
+
+    @property
+    def samples_of_a_step(self) -> int:
+        """Of a gradient step of one learner."""
+        return int(self.minibatch_size or self.train_batch_size_per_learner)
 
     @property
     def is_multi_agent(self) -> bool:
@@ -257,9 +273,7 @@ class AlgorithmConfig:
                 continue
             if name in settings.REFUSED and value != settings.METHODS[where[name]][name]:
                 raise NotEmulatedError(f"{said!r} in a config", settings.REFUSED[name])
-            merged = name in settings.MERGED and isinstance(value, Mapping)
-            kept = {**getattr(self, name), **value} if merged else value
-            setattr(self, settings.ATTRIBUTES.get(name, name), kept)
+            setattr(self, settings.ATTRIBUTES.get(name, name), self._merged(name, value))
         return self
 
     def copy(self, copy_frozen: bool | None = None) -> Self:

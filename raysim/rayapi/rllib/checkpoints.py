@@ -82,6 +82,7 @@ def load(path: Any) -> dict[str, Any]:
 def restore(algorithm: Algorithm, path: Any) -> None:
     """Count on from it."""
     vars(algorithm.counted).update(load(path)["counted"])
+    algorithm.counts_on()
 
 
 def _folder(path: Any) -> Path:

@@ -74,7 +74,7 @@ class Prices:
             self._tables = module_of(config, spaces)
         whole, inference, length = self._tables
         learners = max(1, config.num_learners)
-        batch = config.minibatch_size or config.train_batch_size_per_learner
+        batch = config.samples_of_a_step
         plan = TrainingPlan(
             model=whole, mesh=Mesh(dp=learners), engine="ddp",
             micro_batch=max(1, ceil(batch / length)), gradient_accumulation_steps=1,

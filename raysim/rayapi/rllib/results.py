@@ -1,7 +1,7 @@
 """What ``train`` and ``evaluate`` return: RLlib's keys; what nobody has learned is NaN.
 
 Real counterparts (ray 2.60): ``rllib/utils/metrics/__init__.py``, ``Algorithm.step``,
-``Trainable.train``. Timers are those of the iteration, not smoothed over several.
+``Trainable.train``. Timers are means of the iteration, not smoothed over several.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from raysim.rayapi.clock import EPOCH_S
+from raysim.rayapi.rllib.costed import REPLAY
 from raysim.rayapi.tune.folders import date
 
 if TYPE_CHECKING:
@@ -25,11 +26,17 @@ EPISODES = (
     "episode_return_mean", "episode_return_min", "episode_return_max", "episode_len_mean",
     "episode_len_min", "episode_len_max", "episode_duration_sec_mean",
 )  # fmt: skip
-LOSSES = (
+_Q = ("total_loss", "qf_loss", "qf_mean", "qf_max", "qf_min", "td_error_mean")
+OF_PPO = (
     "total_loss", "policy_loss", "vf_loss", "vf_loss_unclipped", "vf_explained_var", "entropy",
     "mean_kl_loss", "curr_kl_coeff", "curr_entropy_coeff",
     "gradients_default_optimizer_global_norm",
 )  # fmt: skip
+OF_DQN = (*_Q, "gradients_default_optimizer_global_norm")
+OF_SAC = (
+    *_Q, "policy_loss", "qf_twin_loss", "alpha_loss", "alpha_value", "log_alpha_value", "logps",
+)  # fmt: skip
+LOSSES = tuple(dict.fromkeys(OF_PPO + OF_DQN + OF_SAC))
 """NaN."""
 
 
@@ -38,6 +45,7 @@ class Counted:
 
     def __init__(self) -> None:
         self.sampled = self.trained = self.module_trained = self.updates = 0
+        self.stored = self.target_updates = 0
         self.iterations, self.total_s = 0, 0.0
 
     def iteration(self, done: Iteration, config: AlgorithmConfig, costed: Costed) -> dict[str, Any]:
@@ -46,41 +54,22 @@ class Counted:
         trained = done.env_steps_trained + done.steps_added
         calls = max(1, trained // (costed.train_batch_size or 1)) if done.env_steps_trained else 0
         steps = costed.gradient_steps(trained / calls) * calls if calls else 0
-        batch = config.minibatch_size or max(1, trained // max(1, calls) // learners)
+        batch = costed.minibatch_size or max(1, trained // max(1, calls) // learners)
         module_steps = steps * batch * learners
         self.sampled += done.env_steps_sampled
         self.trained += steps * trained // max(1, calls)
         self.module_trained += module_steps
         self.updates += steps
-        took_s = done.took_s or NAN
         self.iterations += 1
-        return {
-            "timers": {
-                "training_iteration": done.took_s, "training_step": done.took_s,
-                "env_runner_sampling_timer": done.sample_s, "learner_update_timer": done.learn_s,
-                "synch_weights": done.sync_s,
-            },
-            "env_runners": {
-                **dict.fromkeys(EPISODES, NAN), "sample": done.sample_s,
-                "num_env_steps_sampled": done.env_steps_sampled,
-                "num_env_steps_sampled_lifetime": self.sampled,
-                "num_agent_steps_sampled": {AGENT: done.env_steps_sampled},
-                "num_agent_steps_sampled_lifetime": {AGENT: self.sampled},
-                "num_module_steps_sampled": {MODULE: done.env_steps_sampled},
-                "num_module_steps_sampled_lifetime": {MODULE: self.sampled},
-                "agent_episode_returns_mean": {AGENT: NAN},
-                "module_episode_returns_mean": {MODULE: NAN},
-                "num_episodes": NAN, "num_episodes_lifetime": NAN,
-                "num_env_steps_sampled_lifetime_throughput": {
-                    "throughput_since_last_reduce": done.env_steps_sampled / took_s,
-                },
-            },
+        result = {
+            "timers": _timers(done, calls),
+            "env_runners": self._sampled(done),
             "learners": {
                 MODULE: {
-                    **dict.fromkeys(LOSSES, NAN), "num_module_steps_trained": module_steps,
+                    **self._learned(done, config, costed),
+                    "num_module_steps_trained": module_steps,
                     "num_module_steps_trained_lifetime": self.module_trained,
                     "module_train_batch_size_mean": float(batch),
-                    "default_optimizer_learning_rate": config.lr,
                 },
                 "__all_modules__": {
                     "num_module_steps_trained": module_steps,
@@ -91,7 +80,63 @@ class Counted:
             },
             "num_training_step_calls_per_iteration": done.training_steps,
             "num_env_steps_sampled_lifetime": self.sampled,
+        }
+        if costed.algorithm in REPLAY:
+            result["replay_buffer"] = self._replayed(done, config)
+            if not self.updates:  # nothing has been learned, so nothing is said of it
+                del result["learners"], result["replay_buffer"]
+        return result
+
+    def _sampled(self, done: Iteration) -> dict[str, Any]:
+        return {
+            **dict.fromkeys(EPISODES, NAN), "sample": done.sample_s / max(1, done.training_steps),
+            "num_env_steps_sampled": done.env_steps_sampled,
+            "num_env_steps_sampled_lifetime": self.sampled,
+            "num_agent_steps_sampled": {AGENT: done.env_steps_sampled},
+            "num_agent_steps_sampled_lifetime": {AGENT: self.sampled},
+            "num_module_steps_sampled": {MODULE: done.env_steps_sampled},
+            "num_module_steps_sampled_lifetime": {MODULE: self.sampled},
+            "agent_episode_returns_mean": {AGENT: NAN},
+            "module_episode_returns_mean": {MODULE: NAN},
+            "num_episodes": NAN, "num_episodes_lifetime": NAN,
+            "num_env_steps_sampled_lifetime_throughput": {
+                "throughput_since_last_reduce": done.env_steps_sampled / (done.took_s or NAN),
+            },
         }  # fmt: skip
+
+    def _learned(self, done: Iteration, config: Any, costed: Costed) -> dict[str, Any]:
+        """Of the module: losses, which nobody knows, and what is said of it."""
+        if costed.algorithm not in REPLAY:
+            return {**dict.fromkeys(OF_PPO, NAN), "default_optimizer_learning_rate": config.lr}
+        self.target_updates += done.target_updates
+        targets = {} if not self.target_updates else {
+            "num_target_updates": self.target_updates,
+            "last_target_update_ts": done.target_updated_at,
+        }  # fmt: skip
+        if costed.algorithm == "DQN":
+            rates = {"default_optimizer_learning_rate": config.lr}
+            return {**dict.fromkeys(OF_DQN, NAN), **rates, **targets}
+        rates = {
+            "qf_learning_rate": config.critic_lr, "qf_twin_learning_rate": config.critic_lr,
+            "policy_learning_rate": config.actor_lr, "alpha_learning_rate": config.alpha_lr,
+        }  # fmt: skip
+        return {**dict.fromkeys(OF_SAC, NAN), **rates, **targets}
+
+    def _replayed(self, done: Iteration, config: Any) -> dict[str, Any]:
+        """Of the replay buffer: what does not depend on episodes' lengths."""
+        stored = done.env_steps_sampled - done.env_steps_dropped
+        self.stored += stored
+        counts = {
+            "steps_added": stored, "steps_added_lifetime": self.stored,
+            "steps_sampled": done.env_steps_trained, "steps_sampled_lifetime": self.trained,
+        }  # fmt: skip
+        several = isinstance(config.n_step, tuple | list)
+        return {
+            **{f"num_env_{name}": count for name, count in counts.items()},
+            **{f"num_agent_{name}": {AGENT: count} for name, count in counts.items()},
+            **{f"num_module_{name}": {MODULE: count} for name, count in counts.items()},
+            "actual_n_step": NAN if several else float(config.n_step),
+        }
 
     def filled(self, result: dict[str, Any], state: ProcessState, at_ns: int, took_s: float,
                config: dict[str, Any]) -> dict[str, Any]:  # fmt: skip
@@ -104,6 +149,23 @@ class Counted:
             "hostname": f"ip-{state.ip.replace('.', '-')}", "node_ip": state.ip, "config": config,
             "time_since_restore": self.total_s, "iterations_since_restore": self.iterations,
         }  # fmt: skip
+
+
+def _timers(done: Iteration, updates: int) -> dict[str, float]:
+    """Of one call each, in the mean."""
+    calls = max(1, done.training_steps)
+    found = {
+        "training_iteration": done.took_s, "training_step": done.took_s / calls,
+        "env_runner_sampling_timer": done.sample_s / calls,
+        "learner_update_timer": done.learn_s / max(1, updates),
+        "synch_weights": done.sync_s / calls,
+    }  # fmt: skip
+    if done.store_s:
+        found["replay_buffer_add_data_timer"] = done.store_s / calls
+    if done.replay_s:
+        found["replay_buffer_sampling_timer"] = done.replay_s / max(1, updates)
+        found["replay_buffer_update_prios_timer"] = done.prioritize_s / max(1, updates)
+    return found
 
 
 def evaluated(steps: int, episodes: int | None) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from math import ceil
 from typing import Any
 
 from raysim.raycore.process import CoreProcess
-from raysim.raycore.scripts import Script, compute, drop, get, put, sleep, wait
+from raysim.raycore.scripts import Script, compute, drop, get, put, sleep, spend, wait
 from raysim.raycore.tasks import ActorOptions, Payload, Ref, TaskError
 from raysim.raylibs.actors import ActorClass, ActorHandle, Sized, imports
 from raysim.raylibs.rllib.config import AlgorithmConfig, UserEnv
@@ -231,6 +231,7 @@ class LearnerGroup:
             refs += yield learner.call("update", steps, batched, *share)
         values = yield get(refs)
         yield drop(*refs)
+        yield spend(round(self._config.costs.learner_request_s * 1e9))
         if died(values):
             return values if isinstance(values, TaskError) else values[0]
         return values[0].data
@@ -239,6 +240,7 @@ class LearnerGroup:
         """A reference to the newest ones; remote learners send them to the driver first."""
         if self.actors:
             yield from self.actors[0].ask("get_weights")
+            yield spend(round(self._config.costs.learner_request_s * 1e9))
         return (yield put(Payload(self._config.priced(self._process).weights_bytes)))
 
     def stop(self) -> Script:

@@ -283,7 +283,7 @@ def test_what_is_not_there_is_said() -> None:
         algo = config_of(runners=0).build_algo()
         for wrong in (
             partial(getattr, algo, "get_module"),
-            partial(import_module, "ray.rllib.algorithms.dqn"),
+            partial(import_module, "ray.rllib.algorithms.cql"),
             partial(import_module, "ray.rllib.connectors.env_to_module"),
             config_of().environment(Many).build_algo,
         ):
@@ -294,7 +294,7 @@ def test_what_is_not_there_is_said() -> None:
         return said
 
     assert ran(main) == [
-        "Algorithm.get_module", "ray.rllib.algorithms.dqn", "ray.rllib.connectors",
+        "Algorithm.get_module", "ray.rllib.algorithms.cql", "ray.rllib.connectors",
         "MultiAgentEnv",
     ]  # fmt: skip
 
