@@ -120,8 +120,8 @@ def _held() -> dict[str, dict[str, Any]]:
         "Impala": algorithms.IMPALA, "ImpalaConfig": algorithms.IMPALAConfig,
     }  # fmt: skip
     appo = {name: getattr(algorithms, name) for name in ("APPO", "APPOConfig")}
-    dqn = {"DQN": algorithms.DQN, "DQNConfig": off_policy.DQNConfig}
-    sac = {"SAC": algorithms.SAC, "SACConfig": off_policy.SACConfig}
+    dqn = {"DQN": off_policy.DQN, "DQNConfig": off_policy.DQNConfig}
+    sac = {"SAC": off_policy.SAC, "SACConfig": off_policy.SACConfig}
     buffers = {name: getattr(off_policy, name) for name in off_policy.BUFFERS}
     base = {"Algorithm": Algorithm, "AlgorithmConfig": AlgorithmConfig}
     user = dict.fromkeys(("RLlibCallback", "DefaultCallbacks"), callbacks.RLlibCallback)

@@ -45,7 +45,7 @@ class Counted:
 
     def __init__(self) -> None:
         self.sampled = self.trained = self.module_trained = self.updates = 0
-        self.stored = self.target_updates = 0
+        self.stored = self.not_said = self.target_updates = 0
         self.iterations, self.total_s = 0, 0.0
 
     def iteration(self, done: Iteration, config: AlgorithmConfig, costed: Costed) -> dict[str, Any]:
@@ -126,8 +126,12 @@ class Counted:
         """Of the replay buffer: what does not depend on episodes' lengths."""
         stored = done.env_steps_sampled - done.env_steps_dropped
         self.stored += stored
+        self.not_said += stored
+        added = self.not_said
+        if done.env_steps_trained:  # the buffer is asked when a batch is taken from it
+            self.not_said = 0
         counts = {
-            "steps_added": stored, "steps_added_lifetime": self.stored,
+            "steps_added": added, "steps_added_lifetime": self.stored,
             "steps_sampled": done.env_steps_trained, "steps_sampled_lifetime": self.trained,
         }  # fmt: skip
         several = isinstance(config.n_step, tuple | list)

@@ -34,29 +34,29 @@ PROGRAM = RLlibCosts(
 
 DQN = replace(
     PROGRAM,
-    request_s=SPEED * 2.4e-3,  # all that a call of an actor takes beside Ray's part
-    learner_request_s=SPEED * 2.4e-3,
-    sample_core_s=SPEED * 0.69e-3,
-    train_step_core_s=SPEED * 14.4e-6,
-    gradient_step_core_s=SPEED * 2.58e-3,
-    sync_core_s=SPEED * 1.23e-3,
+    request_s=SPEED * 3.3e-3,  # all that a call of a runner takes beside Ray's part
+    learner_request_s=SPEED * 2.0e-3,
+    sample_core_s=SPEED * 0.74e-3,
+    train_step_core_s=SPEED * 35e-6,
+    gradient_step_core_s=SPEED * 2.29e-3,
+    sync_core_s=SPEED * 1.2e-3,
     store_core_s=SPEED * 0.58e-3,
     store_fragment_core_s=SPEED * 0.19e-3,
-    replay_core_s=SPEED * 1.09e-3,
+    replay_core_s=SPEED * 1.1e-3,
     replay_item_core_s=SPEED * 30e-6,
     priority_core_s=SPEED * 5.8e-6,
     ship_item_core_s=SPEED * 49e-6,
 )
-"""Of programs of DQN, the same machine: means of RLlib's own timers, or medians of its calls.
+"""Of programs of DQN on the same machine (2026-11-26): means of its calls, and of RLlib's timers.
 
 On an environment of four random numbers that costs nothing, episodes of 50 steps: the driver alone
-with batches of 32 and 256 and with one and eight environments; a runner with fragments of 1 and 8
-steps; a learner. What a request of few steps takes is far from PPO's of thousands.
+with batches of 32 and 256 and with one and eight environments; one runner with fragments of 1 and 8
+steps, two of 1; a learner. A request of few steps takes far less than PPO's of thousands.
 """
 SAC = replace(
     DQN,
     vector_step_core_s=SPEED * 0.87e-3,  # a squashed normal distribution is made and drawn from
-    gradient_step_core_s=SPEED * 12.2e-3,  # four losses, each with its backward pass and optimizer
+    gradient_step_core_s=SPEED * 11.1e-3,  # four losses, each with its backward pass and optimizer
     sync_core_s=SPEED * 2.28e-3,
 )
 """Of SAC with two continuous actions, batches of 32 and 256; target networks follow each step."""

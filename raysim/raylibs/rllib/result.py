@@ -56,6 +56,11 @@ class Iteration:
         """From begin to end."""
         return (self.ended_ns - self.began_ns) / 1e9
 
+    @property
+    def buffer_s(self) -> float:
+        """With the replay buffer."""
+        return self.store_s + self.replay_s + self.prioritize_s
+
 
 _SUMMED = tuple(
     f.name for f in fields(Iteration) if f.name not in ("began_ns", "ended_ns", "target_updated_at")

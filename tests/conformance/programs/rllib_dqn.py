@@ -133,7 +133,7 @@ refused(DQNConfig().training(td_error_loss_fn="l1"))
 refused(DQNConfig().training(lr_schedule=[[0, 0.1]]))
 refused(SACConfig().training(lr=0.1))
 refused(SACConfig().training(grad_clip=0.0))
-refused(SACConfig().env_runners(rollout_fragment_length=2).training(n_step=3))
+refused(SACConfig().env_runners(rollout_fragment_length=2).training(n_step=(2, 3)))
 refused(SACConfig().training(replay_buffer_config={"type": "ReplayBuffer"}))
 print(get_trainable_cls("DQN") is DQN, get_trainable_cls("SAC").__name__)
 

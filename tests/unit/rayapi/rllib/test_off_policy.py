@@ -52,6 +52,7 @@ def test_a_result_has_rllibs_keys_and_says_nothing_before_it_learns() -> None:
     # At 60; at 86 and 112.
     assert third["learners"]["default_policy"]["num_target_updates"] == 3
     assert third["learners"]["default_policy"]["last_target_update_ts"] == 112
+    assert second["replay_buffer"]["num_env_steps_added"] == 80, "of the first iteration as well"
     buffer = third["replay_buffer"]
     assert buffer["num_env_steps_added"] == 40
     assert buffer["num_env_steps_added_lifetime"] == 120

@@ -9,7 +9,8 @@ import pytest
 
 from raysim.raylibs.rllib.config import PPO, AlgorithmConfig, RLlibCosts
 from raysim.raylibs.rllib.dqn import Dqn
-from raysim.raylibs.rllib.result import Iteration
+from raysim.raylibs.rllib.report import report_of
+from raysim.raylibs.rllib.result import Iteration, TrainingResult
 from tests.raycore_parts import ray_cluster
 from tests.stories.ray_scripts import run
 from tests.unit.raylibs.rllib.test_algorithms import ENV, MODEL, NO_COSTS
@@ -111,3 +112,29 @@ def test_items_are_pickled_for_learners_that_are_actors() -> None:
     steps = found.training_steps
     assert found.learn_s - plain.learn_s == pytest.approx(steps * (32 * 0.001 + 0.01), rel=0.02)
     assert found.sync_s - plain.sync_s == pytest.approx(steps * 0.01, rel=0.05)
+
+
+def test_the_report_counts_what_is_sampled_and_says_what_binds() -> None:
+    config = dqn_config()
+    step = Iteration(
+        began_ns=0, ended_ns=10 * 10**9, env_steps_sampled=200, env_steps_trained=6_400,
+        sample_s=1.0, store_s=1.0, replay_s=4.0, prioritize_s=1.0, learn_s=3.0,
+    )  # fmt: skip
+
+    def report(iteration: Iteration) -> Any:
+        result = TrainingResult(
+            began_ns=0, ready_ns=0, ended_ns=iteration.ended_ns, iterations=(iteration,),
+            runner_failures=0, policy_lag=0.0,
+        )  # fmt: skip
+        return report_of(config, result, ok=True)
+
+    found = report(step)
+    assert found.metrics["env_steps_per_s"] == 20
+    assert found.bound_by.startswith("RLlib's replay buffer")
+    # Half a second less of ten; one and a half.
+    assert "up to 5% more" in found.would_help[0]
+    assert "up to 18% more" in found.would_help[1]
+    rows = dict(found.tables[0].rows)
+    assert rows["buffer, each iteration"] == 6.0
+    assert report(replace(step, learn_s=6.0)).bound_by.startswith("The update")
+    assert report(replace(step, sample_s=7.0)).bound_by.startswith("The simulators")
