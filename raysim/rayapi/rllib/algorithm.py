@@ -96,7 +96,9 @@ class Algorithm(Trainable):
         self._state = state
         self._core = core = this_core(fiber)
         program = self._environments(config)
-        made = costed(config, program, Prices(config=config, program=program), _group(core))
+        self._roles = program.roles
+        self._prices = Prices(config=config, program=program)
+        made = costed(config, program, self._prices, _group(core))
         self._costed = made
         self._began_ns = core.now_ns
         if state.is_driver:  # the script's own imports have been paid for
@@ -139,7 +141,7 @@ class Algorithm(Trainable):
             env_config=dict(config.env_config), runners=config.num_env_runners,
             envs=config.num_envs_per_env_runner,
             at_once=config.gym_env_vectorize_mode == "async", seed=config.seed,
-            given=(config.observation_space, config.action_space),
+            given=(config.observation_space, config.action_space), roles=config.roles(),
         )  # fmt: skip
 
     def _play(self, script: Callable[[CoreProcess], Script]) -> Any:
@@ -161,7 +163,7 @@ class Algorithm(Trainable):
         beside = turn and self.config.evaluation_parallel_to_training
         done, found = self._play(lambda _: self._train(beside=beside))
         self._iterations.append(done)
-        result = self.counted.iteration(done, self.config, self._costed)
+        result = self.counted.iteration(done, self.config, self._costed, self._roles)
         if turn:
             result["evaluation"] = evaluated(*found) if beside else self.evaluate()
         group = self._played.group
@@ -282,9 +284,9 @@ class Algorithm(Trainable):
     # ---- the rest --------------------------------------------------------------------------------
 
     @property
-    def weights_bytes(self) -> int:
-        """Of an env runner's module."""
-        return self._costed.priced(this_core(this_fiber())).weights_bytes
+    def weights_bytes(self) -> dict[str, int]:
+        """Of an env runner's modules."""
+        return self._prices.weights_bytes
 
     @property
     def iteration(self) -> int:

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Self
 from raysim.rayapi.compute import use_cores
 from raysim.rayapi.fibers import HUB
 from raysim.rayapi.rllib import settings
+from raysim.rayapi.rllib.agents import MODULE, MultiRLModuleSpec, Roles
 from raysim.rayapi.rllib.modules import RLModuleSpec, as_settings
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.raylibs.rllib.costs import PROGRAM
@@ -39,6 +40,8 @@ class AlgorithmConfig:
 
     defaults: ClassVar[dict[str, Any]] = {}
     """What an algorithm sets otherwise, or adds to ``training``."""
+    takes_several: ClassVar[bool] = False
+    """Agents, with several policies."""
 
     def __init__(self, algo_class: type | None = None) -> None:
         imported()
@@ -142,7 +145,19 @@ class AlgorithmConfig:
         return self._set("offline_data", said)
 
     def multi_agent(self, **said: Any) -> Self:
-        """Refused, but for what means one agent."""
+        """Policies, and who acts by which.
+
+        Raises
+        ------
+        ValueError
+            Policies are not named by a dictionary or a collection.
+        """
+        policies = said.get("policies")
+        if policies is not None and not isinstance(policies, Mapping | set | list | tuple):
+            raise ValueError(
+                "`policies` must be dict mapping PolicyID to PolicySpec OR a set/tuple/list of "
+                "PolicyIDs!"
+            )
         return self._set("multi_agent", said)
 
     def reporting(self, **said: Any) -> Self:
@@ -209,13 +224,30 @@ class AlgorithmConfig:
 
     @property
     def is_multi_agent(self) -> bool:
-        """Never."""
-        return False
+        """There are policies, by other names than that of the default one."""
+        return bool(self.policies) and set(self.policies) != {MODULE}
+
+    def spec_of(self, policy: str) -> RLModuleSpec:
+        """A policy's module: its own of ``MultiRLModuleSpec``, or that of all."""
+        spec = self.rl_module_spec
+        if isinstance(spec, MultiRLModuleSpec):
+            default = RLModuleSpec(model_config=self.model_config)
+            found: RLModuleSpec = spec.rl_module_specs.get(policy, default)
+            return found
+        return spec
 
     @property
     def is_offline(self) -> bool:
         """Never."""
         return False
+
+    def roles(self) -> Roles:
+        """Who acts in its environments, of whom nobody has been seen yet."""
+        if not self.is_multi_agent:
+            return Roles()
+        names = tuple(sorted(self.policies))
+        mapping = self.policy_mapping_fn or (lambda *_: MODULE)
+        return Roles(policies=names, mapping=mapping)
 
     def get_rollout_fragment_length(self, worker_index: int = 0) -> int:
         """Steps of each environment in one sample; the first runners take what is left over."""
@@ -343,6 +375,8 @@ class AlgorithmConfig:
             raise NotEmulatedError("RLlib's old API stack", "the new one, Ray's default")
         if self.framework_str != "torch":
             raise NotEmulatedError(f"config.framework({self.framework_str!r})", "torch")
+        if self.is_multi_agent and not self.takes_several:
+            raise NotEmulatedError("several policies under this algorithm", "PPO")
         self._validate_evaluation()
 
     def _validate_evaluation(self) -> None:

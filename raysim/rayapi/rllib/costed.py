@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from raysim.rayapi.rllib.resources import learner_cpus
 from raysim.raylibs.rllib.config import AlgorithmConfig as Costed
-from raysim.raylibs.rllib.costs import DQN, PROGRAM, SAC
+from raysim.raylibs.rllib.config import RLlibCosts
+from raysim.raylibs.rllib.costs import DQN, PROGRAM, SAC, of_policies
 from raysim.raylibs.rllib.evaluation import Duration
 
 if TYPE_CHECKING:
@@ -61,9 +62,16 @@ def costed(config: AlgorithmConfig, program: EnvProgram, price: Any, group: Any)
         placement_group=group,
         make_env=program.runner,
         price=price,
-        costs=COSTS.get(name, PROGRAM).at_speed(program.session.env.costs.core_speed),
+        fullest=program.roles.fullest if program.roles.several else None,
+        costs=_costs(name, program).at_speed(program.session.env.costs.core_speed),
     )
     return _replaying(found, config) if name in REPLAY else found
+
+
+def _costs(name: str, program: EnvProgram) -> RLlibCosts:
+    if program.roles.several:
+        return of_policies(len(program.roles.policies))
+    return COSTS.get(name, PROGRAM)
 
 
 def _replaying(found: Costed, config: Any) -> Costed:

@@ -46,16 +46,6 @@ METRICS = {
 }  # fmt: skip
 
 
-class MultiAgentEnv:
-    """``MultiAgentEnv``: refused where one is used."""
-
-    raysim_multi_agent = True
-
-    def __init__(self) -> None:
-        self.agents: list[Any] = []
-        self.possible_agents: list[Any] = []
-
-
 def override(_cls: Any) -> Callable[[Any], Any]:
     """``ray.rllib.utils.annotations.override``: a mark."""
     return lambda method: method
@@ -84,7 +74,8 @@ MODULES = (
     "algorithms.appo", "algorithms.appo.appo", "algorithms.dqn", "algorithms.dqn.dqn",
     "algorithms.sac", "algorithms.sac.sac", "callbacks", "callbacks.callbacks", "core",
     "core.columns", "core.rl_module", "core.rl_module.default_model_config",
-    "core.rl_module.rl_module", "core.rl_module.torch", "core.rl_module.torch.torch_rl_module",
+    "core.rl_module.rl_module", "core.rl_module.multi_rl_module",
+    "policy", "policy.policy", "core.rl_module.torch", "core.rl_module.torch.torch_rl_module",
     "core.rl_module.apis", "core.rl_module.apis.value_function_api", "env", "env.env_context",
     "env.multi_agent_env", "utils", "utils.annotations", "utils.metrics", "utils.framework",
     "utils.typing", "utils.replay_buffers", "utils.replay_buffers.episode_replay_buffer",
@@ -103,6 +94,7 @@ def rllib_modules() -> dict[str, ModuleType]:
 def _held() -> dict[str, dict[str, Any]]:
     """What each module holds, but for classes of torch; those not named hold nothing."""
     from raysim.rayapi.rllib import (
+        agents,
         algorithms,
         callbacks,
         environments,
@@ -110,9 +102,9 @@ def _held() -> dict[str, dict[str, Any]]:
         modules,
         off_policy,
     )
+    from raysim.rayapi.rllib.agents import AGENT, MODULE
     from raysim.rayapi.rllib.algorithm import Algorithm
     from raysim.rayapi.rllib.algorithm_config import AlgorithmConfig
-    from raysim.rayapi.rllib.results import AGENT, MODULE
 
     ppo = {name: getattr(algorithms, name) for name in ("PPO", "PPOConfig")}
     impala = {
@@ -135,8 +127,10 @@ def _held() -> dict[str, dict[str, Any]]:
         **{f"COMPONENT_{name.upper()}": name for name in components},
     }  # fmt: skip
     spec = {"RLModuleSpec": modules.RLModuleSpec}
+    several = {"MultiRLModuleSpec": agents.MultiRLModuleSpec}
+    policy = {"PolicySpec": agents.PolicySpec}
     default = {"DefaultModelConfig": modules.DefaultModelConfig}
-    envs = {"EnvContext": environments.EnvContext, "MultiAgentEnv": MultiAgentEnv}
+    envs = {"EnvContext": environments.EnvContext, "MultiAgentEnv": agents.MultiAgentEnv}
     marks = ("OverrideToImplementCustomLogic",
              "OverrideToImplementCustomLogic_CallToSuperRecommended")  # fmt: skip
     return {
@@ -150,7 +144,8 @@ def _held() -> dict[str, dict[str, Any]]:
         **dict.fromkeys(("algorithms.sac", "algorithms.sac.sac"), sac),
         **dict.fromkeys((name for name in MODULES if "replay_buffers" in name), buffers),
         **dict.fromkeys(("core", "core.columns"), names),
-        "core.rl_module": spec | default,
+        "core.rl_module": spec | several | default, "core.rl_module.multi_rl_module": several,
+        **dict.fromkeys(("policy", "policy.policy"), policy),
         "core.rl_module.default_model_config": default, "core.rl_module.rl_module": spec,
         **dict.fromkeys(("env", "env.env_context", "env.multi_agent_env"), envs),
         "utils.annotations": {"override": override, **dict.fromkeys(marks, lambda each: each)},

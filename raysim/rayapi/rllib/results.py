@@ -11,17 +11,18 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from raysim.rayapi.clock import EPOCH_S
+from raysim.rayapi.rllib.agents import AGENT, MODULE
 from raysim.rayapi.rllib.costed import REPLAY
 from raysim.rayapi.tune.folders import date
 
 if TYPE_CHECKING:
     from raysim.rayapi.process_state import ProcessState
+    from raysim.rayapi.rllib.agents import Roles
     from raysim.rayapi.rllib.algorithm_config import AlgorithmConfig
     from raysim.raylibs.rllib.config import AlgorithmConfig as Costed
     from raysim.raylibs.rllib.result import Iteration
 
 NAN = float("nan")
-MODULE, AGENT = "default_policy", "default_agent"
 EPISODES = (
     "episode_return_mean", "episode_return_min", "episode_return_max", "episode_len_mean",
     "episode_len_min", "episode_len_max", "episode_duration_sec_mean",
@@ -46,38 +47,22 @@ class Counted:
     def __init__(self) -> None:
         self.sampled = self.trained = self.module_trained = self.updates = 0
         self.stored = self.not_said = self.target_updates = 0
+        self.of_agents: dict[Any, int] = {}
+        self.of_modules: dict[str, int] = {}
+        """Sampled."""
         self.iterations, self.total_s = 0, 0.0
 
-    def iteration(self, done: Iteration, config: AlgorithmConfig, costed: Costed) -> dict[str, Any]:
+    def iteration(
+        self, done: Iteration, config: AlgorithmConfig, costed: Costed, roles: Roles
+    ) -> dict[str, Any]:
         """One training iteration, before Tune's keys."""
-        learners = config.num_learners or 1
-        trained = done.env_steps_trained + done.steps_added
-        calls = max(1, trained // (costed.train_batch_size or 1)) if done.env_steps_trained else 0
-        steps = costed.gradient_steps(trained / calls) * calls if calls else 0
-        batch = costed.minibatch_size or max(1, trained // max(1, calls) // learners)
-        module_steps = steps * batch * learners
         self.sampled += done.env_steps_sampled
-        self.trained += steps * trained // max(1, calls)
-        self.module_trained += module_steps
-        self.updates += steps
         self.iterations += 1
+        calls, learners = self._trained(done, config, costed, roles)
         result = {
             "timers": _timers(done, calls),
-            "env_runners": self._sampled(done),
-            "learners": {
-                MODULE: {
-                    **self._learned(done, config, costed),
-                    "num_module_steps_trained": module_steps,
-                    "num_module_steps_trained_lifetime": self.module_trained,
-                    "module_train_batch_size_mean": float(batch),
-                },
-                "__all_modules__": {
-                    "num_module_steps_trained": module_steps,
-                    "num_module_steps_trained_lifetime": self.module_trained,
-                    "num_env_steps_trained": steps * trained // max(1, calls),
-                    "num_env_steps_trained_lifetime": self.trained,
-                },
-            },
+            "env_runners": self._sampled(done, roles),
+            "learners": learners,
             "num_training_step_calls_per_iteration": done.training_steps,
             "num_env_steps_sampled_lifetime": self.sampled,
         }
@@ -87,17 +72,59 @@ class Counted:
                 del result["learners"], result["replay_buffer"]
         return result
 
-    def _sampled(self, done: Iteration) -> dict[str, Any]:
+    def _trained(
+        self, done: Iteration, config: AlgorithmConfig, costed: Costed, roles: Roles
+    ) -> tuple[int, dict[str, Any]]:
+        """(updates, ``learners`` of a result)."""
+        learners, env_steps = config.num_learners or 1, done.env_steps_trained
+        of_all = env_steps + done.steps_added
+        calls = max(1, of_all // (costed.train_batch_size or 1)) if env_steps else 0
+        if roles.several and calls:
+            calls = done.training_steps
+        each = costed.samples(env_steps, done.steps_added) / calls if calls else 0
+        steps = costed.gradient_steps(each) * calls
+        batch = costed.minibatch_size or max(1, int(each) // learners)
+        module_steps = steps * batch * learners
+        policies = roles.policies or (MODULE,)
+        # Of several agents a batch is as long as its env steps, without what is added to them.
+        trained = steps * (env_steps if roles.several else of_all) // max(1, calls)
+        self.trained += trained
+        self.module_trained += module_steps
+        self.updates += steps
+        of_module = {
+            "num_module_steps_trained": module_steps,
+            "num_module_steps_trained_lifetime": self.module_trained,
+        }
+        learned = self._learned(done, config, costed)
+        found: dict[str, Any] = {
+            policy: {**learned, **of_module, "module_train_batch_size_mean": float(batch)}
+            for policy in policies
+        }
+        found["__all_modules__"] = {
+            **{name: count * len(policies) for name, count in of_module.items()},
+            "num_env_steps_trained": trained, "num_env_steps_trained_lifetime": self.trained,
+        }  # fmt: skip
+        return calls, found
+
+    def _sampled(self, done: Iteration, roles: Roles) -> dict[str, Any]:
+        agents, modules = (
+            of(done.env_steps_sampled) for of in (roles.agent_steps, roles.module_steps)
+        )
+        for name, count in agents.items():
+            self.of_agents[name] = self.of_agents.get(name, 0) + count
+        for name, count in modules.items():
+            self.of_modules[name] = self.of_modules.get(name, 0) + count
+        returns = "episode_returns_mean" if roles.several else "episode_return_mean"
         return {
             **dict.fromkeys(EPISODES, NAN), "sample": done.sample_s / max(1, done.training_steps),
             "num_env_steps_sampled": done.env_steps_sampled,
             "num_env_steps_sampled_lifetime": self.sampled,
-            "num_agent_steps_sampled": {AGENT: done.env_steps_sampled},
-            "num_agent_steps_sampled_lifetime": {AGENT: self.sampled},
-            "num_module_steps_sampled": {MODULE: done.env_steps_sampled},
-            "num_module_steps_sampled_lifetime": {MODULE: self.sampled},
-            "agent_episode_returns_mean": {AGENT: NAN},
-            "module_episode_returns_mean": {MODULE: NAN},
+            "num_agent_steps_sampled": agents,
+            "num_agent_steps_sampled_lifetime": dict(self.of_agents),
+            "num_module_steps_sampled": modules,
+            "num_module_steps_sampled_lifetime": dict(self.of_modules),
+            f"agent_{returns}": dict.fromkeys(agents, NAN),
+            f"module_{returns}": dict.fromkeys(modules, NAN),
             "num_episodes": NAN, "num_episodes_lifetime": NAN,
             "num_env_steps_sampled_lifetime_throughput": {
                 "throughput_since_last_reduce": done.env_steps_sampled / (done.took_s or NAN),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
+from raysim.rayapi.rllib.agents import MODULE
 from raysim.rayapi.rllib.costed import REPLAY, name_of
 from raysim.rayapi.rllib.modules import (
     DefaultModelConfig,
@@ -26,14 +27,17 @@ TWO = 2
 """Samples to trace with: what grows with them is told from what does not."""
 
 
-def module_of(config: AlgorithmConfig, spaces: Spaces) -> tuple[Model, Model, int]:
+def module_of(
+    config: AlgorithmConfig, spaces: Spaces, policy: str = MODULE
+) -> tuple[Model, Model, int]:
     """(for the learner, for an env runner, env steps of one of the learner's samples)."""
     import torch
 
     from raysim.tracing import trace
 
     replays = name_of(config) in REPLAY
-    whole, inference, loss, length = (_of_items if replays else _of_fragments)(config, spaces)
+    spec = config.spec_of(policy)
+    whole, inference, loss, length = (_of_items if replays else _of_fragments)(config, spec, spaces)
     time = () if length == 1 else (length,)
     batch = max(TWO, ceil(config.samples_of_a_step / length))
     examples: Any = torch.empty((batch, *time, *spaces.observation), device="meta")
@@ -49,9 +53,8 @@ def module_of(config: AlgorithmConfig, spaces: Spaces) -> tuple[Model, Model, in
     )
 
 
-def _of_fragments(config: AlgorithmConfig, spaces: Spaces) -> tuple[Any, Any, Any, int]:
+def _of_fragments(config: AlgorithmConfig, spec: Any, spaces: Spaces) -> tuple[Any, Any, Any, int]:
     """Of PPO and its like: (the learner's, an env runner's, the loss, env steps of a sample)."""
-    spec = config.rl_module_spec
     loss = ppo_loss(spaces, getattr(config, "clip_param", CLIP))
     if spec.module_class is not None:
         return *_users(spec, spaces), loss, 1
@@ -62,11 +65,11 @@ def _of_fragments(config: AlgorithmConfig, spaces: Spaces) -> tuple[Any, Any, An
     return whole, inference_module(whole), loss, length
 
 
-def _of_items(config: Any, spaces: Spaces) -> tuple[Any, Any, Any, int]:
+def _of_items(config: Any, spec: Any, spaces: Spaces) -> tuple[Any, Any, Any, int]:
     """The same of DQN and SAC."""
     from raysim.rayapi.rllib import q_modules
 
-    spec, name = config.rl_module_spec, name_of(config)
+    name = name_of(config)
     if spec.module_class is not None:
         raise NotEmulatedError(f"a module of your own under {name}", "its default module")
     settings = {**config.model_config, **as_settings(spec.model_config)}

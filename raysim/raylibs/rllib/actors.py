@@ -126,7 +126,8 @@ class EnvRunner:
         """RLlib's share of so many steps of all environments together."""
         config = self._config
         each_s = config.costs.vector_step_core_s + config.priced(self._process).forward_s
-        each_s += config.costs.env_step_core_s * config.num_envs_per_env_runner
+        agents = 1.0 if self._env is None else self._env.agents
+        each_s += config.costs.env_step_core_s * config.num_envs_per_env_runner * agents
         yield compute(asked * each_s)
 
 

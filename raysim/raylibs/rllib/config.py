@@ -35,6 +35,10 @@ class UserEnv(Protocol):
     def evaluate(self, episodes: int) -> Script:
         """Whole episodes: (env steps, how often the module was asked)."""
 
+    @property
+    def agents(self) -> float:
+        """That act in an env step of one environment, in the mean."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvSpec:
@@ -189,6 +193,9 @@ class AlgorithmConfig:
         Of a trial of Ray Tune: where its actors go.
     make_env
         The program's own environments, by process and index of the runner (0: the driver).
+    fullest
+        Of a program's several agents: samples of the module that has most, of so many env steps
+        and what the learner adds to each agent's.
     price
         What the module costs where a process runs, instead of ``model``.
     """
@@ -231,6 +238,7 @@ class AlgorithmConfig:
     min_train_steps_per_iteration: int = 0
     placement_group: PlacementGroupID | None = None
     make_env: Callable[[CoreProcess, int], UserEnv] | None = None
+    fullest: Callable[[int, int], int] | None = None
     price: Callable[[CoreProcess], ModelSpec] | None = None
     costs: RLlibCosts = field(default_factory=RLlibCosts)
 
@@ -241,6 +249,10 @@ class AlgorithmConfig:
         envs = self.num_envs_per_env_runner
         each, left = divmod(self.train_batch_size, envs * max(self.num_env_runners, 1))
         return max(1, each + (left > max(0, index - 1) * envs))
+
+    def samples(self, steps: int, added: int) -> int:
+        """Of a batch: what gradient steps go through."""
+        return steps + added if self.fullest is None else self.fullest(steps, added)
 
     @property
     def round_robin(self) -> tuple[int, int]:

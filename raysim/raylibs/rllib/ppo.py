@@ -54,7 +54,7 @@ class Ppo(Synchronous):
         steps, added, dropped, episodes = yield from self._sample(self._config.train_batch_size)
         sampled_ns = yield now()
         if steps:
-            yield from self._update(steps + added)
+            yield from self._update(self._config.samples(steps, added))
         updated_ns = yield now()
         if steps:
             yield from self.sync()

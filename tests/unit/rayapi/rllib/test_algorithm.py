@@ -274,18 +274,12 @@ def test_one_program_gives_one_result() -> None:
 
 def test_what_is_not_there_is_said() -> None:
     def main() -> list[str]:
-        from ray.rllib.env.multi_agent_env import MultiAgentEnv
-
-        class Many(MultiAgentEnv):
-            pass
-
         said = []
         algo = config_of(runners=0).build_algo()
         for wrong in (
             partial(getattr, algo, "get_module"),
             partial(import_module, "ray.rllib.algorithms.cql"),
             partial(import_module, "ray.rllib.connectors.env_to_module"),
-            config_of().environment(Many).build_algo,
         ):
             try:
                 wrong()
@@ -295,7 +289,6 @@ def test_what_is_not_there_is_said() -> None:
 
     assert ran(main) == [
         "Algorithm.get_module", "ray.rllib.algorithms.cql", "ray.rllib.connectors",
-        "MultiAgentEnv",
     ]  # fmt: skip
 
 
