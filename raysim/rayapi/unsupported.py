@@ -46,7 +46,7 @@ _SERVE = (
 
 _RLLIB = (
     "PPO, IMPALA, APPO, DQN and SAC of the new API stack, sampling from gymnasium's and your "
-    "environments; default modules and TorchRLModule"
+    "environments, under PPO of several agents; default modules and TorchRLModule"
 )
 
 NAMES: dict[str, str] = {

@@ -96,7 +96,7 @@ class Algorithm(Trainable):
         self._state = state
         self._core = core = this_core(fiber)
         program = self._environments(config)
-        self._roles = program.roles
+        self._roles = self._evaluates = program.roles
         self._prices = Prices(config=config, program=program)
         made = costed(config, program, self._prices, _group(core))
         self._costed = made
@@ -128,9 +128,9 @@ class Algorithm(Trainable):
         if not config.num_env_runners and group.local is not None:
             self._eval = group
             return None
-        made = costed(
-            config, self._environments(config), self._costed.price, self._costed.placement_group
-        )
+        program = self._environments(config)
+        self._evaluates = program.roles
+        made = costed(config, program, self._costed.price, self._costed.placement_group)
         self._eval = EnvRunnerGroup(self._core, made, self._session.sim.rng, "evaluation")
         return (yield from self._eval.start())
 
@@ -165,7 +165,7 @@ class Algorithm(Trainable):
         self._iterations.append(done)
         result = self.counted.iteration(done, self.config, self._costed, self._roles)
         if turn:
-            result["evaluation"] = evaluated(*found) if beside else self.evaluate()
+            result["evaluation"] = evaluated(*found, self._evaluates) if beside else self.evaluate()
         group = self._played.group
         result["fault_tolerance"] = {
             "num_healthy_workers": sum(group.healthy), "num_remote_worker_restarts": group.restarts,
@@ -211,7 +211,7 @@ class Algorithm(Trainable):
                 "evaluation_interval=..)`) and w/o an env on the local EnvRunner!"
             )
         found = self._play(lambda _: evaluate(group, duration_of(self.config)))
-        result = evaluated(*found)
+        result = evaluated(*found, self._evaluates)
         self._call(
             "on_evaluate_end", algorithm=self, metrics_logger=_NoLogger(),
             evaluation_metrics=result,

@@ -82,7 +82,7 @@ class Counted:
         if roles.several and calls:
             calls = done.training_steps
         each = costed.samples(env_steps, done.steps_added) / calls if calls else 0
-        steps = costed.gradient_steps(each) * calls
+        steps = costed.gradient_steps(each) * calls if calls else 0
         batch = costed.minibatch_size or max(1, int(each) // learners)
         module_steps = steps * batch * learners
         policies = roles.policies or (MODULE,)
@@ -199,13 +199,14 @@ def _timers(done: Iteration, updates: int) -> dict[str, float]:
     return found
 
 
-def evaluated(steps: int, episodes: int | None) -> dict[str, Any]:
+def evaluated(steps: int, episodes: int | None, roles: Roles) -> dict[str, Any]:
     """``evaluation`` of a result."""
     return {
         "env_runners": {
             **dict.fromkeys(EPISODES, NAN), "num_env_steps_sampled": steps,
-            "num_env_steps_sampled_lifetime": steps, "num_agent_steps_sampled": {AGENT: steps},
-            "num_module_steps_sampled": {MODULE: steps},
+            "num_env_steps_sampled_lifetime": steps,
+            "num_agent_steps_sampled": roles.agent_steps(steps),
+            "num_module_steps_sampled": roles.module_steps(steps),
             "num_episodes": NAN if episodes is None else episodes,
         },
     }  # fmt: skip
