@@ -165,7 +165,7 @@ class Algorithm(Trainable):
         self._iterations.append(done)
         result = self.counted.iteration(done, self.config, self._costed, self._roles)
         if turn:
-            result["evaluation"] = evaluated(*found, self._evaluates) if beside else self.evaluate()
+            result["evaluation"] = evaluated(self._evaluates, *found) if beside else self.evaluate()
         group = self._played.group
         result["fault_tolerance"] = {
             "num_healthy_workers": sum(group.healthy), "num_remote_worker_restarts": group.restarts,
@@ -211,7 +211,7 @@ class Algorithm(Trainable):
                 "evaluation_interval=..)`) and w/o an env on the local EnvRunner!"
             )
         found = self._play(lambda _: evaluate(group, duration_of(self.config)))
-        result = evaluated(*found, self._evaluates)
+        result = evaluated(self._evaluates, *found)
         self._call(
             "on_evaluate_end", algorithm=self, metrics_logger=_NoLogger(),
             evaluation_metrics=result,

@@ -199,7 +199,7 @@ def _timers(done: Iteration, updates: int) -> dict[str, float]:
     return found
 
 
-def evaluated(steps: int, episodes: int | None, roles: Roles) -> dict[str, Any]:
+def evaluated(roles: Roles, steps: int, episodes: int | None) -> dict[str, Any]:
     """``evaluation`` of a result."""
     return {
         "env_runners": {

@@ -53,7 +53,7 @@ class Turns(MultiAgentEnv):
 
 
 def turns(policies: Any = ("often", "rare"), runners: int = 0, **env_config: Any) -> Any:
-    """400 env steps in minibatches of 100; agents have policies by the letters of their names."""
+    """400 env steps in shares of 100; agents have policies by the letters of their names."""
     config = config_of(runners=runners).environment(Turns, env_config=env_config)
     return config.multi_agent(
         policies=set(policies), policy_mapping_fn=lambda agent, *_, **__: agent.rstrip("0123456789")
