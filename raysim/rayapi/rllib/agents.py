@@ -87,6 +87,8 @@ class Roles:
 
     policies: tuple[str, ...] = ()
     """Of several agents; none: an environment of one."""
+    trained: tuple[str, ...] = ()
+    """Of these, the policies that are updated."""
     mapping: Callable[..., str] | None = None
     policy_of: dict[Any, str] = field(default_factory=dict)
     """By agent, as they appear."""
@@ -139,8 +141,9 @@ class Roles:
         return found
 
     def fullest(self, steps: int, added: int) -> int:
-        """Samples of the module that has most of them: gradient steps go on until it is through."""
-        return max(self.module_steps(steps, added).values())
+        """Samples of the trained module that has most: gradient steps go on until it is through."""
+        found = self.module_steps(steps, added)
+        return max(found[policy] for policy in self.trained)
 
 
 class Acting(Protocol):

@@ -158,6 +158,12 @@ class AlgorithmConfig:
                 "`policies` must be dict mapping PolicyID to PolicySpec OR a set/tuple/list of "
                 "PolicyIDs!"
             )
+        trained = said.get("policies_to_train")
+        if callable(trained) or (trained is not None and not trained):
+            raise NotEmulatedError(
+                "config.multi_agent(policies_to_train=) as a function, or as nothing",
+                "names of policies",
+            )
         return self._set("multi_agent", said)
 
     def reporting(self, **said: Any) -> Self:
@@ -246,8 +252,10 @@ class AlgorithmConfig:
         if not self.is_multi_agent:
             return Roles()
         names = tuple(sorted(self.policies))
-        mapping = self.policy_mapping_fn or (lambda *_: MODULE)
-        return Roles(policies=names, mapping=mapping)
+        said = self.policies_to_train
+        trained = names if said is None else tuple(name for name in names if name in said)
+        mapping = self.policy_mapping_fn or (lambda *_, **__: MODULE)
+        return Roles(policies=names, trained=trained, mapping=mapping)
 
     def get_rollout_fragment_length(self, worker_index: int = 0) -> int:
         """Steps of each environment in one sample; the first runners take what is left over."""

@@ -70,7 +70,7 @@ def costed(config: AlgorithmConfig, program: EnvProgram, price: Any, group: Any)
 
 def _costs(name: str, program: EnvProgram) -> RLlibCosts:
     if program.roles.several:
-        return of_policies(len(program.roles.policies))
+        return of_policies(len(program.roles.policies), len(program.roles.trained))
     return COSTS.get(name, PROGRAM)
 
 

@@ -81,11 +81,12 @@ class Prices:
         weights_bytes = sum(self.weights_bytes.values())
         assert self._tables, "priced before an environment was there"
         with_gpu = bool(self.config.num_gpus_per_learner) and node.gpu_count > 0
-        each = [self._module_s(t, node, threads, with_gpu) for t in self._tables.values()]
+        each = {p: self._module_s(t, node, threads, with_gpu) for p, t in self._tables.items()}
+        trained = self.program.roles.trained or tuple(each)
         return ModelSpec(
-            weights_bytes=weights_bytes, forward_s=sum(forward_s for forward_s, _ in each),
-            step_s=sum(step_s for _, step_s in each), allreduce_bytes_per_s=float("inf"),
-            on_cores=not with_gpu,
+            weights_bytes=weights_bytes, forward_s=sum(forward_s for forward_s, _ in each.values()),
+            step_s=sum(each[policy][1] for policy in trained if policy in each),
+            allreduce_bytes_per_s=float("inf"), on_cores=not with_gpu,
             step_bytes=sum(_step_bytes(s) for s in self.program.roles.spaces.values()),
         )  # fmt: skip
 

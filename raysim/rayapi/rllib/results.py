@@ -85,7 +85,8 @@ class Counted:
         steps = costed.gradient_steps(each) * calls if calls else 0
         batch = costed.minibatch_size or max(1, int(each) // learners)
         module_steps = steps * batch * learners
-        policies = roles.policies or (MODULE,)
+        # A policy that nobody acts by has nothing to learn from.
+        trains = tuple(p for p in roles.trained if p in roles.spaces) or (MODULE,)
         # Of several agents a batch is as long as its env steps, without what is added to them.
         trained = steps * (env_steps if roles.several else of_all) // max(1, calls)
         self.trained += trained
@@ -98,10 +99,12 @@ class Counted:
         learned = self._learned(done, config, costed)
         found: dict[str, Any] = {
             policy: {**learned, **of_module, "module_train_batch_size_mean": float(batch)}
-            for policy in policies
+            for policy in trains
         }
+        rate = {"default_optimizer_learning_rate": config.lr}
+        found |= {policy: dict(rate) for policy in roles.policies if policy not in trains}
         found["__all_modules__"] = {
-            **{name: count * len(policies) for name, count in of_module.items()},
+            **{name: count * len(trains) for name, count in of_module.items()},
             "num_env_steps_trained": trained, "num_env_steps_trained_lifetime": self.trained,
         }  # fmt: skip
         return calls, found

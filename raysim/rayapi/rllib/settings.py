@@ -205,7 +205,7 @@ REFUSED: dict[str, str] = {
     "env_to_module_connector": _CONNECTORS, "module_to_env_connector": _CONNECTORS,
     "learner_connector": _CONNECTORS, "learner_class": "the algorithms with their own losses",
     "custom_evaluation_function": "evaluation_duration and its unit",
-    "policies_to_train": "all policies trained", "count_steps_by": "env steps",
+    "count_steps_by": "env steps",
     "input_": "sampling from an environment", "output": "", "offline_evaluation_interval": "",
     "torch_compile_learner": "eager modules", "torch_compile_worker": "eager modules",
     "_torch_lr_scheduler_classes": "lr as a schedule",

@@ -62,8 +62,13 @@ SAC = replace(
 """Of SAC with two continuous actions, batches of 32 and 256; target networks follow each step."""
 
 
-def of_policies(count: int) -> RLlibCosts:
+def of_policies(count: int, trained: int) -> RLlibCosts:
     """Of programs of PPO with several agents; an environment's part is each acting agent's.
+
+    Parameters
+    ----------
+    count, trained
+        Policies, and those of them that are updated.
 
     Of one agent, two and four with as many policies, and four with one, the driver alone, on the
     same machine (2026-11-26).
@@ -72,6 +77,6 @@ def of_policies(count: int) -> RLlibCosts:
         PROGRAM,
         vector_step_core_s=SPEED * (0.28e-3 + 0.125e-3 * count),
         env_step_core_s=SPEED * 0.099e-3,
-        train_step_core_s=PROGRAM.train_step_core_s * count,
-        gradient_step_core_s=PROGRAM.gradient_step_core_s * count,
+        train_step_core_s=PROGRAM.train_step_core_s * trained,
+        gradient_step_core_s=PROGRAM.gradient_step_core_s * trained,
     )

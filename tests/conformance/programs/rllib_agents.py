@@ -73,6 +73,9 @@ def told(result):
     print("  ", whole(env["num_agent_steps_sampled_lifetime"]))
     for name in sorted(learners):
         learner = learners[name]
+        if "num_module_steps_trained" not in learner:
+            print("  ", name, learner["default_optimizer_learning_rate"])
+            continue
         counts = [learner["num_module_steps_trained"], learner["num_module_steps_trained_lifetime"]]
         if name == "__all_modules__":
             counts.append(learner["num_env_steps_trained"])
@@ -96,6 +99,11 @@ for runners, policies, mapping in (
     for _ in range(2):
         told(algo.train())
     algo.stop()
+
+algo = ppo(0, {"quick", "calm"}, lambda agent, episode, **_: MAPPING[agent])
+algo = algo.multi_agent(policies_to_train=["calm"]).build_algo()
+told(algo.train())
+algo.stop()
 
 config = ppo(0, {"quick", "calm"}, lambda agent, episode, **_: MAPPING[agent])
 config.rl_module(

@@ -107,6 +107,28 @@ def test_environments_and_modules_cost_what_they_are() -> None:
     assert plain[learned] / alone[learned] == pytest.approx(2 * 5 / 7, rel=0.1)
 
 
+def test_policies_that_are_not_trained_only_act() -> None:
+    def main() -> Any:
+        return iterations(turns(count=2).multi_agent(policies_to_train=["rare"]), 2)[-1]
+
+    result, whole = ran(main), ran(lambda: iterations(turns(count=2), 2))[-1]
+    assert result["env_runners"]["num_module_steps_sampled"] == {"often": 800, "rare": 100}
+    assert "num_module_steps_trained" not in result["learners"]["often"]
+    # 100 and 51 of episodes, in shares of 100.
+    assert result["learners"]["rare"]["num_module_steps_trained"] == 200
+    assert result["learners"]["__all_modules__"]["num_module_steps_trained"] == 200
+    learned, sampled = "learner_update_timer", "env_runner_sampling_timer"
+    assert result["timers"][sampled] == whole["timers"][sampled]
+    # Two steps of one module, ten of two.
+    assert result["timers"][learned] == pytest.approx(whole["timers"][learned] * 2 / 20, rel=0.15)
+
+
+def test_policies_that_nobody_acts_by_learn_nothing() -> None:
+    (result,) = ran(lambda: iterations(turns(policies=("often", "rare", "third")), 1))
+    assert result["env_runners"]["num_module_steps_sampled"]["third"] == 0
+    assert "num_module_steps_trained" not in result["learners"]["third"]
+
+
 def test_each_policy_has_a_module_of_its_own(tmp_path: Path) -> None:
     def main() -> Any:
         from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
