@@ -12,6 +12,7 @@ from raysim.kernel.progress import Progress, Told
 from raysim.kernel.record import ColumnRecorder, NullRecorder
 from raysim.kernel.simulation import Simulation, collector_at_ease
 from raysim.models.mixers import UNTIMED
+from raysim.raylibs.train.host_threads import too_few_threads
 from raysim.results import energy, targets
 from raysim.results.certainty import without
 from raysim.results.links import links
@@ -170,7 +171,8 @@ def _run(
     _log_inputs(summary)
     summary["targets"] = targets.evaluate(scenario.targets, summary)
     summary["reference"] = _reference(scenario, summary)
-    summary["warnings"] = [str(problem) for problem in scenario.warnings]
+    said = (*scenario.warnings, too_few_threads(outcome.step))
+    summary["warnings"] = [str(warning) for warning in said if warning is not None]
     progress.phase("done", 1.0)
     kept = recorder if isinstance(recorder, ColumnRecorder) else None
     memory = histories(outcome.step) if record else ()

@@ -155,6 +155,8 @@ class CpuSpec(Spec):
     """fp32 peak over all cores."""
     single_thread: float = 1.0
     """Speed of one thread that has its socket's turbo, over an EPYC 7742's."""
+    core_memory_bytes_per_s: float = 20e9
+    """What one core alone reads and writes of main memory, updating it in place."""
     threads_per_core: int = 1
     """That the operating system sees as CPUs, as ``NodeSpec.vcpus`` counts them."""
 

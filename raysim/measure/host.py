@@ -6,7 +6,8 @@ A layer is the difference between a deep and a shallow model, each run in turn, 
 slows the host slows both. ``operators`` are ATen calls of one layer's forward, views included,
 ``nodes`` its autograd nodes, ``modules`` its module calls: all counted, not assumed.
 
-Not measured: CUDA's own part of a launch, NCCL's of a collective.
+Not measured: CUDA's own part of a launch, NCCL's of a collective. ``host_memory.csv``, which is
+filled first, says what threads do over main memory.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from raysim.measure import host_memory
 from raysim.measure.session import Point, Session, needs, repeat
 
 TABLE = "host_dispatch"
@@ -46,7 +48,7 @@ class Counts:
 
 
 def measure(session: Session) -> None:
-    """Fill ``host_dispatch.csv``.
+    """Fill ``host_memory.csv``, then ``host_dispatch.csv``.
 
     Raises
     ------
@@ -57,6 +59,7 @@ def measure(session: Session) -> None:
         needs(package, "host")
     import torch
 
+    host_memory.measure(session)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -22,7 +22,7 @@ from raysim.models.frozen import only_trained
 from raysim.models.table import Body, Gemm, Layer, Model, Module, Operator, Parameter, Saved
 
 ALL_LINEAR = "all-linear"
-LINEAR = re.compile(r"Conv1D|(Falcon)?Linear")
+LINEAR = re.compile(r"Conv1D|(Falcon)?Linear|Linear4bit")
 """Classes of modules that PEFT puts adapters on, of those in layer tables."""
 _ATTENTION = ("q_proj", "v_proj")
 DEFAULT_TARGETS: dict[str, tuple[str, ...]] = {
@@ -136,13 +136,18 @@ def _rank(layer: Layer, module: Module, config: LoraConfig, targets: str | tuple
     linear = product_of(module)
     if targets == ALL_LINEAR:
         return config.rank(name) if linear and layer.kind != "head" else 0
-    if not _matches(name, targets) or not _chosen_layer(name, config):
+    if not _matches(name, targets) or not _chosen_layer(name, config) or _no_module(module):
         return 0
     if linear is None:
         raise ValueError(
             f"{name} is a {module.cls}; adapters are simulated on Linear and Conv1D alone"
         )
     return config.rank(name)
+
+
+def _no_module(module: Module) -> bool:
+    """What runs beside a head under its name: the loss, a cap, a scale."""
+    return not module.name and not module.parameters
 
 
 def _chosen_layer(name: str, config: LoraConfig) -> bool:
@@ -186,7 +191,12 @@ def _copied(module: Module) -> Module:
 def _within(module: Module, parameter: Parameter, part: str) -> Parameter:
     """A parameter one level further down."""
     own = parameter.name.removeprefix(f"{module.name}.") if module.name else parameter.name
-    return replace(parameter, name=".".join(x for x in (module.name, part, own) if x))
+    return replace(parameter, name=_part(_part(module.name, part), own))
+
+
+def _part(name: str, own: str) -> str:
+    """Of a module; a head is its layer, and has no name in it."""
+    return f"{name}.{own}" if name else own
 
 
 def _lora(module: Module, rank: int, config: LoraConfig) -> Iterator[Module]:
@@ -197,7 +207,7 @@ def _lora(module: Module, rank: int, config: LoraConfig) -> Iterator[Module]:
     out = base.result or f"{module.name}.out"
     yield replace(
         module,
-        name=f"{module.name}.base_layer",
+        name=_part(module.name, "base_layer"),
         operators=tuple(
             replace(o, name=f"{o.name}.base_layer", result=f"{out}.base") if o is base else o
             for o in module.operators
@@ -214,6 +224,7 @@ class _Adapter:
         assert base.gemm is not None
         self.name, self.rank, self.out = name, rank, out
         self.dropout, self.fp32 = config.lora_dropout, config.fp32
+        self.dropout_name = _part(name, "lora_dropout")
         self.rows, self.n, self.k = base.gemm.rows, base.gemm.n, base.gemm.k
         kept = base.saves[0] if base.saves else Saved(name=f"{name}.in", numel=0.0)
         self.x = kept if kept.numel else replace(kept, numel=self.rows * self.k)
@@ -225,9 +236,9 @@ class _Adapter:
         if self.dropout:
             dropped = self._dropped()
             source = replace(self.x, name=f"{self.name}.dropped", numel=self.x_numel)
-            yield Module(name=f"{self.name}.lora_dropout", cls="Dropout", operators=(dropped,))
+            yield Module(name=self.dropout_name, cls="Dropout", operators=(dropped,))
         else:
-            yield Module(name=f"{self.name}.lora_dropout", cls="Identity")
+            yield Module(name=self.dropout_name, cls="Identity")
         if self.fp32:  # autocast's own copy of what the adapter was given in fp32
             source = replace(source, name=f"{self.name}.cast", numel=self.x_numel)
         yield self._product("lora_A", source, self.k, self.rank)
@@ -240,7 +251,7 @@ class _Adapter:
         moved = (2.0 * (WIDE if self.fp32 else 1.0) + 0.5) * self.x_numel
         mask = Saved(name=f"{self.name}.mask", numel=self.x_numel, dtype="bool")
         return Operator(
-            name=f"{self.name}.lora_dropout", kind="elementwise", moved=moved,
+            name=self.dropout_name, kind="elementwise", moved=moved,
             moved_backward=moved, saves=(mask,), output=self.x_numel, kernels_backward=1,
             reads=(replace(self.x, numel=self.x_numel),), result=f"{self.name}.dropped",
         )  # fmt: skip
@@ -259,12 +270,12 @@ class _Adapter:
             joined=(source.name,) if first else (),
         )  # fmt: skip
         weight = Parameter(
-            name=f"{self.name}.{part}.default.weight", shape=(n, k),
+            name=_part(self.name, f"{part}.default.weight"), shape=(n, k),
             stored_bytes=4.0 if self.fp32 else None,
         )  # fmt: skip
         operators = (self._casts(), operator) if first and self.fp32 else (operator,)
         return Module(
-            name=f"{self.name}.{part}", cls="Linear", operators=operators, parameters=(weight,)
+            name=_part(self.name, part), cls="Linear", operators=operators, parameters=(weight,)
         )
 
     def _casts(self) -> Operator:

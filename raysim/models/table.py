@@ -72,6 +72,8 @@ class Parameter:
     """Products read it in fp8."""
     stored_bytes: float | None = None
     """Per element, where it is stored narrower than the plan says (4-bit weights)."""
+    whole_bytes: float = 0.0
+    """Of those, what every rank that shards the weight keeps whole beside its shard (scales)."""
 
     @property
     def numel(self) -> int:

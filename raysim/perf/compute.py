@@ -481,18 +481,20 @@ class ComputeModel:
         self,
         numel: float,
         cpu: CpuSpec,
-        ranks_per_node: int = 1,
+        ranks_per_node: int,
+        pool: host.HostPool,
         *,
-        bound: bool = False,
         low_precision_copy: bool = True,
     ) -> float:
         """Seconds of DeepSpeed's CPU Adam; each rank of the node updates ``numel`` elements."""
         return host.cpu_adam_seconds(
-            numel, cpu, ranks_per_node, bound=bound, low_precision_copy=low_precision_copy,
+            numel, cpu, ranks_per_node, pool, low_precision_copy=low_precision_copy,
             stream_share=self.given.host_stream_share,
         )  # fmt: skip
 
-    def host_pass_s(self, size_bytes: float, cpu: CpuSpec, ranks_per_node: int) -> float:
+    def host_pass_s(
+        self, size_bytes: float, cpu: CpuSpec, ranks_per_node: int, pool: host.HostPool
+    ) -> float:
         """Seconds of one plain pass (norm, unscale, cast) over ``size_bytes`` of host memory."""
         share = self.given.host_stream_share
-        return host.host_pass_seconds(size_bytes, cpu, ranks_per_node, stream_share=share)
+        return host.host_pass_seconds(size_bytes, cpu, ranks_per_node, pool, stream_share=share)

@@ -1,9 +1,12 @@
-"""Times on the host side: what eager PyTorch costs its thread, PCIe copies, DeepSpeed's CPU Adam.
+"""Times on the host side: what eager PyTorch costs its thread, PCIe copies, passes over memory.
 
 An eager layer costs its host by what Python and the dispatcher do, not by what the GPU runs: every
 module call, every ATen operator (a view as much as a product), every autograd node, and on top of
 that every kernel's launch. Constants are those of one reference host and scale with the speed of a
 thread (``CpuSpec.single_thread``).
+
+Passes over main memory (CPU Adam, norms, casts) are those of a rank's OpenMP threads: as fast as so
+many cores stream, until the ranks of the node together reach what its memory gives.
 
 Real counterparts: ``torch.nn.Module.__call__``, the torch dispatcher, autograd's engine, c10d,
 ``torch.utils.checkpoint``, ``deepspeed/runtime/zero/parameter_offload.py`` (hooks),
@@ -14,6 +17,7 @@ and version, what ``no_grad`` saves.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from math import inf
 from typing import Literal
 
 from raysim.hardware.specs import CpuSpec, GpuSpec, Provenance
@@ -42,6 +46,7 @@ ENGINE_STEP_S = 800e-6
 COPY_FIXED_S = 10e-6
 STAGING_BYTES_PER_S = 13e9
 FRESH_BYTES_PER_S = 7.24e9
+FRESH_THREAD_BYTES_PER_S = 2.2e9
 CPU_ADAM_BYTES = 28.0
 CPU_COPY_BYTES = 6.0
 CPU_STREAM_SHARE = 0.5
@@ -120,14 +125,17 @@ PROVENANCE = {
     "fresh_bytes_per_s": Provenance(
         basis="assumed",
         source="pages the kernel provides to several threads: what Ray's copies into new pages "
-        "reach (ray_core, first_touch_bytes_per_s); a bf16 cast on an AMD EPYC, 2.2 GB/s by one "
-        "thread, 3.5 by two",
+        "reach (ray_core, first_touch_bytes_per_s). One thread gets 2.2 GB/s, two 3.6: casts to "
+        "bf16 into new pages, less casts into old ones, on an AMD EPYC (host_memory.csv, "
+        "2026-11-26)",
     ),
     "cpu_adam": Provenance(
         basis="assumed",
         source="28 bytes per element (p, m, v read and written, g read) and 6 for the bf16 copy at "
         "half of STREAM, halved again without core binding; DeepSpeed's ZeRO-Offload log on "
-        "DGX-2 hosts: 1e10 parameters in 6.2-6.5 s",
+        "DGX-2 hosts: 1e10 parameters in 6.2-6.5 s. A thread does what its core streams: on an AMD "
+        "EPYC of 2 cores DeepSpeedCPUAdam reached 58 GB/s by one thread, a product in place 68; by "
+        "two 66 and 73 (host_memory.csv, 2026-11-26)",
     ),
 }
 
@@ -224,31 +232,52 @@ def pageable_bytes_per_s(gpu: GpuSpec) -> float:
     return 1.0 / (1.0 / gpu.pcie_bytes_per_s + 1.0 / STAGING_BYTES_PER_S)
 
 
-def fresh_pages_seconds(size_bytes: float) -> float:
-    """Seconds of the kernel to provide a process with so much new memory, and to take it back."""
-    return size_bytes / FRESH_BYTES_PER_S
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostPool:
+    """The OpenMP threads of one rank, by which torch and DeepSpeed work on main memory."""
+
+    threads: int | None = None
+    """``OMP_NUM_THREADS``; None: as many as the host has, whoever else takes all of them too."""
+    bound: bool = False
+    """``deepspeed --bind_cores_to_rank``: each rank has cores, and their memory, of its own."""
+
+    def cores(self, cpu: CpuSpec, ranks_per_node: int) -> float:
+        """That its threads have while all ranks of a node work."""
+        share = max(1.0, cpu.cores / ranks_per_node)
+        return share if self.threads is None else min(float(self.threads), share)
+
+
+def threads_said(variable: str) -> int | None:
+    """What OpenMP reads of ``OMP_NUM_THREADS``: the first level's number; None: it says nothing."""
+    first = variable.partition(",")[0].strip()
+    return int(first) or None if first.isascii() and first.isdecimal() else None
+
+
+def fresh_pages_seconds(size_bytes: float, cores: float = inf) -> float:
+    """Seconds of the kernel to provide threads on so many cores with new memory; and to take it."""
+    return size_bytes / min(FRESH_BYTES_PER_S, cores * FRESH_THREAD_BYTES_PER_S)
 
 
 def cpu_adam_seconds(
     numel: float,
     cpu: CpuSpec,
     ranks_per_node: int,
+    pool: HostPool,
     *,
-    bound: bool,
     low_precision_copy: bool,
     stream_share: float = CPU_STREAM_SHARE,
 ) -> float:
     """Seconds of ``DeepSpeedCPUAdam`` when every rank of a node updates ``numel`` elements at once.
 
-    All ranks share the host's memory bandwidth; ``bound`` is the launcher's
-    ``--bind_cores_to_rank``.
+    All ranks share the host's memory bandwidth, of which they get less where their threads are not
+    bound to cores.
     """
-    bytes_each = CPU_ADAM_BYTES + (CPU_COPY_BYTES if low_precision_copy else 0.0)
-    share = stream_share * (1.0 if bound else UNBOUND_SHARE)
-    elements = numel * ranks_per_node
+    size_bytes = numel * (CPU_ADAM_BYTES + (CPU_COPY_BYTES if low_precision_copy else 0.0))
+    share = stream_share * (1.0 if pool.bound else UNBOUND_SHARE)
+    flops_per_s = cpu.flops_per_s * stream_share * pool.cores(cpu, ranks_per_node) / cpu.cores
     return max(
-        elements * bytes_each / (cpu.memory_bytes_per_s * share),
-        elements * CPU_ADAM_FLOPS / (cpu.flops_per_s * share),
+        host_pass_seconds(size_bytes, cpu, ranks_per_node, pool, stream_share=share),
+        numel * CPU_ADAM_FLOPS / flops_per_s,
     )
 
 
@@ -256,8 +285,11 @@ def host_pass_seconds(
     size_bytes: float,
     cpu: CpuSpec,
     ranks_per_node: int,
+    pool: HostPool,
     *,
     stream_share: float = CPU_STREAM_SHARE,
 ) -> float:
     """Seconds of one plain pass (norm, unscale, cast) over ``size_bytes`` of host memory a rank."""
-    return size_bytes * ranks_per_node / (cpu.memory_bytes_per_s * stream_share)
+    shared = cpu.memory_bytes_per_s * stream_share / ranks_per_node
+    own = cpu.core_memory_bytes_per_s * pool.cores(cpu, ranks_per_node)
+    return size_bytes / min(shared, own)

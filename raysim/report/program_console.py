@@ -162,7 +162,7 @@ def _usage(page: Page, summary: Summary) -> None:
             per_node = used["per_node"]
             each = format_bytes(per_node) if name == "memory" else number(per_node)
             what = pretty(f"{row['group']}: {name}, {row['nodes']:,} x {each}")
-            note = "held by ranks" if summary["program"]["launcher"] else "held by tasks and actors"
+            note = "held by ranks" if summary["program"]["launcher"] else "held"
             if name == "CPU":
                 note = f"held; cores at work {percent(row['cores_frac'], 0)}"
             rows.append((what, used["frac"], note))

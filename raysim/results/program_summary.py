@@ -302,7 +302,7 @@ def _pending(now: Moment, outcome: ProgramOutcome) -> dict[str, Any]:
 
 
 def _utilisation(outcome: ProgramOutcome, activity: Activity) -> list[dict[str, Any]]:
-    """Per node group: resource-seconds held by leases over those there were."""
+    """Per node group: resource-seconds held over those there were."""
     rows = []
     cluster = outcome.cluster
     for group in cluster.spec.groups:
@@ -347,7 +347,7 @@ def _names(activity: Activity, nodes: Iterable[NodeID]) -> list[str]:
     there = {name for i in nodes for name in activity.total[i]}
     gpus = {"GPU"} & there
     return [n for n in _SHOWN if n == "CPU" or n in gpus or n in used] + sorted(
-        n for n in used if n not in _SHOWN and not n.startswith("node:")
+        n for n in used if n not in _SHOWN and not n.startswith(("node:", "accelerator_type:"))
     )
 
 

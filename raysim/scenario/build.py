@@ -16,7 +16,7 @@ from raysim.models.table import Model
 from raysim.perf.constants import TrainingConstants
 from raysim.scenario.allocator import allocator_config
 from raysim.scenario.documents import Document
-from raysim.scenario.environment import launch_blocking
+from raysim.scenario.environment import host_pool, launch_blocking
 from raysim.scenario.load import Scenario
 from raysim.scenario.loss_scale import loss_scale
 from raysim.scenario.machines import failures_of, machines_of
@@ -173,13 +173,17 @@ def _placed(problem: Problem, scenario: Scenario, where: Document) -> Problem:
     return replace(problem, where=where.where(("from",)))
 
 
-def build_job(scenario: Scenario, model: Model | None = None) -> TrainJob:
+def build_job(
+    scenario: Scenario, model: Model | None = None, *, worker_cpus: float = 0.0
+) -> TrainJob:
     """The training job.
 
     Parameters
     ----------
     model
         The scenario's model, if it has been built already.
+    worker_cpus
+        CPUs that each of Ray Train's workers holds beside its GPU.
 
     Raises
     ------
@@ -213,6 +217,7 @@ def build_job(scenario: Scenario, model: Model | None = None) -> TrainJob:
         torch_compile=train.torch_compile,
         cuda_graphs=train.cuda_graphs,
         launch_blocking=launch_blocking(scenario),
+        host_pool=host_pool(scenario, worker_cpus),
         loss_scale=loss_scale(scenario),
         saving=saving_settings(scenario),
         expert_imbalance=train.expert_imbalance,

@@ -1,7 +1,8 @@
 """Environment variables of training processes, where a scenario's cluster file sets them.
 
 The environment is that of KubeRay's containers (``env``) and of a RayJob's ``runtimeEnvYAML``
-(``env_vars``). Not modelled: containers that differ; what is found first is everyone's.
+(``env_vars``); ``ray up`` has one of its own. Not modelled: containers that differ; what is found
+first is everyone's.
 """
 
 from __future__ import annotations
@@ -10,12 +11,15 @@ from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from raysim.errors import ScenarioError
+from raysim.perf.host import HostPool, threads_said
 from raysim.scenario.documents import Document, KeyPath
 from raysim.scenario.load import Scenario
+from raysim.scenario.ray_cluster_yaml import is_ray_cluster_yaml
 from raysim.scenario.sources import CLUSTER
 from raysim.scenario.yaml_text import parse_yaml_all
 
 BLOCKING = "CUDA_LAUNCH_BLOCKING"
+THREADS = "OMP_NUM_THREADS"
 
 
 class Variable(NamedTuple):
@@ -43,6 +47,29 @@ def launch_blocking(scenario: Scenario) -> bool:
         return said
     found = variables(scenario, (BLOCKING,)).get(BLOCKING)
     return found is not None and found.value.strip() not in ("", "0")
+
+
+def host_pool(scenario: Scenario, worker_cpus: float) -> HostPool:
+    """The OpenMP threads of a rank that is a worker of Ray's with so many CPUs.
+
+    Ray sets the variable where nobody has (``ray/_private/utils.py``,
+    ``set_omp_num_threads_if_unset``). ``ray up`` exports 1 to every command, ``ray start`` among
+    them, so that all workers have it, whatever their CPUs (``command_runner.py``,
+    ``_with_interactive``).
+    """
+    train = scenario.spec.train
+    if train.bind_cores_to_rank:
+        return HostPool(bound=True)
+    if train.omp_num_threads is not None:
+        return HostPool(threads=train.omp_num_threads)
+    found = variables(scenario, (THREADS,)).get(THREADS)
+    threads = threads_said(found.value) if found is not None else None
+    if threads is not None:
+        return HostPool(threads=threads)
+    source = scenario.sources.get(CLUSTER)
+    if source is not None and any(map(is_ray_cluster_yaml, source.documents)):
+        return HostPool(threads=1)
+    return HostPool(threads=max(1, int(worker_cpus)))
 
 
 def _variables(

@@ -107,6 +107,7 @@ def _own(said: FsdpSection) -> FsdpReading:
         forward_prefetch=said.forward_prefetch,
         limit_all_gathers=said.limit_all_gathers is not False,
         use_orig_params=bool(said.use_orig_params),
+        trained_apart=said.trained_apart is not False,
         sync_every_micro_batch=said.sync_every_micro_batch,
     )
     hybrid = "HYBRID" in settings.sharding_strategy and said.replicate is None

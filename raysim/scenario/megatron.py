@@ -68,6 +68,7 @@ class MegatronSection(Section):
     tp_comm_overlap: bool = False
     cp_comm_type: ContextExchange = "p2p"
     use_distributed_optimizer: bool = False
+    num_distributed_optimizer_instances: int = Field(1, ge=1, le=DEGREE_MAX)
     overlap_grad_reduce: bool = False
     overlap_param_gather: bool = False
     ddp_bucket_size: PositiveCount | None = None
@@ -125,6 +126,8 @@ class MegatronSection(Section):
             raise ValueError("give bf16 or fp16, not both")
         if self.overlap_param_gather and not self.use_distributed_optimizer:
             raise ValueError("overlap_param_gather needs use_distributed_optimizer")
+        if self.num_distributed_optimizer_instances > 1 and not self.use_distributed_optimizer:
+            raise ValueError("num_distributed_optimizer_instances needs use_distributed_optimizer")
         if self.overlap_param_gather and not self.overlap_grad_reduce:
             raise ValueError("overlap_param_gather needs overlap_grad_reduce")
         if self.tp_comm_overlap and not self.sequence_parallel:
@@ -263,6 +266,7 @@ def read_megatron(document: Document) -> MegatronReading:
             tp_comm_overlap=section.tp_comm_overlap,
             cp_comm_type=section.cp_comm_type,
             use_distributed_optimizer=section.use_distributed_optimizer,
+            num_distributed_optimizer_instances=section.num_distributed_optimizer_instances,
             overlap_grad_reduce=section.overlap_grad_reduce,
             overlap_param_gather=section.overlap_param_gather,
             accumulate_allreduce_grads_in_fp32=section.bf16

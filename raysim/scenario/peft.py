@@ -69,7 +69,14 @@ def peft_misfits(
     if train.peft is None:
         message = "4-bit weights are frozen: what is trained beside them? add peft"
         yield document.problem(("quantization",), message)
-    if engine == "fsdp" or stage == 3:
-        name = "FSDP" if engine == "fsdp" else "ZeRO-3"
-        message = f"4-bit weights sharded by {name} are not simulated; use DDP or ZeRO-2"
+    why = {
+        "fsdp": "FSDP shards floating types alone",
+        "zero3": "gathers of two types are not simulated",
+    }
+    sharded = "zero3" if stage == 3 else engine
+    if sharded in why and train.quantization.bnb_4bit_quant_storage == "uint8":
+        message = (
+            f"{why[sharded]}: set bnb_4bit_quant_storage to the other weights' type, for example "
+            "bfloat16"
+        )
         yield document.problem(("quantization",), message)

@@ -70,6 +70,11 @@ class FsdpSection(Section):
     forward_prefetch: bool = Field(False, description="Gather the next group before this one runs.")
     limit_all_gathers: bool | None = Field(None, description="Of version 1; by default true.")
     use_orig_params: bool | None = Field(None, description="Of version 1; by default false.")
+    trained_apart: bool | None = Field(
+        None,
+        description="Of version 1, beside frozen weights: trained modules are wrapped alone, as by "
+        "PEFT's policy; by default true.",
+    )
     sync_every_micro_batch: bool = Field(
         False, description="Reduce gradients in every micro-batch: no no_sync()."
     )
@@ -86,7 +91,10 @@ class FsdpSection(Section):
 
     @model_validator(mode="after")
     def _of_one_version(self) -> FsdpSection:
-        first = ("sharding_strategy", "backward_prefetch", "limit_all_gathers", "use_orig_params")
+        first = (
+            "sharding_strategy", "backward_prefetch", "limit_all_gathers", "use_orig_params",
+            "trained_apart",
+        )  # fmt: skip
         second = ("reshard_after_forward", "root_reshard_after_forward", "wrap_ends")
         for name in first if self.version == 2 else second:
             if getattr(self, name) not in (None, False):

@@ -81,6 +81,10 @@ class QuantizationSection(Section):
     bnb_4bit_compute_dtype: Literal["float16", "bfloat16", "float32"] | None = Field(
         None, description="Type of products; by default precision."
     )
+    bnb_4bit_quant_storage: Literal["uint8", "float16", "bfloat16", "float32"] = Field(
+        "uint8",
+        description="Type that holds the 4 bits; shards: that of the other weights.",
+    )
     llm_int8_skip_modules: tuple[str, ...] = Field(
         (), description="Linear layers that stay as they are; by default the head."
     )

@@ -268,6 +268,15 @@ class TrainSection(Section):
         description="CUDA_LAUNCH_BLOCKING=1, the host waits for every kernel; by default what the "
         "cluster file's containers set.",
     )
+    omp_num_threads: PositiveCount | None = Field(
+        None, le=100_000,
+        description="OMP_NUM_THREADS of each rank, for an optimizer in main memory; by default "
+        "what the cluster file's containers set, else what Ray gives a worker: its CPUs, 1 if it "
+        "has none. torchrun and accelerate give 1, the deepspeed launcher every core.",
+    )  # fmt: skip
+    bind_cores_to_rank: bool | None = Field(
+        None, description="Of the deepspeed launcher: each rank has cores of its own, all used."
+    )
     expert_imbalance: float = Field(
         1.0, ge=1, le=1000, description="Rows of the most loaded routed expert over the mean."
     )
@@ -333,6 +342,12 @@ class TrainSection(Section):
     reference: ReferenceSection | None = Field(
         None, description="A measurement to compare the prediction with."
     )
+
+    @model_validator(mode="after")
+    def _threads_said_once(self) -> TrainSection:
+        if self.bind_cores_to_rank and self.omp_num_threads is not None:
+            raise ValueError("bind_cores_to_rank sets OMP_NUM_THREADS; remove omp_num_threads")
+        return self
 
     @model_validator(mode="after")
     def _no_contradiction(self) -> TrainSection:

@@ -170,7 +170,8 @@ class TrainingOf:
         try:
             scenario = from_mapping(data, folder=self._folder)
             assert isinstance(scenario, Scenario), "a training job is no program"
-            return build_job(scenario), scenario.cluster
+            cpus = (written.get("resources_per_worker") or {}).get("CPU", 0.0)
+            return build_job(scenario, worker_cpus=cpus), scenario.cluster
         except ScenarioError as error:
             raise ScenarioError(self._placed(error.problems)) from None
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from raysim.hardware.specs import SharedStorageSpec
 from raysim.models.table import Model
 from raysim.perf.constants import TrainingConstants
+from raysim.perf.host import HostPool
 from raysim.training.allocator.config import AllocatorConfig
 from raysim.training.layers.recompute import Checkpointing
 from raysim.training.layers.sharding import ContextExchange, Sharding, TokenDispatcher
@@ -42,6 +43,8 @@ class MegatronSettings:
     """Tensor-parallel exchanges through Transformer Engine's user buffers."""
     cp_comm_type: ContextExchange = "p2p"
     use_distributed_optimizer: bool = False
+    num_distributed_optimizer_instances: int = 1
+    """Groups of data-parallel ranks that each hold all of the optimizer's states."""
     overlap_grad_reduce: bool = False
     overlap_param_gather: bool = False
     accumulate_allreduce_grads_in_fp32: bool = True
@@ -123,6 +126,8 @@ class TrainingPlan:
     """Forward and backward are replayed from CUDA graphs: no Python and no dispatch in them."""
     launch_blocking: bool = False
     """``CUDA_LAUNCH_BLOCKING=1``: the host waits for every kernel it launches."""
+    host_pool: HostPool = field(default_factory=HostPool)
+    """Threads of each rank that an optimizer in main memory has, by who launched it."""
     allocator: AllocatorConfig = field(default_factory=AllocatorConfig)
     """``PYTORCH_CUDA_ALLOC_CONF``."""
     constants: TrainingConstants = field(default_factory=TrainingConstants)

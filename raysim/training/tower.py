@@ -14,6 +14,7 @@ from raysim.hardware.network import FlowNetwork, Network
 from raysim.hardware.topology import Topology
 from raysim.kernel.progress import Progress
 from raysim.kernel.simulation import Simulation, collector_at_ease
+from raysim.models.table import COMPUTE_DTYPE_BYTES
 from raysim.perf.compute import ComputeModel
 from raysim.perf.cpu_rank import compute_model
 from raysim.perf.nvme import nvme_volume
@@ -383,14 +384,18 @@ def shortened(plan: TrainingPlan, micro_batches: int) -> TrainingPlan:
 
 def host_need(plan: TrainingPlan, stages: Sequence[StageSpec], comms: Communicators) -> HostMemory:
     """Main memory of the fullest node: the one whose ranks hold most parameters."""
-    held: dict[int, list[int]] = {}
+    trained: dict[int, list[int]] = {}
+    stored: dict[int, dict[str, int]] = {}
+    width = COMPUTE_DTYPE_BYTES[plan.precision]
     for stage in stages:
         sizes = (g.numel for u in stage.units for g in u.gradients)
-        held.setdefault(stage.rank, []).extend(sizes)
-    fullest = max(held.values(), key=sum)
-    numel = sum(fullest)
+        trained.setdefault(stage.rank, []).extend(sizes)
+        weights = {g.name: g.packed(width).numel for u in stage.units for g in u.uses}
+        stored.setdefault(stage.rank, {}).update(weights)
+    rank = max(trained, key=lambda rank: sum(trained[rank]))
+    fullest, held = trained[rank], sum(stored[rank].values())
     node = comms.topology.specs[comms.placement[0][0]]
-    found = host_memory(plan, numel, numel, node, comms.ranks_per_node, fullest)
+    found = host_memory(plan, sum(fullest), held, node, comms.ranks_per_node, fullest)
     return found.holding("activation", offloaded_bytes(plan, stages) * comms.ranks_per_node)
 
 

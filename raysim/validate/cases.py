@@ -9,8 +9,11 @@ from pathlib import Path
 from raysim.errors import ScenarioError
 from raysim.measure.workload import Workload, find
 from raysim.perf.profile import Profile
+from raysim.validate.automodel import automodel_points
 from raysim.validate.b200 import b200_points
 from raysim.validate.gpu_steps import gpu_step_points
+from raysim.validate.intern_evo import intern_points
+from raysim.validate.litgpt import litgpt_points
 from raysim.validate.megatron_sc21 import sc21_points
 from raysim.validate.memory_published import allocated_points, total_points
 from raysim.validate.model_states import model_state_points
@@ -26,6 +29,7 @@ from raysim.validate.replayed import Against, replayed_points
 from raysim.validate.runs import run_points
 from raysim.validate.serving import serving_points
 from raysim.validate.torch_memory import torch_memory_points
+from raysim.validate.torchtune import torchtune_points
 from raysim.validate.training_cases import training_points
 from raysim.validate.vtrain import vtrain_points
 
@@ -42,6 +46,10 @@ PUBLISHED: dict[str, Callable[[Path], Iterator[Point]]] = {
     "sc21": sc21_points,
     "runs": run_points,
     "qwen_finetuning": qwen_points,
+    "intern_evo": intern_points,
+    "litgpt": litgpt_points,
+    "torchtune": torchtune_points,
+    "automodel": automodel_points,
     "model_states": model_state_points,
     "ray_published": ray_published_points,
     "ray_data": ray_data_points,

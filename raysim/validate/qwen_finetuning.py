@@ -19,12 +19,13 @@ from raysim.hardware import catalog
 from raysim.kernel.simulation import Simulation
 from raysim.models.huggingface import build
 from raysim.models.lora import LoraConfig, adapted
-from raysim.models.table import Body, Model, Module, Operator, Parameter, Saved
+from raysim.models.table import Body, Model, Module, Parameter
 from raysim.training.plan import TrainingPlan
 from raysim.training.settings.deepspeed import Optimizer, ZeroConfig
 from raysim.training.settings.parallel import Mesh
 from raysim.training.tower import StepOutcome, simulate
 from raysim.units import GIB, to_seconds
+from raysim.validate.fused_norm import fused_norm
 from raysim.validate.job import job_of
 from raysim.validate.points import Point
 from raysim.validate.published import PUBLISHED, nodes, ran_point, rows
@@ -110,7 +111,7 @@ def qwen(shape: dict[str, int], seq_len: int) -> Model:
 
 
 def _body(body: Body) -> Body:
-    modules = [_norm(m) for m in body.modules]
+    modules = [fused_norm(m) for m in body.modules]
     parts = [m for m in modules if m.name in SPLIT]
     if parts:
         at = modules.index(parts[0])
@@ -134,19 +135,3 @@ def _joined(parts: Sequence[Module]) -> Module:
         Parameter(name=f"{FUSED}.bias", shape=(n,)),
     )
     return Module(name=FUSED, cls="Linear", operators=(product,), parameters=names)
-
-
-def _norm(module: Module) -> Module:
-    """flash-attn's: one kernel forward, two backward; keeps its input and a root per row."""
-    if not any(o.kind == "norm" for o in module.operators):
-        return module
-    return replace(module, operators=tuple(_fused(o) for o in module.operators))
-
-
-def _fused(o: Operator) -> Operator:
-    (x, *_), rstd = o.reads, next(s for s in o.saves if s.name.endswith(".rstd"))
-    kept = Saved(name=x.name, numel=x.numel)
-    return replace(
-        o, moved=2.0 * o.output, moved_backward=5.0 * o.output, indexed=0.0, indexed_backward=0.0,
-        kernels=1, kernels_backward=2, dispatches=1, saves=(kept, rstd),
-    )  # fmt: skip

@@ -28,6 +28,7 @@ from raysim.hardware.specs import NodeSpec
 from raysim.kernel.simulation import Simulation
 from raysim.models.huggingface import build
 from raysim.models.table import Model
+from raysim.perf.host import HostPool
 from raysim.training.plan import TrainingPlan
 from raysim.training.settings.deepspeed import (
     OffloadOptimizer,
@@ -220,7 +221,13 @@ def plan_of(row: dict[str, Any]) -> TrainingPlan:
         checkpoint_buffers=row["layers"] * bool(row.get("contiguous_memory_optimization")),
         synchronize_checkpoint_boundary=row.get("synchronize_checkpoint_boundary", False),
         separate_gathers=row.get("separate_gathers", False),
+        host_pool=_host_pool(row),
     )
+
+
+def _host_pool(row: dict[str, Any]) -> HostPool:
+    """``torch.distributed.launch`` leaves each rank one thread; ``deepspeed`` sets nothing."""
+    return HostPool(threads=1 if row["family"].startswith("bigscience") else None)
 
 
 def _optimizer(row: dict[str, Any]) -> Optimizer:

@@ -23,6 +23,7 @@ from raysim.raycore.process import CoreProcess
 from raysim.raycore.scripts import Script
 from raysim.raylibs.report import Input, LibraryReport, Unit
 from raysim.raylibs.train.config import RunConfig, ScalingConfig
+from raysim.raylibs.train.host_threads import too_few_threads
 from raysim.raylibs.train.job import TrainRun
 from raysim.raylibs.train.loop import CheckpointSpec, SetUp, TrainLoop
 from raysim.raylibs.train.trainer import TrainerSpec
@@ -160,12 +161,15 @@ class TrainerJob:
         )
 
     def _warnings(self, outcome: JobOutcome) -> tuple[PlannerWarning, ...]:
+        few = too_few_threads(outcome.step)
+        found = () if few is None else (few,)
         plan = outcome.job.plan
         sharded = plan.engine == "deepspeed" and plan.zero.stage > 0
         full = outcome.job.checkpoint.kind == "full"
         if not (self.scaling_config.elastic and sharded and full) or plan.saving.load_universal:
-            return ()
+            return found
         return (
+            *found,
             PlannerWarning(
                 code="zero-checkpoint-of-another-size",
                 cause=f"ZeRO stage {plan.zero.stage} saves the optimizer in as many parts as there "

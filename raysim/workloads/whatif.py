@@ -17,6 +17,7 @@ from raysim.errors import ScenarioError
 from raysim.hardware.cluster import ClusterSpec, NodeGroup
 from raysim.kernel.progress import Progress
 from raysim.kernel.simulation import Simulation
+from raysim.raylibs.train.host_threads import with_all_cores
 from raysim.training.plan import TrainingPlan
 from raysim.training.settings.deepspeed import OffloadOptimizer, OffloadParam, ZeroConfig
 from raysim.training.stages import pipeline_of
@@ -123,6 +124,14 @@ def _speed_changes(plan: TrainingPlan, cluster: ClusterSpec) -> Iterator[Change]
             cluster=cluster,
         )
     yield from _zero_changes(plan, cluster)
+    pool = with_all_cores(plan, cluster)
+    if pool is not None:
+        yield Change(
+            change=f"omp_num_threads: {pool.threads}",
+            text=f"{pool.threads} threads per rank",
+            plan=replace(plan, host_pool=pool),
+            cluster=cluster,
+        )
     if plan.engine == "fsdp":
         yield from (_fsdp_change(plan, cluster, said) for said in exchanging_less(plan))
     sharding, megatron = plan.sharding, plan.megatron

@@ -13,7 +13,8 @@ from tests.conformance.raysim_side import run_on_raysim
 
 
 @pytest.mark.parametrize("program", cluster.programs(), ids=lambda program: program.stem)
-def test_prints_what_real_ray_printed(program: Path) -> None:
+def test_prints_what_real_ray_printed(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)  # it would be every worker's
     pytest.importorskip("raysim.rayapi.loader", reason="Ray programs cannot be loaded yet")
     assert run_on_raysim(program) == cluster.recorded(program)
 

@@ -10,7 +10,9 @@ import pytest
 
 from raysim.errors import ScenarioError
 from raysim.hardware import catalog
+from raysim.models.four_bit import in_four_bits
 from raysim.models.huggingface import build
+from raysim.models.lora import LoraConfig, adapted
 from raysim.perf.compute import ComputeModel
 from raysim.training.engines.fsdp import REDUCE
 from raysim.training.plan import TrainingPlan
@@ -278,3 +280,47 @@ def test_passes_beside_compute_take_its_time(
         seconds = sum(op.duration_ns for op in beside) * 1e-9 - kernels_s
         expected = costs.memory_s(passes.get(name, 0) * PSI, kernels=0)
         assert seconds == pytest.approx(expected, rel=1e-3, abs=1e-9)
+
+
+def adapters(
+    version: int, *, four_bits: bool = False, ga: int = 1, **settings: Any
+) -> TrainingPlan:
+    """LoRA of rank 8 on queries, all in 16 bits, on two ranks."""
+    model = in_four_bits(llama(), double=False) if four_bits else llama()
+    given = FsdpSettings(version=version, **settings)  # type: ignore[arg-type]
+    return plan(
+        adapted(model, LoraConfig(r=8, target_modules=("q_proj",))), engine="fsdp", fsdp=given,
+        mesh=Mesh(dp=2), gradient_accumulation_steps=ga, gradient_clipping=0.0,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_four_bit_weights_are_kept_and_gathered_as_four_bits(version: int) -> None:
+    """Half a byte of each linear weight; a scale in fp32 for 64 weights whole on each rank."""
+    wide, narrow = (programs(adapters(version, four_bits=four))[0] for four in (False, True))
+    linear = sum(p.numel for n, p in MODEL.parameters() if "_proj" in n)
+    spared = linear * 1.5
+    stored = [p.step_held[-1]["parameter"] for p in (wide, narrow)]
+    assert stored[0] - stored[1] == pytest.approx(spared / 2 - linear * 4 / 64, rel=1e-3)
+    sent = [sum(c.size_bytes for c in p.calls() if c.op == "all_gather") for p in (wide, narrow)]
+    assert sent[0] - sent[1] == pytest.approx(2 * spared, rel=1e-3)
+
+
+def test_a_flat_parameter_of_frozen_and_trained_has_a_gradient_of_both() -> None:
+    """Watched on two gloo ranks of torch 2.13: after no_sync as long as the whole flat parameter.
+
+    The optimizer has states of trained elements alone either way.
+    """
+    together = {"use_orig_params": True, "trained_apart": False}
+    apart, mixed = (programs(adapters(1, ga=2, **settings))[0] for settings in ({}, together))
+    most = [max(state.get("gradient", 0) for state in held(p)) for p in (apart, mixed)]
+    trained = 4 * 8 * 2 * 256
+    assert most[0] < 4 * trained * 2
+    assert blocks() * 2 < most[1] < 1.3 * blocks() * 2  # and one block's as it is made
+    states = [p.step_held[-1]["optimizer_state"] for p in (apart, mixed)]
+    assert states[1] == pytest.approx(states[0], rel=0.02)
+
+
+def test_trained_and_frozen_do_not_flatten_without_original_parameters() -> None:
+    with pytest.raises(ScenarioError, match="refuses without use_orig_params"):
+        programs(adapters(1, trained_apart=False))

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from raysim.errors import ScenarioError
 from raysim.hardware import catalog
 from raysim.kernel.simulation import Simulation
 from raysim.models.huggingface import build
@@ -109,6 +110,34 @@ def test_sequence_parallelism_moves_as_much_as_tensor_parallelism() -> None:
         job(mesh=Mesh(tp=4), gradient_accumulation_steps=1, megatron=MegatronSettings())
     )
     assert volumes(plain, "tp") == {"all_reduce": (LAYERS * (2 + 2) + 1 + 1) * hidden}
+
+
+def test_instances_of_the_optimizer_scatter_within_and_sum_across() -> None:
+    """Four of eight ranks share the states: within them weights and gradients once each in 16 bits,
+    a quarter of the gradients across; four times the states of one instance are two times eight.
+    """
+    plain = replace(SHARDED, sequence_parallel=False, accumulate_allreduce_grads_in_fp32=False)
+    two = replace(plain, num_distributed_optimizer_instances=2)
+    one, both = (programs(job(mesh=Mesh(dp=8), megatron=m))[0] for m in (plain, two))
+    size = 2 * llama().num_parameters
+    assert volumes(one, "dp")["reduce_scatter"] == size
+    assert volumes(both, "dp_shard:4") == {"reduce_scatter": size, "all_gather": size}
+    assert volumes(both, "dp_replicate:4") == {"all_reduce": size // 4}
+    assert not volumes(both, "dp")["reduce_scatter"]
+    states = [p.step_held[-1]["optimizer_state"] for p in (one, both)]
+    assert states[1] == 2 * states[0]
+
+
+@pytest.mark.parametrize(
+    ("mesh", "message"),
+    [(Mesh(dp=9), "does not divide 9"), (Mesh(dp=4, cp=2), "context or expert parallelism")],
+)
+def test_instances_that_cannot_be(mesh: Mesh, message: str) -> None:
+    several = MegatronSettings(
+        use_distributed_optimizer=True, num_distributed_optimizer_instances=2
+    )
+    with pytest.raises(ScenarioError, match=message):
+        programs(job(mesh=mesh, megatron=several))
 
 
 def test_user_buffers_move_as_much_and_hide_all_but_a_scatter_s_last_piece() -> None:

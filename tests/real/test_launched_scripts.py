@@ -54,6 +54,13 @@ def cpus() -> ClusterSpec:
 # ---- what a rank finds ---------------------------------------------------------------------------
 
 
+def test_a_process_sees_the_gpus_that_its_environment_names() -> None:
+    """As CUDA reads it: those up to the first that is not there."""
+    assert launched("python", "devices.py", spec=machines(8))[0] == ["8 1 2 1 0 "]
+    found, _ = launched("deepspeed", "--include", "worker-0:1,3", "devices.py", spec=machines(8))
+    assert found == ["2 1 2 1 0 "] * 2
+
+
 def seen_in(folder: Path) -> dict[str, Any]:
     return {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
 

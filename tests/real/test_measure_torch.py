@@ -8,7 +8,7 @@ import pytest
 
 from raysim.calibrate.direct_host import host_speed
 from raysim.errors import CalibrationError
-from raysim.measure import collectives, gpu, host
+from raysim.measure import collectives, gpu, host, host_memory
 from raysim.measure.session import Budget, Session
 from raysim.measure.table import read_rows
 
@@ -83,3 +83,20 @@ def test_a_host_s_layers_are_counted_and_timed(tmp_path: Path) -> None:
     speed = host_speed(tmp_path)
     assert speed is not None
     assert 0.05 < speed.value < 5
+
+
+def test_what_threads_do_over_memory_is_timed_by_their_number(tmp_path: Path) -> None:
+    before = torch.get_num_threads()
+    session = session_in(tmp_path)
+    host_memory.measure(session)
+    assert session.left_out == []
+    assert torch.get_num_threads() == before
+    rows = {
+        (int(r.parameters["threads"]), r.parameters["quantity"]): r
+        for r in read_rows(tmp_path / "host_memory.csv")
+    }
+    quantities = {"adamw_fused", "in_place", "norm", "cast", "cast_to_new"}
+    assert rows.keys() == {(n, q) for n in {1, before} for q in quantities}
+    assert rows[1, "norm"].parameters["bytes"] == "400000"
+    # AdamW's 28 bytes an element against 4 read by a norm
+    assert rows[1, "adamw_fused"].value > rows[1, "norm"].value > 0

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import sys
+from pathlib import Path
+
 import pytest
 
 pytestmark = pytest.mark.real
@@ -9,7 +13,10 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from raysim.measure.training_step import run_cases  # noqa: E402
+from raysim.rayapi.shapes.fsdp import _policy  # noqa: E402
 from raysim.training.engines.fsdp import divisors  # noqa: E402
+from tests.real.real_ranks import said_by  # noqa: E402
+from tests.real.test_training_collectives import free_port  # noqa: E402
 from tests.unit.test_training_fsdp_steps import CASES  # noqa: E402
 
 REPLAYED = ("llama-fsdp2-mixed", "llama-fsdp1-forward-prefetch", "gpt2-tied-fsdp1-orig")
@@ -46,3 +53,33 @@ def test_gradients_are_divided_by_what_torch_divides_them_by() -> None:
         assert factors(Ranks(ranks), None, torch.float16)[:2] == (before, after)
         for wider in (torch.bfloat16, torch.float32):
             assert factors(Ranks(ranks), None, wider)[:2] == (None, None)
+
+
+@pytest.mark.timeout(200)
+def test_a_flat_parameter_of_frozen_and_trained_has_a_whole_gradient() -> None:
+    """On two ranks: 4,608 elements of a block, of which 512 are trained; a shard once reduced."""
+    script = Path(__file__).parents[1] / "programs" / "launched" / "fsdp1_adapters.py"
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    said = said_by([*launch, "--master-port", str(free_port()), str(script)])
+    assert "without sync 4608, with sync 2304, states of 512" in said
+
+
+@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
+def test_policies_of_scripts_and_peft_s_own() -> None:
+    torch = pytest.importorskip("torch")
+    peft = pytest.importorskip("peft")
+    wrap = pytest.importorskip("torch.distributed.fsdp.wrap")
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        hidden_size=64, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2,
+        vocab_size=64,
+    )  # fmt: skip
+    model = peft.get_peft_model(
+        transformers.LlamaForCausalLM(config), peft.LoraConfig(target_modules=["q_proj"])
+    )
+    own = peft.utils.other.fsdp_auto_wrap_policy(model)
+    assert _policy(own) == {"layer_classes": ("LlamaDecoderLayer",), "trained_apart": True}
+    classes = functools.partial(
+        wrap.transformer_auto_wrap_policy, transformer_layer_cls={torch.nn.Linear}
+    )
+    assert _policy(classes) == {"layer_classes": ("Linear",)}

@@ -350,3 +350,36 @@ def test_states_that_main_memory_cannot_hold_are_said_so() -> None:
     error, report = fit(loop, workers=8)
     assert "MemoryError: the step needs" in str(error)
     assert not report.ok
+
+
+def test_an_offloaded_optimizer_has_the_threads_that_its_worker_s_environment_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+
+    def loop(config: dict[str, Any]) -> None:
+        import os
+
+        import deepspeed
+
+        if config["threads"]:
+            os.environ["OMP_NUM_THREADS"] = config["threads"]
+        net = Net(width=8192)
+        engine, *_ = deepspeed.initialize(
+            model=net, model_parameters=net.parameters(),
+            config={
+                "train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": True},
+                "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}},
+                "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}},
+            },
+        )  # fmt: skip
+        engine.backward(engine(torch.randn(1, 8192, device="cuda").bfloat16()).mean())
+        engine.step()
+
+    took = {}
+    for threads in ("", "1", "56"):
+        _, report = fit(loop, threads=threads)
+        took[threads] = report.metrics["step_seconds"]
+        few = [w for w in report.warnings if w.code == "host-optimizer-with-few-threads"]
+        assert len(few) == (threads != "56")
+    assert took[""] == took["1"] > 1.3 * took["56"]

@@ -130,3 +130,30 @@ def test_layers_to_leave_as_they_are() -> None:
     model = in_four_bits(llama(), double=False, skipped=("lm_head", "layers.0.mlp"))
     kept = {n for n, p in model.parameters() if p.stored_bytes is None and "_proj" in n}
     assert kept == {f"model.layers.0.mlp.{x}_proj.weight" for x in ("gate", "up", "down")}
+
+
+def test_an_adapter_on_the_head() -> None:
+    """What runs beside a head under its name, the loss, gets none."""
+    model = with_lora(target_modules=(*ATTENTION, "lm_head"))
+    trained = {n: p.numel for n, p in model.parameters() if p.trainable and "lm_head" in n}
+    assert trained == {
+        "lm_head.lora_A.default.weight": 8 * HIDDEN, "lm_head.lora_B.default.weight": 8 * 1024,
+    }  # fmt: skip
+    names = [m.name for m in model.layers[-1].body.modules]
+    assert names[:3] == ["base_layer", "lora_dropout", "lora_A"]
+
+
+def test_inputs_that_old_bitsandbytes_kept() -> None:
+    """Of frozen products nothing is kept for a weight's gradient, but what was by mistake."""
+
+    def kept(*, old: bool) -> dict[str, float]:
+        made = adapted(
+            in_four_bits(llama(), double=False, keeps_inputs=old),
+            LoraConfig(r=8, target_modules=("q_proj",)),
+        )
+        return {name: s.numel for name, s in made.layers[2].body.saved().items()}
+
+    new, old = kept(old=False), kept(old=True)
+    more = {name: numel for name, numel in old.items() if numel > new.get(name, 0.0)}
+    # what up and gate read, what down reads; q, k and v's input lora_A keeps too
+    assert sorted(more.values()) == [128 * HIDDEN, 128 * 4 * HIDDEN]

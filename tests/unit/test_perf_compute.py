@@ -10,7 +10,7 @@ from raysim.models.table import Attention, Gemm, Operator
 from raysim.perf.compute import ComputeModel
 from raysim.perf.constants import SUSTAINED, TrainingConstants, slowest_of
 from raysim.perf.cpu_rank import compute_model
-from raysim.perf.host import STAGING_BYTES_PER_S
+from raysim.perf.host import STAGING_BYTES_PER_S, HostPool
 from raysim.perf.optimizer import optimizer_key, step_bytes
 from raysim.perf.shares import COMPILED_TRAFFIC_SHARE, shard
 
@@ -210,9 +210,9 @@ def test_copies(model: ComputeModel) -> None:
 
 def test_cpu_adam_shares_the_hosts_memory(model: ComputeModel) -> None:
     cpu = catalog.node("dgx-a100-80-8").cpu
-    one = model.cpu_adam_s(1e9, cpu)
-    assert model.cpu_adam_s(1e9, cpu, 8) == pytest.approx(8 * one)
-    assert model.cpu_adam_s(1e9, cpu, bound=True) == pytest.approx(one / 2)
+    one = model.cpu_adam_s(1e9, cpu, 1, HostPool())
+    assert model.cpu_adam_s(1e9, cpu, 8, HostPool()) == pytest.approx(8 * one)
+    assert model.cpu_adam_s(1e9, cpu, 1, HostPool(bound=True)) == pytest.approx(one / 2)
     # Measured: 1.6e9 parameters per second on DGX-2 hosts, 1.4e9 on EPYC 7742 (ZeRO-Offload logs).
     assert 0.7e9 < 1e9 / one < 3.5e9
 

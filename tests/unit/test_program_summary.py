@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from raysim.kernel.simulation import Simulation
 from raysim.raycore.ids import WorkerAddress
-from raysim.raycore.protocol import LeaseSpec
+from raysim.raycore.protocol import Bundle, LeaseSpec, PlacementGroupTableData
 from raysim.raycore.resources import UNIT, ResourceSet
 from raysim.raycore.state_log import Change
 from raysim.raycore.tasks import RemoteFunction, TaskOptions, TaskSpec
@@ -55,6 +57,32 @@ def test_the_parts_add_up_to_the_run() -> None:
     assert found_s["ray"] == pytest.approx(1, abs=1e-3)  # submitted at 1, nothing runs until 2
     assert found_s["tasks"] == pytest.approx(4, abs=1e-3)
     assert found_s["own"] == pytest.approx(2.5, abs=1e-3)
+
+
+def test_a_placement_group_holds_what_it_reserves_whether_leases_take_it_or_not() -> None:
+    bundles = tuple(Bundle(7, i, ResourceSet({"GPU": 2 * UNIT})) for i in range(2))
+    group = partial(PlacementGroupTableData, 7, "", strategy="SPREAD", bundles=bundles)
+    taken = LeaseSpec(
+        replace(OPTIONS, resources=ResourceSet({"GPU_group_7": UNIT, "GPU_group_0_7": UNIT})),
+        OPTIONS.resources, (), OWNER, 1, 1,
+    )  # fmt: skip
+    rows = [
+        row("placement_group", 7, "PENDING", 0, detail=group(state="PENDING", nodes=(-1, -1))),
+        row("placement_group", 7, "CREATED", 1, detail=group(state="CREATED", nodes=(0, 1))),
+        row("lease", 1, "GRANTED", 2, node_id=0, worker_id=11, detail=taken),
+        row(
+            "placement_group",
+            7,
+            "RESCHEDULING",
+            4,
+            detail=group(state="RESCHEDULING", nodes=(0, -1)),
+        ),
+        row("placement_group", 7, "REMOVED", 5, detail=group(state="REMOVED", nodes=(0, -1))),
+    ]
+    held = Activity(rows, 8 * S).held
+    assert {where: series.total(8 * S) / UNIT / S for where, series in held.items()} == {
+        (0, "GPU"): 2 * 4, (1, "GPU"): 2 * 3,
+    }  # fmt: skip
 
 
 def test_what_waits_for_resources_waits_for_who_holds_them() -> None:

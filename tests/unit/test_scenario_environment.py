@@ -9,7 +9,9 @@ import pytest
 
 import raysim
 from raysim.errors import ScenarioError
+from raysim.perf.host import HostPool
 from raysim.scenario.build import build_job
+from raysim.scenario.load import Scenario, from_mapping
 from raysim.training.allocator.config import AllocatorConfig
 from raysim.training.plan import TrainingPlan
 
@@ -116,3 +118,44 @@ def test_blocking_launches_are_the_environments_or_the_scenarios(tmp_path: Path)
     assert not training_plan(tmp_path, off).launch_blocking
     assert training_plan(tmp_path, launch_blocking=True).launch_blocking
     assert not training_plan(tmp_path, on, launch_blocking=False).launch_blocking
+
+
+def test_threads_are_ray_s_of_a_worker_without_cpus_unless_somebody_says(tmp_path: Path) -> None:
+    env = variable("OMP_NUM_THREADS", "6")
+    runtime = "  runtimeEnvYAML: |\n    env_vars: {OMP_NUM_THREADS: '3'}"
+    assert training_plan(tmp_path).host_pool == HostPool(threads=1)
+    assert training_plan(tmp_path, env).host_pool == HostPool(threads=6)
+    assert training_plan(tmp_path, runtime=runtime).host_pool == HostPool(threads=3)
+    assert training_plan(tmp_path, env, omp_num_threads=12).host_pool == HostPool(threads=12)
+    assert training_plan(tmp_path, env, bind_cores_to_rank=True).host_pool == HostPool(bound=True)
+    nonsense = variable("OMP_NUM_THREADS", "many")
+    assert training_plan(tmp_path, nonsense).host_pool == HostPool(threads=1)
+    with pytest.raises(ScenarioError, match="bind_cores_to_rank sets OMP_NUM_THREADS"):
+        training_plan(tmp_path, omp_num_threads=1, bind_cores_to_rank=True)
+
+
+RAY_UP = """
+cluster_name: train
+provider: {type: aws, region: us-west-2}
+available_node_types:
+  head: {node_config: {InstanceType: p4d.24xlarge}, resources: {}}
+head_node_type: head
+"""
+
+
+@pytest.mark.parametrize(("cpus", "threads"), [(0, 1), (2.5, 2), (12, 12)])
+def test_ray_train_s_workers_have_their_cpus_but_not_under_ray_up(
+    tmp_path: Path, cpus: float, threads: int
+) -> None:
+    """``ray start`` has exported 1 there, and Ray sets the variable only where it is not set."""
+    (tmp_path / "cluster.yaml").write_text(RAY_UP)
+    given: dict[str, Any] = {"node": "p4d.24xlarge"}
+    for cluster, expected in ((given, threads), ({"from": "cluster.yaml"}, 1)):
+        document = {
+            "cluster": cluster, "model": {"sequential": [{"linear": [64, 64]}]},
+            "jobs": [{"train": {"precision": "fp32", "micro_batch": 2, "steps": 3}}],
+        }  # fmt: skip
+        scenario = from_mapping(document, folder=tmp_path)
+        assert isinstance(scenario, Scenario)
+        plan = build_job(scenario, worker_cpus=cpus).plan
+        assert plan.host_pool == HostPool(threads=expected)

@@ -74,14 +74,14 @@ def test_every_setting_reaches_the_plan() -> None:
         {
             "version": 1, "sharding_strategy": "HYBRID_SHARD_ZERO2", "mixed_precision": "fp16",
             "min_num_params": 1000, "backward_prefetch": "NO_PREFETCH",
-            "limit_all_gathers": False, "use_orig_params": True,
+            "limit_all_gathers": False, "use_orig_params": True, "trained_apart": False,
         },
         nodes=2,
     )  # fmt: skip
     assert first.fsdp == FsdpSettings(
         version=1, sharding_strategy="_HYBRID_SHARD_ZERO2", replicas=2, param_dtype="fp16",
         reduce_dtype="fp16", min_num_params=1000, backward_prefetch=None, limit_all_gathers=False,
-        use_orig_params=True,
+        use_orig_params=True, trained_apart=False,
     )  # fmt: skip
 
 

@@ -86,6 +86,15 @@ def test_a_script_unmodified(tmp_path: Path) -> None:
     assert "train.sh" in found.files
 
 
+def test_instances_of_the_optimizer_are_read(tmp_path: Path) -> None:
+    inline = (
+        "{micro_batch_size: 1, bf16: true, use_distributed_optimizer: true, "
+        "num_distributed_optimizer_instances: 4}"
+    )
+    plan = build_job(scenario(tmp_path, inline)).plan
+    assert plan.megatron.num_distributed_optimizer_instances == 4
+
+
 def test_arguments_in_place_replay(tmp_path: Path) -> None:
     inline = "{micro_batch_size: 1, fp16: true, pipeline_model_parallel_size: 2}"
     found = scenario(tmp_path, inline)
@@ -104,6 +113,10 @@ def test_arguments_in_place_replay(tmp_path: Path) -> None:
         ("--micro-batch-size 1 --bf16 --fp16", "give bf16 or fp16, not both"),
         ("--micro-batch-size 1 --overlap-param-gather", "needs use_distributed_optimizer"),
         ("--micro-batch-size 1 --tp-comm-overlap", "needs sequence_parallel"),
+        (
+            "--micro-batch-size 1 --num-distributed-optimizer-instances 2",
+            "num_distributed_optimizer_instances needs use_distributed_optimizer",
+        ),
         ("--micro-batch-size 1 --tensor-model-parallel-size 3", "not divisible by tp 3"),
         ("--micro-batch-size 1 --expert-model-parallel-size 3", "does not divide dp x cp: 8"),
         ("--micro-batch-size 3 --global-batch-size 25", r"train.sh:1:42 .*not a multiple of"),

@@ -166,3 +166,23 @@ def test_zero_checkpoints_do_not_fit_another_size() -> None:
     assert said not in codes()
     universal = {**ds, "checkpoint": {"load_universal": True}}
     assert said not in codes(num_workers=[8, 16], train__deepspeed=universal)
+
+
+@pytest.mark.parametrize(
+    ("resources", "threads", "few"), [(None, 1, True), ({"GPU": 1, "CPU": 6}, 6, False)]
+)
+def test_threads_of_an_offloaded_optimizer_are_the_worker_s_cpus(
+    resources: dict[str, float] | None, threads: int, few: bool
+) -> None:
+    zero = {"stage": 3, "offload_optimizer": {"device": "cpu"}}
+    deepspeed = {
+        "bf16": {"enabled": True}, "zero_optimization": zero, "train_micro_batch_size_per_gpu": 1,
+        "optimizer": {"type": "AdamW", "params": {}},
+    }  # fmt: skip
+    train = {"deepspeed": deepspeed, "seq_len": 2048, "steps": 3}
+    found = scenario(changed(TRAIN, resources_per_worker=resources, num_workers=2, train=train))
+    job, _ = found.job.library.job_of(2)
+    assert job.plan.host_pool.threads == threads
+    summary = raysim.run(found, record=False).summary
+    said = {w["code"]: w["cause"] for w in summary["libraries"][0]["warnings"]}
+    assert ("host-optimizer-with-few-threads" in said) == few

@@ -38,6 +38,7 @@ from raysim.rayapi.data.files import (
     read_orc,
     read_parquet,
     read_text,
+    read_webdataset,
 )
 from raysim.rayapi.data.grouped import GroupedData
 from raysim.rayapi.data.handed import from_arrow_refs, from_numpy_refs, from_pandas_refs
@@ -112,6 +113,7 @@ __all__ = [
     "read_parquet",
     "read_sql",
     "read_text",
+    "read_webdataset",
 ]  # fmt: skip
 NodeIdStr = str
 """As annotations name it."""

@@ -429,6 +429,7 @@ class Dataset(Consumable):
     write_parquet, write_csv = writes.write_parquet, writes.write_csv
     write_json, write_numpy, write_orc = writes.write_json, writes.write_numpy, writes.write_orc
     write_images, write_sql = writes.write_images, writes.write_sql
+    write_webdataset = writes.write_webdataset
 
     def write_datasink(self, datasink: Any, **options: Any) -> None:
         """``Dataset.write_datasink``: by what a program has written itself."""

@@ -23,6 +23,7 @@ import numpy as np
 
 from raysim.rayapi.calls import program_call
 from raysim.rayapi.clock import import_unpatched, real_datetime
+from raysim.rayapi.data import webdataset
 from raysim.rayapi.data.columns import (
     Columns,
     arrow,
@@ -53,19 +54,20 @@ from raysim.raylibs.data import specs
 
 DECODE_BYTES_PER_S = {
     "parquet": 500e6, "orc": 500e6, "csv": 200e6, "json": 100e6, "text": 400e6, "numpy": 2e9,
-    "images": 20e6, "binary": 2e9,
+    "images": 20e6, "binary": 2e9, "webdataset": 20e6,
 }  # fmt: skip
 """Of one core, per byte of a file (assumed: what pyarrow, Pillow and memcpy do on a server's core;
 an image's bytes are compressed)."""
 _EXTENSIONS = {
     "parquet": ("parquet",), "orc": ("orc",), "json": ("json", "jsonl"), "numpy": ("npy",),
-    "images": ("png", "jpg", "jpeg", "tif", "tiff", "bmp", "gif"),
+    "images": ("png", "jpg", "jpeg", "tif", "tiff", "bmp", "gif"), "webdataset": ("tar",),
 }  # fmt: skip
+_NAMES = {"csv": "CSV", "orc": "ORC", "webdataset": "WebDataset"}
 _IGNORED = (
     "filesystem", "parallelism", "num_cpus", "num_gpus", "memory", "concurrency",
     "ray_remote_args", "ignore_missing_paths", "arrow_open_stream_args",
     "arrow_open_file_args", "label_selector", "resources", "accelerator_type", "runtime_env",
-    "max_calls", "fallback_strategy", "lines", "allow_pickle",
+    "max_calls", "fallback_strategy", "lines", "allow_pickle", "verbose_open",
 )  # fmt: skip
 """Options that change nothing that is emulated."""
 _ROW_OF_EACH = ("images", "binary")
@@ -103,7 +105,7 @@ def _read(
     if said:
         raise NotEmulatedError(f"ray.data.read_{kind}({next(iter(said))}=)", "the paths")
     named = paths if isinstance(paths, list | tuple) else [paths]
-    name = f"Read{kind.upper() if kind in ('csv', 'orc') else kind.capitalize()}"
+    name = f"Read{_NAMES.get(kind, kind.capitalize())}"
     there = described(named[0]) if named else None
     if there is not None:
         return described_dataset(there, name, override_num_blocks)
@@ -282,6 +284,20 @@ def read_images(
 ) -> Dataset:  # fmt: skip
     """``ray.data.read_images``: arrays of height, width and channels."""
     return _read("images", paths, partial(_image, size, mode), override_num_blocks, options)
+
+
+@program_call
+def read_webdataset(
+    paths: Any, *, decoder: Any = True, fileselect: Any = None, filerename: Any = None,
+    suffixes: Any = None, expand_json: bool = False, override_num_blocks: int | None = None,
+    **options: Any,
+) -> Dataset:  # fmt: skip
+    """``ray.data.read_webdataset``: a row of every sample in tars."""
+    load = partial(
+        webdataset.load, decoder=decoder, fileselect=fileselect, filerename=filerename,
+        suffixes=suffixes, expand_json=expand_json,
+    )  # fmt: skip
+    return _read("webdataset", paths, load, override_num_blocks, options)
 
 
 def _image(size: tuple[int, int] | None, mode: str | None, file: Path) -> Columns:

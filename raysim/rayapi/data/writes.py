@@ -20,7 +20,7 @@ import numpy as np
 
 from raysim.rayapi.calls import program_call
 from raysim.rayapi.clock import import_unpatched, real_datetime
-from raysim.rayapi.data import executions
+from raysim.rayapi.data import executions, webdataset
 from raysim.rayapi.data.columns import (
     Columns,
     arrow,
@@ -57,13 +57,15 @@ class SaveMode(str, Enum):  # noqa: UP042  (printed as Ray prints it)
 @program_call
 def write(dataset: Dataset, kind: str, path: Any, options: dict[str, Any]) -> None:
     """Run a dataset into files of a folder."""
+    of = f"write_{'webdataset' if kind == 'tar' else kind}"
     asked = {k: v for k, v in options.items() if k not in _IGNORED and v is not None}
     column, by = asked.pop("column", ""), asked.pop("partition_cols", [])
+    store_in = asked.pop("writer", None) or _WRITERS[kind]
     rows, mode = asked.pop("min_rows_per_file", None), SaveMode(asked.pop("mode", "append"))
     if asked or (by and kind != "parquet"):
         named = next(iter(asked), "partition_cols")
-        raise NotEmulatedError(f"ray.data.Dataset.write_{kind}({named}=)", "the path")
-    folder = local(path, f"write_{kind}")
+        raise NotEmulatedError(f"ray.data.Dataset.{of}({named}=)", "the path")
+    folder = local(path, of)
     skips = _prepared(folder, mode)
     numbers = itertools.count()
     prefix = _unused(folder, executions.number_of(dataset))
@@ -76,7 +78,7 @@ def write(dataset: Dataset, kind: str, path: Any, options: dict[str, Any]) -> No
                 (folder / inside).mkdir(parents=True, exist_ok=True)
                 file = folder / inside / name
                 with real_datetime():
-                    _WRITERS[kind](part, file, column)
+                    store_in(part, file, column)
                 pay_for_writing(file.stat().st_size)
         return [whole]
 
@@ -144,6 +146,13 @@ def write_json(self: Dataset, path: Any, **options: Any) -> None:
 def write_numpy(self: Dataset, path: Any, *, column: str, **options: Any) -> None:
     """``Dataset.write_numpy`` of one column."""
     write(self, "npy", path, {**options, "column": column})
+
+
+def write_webdataset(self: Dataset, path: Any, *, encoder: Any = True, **options: Any) -> None:
+    """``Dataset.write_webdataset``: samples in a tar of every block."""
+    keys = (f"{number:032x}" for number in itertools.count())
+    store = lambda columns, file, _: webdataset.store(columns, file, encoder, keys)  # noqa: E731
+    write(self, "tar", path, {**options, "writer": store})
 
 
 def write_images(

@@ -5,7 +5,7 @@ folder or the hub's cache; weights have no values, so their files need not be th
 paid once per node, its ranks sharing: the others find them in the page cache.
 
 Attention asked for as FlashAttention is torch's own fused one, traced alike. Not modelled:
-quantized weights (refused), ``device_map``, adapters that were saved.
+``device_map``, adapters that were saved.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from raysim.rayapi.huggingface import four_bit
 from raysim.rayapi.shapes.here import steps_here
-from raysim.rayapi.unsupported import NotEmulatedError
 
 if TYPE_CHECKING:
     from raysim.rayapi.shapes.patches import Replaced
@@ -41,6 +41,7 @@ def install(r: Replaced, module: ModuleType) -> None:
 
     r.set(module.PreTrainedModel, "from_pretrained", make)
     r.set(module.PreTrainedModel, "_from_config", _without_flash)
+    r.set(module.ModuleUtilsMixin, "num_parameters", _without_bitsandbytes)
 
 
 def forget() -> None:
@@ -64,11 +65,27 @@ def _without_flash(real: Any) -> Any:
     return classmethod(from_config)
 
 
+def _without_bitsandbytes(real: Any) -> Any:
+    """``num_parameters``: of weights in 4 bits it asks that package, which need not be here."""
+
+    def num_parameters(self: Any, only_trainable: bool = False, *args: Any, **kwargs: Any) -> Any:
+        if steps_here() is None or not getattr(self, "is_loaded_in_4bit", False):
+            return real(self, only_trainable, *args, **kwargs)
+        self.is_loaded_in_4bit = False
+        try:
+            counted = real(self, only_trainable, *args, **kwargs)
+        finally:
+            self.is_loaded_in_4bit = True
+        packed = [p for p in self.parameters() if isinstance(p, four_bit.Params4bit)]
+        return counted + (0 if only_trainable else sum(p.numel() for p in packed))
+
+    return num_parameters
+
+
 def _described(steps: Steps, cls: Any, name: Any, kwargs: dict[str, Any]) -> Any:
     """A model of the config's shapes."""
-    if kwargs.get("quantization_config") is not None:
-        raise NotEmulatedError("from_pretrained(quantization_config=)", "weights in 16 or 32 bits")
     config, more = kwargs.pop("config", None), dict(kwargs)
+    quantized = four_bit.asked_for(more.pop("quantization_config", None))
     said = more.pop("dtype", more.pop("torch_dtype", None))
     attention = more.pop("attn_implementation", None)
     if not hasattr(config, "to_dict"):
@@ -84,6 +101,8 @@ def _described(steps: Steps, cls: Any, name: Any, kwargs: dict[str, Any]) -> Any
         model = model.to(dtype)
     size_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
     steps.worker.read_bytes(size_bytes / steps.worker.context.local_world_size)
+    if quantized is not None:
+        four_bit.convert(model, quantized)
     return model.eval()
 
 

@@ -29,12 +29,10 @@ _MODULES = {
 TORCH_PORT = 29500
 """``TORCH_DISTRIBUTED_DEFAULT_PORT`` of DeepSpeed, and torchrun's of a static rendezvous."""
 _OF_DEEPSPEED_IGNORED = (
-    "--launcher_args", "--node_rank", "--enable_each_rank_log", "--bind_core_list", "--ssh_port",
-    "--venv_script", "--log_level",
+    "--launcher_args", "--node_rank", "--enable_each_rank_log", "--ssh_port", "--venv_script",
+    "--log_level",
 )  # fmt: skip
-_FLAGS_OF_DEEPSPEED_IGNORED = (
-    "--no_ssh", "--no_ssh_check", "--save_pid", "--bind_cores_to_rank",
-)  # fmt: skip
+_FLAGS_OF_DEEPSPEED_IGNORED = ("--no_ssh", "--no_ssh_check", "--save_pid")
 _OF_TORCHRUN_IGNORED = (
     "--rdzv-conf", "--monitor-interval", "--start-method",
     "--event-log-handler", "--role", "--log-dir", "--local-ranks-filter", "--node-rank",
@@ -68,6 +66,10 @@ class Command:
     exclude: str = ""
     multi: bool = False
     """Treat one node as several (``--force_multi``)."""
+    binds_cores: bool = False
+    """``--bind_cores_to_rank``."""
+    core_list: str = ""
+    """What ``--bind_core_list`` has in place of all cores: ``0,2-5``."""
     master_addr: str = ""
     master_port: int | None = None
     run_id: str = "none"
@@ -150,7 +152,9 @@ def _deepspeed(words: Sequence[str], rest: Sequence[str]) -> Command:
     parser.add_argument("--master_addr", default="")
     parser.add_argument("--launcher", default="pdsh")
     parser.add_argument("--autotuning", default="")
-    for flag in ("--module", "--no_python", "--no_local_rank", "--force_multi"):
+    parser.add_argument("--bind_core_list", default="")
+    for flag in ("--module", "--no_python", "--no_local_rank", "--force_multi",
+                 "--bind_cores_to_rank"):  # fmt: skip
         parser.add_argument(flag, action="store_true")
     for flag in _OF_DEEPSPEED_IGNORED:
         parser.add_argument(flag)
@@ -174,6 +178,7 @@ def _deepspeed(words: Sequence[str], rest: Sequence[str]) -> Command:
         least_nodes=max(1, given.num_nodes),
         per_node=given.num_gpus if given.num_gpus > 0 else None, hostfile=given.hostfile,
         include=given.include, exclude=given.exclude, multi=given.force_multi,
+        binds_cores=given.bind_cores_to_rank, core_list=given.bind_core_list,
         master_addr=given.master_addr, master_port=given.master_port,
     )  # fmt: skip
 

@@ -180,7 +180,7 @@ class Group:
     def _run_main(self, member: Member) -> None:
         seat, state = member.seat, member.state
         worker = state.training = Worker(run=self._run, context=self._context(member), state=state)
-        worker.visible_devices = member.sees_gpus
+        worker.shown_devices = member.sees_gpus
         for name, value in member.environment.items():
             if name not in DEFAULTS or ENVIRON.encodekey(name) not in state.environ:
                 state.set_env(name, value)

@@ -29,7 +29,9 @@ class Machine:
 
     node_id: NodeID
     gpus: int
+    vcpus: int
     cores: int
+    """Without their second threads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +99,7 @@ def _of_torchrun(command: Command, machine: Machine, *, on_gpus: bool) -> Host:
     asked = command.per_node
     if asked == "gpu" and not on_gpus:
         raise ScenarioError("torchrun: Cuda is not available.")
-    most = machine.gpus if on_gpus else machine.cores
+    most = machine.gpus if on_gpus else machine.vcpus
     count = asked if isinstance(asked, int) else most
     if on_gpus and count > most:
         raise ScenarioError(
@@ -189,6 +191,7 @@ def environment(command: Command, seat: Seat, first: NodeID) -> dict[str, str]:
             "MASTER_PORT": command.master_port, "WORLD_SIZE": seat.world_size,
             "CROSS_RANK": seat.node_rank, "CROSS_SIZE": seat.nodes, "LOCAL_SIZE": here,
             "RANK": seat.rank, "LOCAL_RANK": seat.local_rank,
+            **({"OMP_NUM_THREADS": _cores_of_each(command, seat)} if command.binds_cores else {}),
         })  # fmt: skip
     threads = {"OMP_NUM_THREADS": 1} if here > 1 else {}
     return _strings({
@@ -202,6 +205,22 @@ def environment(command: Command, seat: Seat, first: NodeID) -> dict[str, str]:
         "TORCHELASTIC_USE_AGENT_STORE": True, "TORCH_NCCL_ASYNC_ERROR_HANDLING": 1,
         "LOCAL_RANK": seat.local_rank,
     })  # fmt: skip
+
+
+def _cores_of_each(command: Command, seat: Seat) -> int:
+    """As ``deepspeed/utils/numa.py`` shares them out."""
+    cores, here = seat.host.machine.cores, len(seat.host.slots)
+    if command.core_list:
+        try:
+            ends = [[int(n) for n in part.split("-")] for part in command.core_list.split(",")]
+        except ValueError:
+            raise ScenarioError(
+                f"deepspeed: --bind_core_list {command.core_list!r} is not such as 0,2-5"
+            ) from None
+        cores = sum(last[-1] - last[0] + 1 for last in ends)
+    if cores < here:
+        raise ScenarioError("deepspeed: At least one core needs to be assigned to each rank")
+    return cores // here
 
 
 def _strings(values: dict[str, object]) -> dict[str, str]:

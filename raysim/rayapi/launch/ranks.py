@@ -74,7 +74,9 @@ class Ranks:
         self._code = code
         self._record = RunRecord(name=file.stem)
         machines = [
-            Machine(node_id=n.index, gpus=n.spec.gpu_count, cores=n.spec.vcpus)
+            Machine(
+                node_id=n.index, gpus=n.spec.gpu_count, vcpus=n.spec.vcpus, cores=n.spec.cpu.cores
+            )
             for n in session.env.nodes if session.cluster.is_up(n.index)
         ]  # fmt: skip
         seats = list(seats_of(hosts_of(command, machines)))
@@ -82,7 +84,8 @@ class Ranks:
         self._on_gpus = seats[0].host.on_gpus
         self._run = Run(
             session=session, name=file.stem, folder=Path.cwd(), launched=True, spawn=self._spawn,
-            gpus=1.0 if self._on_gpus else 0.0, start_others=self._start_others,
+            gpus=1.0 if self._on_gpus else 0.0, bound=command.binds_cores,
+            start_others=self._start_others,
         )  # fmt: skip
         self._machines = machines
         self._ranks: Group | None = None
@@ -140,11 +143,8 @@ class Ranks:
         return self._accelerate[gpus]
 
     def _seen(self, seat: Seat) -> int:
-        """GPUs: DeepSpeed shows a rank those of its node's ranks, the others hide none."""
-        if not self._on_gpus:
-            return 0
-        host = seat.host
-        return len(host.slots) if self._command.kind == "deepspeed" else host.machine.gpus
+        """GPUs of its node; what DeepSpeed hides of them is in the environment."""
+        return seat.host.machine.gpus if self._on_gpus else 0
 
     def _process(self, seat: Seat) -> ProcessState:
         state = ProcessState(self._session, None, is_driver=True)

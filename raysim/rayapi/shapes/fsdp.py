@@ -29,6 +29,8 @@ from raysim.training.settings.fsdp import FsdpSettings
 if TYPE_CHECKING:
     from raysim.rayapi.shapes.patches import Replaced
 
+PEFT = "peft.utils.other"
+
 
 def install(r: Replaced) -> None:
     """Constructors and methods of both versions."""
@@ -89,7 +91,7 @@ def _version1(
             forward_prefetch=forward_prefetch,
             limit_all_gathers=limit_all_gathers,
             use_orig_params=use_orig_params,
-            **_policy(auto_wrap_policy),
+            **{"trained_apart": False} | _policy(auto_wrap_policy),
         ),
     )
 
@@ -112,13 +114,23 @@ def _policy(policy: Any) -> dict[str, Any]:
         classes = policy._module_classes  # noqa: SLF001  (it has no other door)
         return {"layer_classes": _names(classes)}
     said = getattr(policy, "keywords", {})
+    parts = {_module(p): p for p in said.get("policies", ())}
+    if PEFT in parts and len(parts) == 2:  # its fsdp_auto_wrap_policy: what is trained, and classes
+        return _policy(next(p for at, p in parts.items() if at != PEFT)) | {"trained_apart": True}
     if "transformer_layer_cls" in said:
-        return {"layer_classes": _names(said["transformer_layer_cls"])}
+        classes = said["transformer_layer_cls"]
+        return {"layer_classes": _names(c for c in classes if not c.__module__.startswith("peft."))}
     if getattr(policy, "func", policy).__name__ == "size_based_auto_wrap_policy":
         return {"min_num_params": int(said.get("min_num_params", 10**8))}
     raise NotEmulatedError(
         f"auto_wrap_policy={policy!r}", "ModuleWrapPolicy and transformer_auto_wrap_policy"
     )
+
+
+def _module(policy: Any) -> str:
+    """Where the function that a ``lambda_auto_wrap_policy`` asks is from."""
+    asked = getattr(policy, "keywords", {}).get("lambda_fn")
+    return str(getattr(asked, "__module__", ""))
 
 
 def _names(classes: Any) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ from torch.utils._pytree import tree_map_only
 from raysim.errors import ScenarioError
 from raysim.models.table import Model
 from raysim.rayapi.calls import this_fiber
+from raysim.rayapi.huggingface.four_bit import stored_as_asked
 from raysim.rayapi.huggingface.tables import table_of
 from raysim.rayapi.library_code import play
 from raysim.rayapi.shapes import prediction
@@ -44,6 +45,7 @@ from raysim.rayapi.shapes.plans import (
 )
 from raysim.rayapi.shapes.prediction import Prediction
 from raysim.rayapi.shapes.roles import Role, bytes_of, samples_of
+from raysim.rayapi.train.environment import host_pool
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.tracing import trace
 from raysim.tracing.operators import tensors
@@ -268,15 +270,15 @@ class Steps:
             return tape.replay(loss, outputs)
 
         self.mode.tape = None
-        known = table_of(wrapping.module, self._example)
-        if known is not None:
-            return known
-        with self._tracing():
-            return trace(
-                wrapping.module, with_values(self._example), loss=None if own else again,
-                name=type(wrapping.module).__name__,
-                autocast=wrapping.cast_by(self._key[3] or role.half), say=self.say,
-            )  # fmt: skip
+        found = table_of(wrapping.module, self._example)
+        if found is None:
+            with self._tracing():
+                found = trace(
+                    wrapping.module, with_values(self._example), loss=None if own else again,
+                    name=type(wrapping.module).__name__,
+                    autocast=wrapping.cast_by(self._key[3] or role.half), say=self.say,
+                )  # fmt: skip
+        return stored_as_asked(found, wrapping.module)
 
     def say(self, message: str) -> None:
         """Tell the user, once."""
@@ -413,7 +415,7 @@ class Steps:
             plan, constants=self.worker.run.session.training, torch_compile=compiled,
             cuda_graphs=compiled and self.cuda_graphs,
             activation_checkpointing="full" if role.recomputes else "none",
-            keeps_output=role.held,
+            keeps_output=role.held, host_pool=host_pool(self.worker),
         )  # fmt: skip
         found = self._found[glance] = self.predicted(plan, role, wrapping)
         return found

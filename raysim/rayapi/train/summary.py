@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from raysim.raylibs.report import Cell, Input, LibraryReport, Table
+from raysim.raylibs.train.host_threads import too_few_threads
 from raysim.units import GIB, to_seconds
 
 if TYPE_CHECKING:
@@ -71,8 +72,10 @@ def with_training(report: LibraryReport, shared: Shared) -> LibraryReport:
         Input(name="collating", value=COLLATE_BYTES_PER_S, basis="assumed",
               source="bytes/s of one core that copies samples into a batch"),
     )  # fmt: skip
+    few = too_few_threads(found.outcome)
     return replace(
         report, metrics=metrics, tables=tables, inputs=inputs,
+        warnings=report.warnings if few is None else (*report.warnings, few),
         simplifications=(*report.simplifications, *SIMPLIFICATIONS),
     )  # fmt: skip
 

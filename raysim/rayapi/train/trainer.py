@@ -150,12 +150,13 @@ class DataParallelTrainer:
             config=self._config(),
             name=getattr(self.train_loop_per_worker, "__name__", "train_loop_per_worker"),
             folder=self.run_config.folder(),
+            env_vars=this_fiber().process.runtime_env.get("env_vars") or {},
             set_up=self._set_up,
             datasets={name: d() if callable(d) else d for name, d in self.datasets.items()},
         )
         core = this_core(this_fiber())
         scaling = scaling_of(self.scaling_config)
-        run.gpus = scaling.resources.get("GPU", 0.0)
+        run.gpus, run.cpus = (scaling.resources.get(name, 0.0) for name in ("GPU", "CPU"))
         spec = TrainerSpec(
             function=TrainFunction(user=run.loop),
             scaling_config=scaling,

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,11 @@ from raysim.rayapi.failures import exception_of, raise_error
 from raysim.rayapi.fibers import HUB
 from raysim.rayapi.library_code import in_fiber, play, state_of
 from raysim.rayapi.lightning.ranks import OwnRank
-from raysim.rayapi.process_state import ProcessState
+from raysim.rayapi.process_state import ENVIRON, ProcessState
 from raysim.rayapi.serialization import load_code
 from raysim.rayapi.session import Session
+from raysim.rayapi.train.environment import set_environment
 from raysim.rayapi.unsupported import NotEmulatedError
-from raysim.raycore.ids import node_ip
 from raysim.raycore.scripts import Ask
 from raysim.raycore.tasks import TaskError
 from raysim.raylibs.train import reports
@@ -79,6 +80,11 @@ class Run:
     the first node."""
     gpus: float = 0.0
     """Of each worker."""
+    cpus: float = 0.0
+    bound: bool = False
+    """Its ranks have cores of their own: ``deepspeed --bind_cores_to_rank``."""
+    env_vars: Mapping[str, str] = field(default_factory=dict)
+    """Of the runtime environment that its workers have from the driver's."""
     set_up: Callable[[Worker], None] | None = None
     """What a library of the worker's does before the loop."""
     datasets: Mapping[str, Any] = field(default_factory=dict)
@@ -117,14 +123,27 @@ class Worker:
         """Iterators that it has asked for."""
         self.in_group = not run.launched
         """Whether it is a member of torch's process group."""
-        self.visible_devices = math.ceil(context.local_world_size * run.gpus)
-        """GPUs it sees: those that the workers of its node hold together."""
+        self.shown_devices = math.ceil(context.local_world_size * run.gpus)
+        """GPUs that are there for it: those that the workers of its node hold together."""
         self._reports = self._exchanges = 0
 
     @property
     def gpus(self) -> float:
         """It holds."""
         return self.run.gpus
+
+    @property
+    def visible_devices(self) -> int:
+        """GPUs it sees: of a launched script those that ``CUDA_VISIBLE_DEVICES`` names, if it does.
+
+        As CUDA reads it: up to the first that is not there.
+        """
+        said = self.state.environ.get(ENVIRON.encodekey("CUDA_VISIBLE_DEVICES"))
+        if said is None or not self.run.launched:
+            return self.shown_devices
+        named = [part.strip() for part in ENVIRON.decodevalue(said).split(",")]
+        there = set(map(str, range(self.shown_devices)))
+        return sum(1 for _ in takewhile(there.__contains__, named))
 
     @property
     def devices(self) -> range:
@@ -148,7 +167,7 @@ class Worker:
         """In its fiber."""
         run = self.run
         this_fiber().depth = 1  # what its own code takes on this machine is not charged
-        self._set_environment()
+        set_environment(self)
         if run.set_up is not None:
             run.set_up(self)
         if self.torch_steps is None:
@@ -158,19 +177,6 @@ class Worker:
         self.phase("reports")
         this_fiber().settle()
         return value
-
-    def _set_environment(self) -> None:
-        """As ``torch/config.py`` and the environment of ``ray.train`` have it."""
-        context, state = self.context, self.state
-        nodes = list(context.gang.nodes)
-        said = {
-            "RANK": context.rank, "LOCAL_RANK": context.local_rank,
-            "WORLD_SIZE": context.world_size, "LOCAL_WORLD_SIZE": context.local_world_size,
-            "NODE_RANK": context.node_rank, "MASTER_ADDR": node_ip(nodes[0]),
-            "MASTER_PORT": 29500,
-        }  # fmt: skip
-        for name, value in said.items():
-            state.set_env(name, str(value))
 
     def phase(self, phase: str) -> None:
         """What the run does from here on; rank 0 speaks for all."""

@@ -113,7 +113,7 @@ class ProgramPlots:
         )  # fmt: skip
 
     def held(self) -> Chart:
-        """How much of each resource leases hold, over what the nodes that are up have."""
+        """How much of each resource is held, over what the nodes that are up have."""
         activity = self.activity
         names = [n for n in ("CPU", "GPU") if any(name == n for _, name in activity.held)]
         marks: list[Mark] = []
@@ -126,7 +126,7 @@ class ProgramPlots:
             )
             used, most = (binned(s, activity.end_ns, CELLS) for s in (held, there))
             shares = [u / m if m else 0.0 for u, m in zip(used, most, strict=True)]
-            marks.append(self._area(f"{name} held by tasks and actors", color, [
+            marks.append(self._area(f"{name} held", color, [
                 (round(i * activity.end_ns / CELLS), share) for i, share in enumerate(shares)
             ]))  # fmt: skip
         if not marks:

@@ -7,8 +7,9 @@ nobody has missed yet), in proportion; if nothing waits for resources, to whoeve
 
 Real counterpart: none; people read it off the dashboard's graphs.
 
-Resources are those that leases hold, as raylets count them: a worker that waits in ``ray.get``
-gives its CPUs back. Store bytes count every sealed object in memory, those also spilled as well.
+Resources are those in use as ``ray status`` counts them: what leases hold, and all that placement
+groups reserve, taken or not; a worker that waits in ``ray.get`` gives its CPUs back. Store bytes
+count every sealed object in memory, those also spilled as well.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 
 from raysim.perf.ray_core import RayCosts
 from raysim.raycore.ids import NodeID
-from raysim.raycore.protocol import LeaseSpec, NodeTableData
+from raysim.raycore.protocol import LeaseSpec, NodeTableData, PlacementGroupTableData
 from raysim.raycore.resources import CPU, UNIT
 from raysim.raycore.state_log import Change
 from raysim.raycore.tasks import TaskSpec
@@ -118,7 +119,7 @@ class Activity:
         self.end_ns = end_ns
         self.parts_ns: dict[str, float] = dict.fromkeys(PARTS, 0.0)
         self.held: dict[tuple[NodeID, str], Series] = {}
-        """Units of a resource that leases hold."""
+        """Units of a resource that leases and placement groups hold."""
         self.running: dict[NodeID, Series] = {}
         """Tasks that run."""
         self.store: dict[NodeID, Series] = {}
@@ -141,6 +142,7 @@ class Activity:
         self._calls: dict[int, None] = {}
         """Tasks of actors."""
         self._leases: dict[int, tuple[str, NodeID, LeaseSpec | None, int]] = {}
+        self._groups: dict[int, PlacementGroupTableData] = {}
         self._of_worker: dict[int, int] = {}
         self._blocked: dict[int, None] = {}
         self._sizes: dict[int, int] = {}
@@ -159,7 +161,8 @@ class Activity:
 
     def _play(self, rows: Sequence[Change], lost: list[tuple[int, NodeID]]) -> None:
         fold = {"task": self._task, "lease": self._lease, "object": self._object,
-                "node": self._node, "worker": self._worker, "job": self._job}  # fmt: skip
+                "node": self._node, "worker": self._worker, "job": self._job,
+                "placement_group": self._placement_group}  # fmt: skip
         for row in rows:
             while lost and lost[0][0] <= row.t_ns:
                 t_ns, node_id = lost.pop(0)
@@ -293,10 +296,22 @@ class Activity:
 
     def _hold(self, node_id: NodeID, units: Mapping[str, int], sign: int, t_ns: int) -> None:
         for name, n in units.items():
-            plain, _, group = name.partition("_group_")
-            if plain == "bundle" or "_" in group:  # CPU_group_0_<id> repeats CPU_group_<id>
-                continue
-            _of(self.held, (node_id, plain)).add(sign * n, t_ns)
+            if "_group_" not in name:  # a placement group holds those already
+                _of(self.held, (node_id, name)).add(sign * n, t_ns)
+
+    def _placement_group(self, row: Change) -> None:
+        """Bundles hold their resources for as long as they have a node."""
+        before = self._groups.pop(row.number, None)
+        if before is not None:
+            self._reserve(before, -1, row.t_ns)
+        if row.state != "REMOVED" and isinstance(row.detail, PlacementGroupTableData):
+            self._groups[row.number] = row.detail
+            self._reserve(row.detail, 1, row.t_ns)
+
+    def _reserve(self, group: PlacementGroupTableData, sign: int, t_ns: int) -> None:
+        for bundle, node_id in zip(group.bundles, group.nodes, strict=True):
+            if node_id >= 0:
+                self._hold(node_id, bundle.resources.units, sign, t_ns)
 
     def _unblock(self, worker_id: int, spec: Any, node_id: NodeID, t_ns: int) -> None:
         del self._blocked[worker_id]

@@ -47,6 +47,12 @@ class EngineContext:
     sm_s: Callable[[Call], float] = lambda _: 0.0
     """What a collective takes of the GPU: its seconds times the share of the SMs it holds."""
 
+    def host_pass_s(self, size_bytes: float) -> float:
+        """One plain pass of this rank's threads over main memory, while all ranks do as much."""
+        return self.costs.host_pass_s(
+            size_bytes, self.cpu, self.ranks_per_node, self.plan.host_pool
+        )
+
     @property
     def ranks(self) -> int:
         """Data-parallel size N: ranks that hold the same weights."""

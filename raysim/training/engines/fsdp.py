@@ -78,6 +78,10 @@ class Sharded:
         """Elements of a group that this rank stores."""
         raise NotImplementedError
 
+    def own_bytes(self, group: Group) -> int:
+        """Of those elements, as they are stored."""
+        return round(self.own_numel(group) * group.element_bytes(self.c.weight_bytes))
+
     def own_trainable(self, group: Group) -> int:
         """Those of them that get gradients."""
         raise NotImplementedError
@@ -112,10 +116,11 @@ class Sharded:
 
     def setup(self) -> None:
         """Shards of weights and optimizer states; in main memory under CPU offload."""
+        beside = sum(t.numel * t.whole_bytes for g in self.groups for t in g.tensors)
+        self.b.alloc("parameter", beside, "scales")
         if self.s.cpu_offload:
             return
-        stored = sum(self.own_numel(g) for g in self.groups)
-        self.b.alloc("parameter", stored * self.c.weight_bytes, "weight shards")
+        self.b.alloc("parameter", sum(map(self.own_bytes, self.groups)), "weight shards")
         # torch.optim keeps its states in the parameters' dtype.
         states = self.c.state_bytes * self.c.weight_bytes / 4
         self.b.alloc("optimizer_state", self.own * states, "optimizer states")
@@ -264,11 +269,11 @@ class Sharded:
         arrived = (*b.last_on(D2H), *b.last_on("compute"))
         b.sync("wait for gradients", arrived)
         if c.plan.gradient_clipping > 0:
-            passes = c.costs.host_pass_s(3.0 * 4 * self.own, c.cpu, c.ranks_per_node)
+            passes = c.host_pass_s(3.0 * 4 * self.own)
             norm = b.background("norm and clip on CPU", CPU, "offload", passes)
             b.sync("gradient norm", self._sum_norm((norm,)))
         moved = CPU_ADAM_PASSES_BYTES[c.plan.optimizer.fused] * self.own
-        seconds = c.costs.host_pass_s(moved, c.cpu, c.ranks_per_node)
+        seconds = c.host_pass_s(moved)
         done = b.background(c.plan.optimizer.type, CPU, "offload", seconds, b.last_on(CPU))
         b.sync("wait for the optimizer", (done,))
 
@@ -282,7 +287,7 @@ class Sharded:
         """Under CPU offload the shard travels before it is gathered."""
         if not self.s.cpu_offload:
             return ()
-        size = float(self.own_numel(group) * self.c.weight_bytes)
+        size = float(self.own_bytes(group))
         copy_s = self.c.copy_s(size, "h2d", pinned=self.pins)
         return (self.b.copy(f"shards of {group.name}", H2D, copy_s),)
 

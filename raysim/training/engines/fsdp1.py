@@ -77,13 +77,22 @@ class Fsdp1(Sharded):
         return self._flat(group) // self.n
 
     def own_trainable(self, group: Group) -> int:
-        """A flat parameter with one trainable tensor has gradients as a whole."""
-        return self.own_numel(group) if group.trainable else 0
+        """Of a chunk, all, or among frozen ones a rank's share of what is trained.
+
+        Its gradient is as long as the flat parameter either way, but the optimizer sees original
+        parameters.
+        """
+        if len(group.trainable) < len(group.tensors):
+            return -(-sum(t.numel for t in group.trainable) // self.n)
+        return self.own_numel(group)
 
     def own_sizes(self, group: Group) -> Sequence[int]:
-        """The chunk, or the pieces of original parameters that rank 0's chunk holds."""
-        if not group.trainable:
-            return ()
+        """The chunk, or the pieces of original parameters that rank 0's chunk holds.
+
+        Of few among frozen ones, some rank has all.
+        """
+        if len(group.trainable) < len(group.tensors):
+            return [-(-t.numel // self.n) for t in group.trainable]
         left = self.own_numel(group)
         if not self.s.use_orig_params:
             return (left,)
@@ -181,7 +190,7 @@ class Fsdp1(Sharded):
         if not whole:
             waits = (*self.start, *self.shards_to_gpu(group))
             staged = own * (self.width if self.casts else 0)
-            staged += own * c.weight_bytes if self.s.cpu_offload else 0
+            staged += self.own_bytes(group) if self.s.cpu_offload else 0
             if self.s.shards:
                 b.alloc("communication", staged, "low-precision shard")
             if self.casts:
@@ -190,7 +199,7 @@ class Fsdp1(Sharded):
             b.sync("rate limiter", (self.frees.popleft(),))
         if whole:
             return
-        size = self._flat(group) * self.width
+        size = round(self._flat(group) * group.element_bytes(self.width))
         if not self.s.shards:
             # The low-precision copy is the parameter; in its own type the shard itself is.
             size = staged

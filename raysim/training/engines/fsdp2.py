@@ -71,7 +71,8 @@ class Fsdp2(Sharded):
     def _bytes(self, group: Group) -> int:
         """Of the whole group, padded, as it is gathered."""
         fp8 = padded_numel(self._in_fp8(group), self.n)
-        return (padded_numel(group.tensors, self.n) - fp8) * self.width + fp8
+        wide = padded_numel(group.tensors, self.n) - fp8
+        return round(wide * group.element_bytes(self.width)) + fp8
 
     def _in_fp8(self, group: Group) -> Sequence[Tensor]:
         return [t for t in group.tensors if t.name in self.fp8]
@@ -202,7 +203,7 @@ class Fsdp2(Sharded):
     def _staged_bytes(self, group: Group, own: int) -> int:
         """Copies that live until the copy in: shards from the host, and in the gathered type."""
         cast = own if self._recasts(group) else 0
-        return cast + (self.own_numel(group) * self.c.weight_bytes if self.s.cpu_offload else 0)
+        return cast + (self.own_bytes(group) if self.s.cpu_offload else 0)
 
     def _recasts(self, group: Group) -> bool:
         return self.casts or bool(self._in_fp8(group))

@@ -3,12 +3,14 @@
 Weight gradients are added to an fp32 buffer by the products themselves; the buffer is reduced after
 the last backward, or bucket by bucket beside it (``overlap_grad_reduce``). With the distributed
 optimizer a rank steps its slice, and low-precision weights are gathered afterwards, or ahead of
-their use in the next forward (``overlap_param_gather``). Experts have buffers of their own, shared
-by fewer ranks. Sources: ``megatron/core/distributed/param_and_grad_buffer.py``,
+their use in the next forward (``overlap_param_gather``); with several instances of it slices are
+those of fewer ranks, and summed over the instances. Experts have buffers of their own, shared by
+fewer ranks. Sources: ``megatron/core/distributed/param_and_grad_buffer.py``,
 ``optimizer/distrib_optimizer.py``, ``finalize_model_grads.py``.
 
-Not modelled: gradients of norms summed over tensor-parallel ranks (a few kilobytes), more than one
-distributed-optimizer instance, precision-aware optimizer states, the nan check of gradients.
+Not modelled: gradients of norms summed over tensor-parallel ranks (a few kilobytes), several
+instances under context or expert parallelism, precision-aware optimizer states, the nan check of
+gradients.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
+from raysim.errors import ScenarioError
 from raysim.models.table import Module
 from raysim.training.engines.context import EngineContext
 from raysim.training.layers.sections import Unit
@@ -47,6 +50,8 @@ class Bucket:
     """Of these, weights that are gathered in fp8."""
     units: list[int] = field(default_factory=list)
     """By ``id``, in the order their gradients become ready."""
+    instances: str = ""
+    """Group of the ranks that hold the same slice; empty: nobody else does."""
     gathered: int | None = None
     """Operation that brings its weights, while under way."""
 
@@ -73,7 +78,8 @@ class Megatron:
 
     def _fill_buckets(self) -> list[Bucket]:
         """In order of readiness: from the last layer to the first, dense and experts apart."""
-        mesh, filled = self.c.plan.mesh, []
+        mesh, filled, instances = self.c.plan.mesh, [], self._instances()
+        shards = mesh.weight_ranks // instances
         for group, ranks, expert in (
             ("dp", mesh.weight_ranks, False), ("edp", mesh.expert_ranks, True),
         ):  # fmt: skip
@@ -85,6 +91,10 @@ class Megatron:
                     continue
                 if bucket is None or (self.m.overlap_grad_reduce and bucket.numel >= capacity):
                     bucket = Bucket(group, ranks)
+                    if instances > 1:
+                        bucket = Bucket(
+                            f"dp_shard:{shards}", shards, instances=f"dp_replicate:{shards}"
+                        )
                     filled.append(bucket)
                 bucket.numel += numel
                 if self._gathers_fp8:
@@ -93,6 +103,22 @@ class Megatron:
                     )
                 bucket.units.append(id(unit))
         return filled
+
+    def _instances(self) -> int:
+        mesh, count = self.c.plan.mesh, self.m.num_distributed_optimizer_instances
+        if count == 1 or not self._sharded:
+            return 1
+        if mesh.cp > 1 or mesh.ep > 1:
+            raise ScenarioError(
+                "several instances of the distributed optimizer are not simulated under context "
+                "or expert parallelism; leave num_distributed_optimizer_instances out"
+            )
+        if mesh.dp % count:
+            raise ScenarioError(
+                f"num_distributed_optimizer_instances {count} does not divide {mesh.dp} "
+                "data-parallel ranks"
+            )
+        return count
 
     def _own(self, bucket: Bucket) -> int:
         """Elements of a bucket that this rank steps."""
@@ -247,14 +273,19 @@ class Megatron:
     def _reduce(self, bucket: Bucket, waits: Sequence[int]) -> None:
         """Scale by the number of replicas, then reduce-scatter, or all-reduce without shards."""
         b, size = self.c.builder, bucket.numel * self.grad_bytes
-        if bucket.ranks == 1:
+        if bucket.ranks == 1 and not bucket.instances:
             return
         scale_s = self.c.costs.memory_s(2.0 * size)
-        scaled = b.compute("scale gradients", "collective", scale_s, waits=waits)
+        done = b.compute("scale gradients", "collective", scale_s, waits=waits)
         op = "reduce_scatter" if self._sharded else "all_reduce"
         name = f"{op.replace('_', '-')} gradients"
         exchange = self.c.beside if self.m.overlap_grad_reduce else b.collective
-        self.works.append(exchange(name, Call(op, bucket.group, size), waits=(scaled,)))
+        if bucket.ranks > 1:
+            done = exchange(name, Call(op, bucket.group, size), waits=(done,))
+        if bucket.instances:
+            call = Call("all_reduce", bucket.instances, self._own(bucket) * self.grad_bytes)
+            done = exchange("all-reduce over instances", call, waits=(done,))
+        self.works.append(done)
 
     def end_backward(self) -> None:
         """Reduction is finished before the step."""

@@ -1,8 +1,9 @@
 """The optimizer step on the host: norm, unscale, DeepSpeedCPUAdam, cast, copy back.
 
 Sources: ``deepspeed/runtime/zero/stage_1_and_2.py`` and ``stage3.py`` of 0.19 (offload branches),
-``csrc/adam/cpu_adam_impl.cpp``. All ranks of a node share its memory bandwidth; the GPU idles, but
-for the sub-groups that Twin-Flow (``ratio``) leaves to it.
+``csrc/adam/cpu_adam_impl.cpp``. All ranks of a node share its memory bandwidth, and each has the
+threads that its launcher left it; the GPU idles, but for the sub-groups that Twin-Flow (``ratio``)
+leaves to it.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ def cpu_step(c: EngineContext, own: int, *, update_gpu: bool, overflow: bool) ->
     arrived = (*b.last_on("d2h"), *b.last_on("compute"))
     if arrived:
         b.sync("wait for gradients", arrived)
-    passes = c.costs.host_pass_s(3 * 4.0 * own, c.cpu, c.ranks_per_node)
+    passes = c.host_pass_s(3 * 4.0 * own)
     b.background("norm and unscale on CPU", CPU, "offload", passes)
     if overflow:
         c.scalar_all_reduce("overflow", FLAG_BYTES)
     c.scalar_all_reduce("gradient norm")
-    seconds = c.costs.cpu_adam_s(own, c.cpu, c.ranks_per_node, bound=False)
+    seconds = _adam_s(c, own)
     adam = b.background("DeepSpeedCPUAdam", CPU, "offload", seconds, b.last_on(CPU))
     b.sync("wait for CPU Adam", (adam,))
     if update_gpu:
@@ -153,15 +154,21 @@ def _step_on_gpu(c: EngineContext, numel: int, *, update_gpu: bool) -> None:
 
 def _step_on_cpu(c: EngineContext, numel: int, *, update_gpu: bool) -> None:
     b = c.builder
-    passes = c.costs.host_pass_s(2 * 4.0 * numel, c.cpu, c.ranks_per_node)
+    passes = c.host_pass_s(2 * 4.0 * numel)
     b.background("unscale on CPU", CPU, "offload", passes)
-    seconds = c.costs.cpu_adam_s(numel, c.cpu, c.ranks_per_node, bound=False)
+    seconds = _adam_s(c, numel)
     adam = b.background("DeepSpeedCPUAdam", CPU, "offload", seconds)
     b.sync("wait for CPU Adam", (adam,))
     if update_gpu:
         low = numel * float(c.weight_bytes)
         if c.plan.precision != "fp32":
-            pages = b.background("cast to new memory", CPU, "offload", fresh_pages_seconds(low))
+            cores = c.plan.host_pool.cores(c.cpu, c.ranks_per_node)
+            fresh = fresh_pages_seconds(low, cores)
+            pages = b.background("cast to new memory", CPU, "offload", fresh)
             b.sync("cast to new memory", (pages,))
         done = b.copy("weights to GPU", H2D, c.copy_s(low, "h2d", pinned=False), (adam,))
         b.sync("weights to GPU", (done,))
+
+
+def _adam_s(c: EngineContext, numel: int) -> float:
+    return c.costs.cpu_adam_s(numel, c.cpu, c.ranks_per_node, c.plan.host_pool)

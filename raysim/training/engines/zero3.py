@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
+from raysim.errors import ScenarioError
 from raysim.models.table import COMPUTE_DTYPE_BYTES
 from raysim.training.engines.context import NORM_BYTES, NORM_KERNELS, EngineContext
 from raysim.training.engines.coordinator import Coordinator, Walk, persistent_names
@@ -53,8 +54,14 @@ class ZeroThree:
         c = self.c = context
         self.zero = c.plan.zero
         self.n = self.zero.shard_ranks(c.ranks)
-        parameters = tuple({g.name: g for u in c.units for g in u.uses}.values())
-        self.parameters = parameters
+        stored = tuple({g.name: g for u in c.units for g in u.uses}.values())
+        self.scales = [round(g.numel * g.whole_bytes) for g in stored if g.whole_bytes]
+        if self.scales and self.zero.zero_quantized_weights:
+            raise ScenarioError(
+                "zero_quantized_weights would round the bytes that hold 4-bit weights, as if they "
+                "were 16-bit weights; leave it out"
+            )
+        parameters = self.parameters = self._packed(stored)
         self.persistent = persistent_names(parameters, self.zero)
         self.accum_bytes = COMPUTE_DTYPE_BYTES[c.plan.grad_accum_dtype or c.plan.precision]
         self.groups = self._groups()
@@ -69,9 +76,9 @@ class ZeroThree:
         self.to_host = GradientsToHost(c, disk, self.groups, self.accum_bytes)
         forward = len(c.units)
         # The root module owns nothing, but its hooks run first in both passes and prefetch.
-        trace = [(), *(u.uses for u in visits[:forward])]
+        trace = [(), *(self._packed(u.uses) for u in visits[:forward])]
         if len(visits) > forward:
-            trace += [(), *(u.uses for u in visits[forward:])]
+            trace += [(), *(self._packed(u.uses) for u in visits[forward:])]
         for visit in trace if self.zero.zero_quantized_weights and self.n > 1 else ():
             # The first step, which records the trace, gathers module by module.
             if visit:
@@ -85,6 +92,10 @@ class ZeroThree:
         self.filled = -1
         """Operation after which the bucket's last gradient was there: its stream waits for that."""
         self.must_wait: tuple[int, ...] = ()
+
+    def _packed(self, parameters: tuple[Gradient, ...]) -> tuple[Gradient, ...]:
+        """As ``ds_numel`` counts them: bitsandbytes' weights are elements of the others' type."""
+        return tuple(p.packed(self.c.weight_bytes) for p in parameters)
 
     def _groups(self) -> tuple[SubGroup, ...]:
         """Sub-groups of this rank's shards, in the model's order."""
@@ -113,6 +124,7 @@ class ZeroThree:
             b.scratch(sum(shards), "shards as partitioned", shards)
             b.alloc("parameter", sum(shards), "weight shards")
             b.free_scratch(sum(shards), "shards as partitioned")
+        b.alloc("parameter", sum(self.scales), "scales of weights", tensors=self.scales)
         if not self.offload:
             b.alloc("gradient", self.own * self.accum_bytes, "gradient shards")
         stepped = [group.numel for group in self.groups if group.on_gpu]

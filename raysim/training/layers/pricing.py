@@ -347,7 +347,12 @@ class Pricer:
 
     def _gradient(self, p: Parameter) -> Gradient:
         return Gradient(
-            p.name, self._numel(p), expert=p.expert, fp8=p.fp8, stored_bytes=p.stored_bytes
+            p.name,
+            self._numel(p),
+            expert=p.expert,
+            fp8=p.fp8,
+            stored_bytes=p.stored_bytes,
+            whole_bytes=p.whole_bytes,
         )
 
     def _numel(self, parameter: Parameter) -> int:
@@ -362,34 +367,36 @@ class Pricer:
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Largest output alive in forward; largest output and input gradient in backward.
 
-        What was gathered is whole beside them.
+        Each with what lives beside it, tensor by tensor; what was gathered is whole beside them.
         """
         width = COMPUTE_DTYPE_BYTES[self.dtype]
-        forward, beside = 0.0, 0
-        backward = (0.0, 0.0)
+        beside = 0
+        forward: tuple[float, ...] = (0.0,)
+        backward: tuple[float, ...] = (0.0,)
         in_place = any(_overwrites(o) for o in operators)
         for o in operators:
             if o.kind == "loss":
                 beside, copy, gradients = self._loss_scratch(o)
-                forward, backward = max(forward, copy), max(backward, gradients, key=sum)
+                forward = max(forward, (copy,), key=sum)
+                backward = max(backward, gradients, key=sum)
                 continue
             divisor = _divisor(o, self.tp) if o.split != "row" else 1
             out = o.output * self.sharding.samples(o, self.batch) * width / divisor
             grad_in = self._bytes(source_of(o)) if o.saves else out
-            forward = max(forward, out + sum(self._bytes(s) for s in o.scratch))
+            scratch = (self._bytes(s) for s in o.scratch)
+            forward = max(forward, (out, *scratch), key=sum)
             if o.gradients == "none":
                 continue
-            again = sum(self._bytes(s) for s in o.scratch_backward)
-            backward = max(backward, (0.0 if in_place else out, grad_in + again), key=sum)
+            beneath = (self._bytes(s) for s in o.scratch_backward)
+            backward = max(backward, (0.0 if in_place else out, grad_in, *beneath), key=sum)
         gathered = _largest(around.before_forward, "all_gather")
         again = _largest(around.beside_backward, "all_gather")
         again += _largest(around.after_backward, "reduce_scatter")
         sent = _largest(around.after_forward + around.before_forward, "all_to_all", "ep")
         back = _largest(around.before_backward + around.after_backward, "all_to_all", "ep")
         gathered, again = gathered + TOKEN_COPIES * sent, again + TOKEN_COPIES * back
-        first = round(backward[0])
-        parts = (first, round(sum(backward)) - first, again)
-        alive = (beside, round(forward + gathered))
+        parts = (*map(round, backward), again)
+        alive = (beside, round(forward[0] + gathered), *map(round, forward[1:]))
         return tuple(size for size in alive if size), tuple(size for size in parts if size)
 
     def _loss_scratch(self, o: Operator) -> tuple[int, float, tuple[float, float]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
+from math import ceil
 from operator import attrgetter
 from typing import Literal, NamedTuple
 
@@ -43,6 +44,16 @@ class Gradient(NamedTuple):
     """Products read it in fp8."""
     stored_bytes: float | None = None
     """Per element, where it is stored in another type than the plan's."""
+    whole_bytes: float = 0.0
+    """Of those, what is no part of the tensor, and never sharded (scales of 4-bit weights)."""
+
+    def packed(self, width: int) -> Gradient:
+        """As a tensor of elements of ``width`` bytes that hold several weights of fewer bits."""
+        if self.stored_bytes is None or self.stored_bytes >= width:
+            return self
+        return self._replace(
+            numel=ceil(self.numel * (self.stored_bytes - self.whole_bytes) / width)
+        )
 
     def size_bytes(self, width: int) -> int:
         """As stored, ``width`` bytes an element unless it says so itself."""

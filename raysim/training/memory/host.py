@@ -69,17 +69,15 @@ class HostMemory:
         return replace(self, peak_bytes=peak_bytes, by_category=by_category)
 
 
-def _fsdp_host(plan: TrainingPlan, numel: int, ranks_per_node: int) -> dict[str, int]:
+def _fsdp_host(plan: TrainingPlan, numel: int, stored: int, ranks_per_node: int) -> dict[str, int]:
     """Shards, their gradients and the optimizer's states, which torch's offload keeps together.
 
     Simplification: shards of parameters are pinned one by one; rounding each up is left out.
     """
-    stored = COMPUTE_DTYPE_BYTES[plan.precision]
-    own = -(-numel // plan.fsdp.shard_ranks(plan.mesh.dp)) * ranks_per_node
-    states = state_bytes_per_element(plan) * stored / 4
-    return {
-        "parameter": own * stored, "gradient": own * stored, "optimizer_state": round(own * states),
-    }  # fmt: skip
+    width, ranks = COMPUTE_DTYPE_BYTES[plan.precision], plan.fsdp.shard_ranks(plan.mesh.dp)
+    own, kept = (-(-n // ranks) * ranks_per_node * width for n in (numel, stored))
+    states = state_bytes_per_element(plan) / 4
+    return {"parameter": kept, "gradient": own, "optimizer_state": round(own * states)}
 
 
 def host_memory(
@@ -110,7 +108,7 @@ def host_memory(
         by_category |= _zero12(plan, numel, max(sizes, default=0))
     each = {k: round(v) * ranks_per_node for k, v in by_category.items() if v}
     if plan.engine == "fsdp" and plan.fsdp.cpu_offload:
-        each |= _fsdp_host(plan, numel, ranks_per_node)
+        each |= _fsdp_host(plan, numel, stored, ranks_per_node)
     volume = nvme_volume(node)
     return HostMemory(
         peak_bytes=sum(each.values()),

@@ -59,6 +59,9 @@ class FsdpSettings:
     """Of version 1: the host runs at most two all-gathers ahead."""
     use_orig_params: bool = False
     """Of version 1: parameters in the flat one are aligned to 16 bytes."""
+    trained_apart: bool = True
+    """Of version 1, beside frozen weights: trained modules are wrapped alone, as PEFT's policy and
+    with it transformers' Trainer do. Without, a flat parameter of both has a gradient of both."""
     full_state_dict: bool = False
     """Checkpoints are collected on rank 0 (``FULL_STATE_DICT``), not written by every rank."""
     sequence_parallel: bool = False

@@ -32,6 +32,10 @@ class Tensor:
     """Of dimension 0, which version 2 shards."""
     row_numel: int
     trainable: bool
+    stored_bytes: float | None = None
+    """Per element, where it is stored in fewer bits than the plan says."""
+    whole_bytes: float = 0.0
+    """Of those, what is not sharded."""
 
     @property
     def numel(self) -> int:
@@ -59,6 +63,15 @@ class Group:
     def trainable(self) -> tuple[Tensor, ...]:
         """Those that get gradients."""
         return tuple(t for t in self.tensors if t.trainable)
+
+    def element_bytes(self, width: int) -> float:
+        """Mean of what is sharded over its tensors, some stored narrower than ``width``."""
+        if all(t.stored_bytes is None for t in self.tensors):
+            return width
+        size = sum(
+            t.numel * (min(t.stored_bytes or width, width) - t.whole_bytes) for t in self.tensors
+        )
+        return size / sum(t.numel for t in self.tensors)
 
     def flat_numel(self, ranks: int, *, aligned: int = 0) -> int:
         """Elements of the flat parameter, padding included; ``aligned`` elements, or 0: not."""
@@ -108,6 +121,7 @@ def make_groups(
         inside = [i for i, unit in enumerate(units) if _within(unit.name, prefixes)]
         readers = [i for name in names for i in users.get(name, ())]
         _refuse_strangers(prefixes, names, users, inside, settings)
+        _refuse_mixture(prefixes, tensors, settings)
         owners = [users[name][0] for name in names if name in users]
         root = not prefixes
         tail = len(prefixes) > 1 or prefixes == stays
@@ -140,7 +154,8 @@ def _tensor(name: str, p: Parameter, tp: int) -> Tensor:
     shape = list(p.shape) or [1]
     if p.shard is not None and tp > 1:
         shape[p.shard] = -(-shape[p.shard] // tp)
-    return Tensor(name, shape[0], math.prod(shape[1:]), p.trainable)
+    rows, row = shape[0], math.prod(shape[1:])
+    return Tensor(name, rows, row, p.trainable, p.stored_bytes, p.whole_bytes)
 
 
 def _within(name: str, prefixes: Sequence[str]) -> bool:
@@ -175,6 +190,19 @@ def _refuse_strangers(
             )
 
 
+def _refuse_mixture(
+    prefixes: tuple[str, ...], tensors: Sequence[Tensor], settings: FsdpSettings
+) -> None:
+    """``_flat_param.py``: must flatten tensors with uniform ``requires_grad``."""
+    mixed = len({t.trainable for t in tensors}) > 1
+    if mixed and settings.version == 1 and not settings.use_orig_params:
+        where = " + ".join(prefixes) or "the root"
+        raise ScenarioError(
+            f"{where} would flatten trained and frozen parameters together, which torch refuses "
+            "without use_orig_params"
+        )
+
+
 def wrapped_modules(model: Model, settings: FsdpSettings) -> list[tuple[str, ...]]:
     """Modules of each wrapped group, outer ones first; the root is left out.
 
@@ -189,7 +217,7 @@ def wrapped_modules(model: Model, settings: FsdpSettings) -> list[tuple[str, ...
         found = _by_size(settings, _own_parameters(model))
     else:
         found = _by_class(model, settings.layer_classes)
-    if settings.version == 1 and settings.wrap:
+    if settings.version == 1 and settings.wrap and settings.trained_apart:
         found += [name for name in _trained_leaves(model) if name not in found]
     groups: list[tuple[str, ...]] = [(name,) for name in found]
     if settings.wrap_ends and settings.version == 2:

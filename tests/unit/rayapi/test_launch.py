@@ -16,7 +16,7 @@ def read(line: str) -> Command:
 
 
 def machines(*gpus: int) -> list[Machine]:
-    return [Machine(node_id=i, gpus=n, cores=16) for i, n in enumerate(gpus)]
+    return [Machine(node_id=i, gpus=n, vcpus=16, cores=8) for i, n in enumerate(gpus)]
 
 
 def slots(line: str, *gpus: int) -> list[tuple[int, tuple[int, ...]]]:
@@ -145,3 +145,33 @@ def test_where_ranks_of_torchrun_meet(flags: str, address: str, port: str) -> No
         assert found["MASTER_ADDR"] == address
     else:  # the first node's own
         assert found["MASTER_ADDR"] not in ("10.9.9.9", "127.0.0.1", "localhost")
+
+
+@pytest.mark.parametrize(
+    ("line", "threads"),
+    [
+        ("deepspeed train.py", None),
+        ("deepspeed --bind_cores_to_rank train.py", "2"),
+        ("deepspeed --num_gpus 3 --bind_cores_to_rank train.py", "2"),
+        ("deepspeed --bind_cores_to_rank --bind_core_list 0,2-5,7 train.py", "1"),
+        ("torchrun --nproc-per-node 4 train.py", "1"),
+        ("torchrun train.py", None),
+        ("python train.py", None),
+    ],
+)
+def test_openmp_threads_are_the_launcher_s(line: str, threads: str | None) -> None:
+    """As read in ``launch.py``, ``utils/numa.py`` and ``torch/distributed/run.py``."""
+    command = read(line)
+    seat = next(iter(seats_of(hosts_of(command, machines(4)))))
+    assert environment(command, seat, 0).get("OMP_NUM_THREADS") == threads
+
+
+@pytest.mark.parametrize(
+    ("listed", "said"),
+    [("1,x", "'1,x' is not such as 0,2-5"), ("0-2", "At least one core needs to be assigned")],
+)
+def test_cores_that_do_not_do_are_refused(listed: str, said: str) -> None:
+    command = read(f"deepspeed --bind_cores_to_rank --bind_core_list {listed} train.py")
+    seat = next(iter(seats_of(hosts_of(command, machines(4)))))
+    with pytest.raises(ScenarioError, match=said):
+        environment(command, seat, 0)

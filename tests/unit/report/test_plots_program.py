@@ -69,7 +69,7 @@ def test_the_store_holds_what_was_put(result: Result) -> None:
 
 def test_held_is_a_share_of_what_is_there(result: Result) -> None:
     (area,) = result.plot.held().marks
-    assert area.name == "CPU held by tasks and actors"
+    assert area.name == "CPU held"
     assert max(area.y) == pytest.approx(1.0)
 
 
