@@ -45,8 +45,8 @@ _SERVE = (
 )
 
 _RLLIB = (
-    "PPO, IMPALA and APPO of the new API stack, sampling from gymnasium's and your environments; "
-    "default modules and TorchRLModule"
+    "PPO, IMPALA, APPO, DQN and SAC of the new API stack, sampling from gymnasium's and your "
+    "environments, under PPO of several agents; default modules and TorchRLModule"
 )
 
 NAMES: dict[str, str] = {

@@ -1,4 +1,4 @@
-"""``Algorithm``: PPO, IMPALA and APPO of ``raylibs.rllib`` over the program's environments.
+"""``Algorithm``: what ``raylibs.rllib`` plays, over the program's environments.
 
 Real counterpart: ``ray/rllib/algorithms/algorithm.py`` (2.60).
 
@@ -29,9 +29,9 @@ from raysim.raycore.tasks import InPlacementGroup, TaskError
 from raysim.raylibs.rllib.actors import LIBRARY, EnvRunnerGroup
 from raysim.raylibs.rllib.evaluation import evaluate
 from raysim.raylibs.rllib.impala import Impala
-from raysim.raylibs.rllib.ppo import Ppo
 from raysim.raylibs.rllib.report import report_of
 from raysim.raylibs.rllib.result import Iteration, TrainingResult
+from raysim.raylibs.rllib.synchronous import Synchronous
 from raysim.raylibs.tune.resources import PlacementGroupFactory
 
 NOT_LEARNED = (
@@ -45,7 +45,7 @@ class Algorithm(Trainable):
     """``Algorithm``; also what a trial of Tune runs."""
 
     config_class: ClassVar[type[AlgorithmConfig]]
-    plays: ClassVar[type[Ppo] | type[Impala]]
+    plays: ClassVar[type[Synchronous] | type[Impala]]
 
     def __init__(
         self, config: Any = None, env: Any = None, logger_creator: Any = None, **_others: Any
@@ -96,7 +96,9 @@ class Algorithm(Trainable):
         self._state = state
         self._core = core = this_core(fiber)
         program = self._environments(config)
-        made = costed(config, program, Prices(config=config, program=program), _group(core))
+        self._roles = self._evaluates = program.roles
+        self._prices = Prices(config=config, program=program)
+        made = costed(config, program, self._prices, _group(core))
         self._costed = made
         self._began_ns = core.now_ns
         if state.is_driver:  # the script's own imports have been paid for
@@ -126,9 +128,9 @@ class Algorithm(Trainable):
         if not config.num_env_runners and group.local is not None:
             self._eval = group
             return None
-        made = costed(
-            config, self._environments(config), self._costed.price, self._costed.placement_group
-        )
+        program = self._environments(config)
+        self._evaluates = program.roles
+        made = costed(config, program, self._costed.price, self._costed.placement_group)
         self._eval = EnvRunnerGroup(self._core, made, self._session.sim.rng, "evaluation")
         return (yield from self._eval.start())
 
@@ -139,7 +141,7 @@ class Algorithm(Trainable):
             env_config=dict(config.env_config), runners=config.num_env_runners,
             envs=config.num_envs_per_env_runner,
             at_once=config.gym_env_vectorize_mode == "async", seed=config.seed,
-            given=(config.observation_space, config.action_space),
+            given=(config.observation_space, config.action_space), roles=config.roles(),
         )  # fmt: skip
 
     def _play(self, script: Callable[[CoreProcess], Script]) -> Any:
@@ -161,9 +163,9 @@ class Algorithm(Trainable):
         beside = turn and self.config.evaluation_parallel_to_training
         done, found = self._play(lambda _: self._train(beside=beside))
         self._iterations.append(done)
-        result = self.counted.iteration(done, self.config, self._costed)
+        result = self.counted.iteration(done, self.config, self._costed, self._roles)
         if turn:
-            result["evaluation"] = evaluated(*found) if beside else self.evaluate()
+            result["evaluation"] = evaluated(self._evaluates, *found) if beside else self.evaluate()
         group = self._played.group
         result["fault_tolerance"] = {
             "num_healthy_workers": sum(group.healthy), "num_remote_worker_restarts": group.restarts,
@@ -209,7 +211,7 @@ class Algorithm(Trainable):
                 "evaluation_interval=..)`) and w/o an env on the local EnvRunner!"
             )
         found = self._play(lambda _: evaluate(group, duration_of(self.config)))
-        result = evaluated(*found)
+        result = evaluated(self._evaluates, *found)
         self._call(
             "on_evaluate_end", algorithm=self, metrics_logger=_NoLogger(),
             evaluation_metrics=result,
@@ -251,6 +253,9 @@ class Algorithm(Trainable):
         """Counts on from there."""
         checkpoints.restore(self, path)
 
+    def counts_on(self) -> None:
+        """Told when a checkpoint has been restored."""
+
     @classmethod
     def from_checkpoint(cls, path: Any, **_others: Any) -> Algorithm:
         """A new one that counts on."""
@@ -279,9 +284,9 @@ class Algorithm(Trainable):
     # ---- the rest --------------------------------------------------------------------------------
 
     @property
-    def weights_bytes(self) -> int:
-        """Of an env runner's module."""
-        return self._costed.priced(this_core(this_fiber())).weights_bytes
+    def weights_bytes(self) -> dict[str, int]:
+        """Of an env runner's modules."""
+        return self._prices.weights_bytes
 
     @property
     def iteration(self) -> int:

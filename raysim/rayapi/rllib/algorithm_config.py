@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Self
 from raysim.rayapi.compute import use_cores
 from raysim.rayapi.fibers import HUB
 from raysim.rayapi.rllib import settings
+from raysim.rayapi.rllib.agents import MODULE, MultiRLModuleSpec, Roles
 from raysim.rayapi.rllib.modules import RLModuleSpec, as_settings
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.raylibs.rllib.costs import PROGRAM
@@ -39,8 +40,8 @@ class AlgorithmConfig:
 
     defaults: ClassVar[dict[str, Any]] = {}
     """What an algorithm sets otherwise, or adds to ``training``."""
-    includes: ClassVar[dict[str, Any]] = {}
-    """Of the algorithm's own default module."""
+    takes_several: ClassVar[bool] = False
+    """Agents, with several policies."""
 
     def __init__(self, algo_class: type | None = None) -> None:
         imported()
@@ -72,10 +73,18 @@ class AlgorithmConfig:
                 )
             if name in settings.REFUSED and value != known[name]:
                 raise NotEmulatedError(f"config.{method}({name}=)", settings.REFUSED[name])
-            attribute = settings.ATTRIBUTES.get(name, name)
-            merged = name in settings.MERGED and isinstance(value, Mapping)
-            setattr(self, attribute, {**getattr(self, attribute), **value} if merged else value)
+            setattr(self, settings.ATTRIBUTES.get(name, name), self._merged(name, value))
         return self
+
+    def _merged(self, name: str, value: Any) -> Any:
+        """What is kept of a setting that is said."""
+        if name not in settings.MERGED or not isinstance(value, Mapping):
+            return value
+        before = getattr(self, settings.ATTRIBUTES.get(name, name))
+        other_buffer = (
+            name == "replay_buffer_config" and value.get("type", before["type"]) != before["type"]
+        )
+        return dict(value) if other_buffer else {**before, **value}
 
     def python_environment(self, **said: Any) -> Self:
         """Variables of processes; of no effect."""
@@ -136,7 +145,25 @@ class AlgorithmConfig:
         return self._set("offline_data", said)
 
     def multi_agent(self, **said: Any) -> Self:
-        """Refused, but for what means one agent."""
+        """Policies, and who acts by which.
+
+        Raises
+        ------
+        ValueError
+            Policies are not named by a dictionary or a collection.
+        """
+        policies = said.get("policies")
+        if policies is not None and not isinstance(policies, Mapping | set | list | tuple):
+            raise ValueError(
+                "`policies` must be dict mapping PolicyID to PolicySpec OR a set/tuple/list of "
+                "PolicyIDs!"
+            )
+        trained = said.get("policies_to_train")
+        if callable(trained) or (trained is not None and not trained):
+            raise NotEmulatedError(
+                "config.multi_agent(policies_to_train=) as a function, or as nothing",
+                "names of policies",
+            )
         return self._set("multi_agent", said)
 
     def reporting(self, **said: Any) -> Self:
@@ -166,6 +193,11 @@ class AlgorithmConfig:
     # ---- what follows from it --------------------------------------------------------------------
 
     @property
+    def includes(self) -> dict[str, Any]:
+        """What the algorithm says of its default module."""
+        return {}
+
+    @property
     def model_config(self) -> dict[str, Any]:
         """What is said of the module, over what the algorithm says."""
         return {**self.includes, **as_settings(self._model_config)}
@@ -192,14 +224,38 @@ class AlgorithmConfig:
         return self.train_batch_size_per_learner * (self.num_learners or 1)
 
     @property
+    def samples_of_a_step(self) -> int:
+        """Of a gradient step of one learner."""
+        return int(self.minibatch_size or self.train_batch_size_per_learner)
+
+    @property
     def is_multi_agent(self) -> bool:
-        """Never."""
-        return False
+        """There are policies, by other names than that of the default one."""
+        return bool(self.policies) and set(self.policies) != {MODULE}
+
+    def spec_of(self, policy: str) -> RLModuleSpec:
+        """A policy's module: its own of ``MultiRLModuleSpec``, or that of all."""
+        spec = self.rl_module_spec
+        if isinstance(spec, MultiRLModuleSpec):
+            default = RLModuleSpec(model_config=self.model_config)
+            found: RLModuleSpec = spec.rl_module_specs.get(policy, default)
+            return found
+        return spec
 
     @property
     def is_offline(self) -> bool:
         """Never."""
         return False
+
+    def roles(self) -> Roles:
+        """Who acts in its environments, of whom nobody has been seen yet."""
+        if not self.is_multi_agent:
+            return Roles()
+        names = tuple(sorted(self.policies))
+        said = self.policies_to_train
+        trained = names if said is None else tuple(name for name in names if name in said)
+        mapping = self.policy_mapping_fn or (lambda *_, **__: MODULE)
+        return Roles(policies=names, trained=trained, mapping=mapping)
 
     def get_rollout_fragment_length(self, worker_index: int = 0) -> int:
         """Steps of each environment in one sample; the first runners take what is left over."""
@@ -257,9 +313,7 @@ class AlgorithmConfig:
                 continue
             if name in settings.REFUSED and value != settings.METHODS[where[name]][name]:
                 raise NotEmulatedError(f"{said!r} in a config", settings.REFUSED[name])
-            merged = name in settings.MERGED and isinstance(value, Mapping)
-            kept = {**getattr(self, name), **value} if merged else value
-            setattr(self, settings.ATTRIBUTES.get(name, name), kept)
+            setattr(self, settings.ATTRIBUTES.get(name, name), self._merged(name, value))
         return self
 
     def copy(self, copy_frozen: bool | None = None) -> Self:
@@ -329,6 +383,8 @@ class AlgorithmConfig:
             raise NotEmulatedError("RLlib's old API stack", "the new one, Ray's default")
         if self.framework_str != "torch":
             raise NotEmulatedError(f"config.framework({self.framework_str!r})", "torch")
+        if self.is_multi_agent and not self.takes_several:
+            raise NotEmulatedError("several policies under this algorithm", "PPO")
         self._validate_evaluation()
 
     def _validate_evaluation(self) -> None:

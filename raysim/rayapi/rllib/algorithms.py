@@ -1,4 +1,4 @@
-"""``PPOConfig``, ``IMPALAConfig``, ``APPOConfig`` and their algorithms.
+"""``PPOConfig``, ``IMPALAConfig``, ``APPOConfig`` and their algorithms; all algorithms by name.
 
 Real counterparts (ray 2.60): ``rllib/algorithms/{ppo/ppo,impala/impala,appo/appo}.py``.
 """
@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from raysim.rayapi.rllib import settings
 from raysim.rayapi.rllib.algorithm import Algorithm
 from raysim.rayapi.rllib.algorithm_config import AlgorithmConfig
+from raysim.rayapi.rllib.off_policy import DQN, SAC
 from raysim.raylibs.rllib.impala import Impala
 from raysim.raylibs.rllib.ppo import Ppo
 
@@ -20,10 +21,15 @@ class PPOConfig(AlgorithmConfig):
     """``PPOConfig``."""
 
     defaults: ClassVar[dict[str, Any]] = settings.PPO
-    includes: ClassVar[dict[str, Any]] = {"vf_share_layers": False}
+    takes_several: ClassVar[bool] = True
 
     def __init__(self, algo_class: type | None = None) -> None:
         super().__init__(algo_class or PPO)
+
+    @property
+    def includes(self) -> dict[str, Any]:
+        """As above."""
+        return {"vf_share_layers": False}
 
     def validate(self) -> None:
         """As above."""
@@ -155,7 +161,9 @@ class APPO(Algorithm):
     plays = Impala
 
 
-ALGORITHMS: dict[str, type[Algorithm]] = {"PPO": PPO, "IMPALA": IMPALA, "APPO": APPO}
+ALGORITHMS: dict[str, type[Algorithm]] = {
+    "PPO": PPO, "IMPALA": IMPALA, "APPO": APPO, "DQN": DQN, "SAC": SAC,
+}  # fmt: skip
 """By the names that Tune takes."""
-OTHERS = ("DQN", "SAC", "BC", "MARWIL", "CQL", "IQL", "TQC", "DreamerV3")
+OTHERS = ("BC", "MARWIL", "CQL", "IQL", "TQC", "DreamerV3")
 """Of RLlib, not emulated."""

@@ -22,11 +22,7 @@ if TYPE_CHECKING:
     from raysim.rayapi.rllib.algorithm import Algorithm
 
 METADATA_FILE, STATE_FILE = "rllib_checkpoint.json", "algorithm_state.pkl"
-WEIGHTS_FILES = {
-    "learner_group/learner/rl_module/default_policy/module_state.pkl": 1,
-    "learner_group/learner/state.pkl": 2,
-}
-"""And how many times the module's bytes they hold."""
+MODULES, OPTIMIZERS = "learner_group/learner/rl_module", "learner_group/learner/state.pkl"
 
 
 def save(algorithm: Algorithm, path: Any) -> str:
@@ -54,14 +50,14 @@ def write(algorithm: Algorithm, path: str) -> int:
     (folder / STATE_FILE).write_bytes(dump_code(state))
     about = {"type": "Algorithm", "checkpoint_version": "2.1", "format": "cloudpickle"}
     (folder / METADATA_FILE).write_text(json.dumps(about))
-    size_bytes = 0
-    for name, times in WEIGHTS_FILES.items():
+    files = {f"{MODULES}/{p}/module_state.pkl": b for p, b in algorithm.weights_bytes.items()}
+    files[OPTIMIZERS] = 2 * sum(files.values())
+    for name, size_bytes in files.items():
         file = folder / name
         file.parent.mkdir(parents=True, exist_ok=True)
         with file.open("wb") as weights:
-            weights.truncate(times * algorithm.weights_bytes)
-        size_bytes += times * algorithm.weights_bytes
-    return size_bytes
+            weights.truncate(size_bytes)
+    return sum(files.values())
 
 
 def load(path: Any) -> dict[str, Any]:
@@ -82,6 +78,7 @@ def load(path: Any) -> dict[str, Any]:
 def restore(algorithm: Algorithm, path: Any) -> None:
     """Count on from it."""
     vars(algorithm.counted).update(load(path)["counted"])
+    algorithm.counts_on()
 
 
 def _folder(path: Any) -> Path:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from raysim.rayapi.rllib.resources import learner_cpus
 from raysim.raylibs.rllib.config import AlgorithmConfig as Costed
-from raysim.raylibs.rllib.costs import PROGRAM
+from raysim.raylibs.rllib.config import RLlibCosts
+from raysim.raylibs.rllib.costs import DQN, PROGRAM, SAC, of_policies
 from raysim.raylibs.rllib.evaluation import Duration
 
 if TYPE_CHECKING:
@@ -14,15 +16,18 @@ if TYPE_CHECKING:
     from raysim.rayapi.rllib.environments import EnvProgram
 
 
-NAMES = ("PPO", "IMPALA", "APPO")
+COSTS = {"DQN": DQN, "SAC": SAC}
+REPLAY = tuple(COSTS)
+NAMES = ("PPO", "IMPALA", "APPO", *REPLAY)
+PRIORITIZED = "PrioritizedEpisodeReplayBuffer"
 
 
 def costed(config: AlgorithmConfig, program: EnvProgram, price: Any, group: Any) -> Costed:
     """What it does, and how its environments and its module are paid for."""
-    said = config.rollout_fragment_length
+    name, said = name_of(config), config.rollout_fragment_length
     iterations = getattr(config, "circular_buffer_iterations_per_batch", 1)
-    return Costed(
-        algorithm=_name_of(config),
+    found = Costed(
+        algorithm=name,
         num_env_runners=config.num_env_runners,
         num_envs_per_env_runner=config.num_envs_per_env_runner,
         num_cpus_per_env_runner=config.num_cpus_per_env_runner,
@@ -57,11 +62,30 @@ def costed(config: AlgorithmConfig, program: EnvProgram, price: Any, group: Any)
         placement_group=group,
         make_env=program.runner,
         price=price,
-        costs=PROGRAM.at_speed(program.session.env.costs.core_speed),
+        fullest=program.roles.fullest if program.roles.several else None,
+        costs=_costs(name, program).at_speed(program.session.env.costs.core_speed),
     )
+    return _replaying(found, config) if name in REPLAY else found
 
 
-def _name_of(config: AlgorithmConfig) -> Any:
+def _costs(name: str, program: EnvProgram) -> RLlibCosts:
+    if program.roles.several:
+        return of_policies(len(program.roles.policies), len(program.roles.trained))
+    return COSTS.get(name, PROGRAM)
+
+
+def _replaying(found: Costed, config: Any) -> Costed:
+    """Of DQN and SAC: an update is one gradient step on a batch of the buffer."""
+    return replace(
+        found, rollout_fragment_length=config.get_rollout_fragment_length(), num_epochs=1,
+        minibatch_size=None, learning_starts=config.num_steps_sampled_before_learning_starts,
+        training_intensity=config.training_intensity,
+        target_update_freq=config.target_network_update_freq,
+        prioritized_replay=config.buffer == PRIORITIZED,
+    )  # fmt: skip
+
+
+def name_of(config: AlgorithmConfig) -> Any:
     """Of the algorithm, that of a user's subclass included."""
     kinds = [] if config.algo_class is None else config.algo_class.__mro__
     return next(kind.__name__ for kind in kinds if kind.__name__ in NAMES)

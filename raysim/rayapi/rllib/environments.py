@@ -25,9 +25,8 @@ from typing import Any, cast
 from raysim.rayapi.calls import begin_call, end_call, this_fiber
 from raysim.rayapi.library_code import fiber_of, state_of
 from raysim.rayapi.process_state import ProcessState
-from raysim.rayapi.rllib.modules import Spaces, spaces_of
+from raysim.rayapi.rllib.agents import Acting, Roles, acting
 from raysim.rayapi.session import Session
-from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.raycore.process import CoreProcess
 from raysim.raycore.scripts import WAITS, Ask, Driver, Script, compute, sleep
 from raysim.raycore.tasks import TaskError
@@ -82,8 +81,6 @@ def creator_of(env: Any) -> Callable[[EnvContext], Any]:
 
     Raises
     ------
-    NotEmulatedError
-        An environment of several agents.
     ValueError
         No environment is said.
     """
@@ -100,8 +97,6 @@ def creator_of(env: Any) -> Callable[[EnvContext], Any]:
             module, _, name = env.rpartition(".")
             return creator_of(getattr(import_module(module), name))
         return lambda context: gym.make(env, **context)
-    if getattr(env, "raysim_multi_agent", False):
-        raise NotEmulatedError("MultiAgentEnv", "environments of one agent")
     if isinstance(env, type) or callable(env):
         return cast("Callable[[EnvContext], Any]", env)
     raise ValueError(f"{env!r} is an invalid env specifier.")
@@ -123,8 +118,8 @@ class EnvProgram:
     seed: int | None
     given: tuple[Any, Any]
     """Spaces that the configuration says."""
-    spaces: Spaces | None = None
-    """Known when the first environment is there."""
+    roles: Roles
+    """Who acts."""
     seen: dict[int, None] = field(default_factory=dict)
     """Indices of runners that have been there."""
     lengths: list[int] = field(default_factory=list)
@@ -168,7 +163,7 @@ class UserEnvs:
         self._index = index
         self._recreated = index in program.seen
         program.seen[index] = None
-        self._envs: list[Any] = []
+        self._envs: list[Acting] = []
         self._ages: list[int] = []
         """Steps since the last reset."""
         self._taken = self._resets = 0
@@ -212,6 +207,12 @@ class UserEnvs:
         """Of the module for one step of each environment: a reset takes one more."""
         return 1.0 + self._resets / self._taken
 
+    @property
+    def agents(self) -> float:
+        """That act in an env step, in the mean."""
+        roles = self._program.roles
+        return roles.acted.total() / roles.steps if roles.several and roles.steps else 1.0
+
     def _pass(self, count: int) -> Script:
         """The time of so many steps of all environments."""
         if count <= 0:
@@ -246,34 +247,24 @@ class UserEnvs:
                 copy.deepcopy(program.env_config), self._index, vector_index,
                 num_workers=program.runners, recreated_worker=self._recreated,
             )  # fmt: skip
-            self._envs.append(program.creator(context))
-        first = self._envs[0]
-        if getattr(first, "raysim_multi_agent", False):
-            raise NotEmulatedError("MultiAgentEnv", "environments of one agent")
-        seen, action = program.given
-        if program.spaces is None:
-            program.spaces = spaces_of(
-                first.observation_space if seen is None else seen,
-                first.action_space if action is None else action,
-            )
-        for number, env in enumerate(self._envs):
-            seed = (program.seed or 0) + self._index * program.envs + number
-            env.action_space.seed(seed)
-            env.reset(seed=seed)
+            env = program.creator(context)
+            self._envs.append(acting(env, program.roles, program.given))
+        for number, acted in enumerate(self._envs):
+            acted.begin((program.seed or 0) + self._index * program.envs + number)
         self._ages = [0] * program.envs
         _paid()
 
     def _steps(self, count: int) -> None:
         for _ in range(count):
             for number, env in enumerate(self._envs):
-                _, _, ended, cut, _ = env.step(env.action_space.sample())
+                over = env.step()
                 self._ages[number] += 1
-                if ended or cut:
+                if over:
                     self._program.lengths.append(self._ages[number])
                     self._ages[number] = 0
                     self._resets += 1
-                    env.reset()
         self._taken += count * len(self._envs)
+        self._program.roles.steps += count * len(self._envs)
         _paid()
 
 

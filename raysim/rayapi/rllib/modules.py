@@ -162,7 +162,7 @@ def default_module(spaces: Spaces, said: Mapping[str, Any]) -> torch.nn.Module:
 
         def __init__(self) -> None:
             super().__init__()
-            self.layers, self.width = _encoder(nn, spaces.observation, settings)
+            self.layers, self.width = encoder(nn, spaces.observation, settings)
             self.lstm = None
             if settings["use_lstm"]:
                 cells = settings["lstm_cell_size"]
@@ -186,8 +186,8 @@ def default_module(spaces: Spaces, said: Mapping[str, Any]) -> torch.nn.Module:
             self.actor = Encoder()
             self.critic = None if settings["vf_share_layers"] else Encoder()
             width = self.actor.width
-            self.pi = _head(nn, width, spaces.logits, settings)
-            self.vf = _head(nn, width, 1, settings)
+            self.pi = head(nn, width, spaces.logits, settings)
+            self.vf = head(nn, width, 1, settings)
 
         def forward(self, observations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             latents = self.actor(observations)
@@ -208,7 +208,8 @@ def inference_module(module: torch.nn.Module) -> torch.nn.Module:
     return nn.Sequential(whole.actor, whole.pi)
 
 
-def _activation(nn: Any, name: str | None) -> list[Any]:
+def activation_of(nn: Any, name: str | None) -> list[Any]:
+    """As a list of one layer, or none."""
     if name in NO_ACTIVATION:
         return []
     kind = getattr(nn, ACTIVATIONS.get(str(name).lower(), str(name)), None)
@@ -223,11 +224,12 @@ def _dense(nn: Any, sizes: list[int], activation: str, *, norm: bool) -> list[An
         layers.append(nn.Linear(before, after))
         if norm:
             layers.append(nn.LayerNorm(after))
-        layers += _activation(nn, activation)
+        layers += activation_of(nn, activation)
     return layers
 
 
-def _encoder(nn: Any, shape: tuple[int, ...], settings: Mapping[str, Any]) -> tuple[Any, int]:
+def encoder(nn: Any, shape: tuple[int, ...], settings: Mapping[str, Any]) -> tuple[Any, int]:
+    """(``Catalog``'s encoder of observations of that shape, width of its latents)."""
     if len(shape) == 1:
         sizes = [shape[0], *settings["fcnet_hiddens"]]
         norm = bool(settings["fcnet_use_layernorm"])
@@ -256,7 +258,7 @@ def _encoder(nn: Any, shape: tuple[int, ...], settings: Mapping[str, Any]) -> tu
         else:
             after = (height - k[0]) // s[0] + 1, (width - k[1]) // s[1] + 1
         layers.append(nn.Conv2d(depth, channels, k, s))
-        layers += _activation(nn, settings["conv_activation"])
+        layers += activation_of(nn, settings["conv_activation"])
         (height, width), depth = after, channels
     return nn.Sequential(*layers, nn.Flatten()), height * width * depth
 
@@ -273,7 +275,8 @@ def _channels_first(nn: Any) -> Any:
     return ChannelsFirst()
 
 
-def _head(nn: Any, width: int, outputs: int, settings: Mapping[str, Any]) -> Any:
+def head(nn: Any, width: int, outputs: int, settings: Mapping[str, Any]) -> Any:
+    """``MLPHeadConfig``."""
     sizes = [width, *settings["head_fcnet_hiddens"]]
     norm = bool(settings["head_fcnet_use_layernorm"])
     hidden = _dense(nn, sizes, settings["head_fcnet_activation"], norm=norm)

@@ -27,7 +27,7 @@ COLUMNS = {
 METRICS = {
     "ENV_RUNNER_RESULTS": "env_runners", "LEARNER_RESULTS": "learners",
     "EVALUATION_RESULTS": "evaluation", "FAULT_TOLERANCE_STATS": "fault_tolerance",
-    "TIMERS": "timers", "ALL_MODULES": "__all_modules__",
+    "REPLAY_BUFFER_RESULTS": "replay_buffer", "TIMERS": "timers", "ALL_MODULES": "__all_modules__",
     **{name.upper(): name for name in (
         "num_env_steps_sampled", "num_env_steps_sampled_lifetime", "num_agent_steps_sampled",
         "num_agent_steps_sampled_lifetime", "num_module_steps_sampled",
@@ -36,6 +36,7 @@ METRICS = {
         "num_module_steps_trained_lifetime", "episode_return_mean", "episode_return_min",
         "episode_return_max", "episode_len_mean", "episode_len_min", "episode_len_max",
         "num_episodes", "num_episodes_lifetime", "num_training_step_calls_per_iteration",
+        "num_target_updates", "last_target_update_ts",
     )},
     "TRAINING_ITERATION_TIMER": "training_iteration",
     "ENV_RUNNER_SAMPLING_TIMER": "env_runner_sampling_timer",
@@ -43,16 +44,6 @@ METRICS = {
     "SYNCH_WORKER_WEIGHTS_TIMER": "synch_weights",
     "MODULE_TRAIN_BATCH_SIZE_MEAN": "module_train_batch_size_mean",
 }  # fmt: skip
-
-
-class MultiAgentEnv:
-    """``MultiAgentEnv``: refused where one is used."""
-
-    raysim_multi_agent = True
-
-    def __init__(self) -> None:
-        self.agents: list[Any] = []
-        self.possible_agents: list[Any] = []
 
 
 def override(_cls: Any) -> Callable[[Any], Any]:
@@ -80,12 +71,15 @@ def try_import_tf(error: bool = False) -> tuple[None, None, None]:
 MODULES = (
     "", "algorithms", "algorithms.algorithm", "algorithms.algorithm_config", "algorithms.callbacks",
     "algorithms.ppo", "algorithms.ppo.ppo", "algorithms.impala", "algorithms.impala.impala",
-    "algorithms.appo", "algorithms.appo.appo", "callbacks", "callbacks.callbacks", "core",
+    "algorithms.appo", "algorithms.appo.appo", "algorithms.dqn", "algorithms.dqn.dqn",
+    "algorithms.sac", "algorithms.sac.sac", "callbacks", "callbacks.callbacks", "core",
     "core.columns", "core.rl_module", "core.rl_module.default_model_config",
-    "core.rl_module.rl_module", "core.rl_module.torch", "core.rl_module.torch.torch_rl_module",
+    "core.rl_module.rl_module", "core.rl_module.multi_rl_module",
+    "policy", "policy.policy", "core.rl_module.torch", "core.rl_module.torch.torch_rl_module",
     "core.rl_module.apis", "core.rl_module.apis.value_function_api", "env", "env.env_context",
     "env.multi_agent_env", "utils", "utils.annotations", "utils.metrics", "utils.framework",
-    "utils.typing", "examples", "examples.utils",
+    "utils.typing", "utils.replay_buffers", "utils.replay_buffers.episode_replay_buffer",
+    "utils.replay_buffers.prioritized_episode_buffer", "examples", "examples.utils",
 )  # fmt: skip
 OF_TORCH = ("RLModule", "TorchRLModule", "ValueFunctionAPI")
 """In modules below ``core.rl_module``."""
@@ -99,10 +93,18 @@ def rllib_modules() -> dict[str, ModuleType]:
 @cache
 def _held() -> dict[str, dict[str, Any]]:
     """What each module holds, but for classes of torch; those not named hold nothing."""
-    from raysim.rayapi.rllib import algorithms, callbacks, environments, examples, modules
+    from raysim.rayapi.rllib import (
+        agents,
+        algorithms,
+        callbacks,
+        environments,
+        examples,
+        modules,
+        off_policy,
+    )
+    from raysim.rayapi.rllib.agents import AGENT, MODULE
     from raysim.rayapi.rllib.algorithm import Algorithm
     from raysim.rayapi.rllib.algorithm_config import AlgorithmConfig
-    from raysim.rayapi.rllib.results import AGENT, MODULE
 
     ppo = {name: getattr(algorithms, name) for name in ("PPO", "PPOConfig")}
     impala = {
@@ -110,6 +112,9 @@ def _held() -> dict[str, dict[str, Any]]:
         "Impala": algorithms.IMPALA, "ImpalaConfig": algorithms.IMPALAConfig,
     }  # fmt: skip
     appo = {name: getattr(algorithms, name) for name in ("APPO", "APPOConfig")}
+    dqn = {"DQN": off_policy.DQN, "DQNConfig": off_policy.DQNConfig}
+    sac = {"SAC": off_policy.SAC, "SACConfig": off_policy.SACConfig}
+    buffers = {name: getattr(off_policy, name) for name in off_policy.BUFFERS}
     base = {"Algorithm": Algorithm, "AlgorithmConfig": AlgorithmConfig}
     user = dict.fromkeys(("RLlibCallback", "DefaultCallbacks"), callbacks.RLlibCallback)
     components = (
@@ -122,19 +127,25 @@ def _held() -> dict[str, dict[str, Any]]:
         **{f"COMPONENT_{name.upper()}": name for name in components},
     }  # fmt: skip
     spec = {"RLModuleSpec": modules.RLModuleSpec}
+    several = {"MultiRLModuleSpec": agents.MultiRLModuleSpec}
+    policy = {"PolicySpec": agents.PolicySpec}
     default = {"DefaultModelConfig": modules.DefaultModelConfig}
-    envs = {"EnvContext": environments.EnvContext, "MultiAgentEnv": MultiAgentEnv}
+    envs = {"EnvContext": environments.EnvContext, "MultiAgentEnv": agents.MultiAgentEnv}
     marks = ("OverrideToImplementCustomLogic",
              "OverrideToImplementCustomLogic_CallToSuperRecommended")  # fmt: skip
     return {
-        "algorithms": base | ppo | impala | appo,
+        "algorithms": base | ppo | impala | appo | dqn | sac,
         **dict.fromkeys(("algorithms.algorithm", "algorithms.algorithm_config"), base),
         **dict.fromkeys(("algorithms.callbacks", "callbacks.callbacks"), user),
         **dict.fromkeys(("algorithms.ppo", "algorithms.ppo.ppo"), ppo),
         **dict.fromkeys(("algorithms.impala", "algorithms.impala.impala"), impala),
         **dict.fromkeys(("algorithms.appo", "algorithms.appo.appo"), appo),
+        **dict.fromkeys(("algorithms.dqn", "algorithms.dqn.dqn"), dqn),
+        **dict.fromkeys(("algorithms.sac", "algorithms.sac.sac"), sac),
+        **dict.fromkeys((name for name in MODULES if "replay_buffers" in name), buffers),
         **dict.fromkeys(("core", "core.columns"), names),
-        "core.rl_module": spec | default,
+        "core.rl_module": spec | several | default, "core.rl_module.multi_rl_module": several,
+        **dict.fromkeys(("policy", "policy.policy"), policy),
         "core.rl_module.default_model_config": default, "core.rl_module.rl_module": spec,
         **dict.fromkeys(("env", "env.env_context", "env.multi_agent_env"), envs),
         "utils.annotations": {"override": override, **dict.fromkeys(marks, lambda each: each)},

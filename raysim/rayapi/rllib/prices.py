@@ -46,7 +46,8 @@ class Prices:
     config: AlgorithmConfig
     program: EnvProgram
     found: dict[Any, ModelSpec] = field(default_factory=dict)
-    _tables: tuple[Model, Model, int] | None = None
+    _tables: dict[str, tuple[Model, Model, int]] = field(default_factory=dict)
+    """By policy."""
 
     def __call__(self, process: CoreProcess) -> ModelSpec:
         """Where it runs."""
@@ -67,14 +68,35 @@ class Prices:
         said = self.config.num_cpus_per_learner
         return max(1, 1 if said == "auto" else int(said))
 
+    @property
+    def weights_bytes(self) -> dict[str, int]:
+        """Of what an env runner has of each policy's module."""
+        for policy, spaces in self.program.roles.spaces.items():
+            if policy not in self._tables:
+                self._tables[policy] = module_of(self.config, spaces, policy)
+        return {p: t[1].num_parameters * FP32_BYTES for p, t in self._tables.items()}
+
     def _price(self, node: Any, threads: int) -> ModelSpec:
-        config, spaces = self.config, self.program.spaces
-        assert spaces is not None, "priced before an environment was there"
-        if self._tables is None:
-            self._tables = module_of(config, spaces)
-        whole, inference, length = self._tables
+        """All modules, one after the other."""
+        weights_bytes = sum(self.weights_bytes.values())
+        assert self._tables, "priced before an environment was there"
+        with_gpu = bool(self.config.num_gpus_per_learner) and node.gpu_count > 0
+        each = {p: self._module_s(t, node, threads, with_gpu) for p, t in self._tables.items()}
+        trained = self.program.roles.trained or tuple(each)
+        return ModelSpec(
+            weights_bytes=weights_bytes, forward_s=sum(forward_s for forward_s, _ in each.values()),
+            step_s=sum(each[policy][1] for policy in trained if policy in each),
+            allreduce_bytes_per_s=float("inf"), on_cores=not with_gpu,
+            step_bytes=sum(_step_bytes(s) for s in self.program.roles.spaces.values()),
+        )  # fmt: skip
+
+    def _module_s(
+        self, table: tuple[Model, Model, int], node: Any, threads: int, with_gpu: bool
+    ) -> tuple[float, float]:
+        """(a forward pass of an env runner, a gradient step)."""
+        config, (whole, inference, length) = self.config, table
         learners = max(1, config.num_learners)
-        batch = config.minibatch_size or config.train_batch_size_per_learner
+        batch = config.samples_of_a_step
         plan = TrainingPlan(
             model=whole, mesh=Mesh(dp=learners), engine="ddp",
             micro_batch=max(1, ceil(batch / length)), gradient_accumulation_steps=1,
@@ -82,7 +104,6 @@ class Prices:
             gradient_clipping=config.grad_clip or 0.0,
         )  # fmt: skip
         feed, seed = Feed(), self.program.session.sim.rng.seed
-        with_gpu = bool(config.num_gpus_per_learner) and node.gpu_count > 0
         where = (
             _gpus(node, learners, self.program.session.cluster.spec.fabric)
             if with_gpu else _cores(node, learners, threads)
@@ -92,11 +113,7 @@ class Prices:
             plan, model=inference, mesh=Mesh(dp=1), micro_batch=config.num_envs_per_env_runner
         )
         forward_ns = prediction.forward_ns(alone, _cores(node, 1, 1), feed, seed)
-        return ModelSpec(
-            weights_bytes=inference.num_parameters * FP32_BYTES, forward_s=forward_ns / NS_PER_S,
-            step_s=step.step_ns / NS_PER_S, allreduce_bytes_per_s=float("inf"),
-            on_cores=not with_gpu, step_bytes=_step_bytes(spaces),
-        )  # fmt: skip
+        return forward_ns / NS_PER_S, step.step_ns / NS_PER_S
 
 
 def _step_bytes(spaces: Spaces) -> int:

@@ -1,7 +1,7 @@
 """What ``train`` and ``evaluate`` return: RLlib's keys; what nobody has learned is NaN.
 
 Real counterparts (ray 2.60): ``rllib/utils/metrics/__init__.py``, ``Algorithm.step``,
-``Trainable.train``. Timers are those of the iteration, not smoothed over several.
+``Trainable.train``. Timers are means of the iteration, not smoothed over several.
 """
 
 from __future__ import annotations
@@ -11,25 +11,33 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from raysim.rayapi.clock import EPOCH_S
+from raysim.rayapi.rllib.agents import AGENT, MODULE
+from raysim.rayapi.rllib.costed import REPLAY
 from raysim.rayapi.tune.folders import date
 
 if TYPE_CHECKING:
     from raysim.rayapi.process_state import ProcessState
+    from raysim.rayapi.rllib.agents import Roles
     from raysim.rayapi.rllib.algorithm_config import AlgorithmConfig
     from raysim.raylibs.rllib.config import AlgorithmConfig as Costed
     from raysim.raylibs.rllib.result import Iteration
 
 NAN = float("nan")
-MODULE, AGENT = "default_policy", "default_agent"
 EPISODES = (
     "episode_return_mean", "episode_return_min", "episode_return_max", "episode_len_mean",
     "episode_len_min", "episode_len_max", "episode_duration_sec_mean",
 )  # fmt: skip
-LOSSES = (
+_Q = ("total_loss", "qf_loss", "qf_mean", "qf_max", "qf_min", "td_error_mean")
+OF_PPO = (
     "total_loss", "policy_loss", "vf_loss", "vf_loss_unclipped", "vf_explained_var", "entropy",
     "mean_kl_loss", "curr_kl_coeff", "curr_entropy_coeff",
     "gradients_default_optimizer_global_norm",
 )  # fmt: skip
+OF_DQN = (*_Q, "gradients_default_optimizer_global_norm")
+OF_SAC = (
+    *_Q, "policy_loss", "qf_twin_loss", "alpha_loss", "alpha_value", "log_alpha_value", "logps",
+)  # fmt: skip
+LOSSES = tuple(dict.fromkeys(OF_PPO + OF_DQN + OF_SAC))
 """NaN."""
 
 
@@ -38,60 +46,131 @@ class Counted:
 
     def __init__(self) -> None:
         self.sampled = self.trained = self.module_trained = self.updates = 0
+        self.stored = self.not_said = self.target_updates = 0
+        self.of_agents: dict[Any, int] = {}
+        self.of_modules: dict[str, int] = {}
+        """Sampled."""
         self.iterations, self.total_s = 0, 0.0
 
-    def iteration(self, done: Iteration, config: AlgorithmConfig, costed: Costed) -> dict[str, Any]:
+    def iteration(
+        self, done: Iteration, config: AlgorithmConfig, costed: Costed, roles: Roles
+    ) -> dict[str, Any]:
         """One training iteration, before Tune's keys."""
-        learners = config.num_learners or 1
-        trained = done.env_steps_trained + done.steps_added
-        calls = max(1, trained // (costed.train_batch_size or 1)) if done.env_steps_trained else 0
-        steps = costed.gradient_steps(trained / calls) * calls if calls else 0
-        batch = config.minibatch_size or max(1, trained // max(1, calls) // learners)
-        module_steps = steps * batch * learners
         self.sampled += done.env_steps_sampled
-        self.trained += steps * trained // max(1, calls)
-        self.module_trained += module_steps
-        self.updates += steps
-        took_s = done.took_s or NAN
         self.iterations += 1
-        return {
-            "timers": {
-                "training_iteration": done.took_s, "training_step": done.took_s,
-                "env_runner_sampling_timer": done.sample_s, "learner_update_timer": done.learn_s,
-                "synch_weights": done.sync_s,
-            },
-            "env_runners": {
-                **dict.fromkeys(EPISODES, NAN), "sample": done.sample_s,
-                "num_env_steps_sampled": done.env_steps_sampled,
-                "num_env_steps_sampled_lifetime": self.sampled,
-                "num_agent_steps_sampled": {AGENT: done.env_steps_sampled},
-                "num_agent_steps_sampled_lifetime": {AGENT: self.sampled},
-                "num_module_steps_sampled": {MODULE: done.env_steps_sampled},
-                "num_module_steps_sampled_lifetime": {MODULE: self.sampled},
-                "agent_episode_returns_mean": {AGENT: NAN},
-                "module_episode_returns_mean": {MODULE: NAN},
-                "num_episodes": NAN, "num_episodes_lifetime": NAN,
-                "num_env_steps_sampled_lifetime_throughput": {
-                    "throughput_since_last_reduce": done.env_steps_sampled / took_s,
-                },
-            },
-            "learners": {
-                MODULE: {
-                    **dict.fromkeys(LOSSES, NAN), "num_module_steps_trained": module_steps,
-                    "num_module_steps_trained_lifetime": self.module_trained,
-                    "module_train_batch_size_mean": float(batch),
-                    "default_optimizer_learning_rate": config.lr,
-                },
-                "__all_modules__": {
-                    "num_module_steps_trained": module_steps,
-                    "num_module_steps_trained_lifetime": self.module_trained,
-                    "num_env_steps_trained": steps * trained // max(1, calls),
-                    "num_env_steps_trained_lifetime": self.trained,
-                },
-            },
+        calls, learners = self._trained(done, config, costed, roles)
+        result = {
+            "timers": _timers(done, calls),
+            "env_runners": self._sampled(done, roles),
+            "learners": learners,
             "num_training_step_calls_per_iteration": done.training_steps,
             "num_env_steps_sampled_lifetime": self.sampled,
+        }
+        if costed.algorithm in REPLAY:
+            result["replay_buffer"] = self._replayed(done, config)
+            if not self.updates:  # nothing has been learned, so nothing is said of it
+                del result["learners"], result["replay_buffer"]
+        return result
+
+    def _trained(
+        self, done: Iteration, config: AlgorithmConfig, costed: Costed, roles: Roles
+    ) -> tuple[int, dict[str, Any]]:
+        """(updates, ``learners`` of a result)."""
+        learners, env_steps = config.num_learners or 1, done.env_steps_trained
+        of_all = env_steps + done.steps_added
+        calls = max(1, of_all // (costed.train_batch_size or 1)) if env_steps else 0
+        if roles.several and calls:
+            calls = done.training_steps
+        each = costed.samples(env_steps, done.steps_added) / calls if calls else 0
+        steps = costed.gradient_steps(each) * calls if calls else 0
+        batch = costed.minibatch_size or max(1, int(each) // learners)
+        module_steps = steps * batch * learners
+        # A policy that nobody acts by has nothing to learn from.
+        trains = tuple(p for p in roles.trained if p in roles.spaces) or (MODULE,)
+        # Of several agents a batch is as long as its env steps, without what is added to them.
+        trained = steps * (env_steps if roles.several else of_all) // max(1, calls)
+        self.trained += trained
+        self.module_trained += module_steps
+        self.updates += steps
+        of_module = {
+            "num_module_steps_trained": module_steps,
+            "num_module_steps_trained_lifetime": self.module_trained,
+        }
+        learned = self._learned(done, config, costed)
+        found: dict[str, Any] = {
+            policy: {**learned, **of_module, "module_train_batch_size_mean": float(batch)}
+            for policy in trains
+        }
+        rate = {"default_optimizer_learning_rate": config.lr}
+        found |= {policy: dict(rate) for policy in roles.policies if policy not in trains}
+        found["__all_modules__"] = {
+            **{name: count * len(trains) for name, count in of_module.items()},
+            "num_env_steps_trained": trained, "num_env_steps_trained_lifetime": self.trained,
         }  # fmt: skip
+        return calls, found
+
+    def _sampled(self, done: Iteration, roles: Roles) -> dict[str, Any]:
+        agents, modules = (
+            of(done.env_steps_sampled) for of in (roles.agent_steps, roles.module_steps)
+        )
+        for name, count in agents.items():
+            self.of_agents[name] = self.of_agents.get(name, 0) + count
+        for name, count in modules.items():
+            self.of_modules[name] = self.of_modules.get(name, 0) + count
+        returns = "episode_returns_mean" if roles.several else "episode_return_mean"
+        return {
+            **dict.fromkeys(EPISODES, NAN), "sample": done.sample_s / max(1, done.training_steps),
+            "num_env_steps_sampled": done.env_steps_sampled,
+            "num_env_steps_sampled_lifetime": self.sampled,
+            "num_agent_steps_sampled": agents,
+            "num_agent_steps_sampled_lifetime": dict(self.of_agents),
+            "num_module_steps_sampled": modules,
+            "num_module_steps_sampled_lifetime": dict(self.of_modules),
+            f"agent_{returns}": dict.fromkeys(agents, NAN),
+            f"module_{returns}": dict.fromkeys(modules, NAN),
+            "num_episodes": NAN, "num_episodes_lifetime": NAN,
+            "num_env_steps_sampled_lifetime_throughput": {
+                "throughput_since_last_reduce": done.env_steps_sampled / (done.took_s or NAN),
+            },
+        }  # fmt: skip
+
+    def _learned(self, done: Iteration, config: Any, costed: Costed) -> dict[str, Any]:
+        """Of the module: losses, which nobody knows, and what is said of it."""
+        if costed.algorithm not in REPLAY:
+            return {**dict.fromkeys(OF_PPO, NAN), "default_optimizer_learning_rate": config.lr}
+        self.target_updates += done.target_updates
+        targets = {} if not self.target_updates else {
+            "num_target_updates": self.target_updates,
+            "last_target_update_ts": done.target_updated_at,
+        }  # fmt: skip
+        if costed.algorithm == "DQN":
+            rates = {"default_optimizer_learning_rate": config.lr}
+            return {**dict.fromkeys(OF_DQN, NAN), **rates, **targets}
+        rates = {
+            "qf_learning_rate": config.critic_lr, "qf_twin_learning_rate": config.critic_lr,
+            "policy_learning_rate": config.actor_lr, "alpha_learning_rate": config.alpha_lr,
+        }  # fmt: skip
+        return {**dict.fromkeys(OF_SAC, NAN), **rates, **targets}
+
+    def _replayed(self, done: Iteration, config: Any) -> dict[str, Any]:
+        """Of the replay buffer: what does not depend on episodes' lengths."""
+        stored = done.env_steps_sampled - done.env_steps_dropped
+        self.stored += stored
+        self.not_said += stored
+        added = self.not_said
+        if done.env_steps_trained:  # the buffer is asked when a batch is taken from it
+            self.not_said = 0
+        counts = {
+            "steps_added": added, "steps_added_lifetime": self.stored,
+            "steps_sampled": done.env_steps_trained, "steps_sampled_lifetime": self.trained,
+        }  # fmt: skip
+        several = isinstance(config.n_step, tuple | list)
+        return {
+            **{f"num_env_{name}": count for name, count in counts.items()},
+            **{f"num_agent_{name}": {AGENT: count} for name, count in counts.items()},
+            **{f"num_module_{name}": {MODULE: count} for name, count in counts.items()},
+            "actual_n_step": NAN if several else float(config.n_step),
+        }
 
     def filled(self, result: dict[str, Any], state: ProcessState, at_ns: int, took_s: float,
                config: dict[str, Any]) -> dict[str, Any]:  # fmt: skip
@@ -106,13 +185,31 @@ class Counted:
         }  # fmt: skip
 
 
-def evaluated(steps: int, episodes: int | None) -> dict[str, Any]:
+def _timers(done: Iteration, updates: int) -> dict[str, float]:
+    """Of one call each, in the mean."""
+    calls = max(1, done.training_steps)
+    found = {
+        "training_iteration": done.took_s, "training_step": done.took_s / calls,
+        "env_runner_sampling_timer": done.sample_s / calls,
+        "learner_update_timer": done.learn_s / max(1, updates),
+        "synch_weights": done.sync_s / calls,
+    }  # fmt: skip
+    if done.store_s:
+        found["replay_buffer_add_data_timer"] = done.store_s / calls
+    if done.replay_s:
+        found["replay_buffer_sampling_timer"] = done.replay_s / max(1, updates)
+        found["replay_buffer_update_prios_timer"] = done.prioritize_s / max(1, updates)
+    return found
+
+
+def evaluated(roles: Roles, steps: int, episodes: int | None) -> dict[str, Any]:
     """``evaluation`` of a result."""
     return {
         "env_runners": {
             **dict.fromkeys(EPISODES, NAN), "num_env_steps_sampled": steps,
-            "num_env_steps_sampled_lifetime": steps, "num_agent_steps_sampled": {AGENT: steps},
-            "num_module_steps_sampled": {MODULE: steps},
+            "num_env_steps_sampled_lifetime": steps,
+            "num_agent_steps_sampled": roles.agent_steps(steps),
+            "num_module_steps_sampled": roles.module_steps(steps),
             "num_episodes": NAN if episodes is None else episodes,
         },
     }  # fmt: skip

@@ -146,6 +146,39 @@ APPO: dict[str, Any] = {
     "circular_buffer_num_batches": 8, "circular_buffer_iterations_per_batch": 2,
     "simple_queue_size": 32, "target_network_update_freq": 2, "tau": 1.0,
 }  # fmt: skip
+_BUFFER: dict[str, Any] = {
+    "type": "PrioritizedEpisodeReplayBuffer", "capacity": 50_000, "alpha": 0.6, "beta": 0.4,
+}  # fmt: skip
+DQN: dict[str, Any] = {
+    "rollout_fragment_length": "auto", "epsilon": [(0, 1.0), (10000, 0.05)], "grad_clip": 40.0,
+    "lr": 5e-4, "evaluation_config": {"explore": False}, "min_sample_timesteps_per_iteration": 1000,
+    "target_network_update_freq": 500, "num_steps_sampled_before_learning_starts": 1000,
+    "store_buffer_in_checkpoints": False, "adam_epsilon": 1e-8, "tau": 1.0, "num_atoms": 1,
+    "v_min": -10.0, "v_max": 10.0, "noisy": False, "sigma0": 0.5, "dueling": True,
+    "hiddens": [256], "double_q": True, "n_step": 1, "before_learn_on_batch": None,
+    "training_intensity": None, "td_error_loss_fn": "huber",
+    "categorical_distribution_temperature": 1.0, "burn_in_len": 0, "replay_buffer_config": _BUFFER,
+    "lr_schedule": None,
+}  # fmt: skip
+_NETWORK: dict[str, Any] = {
+    "fcnet_hiddens": [256, 256], "fcnet_activation": "relu", "post_fcnet_hiddens": [],
+    "post_fcnet_activation": None, "custom_model": None, "custom_model_config": {},
+}  # fmt: skip
+SAC: dict[str, Any] = {
+    "twin_q": True, "q_model_config": _NETWORK, "policy_model_config": _NETWORK,
+    "clip_actions": False, "tau": 5e-3, "initial_alpha": 1.0, "target_entropy": "auto", "n_step": 1,
+    "replay_buffer_config": {**_BUFFER, "capacity": 1_000_000},
+    "store_buffer_in_checkpoints": False, "training_intensity": None,
+    "optimization_config": {
+        "actor_learning_rate": 3e-4, "critic_learning_rate": 3e-4, "entropy_learning_rate": 3e-4,
+    },
+    "actor_lr": 3e-5, "critic_lr": 3e-4, "alpha_lr": 3e-4, "lr": None, "grad_clip": None,
+    "target_network_update_freq": 0, "rollout_fragment_length": "auto",
+    "train_batch_size_per_learner": 256, "train_batch_size": 256,
+    "num_steps_sampled_before_learning_starts": 1500, "min_time_s_per_iteration": 1,
+    "min_sample_timesteps_per_iteration": 100, "_deterministic_loss": False,
+    "_use_beta_distribution": False,
+}  # fmt: skip
 """Of the algorithms: what they set otherwise, and what they add to ``training``."""
 
 ATTRIBUTES = {
@@ -155,22 +188,24 @@ ATTRIBUTES = {
     "learner_class": "_learner_class", "learner_connector": "_learner_connector",
     "env_to_module_connector": "_env_to_module_connector",
     "module_to_env_connector": "_module_to_env_connector",
-    "custom_stats_cls_lookup": "stats_cls_lookup",
+    "custom_stats_cls_lookup": "stats_cls_lookup", "optimization_config": "optimization",
     **{name: f"callbacks_{name}" for name in METHODS["callbacks"] if name.startswith("on_")},
 }  # fmt: skip
 """Where a parameter is kept, if not under its own name."""
 
-MERGED = ("env_config", "algorithm_config_overrides_per_module")
-"""Dictionaries that are updated, not replaced."""
+MERGED = (
+    "env_config", "algorithm_config_overrides_per_module", "replay_buffer_config", "q_model_config",
+    "policy_model_config",
+)  # fmt: skip
+"""Dictionaries that are updated, not replaced; a buffer of another type is."""
 
 _CONNECTORS = "RLlib's default connectors; wrappers of gymnasium around the environment"
 REFUSED: dict[str, str] = {
     "env_runner_cls": "the default env runner",
     "env_to_module_connector": _CONNECTORS, "module_to_env_connector": _CONNECTORS,
-    "learner_connector": _CONNECTORS, "learner_class": "PPO, IMPALA and APPO with their own losses",
+    "learner_connector": _CONNECTORS, "learner_class": "the algorithms with their own losses",
     "custom_evaluation_function": "evaluation_duration and its unit",
-    "policies": "environments of one agent", "policy_mapping_fn": "environments of one agent",
-    "policies_to_train": "environments of one agent",
+    "count_steps_by": "env steps",
     "input_": "sampling from an environment", "output": "", "offline_evaluation_interval": "",
     "torch_compile_learner": "eager modules", "torch_compile_worker": "eager modules",
     "_torch_lr_scheduler_classes": "lr as a schedule",

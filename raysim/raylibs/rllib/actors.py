@@ -12,7 +12,7 @@ from math import ceil
 from typing import Any
 
 from raysim.raycore.process import CoreProcess
-from raysim.raycore.scripts import Script, compute, drop, get, put, sleep, wait
+from raysim.raycore.scripts import Script, compute, drop, get, put, sleep, spend, wait
 from raysim.raycore.tasks import ActorOptions, Payload, Ref, TaskError
 from raysim.raylibs.actors import ActorClass, ActorHandle, Sized, imports
 from raysim.raylibs.rllib.config import AlgorithmConfig, UserEnv
@@ -126,7 +126,8 @@ class EnvRunner:
         """RLlib's share of so many steps of all environments together."""
         config = self._config
         each_s = config.costs.vector_step_core_s + config.priced(self._process).forward_s
-        each_s += config.costs.env_step_core_s * config.num_envs_per_env_runner
+        agents = 1.0 if self._env is None else self._env.agents
+        each_s += config.costs.env_step_core_s * config.num_envs_per_env_runner * agents
         yield compute(asked * each_s)
 
 
@@ -231,6 +232,7 @@ class LearnerGroup:
             refs += yield learner.call("update", steps, batched, *share)
         values = yield get(refs)
         yield drop(*refs)
+        yield spend(round(self._config.costs.learner_request_s * 1e9))
         if died(values):
             return values if isinstance(values, TaskError) else values[0]
         return values[0].data
@@ -239,6 +241,7 @@ class LearnerGroup:
         """A reference to the newest ones; remote learners send them to the driver first."""
         if self.actors:
             yield from self.actors[0].ask("get_weights")
+            yield spend(round(self._config.costs.learner_request_s * 1e9))
         return (yield put(Payload(self._config.priced(self._process).weights_bytes)))
 
     def stop(self) -> Script:

@@ -1,8 +1,9 @@
 """What an algorithm does and what its parts cost, by RLlib's names with RLlib's defaults.
 
-Real counterpart: ``ray/rllib/algorithms/algorithm_config.py``, ``ppo/ppo.py``, ``impala/impala.py``
-(ray 2.60). Costs of environment and model are the user's, or follow from FLOPs; a program that
-runs unmodified brings its environments (``UserEnv``) and has its modules priced where they run.
+Real counterpart: ``ray/rllib/algorithms/algorithm_config.py`` and ``ppo/ppo.py``,
+``impala/impala.py``, ``dqn/dqn.py`` (ray 2.60). Costs of environment and model are the user's, or
+follow from FLOPs; a program that runs unmodified brings its environments (``UserEnv``) and has its
+modules priced where they run.
 
 Not modelled: offline data, multi-agent, learning itself.
 """
@@ -33,6 +34,10 @@ class UserEnv(Protocol):
 
     def evaluate(self, episodes: int) -> Script:
         """Whole episodes: (env steps, how often the module was asked)."""
+
+    @property
+    def agents(self) -> float:
+        """That act in an env step of one environment, in the mean."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +108,8 @@ class RLlibCosts:
     """A learner builds its module and connectors; its first optimizer loads torch's compiler."""
     request_s: float = 0.3e-3
     """The driver handles one runner's answer: metrics, connector states."""
+    learner_request_s: float = 0.0
+    """The same of learners' answers, to updates and for weights."""
     episode_core_s_per_byte: float = 2e-10
     """The learner's connector copies episodes into batches (5 GB/s of one core)."""
     vector_step_core_s: float = 0.0
@@ -117,6 +124,20 @@ class RLlibCosts:
     """The learner around one gradient step: its share of the batch, losses, metrics."""
     iteration_core_s: float = 0.0
     """The driver in each ``train()``: metrics, states of connectors."""
+    sync_core_s: float = 0.0
+    """The driver takes the learner's weights, and brings them to its own env runner."""
+    store_core_s: float = 0.0
+    """Of DQN's driver: what a round has sampled goes into the replay buffer; its metrics."""
+    store_fragment_core_s: float = 0.0
+    """The same, of each environment's part of it."""
+    replay_core_s: float = 0.0
+    """The same: a batch is taken from it."""
+    replay_item_core_s: float = 0.0
+    """The same, of each item, which becomes an episode of one step."""
+    priority_core_s: float = 0.0
+    """The same: an item has another priority."""
+    ship_item_core_s: float = 0.0
+    """The same: an item on its way to a learner that is an actor is pickled."""
     polling_cores: float = 0.0
     """The driver of IMPALA asks again and again, and keeps so many cores busy with it."""
 
@@ -128,7 +149,7 @@ class RLlibCosts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlgorithmConfig:
-    """PPO, IMPALA or APPO.
+    """PPO, IMPALA, APPO, DQN or SAC.
 
     Parameters
     ----------
@@ -162,17 +183,24 @@ class AlgorithmConfig:
         Of a reported iteration: training steps go on until all are reached.
     iterations_per_batch
         APPO's circular buffer: so often a batch is trained on.
+    learning_starts, training_intensity, target_update_freq, prioritized_replay
+        DQN and SAC: env steps sampled before the first update; env steps trained on per env step
+        sampled (None: one batch after each round); env steps sampled between two copies of the
+        networks; whether the replay buffer keeps priorities.
     env_runner_resources, learner_resources
         Custom ones.
     placement_group
         Of a trial of Ray Tune: where its actors go.
     make_env
         The program's own environments, by process and index of the runner (0: the driver).
+    fullest
+        Of a program's several agents: samples of the module that has most, of so many env steps
+        and what the learner adds to each agent's.
     price
         What the module costs where a process runs, instead of ``model``.
     """
 
-    algorithm: Literal["PPO", "IMPALA", "APPO"] = "PPO"
+    algorithm: Literal["PPO", "IMPALA", "APPO", "DQN", "SAC"] = "PPO"
     env: EnvSpec = field(default_factory=EnvSpec)
     model: ModelSpec = field(default_factory=ModelSpec)
     num_env_runners: int = 2
@@ -197,6 +225,10 @@ class AlgorithmConfig:
     num_aggregator_actors_per_learner: int = 0
     max_requests_in_flight_per_aggregator_actor: int = 3
     iterations_per_batch: int = 1
+    learning_starts: int = 0
+    training_intensity: float | None = None
+    target_update_freq: int = 0
+    prioritized_replay: bool = True
     restart_failed_env_runners: bool = True
     ignore_env_runner_failures: bool = True
     max_num_env_runner_restarts: int = 1000
@@ -206,6 +238,7 @@ class AlgorithmConfig:
     min_train_steps_per_iteration: int = 0
     placement_group: PlacementGroupID | None = None
     make_env: Callable[[CoreProcess, int], UserEnv] | None = None
+    fullest: Callable[[int, int], int] | None = None
     price: Callable[[CoreProcess], ModelSpec] | None = None
     costs: RLlibCosts = field(default_factory=RLlibCosts)
 
@@ -216,6 +249,22 @@ class AlgorithmConfig:
         envs = self.num_envs_per_env_runner
         each, left = divmod(self.train_batch_size, envs * max(self.num_env_runners, 1))
         return max(1, each + (left > max(0, index - 1) * envs))
+
+    def samples(self, steps: int, added: int) -> int:
+        """Of a batch: what gradient steps go through."""
+        return steps + added if self.fullest is None else self.fullest(steps, added)
+
+    @property
+    def round_robin(self) -> tuple[int, int]:
+        """Of DQN's training step: (rounds sampled and stored, batches trained on).
+
+        ``calculate_rr_weights``; a local runner is counted that does not sample beside others.
+        """
+        if not self.training_intensity:
+            return 1, 1
+        of_a_round = self.sample_steps(0) * (self.num_env_runners + 1)
+        batches = self.training_intensity / (self.train_batch_size / of_a_round)
+        return (round(1 / batches), 1) if batches < 1 else (1, round(batches))
 
     def sample_steps(self, index: int) -> int:
         """Env steps of one ``sample()``."""

@@ -10,6 +10,8 @@ with all that is around it, and has none of these.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from raysim.raylibs.rllib.config import RLlibCosts
 
 SPEED = 1.51
@@ -29,3 +31,52 @@ PROGRAM = RLlibCosts(
     polling_cores=1.5,
 )
 """Of programs that run unmodified, on cores of speed 1."""
+
+DQN = replace(
+    PROGRAM,
+    request_s=SPEED * 3.3e-3,  # all that a call of a runner takes beside Ray's part
+    learner_request_s=SPEED * 2.0e-3,
+    sample_core_s=SPEED * 0.74e-3,
+    train_step_core_s=SPEED * 35e-6,
+    gradient_step_core_s=SPEED * 2.29e-3,
+    sync_core_s=SPEED * 1.2e-3,
+    store_core_s=SPEED * 0.58e-3,
+    store_fragment_core_s=SPEED * 0.19e-3,
+    replay_core_s=SPEED * 1.1e-3,
+    replay_item_core_s=SPEED * 30e-6,
+    priority_core_s=SPEED * 5.8e-6,
+    ship_item_core_s=SPEED * 49e-6,
+)
+"""Of programs of DQN on the same machine (2026-11-26): means of its calls, and of RLlib's timers.
+
+On an environment of four random numbers that costs nothing, episodes of 50 steps: the driver alone
+with batches of 32 and 256 and with one and eight environments; one runner with fragments of 1 and 8
+steps, two of 1; a learner. A request of few steps takes far less than PPO's of thousands.
+"""
+SAC = replace(
+    DQN,
+    vector_step_core_s=SPEED * 0.87e-3,  # a squashed normal distribution is made and drawn from
+    gradient_step_core_s=SPEED * 11.1e-3,  # four losses, each with its backward pass and optimizer
+    sync_core_s=SPEED * 2.28e-3,
+)
+"""Of SAC with two continuous actions, batches of 32 and 256; target networks follow each step."""
+
+
+def of_policies(count: int, trained: int) -> RLlibCosts:
+    """Of programs of PPO with several agents; an environment's part is each acting agent's.
+
+    Parameters
+    ----------
+    count, trained
+        Policies, and those of them that are updated.
+
+    Of one agent, two and four with as many policies, and four with one, the driver alone, on the
+    same machine (2026-11-26).
+    """
+    return replace(
+        PROGRAM,
+        vector_step_core_s=SPEED * (0.28e-3 + 0.125e-3 * count),
+        env_step_core_s=SPEED * 0.099e-3,
+        train_step_core_s=PROGRAM.train_step_core_s * trained,
+        gradient_step_core_s=PROGRAM.gradient_step_core_s * trained,
+    )

@@ -10,11 +10,15 @@ from raysim.units import NS_PER_S
 
 MOST_BARS = 400
 """Iterations drawn one by one."""
-PHASES = ("sample", "learn", "sync")
+PHASES = {
+    "PPO": ("sample", "learn", "sync"),
+    **dict.fromkeys(("DQN", "SAC"), ("sample", "buffer", "learn", "sync")),
+}
+"""Of algorithms whose phases are in turn."""
 
 
 def charts_of(result: TrainingResult, algorithm: str) -> tuple[Chart, ...]:
-    """Of PPO its phases in turn; of IMPALA, whose parts overlap, rates."""
+    """Of PPO and DQN their phases in turn; of IMPALA, whose parts overlap, rates."""
     done = [i for i in result.iterations if i.took_s > 0]
     trained = [(_end_s(i), i.env_steps_trained / i.took_s) for i in done]
     sampled = [(_end_s(i), i.env_steps_sampled / i.took_s) for i in done]
@@ -27,10 +31,11 @@ def charts_of(result: TrainingResult, algorithm: str) -> tuple[Chart, ...]:
             about="Of each iteration (algo.train()).",
         )
     ]  # fmt: skip
-    if algorithm == "PPO":
+    phases = phases_of(algorithm)
+    if phases:
         seconds = [
             Line(name=name, points=tuple((_end_s(i), getattr(i, f"{name}_s")) for i in done))
-            for name in PHASES
+            for name in phases
         ]
         found.append(
             Chart(
@@ -43,7 +48,7 @@ def charts_of(result: TrainingResult, algorithm: str) -> tuple[Chart, ...]:
         found.append(
             Chart(
                 key="iterations", title="Iterations", left_out=len(done) - len(shown),
-                bars=tuple(bar for i in enumerate(shown) for bar in _bars(*i)),
+                bars=tuple(bar for i in enumerate(shown) for bar in _bars(*i, phases)),
             )
         )  # fmt: skip
     else:
@@ -57,9 +62,14 @@ def charts_of(result: TrainingResult, algorithm: str) -> tuple[Chart, ...]:
     return tuple(found)
 
 
-def _bars(number: int, iteration: Iteration) -> Iterable[Bar]:
+def phases_of(algorithm: str) -> tuple[str, ...]:
+    """By the names of an iteration's seconds; none where they overlap."""
+    return PHASES.get(algorithm, ())
+
+
+def _bars(number: int, iteration: Iteration, phases: tuple[str, ...]) -> Iterable[Bar]:
     at_s = iteration.began_ns / NS_PER_S
-    for name in PHASES:
+    for name in phases:
         takes_s = getattr(iteration, f"{name}_s")
         if takes_s:
             text = f"iteration {number + 1}, {iteration.env_steps_trained:,} env steps"

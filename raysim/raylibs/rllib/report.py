@@ -6,12 +6,14 @@ from typing import Any
 
 from raysim.raylibs.report import Input, LibraryReport, Table
 from raysim.raylibs.rllib.config import AlgorithmConfig
-from raysim.raylibs.rllib.over_time import charts_of
+from raysim.raylibs.rllib.over_time import charts_of, phases_of
 from raysim.raylibs.rllib.result import TrainingResult
 from raysim.raylibs.warnings import PlannerWarning
 
 HALF = 0.5
 MUCH_DROPPED = 0.05
+ASYNCHRONOUS = ("IMPALA", "APPO")
+REPLAY = ("DQN", "SAC")
 
 
 def report_of(config: AlgorithmConfig, result: TrainingResult, *, ok: bool) -> LibraryReport:
@@ -19,46 +21,64 @@ def report_of(config: AlgorithmConfig, result: TrainingResult, *, ok: bool) -> L
     learn_s = sum(i.learn_s for i in result.iterations)
     learning = learn_s / result.train_s if result.train_s else 0.0
     dropped = result.env_steps_dropped / max(result.env_steps_sampled, 1)
+    replays = config.algorithm in REPLAY  # which trains on a step many times
+    steps = result.env_steps_sampled if replays else result.env_steps_trained
+    rate_per_s = steps / result.train_s if result.train_s else 0.0
     return LibraryReport(
         kind="rl",
         ok=ok,
-        text=f"{config.algorithm}: {result.env_steps_trained:,} env steps in "
-        f"{len(result.iterations):,} iterations, {result.env_steps_per_s:,.0f} steps/s.",
+        text=f"{config.algorithm}: {steps:,} env steps in "
+        f"{len(result.iterations):,} iterations, {rate_per_s:,.0f} steps/s.",
         metrics={
-            "env_steps_per_s": result.env_steps_per_s,
+            "env_steps_per_s": rate_per_s,
             "seconds_to_finish": result.took_s,
             "learning": learning,
             "dropped": dropped,
         },
         tables=(_phases(config, result),),
-        bound_by=_bound_by(config, learning),
-        would_help=_would_help(config, learning),
+        bound_by=_bound_by(config, result, learning),
+        would_help=_would_help(config, result, learning),
         warnings=_warnings(config, result, dropped),
-        inputs=_INPUTS if config.price is None else _OF_PROGRAMS,
+        inputs=_inputs(config),
         simplifications=("Nothing is learned: env steps are counted, rewards are not.",),
         detail={"policy_lag": result.policy_lag, "runner_failures": result.runner_failures},
         charts=charts_of(result, config.algorithm),
     )
 
 
-def _bound_by(config: AlgorithmConfig, learning: float) -> str:
-    if config.algorithm != "PPO":
+def _bound_by(config: AlgorithmConfig, result: TrainingResult, learning: float) -> str:
+    if config.algorithm in ASYNCHRONOUS:
         if learning > 1 - MUCH_DROPPED:
             return "The learners: they are busy all the time."
         return "The simulators: learners wait for batches."
     if learning > HALF:
         return "The update: simulators stand still meanwhile."
+    if config.algorithm in REPLAY and _buffer_s(result) > _sample_s(result):
+        return "RLlib's replay buffer: simulators and learners stand still meanwhile."
     return "The simulators: learners stand still meanwhile."
 
 
-def _would_help(config: AlgorithmConfig, learning: float) -> tuple[str, ...]:
-    """The phases are in turn in PPO: what halving one of them would bring."""
-    if config.algorithm != "PPO":
+def _would_help(
+    config: AlgorithmConfig, result: TrainingResult, learning: float
+) -> tuple[str, ...]:
+    """Phases are in turn but in IMPALA: what halving one of them would bring."""
+    if config.algorithm in ASYNCHRONOUS or not result.train_s:
         return ()
+    sampling = 1 - learning
+    if config.algorithm in REPLAY:
+        sampling = _sample_s(result) / result.train_s
     return (
-        f"Twice the env runners: up to {1 / (1 - (1 - learning) / 2) - 1:.0%} more steps/s.",
+        f"Twice the env runners: up to {1 / (1 - sampling / 2) - 1:.0%} more steps/s.",
         f"Twice as fast an update: up to {1 / (1 - learning / 2) - 1:.0%} more steps/s.",
     )
+
+
+def _buffer_s(result: TrainingResult) -> float:
+    return sum(i.buffer_s for i in result.iterations)
+
+
+def _sample_s(result: TrainingResult) -> float:
+    return sum(i.sample_s for i in result.iterations)
 
 
 def _warnings(
@@ -66,7 +86,7 @@ def _warnings(
 ) -> tuple[PlannerWarning, ...]:
     found = []
     if dropped > MUCH_DROPPED:
-        late = config.algorithm == "PPO"
+        late = config.algorithm not in ASYNCHRONOUS
         found.append(
             PlannerWarning(
                 code="rl-dropped",
@@ -91,10 +111,10 @@ def _warnings(
 def _phases(config: AlgorithmConfig, result: TrainingResult) -> Table:
     rows: list[tuple[Any, ...]] = [("start", (result.ready_ns - result.began_ns) / 1e9)]
     count = len(result.iterations)
-    if config.algorithm == "PPO" and count:
-        for name in ("sample_s", "learn_s", "sync_s"):
-            mean_s = sum(getattr(i, name) for i in result.iterations) / count
-            rows.append((f"{name[:-2]}, each iteration", mean_s))
+    if config.algorithm not in ASYNCHRONOUS and count:
+        for name in phases_of(config.algorithm):
+            mean_s = sum(getattr(i, f"{name}_s") for i in result.iterations) / count
+            rows.append((f"{name}, each iteration", mean_s))
     elif count:
         rows.append(("learners' work, each iteration", sum(i.learn_s for i in result.iterations)
                      / count))  # fmt: skip
@@ -112,3 +132,16 @@ _OF_PROGRAMS = (
     Input(name="imports of an actor", value="2.6 core-s", basis="measured", source=_SOURCE),
     Input(name="driver, per answer of a runner", value="0.5 ms", basis="assumed", source=""),
 )
+_OF_DQN = "RLlib 2.60, DQN on four numbers, an EPYC of 2025 (raylibs/rllib/costs.py)"
+_OF_REPLAY = (
+    Input(name="RLlib around an env step", value="0.60 ms", basis="measured", source=_SOURCE),
+    Input(name="a call of an env runner", value="3.3 ms", basis="measured", source=_OF_DQN),
+    Input(name="an item of the replay buffer", value="71 us", basis="measured", source=_OF_DQN),
+    Input(name="imports of an actor", value="2.6 core-s", basis="measured", source=_SOURCE),
+)
+
+
+def _inputs(config: AlgorithmConfig) -> tuple[Input, ...]:
+    if config.price is None:
+        return _INPUTS
+    return _OF_REPLAY if config.algorithm in REPLAY else _OF_PROGRAMS

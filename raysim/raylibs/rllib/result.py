@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +19,10 @@ class Iteration:
         By the learner, one to each episode: they are trained on as well.
     sample_s, learn_s, sync_s
         PPO: of the driver's time. IMPALA: learn_s is the learners' work.
+    store_s, replay_s, prioritize_s
+        DQN: of the driver's time with its replay buffer.
+    target_updates, target_updated_at
+        DQN: of the target networks; the env steps sampled since the start at the last one.
     training_steps
         Calls of ``training_step`` (of IMPALA: events that it saw).
     """
@@ -32,12 +36,35 @@ class Iteration:
     sample_s: float = 0.0
     learn_s: float = 0.0
     sync_s: float = 0.0
+    store_s: float = 0.0
+    replay_s: float = 0.0
+    prioritize_s: float = 0.0
+    target_updates: int = 0
+    target_updated_at: int = 0
     training_steps: int = 1
+
+    def __add__(self, later: Iteration) -> Iteration:
+        """Both, one after the other."""
+        summed = {name: getattr(self, name) + getattr(later, name) for name in _SUMMED}
+        return Iteration(
+            began_ns=self.began_ns, ended_ns=later.ended_ns,
+            target_updated_at=max(self.target_updated_at, later.target_updated_at), **summed,
+        )  # fmt: skip
 
     @property
     def took_s(self) -> float:
         """From begin to end."""
         return (self.ended_ns - self.began_ns) / 1e9
+
+    @property
+    def buffer_s(self) -> float:
+        """With the replay buffer."""
+        return self.store_s + self.replay_s + self.prioritize_s
+
+
+_SUMMED = tuple(
+    f.name for f in fields(Iteration) if f.name not in ("began_ns", "ended_ns", "target_updated_at")
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

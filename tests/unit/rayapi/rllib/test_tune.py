@@ -86,7 +86,7 @@ def test_other_algorithms_are_refused_by_name() -> None:
     def main() -> None:
         from ray import tune
 
-        tune.Tuner("DQN", param_space={"env": "CartPole-v1"})
+        tune.Tuner("CQL", param_space={"env": "CartPole-v1"})
 
-    with pytest.raises(NotImplementedError, match="RLlib's DQN is not emulated"):
+    with pytest.raises(NotImplementedError, match="RLlib's CQL is not emulated"):
         ran(main)
