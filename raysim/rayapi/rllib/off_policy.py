@@ -124,10 +124,7 @@ class SACConfig(OffPolicyConfig):
             )
         if self.grad_clip is not None and self.grad_clip <= 0.0:
             raise ValueError("`grad_clip` value must be > 0.0!")
-        if self.replay_buffer_config["type"] not in (
-            *BUFFERS,
-            *(f"MultiAgent{b}" for b in BUFFERS),
-        ):
+        if self.replay_buffer_config["type"] not in BUFFERS + OF_SEVERAL:
             raise ValueError(
                 "When using the new `EnvRunner API` the replay buffer must be of type "
                 "`EpisodeReplayBuffer`."

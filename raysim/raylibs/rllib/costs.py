@@ -47,7 +47,7 @@ DQN = replace(
     priority_core_s=SPEED * 5.8e-6,
     ship_item_core_s=SPEED * 49e-6,
 )
-"""Of programs of DQN on the same machine (2026-11-26): means of its calls, and of RLlib's timers.
+"""Of programs of DQN on that machine (``off_policy.json``): means of calls, and of RLlib's timers.
 
 On an environment of four random numbers that costs nothing, episodes of 50 steps: the driver alone
 with batches of 32 and 256 and with one and eight environments; one runner with fragments of 1 and 8
@@ -71,7 +71,7 @@ def of_policies(count: int, trained: int) -> RLlibCosts:
         Policies, and those of them that are updated.
 
     Of one agent, two and four with as many policies, and four with one, the driver alone, on the
-    same machine (2026-11-26).
+    same machine (``agents.json``).
     """
     return replace(
         PROGRAM,
