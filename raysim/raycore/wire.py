@@ -66,8 +66,8 @@ class End:
     """What passes between nodes of one machine stays there."""
     process: str
     """Whose thread of gRPC takes what arrives."""
-    peers: dict[str, None]
-    """Processes that this one has a connection with."""
+    peers: dict[str, int]
+    """Processes that this one has a connection with, and since when."""
 
 
 class Wire:
@@ -84,7 +84,7 @@ class Wire:
         self._network = network
         self._clock = sim.clock
         self._hosts = [node.host for node in nodes]
-        self._peers: dict[str, dict[str, None]] = {}
+        self._peers: dict[str, dict[str, int]] = {}
         self._ends = {
             GCS: End(
                 head,
@@ -157,17 +157,17 @@ class Wire:
 
     def _work(self, a: End, b: End, message_bytes: float, call: Any, lead_ns: int) -> int:
         """How much longer the hop is: to connect, and because its work is done on few cores."""
-        connect_ns = 0
-        if b.process not in a.peers:
-            a.peers[b.process] = b.peers[a.process] = None
-            if GCS not in (a.process, b.process):
-                connect_ns = self._connect_ns
+        at_ns = self._clock.now + lead_ns
         load = b.host.load
+        up_ns = a.peers.get(b.process)
+        if up_ns is None:
+            connect_ns = 0 if GCS in (a.process, b.process) else self._connect_ns
+            if connect_ns and load is not None:
+                connect_ns = load.takes(b.process, at_ns, connect_ns, warm=True)
+            up_ns = a.peers[b.process] = b.peers[a.process] = at_ns + connect_ns
+        begun_ns = max(at_ns, up_ns)  # what follows waits too
         if load is None:
-            return connect_ns
-        at_ns = begun_ns = self._clock.now + lead_ns
-        if connect_ns:
-            begun_ns += load.takes(b.process, at_ns, connect_ns, warm=True)
+            return begun_ns - at_ns
         work_ns = self._work_ns + int(message_bytes * self._work_ns_per_byte)
         done_ns = load.serve(b.process, begun_ns, work_ns)
         one_way = call.__class__ is Reply and call.caller is None

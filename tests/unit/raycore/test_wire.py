@@ -45,6 +45,17 @@ def test_the_first_message_between_two_processes_waits_for_their_connection() ->
     assert hop_ns(two, other, "node-0/worker-3") == 1_100_000
 
 
+def test_what_follows_waits_for_the_connection_too() -> None:
+    two, heard = cluster(), []
+    one, other = (two.wire.end(f"node-0/worker-{k}") for k in (1, 2))
+    for number, source, target in ((0, one, other), (1, one, other), (2, other, one)):
+        two.wire.deliver(source, target, 0.0, heard.append, number)
+    two.sim.run(1_099_999)
+    assert not heard
+    two.sim.run(1_100_001)
+    assert heard == [0, 1, 2]
+
+
 def test_rooms_of_a_raylet_have_its_connections_and_every_process_that_to_the_gcs() -> None:
     two = cluster()
     worker, far = "node-0/worker-1", "node-1/worker-1"
