@@ -76,6 +76,11 @@ SAID = (
         "execute_async_wait_ns", "async_actor_calls_async", last,
         "time of a call less its threads' work", less="work_executor_async_actor_burst",
     ),
+    Said(
+        "connect_ns", "connect", last, "first call less the second, and less a call of the GCS",
+        less="kv_put",
+    ),
+    Said("generator_item_ns", "generator_item", last, "CPU time of the generator's thread"),
     Said("channel_task_ns", "compiled_graph", slope, "slope over methods"),
     Said("worker_start_core_s", "work_worker_start", last, "all threads' work until it answers"),
     Said("first_value_core_s", "first_value", last, "CPU time of a new process"),

@@ -3,11 +3,11 @@
 Real counterpart: a laptop, or ``ray.cluster_utils.Cluster``: every raylet counts CPUs of its own,
 and all of them run on the same cores and disks.
 
-A thread with a little work (a message to handle, a call to submit) competes with whoever is at work
-when it begins: with n threads on c cores it takes n / c times as long, if that is more than 1; less
-where cores have two threads each (``cores.py``). Jobs on the cores (processes starting, users'
-functions) get what such threads leave them, measured over windows of 10 ms. Linux's fair scheduler
-gives the same shares over a few of its slices (3 ms).
+A thread with a little work (a message to handle, a call to submit) has a core to itself, and waits
+for one when all are taken (``turns.py``); its part of a core where jobs (processes starting, users'
+functions) are at work too, and less where cores have two threads each (``cores.py``). Jobs get what
+such threads leave them, over windows of 10 ms. Linux's fair scheduler gives the same over a
+few of its slices (3 ms).
 
 A thread that has slept finds its caches used by others and works longer at first, the more the
 longer it slept. Processes that are not followed one by one occupy a part of a core.
@@ -29,6 +29,7 @@ from raysim.hardware.server import SharedServer
 from raysim.hardware.specs import NodeSpec
 from raysim.hardware.storage import Disk
 from raysim.hardware.topology import Link
+from raysim.hardware.turns import Turns
 from raysim.kernel.simulation import Simulation
 
 WINDOW_NS = 10_000_000
@@ -39,6 +40,9 @@ WARM_NS = 300_000
 
 MIN_SHARE = 0.1
 """Of the cores, what jobs get at least."""
+
+_FORGOTTEN = 5
+"""Times ``cold_ns``, after which a thread is as cold as can be."""
 
 NICE_WEIGHT = 36 / 1024
 """Of a thread at niceness 15 beside one at 0: ``sched_prio_to_weight`` of Linux. 15 is Ray's
@@ -61,6 +65,8 @@ class CoreLoad:
         self.starting.changed = self._divide
         self.nice: dict[object, None] = {}
         """Threads that are."""
+        self._slots = _threads_of(cpu)
+        self._turns = Turns(self._slots)
         self._until: dict[object, int] = {}
         self._used_ns = 0
         self._urgent_ns = 0
@@ -91,17 +97,19 @@ class CoreLoad:
         self.cores = self._left = self._all - sum(self._background.values())
         self.starting.set_capacity(self.cores)
 
-    def takes(self, thread: object, start_ns: int, work_ns: int) -> int:
-        """Nanoseconds that ``work_ns`` of work takes a thread that begins at ``start_ns``."""
+    def takes(self, thread: object, start_ns: int, work_ns: int, *, warm: bool = False) -> int:
+        """Nanoseconds that ``work_ns`` of work takes a thread that begins at ``start_ns``.
+
+        ``warm``: no longer after a sleep.
+        """
         until = self._until
-        slept_ns = start_ns - until.get(thread, 0)
-        if slept_ns > 0 and self.cold_ns:
+        last_ns = until.get(thread, 0)
+        slept_ns = start_ns - last_ns
+        if slept_ns > 0 and self.cold_ns and not warm:
             cold = -math.expm1(-slept_ns / self.cold_ns)
             work_ns += int(min(work_ns, WARM_NS) * (self.cold_factor - 1.0) * cold)
-        busy = 1.0 + self._cpu.width
-        for other, end_ns in until.items():
-            if end_ns > start_ns and other is not thread:
-                busy += 1.0
+        at_work = min(self._slots, 1.0 + self._turns.busy(start_ns))
+        busy = at_work + self._cpu.width
         starting, cores = self.starting.width, self.cores
         if thread not in self.nice:
             self._urgent_ns += work_ns
@@ -110,16 +118,18 @@ class CoreLoad:
             share = self._stretch(busy, cores - starting)
         else:
             share = (starting / NICE_WEIGHT + busy) / cores
-        taken_ns = int(work_ns * share) if share > 1.0 else work_ns
-        end_ns = start_ns + taken_ns
-        if until.get(thread, 0) < end_ns:
+        turn_share = max(1.0, self._stretch(at_work, cores))
+        end_ns = self._turns.book(start_ns, int(work_ns * turn_share))
+        if share > turn_share:  # what jobs have of its core is not its turn
+            end_ns += int(work_ns * share) - int(work_ns * turn_share)
+        if last_ns < end_ns:
             until[thread] = end_ns
         self._used_ns += work_ns
         self.worked_ns[thread] = self.worked_ns.get(thread, 0) + work_ns
         if not self._watching:
             self._watching = True
             self._sim.call_later(WINDOW_NS, self._window_over)
-        return taken_ns
+        return end_ns - start_ns
 
     def serve(self, thread: object, at_ns: int, work_ns: int) -> int:
         """When a thread is through with work that reaches it at ``at_ns``; first come, first."""
@@ -143,7 +153,9 @@ class CoreLoad:
 
     def _window_over(self, _: object) -> None:
         now_ns = self._sim.now_ns
-        self._until = {thread: t for thread, t in self._until.items() if t > now_ns}
+        self._turns.forget(now_ns)
+        awake_ns = now_ns - _FORGOTTEN * self.cold_ns
+        self._until = {thread: t for thread, t in self._until.items() if t > awake_ns}
         most = self.cores * (1 - MIN_SHARE)
         self._left = self.cores - min(self._used_ns / WINDOW_NS, most)
         self.starting.set_capacity(self.cores - min(self._urgent_ns / WINDOW_NS, most))
@@ -156,6 +168,15 @@ class CoreLoad:
         """Jobs get what processes that start leave them."""
         left = self._left - min(self.starting.width, self.starting.capacity_per_s)
         self._cpu.set_capacity(max(left, self._left * NICE_WEIGHT))
+
+
+def _threads_of(cpu: SharedServer) -> int:
+    """That run at one time."""
+    if cpu.doubling is None:
+        return max(1, round(cpu.capacity_per_s))
+    gain, lone_frac = cpu.doubling
+    cores = cpu.capacity_per_s * lone_frac / (1.0 - gain)
+    return round(cores + (cpu.capacity_per_s - cores) / gain)
 
 
 class Host:

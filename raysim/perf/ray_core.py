@@ -16,6 +16,11 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+COPY_THREADS = 6
+"""That copy an object into the store (``MEMCOPY_THREADS`` of ``serialization.pxi``)."""
+COPIED_ALONE_BYTES = 2**20 + 2**10
+"""Up to this size one does: a buffer of 1 MiB (``kMemcopyDefaultThreshold`` there) and headers."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RayCosts:
@@ -70,6 +75,9 @@ class RayCosts:
     each waits to be woken with Python's lock, in turn. Told apart from work only where accounts of
     threads were measured; elsewhere it is within ``execute_async_ns``."""
     per_return_ns: int = 5_000
+    generator_item_ns: int = 31_000
+    """An item of a streaming generator, small or not: serialise, report. 21 us of CPU of its
+    process's main thread on the EPYC of ``connect_ns`` (2026-11)."""
     stored_arg_ns: int = 49_200
     """An argument out of the store: got and deserialised, as by ``get_ns``."""
     stored_return_ns: int = 102_800
@@ -127,6 +135,11 @@ class RayCosts:
     """Of a hop, what gRPC's threads of both ends work; told apart from the wait only where nodes
     share few cores. Measured: 45 us in a burst of actor calls on 2 cores on which such calls take
     2.1 times as long as on the reference machine (2026-11, ray 2.60, /proc schedstat)."""
+    connect_ns: int = 1_800_000
+    """What a process's first message to another takes longer: a channel, a socket, HTTP/2's
+    settings. 1.2 ms on an EPYC of 2025 with ``core_speed`` 1.5, of calls of actors that others had
+    called before. A process's first task waits for two, to the raylet and to the worker (ray 2.60,
+    2026-11; ``strace``)."""
     grpc_bytes_per_s: float = 0.9e9
     """What a core of gRPC's threads moves, both ends: 1.1 s per GiB pulled (measured there too)."""
 
@@ -189,9 +202,10 @@ class RayCosts:
 
     # memory
     memcpy_bytes_per_s: float = 28.5e9
-    """``ray.put`` of an array into pages that were written to before; Ray copies with 6 threads."""
+    """``ray.put`` of an array into pages that were written to before."""
     first_touch_bytes_per_s: float = 7.24e9
-    """The same into pages that the kernel must first provide; reading such pages costs as much."""
+    """The same into pages that the kernel must first provide, by ``COPY_THREADS``; reading such
+    pages costs as much."""
     mapping_share: float = 0.44
     """Of what it costs to provide a page, what it costs a process to map one that is there: on a
     virtual host a copy into /dev/shm ran at 0.90 GB/s into new pages, 1.77 into pages that another
@@ -212,8 +226,14 @@ class RayCosts:
     worker_memory_bytes: int = 80_000_000
     """Resident size of an idle worker."""
 
-    def write_s(self, size_bytes: int, fresh_bytes: int, unmapped_bytes: int) -> float:
-        """Seconds of a copy into the store, some of it into pages that must be provided or mapped.
+    def write_s(
+        self, size_bytes: int, fresh_bytes: int, unmapped_bytes: int, cores: float
+    ) -> tuple[float, float]:
+        """Seconds of a copy into the store, and of how many threads, each on a core.
+
+        One thread moves bytes as fast as several (20 GB/s on 2 cores, ray 2.60, 2026-11), but each
+        provides pages for itself: 1.6 GB/s alone there, as the sixth part of what six do on the
+        reference machine.
 
         Parameters
         ----------
@@ -221,11 +241,16 @@ class RayCosts:
             Of the object.
         fresh_bytes, unmapped_bytes
             Of those, on pages that nobody has written to, and on others that this process has not.
+        cores
+            That are there.
         """
         copy_s = 1.0 / self.memcpy_bytes_per_s
         provide_s = max(0.0, 1.0 / self.first_touch_bytes_per_s - copy_s)
         pages = fresh_bytes + self.mapping_share * unmapped_bytes
-        return size_bytes * copy_s + pages * provide_s
+        threads = min(float(COPY_THREADS), cores)
+        if size_bytes <= COPIED_ALONE_BYTES:
+            return size_bytes * copy_s + pages * provide_s * threads, 1.0
+        return size_bytes * copy_s + pages * provide_s, threads
 
     def spill_s(self, size_bytes: int, fresh_bytes: int) -> float:
         """Seconds that one spill worker writes, some of it into pages that no file had before."""

@@ -11,7 +11,10 @@ A part of a hop, and copying the bytes, is work of gRPC's threads. Where nodes s
 competes with all else there: one thread per receiving process, one message after the other. What
 needs no answer here is answered in gRPC all the same, which is work at the sender.
 
-Not modelled: connection set-up, head-of-line blocking between a pair, gRPC's own queues.
+Two processes connect when one first calls the other, which takes a millisecond or two; every
+process is connected to the GCS when it begins.
+
+Not modelled: head-of-line blocking between a pair, gRPC's own queues.
 """
 
 from __future__ import annotations
@@ -63,6 +66,8 @@ class End:
     """What passes between nodes of one machine stays there."""
     process: str
     """Whose thread of gRPC takes what arrives."""
+    peers: dict[str, int]
+    """Processes that this one has a connection with, and since when."""
 
 
 class Wire:
@@ -79,12 +84,21 @@ class Wire:
         self._network = network
         self._clock = sim.clock
         self._hosts = [node.host for node in nodes]
+        self._peers: dict[str, dict[str, int]] = {}
         self._ends = {
-            GCS: End(head, in_raylet=False, in_store=False, host=self._hosts[head], process=GCS)
+            GCS: End(
+                head,
+                in_raylet=False,
+                in_store=False,
+                host=self._hosts[head],
+                process=GCS,
+                peers={},
+            )
         }
         self._socket_ns = costs.unix_socket_ns
         self._local_ns = costs.grpc_same_host_ns
         self._cross_ns = costs.grpc_same_host_ns + costs.grpc_cross_host_extra_ns
+        self._connect_ns = costs.connect_ns
         self._work_ns = costs.grpc_work_ns
         self._work_ns_per_byte = 1e9 / costs.grpc_bytes_per_s
         self._cut: dict[NodeID, None] = {}
@@ -108,9 +122,7 @@ class Wire:
             ):
                 latency_ns = self._socket_ns
             else:
-                latency_ns = self._local_ns
-                if dst.host.load is not None:
-                    latency_ns += self._delay_ns(src, dst, message_bytes, arg, lead_ns)
+                latency_ns = self._local_ns + self._work(src, dst, message_bytes, arg, lead_ns)
                 if message_bytes > FLUID_BYTES:
                     latency_ns += int(message_bytes / LOCAL_BYTES_PER_S * 1e9)
         elif self._cut and (src.node_id in self._cut or dst.node_id in self._cut):
@@ -118,8 +130,7 @@ class Wire:
             return
         else:
             latency_ns = self._local_ns if src.host is dst.host else self._cross_ns
-            if dst.host.load is not None:
-                latency_ns += self._delay_ns(src, dst, message_bytes, arg, lead_ns)
+            latency_ns += self._work(src, dst, message_bytes, arg, lead_ns)
             if message_bytes > FLUID_BYTES:
                 arg = (src.node_id, dst.node_id, message_bytes, fn, arg)
                 fn = self._flow
@@ -144,13 +155,21 @@ class Wire:
         """Whether it is cut off."""
         return node_id in self._cut
 
-    def _delay_ns(self, a: End, b: End, message_bytes: float, call: Any, lead_ns: int) -> int:
-        """How much longer the hop is because its work is done on few cores."""
-        load = b.host.load
-        assert load is not None, f"{b.process} has cores enough"
+    def _work(self, a: End, b: End, message_bytes: float, call: Any, lead_ns: int) -> int:
+        """How much longer the hop is: to connect, and because its work is done on few cores."""
         at_ns = self._clock.now + lead_ns
+        load = b.host.load
+        up_ns = a.peers.get(b.process)
+        if up_ns is None:
+            connect_ns = 0 if GCS in (a.process, b.process) else self._connect_ns
+            if connect_ns and load is not None:
+                connect_ns = load.takes(b.process, at_ns, connect_ns, warm=True)
+            up_ns = a.peers[b.process] = b.peers[a.process] = at_ns + connect_ns
+        begun_ns = max(at_ns, up_ns)  # what follows waits too
+        if load is None:
+            return begun_ns - at_ns
         work_ns = self._work_ns + int(message_bytes * self._work_ns_per_byte)
-        done_ns = load.serve(b.process, at_ns, work_ns)
+        done_ns = load.serve(b.process, begun_ns, work_ns)
         one_way = call.__class__ is Reply and call.caller is None
         if one_way and load is a.host.load:
             load.serve(a.process, done_ns, self._work_ns)
@@ -170,9 +189,10 @@ class Wire:
         kind = room.split("-", 1)[0]
         in_raylet = kind in _RAYLET_PROCESS
         node_id = int(node[5:])
-        end = End(
+        process = node if in_raylet else address
+        peers = self._peers.setdefault(process, {})
+        end = self._ends[address] = End(
             node_id, in_raylet=in_raylet, in_store=kind == "plasma", host=self._hosts[node_id],
-            process=node if in_raylet else address,
+            process=process, peers=peers,
         )  # fmt: skip
-        self._ends[address] = end
         return end

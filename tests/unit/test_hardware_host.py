@@ -33,13 +33,24 @@ def test_a_thread_alone_takes_what_its_work_is() -> None:
     assert load.takes("b", 0, 1000) == 1000  # a core each
 
 
-def test_more_threads_than_cores_share_them() -> None:
+def test_more_threads_than_cores_take_turns() -> None:
     sim, cpu = server()
     load = CoreLoad(sim, cpu)
     load.takes("a", 0, 1000)
     load.takes("b", 0, 1000)
-    assert load.takes("c", 0, 1000) == 1500
+    assert load.takes("c", 0, 1000) == 2000
     assert load.takes("a", 1000, 1000) == 1000  # b is through, c is not
+    assert load.takes("d", 1000, 1000) == 2000
+
+
+def test_a_thread_that_was_awake_a_window_ago_is_no_colder_than_it_slept() -> None:
+    sim, cpu = server()
+    load = CoreLoad(sim, cpu)
+    load.cold_factor, load.cold_ns = 3.0, 10 * WINDOW_NS
+    load.takes("a", 0, WINDOW_NS - 1000)
+    sim.run(until=WINDOW_NS + 1)
+    slept = 1001 / load.cold_ns
+    assert load.takes("a", WINDOW_NS + 1, 100_000) == pytest.approx(100_000 * (1 + 2 * slept), 1e-3)
 
 
 def test_a_thread_that_slept_works_longer() -> None:
@@ -76,7 +87,7 @@ def test_two_threads_of_a_core_do_more_than_one_and_less_than_two_cores() -> Non
     assert load.alone == pytest.approx(1.0)
     assert load.takes("a", 0, 1000) == 1000
     assert load.takes("b", 0, 1000) == 1538
-    assert load.takes("c", 0, 1000) == 2307
+    assert load.takes("c", 0, 1000) == 1000 + 1538  # when a is through
 
 
 def test_a_thread_serves_one_after_the_other() -> None:

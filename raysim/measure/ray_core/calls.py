@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from raysim.measure.ray_core.probe import Probe, server, timed, while_time
 from raysim.measure.session import repeat, stopwatch
@@ -14,6 +14,10 @@ from raysim.measure.session import repeat, stopwatch
 LEASE = "raylet_lease_ns raylet_pop_worker_ns raylet_return_ns io_lease_reply_ns"
 HOP = "grpc_same_host_ns execute_ns"
 BATCH = 1000
+ACTORS = 10
+"""Called for the first time."""
+CALLS = 3
+"""Of each of them: the third says when the second had its answer."""
 
 
 def probes(*, quick: bool) -> Iterator[Probe]:
@@ -32,6 +36,8 @@ def probes(*, quick: bool) -> Iterator[Probe]:
         op="async_actor_calls_async", measure=partial(_batch, "async_actor"), count=batch,
         informs="execute_async_ns execute_async_wait_ns",
     )  # fmt: skip
+    yield Probe(op="connect", measure=_connect, informs="connect_ns")
+    yield Probe(op="generator_item", measure=_items, count=batch, informs="generator_item_ns")
     for count in (0, 4) if quick else (0, 10, 100, 1000):
         yield Probe(op="call_with_args", measure=_args, count=count, informs="per_arg_ns")
     for count in (1, 4) if quick else (1, 10, 100, 1000):
@@ -102,6 +108,51 @@ def _batch(kind: str, probe: Probe, allowed_s: float) -> list[float]:
 
         once()
         return while_time(once, allowed_s)
+
+
+def _connect(probe: Probe, allowed_s: float) -> list[float]:  # noqa: ARG001
+    """What a process's first call of an actor takes longer than its second.
+
+    Others have called the actor before, so that it is up; the process asks the GCS where it is.
+    """
+    import ray
+
+    @ray.remote
+    def calls(actors: list[Any]) -> list[float]:
+        began_s = []
+        for actor in actors:
+            for _ in range(CALLS):
+                began_s.append(time.perf_counter())
+                ray.get(actor.no_op.remote())
+        return began_s
+
+    actors = [server() for _ in range(ACTORS + 1)]
+    ray.get([actor.no_op.remote() for actor in actors])
+    try:
+        began_s = ray.get(cast("Any", calls).remote(actors))
+    finally:
+        for actor in actors:
+            ray.kill(actor)
+    later = range(CALLS, len(began_s), CALLS)  # the process's very first finds more to do
+    return [2 * began_s[i + 1] - began_s[i] - began_s[i + 2] for i in later]
+
+
+def _items(probe: Probe, allowed_s: float) -> list[float]:
+    """What the main thread of a generator's process works for one of ``count`` small items."""
+    import ray
+
+    @ray.remote
+    def items(count: int) -> Any:
+        began_s = time.thread_time()
+        yield from range(count)
+        yield (time.thread_time() - began_s) / count
+
+    def once() -> float:
+        found = [ray.get(ref) for ref in cast("Any", items).remote(probe.count)]
+        return float(found[-1])
+
+    once()
+    return while_time(once, allowed_s)
 
 
 def _args(probe: Probe, allowed_s: float) -> list[float]:

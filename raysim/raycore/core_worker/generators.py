@@ -285,7 +285,7 @@ class ItemReports:
             core.references.of(ref).share().holds += 1
         now_ns = core.now_ns
         start_ns = max(executor.free_ns, now_ns + lead_ns)
-        work_ns = core.costs.per_return_ns
+        work_ns = core.costs.generator_item_ns
         if item.size_bytes > core.config.max_direct_call_object_size:
             work_ns += core.costs.stored_return_ns
         executor.free_ns = start_ns + executor.thread_takes(start_ns, work_ns)

@@ -192,10 +192,7 @@ class Objects:
         self, running: Running, returns: list[ReturnObject], large: list[tuple[int, Payload]]
     ) -> None:
         """Write large returns into plasma, then answer."""
-        stored = Returns(running, returns, len(large))
-        owner = running.spec.caller
-        for index, payload in large:
-            Write(self, returns[index].object_id, payload, stored, owner).start()
+        Returns(self, running, returns, iter(large))(None)
 
     def store_item(
         self, stored: ReturnObject, payload: Payload, owner: WorkerAddress, item: Item

@@ -1,13 +1,15 @@
 """Writing into plasma: create, copy, seal, pin; for puts, large returns and items of generators.
 
 Real counterpart: ``plasma_store_provider.cc`` (``Create``, ``Seal``), ``CoreWorker::SealOwned``.
-The copy takes the memory bus of the node, shared with all else that copies there.
+Large objects are copied by several threads, which take the memory bus of the node, shared with all
+else that copies there; others by the thread that writes them. Large returns of one task are written
+one after the other (``store_task_outputs`` of ``_raylet.pyx``).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from raysim.kernel.component import Failure
@@ -21,15 +23,15 @@ from raysim.raycore.protocol import (
     ReturnObject,
 )
 from raysim.raycore.tasks import Payload, TaskError
-from raysim.units import NS_PER_S
+from raysim.units import KIB, NS_PER_S
 
 if TYPE_CHECKING:
     from raysim.raycore.core_worker.execution import Running
     from raysim.raycore.core_worker.generators import Item
     from raysim.raycore.core_worker.objects import Objects
 
-_BUS_BYTES = 1_000_000
-"""A copy of less does not notice others on the memory bus."""
+_LEAST_SHARED_BYTES = 64 * KIB
+"""A copy of less does not notice others on the cores."""
 
 
 class Write:
@@ -73,15 +75,17 @@ class Write:
                 pin = PinObjectIDs((self.object_id,), self.owner)
                 core.call(self.objects.manager, pin, self._existed)
                 return
-            size_bytes = self.payload.size_bytes
-            copy_s = core.costs.write_s(size_bytes, answer.fresh_bytes, answer.unmapped_bytes)
-            rate = size_bytes / copy_s if copy_s else math.inf
-            if size_bytes < _BUS_BYTES:
-                core.after(int(copy_s * NS_PER_S), self._written)
-            elif core.cores is not None:  # alone, Ray's copying threads have all the cores
-                width = core.cores.alone
+            size_bytes, cores = self.payload.size_bytes, core.cores
+            threads = core.node.cpu.capacity_per_s if cores is None else cores.alone
+            copy_s, width = core.costs.write_s(
+                size_bytes, answer.fresh_bytes, answer.unmapped_bytes, threads
+            )
+            if cores is not None and size_bytes >= _LEAST_SHARED_BYTES:
                 core.node.cpu.job(copy_s * width, self._copied, core.epoch, width=width)
+            elif width == 1:
+                core.after(int(copy_s * NS_PER_S), self._written)
             else:
+                rate = size_bytes / copy_s if copy_s else math.inf
                 core.node.memory.job(
                     2 * size_bytes, self._copied, core.epoch, max_bytes_per_s=2 * rate
                 )
@@ -139,24 +143,36 @@ class Put:
 
 
 class Returns:
-    """Answers when the large returns of a task are stored."""
+    """Large returns of a task: stored one by one; then it answers."""
 
-    __slots__ = ("left", "returns", "running")
+    __slots__ = ("large", "objects", "returns", "running")
 
-    def __init__(self, running: Running, returns: list[ReturnObject], left: int) -> None:
+    def __init__(
+        self,
+        objects: Objects,
+        running: Running,
+        returns: list[ReturnObject],
+        large: Iterator[tuple[int, Payload]],
+    ) -> None:
+        self.objects = objects
         self.running = running
         self.returns = returns
-        self.left = left
+        self.large = large
 
     def __call__(self, error: TaskError | None) -> None:
-        """It is sealed, or could not be stored."""
+        """The one before is sealed, or could not be stored."""
         running = self.running
         if error is not None:
             running.error = error
-            self.returns = []
-        self.left -= 1
-        if not self.left:
+            running.core.executor.answer(running, ())
+            return
+        following = next(self.large, None)
+        if following is None:
             running.core.executor.answer(running, tuple(self.returns))
+            return
+        index, payload = following
+        owner = running.spec.caller
+        Write(self.objects, self.returns[index].object_id, payload, self, owner).start()
 
 
 class StoredItem:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from raysim.perf.ray_core import RayCosts
 from raysim.raycore import protocol as p
 from raysim.raycore import scripts as b
 from raysim.raycore.tasks import NodeAffinity, Payload, TaskError
-from tests.unit.raycore.core_worker_parts import MS, US, House, S, options
+from tests.unit.raycore.core_worker_parts import MS, NO_TIME, US, House, S, options
 
 BIG = 1_000_000
 RAISE = TaskError("TASK_EXECUTION_EXCEPTION", "no")
@@ -89,6 +92,33 @@ def test_the_returns_of_one_task_are_inlined_up_to_10_mib_in_all():
         return sum(r.object_id in house.plasma[0].objects for r in refs)
 
     assert house.play(main) == n - 10 * 1024 * 1024 // (100 * 1024)
+
+
+def test_large_returns_are_written_one_after_the_other():
+    house = House(costs=replace(NO_TIME, memcpy_bytes_per_s=1e9, stored_return_ns=0))
+    mb = 1_000_000
+
+    def main(process):
+        refs = yield b.submit(options(b.Return([mb] * 3), num_returns=3))
+        yield b.get(refs)
+        return process.sim.now_ns
+
+    assert house.play(main) == pytest.approx(3 * MS, abs=0.1 * MS)
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "pages", "threads", "copied_s"),
+    [
+        (2**20, 0, 1, 2**20 / 10e9),  # as fast as several, where no page is new
+        (2**20, 2**20, 1, 2**20 / 10e9 + 2**20 * (1 / 4e9 - 1 / 10e9) * 2),
+        (2**21, 2**21, 2, 2**21 / 4e9),
+    ],
+)
+def test_several_threads_copy_what_is_larger_than_1_mib(size_bytes, pages, threads, copied_s):
+    costs = RayCosts(memcpy_bytes_per_s=10e9, first_touch_bytes_per_s=4e9)
+    seconds, width = costs.write_s(size_bytes, pages, 0, 2.0)
+    assert (seconds, width) == (pytest.approx(copied_s), threads)
+    assert costs.write_s(2**21, 0, 0, 64.0)[1] == 6
 
 
 def test_a_put_is_pinned_read_and_released():

