@@ -15,7 +15,7 @@ pytest.importorskip("peft")
 import torch  # noqa: E402
 
 import raysim  # noqa: E402
-from raysim.rayapi.huggingface.four_bit import asked_for  # noqa: E402
+from raysim.rayapi.huggingface.four_bit import asked_for, saved_so  # noqa: E402
 from raysim.rayapi.unsupported import NotEmulatedError  # noqa: E402
 from raysim.scenario.build import build_job  # noqa: E402
 from tests.real.test_huggingface import AUTOCAST, FILES, said  # noqa: E402
@@ -89,6 +89,13 @@ def test_peft_s_adapters_under_the_trainer_are_the_scenario_s(
     if four_bits:
         whole = scenario.with_({"train.peft": None, "train.quantization": None})
         assert str(build_job(whole).plan.model.num_parameters) in printed
+
+
+def test_checkpoints_that_are_saved_in_4_bits_are_read_so() -> None:
+    config = transformers.LlamaConfig(quantization_config={"load_in_4bit": True})
+    assert saved_so(config).load_in_4bit
+    assert saved_so(transformers.LlamaConfig()) is None
+    assert saved_so(transformers.LlamaConfig(quantization_config={"quant_method": "fp8"})) is None
 
 
 def test_weights_in_8_bits_are_refused() -> None:

@@ -5,8 +5,9 @@ Real counterparts: ``transformers/integrations/bitsandbytes.py``, ``bitsandbytes
 shapes and computes in ``bnb_4bit_compute_dtype``; that its weight is stored in 4 bits and made
 whole for every product is told to its layer table (``models/four_bit.py``).
 
-Not modelled: 8 bits and other methods (refused); types that ``bnb_4bit_quant_storage`` names, taken
-for the other weights'; products in fp32, whose weights are made 16 bits wide first.
+Not modelled: 8 bits and other methods (refused; of a checkpoint that is saved so, weights are taken
+for 16 bits); types that ``bnb_4bit_quant_storage`` names, taken for the other weights'; products in
+fp32, whose weights are made 16 bits wide first.
 """
 
 from __future__ import annotations
@@ -59,6 +60,12 @@ def asked_for(config: Any) -> Any | None:
         f"from_pretrained(quantization_config={type(config).__name__})",
         "BitsAndBytesConfig(load_in_4bit=True), or weights in 16 or 32 bits",
     )
+
+
+def saved_so(config: Any) -> Any | None:
+    """Of a model's config whose checkpoint is of 4 bits already; None: it is not."""
+    said = getattr(config, "quantization_config", None)
+    return asked_for(said) if isinstance(said, Mapping) and said.get("load_in_4bit") else None
 
 
 def convert(model: Any, config: Any) -> None:

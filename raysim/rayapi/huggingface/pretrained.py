@@ -85,7 +85,7 @@ def _without_bitsandbytes(real: Any) -> Any:
 def _described(steps: Steps, cls: Any, name: Any, kwargs: dict[str, Any]) -> Any:
     """A model of the config's shapes."""
     config, more = kwargs.pop("config", None), dict(kwargs)
-    quantized = four_bit.asked_for(more.pop("quantization_config", None))
+    asked = more.pop("quantization_config", None)
     said = more.pop("dtype", more.pop("torch_dtype", None))
     attention = more.pop("attn_implementation", None)
     if not hasattr(config, "to_dict"):
@@ -99,11 +99,18 @@ def _described(steps: Steps, cls: Any, name: Any, kwargs: dict[str, Any]) -> Any
     dtype = _dtype(said, config)
     if dtype is not None:
         model = model.to(dtype)
-    size_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
-    steps.worker.read_bytes(size_bytes / steps.worker.context.local_world_size)
+    whole_bytes = _size_bytes(model)
+    saved = four_bit.saved_so(config) if asked is None else None
+    quantized = saved or four_bit.asked_for(asked)
     if quantized is not None:
         four_bit.convert(model, quantized)
+    size_bytes = whole_bytes if saved is None else _size_bytes(model)
+    steps.worker.read_bytes(size_bytes / steps.worker.context.local_world_size)
     return model.eval()
+
+
+def _size_bytes(model: Any) -> int:
+    return sum(p.numel() * p.element_size() for p in model.parameters())
 
 
 def _dtype(said: Any, config: Any) -> torch.dtype | None:
