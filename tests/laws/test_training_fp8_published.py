@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from raysim.validate.points import OUT_OF_MEMORY
 from raysim.validate.published import PUBLISHED
 from raysim.validate.runs import FILE as RUNS
-from raysim.validate.points import OUT_OF_MEMORY
 from raysim.validate.runs_fp8 import FILE, points_of
 
 FOLDER = Path(__file__).parents[2] / "validation" / PUBLISHED
