@@ -43,9 +43,9 @@ versions: {python: "3.12", ray: "2.60.0"}
 tables: {}
 """
 WORKLOADS = {
-    "store": ("calibration", [PUTS.format(n=5), GETS.format(n=5)]),
-    "spare": ("calibration", [PUTS.format(n=9)]),
-    "judge": ("validation", [GETS.format(n=9), PUTS.format(n=3)]),
+    "store": ("calibration", [PUTS.format(n=50), GETS.format(n=50)]),
+    "spare": ("calibration", [PUTS.format(n=90)]),
+    "judge": ("validation", [GETS.format(n=90), PUTS.format(n=30)]),
 }
 
 
