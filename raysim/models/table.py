@@ -323,6 +323,11 @@ class Body:
         """Operators of all modules, in execution order."""
         return (o for m in self.modules for o in m.operators)
 
+    def with_operators(self, change: Callable[[Operator], Operator]) -> Body:
+        """The layer with other operators in the same modules."""
+        modules = [replace(m, operators=tuple(map(change, m.operators))) for m in self.modules]
+        return replace(self, modules=tuple(modules))
+
     @property
     def numel(self) -> int:
         """Trainable elements, tied ones excluded."""

@@ -30,7 +30,7 @@ from raysim.units import to_seconds
 from raysim.validate.fused_norm import with_fused_norms
 from raysim.validate.job import job_of
 from raysim.validate.points import Point
-from raysim.validate.published import PUBLISHED, nodes, ran_point
+from raysim.validate.published import PUBLISHED, left_points, nodes, ran_point
 
 FILE = "automodel.json"
 FAMILY = "automodel"
@@ -53,9 +53,7 @@ def automodel_points(validation: Path) -> Iterator[Point]:
             job=job_of(outcome, counted=each),
         )  # fmt: skip
         yield ran_point(outcome, FAMILY, row["id"])
-    for left in held["left_out"]:
-        for name in left["rows"]:
-            yield Point(family=FAMILY, name=name, role="validation", left_out=left["why"])
+    yield from left_points(held["left_out"], FAMILY)
 
 
 def played(row: dict[str, Any], config: dict[str, Any]) -> StepOutcome:

@@ -31,7 +31,7 @@ from raysim.training.tower import StepOutcome, simulate
 from raysim.units import to_seconds
 from raysim.validate.job import job_of
 from raysim.validate.points import Point
-from raysim.validate.published import PUBLISHED, nodes, ran_point
+from raysim.validate.published import PUBLISHED, left_points, nodes, ran_point
 
 FILE = "intern_evo.json"
 FAMILY = "intern_evo"
@@ -53,9 +53,7 @@ def intern_points(validation: Path) -> Iterator[Point]:
             job=job_of(outcome, counted=each),
         )  # fmt: skip
         yield ran_point(outcome, FAMILY, row["id"])
-    for left in held["left_out"]:
-        for name in left["rows"]:
-            yield Point(family=FAMILY, name=name, role="validation", left_out=left["why"])
+    yield from left_points(held["left_out"], FAMILY)
 
 
 def played(row: dict[str, Any], held: dict[str, Any]) -> StepOutcome:

@@ -31,8 +31,8 @@ from raysim.training.settings.fsdp import FsdpSettings
 from raysim.training.settings.parallel import Mesh
 from raysim.training.tower import StepOutcome, simulate
 from raysim.validate.job import OLD_SDPA, job_of
-from raysim.validate.points import OUT_OF_MEMORY, Point
-from raysim.validate.published import PUBLISHED, nodes
+from raysim.validate.points import Point
+from raysim.validate.published import PUBLISHED, left_points, memory_point, nodes
 
 FILE = "litgpt.json"
 FAMILY = "litgpt"
@@ -64,14 +64,11 @@ def litgpt_points(validation: Path) -> Iterator[Point]:
                 measured=row["memory_gb"], predicted=fullest.allocated_bytes / GB,
                 job=job_of(outcome),
             )  # fmt: skip
-        yield Point(
-            family=f"out_of_memory/{FAMILY}", name=row["id"], role="validation",
-            unit=OUT_OF_MEMORY, measured=float(row.get("out_of_memory", False)),
-            predicted=fullest.peak_bytes / outcome.costs.gpu.memory_bytes,
+        yield memory_point(
+            FAMILY, row["id"], fullest.peak_bytes, outcome.costs.gpu,
+            ran_out=row.get("out_of_memory", False),
         )  # fmt: skip
-    for left in held["left_out"]:
-        for name in left["rows"]:
-            yield Point(family=FAMILY, name=name, role="validation", left_out=left["why"])
+    yield from left_points(held["left_out"], FAMILY)
 
 
 def played(row: dict[str, Any], config: dict[str, Any]) -> StepOutcome:
@@ -128,8 +125,7 @@ def _as_one(body: Body, *, pads: bool) -> Body:
             saves = _core(o.attention, saves, pads=pads)
         return replace(o, saves=saves)
 
-    modules = [replace(m, operators=tuple(map(change, m.operators))) for m in body.modules]
-    return replace(body, modules=tuple(modules))
+    return body.with_operators(change)
 
 
 def _core(a: Attention, saves: tuple[Saved, ...], *, pads: bool) -> tuple[Saved, ...]:
@@ -149,20 +145,17 @@ def _from_half(body: Body) -> Body:
     """Lightning quantises from fp16, so that what is made 16-bit again is cast to bf16: two."""
 
     def twice(o: Operator) -> Operator:
+        if o.kind != "gemm":
+            return o
         casts = tuple(replace(s, name=f"{s.name}.cast") for s in o.scratch if s.fixed)
         return replace(o, scratch=(*o.scratch, *casts), scratch_backward=(*o.scratch, *casts))
 
-    modules = [
-        replace(m, operators=tuple(twice(o) if o.kind == "gemm" else o for o in m.operators))
-        for m in body.modules
-    ]
-    return replace(body, modules=tuple(modules))
+    return body.with_operators(twice)
 
 
 def _loss(body: Body) -> Body:
     """``chunked_cross_entropy``: by chunks, in 16 bits; logits, softmax and gradient are whole."""
-    modules = [replace(m, operators=tuple(map(_chunked, m.operators))) for m in body.modules]
-    return replace(body, modules=tuple(modules))
+    return body.with_operators(_chunked)
 
 
 def _chunked(o: Operator) -> Operator:

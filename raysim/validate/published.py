@@ -12,7 +12,7 @@ arguments and its optimizer's wrapper are those of its log.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -76,6 +76,13 @@ def row_points(
             measured |= {"role": row["use"], "predicted": play(row)}
         family = f"{name.removesuffix('.json')}/{row['family']}"
         yield Point(family=family, name=row["id"], **measured)
+
+
+def left_points(left_out: Iterable[dict[str, Any]], family: str) -> Iterator[Point]:
+    """Rows that are not compared, each with the reason of its group (``rows``, ``why``)."""
+    for left in left_out:
+        for name in left["rows"]:
+            yield Point(family=family, name=name, role="validation", left_out=left["why"])
 
 
 def nodes(node: NodeSpec, count: int) -> ClusterSpec:

@@ -28,7 +28,7 @@ from raysim.units import GIB, to_seconds
 from raysim.validate.fused_norm import fused_norm
 from raysim.validate.job import job_of
 from raysim.validate.points import Point
-from raysim.validate.published import PUBLISHED, nodes, ran_point, rows
+from raysim.validate.published import PUBLISHED, left_points, nodes, ran_point, rows
 
 FILE = "qwen_finetuning.json"
 FAMILY = "qwen_finetuning"
@@ -55,9 +55,7 @@ def qwen_points(validation: Path) -> Iterator[Point]:
             predicted=outcome.fullest.peak_bytes * row["gpus"] / GIB, job=job_of(outcome),
         )  # fmt: skip
         yield ran_point(outcome, FAMILY, row["id"])
-    for left in held["left_out"]:
-        for name in left["rows"]:
-            yield Point(family=FAMILY, name=name, role="validation", left_out=left["why"])
+    yield from left_points(held["left_out"], FAMILY)
 
 
 def played(row: dict[str, Any], shape: dict[str, int]) -> StepOutcome:

@@ -42,7 +42,7 @@ from raysim.training.tower import StepOutcome, memory_need, simulate
 from raysim.units import GIB, to_seconds
 from raysim.validate.job import job_of
 from raysim.validate.points import Point
-from raysim.validate.published import PUBLISHED, memory_point, nodes, ran_point, rows
+from raysim.validate.published import PUBLISHED, left_points, memory_point, nodes, ran_point, rows
 from raysim.validate.runs_fms import fms_points
 from raysim.validate.runs_fp8 import fp8_points
 from raysim.validate.runs_megatron import bridge_points, paper_plan
@@ -63,11 +63,8 @@ def run_points(validation: Path) -> Iterator[Point]:
     for row in rows(validation, FILE):
         yield from points_of(row, held["machines"][row["machine"]])
     yield from fp8_points(validation)
-    for left in held["left_out"]:
-        if left["why"].startswith("case "):
-            continue
-        for name in left["rows"]:
-            yield Point(family="runs", name=name, role="validation", left_out=left["why"])
+    left_out = (left for left in held["left_out"] if not left["why"].startswith("case "))
+    yield from left_points(left_out, "runs")
     yield from torchtitan_points(validation)
     yield from fms_points(validation)
     yield from bridge_points(validation)

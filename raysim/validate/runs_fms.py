@@ -27,7 +27,7 @@ from raysim.training.tower import StepOutcome, simulate
 from raysim.units import to_seconds
 from raysim.validate.job import OLD_SDPA, job_of
 from raysim.validate.points import Point
-from raysim.validate.published import PUBLISHED, nodes, ran_point
+from raysim.validate.published import PUBLISHED, left_points, nodes, ran_point
 
 FILE = "fms_fsdp.json"
 LLAMA_2 = {
@@ -51,9 +51,7 @@ def fms_points(validation: Path) -> Iterator[Point]:
                 job=job_of(outcome, sweeps=(), counted=each),
             )  # fmt: skip
             yield ran_point(outcome, "fms_fsdp", name)
-    for left in document["left_out"]:
-        for name in left["rows"]:
-            yield Point(family="runs", name=name, role="validation", left_out=left["why"])
+    yield from left_points(document["left_out"], "runs")
 
 
 def play(document: dict[str, Any], row: dict[str, Any], machine: str) -> StepOutcome:

@@ -33,7 +33,7 @@ from raysim.training.tower import StepOutcome, simulate
 from raysim.units import GIB, to_seconds
 from raysim.validate.job import OLD_SDPA, job_of
 from raysim.validate.points import Point
-from raysim.validate.published import PUBLISHED, mpt_outcome, nodes, ran_point
+from raysim.validate.published import PUBLISHED, left_points, mpt_outcome, nodes, ran_point
 
 FILE = "fp8_runs.json"
 TORCHTITAN = FsdpSettings(param_dtype="bf16", reduce_dtype="fp32")
@@ -45,9 +45,7 @@ def fp8_points(validation: Path) -> Iterator[Point]:
     document = json.loads((validation / PUBLISHED / FILE).read_text(encoding="utf-8"))
     for row in document["rows"]:
         yield from points_of(document, row)
-    for left in document["left_out"]:
-        for name in left["rows"]:
-            yield Point(family="runs", name=name, role="validation", left_out=left["why"])
+    yield from left_points(document["left_out"], "runs")
 
 
 def points_of(document: dict[str, Any], row: dict[str, Any]) -> Iterator[Point]:

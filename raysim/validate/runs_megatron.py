@@ -31,7 +31,7 @@ from raysim.training.tower import StepOutcome, simulate
 from raysim.units import to_seconds
 from raysim.validate.job import job_of
 from raysim.validate.points import Point
-from raysim.validate.published import PUBLISHED, nodes, ran_point
+from raysim.validate.published import PUBLISHED, left_points, nodes, ran_point
 
 FILE = "megatron_bridge.json"
 BUCKET = 128 * 2**20
@@ -90,9 +90,7 @@ def bridge_points(validation: Path) -> Iterator[Point]:
             job=job_of(outcome, counted=each),
         )  # fmt: skip
         yield ran_point(outcome, "megatron_bridge", name)
-    for left in document["left_out"]:
-        for name in left["rows"]:
-            yield Point(family="runs", name=name, role="validation", left_out=left["why"])
+    yield from left_points(document["left_out"], "runs")
 
 
 def play(document: dict[str, Any], row: dict[str, Any]) -> StepOutcome:

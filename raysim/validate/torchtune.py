@@ -30,7 +30,7 @@ from raysim.training.tower import StepOutcome, simulate
 from raysim.units import GIB, to_seconds
 from raysim.validate.job import OLD_SDPA, job_of
 from raysim.validate.points import Point
-from raysim.validate.published import PUBLISHED, nodes, ran_point
+from raysim.validate.published import PUBLISHED, left_points, nodes, ran_point
 
 FILE = "torchtune.json"
 FAMILY = "torchtune"
@@ -55,9 +55,7 @@ def torchtune_points(validation: Path) -> Iterator[Point]:
             job=job_of(outcome),
         )  # fmt: skip
         yield ran_point(outcome, FAMILY, row["id"])
-    for left in held["left_out"]:
-        for name in left["rows"]:
-            yield Point(family=FAMILY, name=name, role="validation", left_out=left["why"])
+    yield from left_points(held["left_out"], FAMILY)
 
 
 def played(row: dict[str, Any], config: dict[str, Any]) -> StepOutcome:
@@ -96,8 +94,7 @@ def _model(config: str, said: str) -> Model:
 
 def _loss(body: Body) -> Body:
     """``CEWithChunkedOutputLoss``: in fp32 by eighths, compiled, so that 16-bit logits are kept."""
-    modules = [replace(m, operators=tuple(map(_chunked, m.operators))) for m in body.modules]
-    return replace(body, modules=tuple(modules))
+    return body.with_operators(_chunked)
 
 
 def _chunked(o: Operator) -> Operator:

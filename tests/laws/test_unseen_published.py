@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -27,10 +28,16 @@ LIMITS: dict[Made, dict[str, tuple[int, float, float]]] = {
 }  # fmt: skip
 
 
+@cache
+def played(made: Made) -> list[Point]:
+    return list(made(VALIDATION))
+
+
 @pytest.mark.slow
+@pytest.mark.xdist_group("unseen")
 @pytest.mark.parametrize("made", LIMITS)
 def test_tables_as_far_as_they_hold(made: Made) -> None:
-    points = list(made(VALIDATION))
+    points = played(made)
     for family, (rows, median, p90) in LIMITS[made].items():
         found = errors([p for p in points if p.family == family], family)
         assert found is not None
@@ -41,8 +48,9 @@ def test_tables_as_far_as_they_hold(made: Made) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("unseen")
 def test_what_ran_is_never_said_to_run_out_of_memory_and_what_did_not_is() -> None:
-    verdicts = [p for made in LIMITS for p in made(VALIDATION) if p.unit == OUT_OF_MEMORY]
+    verdicts = [p for made in LIMITS for p in played(made) if p.unit == OUT_OF_MEMORY]
     ended = {p.name for p in verdicts if p.measured}
     assert len(ended) == 15
     assert {p.name for p in verdicts if (p.predicted or 0.0) > 1.0} == ended
