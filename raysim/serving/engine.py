@@ -249,7 +249,8 @@ class LLMEngine:
         tokens = sum(p.tokens for p in self._parts)
         sampled = sum(p.sequence.computed + p.tokens == p.sequence.length for p in self._parts)
         fixed_s = self.times.tokens_s(tokens) + self.times.sampled_s(sampled) + prompts_s
-        seconds = fixed_s + self.times.contexts_ahead_s(lengths, steps)
+        mixed = len(decoding) < len(self._parts)
+        seconds = fixed_s + self.times.contexts_ahead_s(lengths, steps, beside_prompts=mixed)
         return np.ceil(seconds * NS_PER_S).astype(np.int64)
 
     def _cut(self) -> None:

@@ -33,7 +33,7 @@ class Linear:
     def prompt_s(self, tokens: int, before: int) -> float:
         return self.context_s * tokens * (before + tokens) / 2
 
-    def contexts_ahead_s(self, lengths: Any, steps: int) -> Any:
+    def contexts_ahead_s(self, lengths: Any, steps: int, **_: Any) -> Any:
         ahead = np.arange(steps)
         return (lengths.sum() + ahead * len(lengths)) * self.context_s
 
