@@ -40,7 +40,7 @@ sequence that decodes reads its keys and values by itself. Models with attention
 kernel, which packs."""
 MARLIN = ("ampere", "ada")
 """Architectures on which vLLM multiplies four-bit experts by Marlin, not by Triton's kernels."""
-MARLIN_SHARE = 0.319
+MARLIN_SHARE = 0.318
 """Of a 16-bit product's rate, by it; like ``TRITON_SHARE`` of gpt-oss on A100
 (``validation/fits/vllm_bench.py``)."""
 TRITON_SHARE = 0.130
@@ -53,7 +53,7 @@ ITERATION_S = 0.1e-3
 """Host work of an iteration that the GPU waits for: scheduling, inputs, sampling, outputs."""
 SEQUENCE_S = 32e-6
 """The same per sequence that gets a token."""
-MXFP4_SHARE = 0.318
+MXFP4_SHARE = 0.307
 """Of a 16-bit product's rate, where weights of four bits are widened first."""
 GATHER_SHARE = 0.8
 """Of the memory's bandwidth, for reading experts' weights and pages of keys and values; assumed
@@ -91,7 +91,7 @@ class _Reads:
     """Of those that slide, with their window."""
 
 
-VLLM_2025 = Constants(iteration_s=2.14e-3, sequence_s=30e-6, mxfp4_share=0.181)
+VLLM_2025 = Constants(iteration_s=2.14e-3, sequence_s=30e-6, mxfp4_share=0.180)
 """Before asynchronous scheduling: the GPU waits for the host between iterations."""
 
 
@@ -267,12 +267,15 @@ class IterationTimes:
 
     # ---- what the lengths decide -----------------------------------------------------------------
 
-    def prompt_s(self, tokens: int, before: int) -> float:
-        """Attention's core over ``tokens`` of a prompt that ``before`` others precede."""
+    def prompt_s(self, tokens: int, before: int, alike: int = 1) -> float:
+        """Attention's core over ``tokens`` of a prompt that ``before`` others precede.
+
+        One of ``alike`` in the batch: a layer's kernel is launched once for all.
+        """
         seconds = 0.0
         for b in self.decoder.blocks:
             if b.scan is not None:
-                seconds += b.count * self._scan_s(b, tokens)
+                seconds += b.count * self._scan_s(b, tokens, alike)
                 continue
             if not b.heads:
                 continue
@@ -285,9 +288,9 @@ class IterationTimes:
             )  # fmt: skip
             core = self.compute.constants.attention("best")
             fused = fused_seconds(
-                core, shape, batch=1, heads=heads, kv_heads=shape.kv_heads, backward=False
+                core, shape, batch=alike, heads=heads, kv_heads=shape.kv_heads, backward=False
             )
-            seconds += b.count * max(fused, self._triton_s(shape, before))
+            seconds += b.count * max(fused / alike, self._triton_s(shape, before))
         return seconds
 
     def _triton_s(self, a: Attention, before: int) -> float:
@@ -297,12 +300,12 @@ class IterationTimes:
         flops = 4.0 * a.heads * a.head_dim * a.q_len * (keys if a.window is None else a.window)
         return flops / (TRITON_SHARE * self.gpu.flops_per_s["bf16"])
 
-    def _scan_s(self, b: Block, tokens: int) -> float:
+    def _scan_s(self, b: Block, tokens: int, alike: int) -> float:
         """A recurrence over a prompt: its bytes or its products, and chunk after chunk."""
         assert b.scan is not None, "a scan has a shape"
         moved_s = tokens * b.scan_moved * BF16_BYTES / self.tp / self._bandwidth
         prompt = replace(b.scan, steps=b.scan.steps * tokens, recurrent=b.scan.recurrent * tokens)
-        moved_s += waiting_s(prompt, 1.0 / self.tp, self._bandwidth)
+        moved_s += waiting_s(prompt, 1.0 / self.tp, self._bandwidth) / alike
         return max(moved_s, tokens * b.scan_flops / self.tp / self.gpu.flops_per_s["bf16"])
 
     def contexts_ahead_s(

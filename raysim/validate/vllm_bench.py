@@ -3,9 +3,8 @@
 GPUStack's performance lab: ten models on A100, H100 and H200, vLLM 0.10.2 to 0.13. Three rows fixed
 what gpt-oss's kernels reach on A100 (``validation/fits/vllm_bench.py``); other constants are
 ``serving.json``'s of 2025's software, and where scheduling was asynchronous the host's time per
-iteration is 2026's, in which it is the default. Requests are chats: rendering a thousand templates
-kept servers of that time from beginning for 6 to 8 s (vLLM's pull request 20065), which is not
-modelled and shows in the shortest prompts, but for gpt-oss, which has no template.
+iteration is 2026's, in which it is the default. Requests are chats, whose templates servers of that
+time rendered slowly; gpt-oss has none.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import Any
 
 from raysim.hardware import catalog
 from raysim.serving.decoder import read_decoder
-from raysim.serving.fleet import SERVE_2025, Served
+from raysim.serving.fleet import RENDER_2025_S, SERVE_2025, Served
 from raysim.serving.loads import Lengths, Load
 from raysim.serving.settings import EngineSettings
 from raysim.serving.timing import ITERATION_S, VLLM_2025
@@ -40,6 +39,7 @@ def vllm_bench_points(validation: Path) -> Iterator[Point]:
 
 def play(configs: Mapping[str, Any], row: Mapping[str, Any]) -> list[Served]:
     """What the clients of one row got."""
+    rendered = 0.0 if configs[row["model"]]["model_type"] == "gpt_oss" else RENDER_2025_S
     asynchronous = replace(VLLM_2025, iteration_s=ITERATION_S)
     return served(
         read_decoder(configs[row["model"]]), catalog.node(row["node"]),
@@ -52,5 +52,5 @@ def play(configs: Mapping[str, Any], row: Mapping[str, Any]) -> list[Served]:
             requests=row["requests"], concurrency=row["concurrency"] or row["requests"],
         ),
         constants=asynchronous if row["asynchronous"] else VLLM_2025,
-        ingress=replace(SERVE_2025, replicas=0),
+        ingress=replace(SERVE_2025, replicas=0, render_s=rendered),
     )  # fmt: skip

@@ -235,6 +235,14 @@ def test_beside_a_prompt_flash_attention_2_reads_keys_once_per_query_head(
     assert beside / alone == pytest.approx(times_over)
 
 
+def test_a_kernel_is_launched_once_for_all_prompts_of_a_batch() -> None:
+    t = times(LLAMA_8B)
+    alone, together = 64 * t.prompt_s(128, 0), 64 * t.prompt_s(128, 0, 64)
+    assert together < alone / 5
+    # One that fills the GPU by itself gains nothing.
+    assert t.prompt_s(8_192, 0, 2) == pytest.approx(t.prompt_s(8_192, 0), rel=0.02)
+
+
 def test_sinks_make_long_prompts_slow_on_a100() -> None:
     """Triton's kernel in FlashAttention's place."""
     gpu = catalog.node("dgx-a100-80-8").gpu
