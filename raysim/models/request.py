@@ -33,6 +33,11 @@ TRACED = (
     "any other family of transformers is traced where it is installed: pip install 'raysim[real]'"
 )
 """What is said where a family has no table of its own."""
+OWN_CODE = (
+    "its classes are its repository's (auto_map), whose code is never run; if its layers are those "
+    "of a known family, say that family's model_type"
+)
+"""What is said where transformers has no such family either."""
 _DTYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 
 

@@ -78,7 +78,8 @@ def qwen2_moe(request: Request, r: Reader) -> Model:
     shared = r.integer("shared_expert_intermediate_size", default=5632)
     sparse = Sparse(spec=spec, shared_width=shared, shared_gate=True)
     first = r.integer("max_window_layers", default=28, least=0)
-    window = r.optional_integer("sliding_window", default=4096)
+    # transformers 5 writes a window that is not used as 0
+    window = r.optional_integer("sliding_window", default=4096, least=0) or None
     if not r.flag("use_sliding_window", default=False):
         window = None
     windows = layer_windows(r, d.layers, window, lambda i: i % 2 == 0 and i < first)

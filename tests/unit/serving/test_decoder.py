@@ -46,8 +46,14 @@ CONFIGS = [
 ]
 
 
+BY_DEFAULT = [
+    {"model_type": family}
+    for family in ("seed_oss", "smollm3", "olmo2", "olmo3", "qwen2_vl", "qwen2_5_vl")
+]
+
+
 @pytest.mark.parametrize(
-    "config", [LLAMA_8B, MIXTRAL, DEEPSEEK_LITE, *CONFIGS],
+    "config", [LLAMA_8B, MIXTRAL, DEEPSEEK_LITE, *CONFIGS, *BY_DEFAULT],
     ids=lambda c: f"{c['model_type']}-{c.get('hidden_size')}",
 )  # fmt: skip
 def test_parameters_are_those_of_the_layer_table(config: dict[str, Any]) -> None:
