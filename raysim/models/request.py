@@ -125,6 +125,7 @@ def decoder_heads(
     tied_to: str | None,
     lm_bias: bool = False,
     softcap: bool = False,
+    divided: bool = False,
     lm_name: str = "lm_head",
     score_bias: bool = False,
     dropout: float = 0.0,
@@ -136,7 +137,7 @@ def decoder_heads(
         return [
             lm_head(
                 tokens, hidden, vocab, name=lm_name, bias=lm_bias, tied_to=tied_to,
-                fused_loss=request.fused_loss, softcap=softcap,
+                fused_loss=request.fused_loss, softcap=softcap, divided=divided,
             )
         ]  # fmt: skip
     if request.head == "ForSequenceClassification":

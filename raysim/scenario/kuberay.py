@@ -185,6 +185,9 @@ def _sizes(
     replicas = reading.count((*path, "replicas"), spec.get("replicas"), lowest)
     highest = reading.count((*path, "maxReplicas"), spec.get("maxReplicas"), max(replicas, lowest))
     hosts = reading.count((*path, "numOfHosts"), spec.get("numOfHosts"), 1)
+    if autoscaled and spec.get("maxReplicas") is None:
+        message = f"without maxReplicas KubeRay sets no limit; taken as {highest}, say how many"
+        reading.note(path, message)
     if lowest > highest:
         reading.error((*path, "minReplicas"), f"{lowest} is more than maxReplicas: {highest}")
     elif "replicas" in spec and not lowest <= replicas <= highest:

@@ -49,11 +49,17 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "mixtral": ("MixtralForCausalLM", ROPE | {"num_local_experts": 4}),
     "qwen2": ("Qwen2ForCausalLM", ROPE),
     "qwen3": ("Qwen3ForCausalLM", ROPE | {"head_dim": 64}),
+    "granite": ("GraniteForCausalLM", ROPE),
     "seed_oss": ("SeedOssForCausalLM", ROPE | {
         "head_dim": 64, "attention_dropout": 0.0, "residual_dropout": 0.0,
     }),
     "smollm3": ("SmolLM3ForCausalLM", ROPE | {"no_rope_layer_interval": 2, "pad_token_id": 0}),
+    "exaone4": ("Exaone4ForCausalLM", ROPE | {"sliding_window_pattern": 8}),
     "olmo2": ("Olmo2ForCausalLM", ROPE),
+    "olmoe": ("OlmoeForCausalLM", ROPE | {"num_experts": 4, "num_experts_per_tok": 2}),
+    "minimax_m2": ("MiniMaxM2ForCausalLM", ROPE | {
+        "num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 64, "rotary_dim": 32,
+    }),
     "olmo3": ("Olmo3ForCausalLM", ROPE),
     "qwen2_moe": ("Qwen2MoeForCausalLM", ROPE | MOE | {"shared_expert_intermediate_size": 320}),
     "qwen3_moe": ("Qwen3MoeForCausalLM", ROPE | MOE),
@@ -233,7 +239,7 @@ def on_weights(model_type: str, every: list[Operator]) -> int:
     """Forward kernels on weights alone, of which no tensor has whole rows: of norms that multiply
     in fp32 a cast and one plus it (OLMo's product does both), of a decay three on a number per
     head."""
-    norms = [] if model_type.startswith("olmo") else [o for o in every if o.kind == "norm"]
+    norms = [] if model_type in ("olmo2", "olmo3") else [o for o in every if o.kind == "norm"]
     wide = [o for o in norms for s in o.saves if s.name.endswith("normed") and s.dtype == "fp32"]
     return 2 * len(wide) + 3 * sum(o.name.endswith(".decay") for o in every)
 

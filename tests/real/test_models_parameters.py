@@ -103,6 +103,9 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         "head_dim": st.none() | D([12]),
     }),
     "mistral": ("Mistral", {**GROUPED, "head_dim": st.none() | D([12])}),
+    "granite": ("Granite", {
+        **GROUPED, "attention_bias": st.booleans(), "mlp_bias": st.booleans(),
+    }),
     "seed_oss": ("SeedOss", {
         **GROUPED, "attention_bias": st.booleans(), "attention_out_bias": st.booleans(),
         "mlp_bias": st.booleans(), "head_dim": D([8, 24]),
@@ -110,6 +113,12 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "smollm3": ("SmolLM3", {
         **GROUPED, "attention_bias": st.booleans(), "mlp_bias": st.booleans(),
         "no_rope_layer_interval": D([2, 4]), "pad_token_id": D([0]),
+    }),
+    "exaone4": ("Exaone4", {**GROUPED, "sliding_window_pattern": D([2, 4])}),
+    "olmoe": ("Olmoe", {**GROUPED, "num_experts": D([4, 6]), "attention_bias": st.booleans()}),
+    "minimax_m2": ("MiniMaxM2", {
+        **GROUPED, "head_dim": D([8, 24]), "num_local_experts": D([4, 6]),
+        "num_experts_per_tok": D([1, 2]),
     }),
     "olmo2": ("Olmo2", {**GROUPED, "attention_bias": st.booleans()}),
     "olmo3": ("Olmo3", {**GROUPED, "attention_bias": st.booleans()}),

@@ -132,8 +132,21 @@ OTHERS: dict[str, tuple[str, tuple[int, ...], dict[str, Any], int]] = {
         "phi3", (3072, 8192, 32, 24, 8, 200064),
         {"tie_word_embeddings": True, "partial_rotary_factor": 0.75}, 3_836_021_760,
     ),
+    "granite-3.1-8b": (
+        "granite", (4096, 12800, 40, 32, 8, 49155), {"tie_word_embeddings": True}, 8_170_848_256
+    ),
     "SmolLM3-3B": ("smollm3", (2048, 11008, 36, 16, 4, 128256), {}, 3_075_098_624),
     "Seed-OSS-36B": ("seed_oss", (5120, 27648, 64, 80, 8, 155136), {}, 36_151_104_512),
+    "EXAONE-4.0-1.2B": (
+        "exaone4", (2048, 4096, 30, 32, 8, 102400),
+        {"head_dim": 64, "sliding_window": None, "tie_word_embeddings": True}, 1_279_391_488,
+    ),
+    "OLMoE-1B-7B": ("olmoe", (2048, 1024, 16, 16, 16, 50304), {}, 6_919_161_856),
+    # The published 228,689,764,864 has 62 correction biases of 256, which are buffers.
+    "MiniMax-M2": (
+        "minimax_m2", (3072, 1536, 62, 48, 8, 200064), {"rotary_dim": 64},
+        228_689_764_864 - 62 * 256,
+    ),
     "OLMo-2-7B": ("olmo2", (4096, 11008, 32, 32, 32, 100352), {}, 7_298_617_344),
     "Olmo-3-7B": ("olmo3", (4096, 11008, 32, 32, 32, 100278), {}, 7_298_011_136),
     "Qwen2-VL-2B": (
@@ -445,17 +458,28 @@ def test_a_window_that_is_not_used_may_be_0() -> None:
     assert [core.window for core in cores] == [None] * 24
 
 
-def test_rotation_is_left_out_where_smollm3_says() -> None:
-    config = {"model_type": "smollm3", "num_hidden_layers": 4, "no_rope_layer_interval": 2}
-    turned = [
+def turned(config: dict[str, Any]) -> list[bool]:
+    """Whether each layer rotates its queries."""
+    return [
         any(o.name.endswith("rotary0") for o in layer.body.operators)
         for layer in build(config, seq_len=64).layers
         if layer.kind == "block"
     ]
-    assert turned == [True, False, True, False]
+
+
+def test_rotation_is_left_out_where_smollm3_and_exaone4_say() -> None:
+    config = {"model_type": "smollm3", "num_hidden_layers": 4, "no_rope_layer_interval": 2}
+    assert turned(config) == [True, False, True, False]
     listed = {**config, "no_rope_layers": [0, 1, 1]}
     with pytest.raises(ScenarioError, match="3 entries for 4 layers"):
         build(listed, seq_len=64)
+    exaone: dict[str, Any] = {"model_type": "exaone4", "num_hidden_layers": 4}
+    assert turned(exaone) == [True, True, True, False]
+    assert turned(exaone | {"sliding_window": None}) == [True] * 4
+    spelt = {"sliding_window_pattern": "LG", "layer_types": [
+        "sliding_attention", "full_attention", "sliding_attention", "full_attention",
+    ]}  # fmt: skip
+    assert turned(exaone | spelt) == [True, False, True, False]
 
 
 def test_a_family_of_a_repositorys_own_code_is_told_from_one_that_may_be_traced() -> None:

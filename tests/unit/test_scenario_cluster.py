@@ -397,6 +397,15 @@ def test_a_groups_own_resources_and_labels_come_before_the_pods() -> None:
     assert cluster(told).groups[1].resources["TPU"] == 1.0
 
 
+def test_a_group_without_a_limit_is_said_not_to_grow() -> None:
+    text = TPUS.replace("spec:\n", "spec:\n  enableInTreeAutoscaling: true\n", 1)
+    made = result(text)
+    assert made.spec is not None
+    assert made.spec.groups[1].max_count == 2
+    assert "no limit; taken as 2" in str(made.notes)
+    assert "no limit" not in str(result(TPUS).notes)
+
+
 def test_a_slice_of_a_gpu_is_refused() -> None:
     said = errors(TPUS.replace("google.com/tpu: 4", "nvidia.com/mig-2g.20gb: 1"))
     assert "a slice of a GPU (MIG) is not modelled" in said

@@ -1,8 +1,10 @@
-"""Dense decoders that vary Llama's in one place: seed_oss, smollm3, olmo2, olmo3.
+"""Dense decoders that vary Llama's in one place: granite, seed_oss, smollm3, exaone4, olmo2, olmo3.
 
-``transformers/models/{seed_oss,smollm3,olmo2,olmo3}``. SmolLM 3 leaves every fourth layer without
-rotation; OLMo norms what a branch gives in place of what it takes, and queries and keys whole. Not
-modelled: what tensor parallelism gathers for norms of whole queries and keys.
+``transformers/models/{granite,seed_oss,smollm3,exaone4,olmo2,olmo3}``. SmolLM 3 leaves every fourth
+layer without rotation, EXAONE 4 those without a window; EXAONE and OLMo norm what a branch gives in
+place of what it takes, OLMo queries and keys whole.
+
+Not modelled: what tensor parallelism gathers for norms of whole queries and keys.
 """
 
 from __future__ import annotations
@@ -13,6 +15,21 @@ from raysim.models.config import Reader
 from raysim.models.families.llama import Decoder, build_decoder, layer_windows, read_decoder
 from raysim.models.request import Request
 from raysim.models.table import Model
+
+
+def granite(request: Request, r: Reader) -> Model:
+    """``GraniteConfig``: numbers that multiply, also where they are 1."""
+    bias = r.flag("attention_bias", default=False)
+    d = read_decoder(
+        r,
+        "Granite",
+        {
+            "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008,
+            "num_hidden_layers": 32, "num_attention_heads": 32, "max_position_embeddings": 2048,
+        },
+        qkv_bias=bias, o_bias=bias, mlp_bias=r.flag("mlp_bias", default=False), scales=True,
+    )  # fmt: skip
+    return build_decoder(request, r, r, d)
 
 
 def seed_oss(request: Request, r: Reader) -> Model:
@@ -64,6 +81,25 @@ def _turns(r: Reader, layers: int) -> tuple[bool, ...]:
         listed = None
     step = r.integer("no_rope_layer_interval", default=4)
     return tuple(bool(listed[i]) if listed else (i + 1) % step != 0 for i in range(layers))
+
+
+def exaone4(request: Request, r: Reader) -> Model:
+    """``Exaone4Config``: queries and keys normed by head; full layers are not rotated."""
+    d = read_decoder(
+        r,
+        "Exaone4",
+        {
+            "vocab_size": 102400, "hidden_size": 4096, "intermediate_size": 16384,
+            "num_hidden_layers": 32, "num_attention_heads": 32, "max_position_embeddings": 2048,
+        },
+        qk_norm=True, pre_norms=False, post_norms=True,
+    )  # fmt: skip
+    window = r.optional_integer("sliding_window", default=4096)
+    spelt = isinstance(r.values.get("sliding_window_pattern"), str)  # LLLG: layer_types say it
+    step = 4 if spelt or window is None else r.integer("sliding_window_pattern", default=4)
+    windows = layer_windows(r, d.layers, window, lambda i: (i + 1) % step != 0)
+    turns = tuple(w is not None for w in windows) if window is not None else ()
+    return build_decoder(request, r, r, replace(d, windows=windows, turns=turns))
 
 
 def olmo2(request: Request, r: Reader) -> Model:

@@ -34,6 +34,7 @@ from raysim.models.tape import Tape, Tensor
 ALL: tuple[Implementation, ...] = ("eager", "sdpa", "flash_attention_2")
 ANSWERS_AS_TRANSFORMER = (
     "llama", "qwen2", "qwen3", "qwen3_moe", "qwen3_next", "seed_oss", "smollm3",
+    "exaone4",
 )  # fmt: skip
 """Families whose question answering head calls the base model ``transformer``."""
 LAYER_TYPES = ("full_attention", "sliding_attention", "chunked_attention")
@@ -85,6 +86,8 @@ class Decoder:
     softcap: bool = False
     final_softcap: bool = False
     scaled_embedding: bool = False
+    scales: bool = False
+    """Granite multiplies embeddings and branches by a number, and divides logits by one."""
     causal: bool = True
     windows: tuple[int | None, ...] = ()
     """Per layer; empty: full attention."""
@@ -156,6 +159,7 @@ def layer_body(d: Decoder, index: int, tokens: int, implementation: Implementati
     if d.post_norms:
         h = tape.rms_norm("post_attention_layernorm", h, cls=norm_cls, style=d.style)
     h = tape.dropout("resid_attn_dropout", h, d.residual_dropout)
+    h = tape.scale("self_attn", h, cls=layer_cls) if d.scales else h
     x = tape.add("", x, h, cls=layer_cls, operator="attention_residual")
     before = "pre_feedforward_layernorm" if d.post_norms else "post_attention_layernorm"
     h = tape.rms_norm(before, x, cls=norm_cls, style=d.style) if d.pre_norms else x
@@ -163,6 +167,7 @@ def layer_body(d: Decoder, index: int, tokens: int, implementation: Implementati
     if d.post_norms:
         h = tape.rms_norm("post_feedforward_layernorm", h, cls=norm_cls, style=d.style)
     h = tape.dropout("resid_mlp_dropout", h, d.residual_dropout)
+    h = tape.scale("mlp", h, cls=layer_cls) if d.scales else h
     tape.add("", x, h, cls=layer_cls, operator="mlp_residual")
     return tape.body(built_first=("linear_attn", "self_attn", "mlp"))
 
@@ -313,6 +318,7 @@ def build_decoder(
         vocab=d.vocab,
         tied_to=f"{name}embed_tokens.weight" if d.tied else None,
         softcap=d.final_softcap,
+        divided=d.scales,
     )
     return assemble(
         request, top, layers, seq_len=tokens, hidden=d.hidden, vocab=d.vocab,
@@ -348,7 +354,8 @@ def divisible_keys(d: Decoder) -> list[tuple[str, int]]:
     if not d.sparse or None in d.sparse:
         keys.append(("intermediate_size", d.width))
     for sparse in dict.fromkeys(s for s in d.sparse if s is not None):
-        own = "intermediate_size" if d.cls == "Mixtral" else "moe_intermediate_size"
+        plain = d.cls in ("Mixtral", "Olmoe", "MiniMaxM2")
+        own = "intermediate_size" if plain else "moe_intermediate_size"
         keys.append((own, sparse.spec.width))
         if sparse.shared_gate:  # else its width is a multiple of an expert's
             keys.append(("shared_expert_intermediate_size", sparse.shared_width))
@@ -361,7 +368,7 @@ def _embedding(name: str, d: Decoder, tokens: int) -> Layer:
     tape = Tape()
     cls = f"{d.cls}TextScaledWordEmbedding" if d.scaled_embedding else "Embedding"
     x = tape.embedding("", tokens, d.hidden, d.vocab, vocab_parallel=True, cls=cls)
-    if d.scaled_embedding:
+    if d.scaled_embedding or d.scales:
         x = tape.scale("", x, cls=cls)
     tape.dropout("dropout", x, d.embedding_dropout)
     return Layer(

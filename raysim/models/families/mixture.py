@@ -1,4 +1,4 @@
-"""Mixtures of experts of Llama's shape: mixtral, qwen2_moe, qwen3_moe, glm4_moe, gpt_oss.
+"""Mixtures of experts of Llama's shape: mixtral, olmoe, minimax_m2, Qwen's, glm4_moe, gpt_oss.
 
 Not modelled of gpt_oss: its Hugging Face modules; in Megatron-core the learned attention sinks and
 the bias of the output projection, which are vectors.
@@ -48,6 +48,50 @@ def mixtral(request: Request, r: Reader) -> Model:
     )  # fmt: skip
     window = r.optional_integer("sliding_window")
     d = replace(d, sparse=(Sparse(spec=spec),) * d.layers, windows=(window,) * d.layers)
+    return build_decoder(request, r, r, d)
+
+
+def olmoe(request: Request, r: Reader) -> Model:
+    """``OlmoeConfig``: queries and keys normed whole."""
+    bias = r.flag("attention_bias", default=False)
+    d = read_decoder(
+        r,
+        "Olmoe",
+        {
+            "vocab_size": 50304, "hidden_size": 2048, "intermediate_size": 2048,
+            "num_hidden_layers": 16, "num_attention_heads": 16, "max_position_embeddings": 4096,
+        },
+        qkv_bias=bias, o_bias=bias, qk_norm=True, norms_whole=True,
+    )  # fmt: skip
+    experts = r.integer("num_experts", "num_local_experts", default=64)
+    spec = Experts(
+        experts=experts, per_token=chosen(r, experts, 8), width=d.width, act=d.act, cls="Olmoe",
+        router="normalised" if r.flag("norm_topk_prob", default=False) else "softmax",
+        weights_fp32=False,
+    )  # fmt: skip
+    return build_decoder(request, r, r, replace(d, sparse=(Sparse(spec=spec),) * d.layers))
+
+
+def minimax_m2(request: Request, r: Reader) -> Model:
+    """``MiniMaxM2Config``: queries and keys normed whole, experts weighed by sigmoids."""
+    d = read_decoder(
+        r,
+        "MiniMaxM2",
+        {
+            "vocab_size": 200064, "hidden_size": 3072, "intermediate_size": 1536,
+            "num_hidden_layers": 62, "num_attention_heads": 48, "num_key_value_heads": 8,
+            "head_dim": 128, "max_position_embeddings": 196608,
+        },
+        qk_norm=True, norms_whole=True,
+    )  # fmt: skip
+    # as published: columns, not a share of them
+    turned = r.integer("rotary_dim", default=rotated(r, d.head_dim, 1.0))
+    experts = r.integer("num_local_experts", "num_experts", default=256)
+    spec = Experts(
+        experts=experts, per_token=chosen(r, experts, 8), width=d.width, act=d.act,
+        cls="MiniMaxM2", router="normalised",
+    )  # fmt: skip
+    d = replace(d, rotary_dim=turned, sparse=(Sparse(spec=spec),) * d.layers)
     return build_decoder(request, r, r, d)
 
 
