@@ -181,6 +181,12 @@ def build(
         reader.refuse("model_type", f"{architecture} is not a class of {model_type!r} ({cls}...)")
         reader.check()
     full = architecture or _architecture(reader) or f"{cls}{default_head}"
+    if full.startswith(f"{cls}Text") and not model_type.endswith("_text"):
+        reader.refuse(
+            "architectures",
+            f"{full} is the text of {model_type} alone; give its text_config as a config.json",
+        )
+        reader.check()
     request = Request(
         model_type=model_type,
         architecture=full,

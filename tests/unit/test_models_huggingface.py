@@ -488,3 +488,12 @@ def test_a_family_of_a_repositorys_own_code_is_told_from_one_that_may_be_traced(
         build(config)
     with pytest.raises(ScenarioError, match="is traced where it is installed"):
         build({"model_type": "mimo"})
+
+
+def test_the_text_of_several_is_not_counted_with_their_vision_tower() -> None:
+    text = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2}
+    whole = {"model_type": "gemma3", "architectures": ["Gemma3TextModel"], "text_config": text}
+    with pytest.raises(ScenarioError, match="the text of gemma3 alone; give its text_config"):
+        build(whole, seq_len=64)
+    alone = text | {"model_type": "gemma3_text", "architectures": ["Gemma3TextModel"]}
+    assert not any("vision" in layer.name for layer in build(alone, seq_len=64).layers)
