@@ -177,16 +177,7 @@ def build(
     reader = reader_of(config, file)
     model_type = _model_type(reader)
     builder, cls, default_head = _FAMILIES[model_type]
-    if architecture and not architecture.lower().startswith(cls.lower()):
-        reader.refuse("model_type", f"{architecture} is not a class of {model_type!r} ({cls}...)")
-        reader.check()
-    full = architecture or _architecture(reader) or f"{cls}{default_head}"
-    if full.startswith(f"{cls}Text") and not model_type.endswith("_text"):
-        reader.refuse(
-            "architectures",
-            f"{full} is the text of {model_type} alone; give its text_config as a config.json",
-        )
-        reader.check()
+    full = _full(reader, model_type, cls, default_head, architecture)
     request = Request(
         model_type=model_type,
         architecture=full,
@@ -202,6 +193,20 @@ def build(
     if library != "transformers":
         _in_library(reader, model_type, library)
     return builder(request, reader)
+
+
+def _full(reader: Reader, model_type: str, cls: str, head: str, asked: str | None) -> str:
+    """The class: the one asked for, the config's first, or the family's usual one."""
+    full = asked or _architecture(reader) or f"{cls}{head}"
+    if asked and not asked.lower().startswith(cls.lower()):
+        reader.refuse("model_type", f"{asked} is not a class of {model_type!r} ({cls}...)")
+    elif full.startswith(f"{cls}Text") and not model_type.endswith("_text"):
+        reader.refuse(
+            "architectures",
+            f"{full} is the text of {model_type} alone; give its text_config as a config.json",
+        )
+    reader.check()
+    return full
 
 
 def _head(reader: Reader, full: str, default: str) -> Head:
