@@ -72,7 +72,10 @@ def _translated(document: Document, head: str, workers: str) -> Document:
         found = entry if isinstance(entry, Mapping) else {}
         name = str(found.get("name", otherwise))
         types[name] = _node_type(found, head=path == (head,))
-        marks |= _moved(document.marks, path, ("available_node_types", name))
+        here: KeyPath = ("available_node_types", name)
+        marks |= _moved(document.marks, path, here)
+        for newer, older in (("min_nodes", "min_workers"), ("max_nodes", "max_workers")):
+            marks |= _moved(document.marks, (*path, newer), (*here, older))
     modern = {
         "max_workers": sum(_count(node, "max_workers") for node in types.values()),
         "available_node_types": types,

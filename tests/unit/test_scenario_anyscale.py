@@ -99,7 +99,7 @@ def test_machines_within_a_jobs_config(tmp_path: Path) -> None:
     assert made.spec is not None
     assert made.spec.groups[0].labels == {"disk": "fast"}
     wrong = result(tmp_path, JOB.replace("min_nodes: 1", "min_nodes: lots"))
-    assert "compute.yaml:6:5 " in str(wrong.errors[0])
+    assert "compute.yaml:6:45 " in str(wrong.errors[0])
     with pytest.raises(ScenarioError, match=r"compute.yaml:3:17 .*expected machines"):
         result(tmp_path, "name: train\nentrypoint: python train.py\ncompute_config: mine:1\n")
 
