@@ -29,6 +29,8 @@ class NodeGroup:
     head: bool = False
     resources: dict[str, float] = field(default_factory=dict, hash=False)
     """Ray's logical resources per node."""
+    labels: dict[str, str] = field(default_factory=dict, hash=False)
+    """Ray's node labels."""
     min_count: int = 0
     max_count: int | None = None
     usd_per_hour: float | None = None

@@ -312,17 +312,19 @@ def rotary(
     rotated: int,
     *,
     cls: str,
-    style: Literal["half", "half_cat", "interleaved"] = "half",
+    style: Literal["half", "half_cat", "half_fp32", "interleaved"] = "half",
 ) -> list[Tensor]:
     """Rotary position embedding of ``rotated`` of each head's ``head_dim`` columns.
 
     ``half`` is Llama's ``x * cos + rotate_half(x) * sin`` (mul, neg, cat, mul, add); ``half_cat``
     and partial rotation join the rest of the head by one more copy; ``interleaved`` is GPT-J's,
-    whose tables are repeated per tensor. The tables themselves are shared by the batch and not
+    whose tables are repeated per tensor; ``half_fp32`` OLMo's, whose tables are fp32 and so are the
+    products with them. The tables themselves are shared by the batch and not
     counted.
     """
     share = rotated / head_dim
     cat = rotated < head_dim or style == "half_cat"
+    wide = style == "half_fp32"
     out = []
     for i, x in enumerate(tensors):
         y = replace(x, name=f"{name}.rotary{i}", storage=0)
@@ -332,16 +334,16 @@ def rotary(
             operator=f"{name}.rotary{i}",
             inputs=(x,),
             output=y,
-            moved=(10 * share + 2 * cat) * x.numel,
-            kernels=5 + cat + 2 * (style == "interleaved"),
+            moved=(10 * share + 2 * cat + 8 * wide) * x.numel,
+            kernels=5 + cat + wide + 2 * (style == "interleaved"),
             views=3 + 2 * cat,  # both halves, and the tables' new dimension
-            moved_backward=(15 * share + 4 * cat) * x.numel,
-            kernels_backward=9 + 3 * cat,
+            moved_backward=(15 * share + 4 * cat + 13 * wide) * x.numel,
+            kernels_backward=9 + 3 * cat + 3 * wide,
             # all on views of the heads, with tables that every head shares: two products, half a
             # negation, the sum, and joined halves; backward's joins are copies into zeros
             indexed=(
-                ((3.5 + JOINED) * share + JOINED * cat) * x.numel,
-                (5 * share + 2 * cat) * x.numel,
+                ((3.5 + JOINED) * share + JOINED * cat + wide) * x.numel,
+                (5 * share + 2 * cat + wide) * x.numel,
             ),
         )
         out.append(y)

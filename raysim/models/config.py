@@ -72,7 +72,7 @@ def read_config(path: str | Path) -> HfConfig:
     except (UnicodeDecodeError, ValueError):
         raise ScenarioError(_at(file, "not a text file in UTF-8")) from None
     try:
-        values = json.loads(text)
+        values = json.loads(text, object_hook=_special)
     except json.JSONDecodeError as error:
         where = Location(file=file, line=error.lineno, column=error.colno)
         raise ScenarioError(Problem(message=f"broken JSON: {error.msg}", where=where)) from None
@@ -81,6 +81,16 @@ def read_config(path: str | Path) -> HfConfig:
     if not isinstance(values, dict):
         raise ScenarioError(_at(file, f"expected a JSON object, got {_say(values)}"))
     return HfConfig(values, file=file, text=text)
+
+
+def _special(value: dict[str, Any]) -> Any:
+    """Infinity as transformers 5 writes it: ``{"__float__": "Infinity"}``.
+
+    Real counterpart: ``PreTrainedConfig._encode_special_floats``.
+    """
+    number = value.get("__float__")
+    named = number in ("Infinity", "-Infinity", "NaN")
+    return float(str(number)) if named and len(value) == 1 else value
 
 
 def _at(file: str, message: str) -> Problem:

@@ -23,6 +23,7 @@ from raysim.models.families import (
     alibi,
     bert,
     deepseek,
+    dense,
     gemma,
     gpt,
     llama,
@@ -36,7 +37,7 @@ from raysim.models.families import (
     t5,
     vit,
 )
-from raysim.models.request import TRACED, Head, Library, Request
+from raysim.models.request import OWN_CODE, TRACED, Head, Library, Request
 from raysim.models.table import Model
 
 __all__ = ["HfConfig", "build", "known_model_types", "read_config"]
@@ -72,10 +73,20 @@ _FAMILIES: dict[str, Family] = {
     "qwen2": (llama.qwen2, "Qwen2", "ForCausalLM"),
     "qwen3": (llama.qwen3, "Qwen3", "ForCausalLM"),
     "phi3": (llama.phi3, "Phi3", "ForCausalLM"),
+    "granite": (dense.granite, "Granite", "ForCausalLM"),
+    "seed_oss": (dense.seed_oss, "SeedOss", "ForCausalLM"),
+    "smollm3": (dense.smollm3, "SmolLM3", "ForCausalLM"),
+    "exaone4": (dense.exaone4, "Exaone4", "ForCausalLM"),
+    "olmo2": (dense.olmo2, "Olmo2", "ForCausalLM"),
+    "olmo3": (dense.olmo3, "Olmo3", "ForCausalLM"),
     "mixtral": (mixture.mixtral, "Mixtral", "ForCausalLM"),
+    "olmoe": (mixture.olmoe, "Olmoe", "ForCausalLM"),
+    "minimax_m2": (mixture.minimax_m2, "MiniMaxM2", "ForCausalLM"),
     "qwen2_moe": (mixture.qwen2_moe, "Qwen2Moe", "ForCausalLM"),
     "qwen3_moe": (mixture.qwen3_moe, "Qwen3Moe", "ForCausalLM"),
     "glm4_moe": (mixture.glm4_moe, "Glm4Moe", "ForCausalLM"),
+    "qwen2_vl": (qwen_vl.qwen2_vl, "Qwen2VL", "ForConditionalGeneration"),
+    "qwen2_5_vl": (qwen_vl.qwen2_5_vl, "Qwen2_5_VL", "ForConditionalGeneration"),
     "qwen3_vl": (qwen_vl.qwen3_vl, "Qwen3VL", "ForConditionalGeneration"),
     "qwen3_vl_moe": (qwen_vl.qwen3_vl_moe, "Qwen3VLMoe", "ForConditionalGeneration"),
     "qwen3_next": (qwen_next.qwen3_next, "Qwen3Next", "ForCausalLM"),
@@ -166,10 +177,7 @@ def build(
     reader = reader_of(config, file)
     model_type = _model_type(reader)
     builder, cls, default_head = _FAMILIES[model_type]
-    if architecture and not architecture.lower().startswith(cls.lower()):
-        reader.refuse("model_type", f"{architecture} is not a class of {model_type!r} ({cls}...)")
-        reader.check()
-    full = architecture or _architecture(reader) or f"{cls}{default_head}"
+    full = _full(reader, model_type, cls, default_head, architecture)
     request = Request(
         model_type=model_type,
         architecture=full,
@@ -185,6 +193,20 @@ def build(
     if library != "transformers":
         _in_library(reader, model_type, library)
     return builder(request, reader)
+
+
+def _full(reader: Reader, model_type: str, cls: str, head: str, asked: str | None) -> str:
+    """The class: the one asked for, the config's first, or the family's usual one."""
+    full = asked or _architecture(reader) or f"{cls}{head}"
+    if asked and not asked.lower().startswith(cls.lower()):
+        reader.refuse("model_type", f"{asked} is not a class of {model_type!r} ({cls}...)")
+    elif full.startswith(f"{cls}Text") and not model_type.endswith("_text"):
+        reader.refuse(
+            "architectures",
+            f"{full} is the text of {model_type} alone; give its text_config as a config.json",
+        )
+    reader.check()
+    return full
 
 
 def _head(reader: Reader, full: str, default: str) -> Head:
@@ -219,7 +241,8 @@ def _model_type(reader: Reader) -> str:
         )
     near = difflib.get_close_matches(str(value), _FAMILIES, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
-    reader.refuse("model_type", f"unknown {value!r}; {hint}known are {known}; {TRACED}")
+    rest = OWN_CODE if "auto_map" in reader.values else TRACED
+    reader.refuse("model_type", f"unknown {value!r}; {hint}known are {known}; {rest}")
     reader.check()
     raise AssertionError("check raises")
 

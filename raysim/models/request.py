@@ -33,6 +33,11 @@ TRACED = (
     "any other family of transformers is traced where it is installed: pip install 'raysim[real]'"
 )
 """What is said where a family has no table of its own."""
+OWN_CODE = (
+    "its classes are its repository's (auto_map), whose code is never run; if its layers are those "
+    "of a known family, say that family's model_type"
+)
+"""What is said where transformers has no such family either."""
 _DTYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 
 
@@ -120,6 +125,7 @@ def decoder_heads(
     tied_to: str | None,
     lm_bias: bool = False,
     softcap: bool = False,
+    divided: bool = False,
     lm_name: str = "lm_head",
     score_bias: bool = False,
     dropout: float = 0.0,
@@ -131,7 +137,7 @@ def decoder_heads(
         return [
             lm_head(
                 tokens, hidden, vocab, name=lm_name, bias=lm_bias, tied_to=tied_to,
-                fused_loss=request.fused_loss, softcap=softcap,
+                fused_loss=request.fused_loss, softcap=softcap, divided=divided,
             )
         ]  # fmt: skip
     if request.head == "ForSequenceClassification":

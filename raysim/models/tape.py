@@ -246,8 +246,9 @@ class Tape:
         """Eager RMSNorm, one kernel per line of ``LlamaRMSNorm.forward``.
 
         ``llama`` casts back before the weight, ``gemma`` multiplies by ``1 + weight`` in fp32,
-        ``t5`` scales the uncast input, ``plain`` has no weight. All keep the fp32 copy of the input
-        that ``.to(float32)`` made (t5 the input as well), and the reciprocal root per row.
+        ``olmo`` by the weight in fp32, ``t5`` scales the uncast input, ``plain`` has no weight.
+        All keep the fp32 copy of the input that ``.to(float32)`` made (t5 the input as well), and
+        the reciprocal root per row.
         """
         kernels, passes, kernels_backward, passes_backward, indexed = RMS_COSTS[style]
         own = replace(x, name=f"{name}.x32", storage=0, dtype="fp32").saved()
@@ -256,7 +257,7 @@ class Tape:
         normed = Saved(
             name=f"{name}.normed",
             numel=x.numel,
-            dtype="fp32" if style == "gemma" else "compute",
+            dtype="fp32" if style in ("gemma", "olmo") else "compute",
             sharded=x.sharded,
             source=x.name if style in ("llama", "t5") else "",
         )
@@ -426,6 +427,7 @@ RMS_COSTS = {
     # backward one more, for the mean's gradient spread over a row.
     "llama": (8, 18.0, 16, 48.0, 3),
     "gemma": (10, 20.0, 17, 54.0, 3),
+    "olmo": (8, 20.0, 16, 54.0, 3),
     "t5": (8, 17.0, 17, 47.0, 3),
     "plain": (7, 16.0, 13, 42.0, 2),
 }

@@ -161,11 +161,12 @@ class Cluster:
             return
         node, given = self.env.nodes[node_id], self.options.get(node_id, NodeOptions())
         detected, store_bytes = self._detect(node_id, node, given)
-        labels = {"ray.io/node-group": self.groups[node_id].name, **given.labels}
+        group = self.groups[node_id]
+        labels = {"ray.io/node-group": group.name, **group.labels, **given.labels}
         rooms: Sequence[Component] = (  # registered before others there subscribe
             Raylet(
                 self.env, node_id, resources=detected, labels=labels, is_head=node_id == self.head,
-                node_type=given.node_type or self.groups[node_id].name,
+                node_type=given.node_type or group.name,
             ),
             PlasmaStore(self.env, node_id, capacity_bytes=store_bytes),
             ObjectManager(

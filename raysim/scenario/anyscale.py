@@ -2,10 +2,12 @@
 
 Two spellings: ``head_node_type`` and ``worker_node_types`` with ``min_workers``, ``max_workers``;
 and, newer, ``head_node`` and ``worker_nodes`` with ``min_nodes``, ``max_nodes``. On GCP the name of
-a machine carries its GPUs: ``n1-standard-8-nvidia-tesla-t4-1``.
+a machine carries its GPUs: ``n1-standard-8-nvidia-tesla-t4-1``. Configs of jobs and services have
+one within, as ``compute_config``.
 
 Source: https://docs.anyscale.com/reference/compute-config-api and the compute configs in Ray's
-repository. Not modelled: spot markets, flags, labels, what is passed to the cloud.
+repository. Not modelled: spot markets, flags, what is passed to the cloud, workers that Anyscale
+would choose itself.
 """
 
 from __future__ import annotations
@@ -16,12 +18,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from raysim.scenario.documents import Document, KeyPath, Mark
+from raysim.errors import ScenarioError
+from raysim.scenario.documents import Document, KeyPath, Mark, shorten
+from raysim.scenario.kuberay import as_rayjob
 from raysim.scenario.yaml_text import read_yaml_all
 
 _SPELLINGS = (("head_node_type", "worker_node_types"), ("head_node", "worker_nodes"))
 _WITH_GPUS = re.compile(r"(.+?)-(nvidia-.+)-(\d{1,3})")
 _RESOURCES = {"cpu": "CPU", "gpu": "GPU"}
+_WITHIN = "compute_config"
 
 
 def read_cluster_file(path: Path, shown: str) -> list[Document]:
@@ -30,15 +35,26 @@ def read_cluster_file(path: Path, shown: str) -> list[Document]:
     Raises
     ------
     ScenarioError
-        The file cannot be read or is not YAML.
+        The file cannot be read or is not YAML, or names a compute config that is elsewhere.
     """
-    return [_as_ray_up(document) for document in read_yaml_all(path, shown)]
+    return [_as_ray_up(as_rayjob(document)) for document in read_yaml_all(path, shown)]
 
 
 def _as_ray_up(document: Document) -> Document:
     data = document.data
     if not isinstance(data, dict) or "provider" in data:
         return document
+    if _WITHIN in data:
+        if not isinstance(data[_WITHIN], dict):
+            message = (
+                f"expected machines (head_node, worker_nodes), got {shorten(data[_WITHIN])}; "
+                "`anyscale compute-config get` shows those of a name"
+            )
+            raise ScenarioError(document.problem((_WITHIN,), message))
+        document = replace(
+            document, data=data[_WITHIN], marks=_moved(document.marks, (_WITHIN,), ())
+        )
+        return _as_ray_up(document)
     for head, workers in _SPELLINGS:
         if isinstance(data.get(head), dict) and isinstance(data.get(workers, []), list):
             return _translated(document, head, workers)
@@ -56,14 +72,19 @@ def _translated(document: Document, head: str, workers: str) -> Document:
         found = entry if isinstance(entry, Mapping) else {}
         name = str(found.get("name", otherwise))
         types[name] = _node_type(found, head=path == (head,))
-        marks |= _moved(document.marks, path, ("available_node_types", name))
+        here: KeyPath = ("available_node_types", name)
+        marks |= _moved(document.marks, path, here)
+        for newer, older in (("min_nodes", "min_workers"), ("max_nodes", "max_workers")):
+            marks |= _moved(document.marks, (*path, newer), (*here, older))
     modern = {
         "max_workers": sum(_count(node, "max_workers") for node in types.values()),
         "available_node_types": types,
         "head_node_type": next(iter(types)),
     }
-    if "idle_timeout_minutes" in data:
-        modern["idle_timeout_minutes"] = data["idle_timeout_minutes"]
+    for key in ("idle_timeout_minutes", "auto_select_worker_config"):
+        if key in data:
+            modern[key] = data[key]
+            marks |= _moved(document.marks, (key,), (key,))
     return replace(document, data=modern, marks=marks)
 
 
@@ -86,6 +107,8 @@ def _node_type(entry: Mapping[str, Any], *, head: bool) -> dict[str, Any]:
         custom = said.get("custom_resources")
         flat = {_RESOURCES.get(k, k): v for k, v in said.items() if k != "custom_resources"}
         made["resources"] = flat | (dict(custom) if isinstance(custom, Mapping) else {})
+    if isinstance(entry.get("labels"), Mapping):
+        made["labels"] = dict(entry["labels"])
     if not head:
         lowest = entry.get("min_workers", entry.get("min_nodes", 0))
         made["min_workers"] = lowest

@@ -2,14 +2,19 @@
 
 Reads ``--flag value`` anywhere in a shell script or a file of arguments: over several lines, in
 arrays, with ``$NAME`` where the script itself assigns ``NAME`` once (``NAME=4``,
-``NAME=${NAME:-4}``). Nothing is executed: a variable that the script gets from outside, or assigns
-in several branches, stays in the value as it is written, for who reads it to refuse.
+``NAME=${NAME:-4}``, ``NAME=$((A*B))`` of known whole numbers). A variable that holds arguments
+(``$GPT_ARGS``, ``${GPT_ARGS[@]}``) ends those of the flag before it. Nothing is executed: a
+variable that the script gets from outside or from a command, or assigns in several branches, stays
+in the value as it is written, for who reads it to refuse.
 """
 
 from __future__ import annotations
 
+import ast
+import operator
 import re
 import shlex
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,8 +24,18 @@ from raysim.scenario.documents import Document, KeyPath, Mark, read_text
 from raysim.scenario.yaml_text import parse_scalar
 
 MAX_BYTES = 256 * 1024
+MOST = 2**63
+"""Beyond what a shell computes with."""
 _ASSIGNMENT = re.compile(r"^\s*(?:export\s+|local\s+)?([A-Za-z_]\w*)=(?!\()(.*)$")
 _VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?-([^}]*))?\}|(\w+))")
+_HOLDS_SEVERAL = re.compile(r"^\s*(?:export\s+|local\s+)?([A-Za-z_]\w*)\+?=(\(.*|.*)$")
+_WHOLE = re.compile(r"\$\{?(\w+)(\[@\])?\}?")
+_ARITHMETIC = re.compile(r"\$\(\((.*)\)\)")
+_OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
+    ast.Div: operator.floordiv, ast.Mod: operator.mod,
+}  # fmt: skip
+"""Of the shell's arithmetic, in which numbers are whole."""
 _WORD = re.compile(r"""(?:"[^"]*"|'[^']*'|[^\s"'()\\])+""")
 
 
@@ -28,13 +43,35 @@ _WORD = re.compile(r"""(?:"[^"]*"|'[^']*'|[^\s"'()\\])+""")
 class _Script:
     values: dict[str, str] = field(default_factory=dict)
     several: set[str] = field(default_factory=set)
-    """Assigned more than once, not always the same."""
+    """Assigned more than once, not always the same, or by a command."""
+    arguments: set[str] = field(default_factory=set)
+    """Hold arguments."""
 
     def assign(self, name: str, text: str) -> None:
+        sum_ = _ARITHMETIC.fullmatch(text.strip().strip("\"'"))
+        if sum_ is not None:
+            number = self.number(sum_[1])
+            text = "$(" if number is None else str(number)
+        if text.lstrip("\"'").startswith(("$(", "`")):
+            self.several.add(name)
+            return
         words = _WORD.findall(text)
         value = self.expand(_plain(words[0])) if words else ""
         if unknown_variable(value) or self.values.setdefault(name, value) != value:
             self.several.add(name)
+
+    def number(self, text: str) -> int | None:
+        """What whole numbers and variables come to; None where the script does not say."""
+        named = re.sub(r"\b(?<!\$\{)(?<!\$)([A-Za-z_]\w*)", r"$\1", text)
+        try:
+            return _number(ast.parse(self.expand(named).strip(), mode="eval").body)
+        except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
+            return None
+
+    def ends_flag(self, word: str) -> bool:
+        """Whether a word stands for more arguments."""
+        match = _WHOLE.fullmatch(word)
+        return match is not None and (match[2] is not None or match[1] in self.arguments)
 
     def expand(self, text: str) -> str:
         """What is known put in; the rest keeps its dollar sign."""
@@ -74,6 +111,10 @@ def parse_arguments(text: str, shown: str, sha256: str | None = None) -> Documen
     name: str | None = None
     for number, line in enumerate(text.splitlines(), start=1):
         code = _without_comment(line)
+        held = _HOLDS_SEVERAL.match(code)
+        if held is not None and ("--" in held[2] or held[2].startswith("(") or _open(held[2])):
+            script.arguments.add(held[1])
+            code = " " * held.start(2) + _unquoted(held[2]) if "--" in held[2] else code
         assignment = _ASSIGNMENT.match(code)
         if assignment is not None and "--" not in assignment[2]:
             script.assign(assignment[1], assignment[2])
@@ -82,6 +123,9 @@ def parse_arguments(text: str, shown: str, sha256: str | None = None) -> Documen
             continue
         for word in _WORD.finditer(code):
             plain = _plain(word[0])
+            if script.ends_flag(plain):
+                name = None
+                continue
             if plain.startswith("--") and len(plain) > 2:
                 flag, _, value = plain[2:].partition("=")
                 name = flag.replace("-", "_")
@@ -100,6 +144,36 @@ def parse_arguments(text: str, shown: str, sha256: str | None = None) -> Documen
             name = None
     data: dict[str, Any] = {key: _value(values) for key, values in found.items()}
     return Document(file=shown, data=data, sha256=sha256, marks=marks, text=text)
+
+
+def _number(node: ast.expr) -> int:
+    """Of an expression of whole numbers.
+
+    Raises
+    ------
+    ValueError
+        There is anything else in it.
+    """
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        return node.value
+    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+        found = _OPERATORS[type(node.op)](_number(node.left), _number(node.right))
+        if abs(found) < MOST:
+            return found
+    raise ValueError(ast.dump(node))
+
+
+def _unquoted(text: str) -> str:
+    """Without the quotation marks around all of it, which keeps its columns."""
+    mark = text[:1]
+    if mark not in ('"', "'"):
+        return text
+    return " " + text[1:].rstrip().removesuffix(mark)
+
+
+def _open(text: str) -> bool:
+    """Whether a quotation goes on in the next line."""
+    return text.count('"') % 2 == 1 or text.count("'") % 2 == 1
 
 
 def _value(words: list[str]) -> Any:

@@ -183,7 +183,7 @@ def _type(group: NodeGroup) -> NodeTypeConfig:
     return NodeTypeConfig(
         name=group.name,
         resources=resources | group.resources,
-        labels={"ray.io/node-group": group.name},
+        labels={"ray.io/node-group": group.name} | group.labels,
         min_workers=group.min_count,
         max_workers=group.max_count if group.max_count is not None else group.count,
     )

@@ -202,6 +202,7 @@ def _group(
         count=count,
         head=request.head,
         resources=resources,
+        labels=request.labels,
         min_count=min(lowest, count),
         max_count=highest,
     )

@@ -94,9 +94,9 @@ def _rented(request: NodeRequest) -> tuple[NodeSpec, str]:
         node = catalog.node(name)
         said = "" if name == node.name else f"{name} is taken as {node.name} of the catalog"
     except ScenarioError as error:
-        if attached:
+        sized = None if request.gpus and not attached else plain_machines.by_name(name)
+        if sized is None and attached:
             return _with_accelerator(request), f"{name} is taken for its {request.accelerator}"
-        sized = None if request.gpus else plain_machines.by_name(name)
         if sized is None:
             hint = f"; or say what it is: cluster.hardware.{request.name}, such as {{node: cpu-32}}"
             problems = [replace(p, message=p.message + hint) for p in error.problems]

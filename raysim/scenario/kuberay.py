@@ -2,12 +2,14 @@
 
 A pod is a node here. Container limits become Ray resources as the operator does it: ``num-cpus``
 from the CPU limit (else the request) rounded up, ``memory`` from the limit, ``num-gpus`` from any
-resource ending in ``gpu``; ``rayStartParams`` wins over both.
+resource ending in ``gpu``, ``TPU`` and ``neuron_cores`` from theirs; ``rayStartParams`` wins over
+the container, and the group's own ``resources`` and ``labels`` over both.
 
-Real counterpart: ``ray-operator/controllers/ray/common/pod.go`` (``setMissingRayStartParams``,
-``updateRayStartParamsResources``) and ``apis/ray/v1/raycluster_types.go``.
+Real counterpart: ``ray-operator/controllers/ray/common/pod.go`` (``generateRayStartCommand``,
+``addWellKnownAcceleratorResources``, ``updateRayStartParamsResources``) and
+``apis/ray/v1/raycluster_types.go``.
 
-Not modelled: images, volumes, init containers, services, network policies.
+Not modelled: images, volumes, init containers, services, network policies, slices of GPUs (MIG).
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from raysim.scenario.documents import Document, KeyPath, did_you_mean, shorten, value_at
@@ -38,12 +41,32 @@ _GPU_LABELS = (
     "karpenter.k8s.aws/instance-gpu-name",
     "accelerator",
 )
+_ACCELERATORS = {"aws.amazon.com/neuroncore": "neuron_cores", "google.com/tpu": "TPU"}
+"""Of these the operator makes Ray resources, of the first that a container has."""
+_MIG = re.compile(r"nvidia\.com/mig-\d+g\.\d+gb")
+_PLAIN = ("CPU", "GPU", "memory")
+"""Resources that ``ray start`` has flags of their own for."""
 # k8s.io/apimachinery/pkg/api/resource: decimal and binary suffixes, milli, exponents.
 _SUFFIX = {
     "n": 1e-9, "u": 1e-6, "m": 1e-3, "": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15,
     "E": 1e18, "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50,
 }  # fmt: skip
 _QUANTITY = re.compile(r"\+?(\d+\.?\d*|\.\d+)(?:[eE]([-+]?\d{1,3})|([a-zA-Z]*))")
+
+
+def as_rayjob(document: Document) -> Document:
+    """The RayJob that a RayCronJob makes whenever it is time; other documents as they are."""
+    data = document.data
+    if not isinstance(data, dict) or data.get("kind") != "RayCronJob":
+        return document
+    spec = data.get("spec")
+    job = spec.get("jobTemplate") if isinstance(spec, dict) else None
+    template = ("spec", "jobTemplate")
+    marks = {path: mark for path, mark in document.marks.items() if path[:1] != ("spec",)}
+    for path, mark in document.marks.items():
+        if path[:2] == template:
+            marks["spec", *path[2:]] = mark
+    return replace(document, data={**data, "kind": "RayJob", "spec": job}, marks=marks)
 
 
 def is_kuberay(document: Document) -> bool:
@@ -133,6 +156,7 @@ def _group(reading: ClusterReading, path: KeyPath, *, head: bool, autoscaled: bo
     limits = _pod_resources(reading, pod)
     start = reading.mapping((*path, "rayStartParams"))
     labels = dict(_labels(template))
+    resources = _ray_resources(reading, (*path, "rayStartParams"), start, limits)
     reading.groups.append(
         NodeRequest(
             name=name,
@@ -141,7 +165,8 @@ def _group(reading: ClusterReading, path: KeyPath, *, head: bool, autoscaled: bo
             count=count,
             min_count=lowest,
             max_count=highest,
-            resources=_ray_resources(reading, (*path, "rayStartParams"), start, limits),
+            resources=_overridden(reading, (*path, "resources"), resources),
+            labels=_node_labels(reading, path, start),
             instance_type=next((labels[k] for k in _INSTANCE_LABELS if k in labels), None),
             accelerator=next((labels[k] for k in _GPU_LABELS if k in labels), None),
             provider="gcp" if "cloud.google.com/gke-accelerator" in labels else None,
@@ -160,6 +185,9 @@ def _sizes(
     replicas = reading.count((*path, "replicas"), spec.get("replicas"), lowest)
     highest = reading.count((*path, "maxReplicas"), spec.get("maxReplicas"), max(replicas, lowest))
     hosts = reading.count((*path, "numOfHosts"), spec.get("numOfHosts"), 1)
+    if autoscaled and spec.get("maxReplicas") is None:
+        message = f"without maxReplicas KubeRay sets no limit; taken as {highest}, say how many"
+        reading.note(path, message)
     if lowest > highest:
         reading.error((*path, "minReplicas"), f"{lowest} is more than maxReplicas: {highest}")
     elif "replicas" in spec and not lowest <= replicas <= highest:
@@ -182,6 +210,10 @@ def _pod_resources(reading: ClusterReading, pod: KeyPath) -> dict[str, float]:
     limits = reading.mapping((*path, "limits"))
     requests = reading.mapping((*path, "requests"))
     found: dict[str, float] = {}
+    for name in limits:
+        if _MIG.fullmatch(str(name)):
+            message = "a slice of a GPU (MIG) is not modelled; ask for whole ones, nvidia.com/gpu"
+            reading.error((*path, "limits", name), message, key=True)
     for name in ("cpu", "memory"):
         side = "limits" if name in limits else "requests"
         value = limits.get(name, requests.get(name))
@@ -191,6 +223,11 @@ def _pod_resources(reading: ClusterReading, pod: KeyPath) -> dict[str, float]:
     for name, value in limits.items():
         if str(name).endswith("gpu"):
             found["GPU"] = found.get("GPU", 0.0) + _checked(reading, (*path, "limits", name), value)
+    special = next((name for name in _ACCELERATORS if name in limits), None)
+    if special is not None:
+        name, where = _ACCELERATORS[special], (*path, "limits", special)
+        found[name] = _checked(reading, where, limits[special])
+        reading.note(where, f"counted as Ray's {name}; what it computes is not modelled")
     if found.get("GPU", 0.0) % 1 or found.get("GPU", 0.0) > 1024:
         reading.error((*path, "limits"), f"not a number of GPUs: {found['GPU']:g}")
         found["GPU"] = 0.0
@@ -223,9 +260,36 @@ def _ray_resources(
                 reading.error((*path, option), message)
             if not 0 <= found.get(key, 0.0) < 1e18:
                 reading.error((*path, option), f"expected a number, got {shorten(start[option])}")
-    if "resources" in start:
-        found |= _custom(reading, (*path, "resources"), start["resources"])
-    return found
+    custom = _custom(reading, (*path, "resources"), start.get("resources", {}))
+    special = {name: limits[name] for name in _ACCELERATORS.values() if limits.get(name)}
+    return found | ({} if special.keys() & custom.keys() else special) | custom
+
+
+def _overridden(
+    reading: ClusterReading, path: KeyPath, found: dict[str, float]
+) -> dict[str, float]:
+    """Ray's resources with those that the group says itself in their place.
+
+    Names of custom ones replace all of ``rayStartParams``', as the operator writes them anew.
+    """
+    said = {}
+    for name, value in reading.mapping(path).items():
+        known = {"cpu": "CPU", "memory": "memory"}.get(str(name).lower(), str(name))
+        known = "GPU" if str(name).lower().endswith("gpu") else known
+        number = _checked(reading, (*path, name), value)
+        said[known] = float(math.ceil(number)) if known in _PLAIN else number
+    if any(name not in _PLAIN for name in said):
+        found = {name: value for name, value in found.items() if name in _PLAIN}
+    return found | said
+
+
+def _node_labels(
+    reading: ClusterReading, path: KeyPath, start: dict[str, object]
+) -> dict[str, str]:
+    """Labels of Ray's nodes: ``--labels`` of ``rayStartParams``, and the group's own over them."""
+    pairs = [part.partition("=") for part in str(start.get("labels") or "").split(",")]
+    told = {key.strip(): value.strip() for key, _, value in pairs if key.strip()}
+    return told | {str(k): str(v) for k, v in reading.mapping((*path, "labels")).items()}
 
 
 def _custom(reading: ClusterReading, path: KeyPath, text: object) -> dict[str, float]:

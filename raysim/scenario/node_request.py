@@ -25,6 +25,8 @@ class NodeRequest:
     """Up to where the autoscaler may go; None: fixed size."""
     resources: dict[str, float] = field(default_factory=dict)
     """Ray's logical resources per node."""
+    labels: dict[str, str] = field(default_factory=dict)
+    """Ray's node labels."""
     instance_type: str | None = None
     """Of the cloud provider, when the file says it."""
     accelerator: str | None = None

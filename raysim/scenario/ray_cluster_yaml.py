@@ -16,7 +16,7 @@ from raysim.scenario.node_request import ClusterReading, NodeRequest
 
 _READ = (
     "cluster_name", "available_node_types", "head_node_type", "max_workers", "provider",
-    "idle_timeout_minutes", "upscaling_speed",
+    "idle_timeout_minutes", "upscaling_speed", "auto_select_worker_config",
 )  # fmt: skip
 _DEFAULT_HEADS = ("ray.head.default", "ray_head_default")
 """``head_node_type`` of the providers' ``defaults.yaml``, for files that leave it out."""
@@ -61,6 +61,9 @@ def read_ray_cluster(document: Document) -> ClusterReading:
         _local_nodes(reading)
     else:
         _node_types(reading, provider)
+    if data.get("auto_select_worker_config") is True:
+        message = "machines that Anyscale would choose are not here; list them as worker_nodes"
+        reading.note(("auto_select_worker_config",), message)
     ignored = [key for key in data if key not in _READ]
     if ignored:
         reading.note((), f"no effect on the prediction: {', '.join(map(str, ignored))}")
@@ -186,6 +189,7 @@ def _node_type(
         gpus=int(gpus) if gpus is not None else attached,
         vcpus=_vcpus(resources) if instance_type is None else None,
         threads_per_core=_threads_per_core(config),
+        labels={str(k): str(v) for k, v in reading.mapping((*path, "labels")).items()},
     )
     if head:
         fields = {"head": True, "count": 1, "min_count": 1, "max_count": 1}
@@ -221,10 +225,16 @@ def _resources(reading: ClusterReading, path: KeyPath) -> dict[str, float]:
 
 
 def _instance_type(reading: ClusterReading, path: KeyPath, config: dict[str, object]) -> str | None:
-    """AWS ``InstanceType``, GCP ``machineType``, Azure ``azure_arm_parameters.vmSize``."""
-    azure = config.get("azure_arm_parameters")
-    nested = azure.get("vmSize") if isinstance(azure, dict) else None
-    found = config.get("InstanceType", config.get("machineType", nested))
+    """AWS ``InstanceType``, GCP ``machineType``, Azure ``azure_arm_parameters.vmSize``.
+
+    Of GCP's TPUs ``acceleratorType`` or ``acceleratorConfig.type``, which no catalog has.
+    """
+    within = {"azure_arm_parameters": "vmSize", "acceleratorConfig": "type"}
+    names = [config.get(key) for key in ("InstanceType", "machineType", "acceleratorType")]
+    for key, name in within.items():
+        section = config.get(key)
+        names.append(section.get(name) if isinstance(section, dict) else None)
+    found = next((name for name in names if name is not None), None)
     if found is None:
         return None
     if not isinstance(found, str):

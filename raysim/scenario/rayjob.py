@@ -1,4 +1,4 @@
-"""What KubeRay's RayJob runs and RayService serves, beside the cluster they describe.
+"""What KubeRay's RayJob or RayCronJob runs and RayService serves, beside the cluster they describe.
 
 Real counterpart: ``ray-operator/apis/ray/v1/rayjob_types.go`` and ``rayservice_types.go``. Clusters
 of both are read by ``kuberay``.
@@ -20,6 +20,7 @@ from typing import Any
 
 from raysim.errors import Problem, ScenarioError
 from raysim.scenario.documents import Document, KeyPath, did_you_mean, shorten
+from raysim.scenario.kuberay import as_rayjob
 from raysim.scenario.node_request import ClusterReading
 from raysim.scenario.yaml_text import parse_yaml_all, read_yaml_all
 
@@ -67,7 +68,7 @@ class RayServiceRequest:
 
 
 def read_rayjob(documents: Sequence[Document], folder: Path) -> RayJobRequest:
-    """The first RayJob of a file.
+    """The first RayJob of a file, or the one that its RayCronJob makes.
 
     Parameters
     ----------
@@ -81,7 +82,7 @@ def read_rayjob(documents: Sequence[Document], folder: Path) -> RayJobRequest:
     ScenarioError
         There is none, or something in it is wrong.
     """
-    document = _of_kind(documents, "RayJob")
+    document = _of_kind([as_rayjob(d) for d in documents], "RayJob")
     reading = ClusterReading(document)
     spec = reading.mapping(("spec",), required=True)
     mode = spec.get("submissionMode", "K8sJobMode")
@@ -129,9 +130,10 @@ def read_rayjob(documents: Sequence[Document], folder: Path) -> RayJobRequest:
 def of_rayjob(file: Path) -> Document | None:
     """The scenario that a manifest with a RayJob is by itself; None of other files."""
     try:
-        if b"RayJob" not in file.read_bytes():
+        text = file.read_bytes()
+        if not any(kind in text for kind in (b"RayJob", b"RayCronJob")):
             return None
-        documents = read_yaml_all(file, str(file))
+        documents = [as_rayjob(document) for document in read_yaml_all(file, str(file))]
     except (OSError, ValueError, ScenarioError):  # ValueError: no name of a file at all
         return None  # whoever reads it next says what is wrong
     for document in documents:

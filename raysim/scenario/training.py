@@ -479,12 +479,12 @@ def _deepspeed(
 
 
 def _hidden_size(config: Mapping[str, Any] | None) -> int | None:
-    """``hidden_size`` as ``trainer_config_finalize`` finds it, and GPT-2's old names for it."""
+    """``hidden_size`` as ``trainer_config_finalize`` finds it, by the names families give it."""
     for section in (config, (config or {}).get("text_config")):
         if not isinstance(section, Mapping):
             continue
         sizes = section.get("hidden_sizes")
-        for key in ("hidden_size", "n_embd", "d_model"):
+        for key in ("hidden_size", "n_embd", "d_model", "dim", "emb_dim"):
             value = section.get(key)
             if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**24:
                 return value

@@ -35,7 +35,9 @@ FAMILIES = (
     "llama", "mistral", "qwen2", "qwen3", "phi3", "gemma", "gemma2", "gemma3_text", "gemma3",
     "mixtral", "qwen2_moe", "qwen3_moe", "gpt_oss", "deepseek_v2", "deepseek_v3", "kimi_k2",
     "qwen3_next", "qwen3_5_text", "qwen3_5", "qwen3_5_moe_text", "qwen3_5_moe", "bamba",
-    "granitemoehybrid", "nemotron_h", "glm4_moe", "qwen3_vl", "qwen3_vl_moe",
+    "granitemoehybrid", "nemotron_h", "glm4_moe", "qwen2_vl", "qwen2_5_vl", "qwen3_vl",
+    "qwen3_vl_moe", "granite", "seed_oss", "smollm3", "exaone4", "olmo2", "olmo3",
+    "olmoe", "minimax_m2",
 )  # fmt: skip
 """Families whose blocks are a mixer, a feed-forward, or one after the other."""
 LATENT = "kv_a_proj_with_mqa"

@@ -31,6 +31,8 @@ MODELS: dict[str, tuple[dict[str, Any], float]] = {
     "mistral": (GROUPED, 0.0),
     "qwen2": (GROUPED, 0.0),
     "qwen3": (GROUPED | HEAD, 0.0),
+    "seed_oss": (GROUPED | HEAD, 0.0),
+    "olmo2": (GROUPED, 0.02),
     "gemma": (GROUPED | HEAD, 0.0),
     "gemma2": (GROUPED | HEAD, 0.02),
     "phi3": (GROUPED, 0.05),

@@ -103,6 +103,25 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         "head_dim": st.none() | D([12]),
     }),
     "mistral": ("Mistral", {**GROUPED, "head_dim": st.none() | D([12])}),
+    "granite": ("Granite", {
+        **GROUPED, "attention_bias": st.booleans(), "mlp_bias": st.booleans(),
+    }),
+    "seed_oss": ("SeedOss", {
+        **GROUPED, "attention_bias": st.booleans(), "attention_out_bias": st.booleans(),
+        "mlp_bias": st.booleans(), "head_dim": D([8, 24]),
+    }),
+    "smollm3": ("SmolLM3", {
+        **GROUPED, "attention_bias": st.booleans(), "mlp_bias": st.booleans(),
+        "no_rope_layer_interval": D([2, 4]), "pad_token_id": D([0]),
+    }),
+    "exaone4": ("Exaone4", {**GROUPED, "sliding_window_pattern": D([2, 4])}),
+    "olmoe": ("Olmoe", {**GROUPED, "num_experts": D([4, 6]), "attention_bias": st.booleans()}),
+    "minimax_m2": ("MiniMaxM2", {
+        **GROUPED, "head_dim": D([8, 24]), "num_local_experts": D([4, 6]),
+        "num_experts_per_tok": D([1, 2]),
+    }),
+    "olmo2": ("Olmo2", {**GROUPED, "attention_bias": st.booleans()}),
+    "olmo3": ("Olmo3", {**GROUPED, "attention_bias": st.booleans()}),
     "mixtral": ("Mixtral", {**GROUPED, "num_local_experts": D([2, 4])}),
     "qwen2": ("Qwen2", GROUPED),
     "qwen3": ("Qwen3", {**GROUPED, "head_dim": D([8, 24]), "attention_bias": st.booleans()}),
@@ -216,7 +235,8 @@ def test_every_family_is_varied() -> None:
     Megatron-core's modules alone are modelled: ``tests/laws/test_training_recompute.py``.
     """
     rest = {"RefinedWeb", "RefinedWebModel", "gemma3", "gpt_oss", "kimi_k2", "llama4",
-            "megatron_gpt", "qwen3_5", "qwen3_5_moe", "qwen3_vl", "qwen3_vl_moe"}  # fmt: skip
+            "megatron_gpt", "qwen2_5_vl", "qwen2_vl", "qwen3_5", "qwen3_5_moe", "qwen3_vl",
+            "qwen3_vl_moe"}  # fmt: skip
     assert set(FAMILIES) | rest == set(known_model_types())
 
 
@@ -301,7 +321,24 @@ def test_qwen_with_its_vision_tower(model_type: str, cls: str, head: str) -> Non
         compare(values, cls + head)
 
 
-@pytest.mark.parametrize("model_type", [*FAMILIES, "gemma3", "llama4", *VISUAL])
+QWEN2_VISUAL = {"qwen2_vl": "Qwen2VL", "qwen2_5_vl": "Qwen2_5_VL"}
+
+
+@pytest.mark.parametrize("flat", [True, False])
+@pytest.mark.parametrize("head", ["Model", "ForConditionalGeneration"])
+@pytest.mark.parametrize(("model_type", "cls"), QWEN2_VISUAL.items())
+def test_qwen2_with_its_vision_tower(model_type: str, cls: str, head: str, flat: bool) -> None:
+    """Published configurations of 2024 and 2025 have the keys of text at the top."""
+    text = TEXT | {"tie_word_embeddings": True}
+    text.pop("head_dim")
+    vision = {"depth": 2, "num_heads": 4, "patch_size": 4, "temporal_patch_size": 1}
+    vision |= {"embed_dim": 24, "mlp_ratio": 2, "hidden_size": 32, "intermediate_size": 40}
+    vision |= {"out_hidden_size": 32, "spatial_merge_size": 3}
+    values = text if flat else {"text_config": text}
+    compare(values | {"model_type": model_type, "vision_config": vision}, cls + head)
+
+
+@pytest.mark.parametrize("model_type", [*FAMILIES, "gemma3", "llama4", *VISUAL, *QWEN2_VISUAL])
 def test_defaults_are_those_of_the_configuration_class(model_type: str) -> None:
     """An empty config builds the class's default model, unless the class itself cannot."""
     values: dict[str, Any] = {"model_type": model_type}
@@ -313,6 +350,7 @@ def test_defaults_are_those_of_the_configuration_class(model_type: str) -> None:
         "distilbert": "DistilBertForMaskedLM", "t5": "T5ForConditionalGeneration",
         "vit": "ViTForImageClassification", "gemma3": "Gemma3ForConditionalGeneration",
         "llama4": "Llama4ForConditionalGeneration",
-        **{family: f"{name}ForConditionalGeneration" for family, name in VISUAL.items()},
+        **{family: f"{name}ForConditionalGeneration"
+           for family, name in (VISUAL | QWEN2_VISUAL).items()},
     }  # fmt: skip
     compare(values, default.get(model_type, f"{cls}ForCausalLM"))

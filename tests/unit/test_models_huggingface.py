@@ -132,6 +132,37 @@ OTHERS: dict[str, tuple[str, tuple[int, ...], dict[str, Any], int]] = {
         "phi3", (3072, 8192, 32, 24, 8, 200064),
         {"tie_word_embeddings": True, "partial_rotary_factor": 0.75}, 3_836_021_760,
     ),
+    "granite-3.1-8b": (
+        "granite", (4096, 12800, 40, 32, 8, 49155), {"tie_word_embeddings": True}, 8_170_848_256
+    ),
+    "SmolLM3-3B": ("smollm3", (2048, 11008, 36, 16, 4, 128256), {}, 3_075_098_624),
+    "Seed-OSS-36B": ("seed_oss", (5120, 27648, 64, 80, 8, 155136), {}, 36_151_104_512),
+    "EXAONE-4.0-1.2B": (
+        "exaone4", (2048, 4096, 30, 32, 8, 102400),
+        {"head_dim": 64, "sliding_window": None, "tie_word_embeddings": True}, 1_279_391_488,
+    ),
+    "OLMoE-1B-7B": ("olmoe", (2048, 1024, 16, 16, 16, 50304), {}, 6_919_161_856),
+    # The published 228,689,764,864 has 62 correction biases of 256, which are buffers.
+    "MiniMax-M2": (
+        "minimax_m2", (3072, 1536, 62, 48, 8, 200064), {"rotary_dim": 64},
+        228_689_764_864 - 62 * 256,
+    ),
+    "OLMo-2-7B": ("olmo2", (4096, 11008, 32, 32, 32, 100352), {}, 7_298_617_344),
+    "Olmo-3-7B": ("olmo3", (4096, 11008, 32, 32, 32, 100278), {}, 7_298_011_136),
+    "Qwen2-VL-2B": (
+        "qwen2_vl", (1536, 8960, 28, 12, 2, 151936),
+        {"tie_word_embeddings": True, "vision_config": {"hidden_size": 1536}}, 2_208_985_600,
+    ),
+    "Qwen2-VL-7B": ("qwen2_vl", (3584, 18944, 28, 28, 4, 152064), {}, 8_291_375_616),
+    "Qwen2.5-VL-3B": (
+        "qwen2_5_vl", (2048, 11008, 36, 16, 2, 151936),
+        {"tie_word_embeddings": True,
+         "vision_config": {"hidden_size": 1280, "out_hidden_size": 2048}}, 3_754_622_976,
+    ),
+    "Qwen2.5-VL-7B": (
+        "qwen2_5_vl", (3584, 18944, 28, 28, 4, 152064),
+        {"vision_config": {"hidden_size": 1280}}, 8_292_166_656,
+    ),
     "Nemotron-Nano-9B-v2": (
         "nemotron_h", (4480, 15680, 56, 40, 8, 131072),
         {"mamba_head_dim": 80, "hybrid_override_pattern":
@@ -408,3 +439,61 @@ def test_import_brings_no_heavy_library() -> None:
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[]"
+
+
+def test_what_transformers_writes_for_infinity_is_read(tmp_path: Path) -> None:
+    """``time_step_limit`` of every Mamba 2 that transformers 5 saved."""
+    file = tmp_path / "config.json"
+    file.write_text('{"a": [0.0, {"__float__": "Infinity"}], "b": {"__float__": "-Infinity"}}')
+    assert dict(read_config(file)) == {"a": [0.0, float("inf")], "b": -float("inf")}
+    file.write_text('{"a": {"__float__": "seven"}, "b": {"__float__": "NaN", "c": 1}}')
+    assert dict(read_config(file)) == json.loads(file.read_text())
+
+
+def test_a_window_that_is_not_used_may_be_0() -> None:
+    """As transformers 5 saves Qwen2-MoE."""
+    config = dict(read_config(CONFIGS / "qwen1.5-moe-a2.7b.json"))
+    model = build(config | {"sliding_window": 0, "use_sliding_window": False}, seq_len=64)
+    cores = [o.attention for x in model.layers for o in x.body.operators if o.attention]
+    assert [core.window for core in cores] == [None] * 24
+
+
+def turned(config: dict[str, Any]) -> list[bool]:
+    """Whether each layer rotates its queries."""
+    return [
+        any(o.name.endswith("rotary0") for o in layer.body.operators)
+        for layer in build(config, seq_len=64).layers
+        if layer.kind == "block"
+    ]
+
+
+def test_rotation_is_left_out_where_smollm3_and_exaone4_say() -> None:
+    config = {"model_type": "smollm3", "num_hidden_layers": 4, "no_rope_layer_interval": 2}
+    assert turned(config) == [True, False, True, False]
+    listed = {**config, "no_rope_layers": [0, 1, 1]}
+    with pytest.raises(ScenarioError, match="3 entries for 4 layers"):
+        build(listed, seq_len=64)
+    exaone: dict[str, Any] = {"model_type": "exaone4", "num_hidden_layers": 4}
+    assert turned(exaone) == [True, True, True, False]
+    assert turned(exaone | {"sliding_window": None}) == [True] * 4
+    spelt = {"sliding_window_pattern": "LG", "layer_types": [
+        "sliding_attention", "full_attention", "sliding_attention", "full_attention",
+    ]}  # fmt: skip
+    assert turned(exaone | spelt) == [True, False, True, False]
+
+
+def test_a_family_of_a_repositorys_own_code_is_told_from_one_that_may_be_traced() -> None:
+    config = {"model_type": "mimo", "auto_map": {"AutoConfig": "configuration_mimo.MiMoConfig"}}
+    with pytest.raises(ScenarioError, match="whose code is never run; if its layers are those"):
+        build(config)
+    with pytest.raises(ScenarioError, match="is traced where it is installed"):
+        build({"model_type": "mimo"})
+
+
+def test_the_text_of_several_is_not_counted_with_their_vision_tower() -> None:
+    text = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2}
+    whole = {"model_type": "gemma3", "architectures": ["Gemma3TextModel"], "text_config": text}
+    with pytest.raises(ScenarioError, match="the text of gemma3 alone; give its text_config"):
+        build(whole, seq_len=64)
+    alone = text | {"model_type": "gemma3_text", "architectures": ["Gemma3TextModel"]}
+    assert not any("vision" in layer.name for layer in build(alone, seq_len=64).layers)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from raysim.errors import ScenarioError
 from raysim.scenario.anyscale import read_cluster_file
 from raysim.scenario.clusters import ClusterResult, make_cluster
 from raysim.scenario.documents import Document
@@ -36,6 +37,16 @@ worker_nodes:
 """
 
 
+JOB = """\
+name: train
+entrypoint: python train.py
+compute_config:
+  head_node: {instance_type: m5.2xlarge, labels: {disk: fast}}
+  worker_nodes:
+  - {instance_type: g5.12xlarge, min_nodes: 1, max_nodes: 3}
+"""
+
+
 def result(folder: Path, text: str) -> ClusterResult:
     (folder / "compute.yaml").write_text(text)
     files = read_cluster_file(folder / "compute.yaml", "compute.yaml")
@@ -44,7 +55,9 @@ def result(folder: Path, text: str) -> ClusterResult:
     return make_cluster(ClusterSection.model_validate(data), where, files, None)
 
 
-@pytest.mark.parametrize(("text", "name"), [(OLDER, "gpus"), (NEWER, "worker-0")])
+@pytest.mark.parametrize(
+    ("text", "name"), [(OLDER, "gpus"), (NEWER, "worker-0"), (JOB, "worker-0")]
+)
 def test_both_spellings(tmp_path: Path, text: str, name: str) -> None:
     made = result(tmp_path, text)
     assert made.spec is not None, [str(p) for p in made.errors]
@@ -79,3 +92,21 @@ def test_other_files_are_left_as_they_are(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text(ray_up)
     (document,) = read_cluster_file(tmp_path / "x.yaml", "x.yaml")
     assert set(document.data) == {"provider", "head_node"}
+
+
+def test_machines_within_a_jobs_config(tmp_path: Path) -> None:
+    made = result(tmp_path, JOB)
+    assert made.spec is not None
+    assert made.spec.groups[0].labels == {"disk": "fast"}
+    wrong = result(tmp_path, JOB.replace("min_nodes: 1", "min_nodes: lots"))
+    assert "compute.yaml:6:45 " in str(wrong.errors[0])
+    with pytest.raises(ScenarioError, match=r"compute.yaml:3:17 .*expected machines"):
+        result(tmp_path, "name: train\nentrypoint: python train.py\ncompute_config: mine:1\n")
+
+
+def test_workers_that_anyscale_would_choose_are_said_to_be_missing(tmp_path: Path) -> None:
+    made = result(
+        tmp_path, "head_node: {instance_type: m5.large}\nauto_select_worker_config: true\n"
+    )
+    assert "compute.yaml:2:1 " in str(made.notes[0])
+    assert "list them as worker_nodes" in str(made.notes[0])

@@ -363,3 +363,72 @@ def test_gpus_attached_to_a_gcp_machine() -> None:
 def test_a_job_on_a_cluster_of_another_file() -> None:
     text = "apiVersion: ray.io/v1\nkind: RayJob\nspec:\n  clusterSelector: {ray.io/cluster: x}\n"
     assert errors(text).startswith("cluster.yaml:4:3   spec.clusterSelector: the job runs on")
+
+
+POD = "{spec: {containers: [{resources: {limits: %s}}]}}"
+TPUS = f"""
+apiVersion: ray.io/v1
+kind: RayCluster
+spec:
+  headGroupSpec:
+    resources: {{CPU: "0", big: 2}}
+    labels: {{ray.io/region: us-central2}}
+    rayStartParams: {{num-cpus: "3", resources: '"{{\\"small\\": 4}}"'}}
+    template: {POD % "{cpu: 8, memory: 40G}"}
+  workerGroupSpecs:
+  - groupName: tpus
+    replicas: 2
+    rayStartParams: {{labels: "ray.io/region=here,disk=fast"}}
+    labels: {{disk: slow}}
+    template: {POD % "{cpu: 24, memory: 200G, google.com/tpu: 4}"}
+"""
+
+
+def test_a_groups_own_resources_and_labels_come_before_the_pods() -> None:
+    made = result(TPUS)
+    assert made.spec is not None, [str(p) for p in made.errors]
+    head, tpus = made.spec.groups
+    assert head.resources == {"CPU": 0.0, "memory": 40e9, "big": 2.0}
+    assert head.labels == {"ray.io/region": "us-central2"}
+    assert tpus.resources == {"CPU": 24.0, "memory": 200e9, "TPU": 4.0}
+    assert tpus.labels == {"ray.io/region": "here", "disk": "slow"}
+    assert "counted as Ray's TPU" in str(made.notes)
+    told = TPUS.replace('{labels: "ray', '{resources: "{\\"TPU\\": 1}", labels: "ray')
+    assert cluster(told).groups[1].resources["TPU"] == 1.0
+
+
+def test_a_group_without_a_limit_is_said_not_to_grow() -> None:
+    text = TPUS.replace("spec:\n", "spec:\n  enableInTreeAutoscaling: true\n", 1)
+    made = result(text)
+    assert made.spec is not None
+    assert made.spec.groups[1].max_count == 2
+    assert "no limit; taken as 2" in str(made.notes)
+    assert "no limit" not in str(result(TPUS).notes)
+
+
+def test_a_slice_of_a_gpu_is_refused() -> None:
+    said = errors(TPUS.replace("google.com/tpu: 4", "nvidia.com/mig-2g.20gb: 1"))
+    assert "a slice of a GPU (MIG) is not modelled" in said
+
+
+def test_labels_of_node_types() -> None:
+    made = cluster(AWS.replace("min_workers: 1", "min_workers: 1\n    labels: {zone: a}"))
+    assert [group.labels for group in made.groups] == [{}, {"zone": "a"}]
+
+
+def test_gpus_on_a_gcp_machine_that_the_catalog_has_no_row_for() -> None:
+    gpu = "guestAccelerators: [{acceleratorType: nvidia-tesla-t4, acceleratorCount: 1}]"
+    text = AWS.replace("InstanceType: p4d.24xlarge", f"machineType: n1-highcpu-4, {gpu}")
+    node = cluster(text).groups[1].node
+    assert (node.vcpus, node.memory_bytes, node.gpu_count) == (4, round(3.6 * 2**30), 1)
+    assert node.gpu is not None
+    assert node.gpu.name == "T4"
+
+
+@pytest.mark.parametrize(
+    "said", ["acceleratorType: v2-8", "acceleratorConfig: {type: V4, topology: 2x2x2}"]
+)
+def test_tpus_are_named_where_they_are_refused(said: str) -> None:
+    text = AWS.replace("InstanceType: p4d.24xlarge", said)
+    assert "unknown node 'v" in errors(text).lower()
+    assert cluster(text, hardware={"gpu": {"node": "cpu-64"}}).groups[1].node.vcpus == 64

@@ -56,6 +56,20 @@ def test_the_base_scenario_as_a_job(scenario: Scenario) -> None:
     assert job.data.train_samples == 10_000
 
 
+def test_auto_buckets_know_the_hidden_size_by_the_familys_own_name() -> None:
+    config = {"model_type": "distilbert", "architectures": ["DistilBertForMaskedLM"], "dim": 384}
+    zero = {"stage": 2, "reduce_bucket_size": "auto"}
+    made = from_mapping(
+        {
+            "cluster": {"nodes": 1, "node": "hgx-h100-8"},
+            "model": {"from": config},
+            "jobs": [{"train": {"micro_batch": 1, "deepspeed": {"zero_optimization": zero}}}],
+        }
+    )
+    assert isinstance(made, Scenario)
+    assert plan(made).zero.reduce_bucket_size == 384**2
+
+
 def test_files_are_known_by_hash(scenario: Scenario) -> None:
     assert set(scenario.files) == {"cluster.yaml", "config.json", "ds_config.json"}
     assert all(len(digest) == 64 for digest in scenario.files.values())

@@ -70,6 +70,52 @@ def test_arguments_of_a_script() -> None:
     assert (mark.line, mark.column) == (12, 18)
 
 
+SEVERAL = """\
+NNODES=4
+GPUS=8
+TP=2
+DP=$((NNODES*$GPUS/(${TP}*4)))
+GBS="$(( $DP * 16 ))"
+LOST=$(($NOWHERE*2))
+ASKED=$(nvidia-smi | wc -l)
+GPT_ARGS=" \\
+    --num-layers 24 \\
+    --seq-length 1024 \\
+    "
+ONE="--bf16 --lr 1e-4"
+MORE=(--fp16)
+python pretrain_gpt.py \\
+    --tensor-model-parallel-size $TP \\
+    $GPT_ARGS \\
+    --pipeline-model-parallel-size 4 \\
+    ${ONE} \\
+    --sequence-parallel $ONE \\
+    --micro-batch-size 1 "${MORE[@]}" \\
+    --global-batch-size $GBS \\
+    --train-iters $LOST --save-interval $ASKED
+"""
+
+
+def test_variables_that_hold_arguments_end_a_flags_and_sums_are_taken() -> None:
+    data = parse_arguments(SEVERAL, "train.sh").data
+    assert (data["tensor_model_parallel_size"], data["pipeline_model_parallel_size"]) == (2, 4)
+    assert (data["sequence_parallel"], data["micro_batch_size"]) == (True, 1)
+    assert (data["num_layers"], data["seq_length"], data["bf16"]) == (24, 1024, True)
+    assert data["global_batch_size"] == 64
+    assert (data["train_iters"], data["save_interval"]) == ("$LOST", "$ASKED")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("7/2", 3), ("(1+2)*3%4", 1), ("-1", "$N"), ("2**9", "$N"), ("A", "$N"), ("1/0", "$N"),
+        ("x()", "$N"), ("", "$N"), ("9" * 30 + "*2", "$N"),
+    ],
+)  # fmt: skip
+def test_the_shells_arithmetic(text: str, value: object) -> None:
+    assert parse_arguments(f"N=$(({text}))\nrun --n $N\n", "x").data == {"n": value}
+
+
 def test_a_script_unmodified(tmp_path: Path) -> None:
     found = scenario(tmp_path, "train.sh")
     plan = build_job(found).plan

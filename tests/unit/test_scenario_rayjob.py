@@ -177,6 +177,42 @@ def test_a_manifest_is_a_scenario_by_itself(tmp_path: Path) -> None:
     assert submission.paid_after_s == 30
 
 
+CRON = """\
+apiVersion: ray.io/v1
+kind: RayCronJob
+metadata: {name: nightly}
+spec:
+  schedule: "0 2 * * *"
+  jobTemplate:
+    entrypoint: python code.py
+    rayClusterSpec:
+      headGroupSpec:
+        labels: {disk: fast}
+        template: {spec: {containers: [{name: h, image: i, resources: {limits: {cpu: 2, memory: 4Gi}}}]}}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: code}
+data:
+  code.py: |
+    import ray
+    ray.init()
+    where = ray.remote(lambda: ray.get_runtime_context().get_node_labels()["disk"])
+    print(ray.get(where.options(label_selector={"disk": "in(fast,slow)"}).remote()))
+"""  # noqa: E501  (a manifest is not wrapped)
+
+
+def test_a_cron_jobs_manifest_is_one_job_and_its_labels_are_selected(tmp_path: Path) -> None:
+    (tmp_path / "cron.yaml").write_text(CRON)
+    scenario = load(tmp_path / "cron.yaml", {"jobs.0.rayjob.compute": "declared"})
+    assert scenario.name == "nightly"
+    (row,) = raysim.run(scenario).summary["jobs"]
+    assert row["status"] == "SUCCEEDED", row["message"]
+    (tmp_path / "cron.yaml").write_text(CRON.replace("python code.py", "bash code.sh"))
+    with pytest.raises(ScenarioError, match=r"cron.yaml:7:17 .*expected `python script.py"):
+        load(tmp_path / "cron.yaml")
+
+
 AUTOSCALED = """\
 kind: RayCluster
 spec:

@@ -32,7 +32,10 @@ from raysim.models.table import Body, Layer, Model
 from raysim.models.tape import Tape, Tensor
 
 ALL: tuple[Implementation, ...] = ("eager", "sdpa", "flash_attention_2")
-ANSWERS_AS_TRANSFORMER = ("llama", "qwen2", "qwen3", "qwen3_moe", "qwen3_next")
+ANSWERS_AS_TRANSFORMER = (
+    "llama", "qwen2", "qwen3", "qwen3_moe", "qwen3_next", "seed_oss", "smollm3",
+    "exaone4",
+)  # fmt: skip
 """Families whose question answering head calls the base model ``transformer``."""
 LAYER_TYPES = ("full_attention", "sliding_attention", "chunked_attention")
 
@@ -64,13 +67,17 @@ class Decoder:
     act: str
     positions: int
     tied: bool
-    style: Literal["llama", "gemma"] = "llama"
+    style: Literal["llama", "gemma", "olmo"] = "llama"
     qkv_bias: bool = False
     o_bias: bool = False
     mlp_bias: bool = False
     qk_norm: bool = False
+    norms_whole: bool = False
+    """OLMo's norms of query and key are of all heads at once, not of each."""
     fused: bool = False
     """Phi-3: one projection for q, k, v and one for gate and up."""
+    pre_norms: bool = True
+    """OLMo 2 and 3 norm what attention and feed-forward give, not what they take."""
     post_norms: bool = False
     """Gemma 2 and 3: a norm after attention and after the feed-forward block too."""
     attention_dropout: float = 0.0
@@ -79,6 +86,8 @@ class Decoder:
     softcap: bool = False
     final_softcap: bool = False
     scaled_embedding: bool = False
+    scales: bool = False
+    """Granite multiplies embeddings and branches by a number, and divides logits by one."""
     causal: bool = True
     windows: tuple[int | None, ...] = ()
     """Per layer; empty: full attention."""
@@ -90,6 +99,8 @@ class Decoder:
     """Qwen3-Next: queries are projected with a gate, whose sigmoid scales attention's output."""
     rotary_dim: int | None = None
     """Columns of a head that are rotated; None: all."""
+    turns: tuple[bool, ...] = ()
+    """Per layer, whether anything is rotated; empty: everywhere."""
     supported: tuple[Implementation, ...] = ALL
 
 
@@ -142,19 +153,21 @@ def layer_body(d: Decoder, index: int, tokens: int, implementation: Implementati
     tape = Tape()
     layer_cls, norm_cls = f"{d.cls}DecoderLayer", f"{d.cls}RMSNorm"
     x = Tensor(name="hidden", rows=tokens, width=d.hidden)
-    h = tape.rms_norm("input_layernorm", x, cls=norm_cls, style=d.style)
+    h = tape.rms_norm("input_layernorm", x, cls=norm_cls, style=d.style) if d.pre_norms else x
     mixer = d.mixers[index] if d.mixers else None
     h = mixer.run(tape, h) if mixer else _attention(tape, d, index, h, implementation)
     if d.post_norms:
         h = tape.rms_norm("post_attention_layernorm", h, cls=norm_cls, style=d.style)
     h = tape.dropout("resid_attn_dropout", h, d.residual_dropout)
+    h = tape.scale("self_attn", h, cls=layer_cls) if d.scales else h
     x = tape.add("", x, h, cls=layer_cls, operator="attention_residual")
     before = "pre_feedforward_layernorm" if d.post_norms else "post_attention_layernorm"
-    h = tape.rms_norm(before, x, cls=norm_cls, style=d.style)
+    h = tape.rms_norm(before, x, cls=norm_cls, style=d.style) if d.pre_norms else x
     h = _feedforward(tape, d, index, h)
     if d.post_norms:
         h = tape.rms_norm("post_feedforward_layernorm", h, cls=norm_cls, style=d.style)
     h = tape.dropout("resid_mlp_dropout", h, d.residual_dropout)
+    h = tape.scale("mlp", h, cls=layer_cls) if d.scales else h
     tape.add("", x, h, cls=layer_cls, operator="mlp_residual")
     return tape.body(built_first=("linear_attn", "self_attn", "mlp"))
 
@@ -180,13 +193,18 @@ def _attention(
     if d.qk_norm:
         norm = f"{d.cls}RMSNorm"
         q, k = (
-            tape.rms_norm(f"{name}.{p}_norm", t.regroup(d.head_dim), cls=norm, style=d.style)
+            tape.rms_norm(
+                f"{name}.{p}_norm", t if d.norms_whole else t.regroup(d.head_dim), cls=norm,
+                style=d.style,
+            )
             for p, t in (("q", q), ("k", k))
-        )
+        )  # fmt: skip
         q, k = (replace(t, rows=h.rows, width=w) for t, w in ((q, q_width), (k, kv_width)))
-    style: Literal["half", "half_cat"] = "half_cat" if d.fused else "half"
+    style: Literal["half", "half_cat", "half_fp32"] = "half_cat" if d.fused else "half"
+    style = "half_fp32" if d.style == "olmo" else style
     turned = d.rotary_dim or d.head_dim
-    q, k = rotary(tape, name, [q, k], d.head_dim, turned, cls=cls, style=style)
+    if not d.turns or d.turns[index]:
+        q, k = rotary(tape, name, [q, k], d.head_dim, turned, cls=cls, style=style)
     window = d.windows[index] if d.windows else None
     core = Core(
         heads=d.heads,
@@ -280,11 +298,11 @@ def build_decoder(
     name = prefix(request, base, answering=answering)
     hidden = float(tokens * d.hidden)
     layers = [*before, _embedding(f"{name}embed_tokens", d, tokens)]
-    bodies: dict[tuple[int | None, Sparse | None, Mixer | None], Body] = {}
+    bodies: dict[tuple[int | None, Sparse | None, Mixer | None, bool], Body] = {}
     for i in range(d.layers):
         kind = (
             d.windows[i] if d.windows else None, d.sparse[i] if d.sparse else None,
-            d.mixers[i] if d.mixers else None,
+            d.mixers[i] if d.mixers else None, not d.turns or d.turns[i],
         )  # fmt: skip
         if kind not in bodies:
             bodies[kind] = layer_body(d, i, tokens, implementation)
@@ -300,6 +318,7 @@ def build_decoder(
         vocab=d.vocab,
         tied_to=f"{name}embed_tokens.weight" if d.tied else None,
         softcap=d.final_softcap,
+        divided=d.scales,
     )
     return assemble(
         request, top, layers, seq_len=tokens, hidden=d.hidden, vocab=d.vocab,
@@ -335,7 +354,8 @@ def divisible_keys(d: Decoder) -> list[tuple[str, int]]:
     if not d.sparse or None in d.sparse:
         keys.append(("intermediate_size", d.width))
     for sparse in dict.fromkeys(s for s in d.sparse if s is not None):
-        own = "intermediate_size" if d.cls == "Mixtral" else "moe_intermediate_size"
+        plain = d.cls in ("Mixtral", "Olmoe", "MiniMaxM2")
+        own = "intermediate_size" if plain else "moe_intermediate_size"
         keys.append((own, sparse.spec.width))
         if sparse.shared_gate:  # else its width is a multiple of an expert's
             keys.append(("shared_expert_intermediate_size", sparse.shared_width))
@@ -348,7 +368,7 @@ def _embedding(name: str, d: Decoder, tokens: int) -> Layer:
     tape = Tape()
     cls = f"{d.cls}TextScaledWordEmbedding" if d.scaled_embedding else "Embedding"
     x = tape.embedding("", tokens, d.hidden, d.vocab, vocab_parallel=True, cls=cls)
-    if d.scaled_embedding:
+    if d.scaled_embedding or d.scales:
         x = tape.scale("", x, cls=cls)
     tape.dropout("dropout", x, d.embedding_dropout)
     return Layer(
@@ -400,9 +420,9 @@ def mistral(request: Request, r: Reader) -> Model:
     return build_decoder(request, r, r, replace(d, windows=(window,) * d.layers))
 
 
-def qwen_windows(r: Reader, layers: int) -> tuple[int | None, ...]:
+def qwen_windows(r: Reader, layers: int, first: int = 28) -> tuple[int | None, ...]:
     """Qwen2 and Qwen3: with ``use_sliding_window``, layers from ``max_window_layers`` on."""
-    first = r.integer("max_window_layers", default=28, least=0)
+    first = r.integer("max_window_layers", default=first, least=0)
     window = r.optional_integer("sliding_window", default=4096)
     if not r.flag("use_sliding_window", default=False):
         window = None

@@ -1,4 +1,4 @@
-"""Mixtures of experts of Llama's shape: mixtral, qwen2_moe, qwen3_moe, glm4_moe, gpt_oss.
+"""Mixtures of experts of Llama's shape: mixtral, olmoe, minimax_m2, Qwen's, glm4_moe, gpt_oss.
 
 Not modelled of gpt_oss: its Hugging Face modules; in Megatron-core the learned attention sinks and
 the bias of the output projection, which are vectors.
@@ -51,6 +51,50 @@ def mixtral(request: Request, r: Reader) -> Model:
     return build_decoder(request, r, r, d)
 
 
+def olmoe(request: Request, r: Reader) -> Model:
+    """``OlmoeConfig``: queries and keys normed whole."""
+    bias = r.flag("attention_bias", default=False)
+    d = read_decoder(
+        r,
+        "Olmoe",
+        {
+            "vocab_size": 50304, "hidden_size": 2048, "intermediate_size": 2048,
+            "num_hidden_layers": 16, "num_attention_heads": 16, "max_position_embeddings": 4096,
+        },
+        qkv_bias=bias, o_bias=bias, qk_norm=True, norms_whole=True,
+    )  # fmt: skip
+    experts = r.integer("num_experts", "num_local_experts", default=64)
+    spec = Experts(
+        experts=experts, per_token=chosen(r, experts, 8), width=d.width, act=d.act, cls="Olmoe",
+        router="normalised" if r.flag("norm_topk_prob", default=False) else "softmax",
+        weights_fp32=False,
+    )  # fmt: skip
+    return build_decoder(request, r, r, replace(d, sparse=(Sparse(spec=spec),) * d.layers))
+
+
+def minimax_m2(request: Request, r: Reader) -> Model:
+    """``MiniMaxM2Config``: queries and keys normed whole, experts weighed by sigmoids."""
+    d = read_decoder(
+        r,
+        "MiniMaxM2",
+        {
+            "vocab_size": 200064, "hidden_size": 3072, "intermediate_size": 1536,
+            "num_hidden_layers": 62, "num_attention_heads": 48, "num_key_value_heads": 8,
+            "head_dim": 128, "max_position_embeddings": 196608,
+        },
+        qk_norm=True, norms_whole=True,
+    )  # fmt: skip
+    # as published: columns, not a share of them
+    turned = r.integer("rotary_dim", default=rotated(r, d.head_dim, 1.0))
+    experts = r.integer("num_local_experts", "num_experts", default=256)
+    spec = Experts(
+        experts=experts, per_token=chosen(r, experts, 8), width=d.width, act=d.act,
+        cls="MiniMaxM2", router="normalised",
+    )  # fmt: skip
+    d = replace(d, rotary_dim=turned, sparse=(Sparse(spec=spec),) * d.layers)
+    return build_decoder(request, r, r, d)
+
+
 def pattern(r: Reader, layers: int, sparse: Sparse) -> tuple[Sparse | None, ...]:
     """Qwen's choice of dense layers: ``mlp_only_layers``, and all but every n-th."""
     dense = set(r.integers("mlp_only_layers") or ())
@@ -78,7 +122,8 @@ def qwen2_moe(request: Request, r: Reader) -> Model:
     shared = r.integer("shared_expert_intermediate_size", default=5632)
     sparse = Sparse(spec=spec, shared_width=shared, shared_gate=True)
     first = r.integer("max_window_layers", default=28, least=0)
-    window = r.optional_integer("sliding_window", default=4096)
+    # transformers 5 writes a window that is not used as 0
+    window = r.optional_integer("sliding_window", default=4096, least=0) or None
     if not r.flag("use_sliding_window", default=False):
         window = None
     windows = layer_windows(r, d.layers, window, lambda i: i % 2 == 0 and i < first)

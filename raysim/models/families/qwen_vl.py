@@ -1,7 +1,8 @@
-"""Qwen3-VL: Qwen3's decoders, dense and with experts, beside a vision tower that text leaves idle.
+"""Qwen2-VL, 2.5 and 3: Qwen's decoders beside a vision tower that text leaves idle.
 
-``transformers/models/{qwen3_vl,qwen3_vl_moe}``. The tower hands features of several of its layers
-to the first layers of text, each through a merger of its own; text alone gets none.
+``transformers/models/{qwen2_vl,qwen2_5_vl,qwen3_vl,qwen3_vl_moe}``. Qwen3's tower hands features of
+several of its layers to the first layers of text, each through a merger of its own; text alone gets
+none. Qwen2's configurations, as published, have the keys of text outside of ``text_config``.
 """
 
 from __future__ import annotations
@@ -9,13 +10,25 @@ from __future__ import annotations
 from dataclasses import replace
 
 from raysim.models.config import Reader
-from raysim.models.families.llama import QWEN, Decoder, Sparse, build_decoder, read_decoder
+from raysim.models.families.llama import (
+    QWEN,
+    Decoder,
+    Sparse,
+    build_decoder,
+    qwen_windows,
+    read_decoder,
+)
 from raysim.models.families.mixture import chosen, pattern
-from raysim.models.families.vision import qwen_vision
+from raysim.models.families.vision import qwen2_5_vision, qwen2_vision, qwen_vision
 from raysim.models.feedforward import Experts
 from raysim.models.request import Request
-from raysim.models.table import Model
+from raysim.models.table import Layer, Model
 
+_LARGE = {
+    "vocab_size": 152064, "hidden_size": 8192, "intermediate_size": 29568, "num_hidden_layers": 80,
+    "num_attention_heads": 64, "num_key_value_heads": 8, "max_position_embeddings": 32768,
+}  # fmt: skip
+"""Of ``Qwen2VLTextConfig`` and ``Qwen2_5_VLTextConfig``."""
 DEEPSTACK = (8, 16, 24)
 """Layers of the tower whose features text gets besides, where the config lists none."""
 POSITIONS = 128000
@@ -40,6 +53,29 @@ def multimodal(
         deepstack = tuple(vision.integers("deepstack_visual_indexes") or deepstack)
     name = "" if request.head == "Model" else "model."
     tower = qwen_vision(vision, f"{name}visual", cls, deepstack=len(deepstack))
+    return build_decoder(request, text, r, d, base="model.language_model", before=tower)
+
+
+def qwen2_vl(request: Request, r: Reader) -> Model:
+    """``Qwen2VLConfig``."""
+    name = "visual" if request.head == "Model" else "model.visual"
+    return _qwen2(request, r, "Qwen2VL", qwen2_vision(r.section("vision_config"), name))
+
+
+def qwen2_5_vl(request: Request, r: Reader) -> Model:
+    """``Qwen2_5_VLConfig``."""
+    name = "visual" if request.head == "Model" else "model.visual"
+    return _qwen2(request, r, "Qwen2_5_VL", qwen2_5_vision(r.section("vision_config"), name))
+
+
+def _qwen2(request: Request, r: Reader, cls: str, tower: list[Layer]) -> Model:
+    """Qwen2 with biases on query, key and value; tied if either configuration says so."""
+    text = r.section("text_config") if r.has("text_config") else r
+    d = read_decoder(
+        text, cls, _LARGE, qkv_bias=True,
+        tied=any(c.flag("tie_word_embeddings", default=False) for c in (r, text)),
+    )  # fmt: skip
+    d = replace(d, windows=qwen_windows(text, d.layers, first=80))
     return build_decoder(request, text, r, d, base="model.language_model", before=tower)
 
 

@@ -155,6 +155,50 @@ def qwen_vision(r: Reader, name: str, cls: str, *, deepstack: int = 0) -> list[L
     ]
 
 
+def qwen2_vision(r: Reader, name: str) -> list[Layer]:
+    """``Qwen2VisionTransformerPretrainedModel`` under ``name``; ``hidden_size`` is the text's."""
+    h = r.integer("embed_dim", default=1280)
+    f = h * r.integer("mlp_ratio", default=4)
+    block = [
+        *_norm("norm1", h), *_norm("norm2", h), *_linear("attn.qkv", h, 3 * h),
+        *_linear("attn.proj", h, h), *_linear("mlp.fc1", h, f), *_linear("mlp.fc2", f, h),
+    ]  # fmt: skip
+    out = r.integer("hidden_size", default=3584)
+    return _qwen2_tower(r, name, h, out, block, _norm("ln_q", h))
+
+
+def qwen2_5_vision(r: Reader, name: str) -> list[Layer]:
+    """``Qwen2_5_VisionTransformerPretrainedModel``: RMSNorm and gated units."""
+    h = r.integer("hidden_size", default=3584)
+    f = r.integer("intermediate_size", default=3420)
+    block = [
+        ("norm1.weight", (h,)), ("norm2.weight", (h,)), *_linear("attn.qkv", h, 3 * h),
+        *_linear("attn.proj", h, h), *_linear("mlp.gate_proj", h, f), *_linear("mlp.up_proj", h, f),
+        *_linear("mlp.down_proj", f, h),
+    ]  # fmt: skip
+    out = r.integer("out_hidden_size", default=3584)
+    return _qwen2_tower(r, name, h, out, block, [("ln_q.weight", (h,))])
+
+
+def _qwen2_tower(
+    r: Reader, name: str, h: int, out: int, block: Shapes, norm: Shapes
+) -> list[Layer]:
+    """Patches of several frames, blocks, and a merger of neighbouring patches."""
+    channels = r.integer("in_channels", default=3)
+    frames = r.integer("temporal_patch_size", default=2)
+    patches = [("proj.weight", (h, channels, frames, *size_pair(r, "patch_size", 14)))]
+    merged = h * r.integer("spatial_merge_size", default=2) ** 2
+    products = [*_linear("mlp.0", merged, merged), *_linear("mlp.2", merged, out)]
+    return [
+        idle_layer(f"{name}.patch_embed", "PatchEmbed", patches),
+        *_stack(
+            f"{name}.blocks", idle_layer("", "VisionBlock", block),
+            r.integer("depth", default=32, most=MOST_LAYERS),
+        ),
+        idle_layer(f"{name}.merger", "PatchMerger", [*norm, *products]),
+    ]  # fmt: skip
+
+
 def _stack(name: str, block: Layer, count: int) -> list[Layer]:
     return [
         Layer(name=f"{name}.{i}", kind="other", cls=block.cls, body=block.body, output=0.0)
