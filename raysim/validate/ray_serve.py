@@ -62,15 +62,14 @@ def play_row(row: Mapping[str, Any], requests_per_s: float) -> LoadSummary:
     """The benchmark's closed loop once it has settled, for about as many requests as asked."""
     connects = row["load"] == "stream" and row["replicas"] == 1
     lasts_s = REQUESTS[row["load"]] / requests_per_s
+    client = PythonClient(processes=1 if row["users"] <= FEW else PROCESSES, connects=connects)
     spec = BenchSpec(
         app=_recommender() if row["load"] == "dlrm" else _echo(row),
         costs=STACKS[row["stack"]],
         load=ClosedLoop(
             users=row["users"], duration_s=1.2 * lasts_s, think_s=CONNECT_S if connects else 0.0
         ),
-        python=PythonClient(
-            processes=1 if row["users"] <= FEW else PROCESSES, connects=connects
-        ) if row["load"] == "stream" else None,
+        python=client if row["load"] == "stream" else None,
     )
     return play(spec).summary(0.2 * lasts_s, 1.2 * lasts_s)
 
@@ -102,7 +101,7 @@ def _recommender() -> ApplicationConfig:
             ),
             DeploymentConfig(
                 name="ranker", max_ongoing_requests=1_000,
-                work=Work(busy_s=RANK_S, per_item_busy_s=RANK_ITEM_S),
+                work=Work(busy_s=RANK_S, per_item_python_s=RANK_ITEM_S),
                 batch=BatchConfig(max_batch_size=100, batch_wait_timeout_s=0.05),
             ),
         ),

@@ -70,9 +70,7 @@ class Caller:
         )  # fmt: skip
         turns = Turns(self._loop)
         chunk = partial(self._chunk, response, turns) if asked.stream else None
-        call = Call(
-            request, self._router, partial(self._answered, response, turns), on_chunk=chunk
-        )
+        call = Call(request, self._router, partial(self._answered, response, turns), on_chunk=chunk)
         request.call = response.call = call
         turns.run(self._jitter.ns(self._costs.handle_s / 2), self._router.assign, call)
 

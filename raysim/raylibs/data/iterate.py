@@ -37,7 +37,6 @@ from raysim.raylibs.data.defaults import DataContext
 from raysim.raylibs.data.row_buffer import RowBuffer
 from raysim.units import to_ns
 
-
 SWITCH_INTERVAL_S = 5e-3
 """After which a thread of CPython that works lets another have its lock (``sys``'s default)."""
 
@@ -110,6 +109,8 @@ class BatchIterator:
         self._done = Queue(maxsize=max(1, ahead))
         self._window: deque[_Coming] = deque()
         self._window_rows = 0
+        self._begins = True
+        """The window has not been full."""
         self._held = RowBuffer(batching.rng if batching.local_shuffle_buffer_size else None)
         self._last: Any = False
         """What came in place of a block: None at the end, or a TaskError."""
@@ -200,17 +201,18 @@ class BatchIterator:
         """The next of the window, once the window is filled up again behind it."""
         size, ahead = self.batching.batch_size, self.batching.prefetch_batches
         window = self._window
-        if not window and self._last is False:
-            while size is not None and self._window_rows < ahead * size or len(window) < 1:
-                if not (yield from self._take()):
-                    break
-            while size is None and len(window) < ahead and (yield from self._take()):
-                pass
-        if not window or self._closed:
-            while window:
-                coming = window.popleft()
-                yield wait_for(coming.here)
-                yield from self._used(coming.block)
+        while self._closed and window:
+            coming = window.popleft()
+            yield wait_for(coming.here)
+            yield from self._used(coming.block)
+        if self._closed:
+            return None
+        while not window or self._begins:
+            if not (yield from self._take()):
+                break
+            rows_short = size is not None and self._window_rows < ahead * size
+            self._begins &= rows_short or (size is None and len(window) < ahead)
+        if not window:
             return None
         coming = window.popleft()
         self._window_rows -= coming.block.rows
@@ -220,7 +222,7 @@ class BatchIterator:
 
     def _take(self) -> Script:
         """One more block of the stream, into the window; False: there is none."""
-        if self._last is not False or self._closed:
+        if self._last is not False:
             return False
         block = yield from self.stream.next_block()
         if not isinstance(block, Block):

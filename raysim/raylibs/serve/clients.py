@@ -3,8 +3,8 @@
 Real counterpart: a load balancer that goes round the nodes whose proxies are healthy (Serve's
 ``/-/healthz``), and what a load generator writes down. A request that finds no proxy fails.
 
-A client costs nothing unless it is said to be a Python program (``PythonClient``), whose threads are
-slower than what they measure.
+A client costs nothing unless it is said to be a Python program (``PythonClient``), whose threads
+may be slower than what they measure.
 
 Not modelled: time that a balancer takes to see that a proxy is gone; clients that retry.
 """

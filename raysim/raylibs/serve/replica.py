@@ -59,7 +59,7 @@ class Replica:
         self.jitter = jitter
         self.code = code
         self.loop = EventLoop(process)
-        self.user_thread = EventLoop(process)
+        self.user_thread = EventLoop(process) if costs.user_thread else self.loop
         """One thing at a time: ``Work.busy_s``."""
         self.handles: dict[str, Router] = {}
         """By deployment."""
@@ -216,6 +216,10 @@ class SimulatedCode:
         work = self.work
         return self._jitter.ns(work.busy_s + work.per_item_busy_s * batch)
 
+    def item_ns(self) -> int:
+        """Python of a batched method, of one of its requests."""
+        return self._jitter.ns(self.work.per_item_python_s)
+
     def wait_ns(self) -> int:
         """Of the method, once."""
         return self._jitter.ns(self.work.wait_s)
@@ -324,8 +328,21 @@ class _BatchRun:
         self._replica.process.after(wait_ns, self._waited, (batch, done))
 
     def _waited(self, run: tuple[Sequence[Call], Callable[[], object]]) -> None:
-        busy_ns = self._code.busy_ns(len(run[0]))
-        self._replica.user_thread.run(busy_ns, self._computed, run)
+        replica, requests = self._replica, len(run[0])
+        busy_ns = self._code.busy_ns(requests)
+        items_ns = [self._code.item_ns() for _ in range(requests)]
+        if replica.user_thread is replica.loop or not any(items_ns):
+            replica.user_thread.run(busy_ns + sum(items_ns), self._computed, run)
+        else:
+            replica.user_thread.run(busy_ns, self._items, (items_ns, run))
+
+    def _items(self, what: tuple[list[int], tuple[Sequence[Call], Callable[[], object]]]) -> None:
+        """It lets the lock go at each (a copy from the GPU), and has it again a turn later."""
+        (*items_ns, last_ns), run = what
+        turns = Turns(self._replica.loop)
+        for item_ns in items_ns:
+            turns.run(item_ns, lambda _: None)
+        turns.run(last_ns, self._computed, run)
 
     def _computed(self, run: tuple[Sequence[Call], Callable[[], object]]) -> None:
         batch, done = run

@@ -193,6 +193,30 @@ def test_a_loop_runs_in_one_turn_what_came_during_the_one_before() -> None:
     assert loop.busy_ns == 50
 
 
+@pytest.mark.parametrize(("thread", "expected_s"), [(True, [0.12, 0.22]), (False, [0.23, 0.24])])
+def test_user_code_without_a_thread_of_its_own_holds_the_loop_up(
+    thread: bool, expected_s: list[float]
+) -> None:
+    """Two come (0.01 s each), are worked on (0.1) and go (0.01): beside the loop, or on it."""
+    costs = replace(FREE, ingress_s=0.02, user_thread=thread)
+    log = play(bench(one(Work(busy_s=0.1)), Trace(times_s=(0.0, 0.0)), costs=costs))
+    assert log.latency_s == pytest.approx(expected_s)
+
+
+@pytest.mark.parametrize(("thread", "first_s"), [(True, 0.165), (False, 0.17)])
+def test_python_of_a_batch_takes_turns_with_the_loop(thread: bool, first_s: float) -> None:
+    """Batches of two: 0.1 s, then 0.01 s of Python for each.
+
+    Beside the loop the first item runs after who has come at 0.115 s, the second after who has come
+    at 0.13, and the answer goes at 0.155. On the loop they come first, and the answer is third.
+    """
+    costs = replace(FREE, ingress_s=0.02, user_thread=thread)
+    work = Work(busy_s=0.1, per_item_python_s=0.01)
+    application = one(work, batch=BatchConfig(max_batch_size=2), max_ongoing_requests=10)
+    log = play(bench(application, Trace(times_s=(0.0, 0.0, 0.115, 0.13)), costs=costs))
+    assert log.latency_s[0] == pytest.approx(first_s)
+
+
 def test_a_client_in_python_sends_what_its_processes_can() -> None:
     client = PythonClient(processes=2, request_s=0.01, connect_s=0.03, turn_s=0.0, chunk_s=0.002)
     application = one(Work(chunks=5), max_ongoing_requests=100)
