@@ -36,7 +36,7 @@ class PythonClient:
     """
 
     processes: int
-    """Users are dealt out to them in turn."""
+    """Requests are dealt out to them in turn."""
     connects: bool = False
     """A connection for every request."""
     request_s: float = 0.92e-3
@@ -44,7 +44,8 @@ class PythonClient:
     chunk_s: float = 20e-6
     """Of many that are there."""
     turn_s: float = 96e-6
-    """More for one that comes alone: a turn of the loop, a read."""
+    """More for one that comes alone, a turn of the loop and a read: 0.12 ms in all with one stream
+    of real Serve."""
     connect_s: float = 1.25e-3
     """A handshake."""
 
