@@ -23,8 +23,12 @@ from raysim.serving.decoder import BF16_BYTES, Block, Decoder
 from raysim.serving.settings import BLOCK_TOKENS, EngineSettings
 from raysim.units import format_bytes
 
-GRAPHS_BYTES = 2 * 2**30
-"""Captured graphs and NCCL's buffers, outside the share; vLLM logs 0.5 to 3 GiB; assumed."""
+LIBRARIES_BYTES = 0.7 * 2**30
+"""Of the share, what CUDA's libraries hold: what weights, activations and the cache leave over in
+vLLM 0.19's log on one A100 (gpt-oss-20b: 79.25 GiB * 0.65 - 13.72 - 36.56; myoceane.fr, April 2026;
+the same log of a Gemma 4 of 26 B agrees to 0.1 GiB). Captured graphs lie outside the share."""
+LOGIT_BYTES = BF16_BYTES + 4.0 + 4.0
+"""Per logit while sampling: as computed, in fp32, and as probabilities."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,10 +88,17 @@ def capacity_of(decoder: Decoder, gpu: GpuSpec, settings: EngineSettings) -> Cap
     batch, seqs = settings.max_num_batched_tokens, settings.max_num_seqs
     assert batch is not None, "settings without the GPU's defaults"
     assert seqs is not None, "settings without the GPU's defaults"
-    widest = max(max(b.dense_width, b.experts_per_token * b.expert_width) for b in decoder.blocks)
-    activations = batch * (8 * decoder.hidden + 3 * widest / tp) * BF16_BYTES
-    logits = min(seqs, batch) * decoder.vocabulary * (BF16_BYTES + 4.0)
-    working = activations + logits + GRAPHS_BYTES
+    # the residual, a branch's input and output; beside them its widest layer, or experts' copies
+    widest = max(
+        max(
+            3 * b.dense_width / tp,
+            b.experts_per_token * (decoder.hidden + 3 * b.expert_width / tp),
+        )
+        for b in decoder.blocks
+    )
+    activations = batch * (3 * decoder.hidden + widest) * BF16_BYTES
+    logits = min(seqs, batch) * decoder.vocabulary * LOGIT_BYTES
+    working = max(activations, logits) + LIBRARIES_BYTES  # the former are freed before the latter
     whole, sliding, window_blocks = _kept(decoder, settings)
     per_token = (whole or sliding) * settings.kv_bytes
     block_size, state_blocks = _paged(decoder, settings)

@@ -103,6 +103,8 @@ class Decoder:
     expert_bytes: float = BF16_BYTES
     state_bytes: float = BF16_BYTES
     """Per element of a recurrence's state."""
+    sinks: bool = False
+    """Attention has a learned weight for no key at all."""
 
     @property
     def layers(self) -> int:
@@ -183,6 +185,7 @@ def read_decoder(config: Mapping[str, Any], *, file: str = "config.json") -> Dec
         weight_bytes=BF16_BYTES if width == MXFP4_BYTES else width,
         expert_bytes=width,
         state_bytes=_state_bytes(r),
+        sinks=family == "gpt_oss",
     )
 
 

@@ -242,14 +242,16 @@ class LLMEngine:
     def _durations_ns(self, steps: int) -> npt.NDArray[np.int64]:
         decoding = [p.sequence for p in self._parts if p.sequence.decodes]
         lengths = np.array([s.length for s in decoding], dtype=np.int64)
+        prompts = [p for p in self._parts if not p.sequence.decodes]
         prompts_s = 0.0
-        for p in self._parts:
-            if not p.sequence.decodes:
-                prompts_s += self.times.prompt_s(p.tokens, p.sequence.computed)
+        for p in prompts:
+            prompts_s += self.times.prompt_s(p.tokens, p.sequence.computed, len(prompts))
         tokens = sum(p.tokens for p in self._parts)
         sampled = sum(p.sequence.computed + p.tokens == p.sequence.length for p in self._parts)
         fixed_s = self.times.tokens_s(tokens) + self.times.sampled_s(sampled) + prompts_s
-        seconds = fixed_s + self.times.contexts_ahead_s(lengths, steps)
+        seconds = fixed_s + self.times.contexts_ahead_s(
+            lengths, steps, beside_prompts=bool(prompts)
+        )
         return np.ceil(seconds * NS_PER_S).astype(np.int64)
 
     def _cut(self) -> None:

@@ -2,7 +2,8 @@
 
 Real counterpart: vLLM's ``KVCacheManager`` and ``BlockPool``. A sequence holds a block for every
 ``block_size`` tokens. A prefix that several prompts share is named by its requests; its full blocks
-stay after the last of them ends, until somebody needs room: longest unused first.
+stay after the last of them ends, until somebody needs room: longest unused first. So do those of a
+sequence that was preempted, its last ones first: it goes on where they end.
 
 Not modelled: hashes of blocks: prefixes are told apart by name, and are shared whole or not at all.
 """
@@ -15,12 +16,14 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Prefix:
-    """Blocks of one shared prefix."""
+    """Blocks of one shared prefix, or of a sequence that was preempted."""
 
     blocks: int
     users: int = 0
     used: int = 0
     """When it was last let go, in order."""
+    whole: bool = True
+    """Nothing is left of it once some are needed."""
 
 
 class BlockPool:
@@ -110,6 +113,15 @@ class BlockPool:
         self._turn += 1
         known.used = self._turn
 
+    def set_aside(self, sequence: Hashable, blocks: int) -> None:
+        """Blocks of a sequence that was preempted stay until somebody needs them."""
+        self._turn += 1
+        self.prefixes[sequence] = Prefix(blocks=blocks, used=self._turn, whole=False)
+
+    def take_back(self, sequence: Hashable) -> int:
+        """What is left of those that were set aside is the sequence's again."""
+        return self.prefixes.pop(sequence).blocks if sequence in self.prefixes else 0
+
     def _evict(self, blocks: int) -> None:
         idle = sorted(
             (name for name, p in self.prefixes.items() if not p.users),
@@ -118,7 +130,11 @@ class BlockPool:
         for name in idle:
             if blocks <= 0:
                 return
-            gone = self.prefixes.pop(name).blocks
+            known = self.prefixes[name]
+            gone = known.blocks if known.whole else min(known.blocks, blocks)
+            known.blocks -= gone
+            if not known.blocks:
+                del self.prefixes[name]
             self.free += gone
             self.evicted += gone
             blocks -= gone

@@ -3,7 +3,8 @@
 Real counterpart: ``vllm/v1/core/sched/scheduler.py``, ``Scheduler.schedule``. Sequences that run
 come first, in the order they were admitted: each gets the tokens it has not computed yet (one when
 it decodes, a chunk of its prompt before that) within the budget. Who finds no block for its tokens
-takes them from the sequence admitted last, which starts over. What is left of the budget goes to
+takes them from the sequence admitted last, which starts over but for what the cache still has of it
+by then. What is left of the budget goes to
 those that wait, first come first served, as long as there are blocks and places; none is admitted
 in an iteration in which one was preempted.
 
@@ -43,6 +44,8 @@ class Sequence:
     """Of its own, beside a shared prefix's."""
     shared: int = 0
     """Blocks of the prefix it uses."""
+    before: int = 0
+    """The same when it was preempted last."""
     first_ns: int = -1
     preemptions: int = 0
     hit_tokens: int = 0
@@ -82,6 +85,11 @@ class Scheduler:
         assert self.settings.max_num_batched_tokens, "settings without the GPU's defaults"
         assert self.settings.max_num_seqs, "settings without the GPU's defaults"
 
+    @property
+    def _keeps(self) -> bool:
+        """Whether the cache finds again what it has computed; a recurrence's state it does not."""
+        return self.settings.enable_prefix_caching and not self.pool.state_blocks
+
     def schedule(self) -> list[Part]:
         """The next iteration's parts; blocks are taken for them."""
         budget = self.settings.max_num_batched_tokens or 0
@@ -113,12 +121,12 @@ class Scheduler:
         while self.waiting and budget > 0 and len(self.running) < most:
             sequence = self.waiting[0]
             hit = self._cached(sequence)
-            there = max(hit, sequence.received)
+            there = max(hit + self._set_aside(sequence, hit), sequence.received)
             tokens = sequence.length - there
             if tokens > budget and not self.settings.enable_chunked_prefill:
                 return
             tokens = min(tokens, budget)
-            if not self._enter(sequence, hit, there + tokens):
+            if not self._enter(sequence, hit, there, there + tokens):
                 return
             self.waiting.popleft()
             self.running.append(sequence)
@@ -132,21 +140,30 @@ class Scheduler:
         whole = (sequence.length - 1) // self.pool.block_size
         return min(self.pool.cached_blocks(sequence.prefix), whole) * self.pool.block_size
 
-    def _enter(self, sequence: Sequence, hit: int, upto: int) -> bool:
-        """Take blocks for its first ``upto`` tokens, ``hit`` of which the cache has."""
-        if hit:
-            shared = self.pool.share(sequence.prefix)
-            # A prefix that reaches beyond what may be used is shared all the same.
-            own = self.pool.needed(upto) - min(shared, hit // self.pool.block_size)
-            if not self.pool.take(own):
+    def _set_aside(self, sequence: Sequence, hit: int) -> int:
+        """Tokens that the cache has of a preempted sequence after its prefix, in whole blocks."""
+        if hit // self.pool.block_size < sequence.before:
+            return 0  # its prefix has gone: what follows it is not found
+        whole = (sequence.length - 1) // self.pool.block_size - sequence.before
+        return min(self.pool.cached_blocks(sequence), whole) * self.pool.block_size
+
+    def _enter(self, sequence: Sequence, hit: int, there: int, upto: int) -> bool:
+        """Take blocks for its first ``upto`` tokens, of which the cache has some."""
+        size = self.pool.block_size
+        shared = self.pool.share(sequence.prefix) if hit else 0
+        # A prefix that reaches beyond what may be used is shared all the same.
+        kept = self.pool.take_back(sequence)
+        used = kept if there > hit else 0
+        own = self.pool.needed(upto) - min(shared, hit // size)
+        self.pool.give(kept - used)
+        if not self.pool.take(max(0, own - used)):
+            if used:
+                self.pool.set_aside(sequence, used)
+            if hit:
                 self.pool.leave(sequence.prefix)
-                return False
-            sequence.shared, sequence.blocks = hit // self.pool.block_size, own
-        elif not self.pool.take(self.pool.needed(upto)):
             return False
-        else:
-            sequence.shared, sequence.blocks = 0, self.pool.needed(upto)
-        sequence.computed = max(hit, sequence.received)
+        sequence.shared, sequence.blocks = hit // size, max(own, used)
+        sequence.computed = there
         if not sequence.preemptions:
             sequence.hit_tokens = hit
         return True
@@ -161,8 +178,14 @@ class Scheduler:
         return True
 
     def _preempt(self, sequence: Sequence) -> None:
-        """Its blocks go back, and all its tokens are computed again."""
+        """Its blocks go back; tokens whose blocks somebody takes meanwhile are computed again."""
+        sequence.before = sequence.shared
+        whole = sequence.computed // self.pool.block_size - sequence.shared
+        kept = min(sequence.blocks, max(0, whole)) if self._keeps else 0
+        sequence.blocks -= kept
         self.release(sequence)
+        if kept:
+            self.pool.set_aside(sequence, kept)
         sequence.computed = sequence.received = 0  # what was sent is gone as well
         sequence.preemptions += 1
         self.preemptions += 1

@@ -14,6 +14,7 @@ Not modelled: uneven routing, overlap of one iteration's host work with the next
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,19 @@ if TYPE_CHECKING:
 
     from raysim.hardware.specs import GpuSpec, NodeSpec
 
+FLASH_ATTENTION_2 = ("ampere", "ada")
+"""Architectures on which vLLM's attention is FlashAttention 2 (3 on Hopper, which packs query heads
+that share keys also here). It packs them, and splits keys, only where no sequence has more than one
+token (``mha_varlen_fwd``, ``seqlenq_ngroups_swapped``): beside a prompt each query head of a
+sequence that decodes reads its keys and values by itself. Models with attention sinks take Triton's
+kernel, which packs."""
+MARLIN = ("ampere", "ada")
+"""Architectures on which vLLM multiplies four-bit experts by Marlin, not by Triton's kernels."""
+MARLIN_SHARE = 0.318
+"""Of a 16-bit product's rate, by it; like ``TRITON_SHARE`` of gpt-oss on A100
+(``validation/fits/vllm_bench.py``)."""
+TRITON_SHARE = 0.130
+"""Of the 16-bit peak, over prompts, where attention with sinks is Triton's."""
 KERNEL_S = 3.0e-6
 """A kernel too small to fill the GPU, in a captured graph, with the gap to the next."""
 EAGER_KERNEL_S = 12e-6
@@ -39,7 +53,7 @@ ITERATION_S = 0.1e-3
 """Host work of an iteration that the GPU waits for: scheduling, inputs, sampling, outputs."""
 SEQUENCE_S = 32e-6
 """The same per sequence that gets a token."""
-MXFP4_SHARE = 0.318
+MXFP4_SHARE = 0.307
 """Of a 16-bit product's rate, where weights of four bits are widened first."""
 GATHER_SHARE = 0.8
 """Of the memory's bandwidth, for reading experts' weights and pages of keys and values; assumed
@@ -67,7 +81,17 @@ class Constants:
     mxfp4_share: float = MXFP4_SHARE
 
 
-VLLM_2025 = Constants(iteration_s=2.14e-3, sequence_s=30e-6, mxfp4_share=0.181)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reads:
+    """Seconds per token of context that a sequence reads as it decodes."""
+
+    full_s: float
+    """Of layers that read all keys."""
+    windows: tuple[tuple[float, int], ...]
+    """Of those that slide, with their window."""
+
+
+VLLM_2025 = Constants(iteration_s=2.14e-3, sequence_s=30e-6, mxfp4_share=0.180)
 """Before asynchronous scheduling: the GPU waits for the host between iterations."""
 
 
@@ -113,13 +137,9 @@ class IterationTimes:
         self._tokens: dict[int, float] = {}
         self._heads: dict[int, float] = {}
         self._bandwidth = self.gpu.memory_bytes_per_s * GATHER_SHARE
-        per_key = [
-            (b.count * self.kept_elements(b) * self.kv_bytes / self._bandwidth, b.window)
-            for b in self.decoder.blocks
-        ]
-        self._full_s = sum(s for s, window in per_key if window is None)
-        """Per token of context, of layers that read all keys."""
-        self._windows = tuple((s, window) for s, window in per_key if window is not None)
+        self._reads = self._reads_by_head = self._reads_of(self.kept_elements)
+        if self.gpu.architecture in FLASH_ATTENTION_2 and not self.decoder.sinks:
+            self._reads_by_head = self._reads_of(self._read_by_head)
         states = sum(b.count * self.decoder.layer_state_bytes(b) for b in self.decoder.blocks)
         self._states_s = 2.0 * states / self.tp / self._bandwidth
         """Per sequence that decodes: its recurrences' states are read and written."""
@@ -129,6 +149,22 @@ class IterationTimes:
         if block.latent:
             return float(block.latent)
         return 2.0 * max(1.0, block.kv_heads / self.tp) * block.head_dim
+
+    def _read_by_head(self, block: Block) -> float:
+        """Elements per token where each query head reads its keys and values by itself."""
+        if block.latent or not block.heads:
+            return self.kept_elements(block)
+        return 2.0 * max(1.0, block.heads / self.tp) * block.head_dim
+
+    def _reads_of(self, elements: Callable[[Block], float]) -> _Reads:
+        per_key = [
+            (b.count * elements(b) * self.kv_bytes / self._bandwidth, b.window)
+            for b in self.decoder.blocks
+        ]
+        return _Reads(
+            full_s=sum(s for s, window in per_key if window is None),
+            windows=tuple((s, window) for s, window in per_key if window is not None),
+        )
 
     # ---- what the number of tokens decides -------------------------------------------------------
 
@@ -194,16 +230,16 @@ class IterationTimes:
         touched = b.experts * (1.0 - (1.0 - 1.0 / b.experts) ** chosen)
         weights = d.expert_parameters(b) / self.tp
         read_s = touched * weights * d.expert_bytes / self._bandwidth
-        narrow = d.expert_bytes < 1.0
         width = math.ceil(b.expert_width / self.tp)
         groups = max(1, round(touched))
         columns = b.expert_columns // b.expert_width * width
         hidden = b.narrowed or d.hidden
         arithmetic = self.compute.gemm_s(chosen, columns, hidden, "bf16", groups)
         arithmetic += self.compute.gemm_s(chosen, hidden, width, "bf16", groups)
-        if narrow:
+        if d.expert_bytes < 1.0:
+            marlin = self.gpu.architecture in MARLIN
             full = 2.0 * chosen * weights / self.gpu.flops_per_s["bf16"]
-            arithmetic = full / self.constants.mxfp4_share
+            arithmetic = full / (MARLIN_SHARE if marlin else self.constants.mxfp4_share)
         elif d.expert_bytes == BF16_BYTES:
             factor = self.compute.constants.grouped_factor(chosen / groups)
             return max(read_s, arithmetic * factor)
@@ -231,12 +267,15 @@ class IterationTimes:
 
     # ---- what the lengths decide -----------------------------------------------------------------
 
-    def prompt_s(self, tokens: int, before: int) -> float:
-        """Attention's core over ``tokens`` of a prompt that ``before`` others precede."""
+    def prompt_s(self, tokens: int, before: int, alike: int = 1) -> float:
+        """Attention's core over ``tokens`` of a prompt that ``before`` others precede.
+
+        One of ``alike`` in the batch: a layer's kernel is launched once for all.
+        """
         seconds = 0.0
         for b in self.decoder.blocks:
             if b.scan is not None:
-                seconds += b.count * self._scan_s(b, tokens)
+                seconds += b.count * self._scan_s(b, tokens, alike)
                 continue
             if not b.heads:
                 continue
@@ -248,21 +287,29 @@ class IterationTimes:
                 implementation="flash_attention_3",
             )  # fmt: skip
             core = self.compute.constants.attention("best")
-            seconds += b.count * fused_seconds(
-                core, shape, batch=1, heads=heads, kv_heads=shape.kv_heads, backward=False
+            fused = fused_seconds(
+                core, shape, batch=alike, heads=heads, kv_heads=shape.kv_heads, backward=False
             )
+            seconds += b.count * max(fused / alike, self._triton_s(shape, before))
         return seconds
 
-    def _scan_s(self, b: Block, tokens: int) -> float:
+    def _triton_s(self, a: Attention, before: int) -> float:
+        if not self.decoder.sinks or self.gpu.architecture not in FLASH_ATTENTION_2:
+            return 0.0
+        keys = before + a.q_len / 2
+        flops = 4.0 * a.heads * a.head_dim * a.q_len * (keys if a.window is None else a.window)
+        return flops / (TRITON_SHARE * self.gpu.flops_per_s["bf16"])
+
+    def _scan_s(self, b: Block, tokens: int, alike: int) -> float:
         """A recurrence over a prompt: its bytes or its products, and chunk after chunk."""
         assert b.scan is not None, "a scan has a shape"
         moved_s = tokens * b.scan_moved * BF16_BYTES / self.tp / self._bandwidth
         prompt = replace(b.scan, steps=b.scan.steps * tokens, recurrent=b.scan.recurrent * tokens)
-        moved_s += waiting_s(prompt, 1.0 / self.tp, self._bandwidth)
+        moved_s += waiting_s(prompt, 1.0 / self.tp, self._bandwidth) / alike
         return max(moved_s, tokens * b.scan_flops / self.tp / self.gpu.flops_per_s["bf16"])
 
     def contexts_ahead_s(
-        self, lengths: npt.NDArray[np.int64], steps: int
+        self, lengths: npt.NDArray[np.int64], steps: int, *, beside_prompts: bool = False
     ) -> npt.NDArray[np.float64]:
         """Reading keys, values and states of sequences that decode, now and in the next iterations.
 
@@ -272,12 +319,15 @@ class IterationTimes:
             Of the sequences, in tokens; one more in each iteration.
         steps
             How many iterations.
+        beside_prompts
+            Others' prompts are in the batch.
         """
+        reads = self._reads_by_head if beside_prompts else self._reads
         ahead = np.arange(steps, dtype=np.int64)
         total: npt.NDArray[np.int64] = lengths.sum() + ahead * len(lengths)
-        seconds: npt.NDArray[np.float64] = total.astype(np.float64) * self._full_s
+        seconds: npt.NDArray[np.float64] = total.astype(np.float64) * reads.full_s
         seconds += len(lengths) * self._states_s
-        for per_token, window in self._windows:
+        for per_token, window in reads.windows:
             read = np.minimum(lengths[:, None] + ahead[None, :], window).sum(axis=0)
             seconds += read.astype(np.float64) * per_token
         return seconds

@@ -31,6 +31,7 @@ from raysim.validate.serving import serving_points
 from raysim.validate.torch_memory import torch_memory_points
 from raysim.validate.torchtune import torchtune_points
 from raysim.validate.training_cases import training_points
+from raysim.validate.vllm_bench import vllm_bench_points
 from raysim.validate.vtrain import vtrain_points
 
 COMPARED = "compared"
@@ -57,6 +58,7 @@ PUBLISHED: dict[str, Callable[[Path], Iterator[Point]]] = {
     "ray_train": ray_train_points,
     "ray_tune": ray_tune_points,
     "serving": serving_points,
+    "vllm_bench": vllm_bench_points,
     "training": training_points,
     "torch_memory": torch_memory_points,
     "gpu_steps": gpu_step_points,

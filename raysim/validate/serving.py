@@ -7,7 +7,7 @@ Rows marked calibration fixed ``serving.timing``'s and ``serving.fleet``'s const
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from raysim.hardware import catalog
+from raysim.hardware.specs import NodeSpec
 from raysim.kernel.simulation import Simulation
 from raysim.serving.capacity import capacity_of
-from raysim.serving.decoder import read_decoder
+from raysim.serving.decoder import Decoder, read_decoder
 from raysim.serving.engine import LLMEngine
 from raysim.serving.fleet import SERVE_2025, Fleet, IngressSpec, Served
 from raysim.serving.loads import Clients, Lengths, Load
@@ -55,18 +56,24 @@ class Means:
 def serving_points(validation: Path) -> Iterator[Point]:
     """Up to three values of every row; rows left out with the reason that stands there."""
     for row in rows(validation, "serving.json"):
-        left_out = row["why"] if row["use"] == "left_out" else ""
-        role = "calibration" if row["use"] == "calibration" else "validation"
-        means = None if left_out else means_of(play(row))
-        for name, unit in (("requests_per_s", "per_s"), ("ttft_s", "s"), ("tpot_s", "s")):
-            if row[name] is not None:
-                yield Point(
-                    family=f"serving/{name.removesuffix('_s')}", name=row["id"], role=role,
-                    unit=unit, measured=row[name], left_out=left_out,
-                    predicted=None if means is None else getattr(means, name),
-                )  # fmt: skip
-
+        yield from points_of(row, "serving", play)
     yield from cold_start_points(validation)
+
+
+def points_of(
+    row: Mapping[str, Any], family: str, played: Callable[[Mapping[str, Any]], list[Served]]
+) -> Iterator[Point]:
+    """What one row says of a benchmark, beside what clients got where it is ``played``."""
+    left_out = row["why"] if row["use"] == "left_out" else ""
+    role = "calibration" if row["use"] == "calibration" else "validation"
+    means = None if left_out else means_of(played(row))
+    for name, unit in (("requests_per_s", "per_s"), ("ttft_s", "s"), ("tpot_s", "s")):
+        if row[name] is not None:
+            yield Point(
+                family=f"{family}/{name.removesuffix('_s')}", name=row["id"], role=role,
+                unit=unit, measured=row[name], left_out=left_out,
+                predicted=None if means is None else getattr(means, name),
+            )  # fmt: skip
 
 
 def play(
@@ -75,24 +82,33 @@ def play(
     ingress: IngressSpec | None = None,
 ) -> list[Served]:
     """What the clients of one row got."""
-    node = catalog.node(NODE)
-    assert node.gpu is not None
-    settings = EngineSettings(tensor_parallel_size=row["tensor_parallel"]).for_gpu(node.gpu)
-    decoder = read_decoder(MODELS[row["model"]])
-    times = IterationTimes(
-        decoder, node.gpu, group_of(node, row["tensor_parallel"]),
-        constants=constants or ENGINES[row["versions"]],
-    )  # fmt: skip
-    simulation = Simulation()
-    way = replace(ingress or INGRESSES[row["versions"]], replicas=row["ingress"])
-    fleet = Fleet(simulation, way, simulation.rng("serving/router"))
-    capacity = capacity_of(decoder, node.gpu, settings)
-    for _ in range(row["replicas"]):
-        fleet.add(LLMEngine(simulation, times, capacity, settings))
     load = Load(
         prompt=Lengths(mean=row["prompt"]), output=Lengths(mean=row["output"]),
         requests=row["requests"], rate_per_s=row["rate_per_s"], concurrency=row["concurrency"],
     )  # fmt: skip
+    return served(
+        read_decoder(MODELS[row["model"]]), catalog.node(NODE),
+        EngineSettings(tensor_parallel_size=row["tensor_parallel"]), load,
+        constants=constants or ENGINES[row["versions"]], engines=row["replicas"],
+        ingress=replace(ingress or INGRESSES[row["versions"]], replicas=row["ingress"]),
+    )  # fmt: skip
+
+
+def served(
+    decoder: Decoder, node: NodeSpec, settings: EngineSettings, load: Load, *,
+    constants: Constants, ingress: IngressSpec, engines: int = 1,
+) -> list[Served]:  # fmt: skip
+    """What clients of engines on a node's GPUs get."""
+    assert node.gpu is not None, f"engines on {node.name}, which has no GPU"
+    settings = settings.for_gpu(node.gpu)
+    times = IterationTimes(
+        decoder, node.gpu, group_of(node, settings.tensor_parallel_size), constants=constants
+    )
+    capacity = capacity_of(decoder, node.gpu, settings)
+    simulation = Simulation()
+    fleet = Fleet(simulation, ingress, simulation.rng("serving/router"))
+    for _ in range(engines):
+        fleet.add(LLMEngine(simulation, times, capacity, settings))
     clients = Clients(simulation, fleet, load, simulation.rng("serving/clients"))
     clients.start()
     simulation.run(LONGEST)

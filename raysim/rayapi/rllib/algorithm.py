@@ -27,11 +27,10 @@ from raysim.raycore.process import CoreProcess
 from raysim.raycore.scripts import Event, Script, now, spawn, wait_for
 from raysim.raycore.tasks import InPlacementGroup, TaskError
 from raysim.raylibs.rllib.actors import LIBRARY, EnvRunnerGroup
+from raysim.raylibs.rllib.algorithm import Algorithm as Played
 from raysim.raylibs.rllib.evaluation import evaluate
-from raysim.raylibs.rllib.impala import Impala
 from raysim.raylibs.rllib.report import report_of
 from raysim.raylibs.rllib.result import Iteration, TrainingResult
-from raysim.raylibs.rllib.synchronous import Synchronous
 from raysim.raylibs.tune.resources import PlacementGroupFactory
 
 NOT_LEARNED = (
@@ -45,7 +44,7 @@ class Algorithm(Trainable):
     """``Algorithm``; also what a trial of Tune runs."""
 
     config_class: ClassVar[type[AlgorithmConfig]]
-    plays: ClassVar[type[Synchronous] | type[Impala]]
+    plays: ClassVar[type[Played]]
 
     def __init__(
         self, config: Any = None, env: Any = None, logger_creator: Any = None, **_others: Any
@@ -228,7 +227,7 @@ class Algorithm(Trainable):
         result = TrainingResult(
             began_ns=self._began_ns, ready_ns=self._ready_ns, ended_ns=self._core.now_ns,
             iterations=tuple(self._iterations), runner_failures=self._played.group.failures,
-            policy_lag=getattr(self._played, "policy_lag", 0.0),
+            policy_lag=self._played.policy_lag,
         )  # fmt: skip
         self._session.env.reports.append(report_of(self._costed, result, ok=True))
 

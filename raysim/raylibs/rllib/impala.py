@@ -17,14 +17,8 @@ from raysim.raycore.process import CoreProcess
 from raysim.raycore.scripts import Queue, Script, compute, drop, get, now, put, spawn, spend
 from raysim.raycore.tasks import Payload, Ref, TaskError
 from raysim.raylibs.actors import ActorClass, ActorHandle
-from raysim.raylibs.rllib.actors import (
-    GIVE_UP_NS,
-    Aggregator,
-    EnvRunnerGroup,
-    LearnerGroup,
-    died,
-    placed,
-)
+from raysim.raylibs.rllib.actors import GIVE_UP_NS, Aggregator, died, placed
+from raysim.raylibs.rllib.algorithm import Algorithm
 from raysim.raylibs.rllib.config import AlgorithmConfig
 from raysim.raylibs.rllib.result import Iteration, TrainingResult
 
@@ -55,16 +49,13 @@ def train(
     )  # fmt: skip
 
 
-class Impala:
-    """``IMPALA``, ``APPO``: an algorithm, driven by whoever calls ``iteration``."""
+class Impala(Algorithm):
+    """``IMPALA``, ``APPO``."""
 
     def __init__(
         self, process: CoreProcess, config: AlgorithmConfig, streams: Any, name: str
     ) -> None:
-        self._process = process
-        self._config = config
-        self.group = EnvRunnerGroup(process, config, streams, name)
-        self.learners = LearnerGroup(process, config)
+        super().__init__(process, config, streams, name)
         self._aggregators: list[ActorHandle] = []
         self._inbox = Queue()
         self._package: list[Ref] = []
@@ -74,22 +65,15 @@ class Impala:
         self._updating = 0
         self._since_broadcast = 0
         self._answered: dict[int, None] = {}
-        self._seq_no = 0
-        self._weights: Ref | None = None
         self._lags: list[int] = []
         self._now = self._last = Iteration(
             began_ns=0, ended_ns=0, env_steps_sampled=0, env_steps_trained=0
         )
         """Sums since the start, now and at the end of the last iteration."""
-        self.iterations: list[Iteration] = []
 
-    def start(self) -> Script:
-        """Runners, learners, aggregators, and the first requests; a TaskError of user code."""
+    def _begin(self) -> Script:
+        """Aggregators, the first weights and requests."""
         config = self._config
-        failed = yield from self.group.start()
-        if failed is not None:
-            return failed
-        yield from self.learners.start()
         for _ in range(config.num_aggregator_actors_per_learner * max(config.num_learners, 1)):
             kind = placed(ActorClass(cls=Aggregator, resources={"CPU": 1}), config)
             self._aggregators.append((yield from kind.remote(config)))
@@ -98,18 +82,16 @@ class Impala:
         for i in range(len(self.group.runners)):
             yield from self._ask(i)
         self._last = replace(self._last, ended_ns=(yield now()))
-        return None
 
     def stop(self) -> Script:
         """All actors end."""
-        yield from self.group.stop()
-        yield from self.learners.stop()
+        yield from super().stop()
         for aggregator in self._aggregators:
             yield aggregator.kill()
 
     @property
     def policy_lag(self) -> float:
-        """Broadcasts between the weights of a fragment and the newest, in the mean."""
+        """Of the fragments so far."""
         return sum(self._lags) / len(self._lags) if self._lags else 0.0
 
     def over(self, env_steps: int) -> bool:
@@ -132,7 +114,7 @@ class Impala:
 
     def _events(self, most_steps: int | None) -> Script:
         config, group = self._config, self.group
-        began_ns, before, count = self._last.ended_ns, self._last, 0
+        before, count = self._last, 0
         since_ns = yield now()
         while True:
             if group.local is None:
@@ -147,33 +129,13 @@ class Impala:
                 break
             if group.error is not None:
                 break
-            if self._long_enough(at_ns - since_ns, before):
+            if self._long_enough(at_ns - since_ns, self._now - before):
                 break
         if config.costs.iteration_core_s:
             yield compute(config.costs.iteration_core_s)
-        total = self._last = replace(self._now, ended_ns=(yield now()))
-        self.iterations.append(
-            Iteration(
-                began_ns=began_ns, ended_ns=total.ended_ns, training_steps=count,
-                learn_s=total.learn_s - before.learn_s,
-                env_steps_sampled=total.env_steps_sampled - before.env_steps_sampled,
-                env_steps_trained=total.env_steps_trained - before.env_steps_trained,
-                env_steps_dropped=total.env_steps_dropped - before.env_steps_dropped,
-                steps_added=total.steps_added - before.steps_added,
-            )
-        )  # fmt: skip
+        self._last = replace(self._now, ended_ns=(yield now()))
+        self.iterations.append(replace(self._last - before, training_steps=count))
         return self.iterations[-1]
-
-    def _long_enough(self, took_ns: int, before: Iteration) -> bool:
-        """``TrainIterCtx.should_stop``."""
-        config, total = self._config, self._now
-        sampled = total.env_steps_sampled - before.env_steps_sampled
-        trained = total.env_steps_trained - before.env_steps_trained
-        return (
-            took_ns >= config.min_time_s_per_iteration * 1e9
-            and sampled >= config.min_sample_steps_per_iteration
-            and trained >= config.min_train_steps_per_iteration
-        )
 
     def _count(
         self, *, sampled: int = 0, trained: int = 0, dropped: int = 0, added: int = 0,

@@ -51,6 +51,14 @@ class Iteration:
             target_updated_at=max(self.target_updated_at, later.target_updated_at), **summed,
         )  # fmt: skip
 
+    def __sub__(self, earlier: Iteration) -> Iteration:
+        """Of sums since the start: what came after the ``earlier`` ones."""
+        left = {name: getattr(self, name) - getattr(earlier, name) for name in _SUMMED}
+        return Iteration(
+            began_ns=earlier.ended_ns, ended_ns=self.ended_ns,
+            target_updated_at=self.target_updated_at, **left,
+        )  # fmt: skip
+
     @property
     def took_s(self) -> float:
         """From begin to end."""

@@ -7,45 +7,21 @@ behind what it still does, and its late episodes are dropped.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import replace
-from typing import Any
 
-from raysim.raycore.process import CoreProcess
 from raysim.raycore.scripts import Script, compute, drop, get, now, put, spend, wait
 from raysim.raycore.tasks import Payload, Ref, TaskError
-from raysim.raylibs.rllib.actors import EnvRunnerGroup, LearnerGroup, died
-from raysim.raylibs.rllib.config import AlgorithmConfig
+from raysim.raylibs.rllib.actors import died
+from raysim.raylibs.rllib.algorithm import Algorithm
 from raysim.raylibs.rllib.result import Iteration
 
 
-class Synchronous(ABC):
-    """An algorithm, driven by whoever calls ``iteration``."""
+class Synchronous(Algorithm):
+    """Whose driver waits for each part of a training step."""
 
-    def __init__(
-        self, process: CoreProcess, config: AlgorithmConfig, streams: Any, name: str
-    ) -> None:
-        self._process = process
-        self._config = config
-        self.group = EnvRunnerGroup(process, config, streams, name)
-        self.learners = LearnerGroup(process, config)
-        self._seq_no = 0
-        self._weights: Ref | None = None
-        self.iterations: list[Iteration] = []
-
-    def start(self) -> Script:
-        """Runners, learners, and the first weights; a TaskError of the user's code."""
-        failed = yield from self.group.start()
-        if failed is not None:
-            return failed
-        yield from self.learners.start()
+    def _begin(self) -> Script:
         yield from self.sync()
-        return None
-
-    def stop(self) -> Script:
-        """All actors end."""
-        yield from self.group.stop()
-        yield from self.learners.stop()
 
     def iteration(self) -> Script:
         """One ``train()``: training steps until it is long enough; an ``Iteration``."""
@@ -54,7 +30,7 @@ class Synchronous(ABC):
             began_ns=began_ns, ended_ns=began_ns, env_steps_sampled=0, env_steps_trained=0,
             training_steps=0,
         )  # fmt: skip
-        while not done.training_steps or not _long_enough(config, done, (yield now())):
+        while not done.training_steps or not self._long_enough((yield now()) - began_ns, done):
             done = done + (yield from self._training_step())
             assert self._weights is not None, "an iteration before the first weights were sent"
             yield from self.group.restore((self._seq_no, self._weights))
@@ -140,12 +116,3 @@ class Synchronous(ABC):
             if self.group.healthy[i]:
                 refs = yield runner.call("set_weights", self._seq_no, self._weights)
                 yield drop(*refs)
-
-
-def _long_enough(config: AlgorithmConfig, done: Iteration, at_ns: int) -> bool:
-    """``TrainIterCtx.should_stop``."""
-    return (
-        at_ns - done.began_ns >= config.min_time_s_per_iteration * 1e9
-        and done.env_steps_sampled >= config.min_sample_steps_per_iteration
-        and done.env_steps_trained >= config.min_train_steps_per_iteration
-    )

@@ -30,10 +30,10 @@ class Linear:
     def sampled_s(self, _sequences: int) -> float:
         return self.fixed_s
 
-    def prompt_s(self, tokens: int, before: int) -> float:
+    def prompt_s(self, tokens: int, before: int, _alike: int = 1) -> float:
         return self.context_s * tokens * (before + tokens) / 2
 
-    def contexts_ahead_s(self, lengths: Any, steps: int) -> Any:
+    def contexts_ahead_s(self, lengths: Any, steps: int, **_: Any) -> Any:
         ahead = np.arange(steps)
         return (lengths.sum() + ahead * len(lengths)) * self.context_s
 

@@ -186,6 +186,78 @@ def test_memory_of_llama_on_one_gpu() -> None:
     assert narrow.tokens == pytest.approx(2 * capacity.tokens, rel=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("name", "share", "logged"),
+    [("gpt-oss-20b", 0.65, 36.56)],  # vLLM 0.19 on one A100: "Available KV cache memory"
+)
+def test_the_cache_is_as_large_as_vllm_logs_it(name: str, share: float, logged: float) -> None:
+    gpu = catalog.node("dgx-a100-80-8").gpu
+    assert gpu is not None
+    settings = EngineSettings(gpu_memory_utilization=share).for_gpu(gpu)
+    capacity = capacity_of(read_decoder(MODELS[name]), gpu, settings)
+    kept = capacity.blocks * capacity.block_size * capacity.kv_bytes_per_token
+    assert kept / 2**30 == pytest.approx(logged, rel=0.03)
+
+
+@pytest.mark.parametrize("node", ["dgx-a100-80-8", "hgx-h100-8"])
+def test_32_billion_parameters_leave_one_gpu_32768_tokens(node: str) -> None:
+    """As they were served (``vllm_bench.json``), with vLLM's share of 2025."""
+    gpu = catalog.node(node).gpu
+    assert gpu is not None
+    settings = EngineSettings(gpu_memory_utilization=0.9, max_model_len=32_768).for_gpu(gpu)
+    qwen = {
+        "model_type": "qwen3", "hidden_size": 5120, "num_hidden_layers": 64, "head_dim": 128,
+        "num_attention_heads": 64, "num_key_value_heads": 8, "intermediate_size": 25600,
+        "vocab_size": 151936,
+    }  # fmt: skip
+    assert capacity_of(read_decoder(qwen), gpu, settings).refusal(32_768) == ""
+
+
+@pytest.mark.parametrize(
+    ("config", "node", "times_over"),
+    [
+        (LLAMA_8B, "dgx-a100-80-8", 4), (LLAMA_8B, "hgx-h100-8", 1),
+        (MODELS["gpt-oss-20b"], "dgx-a100-80-8", 1),
+        ({"model_type": "deepseek_v3"}, "dgx-a100-80-8", 1),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_beside_a_prompt_flash_attention_2_reads_keys_once_per_query_head(
+    config: dict[str, Any], node: str, times_over: int
+) -> None:
+    gpu = catalog.node(node).gpu
+    assert gpu is not None
+    t = IterationTimes(read_decoder(config), gpu)
+    lengths = np.array([1_000, 3_000])
+    alone, beside = (
+        float(t.contexts_ahead_s(lengths, 1, beside_prompts=mixed)[0]) for mixed in (False, True)
+    )
+    assert beside / alone == pytest.approx(times_over)
+
+
+def test_a_kernel_is_launched_once_for_all_prompts_of_a_batch() -> None:
+    t = times(LLAMA_8B)
+    alone, together = 64 * t.prompt_s(128, 0), 64 * t.prompt_s(128, 0, 64)
+    assert together < alone / 5
+    # One that fills the GPU by itself gains nothing.
+    assert t.prompt_s(8_192, 0, 2) == pytest.approx(t.prompt_s(8_192, 0), rel=0.02)
+
+
+def test_sinks_make_long_prompts_slow_on_a100() -> None:
+    """Triton's kernel in FlashAttention's place."""
+    gpu = catalog.node("dgx-a100-80-8").gpu
+    assert gpu is not None
+    oss, llama = (IterationTimes(read_decoder(c), gpu) for c in (MODELS["gpt-oss-20b"], LLAMA_8B))
+    per_flop = [
+        t.prompt_s(2_048, 30_000) / sum(b.count * b.heads * b.head_dim for b in blocks)
+        for t, blocks in (
+            (oss, [b for b in oss.decoder.blocks if b.window is None]),
+            (llama, llama.decoder.blocks),
+        )
+    ]
+    assert per_flop[0] > 3 * per_flop[1]
+
+
 def times(config: dict[str, Any], ranks: int = 1) -> IterationTimes:
     assert NODE.gpu is not None
     return IterationTimes(read_decoder(config), NODE.gpu, group_of(NODE, ranks))

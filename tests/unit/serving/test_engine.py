@@ -61,6 +61,25 @@ def test_who_finds_no_blocks_is_preempted_and_starts_over() -> None:
     assert made.pool.free == 8
 
 
+def test_who_was_preempted_goes_on_where_the_cache_still_has_it() -> None:
+    took = {}
+    for caching in (True, False):
+        made = engine(
+            Simulation(), blocks=130, times=Linear(context_s=0.0), enable_prefix_caching=caching,
+            max_num_batched_tokens=256,
+        )  # fmt: skip
+        first = Request(prompt_tokens=1_000, output_tokens=80)
+        second = Request(prompt_tokens=1_200, output_tokens=2)
+        done = dict(play(made, [(0, first), (1, second)]))
+        assert done[1].preemptions >= 1
+        took[caching] = done[1].finished_ns - done[0].finished_ns, made.busy_ns
+        assert made.pool.available == 130
+    # Of its 1,200 tokens the first left room for a thousand: one more chunk, and a last token.
+    assert took[True][0] == pytest.approx(2 * 10e6 + 250 * 10e3, rel=0.1)
+    assert took[False][0] > took[True][0]
+    assert took[True][1] < took[False][1]
+
+
 def test_a_prefix_is_computed_once() -> None:
     made = engine(Simulation(), times=Linear(context_s=0.0))
     same = {"prompt_tokens": 1_000, "output_tokens": 1, "prefix": "system", "prefix_tokens": 800}

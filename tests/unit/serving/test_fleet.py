@@ -29,6 +29,21 @@ def rate_per_s(served: list[Served]) -> float:
     return len(served) / (max(s.finished_ns for s in served) / 1e9)
 
 
+def test_nobody_of_a_burst_begins_before_all_templates_are_rendered() -> None:
+    slow = replace(NO_INGRESS, render_s=10e-3)
+    burst = replace(LOAD, requests=30, concurrency=30)
+    late, early = (
+        min(s.first_token_ns for s in served_by(fleet(Simulation(), ingress=way), burst))
+        for way in (slow, NO_INGRESS)
+    )
+    assert late - early == 30 * 10_000_000
+    # One after another each waits for its own.
+    alone = served_by(fleet(Simulation(), ingress=slow), replace(burst, concurrency=1))
+    plain = served_by(fleet(Simulation()), replace(burst, concurrency=1))
+    waits = [a.ttft_s - b.ttft_s for a, b in zip(alone, plain, strict=True)]
+    assert waits == pytest.approx([10e-3] * 30)
+
+
 @pytest.mark.parametrize("replicas", [0, 1])
 @pytest.mark.parametrize("prefill", [0, 1])
 @pytest.mark.parametrize("concurrency", [1, 8, 64])
