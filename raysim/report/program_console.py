@@ -278,9 +278,10 @@ def _ending(page: Page, summary: Summary) -> None:
     program, pending = summary["program"], summary["pending"]
     if program["exit"] in {"hang", "until"} and program["message"]:
         page.labelled("Driver", [Text(f"waits at: {program['message']}")])
-    if pending["count"] or pending["running"]:
+    if pending["count"] or pending["running"] or pending["groups"]:
         causes = ", ".join(f"{n:,} for {kind}" for kind, n in pending["causes"].items())
         left = f"{pending['running']:,} running, {pending['count']:,} waiting"
+        left += f", {pending['groups']:,} placement groups" if pending["groups"] else ""
         page.labelled("Unfinished", [Text(left + (f" ({causes})" if causes else ""))])
         if program["exit"] != "ok":
             for sentence in pending["examples"]:

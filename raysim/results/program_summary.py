@@ -24,6 +24,7 @@ from raysim.results.program_jobs import jobs_table, machines
 from raysim.results.program_provenance import compute_basis, simplifications, trust
 from raysim.results.ray.activity import Activity, Series
 from raysim.results.ray.pending import RUNNING, pending_causes, why_pending
+from raysim.results.ray.pending_groups import pending_groups
 from raysim.units import NS_PER_S, format_bytes, format_seconds
 from raysim.workloads.program import FaultEvent
 from raysim.workloads.program_run import ProgramOutcome
@@ -123,7 +124,10 @@ def _verdict(
     elif how == "killed" or (how == "exit" and outcome.jobs):
         text = f"Failed after {took}: {said}; {done}."
     elif how == "hang":
-        text = f"Hangs: nothing happens after {took}; {done}, {pending['count']:,} wait."
+        left = [f"{pending['count']:,} wait"] if pending["count"] or not pending["groups"] else []
+        if pending["groups"]:
+            left.append(f"no room for {_counted(pending['groups'], 'placement group')}")
+        text = f"Hangs: nothing happens after {took}; {done}, {', '.join(left)}."
     elif how == "exit":
         text = f"Failed after {took}: the driver ended with {said}; {done}."
     else:
@@ -283,17 +287,18 @@ def error_type(now: Moment, attempt: TaskAttempt) -> str:
 
 
 def _pending(now: Moment, outcome: ProgramOutcome) -> dict[str, Any]:
-    """Tasks that have not ended, and what those that have not started wait for."""
+    """Tasks that have not ended, placement groups without room, and what they wait for."""
     open_ = [a for a in now.tasks.values() if a.state not in ENDED]
     waiting = [a for a in open_ if a.state not in RUNNING]
     config = outcome.job.config
+    groups, sentences = pending_groups(now)
+    sentences += [why_pending(now, a.task_id, config=config) for a in waiting[:MOST_SENTENCES]]
     return {
+        "groups": groups,
         "running": len(open_) - len(waiting),
         "count": len(waiting),
         "causes": dict(pending_causes(now, config=config).most_common()) if waiting else {},
-        "examples": [
-            why_pending(now, a.task_id, config=config) for a in waiting[:MOST_SENTENCES]
-        ],
+        "examples": sentences[:MOST_SENTENCES],
         "driver_waits_at": outcome.exit.message if outcome.exit.how in {"hang", "until"} else "",
     }  # fmt: skip
 

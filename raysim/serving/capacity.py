@@ -100,10 +100,10 @@ def capacity_of(decoder: Decoder, gpu: GpuSpec, settings: EngineSettings) -> Cap
     logits = min(seqs, batch) * decoder.vocabulary * LOGIT_BYTES
     working = max(activations, logits) + LIBRARIES_BYTES  # the former are freed before the latter
     whole, sliding, window_blocks = _kept(decoder, settings)
-    per_token = (whole or sliding) * settings.kv_bytes
+    per_token = (whole or sliding) * settings.kv_bytes * _layers_share(decoder, settings)
     block_size, state_blocks = _paged(decoder, settings)
     usable = gpu.memory_bytes * settings.gpu_memory_utilization
-    weights = decoder.total_bytes / tp
+    weights = _weights(decoder, settings)
     left = usable - weights - working
     return Capacity(
         usable_bytes=usable,
@@ -115,6 +115,21 @@ def capacity_of(decoder: Decoder, gpu: GpuSpec, settings: EngineSettings) -> Cap
         window_blocks=window_blocks,
         state_blocks=state_blocks,
     )
+
+
+def _layers_share(decoder: Decoder, settings: EngineSettings) -> float:
+    """Of all layers, those of the longest stage."""
+    return ceil(decoder.layers / settings.pipeline_parallel_size) / decoder.layers
+
+
+def _weights(decoder: Decoder, settings: EngineSettings) -> float:
+    """Of a rank of the fullest stage: its layers, and the embeddings or the head."""
+    if settings.pipeline_parallel_size == 1:
+        return decoder.total_bytes / settings.tensor_parallel_size
+    ends = decoder.hidden * decoder.vocabulary * BF16_BYTES
+    layers = decoder.total_bytes - ends * (1 if decoder.tied else 2)
+    held = layers * _layers_share(decoder, settings) + ends
+    return held / settings.tensor_parallel_size
 
 
 def _elements(b: Block, settings: EngineSettings) -> float:

@@ -4,7 +4,8 @@ Real counterpart: vLLM's V1 engine core. While every running sequence decodes an
 admitted, nothing but the lengths changes from one iteration to the next: such a stretch is one
 event, and its iterations are worked out together with the very arithmetic that steps one by one. A
 request that arrives meanwhile cuts the stretch at the end of the iteration it falls into, as it
-would wait for it. Both ways give the same nanoseconds (a property test holds it).
+would wait for it. Both ways give the same nanoseconds (a property test holds it). Of an engine with
+pipeline stages an iteration is the pass of all batches that are under way together.
 
 Not modelled: requests that change while they run, more than one LoRA.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,6 +25,7 @@ from raysim.serving.capacity import Capacity
 from raysim.serving.kv_cache import BlockPool
 from raysim.serving.scheduler import Part, Scheduler, Sequence
 from raysim.serving.settings import EngineSettings
+from raysim.serving.stages import Stages
 from raysim.serving.timing import IterationTimes
 from raysim.units import NS_PER_S
 
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     from raysim.kernel.clock import Handle
     from raysim.kernel.simulation import Simulation
 
+ONE_STAGE = Stages()
 MOST_AHEAD = 256
 """Iterations worked out at once."""
 
@@ -94,6 +98,8 @@ class LLMEngine:
     times, capacity, settings
         How long iterations take; how many blocks there are; vLLM's settings with the GPU's
         defaults.
+    stages
+        Of a pipeline.
     stepwise
         Work out every iteration by itself; for tests.
 
@@ -110,6 +116,7 @@ class LLMEngine:
         capacity: Capacity,
         settings: EngineSettings,
         *,
+        stages: Stages = ONE_STAGE,
         stepwise: bool = False,
     ) -> None:
         refusal = capacity.refusal(settings.max_model_len or 1)
@@ -122,7 +129,8 @@ class LLMEngine:
         self.pool = BlockPool(
             capacity.blocks, capacity.block_size, capacity.window_blocks, capacity.state_blocks
         )
-        self.scheduler = Scheduler(settings, self.pool)
+        self.stages = stages
+        self.scheduler = Scheduler(settings, self.pool, batches=stages.count)
         self.iterations = 0
         self.busy_ns = 0
         self.tokens_made = 0
@@ -248,10 +256,14 @@ class LLMEngine:
             prompts_s += self.times.prompt_s(p.tokens, p.sequence.computed, len(prompts))
         tokens = sum(p.tokens for p in self._parts)
         sampled = sum(p.sequence.computed + p.tokens == p.sequence.length for p in self._parts)
-        fixed_s = self.times.tokens_s(tokens) + self.times.sampled_s(sampled) + prompts_s
-        seconds = fixed_s + self.times.contexts_ahead_s(
-            lengths, steps, beside_prompts=bool(prompts)
+        contexts_s = self.times.contexts_ahead_s(lengths, steps, beside_prompts=bool(prompts))
+        batches = self.stages.batches(
+            len(self._parts), tokens, self.settings.max_num_batched_tokens or tokens
         )
+        each = ceil(tokens / batches)
+        fixed_s = self.times.tokens_s(each) + self.times.sampled_s(ceil(sampled / batches))
+        fixed_s += prompts_s / batches + self.stages.hops_s(each)
+        seconds = fixed_s + contexts_s / batches
         return np.ceil(seconds * NS_PER_S).astype(np.int64)
 
     def _cut(self) -> None:

@@ -250,7 +250,7 @@ class Fleet:
 
     def sent_ns(self, engine: LLMEngine, tokens: int) -> int:
         """When keys and values of so many tokens have left an engine, one request after another."""
-        size = tokens * engine.capacity.kv_bytes_per_token * engine.settings.tensor_parallel_size
+        size = tokens * engine.capacity.kv_bytes_per_token * engine.settings.gpus
         began = max(self.simulation.now_ns, self._sends_until_ns.get(id(engine), 0))
         over = began + round(size / self._kv_bytes_per_s * NS_PER_S)
         self._sends_until_ns[id(engine)] = over

@@ -75,6 +75,8 @@ class Scheduler:
 
     settings: EngineSettings
     pool: BlockPool
+    batches: int = 1
+    """Under way together, of a pipeline."""
     waiting: deque[Sequence] = field(default_factory=deque)
     running: list[Sequence] = field(default_factory=list)
     preemptions: int = 0
@@ -92,7 +94,7 @@ class Scheduler:
 
     def schedule(self) -> list[Part]:
         """The next iteration's parts; blocks are taken for them."""
-        budget = self.settings.max_num_batched_tokens or 0
+        budget = (self.settings.max_num_batched_tokens or 0) * self.batches
         parts: list[Part] = []
         preempted = False
         place = 0

@@ -104,8 +104,6 @@ def _wrong(name: str, value: Any) -> str:
         return "" if good else f"expected a share of the memory in (0, 1], got {value!r}"
     if name == "kv_cache_dtype":
         return "" if value in KV_BYTES else f"expected one of {', '.join(KV_BYTES)}, got {value!r}"
-    if name == "pipeline_parallel_size" and value != 1:
-        return f"pipeline parallel engines are not modelled, got {value!r}; use tensor parallelism"
     if name.startswith("enable") or name == "enforce_eager":
         return "" if isinstance(value, bool) else f"expected true or false, got {value!r}"
     whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1

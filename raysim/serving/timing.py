@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -91,6 +91,7 @@ class _Reads:
     """Of those that slide, with their window."""
 
 
+VLLM_2026 = Constants()
 VLLM_2025 = Constants(iteration_s=2.14e-3, sequence_s=30e-6, mxfp4_share=0.180)
 """Before asynchronous scheduling: the GPU waits for the host between iterations."""
 
@@ -129,7 +130,7 @@ class IterationTimes:
     group: GroupShape | None = None
     kv_bytes: int = 2
     eager: bool = False
-    constants: Constants = field(default_factory=Constants)
+    constants: Constants = VLLM_2026
 
     def __post_init__(self) -> None:
         self.tp = 1 if self.group is None else self.group.ranks

@@ -17,13 +17,12 @@ import numpy as np
 from raysim.hardware import catalog
 from raysim.hardware.specs import NodeSpec
 from raysim.kernel.simulation import Simulation
-from raysim.serving.capacity import capacity_of
+from raysim.serving.build import engine_on
 from raysim.serving.decoder import Decoder, read_decoder
-from raysim.serving.engine import LLMEngine
 from raysim.serving.fleet import SERVE_2025, Fleet, IngressSpec, Served
 from raysim.serving.loads import Clients, Lengths, Load
 from raysim.serving.settings import EngineSettings
-from raysim.serving.timing import VLLM_2025, Constants, IterationTimes, group_of
+from raysim.serving.timing import VLLM_2025, VLLM_2026, Constants
 from raysim.validate.cold_start import cold_start_points
 from raysim.validate.points import Point
 from raysim.validate.published import rows
@@ -39,7 +38,7 @@ MODELS = {
     "gpt-oss-20b": GPT_OSS | {"num_hidden_layers": 24, "num_local_experts": 32},
 }
 """Widths of ``openai/gpt-oss-*``'s ``config.json``."""
-ENGINES = {"2025": VLLM_2025, "2026": Constants()}
+ENGINES = {"2025": VLLM_2025, "2026": VLLM_2026}
 INGRESSES = {"2025": SERVE_2025, "2026": IngressSpec()}
 LONGEST = "10h"
 
@@ -99,16 +98,10 @@ def served(
     constants: Constants, ingress: IngressSpec, engines: int = 1,
 ) -> list[Served]:  # fmt: skip
     """What clients of engines on a node's GPUs get."""
-    assert node.gpu is not None, f"engines on {node.name}, which has no GPU"
-    settings = settings.for_gpu(node.gpu)
-    times = IterationTimes(
-        decoder, node.gpu, group_of(node, settings.tensor_parallel_size), constants=constants
-    )
-    capacity = capacity_of(decoder, node.gpu, settings)
     simulation = Simulation()
     fleet = Fleet(simulation, ingress, simulation.rng("serving/router"))
     for _ in range(engines):
-        fleet.add(LLMEngine(simulation, times, capacity, settings))
+        fleet.add(engine_on(simulation, decoder, node, settings, constants=constants))
     clients = Clients(simulation, fleet, load, simulation.rng("serving/clients"))
     clients.start()
     simulation.run(LONGEST)

@@ -24,7 +24,8 @@ from raysim.raylibs.llm.report import (
 from raysim.raylibs.llm.server import Replicas, serve
 from raysim.raylibs.report import Input, LibraryReport, Table, Unit
 from raysim.raylibs.warnings import PlannerWarning
-from raysim.serving.fleet import Served
+from raysim.serving.capacity import LIBRARIES_BYTES
+from raysim.serving.fleet import TOKEN_S, Served
 from raysim.serving.loads import Clients, Load
 from raysim.units import format_bytes
 
@@ -193,8 +194,8 @@ def _memory(replicas: Replicas) -> Table:
 
 _INPUTS = (
     ITERATIONS,
-    Input(name="ingress, per streamed token", value="123 us", basis="measured",
+    Input(name="ingress, per streamed token", value=f"{TOKEN_S * 1e6:.0f} us", basis="measured",
           source="anyscale/serve-performance-blog, one ingress"),
-    Input(name="working memory beside activations", value=format_bytes(2 * 2**30), basis="assumed",
-          source="vLLM logs 0.5 to 3 GiB"),
+    Input(name="CUDA's libraries beside activations", value=format_bytes(LIBRARIES_BYTES),
+          basis="measured", source="vLLM's log of gpt-oss-20b on one A100"),
 )  # fmt: skip

@@ -70,6 +70,21 @@ def test_what_hangs_says_where_and_why(tmp_path: Path) -> None:
     assert summary["program"]["message"] == "ray.get(f.remote())"
 
 
+def test_placement_groups_without_room_are_said(tmp_path: Path) -> None:
+    text = """import ray
+from ray.util.placement_group import placement_group
+whole = [placement_group([{"CPU": 500}] * 2, strategy="SPREAD") for _ in range(3)]
+ray.get([group.ready() for group in whole])
+"""
+    made = run(tmp_path, text, until="60s")
+    pending = made.summary["pending"]
+    assert pending["groups"] == 3
+    assert pending["examples"][0].startswith(
+        "3 placement groups (SPREAD) of 1000 CPU each wait for room: "
+    )
+    assert "3 placement groups" in str(made)
+
+
 @pytest.mark.parametrize(
     ("text", "line", "name"),
     [

@@ -4,7 +4,8 @@ Real counterpart: ``vllm.AsyncLLMEngine`` as ``llm/_internal`` of ray 2.60 start
 answer would be is the model's to say: it is as long as the request allows where that is said to be
 used up (``ignore_eos``, ``min_tokens``), and at most ``ANSWER_TOKENS`` else.
 
-Not modelled: engines over several nodes, pooling (embeddings, scores), LoRA, stop strings, images.
+Not modelled: tensor-parallel ranks on several nodes, pooling (embeddings, scores), LoRA, stop
+strings, images.
 """
 
 from __future__ import annotations
@@ -24,12 +25,11 @@ from raysim.rayapi.llm.summary import engines_of
 from raysim.rayapi.llm.texts import counter
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.raylibs.llm.config import ColdStart
-from raysim.serving.capacity import capacity_of
+from raysim.serving.build import engine_on
 from raysim.serving.decoder import read_decoder
-from raysim.serving.engine import LLMEngine, Outcome, Request
+from raysim.serving.engine import Outcome, Request
 from raysim.serving.fleet import KV_BYTES_PER_S
 from raysim.serving.settings import EngineSettings, engine_settings
-from raysim.serving.timing import IterationTimes, group_of
 from raysim.units import NS_PER_S
 
 ANSWER_TOKENS = 338
@@ -104,25 +104,21 @@ class Engine:
         node = session.env.nodes[core.me.node_id].spec
         if node.gpu is None:
             raise RuntimeError("Failed to infer device type: the replica's node has no GPU.")
-        if model.engine.gpus > node.gpu_count:
+        if model.engine.tensor_parallel_size > node.gpu_count:
             raise NotEmulatedError(
-                f"an engine of {model.engine.gpus} GPUs on nodes of {node.gpu_count}",
-                "tensor_parallel_size= within a node",
+                f"{model.engine.tensor_parallel_size} tensor-parallel ranks on nodes of "
+                f"{node.gpu_count} GPUs",
+                "tensor_parallel_size= within a node, pipeline_parallel_size= between nodes",
             )
         fiber.process.priced = True
-        settings = model.engine.for_gpu(node.gpu)
-        times = IterationTimes(
-            model.decoder, node.gpu, group_of(node, settings.tensor_parallel_size),
-            kv_bytes=settings.kv_bytes, eager=settings.enforce_eager,
-        )  # fmt: skip
-        self.model, self.settings = model, settings
+        self.model = model
         self.name = f"{role}{model.source}"
         self._sends_until_ns = 0
-        capacity = capacity_of(model.decoder, node.gpu, settings)
         try:
-            self.runs = LLMEngine(session.sim, times, capacity, settings)
+            self.runs = engine_on(session.sim, model.decoder, node, model.engine)
         except InfeasibleError as error:
             raise ValueError(str(error)) from None
+        self.settings = self.runs.settings
         self.outcomes: list[Outcome] = []
         """Of requests that have their last token."""
         engines_of(session).add(self)
@@ -150,7 +146,7 @@ class Engine:
     async def send(self, tokens: int) -> None:
         """Keys and values of so many tokens to another engine, one request after another."""
         runs = self.runs
-        size_bytes = tokens * runs.capacity.kv_bytes_per_token * self.settings.tensor_parallel_size
+        size_bytes = tokens * runs.capacity.kv_bytes_per_token * self.settings.gpus
         now_ns = fiber_ns(this_fiber())
         began_ns = max(now_ns, self._sends_until_ns)
         self._sends_until_ns = began_ns + round(size_bytes / KV_BYTES_PER_S * NS_PER_S)

@@ -1,7 +1,7 @@
 """A replica: its bundles, its start, its engine.
 
 Real counterpart (ray 2.60): ``LLMServer`` of ``llm/_internal/serve`` with vLLM's engine inside; its
-placement group has a bundle per rank and is packed on one node.
+placement group has a bundle per rank and is packed on one node, or on several by pipeline stages.
 
 Not modelled: the death of a replica's node: its requests are lost, and nobody starts it again.
 """
@@ -26,10 +26,9 @@ from raysim.raycore.scripts import (
 from raysim.raycore.tasks import TaskError
 from raysim.raylibs.actors import ActorClass
 from raysim.raylibs.llm.config import LLMApp
+from raysim.serving.build import engine_on
 from raysim.serving.capacity import Capacity, capacity_of
-from raysim.serving.engine import LLMEngine
 from raysim.serving.fleet import Fleet
-from raysim.serving.timing import IterationTimes, group_of
 
 
 class Replicas:
@@ -67,7 +66,8 @@ class Replicas:
             ResourceSet.of({"GPU": 1.0, "CPU": app.cpus if rank == 0 else 0.0})
             for rank in range(ranks)
         ]
-        group = yield make_group(bundles, "STRICT_PACK")
+        several = app.engine.pipeline_parallel_size > 1
+        group = yield make_group(bundles, "PACK" if several else "STRICT_PACK")
         yield wait_group(group)
         server = ActorClass(cls=LLMServer, resources={"GPU": 1.0, "CPU": app.cpus}).in_group(
             group, 0
@@ -97,15 +97,9 @@ class LLMServer:
         app = replicas.app
         node = process.env.nodes[process.me.node_id].spec
         assert node.gpu is not None, "a bundle with a GPU on a node without"
-        settings = app.engine.for_gpu(node.gpu)
-        capacity = capacity_of(app.decoder, node.gpu, settings)
-        replicas.capacity = capacity
-        times = IterationTimes(
-            app.decoder, node.gpu, group_of(node, app.engine.tensor_parallel_size),
-            kv_bytes=settings.kv_bytes, eager=settings.enforce_eager,
-        )  # fmt: skip
+        replicas.capacity = capacity_of(app.decoder, node.gpu, app.engine.for_gpu(node.gpu))
         try:
-            self._engine = LLMEngine(process.env.sim, times, capacity, settings)
+            self._engine = engine_on(process.env.sim, app.decoder, node, app.engine)
         except InfeasibleError as error:
             replicas.refuse(str(error))
 

@@ -106,7 +106,7 @@ def cluster_status(
         ),
         usage=_sum(alive),
         demands=tuple(_demands(now)),
-        group_demands=tuple(_group_demands(now)),
+        group_demands=tuple(group_demands(now)),
         constraints=tuple((shape.quantities(), n) for shape, n in asked.items()),
     )
 
@@ -176,7 +176,8 @@ def _demands(now: Moment) -> Iterable[tuple[Mapping[str, float], int]]:
     return [(shape.quantities(), n) for shape, n in waiting.items() if n > 0]
 
 
-def _group_demands(now: Moment) -> Iterable[GroupDemand]:
+def group_demands(now: Moment) -> Iterable[GroupDemand]:
+    """Placement groups that wait for room."""
     for entry in now.placement_groups.values():
         data = entry.data
         if entry.state not in {"PENDING", "RESCHEDULING"}:

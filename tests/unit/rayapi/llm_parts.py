@@ -16,16 +16,16 @@ URL = "http://localhost:8000/v1"
 MODEL = "Qwen/Qwen2.5-7B-Instruct"
 
 
-def gpu_cluster() -> Cluster:
-    """One node of eight H100."""
-    group = NodeGroup(name="head", node=catalog.node("hgx-h100-8"), count=1, head=True)
+def gpu_cluster(nodes: int = 1) -> Cluster:
+    """Nodes of eight H100."""
+    group = NodeGroup(name="head", node=catalog.node("hgx-h100-8"), count=nodes, head=True)
     spec = ClusterSpec(groups=(group,), fabric=FabricSpec(kind="star"))
     return Cluster(Simulation(), spec, log=StateLog(enabled=False))
 
 
-def played(main: Callable[[], Any]) -> Any:
+def played(main: Callable[[], Any], nodes: int = 1) -> Any:
     """What a driver returns, there."""
-    return run_program(main, gpu_cluster())[0]
+    return run_program(main, gpu_cluster(nodes))[0]
 
 
 def app(*, ingresses: int = 1, **changes: Any) -> Any:

@@ -224,6 +224,19 @@ def test_a_replica_holds_its_ranks_and_starts_cold() -> None:
     assert cold_s < took_s < cold_s + 10
 
 
+def test_an_engine_may_have_stages_on_two_nodes() -> None:
+    def main() -> Any:
+        import ray
+        from ray import serve
+
+        ray.init()
+        whole = ray.cluster_resources()["GPU"]
+        serve.run(app(engine_kwargs={"tensor_parallel_size": 4, "pipeline_parallel_size": 3}))
+        return whole, ray.available_resources()["GPU"]
+
+    assert played(main, nodes=2) == (16.0, 4.0)
+
+
 @pytest.mark.parametrize("package", ["httpx", "httpx2"])
 def test_many_requests_are_decoded_together(package: str) -> None:
     """Sixteen at once take a little longer than one, not sixteen times as long."""

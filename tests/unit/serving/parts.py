@@ -9,9 +9,10 @@ import numpy as np
 
 from raysim.kernel.simulation import Simulation
 from raysim.serving.capacity import Capacity
-from raysim.serving.engine import LLMEngine
+from raysim.serving.engine import ONE_STAGE, LLMEngine
 from raysim.serving.fleet import Fleet, IngressSpec
 from raysim.serving.settings import EngineSettings
+from raysim.serving.stages import Stages
 
 NO_INGRESS = IngressSpec(replicas=0, request_s=0.0, tokenize_token_s=0.0)
 
@@ -40,7 +41,7 @@ class Linear:
 
 def engine(
     simulation: Simulation, *, blocks: int = 10_000, window_blocks: int = 0,
-    times: Any = None, stepwise: bool = False, **settings: Any,
+    times: Any = None, stepwise: bool = False, stages: Stages = ONE_STAGE, **settings: Any,
 ) -> LLMEngine:  # fmt: skip
     """One with blocks of 16 tokens."""
     said: dict[str, Any] = {"max_num_seqs": 64, "max_num_batched_tokens": 2048} | settings
@@ -49,8 +50,9 @@ def engine(
         blocks=blocks, block_size=16, window_blocks=window_blocks,
     )  # fmt: skip
     return LLMEngine(
-        simulation, times or Linear(), capacity, EngineSettings(**said), stepwise=stepwise
-    )
+        simulation, times or Linear(), capacity, EngineSettings(**said), stages=stages,
+        stepwise=stepwise,
+    )  # fmt: skip
 
 
 def fleet(

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from raysim.errors import InfeasibleError
 from raysim.kernel.simulation import Simulation
 from raysim.serving.engine import LLMEngine, Outcome, Request
+from raysim.serving.stages import Stages
 from tests.unit.serving.parts import Linear, engine
 
 Arrival = tuple[int, Request]
@@ -151,11 +152,11 @@ REQUESTS = st.lists(
 @given(
     arrivals=REQUESTS, blocks=st.integers(30, 120), window_blocks=st.integers(0, 3),
     seqs=st.integers(1, 12), budget=st.sampled_from([32, 64, 2048]),
-    chunked=st.booleans(), caching=st.booleans(),
+    chunked=st.booleans(), caching=st.booleans(), count=st.integers(1, 3),
 )  # fmt: skip
 def test_stretches_give_the_nanoseconds_of_single_iterations(
     arrivals: list[Arrival], blocks: int, window_blocks: int, seqs: int, budget: int,
-    chunked: bool, caching: bool,
+    chunked: bool, caching: bool, count: int,
 ) -> None:  # fmt: skip
     results = []
     for stepwise in (False, True):
@@ -163,6 +164,7 @@ def test_stretches_give_the_nanoseconds_of_single_iterations(
             Simulation(), blocks=blocks, window_blocks=window_blocks, stepwise=stepwise,
             max_num_seqs=seqs, max_num_batched_tokens=budget if chunked else 2048,
             enable_chunked_prefill=chunked, enable_prefix_caching=caching,
+            stages=Stages(count=count, hop_s=1e-4, token_s=1e-7),
         )  # fmt: skip
         done = play(made, arrivals)
         assert len(done) == len(arrivals)

@@ -85,6 +85,18 @@ def test_a_hybrid_is_served_from_its_published_config_and_says_what_was_never_ti
     assert UNTIMED not in report(job()).simplifications
 
 
+def test_an_engine_of_two_nodes_waits_for_both_and_serves() -> None:
+    config = read_config(ROOT / "tests/data/hf_configs/llama-3.1-405b.json")
+    two = EngineSettings(tensor_parallel_size=8, pipeline_parallel_size=2, max_model_len=8192)
+    asked = job(decoder=read_decoder(config), engine=two)
+    said = report(asked, nodes=2)
+    assert said.ok
+    assert said.text.startswith("llama on 16 GPUs")
+    one = report(job(decoder=read_decoder(config), engine=replace(two, pipeline_parallel_size=1)))
+    assert not one.ok
+    assert "leave no room for keys and values" in one.text
+
+
 def test_one_ingress_binds_and_says_so() -> None:
     slow = IngressSpec(replicas=1, token_s=2e-3)
     said = report(job(replace(LOAD, requests=500, concurrency=100), ingress=slow))
@@ -122,7 +134,7 @@ def test_a_scenario_runs_and_repeats_itself(tmp_path: Path) -> None:
     [
         (SENDS.replace(", concurrency: 5", ""), "give a rate, or a concurrency, or both"),
         (f"{SENDS}, engine_kwargs: {{max_num_seq: 3}}", "did you mean 'max_num_seqs'?"),
-        (f"{SENDS}, engine_kwargs: {{pipeline_parallel_size: 2}}", "use tensor parallelism"),
+        (f"{SENDS}, engine_kwargs: {{pipeline_parallel_size: 0}}", "whole number of at least 1"),
         (f"{SENDS}, replicas: 0", "jobs.0.llm.replicas"),
     ],
 )
