@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from raysim.raylibs.serve.bench import BenchSpec, play
+from raysim.raylibs.serve.clients import PythonClient
 from raysim.raylibs.serve.config import ApplicationConfig, BatchConfig, DeploymentConfig, Work
 from raysim.raylibs.serve.costs import STACKS
 from raysim.raylibs.serve.load import ClosedLoop
@@ -22,9 +23,11 @@ from raysim.validate.published import rows
 CHUNKS = 50
 REQUESTS = {"echo": 4_000, "stream": 1_000, "dlrm": 4_000}
 """So many are played, beside a fifth more that do not count: the loops settle first."""
-CONNECT_S = 3.6e-3
-"""The streaming client of the runs with one replica opens a connection for every request; from
-``stream.1rep.optimized.c1``."""
+CONNECT_S = 1.5e-3
+"""On the way to the service and back when the streaming client opens a connection for every
+request, in the runs with one replica; from ``stream.1rep.optimized.c1``."""
+FEW, PROCESSES = 4, 8
+"""Its processes: one for up to so many users, so many for more (``num_workers`` of the results)."""
 MANY = 100_000
 SYNTH_S = 0.75e-3
 """The recommender's ingress makes 32 rows of lists per request; from ``dlrm.optimized.c400``."""
@@ -59,12 +62,14 @@ def play_row(row: Mapping[str, Any], requests_per_s: float) -> LoadSummary:
     """The benchmark's closed loop once it has settled, for about as many requests as asked."""
     connects = row["load"] == "stream" and row["replicas"] == 1
     lasts_s = REQUESTS[row["load"]] / requests_per_s
+    client = PythonClient(processes=1 if row["users"] <= FEW else PROCESSES, connects=connects)
     spec = BenchSpec(
         app=_recommender() if row["load"] == "dlrm" else _echo(row),
         costs=STACKS[row["stack"]],
         load=ClosedLoop(
             users=row["users"], duration_s=1.2 * lasts_s, think_s=CONNECT_S if connects else 0.0
         ),
+        python=client if row["load"] == "stream" else None,
     )
     return play(spec).summary(0.2 * lasts_s, 1.2 * lasts_s)
 
@@ -96,7 +101,7 @@ def _recommender() -> ApplicationConfig:
             ),
             DeploymentConfig(
                 name="ranker", max_ongoing_requests=1_000,
-                work=Work(busy_s=RANK_S, per_item_busy_s=RANK_ITEM_S),
+                work=Work(busy_s=RANK_S, per_item_python_s=RANK_ITEM_S),
                 batch=BatchConfig(max_batch_size=100, batch_wait_timeout_s=0.05),
             ),
         ),

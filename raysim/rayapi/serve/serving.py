@@ -28,7 +28,7 @@ from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.raycore.scripts import Script, now
 from raysim.raylibs.serve.config import DeploymentConfig
 from raysim.raylibs.serve.costs import STACKS, ServeCosts
-from raysim.raylibs.serve.event_loop import EventLoop, Jitter
+from raysim.raylibs.serve.event_loop import EventLoop, Jitter, Turns
 from raysim.raylibs.serve.instance import Instance
 from raysim.raylibs.serve.records import RequestLog
 from raysim.raylibs.serve.request import Call, Request
@@ -68,23 +68,25 @@ class Caller:
         request = Request(
             self._served.numbered(), process.now_ns, self._note, model_id=model_id, asked=asked,
         )  # fmt: skip
-        chunk = partial(self._chunk, response) if asked.stream else None
-        call = Call(request, self._router, partial(self._answered, response), on_chunk=chunk)
+        turns = Turns(self._loop)
+        chunk = partial(self._chunk, response, turns) if asked.stream else None
+        call = Call(request, self._router, partial(self._answered, response, turns), on_chunk=chunk)
         request.call = response.call = call
-        self._loop.run(self._jitter.ns(self._costs.handle_s / 2), self._router.assign, call)
+        turns.run(self._jitter.ns(self._costs.handle_s / 2), self._router.assign, call)
 
-    def _answered(self, response: Any, call: Call) -> None:
+    def _answered(self, response: Any, turns: Turns, call: Call) -> None:
         cost_ns = self._jitter.ns(self._costs.handle_s / 2)
-        self._loop.run(cost_ns, partial(self._taken, response), call)
+        turns.run(cost_ns, partial(self._taken, response), call)
 
     def _taken(self, response: Any, call: Call) -> None:
         assert call.status is not None, "answered without a status"
         call.request.end(call.status, self._router.process.now_ns)
         response.ended(call)
 
-    def _chunk(self, response: Any, call: Call) -> None:
-        cost_ns = self._jitter.ns(self._costs.handle_chunk_s)
-        self._loop.run(cost_ns, partial(self._item, response), call)
+    def _chunk(self, response: Any, turns: Turns, call: Call) -> None:
+        chunk_s = self._costs.handle_chunk_s
+        cost_ns, turn_ns = self._jitter.ns(chunk_s), self._costs.turn_ns(chunk_s)
+        turns.run(cost_ns, partial(self._item, response), call, turn_ns)
 
     def _item(self, response: Any, call: Call) -> None:
         request = call.request

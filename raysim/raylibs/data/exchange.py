@@ -8,7 +8,9 @@ its part of them in bulk: over the network what other nodes hold, from disk what
 By symmetry every node serves as much as it fetches, so the bytes come from one other node in turn,
 and spilled bytes from the fetching node's own disks.
 
-Not modelled: the slices' restored copies in the store, skewed partitions.
+Not modelled: the slices' restored copies in the store, skewed partitions; what each of the M x R
+parts costs its map and its reduce: 0.05 ms to cut, serialise and read one of 4 KB. The driver takes
+every slice as it takes a block, where Ray's takes one object of metadata per task.
 """
 
 from __future__ import annotations

@@ -164,6 +164,11 @@ class StreamingExecutor:
                 if block.ref is not None and block.owned:
                     self.process.remove_local_reference(block.ref.object_id)
 
+    @property
+    def spins(self) -> bool:
+        """No task to wait for: the loop goes round without a pause, and keeps Python's lock."""
+        return not self.ended.is_set and not any(op.tasks for op in self.topology)
+
     # the loop
 
     def run(self) -> Script:

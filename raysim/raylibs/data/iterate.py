@@ -1,14 +1,17 @@
 """``iter_batches``: blocks to batches, ahead of whoever trains on them.
 
-Real counterpart: ``_internal/block_batching/iter_batches.py``, ``data/iterator.py``. Three stages
-run beside the consumer: bring blocks to this node, cut them into batches, format and collate in
-``min(4, prefetch_batches)`` threads; ``prefetch_batches`` of them wait ready.
+Real counterpart: ``_internal/block_batching/iter_batches.py``, ``data/iterator.py`` (ray 2.60).
+``min(4, prefetch_batches)`` threads run beside the consumer. Who has the turn cuts a batch, then
+formats and collates it beside the others; ``prefetch_batches`` of them wait ready. A block is cut
+only when the next ``prefetch_batches`` batches' rows have been taken from the stream, so that with
+one block ahead the thread looks for a block, cuts all of the one before, and looks again.
 
 Not modelled: pinned memory and the copy to the GPU as a stage of its own (part of the costs).
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -16,6 +19,7 @@ from typing import Any, NamedTuple, Protocol
 from raysim.raycore.process import CoreProcess
 from raysim.raycore.scripts import (
     Ask,
+    Event,
     Queue,
     Script,
     compute,
@@ -32,6 +36,9 @@ from raysim.raylibs.data.blocks import Block, Part
 from raysim.raylibs.data.defaults import DataContext
 from raysim.raylibs.data.row_buffer import RowBuffer
 from raysim.units import to_ns
+
+SWITCH_INTERVAL_S = 5e-3
+"""After which a thread of CPython that works lets another have its lock (``sys``'s default)."""
 
 
 class BlockStream(Protocol):
@@ -74,6 +81,17 @@ class Batch(NamedTuple):
     """What user code has made of them."""
 
 
+class _Coming:
+    """A block that a consumer has taken, on its way to this node."""
+
+    __slots__ = ("block", "here")
+
+    def __init__(self, block: Block) -> None:
+        self.block = block
+        self.here = Event()
+        """Set with its content, or the TaskError in its place."""
+
+
 class BatchIterator:
     """One pass over one consumer's blocks."""
 
@@ -83,13 +101,20 @@ class BatchIterator:
         self.process = process
         self.stream = stream
         self.batching = batching
-        self.threads = max(1, min(context.max_batch_threads, batching.prefetch_batches))
-        ahead = max(1, batching.prefetch_batches)
-        self._fetched = Queue(maxsize=ahead)
-        self._todo = [Queue(maxsize=1) for _ in range(self.threads)]
-        self._done = [Queue(maxsize=max(1, ahead // self.threads)) for _ in range(self.threads)]
+        ahead = batching.prefetch_batches
+        self._at_work = max(1, min(context.max_batch_threads, ahead))
+        """Threads that have not come to the end."""
+        self._turn = Queue()
+        """Whose thread has what is in it may cut the next batch."""
+        self._done = Queue(maxsize=max(1, ahead))
+        self._window: deque[_Coming] = deque()
+        self._window_rows = 0
+        self._begins = True
+        """The window has not been full."""
+        self._held = RowBuffer(batching.rng if batching.local_shuffle_buffer_size else None)
+        self._last: Any = False
+        """What came in place of a block: None at the end, or a TaskError."""
         self._begun = False
-        self._turn = 0
         self._ended: Any = False
         self._closed = False
         self.rows = self.size_bytes = self.batches = 0
@@ -102,16 +127,13 @@ class BatchIterator:
         """The next batch; None at the end of the epoch, or the TaskError that ended it."""
         if not self._begun:
             self._begun = True
-            yield spawn(self._fetch())
-            yield spawn(self._cut())
-            for todo, done in zip(self._todo, self._done, strict=True):
-                yield spawn(self._format(todo, done))
+            self._turn.put_nowait(None)
+            for _ in range(self._at_work):
+                yield spawn(self._prepare())
         if self._ended is not False:
             return self._ended
         began_ns = yield now()
-        yield spend(self.process.costs.data_iterated_batch_ns)
-        batch = yield self._done[self._turn].get()
-        self._turn = (self._turn + 1) % self.threads
+        batch = yield self._done.get()
         waited_ns = (yield now()) - began_ns
         if batch is None or isinstance(batch, TaskError):
             self._ended = batch
@@ -129,82 +151,106 @@ class BatchIterator:
         self._closed = True
         if self._begun and self._ended is False:
             self._ended = None
-            for done in self._done:
-                yield spawn(_emptied(done))
+            yield spawn(_emptied(self._done))
 
-    def _fetch(self) -> Script:
-        """Bring blocks to this node, a few ahead."""
-        while True:
-            block = yield from self.stream.next_block()
-            content = None
-            if self._closed:
-                if isinstance(block, Block) and block.ref is not None and block.owned:
-                    yield drop(block.ref)
-                block = None
-            if isinstance(block, Block):
-                assert block.ref is not None, "a consumer's block is an object"
-                self.stream.holds(block.size_bytes)
-                values = yield get([block.ref])
-                value = values if isinstance(values, TaskError) else values[0]
-                if isinstance(value, TaskError):
-                    block = value
-                else:
-                    content = value.data
-            yield self._fetched.put((block, content))
-            if not isinstance(block, Block):
-                return
-
-    def _cut(self) -> Script:
-        """Blocks into batches of rows; a block is dropped with its last row."""
+    def _prepare(self) -> Script:
+        """One thread: cut a batch when it is its turn, format and collate it."""
         batching = self.batching
-        size = batching.batch_size
-        held = RowBuffer(batching.rng if batching.local_shuffle_buffer_size else None)
-        turn = 0
         while True:
-            block, content = yield self._fetched.get()
-            if not isinstance(block, Block):
-                while held.rows and not isinstance(block, TaskError):
-                    take = held.rows if size is None else min(size, held.rows)
-                    if batching.drop_last and size is not None and take < size:
-                        break
-                    yield self._todo[turn].put((yield from self._take(held, take)))
-                    turn = (turn + 1) % self.threads
-                for _ in range(self.threads):
-                    yield self._todo[turn].put(block)
-                    turn = (turn + 1) % self.threads
-                return
-            held.add(block, content)
-            if not block.rows:
-                yield from self._used(block)
-            while held.rows - batching.local_shuffle_buffer_size >= (size or 1):
-                take = held.rows if size is None else size
-                yield self._todo[turn].put((yield from self._take(held, take)))
-                turn = (turn + 1) % self.threads
+            yield self._turn.get()
+            batch = yield from self._next()
+            self._turn.put_nowait(None)
+            if not isinstance(batch, Batch):
+                break
+            if batching.core_s_per_row:
+                yield compute(batching.core_s_per_row * batch.rows)
+            if batching.hook is not None and not self._closed:
+                made = yield batching.hook(batch)
+                batch = made if isinstance(made, TaskError) else batch._replace(content=made)
+            yield self._done.put(batch)
+        self._at_work -= 1
+        if not self._at_work:
+            yield self._done.put(batch)
 
-    def _take(self, held: RowBuffer, rows: int) -> Script:
-        """So many rows off the blocks that are here."""
+    def _next(self) -> Script:
+        """Rows of the next batch; None at the end, or the TaskError that ended it."""
+        size, held = self.batching.batch_size, self._held
+        while held.rows - self.batching.local_shuffle_buffer_size < (size or 1):
+            coming = yield from self._next_block()
+            if coming is None:
+                if isinstance(self._last, TaskError) or not held.rows:
+                    return self._last
+                if self.batching.drop_last and size is not None and held.rows < size:
+                    return None
+                break
+            content = yield wait_for(coming.here)
+            if isinstance(content, TaskError):
+                self._last = content
+                return content
+            held.add(coming.block, content)
+            if not coming.block.rows:
+                yield from self._used(coming.block)
+        yield spend(self.process.costs.data_iterated_batch_ns)
+        rows = held.rows if size is None else min(size, held.rows)
         parts, size_bytes, used = held.take(rows)
         for block in used:
             yield from self._used(block)
         return Batch(rows, round(size_bytes), parts)
+
+    def _next_block(self) -> Script:
+        """The next of the window, once the window is filled up again behind it."""
+        size, ahead = self.batching.batch_size, self.batching.prefetch_batches
+        window = self._window
+        while self._closed and window:
+            coming = window.popleft()
+            yield wait_for(coming.here)
+            yield from self._used(coming.block)
+        if self._closed:
+            return None
+        while not window or self._begins:
+            if not (yield from self._take()):
+                break
+            rows_short = size is not None and self._window_rows < ahead * size
+            self._begins &= rows_short or (size is None and len(window) < ahead)
+        if not window:
+            return None
+        coming = window.popleft()
+        self._window_rows -= coming.block.rows
+        if ahead and (size is None or self._window_rows < ahead * size):
+            yield from self._take()
+        return coming
+
+    def _take(self) -> Script:
+        """One more block of the stream, into the window; False: there is none."""
+        if self._last is not False:
+            return False
+        block = yield from self.stream.next_block()
+        if not isinstance(block, Block):
+            self._last = block
+            return False
+        if self._closed:
+            if block.ref is not None and block.owned:
+                yield drop(block.ref)
+            return False
+        self.stream.holds(block.size_bytes)
+        coming = _Coming(block)
+        self._window.append(coming)
+        self._window_rows += block.rows
+        yield spawn(_bring(coming))
+        return True
 
     def _used(self, block: Block) -> Script:
         self.stream.holds(-block.size_bytes)
         if block.ref is not None and block.owned:
             yield drop(block.ref)
 
-    def _format(self, todo: Queue, done: Queue) -> Script:
-        """One thread of ``format_batches`` and ``collate``."""
-        while True:
-            batch = yield todo.get()
-            if isinstance(batch, Batch) and self.batching.core_s_per_row:
-                yield compute(self.batching.core_s_per_row * batch.rows)
-            if isinstance(batch, Batch) and self.batching.hook is not None and not self._closed:
-                made = yield self.batching.hook(batch)
-                batch = made if isinstance(made, TaskError) else batch._replace(content=made)
-            yield done.put(batch)
-            if not isinstance(batch, Batch):
-                return
+
+def _bring(coming: _Coming) -> Script:
+    """A block to this node, beside whoever cuts."""
+    assert coming.block.ref is not None, "a consumer's block is an object"
+    values = yield get([coming.block.ref])
+    value = values if isinstance(values, TaskError) else values[0]
+    coming.here.set(value if isinstance(value, TaskError) else value.data)
 
 
 def _emptied(done: Queue) -> Script:
@@ -231,21 +277,29 @@ class DriverStream:
 def next_block(executor: Any, split: int | None = None) -> Script:
     """The next block of an execution for a consumer; None at its end, TaskError if it failed.
 
-    A consumer that finds none looks again every 10 ms.
+    A consumer that finds none looks again every 10 ms: a thread of the loop's process. While the
+    loop spins, because what it has made is not taken, that thread waits for Python's lock.
     """
+    if (block := executor.take(split)) is not None or executor.ended.is_set:
+        return executor.ended.value if block is None else block
+    executor.waiting_consumers += 1  # until it has one
+    block = yield from _awaited(executor, split)
+    executor.waiting_consumers -= 1
+    return block
+
+
+def _awaited(executor: Any, split: int | None) -> Script:
+    """As ``next_block``, which has found none."""
     poll_ns = to_ns(executor.context.consumer_poll_s)
     began_ns = yield now()
     while True:
-        block = executor.take(split)
-        if block is not None:
-            return block
-        if executor.ended.is_set:
-            return executor.ended.value
-        executor.waiting_consumers += 1
         has_output = executor.has_output  # waking may end the execution, and with it the last one
         executor.wake()
         yield wait_for(has_output)
-        executor.waiting_consumers -= 1
         late_ns = -((yield now()) - began_ns) % poll_ns
         if late_ns and not executor.ended.is_set:
             yield sleep(late_ns)
+            if executor.spins:
+                yield sleep(to_ns(SWITCH_INTERVAL_S))
+        if (block := executor.take(split)) is not None or executor.ended.is_set:
+            return executor.ended.value if block is None else block

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from raysim.kernel.simulation import Simulation
-from raysim.raylibs.serve.clients import Clients
+from raysim.raylibs.serve.clients import Clients, PythonClient
 from raysim.raylibs.serve.config import ApplicationConfig
 from raysim.raylibs.serve.costs import ServeCosts
 from raysim.raylibs.serve.defaults import RAY_2_60, ServeDefaults
@@ -58,6 +58,8 @@ class BenchSpec:
     """Replicas are dealt out to them in turn; each has a proxy."""
     models: int = 0
     """Requests ask for one of so many multiplexed models, each as often."""
+    python: PythonClient | None = None
+    """What the clients' own code takes; None: nothing."""
     defaults: ServeDefaults = RAY_2_60
 
 
@@ -88,7 +90,9 @@ class Bench:
             self.instance.broadcast(config.name, running)
         for i in range(spec.nodes):
             self.instance.make_proxy(BareProcess(sim, i))
-        self.clients = Clients(self.instance, BareProcess(sim, -1), sim.rng, models=spec.models)
+        self.clients = Clients(
+            self.instance, BareProcess(sim, -1), sim.rng, models=spec.models, python=spec.python
+        )
 
     def run(self) -> RequestLog:
         """Play the load to its end."""

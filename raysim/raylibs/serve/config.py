@@ -96,6 +96,8 @@ class Work:
     """Seconds that overlap with other requests': I/O."""
     per_item_busy_s: float = 0.0
     """With batches: for each request of one, beside ``busy_s`` for the batch."""
+    per_item_python_s: float = 0.0
+    """Likewise, of Python: a thread beside the loop has the lock once a turn of the loop."""
     cv: float = 0.0
     """Coefficient of variation of all of them (gamma distributed); 0: always the same."""
     calls: tuple[tuple[str, ...], ...] = ()

@@ -16,6 +16,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from raysim.units import NS_PER_S
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeCosts:
@@ -38,12 +40,17 @@ class ServeCosts:
     """Taking one from a handle."""
     cv: float
     """Of a hop's cost, gamma distributed."""
+    user_thread: bool = True
+    """User code has a thread beside the loop (``RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD``)."""
     haproxy: bool = False
     """HAProxy in place of the proxies: it goes to replicas of the ingress itself."""
     pause_s: float = 0.045
     """Of a loop's full garbage collection: p99 less median of most rows beyond 8 users."""
     pause_every_s: float = 1.2
     """Work of a loop between two of them, in the mean."""
+    turn_frac: float = 0.9
+    """More for a chunk that is alone in its turn of the loop: all threads of proxy and replicas
+    work 0.99 ms a chunk for one stream, 0.52 for 16 (2 cores, ray 2.60, default stack, 2026-11)."""
     probe_s: float = 50e-6
     """A replica's loop, to say how long its queue is, and a router's, to hear it; assumed."""
     waited_s: float = 200e-6
@@ -51,6 +58,10 @@ class ServeCosts:
     from one send to the next on 2 cores with ``serve_speed`` 1.3 (2026-11, ray 2.60)."""
     cross_node_s: float = 100e-6
     """More per way between nodes: half a round trip in one zone; assumed."""
+
+    def turn_ns(self, chunk_s: float) -> int:
+        """Of one chunk's turn."""
+        return round(chunk_s * self.turn_frac * NS_PER_S)
 
     def at_speed(self, speed: float) -> ServeCosts:
         """The same code on cores of that speed, on which it takes so many times less long."""
@@ -81,10 +92,10 @@ HAPROXY = replace(
     DEFAULT, proxy_s=0.0, proxy_chunk_s=0.0, ingress_s=0.21e-3, haproxy=True,
     replica_chunk_s=65e-6, handle_chunk_s=65e-6,
 )  # fmt: skip
-EVENT_LOOP = replace(DEFAULT, ingress_s=0.95e-3)
+EVENT_LOOP = replace(DEFAULT, ingress_s=0.95e-3, user_thread=False)
 OPTIMIZED = replace(
     HAPROXY, ingress_s=0.24e-3, handle_s=0.2e-3, replica_s=0.4e-3, transit_s=0.42e-3,
-    replica_chunk_s=16.5e-6, handle_chunk_s=16.5e-6,
+    replica_chunk_s=16.5e-6, handle_chunk_s=16.5e-6, user_thread=False,
 )  # fmt: skip
 STACKS: Mapping[str, ServeCosts] = {
     "default": DEFAULT, "grpc": GRPC, "haproxy": HAPROXY, "event_loop": EVENT_LOOP,

@@ -1,4 +1,4 @@
-"""One thread of a Serve process, and what varies in the work it does.
+"""One thread of a Serve process, its tasks' turns, and what varies in the work it does.
 
 Real counterpart: the asyncio loops of proxies and replicas, and a replica's user code thread. What
 is given to a loop runs in the order it came, each for its cost: Lindley's recurrence, as in
@@ -7,6 +7,7 @@ is given to a loop runs in the order it came, each for its cost: Lindley's recur
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -40,24 +41,75 @@ def deliver(process: ServeProcess, delay_ns: int, fn: Callable[[Any], object], a
 
 
 class EventLoop:
-    """A thread: one thing at a time, first come first served."""
+    """A thread: one thing at a time, first come first served, as many a turn as are there.
 
-    __slots__ = ("busy_ns", "busy_until", "process")
+    A turn looks at sockets and at what other threads have handed in: what is alone in its turn pays
+    all of it. In the next turn is what came during the one before.
+    """
 
-    def __init__(self, process: ServeProcess) -> None:
+    __slots__ = ("_turn_until", "busy_ns", "busy_until", "process")
+
+    def __init__(self, process: Timers) -> None:
         self.process = process
         self.busy_until = 0
         self.busy_ns = 0
         """Of all that was given to it."""
+        self._turn_until = 0
+        """When the turn that goes on ends, and the next begins."""
 
-    def run(self, cost_ns: int, fn: Callable[[Any], object], arg: Any = None) -> None:
-        """``fn(arg)`` after its turn and its cost."""
+    def run(
+        self, cost_ns: int, fn: Callable[[Any], object], arg: Any = None, turn_ns: int = 0
+    ) -> None:
+        """``fn(arg)`` after its turn and its cost; ``turn_ns``: more for the first of a turn."""
         process = self.process
         now_ns = process.now_ns
-        begin_ns = self.busy_until if self.busy_until > now_ns else now_ns
+        begin_ns = self.busy_until
+        if begin_ns <= now_ns:  # it sleeps
+            begin_ns = now_ns
+            cost_ns += turn_ns
+            self._turn_until = begin_ns + cost_ns
+        elif self._turn_until <= now_ns:  # what was the next turn goes on by now
+            self._turn_until = begin_ns
+            cost_ns += turn_ns
+        elif self._turn_until == begin_ns:  # the next turn was empty
+            cost_ns += turn_ns
         self.busy_until = begin_ns + cost_ns
         self.busy_ns += cost_ns
         process.after(self.busy_until - now_ns, fn, arg)
+
+
+class Turns:
+    """A task of a loop: one piece of its work a turn, so that tasks go round.
+
+    A coroutine that takes items from a stream gives way at each, whether the next is there or not:
+    what has piled up for one request does not hold up the others.
+    """
+
+    __slots__ = ("_loop", "_runs", "_waits")
+
+    def __init__(self, loop: EventLoop) -> None:
+        self._loop = loop
+        self._runs = False
+        self._waits: deque[tuple[int, Callable[[Any], object], Any, int]] = deque()
+
+    def run(
+        self, cost_ns: int, fn: Callable[[Any], object], arg: Any = None, turn_ns: int = 0
+    ) -> None:
+        """``fn(arg)`` after what the task has to do already, its turn and its cost."""
+        if self._runs:
+            self._waits.append((cost_ns, fn, arg, turn_ns))
+        else:
+            self._runs = True
+            self._loop.run(cost_ns, self._ran, (fn, arg), turn_ns)
+
+    def _ran(self, piece: tuple[Callable[[Any], object], Any]) -> None:
+        fn, arg = piece
+        fn(arg)
+        if self._waits:
+            cost_ns, fn, arg, turn_ns = self._waits.popleft()
+            self._loop.run(cost_ns, self._ran, (fn, arg), turn_ns)
+        else:
+            self._runs = False
 
 
 class Jitter:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from raysim.raylibs.serve.costs import ServeCosts
-from raysim.raylibs.serve.event_loop import EventLoop, Jitter, ServeProcess
+from raysim.raylibs.serve.event_loop import EventLoop, Jitter, ServeProcess, Turns
 from raysim.raylibs.serve.request import Call, Request
 from raysim.units import to_ns
 
@@ -31,15 +31,15 @@ class Proxy:
         self.loop = EventLoop(process)
         self.router: Router | None = None
         """To the ingress; it is made after the proxy."""
-        self.open: dict[Request, None] = {}
+        self.open: dict[Request, Turns] = {}
         self.dead = False
 
     def receive(self, request: Request) -> None:
         """A client's request has come."""
-        self.open[request] = None
+        self.open[request] = turns = Turns(self.loop)
         waits_ns = self.loop.busy_until - self.process.now_ns
         request.proxy_wait_ns = max(waits_ns, 0)
-        self.loop.run(self.jitter.ns(self.costs.proxy_s / 2), self._route, request)
+        turns.run(self.jitter.ns(self.costs.proxy_s / 2), self._route, request)
 
     def _route(self, request: Request) -> None:
         router = self.router
@@ -50,10 +50,12 @@ class Proxy:
 
     def _answered(self, call: Call) -> None:
         cost_ns = self.jitter.ns(self.costs.proxy_s / 2)
-        self.loop.run(cost_ns, self._respond, call)
+        self.open[call.request].run(cost_ns, self._respond, call)
 
     def _chunk(self, call: Call) -> None:
-        self.loop.run(self.jitter.ns(self.costs.proxy_chunk_s), self._chunk_out, call)
+        costs = self.costs
+        cost_ns, turn_ns = self.jitter.ns(costs.proxy_chunk_s), costs.turn_ns(costs.proxy_chunk_s)
+        self.open[call.request].run(cost_ns, self._chunk_out, call, turn_ns)
 
     def _chunk_out(self, call: Call) -> None:
         request = call.request

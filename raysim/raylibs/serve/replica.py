@@ -1,7 +1,8 @@
 """A replica, as requests see it: its loop, its limit, the user's method.
 
 Real counterpart: ``_private/replica.py`` (ray 2.60). A request costs the replica's loop half of
-its hop when it comes and half when it goes. The replica refuses beyond ``max_ongoing_requests``
+its hop when it comes and half when it goes; it is one task of that loop, and gives way to others
+at every chunk of a stream, made or handed on. The replica refuses beyond ``max_ongoing_requests``
 and says either way how many it has. The user's method is a ``UserCode``: numbers (``Work``), an
 LLM engine, or, in ``rayapi``, the user's own function.
 
@@ -18,7 +19,7 @@ from raysim.raycore.scripts import Script, sleep
 from raysim.raylibs.serve.batching import BatchQueue, Models
 from raysim.raylibs.serve.config import DeploymentConfig, Work
 from raysim.raylibs.serve.costs import ServeCosts
-from raysim.raylibs.serve.event_loop import EventLoop, Jitter, ServeProcess, deliver
+from raysim.raylibs.serve.event_loop import EventLoop, Jitter, ServeProcess, Turns, deliver
 from raysim.raylibs.serve.request import Call, Status
 from raysim.raylibs.serve.router import Router
 from raysim.units import to_ns
@@ -58,11 +59,11 @@ class Replica:
         self.jitter = jitter
         self.code = code
         self.loop = EventLoop(process)
-        self.user_thread = EventLoop(process)
+        self.user_thread = EventLoop(process) if costs.user_thread else self.loop
         """One thing at a time: ``Work.busy_s``."""
         self.handles: dict[str, Router] = {}
         """By deployment."""
-        self.ongoing: dict[Call, None] = {}
+        self.ongoing: dict[Call, Turns] = {}
         self.most_ongoing = 0
         self.served = 0
         self.held_ns = 0
@@ -87,7 +88,7 @@ class Replica:
         if self.quiescing or len(self.ongoing) >= self.config.max_ongoing_requests:
             self._tell(router, router.refused, (call, len(self.ongoing)))
             return
-        self.ongoing[call] = None
+        self.ongoing[call] = Turns(self.loop)
         call.admitted_ns = self.process.now_ns
         self.most_ongoing = max(self.most_ongoing, len(self.ongoing))
         self._tell(router, router.accepted, (call, len(self.ongoing)))
@@ -100,7 +101,7 @@ class Replica:
         """Call the user's method: its Python has the loop to itself."""
         python_ns = self.code.python_ns()
         if python_ns:
-            self.loop.run(python_ns, self._call, call)
+            self.ongoing[call].run(python_ns, self._call, call)
         else:
             self._call(call)
 
@@ -111,7 +112,7 @@ class Replica:
     def done(self, call: Call, status: Status) -> None:
         """The user's method has returned or raised."""
         call.outcome = status
-        self.loop.run(self.jitter.ns(self._cost_s / 2), self._leave, call)
+        self.ongoing[call].run(self.jitter.ns(self._cost_s / 2), self._leave, call)
 
     def _leave(self, call: Call) -> None:
         del self.ongoing[call]
@@ -119,13 +120,18 @@ class Replica:
         self.held_ns += self.process.now_ns - call.admitted_ns
         self._tell(call.router, call.router.answered, call)
 
-    def chunk(self, call: Call) -> None:
-        """The user's method has yielded."""
-        self.loop.run(self.jitter.ns(self.costs.replica_chunk_s), self._send_chunk, call)
+    def chunk(self, call: Call, then: Callable[[], object] | None = None) -> None:
+        """The user's method has yielded; ``then()`` when the loop is done with it."""
+        chunk_s = self.costs.replica_chunk_s
+        cost_ns, turn_ns = self.jitter.ns(chunk_s), self.costs.turn_ns(chunk_s)
+        self.ongoing[call].run(cost_ns, self._send_chunk, (call, then), turn_ns)
 
-    def _send_chunk(self, call: Call) -> None:
+    def _send_chunk(self, chunk: tuple[Call, Callable[[], object] | None]) -> None:
+        call, then = chunk
         if call.on_chunk is not None:
             self._tell(call.router, call.on_chunk, call)
+        if then is not None:
+            then()
 
     def _tell(self, router: Router, fn: Callable[[Any], object], what: Any) -> None:
         deliver(router.process, router.transit_ns(self), fn, what)
@@ -210,6 +216,10 @@ class SimulatedCode:
         work = self.work
         return self._jitter.ns(work.busy_s + work.per_item_busy_s * batch)
 
+    def item_ns(self) -> int:
+        """Python of a batched method, of one of its requests."""
+        return self._jitter.ns(self.work.per_item_python_s)
+
     def wait_ns(self) -> int:
         """Of the method, once."""
         return self._jitter.ns(self.work.wait_s)
@@ -222,7 +232,9 @@ class SimulatedCode:
 class _Running:
     """One request in the user's method."""
 
-    __slots__ = ("call", "chunks_left", "code", "done", "group", "open_calls", "replica", "status")
+    __slots__ = (
+        "call", "chunks_left", "code", "done", "group", "open_calls", "replica", "status", "turns",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -234,6 +246,7 @@ class _Running:
         self.code = code
         self.replica = replica
         self.call = call
+        self.turns = replica.ongoing[call]
         self.done = done
         self.group = 0
         self.open_calls = 0
@@ -265,11 +278,11 @@ class _Running:
                 on_chunk=self._child_chunk if self.call.on_chunk is not None else None,
             )  # fmt: skip
             cost_ns = self.replica.jitter.ns(self.replica.costs.handle_s / 2)
-            self.replica.loop.run(cost_ns, call.router.assign, call)
+            self.turns.run(cost_ns, call.router.assign, call)
 
     def _child_done(self, child: Call) -> None:
         cost_ns = self.replica.jitter.ns(self.replica.costs.handle_s / 2)
-        self.replica.loop.run(cost_ns, self._child_taken, child)
+        self.turns.run(cost_ns, self._child_taken, child)
 
     def _child_taken(self, child: Call) -> None:
         if child.status != "ok":
@@ -280,24 +293,24 @@ class _Running:
 
     def _child_chunk(self, _child: Call) -> None:
         """A chunk of a deployment behind: taken from the handle, and yielded on."""
-        cost_ns = self.replica.jitter.ns(self.replica.costs.handle_chunk_s)
-        self.replica.loop.run(cost_ns, self._forward)
+        costs = self.replica.costs
+        cost_ns = self.replica.jitter.ns(costs.handle_chunk_s)
+        self.turns.run(cost_ns, self._forward, None, costs.turn_ns(costs.handle_chunk_s))
 
     def _forward(self, _: object = None) -> None:
         self.replica.chunk(self.call)
 
-    def answer(self) -> None:
+    def answer(self, _: object = None) -> None:
         """In one piece, or chunk by chunk."""
         if self.chunks_left and self.status == "ok":
             self.chunks_left -= 1
-            self.replica.chunk(self.call)
-            interval_ns = to_ns(self.code.work.chunk_interval_s)
-            self.replica.process.after(interval_ns, self._next_chunk)
+            self.replica.chunk(self.call, self._made)
             return
         self.done(self.call, self.status)
 
-    def _next_chunk(self, _: object) -> None:
-        self.answer()
+    def _made(self) -> None:
+        interval_ns = to_ns(self.code.work.chunk_interval_s)
+        self.replica.process.after(interval_ns, self.answer)
 
 
 class _BatchRun:
@@ -315,8 +328,21 @@ class _BatchRun:
         self._replica.process.after(wait_ns, self._waited, (batch, done))
 
     def _waited(self, run: tuple[Sequence[Call], Callable[[], object]]) -> None:
-        busy_ns = self._code.busy_ns(len(run[0]))
-        self._replica.user_thread.run(busy_ns, self._computed, run)
+        replica, requests = self._replica, len(run[0])
+        busy_ns = self._code.busy_ns(requests)
+        items_ns = [self._code.item_ns() for _ in range(requests)]
+        if replica.user_thread is replica.loop or not any(items_ns):
+            replica.user_thread.run(busy_ns + sum(items_ns), self._computed, run)
+        else:
+            replica.user_thread.run(busy_ns, self._items, (items_ns, run))
+
+    def _items(self, what: tuple[list[int], tuple[Sequence[Call], Callable[[], object]]]) -> None:
+        """It lets the lock go at each (a copy from the GPU), and has it again a turn later."""
+        (*items_ns, last_ns), run = what
+        turns = Turns(self._replica.loop)
+        for item_ns in items_ns:
+            turns.run(item_ns, lambda _: None)
+        turns.run(last_ns, self._computed, run)
 
     def _computed(self, run: tuple[Sequence[Call], Callable[[], object]]) -> None:
         batch, done = run

@@ -54,6 +54,7 @@ def _use(
     steps = timeline.runs.get(config.name, [])
     replica_s = area(steps, from_s, to_s) or math.inf  # none was there: it was busy for no share
     assigned = sum(r.assigned for r in routers)
+    beside = sum(r.user_thread.busy_ns for r in replicas if r.user_thread is not r.loop)
     slots = replica_s * config.max_ongoing_requests
     return DeploymentUse(
         config=config,
@@ -61,7 +62,7 @@ def _use(
         replicas_mean=timeline.mean(config.name, from_s, to_s),
         replicas_max=max((n for t, n in steps if t <= to_s), default=0),
         loop_busy=sum(r.loop.busy_ns for r in replicas) / NS_PER_S / replica_s,
-        user_busy=sum(r.user_thread.busy_ns for r in replicas) / NS_PER_S / replica_s,
+        user_busy=beside / NS_PER_S / replica_s,
         slots_used=sum(r.held_ns for r in replicas) / NS_PER_S / slots,
         wait_mean_s=sum(r.waited_ns for r in routers) / NS_PER_S / max(assigned, 1),
         wait_max_s=max((r.longest_wait_ns for r in routers), default=0) / NS_PER_S,

@@ -40,6 +40,35 @@ def test_collating_beside_the_step_costs_nothing_until_it_takes_longer() -> None
     assert took_s(0.003, 4) == pytest.approx(6.4, abs=0.5)
 
 
+def test_a_block_is_cut_when_the_rows_ahead_are_taken() -> None:
+    """With one batch ahead the second block has to be there, with none the first is enough."""
+
+    def first_s(prefetch: int) -> float:
+        batching = Batching(batch_size=50, prefetch_batches=prefetch)
+        consumer = Consumer(kind="iterate", batching=batching)
+        one_by_one = data(1_000, work(0.01, concurrency=1), blocks=4)  # 2.5 s each
+        (consumed,) = played(cluster(), one_by_one, consumer).consumed
+        return consumed.first_s
+
+    assert first_s(0) == pytest.approx(2.5, abs=0.3)
+    assert first_s(1) == pytest.approx(5.0, abs=0.3)
+    assert first_s(6) == pytest.approx(7.5, abs=0.3)  # 300 rows are two blocks, and one behind
+
+
+def test_a_loop_without_tasks_keeps_the_lock_from_who_iterates() -> None:
+    """In its first second an execution runs one task at a time, when its consumer has nothing.
+
+    The consumer looks every 10 ms, finds the loop spinning, and waits 5 ms for Python's lock.
+    """
+    few = played(
+        cluster(), data(100, blocks=10, mib=0.01), Consumer(kind="iterate"), coordinated_limits=True
+    )
+    many = played(
+        cluster(), data(400, blocks=40, mib=0.01), Consumer(kind="iterate"), coordinated_limits=True
+    )
+    assert (many.took_s - few.took_s) / 30 == pytest.approx(0.015, abs=0.0005)
+
+
 def test_the_last_batch_is_kept_or_dropped() -> None:
     def batches(**batching: object) -> tuple[int, int]:
         consumer = Consumer(kind="iterate", batching=Batching(**batching))  # type: ignore[arg-type]

@@ -10,11 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raysim.kernel.simulation import Simulation
-from raysim.raylibs.serve.bench import Bench, play
+from raysim.raylibs.serve.bench import BareProcess, Bench, play
+from raysim.raylibs.serve.clients import PythonClient
 from raysim.raylibs.serve.config import BatchConfig, DeploymentConfig, MultiplexConfig, Work
 from raysim.raylibs.serve.costs import DEFAULT
+from raysim.raylibs.serve.event_loop import EventLoop
 from raysim.raylibs.serve.load import ClosedLoop, Trace
-from tests.unit.raylibs.serve.parts import app, bench, one, steady
+from tests.unit.raylibs.serve.parts import FREE, app, bench, one, steady
 
 
 def test_one_server_is_m_d_1() -> None:
@@ -157,6 +159,71 @@ def test_chunks_come_one_by_one() -> None:
     log = play(bench(application, Trace(times_s=(0.0,))))
     assert log.first_chunk_s == pytest.approx([0.5])
     assert log.latency_s == pytest.approx([1.0])
+
+
+def test_streams_of_one_replica_take_turns_chunk_by_chunk() -> None:
+    costs = replace(FREE, replica_chunk_s=0.01, turn_frac=0.0)
+    log = play(bench(one(Work(chunks=5)), Trace(times_s=(0.0, 0.0)), costs=costs))
+    assert log.first_chunk_s == pytest.approx([0.01, 0.02])
+    assert log.latency_s == pytest.approx([0.10, 0.10]), "not 0.05 and 0.10"
+
+
+def test_a_chunk_alone_in_its_turn_pays_for_it() -> None:
+    costs = replace(FREE, replica_chunk_s=0.01, turn_frac=0.5)
+
+    def took_s(streams: int) -> float:
+        log = play(bench(one(Work(chunks=10)), Trace(times_s=(0.0,) * streams), costs=costs))
+        return max(log.latency_s)
+
+    assert took_s(1) == pytest.approx(10 * 0.015)
+    assert took_s(2) == pytest.approx(20 * 0.015), "each comes back when the other's turn begins"
+    # from the second turn on all but one are there when a turn begins
+    assert took_s(5) == pytest.approx(50 * 0.01 + 0.005 * 50 / 4, abs=0.015)
+
+
+def test_a_loop_runs_in_one_turn_what_came_during_the_one_before() -> None:
+    sim = Simulation()
+    loop, ends = EventLoop(BareProcess(sim)), []
+    for at_ns in (0, 1, 2, 12):  # [0] for 15, then [1, 2] for 25; 12 came before that began
+        sim.clock.call_later(
+            at_ns, lambda _: loop.run(10, lambda _: ends.append(sim.now_ns), None, 5), None
+        )
+    sim.run()
+    assert ends == [15, 30, 40, 50]
+    assert loop.busy_ns == 50
+
+
+@pytest.mark.parametrize(("thread", "expected_s"), [(True, [0.12, 0.22]), (False, [0.23, 0.24])])
+def test_user_code_without_a_thread_of_its_own_holds_the_loop_up(
+    thread: bool, expected_s: list[float]
+) -> None:
+    """Two come (0.01 s each), are worked on (0.1) and go (0.01): beside the loop, or on it."""
+    costs = replace(FREE, ingress_s=0.02, user_thread=thread)
+    log = play(bench(one(Work(busy_s=0.1)), Trace(times_s=(0.0, 0.0)), costs=costs))
+    assert log.latency_s == pytest.approx(expected_s)
+
+
+@pytest.mark.parametrize(("thread", "first_s"), [(True, 0.165), (False, 0.17)])
+def test_python_of_a_batch_takes_turns_with_the_loop(thread: bool, first_s: float) -> None:
+    """Batches of two: 0.1 s, then 0.01 s of Python for each.
+
+    Beside the loop the first item runs after who has come at 0.115 s, the second after who has come
+    at 0.13, and the answer goes at 0.155. On the loop they come first, and the answer is third.
+    """
+    costs = replace(FREE, ingress_s=0.02, user_thread=thread)
+    work = Work(busy_s=0.1, per_item_python_s=0.01)
+    application = one(work, batch=BatchConfig(max_batch_size=2), max_ongoing_requests=10)
+    log = play(bench(application, Trace(times_s=(0.0, 0.0, 0.115, 0.13)), costs=costs))
+    assert log.latency_s[0] == pytest.approx(first_s)
+
+
+def test_a_client_in_python_sends_what_its_processes_can() -> None:
+    client = PythonClient(processes=2, request_s=0.01, connect_s=0.03, turn_s=0.0, chunk_s=0.002)
+    application = one(Work(chunks=5), max_ongoing_requests=100)
+    for connects, each_s in ((False, 0.02), (True, 0.05)):
+        asked = bench(application, ClosedLoop(users=16, duration_s=20.0), costs=FREE)
+        asked = replace(asked, python=replace(client, connects=connects))
+        assert play(asked).summary(2.0, 20.0).rps == pytest.approx(2 / each_s, rel=0.02)
 
 
 def test_a_hop_costs_what_the_table_says() -> None:
