@@ -1,11 +1,11 @@
 """Attention as eager Hugging Face models run it: rotary embedding and the core, by implementation.
 
-``sdpa``, ``flash_attention_2``, ``_3`` and ``triton`` keep query, key, value, output and an fp32
-log-sum-exp per row and head. ``triton`` is FlashAttention written in Triton, which MPT's own code
-ran (``attn_impl: triton``) until March 2024. ``eager`` materialises the scores: it keeps softmax
-and, where it is upcast, its 16-bit copy. With a mask that ``is_causal`` cannot express (a window,
-ALiBi, a position bias) sdpa takes a float mask of its own per layer and repeats grouped key-value
-heads (``transformers/integrations/sdpa_attention.py``).
+``sdpa``, ``flash_attention_1``, ``_2``, ``_3`` and ``triton`` keep query, key, value, output and an
+fp32 log-sum-exp per row and head. ``triton`` is FlashAttention written in Triton, which MPT's own
+code ran (``attn_impl: triton``) until March 2024. ``eager`` materialises the scores: it keeps
+softmax and, where it is upcast, its 16-bit copy. With a mask that ``is_causal`` cannot express (a
+window, ALiBi, a position bias) sdpa takes a float mask of its own per layer and repeats grouped
+key-value heads (``transformers/integrations/sdpa_attention.py``).
 
 FLOPs are those of the full score matrix, causal or not, as ``torch.utils.flop_counter`` and the MFU
 convention count them; ``Attention.causal`` and ``window`` say what a kernel can skip.
@@ -20,8 +20,9 @@ from raysim.models.table import Attention, Operator, Saved, TensorDtype
 from raysim.models.tape import JOINED, Tape, Tensor
 
 Implementation = Literal[
-    "eager", "sdpa", "flash_attention_2", "flash_attention_3", "transformer_engine", "triton"
-]
+    "eager", "sdpa", "flash_attention_1", "flash_attention_2", "flash_attention_3",
+    "transformer_engine", "triton",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -111,6 +111,7 @@ MEGATRON_FAMILIES = frozenset(
 LIBRARIES: dict[Library, tuple[str, frozenset[str]]] = {
     "megatron_core": ("Megatron-core", MEGATRON_FAMILIES),
     "torchtitan": ("torchtitan", frozenset({"llama"})),
+    "internevo": ("InternEvo", frozenset({"llama"})),
 }
 """Whose modules run where they are not transformers': its name, and its families."""
 ELSEWHERE = frozenset({"gpt_oss"})
@@ -163,7 +164,7 @@ def build(
         Shown in reports; None: ``_name_or_path`` or the family.
     library
         ``megatron_core``: Megatron-core's modules on Transformer Engine; ``torchtitan``:
-        torchtitan's; for families they have.
+        torchtitan's; ``internevo``: InternEvo's; for families they have.
     vocab_multiple
         Of ``megatron_core``: the vocabulary is padded to a multiple of this.
     file
@@ -221,7 +222,7 @@ def _head(reader: Reader, full: str, default: str) -> Head:
 
 
 def _in_library(reader: Reader, model_type: str, library: Library) -> None:
-    """Refuse a family that Megatron-core or torchtitan has no modules for."""
+    """Refuse a family that another library has no modules for."""
     title, families = LIBRARIES[library]
     if model_type not in families:
         known = ", ".join(sorted(families))

@@ -26,9 +26,9 @@ Head = Literal[
 ]
 """What follows the family's name in a class name; ``LMHeadModel`` is read as ``ForCausalLM``."""
 
-Library = Literal["transformers", "megatron_core", "torchtitan"]
-"""Whose modules run: Hugging Face's eager ones, Megatron-core's on Transformer Engine, or
-torchtitan's."""
+Library = Literal["transformers", "megatron_core", "torchtitan", "internevo"]
+"""Whose modules run: Hugging Face's eager ones, Megatron-core's on Transformer Engine,
+torchtitan's, or InternEvo's."""
 TRACED = (
     "any other family of transformers is traced where it is installed: pip install 'raysim[real]'"
 )

@@ -142,8 +142,9 @@ class Attention:
     masked: bool = False
     """sdpa with a mask of its own (a window, ALiBi): nothing is skipped."""
     implementation: Literal[
-        "eager", "sdpa", "flash_attention_2", "flash_attention_3", "transformer_engine", "triton"
-    ] = "sdpa"
+        "eager", "sdpa", "flash_attention_1", "flash_attention_2", "flash_attention_3",
+        "transformer_engine", "triton",
+    ] = "sdpa"  # fmt: skip
     """``transformer_engine``: the GPU's best kernel, cuDNN's or FlashAttention 3."""
     fused_softmax: bool = False
     """Eager, with Megatron's kernel for scale, causal mask and softmax, all in 16 bits."""

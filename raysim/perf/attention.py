@@ -1,8 +1,8 @@
 """Seconds of one attention core (scores, softmax, values), forward or backward.
 
-``sdpa`` and ``flash_attention_2`` or ``_3`` never store the score matrix: time is a fixed part, the
-products over the visited scores (causal, window) at the kernel's rate for its head dimension, and
-the traffic of queries, keys, values and output, which these kernels hide badly
+``sdpa`` and ``flash_attention_1``, ``_2`` or ``_3`` never store the score matrix: time is a fixed
+part, the products over the visited scores (causal, window) at the kernel's rate for its head
+dimension, and the traffic of queries, keys, values and output, which these kernels hide badly
 (``tables/attention.csv``, what is left in ``attention_grid.csv``). A mask of ``sdpa``'s own makes a
 kernel visit every score; where torch does not choose cuDNN's, that is the memory-efficient one, as
 it is for values of another width than the keys (DeepSeek). ``eager`` runs two batched products,
@@ -36,9 +36,9 @@ BLOCK_ROWS = 128
 """Query rows (backward: key rows) of one thread block."""
 
 
-EFFICIENT_SHARE = 0.5
-"""Rate of the memory-efficient kernel over FlashAttention 2's; assumed from the latter's paper
-(arXiv 2307.08691): twice FlashAttention, as fast as xformers' kernel."""
+EARLIER_SHARE = 0.5
+"""Rate of FlashAttention 1 and of the memory-efficient kernel over FlashAttention 2's; assumed from
+the latter's paper (arXiv 2307.08691): twice FlashAttention, as fast as xformers' kernel."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,10 @@ def fused_seconds(
     both = a.head_dim + a.v_head_dim
     masked = a.masked and not c.takes_masks
     efficient = a.implementation == "sdpa" and (masked or a.head_dim != a.v_head_dim)
-    if a.implementation == "flash_attention_2":  # takes one width: transformers pads the narrower
+    earlier = a.implementation == "flash_attention_1"
+    if (
+        earlier or a.implementation == "flash_attention_2"
+    ):  # takes one width: transformers pads the narrower
         both = 2 * max(a.head_dim, a.v_head_dim)
     scores = score_elements(a)
     if a.causal and not a.masked and a.window is None:
@@ -98,8 +101,8 @@ def fused_seconds(
     flops = 2.0 * batch * heads * scores * both
     known = c.flops_per_s.sizes
     rate = c.flops_per_s.at(min(max(both / 2.0, known[0]), known[-1]))[0]
-    if efficient:
-        rate *= EFFICIENT_SHARE
+    if efficient or earlier:
+        rate *= EARLIER_SHARE
     share = batch * heads * ceil((a.kv_len if backward else a.q_len) / BLOCK_ROWS) / c.sm_count
     whole = ceil(share)
     waves = whole if whole <= 1 else share + c.quantisation * (whole - share)

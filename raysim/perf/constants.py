@@ -29,8 +29,8 @@ GPU (FlashAttention 3 on Hopper, TensorRT-LLM's or cuDNN's on Blackwell); ``trit
 written in Triton, as llm-foundry ran it."""
 
 NAMED_KERNELS: dict[str, FusedKernel] = {
-    "flash_attention_2": "fa2", "flash_attention_3": "fa3", "transformer_engine": "best",
-    "triton": "triton",
+    "flash_attention_1": "fa2", "flash_attention_2": "fa2", "flash_attention_3": "fa3",
+    "transformer_engine": "best", "triton": "triton",
 }  # fmt: skip
 """Kernels that implementations of attention ask for by name."""
 

@@ -102,6 +102,8 @@ def _bucket_numel(plan: TrainingPlan) -> int:
     """Elements of gradients that are reduced at once, at most."""
     if plan.engine == "deepspeed" and plan.zero.stage:
         return max(1, plan.zero.reduce_bucket_size)
+    if plan.engine == "internevo":
+        return plan.internevo.reduce_bucket_size
     if plan.engine == "megatron" and plan.megatron.overlap_grad_reduce:
         return plan.megatron.ddp_bucket_size or overlapped_bucket_numel(plan.mesh.weight_ranks)
     return 1

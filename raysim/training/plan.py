@@ -58,6 +58,16 @@ class MegatronSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InternEvoSettings:
+    """InternEvo's ``parallel`` and ``hybrid_zero_optimizer`` that matter, as in its 7B_sft.py."""
+
+    zero1: int = 8
+    """Ranks that share the optimizer's states; 0 and less: all data-parallel ones."""
+    reduce_bucket_size: int = 512 * 2**20
+    """Elements."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SavingSettings:
     """How checkpoints are written and read: the scenario's, and DeepSpeed's ``checkpoint``."""
 
@@ -81,7 +91,8 @@ class TrainingPlan:
 
     model: Model
     mesh: Mesh
-    engine: Literal["ddp", "fsdp", "deepspeed", "megatron"]
+    engine: Literal["ddp", "fsdp", "deepspeed", "megatron", "internevo"]
+    """``internevo``: for published runs; no scenario asks for it."""
     micro_batch: int
     """Samples per GPU and micro-step."""
     gradient_accumulation_steps: int
@@ -91,6 +102,7 @@ class TrainingPlan:
     ddp: DdpSettings = field(default_factory=DdpSettings)
     fsdp: FsdpSettings = field(default_factory=FsdpSettings)
     megatron: MegatronSettings = field(default_factory=MegatronSettings)
+    internevo: InternEvoSettings = field(default_factory=InternEvoSettings)
     pipeline: PipelineSettings = field(default_factory=PipelineSettings)
     fp8: Fp8Settings | None = None
     """What runs in fp8; ``precision`` is that of everything else."""
@@ -165,7 +177,7 @@ class TrainingPlan:
         """What reports call it: ``DDP``, ``FSDP2``, ``ZeRO-3``, ``Megatron-core``."""
         if self.engine == "fsdp":
             return self.fsdp.label
-        names = {"ddp": "DDP", "megatron": "Megatron-core"}
+        names = {"ddp": "DDP", "megatron": "Megatron-core", "internevo": "InternEvo"}
         return names.get(self.engine, f"ZeRO-{self.zero.stage}")
 
     @property
@@ -178,6 +190,8 @@ class TrainingPlan:
                 cp_exchange="a2a", keeps_gathered=True, pipelined=f.async_tensor_parallel,
                 dtensor=True,
             )  # fmt: skip
+        if self.engine == "internevo":  # flash-attn's linears sum beside the weight gradient
+            return Sharding(tp=mesh.tp, overlaps=True)
         if self.engine != "megatron":
             ulysses = self.engine == "deepspeed" and mesh.cp > 1
             return Sharding(tp=mesh.tp, cp=mesh.cp, cp_exchange="a2a", ulysses=ulysses)

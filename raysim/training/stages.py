@@ -63,7 +63,9 @@ def gradient_cut(plan: TrainingPlan) -> Cut:
     """How finely the program must be cut: where hooks act, per module; elsewhere coarser."""
     zero = plan.zero
     zero_hooks = zero.stage > 1 or (zero.stage == 1 and zero.overlaps)
-    hooked = plan.engine in {"ddp", "fsdp"} or (plan.engine == "deepspeed" and zero_hooks)
+    hooked = plan.engine in {"ddp", "fsdp", "internevo"} or (
+        plan.engine == "deepspeed" and zero_hooks
+    )
     return "module" if hooked and plan.mesh.pp == 1 else "collective"
 
 

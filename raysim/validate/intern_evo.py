@@ -1,13 +1,10 @@
 """InternEvo's table of InternLM on 8 to 1,024 A100, predicted: data parallel, states sharded.
 
-``validation/data/published/intern_evo.json`` says what ran. InternEvo's optimizer sums gradients in
-buckets beside the last backward and sends weights from their owners after the step, over all
-data-parallel ranks or over those of a node: Megatron-core's distributed optimizer, in as many
-instances as there are nodes, stands for it, with gradients in 16 bits. No row fixed a constant.
+``validation/data/published/intern_evo.json`` says what ran, and how: InternEvo's own modules
+(``models.families.internevo``) and optimizer (``training.engines.internevo``), as its code of July
+2023 has them. No row fixed a constant.
 
-Simplified: modules are Megatron-core's, which fuse as InternLM's of apex and flash-attn do, without
-biases, and keep what norms give, which InternEvo makes again where layers are not checkpointed;
-sums over the ranks of a node and over nodes are two collectives where it has one.
+Simplified: samples are full.
 """
 
 from __future__ import annotations
@@ -24,8 +21,8 @@ from raysim.hardware.cluster import ClusterSpec
 from raysim.kernel.simulation import Simulation
 from raysim.models.huggingface import build
 from raysim.models.table import Model
-from raysim.training.plan import MegatronSettings, TrainingPlan
-from raysim.training.settings.deepspeed import Optimizer, PipelineSettings
+from raysim.training.plan import InternEvoSettings, TrainingPlan
+from raysim.training.settings.deepspeed import Optimizer
 from raysim.training.settings.parallel import Mesh
 from raysim.training.tower import StepOutcome, simulate
 from raysim.units import to_seconds
@@ -36,8 +33,6 @@ from raysim.validate.published import PUBLISHED, left_points, nodes, ran_point
 FILE = "intern_evo.json"
 FAMILY = "intern_evo"
 SEQ_LEN = 2048
-BUCKET = 512 * 2**20
-"""Elements: ``reduce_bucket_size`` of ``configs/7B_sft.py``."""
 
 
 def intern_points(validation: Path) -> Iterator[Point]:
@@ -58,30 +53,19 @@ def intern_points(validation: Path) -> Iterator[Point]:
 
 def played(row: dict[str, Any], held: dict[str, Any]) -> StepOutcome:
     """One row, simulated."""
-    mesh = Mesh(dp=row["gpus"] // row["tp"], tp=row["tp"])
+    config = held["models"]["7B"] | {"dropout_selective_checkpoint": row["recompute"] == "none"}
     plan = TrainingPlan(
-        model=_internlm(json.dumps(held["models"]["7B"])),
-        mesh=mesh,
-        engine="megatron",
+        model=_internlm(json.dumps(config)),
+        mesh=Mesh(dp=row["gpus"] // row["tp"], tp=row["tp"]),
+        engine="internevo",
         micro_batch=row["micro_batch"],
         gradient_accumulation_steps=row["micro_num"],
         precision="bf16",
-        optimizer=Optimizer(),
-        megatron=MegatronSettings(
-            use_distributed_optimizer=True,
-            num_distributed_optimizer_instances=_instances(row["zero1"], mesh),
-            overlap_grad_reduce=True, accumulate_allreduce_grads_in_fp32=False,
-            ddp_bucket_size=BUCKET,
-        ),
+        optimizer=Optimizer(fused=False, foreach=False),
+        internevo=InternEvoSettings(zero1=row["zero1"]),
         activation_checkpointing=row["recompute"],
-        pipeline=PipelineSettings(partition_method="blocks", schedule="megatron_1f1b"),
-    )  # fmt: skip
+    )
     return simulate(plan, cluster_of(held["machine"], row["gpus"]), simulation=Simulation())
-
-
-def _instances(zero1: int, mesh: Mesh) -> int:
-    """Groups of ``zero1`` ranks that share the states; -1: one group of all."""
-    return 1 if zero1 < 0 else mesh.dp // zero1
 
 
 def cluster_of(machine: dict[str, Any], gpus: int) -> ClusterSpec:
@@ -96,4 +80,4 @@ def cluster_of(machine: dict[str, Any], gpus: int) -> ClusterSpec:
 
 @cache
 def _internlm(config: str) -> Model:
-    return build(json.loads(config), seq_len=SEQ_LEN, library="megatron_core", fused_loss=True)
+    return build(json.loads(config), seq_len=SEQ_LEN, library="internevo")

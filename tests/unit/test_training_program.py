@@ -6,7 +6,7 @@ import pytest
 
 from raysim.errors import ScenarioError
 from raysim.training.pipeline.schedule import num_pipe_buffers
-from raysim.training.plan import DdpSettings
+from raysim.training.plan import DdpSettings, InternEvoSettings
 from raysim.training.program import COMPUTE, Call, Kind, Program, ProgramBuilder
 from raysim.training.settings.deepspeed import OffloadOptimizer, OffloadParam, PipelineSettings
 from raysim.training.settings.parallel import Coordinate, Mesh
@@ -39,6 +39,8 @@ ENGINES = {
     },
     "zero3 checkpointing": {"stage": 3, "activation_checkpointing": "full"},
     "zero3 gathers apart": {"stage": 3, "separate_gathers": True},
+    "internevo": {"engine": "internevo"},
+    "internevo over all ranks": {"engine": "internevo", "internevo": InternEvoSettings(zero1=-1)},
     "zero1 synchronized checkpoints": {
         "stage": 1,
         "activation_checkpointing": "full",

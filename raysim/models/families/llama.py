@@ -16,6 +16,7 @@ from typing import Literal
 from raysim.models.activations import ACTIVATIONS
 from raysim.models.attention import Core, Implementation, attend, rotary
 from raysim.models.config import MOST_LAYERS, Reader
+from raysim.models.families.internevo import intern_model
 from raysim.models.families.megatron_core import Grouped, Mixture, megatron_model
 from raysim.models.families.torchtitan import titan_model
 from raysim.models.feedforward import Experts, Names, glu, moe
@@ -293,6 +294,11 @@ def build_decoder(
         return titan_model(
             request, top, tokens=tokens, hidden=d.hidden, width=d.width, layers=d.layers,
             heads=d.heads, kv_heads=d.kv_heads, vocab=d.vocab, divisible=divisible_keys(d),
+        )  # fmt: skip
+    if request.library == "internevo":
+        return intern_model(
+            request, top, tokens=tokens, hidden=d.hidden, width=d.width, layers=d.layers,
+            heads=d.heads, vocab=d.vocab, divisible=divisible_keys(d),
         )  # fmt: skip
     answering = "transformer" if request.model_type in ANSWERS_AS_TRANSFORMER else ""
     name = prefix(request, base, answering=answering)

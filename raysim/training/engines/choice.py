@@ -8,6 +8,7 @@ from raysim.training.engines.ddp import Ddp
 from raysim.training.engines.fp8 import Quantizing
 from raysim.training.engines.fsdp1 import Fsdp1
 from raysim.training.engines.fsdp2 import Fsdp2
+from raysim.training.engines.internevo import HybridZero
 from raysim.training.engines.megatron import Megatron
 from raysim.training.engines.replicated import Replicated
 from raysim.training.engines.zero3 import ZeroThree
@@ -38,6 +39,8 @@ def _engine(context: EngineContext, stage: StageSpec, *, forward_only: bool) -> 
         return fsdp(context, stage.sections)
     if plan.engine == "megatron":
         return Megatron(context)
+    if plan.engine == "internevo":
+        return HybridZero(context)
     if zero.stage == 3:
         visits = stage.units if forward_only else tuple(stage.visits())
         return ZeroThree(context, visits)

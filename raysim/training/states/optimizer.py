@@ -48,6 +48,8 @@ def flattened(plan: TrainingPlan) -> bool:
         return plan.zero.stage > 0 or plan.precision != "fp32"
     if plan.engine == "megatron":
         return plan.megatron.use_distributed_optimizer
+    if plan.engine == "internevo":
+        return True
     return plan.engine == "fsdp" and plan.fsdp.version == 1 and not plan.fsdp.use_orig_params
 
 
