@@ -178,7 +178,9 @@ def test_sequence_parallel_peers_gather_fp8() -> None:
 def test_delayed_scaling_reduces_amax_once_a_pass() -> None:
     (program,) = programs(job(megatron(), gradient_accumulation_steps=4))
     passes = len(program.backward_ends)
-    assert sum(op.name == "all-reduce amax" for op in program.ops) == 2 * passes
+    sums = [op for op in program.ops if op.name == "all-reduce amax"]
+    assert len(sums) == 2 * passes
+    assert {op.stream for op in sums} == {"comm:amax"}  # no weights or gradients before them
     (other,) = programs(job(megatron("tensorwise"), gradient_accumulation_steps=4))
     assert not any(op.name == "all-reduce amax" for op in other.ops)
 

@@ -246,6 +246,25 @@ def test_interleaved_chunks_gather_their_weights_too() -> None:
     assert min(sums[0]) > 0
 
 
+def test_a_ranks_stages_are_gathered_one_ahead_and_on_all_ranks_at_once() -> None:
+    """``param_sync_func``: two at the start, then a stage's when the one before it begins.
+
+    On rank 1 a pass earlier: what it does then is a pass later than on rank 0.
+    """
+    p = job(llama(num_hidden_layers=8), mesh=Mesh(pp=2, dp=4), gradient_accumulation_steps=4)
+    cut = replace(p.pipeline, schedule="interleaved", virtual_stages=4)
+    ahead = replace(SHARDED, overlap_grad_reduce=True, overlap_param_gather=True)
+    for rank, program in enumerate(programs(replace(p, pipeline=cut, megatron=ahead))):
+        names = [op.name for op in program.ops]
+        layers = [f"decoder.layers.{2 * chunk + rank}" for chunk in range(4)]
+        first = [names.index(layer) for layer in layers]
+        begun = [names[:at].count("all-gather weights") for at in first]
+        assert begun == [2, 3, 4, 4]
+        passes = [i for i, name in enumerate(names) if name in layers]
+        third = [i for i, name in enumerate(names) if name == "all-gather weights"][2]
+        assert sum(i < third for i in passes) == 2 - rank
+
+
 def test_recomputation_trades_memory_for_time() -> None:
     modes = [
         {"activation_checkpointing": "none"},

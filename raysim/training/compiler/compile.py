@@ -19,7 +19,7 @@ from raysim.perf.nvme import Volume
 from raysim.training.compiler.emitter import UnitEmitter
 from raysim.training.compiler.exchange import Exchanger
 from raysim.training.compiler.kept_inputs import KeptInputs
-from raysim.training.engines.choice import choose_engine
+from raysim.training.engines.choice import choose_engine, gather_ahead
 from raysim.training.engines.context import Engine, EngineContext
 from raysim.training.layers.sections import Unit
 from raysim.training.pipeline.schedule import END_OF_BATCH, Do, Instruction
@@ -109,6 +109,9 @@ class RankCompiler:
         """Of the step being compiled."""
         self.done: Counter[tuple[Do, int]] = Counter()
         """Backward passes of that step, by kind and chunk."""
+        self.due: dict[int, tuple[int, ...]] = {}
+        """Of that step: by how many forward passes came before, whose weights to gather."""
+        self.forwards = 0
         self.passes: dict[object, tuple[Stretch, tuple[int, ...], Hashable]] = {}
         """Passes to issue again, with what is pending after them and how they leave the engine, by
         all that shapes them."""
@@ -149,6 +152,8 @@ class RankCompiler:
             self.done.clear()
             warm_up = step < steps - 1 and len(self.chunks) == 1
             self.micro_batches = 1 if warm_up else self.plan.gradient_accumulation_steps
+            self.due = self.pipeline.due(self.at.pp, self.micro_batches)
+            self.forwards = 0
             for instructions in self.pipeline.steps(self.at.pp, self.micro_batches):
                 self.exchange.end_batch()
                 for instruction in instructions:
@@ -253,6 +258,9 @@ class RankCompiler:
         self.engine.resume(left)
 
     def _forward_pass(self, micro_batch: int) -> None:
+        for chunk in self.due.get(self.forwards, ()):
+            gather_ahead(self.engines[chunk])
+        self.forwards += 1
         self._arrived("activation", micro_batch)
         self.engine.begin_forward()
         self._pass(Do.FORWARD_PASS, self._forwards)

@@ -3,7 +3,8 @@
 Weight gradients are added to an fp32 buffer by the products themselves; the buffer is reduced after
 the last backward, or bucket by bucket beside it (``overlap_grad_reduce``). With the distributed
 optimizer a rank steps its slice, and low-precision weights are gathered afterwards, or ahead of
-their use in the next forward (``overlap_param_gather``); with several instances of it slices are
+their use in the next forward (``overlap_param_gather``), bucket by bucket or, of a rank's several
+stages, stage by stage; with several instances of it slices are
 those of fewer ranks, and summed over the instances. Experts have buffers of their own, shared by
 fewer ranks. Sources: ``megatron/core/distributed/param_and_grad_buffer.py``,
 ``optimizer/distrib_optimizer.py``, ``finalize_model_grads.py``.
@@ -208,6 +209,13 @@ class Megatron:
         self.fresh = {unit for bucket in self.buckets for unit in bucket.units if bucket.ranks > 1}
         for bucket in self.buckets:
             bucket.gathered = None
+
+    def gather_ahead(self) -> None:
+        """All buckets' weights, before their first forward of a step (``start_param_sync``)."""
+        self.begin_forward()
+        for bucket in reversed(self.buckets):
+            if self.fresh and bucket.ranks > 1:
+                self._gathered(bucket)
 
     def begin_backward(self, *, boundary: bool) -> None:
         """Only the last micro-batch's gradients are reduced."""
