@@ -4,7 +4,8 @@
 (an earlier release, fp8) say what ran: Llama, GPT-3 and Nemotron under every layout that NVIDIA
 recommends for them. No row fixed a constant.
 
-Simplified: apex's distributed Adam is Megatron-core's distributed optimizer, which it came before;
+Simplified: apex's distributed Adam is Megatron-core's distributed optimizer, which it came before,
+and keeps fp32 masters even where its states are bf16;
 Megatron's own fused loss is Transformer Engine's; user buffers work by their default methods.
 """
 
@@ -97,6 +98,7 @@ def _plan(config: str, r: dict[str, Any]) -> TrainingPlan:
         gradient_accumulation_steps=r["global_batch"] // (r["micro_batch"] * mesh.dp),
         precision="bf16",
         optimizer=Optimizer(),
+        bf16_optimizer_states=r["bf16_states"],
         fp8=Fp8Settings(
             recipe="delayed", classes=(), caches_weights=True, primary_weights=r["fp8_weights"],
         ) if r["precision"] == "fp8" else None,

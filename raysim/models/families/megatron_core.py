@@ -20,7 +20,7 @@ from raysim.models.config import Reader
 from raysim.models.feedforward import Experts, grouped
 from raysim.models.request import Request, assemble, block_layer
 from raysim.models.table import Body, Layer, Model, Operator, Parameter, Saved, Split
-from raysim.models.tape import Tape, Tensor
+from raysim.models.tape import Joined, Tape, Tensor
 
 BLOCK = "TransformerLayer"
 
@@ -217,7 +217,9 @@ def _grouped_attention(tape: Tape, x: Tensor, a: Grouped, *, shifted: bool) -> T
     qkv = norm_linear(
         tape, f"{name}.linear_qkv", x, q_width + 2 * kv_width, bias=a.qkv_bias, shifted=shifted
     )
-    q, k, v = tape.split(name, qkv, [q_width, kv_width, kv_width], cls=cls)
+    # SplitAlongDim: attention writes its three gradients into one tensor; rotary kernels do not
+    gradients: Joined = "contiguous" if a.rotary or a.kv_heads < a.heads else "in place"
+    q, k, v = tape.split(name, qkv, [q_width, kv_width, kv_width], cls=cls, gradients=gradients)
     core = Core(
         heads=a.heads, kv_heads=a.kv_heads, head_dim=a.head_dim, v_head_dim=a.head_dim,
         implementation="transformer_engine", dropout=a.dropout,
