@@ -1,8 +1,8 @@
 """NVIDIA's tables of pre-training under NeMo, predicted: Megatron-core on H100 and GB200.
 
 ``validation/data/published/dgx_cloud.json`` (8 to 2,304 GPUs, bf16 and fp8) and ``nemo_h100.json``
-(an earlier release, fp8) say what ran: Llama, GPT-3 and Nemotron under every layout that NVIDIA
-recommends for them. No row fixed a constant.
+(an earlier release, fp8) say what ran: Llama, GPT-3, Nemotron and Grok under every layout that
+NVIDIA recommends for them. No row fixed a constant.
 
 Simplified: apex's distributed Adam is Megatron-core's distributed optimizer, which it came before,
 and keeps fp32 masters even where its states are bf16;
@@ -43,8 +43,9 @@ def dgx_cloud_points(validation: Path) -> Iterator[Point]:
     held = _held(validation, CLOUD)
     for row in held["rows"]:
         outcome = played(held, row)
+        kind = "mixture" if outcome.plan.mesh.ep > 1 else row["machine"]
         yield Point(
-            family=f"{CLOUD}/{row['machine']}_{row['precision']}", name=row["id"],
+            family=f"{CLOUD}/{kind}_{row['precision']}", name=row["id"],
             role="validation", unit="s", measured=row["step_s"],
             predicted=to_seconds(outcome.steady_step_ns),
             job=job_of(outcome, samples=row["global_batch"]),
@@ -88,7 +89,7 @@ def played(held: dict[str, Any], row: dict[str, Any]) -> StepOutcome:
 
 def _plan(config: str, r: dict[str, Any]) -> TrainingPlan:
     tp, pp, cp = r["tp"], r["pp"], r["cp"]
-    mesh = Mesh(dp=r["gpus"] // (tp * pp * cp), tp=tp, pp=pp, cp=cp)
+    mesh = Mesh(dp=r["gpus"] // (tp * pp * cp), tp=tp, pp=pp, cp=cp, ep=r["ep"])
     interleaved, bucket = r["vp"] > 1, r["bucket_mib"]
     return TrainingPlan(
         model=_model(config, r["seq_len"], tp, r["attention"], fused_loss=r["fused_loss"]),
