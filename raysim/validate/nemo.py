@@ -1,12 +1,13 @@
 """NVIDIA's tables of pre-training under NeMo, predicted: Megatron-core on H100 and GB200.
 
-``validation/data/published/dgx_cloud.json`` (8 to 2,304 GPUs, bf16 and fp8) and ``nemo_h100.json``
-(an earlier release, fp8) say what ran: Llama, GPT-3, Nemotron and Grok under every layout that
-NVIDIA recommends for them. No row fixed a constant.
+``validation/data/published/dgx_cloud.json`` (8 to 2,304 GPUs, bf16 and fp8), ``nemo_h100.json``
+(an earlier release, fp8) and ``nemo_long.json`` (up to a million tokens a sample, on B200) say what
+ran: Llama, GPT-3, Nemotron and Grok under every layout that NVIDIA recommends for them. No row
+fixed a constant.
 
 Simplified: apex's distributed Adam is Megatron-core's distributed optimizer, which it came before,
-and keeps fp32 masters even where its states are bf16;
-Megatron's own fused loss is Transformer Engine's; user buffers work by their default methods.
+and keeps fp32 masters even where its states are bf16; Megatron's own fused loss is Transformer
+Engine's; user buffers work by their default methods.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from raysim.validate.points import Point
 from raysim.validate.published import PUBLISHED, left_points, ran_point
 from raysim.validate.runs_megatron import bridge_cluster
 
-CLOUD, SUMMARY = "dgx_cloud", "nemo_h100"
+CLOUD, SUMMARY, LONG = "dgx_cloud", "nemo_h100", "nemo_long"
 VOCABULARY_MULTIPLE = 128
 """``make_vocab_size_divisible_by`` of every recipe, times its tensor-parallel ranks."""
 ELEMENT_BYTES = 2
@@ -68,6 +69,31 @@ def nemo_points(validation: Path) -> Iterator[Point]:
         )  # fmt: skip
         yield ran_point(outcome, SUMMARY, row["id"])
     yield from left_points(held["left_out"], SUMMARY)
+
+
+def nemo_long_points(validation: Path) -> Iterator[Point]:
+    """TFLOP/s per GPU by NeMo's own count, verdicts, and the rows left out."""
+    held = _held(validation, LONG)
+    for row in held["rows"]:
+        outcome = played(held, row)
+        each = row["global_batch"] * row["seq_len"] / row["gpus"]
+        teraflops = each * _token_flops(held["models"]["llama-8b"], row["seq_len"]) / 1e12
+        yield Point(
+            family=LONG, name=row["id"], role="validation", unit="TFLOP/s/GPU",
+            measured=row["tflops_per_gpu"],
+            predicted=teraflops / to_seconds(outcome.steady_step_ns),
+            job=job_of(outcome, counted=teraflops),
+        )  # fmt: skip
+        yield ran_point(outcome, LONG, row["id"])
+    yield from left_points(held["left_out"], LONG)
+
+
+def _token_flops(model: dict[str, Any], seq_len: int) -> float:
+    """``llama3`` of NeMo's ``flops_formulas.py``."""
+    h, layers = model["hidden_size"], model["num_hidden_layers"]
+    groups = model["num_key_value_heads"] / model["num_attention_heads"]
+    inner = 12 + 12 * groups + 18 * model["intermediate_size"] / h + 12 * seq_len / h
+    return float(layers * h**2 * (inner + 6 * model["vocab_size"] / (layers * h)))
 
 
 def _held(validation: Path, name: str) -> dict[str, Any]:
