@@ -134,6 +134,8 @@ def _plan(config: str, r: dict[str, Any]) -> TrainingPlan:
             use_distributed_optimizer=True, overlap_grad_reduce=True, overlap_param_gather=True,
             accumulate_allreduce_grads_in_fp32=r["fp32_gradients"],
             ddp_bucket_size=bucket and bucket * MIB // ELEMENT_BYTES,
+            defer_embedding_wgrad_compute=r["deferral"] is not None,
+            wgrad_deferral_limit=r["deferral"] or 0,
         ),
         activation_checkpointing=r["recompute"],
         cuda_graphs=r["cuda_graphs"],
