@@ -21,6 +21,7 @@ from raysim.training.compiler.exchange import Exchanger
 from raysim.training.compiler.kept_inputs import KeptInputs
 from raysim.training.engines.choice import choose_engine, gather_ahead
 from raysim.training.engines.context import Engine, EngineContext
+from raysim.training.engines.megatron import OUTPUT_LAYER
 from raysim.training.layers.sections import Unit
 from raysim.training.pipeline.schedule import END_OF_BATCH, Do, Instruction
 from raysim.training.plan import TrainingPlan
@@ -41,8 +42,6 @@ class Feed:
     """Copied to the GPU."""
 
 
-OUTPUT_LAYER = "ColumnParallelLinear"
-"""Megatron's class of it; other linears are Transformer Engine's."""
 Handlers = dict[Do, Callable[[int], None]]
 
 

@@ -33,6 +33,9 @@ WORKSPACE_BYTES = {"hopper": 32 * MIB, "blackwell": 32 * MIB}
 WORKSPACE_BYTES_ELSEWHERE = 4 * MIB
 """``get_cublas_workspace_size_bytes`` of Transformer Engine."""
 GROUPED_STREAMS = 4
+OUTPUT_LAYER = "ColumnParallelLinear"
+"""Megatron's class of it; its products add to the buffer too (``linear_with_grad_accumulation``).
+Other linears are Transformer Engine's."""
 
 
 def overlapped_bucket_numel(ranks: int) -> int:
@@ -68,8 +71,10 @@ class Megatron:
         self.buckets = self._fill_buckets()
         self.own = sum(self._own(bucket) for bucket in self.buckets)
         """Elements that this rank steps."""
-        self.plain = {id(unit): self._plain_bytes(unit) for unit in context.units}
+        self.plain = {id(unit): self._plain_bytes(unit, "TE") for unit in context.units}
         """Bytes of gradients that are tensors of their own, by ``id`` of their unit."""
+        self.added = {id(u): self._plain_bytes(u, "TE", OUTPUT_LAYER) for u in context.units}
+        """Of these, those that are more than the empty tensor that autograd wants."""
         self.boundary = False
         self.works: list[int] = []
         self.fresh: set[int] = set()
@@ -189,12 +194,12 @@ class Megatron:
                 found.append((shape[-2], shape[-1]))
         return found
 
-    def _plain_bytes(self, unit: Unit) -> int:
+    def _plain_bytes(self, unit: Unit, *linears: str) -> int:
         """Gradients that pass through a tensor of their own: of all but fused linears."""
         fused = self.m.gradient_accumulation_fusion
         named = {
             p.name for m in unit.modules for p in m.parameters
-            if fused and (m.cls.startswith("TE") or p.expert)
+            if fused and (m.cls.startswith(linears) or p.expert)
         }  # fmt: skip
         ends = tuple(named)
         numel = sum(g.numel for g in unit.gradients if not (ends and g.name.endswith(ends)))
@@ -271,7 +276,7 @@ class Megatron:
 
     def backward_extra(self, unit: Unit) -> tuple[float, int]:
         """Gradients that fused products did not add themselves are added to the buffer."""
-        plain = self.plain[id(unit)]
+        plain = self.added[id(unit)]
         if not plain:
             return 0.0, 0
         numel = plain / self.c.weight_bytes
