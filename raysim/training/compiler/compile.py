@@ -69,8 +69,7 @@ class RankCompiler:
         self.pipeline = pipeline_of(plan)
         self.layout = self.pipeline.layout
         self.chunks = tuple(chunks)
-        self.stage = self.chunks[0]
-        """The one at work."""
+        self.stage = self.chunks[0]  # the one at work
         self.costs = costs
         self.feed = feed
         self.b = ProgramBuilder(
@@ -112,9 +111,8 @@ class RankCompiler:
         """Backward passes of that step, by kind and chunk."""
         self.due: dict[int, tuple[int, ...]] = {}
         """Of that step: by how many forward passes came before, whose weights to gather."""
-        self.forwards = 0
-        self.deferred = 0
-        """Of that step: passes whose output layer still lacks its weight gradient."""
+        self.forwards = self.deferred = 0
+        """Of that step: passes forward, those whose output layer still lacks its gradient."""
         self.passes: dict[object, tuple[Stretch, tuple[int, ...], Hashable]] = {}
         """Passes to issue again, with what is pending after them and how they leave the engine, by
         all that shapes them."""
