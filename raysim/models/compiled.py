@@ -4,7 +4,9 @@ Inductor's min-cut partitioner has backward repeat chains of elementwise operato
 be had again for little: products, attention cores and what they read. Norms keep their input as it
 is and a few numbers per row, activations what they read from a product, dropout its mask; copies
 and intermediate results go. The loss keeps the 16-bit logits and two numbers per row in place of
-an fp32 log-softmax. Seen by compiling transformers' Llama, Qwen3, GPT-2 and BERT.
+an fp32 log-softmax. Seen by compiling transformers' Llama, Qwen3, GPT-2 and BERT. A product that
+casts its operands to fp8 within the graph (torchao's) needs no input in 16 bits: backward makes it
+and casts it again, unless a kernel that is not repeated made it (seen with ``torch._scaled_mm``).
 
 While transformers is traced it cannot see that a causal mask is all there is to mask: sdpa gets
 one, and keys and values repeated for every query head (``sdpa_attention_forward``).
@@ -29,18 +31,20 @@ def compiled(model: Model) -> Model:
 
 def _body(body: Body) -> Body:
     operators = list(body.operators)
-    stays = {s.name for o in operators if o.kind not in CHAINED for s in o.reads}
+    chained = {o.result for o in operators if o.kind in CHAINED}
+    kernels = [o for o in operators if o.kind not in CHAINED]
+    stays = {s.name for o in kernels if o.fp8 is None for s in o.reads}
     stays -= {o.reads[0].name for o in operators if o.kind == "loss" and o.reads}
-    stays |= {o.result for o in operators if o.kind not in CHAINED}
+    stays |= {o.result for o in kernels}
     stays |= {s.name for o in operators if o.kind == "norm" for s in o.reads}
     modules = (
-        replace(module, operators=tuple(_operator(o, stays) for o in module.operators))
+        replace(module, operators=tuple(_operator(o, stays, chained) for o in module.operators))
         for module in body.modules
     )
     return replace(body, modules=tuple(modules))
 
 
-def _operator(o: Operator, stays: set[str]) -> Operator:
+def _operator(o: Operator, stays: set[str], chained: set[str]) -> Operator:
     if not o.reads:
         return o
     if o.kind == "loss":
@@ -48,7 +52,8 @@ def _operator(o: Operator, stays: set[str]) -> Operator:
     if o.attention is not None:
         return _core(o)
     if o.kind not in CHAINED:
-        return o
+        remade = o.fp8 is not None and o.reads[0].name in chained
+        return replace(o, saves=o.saves[1:]) if remade else o
     inputs = [_uncopied(s) for s in o.saves]
     return replace(o, saves=tuple(s for s in inputs if s.name in stays or _is_small(o, s)))
 

@@ -31,6 +31,7 @@ from raysim.models.families import (
     mamba,
     megatron,
     mixture,
+    nemotron,
     opt,
     qwen_next,
     qwen_vl,
@@ -97,6 +98,7 @@ _FAMILIES: dict[str, Family] = {
     "bamba": (mamba.bamba, "Bamba", "ForCausalLM"),
     "granitemoehybrid": (mamba.granitemoehybrid, "GraniteMoeHybrid", "ForCausalLM"),
     "nemotron_h": (mamba.nemotron_h, "NemotronH", "ForCausalLM"),
+    "nemotron": (nemotron.nemotron, "Nemotron", "ForCausalLM"),
     "gpt_oss": (mixture.gpt_oss, "GptOss", "ForCausalLM"),
     "gemma": (gemma.gemma, "Gemma", "ForCausalLM"),
     "gemma2": (gemma.gemma2, "Gemma2", "ForCausalLM"),
@@ -105,7 +107,7 @@ _FAMILIES: dict[str, Family] = {
 }
 MEGATRON_FAMILIES = frozenset(
     {"llama", "mistral", "qwen2", "qwen3", "phi3", "mixtral", "qwen2_moe", "qwen3_moe"}
-    | {"deepseek_v2", "deepseek_v3", "kimi_k2", "gpt_oss"}
+    | {"deepseek_v2", "deepseek_v3", "kimi_k2", "gpt_oss", "nemotron", "megatron_gpt"}
 )
 """Families that Megatron-core's GPT model has the modules for."""
 LIBRARIES: dict[Library, tuple[str, frozenset[str]]] = {
@@ -114,7 +116,7 @@ LIBRARIES: dict[Library, tuple[str, frozenset[str]]] = {
     "internevo": ("InternEvo", frozenset({"llama"})),
 }
 """Whose modules run where they are not transformers': its name, and its families."""
-ELSEWHERE = frozenset({"gpt_oss"})
+ELSEWHERE = frozenset({"gpt_oss", "nemotron"})
 """Families of which only another library's modules are known."""
 _HEAD = re.compile(rf"(?P<head>{'|'.join(get_args(Head))}|LMHeadModel|DoubleHeadsModel)$")
 

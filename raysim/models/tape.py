@@ -17,6 +17,7 @@ position ids, masks and rotary tables, which run once per forward and do not gro
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from raysim.models.activations import ACTIVATIONS
 from raysim.models.table import (
@@ -31,6 +32,9 @@ from raysim.models.table import (
     Split,
     TensorDtype,
 )
+
+Joined = Literal["views", "contiguous", "in place"]
+"""Gradients that a split's backward makes one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -367,11 +371,19 @@ class Tape:
             kernels_backward=0,
         )
 
-    def split(self, name: str, x: Tensor, widths: list[int], *, cls: str) -> list[Tensor]:
-        """Views of a fused projection; backward concatenates their gradients in one kernel."""
+    def split(
+        self, name: str, x: Tensor, widths: list[int], *, cls: str, gradients: Joined = "views"
+    ) -> list[Tensor]:
+        """Views of a fused projection; backward concatenates their gradients in one kernel.
+
+        ``gradients``: what it joins. Contiguous tensors are copied in whole vectors (torch's
+        ``CatArrayBatchedCopy_contig``); those that lie in one tensor as they belong, not at all.
+        """
+        moved = 0 if gradients == "in place" else 2 * x.numel
         self.run(
-            name, cls, operator=f"{name}.split", inputs=(x,), output=x,
-            moved=0, kernels=0, moved_backward=2 * x.numel, views=1, indexed=(0, JOINED * x.numel),
+            name, cls, operator=f"{name}.split", inputs=(x,), output=x, moved=0, kernels=0,
+            moved_backward=moved, kernels_backward=int(moved > 0), views=1,
+            indexed=(0, JOINED * x.numel if gradients == "views" else 0),
         )  # fmt: skip
         return [x.view(w) for w in widths]
 

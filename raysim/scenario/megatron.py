@@ -72,6 +72,8 @@ class MegatronSection(Section):
     overlap_grad_reduce: bool = False
     overlap_param_gather: bool = False
     ddp_bucket_size: PositiveCount | None = None
+    defer_embedding_wgrad_compute: bool = False
+    wgrad_deferral_limit: int = Field(0, ge=0, le=DEGREE_MAX)
     no_gradient_accumulation_fusion: bool = False
     num_virtual_stages_per_pipeline_rank: int | None = Field(None, ge=1, le=DEGREE_MAX)
     num_layers_per_virtual_pipeline_stage: int | None = Field(None, ge=1, le=DEGREE_MAX)
@@ -130,6 +132,8 @@ class MegatronSection(Section):
             raise ValueError("num_distributed_optimizer_instances needs use_distributed_optimizer")
         if self.overlap_param_gather and not self.overlap_grad_reduce:
             raise ValueError("overlap_param_gather needs overlap_grad_reduce")
+        if self.defer_embedding_wgrad_compute and self.pipeline_model_parallel_size == 1:
+            raise ValueError("defer_embedding_wgrad_compute needs pipeline_model_parallel_size > 1")
         if self.tp_comm_overlap and not self.sequence_parallel:
             raise ValueError("tp_comm_overlap needs sequence_parallel")
         if self.expert_tensor_parallel_size not in (None, self.tensor_model_parallel_size):
@@ -273,6 +277,8 @@ def read_megatron(document: Document) -> MegatronReading:
             or bool(document.data.get("accumulate_allreduce_grads_in_fp32")),
             gradient_accumulation_fusion=not section.no_gradient_accumulation_fusion,
             ddp_bucket_size=section.ddp_bucket_size,
+            defer_embedding_wgrad_compute=section.defer_embedding_wgrad_compute,
+            wgrad_deferral_limit=section.wgrad_deferral_limit,
             moe_token_dispatcher=_dispatcher(section),
             recompute_modules=modules,
         ),

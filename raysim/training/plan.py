@@ -50,6 +50,10 @@ class MegatronSettings:
     accumulate_allreduce_grads_in_fp32: bool = True
     """bf16 turns it on."""
     gradient_accumulation_fusion: bool = True
+    defer_embedding_wgrad_compute: bool = False
+    """The output layer's weight gradients wait until the last stage has no other work."""
+    wgrad_deferral_limit: int = 0
+    """Micro-batches of a step whose gradients wait, from its first; 0: all."""
     moe_token_dispatcher: TokenDispatcher = "alltoall"  # noqa: S105  (no secret)
     recompute_modules: tuple[str, ...] = ("core_attn",)
     """What ``--recompute-granularity selective`` runs again."""

@@ -200,21 +200,20 @@ def build_sections(
 def _as_run(plan: TrainingPlan, architecture: str) -> Model:
     """The plan's model compiled or under autocast, and with the products that run in fp8.
 
-    What the compiler keeps beside checkpoints and of fp8 products was not looked at: as in eager.
+    What the compiler keeps beside checkpoints was not looked at: as in eager. Transformer Engine's
+    modules stay out of its graphs.
     """
-    model, recomputes = plan.model, plan.activation_checkpointing != "none"
-    if plan.torch_compile and plan.fp8 is None and not recomputes:
-        model = compiled(model)
-    elif plan.autocasts:
-        model = autocasted(model)
-    return quantized_model(
-        model,
+    within = plan.fp8 is None or plan.fp8.library == "torchao"
+    compiles = plan.torch_compile and within and plan.activation_checkpointing == "none"
+    model = quantized_model(
+        autocasted(plan.model) if plan.autocasts and not compiles else plan.model,
         plan.fp8,
         architecture,
         fsdp_version=plan.fsdp.version if plan.engine == "fsdp" else 0,
         gathered=plan.mesh.tp if plan.sharding.sequence_parallel else 1,
         compiled=plan.torch_compile,
     )
+    return compiled(model) if compiles else model
 
 
 def check_pipeline(plan: TrainingPlan) -> None:

@@ -373,12 +373,16 @@ def enough(plan: TrainingPlan) -> int:
 
 
 def shortened(plan: TrainingPlan, micro_batches: int) -> TrainingPlan:
-    """The plan with fewer micro-batches, in the groups it had."""
-    group = pipeline_of(plan).group
+    """The plan with fewer micro-batches, grouped as before; those left out put no gradient off."""
+    pipeline, megatron = pipeline_of(plan), plan.megatron
+    if micro_batches < plan.gradient_accumulation_steps:
+        limit = megatron.wgrad_deferral_limit or plan.gradient_accumulation_steps
+        megatron = replace(megatron, wgrad_deferral_limit=min(limit, pipeline.settling))
     return replace(
         plan,
+        megatron=megatron,
         gradient_accumulation_steps=micro_batches,
-        pipeline=replace(plan.pipeline, microbatch_group_size_per_vp_stage=group),
+        pipeline=replace(plan.pipeline, microbatch_group_size_per_vp_stage=pipeline.group),
     )
 
 

@@ -17,6 +17,8 @@ from raysim.validate.litgpt import litgpt_points
 from raysim.validate.megatron_sc21 import sc21_points
 from raysim.validate.memory_published import allocated_points, total_points
 from raysim.validate.model_states import model_state_points
+from raysim.validate.nemo import dgx_cloud_points, nemo_long_points, nemo_points
+from raysim.validate.olmo_core import olmo_points
 from raysim.validate.points import Point, merged, read_points, rounded, write_points
 from raysim.validate.published import memory_points, mpt_points
 from raysim.validate.qwen_finetuning import qwen_points
@@ -51,6 +53,10 @@ PUBLISHED: dict[str, Callable[[Path], Iterator[Point]]] = {
     "litgpt": litgpt_points,
     "torchtune": torchtune_points,
     "automodel": automodel_points,
+    "dgx_cloud": dgx_cloud_points,
+    "nemo_h100": nemo_points,
+    "nemo_long": nemo_long_points,
+    "olmo_core": olmo_points,
     "model_states": model_state_points,
     "ray_published": ray_published_points,
     "ray_data": ray_data_points,

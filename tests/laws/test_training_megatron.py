@@ -246,6 +246,56 @@ def test_interleaved_chunks_gather_their_weights_too() -> None:
     assert min(sums[0]) > 0
 
 
+def test_a_ranks_stages_are_gathered_one_ahead_and_on_all_ranks_at_once() -> None:
+    """``param_sync_func``: two at the start, then a stage's when the one before it begins.
+
+    On rank 1 a pass earlier: what it does then is a pass later than on rank 0.
+    """
+    p = job(llama(num_hidden_layers=8), mesh=Mesh(pp=2, dp=4), gradient_accumulation_steps=4)
+    cut = replace(p.pipeline, schedule="interleaved", virtual_stages=4)
+    ahead = replace(SHARDED, overlap_grad_reduce=True, overlap_param_gather=True)
+    for rank, program in enumerate(programs(replace(p, pipeline=cut, megatron=ahead))):
+        names = [op.name for op in program.ops]
+        layers = [f"decoder.layers.{2 * chunk + rank}" for chunk in range(4)]
+        first = [names.index(layer) for layer in layers]
+        begun = [names[:at].count("all-gather weights") for at in first]
+        assert begun == [2, 3, 4, 4]
+        passes = [i for i, name in enumerate(names) if name in layers]
+        third = [i for i, name in enumerate(names) if name == "all-gather weights"][2]
+        assert sum(i < third for i in passes) == 2 - rank
+
+
+@pytest.mark.parametrize(("limit", "late"), [(0, 4), (3, 3)])
+def test_weight_gradients_of_the_output_layer_wait_for_the_end_of_a_step(
+    limit: int, late: int
+) -> None:
+    """The same work and the same sums; the last stage does it while the first still goes back."""
+    p = job(llama(num_hidden_layers=4), mesh=Mesh(pp=2, dp=4), gradient_accumulation_steps=4)
+    options = {"overlap_grad_reduce": True, "overlap_param_gather": True}
+    now = replace(p, megatron=replace(SHARDED, **options))
+    m = replace(now.megatron, defer_embedding_wgrad_compute=True, wgrad_deferral_limit=limit)
+    before, after = (programs(q) for q in (now, replace(now, megatron=m)))
+    assert [volumes(q, "dp") for q in after] == [volumes(q, "dp") for q in before]
+    assert [sum(op.flops for op in q.ops) for q in after] == pytest.approx(
+        [sum(op.flops for op in q.ops) for q in before]
+    )
+    first, last = ([op.name for op in q.ops] for q in after)
+    name = "output_layer weights"
+    assert name not in first
+    assert last.count(name) == late
+    blocks = [i for i, n in enumerate(last) if n.startswith("decoder.layers")]
+    assert last.index(name) > max(blocks)
+    assert after[1].step_held == before[1].step_held
+
+
+def test_a_long_head_is_hidden_in_the_pipelines_drain() -> None:
+    """Its weight gradients are a third of what the last stage has more than the others."""
+    wide = llama(num_hidden_layers=4, hidden_size=2048, vocab_size=128_000)
+    p = job(wide, mesh=Mesh(pp=4), gradient_accumulation_steps=8, cuda_graphs=True)
+    m = replace(SHARDED, defer_embedding_wgrad_compute=True)
+    assert step_ms(replace(p, megatron=m)) < 0.95 * step_ms(p)
+
+
 def test_recomputation_trades_memory_for_time() -> None:
     modes = [
         {"activation_checkpointing": "none"},

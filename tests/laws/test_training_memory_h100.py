@@ -17,6 +17,7 @@ from raysim.models.table import COMPUTE_DTYPE_BYTES, FIXED_DTYPE_BYTES, Model
 from raysim.training.memory.peaks import RankMemory
 from raysim.training.plan import DdpSettings, TrainingPlan
 from raysim.training.settings.deepspeed import Optimizer, ZeroConfig
+from raysim.training.settings.fp8 import Fp8Settings, quantized_model
 from raysim.training.settings.parallel import Mesh
 from raysim.training.tower import simulate
 from raysim.units import MIB
@@ -83,6 +84,17 @@ def test_compiled_layers_keep_what_products_need() -> None:
     norms = 2 * (2 + 2) * H + 2 * 4
     attention = 2 * H + 2 * 2 * H + 2 * H + 4 * 4
     assert kept(compiled(build(LLAMA, seq_len=S))) == norms + attention + 3 * 2 * F
+
+
+def test_compiled_float8_products_need_no_input_in_16_bits() -> None:
+    """As the partitioner was seen to with ``torch._scaled_mm``: norms' outputs go, and the product
+    of gate and up; what attention wrote is its own.
+    """
+    fp8 = Fp8Settings(library="torchao", recipe="tensorwise")
+    model = quantized_model(build(LLAMA, seq_len=S), fp8, "hopper", compiled=True)
+    norms = 2 * 2 * H + 2 * 4
+    attention = 2 * H + 2 * 2 * H + 2 * H + 4 * 4
+    assert kept(compiled(model)) == norms + attention + 2 * 2 * F
 
 
 def test_a_compiled_loss_keeps_16_bit_logits() -> None:

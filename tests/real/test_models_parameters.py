@@ -231,12 +231,13 @@ LABELS = {"id2label": st.none() | D([{str(i): str(i) for i in range(5)}])}
 def test_every_family_is_varied() -> None:
     """The rest are the same builder (RefinedWeb, kimi_k2) or have a test of their own, two below.
 
-    transformers has no megatron_gpt: ``tests/laws/test_models_megatron.py``. Of gpt_oss
-    Megatron-core's modules alone are modelled: ``tests/laws/test_training_recompute.py``.
+    transformers has no megatron_gpt: ``tests/laws/test_models_megatron.py``. Of gpt_oss and
+    nemotron Megatron-core's modules alone are modelled: ``tests/laws/test_training_recompute.py``
+    and the former.
     """
     rest = {"RefinedWeb", "RefinedWebModel", "gemma3", "gpt_oss", "kimi_k2", "llama4",
-            "megatron_gpt", "qwen2_5_vl", "qwen2_vl", "qwen3_5", "qwen3_5_moe", "qwen3_vl",
-            "qwen3_vl_moe"}  # fmt: skip
+            "megatron_gpt", "nemotron", "qwen2_5_vl", "qwen2_vl", "qwen3_5", "qwen3_5_moe",
+            "qwen3_vl", "qwen3_vl_moe"}  # fmt: skip
     assert set(FAMILIES) | rest == set(known_model_types())
 
 

@@ -86,6 +86,7 @@ OTHERS = [
     DECODER | {"model_type": "stablelm", "architectures": ["StableLmForSequenceClassification"]},
     DECODER | {"model_type": "cohere2", "architectures": ["Cohere2ForCausalLM"]},
     DECODER | {"model_type": "granite", "architectures": ["GraniteForCausalLM"]},
+    DECODER | {"model_type": "nemotron", "architectures": ["NemotronForCausalLM"]},
     EXPERTS | {"model_type": "gpt_oss", "architectures": ["GptOssForCausalLM"]},
     EXPERTS | {"model_type": "olmoe", "architectures": ["OlmoeForCausalLM"]},
     {

@@ -160,6 +160,10 @@ def test_arguments_in_place_replay(tmp_path: Path) -> None:
         ("--micro-batch-size 1 --overlap-param-gather", "needs use_distributed_optimizer"),
         ("--micro-batch-size 1 --tp-comm-overlap", "needs sequence_parallel"),
         (
+            "--micro-batch-size 1 --defer-embedding-wgrad-compute",
+            "needs pipeline_model_parallel_size > 1",
+        ),
+        (
             "--micro-batch-size 1 --num-distributed-optimizer-instances 2",
             "num_distributed_optimizer_instances needs use_distributed_optimizer",
         ),
@@ -240,3 +244,18 @@ def test_families_megatron_lacks(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match="t5 is not modelled in Megatron-core"):
         build_job(load(tmp_path))  # type: ignore[arg-type]
     assert found.name == "megatron"
+
+
+def test_weight_gradients_put_off_and_models_of_megatrons_own(tmp_path: Path) -> None:
+    (tmp_path / "own.json").write_text('{"model_type": "megatron_gpt", "num_layers": 4}')
+    scenario(
+        tmp_path,
+        "{pipeline_model_parallel_size: 2, micro_batch_size: 1, global_batch_size: 8, bf16: true, "
+        "defer_embedding_wgrad_compute: true, wgrad_deferral_limit: 3}",
+    )
+    text = (tmp_path / "scenario.yaml").read_text().replace("config.json", "own.json")
+    (tmp_path / "scenario.yaml").write_text(text)
+    job = build_job(load(tmp_path))  # type: ignore[arg-type]
+    assert job.plan.megatron.wgrad_deferral_limit == 3
+    assert job.plan.megatron.defer_embedding_wgrad_compute
+    assert job.plan.model.layers[1].cls == "TransformerLayer"

@@ -9,6 +9,8 @@ What that costs the host: since June 2022 (``moe_zeros``; not in Megatron-LM or 
 every layer makes two zeros on the GPU (losses and bias of experts it has not), each a copy that the
 host waits for; linear layers, their tensor-parallel regions and the fused kernels are autograd
 functions written in Python.
+
+In Megatron-core the same arguments make today's GPT: Transformer Engine's modules, with biases.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from __future__ import annotations
 from raysim.models.attention import Core, attend
 from raysim.models.config import MOST_LAYERS, Reader
 from raysim.models.families.gpt import embedding_layer
+from raysim.models.families.megatron_core import Grouped, Plain, Style, megatron_model
 from raysim.models.feedforward import Names, mlp
 from raysim.models.request import Request, assemble, block_layer, norm_layer, unsupported
 from raysim.models.table import Body, Layer, Model, Operator, Saved
@@ -51,6 +54,17 @@ def megatron_gpt(request: Request, r: Reader) -> Model:
         r.problems.append(unsupported(request))
     tokens = request.positions(r, limit, hard=True, key="max_position_embeddings")
     r.check()
+    divisible = [("num_attention_heads", heads), ("ffn_hidden_size", inner)]
+    if request.library == "megatron_core":
+        attention = Grouped(
+            heads=heads, kv_heads=heads, head_dim=hidden // heads, qkv_bias=True, proj_bias=True,
+            rotary=False, dropout=attention_drop,
+        )  # fmt: skip
+        return megatron_model(
+            request, r, [(attention, Plain(width=inner, bias=True))] * count, tokens=tokens,
+            hidden=hidden, vocab=vocab, tied=True, divisible=divisible,
+            style=Style(layer_norm=True, positions=limit, drop=drop),
+        )  # fmt: skip
     flash = request.attention.startswith("flash_attention_")
     core = Core(
         heads=heads, kv_heads=heads, head_dim=hidden // heads, v_head_dim=hidden // heads,
@@ -71,7 +85,7 @@ def megatron_gpt(request: Request, r: Reader) -> Model:
     ]
     return assemble(
         request, r, layers, seq_len=tokens, hidden=hidden, vocab=vocab,
-        divisible=[("num_attention_heads", heads), ("ffn_hidden_size", inner)],
+        divisible=divisible,
     )  # fmt: skip
 
 

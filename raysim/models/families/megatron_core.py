@@ -2,12 +2,12 @@
 
 ``megatron/core/models/gpt`` with ``get_gpt_layer_with_transformer_engine_spec``: norms fused into
 the projection behind them (``TELayerNormColumnParallelLinear``), one projection for query, key and
-value, fused rotary embedding, fused attention, fused SwiGLU. The loss is Transformer Engine's
+value, fused rotary embedding, fused attention, fused SwiGLU; of GPT-3's shape, learned positions,
+biases, fused GELU, dropout in the residual's kernel. The loss is Transformer Engine's
 ``parallel_cross_entropy`` (``--cross-entropy-loss-fusion``), which writes the gradient over the
 logits, or Megatron's own in fp32. Names are those of Megatron's ``state_dict``.
 
-Not modelled: fp8 weights, biases of linears that are no experts, residual dropout, multi-token
-prediction.
+Not modelled: fp8 weights, multi-token prediction.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from raysim.models.config import Reader
 from raysim.models.feedforward import Experts, grouped
 from raysim.models.request import Request, assemble, block_layer
 from raysim.models.table import Body, Layer, Model, Operator, Parameter, Saved, Split
-from raysim.models.tape import Tape, Tensor
+from raysim.models.tape import Joined, Tape, Tensor
 
 BLOCK = "TransformerLayer"
 
@@ -55,10 +55,47 @@ class Grouped:
     window: int | None = None
     qk_norm: bool = False
     qkv_bias: bool = False
+    proj_bias: bool = False
+    rotary: bool = True
+    dropout: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plain:
+    """An MLP without a gate: GELU in one kernel with its bias, or squared ReLU."""
+
+    width: int
+    bias: bool = False
+
+
+Feedforward = int | Plain | Mixture
+"""An integer: width of a SwiGLU."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Style:
+    """What GPT-3 has and Llama has not."""
+
+    layer_norm: bool = False
+    """Norms have a bias too, which costs nothing beside their traffic."""
+    positions: int = 0
+    """Of a learned table; 0: none."""
+    drop: float = 0.0
+    """Behind embedding, attention and MLP."""
+
+
+LLAMA = Style()
 
 
 def norm_linear(
-    tape: Tape, name: str, x: Tensor, width: int, *, bias: bool = False, column: bool = True
+    tape: Tape,
+    name: str,
+    x: Tensor,
+    width: int,
+    *,
+    bias: bool = False,
+    column: bool = True,
+    shifted: bool = False,
 ) -> Tensor:
     """``TELayerNormColumnParallelLinear``: RMSNorm and projection, one module.
 
@@ -77,8 +114,9 @@ def norm_linear(
     linear, parameters, out = _linear(
         name, normed, width, bias=bias, split="column" if column else "none"
     )
-    weight = Parameter(name=f"{name}.layer_norm_weight", shape=(x.width,))
-    tape.append(name, cls, norm, linear, parameters=(weight, *parameters))
+    scales = ("weight", "bias") if shifted else ("weight",)
+    own = (Parameter(name=f"{name}.layer_norm_{scale}", shape=(x.width,)) for scale in scales)
+    tape.append(name, cls, norm, linear, parameters=(*own, *parameters))
     return out
 
 
@@ -91,27 +129,59 @@ def _linear(
 
 
 def _block(
-    tokens: int, hidden: int, attention: Grouped | Latent, feedforward: int | Mixture
+    tokens: int, hidden: int, attention: Grouped | Latent, feedforward: Feedforward, style: Style
 ) -> Body:
     """One ``TransformerLayer``."""
     tape = Tape()
     x = Tensor(name="hidden", rows=tokens, width=hidden)
     if isinstance(attention, Grouped):
-        h = _grouped_attention(tape, x, attention)
+        h = _grouped_attention(tape, x, attention, shifted=style.layer_norm)
+        biased = attention.proj_bias
     else:
-        h = _latent_attention(tape, x, attention)
-    h = tape.linear("self_attention.linear_proj", h, hidden, bias=False, split="row",
+        h, biased = _latent_attention(tape, x, attention), False
+    h = tape.linear("self_attention.linear_proj", h, hidden, bias=biased, split="row",
                     cls="TERowParallelLinear")  # fmt: skip
-    x = tape.add("self_attn_bda", x, h, cls=BLOCK)
-    if isinstance(feedforward, int):
-        h = norm_linear(tape, "mlp.linear_fc1", x, 2 * feedforward)
-        h = swiglu(tape, "mlp", h, feedforward)
-        h = tape.linear("mlp.linear_fc2", h, hidden, bias=False, split="row",
-                        cls="TERowParallelLinear")  # fmt: skip
-    else:
+    x = _dropout_add(tape, "self_attn_bda", x, h, style.drop)
+    if isinstance(feedforward, Mixture):
         h = _mixture(tape, x, feedforward)
-    tape.add("mlp_bda", x, h, cls=BLOCK)
+    else:
+        h = _mlp(tape, x, feedforward, shifted=style.layer_norm)
+    _dropout_add(tape, "mlp_bda", x, h, style.drop)
     return tape.body()
+
+
+def _mlp(tape: Tape, x: Tensor, f: int | Plain, *, shifted: bool) -> Tensor:
+    biased = isinstance(f, Plain) and f.bias
+    if isinstance(f, Plain):
+        h = norm_linear(tape, "mlp.linear_fc1", x, f.width, bias=biased, shifted=shifted)
+        h = _activated(tape, h)
+    else:
+        h = norm_linear(tape, "mlp.linear_fc1", x, 2 * f)
+        h = swiglu(tape, "mlp", h, f)
+    return tape.linear("mlp.linear_fc2", h, x.width, bias=biased, split="row",
+                       cls="TERowParallelLinear")  # fmt: skip
+
+
+def _dropout_add(tape: Tape, name: str, residual: Tensor, h: Tensor, drop: float) -> Tensor:
+    """``bias_dropout_add_fused_train``: one kernel; keeps the mask, a byte per element."""
+    if not drop:
+        return tape.add(name, residual, h, cls=BLOCK)
+    n = h.numel
+    return tape.run(
+        name, BLOCK, inputs=(residual, h),
+        saves=(Saved(name=f"{name}.mask", numel=n, dtype="bool"),),
+        output=Tensor(name=f"{name}.out", rows=h.rows, width=h.width),
+        moved=3.5 * n, moved_backward=2.5 * n, kernels_backward=1,
+    )  # fmt: skip
+
+
+def _activated(tape: Tape, x: Tensor) -> Tensor:
+    """``bias_gelu``, or ``squared_relu`` under ``jit_fuser``: one kernel each way."""
+    return tape.run(
+        "mlp", "MLP", operator="mlp.activation", inputs=(x,),
+        output=replace(x, name="mlp.activated", storage=0), moved=2 * x.numel,
+        moved_backward=3 * x.numel, saves=(x.saved(),),
+    )  # fmt: skip
 
 
 def swiglu(tape: Tape, name: str, x: Tensor, width: int) -> Tensor:
@@ -141,13 +211,22 @@ def _rope(tape: Tape, name: str, x: Tensor, *, part: str) -> Tensor:
     )  # fmt: skip
 
 
-def _grouped_attention(tape: Tape, x: Tensor, a: Grouped) -> Tensor:
+def _grouped_attention(tape: Tape, x: Tensor, a: Grouped, *, shifted: bool) -> Tensor:
     name, cls = "self_attention", "SelfAttention"
     q_width, kv_width = a.heads * a.head_dim, a.kv_heads * a.head_dim
     qkv = norm_linear(
-        tape, f"{name}.linear_qkv", x, q_width + 2 * kv_width, bias=a.qkv_bias
+        tape, f"{name}.linear_qkv", x, q_width + 2 * kv_width, bias=a.qkv_bias, shifted=shifted
+    )
+    # SplitAlongDim: attention writes its three gradients into one tensor; rotary kernels do not
+    gradients: Joined = "contiguous" if a.rotary or a.kv_heads < a.heads else "in place"
+    q, k, v = tape.split(name, qkv, [q_width, kv_width, kv_width], cls=cls, gradients=gradients)
+    core = Core(
+        heads=a.heads, kv_heads=a.kv_heads, head_dim=a.head_dim, v_head_dim=a.head_dim,
+        implementation="transformer_engine", dropout=a.dropout,
+        window=a.window if a.window is not None and a.window < x.rows else None,
     )  # fmt: skip
-    q, k, v = tape.split(name, qkv, [q_width, kv_width, kv_width], cls=cls)
+    if not a.rotary:  # attention reads the projection as it lies, head by head
+        return attend(tape, name, q, k, v, core, cls="TEDotProductAttention")
     # query is reshaped out of its groups; Transformer Engine wants value contiguous as well
     # (get_qkv_layout), so that nothing keeps the projection's own output
     q, v = (_copy(tape, f"{name}.{p}", t, cls=cls) for p, t in (("q", q), ("v", v)))
@@ -155,11 +234,6 @@ def _grouped_attention(tape: Tape, x: Tensor, a: Grouped) -> Tensor:
         q, k = (_head_norm(tape, f"{name}.{p}_layernorm", t, a.head_dim) for p, t in
                 (("q", q), ("k", k)))  # fmt: skip
     q, k = (_rope(tape, name, t, part=p) for p, t in (("q", q), ("k", k)))
-    core = Core(
-        heads=a.heads, kv_heads=a.kv_heads, head_dim=a.head_dim, v_head_dim=a.head_dim,
-        implementation="transformer_engine",
-        window=a.window if a.window is not None and a.window < x.rows else None,
-    )  # fmt: skip
     return attend(tape, name, q, k, v, core, cls="TEDotProductAttention")
 
 
@@ -213,15 +287,19 @@ def _latent_attention(tape: Tape, x: Tensor, a: Latent) -> Tensor:
     return attend(tape, name, query, key, value, core, cls="TEDotProductAttention")
 
 
-def norm(tape: Tape, name: str, x: Tensor, *, cls: str = "TENorm") -> Tensor:
+def norm(tape: Tape, name: str, x: Tensor, *, cls: str = "TENorm", shifted: bool = False) -> Tensor:
     """A norm of its own: one kernel; keeps its input and a number per row."""
+    scales = ("weight", "bias") if shifted else ("weight",)
     rstd = Saved(name=f"{name}.rsigma", numel=x.rows, dtype="fp32", sharded=x.sharded)
     return tape.run(
         name, cls, kind="norm", inputs=(x,),
         output=Tensor(name=f"{name}.out", rows=x.rows, width=x.width, sharded=x.sharded),
         moved=2 * x.numel, moved_backward=3 * x.numel, kernels_backward=2,
         saves=(x.saved(), rstd),
-        parameters=(Parameter(name=f"{name}.weight" if name else "weight", shape=(x.width,)),),
+        parameters=tuple(
+            Parameter(name=f"{name}.{scale}" if name else scale, shape=(x.width,))
+            for scale in scales
+        ),
     )  # fmt: skip
 
 
@@ -297,17 +375,18 @@ def _expert_biases(tape: Tape, y: Tensor, wide: Tensor, e: Experts) -> Tensor:
 def megatron_model(
     request: Request,
     r: Reader,
-    blocks: Sequence[tuple[Grouped | Latent, int | Mixture]],
+    blocks: Sequence[tuple[Grouped | Latent, Feedforward]],
     *,
     tokens: int,
     hidden: int,
     vocab: int,
     tied: bool,
     divisible: Sequence[tuple[str, int]],
+    style: Style = LLAMA,
 ) -> Model:
     """``GPTModel`` of these blocks: attention, and width of the MLP or its experts."""
-    bodies = {kind: _block(tokens, hidden, *kind) for kind in dict.fromkeys(blocks)}
-    first, last = _ends(request, tokens, hidden, vocab, tied=tied)
+    bodies = {kind: _block(tokens, hidden, *kind, style) for kind in dict.fromkeys(blocks)}
+    first, last = _ends(request, tokens, hidden, vocab, tied=tied, style=style)
     layers = [
         block_layer(f"decoder.layers.{i}", BLOCK, bodies[kind], float(tokens * hidden))
         for i, kind in enumerate(blocks)
@@ -319,7 +398,7 @@ def megatron_model(
 
 
 def _ends(
-    request: Request, tokens: int, hidden: int, vocab: int, *, tied: bool
+    request: Request, tokens: int, hidden: int, vocab: int, *, tied: bool, style: Style
 ) -> tuple[Layer, list[Layer]]:
     """Embedding before the blocks; final norm, output layer and loss after them.
 
@@ -330,11 +409,17 @@ def _ends(
     tape = Tape()
     tape.embedding("word_embeddings", tokens, hidden, vocab, vocab_parallel=True,
                    cls="VocabParallelEmbedding")  # fmt: skip
+    x = Tensor(name="hidden", rows=tokens, width=hidden)
+    if style.positions:
+        table = tape.embedding(
+            "position_embeddings", tokens, hidden, style.positions, per_sample=False
+        )
+        x = tape.add("", x, table, cls="LanguageModelEmbedding")
+    tape.dropout("embedding_dropout", x, style.drop)
     first = Layer(name="embedding", kind="embedding", cls="LanguageModelEmbedding",
                   body=tape.body(), output=size)  # fmt: skip
     tape = Tape()
-    x = Tensor(name="hidden", rows=tokens, width=hidden)
-    norm(tape, "", x)
+    norm(tape, "", x, shifted=style.layer_norm)
     last = Layer(name="decoder.final_layernorm", kind="norm", cls="TENorm", body=tape.body(),
                  output=size)  # fmt: skip
     tape = Tape()

@@ -19,8 +19,9 @@ from raysim.perf.nvme import Volume
 from raysim.training.compiler.emitter import UnitEmitter
 from raysim.training.compiler.exchange import Exchanger
 from raysim.training.compiler.kept_inputs import KeptInputs
-from raysim.training.engines.choice import choose_engine
+from raysim.training.engines.choice import choose_engine, gather_ahead
 from raysim.training.engines.context import Engine, EngineContext
+from raysim.training.engines.megatron import OUTPUT_LAYER
 from raysim.training.layers.sections import Unit
 from raysim.training.pipeline.schedule import END_OF_BATCH, Do, Instruction
 from raysim.training.plan import TrainingPlan
@@ -68,8 +69,7 @@ class RankCompiler:
         self.pipeline = pipeline_of(plan)
         self.layout = self.pipeline.layout
         self.chunks = tuple(chunks)
-        self.stage = self.chunks[0]
-        """The one at work."""
+        self.stage = self.chunks[0]  # the one at work
         self.costs = costs
         self.feed = feed
         self.b = ProgramBuilder(
@@ -109,6 +109,10 @@ class RankCompiler:
         """Of the step being compiled."""
         self.done: Counter[tuple[Do, int]] = Counter()
         """Backward passes of that step, by kind and chunk."""
+        self.due: dict[int, tuple[int, ...]] = {}
+        """Of that step: by how many forward passes came before, whose weights to gather."""
+        self.forwards = self.deferred = 0
+        """Of that step: passes forward, those whose output layer still lacks its gradient."""
         self.passes: dict[object, tuple[Stretch, tuple[int, ...], Hashable]] = {}
         """Passes to issue again, with what is pending after them and how they leave the engine, by
         all that shapes them."""
@@ -149,6 +153,8 @@ class RankCompiler:
             self.done.clear()
             warm_up = step < steps - 1 and len(self.chunks) == 1
             self.micro_batches = 1 if warm_up else self.plan.gradient_accumulation_steps
+            self.due = self.pipeline.due(self.at.pp, self.micro_batches)
+            self.forwards = self.deferred = 0
             for instructions in self.pipeline.steps(self.at.pp, self.micro_batches):
                 self.exchange.end_batch()
                 for instruction in instructions:
@@ -230,7 +236,7 @@ class RankCompiler:
         self.emit.join(self.exchange.take_batch())
         self.emit.join(self.exchange.take(what, self.stage.index, micro_batch))
 
-    def _pass(self, do: Do, compile_it: Callable[[], None]) -> None:
+    def _pass(self, do: Hashable, compile_it: Callable[[], None]) -> None:
         """Compile a pass; or issue again one that had everything it depends on in common.
 
         Operations refer to others by distance: alike surroundings make the same operations.
@@ -253,6 +259,9 @@ class RankCompiler:
         self.engine.resume(left)
 
     def _forward_pass(self, micro_batch: int) -> None:
+        for chunk in self.due.get(self.forwards, ()):
+            gather_ahead(self.engines[chunk])
+        self.forwards += 1
         self._arrived("activation", micro_batch)
         self.engine.begin_forward()
         self._pass(Do.FORWARD_PASS, self._forwards)
@@ -301,13 +310,40 @@ class RankCompiler:
     def _backward_pass(self, micro_batch: int) -> None:
         self._arrived("gradient", micro_batch)
         self._begin_gradients(Do.BACKWARD_PASS)
-        self._pass(Do.BACKWARD_PASS, self._whole_backwards)
+        if self._defers():
+            self.deferred += 1
+            self._pass((Do.BACKWARD_PASS, "deferred"), self._deferring_backwards)
+        else:
+            self._pass(Do.BACKWARD_PASS, self._whole_backwards)
         self.b.backward_index += 1
         self.b.program.backward_ends.append(len(self.b.program.ops))
 
     def _whole_backwards(self) -> None:
         self._backwards(self.emit.backward)
         self.engine.end_backward()
+
+    def _defers(self) -> bool:
+        """Whether the output layer's weight gradient waits for the end of the step."""
+        m = self.plan.megatron
+        if not m.defer_embedding_wgrad_compute or self.plan.engine != "megatron":
+            return False
+        last = self.plan.mesh.pp > 1 and self._after is None
+        return last and (not m.wgrad_deferral_limit or self.deferred < m.wgrad_deferral_limit)
+
+    def _deferring_backwards(self) -> None:
+        emit = self.emit
+        self._backwards(lambda u: (emit.input_gradient if is_output(u) else emit.backward)(u))
+        self.engine.end_backward()
+
+    def _make_deferred(self) -> None:
+        """``finish_embedding_wgrad_compute``: one after the other, when all passes are over."""
+        last = self.chunks[-1]
+        for unit in [u for u in last.units if is_output(u)] if self.deferred else []:
+            self.emit.engine = self.engines[-1]
+            reduced = self.deferred < self.micro_batches
+            for left in reversed(range(self.deferred)):
+                self.emit.engine.begin_backward(boundary=not left and not reduced)
+                self.emit.weight_gradient(unit)
 
     def _backward_input(self, micro_batch: int) -> None:
         """Input gradients; what the weight gradients need stays."""
@@ -376,6 +412,7 @@ class RankCompiler:
         self.emit.join(self.exchange.receive(what, source, at, micro_batch, size, ready))
 
     def _reduce_tied(self) -> None:
+        self._make_deferred()
         tied = sum(stage.tied_bytes for stage in self.chunks)
         if tied:
             call = Call("all_reduce", "tied", tied)
@@ -413,3 +450,8 @@ class RankCompiler:
                 waits = (self.b.collective("loss", Call("all_reduce", "dp", 4), waits=waits),)
             told = self.b.collective("loss", Call("broadcast", "pp", 8), waits=waits)
             self.b.sync("loss", (told,))
+
+
+def is_output(unit: Unit) -> bool:
+    """Whether it is Megatron's output layer, not its loss."""
+    return bool(unit.weights.seconds) and unit.modules[0].cls == OUTPUT_LAYER

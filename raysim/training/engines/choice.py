@@ -49,6 +49,16 @@ def _engine(context: EngineContext, stage: StageSpec, *, forward_only: bool) -> 
     return ZeroOneTwo(context) if zero.stage else Replicated(context)
 
 
+def gather_ahead(engine: Engine) -> None:
+    """Begin to bring the weights of a chunk of the model whose turn comes soon.
+
+    Others than Megatron's have them, or bring them unit by unit.
+    """
+    inner = engine.inner if isinstance(engine, Quantizing) else engine
+    if isinstance(inner, Megatron):
+        inner.gather_ahead()
+
+
 def uses_bf16_optimizer(plan: TrainingPlan, zero: ZeroConfig) -> bool:
     """Whether DeepSpeed takes ``BF16_Optimizer``, which shards its states whatever the stage."""
     if plan.precision != "bf16" or zero.offload_optimizer.device != "none":

@@ -118,7 +118,9 @@ class Quantizing:
         if group:
             size = AMAX_VALUES[phase] * self.linears * SCALAR_BYTES
             call = Call("all_reduce", group, size)
-            waits = (b.collective("all-reduce amax", call, waits=waits),)
+            # Megatron has a group of its own for it, with a stream of its own (fp8_group)
+            own = "comm:amax" if self.c.plan.engine == "megatron" else None
+            waits = (b.collective("all-reduce amax", call, waits=waits, stream=own),)
         seconds = self.c.costs.memory_s(0.0, kernels=UPDATE_KERNELS)
         b.compute("new scales", "collective", seconds, launches=UPDATE_KERNELS, waits=waits)
 

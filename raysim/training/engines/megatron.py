@@ -3,7 +3,8 @@
 Weight gradients are added to an fp32 buffer by the products themselves; the buffer is reduced after
 the last backward, or bucket by bucket beside it (``overlap_grad_reduce``). With the distributed
 optimizer a rank steps its slice, and low-precision weights are gathered afterwards, or ahead of
-their use in the next forward (``overlap_param_gather``); with several instances of it slices are
+their use in the next forward (``overlap_param_gather``), bucket by bucket or, of a rank's several
+stages, stage by stage; with several instances of it slices are
 those of fewer ranks, and summed over the instances. Experts have buffers of their own, shared by
 fewer ranks. Sources: ``megatron/core/distributed/param_and_grad_buffer.py``,
 ``optimizer/distrib_optimizer.py``, ``finalize_model_grads.py``.
@@ -32,6 +33,9 @@ WORKSPACE_BYTES = {"hopper": 32 * MIB, "blackwell": 32 * MIB}
 WORKSPACE_BYTES_ELSEWHERE = 4 * MIB
 """``get_cublas_workspace_size_bytes`` of Transformer Engine."""
 GROUPED_STREAMS = 4
+OUTPUT_LAYER = "ColumnParallelLinear"
+"""Megatron's class of it; its products add to the buffer too (``linear_with_grad_accumulation``).
+Other linears are Transformer Engine's."""
 
 
 def overlapped_bucket_numel(ranks: int) -> int:
@@ -67,8 +71,10 @@ class Megatron:
         self.buckets = self._fill_buckets()
         self.own = sum(self._own(bucket) for bucket in self.buckets)
         """Elements that this rank steps."""
-        self.plain = {id(unit): self._plain_bytes(unit) for unit in context.units}
+        self.plain = {id(unit): self._plain_bytes(unit, "TE") for unit in context.units}
         """Bytes of gradients that are tensors of their own, by ``id`` of their unit."""
+        self.added = {id(u): self._plain_bytes(u, "TE", OUTPUT_LAYER) for u in context.units}
+        """Of these, those that are more than the empty tensor that autograd wants."""
         self.boundary = False
         self.works: list[int] = []
         self.fresh: set[int] = set()
@@ -188,12 +194,12 @@ class Megatron:
                 found.append((shape[-2], shape[-1]))
         return found
 
-    def _plain_bytes(self, unit: Unit) -> int:
+    def _plain_bytes(self, unit: Unit, *linears: str) -> int:
         """Gradients that pass through a tensor of their own: of all but fused linears."""
         fused = self.m.gradient_accumulation_fusion
         named = {
             p.name for m in unit.modules for p in m.parameters
-            if fused and (m.cls.startswith("TE") or p.expert)
+            if fused and (m.cls.startswith(linears) or p.expert)
         }  # fmt: skip
         ends = tuple(named)
         numel = sum(g.numel for g in unit.gradients if not (ends and g.name.endswith(ends)))
@@ -208,6 +214,13 @@ class Megatron:
         self.fresh = {unit for bucket in self.buckets for unit in bucket.units if bucket.ranks > 1}
         for bucket in self.buckets:
             bucket.gathered = None
+
+    def gather_ahead(self) -> None:
+        """All buckets' weights, before their first forward of a step (``start_param_sync``)."""
+        self.begin_forward()
+        for bucket in reversed(self.buckets):
+            if self.fresh and bucket.ranks > 1:
+                self._gathered(bucket)
 
     def begin_backward(self, *, boundary: bool) -> None:
         """Only the last micro-batch's gradients are reduced."""
@@ -263,7 +276,7 @@ class Megatron:
 
     def backward_extra(self, unit: Unit) -> tuple[float, int]:
         """Gradients that fused products did not add themselves are added to the buffer."""
-        plain = self.plain[id(unit)]
+        plain = self.added[id(unit)]
         if not plain:
             return 0.0, 0
         numel = plain / self.c.weight_bytes

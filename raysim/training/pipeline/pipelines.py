@@ -150,6 +150,23 @@ class Pipeline:
             return orders.dualpipe(rank, ranks, micro_batches)
         return orders.interleaved(rank, ranks, chunks, micro_batches, self.group)
 
+    def due(self, rank: int, micro_batches: int) -> dict[int, tuple[int, ...]]:
+        """Chunks whose weights Megatron begins to gather, by the forward pass of a step before it.
+
+        The first two when the step begins, each other when the chunk before it begins; a rank does
+        it as many passes early as ranks come before it, so that all do it at once
+        (``param_sync_func`` of ``forward_backward_pipelining_with_interleaving``).
+        """
+        chunks = self.layout.chunks
+        if self.schedule != "interleaved":
+            return {}
+        found: dict[int, tuple[int, ...]] = {0: (0, 1)}
+        for k, (chunk, micro_batch) in enumerate(orders.turns(micro_batches, chunks, self.group)):
+            if micro_batch == 0 and 1 < chunk + 1 < chunks:
+                at = max(0, k - rank)
+                found[at] = (*found.get(at, ()), chunk + 1)
+        return found
+
     def evaluation(self, rank: int, batches: int) -> Steps:
         """Forward passes without gradients."""
         if self.schedule == "1f1b":
