@@ -91,9 +91,8 @@ def fused_seconds(
     masked = a.masked and not c.takes_masks
     efficient = a.implementation == "sdpa" and (masked or a.head_dim != a.v_head_dim)
     earlier = a.implementation == "flash_attention_1"
-    if (
-        earlier or a.implementation == "flash_attention_2"
-    ):  # takes one width: transformers pads the narrower
+    if earlier or a.implementation == "flash_attention_2":
+        # it takes one width: transformers pads the narrower
         both = 2 * max(a.head_dim, a.v_head_dim)
     scores = score_elements(a)
     if a.causal and not a.masked and a.window is None:
