@@ -28,22 +28,25 @@ from raysim.rayapi.shapes import (
     hooks,
     loader,
     mesh,
+    sharded,
     watching,
     wrappers,
 )
 from raysim.rayapi.shapes.cuda import refuse
 from raysim.rayapi.shapes.here import steps_here, worker_here
-from raysim.rayapi.shapes.mode import META
+from raysim.rayapi.shapes.known import META
 from raysim.rayapi.shapes.steps import Steps
 
 _REFUSED = (
     "all_to_all", "all_to_all_single", "gather_object", "irecv", "isend", "new_group", "recv",
     "reduce_scatter", "reduce_scatter_tensor", "scatter", "scatter_object_list", "send",
 )  # fmt: skip
-_MEETING = (
-    "all_gather", "all_gather_into_tensor", "all_reduce", "broadcast", "gather", "reduce",
-)  # fmt: skip
-"""On GPUs nobody knows values: all ranks wait for the last, and tensors stay as they are."""
+_MEETING = ("gather", "reduce")
+"""On GPUs few know values: all ranks wait for the last, and tensors stay as they are."""
+_REDUCED: dict[Any, Callable[[torch.Tensor], torch.Tensor]] = {
+    dist.ReduceOp.SUM: lambda t: t.sum(0, dtype=t.dtype), dist.ReduceOp.MAX: lambda t: t.amax(0),
+    dist.ReduceOp.MIN: lambda t: t.amin(0),
+}  # fmt: skip
 _COLLECTIVES = "all_reduce, all_gather, reduce, broadcast, barrier"
 
 
@@ -124,6 +127,7 @@ def torch_of_workers() -> Iterator[Replaced]:
         _optimizers(_INSTALLED)
         wrappers.install(_INSTALLED)
         fsdp.install(_INSTALLED)
+        sharded.install(_INSTALLED)
         cpu_patches.install(_INSTALLED)
         yield _INSTALLED
 
@@ -183,9 +187,13 @@ def _not_reentrant(steps: Steps, *_args: Any, **_kwargs: Any) -> Iterator[None]:
     yield
 
 
-def _clip(steps: Steps, _parameters: Any, max_norm: float, *_a: Any, **_k: Any) -> torch.Tensor:
+def _clip(steps: Steps, parameters: Any, max_norm: float, *_a: Any, **_k: Any) -> torch.Tensor:
     steps.clipping = float(max_norm)
-    return torch.empty((), device=META)
+    norm = torch.empty((), device=META)
+    first = parameters if isinstance(parameters, torch.Tensor) else next(iter(parameters), None)
+    if sharded.is_marked(first):
+        norm.full_tensor = norm.detach  # type: ignore[attr-defined]
+    return norm
 
 
 # ---- torch.distributed ---------------------------------------------------------------------------
@@ -212,8 +220,46 @@ def _distributed(r: Replaced) -> None:
     r.call(dist, "broadcast_object_list", _broadcast_object_list, worker_here)
     for name in _MEETING:
         r.call(dist, name, lambda s, *_a, **_k: s.worker.expect_group().meet())
+    r.call(dist, "all_reduce", _all_reduce)
+    r.call(dist, "broadcast", _broadcast)
+    r.call(dist, "all_gather", _all_gather)
+    r.call(dist, "all_gather_into_tensor", _all_gather_into)
     for name in _REFUSED:
         r.call(dist, name, refuse(f"torch.distributed.{name}", _COLLECTIVES), worker_here)
+
+
+def _all_reduce(
+    steps: Steps, tensor: torch.Tensor, op: Any = dist.ReduceOp.SUM, *_a: Any, **_k: Any
+) -> None:  # fmt: skip
+    """Of what every rank counts, the values; of all else, only the waiting."""
+    values = _known_by_all(steps, tensor)
+    reduced = _REDUCED.get(op)
+    if values is not None and reduced is not None:
+        tensor.raysim_values = reduced(torch.stack(values))  # type: ignore[attr-defined]
+
+
+def _broadcast(steps: Steps, tensor: Any, src: int = 0, *_a: Any, **_k: Any) -> None:
+    values = steps.worker.expect_group().exchange(getattr(tensor, "raysim_values", None))
+    tensor.raysim_values = values[src or 0]
+    if tensor.raysim_values is None:
+        del tensor.raysim_values
+
+
+def _all_gather(steps: Steps, found: Any, tensor: torch.Tensor, *_a: Any, **_k: Any) -> None:
+    for each, values in zip(found, _known_by_all(steps, tensor) or (), strict=False):
+        each.raysim_values = values
+
+
+def _all_gather_into(steps: Steps, found: Any, tensor: torch.Tensor, *_a: Any, **_k: Any) -> None:
+    values = _known_by_all(steps, tensor)
+    if values is not None:
+        found.raysim_values = torch.cat([v.reshape(-1) for v in values]).reshape(found.shape)
+
+
+def _known_by_all(steps: Steps, tensor: torch.Tensor) -> list[torch.Tensor] | None:
+    """Values of every rank, or None: somebody's are not known."""
+    values = steps.worker.expect_group().exchange(getattr(tensor, "raysim_values", None))
+    return None if any(v is None for v in values) else values
 
 
 def _all_gather_object(worker: Any, found: list[Any], obj: Any, *_a: Any, **_k: Any) -> None:

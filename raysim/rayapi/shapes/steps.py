@@ -34,7 +34,8 @@ from raysim.rayapi.shapes import prediction
 from raysim.rayapi.shapes.compiled import is_mostly_compiled, marks
 from raysim.rayapi.shapes.held import is_held
 from raysim.rayapi.shapes.hooks import Hooks, after_backward
-from raysim.rayapi.shapes.mode import META, ShapesMode, Tape, with_values
+from raysim.rayapi.shapes.known import META, with_values
+from raysim.rayapi.shapes.mode import ShapesMode, Tape
 from raysim.rayapi.shapes.optimizers import Optimizers
 from raysim.rayapi.shapes.plans import (
     INSIDE,
