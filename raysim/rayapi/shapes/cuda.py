@@ -99,7 +99,7 @@ def install(r: Replaced) -> None:
         "memory_stats": lambda s, *_: {"allocated_bytes.all.peak": _allocated(s)},
         "memory_summary": lambda s, *_a, **_k: f"{_allocated(s)} bytes at the peak (predicted)",
         "current_stream": lambda *_: _ONE_STREAM, "default_stream": lambda *_: _ONE_STREAM,
-        "stream": lambda *_: nullcontext(), "set_stream": lambda *_: None,
+        "stream": lambda *_a, **_k: nullcontext(), "set_stream": lambda *_: None,
     }  # fmt: skip
     for name, ours in answers.items():
         r.call(cuda, name, ours)
@@ -150,12 +150,12 @@ def _properties(steps: Steps, *_: Any) -> Any:
 
 def _allocated(steps: Steps, *_: Any) -> int:
     found = steps.latest
-    return 0 if found is None else found.outcome.fullest.allocated_bytes
+    return 0 if found is None else found.allocated_bytes
 
 
 def _reserved(steps: Steps, *_: Any) -> int:
     found = steps.latest
-    return 0 if found is None else found.outcome.fullest.reserved_bytes
+    return 0 if found is None else found.reserved_bytes
 
 
 def _mem_info(steps: Steps, *_: Any) -> tuple[int, int]:
