@@ -98,7 +98,8 @@ def install(r: Replaced) -> None:
         "is_current_stream_capturing": lambda _: False, "ipc_collect": lambda _: None,
         "memory_stats": lambda s, *_: {"allocated_bytes.all.peak": _allocated(s)},
         "memory_summary": lambda s, *_a, **_k: f"{_allocated(s)} bytes at the peak (predicted)",
-        "current_stream": lambda *_: _ONE_STREAM, "default_stream": lambda *_: _ONE_STREAM,
+        "current_stream": lambda *_a, **_k: _ONE_STREAM,
+        "default_stream": lambda *_a, **_k: _ONE_STREAM,
         "stream": lambda *_a, **_k: nullcontext(), "set_stream": lambda *_: None,
     }  # fmt: skip
     for name, ours in answers.items():

@@ -153,7 +153,7 @@ def _version2(
     whole = sharded.whole_mesh(steps) if mesh is None else mesh
     if isinstance(module, list | tuple):
         for each in module:
-            _sharded(each, whole).raysim_sharded = "end"
+            _sharded(steps, each, whole).raysim_sharded = "end"
         return module
     inner = [m for m in module.modules() if m is not module and hasattr(m, "raysim_sharded")]
     ends = any(m.raysim_sharded == "end" for m in inner)
@@ -177,12 +177,14 @@ def _version2(
             wrap_ends=ends,
         ),
     )
-    return _sharded(module, whole)
+    return _sharded(steps, module, whole)
 
 
 def _apply_to_whole(_real: Any, _steps: Steps, module: Any, *args: Any, **kwargs: Any) -> Any:
     """``to_empty`` and its like: there is nothing to gather or cut again."""
-    return super(FSDPModule, module)._apply(*args, **kwargs)
+    found = super(FSDPModule, module)._apply(*args, **kwargs)
+    sharded.mark_tensors(module.parameters(), module.raysim_mesh)  # which may be new ones
+    return found
 
 
 def _is_block(module: Any) -> bool:
@@ -190,9 +192,9 @@ def _is_block(module: Any) -> bool:
     return module.raysim_sharded != "end" and not isinstance(module, torch.nn.Embedding)
 
 
-def _sharded(module: Any, mesh: Any) -> Any:
+def _sharded(steps: Steps, module: Any, mesh: Any) -> Any:
     """With the methods that a sharded module has, and parameters that say so."""
-    sharded.mark(module, mesh)
+    sharded.mark(steps, module, mesh)
     for name in _MOVES:
         setattr(module, name, _no_effect)
     kind = type(module)

@@ -102,12 +102,16 @@ def is_in_place(name: str) -> bool:
 
 
 def places(index: Any) -> tuple[Any, ...]:
-    """An index whose masks of known values are the places that they let through."""
+    """An index whose masks are the places that they let through, and whose numbers are numbers."""
     found: list[Any] = []
     for part in index if isinstance(index, tuple) else (index,):
-        mask = getattr(part, "raysim_values", part)
-        if isinstance(mask, torch.Tensor) and mask.dtype == torch.bool and not mask.is_meta:
-            found += [to_device(places) for places in mask.nonzero(as_tuple=True)]
+        known = getattr(part, "raysim_values", part)
+        if not isinstance(known, torch.Tensor) or known.is_meta:
+            found.append(part)
+        elif known.dtype == torch.bool:
+            found += [to_device(places) for places in known.nonzero(as_tuple=True)]
+        elif not known.dim():
+            found.append(int(known))
         else:
             found.append(part)
     return tuple(found)

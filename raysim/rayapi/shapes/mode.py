@@ -43,6 +43,7 @@ _INTEGERS = frozenset(["arange", "randint", "randperm", "tril_indices", "triu_in
 _BY_VALUE = frozenset(["as_tensor", "asarray", "full", "scalar_tensor", "tensor"])
 _CONSTRUCTORS = frozenset(_device_constructors())
 _T = torch.Tensor
+_INDEXING = (_T.__getitem__, _T.__setitem__)
 _UNKNOWN: dict[Any, Callable[[torch.Tensor], Any]] = {
     _T.item: lambda t: no_value(t.dtype),
     _T.tolist: lambda t: _filled(t).tolist(),
@@ -191,16 +192,21 @@ class ShapesMode(TorchFunctionMode):
         try:
             out = ordinary(func, args, kwargs)
         except (NotImplementedError, RuntimeError):  # a shape that depends on values
-            if func is _T.__getitem__:
-                return self._noted(func, (args[0], places(args[1])), kwargs)
-            found = of_values(func, args, kwargs)
-            if found is None:
-                raise
-            (out,) = tree_map_only(torch.Tensor, to_device, found)
-            if self.tape is not None:
-                self.tape.note(func, args, kwargs, out)
-            return out
+            if func not in _INDEXING:
+                return self._of_values(func, args, kwargs)
+            args = (args[0], places(args[1]), *args[2:])
+            out = self._noted(func, args, kwargs)
         follow(func, args, kwargs, out, in_place=is_in_place(name))
+        return out
+
+    def _of_values(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Of a shape that nobody knows without them."""
+        found = of_values(func, args, kwargs)
+        if found is None:
+            raise  # noqa: PLE0704  (what shapes alone have raised)
+        (out,) = tree_map_only(torch.Tensor, to_device, found)
+        if self.tape is not None:
+            self.tape.note(func, args, kwargs, out)
         return out
 
     def _remembered(self, func: Any, args: Any, kwargs: Any) -> Any:

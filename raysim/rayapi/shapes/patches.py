@@ -3,8 +3,8 @@
 Real counterparts: ``torch.distributed``, ``torch.optim``, ``torch.amp`` of torch 2.x. Each function
 asks who calls: outside of a training worker it is torch's own. Everything is put back at the end.
 
-Not modelled: collectives of a script's own on tensors (refused by name, but for ``all_reduce``,
-``broadcast`` and ``barrier``, where ranks wait for each other), CUDA streams, graphs and IPC.
+Not modelled: collectives of a script's own on tensors (refused by name, but for reductions,
+gathers, ``broadcast`` and ``barrier``, where ranks wait for each other), CUDA graphs and IPC.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ _REDUCED: dict[Any, Callable[[torch.Tensor], torch.Tensor]] = {
     dist.ReduceOp.SUM: lambda t: t.sum(0, dtype=t.dtype), dist.ReduceOp.MAX: lambda t: t.amax(0),
     dist.ReduceOp.MIN: lambda t: t.amin(0),
 }  # fmt: skip
+_DONE = SimpleNamespace(wait=lambda *_: True, is_completed=lambda: True)
+"""What ``async_op=True`` returns."""
 _COLLECTIVES = "all_reduce, all_gather, reduce, broadcast, barrier"
 
 
@@ -187,13 +189,9 @@ def _not_reentrant(steps: Steps, *_args: Any, **_kwargs: Any) -> Iterator[None]:
     yield
 
 
-def _clip(steps: Steps, parameters: Any, max_norm: float, *_a: Any, **_k: Any) -> torch.Tensor:
+def _clip(steps: Steps, _parameters: Any, max_norm: float, *_a: Any, **_k: Any) -> torch.Tensor:
     steps.clipping = float(max_norm)
-    norm = torch.empty((), device=META)
-    first = parameters if isinstance(parameters, torch.Tensor) else next(iter(parameters), None)
-    if sharded.is_marked(first):
-        norm.full_tensor = norm.detach  # type: ignore[attr-defined]
-    return norm
+    return sharded.norm_of_gradients() if sharded.in_use(steps) else torch.empty((), device=META)
 
 
 # ---- torch.distributed ---------------------------------------------------------------------------
@@ -219,13 +217,23 @@ def _distributed(r: Replaced) -> None:
     r.call(dist, "all_gather_object", _all_gather_object, worker_here)
     r.call(dist, "broadcast_object_list", _broadcast_object_list, worker_here)
     for name in _MEETING:
-        r.call(dist, name, lambda s, *_a, **_k: s.worker.expect_group().meet())
-    r.call(dist, "all_reduce", _all_reduce)
-    r.call(dist, "broadcast", _broadcast)
-    r.call(dist, "all_gather", _all_gather)
-    r.call(dist, "all_gather_into_tensor", _all_gather_into)
+        r.call(dist, name, _waited(lambda s, *_a, **_k: s.worker.expect_group().meet()))
+    r.call(dist, "all_reduce", _waited(_all_reduce))
+    r.call(dist, "broadcast", _waited(_broadcast))
+    r.call(dist, "all_gather", _waited(_all_gather))
+    r.call(dist, "all_gather_into_tensor", _waited(_all_gather_into))
     for name in _REFUSED:
         r.call(dist, name, refuse(f"torch.distributed.{name}", _COLLECTIVES), worker_here)
+
+
+def _waited(collective: Callable[..., None]) -> Callable[..., Any]:
+    """One whose ranks have met when it returns, also where the script would wait later."""
+
+    def call(steps: Steps, *args: Any, async_op: bool = False, **kwargs: Any) -> Any:
+        collective(steps, *args, **kwargs)
+        return _DONE if async_op else None
+
+    return call
 
 
 def _all_reduce(

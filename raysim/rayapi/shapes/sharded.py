@@ -51,8 +51,10 @@ def whole_mesh(steps: Steps) -> Any:
     return own["mesh"]
 
 
-def mark(module: Any, mesh: Any) -> None:
+def mark(steps: Steps, module: Any, mesh: Any) -> None:
     """Its parameters, and what its ``state_dict`` says of them, are shards over a mesh."""
+    steps.worker.globals[mark] = {}
+    module.raysim_mesh = mesh
     mark_tensors(module.parameters(), mesh)
     module._register_state_dict_hook(partial(_mark_state, mesh))  # noqa: SLF001  (as FSDP1 does)
 
@@ -64,9 +66,16 @@ def mark_tensors(tensors: Iterable[torch.Tensor], mesh: Any) -> None:
             _answer(tensor, mesh, _FIRST)
 
 
-def is_marked(tensor: Any) -> bool:
-    """Whether it answers as a shard."""
-    return hasattr(tensor, "placements")
+def in_use(steps: Steps) -> bool:
+    """Whether the script has sharded a module."""
+    return mark in steps.worker.globals
+
+
+def norm_of_gradients() -> torch.Tensor:
+    """Spread as they are."""
+    norm: Any = torch.empty((), device=META)
+    norm.full_tensor = norm.to_local = norm.detach
+    return norm  # type: ignore[no-any-return]
 
 
 def _mark_state(mesh: Any, module: Any, state: Mapping[str, Any], prefix: str, *_more: Any) -> None:

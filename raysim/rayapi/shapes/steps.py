@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.distributed.fsdp import FSDPModule
-from torch.utils._pytree import tree_map_only
 
 from raysim.errors import ScenarioError
 from raysim.hardware.cluster import ClusterSpec
@@ -36,7 +35,7 @@ from raysim.rayapi.shapes.beside import Beside
 from raysim.rayapi.shapes.compiled import is_mostly_compiled, marks
 from raysim.rayapi.shapes.held import is_held
 from raysim.rayapi.shapes.hooks import Hooks, after_backward
-from raysim.rayapi.shapes.known import META, with_values
+from raysim.rayapi.shapes.known import with_values
 from raysim.rayapi.shapes.mode import ShapesMode, Tape
 from raysim.rayapi.shapes.optimizers import Optimizers
 from raysim.rayapi.shapes.plans import (
@@ -47,10 +46,11 @@ from raysim.rayapi.shapes.plans import (
     describe,
 )
 from raysim.rayapi.shapes.prediction import Prediction
-from raysim.rayapi.shapes.roles import Role, bytes_of, samples_of
+from raysim.rayapi.shapes.roles import Role, again, bytes_of, samples_of
 from raysim.rayapi.train.environment import host_pool
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.tracing import trace
+from raysim.tracing.autocast import Casts
 from raysim.tracing.operators import tensors
 from raysim.tracing.walk import in_compiled_function
 from raysim.training.checkpoint.cost import CheckpointCost
@@ -190,11 +190,17 @@ class Steps:
         self.inside = True
         try:
             return run(module, *args, **kwargs)
+        except RuntimeError:  # 16 bits that a frozen model made meet fp32, say, which CUDA casts
+            half = self.half or (torch.is_autocast_enabled("cuda") and _half())
+            if not half:
+                raise
+            with Casts(half, torch.Tensor.to).running():
+                return run(module, *args, **kwargs)
         finally:
             self.inside = False
 
     def _key_of(self, module: Any, args: Any, kwargs: Any, *, learns: bool) -> AskedFor:
-        half = torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda")
+        half = torch.is_autocast_enabled("cuda") and _half()
         with _C.DisableTorchFunction():
             shapes = tuple((t.shape, t.dtype) for t in tensors((args, kwargs)))
             plain = tuple(v if isinstance(v, _PLAIN) else None for v in (*args, *kwargs.values()))
@@ -223,7 +229,9 @@ class Steps:
         args: Any, kwargs: Any,
     ) -> Any:  # fmt: skip
         if role is None:
+            tape, self.mode.tape = self.mode.tape, None  # no part of the loss that is under way
             outputs = self._run(run, module, args, kwargs)
+            self.mode.tape = tape
             role = self.shared.roles[key] = Role(
                 outputs=again(outputs, grad=False), batch=samples_of((args, kwargs)),
                 input_bytes=bytes_of((args, kwargs)),
@@ -382,9 +390,14 @@ class Steps:
         this_fiber().settle()
         play(lambda process: gang.step(process, rank, rest_ns))
 
+    @property
+    def waits_ns(self) -> int:
+        """How long whoever waits for the GPU would."""
+        return self.queued_ns + self._evaluated_ns
+
     def synchronize(self) -> None:
         """Wait for what has been queued."""
-        queued_ns = self.queued_ns + self._evaluated_ns
+        queued_ns = self.waits_ns
         if queued_ns:
             self._paid_ns += self.queued_ns
             self.queued_ns = self._evaluated_ns = 0
@@ -440,13 +453,19 @@ class Steps:
         """The GPUs of all ranks, or of one."""
         gang = self.worker.context.gang
         fabric = self.worker.run.session.cluster.spec.fabric
-        return prediction.cluster_of(gang.env, fabric, gang, alone=alone)
+        found = prediction.cluster_of(gang.env, fabric, gang, alone=alone)
+        if found.gpu is None:
+            raise NotEmulatedError(
+                "training with torch on CPUs", "ScalingConfig(use_gpu=True) on nodes with GPUs"
+            )
+        return found
 
     def _with_others(self, found: Prediction, beside_bytes: int) -> Prediction:
         """One object for all ranks: steps are counted by it."""
-        key = id(found), beside_bytes
-        known = self.shared.predictions
-        return known.setdefault(key, replace(found, beside_bytes=beside_bytes))
+        if not beside_bytes:
+            return found
+        with_them = replace(found, beside_bytes=beside_bytes)
+        return self.shared.predictions.setdefault((id(found), beside_bytes), with_them)
 
     def predicted(self, plan: TrainingPlan, role: Role, wrapping: Wrapping) -> Prediction:
         """Asked once for all ranks."""
@@ -458,10 +477,6 @@ class Steps:
         key = replace(plan, model=nothing), id(role.model), feed, where
         if key not in known:
             cluster = self.cluster(alone=not wrapping.meets)
-            if cluster.gpu is None:
-                raise NotEmulatedError(
-                    "training with torch on CPUs", "ScalingConfig(use_gpu=True) on nodes with GPUs"
-                )
             try:
                 known[key] = prediction.predict(plan, cluster, feed, self.seed)
             except ScenarioError as error:
@@ -474,16 +489,5 @@ def _bound(module: Any, args: Any, kwargs: Any) -> dict[str, Any]:
     return dict(inspect.signature(inner.forward).bind(*args, **kwargs).arguments)
 
 
-def again(outputs: Any, *, grad: bool = True) -> Any:
-    """Outputs like those of before, of a graph that is not there."""
-
-    def like(t: torch.Tensor) -> torch.Tensor:
-        made = torch.empty(t.shape, dtype=t.dtype, device=META)
-        if grad and t.requires_grad:
-            return made.requires_grad_().clone()  # no leaf, which could not be changed in place
-        return made
-
-    with _C.DisableTorchFunction():
-        if isinstance(outputs, torch.Tensor):
-            return like(outputs)
-        return tree_map_only(torch.Tensor, like, outputs)
+def _half() -> torch.dtype:
+    return torch.get_autocast_dtype("cuda")
