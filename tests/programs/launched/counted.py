@@ -1,11 +1,18 @@
 """What a script counts on its device, and what it does with masks: the same on real ranks."""
 
+import sys
+
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 GPUS = torch.cuda.is_available()
+
+
+def say(*words):
+    """A line in one piece, which the other rank's do not cut."""
+    sys.stdout.write(" ".join(map(str, words)) + "\n")
 
 
 class Sentences(Dataset):
@@ -52,7 +59,7 @@ def main():
             by_class[label] += 1
         sums[0] += 0.5 * len(ids)
         sums[1] += len(ids)
-        print(rank, tuple(logits.shape), labels[0].tolist(), wanted.nonzero().shape[0])
+        say(rank, tuple(logits.shape), labels[0].tolist(), wanted.nonzero().shape[0])
     dist.all_reduce(seen)
     dist.all_reduce(sums)
     largest = by_class.max()
@@ -64,8 +71,8 @@ def main():
     chosen = torch.tensor([3 + rank], device=device)
     dist.broadcast(chosen, src=1)
     mean = (sums[0] / sums[1]).item()
-    print(rank, seen.item(), 100 * 1 / seen.item(), largest.item(), mean, chosen.item())
-    print(rank, [share.tolist() for share in shares], together.tolist())
+    say(rank, seen.item(), 100 * 1 / seen.item(), largest.item(), mean, chosen.item())
+    say(rank, [share.tolist() for share in shares], together.tolist())
     dist.destroy_process_group()
 
 
