@@ -142,3 +142,24 @@ def test_a_compiled_model_that_holds_a_generator_is_traced(tmp_path: Path) -> No
         "    optimizer.zero_grad()\n"
     )
     assert launched("python", str(tmp_path / "draws.py"))[1].text.startswith("2 steps on 1 rank")
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")  # torch's own
+def test_an_optimizer_of_shares_is_the_one_within(tmp_path: Path) -> None:
+    """``ZeroRedundancyOptimizer``, whose ranks send each other what they have updated."""
+    (tmp_path / "shares.py").write_text(
+        "import torch, torch.distributed as dist\n"
+        "from torch.distributed.optim import ZeroRedundancyOptimizer\n"
+        "from torch.nn.parallel import DistributedDataParallel\n"
+        "dist.init_process_group('nccl')\n"
+        "net = DistributedDataParallel(torch.nn.Linear(64, 64).cuda())\n"
+        "optimizer = ZeroRedundancyOptimizer(\n"
+        "    net.parameters(), optimizer_class=torch.optim.AdamW, lr=1e-3\n"
+        ")\n"
+        "for _ in range(3):\n"
+        "    net(torch.randn(8, 64, device='cuda')).sum().backward()\n"
+        "    optimizer.step()\n"
+        "    optimizer.zero_grad()\n"
+    )
+    command = ("torchrun", "--nproc-per-node", "2", str(tmp_path / "shares.py"))
+    assert launched(*command)[1].text.startswith("3 steps on 2 ranks")

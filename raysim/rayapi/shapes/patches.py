@@ -301,6 +301,9 @@ def _new_optimizer(real: Any, _steps: Steps, self: Any, *args: Any, **kwargs: An
 
 def _step(self: Any, *args: Any, **kwargs: Any) -> Any:
     steps = steps_here()
+    if steps is not None and type(self).__name__ == "ZeroRedundancyOptimizer":
+        steps.say("ZeroRedundancyOptimizer: each rank's memory is counted with all states")
+        return type(self).step(self, *args, **kwargs)  # of the one within, and broadcasts
     if steps is None:
         return type(self).step(self, *args, **kwargs)
     return steps.step(type(self).step, self, *args, **kwargs)
