@@ -144,7 +144,7 @@ def test_a_compiled_model_that_holds_a_generator_is_traced(tmp_path: Path) -> No
     assert launched("python", str(tmp_path / "draws.py"))[1].text.startswith("2 steps on 1 rank")
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")  # torch's own
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # of torch itself
 def test_an_optimizer_of_shares_is_the_one_within(tmp_path: Path) -> None:
     """``ZeroRedundancyOptimizer``, whose ranks send each other what they have updated."""
     (tmp_path / "shares.py").write_text(
