@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 import cloudpickle
@@ -259,7 +259,14 @@ def _exit_now(code: int) -> Any:
 
 def _pid() -> int:
     fiber = HUB.here()
-    return _REAL_PID() if fiber is None else fiber.process.pid
+    if fiber is None or _asks_for_locks(sys._getframe(1)):  # noqa: SLF001  (as tracebacks do)
+        return _REAL_PID()
+    return fiber.process.pid
+
+
+def _asks_for_locks(frame: FrameType) -> bool:
+    """``filelock`` closes what another process has opened, which here is one and the same."""
+    return str(frame.f_globals.get("__name__", "")).startswith("filelock.")
 
 
 def _kill(pid: int, number: int) -> None:

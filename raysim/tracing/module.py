@@ -212,6 +212,8 @@ def _copied(
                 twin = torch.nn.Parameter(twin, requires_grad=tensor.requires_grad)
             twins[parameter, *place] = twin
         memo[id(tensor)] = twin
+    for part in module.modules():  # what they draw is not known, and a copy's state is a tensor
+        memo |= {id(v): v for v in vars(part).values() if isinstance(v, torch.Generator)}
     try:
         model = copy.deepcopy(module, memo)
     except (RuntimeError, TypeError, AttributeError) as error:

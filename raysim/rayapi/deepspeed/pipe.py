@@ -17,7 +17,7 @@ import torch
 
 from raysim.rayapi.deepspeed.engine import DeepSpeedEngine
 from raysim.rayapi.shapes.here import steps_here
-from raysim.rayapi.shapes.mode import META, to_device
+from raysim.rayapi.shapes.known import META, to_device
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.tracing.operators import tensors
 

@@ -1,4 +1,4 @@
-"""What is changed of transformers, accelerate and what they write with.
+"""What is changed of transformers, accelerate, diffusers and what they write with.
 
 Real counterparts: the packages, installed on the workers. All else of them is their own code.
 """
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
-from raysim.rayapi.huggingface import accelerate, files, pretrained
+from raysim.rayapi.huggingface import accelerate, diffusers, files, pretrained
 from raysim.rayapi.later import changed
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ _CHANGES = {
     "accelerate.utils.fsdp_utils": accelerate.no_loading,
     "accelerate.utils.modeling": files.own_storages,
     "accelerate.utils.other": files.own_storages,
+    "diffusers.models.modeling_utils": diffusers.install,
     "safetensors.torch": files.install,
 }
 

@@ -11,6 +11,7 @@ Attention asked for as FlashAttention is torch's own fused one, traced alike. No
 from __future__ import annotations
 
 import sys
+from copy import deepcopy
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -92,6 +93,9 @@ def _described(steps: Steps, cls: Any, name: Any, kwargs: dict[str, Any]) -> Any
         config, more = cls.config_class.from_pretrained(
             config or name, return_unused_kwargs=True, **more
         )
+    config = deepcopy(config)  # the script's own stays as it is
+    if name is not None:
+        config.name_or_path = name  # which trainers load their tokenizer by
     if attention is not None:
         config._attn_implementation = "sdpa" if "flash" in attention else attention  # noqa: SLF001
     model = cls(config)
@@ -99,17 +103,18 @@ def _described(steps: Steps, cls: Any, name: Any, kwargs: dict[str, Any]) -> Any
     dtype = _dtype(said, config)
     if dtype is not None:
         model = model.to(dtype)
-    whole_bytes = _size_bytes(model)
+    whole_bytes = size_bytes(model)
     saved = four_bit.saved_so(config) if asked is None else None
     quantized = saved or four_bit.asked_for(asked)
     if quantized is not None:
         four_bit.convert(model, quantized)
-    size_bytes = whole_bytes if saved is None else _size_bytes(model)
-    steps.worker.read_bytes(size_bytes / steps.worker.context.local_world_size)
+    file_bytes = whole_bytes if saved is None else size_bytes(model)
+    steps.worker.read_bytes(file_bytes / steps.worker.context.local_world_size)
     return model.eval()
 
 
-def _size_bytes(model: Any) -> int:
+def size_bytes(model: Any) -> int:
+    """Of its weights."""
     return sum(p.numel() * p.element_size() for p in model.parameters())
 
 

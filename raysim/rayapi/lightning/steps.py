@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from raysim.rayapi.shapes.here import cpu_steps_here
-from raysim.rayapi.shapes.steps import again
+from raysim.rayapi.shapes.roles import again
 
 if TYPE_CHECKING:
     from raysim.rayapi.shapes.cpu_steps import CpuSteps

@@ -33,7 +33,8 @@ from raysim.rayapi.calls import this_fiber
 from raysim.rayapi.compute import use_cores
 from raysim.rayapi.library_code import play
 from raysim.rayapi.shapes import prediction
-from raysim.rayapi.shapes.mode import META, Tape, TapeMode
+from raysim.rayapi.shapes.known import META
+from raysim.rayapi.shapes.mode import Tape, TapeMode
 from raysim.rayapi.shapes.optimizers import optimizer_of
 from raysim.rayapi.shapes.plans import Wrapping, describe
 from raysim.rayapi.shapes.prediction import Prediction

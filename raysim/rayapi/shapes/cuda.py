@@ -2,28 +2,59 @@
 
 Real counterparts: ``torch/cuda/__init__.py``, ``torch/accelerator`` of torch 2.x.
 
-Not modelled: CUDA streams, graphs and IPC.
+What a script puts on a stream of its own is queued as on the default one: that is where the tower
+overlaps copies of batches anyway. Not modelled: compute on several streams, graphs and IPC.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from raysim.rayapi.shapes.here import steps_here
 from raysim.rayapi.unsupported import NotEmulatedError
 
 if TYPE_CHECKING:
     from raysim.rayapi.shapes.patches import Replaced
     from raysim.rayapi.shapes.steps import Steps
 
-_ONE_STREAM = SimpleNamespace(
-    record=lambda *_: None, wait=lambda *_: None, synchronize=lambda: None, query=lambda: True,
-    is_capturing=lambda: False, wait_event=lambda _: None, wait_stream=lambda _: None,
-    record_event=lambda event=None: event,
-)  # fmt: skip
+
+class _Stream(torch.Stream):
+    """Any stream, of which there is one; torch itself asks for its type."""
+
+    cuda_stream = priority = 0
+
+    def record(self, *_: Any) -> None:
+        """Queued in order anyway, as all below."""
+
+    wait = wait_event = wait_stream = record  # type: ignore[assignment]
+
+    def record_event(self, event: Any = None) -> Any:
+        """The event, which is watched by itself."""
+        return event
+
+    def query(self) -> bool:
+        """Whether all is done: nobody polls for long."""
+        return True
+
+    def is_capturing(self) -> bool:
+        """Into a CUDA graph."""
+        return False
+
+    def synchronize(self) -> None:
+        """Wait for what has been queued."""
+        steps = steps_here()
+        if steps is not None:
+            steps.synchronize()
+
+
+_CUDA = 1
+"""``c10::DeviceType::CUDA``."""
+_ONE_STREAM = _Stream(stream_id=0, device_index=0, device_type=_CUDA)
 _ACCELERATOR = {
     "is_available": "is_available", "device_count": "device_count",
     "current_device_index": "current_device", "current_device_idx": "current_device",
@@ -67,12 +98,15 @@ def install(r: Replaced) -> None:
         "is_current_stream_capturing": lambda _: False, "ipc_collect": lambda _: None,
         "memory_stats": lambda s, *_: {"allocated_bytes.all.peak": _allocated(s)},
         "memory_summary": lambda s, *_a, **_k: f"{_allocated(s)} bytes at the peak (predicted)",
-        "current_stream": lambda *_: _ONE_STREAM,
+        "current_stream": lambda *_a, **_k: _ONE_STREAM,
+        "default_stream": lambda *_a, **_k: _ONE_STREAM,
+        "stream": lambda *_a, **_k: nullcontext(), "set_stream": lambda *_: None,
     }  # fmt: skip
     for name, ours in answers.items():
         r.call(cuda, name, ours)
-    for name in ("stream", "graph", "make_graphed_callables"):
-        r.call(cuda, name, refuse(f"torch.cuda.{name}", "the default stream"))
+    for name in ("graph", "make_graphed_callables"):
+        r.call(cuda, name, refuse(f"torch.cuda.{name}", "steps that are not replayed"))
+    r.around(cuda.Stream, "__new__", lambda *_a, **_k: _ONE_STREAM)
     for name, as_cuda in _ACCELERATOR.items():
         if hasattr(torch.accelerator, name):
             r.call(torch.accelerator, name, answers[as_cuda])
@@ -117,12 +151,12 @@ def _properties(steps: Steps, *_: Any) -> Any:
 
 def _allocated(steps: Steps, *_: Any) -> int:
     found = steps.latest
-    return 0 if found is None else found.outcome.fullest.allocated_bytes
+    return 0 if found is None else found.allocated_bytes
 
 
 def _reserved(steps: Steps, *_: Any) -> int:
     found = steps.latest
-    return 0 if found is None else found.outcome.fullest.reserved_bytes
+    return 0 if found is None else found.reserved_bytes
 
 
 def _mem_info(steps: Steps, *_: Any) -> tuple[int, int]:

@@ -21,12 +21,15 @@ from raysim.rayapi.checkpoint import STANDS_FOR
 from raysim.rayapi.fibers import HUB
 from raysim.rayapi.shapes.cuda import refuse
 from raysim.rayapi.shapes.here import steps_here
-from raysim.rayapi.shapes.mode import META, no_value
+from raysim.rayapi.shapes.known import META, to_device
+from raysim.rayapi.shapes.mode import no_value, on_gpu
 from raysim.tracing.operators import tensors
 
 if TYPE_CHECKING:
     from raysim.rayapi.shapes.patches import Replaced
     from raysim.rayapi.shapes.steps import Steps
+
+_C: Any = torch._C  # noqa: SLF001  (modes of a thread have no other door)
 
 
 def install(r: Replaced) -> None:
@@ -79,7 +82,21 @@ def _load(real: Any, _process: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
         f.seek(at)
     else:
         text = Path(f).read_bytes()
-    return read(text) if is_ours(text) else real(f, *args, **kwargs)
+    if is_ours(text):
+        return read(text)
+    if steps_here() is None:
+        return real(f, *args, **kwargs)
+    return _load_real(real, f, *args, **kwargs)
+
+
+def _load_real(real: Any, f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+    """A file of this machine, which has values: the shapes of those that a worker knows not."""
+    with _C.DisableTorchFunction():
+        found = real(f, "cpu", *args, **kwargs)
+    moves = map_location is not None and on_gpu(map_location)
+    return tree_map_only(
+        torch.Tensor, lambda t: to_device(t) if moves or t.is_floating_point() else t, found
+    )
 
 
 def _save_shares(
@@ -136,7 +153,8 @@ def is_ours(text: bytes) -> bool:
 
 def read(text: bytes) -> Any:
     """What such a file was made of."""
-    found = pickle.load(io.BytesIO(text.partition(b"\n")[2]))  # noqa: S301  (our own bytes)
+    with _C.DisableTorchFunction():  # values stay what they are
+        found = pickle.load(io.BytesIO(text.partition(b"\n")[2]))  # noqa: S301  (our own bytes)
     return tree_map_only(_Shape, _Shape.tensor, found)
 
 

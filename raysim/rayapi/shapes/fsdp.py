@@ -21,6 +21,7 @@ from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.distributed.utils import _replace_by_prefix
 from torch.nn.modules.module import _IncompatibleKeys
 
+from raysim.rayapi.shapes import sharded
 from raysim.rayapi.shapes.plans import DTYPES, Wrapping, class_of
 from raysim.rayapi.shapes.steps import Steps
 from raysim.rayapi.unsupported import NotEmulatedError
@@ -46,6 +47,7 @@ def install(r: Replaced) -> None:
     r.call(cls, "state_dict_type", lambda *_a, **_k: nullcontext())
     r.call(cls, "summon_full_params", lambda *_a, **_k: nullcontext())
     r.call(torch_fsdp, "fully_shard", _version2)
+    r.around(FSDPModule, "_apply", _apply_to_whole)
 
 
 def _clip(_real: Any, steps: Steps, self: Any, max_norm: float, *_more: Any) -> torch.Tensor:
@@ -138,7 +140,7 @@ def _names(classes: Any) -> tuple[str, ...]:
 
 
 def _version2(
-    _steps: Steps, module: Any, *, mesh: Any = None, reshard_after_forward: Any = None,
+    steps: Steps, module: Any, *, mesh: Any = None, reshard_after_forward: Any = None,
     mp_policy: Any = None, offload_policy: Any = None, **_others: Any,
 ) -> Any:  # fmt: skip
     """``fully_shard(module)``: of blocks first, then of the model around them.
@@ -148,9 +150,10 @@ def _version2(
     """
     if mesh is not None and getattr(mesh, "ndim", 1) != 1:
         raise NotEmulatedError("fully_shard on a mesh of several dimensions", "one dimension")
+    whole = sharded.whole_mesh(steps) if mesh is None else mesh
     if isinstance(module, list | tuple):
         for each in module:
-            _sharded(each).raysim_sharded = "end"
+            _sharded(steps, each, whole).raysim_sharded = "end"
         return module
     inner = [m for m in module.modules() if m is not module and hasattr(m, "raysim_sharded")]
     ends = any(m.raysim_sharded == "end" for m in inner)
@@ -174,7 +177,14 @@ def _version2(
             wrap_ends=ends,
         ),
     )
-    return _sharded(module)
+    return _sharded(steps, module, whole)
+
+
+def _apply_to_whole(_real: Any, _steps: Steps, module: Any, *args: Any, **kwargs: Any) -> Any:
+    """``to_empty`` and its like: there is nothing to gather or cut again."""
+    found = super(FSDPModule, module)._apply(*args, **kwargs)
+    sharded.mark_tensors(module.parameters(), module.raysim_mesh)  # which may be new ones
+    return found
 
 
 def _is_block(module: Any) -> bool:
@@ -182,8 +192,9 @@ def _is_block(module: Any) -> bool:
     return module.raysim_sharded != "end" and not isinstance(module, torch.nn.Embedding)
 
 
-def _sharded(module: Any) -> Any:
-    """With the methods that a sharded module has."""
+def _sharded(steps: Steps, module: Any, mesh: Any) -> Any:
+    """With the methods that a sharded module has, and parameters that say so."""
+    sharded.mark(steps, module, mesh)
     for name in _MOVES:
         setattr(module, name, _no_effect)
     kind = type(module)

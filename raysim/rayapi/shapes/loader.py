@@ -24,7 +24,7 @@ from torch.utils.data.dataloader import _DatasetKind
 
 from raysim.rayapi.calls import this_fiber
 from raysim.rayapi.clock import fiber_ns
-from raysim.rayapi.shapes.mode import META
+from raysim.rayapi.shapes.known import META
 from raysim.rayapi.train.summary import COLLATE_BYTES_PER_S
 from raysim.tracing.operators import tensors
 from raysim.training.compiler.compile import Feed
@@ -105,14 +105,17 @@ def _iterable(loader: DataLoader[Any]) -> Iterator[Any]:
 
 def _timed(loader: DataLoader[Any], made: Iterator[Any], steps: Steps) -> Iterator[Any]:
     """Batches, with what they cost noted for the steps that use them."""
-    fiber, each_s = this_fiber(), 0.0
+    fiber, mode, each_s = this_fiber(), steps.mode, 0.0
     feeds: dict[tuple[int, float], Feed] = {}
     while True:
         begin_ns = fiber_ns(fiber)
+        mode.on_host = True
         try:
             batch = next(made)
         except StopIteration:
             return
+        finally:
+            mode.on_host = False
         took_ns = fiber_ns(fiber) - begin_ns
         if took_ns:
             each_s = took_ns / 1e9

@@ -22,20 +22,28 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors  # what DeviceContext overrides
 from torch.utils._pytree import tree_map_only
 
+from raysim.rayapi.shapes.known import (
+    META,
+    counted,
+    follow,
+    is_in_place,
+    of_values,
+    places,
+    some_known,
+    to_device,
+)
 from raysim.tracing.operators import tensors
 from raysim.tracing.walk import compiled_function, in_compiled_function
 
 if TYPE_CHECKING:
     from raysim.rayapi.shapes.steps import Steps
 
-META = torch.device("meta")
-MOST_KNOWN = 2**22
-"""Elements of integer tensors whose values are kept beside the GPU's copy."""
 _INTEGERS = frozenset(["arange", "randint", "randperm", "tril_indices", "triu_indices"])
 """Make integers unless told otherwise."""
 _BY_VALUE = frozenset(["as_tensor", "asarray", "full", "scalar_tensor", "tensor"])
 _CONSTRUCTORS = frozenset(_device_constructors())
 _T = torch.Tensor
+_INDEXING = (_T.__getitem__, _T.__setitem__)
 _UNKNOWN: dict[Any, Callable[[torch.Tensor], Any]] = {
     _T.item: lambda t: no_value(t.dtype),
     _T.tolist: lambda t: _filled(t).tolist(),
@@ -68,21 +76,6 @@ def _address(tensor: torch.Tensor) -> int:
 def _filled(tensor: torch.Tensor) -> torch.Tensor:
     fill = no_value(tensor.dtype)
     return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu").fill_(fill)
-
-
-def to_device(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy on the GPU, which has a shape; small integers are remembered beside it."""
-    if tensor.is_meta:
-        return tensor
-    made = torch.empty(tensor.shape, dtype=tensor.dtype, device=META)
-    if not tensor.is_floating_point() and tensor.numel() <= MOST_KNOWN:
-        made.raysim_values = tensor  # type: ignore[attr-defined]
-    return made
-
-
-def with_values(tree: Any) -> Any:
-    """The same with tensors whose values are known in the place of their copies."""
-    return tree_map_only(torch.Tensor, lambda t: getattr(t, "raysim_values", t), tree)
 
 
 class Tape:
@@ -152,6 +145,8 @@ class ShapesMode(TorchFunctionMode):
         self.tape: Tape | None = None
         self.tracing = False
         """The tracer knows values of its own."""
+        self.on_host = False
+        """What runs is a loader's (``shapes.loader``): tensors that stay on the CPU are real."""
 
     def __torch_function__(
         self,
@@ -168,11 +163,15 @@ class ShapesMode(TorchFunctionMode):
             return args[0]  # in place, of values that nobody knows
         given = dict(kwargs or {})
         if func in _CONSTRUCTORS:
-            return self._noted(func, args, _placed(func, given), made=True)
+            placed = _placed(func, given, on_host=self.on_host)
+            out = self._noted(func, args, placed, made=not self.on_host)
+            return counted(func, args, placed, out)
         if func in _MOVES:
             return self._moved(func, args, given)
         if func is _T.pin_memory:
             return args[0]
+        if func is _T.record_stream:
+            return None  # there is one stream
         if func is _T.data_ptr and args[0].is_meta:
             return _address(args[0])
         if func is _T.__format__ and args[0].is_meta and not args[0].dim():
@@ -180,9 +179,35 @@ class ShapesMode(TorchFunctionMode):
         answer = _UNKNOWN.get(func)
         if answer is not None and not self.tracing and args[0].is_meta:
             return self._unknown(args[0], answer)
-        if self.tape is None and self.steps.steady:
-            return self._remembered(func, args, given)
-        return self._noted(func, args, given)
+        if given.get("device") is not None and on_gpu(given["device"]):
+            given["device"] = META  # ``empty_like``, as ``Module.to_empty`` calls it
+        return self._on_values(func, args, given, name)
+
+    def _on_values(self, func: Any, args: Any, kwargs: Any, name: str) -> Any:
+        """On shapes, and on the integers beside them where all are known."""
+        remembers = self.tape is None and self.steps.steady
+        ordinary: Callable[..., Any] = self._remembered if remembers else self._noted
+        if self.tracing or not some_known(args):
+            return ordinary(func, args, kwargs)
+        try:
+            out = ordinary(func, args, kwargs)
+        except (NotImplementedError, RuntimeError):  # a shape that depends on values
+            if func not in _INDEXING:
+                return self._of_values(func, args, kwargs)
+            args = (args[0], places(args[1]), *args[2:])
+            out = self._noted(func, args, kwargs)
+        follow(func, args, kwargs, out, in_place=is_in_place(name))
+        return out
+
+    def _of_values(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Of a shape that nobody knows without them."""
+        found = of_values(func, args, kwargs)
+        if found is None:
+            raise  # noqa: PLE0704  (what shapes alone have raised)
+        (out,) = tree_map_only(torch.Tensor, to_device, found)
+        if self.tape is not None:
+            self.tape.note(func, args, kwargs, out)
+        return out
 
     def _remembered(self, func: Any, args: Any, kwargs: Any) -> Any:
         """A tensor of the shape that the function has made of such shapes before."""
@@ -194,7 +219,7 @@ class ShapesMode(TorchFunctionMode):
         if found is not None:
             return torch.empty(found[0], dtype=found[1], device=META)
         out = self._noted(func, args, kwargs)
-        if isinstance(out, torch.Tensor) and out.is_meta and all(out is not a for a in args):
+        if isinstance(out, torch.Tensor) and out.is_meta and not _is_part(out, args):
             self.steps.shared.shapes[key] = out.shape, out.dtype
         return out
 
@@ -237,7 +262,7 @@ class ShapesMode(TorchFunctionMode):
         if dtype is not None and dtype != tensor.dtype:
             tensor = self._noted(func, [tensor, dtype], {})
         devices = [a for a in said if _is_device(a)]
-        if any(map(_is_gpu, devices)):
+        if any(map(on_gpu, devices)):
             return to_device(tensor)
         return self._on_host(tensor) if devices and tensor.is_meta else tensor
 
@@ -280,6 +305,12 @@ def _shapes_of(values: Any) -> tuple[Any, ...]:
     return tuple(found)
 
 
+def _is_part(out: torch.Tensor, args: Any) -> bool:
+    """Whether a tensor is one of those given, or shares its memory, as whoever saves it asks."""
+    storage = out.untyped_storage()._cdata  # noqa: SLF001  (its identity)
+    return any(t.is_meta and t.untyped_storage()._cdata == storage for t in tensors(args))  # noqa: SLF001
+
+
 def _mixed(args: Any, kwargs: Any) -> bool:
     """Whether some tensors have values and some have not."""
     return len({t.is_meta for t in tensors((args, kwargs))}) > 1
@@ -291,18 +322,21 @@ def _is_device(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _is_gpu(device: Any) -> bool:
+def on_gpu(device: Any) -> bool:
+    """Whether a device that was asked for is a GPU."""
     if isinstance(device, int):
         return True
     return str(device).partition(":")[0] in {"cuda", "meta"}
 
 
-def _placed(func: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+def _placed(func: Any, kwargs: dict[str, Any], *, on_host: bool) -> dict[str, Any]:
     """Where a new tensor is made."""
     device, dtype, name = kwargs.get("device"), kwargs.get("dtype"), func.__name__
-    if device is not None and _is_gpu(device):
+    if device is not None and on_gpu(device):
         return {**kwargs, "device": META}
     kwargs.pop("device", None)
+    if on_host:
+        return kwargs
     real = not dtype.is_floating_point if dtype is not None else name in _INTEGERS
     if real or name in _BY_VALUE:
         return kwargs

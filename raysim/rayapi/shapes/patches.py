@@ -3,8 +3,8 @@
 Real counterparts: ``torch.distributed``, ``torch.optim``, ``torch.amp`` of torch 2.x. Each function
 asks who calls: outside of a training worker it is torch's own. Everything is put back at the end.
 
-Not modelled: collectives of a script's own on tensors (refused by name, but for ``all_reduce``,
-``broadcast`` and ``barrier``, where ranks wait for each other), CUDA streams, graphs and IPC.
+Not modelled: collectives of a script's own on tensors (refused by name, but for reductions,
+gathers, ``broadcast`` and ``barrier``, where ranks wait for each other), CUDA graphs and IPC.
 """
 
 from __future__ import annotations
@@ -28,22 +28,27 @@ from raysim.rayapi.shapes import (
     hooks,
     loader,
     mesh,
+    sharded,
     watching,
     wrappers,
 )
 from raysim.rayapi.shapes.cuda import refuse
 from raysim.rayapi.shapes.here import steps_here, worker_here
-from raysim.rayapi.shapes.mode import META
+from raysim.rayapi.shapes.known import META
 from raysim.rayapi.shapes.steps import Steps
 
 _REFUSED = (
     "all_to_all", "all_to_all_single", "gather_object", "irecv", "isend", "new_group", "recv",
     "reduce_scatter", "reduce_scatter_tensor", "scatter", "scatter_object_list", "send",
 )  # fmt: skip
-_MEETING = (
-    "all_gather", "all_gather_into_tensor", "all_reduce", "broadcast", "gather", "reduce",
-)  # fmt: skip
-"""On GPUs nobody knows values: all ranks wait for the last, and tensors stay as they are."""
+_MEETING = ("gather", "reduce")
+"""On GPUs few know values: all ranks wait for the last, and tensors stay as they are."""
+_REDUCED: dict[Any, Callable[[torch.Tensor], torch.Tensor]] = {
+    dist.ReduceOp.SUM: lambda t: t.sum(0, dtype=t.dtype), dist.ReduceOp.MAX: lambda t: t.amax(0),
+    dist.ReduceOp.MIN: lambda t: t.amin(0),
+}  # fmt: skip
+_DONE = SimpleNamespace(wait=lambda *_: True, is_completed=lambda: True)
+"""What ``async_op=True`` returns."""
 _COLLECTIVES = "all_reduce, all_gather, reduce, broadcast, barrier"
 
 
@@ -124,6 +129,7 @@ def torch_of_workers() -> Iterator[Replaced]:
         _optimizers(_INSTALLED)
         wrappers.install(_INSTALLED)
         fsdp.install(_INSTALLED)
+        sharded.install(_INSTALLED)
         cpu_patches.install(_INSTALLED)
         yield _INSTALLED
 
@@ -185,7 +191,7 @@ def _not_reentrant(steps: Steps, *_args: Any, **_kwargs: Any) -> Iterator[None]:
 
 def _clip(steps: Steps, _parameters: Any, max_norm: float, *_a: Any, **_k: Any) -> torch.Tensor:
     steps.clipping = float(max_norm)
-    return torch.empty((), device=META)
+    return sharded.norm_of_gradients() if sharded.in_use(steps) else torch.empty((), device=META)
 
 
 # ---- torch.distributed ---------------------------------------------------------------------------
@@ -211,9 +217,57 @@ def _distributed(r: Replaced) -> None:
     r.call(dist, "all_gather_object", _all_gather_object, worker_here)
     r.call(dist, "broadcast_object_list", _broadcast_object_list, worker_here)
     for name in _MEETING:
-        r.call(dist, name, lambda s, *_a, **_k: s.worker.expect_group().meet())
+        r.call(dist, name, _waited(lambda s, *_a, **_k: s.worker.expect_group().meet()))
+    r.call(dist, "all_reduce", _waited(_all_reduce))
+    r.call(dist, "broadcast", _waited(_broadcast))
+    r.call(dist, "all_gather", _waited(_all_gather))
+    r.call(dist, "all_gather_into_tensor", _waited(_all_gather_into))
     for name in _REFUSED:
         r.call(dist, name, refuse(f"torch.distributed.{name}", _COLLECTIVES), worker_here)
+
+
+def _waited(collective: Callable[..., None]) -> Callable[..., Any]:
+    """One whose ranks have met when it returns, also where the script would wait later."""
+
+    def call(steps: Steps, *args: Any, async_op: bool = False, **kwargs: Any) -> Any:
+        collective(steps, *args, **kwargs)
+        return _DONE if async_op else None
+
+    return call
+
+
+def _all_reduce(
+    steps: Steps, tensor: torch.Tensor, op: Any = dist.ReduceOp.SUM, *_a: Any, **_k: Any
+) -> None:  # fmt: skip
+    """Of what every rank counts, the values; of all else, only the waiting."""
+    values = _known_by_all(steps, tensor)
+    reduced = _REDUCED.get(op)
+    if values is not None and reduced is not None:
+        tensor.raysim_values = reduced(torch.stack(values))  # type: ignore[attr-defined]
+
+
+def _broadcast(steps: Steps, tensor: Any, src: int = 0, *_a: Any, **_k: Any) -> None:
+    values = steps.worker.expect_group().exchange(getattr(tensor, "raysim_values", None))
+    tensor.raysim_values = values[src or 0]
+    if tensor.raysim_values is None:
+        del tensor.raysim_values
+
+
+def _all_gather(steps: Steps, found: Any, tensor: torch.Tensor, *_a: Any, **_k: Any) -> None:
+    for each, values in zip(found, _known_by_all(steps, tensor) or (), strict=False):
+        each.raysim_values = values
+
+
+def _all_gather_into(steps: Steps, found: Any, tensor: torch.Tensor, *_a: Any, **_k: Any) -> None:
+    values = _known_by_all(steps, tensor)
+    if values is not None:
+        found.raysim_values = torch.cat([v.reshape(-1) for v in values]).reshape(found.shape)
+
+
+def _known_by_all(steps: Steps, tensor: torch.Tensor) -> list[torch.Tensor] | None:
+    """Values of every rank, or None: somebody's are not known."""
+    values = steps.worker.expect_group().exchange(getattr(tensor, "raysim_values", None))
+    return None if any(v is None for v in values) else values
 
 
 def _all_gather_object(worker: Any, found: list[Any], obj: Any, *_a: Any, **_k: Any) -> None:
@@ -247,6 +301,9 @@ def _new_optimizer(real: Any, _steps: Steps, self: Any, *args: Any, **kwargs: An
 
 def _step(self: Any, *args: Any, **kwargs: Any) -> Any:
     steps = steps_here()
+    if steps is not None and type(self).__name__ == "ZeroRedundancyOptimizer":
+        steps.say("ZeroRedundancyOptimizer: each rank's memory is counted with all states")
+        return type(self).step(self, *args, **kwargs)  # of the one within, and broadcasts
     if steps is None:
         return type(self).step(self, *args, **kwargs)
     return steps.step(type(self).step, self, *args, **kwargs)

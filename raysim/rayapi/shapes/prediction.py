@@ -35,6 +35,8 @@ class Prediction:
     outcome: StepOutcome
     plan: TrainingPlan
     """As asked."""
+    beside_bytes: int = 0
+    """Weights of models that are not trained (``shapes.beside``)."""
 
     @property
     def step_ns(self) -> int:
@@ -61,7 +63,17 @@ class Prediction:
     @property
     def peak_bytes(self) -> int:
         """Of the fullest GPU."""
-        return self.outcome.fullest.peak_bytes
+        return self.outcome.fullest.peak_bytes + self.beside_bytes
+
+    @property
+    def allocated_bytes(self) -> int:
+        """Of it, what torch calls allocated."""
+        return self.outcome.fullest.allocated_bytes + self.beside_bytes
+
+    @property
+    def reserved_bytes(self) -> int:
+        """And what it has reserved."""
+        return self.outcome.fullest.reserved_bytes + self.beside_bytes
 
     @property
     def capacity_bytes(self) -> int:
@@ -130,7 +142,7 @@ def out_of_memory(found: Prediction) -> Exception:
         f"CUDA out of memory. Tried to allocate more than is free. GPU 0 has a total capacity of "
         f"{found.capacity_bytes / gib:.2f} GiB of which 0 bytes is free. The step needs "
         f"{found.peak_bytes / gib:.2f} GiB ({peak.when}: {peak.allocating}), of which "
-        f"{peak.allocated_bytes / gib:.2f} GiB is allocated by PyTorch."
+        f"{found.allocated_bytes / gib:.2f} GiB is allocated by PyTorch."
     )
 
 

@@ -6,9 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map_only
 
 from raysim.models.table import Model
+from raysim.rayapi.shapes.known import META
 from raysim.tracing.operators import tensors
+
+_C: Any = torch._C  # noqa: SLF001  (modes of a thread have no other door)
 
 
 @dataclass(kw_only=True)
@@ -36,3 +40,18 @@ def samples_of(given: Any) -> int:
 def bytes_of(given: Any) -> int:
     """Of all its tensors."""
     return sum(t.nbytes for t in tensors(given))
+
+
+def again(outputs: Any, *, grad: bool = True) -> Any:
+    """Outputs like those of before, of a graph that is not there."""
+
+    def like(t: torch.Tensor) -> torch.Tensor:
+        made = torch.empty(t.shape, dtype=t.dtype, device=META)
+        if grad and t.requires_grad:
+            return made.requires_grad_().clone()  # no leaf, which could not be changed in place
+        return made
+
+    with _C.DisableTorchFunction():
+        if isinstance(outputs, torch.Tensor):
+            return like(outputs)
+        return tree_map_only(torch.Tensor, like, outputs)

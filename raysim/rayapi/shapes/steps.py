@@ -22,19 +22,21 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.distributed.fsdp import FSDPModule
-from torch.utils._pytree import tree_map_only
 
 from raysim.errors import ScenarioError
+from raysim.hardware.cluster import ClusterSpec
 from raysim.models.table import Model
 from raysim.rayapi.calls import this_fiber
 from raysim.rayapi.huggingface.four_bit import stored_as_asked
 from raysim.rayapi.huggingface.tables import table_of
 from raysim.rayapi.library_code import play
 from raysim.rayapi.shapes import prediction
+from raysim.rayapi.shapes.beside import Beside
 from raysim.rayapi.shapes.compiled import is_mostly_compiled, marks
 from raysim.rayapi.shapes.held import is_held
 from raysim.rayapi.shapes.hooks import Hooks, after_backward
-from raysim.rayapi.shapes.mode import META, ShapesMode, Tape, with_values
+from raysim.rayapi.shapes.known import with_values
+from raysim.rayapi.shapes.mode import ShapesMode, Tape
 from raysim.rayapi.shapes.optimizers import Optimizers
 from raysim.rayapi.shapes.plans import (
     INSIDE,
@@ -44,10 +46,11 @@ from raysim.rayapi.shapes.plans import (
     describe,
 )
 from raysim.rayapi.shapes.prediction import Prediction
-from raysim.rayapi.shapes.roles import Role, bytes_of, samples_of
+from raysim.rayapi.shapes.roles import Role, again, bytes_of, samples_of
 from raysim.rayapi.train.environment import host_pool
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.tracing import trace
+from raysim.tracing.autocast import Casts
 from raysim.tracing.operators import tensors
 from raysim.tracing.walk import in_compiled_function
 from raysim.training.checkpoint.cost import CheckpointCost
@@ -78,6 +81,8 @@ class Shared:
     """What the user has been told."""
     steps: dict[int, tuple[Prediction, int]] = field(default_factory=dict)
     """Optimizer steps under each prediction, of rank 0; by its identity."""
+    beside: dict[Any, tuple[int, int]] = field(default_factory=dict)
+    """Bytes of inputs and nanoseconds of the first forward of models that are not trained."""
     saves: dict[tuple[int, str], CheckpointCost] = field(default_factory=dict)
     """Of DeepSpeed's checkpoints, by the prediction they are of and what they hold."""
     too_large: Prediction | None = None
@@ -128,16 +133,18 @@ class Steps:
         """Forwards whose outputs one backward is of: a batch so many times as large."""
         self._paid_ns = 0
         self.queued_ns = 0  # of the GPU's work, what nobody has waited for
+        self._evaluated_ns = 0  # likewise, of forwards that are no part of a step
         self._gradients = False
         """A backward has made gradients, for optimizers of the script's own."""
         self.hooks = Hooks()
         self.optimizers = Optimizers(self)
+        self.beside = Beside(self)
 
     # ---- forward ---------------------------------------------------------------------------------
 
     def forward(self, run: Callable[..., Any], module: Any, args: Any, kwargs: Any) -> Any:
         """The outermost call of a module with parameters."""
-        learns = torch.is_grad_enabled()
+        learns = torch.is_grad_enabled() and self.beside.learns(module, args, kwargs)
         key = self._key_of(module, args, kwargs, learns=learns)
         if self.whole is not None and self.whole.takes(module):
             return self.whole.call(self._run, run, module, key, args, kwargs)
@@ -183,11 +190,17 @@ class Steps:
         self.inside = True
         try:
             return run(module, *args, **kwargs)
+        except RuntimeError:  # 16 bits that a frozen model made meet fp32, say, which CUDA casts
+            half = self.half or (torch.is_autocast_enabled("cuda") and _half())
+            if not half:
+                raise
+            with Casts(half, torch.Tensor.to).running():
+                return run(module, *args, **kwargs)
         finally:
             self.inside = False
 
     def _key_of(self, module: Any, args: Any, kwargs: Any, *, learns: bool) -> AskedFor:
-        half = torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda")
+        half = torch.is_autocast_enabled("cuda") and _half()
         with _C.DisableTorchFunction():
             shapes = tuple((t.shape, t.dtype) for t in tensors((args, kwargs)))
             plain = tuple(v if isinstance(v, _PLAIN) else None for v in (*args, *kwargs.values()))
@@ -209,26 +222,32 @@ class Steps:
     def forget_signatures(self) -> None:
         """Modules are no longer what they were."""
         self._signatures.clear()
+        self.beside.forget()
 
     def _evaluate(
         self, run: Callable[..., Any], module: Any, key: AskedFor, role: Role | None,
         args: Any, kwargs: Any,
     ) -> Any:  # fmt: skip
         if role is None:
+            tape, self.mode.tape = self.mode.tape, None  # no part of the loss that is under way
             outputs = self._run(run, module, args, kwargs)
+            self.mode.tape = tape
             role = self.shared.roles[key] = Role(
                 outputs=again(outputs, grad=False), batch=samples_of((args, kwargs)),
                 input_bytes=bytes_of((args, kwargs)),
             )  # fmt: skip
-        if self.latest is not None:
+        self.beside.called(module)
+        if self.latest is not None and self.beside.holds(module):
+            self._evaluated_ns += self.beside.forward_ns(module, role, (args, kwargs), key[3])
+        elif self.latest is not None:
             found = self.shared.forwards.get(key)
             if found is None:
                 plan = replace(self.latest.plan, micro_batch=role.batch)
                 found = prediction.forward_ns(
-                    plan, self.latest.outcome.cluster, self._feed(role), self._seed
+                    plan, self.latest.outcome.cluster, self.feed_of(role), self.seed
                 )
                 self.shared.forwards[key] = found
-            self.queued_ns += found
+            self._evaluated_ns += found
         return again(role.outputs, grad=False)
 
     # ---- backward --------------------------------------------------------------------------------
@@ -272,7 +291,7 @@ class Steps:
         self.mode.tape = None
         found = table_of(wrapping.module, self._example)
         if found is None:
-            with self._tracing():
+            with self.tracing(self._module):
                 found = trace(
                     wrapping.module, with_values(self._example), loss=None if own else again,
                     name=type(wrapping.module).__name__,
@@ -287,17 +306,17 @@ class Steps:
             sys.stderr.write(f"raysim: {message}\n")
 
     @contextmanager
-    def _tracing(self) -> Iterator[None]:
+    def tracing(self, module: Any) -> Iterator[None]:
         """What a model recomputes is the plan's; the tracer refuses those that say so."""
         self.inside = self.mode.tracing = True
-        said = [m for m in self._module.modules() if getattr(m, "gradient_checkpointing", False)]
+        said = [m for m in module.modules() if getattr(m, "gradient_checkpointing", False)]
         wrapped = [
-            (m, name, inner) for m in self._module.modules() for name, inner in m.named_children()
+            (m, name, inner) for m in module.modules() for name, inner in m.named_children()
             if isinstance(inner, RecomputedBlock)
         ]  # fmt: skip
         for m, name, inner in wrapped:
             m._modules[name] = getattr(inner, INSIDE)  # noqa: SLF001  (FSDP's would shard it)
-        sharded = {m: type(m) for m in self._module.modules() if isinstance(m, FSDPModule)}
+        sharded = {m: type(m) for m in module.modules() if isinstance(m, FSDPModule)}
         for m in said:
             m.gradient_checkpointing = False
         for m in sharded:
@@ -326,7 +345,7 @@ class Steps:
         """Trace all layers of a pipeline at once."""
         key = self._key_of(module, (batch,), {}, learns=True)
         self.recomputes = False
-        with self._tracing():
+        with self.tracing(self._module):
             model = trace(
                 layers, with_values(inputs), loss=loss, name=type(describe(module).module).__name__
             )
@@ -355,8 +374,8 @@ class Steps:
 
     def take_step(self, found: Prediction) -> None:
         """All ranks meet, and what is left of the step passes."""
-        rest_ns = max(0, found.step_ns - self._paid_ns)
-        self._micro = self.queued_ns = self._paid_ns = self._forwards = 0
+        rest_ns = max(0, found.step_ns - self._paid_ns) + self._evaluated_ns
+        self._micro = self.queued_ns = self._paid_ns = self._forwards = self._evaluated_ns = 0
         self._key = None
         if not found.fits:
             self.shared.too_large = found
@@ -371,11 +390,17 @@ class Steps:
         this_fiber().settle()
         play(lambda process: gang.step(process, rank, rest_ns))
 
+    @property
+    def waits_ns(self) -> int:
+        """How long whoever waits for the GPU would."""
+        return self.queued_ns + self._evaluated_ns
+
     def synchronize(self) -> None:
         """Wait for what has been queued."""
-        queued_ns, self.queued_ns = self.queued_ns, 0
+        queued_ns = self.waits_ns
         if queued_ns:
-            self._paid_ns += queued_ns
+            self._paid_ns += self.queued_ns
+            self.queued_ns = self._evaluated_ns = 0
             self.worker.phase("steps" if self._micro else "between")
             fiber = this_fiber()
             fiber.sleep(fiber.take_lead() + queued_ns)
@@ -383,10 +408,12 @@ class Steps:
     # ---- what it takes ---------------------------------------------------------------------------
 
     @property
-    def _seed(self) -> int:
+    def seed(self) -> int:
+        """Of the run."""
         return self.worker.context.gang.env.sim.rng.seed
 
-    def _feed(self, role: Role) -> Feed:
+    def feed_of(self, role: Role) -> Feed:
+        """What its batch costs the host."""
         return self.feed or Feed(copy_bytes=role.input_bytes)
 
     def asked(self, accumulation: int, optimizer: Optimizer | None = None) -> Prediction:
@@ -394,9 +421,10 @@ class Steps:
         assert self._key is not None, "an update without a forward"
         role = self.shared.roles[self._key]
         assert role.model is not None, "an update of a model without backward"
+        beside_bytes = self.beside.trained(self._module)
         glance = (
             id(self._module), self._key, self._views, accumulation, optimizer, self.clipping,
-            self.feed,
+            self.feed, beside_bytes,
         )  # fmt: skip
         if glance in self._found:
             return self._found[glance]
@@ -417,26 +445,40 @@ class Steps:
             activation_checkpointing="full" if role.recomputes else "none",
             keeps_output=role.held, host_pool=host_pool(self.worker),
         )  # fmt: skip
-        found = self._found[glance] = self.predicted(plan, role, wrapping)
+        found = self.predicted(plan, role, wrapping)
+        found = self._found[glance] = self._with_others(found, beside_bytes)
         return found
+
+    def cluster(self, *, alone: bool) -> ClusterSpec:
+        """The GPUs of all ranks, or of one."""
+        gang = self.worker.context.gang
+        fabric = self.worker.run.session.cluster.spec.fabric
+        found = prediction.cluster_of(gang.env, fabric, gang, alone=alone)
+        if found.gpu is None:
+            raise NotEmulatedError(
+                "training with torch on CPUs", "ScalingConfig(use_gpu=True) on nodes with GPUs"
+            )
+        return found
+
+    def _with_others(self, found: Prediction, beside_bytes: int) -> Prediction:
+        """One object for all ranks: steps are counted by it."""
+        if not beside_bytes:
+            return found
+        with_them = replace(found, beside_bytes=beside_bytes)
+        return self.shared.predictions.setdefault((id(found), beside_bytes), with_them)
 
     def predicted(self, plan: TrainingPlan, role: Role, wrapping: Wrapping) -> Prediction:
         """Asked once for all ranks."""
         known = self.shared.predictions
         gang = self.worker.context.gang
-        feed = self._feed(role)
+        feed = self.feed_of(role)
         where = tuple((node, tuple(ranks)) for node, ranks in gang.nodes.items())
         nothing: Any = None  # the model by its identity: comparing two takes long
         key = replace(plan, model=nothing), id(role.model), feed, where
         if key not in known:
-            fabric = self.worker.run.session.cluster.spec.fabric
-            cluster = prediction.cluster_of(gang.env, fabric, gang, alone=not wrapping.meets)
-            if cluster.gpu is None:
-                raise NotEmulatedError(
-                    "training with torch on CPUs", "ScalingConfig(use_gpu=True) on nodes with GPUs"
-                )
+            cluster = self.cluster(alone=not wrapping.meets)
             try:
-                known[key] = prediction.predict(plan, cluster, feed, self._seed)
+                known[key] = prediction.predict(plan, cluster, feed, self.seed)
             except ScenarioError as error:
                 raise RuntimeError(f"raysim cannot predict this step: {error}") from error
         return known[key]
@@ -447,16 +489,5 @@ def _bound(module: Any, args: Any, kwargs: Any) -> dict[str, Any]:
     return dict(inspect.signature(inner.forward).bind(*args, **kwargs).arguments)
 
 
-def again(outputs: Any, *, grad: bool = True) -> Any:
-    """Outputs like those of before, of a graph that is not there."""
-
-    def like(t: torch.Tensor) -> torch.Tensor:
-        made = torch.empty(t.shape, dtype=t.dtype, device=META)
-        if grad and t.requires_grad:
-            return made.requires_grad_().clone()  # no leaf, which could not be changed in place
-        return made
-
-    with _C.DisableTorchFunction():
-        if isinstance(outputs, torch.Tensor):
-            return like(outputs)
-        return tree_map_only(torch.Tensor, like, outputs)
+def _half() -> torch.dtype:
+    return torch.get_autocast_dtype("cuda")

@@ -43,7 +43,7 @@ class Event:
 
     def record(self, stream: Any = None) -> None:  # noqa: ARG002  (there is one)
         """Behind all that is queued."""
-        self._at_ns = fiber_ns(this_fiber()) + self._steps.queued_ns
+        self._at_ns = fiber_ns(this_fiber()) + self._steps.waits_ns
 
     def synchronize(self) -> None:
         """Wait for it, and for what was queued behind it."""

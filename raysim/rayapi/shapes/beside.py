@@ -1,0 +1,145 @@
+"""Models that a step calls beside the one it trains: encoders, teachers, references.
+
+Real counterpart: a frozen model's forward on the same GPU. A model whose parameters are all frozen,
+given nothing that requires a gradient, learns nothing; so does any under ``torch.no_grad``. Once a
+step has shown which model is trained, a forward of another takes its own time, and its weights lie
+beside the trained one's.
+
+Not modelled: what the forward itself holds at its peak (it is over before the trained model's); of
+other batches than the first it takes as long by byte of its inputs. In a run's first step it takes
+no time.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from raysim.errors import ScenarioError
+from raysim.rayapi.shapes import prediction
+from raysim.rayapi.shapes.known import with_values
+from raysim.rayapi.shapes.plans import describe
+from raysim.rayapi.shapes.roles import Role
+from raysim.tracing import trace
+from raysim.tracing.operators import tensors
+
+if TYPE_CHECKING:
+    from raysim.rayapi.shapes.steps import Steps
+
+_C: Any = torch._C  # noqa: SLF001  (modes of a thread have no other door)
+
+
+class Beside:
+    """Those of one worker."""
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+        self._called: dict[int, Any] = {}
+        """Modules that ran without learning, by identity."""
+        self._frozen: dict[int, tuple[Any, bool]] = {}
+        self._trained: set[int] = set()
+        """Storages of the trained model's parameters."""
+        self._as_of: tuple[Any, int] = None, 0
+        """The trained model, and how many others had been called."""
+        self._bytes = 0
+        self._others: dict[int, bool] = {}
+
+    def learns(self, module: Any, args: Any, kwargs: Any) -> bool:
+        """Whether autograd would keep anything of a call, where it is on."""
+        known = self._frozen.get(id(module))
+        if known is None:
+            frozen = not any(p.requires_grad for p in module.parameters())
+            known = self._frozen[id(module)] = module, frozen
+        with _C.DisableTorchFunction():
+            return not known[1] or any(t.requires_grad for t in tensors((args, kwargs)))
+
+    def forget(self) -> None:
+        """Parameters are no longer what they were."""
+        self._frozen.clear()
+
+    def called(self, module: Any) -> None:
+        """It ran without learning."""
+        self._called[id(module)] = module
+
+    def trained(self, module: Any) -> int:
+        """A step trains this one; bytes of the others' weights."""
+        if self._as_of == (module, len(self._called)):
+            return self._bytes
+        self._as_of = module, len(self._called)
+        self._others.clear()
+        self._trained = {_storage(p) for p in module.parameters()}
+        found: dict[int, int] = {}
+        for other in self._called.values():
+            found |= {_storage(p): p.numel() * p.element_size() for p in other.parameters()}
+        self._bytes = sum(n for storage, n in found.items() if storage not in self._trained)
+        return self._bytes
+
+    def holds(self, module: Any) -> bool:
+        """Whether it is another than the trained one, and none of its parts."""
+        known = self._others.get(id(module))
+        if known is None:
+            storages = map(_storage, module.parameters())
+            known = self._others[id(module)] = self._trained.isdisjoint(storages)
+        return known
+
+    def forward_ns(self, module: Any, role: Role, given: tuple[Any, Any], half: Any) -> int:
+        """Of its first batch, in proportion of another's; 0: it cannot be traced."""
+        firsts = self._steps.shared.beside
+        key = self._steps.signature(module), half
+        if key not in firsts:
+            firsts[key] = role.input_bytes, self._first_ns(module, role, given, half)
+        first_bytes, first_ns = firsts[key]
+        return round(first_ns * role.input_bytes / max(1, first_bytes))
+
+    def _first_ns(self, module: Any, role: Role, given: tuple[Any, Any], half: Any) -> int:
+        steps, latest = self._steps, self._steps.latest
+        assert latest is not None, "beside a model that nobody has trained"
+        wrapping = describe(module)
+        inner = wrapping.module
+        try:
+            with _learning(inner), torch.enable_grad(), steps.tracing(inner):
+                model = trace(
+                    inner, with_values(_example(inner, *given)), name=type(inner).__name__,
+                    autocast=wrapping.cast_by(half),
+                )  # fmt: skip
+            plan = replace(wrapping, meets=False, mesh=None, deepspeed=None, engine="ddp").plan(
+                model, world_size=1, micro_batch=role.batch, accumulation=1, optimizer=None,
+                autocast=wrapping.cast_by(half), clipping=0.0,
+            )  # fmt: skip
+            plan = replace(plan, constants=latest.plan.constants)
+            cluster = steps.cluster(alone=True)
+            return prediction.forward_ns(plan, cluster, steps.feed_of(role), steps.seed)
+        except ScenarioError as error:
+            steps.say(f"{type(inner).__name__}, beside the trained model, takes no time: {error}")
+            return 0
+
+
+@contextmanager
+def _learning(module: Any) -> Iterator[None]:
+    """The tracer runs backward too."""
+    frozen = [p for p in module.parameters() if not p.requires_grad and p.is_floating_point()]
+    for p in frozen:
+        p.requires_grad_(True)
+    try:
+        yield
+    finally:
+        for p in frozen:
+            p.requires_grad_(False)
+
+
+def _example(module: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+    if not kwargs:
+        return args
+    if not args:
+        return dict(kwargs)
+    return dict(inspect.signature(module.forward).bind(*args, **kwargs).arguments)
+
+
+def _storage(parameter: torch.Tensor) -> int:
+    storage: int = parameter.untyped_storage()._cdata  # noqa: SLF001  (its identity)
+    return storage

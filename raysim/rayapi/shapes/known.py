@@ -1,0 +1,126 @@
+"""Tensors of the GPU whose values are known: token ids, labels, masks, counters.
+
+Real counterpart: the values themselves. Integers that came from the host, and a few numbers of a
+script's own, are remembered beside their shapes; what is computed of such alone is known too, so
+that ``labels[i].item()``, ``logits[labels != -100]`` or ``loss_sum / count`` of a script find what
+they find in a real run. ``tracing.values`` does the same for operators of a traced module.
+
+Not modelled: what a model or many floating-point numbers have made (``MOST_FLOATS``), and what many
+integers make (``MOST_FOLLOWED``).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map_only
+
+from raysim.tracing.operators import tensors
+
+META = torch.device("meta")
+MOST_KNOWN = 2**22
+"""Elements of integer tensors whose values are kept beside the GPU's copy."""
+MOST_FOLLOWED = 2**17
+"""Of those that are computed with: what a step asks of more would take this machine too long."""
+MOST_FLOATS = 2**8
+"""Elements of floating-point tensors that a script counts or measures with."""
+_COUNTING = frozenset([
+    "arange", "as_tensor", "asarray", "full", "ones", "scalar_tensor", "tensor", "zeros",
+])  # fmt: skip
+"""Whose values are known on the GPU too: counters, positions."""
+_NOT_IN_PLACE = frozenset(["__index__", "__int__", "__invert__", "__iter__"])
+
+
+def to_device(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy on the GPU, which has a shape; small integers are remembered beside it."""
+    if tensor.is_meta:
+        return tensor
+    made = torch.empty(tensor.shape, dtype=tensor.dtype, device=META)
+    if tensor.numel() <= (MOST_FLOATS if _is_inexact(tensor) else MOST_KNOWN):
+        made.raysim_values = tensor.detach()  # type: ignore[attr-defined]
+    return made
+
+
+def _is_inexact(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def with_values(tree: Any) -> Any:
+    """The same with tensors whose values are known in the place of their copies."""
+    return tree_map_only(torch.Tensor, lambda t: getattr(t, "raysim_values", t), tree)
+
+
+def some_known(args: Any) -> bool:
+    """Whether a function is given tensors of the GPU whose values are known: a quick look."""
+    for arg in args[:2]:
+        first = arg[0] if isinstance(arg, tuple | list) and arg else arg
+        if hasattr(first, "raysim_values") or (
+            isinstance(first, torch.Tensor) and first.dtype == torch.bool and not first.is_meta
+        ):
+            return True
+    return False
+
+
+def of_values(func: Any, args: Any, kwargs: Any) -> tuple[Any] | None:
+    """What a function makes of tensors that are all known; None: some are not, or are large."""
+    given = list(tensors((args, kwargs)))
+    if any(t.is_meta and not hasattr(t, "raysim_values") for t in given):
+        return None
+    if sum(t.numel() for t in given) > MOST_FOLLOWED:
+        return None
+    try:
+        return (func(*with_values(args), **with_values(kwargs)),)
+    except (RuntimeError, TypeError):  # asks for more than values: a device, a graph
+        return None
+
+
+def follow(func: Any, args: Any, kwargs: Any, out: Any, *, in_place: bool) -> None:
+    """Values of what a function has made of known tensors, beside its shape."""
+    if in_place:
+        changed = args[0]
+        values = getattr(changed, "raysim_values", None)
+        if values is None:
+            return
+        changed.raysim_values = values.clone()  # those of the host stay
+        if of_values(func, args, kwargs) is None:
+            del changed.raysim_values
+        return
+    made = [t for t in tensors(out) if t.is_meta]
+    if any(_is_inexact(t) and t.numel() > MOST_FLOATS for t in made):
+        return
+    for tensor, real in zip(made, tensors(of_values(func, args, kwargs)), strict=False):
+        if tensor.shape == real.shape and tensor.dtype == real.dtype:
+            tensor.raysim_values = real  # type: ignore[attr-defined]
+
+
+def is_in_place(name: str) -> bool:
+    """Whether a function of this name changes its first argument."""
+    if name.startswith("__"):
+        return name == "__setitem__" or (name[2] == "i" and name not in _NOT_IN_PLACE)
+    return name.endswith("_")
+
+
+def places(index: Any) -> tuple[Any, ...]:
+    """An index whose masks are the places that they let through, and whose numbers are numbers."""
+    found: list[Any] = []
+    for part in index if isinstance(index, tuple) else (index,):
+        known = getattr(part, "raysim_values", part)
+        if not isinstance(known, torch.Tensor) or known.is_meta:
+            found.append(part)
+        elif known.dtype == torch.bool:
+            found += [to_device(places) for places in known.nonzero(as_tuple=True)]
+        elif not known.dim():
+            found.append(int(known))
+        else:
+            found.append(part)
+    return tuple(found)
+
+
+def counted(func: Any, args: Any, kwargs: Any, out: torch.Tensor) -> torch.Tensor:
+    """A tensor that was just made, with its values if it counts something."""
+    most = MOST_FLOATS if _is_inexact(out) else MOST_FOLLOWED
+    counts = func.__name__ in _COUNTING and out.is_meta and out.numel() <= most
+    if counts and not out.requires_grad and not any(t.is_meta for t in tensors(args)):
+        out.raysim_values = func(*args, **{**kwargs, "device": "cpu"})  # type: ignore[attr-defined]
+    return out
