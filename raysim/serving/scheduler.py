@@ -123,7 +123,7 @@ class Scheduler:
         while self.waiting and budget > 0 and len(self.running) < most:
             sequence = self.waiting[0]
             hit = self._cached(sequence)
-            there = max(hit + self._set_aside(sequence, hit), sequence.received)
+            there = max(self._found(sequence, hit), sequence.received)
             tokens = sequence.length - there
             if tokens > budget and not self.settings.enable_chunked_prefill:
                 return
@@ -142,12 +142,13 @@ class Scheduler:
         whole = (sequence.length - 1) // self.pool.block_size
         return min(self.pool.cached_blocks(sequence.prefix), whole) * self.pool.block_size
 
-    def _set_aside(self, sequence: Sequence, hit: int) -> int:
-        """Tokens that the cache has of a preempted sequence after its prefix, in whole blocks."""
-        if hit // self.pool.block_size < sequence.before:
-            return 0  # its prefix has gone: what follows it is not found
-        whole = (sequence.length - 1) // self.pool.block_size - sequence.before
-        return min(self.pool.cached_blocks(sequence), whole) * self.pool.block_size
+    def _found(self, sequence: Sequence, hit: int) -> int:
+        """Tokens in the cache with those that a preempted sequence left after its prefix."""
+        size = self.pool.block_size
+        if hit // size < sequence.before:
+            return hit  # its prefix has gone: what follows it is not found
+        left = sequence.before + self.pool.cached_blocks(sequence)
+        return max(hit, min(left, (sequence.length - 1) // size) * size)
 
     def _enter(self, sequence: Sequence, hit: int, there: int, upto: int) -> bool:
         """Take blocks for its first ``upto`` tokens, of which the cache has some."""
@@ -155,7 +156,7 @@ class Scheduler:
         shared = self.pool.share(sequence.prefix) if hit else 0
         # A prefix that reaches beyond what may be used is shared all the same.
         kept = self.pool.take_back(sequence)
-        used = kept if there > hit else 0
+        used = max(0, sequence.before + kept - hit // size) if there > hit else 0
         own = self.pool.needed(upto) - min(shared, hit // size)
         self.pool.give(kept - used)
         if not self.pool.take(max(0, own - used)):

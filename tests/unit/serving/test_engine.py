@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import pytest
 from hypothesis import given, settings
@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 from raysim.errors import InfeasibleError
 from raysim.kernel.simulation import Simulation
 from raysim.serving.engine import LLMEngine, Outcome, Request
+from raysim.serving.scheduler import Sequence
 from raysim.serving.stages import Stages
 from tests.unit.serving.parts import Linear, engine
 
 Arrival = tuple[int, Request]
 
 
-def play(made: LLMEngine, arrivals: Sequence[Arrival]) -> list[tuple[int, Outcome]]:
+def play(made: LLMEngine, arrivals: Iterable[Arrival]) -> list[tuple[int, Outcome]]:
     """Outcomes by the number of their request, in order of time."""
     done: list[tuple[int, Outcome]] = []
     for i, (at_ns, request) in enumerate(arrivals):
@@ -79,6 +80,25 @@ def test_who_was_preempted_goes_on_where_the_cache_still_has_it() -> None:
     assert took[True][0] == pytest.approx(2 * 10e6 + 250 * 10e3, rel=0.1)
     assert took[False][0] > took[True][0]
     assert took[True][1] < took[False][1]
+
+
+def test_blocks_that_a_prefix_covers_by_now_are_not_counted_twice() -> None:
+    scheduler = engine(Simulation(), blocks=100).scheduler
+    pool = scheduler.pool
+    sequence = Sequence(
+        request=None, prompt=900, output=1, arrived_ns=0, then=lambda _: None, prefix="system",
+        prefix_tokens=480, preemptions=1,
+    )  # fmt: skip
+    # It was preempted with 31 blocks of its own; meanwhile another has kept the 30 of the prefix.
+    assert pool.take(61)
+    pool.set_aside(sequence, 31)
+    pool.keep("system", 30)
+    pool.leave("system")
+    scheduler.waiting.append(sequence)
+    [part] = scheduler.schedule()
+    assert (sequence.computed, part.tokens) == (31 * 16, 900 - 31 * 16)
+    assert (sequence.shared, sequence.blocks) == (30, 57 - 30)
+    assert pool.free == 100 - 57
 
 
 def test_a_prefix_is_computed_once() -> None:
