@@ -82,13 +82,13 @@ SCANS = [
 ]  # fmt: skip
 """Families of fused recurrences that have no table of their own."""
 OTHERS = [
-    DECODER | {"model_type": "olmo2", "architectures": ["Olmo2ForCausalLM"]},
+    DECODER | {"model_type": "olmo", "architectures": ["OlmoForCausalLM"]},
     DECODER | {"model_type": "stablelm", "architectures": ["StableLmForSequenceClassification"]},
     DECODER | {"model_type": "cohere2", "architectures": ["Cohere2ForCausalLM"]},
-    DECODER | {"model_type": "granite", "architectures": ["GraniteForCausalLM"]},
+    DECODER | {"model_type": "starcoder2", "architectures": ["Starcoder2ForCausalLM"]},
     DECODER | {"model_type": "nemotron", "architectures": ["NemotronForCausalLM"]},
     EXPERTS | {"model_type": "gpt_oss", "architectures": ["GptOssForCausalLM"]},
-    EXPERTS | {"model_type": "olmoe", "architectures": ["OlmoeForCausalLM"]},
+    EXPERTS | {"model_type": "granitemoe", "architectures": ["GraniteMoeForCausalLM"]},
     {
         "model_type": "bart", "architectures": ["BartForConditionalGeneration"], "d_model": 64,
         "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
@@ -150,7 +150,7 @@ def test_experts_multiply_only_the_tokens_they_are_sent() -> None:
         (OTHERS[0] | {"architectures": ["Olmo9ForCausalLM"]}, {}, "has no class Olmo9ForCausalLM"),
         (OTHERS[0], {"fused_loss": True}, "whole logits"),
         (OTHERS[0], {"attention": "flash_attention_2"}, "not flash_attention_2"),
-        (OTHERS[0] | {"num_key_value_heads": "x"}, {}, "Olmo2Config refuses it"),
+        (OTHERS[0] | {"num_key_value_heads": "x"}, {}, "OlmoConfig refuses it"),
         (OTHERS[0] | {"dtype": "int4"}, {}, "dtype"),
         ({"model_type": "whisper", "architectures": ["WhisperForConditionalGeneration"]}, {},
          "takes input_features"),
@@ -168,11 +168,11 @@ def test_what_cannot_be_traced_is_said(
 
 def test_a_repository_s_own_class_name_is_the_family_s_class_here() -> None:
     """``auto_map``: code of the repository, which is never run; transformers' class is taken."""
-    olmo = next(c for c in OTHERS if c["model_type"] == "olmo2")
-    theirs = olmo | {"architectures": ["OLMo2ForSomethingElse"]}
-    with pytest.raises(ScenarioError, match="has no class OLMo2ForSomethingElse"):
+    olmo = next(c for c in OTHERS if c["model_type"] == "olmo")
+    theirs = olmo | {"architectures": ["OLMoForSomethingElse"]}
+    with pytest.raises(ScenarioError, match="has no class OLMoForSomethingElse"):
         traced.build(theirs, seq_len=16)
-    own = theirs | {"auto_map": {"AutoModelForCausalLM": "modeling.OLMo2ForSomethingElse"}}
+    own = theirs | {"auto_map": {"AutoModelForCausalLM": "modeling.OLMoForSomethingElse"}}
     expected = traced.build(olmo, seq_len=16)
     assert traced.build(own, seq_len=16).num_parameters == expected.num_parameters
 
@@ -215,12 +215,12 @@ def test_a_scenario_of_such_a_family_runs_and_says_so(tmp_path: Path) -> None:
     first, second = (raysim.run(raysim.load(folder)) for _ in range(2))
     assert first.summary["simulation"]["digest"] == second.summary["simulation"]["digest"]
     assert first.summary["memory"]["fits"]
-    assert any("Olmo2ForCausalLM" in said for said in first.summary["simplifications"])
+    assert any("OlmoForCausalLM" in said for said in first.summary["simplifications"])
 
 
 def test_without_transformers_the_family_is_unknown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scenario_build, "find_spec", lambda _: None)
-    with pytest.raises(ScenarioError, match=r"unknown 'olmo2'.*pip install 'raysim\[real\]'"):
+    with pytest.raises(ScenarioError, match=r"unknown 'olmo'.*pip install 'raysim\[real\]'"):
         raysim.run(raysim.load(write(tmp_path, OTHERS[0])))
