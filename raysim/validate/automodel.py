@@ -26,11 +26,9 @@ from raysim.training.settings.deepspeed import Optimizer
 from raysim.training.settings.fsdp import FsdpSettings
 from raysim.training.settings.parallel import Mesh
 from raysim.training.tower import StepOutcome, simulate
-from raysim.units import to_seconds
 from raysim.validate.fused_norm import with_fused_norms
-from raysim.validate.job import job_of
 from raysim.validate.points import Point
-from raysim.validate.published import PUBLISHED, left_points, nodes, ran_point
+from raysim.validate.published import PUBLISHED, left_points, nodes, ran_point, rate_point
 
 FILE = "automodel.json"
 FAMILY = "automodel"
@@ -46,12 +44,13 @@ def automodel_points(validation: Path) -> Iterator[Point]:
         outcome = played(row, held["models"][row["model"]])
         samples = row["micro_batch"] * row["accumulation"] * outcome.plan.mesh.dp
         each = samples * row["seq_len"] / row["gpus"]
-        yield Point(
-            family=f"{FAMILY}/{'lora' if row['lora'] else 'pretraining'}", name=row["id"],
-            role="validation", unit="tokens/s/GPU", measured=row["tokens_per_s_per_gpu"],
-            predicted=each / to_seconds(outcome.steady_step_ns),
-            job=job_of(outcome, counted=each),
-        )  # fmt: skip
+        yield rate_point(
+            outcome,
+            f"{FAMILY}/{'lora' if row['lora'] else 'pretraining'}",
+            row["id"],
+            row["tokens_per_s_per_gpu"],
+            each,
+        )
         yield ran_point(outcome, FAMILY, row["id"])
     yield from left_points(held["left_out"], FAMILY)
 

@@ -25,10 +25,8 @@ from raysim.training.plan import InternEvoSettings, TrainingPlan
 from raysim.training.settings.deepspeed import Optimizer
 from raysim.training.settings.parallel import Mesh
 from raysim.training.tower import StepOutcome, simulate
-from raysim.units import to_seconds
-from raysim.validate.job import job_of
 from raysim.validate.points import Point
-from raysim.validate.published import PUBLISHED, left_points, nodes, ran_point
+from raysim.validate.published import PUBLISHED, left_points, nodes, ran_point, rate_point
 
 FILE = "intern_evo.json"
 FAMILY = "intern_evo"
@@ -41,12 +39,9 @@ def intern_points(validation: Path) -> Iterator[Point]:
     for row in held["rows"]:
         outcome = played(row, held)
         each = row["micro_batch"] * row["micro_num"] * SEQ_LEN / row["tp"]
-        yield Point(
-            family=f"{FAMILY}/{row['table']}", name=row["id"], role="validation",
-            unit="tokens/s/GPU", measured=row["tokens_per_s_per_gpu"],
-            predicted=each / to_seconds(outcome.steady_step_ns),
-            job=job_of(outcome, counted=each),
-        )  # fmt: skip
+        yield rate_point(
+            outcome, f"{FAMILY}/{row['table']}", row["id"], row["tokens_per_s_per_gpu"], each
+        )
         yield ran_point(outcome, FAMILY, row["id"])
     yield from left_points(held["left_out"], FAMILY)
 

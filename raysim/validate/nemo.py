@@ -30,7 +30,7 @@ from raysim.training.tower import StepOutcome, simulate
 from raysim.units import MIB, to_seconds
 from raysim.validate.job import job_of
 from raysim.validate.points import Point
-from raysim.validate.published import PUBLISHED, left_points, ran_point
+from raysim.validate.published import PUBLISHED, left_points, ran_point, rate_point
 from raysim.validate.runs_megatron import bridge_cluster
 
 CLOUD, SUMMARY, LONG = "dgx_cloud", "nemo_h100", "nemo_long"
@@ -61,12 +61,7 @@ def nemo_points(validation: Path) -> Iterator[Point]:
     for row in held["rows"]:
         outcome = played(held, row)
         each = row["global_batch"] * held["recipes"][row["recipe"]]["seq_len"] / row["gpus"]
-        yield Point(
-            family=SUMMARY, name=row["id"], role="validation", unit="tokens/s/GPU",
-            measured=row["tokens_per_s_per_gpu"],
-            predicted=each / to_seconds(outcome.steady_step_ns),
-            job=job_of(outcome, counted=each),
-        )  # fmt: skip
+        yield rate_point(outcome, SUMMARY, row["id"], row["tokens_per_s_per_gpu"], each)
         yield ran_point(outcome, SUMMARY, row["id"])
     yield from left_points(held["left_out"], SUMMARY)
 
@@ -78,12 +73,9 @@ def nemo_long_points(validation: Path) -> Iterator[Point]:
         outcome = played(held, row)
         each = row["global_batch"] * row["seq_len"] / row["gpus"]
         teraflops = each * _token_flops(held["models"]["llama-8b"], row["seq_len"]) / 1e12
-        yield Point(
-            family=LONG, name=row["id"], role="validation", unit="TFLOP/s/GPU",
-            measured=row["tflops_per_gpu"],
-            predicted=teraflops / to_seconds(outcome.steady_step_ns),
-            job=job_of(outcome, counted=teraflops),
-        )  # fmt: skip
+        yield rate_point(
+            outcome, LONG, row["id"], row["tflops_per_gpu"], teraflops, unit="TFLOP/s/GPU"
+        )
         yield ran_point(outcome, LONG, row["id"])
     yield from left_points(held["left_out"], LONG)
 

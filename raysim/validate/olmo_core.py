@@ -25,10 +25,9 @@ from raysim.training.settings.fp8 import Fp8Settings
 from raysim.training.settings.fsdp import FsdpSettings
 from raysim.training.settings.parallel import Mesh
 from raysim.training.tower import StepOutcome, simulate
-from raysim.units import to_seconds
-from raysim.validate.job import OLD_SDPA, job_of
+from raysim.validate.job import OLD_SDPA
 from raysim.validate.points import Point
-from raysim.validate.published import PUBLISHED, left_points, nodes, ran_point
+from raysim.validate.published import PUBLISHED, left_points, nodes, ran_point, rate_point
 
 FILE = "olmo_core.json"
 FAMILY = "olmo_core"
@@ -50,12 +49,9 @@ def olmo_points(validation: Path) -> Iterator[Point]:
     for row in held["rows"]:
         outcome = played(held, row)
         each = row["global_batch"] * held["seq_len"] / held["gpus"]
-        yield Point(
-            family=f"{FAMILY}/{row['precision']}", name=row["id"], role="validation",
-            unit="tokens/s/GPU", measured=row["tokens_per_s_per_gpu"],
-            predicted=each / to_seconds(outcome.steady_step_ns),
-            job=job_of(outcome, counted=each),
-        )  # fmt: skip
+        yield rate_point(
+            outcome, f"{FAMILY}/{row['precision']}", row["id"], row["tokens_per_s_per_gpu"], each
+        )
         yield ran_point(outcome, FAMILY, row["id"])
     yield from left_points(held["left_out"], FAMILY)
 

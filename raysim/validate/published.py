@@ -91,6 +91,18 @@ def nodes(node: NodeSpec, count: int) -> ClusterSpec:
     return ClusterSpec(groups=(group,), fabric=FabricSpec(kind="rail_fat_tree"))
 
 
+def rate_point(
+    outcome: StepOutcome, family: str, name: str, measured: float, counted: float, *,
+    role: Any = "validation", unit: str = "tokens/s/GPU", sweeps: tuple[str, ...] = (),
+) -> Point:  # fmt: skip
+    """A rate beside the predicted one: what is ``counted`` of a step, per second."""
+    return Point(
+        family=family, name=name, role=role, unit=unit, measured=measured,
+        predicted=counted / to_seconds(outcome.steady_step_ns),
+        job=job_of(outcome, sweeps=sweeps, counted=counted),
+    )  # fmt: skip
+
+
 def ran_point(outcome: StepOutcome, family: str, name: str) -> Point:
     """That a run did not end out of memory, beside its predicted peak over the GPU's memory."""
     return memory_point(family, name, outcome.fullest.peak_bytes, outcome.costs.gpu)

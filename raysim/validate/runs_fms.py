@@ -24,10 +24,9 @@ from raysim.training.settings.deepspeed import Optimizer
 from raysim.training.settings.fsdp import FsdpSettings
 from raysim.training.settings.parallel import Mesh
 from raysim.training.tower import StepOutcome, simulate
-from raysim.units import to_seconds
-from raysim.validate.job import OLD_SDPA, job_of
+from raysim.validate.job import OLD_SDPA
 from raysim.validate.points import Point
-from raysim.validate.published import PUBLISHED, left_points, nodes, ran_point
+from raysim.validate.published import PUBLISHED, left_points, nodes, ran_point, rate_point
 
 FILE = "fms_fsdp.json"
 LLAMA_2 = {
@@ -45,11 +44,7 @@ def fms_points(validation: Path) -> Iterator[Point]:
             each = row["micro_batch"] * document["seq_len"]
             how = "compiled" if row["compile"] else row["sharding"]
             name = f"fms-{row['model']}-{how}-mbs{row['micro_batch']}-{machine}"
-            yield Point(
-                family="runs/fms_fsdp", name=name, role="validation", unit="tokens/s/GPU",
-                measured=measured, predicted=each / to_seconds(outcome.steady_step_ns),
-                job=job_of(outcome, sweeps=(), counted=each),
-            )  # fmt: skip
+            yield rate_point(outcome, "runs/fms_fsdp", name, measured, each)
             yield ran_point(outcome, "fms_fsdp", name)
     yield from left_points(document["left_out"], "runs")
 

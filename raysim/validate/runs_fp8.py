@@ -30,10 +30,17 @@ from raysim.training.settings.fp8 import Fp8Settings
 from raysim.training.settings.fsdp import FsdpSettings
 from raysim.training.settings.parallel import Mesh
 from raysim.training.tower import StepOutcome, simulate
-from raysim.units import GIB, to_seconds
+from raysim.units import GIB
 from raysim.validate.job import OLD_SDPA, job_of
 from raysim.validate.points import Point
-from raysim.validate.published import PUBLISHED, left_points, mpt_outcome, nodes, ran_point
+from raysim.validate.published import (
+    PUBLISHED,
+    left_points,
+    mpt_outcome,
+    nodes,
+    ran_point,
+    rate_point,
+)
 
 FILE = "fp8_runs.json"
 TORCHTITAN = FsdpSettings(param_dtype="bf16", reduce_dtype="fp32")
@@ -57,12 +64,7 @@ def points_of(document: dict[str, Any], row: dict[str, Any]) -> Iterator[Point]:
         plan = outcome.plan  # its batch is not a multiple of every layout
         samples = plan.micro_batch * outcome.micro_batches * plan.mesh.dp
         tokens = samples * row["seq_len"] / row["gpus"]
-    yield Point(
-        family=family, name=name, role=role, unit="tokens/s/GPU",
-        measured=row["tokens_per_s_per_gpu"],
-        predicted=tokens / to_seconds(outcome.steady_step_ns),
-        job=job_of(outcome, counted=tokens),
-    )  # fmt: skip
+    yield rate_point(outcome, family, name, row["tokens_per_s_per_gpu"], tokens, role=role)
     yield ran_point(outcome, f"fp8_{row['family']}", name)
     if "reserved_gib" in row:
         yield Point(

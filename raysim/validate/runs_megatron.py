@@ -28,10 +28,8 @@ from raysim.training.plan import MegatronSettings, TrainingPlan
 from raysim.training.settings.deepspeed import Optimizer, PipelineSettings
 from raysim.training.settings.parallel import Mesh
 from raysim.training.tower import StepOutcome, simulate
-from raysim.units import to_seconds
-from raysim.validate.job import job_of
 from raysim.validate.points import Point
-from raysim.validate.published import PUBLISHED, left_points, nodes, ran_point
+from raysim.validate.published import PUBLISHED, left_points, nodes, ran_point, rate_point
 
 FILE = "megatron_bridge.json"
 BUCKET = 128 * 2**20
@@ -83,12 +81,7 @@ def bridge_points(validation: Path) -> Iterator[Point]:
         outcome = play(document, row)
         each = row["global_batch"] * row["seq_len"] / row["gpus"]
         name = f"{row['release']} {row['model']} {row['gpu']} {row['seq_len']}"
-        yield Point(
-            family="runs/megatron_bridge", name=name, role="validation", unit="tokens/s/GPU",
-            measured=row["tokens_per_s_per_gpu"],
-            predicted=each / to_seconds(outcome.steady_step_ns),
-            job=job_of(outcome, counted=each),
-        )  # fmt: skip
+        yield rate_point(outcome, "runs/megatron_bridge", name, row["tokens_per_s_per_gpu"], each)
         yield ran_point(outcome, "megatron_bridge", name)
     yield from left_points(document["left_out"], "runs")
 

@@ -24,10 +24,10 @@ from raysim.training.settings.deepspeed import Optimizer
 from raysim.training.settings.fsdp import FsdpSettings
 from raysim.training.settings.parallel import Mesh
 from raysim.training.tower import StepOutcome, simulate
-from raysim.units import GIB, to_seconds
+from raysim.units import GIB
 from raysim.validate.job import OLD_SDPA, job_of
 from raysim.validate.points import Point
-from raysim.validate.published import PUBLISHED, nodes, ran_point
+from raysim.validate.published import PUBLISHED, nodes, ran_point, rate_point
 
 FILE = "torchtitan.json"
 
@@ -39,12 +39,15 @@ def torchtitan_points(validation: Path) -> Iterator[Point]:
         outcome = play(document, row)
         each = row["micro_batch"] * document["seq_len"] / row["tp"]
         sweep = f"torchtitan: {row['model']}, {row['dp'] * row['tp']} GPUs, {row['settings']}"
-        yield Point(
-            family="runs/torchtitan", name=row["id"], role=row["use"], unit="tokens/s/GPU",
-            measured=row["tokens_per_s_per_gpu"],
-            predicted=each / to_seconds(outcome.steady_step_ns),
-            job=job_of(outcome, sweeps=(sweep,), counted=each),
-        )  # fmt: skip
+        yield rate_point(
+            outcome,
+            "runs/torchtitan",
+            row["id"],
+            row["tokens_per_s_per_gpu"],
+            each,
+            role=row["use"],
+            sweeps=(sweep,),
+        )
         yield ran_point(outcome, "torchtitan", row["id"])
         if "reserved_gib" in row:
             yield Point(

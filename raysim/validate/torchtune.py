@@ -27,10 +27,10 @@ from raysim.training.settings.deepspeed import Optimizer
 from raysim.training.settings.fsdp import FsdpSettings
 from raysim.training.settings.parallel import Mesh
 from raysim.training.tower import StepOutcome, simulate
-from raysim.units import GIB, to_seconds
+from raysim.units import GIB
 from raysim.validate.job import OLD_SDPA, job_of
 from raysim.validate.points import Point
-from raysim.validate.published import PUBLISHED, left_points, nodes, ran_point
+from raysim.validate.published import PUBLISHED, left_points, nodes, ran_point, rate_point
 
 FILE = "torchtune.json"
 FAMILY = "torchtune"
@@ -43,12 +43,9 @@ def torchtune_points(validation: Path) -> Iterator[Point]:
     for row in held["rows"]:
         outcome = played(row, held["models"][row["model"]])
         tokens = row["micro_batch"] * row["seq_len"] * row["gpus"]
-        yield Point(
-            family=f"{FAMILY}/speed", name=row["id"], role="validation", unit="tokens/s",
-            measured=row["tokens_per_s"],
-            predicted=tokens / to_seconds(outcome.steady_step_ns),
-            job=job_of(outcome, counted=float(tokens)),
-        )  # fmt: skip
+        yield rate_point(
+            outcome, f"{FAMILY}/speed", row["id"], row["tokens_per_s"], tokens, unit="tokens/s"
+        )
         yield Point(
             family=f"{FAMILY}/memory", name=row["id"], role="validation", unit="GiB",
             measured=row["memory_gib"], predicted=outcome.fullest.allocated_bytes / GIB,

@@ -27,7 +27,7 @@ from raysim.raycore.tasks import TaskError
 from raysim.raylibs.actors import ActorClass
 from raysim.raylibs.llm.config import LLMApp
 from raysim.serving.build import engine_on
-from raysim.serving.capacity import Capacity, capacity_of
+from raysim.serving.capacity import Capacity
 from raysim.serving.fleet import Fleet
 
 
@@ -96,10 +96,9 @@ class LLMServer:
         self._prefills = prefills
         app = replicas.app
         node = process.env.nodes[process.me.node_id].spec
-        assert node.gpu is not None, "a bundle with a GPU on a node without"
-        replicas.capacity = capacity_of(app.decoder, node.gpu, app.engine.for_gpu(node.gpu))
         try:
             self._engine = engine_on(process.env.sim, app.decoder, node, app.engine)
+            replicas.capacity = self._engine.capacity
         except InfeasibleError as error:
             replicas.refuse(str(error))
 
