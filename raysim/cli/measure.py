@@ -27,6 +27,7 @@ WHAT = {
     "ray": "raysim.measure.ray_core",
     "disk": "raysim.measure.disk",
     "step": "raysim.measure.training_step",
+    "scripts": "raysim.measure.scripts",
     "memory": "raysim.measure.torch_memory",
     "host": "raysim.measure.host",
 }

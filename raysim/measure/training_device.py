@@ -61,13 +61,13 @@ def _free(step: Callable[[], Any], steps: int) -> dict[str, Any]:
         step()
         queued.append(time.perf_counter() - start)
         mark.record()
-    sensors = {"clock_mhz": _sensor("clock_rate"), "power_w": _sensor("power_draw")}
+    sensors = {"clock_mhz": sensor("clock_rate"), "power_w": sensor("power_draw")}
     marks[-1].synchronize()
     seconds = [a.elapsed_time(b) / 1e3 for a, b in pairwise(marks)]
     return {"free": seconds, "host": queued, **sensors}
 
 
-def _sensor(name: str) -> float | None:
+def sensor(name: str) -> float | None:
     """A reading of the driver's, power in watts; None where pynvml is not installed."""
     try:
         found = float(getattr(torch.cuda, name)())
@@ -86,6 +86,11 @@ def operators(step: Callable[[], Any]) -> list[list[Any]]:
         step()
         if torch.cuda.is_available():
             torch.cuda.synchronize()
+    return listed(seen)
+
+
+def listed(seen: Any) -> list[list[Any]]:
+    """Operators of a profile, the longest first; as :func:`operators`."""
     found = []
     for row in seen.key_averages(group_by_input_shape=True):
         device_s = row.self_device_time_total / 1e6

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from raysim.measure.gpu import (
     attention,
+    convolution,
     copies,
     elementwise,
     gemm,
@@ -17,7 +18,7 @@ from raysim.measure.session import Session
 
 __all__ = ["measure"]
 
-TABLES = (memory, launch, copies, elementwise, gemm, attention, optimizer, sustained)
+TABLES = (memory, launch, copies, elementwise, gemm, convolution, attention, optimizer, sustained)
 """Memory first, before any library keeps a workspace in the allocator's cache; then cheap and most
 telling. Each gets an equal share of the time that is left."""
 
