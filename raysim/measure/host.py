@@ -6,22 +6,25 @@ A layer is the difference between a deep and a shallow model, each run in turn, 
 slows the host slows both. ``operators`` are ATen calls of one layer's forward, views included,
 ``nodes`` its autograd nodes, ``modules`` its module calls: all counted, not assumed.
 
-Not measured: CUDA's own part of a launch, NCCL's of a collective. ``host_memory.csv``, which is
-filled first, says what threads do over main memory.
+Not measured: NCCL's part of a collective. ``host_memory.csv``, which is filled first, says what
+threads do over main memory. With a GPU the same layers are there too (``host_dispatch_gpu.csv``,
+with ``kernels`` counted by the profiler): wall time, for tiny kernels end before the host has
+launched the next. ``host_training.csv`` (``host_training``) is what a step does beside them.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from raysim.measure import host_memory
+from raysim.measure import host_memory, host_training
 from raysim.measure.session import Point, Session, needs, repeat
 
 TABLE = "host_dispatch"
+GPU_TABLE = "host_dispatch_gpu"
 COLUMNS = ("quantity", "subject", "operators", "nodes", "modules")
 DEEP, SHALLOW = 6, 2
 TOKENS, HIDDEN, HEADS = 8, 64, 4
@@ -64,7 +67,11 @@ def measure(session: Session) -> None:
     torch.set_num_threads(1)
     try:
         with session.table(TABLE, COLUMNS, "CPU time of one thread") as table:
-            session.run(table, points(quick=session.quick))
+            session.run(table, points(quick=session.quick), share=0.4)
+        if torch.cuda.is_available():
+            with session.table(GPU_TABLE, (*COLUMNS, "kernels")) as table:
+                session.run(table, gpu_points(quick=session.quick), share=0.5)
+        host_training.measure(session)
     finally:
         torch.set_num_threads(threads)
 
@@ -81,6 +88,39 @@ def points(*, quick: bool) -> Iterator[Point]:
     yield _point("collective", "all_reduce", _collective)
 
 
+def gpu_points(*, quick: bool) -> Iterator[Point]:
+    """Layers of each family on the GPU."""
+    for family in ("llama",) if quick else MODELS:
+        of = count_layer(family, "sdpa")
+        kernels = count_kernels(family)
+        for index, quantity in enumerate(("forward", "backward")):
+            point = _point(quantity, f"{family}/sdpa", _layer(family, "sdpa", index, "cuda"), of)
+            yield replace(point, parameters=point.parameters | {"kernels": kernels[index]})
+
+
+def count_kernels(family: str) -> tuple[int, int]:
+    """Kernels that one more layer launches on the GPU, forward and backward."""
+    deep, shallow = (_kernels(_model(family, "sdpa", n, "cuda")) for n in (DEEP, SHALLOW))
+    forward, backward = ((a - b) // (DEEP - SHALLOW) for a, b in zip(deep, shallow, strict=True))
+    return forward, backward
+
+
+def _kernels(model: Any) -> list[int]:
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    def launched(work: Callable[[], Any]) -> tuple[Any, int]:
+        with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
+            out = work()
+            torch.cuda.synchronize()
+        calls: Any = seen.key_averages()
+        return out, sum(row.count for row in calls if "LaunchKernel" in row.key)
+
+    total, forward = launched(lambda: _run(model).sum())
+    _, backward = launched(total.backward)
+    return [forward, backward]
+
+
 def _point(
     quantity: str,
     subject: str,
@@ -95,7 +135,7 @@ def _point(
 
 
 @cache
-def _model(family: str, attention: str, layers: int) -> Any:
+def _model(family: str, attention: str, layers: int, device: str = "cpu") -> Any:
     import transformers
 
     keys = MODELS[family] | {"num_hidden_layers": layers, "vocab_size": 100, "pad_token_id": 0}
@@ -105,13 +145,13 @@ def _model(family: str, attention: str, layers: int) -> Any:
         if "dropout" in key or key.endswith("_pdrop"):
             setattr(config, key, 0.0)
     automatic: Any = transformers.AutoModel
-    return automatic.from_config(config, attn_implementation=attention).train()
+    return automatic.from_config(config, attn_implementation=attention).to(device).train()
 
 
 def _run(model: Any) -> Any:
     import torch
 
-    ids = torch.zeros(1, TOKENS, dtype=torch.long)
+    ids = torch.zeros(1, TOKENS, dtype=torch.long, device=model.device)
     return model(ids, use_cache=False).last_hidden_state
 
 
@@ -161,24 +201,28 @@ def _nodes(root: Any) -> int:
     return len(known)
 
 
-def _layer(family: str, attention: str, index: int) -> Callable[[float], Sequence[float]]:
+def _layer(
+    family: str, attention: str, index: int, device: str = "cpu"
+) -> Callable[[float], Sequence[float]]:
     """Seconds of one layer's forward (``index`` 0) or backward (1)."""
 
     def sample(_: int) -> float:
-        deep, shallow = (_pass_s(_model(family, attention, n))[index] for n in (DEEP, SHALLOW))
+        models = (_model(family, attention, n, device) for n in (DEEP, SHALLOW))
+        deep, shallow = (_pass_s(model, device)[index] for model in models)
         return (deep - shallow) / (DEEP - SHALLOW)
 
     return lambda allowed_s: repeat(sample, allowed_s, inner_most=1)
 
 
-def _pass_s(model: Any) -> Seconds:
-    began = time.process_time()
+def _pass_s(model: Any, device: str = "cpu") -> Seconds:
+    clock = time.process_time if device == "cpu" else time.perf_counter
+    began = clock()
     out = _run(model)
-    forward = time.process_time()
+    forward = clock()
     total = out.sum()
-    summed = time.process_time()
+    summed = clock()
     total.backward()
-    ended = time.process_time()
+    ended = clock()
     model.zero_grad(set_to_none=True)
     return forward - began, ended - summed
 

@@ -456,13 +456,16 @@ class ComputeModel:
             seconds += optimizer.muon_flops(numel, matrix_dim) / self._rate(dtype)
         return seconds
 
-    def optimizer_launches(
-        self, optimizer_name: str, tensors: int, *, fused: bool, foreach: bool = True
-    ) -> int:
-        """Kernels of a step: a few multi-tensor ones, however many ``tensors``, or a loop's."""
-        if fused or foreach:
-            return 4
-        return optimizer.loop_kernels(optimizer.optimizer_key(optimizer_name), tensors)
+    def optimizer_host_s(
+        self, optimizer_name: str, tensors: int, *, fused: bool, momentum: float, foreach: bool
+    ) -> float:
+        """Seconds the host takes to queue one step over so many tensors."""
+        key = optimizer.optimizer_key(optimizer_name, momentum=momentum)
+        own = host.HostCosts()
+        seconds = optimizer.step_host_s(
+            key, tensors, fused=fused, foreach=foreach, eager_s=own.eager_s
+        )
+        return seconds * self.host.operator_s / own.operator_s
 
     def host_s(self, op: Operator, *, backward: bool = False) -> float:
         """Seconds the host takes to dispatch an operator, its modules not included."""
@@ -470,7 +473,14 @@ class ComputeModel:
             return 0.0
         kernels = self.launches(op, backward=backward)
         price = self.passes.backward_s if backward else self.passes.forward_s
-        return price(op.dispatched, kernels)
+        library_s = self.passes.library_s(op.kind, backward=backward)
+        return price(op.dispatched, kernels) + self._library_calls(op, backward) * library_s
+
+    def _library_calls(self, op: Operator, backward: bool) -> int:
+        """Kernels of a product, a fused attention or a norm that come from a library's call."""
+        if op.kind == "gemm" and backward:
+            return 2 if op.gradients == "all" else 1
+        return 1
 
     def copy_s(self, size_bytes: float, kind: host.CopyKind, *, pinned: bool = True) -> float:
         """Seconds of one copy between host and GPU, or within the GPU, alone on its link."""

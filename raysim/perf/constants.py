@@ -171,6 +171,15 @@ class TrainingConstants:
     module_s: float = host.MODULE_S
     node_s: float = host.NODE_S
     launch_s: float = host.LAUNCH_S
+    product_s: float = host.PRODUCT_S
+    product_backward_s: float = host.PRODUCT_BACKWARD_S
+    attention_s: float = host.ATTENTION_S
+    attention_backward_s: float = host.ATTENTION_BACKWARD_S
+    norm_s: float = host.NORM_S
+    norm_backward_s: float = host.NORM_BACKWARD_S
+    engine_s: float = host.BACKWARD_S
+    clip_s: float = host.CLIP_S
+    clip_tensor_s: float = host.CLIP_TENSOR_S
     collective_s: float = host.COLLECTIVE_S
     checkpoint_s: float = host.CHECKPOINT_S
     hook_s: float = host.HOOK_S
@@ -180,7 +189,7 @@ class TrainingConstants:
     engine_step_s: float = host.ENGINE_STEP_S
     """Of the host, as in :class:`host.HostCosts`."""
     host_speed: float | None = None
-    """Speed of the host's threads over the one those eleven were measured on; None: by its CPU."""
+    """Speed of the host's threads over the one those were measured on; None: by its CPU."""
     host_stream_share: float = host.CPU_STREAM_SHARE
     """Share of a host's memory bandwidth that CPU Adam and casts reach."""
     allocator_slack_frac: float | None = None

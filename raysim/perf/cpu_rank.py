@@ -68,8 +68,8 @@ class CpuRankModel(ComputeModel):
         each = self.rank.dispatch_s
         given = host_costs(replace(self.given, host_speed=1.0))
         return replace(
-            given, operator_s=0.0, module_s=0.0, node_s=0.0, checkpoint_s=0.0, launch_s=each,
-            collective_s=each,
+            given.captured(), engine_s=0.0, launch_s=each, collective_s=each,
+            clip_s=0.0, clip_tensor_s=each,
         )  # fmt: skip
 
     @property
@@ -141,18 +141,18 @@ class CpuRankModel(ComputeModel):
         rank = self.rank
         return each * (near / rank.optimizer_bytes_per_s + far / rank.optimizer_far_bytes_per_s)
 
-    def optimizer_launches(
+    def optimizer_host_s(
         self,
         optimizer_name: str,
         tensors: int,
         *,
         fused: bool,
+        momentum: float = 0.0,  # noqa: ARG002  (counted in its kernels)
         foreach: bool = True,  # noqa: ARG002  (on a CPU torch always loops)
-    ) -> int:
+    ) -> float:
         """One operator per pass and tensor."""
-        return tensors * optimizer.step_kernels(
-            optimizer.optimizer_key(optimizer_name), fused=fused
-        )
+        kernels = optimizer.step_kernels(optimizer.optimizer_key(optimizer_name), fused=fused)
+        return tensors * kernels * self.host.eager_s
 
 
 def compute_model(

@@ -51,6 +51,15 @@ _NAMES = {
     "muon": "muon",
 }  # fmt: skip
 
+STEP_HOST_S = {
+    "adam": (34e-6, 3.0e-6, 110e-6, 9.1e-6), "sgd": (34e-6, 1.7e-6, 50e-6, 2.0e-6),
+    "sgd_momentum": (34e-6, 1.7e-6, 50e-6, 2.0e-6), "adagrad": (72e-6, 8.9e-6, 72e-6, 8.9e-6),
+}  # fmt: skip
+"""Of the host: a step of torch's, fused, then foreach: itself, and each of its tensors, launches
+among them; AdamW, SGD with momentum and Adagrad over 1 to 512 tiny tensors beside an H100
+(host_training.csv, 2026-11-26), times the host's 0.59 of the reference (``host.PROVENANCE``)."""
+ADAFACTOR_TENSOR_S = 91e-6
+"""The same of each tensor in Adafactor's loop, torch's and transformers'."""
 MULTI_TENSOR_SHARE = 0.89
 MULTI_TENSOR_SHARE_16 = 0.79
 """Bandwidth that multi-tensor kernels keep of streaming ones', over 32- and 16-bit elements:
@@ -108,6 +117,20 @@ def step_traffic(
         return moved, loop_kernels(key, max(1, tensors))
     share = MULTI_TENSOR_SHARE if element_bytes > 2.0 else MULTI_TENSOR_SHARE_16
     return moved / share, step_kernels(key, fused=fused)
+
+
+def step_host_s(
+    key: str, tensors: int, *, fused: bool, foreach: bool, eager_s: float
+) -> float:
+    """Seconds of the reference host for one step over so many tensors; ``eager_s``: an operator."""
+    if key == "adafactor":
+        return tensors * ADAFACTOR_TENSOR_S
+    if not fused and not foreach:
+        return loop_kernels(key, tensors) * eager_s
+    if key not in STEP_HOST_S:
+        return step_kernels(key, fused=fused) * eager_s
+    own, each, own_foreach, each_foreach = STEP_HOST_S[key]
+    return own + tensors * each if fused else own_foreach + tensors * each_foreach
 
 
 def loop_kernels(key: str, tensors: int) -> int:

@@ -11,7 +11,13 @@ from raysim.hardware import catalog
 from raysim.models.autocast import autocasted
 from raysim.models.table import Attention, Body, Gemm, Layer, Model, Module, Operator, Saved
 from raysim.perf.compute import ComputeModel
-from raysim.perf.constants import INDEX_S, INDEX_SMS, KERNEL_FLOOR_S, MEMORY_SHARE
+from raysim.perf.constants import (
+    INDEX_S,
+    INDEX_SMS,
+    KERNEL_FLOOR_S,
+    MEMORY_SHARE,
+    TrainingConstants,
+)
 
 H100 = catalog.gpu("H100-SXM-80GB")
 A100 = catalog.gpu("A100-SXM-80GB")
@@ -105,8 +111,23 @@ def test_sixteen_bit_states_and_loops_of_an_optimizer() -> None:
     sizes = [1000] * 500
     each = model.optimizer_s("AdamW", 5e5, fused=False, foreach=False, sizes=sizes)
     assert each == pytest.approx(500 * 8 * KERNEL_FLOOR_S, rel=0.1)
-    assert model.optimizer_launches("AdamW", 500, fused=False, foreach=False) == 4000
-    assert model.optimizer_launches("AdamW", 500, fused=False) == 4
+
+
+def test_an_optimizers_step_costs_the_host_by_its_tensors() -> None:
+    model = ComputeModel(H100)
+
+    def host_s(tensors: int, *, fused: bool = False, foreach: bool = True) -> float:
+        return model.optimizer_host_s(
+            "AdamW", tensors, fused=fused, momentum=0.0, foreach=foreach
+        )
+
+    assert host_s(500, foreach=False) == pytest.approx(4000 * model.host.eager_s)
+    assert host_s(500) == pytest.approx(110e-6 + 500 * 9.1e-6)
+    assert host_s(500, fused=True) < 0.5 * host_s(500)
+    slow = ComputeModel(H100, given=TrainingConstants(host_speed=0.5))
+    assert slow.optimizer_host_s(
+        "AdamW", 500, fused=False, momentum=0.0, foreach=True
+    ) == pytest.approx(2.0 * host_s(500))
 
 
 def test_fp8_products_are_about_twice_as_fast_as_16_bit_ones() -> None:

@@ -185,9 +185,9 @@ class RankCompiler:
         return self.layout.after(self.stage.index)
 
     def _python_s(self, do: Do) -> float:
-        """What DeepSpeed's engine spends in Python on one instruction."""
+        """What autograd's engine and DeepSpeed's spend on one instruction."""
         if self.plan.engine != "deepspeed":
-            return 0.0
+            return self.costs.passes.engine_s if do == Do.BACKWARD_PASS else 0.0
         if do == Do.OPTIMIZER_STEP:
             return self.costs.host.engine_step_s
         if self.plan.mesh.pp > 1:

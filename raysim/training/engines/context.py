@@ -306,11 +306,13 @@ class EngineContext:
             sizes=sizes,
         )
         tensors = max(1, len(sizes))
-        launches = self.costs.optimizer_launches(o.type, tensors, fused=o.fused, foreach=o.foreach)
+        host_s = self.costs.optimizer_host_s(
+            o.type, tensors, fused=o.fused, momentum=o.momentum, foreach=o.foreach
+        )
         parts = self.optimizer_temporaries(o, [s * element_bytes for s in sizes or (numel,)])
         b.make_states()
         b.alloc("temporary", sum(parts), "square roots", tensors=parts)
-        done = b.compute(name or o.type, "optimizer", seconds, launches=launches)
+        done = b.compute(name or o.type, "optimizer", seconds, host_s=host_s)
         b.free("temporary", sum(parts), "square roots")
         return done
 

@@ -155,11 +155,18 @@ class Ddp:
         """Of a pipeline, the buckets in flight end here, as in Megatron's ``finish_grad_sync``."""
         self._finish()
 
+    def _clip(self) -> None:
+        """``clip_grad_norm_`` reads all gradients, then multiplies them, whatever the norm was."""
+        c, norms = self.c, 3  # of each tensor, stacked, of all
+        seconds = c.costs.memory_s(3.0 * self.held, kernels=norms + 1)
+        host_s = c.costs.host.clipping_s(c.tensors)
+        c.builder.compute("clip gradients", "optimizer", seconds, host_s=host_s)
+
     def step(self) -> None:
         """torch's optimizer over all gradients, then ``zero_grad(set_to_none=True)``."""
         b, c = self.c.builder, self.c
         if c.plan.gradient_clipping > 0:
-            c.scan("gradient norm", self.held, c.tensors)
+            self._clip()
             if c.plan.mesh.pp > 1:
                 c.scalar_all_reduce("gradient norm", sharded=False)
         c.optimizer_step(
