@@ -256,7 +256,7 @@ def _lit(device: str, steps: int) -> float:
             super().__init__()
             self.net = net
 
-        def training_step(self, batch: Any, index: int) -> Any:
+        def training_step(self, batch: Any, _: int) -> Any:
             return self.net(**batch)["loss"]
 
         def configure_optimizers(self) -> Any:

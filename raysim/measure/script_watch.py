@@ -18,7 +18,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from raysim.measure.training_device import listed, sensor
 
-WARM_UP = 8
+WARM_UP = 6
 """First steps, which are not timed: allocation, choice of algorithms, compilation."""
 STEPS = 12
 """Steps timed."""
@@ -39,7 +39,7 @@ class Watch:
         self.marks: list[Any] = []
         self.found: dict[str, Any] = {}
         self._first: Optimizer | None = None
-        self._seen = 0
+        self.steps = 0
         self._since_s = 0.0
         self._profile: Any = None
 
@@ -48,12 +48,12 @@ class Watch:
         self._first = self._first or optimizer
         if optimizer is not self._first:
             return
-        self._seen += 1
+        self.steps += 1
         if self._profile is not None:
             self._end()
-        if self._seen == WARM_UP:
+        if self.steps == WARM_UP:
             self._begin()
-        if self._seen >= WARM_UP:
+        if self.steps >= WARM_UP:
             self.marks.append(self._mark())
         timed = len(self.marks) - 1
         long = time.perf_counter() - self._since_s > SECONDS
@@ -61,6 +61,14 @@ class Watch:
             self._note()
             self._profile = profile(activities=self._kinds(), record_shapes=True)
             self._profile.__enter__()
+
+    def ended(self) -> dict[str, Any]:
+        """What a script showed that ended by itself."""
+        if len(self.marks) - 1 < LEAST:
+            return {"error": f"ended after {self.steps} optimizer steps; {NEEDED}"}
+        if not self.found:
+            self._note()
+        return {"operators": [], **self.found}
 
     def _begin(self) -> None:
         self._since_s = time.perf_counter()
@@ -117,14 +125,14 @@ def watch(folder: str, script: str, arguments: list[str], target: Path) -> None:
     sys.argv = [script, *arguments]
     try:
         runpy.run_path(script, run_name="__main__")
-        found: dict[str, Any] = {"error": f"ended after {seen._seen} optimizer steps; {NEEDED}"}
+        found = seen.ended()
     except Enough:
         found = seen.found
-    except BaseException:
+    except BaseException:  # noqa: BLE001  (whatever ends a script is its answer)
         found = {"error": traceback.format_exc()[-1500:]}
     target.write_text(json.dumps(found), encoding="utf-8")
     sys.stdout.flush()
     os._exit(0)  # libraries' threads and loaders of the script end with it
 
 
-NEEDED = f"needed are {WARM_UP} and {STEPS + 1} more"
+NEEDED = f"needed are {WARM_UP} and {LEAST} more"

@@ -1,8 +1,8 @@
 """Training scripts as their users run them, on this machine: time of a step, memory, operators.
 
-A script runs unmodified in a process of its own, as ``python SCRIPT ARGUMENTS`` would run it, and is
-ended when enough of its optimizer steps were seen (``script_watch``). ``raysim run python SCRIPT``
-predicts the same script.
+A script runs unmodified in a process of its own, as ``python SCRIPT ARGUMENTS`` would run it, and
+is ended when enough of its optimizer steps were seen (``script_watch``). ``raysim run python
+SCRIPT`` predicts the same script.
 """
 
 from __future__ import annotations

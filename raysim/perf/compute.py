@@ -461,11 +461,14 @@ class ComputeModel:
     ) -> float:
         """Seconds the host takes to queue one step over so many tensors."""
         key = optimizer.optimizer_key(optimizer_name, momentum=momentum)
-        own = host.HostCosts()
-        seconds = optimizer.step_host_s(
-            key, tensors, fused=fused, foreach=foreach, eager_s=own.eager_s
+        eager_s = host.HostCosts().eager_s
+        return self.on_host_s(
+            optimizer.step_host_s(key, tensors, fused=fused, foreach=foreach, eager_s=eager_s)
         )
-        return seconds * self.host.operator_s / own.operator_s
+
+    def on_host_s(self, seconds: float) -> float:
+        """What takes the reference host so long, on this one."""
+        return seconds * self.host.operator_s / host.OPERATOR_S
 
     def host_s(self, op: Operator, *, backward: bool = False) -> float:
         """Seconds the host takes to dispatch an operator, its modules not included."""

@@ -119,9 +119,7 @@ def step_traffic(
     return moved / share, step_kernels(key, fused=fused)
 
 
-def step_host_s(
-    key: str, tensors: int, *, fused: bool, foreach: bool, eager_s: float
-) -> float:
+def step_host_s(key: str, tensors: int, *, fused: bool, foreach: bool, eager_s: float) -> float:
     """Seconds of the reference host for one step over so many tensors; ``eager_s``: an operator."""
     if key == "adafactor":
         return tensors * ADAFACTOR_TENSOR_S

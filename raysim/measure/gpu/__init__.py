@@ -19,7 +19,18 @@ from raysim.measure.session import Session
 
 __all__ = ["measure"]
 
-TABLES = (memory, launch, dispatch, copies, elementwise, gemm, convolution, attention, optimizer, sustained)
+TABLES = (
+    memory,
+    launch,
+    dispatch,
+    copies,
+    elementwise,
+    gemm,
+    convolution,
+    attention,
+    optimizer,
+    sustained,
+)
 """Memory first, before any library keeps a workspace in the allocator's cache; then cheap and most
 telling. Each gets an equal share of the time that is left."""
 

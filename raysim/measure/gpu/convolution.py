@@ -20,7 +20,7 @@ TABLE = "convolution"
 
 
 class Convolution(NamedTuple):
-    """A layer; ``side`` of the input, in each of ``dims`` dimensions; padding is half the kernel."""
+    """A layer; ``side`` of the input in each of ``dims`` dimensions; padding is half a kernel."""
 
     batch: int
     channels_in: int

@@ -162,9 +162,17 @@ class ShapesMode(TorchFunctionMode):
         if self.steps.optimizers.updating and name.endswith("_") and not name.endswith("__"):
             return args[0]  # in place, of values that nobody knows
         given = dict(kwargs or {})
+        own = self.steps.own
+        if not own.counts:
+            return self._answer(func, args, given, name)
+        return own.call(_key_of(func, args, given), lambda: self._answer(func, args, given, name))
+
+    def _answer(self, func: Any, args: Sequence[Any], given: dict[str, Any], name: str) -> Any:
         if func in _CONSTRUCTORS:
             placed = _placed(func, given, on_host=self.on_host)
             out = self._noted(func, args, placed, made=not self.on_host)
+            if given.get("device") is not None and on_gpu(given["device"]):
+                out.raysim_on_gpu = True
             return counted(func, args, placed, out)
         if func in _MOVES:
             return self._moved(func, args, given)
@@ -253,7 +261,7 @@ class ShapesMode(TorchFunctionMode):
         if func is _T.cpu:
             return self._on_host(tensor)
         if func is _T.cuda:
-            return to_device(tensor)
+            return self._to_gpu(tensor)
         said = [*args[1:], kwargs.get("device"), kwargs.get("dtype"), kwargs.get("other")]
         like = next((a for a in said if isinstance(a, torch.Tensor)), None)
         if like is not None:
@@ -263,8 +271,15 @@ class ShapesMode(TorchFunctionMode):
             tensor = self._noted(func, [tensor, dtype], {})
         devices = [a for a in said if _is_device(a)]
         if any(map(on_gpu, devices)):
-            return to_device(tensor)
+            return self._to_gpu(tensor)
         return self._on_host(tensor) if devices and tensor.is_meta else tensor
+
+    def _to_gpu(self, tensor: torch.Tensor) -> torch.Tensor:
+        if not self.steps.inside:
+            self.steps.own.copied(tensor)
+        found: Any = to_device(tensor)
+        found.raysim_on_gpu = True
+        return found  # type: ignore[no-any-return]
 
     def _on_host(self, tensor: torch.Tensor) -> torch.Tensor:
         """Waited for; with values where they are known."""
@@ -303,6 +318,16 @@ def _shapes_of(values: Any) -> tuple[Any, ...]:
         else:
             found.append(value)
     return tuple(found)
+
+
+def _key_of(func: Any, args: Any, kwargs: Any) -> Any:
+    """What tells a call from others that do something else; None: values may."""
+    try:
+        key = func, _shapes_of(args), _shapes_of(kwargs.items())
+        hash(key)
+    except TypeError:
+        return None
+    return key
 
 
 def _is_part(out: torch.Tensor, args: Any) -> bool:

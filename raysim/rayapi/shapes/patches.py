@@ -289,8 +289,13 @@ def _optimizers(r: Replaced) -> None:
     scaler = torch.amp.GradScaler
     r.around(scaler, "scale", lambda _real, _s, _self, loss: loss)
     r.around(scaler, "unscale_", lambda *_a: None)
-    r.around(scaler, "step", lambda _real, _s, _self, opt, *a, **k: opt.step(*a, **k))
+    r.around(scaler, "step", _scaled_step)
     r.around(scaler, "update", lambda *_a, **_k: None)
+
+
+def _scaled_step(_real: Any, steps: Steps, self: Any, optimizer: Any, *a: Any, **k: Any) -> Any:
+    steps.scales = self.is_enabled()
+    return optimizer.step(*a, **k)
 
 
 def _new_optimizer(real: Any, _steps: Steps, self: Any, *args: Any, **kwargs: Any) -> None:

@@ -66,8 +66,9 @@ class Wrapping:
         optimizer: Optimizer | None,
         autocast: Any,
         clipping: float,
+        scales: bool = False,
     ) -> TrainingPlan:
-        """One optimizer step of it."""
+        """One optimizer step of it; ``scales``: the loss, by a ``GradScaler``."""
         mesh = self.mesh or Mesh(dp=world_size if self.meets else 1)
         own = optimizer or self.optimizer or Optimizer()
         if self.deepspeed is not None:
@@ -77,6 +78,7 @@ class Wrapping:
             bucket_cap_mb=self.ddp.bucket_cap_mb,
             gradient_as_bucket_view=self.ddp.gradient_as_bucket_view,
             autocast=half,
+            grad_scaler=scales,
         )
         return TrainingPlan(
             model=model,

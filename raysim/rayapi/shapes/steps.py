@@ -21,7 +21,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.distributed.fsdp import FSDPModule
 
 from raysim.errors import ScenarioError
 from raysim.hardware.cluster import ClusterSpec
@@ -31,6 +30,7 @@ from raysim.rayapi.huggingface.four_bit import stored_as_asked
 from raysim.rayapi.huggingface.tables import table_of
 from raysim.rayapi.library_code import play
 from raysim.rayapi.shapes import prediction
+from raysim.rayapi.shapes.bare import bare
 from raysim.rayapi.shapes.beside import Beside
 from raysim.rayapi.shapes.compiled import is_mostly_compiled, marks
 from raysim.rayapi.shapes.held import is_held
@@ -38,11 +38,9 @@ from raysim.rayapi.shapes.hooks import Hooks, after_backward
 from raysim.rayapi.shapes.known import with_values
 from raysim.rayapi.shapes.mode import ShapesMode, Tape
 from raysim.rayapi.shapes.optimizers import Optimizers
+from raysim.rayapi.shapes.own_work import OwnWork
 from raysim.rayapi.shapes.plans import (
-    INSIDE,
-    RecomputedBlock,
     Wrapping,
-    class_of,
     describe,
 )
 from raysim.rayapi.shapes.prediction import Prediction
@@ -101,6 +99,8 @@ class Steps:
         self.latest: Prediction | None = None
         """Of the last step taken."""
         self.clipping = 0.0
+        self.scales = False
+        """A ``GradScaler`` takes the steps."""
         self.compiled = False
         """The script has called ``torch.compile``."""
         self.cuda_graphs = False
@@ -138,6 +138,7 @@ class Steps:
         """A backward has made gradients, for optimizers of the script's own."""
         self.hooks = Hooks()
         self.optimizers = Optimizers(self)
+        self.own = OwnWork(self)
         self.beside = Beside(self)
 
     # ---- forward ---------------------------------------------------------------------------------
@@ -309,28 +310,11 @@ class Steps:
     def tracing(self, module: Any) -> Iterator[None]:
         """What a model recomputes is the plan's; the tracer refuses those that say so."""
         self.inside = self.mode.tracing = True
-        said = [m for m in module.modules() if getattr(m, "gradient_checkpointing", False)]
-        wrapped = [
-            (m, name, inner) for m in module.modules() for name, inner in m.named_children()
-            if isinstance(inner, RecomputedBlock)
-        ]  # fmt: skip
-        for m, name, inner in wrapped:
-            m._modules[name] = getattr(inner, INSIDE)  # noqa: SLF001  (FSDP's would shard it)
-        sharded = {m: type(m) for m in module.modules() if isinstance(m, FSDPModule)}
-        for m in said:
-            m.gradient_checkpointing = False
-        for m in sharded:
-            m.__class__ = class_of(m)  # the tracer copies modules, which FSDP2's do not allow
         try:
-            yield
+            with bare(module):
+                yield
         finally:
             self.inside = self.mode.tracing = False
-            for m in said:
-                m.gradient_checkpointing = True
-            for m, kind in sharded.items():
-                m.__class__ = kind
-            for m, name, inner in wrapped:
-                m._modules[name] = inner  # noqa: SLF001  (as above)
 
     # ---- pipelines -------------------------------------------------------------------------------
 
@@ -377,6 +361,7 @@ class Steps:
         rest_ns = max(0, found.step_ns - self._paid_ns) + self._evaluated_ns
         self._micro = self.queued_ns = self._paid_ns = self._forwards = self._evaluated_ns = 0
         self._key = None
+        self.own.step_taken()
         if not found.fits:
             self.shared.too_large = found
             raise prediction.out_of_memory(found)
@@ -391,12 +376,18 @@ class Steps:
         play(lambda process: gang.step(process, rank, rest_ns))
 
     @property
+    def between_passes(self) -> bool:
+        """A forward has run whose backward has not: what is called makes the loss."""
+        return self._forwards > 0
+
+    @property
     def waits_ns(self) -> int:
         """How long whoever waits for the GPU would."""
         return self.queued_ns + self._evaluated_ns
 
     def synchronize(self) -> None:
         """Wait for what has been queued."""
+        self.own.waited()
         queued_ns = self.waits_ns
         if queued_ns:
             self._paid_ns += self.queued_ns
@@ -422,9 +413,10 @@ class Steps:
         role = self.shared.roles[self._key]
         assert role.model is not None, "an update of a model without backward"
         beside_bytes = self.beside.trained(self._module)
+        feed = self.own.feed(self.feed, role.input_bytes, accumulation)
         glance = (
             id(self._module), self._key, self._views, accumulation, optimizer, self.clipping,
-            self.feed, beside_bytes,
+            feed, beside_bytes, self.scales,
         )  # fmt: skip
         if glance in self._found:
             return self._found[glance]
@@ -437,6 +429,7 @@ class Steps:
             optimizer=optimizer,
             autocast=self._key[3] or role.half,
             clipping=self.clipping,
+            scales=self.scales,
         )
         compiled = self.compiled and is_mostly_compiled(role.model)
         plan = replace(
@@ -445,7 +438,7 @@ class Steps:
             activation_checkpointing="full" if role.recomputes else "none",
             keeps_output=role.held, host_pool=host_pool(self.worker),
         )  # fmt: skip
-        found = self.predicted(plan, role, wrapping)
+        found = self.predicted(plan, role, wrapping, feed)
         found = self._found[glance] = self._with_others(found, beside_bytes)
         return found
 
@@ -467,11 +460,12 @@ class Steps:
         with_them = replace(found, beside_bytes=beside_bytes)
         return self.shared.predictions.setdefault((id(found), beside_bytes), with_them)
 
-    def predicted(self, plan: TrainingPlan, role: Role, wrapping: Wrapping) -> Prediction:
+    def predicted(
+        self, plan: TrainingPlan, role: Role, wrapping: Wrapping, feed: Feed
+    ) -> Prediction:
         """Asked once for all ranks."""
         known = self.shared.predictions
         gang = self.worker.context.gang
-        feed = self.feed_of(role)
         where = tuple((node, tuple(ranks)) for node, ranks in gang.nodes.items())
         nothing: Any = None  # the model by its identity: comparing two takes long
         key = replace(plan, model=nothing), id(role.model), feed, where

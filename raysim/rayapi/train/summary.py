@@ -5,6 +5,7 @@ Real counterpart: what a user reads off logs, ``nvidia-smi`` and a profiler.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from raysim.rayapi.shapes.cpu_steps import CpuShared
     from raysim.rayapi.shapes.prediction import Prediction
     from raysim.rayapi.shapes.steps import Shared
+    from raysim.training.plan import TrainingPlan
 
 COLLATE_BYTES_PER_S = 5e9
 """One core's copy of samples into a batch, and out of a loader process (assumed: memcpy)."""
@@ -24,7 +26,7 @@ LEAST_SHARE = 0.005
 SIMPLIFICATIONS = (
     "The first step of each role is traced on shapes, later ones are not run: the loss is nan.",
     "All ranks meet once per optimizer step, which takes what the training tower predicts.",
-    "User code in a training loop costs no time but what it declares.",
+    "Python of a training loop costs no time but what it declares; its GPU operators do.",
 )
 
 
@@ -62,7 +64,7 @@ def with_training(report: LibraryReport, shared: Shared) -> LibraryReport:
             ("what", "text"), ("steps", "count"), ("step", "seconds"), ("samples", "per_s"),
             ("GPU memory", "bytes"), ("share", "share"),
         ),
-        rows=tuple(_row(each, count) for each, count in shared.steps.values()),
+        rows=tuple(_row(each, count) for each, count in _by_plan(shared)),
     )  # fmt: skip
     tables = (table, _where(found), _memory(found), *report.tables)
     inputs = (
@@ -78,6 +80,21 @@ def with_training(report: LibraryReport, shared: Shared) -> LibraryReport:
         warnings=report.warnings if few is None else (*report.warnings, few),
         simplifications=(*report.simplifications, *SIMPLIFICATIONS),
     )  # fmt: skip
+
+
+def _by_plan(shared: Shared) -> Iterator[tuple[Prediction, int]]:
+    """Steps under each plan: how most of them were, and how many there were.
+
+    They may differ in what the script does beside: a first one, those that log.
+    """
+    groups: dict[int, list[tuple[Prediction, int]]] = {}
+    plans: list[TrainingPlan] = []
+    for found, count in shared.steps.values():
+        at = next((i for i, plan in enumerate(plans) if plan == found.plan), len(plans))
+        plans += [found.plan] * (at == len(plans))
+        groups.setdefault(at, []).append((found, count))
+    for group in groups.values():
+        yield max(group, key=lambda each: each[1])[0], sum(count for _, count in group)
 
 
 def with_cpu_training(report: LibraryReport, shared: CpuShared) -> LibraryReport:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from raysim.hardware.specs import CpuSpec
 from raysim.models.table import COMPUTE_DTYPE_BYTES
 from raysim.perf.compute import ComputeModel
+from raysim.perf.host import LOOPS
 from raysim.perf.nvme import Volume
 from raysim.training.compiler.emitter import UnitEmitter
 from raysim.training.compiler.exchange import Exchanger
@@ -31,6 +32,23 @@ from raysim.training.stages import StageSpec, pipeline_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Own:
+    """What a training script does per micro-batch beside model and optimizer."""
+
+    operators: float = 0.0
+    kernels: float = 0.0
+    moved_bytes: float = 0.0
+    """Its own operators on the GPU."""
+    waits: bool = False
+    """It asks for a value, and so waits for all that was queued."""
+    loop: str = ""
+    """A library's loop (``perf.host.LOOPS``)."""
+
+
+NOTHING_OWN = Own()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Feed:
     """What one micro-batch costs before the GPU sees it."""
 
@@ -40,6 +58,7 @@ class Feed:
     """Loader processes need this long per micro-batch, overlapping with the GPU."""
     copy_bytes: float = 0.0
     """Copied to the GPU."""
+    own: Own = NOTHING_OWN
 
 
 Handlers = dict[Do, Callable[[int], None]]
@@ -220,8 +239,22 @@ class RankCompiler:
         for unit in self.stage.units:
             self.emit.forward(unit, "forward", keep=False)
 
+    def _own_work(self, own: Own) -> None:
+        """What the script itself has the GPU do, before its forward."""
+        b, costs = self.b, self.costs
+        if own.waits:
+            b.synchronize("a value")
+        if own.loop:
+            b.hook(costs.on_host_s(LOOPS[own.loop]))
+        if own.operators:
+            seconds = costs.memory_s(own.moved_bytes, kernels=round(own.kernels))
+            host_s = costs.host.forward_s(round(own.operators), round(own.kernels))
+            b.compute("script's own operators", "script", seconds, host_s=host_s)
+
     def _load(self, _: int) -> None:
         b, feed = self.b, self.feed
+        if feed.own is not NOTHING_OWN:
+            self._own_work(feed.own)
         if feed.host_s:
             b.host("load micro-batch", feed.host_s, "data")
         if feed.loader_s:

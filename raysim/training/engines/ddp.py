@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
+from raysim.perf.host import UNSCALE_S, UNSCALE_TENSOR_S
 from raysim.training.engines.context import EngineContext
 from raysim.training.layers.sections import Unit
 from raysim.training.program import Call
@@ -155,6 +156,14 @@ class Ddp:
         """Of a pipeline, the buckets in flight end here, as in Megatron's ``finish_grad_sync``."""
         self._finish()
 
+    def _unscale(self) -> None:
+        """``GradScaler.step``: multiplies and checks all gradients, then asks what was found."""
+        c = self.c
+        seconds = c.costs.memory_s(2.0 * self.held, kernels=4)
+        host_s = c.costs.on_host_s(UNSCALE_S + c.tensors * UNSCALE_TENSOR_S)
+        done = c.builder.compute("unscale gradients", "optimizer", seconds, host_s=host_s)
+        c.builder.sync("found_inf.item()", (done,))
+
     def _clip(self) -> None:
         """``clip_grad_norm_`` reads all gradients, then multiplies them, whatever the norm was."""
         c, norms = self.c, 3  # of each tensor, stacked, of all
@@ -165,6 +174,8 @@ class Ddp:
     def step(self) -> None:
         """torch's optimizer over all gradients, then ``zero_grad(set_to_none=True)``."""
         b, c = self.c.builder, self.c
+        if c.plan.ddp.grad_scaler:
+            self._unscale()
         if c.plan.gradient_clipping > 0:
             self._clip()
             if c.plan.mesh.pp > 1:

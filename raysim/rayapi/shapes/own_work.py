@@ -1,0 +1,128 @@
+"""What a script has the GPU do itself, beside model, loss and optimizer.
+
+Real counterpart: torch functions that a training loop calls on tensors of the GPU: moving averages
+of weights, noise and batches that are made there, metrics; copies to the GPU; waits for a value.
+Each function is run once under a mode that counts ATen operators, kernels and bytes, and is known
+by its shapes from then on. What came between two updates belongs to the later step, spread over its
+micro-batches.
+
+Not modelled: operators of a first step, which are its set-up too; where in a step they run (before
+its forward); what libraries' loops compute in Python (``perf.host.LOOPS`` has what they take).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from raysim.perf.host import LOOPS
+from raysim.tracing.operators import tensors
+from raysim.training.compiler.compile import Feed, Own
+
+if TYPE_CHECKING:
+    from raysim.rayapi.shapes.steps import Steps
+
+Count = tuple[int, int, int]
+"""Operators, kernels, bytes."""
+_NOTHING: Count = (0, 0, 0)
+
+
+class OwnWork:
+    """Of one worker, since its last update."""
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+        self._known: dict[Any, Count] = {}
+        self._count = _NOTHING
+        self._copied_bytes = 0
+        self._waits = 0
+        self._passed = False
+        """A step has been taken: what is called from then on is no set-up."""
+
+    @property
+    def counts(self) -> bool:
+        """Whether what is called now is the script's own."""
+        steps = self._steps
+        busy = steps.inside or steps.between_passes or steps.mode.tracing or steps.mode.on_host
+        return self._passed and not busy and not steps.optimizers.updating
+
+    def call(self, key: Any, run: Callable[[], Any]) -> Any:
+        """Run a function of torch; ``key`` None: what it does depends on values."""
+        found = self._known.get(key) if key is not None else None
+        if found is not None:
+            out = run()
+        else:
+            counting = _Counting()
+            with counting:
+                out = run()
+            found = counting.operators, counting.kernels, counting.moved_bytes
+            if key is not None:
+                self._known[key] = found
+        a, b = self._count, found
+        self._count = a[0] + b[0], a[1] + b[1], a[2] + b[2]
+        return out
+
+    def copied(self, tensor: torch.Tensor) -> None:
+        """It goes to the GPU, unless it has been there."""
+        if not getattr(tensor, "raysim_on_gpu", False):
+            self._copied_bytes += tensor.nbytes
+
+    def waited(self) -> None:
+        """For a value, or for all that was queued."""
+        self._waits += 1
+
+    def feed(self, loaded: Feed | None, input_bytes: int, micro_batches: int) -> Feed:
+        """What each micro-batch of the step under way costs; ``loaded``: by a loader's account."""
+        if not self._passed:
+            return loaded or Feed(copy_bytes=input_bytes)
+        operators, kernels, moved = self._count
+        own = Own(
+            operators=operators / micro_batches, kernels=kernels / micro_batches,
+            moved_bytes=moved / micro_batches, waits=self._waits >= micro_batches, loop=_loop(),
+        )  # fmt: skip
+        feed = loaded or Feed(copy_bytes=self._copied_bytes / micro_batches)
+        return replace(feed, own=own)
+
+    def step_taken(self) -> None:
+        """What comes now belongs to the next."""
+        self._count, self._copied_bytes, self._waits, self._passed = _NOTHING, 0, 0, True
+
+
+class _Counting(TorchDispatchMode):
+    """Counts what is done on the GPU, whose tensors have shapes only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operators = self.kernels = self.moved_bytes = 0
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Run it."""
+        out = func(*args, **(kwargs or {}))
+        seen = [t for t in tensors((args, kwargs, out)) if t.is_meta]
+        if seen and func is not torch.ops.aten.detach.default:
+            self.operators += 1
+            if not func.is_view:
+                self.kernels += 1
+                self.moved_bytes += sum(t.numel() * t.element_size() for t in seen)
+        return out
+
+
+def _loop() -> str:
+    """The library whose loop calls the optimizer; none: ``""``."""
+    frame = sys._getframe(1)  # noqa: SLF001  (the stack has no other door)
+    found = set()
+    while frame is not None:
+        found.add(str(frame.f_globals.get("__name__", "")))
+        frame = frame.f_back  # type: ignore[assignment]
+    return next((name for name in LOOPS if name in found), "")
