@@ -8,6 +8,7 @@ from pathlib import Path
 
 from raysim.branching import Branches, Ending
 from raysim.errors import ScenarioError
+from raysim.kernel.simulation import what_exists_stays
 from raysim.report.branches import branch_table
 from raysim.results.result import Result, yaml_text
 from raysim.run import run
@@ -115,6 +116,8 @@ def what_if(
         if save is not None:
             _write(program, running.mark, Path(save))
         name = branches.split()
+        if name is not None:
+            what_exists_stays(look=False)  # a look would copy every page of it
         running.apply(Change() if name is None else ready[name])
 
     pause = Pause(at_ns=at_ns, then=split)
