@@ -12,7 +12,8 @@
 VENV ?= .venv
 # Packages that answer the same questions, for `make bench`; they need other versions than we do.
 PEERS ?= .peers
-JOBS ?= 2
+# One more than cores: tests of real clusters, one at a time, mostly wait.
+JOBS ?= 3
 SCENARIO ?= scenarios/llama3_8b_zero3
 # The CPU build where the package index offers one; a plain `torch` may drag in gigabytes of CUDA.
 TORCH ?= torch==2.13.0
