@@ -12,7 +12,8 @@
 VENV ?= .venv
 # Packages that answer the same questions, for `make bench`; they need other versions than we do.
 PEERS ?= .peers
-JOBS ?= 2
+# One more than cores: tests of real clusters, one at a time, mostly wait.
+JOBS ?= 3
 SCENARIO ?= scenarios/llama3_8b_zero3
 # The CPU build where the package index offers one; a plain `torch` may drag in gigabytes of CUDA.
 TORCH ?= torch==2.13.0
@@ -32,7 +33,10 @@ demo: $(VENV)/.core
 
 # DeepSpeed compiles an operator and waits for ever for the lock of a compilation that was killed:
 # a folder of its own keeps such locks out of the tests.
+# Containers that tell Python to keep no bytecode would compile raysim anew in each of a thousand
+# processes.
 test: export TORCH_EXTENSIONS_DIR = $(CURDIR)/$(VENV)/torch_extensions
+test: export PYTHONDONTWRITEBYTECODE =
 test: $(VENV)/.all $(VENV)/.browser
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup \
 		-m 'not benchmark and not exhaustive'
@@ -61,10 +65,12 @@ $(VENV)/.core: pyproject.toml | $(BIN)/python
 # torch goes first: deepspeed's set-up imports it, which is why it is built without isolation.
 $(VENV)/.all: $(VENV)/.core
 	@echo "Installing torch, ray, deepspeed, transformers and the tools (some minutes) ..."
-	$(BIN)/python -c 'import torch' 2>/dev/null || $(PIP) "$(TORCH)"
-	$(PIP) "ray[default,data,train,tune,serve]>=2.50" "transformers>=4.51" "accelerate>=1.1" "setuptools>=77" wheel
-	$(PIP) --no-build-isolation "deepspeed>=0.17"
-	$(PIP) -e '.[all]'
+	$(BIN)/python -c 'import torch' 2>/dev/null || $(PIP) --no-compile "$(TORCH)"
+	$(PIP) --no-compile "ray[default,data,train,tune,serve]>=2.50" "transformers>=4.51" \
+		"accelerate>=1.1" "setuptools>=77" wheel
+	$(PIP) --no-compile --no-build-isolation "deepspeed>=0.17"
+	$(PIP) --no-compile -e '.[all]'
+	$(BIN)/python -m compileall -qq -j $(JOBS) $(VENV)/lib || true  # as pip does, on one core
 	@touch $@
 
 $(PEERS)/.installed: | $(BIN)/python

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from raysim.branching import BASELINE, Branches
 from raysim.errors import ScenarioError
 from raysim.hardware.cluster import ClusterSpec, FabricSpec
-from raysim.kernel.simulation import Simulation
+from raysim.kernel.simulation import Simulation, what_exists_stays
 from raysim.raycore import cluster as ray_core
 from raysim.raycore.config import RayConfig
 from raysim.raycore.faults import Faults
@@ -252,6 +252,7 @@ class Cluster:
         def split() -> None:
             name = branches.split()
             if name is not None:
+                what_exists_stays(look=False)  # a look would copy every page of it
                 self.sim.do(changes[name])
 
         pause = self.sim.pause_at(at, split)

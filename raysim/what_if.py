@@ -8,6 +8,7 @@ from pathlib import Path
 
 from raysim.branching import Branches, Ending
 from raysim.errors import ScenarioError
+from raysim.kernel.simulation import what_exists_stays
 from raysim.report.branches import branch_table
 from raysim.results.result import Result, yaml_text
 from raysim.run import run
@@ -114,8 +115,7 @@ def what_if(
     def split(running: Running) -> None:
         if save is not None:
             _write(program, running.mark, Path(save))
-        name = branches.split()
-        running.apply(Change() if name is None else ready[name])
+        running.apply(_own_change(branches.split(), ready))
 
     pause = Pause(at_ns=at_ns, then=split)
     baseline = branches.play(lambda: run(program, record=record, check=check, pause=pause))
@@ -128,6 +128,14 @@ def what_if(
         branches={name: end.value for name, end in endings.items() if not end.failure},
         failed={name: end for name, end in endings.items() if end.failure},
     )
+
+
+def _own_change(name: str | None, ready: Mapping[str, Change]) -> Change:
+    """A branch's; what it shares with others is not looked at, which would copy every page."""
+    if name is None:
+        return Change()
+    what_exists_stays(look=False)
+    return ready[name]
 
 
 def save(scenario: AnyScenario, path: str | Path, *, at: str | None = None) -> Path:

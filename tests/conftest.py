@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from raysim.kernel.simulation import what_exists_stays
+
 settings.register_profile("dev", max_examples=50, deadline=None)
 settings.register_profile(
     "ci",
@@ -27,6 +29,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="rewrite scenarios/*/expected.txt"
     )
+
+
+def pytest_collection_finish() -> None:
+    """The tests themselves are a million objects, at which every Ray program would look."""
+    what_exists_stays()
 
 
 @pytest.fixture

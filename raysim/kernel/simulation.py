@@ -186,6 +186,20 @@ AT_EASE = (4_000_000, 20, 100)
 Half a gigabyte: so much garbage there may be, of what refers to itself."""
 _left = 0
 """Objects that runs have left since the last look at everything."""
+_stays = False
+
+
+def what_exists_stays(*, look: bool = True) -> None:
+    """Never look for garbage among what exists now, from here to the end of the process.
+
+    For who has much and plays many runs: a look at all of it, as after every Ray program, takes
+    half a second for each million of objects. ``look``: once more now.
+    """
+    global _stays  # noqa: PLW0603  (there is one collector)
+    if look:
+        gc.collect()
+    gc.freeze()
+    _stays = True
 
 
 @contextmanager
@@ -201,14 +215,16 @@ def collector_at_ease() -> Iterator[None]:
     if thresholds == AT_EASE:
         yield
         return
-    gc.freeze()
+    if not _stays:
+        gc.freeze()
     gc.set_threshold(*AT_EASE)
     try:
         yield
     finally:
         _left += gc.get_count()[0]
-        gc.freeze()
-        gc.unfreeze()  # all are old now
+        if not _stays:
+            gc.freeze()
+            gc.unfreeze()  # all are old now
         gc.set_threshold(*thresholds)
         if _left > AT_EASE[0]:
             gc.collect()

@@ -247,6 +247,13 @@ class Fsdp1Trainer(PlainTrainer):
         self.net.clip_grad_norm_(norm)
 
 
+def without_operators_for_inference() -> None:
+    """On CPUs DeepSpeed compiles, for half a minute, reductions that no training step uses."""
+    import deepspeed
+
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+
+
 class DeepSpeedTrainer(Trainer):
     """``deepspeed.initialize`` with the case's JSON and, unless it names one, torch's AdamW."""
 
@@ -254,6 +261,7 @@ class DeepSpeedTrainer(Trainer):
         super().__init__(case)
         import deepspeed
 
+        without_operators_for_inference()
         self.linear = torch.nn.functional.linear
         model = self.model()
         own = {}
@@ -291,6 +299,7 @@ class PipelineTrainer(Trainer):
         import deepspeed
         from deepspeed.pipe import PipelineModule
 
+        without_operators_for_inference()
         deepspeed.init_distributed(dist_backend=dist.get_backend())  # the module asks for its rank
         pipe = {"num_stages": 2, "partition_method": "parameters", **case.get("pipeline", {})}
         module = PipelineModule(

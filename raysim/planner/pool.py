@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any
 
 from raysim.errors import ScenarioError
+from raysim.kernel.simulation import what_exists_stays
 from raysim.planner.space import Point
 from raysim.planner.tasks import Task
 from raysim.planner.trials import Trial
@@ -128,6 +129,7 @@ def _deaf() -> Iterator[None]:
 
 def _begin(task: Task) -> None:
     _given["task"] = task
+    what_exists_stays()
 
 
 def _try(point: Point) -> Trial:

@@ -133,7 +133,7 @@ def _traced(asked: _Question) -> Model:
     values = json.loads(asked.values)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+        transformers.logging.set_verbosity_error()
         config = _config(values, transformers)
         cls = _class(values, asked.architecture, transformers)
         if not isinstance(config, cls.config_class):  # the language model of several

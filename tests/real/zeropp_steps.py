@@ -93,6 +93,7 @@ def steps(case: dict[str, Any]) -> list[Heard]:
     """Collectives of the case's last optimizer step."""
     import deepspeed
 
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # as in deepspeed_steps
     plain = torch.nn.functional.linear
     shape = dict(case["model"])
     seq, vocab = shape.pop("seq"), shape["vocab"]

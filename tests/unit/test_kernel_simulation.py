@@ -19,7 +19,7 @@ from raysim.kernel import (
     first_divergence,
     simulation,
 )
-from raysim.kernel.simulation import AT_EASE, collector_at_ease
+from raysim.kernel.simulation import AT_EASE, collector_at_ease, what_exists_stays
 
 
 class Hello:
@@ -85,7 +85,16 @@ def test_text_and_numbers_are_times_from_the_start():
     assert seen[1:] == [(2_000_000, 1, 2)]
 
 
-def test_the_collector_is_as_before_after_a_run_even_one_that_fails():
+@pytest.fixture
+def nothing_stays(monkeypatch):
+    """As in any process; the tests' own says that what exists stays."""
+    monkeypatch.setattr(simulation, "_stays", False)
+    gc.unfreeze()
+    yield
+    gc.freeze()
+
+
+def test_the_collector_is_as_before_after_a_run_even_one_that_fails(nothing_stays):
     own = gc.get_threshold()
     gc.set_threshold(701, 11, 12)
     try:
@@ -101,6 +110,29 @@ def test_the_collector_is_as_before_after_a_run_even_one_that_fails():
         gc.set_threshold(*own)
     assert during[0][0] > 10_000
     assert during[0][1] > frozen
+
+
+def test_what_is_said_to_stay_is_not_looked_at_again(monkeypatch):
+    class Cycle:
+        def __init__(self):
+            self.me = self
+
+    monkeypatch.setattr(simulation, "_stays", False)
+    before = weakref.ref(Cycle())
+    what_exists_stays(look=False)
+    frozen = gc.get_freeze_count()
+    during = []
+    sim = Simulation()
+    sim.at(1, lambda: during.append((gc.get_threshold(), gc.get_freeze_count() <= frozen)))
+    sim.run()
+    after = weakref.ref(Cycle())
+    gc.collect()
+    assert during == [(AT_EASE, True)]
+    assert before() is not None
+    assert after() is None
+    gc.unfreeze()
+    what_exists_stays()
+    assert before() is None
 
 
 def test_what_runs_leave_behind_is_collected_when_it_is_much(monkeypatch):

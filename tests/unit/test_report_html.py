@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raysim.report import html, words
@@ -241,7 +241,8 @@ ODD = st.sampled_from(
 )
 
 
-@given(st.lists(st.tuples(st.sampled_from(PATHS), ODD), min_size=1, max_size=4))
+@settings(max_examples=80)
+@given(st.lists(st.tuples(st.sampled_from(PATHS), ODD), min_size=2, max_size=6))
 def test_any_value_of_a_summary_may_be_odd(changes: list[tuple[tuple[Any, ...], Any]]) -> None:
     case = report_cases.full()
     case.records = report_cases.ddp_records(steps=1, layers=2)

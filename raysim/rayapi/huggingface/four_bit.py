@@ -55,7 +55,7 @@ def asked_for(config: Any) -> Any | None:
             return config
         import transformers
 
-        return transformers.BitsAndBytesConfig(**said)  # type: ignore[no-untyped-call]
+        return transformers.BitsAndBytesConfig(**said)
     raise NotEmulatedError(
         f"from_pretrained(quantization_config={type(config).__name__})",
         "BitsAndBytesConfig(load_in_4bit=True), or weights in 16 or 32 bits",

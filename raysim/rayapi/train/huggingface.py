@@ -31,7 +31,7 @@ def _report_callback() -> type[Any]:
     from transformers.trainer_callback import TrainerCallback
     from transformers.trainer_utils import get_last_checkpoint
 
-    class RayTrainReportCallback(TrainerCallback):
+    class RayTrainReportCallback(TrainerCallback):  # type: ignore[misc]
         """Reports each checkpoint that the Trainer saves, with the latest of all metrics."""
 
         CHECKPOINT_NAME = _FOLDER
@@ -41,7 +41,7 @@ def _report_callback() -> type[Any]:
             del control
             metrics = {name: value for log in state.log_history for name, value in log.items()}
             with TemporaryDirectory() as folder:
-                saved = get_last_checkpoint(args.output_dir)  # type: ignore[no-untyped-call]
+                saved = get_last_checkpoint(args.output_dir)
                 if saved is not None:
                     shutil.copytree(saved, Path(folder, _FOLDER))
                 report(metrics, None if saved is None else Checkpoint.from_directory(folder))
