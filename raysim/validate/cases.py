@@ -29,6 +29,7 @@ from raysim.validate.ray_train import ray_train_points
 from raysim.validate.ray_tune import ray_tune_points
 from raysim.validate.replayed import Against, replayed_points
 from raysim.validate.runs import run_points
+from raysim.validate.scripts import script_points
 from raysim.validate.serving import serving_points
 from raysim.validate.torch_memory import torch_memory_points
 from raysim.validate.torchtune import torchtune_points
@@ -68,6 +69,7 @@ PUBLISHED: dict[str, Callable[[Path], Iterator[Point]]] = {
     "training": training_points,
     "torch_memory": torch_memory_points,
     "gpu_steps": gpu_step_points,
+    "scripts": script_points,
 }
 """Cases that are measured already, and on machines that a profile says nothing about."""
 

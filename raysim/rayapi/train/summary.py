@@ -56,6 +56,8 @@ def with_training(report: LibraryReport, shared: Shared) -> LibraryReport:
     metrics = {
         **report.metrics, "step_seconds": step_s, "gpu_mem_peak_bytes": float(found.peak_bytes),
         "gpu_mem_peak": found.peak_bytes / found.capacity_bytes,
+        "gpu_mem_allocated_bytes": float(found.allocated_bytes),
+        "gpu_mem_reserved_bytes": float(found.reserved_bytes),
         "samples_per_s": samples(found) / step_s,
     }  # fmt: skip
     table = Table(
