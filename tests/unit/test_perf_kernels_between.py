@@ -117,9 +117,7 @@ def test_an_optimizers_step_costs_the_host_by_its_tensors() -> None:
     model = ComputeModel(H100)
 
     def host_s(tensors: int, *, fused: bool = False, foreach: bool = True) -> float:
-        return model.optimizer_host_s(
-            "AdamW", tensors, fused=fused, momentum=0.0, foreach=foreach
-        )
+        return model.optimizer_host_s("AdamW", tensors, fused=fused, momentum=0.0, foreach=foreach)
 
     assert host_s(500, foreach=False) == pytest.approx(4000 * model.host.eager_s)
     assert host_s(500) == pytest.approx(110e-6 + 500 * 9.1e-6)
