@@ -21,7 +21,7 @@ def measure(
         typer.Argument(
             metavar="WHAT",
             autocompletion=complete.measurable,
-            help="gpu, host, collectives, ray, disk, step or memory.",
+            help="gpu, host, collectives, ray, disk, step, scripts or memory.",
         ),
     ],
     *,

@@ -265,7 +265,8 @@ PAGES = {
     "measure": Page(
         group="Real machines",
         about=(
-            ("WHAT is gpu, host, collectives, ray, disk, step or memory. Needs the extra `real`. "
+            ("WHAT is gpu, host, collectives, ray, disk, step, scripts or memory. Needs the extra "
+            "`real`. "
             "Rows that are there are not measured again."),
         ),
         options={"How long": ("--budget", "--quick"), "Where": ("--device", "--backend", "--ranks"),
