@@ -127,6 +127,19 @@ class Gemm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Convolution:
+    """What the product that a convolution lowers to does not say of it."""
+
+    taps: int
+    """Positions of the kernel."""
+    steps: int = 1
+    """Strides multiplied: input positions per output position."""
+    transposed: bool = False
+    channels_last: bool = False
+    """How its input lies in memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Attention:
     """Shape of an attention core, per sample."""
 
@@ -205,6 +218,8 @@ class Operator:
     gemm: Gemm | None = None
     fp8: Fp8Operands | None = None
     """Of a product: its operands are fp8; None: of the compute dtype."""
+    conv: Convolution | None = None
+    """Beside ``gemm``; None: priced as a plain product."""
     attention: Attention | None = None
     scan: Scan | None = None
     saves: tuple[Saved, ...] = ()

@@ -37,6 +37,7 @@ from raysim.perf.constants import (
     constants_for,
     host_costs,
 )
+from raysim.perf.convolution import convolution_s
 from raysim.perf.gemm import GemmConstants, gemm_seconds, granule
 from raysim.perf.scan import SCAN, waiting_s
 from raysim.perf.shares import (
@@ -115,6 +116,8 @@ class ComputeModel:
     """
 
     serial = False
+    cudnn_tf32 = True
+    """``torch.backends.cudnn.allow_tf32``: of convolutions and recurrent layers."""
     fp32_gradients = False
     """Weight gradients are added to fp32 buffers by the product itself (Megatron's
     ``gradient_accumulation_fusion``)."""
@@ -189,6 +192,8 @@ class ComputeModel:
     ) -> float:
         if op.attention is not None:
             return self._attention_s(op, batch, dtype, tp, backward)
+        if op.conv is not None and not self.serial:
+            return self._convolution_s(op, batch, dtype, backward)
         if op.gemm is not None:
             return self._product_s(op, batch, dtype, tp, backward)
         if op.kind == "sync":
@@ -267,6 +272,12 @@ class ComputeModel:
             seconds += s.weight_scale * self._weight_product_s(op, s, dtype)
         return seconds + self._beside_products_s(op, batch, dtype, tp)
 
+    def _convolution_s(self, op: Operator, batch: float, dtype: Dtype, backward: bool) -> float:
+        """As cuDNN computes it; backward with the bias."""
+        product = self.constants.gemm("tf32" if dtype == "fp32" and self.cudnn_tf32 else dtype)
+        seconds = convolution_s(self.constants, product, op, batch, backward=backward)
+        return seconds + (self._beside_products_s(op, batch, dtype, 1) if backward else 0.0)
+
     def _beside_products_s(self, op: Operator, batch: float, dtype: Dtype, tp: int) -> float:
         """Sums for a bias, and where gradients meet; epilogues of other kernels when compiled."""
         if op.moved_backward is None or (self.compiled if op.compiled is None else op.compiled):
@@ -286,6 +297,7 @@ class ComputeModel:
         depth = max(1, round(rows / groups))
         product_s = self._kernel(op)
         seconds = product_s(float(n) * groups, k, depth, dtype, groups, lead=granule(n, k))
+        seconds /= self._gemm(dtype).turned
         if self.fp32_gradients:
             # Read and written in fp32 rather than written in 16 bits.
             seconds += 6.0 * n * k * groups / self.constants.memory_bytes_per_s
@@ -360,16 +372,9 @@ class ComputeModel:
         return min(1, count) if self._is_fused(op) else count
 
     def gemm_s(
-        self,
-        m: float,
-        n: int,
-        k: int,
-        dtype: Dtype,
-        groups: int = 1,
-        *,
-        lead: int | None = None,
+        self, m: float, n: int, k: int, dtype: Dtype, groups: int = 1, *, lead: int | None = None,
         imbalance: float = 1.0,
-    ) -> float:
+    ) -> float:  # fmt: skip
         """GPU seconds of ``groups`` products ``[m / groups, k] x [k, n]`` in one kernel.
 
         ``lead`` divides the operands' leading dimensions where those are not ``n`` and ``k``;
@@ -419,18 +424,10 @@ class ComputeModel:
         return kernels * c.kernel_floor_s + moved_bytes / c.memory_bytes_per_s
 
     def optimizer_s(
-        self,
-        optimizer_name: str,
-        numel: float,
-        *,
-        fused: bool = True,
-        low_precision_copy: bool = False,
-        momentum: float = 0.0,
-        foreach: bool = True,
-        element_bytes: float = 4.0,
-        matrix_dim: int = 4096,
-        sizes: Sequence[int] = (),
-    ) -> float:
+        self, optimizer_name: str, numel: float, *, fused: bool = True,
+        low_precision_copy: bool = False, momentum: float = 0.0, foreach: bool = True,
+        element_bytes: float = 4.0, matrix_dim: int = 4096, sizes: Sequence[int] = (),
+    ) -> float:  # fmt: skip
         """GPU seconds of one optimizer step over ``numel`` elements.
 
         ``element_bytes`` is the width of parameters and states, which torch keeps alike.

@@ -218,6 +218,7 @@ class _Writer:
             indexed=sum(c.indexed for c in calls) / batch,
             indexed_backward=sum(c.indexed_backward for c in calls) / batch,
             gemm=None if gemm is None else replace(gemm, rows=gemm.rows / batch),
+            conv=head.conv,
             attention=head.attention,
             saves=tuple(self._saves(calls)),
             output=outputs[-1] / batch if outputs else 0.0,
@@ -273,7 +274,7 @@ class _Writer:
 
 def _gradients(call: Call) -> Gradients:
     """What backward was heard to make of a product's operands; of others it is not told apart."""
-    if call.gemm is None or call.kind != "gemm" or len(call.products_backward) > 1:
+    if call.gemm is None or call.kind not in {"gemm", "conv"} or len(call.products_backward) > 1:
         return "all"
     if not call.products_backward:
         return "none"

@@ -20,7 +20,7 @@ from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from raysim.models.table import Attention, Gemm, OperatorKind
+from raysim.models.table import Attention, Convolution, Gemm, OperatorKind
 from raysim.models.tape import JOINED, SORTED
 
 IsBatch = Callable[[torch.Tensor], bool]
@@ -108,6 +108,7 @@ class Call:
     """ATen operators: itself, and the views that follow it."""
     gemm: Gemm | None = None
     """Rows of the whole batch."""
+    conv: Convolution | None = None
     attention: Attention | None = None
     """Per sample."""
     keeps: list[Kept] = field(default_factory=list)
@@ -271,6 +272,28 @@ def product_shape(
     if groups > 1 and counts(a) and counts(b):
         groups = max(1, round(groups / batch))
     return Gemm(rows=rows, n=n, k=k, groups=groups)
+
+
+def convolution(name: str, args: Sequence[Any]) -> Convolution | None:
+    """What its product does not say of a convolution; None: it is none."""
+    if name not in _CONVOLUTIONS:
+        return None
+    source, weight, strides = args[0], args[1], args[3]
+    dims = weight.dim() - 2
+    return Convolution(
+        taps=math.prod(weight.shape[2:]),
+        steps=math.prod(strides) if len(strides) == dims else strides[0] ** dims,
+        transposed=bool(args[6]),
+        channels_last=lies_channels_last(source),
+    )
+
+
+def lies_channels_last(tensor: torch.Tensor) -> bool:
+    """Whether it is in ``torch.channels_last``, and not in both formats at once."""
+    if tensor.dim() not in {4, 5} or tensor.is_contiguous():
+        return False
+    last = torch.channels_last if tensor.dim() == 4 else torch.channels_last_3d
+    return tensor.is_contiguous(memory_format=last)
 
 
 def _convolution_shape(args: Sequence[Any], out: object) -> Gemm:

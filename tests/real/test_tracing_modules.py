@@ -127,6 +127,26 @@ def test_a_sequential_keeps_its_input_and_relu_outputs_once() -> None:
     assert (first[0].kernels_backward, second[0].kernels_backward) == (2, 3)
 
 
+def test_a_convolution_says_its_taps_strides_and_memory_format() -> None:
+    def layers(form: Any) -> list[Any]:
+        net = nn.Sequential(
+            nn.Conv2d(3, 8, 7, stride=2, padding=3), nn.Conv2d(8, 8, 3, groups=8),
+            nn.ConvTranspose2d(8, 4, 4, stride=2),
+        )  # fmt: skip
+        x = torch.zeros(2, 3, 32, 32).contiguous(memory_format=form)
+        return [
+            o for layer in trace(net, x).layers for m in layer.body.modules for o in m.operators
+        ]
+
+    stem, depthwise, up = layers(torch.channels_last)
+    assert [o.conv.taps for o in (stem, depthwise, up)] == [49, 9, 16]
+    assert [o.conv.steps for o in (stem, depthwise, up)] == [4, 1, 4]
+    assert [o.conv.transposed for o in (stem, depthwise, up)] == [False, False, True]
+    assert [o.gradients for o in (stem, depthwise, up)] == ["weights", "all", "all"]
+    assert stem.conv.channels_last
+    assert not any(o.conv.channels_last for o in layers(torch.contiguous_format))
+
+
 def test_convolutions_equal_a_real_run() -> None:
     model, x = SmallResNet(), torch.randn(BATCH, 3, 32, 32)
     traced = trace(model, x, loss=classes)

@@ -42,6 +42,7 @@ from raysim.rayapi.shapes.plans import (
     INSIDE,
     RecomputedBlock,
     Wrapping,
+    asked_tf32,
     class_of,
     describe,
 )
@@ -424,7 +425,7 @@ class Steps:
         beside_bytes = self.beside.trained(self._module)
         glance = (
             id(self._module), self._key, self._views, accumulation, optimizer, self.clipping,
-            self.feed, beside_bytes,
+            self.feed, beside_bytes, asked_tf32(),
         )  # fmt: skip
         if glance in self._found:
             return self._found[glance]
