@@ -33,10 +33,10 @@ GATHER_SHARE = 0.073
 """Of the peak, where a position's channels are fewer than that, counted as if they were not."""
 LAYOUT_SHARE = 0.60
 """Of the bandwidth, kernels that copy activations between the memory formats."""
-DEPTHWISE_SHARE = {"forward": 0.15, "inputs": 0.075, "weights": 0.15}
+DEPTHWISE_SHARE = {"forward": 0.16, "inputs": 0.08, "weights": 0.16}
 """Of the fp32 peak that multiply-adds of cuDNN's depthwise kernels reach, channels last: 7 by 7 in
-``convolution.csv`` 0.20 forward, 0.12 backward; kernels of ConvNeXt and SegFormer 0.12 and 0.13,
-0.063 and 0.079, 0.15 and 0.11 (``script_operators.json``)."""
+``convolution.csv`` 0.20 forward, 0.12 backward; kernels of ConvNeXt and SegFormer 0.16 and 0.13,
+0.085 and 0.079, 0.21 and 0.11 (``script_operators.json``)."""
 NATIVE_DEPTHWISE_SHARE = {"forward": 0.043, "inputs": 0.026, "weights": 0.026}
 """The same of torch's own, which take channels first (``DepthwiseConv2d.cu``)."""
 

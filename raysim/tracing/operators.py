@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.flop_counter import flop_registry
 
 from raysim.models.table import Attention, Convolution, Gemm, OperatorKind
@@ -294,6 +294,22 @@ def lies_channels_last(tensor: torch.Tensor) -> bool:
         return False
     last = torch.channels_last if tensor.dim() == 4 else torch.channels_last_3d
     return tensor.is_contiguous(memory_format=last)
+
+
+def laid_out(func: OpOverload, args: Sequence[Any], out: Any) -> Any:
+    """The result as cuDNN lays it out, channels last if an operand is; meta's kernels never do."""
+    name = aten_name(func)
+    given = args[:2] if name in _CONVOLUTIONS else args[1:3]
+    if name not in _CONVOLUTIONS | {"convolution_backward"}:
+        return out
+    if not any(lies_channels_last(t) for t in given):
+        return out
+
+    def last(t: torch.Tensor) -> torch.Tensor:
+        form = {4: torch.channels_last, 5: torch.channels_last_3d}.get(t.dim())
+        return t if form is None else t.contiguous(memory_format=form)
+
+    return tree_map_only(torch.Tensor, last, out)
 
 
 def _convolution_shape(args: Sequence[Any], out: object) -> Gemm:

@@ -135,7 +135,7 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         answer = self.values.answer(func, args, kwargs)
         if answer is not None:
             return answer[0]
-        out = func(*args, **kwargs)
+        out = operators.laid_out(func, args, func(*args, **kwargs))
         if not self._deaf and any(t.is_meta for t in tensors(out)):
             self.values.follow(func, args, kwargs, out)
             note = self._note_backward if self._backward else self._note_forward

@@ -143,7 +143,7 @@ def test_a_convolution_says_its_taps_strides_and_memory_format() -> None:
     assert [o.conv.steps for o in (stem, depthwise, up)] == [4, 1, 4]
     assert [o.conv.transposed for o in (stem, depthwise, up)] == [False, False, True]
     assert [o.gradients for o in (stem, depthwise, up)] == ["weights", "all", "all"]
-    assert stem.conv.channels_last
+    assert all(o.conv.channels_last for o in (stem, depthwise, up))  # it is handed on
     assert not any(o.conv.channels_last for o in layers(torch.contiguous_format))
 
 
