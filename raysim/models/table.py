@@ -140,6 +140,14 @@ class Convolution:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BatchNorm:
+    """Statistics over samples and positions, of each channel."""
+
+    channels: int
+    channels_last: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Attention:
     """Shape of an attention core, per sample."""
 
@@ -220,6 +228,7 @@ class Operator:
     """Of a product: its operands are fp8; None: of the compute dtype."""
     conv: Convolution | None = None
     """Beside ``gemm``; None: priced as a plain product."""
+    batch_norm: BatchNorm | None = None
     attention: Attention | None = None
     scan: Scan | None = None
     saves: tuple[Saved, ...] = ()

@@ -27,6 +27,7 @@ from raysim.perf.attention import (
     grouped_bytes,
     product_elements,
 )
+from raysim.perf.batch_norm import batch_norm_s
 from raysim.perf.constants import (
     NAMED_KERNELS,
     NODE_GPUS,
@@ -196,6 +197,8 @@ class ComputeModel:
             return self._convolution_s(op, batch, dtype, backward)
         if op.gemm is not None:
             return self._product_s(op, batch, dtype, tp, backward)
+        if op.batch_norm is not None and not (self.serial or self._is_fused(op)):
+            return batch_norm_s(self.constants, op, batch, dtype, backward=backward)
         if op.kind == "sync":
             return 0.0 if backward else host.COPY_FIXED_S
         moved, fixed, indexed = op.moved, op.moved_fixed, op.indexed

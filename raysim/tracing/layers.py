@@ -219,6 +219,7 @@ class _Writer:
             indexed_backward=sum(c.indexed_backward for c in calls) / batch,
             gemm=None if gemm is None else replace(gemm, rows=gemm.rows / batch),
             conv=head.conv,
+            batch_norm=None if head.compiled else head.batch_norm,
             attention=head.attention,
             saves=tuple(self._saves(calls)),
             output=outputs[-1] / batch if outputs else 0.0,
@@ -312,12 +313,18 @@ def _back(calls: Sequence[Call]) -> tuple[int, int]:
 
 def _runs(calls: Sequence[Call]) -> Iterator[list[Call]]:
     """Neighbours of one memory-bound kind together, everything else alone."""
-    for (kind, _), run in groupby(calls, key=lambda c: (c.kind, c.compiled)):
+    for (kind, *_), run in groupby(calls, key=_together):
         together = list(run)
         if kind in FUSED:
             yield together
         else:
             yield from ([c] for c in together)
+
+
+def _together(call: Call) -> tuple[str, bool, int]:
+    """What neighbours have alike that become one; a batch norm stays by itself."""
+    alone = 0 if call.batch_norm is None or call.compiled else id(call)
+    return call.kind, call.compiled, alone
 
 
 def _prefix(visit: Visit) -> str:

@@ -20,7 +20,7 @@ from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.flop_counter import flop_registry
 
-from raysim.models.table import Attention, Convolution, Gemm, OperatorKind
+from raysim.models.table import Attention, BatchNorm, Convolution, Gemm, OperatorKind
 from raysim.models.tape import JOINED, SORTED
 
 IsBatch = Callable[[torch.Tensor], bool]
@@ -109,6 +109,7 @@ class Call:
     gemm: Gemm | None = None
     """Rows of the whole batch."""
     conv: Convolution | None = None
+    batch_norm: BatchNorm | None = None
     attention: Attention | None = None
     """Per sample."""
     keeps: list[Kept] = field(default_factory=list)
@@ -286,6 +287,14 @@ def convolution(name: str, args: Sequence[Any]) -> Convolution | None:
         transposed=bool(args[6]),
         channels_last=lies_channels_last(source),
     )
+
+
+def batch_norm(name: str, args: Sequence[Any]) -> BatchNorm | None:
+    """Channels and memory format of one in training; None: it is none."""
+    if name != "native_batch_norm" or not args[5]:
+        return None
+    source = args[0]
+    return BatchNorm(channels=source.shape[1], channels_last=lies_channels_last(source))
 
 
 def lies_channels_last(tensor: torch.Tensor) -> bool:

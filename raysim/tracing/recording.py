@@ -197,6 +197,7 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 name, args, out, batch=self.batch, counts=self.grows
             )
             call.conv = operators.convolution(name, args)
+            call.batch_norm = operators.batch_norm(name, args)
             call.made = self._bytes(out)
             call.result = self.key(result) if result is not None else 0
         self._add(call, out)

@@ -17,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from raysim.errors import ScenarioError  # noqa: E402
 from raysim.models import sequential  # noqa: E402
-from raysim.models.table import Gemm, Layer, Model  # noqa: E402
+from raysim.models.table import BatchNorm, Gemm, Layer, Model  # noqa: E402
 from raysim.tracing import trace  # noqa: E402
 
 BATCH = 4
@@ -145,6 +145,14 @@ def test_a_convolution_says_its_taps_strides_and_memory_format() -> None:
     assert [o.gradients for o in (stem, depthwise, up)] == ["weights", "all", "all"]
     assert all(o.conv.channels_last for o in (stem, depthwise, up))  # it is handed on
     assert not any(o.conv.channels_last for o in layers(torch.contiguous_format))
+
+
+def test_a_batch_norm_stays_by_itself_with_its_channels() -> None:
+    net = nn.Sequential(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU()))
+    x = torch.zeros(2, 3, 32, 32).contiguous(memory_format=torch.channels_last)
+    (layer,) = trace(net, x).layers
+    found = [o.batch_norm for m in layer.body.modules for o in m.operators if o.kind == "norm"]
+    assert [n for n in found if n] == [BatchNorm(channels=8, channels_last=True)]
 
 
 def test_convolutions_equal_a_real_run() -> None:

@@ -146,6 +146,21 @@ def test_a_script_s_tf32_is_of_its_plan() -> None:
     assert exact["gpu_mem_peak_bytes"] == rounded["gpu_mem_peak_bytes"]
 
 
+def test_a_script_s_channels_last_reaches_the_trace() -> None:
+    def loop(config: dict[str, Any]) -> None:
+        form = torch.channels_last if config["last"] else torch.contiguous_format
+        model = nn.Sequential(nn.Conv2d(3, 512, 3, padding=1), nn.Conv2d(512, 512, 3, padding=1))
+        model = model.to("cuda", memory_format=form)
+        optimizer = torch.optim.SGD(model.parameters())
+        for _ in range(2):
+            x = torch.randn(32, 3, 64, 64).to("cuda", memory_format=form)
+            model(x).mean().backward()
+            optimizer.step()
+
+    first, last = (fit(loop, last=last)[1].metrics["step_seconds"] for last in (False, True))
+    assert last < 0.9 * first
+
+
 def test_accumulated_backwards_are_one_step() -> None:
     _, report = fit(train, steps=3, accumulation=4)
     plan = net_plan(gradient_accumulation_steps=4)
