@@ -20,6 +20,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
+from raysim.models.shapes import BatchNorm, Convolution, Recurrent
+
 OperatorKind = Literal[
     "gemm",           # dense matrix product, or a grouped one over experts
     "attention",      # the score-softmax-value core, projections excluded
@@ -127,27 +129,6 @@ class Gemm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Convolution:
-    """What the product that a convolution lowers to does not say of it."""
-
-    taps: int
-    """Positions of the kernel."""
-    steps: int = 1
-    """Strides multiplied: input positions per output position."""
-    transposed: bool = False
-    channels_last: bool = False
-    """How its input lies in memory."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchNorm:
-    """Statistics over samples and positions, of each channel."""
-
-    channels: int
-    channels_last: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Attention:
     """Shape of an attention core, per sample."""
 
@@ -231,6 +212,7 @@ class Operator:
     batch_norm: BatchNorm | None = None
     attention: Attention | None = None
     scan: Scan | None = None
+    recurrent: Recurrent | None = None
     saves: tuple[Saved, ...] = ()
     """First the input, if backward needs it; a tensor saved by two operators is listed by both."""
     output: float = 0.0

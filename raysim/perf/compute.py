@@ -40,6 +40,7 @@ from raysim.perf.constants import (
 )
 from raysim.perf.convolution import convolution_s
 from raysim.perf.gemm import GemmConstants, gemm_seconds, granule
+from raysim.perf.recurrent import recurrent_s
 from raysim.perf.scan import SCAN, waiting_s
 from raysim.perf.shares import (
     COMPILED_KINDS,
@@ -126,19 +127,11 @@ class ComputeModel:
     """What runs experts' products; weight gradients of ``streams`` are as fast as plain ones."""
 
     def __init__(
-        self,
-        gpu: GpuSpec,
-        *,
-        allow_tf32: bool = False,
-        fused_kernel: FusedKernel = "sdpa",
-        sustained_share: float | None = 1.0,
-        given: TrainingConstants | None = None,
-        cpu: CpuSpec | None = None,
-        cuda_graphs: bool = False,
-        compiled: bool = False,
-        expert_imbalance: float = 1.0,
-        gpus: int = NODE_GPUS,
-    ) -> None:
+        self, gpu: GpuSpec, *, allow_tf32: bool = False, fused_kernel: FusedKernel = "sdpa",
+        sustained_share: float | None = 1.0, given: TrainingConstants | None = None,
+        cpu: CpuSpec | None = None, cuda_graphs: bool = False, compiled: bool = False,
+        expert_imbalance: float = 1.0, gpus: int = NODE_GPUS,
+    ) -> None:  # fmt: skip
         if expert_imbalance < 1.0:
             raise CalibrationError(f"expert_imbalance must be at least 1, got {expert_imbalance}")
         self.gpu = gpu
@@ -193,8 +186,8 @@ class ComputeModel:
     ) -> float:
         if op.attention is not None:
             return self._attention_s(op, batch, dtype, tp, backward)
-        if op.conv is not None and not self.serial:
-            return self._convolution_s(op, batch, dtype, backward)
+        if (op.conv is not None or op.recurrent is not None) and not self.serial:
+            return self._cudnn_s(op, batch, dtype, backward)
         if op.gemm is not None:
             return self._product_s(op, batch, dtype, tp, backward)
         if op.batch_norm is not None and not (self.serial or self._is_fused(op)):
@@ -275,10 +268,13 @@ class ComputeModel:
             seconds += s.weight_scale * self._weight_product_s(op, s, dtype)
         return seconds + self._beside_products_s(op, batch, dtype, tp)
 
-    def _convolution_s(self, op: Operator, batch: float, dtype: Dtype, backward: bool) -> float:
-        """As cuDNN computes it; backward with the bias."""
-        product = self.constants.gemm("tf32" if dtype == "fp32" and self.cudnn_tf32 else dtype)
-        seconds = convolution_s(self.constants, product, op, batch, backward=backward)
+    def _cudnn_s(self, op: Operator, batch: float, dtype: Dtype, backward: bool) -> float:
+        """Recurrent layers, and convolutions, backward with the bias."""
+        c = self.constants
+        product = c.gemm("tf32" if dtype == "fp32" and self.cudnn_tf32 else dtype)
+        if op.recurrent is not None:
+            return recurrent_s(c, product, op.recurrent, batch, backward=backward)
+        seconds = convolution_s(c, product, op, batch, backward=backward)
         return seconds + (self._beside_products_s(op, batch, dtype, 1) if backward else 0.0)
 
     def _beside_products_s(self, op: Operator, batch: float, dtype: Dtype, tp: int) -> float:

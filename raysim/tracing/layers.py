@@ -15,6 +15,7 @@ from typing import Literal
 
 import torch
 
+from raysim.models.shapes import Recurrent
 from raysim.models.table import (
     Body,
     Gradients,
@@ -220,6 +221,7 @@ class _Writer:
             gemm=None if gemm is None else replace(gemm, rows=gemm.rows / batch),
             conv=head.conv,
             batch_norm=None if head.compiled else head.batch_norm,
+            recurrent=_shared_out(head.recurrent, batch),
             attention=head.attention,
             saves=tuple(self._saves(calls)),
             output=outputs[-1] / batch if outputs else 0.0,
@@ -271,6 +273,15 @@ class _Writer:
             taken = sum(1 for n in self._names.values() if n.split("#")[0] == label)
             self._names[key] = f"{label}#{taken}" if taken else label
         return self._names[key]
+
+
+def _shared_out(shape: Recurrent | None, batch: int) -> Recurrent | None:
+    """Of one sample."""
+    if shape is None:
+        return None
+    if shape.over_steps:
+        return replace(shape, steps=shape.steps / batch)
+    return replace(shape, rows=shape.rows / batch)
 
 
 def _gradients(call: Call) -> Gradients:

@@ -20,7 +20,8 @@ from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.flop_counter import flop_registry
 
-from raysim.models.table import Attention, BatchNorm, Convolution, Gemm, OperatorKind
+from raysim.models.shapes import BatchNorm, Convolution, Recurrent
+from raysim.models.table import Attention, Gemm, OperatorKind
 from raysim.models.tape import JOINED, SORTED
 
 IsBatch = Callable[[torch.Tensor], bool]
@@ -110,6 +111,8 @@ class Call:
     """Rows of the whole batch."""
     conv: Convolution | None = None
     batch_norm: BatchNorm | None = None
+    recurrent: Recurrent | None = None
+    """Of the whole batch."""
     attention: Attention | None = None
     """Per sample."""
     keeps: list[Kept] = field(default_factory=list)

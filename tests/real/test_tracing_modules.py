@@ -17,7 +17,8 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from raysim.errors import ScenarioError  # noqa: E402
 from raysim.models import sequential  # noqa: E402
-from raysim.models.table import BatchNorm, Gemm, Layer, Model  # noqa: E402
+from raysim.models.shapes import BatchNorm  # noqa: E402
+from raysim.models.table import Gemm, Layer, Model  # noqa: E402
 from raysim.tracing import trace  # noqa: E402
 
 BATCH = 4

@@ -9,7 +9,8 @@ from statistics import median
 import pytest
 
 from raysim.hardware import catalog
-from raysim.models.table import BatchNorm, Operator
+from raysim.models.shapes import BatchNorm
+from raysim.models.table import Operator
 from raysim.perf.compute import ComputeModel
 from raysim.perf.constants import TrainingConstants
 from raysim.perf.cpu_rank import compute_model

@@ -11,7 +11,8 @@ from statistics import median
 import pytest
 
 from raysim.hardware import catalog
-from raysim.models.table import Convolution, Gemm, Operator
+from raysim.models.shapes import Convolution
+from raysim.models.table import Gemm, Operator
 from raysim.perf.compute import ComputeModel
 
 H100 = catalog.gpu("H100-SXM-80GB")

@@ -16,7 +16,8 @@ import numpy as np
 from scipy.optimize import minimize
 
 from raysim.hardware import catalog
-from raysim.models.table import Convolution, Gemm, Operator
+from raysim.models.shapes import Convolution
+from raysim.models.table import Gemm, Operator
 from raysim.perf import convolution
 from raysim.perf.compute import ComputeModel
 

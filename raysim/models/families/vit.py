@@ -19,7 +19,8 @@ from raysim.models.request import (
     prefix,
     unsupported,
 )
-from raysim.models.table import Body, Convolution, Gemm, Layer, Model, Operator, Parameter, Saved
+from raysim.models.shapes import Convolution
+from raysim.models.table import Body, Gemm, Layer, Model, Operator, Parameter, Saved
 from raysim.models.tape import Tape, Tensor
 
 ALL: tuple[Implementation, ...] = ("eager", "sdpa", "flash_attention_2")
