@@ -20,6 +20,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
+from raysim.models.shapes import BatchNorm, Convolution, Recurrent
+
 OperatorKind = Literal[
     "gemm",           # dense matrix product, or a grouped one over experts
     "attention",      # the score-softmax-value core, projections excluded
@@ -205,8 +207,12 @@ class Operator:
     gemm: Gemm | None = None
     fp8: Fp8Operands | None = None
     """Of a product: its operands are fp8; None: of the compute dtype."""
+    conv: Convolution | None = None
+    """Beside ``gemm``; None: priced as a plain product."""
+    batch_norm: BatchNorm | None = None
     attention: Attention | None = None
     scan: Scan | None = None
+    recurrent: Recurrent | None = None
     saves: tuple[Saved, ...] = ()
     """First the input, if backward needs it; a tensor saved by two operators is listed by both."""
     output: float = 0.0

@@ -27,6 +27,7 @@ from raysim.perf.attention import (
     grouped_bytes,
     product_elements,
 )
+from raysim.perf.batch_norm import batch_norm_s
 from raysim.perf.constants import (
     NAMED_KERNELS,
     NODE_GPUS,
@@ -37,7 +38,9 @@ from raysim.perf.constants import (
     constants_for,
     host_costs,
 )
+from raysim.perf.convolution import convolution_s
 from raysim.perf.gemm import GemmConstants, gemm_seconds, granule
+from raysim.perf.recurrent import recurrent_s
 from raysim.perf.scan import SCAN, waiting_s
 from raysim.perf.shares import (
     COMPILED_KINDS,
@@ -115,6 +118,8 @@ class ComputeModel:
     """
 
     serial = False
+    cudnn_tf32 = True
+    """``torch.backends.cudnn.allow_tf32``: of convolutions and recurrent layers."""
     fp32_gradients = False
     """Weight gradients are added to fp32 buffers by the product itself (Megatron's
     ``gradient_accumulation_fusion``)."""
@@ -122,19 +127,11 @@ class ComputeModel:
     """What runs experts' products; weight gradients of ``streams`` are as fast as plain ones."""
 
     def __init__(
-        self,
-        gpu: GpuSpec,
-        *,
-        allow_tf32: bool = False,
-        fused_kernel: FusedKernel = "sdpa",
-        sustained_share: float | None = 1.0,
-        given: TrainingConstants | None = None,
-        cpu: CpuSpec | None = None,
-        cuda_graphs: bool = False,
-        compiled: bool = False,
-        expert_imbalance: float = 1.0,
-        gpus: int = NODE_GPUS,
-    ) -> None:
+        self, gpu: GpuSpec, *, allow_tf32: bool = False, fused_kernel: FusedKernel = "sdpa",
+        sustained_share: float | None = 1.0, given: TrainingConstants | None = None,
+        cpu: CpuSpec | None = None, cuda_graphs: bool = False, compiled: bool = False,
+        expert_imbalance: float = 1.0, gpus: int = NODE_GPUS,
+    ) -> None:  # fmt: skip
         if expert_imbalance < 1.0:
             raise CalibrationError(f"expert_imbalance must be at least 1, got {expert_imbalance}")
         self.gpu = gpu
@@ -189,8 +186,12 @@ class ComputeModel:
     ) -> float:
         if op.attention is not None:
             return self._attention_s(op, batch, dtype, tp, backward)
+        if (op.conv is not None or op.recurrent is not None) and not self.serial:
+            return self._cudnn_s(op, batch, dtype, backward)
         if op.gemm is not None:
             return self._product_s(op, batch, dtype, tp, backward)
+        if op.batch_norm is not None and not (self.serial or self._is_fused(op)):
+            return batch_norm_s(self.constants, op, batch, dtype, backward=backward)
         if op.kind == "sync":
             return 0.0 if backward else host.COPY_FIXED_S
         moved, fixed, indexed = op.moved, op.moved_fixed, op.indexed
@@ -267,6 +268,15 @@ class ComputeModel:
             seconds += s.weight_scale * self._weight_product_s(op, s, dtype)
         return seconds + self._beside_products_s(op, batch, dtype, tp)
 
+    def _cudnn_s(self, op: Operator, batch: float, dtype: Dtype, backward: bool) -> float:
+        """Recurrent layers, and convolutions, backward with the bias."""
+        c = self.constants
+        product = c.gemm("tf32" if dtype == "fp32" and self.cudnn_tf32 else dtype)
+        if op.recurrent is not None:
+            return recurrent_s(c, product, op.recurrent, batch, backward=backward)
+        seconds = convolution_s(c, product, op, batch, backward=backward)
+        return seconds + (self._beside_products_s(op, batch, dtype, 1) if backward else 0.0)
+
     def _beside_products_s(self, op: Operator, batch: float, dtype: Dtype, tp: int) -> float:
         """Sums for a bias, and where gradients meet; epilogues of other kernels when compiled."""
         if op.moved_backward is None or (self.compiled if op.compiled is None else op.compiled):
@@ -286,6 +296,7 @@ class ComputeModel:
         depth = max(1, round(rows / groups))
         product_s = self._kernel(op)
         seconds = product_s(float(n) * groups, k, depth, dtype, groups, lead=granule(n, k))
+        seconds /= self._gemm(dtype).turned
         if self.fp32_gradients:
             # Read and written in fp32 rather than written in 16 bits.
             seconds += 6.0 * n * k * groups / self.constants.memory_bytes_per_s
@@ -360,16 +371,9 @@ class ComputeModel:
         return min(1, count) if self._is_fused(op) else count
 
     def gemm_s(
-        self,
-        m: float,
-        n: int,
-        k: int,
-        dtype: Dtype,
-        groups: int = 1,
-        *,
-        lead: int | None = None,
+        self, m: float, n: int, k: int, dtype: Dtype, groups: int = 1, *, lead: int | None = None,
         imbalance: float = 1.0,
-    ) -> float:
+    ) -> float:  # fmt: skip
         """GPU seconds of ``groups`` products ``[m / groups, k] x [k, n]`` in one kernel.
 
         ``lead`` divides the operands' leading dimensions where those are not ``n`` and ``k``;
@@ -419,18 +423,10 @@ class ComputeModel:
         return kernels * c.kernel_floor_s + moved_bytes / c.memory_bytes_per_s
 
     def optimizer_s(
-        self,
-        optimizer_name: str,
-        numel: float,
-        *,
-        fused: bool = True,
-        low_precision_copy: bool = False,
-        momentum: float = 0.0,
-        foreach: bool = True,
-        element_bytes: float = 4.0,
-        matrix_dim: int = 4096,
-        sizes: Sequence[int] = (),
-    ) -> float:
+        self, optimizer_name: str, numel: float, *, fused: bool = True,
+        low_precision_copy: bool = False, momentum: float = 0.0, foreach: bool = True,
+        element_bytes: float = 4.0, matrix_dim: int = 4096, sizes: Sequence[int] = (),
+    ) -> float:  # fmt: skip
         """GPU seconds of one optimizer step over ``numel`` elements.
 
         ``element_bytes`` is the width of parameters and states, which torch keeps alike.

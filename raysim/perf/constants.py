@@ -101,6 +101,10 @@ FP32_SHARE = {
 What a product pays before its first and after its last step along k (``k_half``) is a latency, so
 without tensor cores it weighs as much less as they are slower."""
 
+TF32_TURNED = {"hopper": 0.67}
+"""What weight gradients keep of tf32's rate: warpgroup products take tf32 operands along k alone
+(PTX ``wgmma``); products of 4,096 rows and more in ``gemm.csv``, 0.65 to 0.69."""
+
 # FlashAttention 2 where it was not measured, as a share of the 16-bit peak: (share, source).
 _FLASH_2 = {
     "volta": (0.35, "memory-efficient kernel instead of flash; assumed"),
@@ -384,6 +388,7 @@ def _gemm_constants(c: GpuConstants, dtype: str) -> tuple[GemmConstants, Provena
         element_bytes={"fp32": 4, "tf32": 4, "fp8": 1}.get(dtype, 2),
         output_bytes=4 if dtype in ("fp32", "tf32") else 2,
         tensor_cores=tensor,
+        turned=TF32_TURNED.get(gpu.architecture, 1.0) if tensor and dtype == "tf32" else 1.0,
         layout=_layout(gpu.architecture),
         grid=tables.gemm_grid(c.system, shape) if left else None,
         sides=tables.gemm_plane(c.system, shape, "nk") if left else None,

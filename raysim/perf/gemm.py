@@ -102,6 +102,9 @@ class GemmConstants:
     element_bytes: int
     output_bytes: int = 2
     tensor_cores: bool = True
+    turned: float = 1.0
+    """Share of the rate that products keep both of whose operands lie across k: a weight's
+    gradient."""
     layout: Layout = Layout()
     grid: Grid | None = None
     sides: Plane | None = None
@@ -147,11 +150,31 @@ def gemm_seconds(
     compute = _compute_seconds(c, each, n, k, groups, rate / c.sm_count)
     compute *= 1.0 + c.slowdown * compute / (compute + c.slowdown_s)
     moved = groups * (c.element_bytes * (rows * k + k * n) + c.output_bytes * rows * n)
-    memory = moved / (c.memory_bytes_per_s * c.memory_efficiency)
-    high, low = (compute, memory) if compute > memory else (memory, compute)
-    joined: float = high * (1.0 + (low / high) ** c.sharpness) ** (1.0 / c.sharpness)
+    joined = _joined(c, compute, moved)
     cast = c.cast_passes * 3.0 * groups * rows * k / c.memory_bytes_per_s
     return _residual(c, rows, n, k, groups) * (c.fixed_s + joined + cast)
+
+
+def inner_product_seconds(
+    c: GemmConstants, m: float, n: int, k: int, moved_bytes: float, *, share: float, groups: int = 1
+) -> float:
+    """GPU seconds of products inside a kernel of another kind, which moves ``moved_bytes``.
+
+    ``share`` is its rate over that of a plain product's tiles. ``m`` counts rows of all groups.
+    """
+    rate = c.peak_flops_per_s * c.efficiency * share
+    each = (max(1.0, m / groups),)
+    compute = _compute_seconds(c, each, n, k, groups, rate / c.sm_count)
+    compute *= 1.0 + c.slowdown * compute / (compute + c.slowdown_s)
+    return c.fixed_s + _joined(c, compute, moved_bytes)
+
+
+def _joined(c: GemmConstants, compute: float, moved_bytes: float) -> float:
+    """Compute and memory time together."""
+    memory = moved_bytes / (c.memory_bytes_per_s * c.memory_efficiency)
+    high, low = (compute, memory) if compute > memory else (memory, compute)
+    joined: float = high * (1.0 + (low / high) ** c.sharpness) ** (1.0 / c.sharpness)
+    return joined
 
 
 def _layout_share(c: GemmConstants, n: int, k: int, lead: int | None) -> float:

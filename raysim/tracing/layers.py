@@ -15,6 +15,7 @@ from typing import Literal
 
 import torch
 
+from raysim.models.shapes import Recurrent
 from raysim.models.table import (
     Body,
     Gradients,
@@ -218,6 +219,9 @@ class _Writer:
             indexed=sum(c.indexed for c in calls) / batch,
             indexed_backward=sum(c.indexed_backward for c in calls) / batch,
             gemm=None if gemm is None else replace(gemm, rows=gemm.rows / batch),
+            conv=head.conv,
+            batch_norm=None if head.compiled else head.batch_norm,
+            recurrent=_shared_out(head.recurrent, batch),
             attention=head.attention,
             saves=tuple(self._saves(calls)),
             output=outputs[-1] / batch if outputs else 0.0,
@@ -271,9 +275,18 @@ class _Writer:
         return self._names[key]
 
 
+def _shared_out(shape: Recurrent | None, batch: int) -> Recurrent | None:
+    """Of one sample."""
+    if shape is None:
+        return None
+    if shape.over_steps:
+        return replace(shape, steps=shape.steps / batch)
+    return replace(shape, rows=shape.rows / batch)
+
+
 def _gradients(call: Call) -> Gradients:
     """What backward was heard to make of a product's operands; of others it is not told apart."""
-    if call.gemm is None or call.kind != "gemm" or len(call.products_backward) > 1:
+    if call.gemm is None or call.kind not in {"gemm", "conv"} or len(call.products_backward) > 1:
         return "all"
     if not call.products_backward:
         return "none"
@@ -311,12 +324,18 @@ def _back(calls: Sequence[Call]) -> tuple[int, int]:
 
 def _runs(calls: Sequence[Call]) -> Iterator[list[Call]]:
     """Neighbours of one memory-bound kind together, everything else alone."""
-    for (kind, _), run in groupby(calls, key=lambda c: (c.kind, c.compiled)):
+    for (kind, *_), run in groupby(calls, key=_together):
         together = list(run)
         if kind in FUSED:
             yield together
         else:
             yield from ([c] for c in together)
+
+
+def _together(call: Call) -> tuple[str, bool, int]:
+    """What neighbours have alike that become one; a batch norm stays by itself."""
+    alone = 0 if call.batch_norm is None or call.compiled else id(call)
+    return call.kind, call.compiled, alone
 
 
 def _prefix(visit: Visit) -> str:

@@ -31,6 +31,7 @@ from raysim.tracing.kernels import stood_in
 from raysim.tracing.layers import assemble
 from raysim.tracing.operators import tensors
 from raysim.tracing.recording import Functions, Listener
+from raysim.tracing.recurrent import cudnn_recurrent
 from raysim.tracing.walk import LOSS, Walk
 
 _UNCOMPILED = (RuntimeError, TypeError, ValueError, AssertionError, AttributeError, KeyError)
@@ -288,7 +289,7 @@ def _run(
                 modes.enter_context(mode)
             modes.enter_context(Functions(listener, casts))
             autocast = nullcontext() if casts is None else casts.running()
-            with autocast, keeping, stood_in(model, listener):
+            with autocast, keeping, stood_in(model, listener), cudnn_recurrent(listener):
                 out = _call(model, given)
                 value = _own_loss(out)
                 if loss is not None:

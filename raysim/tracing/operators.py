@@ -17,9 +17,10 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.flop_counter import flop_registry
 
+from raysim.models.shapes import BatchNorm, Convolution, Recurrent
 from raysim.models.table import Attention, Gemm, OperatorKind
 from raysim.models.tape import JOINED, SORTED
 
@@ -108,6 +109,10 @@ class Call:
     """ATen operators: itself, and the views that follow it."""
     gemm: Gemm | None = None
     """Rows of the whole batch."""
+    conv: Convolution | None = None
+    batch_norm: BatchNorm | None = None
+    recurrent: Recurrent | None = None
+    """Of the whole batch."""
     attention: Attention | None = None
     """Per sample."""
     keeps: list[Kept] = field(default_factory=list)
@@ -271,6 +276,52 @@ def product_shape(
     if groups > 1 and counts(a) and counts(b):
         groups = max(1, round(groups / batch))
     return Gemm(rows=rows, n=n, k=k, groups=groups)
+
+
+def convolution(name: str, args: Sequence[Any]) -> Convolution | None:
+    """What its product does not say of a convolution; None: it is none."""
+    if name not in _CONVOLUTIONS:
+        return None
+    source, weight, strides = args[0], args[1], args[3]
+    dims = weight.dim() - 2
+    return Convolution(
+        taps=math.prod(weight.shape[2:]),
+        steps=math.prod(strides) if len(strides) == dims else strides[0] ** dims,
+        transposed=bool(args[6]),
+        channels_last=lies_channels_last(source),
+    )
+
+
+def batch_norm(name: str, args: Sequence[Any]) -> BatchNorm | None:
+    """Channels and memory format of one in training; None: it is none."""
+    if name != "native_batch_norm" or not args[5]:
+        return None
+    source = args[0]
+    return BatchNorm(channels=source.shape[1], channels_last=lies_channels_last(source))
+
+
+def lies_channels_last(tensor: torch.Tensor) -> bool:
+    """Whether it is in ``torch.channels_last``, and not in both formats at once."""
+    if tensor.dim() not in {4, 5} or tensor.is_contiguous():
+        return False
+    last = torch.channels_last if tensor.dim() == 4 else torch.channels_last_3d
+    return tensor.is_contiguous(memory_format=last)
+
+
+def laid_out(func: OpOverload, args: Sequence[Any], out: Any) -> Any:
+    """The result as cuDNN lays it out, channels last if an operand is; meta's kernels never do."""
+    name = aten_name(func)
+    given = args[:2] if name in _CONVOLUTIONS else args[1:3]
+    if name not in _CONVOLUTIONS | {"convolution_backward"}:
+        return out
+    if not any(lies_channels_last(t) for t in given):
+        return out
+
+    def last(t: torch.Tensor) -> torch.Tensor:
+        form = {4: torch.channels_last, 5: torch.channels_last_3d}.get(t.dim())
+        return t if form is None else t.contiguous(memory_format=form)
+
+    return tree_map_only(torch.Tensor, last, out)
 
 
 def _convolution_shape(args: Sequence[Any], out: object) -> Gemm:

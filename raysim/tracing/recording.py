@@ -135,7 +135,7 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         answer = self.values.answer(func, args, kwargs)
         if answer is not None:
             return answer[0]
-        out = func(*args, **kwargs)
+        out = operators.laid_out(func, args, func(*args, **kwargs))
         if not self._deaf and any(t.is_meta for t in tensors(out)):
             self.values.follow(func, args, kwargs, out)
             note = self._note_backward if self._backward else self._note_forward
@@ -196,6 +196,8 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
             call.gemm = operators.product_shape(
                 name, args, out, batch=self.batch, counts=self.grows
             )
+            call.conv = operators.convolution(name, args)
+            call.batch_norm = operators.batch_norm(name, args)
             call.made = self._bytes(out)
             call.result = self.key(result) if result is not None else 0
         self._add(call, out)
@@ -235,6 +237,9 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
             found = [t for t in tensors(out) if tuple(t.shape) not in weights]
             call.products_backward.append(bool(found))
             return
+        if call.conv is not None and name == "convolution_backward":
+            made = [t is not None for t in out]
+            call.products_backward += [True] * made[0] + [False] * made[1]
         given = (args, kwargs)
 
         def counts(t: torch.Tensor) -> bool:

@@ -36,6 +36,16 @@ class DdpSettings:
     """``torch.amp.GradScaler`` unscales the gradients, and waits for whether all are finite."""
 
 
+@dataclass(frozen=True, slots=True)
+class Tf32:
+    """What runs on tensor cores though it is fp32, rounded to 10 bits; torch's defaults."""
+
+    products: bool = False
+    """``torch.backends.cuda.matmul.allow_tf32``."""
+    convolutions: bool = True
+    """``torch.backends.cudnn.allow_tf32``, of recurrent layers too."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MegatronSettings:
     """Megatron-LM's arguments that matter; defaults of ``megatron/training/arguments.py``."""
@@ -137,6 +147,7 @@ class TrainingPlan:
     separate_gathers: bool = False
     """ZeRO-3 as DeepSpeed had it before 0.6: each parameter is gathered by itself, behind a
     synchronisation of the GPU, and the host waits for what a module needs."""
+    tf32: Tf32 = Tf32()
     loss_scale: LossScale | None = None
     """Dynamic scaling of fp16; None: none, or a constant."""
     saving: SavingSettings = field(default_factory=SavingSettings)

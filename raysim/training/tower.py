@@ -332,6 +332,7 @@ def prepare(
         expert_imbalance=plan.expert_imbalance,
         gpus=plan.mesh.world,
     )
+    costs.allow_tf32, costs.cudnn_tf32 = plan.tf32.products, plan.tf32.convolutions
     if plan.engine == "megatron":
         costs.fp32_gradients = plan.megatron.gradient_accumulation_fusion
         costs.grouped_kernel = "streams"

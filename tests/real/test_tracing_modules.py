@@ -17,6 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from raysim.errors import ScenarioError  # noqa: E402
 from raysim.models import sequential  # noqa: E402
+from raysim.models.shapes import BatchNorm  # noqa: E402
 from raysim.models.table import Gemm, Layer, Model  # noqa: E402
 from raysim.tracing import trace  # noqa: E402
 
@@ -125,6 +126,34 @@ def test_a_sequential_keeps_its_input_and_relu_outputs_once() -> None:
     second = [o for o in layers[2].body.operators if o.gemm]
     # The data need no gradient: the first backward has one product and the bias's sum.
     assert (first[0].kernels_backward, second[0].kernels_backward) == (2, 3)
+
+
+def test_a_convolution_says_its_taps_strides_and_memory_format() -> None:
+    def layers(form: Any) -> list[Any]:
+        net = nn.Sequential(
+            nn.Conv2d(3, 8, 7, stride=2, padding=3), nn.Conv2d(8, 8, 3, groups=8),
+            nn.ConvTranspose2d(8, 4, 4, stride=2),
+        )  # fmt: skip
+        x = torch.zeros(2, 3, 32, 32).contiguous(memory_format=form)
+        return [
+            o for layer in trace(net, x).layers for m in layer.body.modules for o in m.operators
+        ]
+
+    stem, depthwise, up = layers(torch.channels_last)
+    assert [o.conv.taps for o in (stem, depthwise, up)] == [49, 9, 16]
+    assert [o.conv.steps for o in (stem, depthwise, up)] == [4, 1, 4]
+    assert [o.conv.transposed for o in (stem, depthwise, up)] == [False, False, True]
+    assert [o.gradients for o in (stem, depthwise, up)] == ["weights", "all", "all"]
+    assert all(o.conv.channels_last for o in (stem, depthwise, up))  # it is handed on
+    assert not any(o.conv.channels_last for o in layers(torch.contiguous_format))
+
+
+def test_a_batch_norm_stays_by_itself_with_its_channels() -> None:
+    net = nn.Sequential(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU()))
+    x = torch.zeros(2, 3, 32, 32).contiguous(memory_format=torch.channels_last)
+    (layer,) = trace(net, x).layers
+    found = [o.batch_norm for m in layer.body.modules for o in m.operators if o.kind == "norm"]
+    assert [n for n in found if n] == [BatchNorm(channels=8, channels_last=True)]
 
 
 def test_convolutions_equal_a_real_run() -> None:

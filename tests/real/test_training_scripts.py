@@ -132,6 +132,35 @@ def test_steps_take_what_the_tower_says_of_the_traced_model() -> None:
     assert report.metrics["gpu_mem_peak_bytes"] == expected.fullest.peak_bytes
 
 
+def test_a_script_s_tf32_is_of_its_plan() -> None:
+    def loop(config: dict[str, Any]) -> float:
+        torch.set_float32_matmul_precision("high" if config["tf32"] else "highest")
+        try:
+            return train(config)
+        finally:
+            torch.set_float32_matmul_precision("highest")
+
+    wide = {"width": 8192, "batch": 4096, "steps": 4}
+    exact, rounded = (fit(loop, tf32=tf32, **wide)[1].metrics for tf32 in (False, True))
+    assert exact["step_seconds"] > 3 * rounded["step_seconds"]
+    assert exact["gpu_mem_peak_bytes"] == rounded["gpu_mem_peak_bytes"]
+
+
+def test_a_script_s_channels_last_reaches_the_trace() -> None:
+    def loop(config: dict[str, Any]) -> None:
+        form = torch.channels_last if config["last"] else torch.contiguous_format
+        model = nn.Sequential(nn.Conv2d(3, 512, 3, padding=1), nn.Conv2d(512, 512, 3, padding=1))
+        model = model.to("cuda", memory_format=form)
+        optimizer = torch.optim.SGD(model.parameters())
+        for _ in range(2):
+            x = torch.randn(32, 3, 64, 64).to("cuda", memory_format=form)
+            model(x).mean().backward()
+            optimizer.step()
+
+    first, last = (fit(loop, last=last)[1].metrics["step_seconds"] for last in (False, True))
+    assert last < 0.9 * first
+
+
 def test_accumulated_backwards_are_one_step() -> None:
     _, report = fit(train, steps=3, accumulation=4)
     plan = net_plan(gradient_accumulation_steps=4)

@@ -19,6 +19,7 @@ from raysim.models.request import (
     prefix,
     unsupported,
 )
+from raysim.models.shapes import Convolution
 from raysim.models.table import Body, Gemm, Layer, Model, Operator, Parameter, Saved
 from raysim.models.tape import Tape, Tensor
 
@@ -107,6 +108,7 @@ def _embedding(
         name=projection, kind="conv", flops=2.0 * rows * k * hidden, moved=pixels + x.numel,
         # The pixels need no gradient: backward is the weight's alone.
         moved_backward=pixels + 2 * x.numel, gemm=Gemm(rows=rows, n=hidden, k=k),
+        conv=Convolution(taps=patch[0] * patch[1], steps=patch[0] * patch[1]), gradients="weights",
         saves=(given,), output=x.numel, kernels=1, kernels_backward=2, reads=(given,),
         result=x.name, autocast="half",
     )  # fmt: skip

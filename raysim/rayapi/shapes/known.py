@@ -36,7 +36,7 @@ def to_device(tensor: torch.Tensor) -> torch.Tensor:
     """A copy on the GPU, which has a shape; small integers are remembered beside it."""
     if tensor.is_meta:
         return tensor
-    made = torch.empty(tensor.shape, dtype=tensor.dtype, device=META)
+    made = torch.empty_like(tensor, device=META, requires_grad=False)
     if tensor.numel() <= (MOST_FLOATS if _is_inexact(tensor) else MOST_KNOWN):
         made.raysim_values = tensor.detach()  # type: ignore[attr-defined]
     return made

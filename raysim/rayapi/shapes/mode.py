@@ -269,6 +269,9 @@ class ShapesMode(TorchFunctionMode):
         dtype = next((a for a in said if isinstance(a, torch.dtype)), None)
         if dtype is not None and dtype != tensor.dtype:
             tensor = self._noted(func, [tensor, dtype], {})
+        form = kwargs.get("memory_format", torch.preserve_format)
+        if form is not torch.preserve_format:
+            tensor = self._noted(_T.contiguous, [tensor], {"memory_format": form})
         devices = [a for a in said if _is_device(a)]
         if any(map(on_gpu, devices)):
             return self._to_gpu(tensor)

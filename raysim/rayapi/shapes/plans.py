@@ -15,7 +15,7 @@ from torch.distributed.algorithms._checkpoint import checkpoint_wrapper
 from torch.distributed.fsdp import FSDPModule
 
 from raysim.models.table import Model
-from raysim.training.plan import DdpSettings, TrainingPlan, plan_fields
+from raysim.training.plan import DdpSettings, Tf32, TrainingPlan, plan_fields
 from raysim.training.settings.deepspeed import (
     DeepSpeedConfig,
     Optimizer,
@@ -91,6 +91,7 @@ class Wrapping:
             ddp=ddp,
             fsdp=self.fsdp,
             gradient_clipping=clipping,
+            tf32=asked_tf32(),
         )
 
 
@@ -116,8 +117,24 @@ def deepspeed_plan(
         pipeline=pipeline,
         gradient_clipping=config.gradient_clipping,
         loss_scale=config.loss_scale,
+        tf32=asked_tf32(),
         **plan_fields(config),
     )
+
+
+def asked_tf32() -> Tf32:
+    """What the script has set of torch's flags by now, under their new names or their old."""
+    backends: Any = torch.backends  # whose new names (torch 2.9) are not typed
+    cudnn = backends.cudnn
+    return Tf32(
+        products=_is_tf32(backends.cuda.matmul),
+        convolutions=_is_tf32(getattr(cudnn, "conv", cudnn)),
+    )
+
+
+def _is_tf32(backend: Any) -> bool:
+    precision = getattr(backend, "fp32_precision", None)
+    return bool(backend.allow_tf32 if precision is None else precision == "tf32")
 
 
 def describe(module: Any) -> Wrapping:

@@ -39,10 +39,7 @@ from raysim.rayapi.shapes.known import with_values
 from raysim.rayapi.shapes.mode import ShapesMode, Tape
 from raysim.rayapi.shapes.optimizers import Optimizers
 from raysim.rayapi.shapes.own_work import OwnWork
-from raysim.rayapi.shapes.plans import (
-    Wrapping,
-    describe,
-)
+from raysim.rayapi.shapes.plans import Wrapping, asked_tf32, describe
 from raysim.rayapi.shapes.prediction import Prediction
 from raysim.rayapi.shapes.roles import Role, again, bytes_of, samples_of
 from raysim.rayapi.train.environment import host_pool
@@ -416,7 +413,7 @@ class Steps:
         feed = self.own.feed(self.feed, role.input_bytes, accumulation)
         glance = (
             id(self._module), self._key, self._views, accumulation, optimizer, self.clipping,
-            feed, beside_bytes, self.scales,
+            feed, beside_bytes, self.scales, asked_tf32(),
         )  # fmt: skip
         if glance in self._found:
             return self._found[glance]

@@ -1,0 +1,52 @@
+"""Shapes of kernels that a product's does not say, as operators of the layer table carry them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Convolution:
+    """What the product that a convolution lowers to does not say of it."""
+
+    taps: int
+    """Positions of the kernel."""
+    steps: int = 1
+    """Strides multiplied: input positions per output position."""
+    transposed: bool = False
+    channels_last: bool = False
+    """How its input lies in memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchNorm:
+    """Statistics over samples and positions, of each channel."""
+
+    channels: int
+    channels_last: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recurrent:
+    """Shape of a stack of recurrent layers (LSTM, GRU) that one call runs."""
+
+    gates: int
+    width: int
+    inputs: tuple[int, ...]
+    """Width of what each layer and direction is given."""
+    directions: int
+    steps: float
+    rows: float
+    """Samples that take a step together."""
+    over_steps: bool
+    """A sample of the table is a step of all rows, not a row with all its steps."""
+
+    @property
+    def weights(self) -> int:
+        """Elements of all matrices."""
+        return sum(self.gates * self.width * (given + self.width) for given in self.inputs)
+
+    @property
+    def passes(self) -> int:
+        """Over a state, of what is by element: gates of both products, kept ones, states."""
+        return 3 * self.gates + 3

@@ -1,0 +1,164 @@
+"""Convolutions on a GPU: against cuDNN's times, and what their shape and memory format decide."""
+
+from __future__ import annotations
+
+import csv
+import math
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from raysim.hardware import catalog
+from raysim.models.shapes import Convolution
+from raysim.models.table import Gemm, Operator
+from raysim.perf.compute import ComputeModel
+
+H100 = catalog.gpu("H100-SXM-80GB")
+TABLE = Path("validation/data/nvidia-h100-80gb-hbm3-1gpu/2026-11-26/convolution.csv")
+
+
+def layer(
+    given: int, made: int, side: int, kernel: int, *, stride: int = 1, groups: int = 1,
+    last: bool = False, dims: int = 2,
+) -> Operator:  # fmt: skip
+    """As the measured ones are padded: half the kernel, patches not at all."""
+    padding = 0 if kernel == stride else kernel // 2
+    positions = ((side + 2 * padding - kernel) // stride + 1) ** dims
+    output = float(made * positions)
+    moved = given * side**dims + output
+    taps = kernel**dims
+    gemm = Gemm(rows=float(positions * groups), n=made // groups, k=given // groups * taps,
+                groups=groups)  # fmt: skip
+    return Operator(
+        name="layer", kind="conv", moved=moved, moved_backward=2 * moved, output=output, gemm=gemm,
+        conv=Convolution(taps=taps, steps=stride**dims, channels_last=last), kernels_backward=2,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def model() -> ComputeModel:
+    return ComputeModel(H100)
+
+
+def test_measured_ones(model: ComputeModel) -> None:
+    ratios = []
+    with TABLE.open() as file:
+        for r in csv.DictReader(file):
+            op = layer(
+                int(r["channels_in"]), int(r["channels_out"]), int(r["side"]), int(r["kernel"]),
+                stride=int(r["stride"]), groups=int(r["groups"]), last=r["layout"] == "last",
+                dims=int(r["dims"]),
+            )  # fmt: skip
+            dtype = "bf16" if r["dtype"] == "bf16" else "fp32"
+            seconds = model.operator_s(
+                op, batch=int(r["batch"]), dtype=dtype, backward=r["way"] == "backward"
+            )
+            ratios.append(math.log(seconds / float(r["value"])))
+    assert len(ratios) == 156
+    assert abs(median(ratios)) < 0.08
+    assert median(abs(ratio) for ratio in ratios) < 0.14
+    assert sum(abs(ratio) > 0.5 for ratio in ratios) < 16
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_channels_first_is_copied_before_and_behind_each_call(
+    model: ComputeModel, backward: bool
+) -> None:
+    first, last = (
+        model.operator_s(
+            layer(256, 256, 32, 3, last=last), batch=32, dtype="bf16", backward=backward
+        )
+        for last in (False, True)
+    )
+    both_ways = 2 * 2 * 2 * 32 * 256 * 32 * 32  # bytes of input and output, read and written
+    calls = 2 if backward else 1
+    assert first - last > calls * both_ways / H100.memory_bytes_per_s
+    assert first - last < 2.5 * calls * both_ways / H100.memory_bytes_per_s
+
+
+def test_a_product_by_itself_is_not_copied(model: ComputeModel) -> None:
+    first, last, linear = (
+        model.operator_s(op, batch=32, dtype="bf16")
+        for op in (
+            layer(128, 128, 32, 1), layer(128, 128, 32, 1, last=True),
+            Operator(name="linear", kind="gemm", gemm=Gemm(rows=1024, n=128, k=128)),
+        )
+    )  # fmt: skip
+    assert first == last == linear
+    assert model.operator_s(layer(128, 128, 32, 1, stride=2), batch=32, dtype="bf16") > 0.9 * last
+
+
+def test_the_input_is_read_once_and_not_once_per_tap(model: ComputeModel) -> None:
+    wide = layer(64, 64, 64, 3, last=True)
+    assert wide.gemm is not None
+    expanded = model.gemm_s(32 * wide.gemm.rows, wide.gemm.n, wide.gemm.k, "bf16")
+    assert model.operator_s(wide, batch=32, dtype="bf16") < 0.7 * expanded
+
+
+def test_a_depthwise_one_moves_its_tensors_and_multiplies_without_tensor_cores(
+    model: ComputeModel,
+) -> None:
+    moved_s = 2 * 2 * 32 * 256 * 64 * 64 / model.constants.memory_bytes_per_s
+    few = model.operator_s(layer(256, 256, 64, 1, groups=256, last=True), batch=32, dtype="bf16")
+    assert few == pytest.approx(moved_s + model.constants.kernel_floor_s)
+    many = model.operator_s(layer(256, 256, 64, 7, groups=256, last=True), batch=32, dtype="bf16")
+    flops = 2 * 32 * 256 * 64 * 64 * 49
+    assert flops / H100.flops_per_s["fp32"] < many < 10 * flops / H100.flops_per_s["fp32"]
+    native = model.operator_s(layer(256, 256, 64, 7, groups=256), batch=32, dtype="bf16")
+    assert native > 3 * many  # torch's own kernel
+
+
+def test_fp32_runs_as_tf32_unless_cudnn_may_not() -> None:
+    allowed, exact = ComputeModel(H100), ComputeModel(H100)
+    exact.cudnn_tf32 = False
+    op = layer(256, 256, 32, 3, last=True)
+    assert exact.operator_s(op, batch=32, dtype="fp32") > 4 * allowed.operator_s(
+        op, batch=32, dtype="fp32"
+    )
+    assert exact.operator_s(op, batch=32, dtype="bf16") == allowed.operator_s(
+        op, batch=32, dtype="bf16"
+    )
+
+
+def test_a_first_layer_has_no_gradient_of_its_input(model: ComputeModel) -> None:
+    op = layer(64, 64, 64, 3, last=True)
+    both = model.operator_s(op, batch=32, dtype="bf16", backward=True)
+    weights = replace(op, gradients="weights", moved_backward=op.moved)
+    alone = model.operator_s(weights, batch=32, dtype="bf16", backward=True)
+    assert 0.4 * both < alone < 0.8 * both
+
+
+def test_three_channels_cost_as_much_as_eight(model: ComputeModel) -> None:
+    three, eight = (
+        model.operator_s(layer(c, 64, 224, 7, stride=2, last=True), batch=64, dtype="bf16")
+        for c in (3, 7)
+    )
+    assert three == pytest.approx(eight, rel=0.1)
+
+
+def test_a_transposed_one_is_the_gradient_of_a_strided_one(model: ComputeModel) -> None:
+    strided = layer(128, 256, 64, 4, stride=2, last=True)
+    assert strided.gemm is not None
+    gemm = Gemm(rows=strided.gemm.rows, n=strided.gemm.k, k=strided.gemm.n)
+    assert strided.conv is not None
+    up = replace(
+        strided, gemm=gemm, output=strided.moved - strided.output,
+        conv=replace(strided.conv, transposed=True),
+    )  # fmt: skip
+    forward = model.operator_s(up, batch=32, dtype="bf16")
+    inputs = replace(strided, gradients="inputs", moved_backward=strided.moved, kernels_backward=1)
+    assert forward == model.operator_s(inputs, batch=32, dtype="bf16", backward=True)
+
+
+def test_a_weight_gradient_of_tf32_is_turned_on_hopper() -> None:
+    # 4096 x 4096 x 4096 with both operands across k: 0.530 ms, along k 0.339 (gemm.csv)
+    hopper = ComputeModel(H100, allow_tf32=True)
+    op = Operator(name="up", kind="gemm", gemm=Gemm(rows=4096, n=4096, k=4096))
+    weight = hopper.weight_gradient_s(op, batch=1, dtype="fp32")
+    assert weight == pytest.approx(530e-6, rel=0.05)
+    assert hopper.gemm_s(4096, 4096, 4096, "fp32") == pytest.approx(339e-6, rel=0.06)
+    ampere = ComputeModel(catalog.gpu("A100-SXM-80GB"), allow_tf32=True)
+    along = ampere.operator_s(op, batch=1, dtype="fp32")
+    assert ampere.weight_gradient_s(op, batch=1, dtype="fp32") == pytest.approx(along, rel=0.05)
