@@ -51,7 +51,8 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.produced: dict[int, Call] = {}
         """The operator that made a storage."""
         self.loss: Call | None = None
-        """The last operator of a loss function."""
+        """The first operator of a loss function on the batch: until its backward is over, outputs
+        that somebody holds are in memory."""
         self.has_compiled = False
         """What the compiler makes of its regions has been told to their operators."""
         self._deaf = False
@@ -213,7 +214,7 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._latest = call
         for t in tensors(out):
             self.produced.setdefault(self.key(t), call)
-        if call.kind == "loss":
+        if call.kind == "loss" and call.made and self.loss is None:
             self.loss = call
 
     def _note_backward(
