@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import FunctionType
 from typing import Any
 
@@ -29,6 +29,7 @@ from torch.utils._pytree import tree_map_only
 
 from raysim.models.table import Attention
 from raysim.tracing import operators
+from raysim.tracing.attention import is_fused, plain
 from raysim.tracing.autocast import Casts
 from raysim.tracing.operators import Call, Kept, tensors
 from raysim.tracing.values import Values
@@ -400,18 +401,20 @@ class Functions(TorchFunctionMode):
         key: torch.Tensor,
         value: torch.Tensor,
         attn_mask: torch.Tensor | None = None,
-        dropout_p: float = 0.0,  # noqa: ARG002 (inside the kernel)
+        dropout_p: float = 0.0,  # inside the kernel
         is_causal: bool = False,
+        scale: float | None = None,
         **_: Any,
     ) -> torch.Tensor:
-        """``scaled_dot_product_attention`` as one fused kernel."""
+        """``scaled_dot_product_attention`` as one fused kernel, where there is one for it."""
         if self.casts is not None:
             query, key, value, attn_mask = self.casts.halved((query, key, value, attn_mask))
-        single = query.dim() == 3
-        if single:
-            query, key, value = (t.unsqueeze(-3) for t in (query, key, value))
-        out = self._fused_attention(query, key, value, attn_mask, causal=is_causal)
-        return out.squeeze(-3) if single else out
+        if is_fused(query, key, value, attn_mask):
+            return self._fused_attention(query, key, value, attn_mask, causal=is_causal)
+        with nullcontext() if self.casts is None else self.casts.off():
+            return plain(
+                query, key, value, attn_mask, dropout=dropout_p, causal=is_causal, scale=scale
+            )
 
     def _fused_attention(
         self,
