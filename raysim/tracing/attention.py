@@ -1,8 +1,8 @@
 """Which kernel ``scaled_dot_product_attention`` takes on CUDA, and its plain path where none fits.
 
-Sources: torch 2.11, ``aten/src/ATen/native/transformers/cuda/sdp_utils.cpp`` and ``sdp_utils_cpp.h``
-(what FlashAttention, cuDNN and the memory-efficient kernel refuse), ``attention.cpp``
-(``_scaled_dot_product_attention_math``). Compute capability 8.0 and later. The plain path keeps
+Sources: torch 2.11, ``aten/src/ATen/native/transformers``: ``cuda/sdp_utils.cpp`` and
+``sdp_utils_cpp.h`` (what FlashAttention, cuDNN and the memory-efficient kernel refuse),
+``attention.cpp`` (``_scaled_dot_product_attention_math``). Compute capability 8.0 and later. The plain path keeps
 the score matrix, in fp32 whatever the type.
 
 Not modelled: backends that a script has switched off, nested tensors, deterministic algorithms.
@@ -22,9 +22,7 @@ MOST_FLASH = 256
 _aten: Any = torch.ops.aten
 
 
-def is_fused(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None
-) -> bool:
+def is_fused(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None) -> bool:
     """Whether a kernel takes these, and no scores are kept."""
     given = (q, k, v)
     if any(t.dim() != 4 or t.stride(-1) != 1 for t in given):
@@ -70,4 +68,5 @@ def plain(
         weights = torch.native_dropout(weights, dropout, True)[0]
     if kind in HALF:
         weights.to(kind)  # returned beside the output, to nobody
-    return (weights @ v).to(kind)
+    out: torch.Tensor = (weights @ v).to(kind)
+    return out

@@ -47,6 +47,7 @@ def trace(
     dtype: torch.dtype | None = None,
     autocast: torch.dtype | None = None,
     say: Callable[[str], object] | None = None,
+    unknown: Callable[[torch.dtype], Any] | None = None,
 ) -> Model:
     """The layer table of ``module``, as one training step on ``example_inputs`` shows it.
 
@@ -72,6 +73,9 @@ def trace(
     say
         Told where the table is not what it should be: a region of ``torch.compile`` that the
         compiler could not be asked about.
+    unknown
+        What the forward is told where it asks for a value that nobody knows, of a type (a random
+        number that decides whether a layer runs). None: it is refused.
 
     Raises
     ------
@@ -89,7 +93,7 @@ def trace(
     weights = _compute_dtype(model, given)
     walk = Walk(model, cuts, weights)
     compute = autocast or weights
-    listener = Listener(walk, model, batch=batch, width=compute.itemsize)
+    listener = Listener(walk, model, batch=batch, width=compute.itemsize, unknown=unknown)
     _introduce(given, example_inputs, listener)
     casts = None if autocast is None else Casts(autocast, listener.copy_weight)
     held, has_loss = _run(model, given, loss, listener, casts)

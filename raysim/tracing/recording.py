@@ -35,12 +35,26 @@ from raysim.tracing.operators import Call, Kept, tensors
 from raysim.tracing.values import Values
 from raysim.tracing.walk import Walk
 
+_NUMBER = torch.ops.aten._local_scalar_dense.default  # noqa: SLF001  (``item()``, and conditions)
+
 
 class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes every operator with its module; ``width`` is the bytes of a compute-dtype element."""
+    """Notes every operator with its module; ``width`` is the bytes of a compute-dtype element.
 
-    def __init__(self, walk: Walk, model: torch.nn.Module, *, batch: int, width: int) -> None:
+    ``unknown`` is what a value that nobody knows is taken for; None: the trace fails there.
+    """
+
+    def __init__(
+        self,
+        walk: Walk,
+        model: torch.nn.Module,
+        *,
+        batch: int,
+        width: int,
+        unknown: Callable[[torch.dtype], Any] | None = None,
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self.unknown = unknown
         self.walk = walk
         self.batch = batch
         self.width = width
@@ -137,6 +151,8 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         answer = self.values.answer(func, args, kwargs)
         if answer is not None:
             return answer[0]
+        if func is _NUMBER and self.unknown is not None and args[0].is_meta:
+            return self.unknown(args[0].dtype)
         out = func(*args, **kwargs)
         if not self._deaf and any(t.is_meta for t in tensors(out)):
             self.values.follow(func, args, kwargs, out)

@@ -23,6 +23,7 @@ import torch
 from raysim.errors import ScenarioError
 from raysim.rayapi.shapes import prediction
 from raysim.rayapi.shapes.known import with_values
+from raysim.rayapi.shapes.mode import no_value
 from raysim.rayapi.shapes.plans import describe
 from raysim.rayapi.shapes.roles import Role
 from raysim.tracing import trace
@@ -105,7 +106,7 @@ class Beside:
             with _learning(inner), torch.enable_grad(), steps.tracing(inner):
                 model = trace(
                     inner, with_values(_example(inner, *given)), name=type(inner).__name__,
-                    autocast=wrapping.cast_by(half),
+                    autocast=wrapping.cast_by(half), unknown=no_value,
                 )  # fmt: skip
             plan = replace(wrapping, meets=False, mesh=None, deepspeed=None, engine="ddp").plan(
                 model, world_size=1, micro_batch=role.batch, accumulation=1, optimizer=None,

@@ -24,6 +24,7 @@ from torch.utils._pytree import tree_map_only
 
 from raysim.rayapi.shapes.known import (
     META,
+    constant,
     counted,
     follow,
     is_in_place,
@@ -188,7 +189,9 @@ class ShapesMode(TorchFunctionMode):
         remembers = self.tape is None and self.steps.steady
         ordinary: Callable[..., Any] = self._remembered if remembers else self._noted
         if self.tracing or not some_known(args):
-            return ordinary(func, args, kwargs)
+            out = ordinary(func, args, kwargs)
+            constant(func, name, args, kwargs, out)
+            return out
         try:
             out = ordinary(func, args, kwargs)
         except (NotImplementedError, RuntimeError):  # a shape that depends on values
@@ -197,6 +200,7 @@ class ShapesMode(TorchFunctionMode):
             args = (args[0], places(args[1]), *args[2:])
             out = self._noted(func, args, kwargs)
         follow(func, args, kwargs, out, in_place=is_in_place(name))
+        constant(func, name, args, kwargs, out)
         return out
 
     def _of_values(self, func: Any, args: Any, kwargs: Any) -> Any:

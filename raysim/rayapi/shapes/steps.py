@@ -36,7 +36,7 @@ from raysim.rayapi.shapes.compiled import is_mostly_compiled, marks
 from raysim.rayapi.shapes.held import is_held
 from raysim.rayapi.shapes.hooks import Hooks, after_backward
 from raysim.rayapi.shapes.known import with_values
-from raysim.rayapi.shapes.mode import ShapesMode, Tape
+from raysim.rayapi.shapes.mode import ShapesMode, Tape, no_value
 from raysim.rayapi.shapes.optimizers import Optimizers
 from raysim.rayapi.shapes.plans import (
     INSIDE,
@@ -296,6 +296,7 @@ class Steps:
                     wrapping.module, with_values(self._example), loss=None if own else again,
                     name=type(wrapping.module).__name__,
                     autocast=wrapping.cast_by(self._key[3] or role.half), say=self.say,
+                    unknown=no_value,
                 )  # fmt: skip
         return stored_as_asked(found, wrapping.module)
 
@@ -347,8 +348,9 @@ class Steps:
         self.recomputes = False
         with self.tracing(self._module):
             model = trace(
-                layers, with_values(inputs), loss=loss, name=type(describe(module).module).__name__
-            )
+                layers, with_values(inputs), loss=loss, name=type(describe(module).module).__name__,
+                unknown=no_value,
+            )  # fmt: skip
         self.shared.roles[key] = Role(
             outputs=None, model=model, recomputes=self.recomputes, batch=samples_of(inputs),
             input_bytes=bytes_of(inputs),
