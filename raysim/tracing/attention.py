@@ -2,8 +2,8 @@
 
 Sources: torch 2.11, ``aten/src/ATen/native/transformers``: ``cuda/sdp_utils.cpp`` and
 ``sdp_utils_cpp.h`` (what FlashAttention, cuDNN and the memory-efficient kernel refuse),
-``attention.cpp`` (``_scaled_dot_product_attention_math``). Compute capability 8.0 and later. The plain path keeps
-the score matrix, in fp32 whatever the type.
+``attention.cpp`` (``_scaled_dot_product_attention_math``). Compute capability 8.0 and later. The
+plain path keeps the score matrix, in fp32 whatever the type.
 
 Not modelled: backends that a script has switched off, nested tensors, deterministic algorithms.
 """
@@ -16,7 +16,6 @@ from typing import Any
 import torch
 
 HALF = (torch.float16, torch.bfloat16)
-MOST_CUDNN = 128
 MOST_FLASH = 256
 """Columns of a head."""
 _aten: Any = torch.ops.aten
@@ -32,9 +31,7 @@ def is_fused(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tens
         return True
     aligned = all(w % (8 if half else 4) == 0 for w in widths)
     in_rows = mask is None or mask.stride(-1) == 1
-    if half and aligned and max(widths) <= MOST_CUDNN and (mask is None or not mask.requires_grad):
-        if in_rows or (mask is not None and mask.shape[-1] == 1):
-            return True
+    # The memory-efficient kernel, which takes all that cuDNN does.
     return aligned and in_rows and q.dtype in (*HALF, torch.float32)
 
 
