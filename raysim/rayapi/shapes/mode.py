@@ -22,6 +22,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors  # what DeviceContext overrides
 from torch.utils._pytree import tree_map_only
 
+from raysim.rayapi.shapes.alive import Alive
 from raysim.rayapi.shapes.known import (
     META,
     constant,
@@ -148,6 +149,7 @@ class ShapesMode(TorchFunctionMode):
         """The tracer knows values of its own."""
         self.on_host = False
         """What runs is a loader's (``shapes.loader``): tensors that stay on the CPU are real."""
+        self.alive = Alive()
 
     def __torch_function__(
         self,
@@ -164,9 +166,7 @@ class ShapesMode(TorchFunctionMode):
             return args[0]  # in place, of values that nobody knows
         given = dict(kwargs or {})
         if func in _CONSTRUCTORS:
-            placed = _placed(func, given, on_host=self.on_host)
-            out = self._noted(func, args, placed, made=not self.on_host)
-            return counted(func, args, placed, out)
+            return self._constructed(func, args, given)
         if func in _MOVES:
             return self._moved(func, args, given)
         if func is _T.pin_memory:
@@ -182,7 +182,30 @@ class ShapesMode(TorchFunctionMode):
             return self._unknown(args[0], answer)
         if given.get("device") is not None and on_gpu(given["device"]):
             given["device"] = META  # ``empty_like``, as ``Module.to_empty`` calls it
-        return self._on_values(func, args, given, name)
+        out = self._on_values(func, args, given, name)
+        if self.tape is None and self._watches:
+            self.alive.follow(args, out)
+        return out
+
+    def _constructed(self, func: Any, args: Any, kwargs: dict[str, Any]) -> torch.Tensor:
+        there = kwargs.get("device") is not None and on_gpu(kwargs["device"])
+        placed = _placed(func, kwargs, on_host=self.on_host)
+        out: torch.Tensor = self._noted(func, args, placed, made=not self.on_host)
+        if there and self.tape is None:
+            self._on_gpu(out)
+        return counted(func, args, placed, out)
+
+    @property
+    def _watches(self) -> bool:
+        """Whether what is made now is the script's own, and not known to the role under way."""
+        steps = self.steps
+        return not (self.tracing or steps.inside or steps.steady or steps.optimizers.updating)
+
+    def _on_gpu(self, tensor: torch.Tensor) -> torch.Tensor:
+        """One that was just made there."""
+        if self._watches:
+            self.alive.note(tensor)
+        return tensor
 
     def _on_values(self, func: Any, args: Any, kwargs: Any, name: str) -> Any:
         """On shapes, and on the integers beside them where all are known."""
@@ -257,7 +280,7 @@ class ShapesMode(TorchFunctionMode):
         if func is _T.cpu:
             return self._on_host(tensor)
         if func is _T.cuda:
-            return to_device(tensor)
+            return self._on_gpu(to_device(tensor))
         said = [*args[1:], kwargs.get("device"), kwargs.get("dtype"), kwargs.get("other")]
         like = next((a for a in said if isinstance(a, torch.Tensor)), None)
         if like is not None:
@@ -267,7 +290,7 @@ class ShapesMode(TorchFunctionMode):
             tensor = self._noted(func, [tensor, dtype], {})
         devices = [a for a in said if _is_device(a)]
         if any(map(on_gpu, devices)):
-            return to_device(tensor)
+            return self._on_gpu(to_device(tensor))
         return self._on_host(tensor) if devices and tensor.is_meta else tensor
 
     def _on_host(self, tensor: torch.Tensor) -> torch.Tensor:

@@ -18,6 +18,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -237,6 +238,7 @@ class Steps:
                 input_bytes=bytes_of((args, kwargs)),
             )  # fmt: skip
         self.beside.called(module)
+        self.mode.alive.note(answer := again(role.outputs, grad=False))
         if self.latest is not None and self.beside.holds(module):
             self._evaluated_ns += self.beside.forward_ns(module, role, (args, kwargs), key[3])
         elif self.latest is not None:
@@ -248,7 +250,7 @@ class Steps:
                 )
                 self.shared.forwards[key] = found
             self._evaluated_ns += found
-        return again(role.outputs, grad=False)
+        return answer
 
     # ---- backward --------------------------------------------------------------------------------
 
@@ -296,7 +298,7 @@ class Steps:
                     wrapping.module, with_values(self._example), loss=None if own else again,
                     name=type(wrapping.module).__name__,
                     autocast=wrapping.cast_by(self._key[3] or role.half), say=self.say,
-                    unknown=no_value,
+                    unknown=no_value, kept=partial(role.learn_kept, self._example),
                 )  # fmt: skip
         return stored_as_asked(found, wrapping.module)
 
@@ -423,14 +425,17 @@ class Steps:
         assert self._key is not None, "an update without a forward"
         role = self.shared.roles[self._key]
         assert role.model is not None, "an update of a model without backward"
-        beside_bytes = self.beside.trained(self._module)
+        wrapping = self._wrapping()
+        others = (
+            self.beside.trained(self._module),
+            self.beside.script_bytes(role, self.mode.alive, whole=wrapping.engine == "ddp"),
+        )
         glance = (
             id(self._module), self._key, self._views, accumulation, optimizer, self.clipping,
-            self.feed, beside_bytes,
+            self.feed, others,
         )  # fmt: skip
         if glance in self._found:
             return self._found[glance]
-        wrapping = self._wrapping()
         plan = wrapping.plan(
             role.model,
             world_size=self.worker.context.world_size,
@@ -448,7 +453,7 @@ class Steps:
             keeps_output=role.held, host_pool=host_pool(self.worker),
         )  # fmt: skip
         found = self.predicted(plan, role, wrapping)
-        found = self._found[glance] = self._with_others(found, beside_bytes)
+        found = self._found[glance] = self._with_others(found, others)
         return found
 
     def cluster(self, *, alone: bool) -> ClusterSpec:
@@ -462,12 +467,12 @@ class Steps:
             )
         return found
 
-    def _with_others(self, found: Prediction, beside_bytes: int) -> Prediction:
+    def _with_others(self, found: Prediction, others: tuple[int, int]) -> Prediction:
         """One object for all ranks: steps are counted by it."""
-        if not beside_bytes:
+        if not any(others):
             return found
-        with_them = replace(found, beside_bytes=beside_bytes)
-        return self.shared.predictions.setdefault((id(found), beside_bytes), with_them)
+        with_them = replace(found, beside_bytes=others[0], script_bytes=others[1])
+        return self.shared.predictions.setdefault((id(found), others), with_them)
 
     def predicted(self, plan: TrainingPlan, role: Role, wrapping: Wrapping) -> Prediction:
         """Asked once for all ranks."""

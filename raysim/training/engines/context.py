@@ -13,7 +13,7 @@ from raysim.perf.nvme import Volume
 from raysim.training.layers.sections import Gradient, Unit
 from raysim.training.plan import TrainingPlan
 from raysim.training.program import COMPUTE, Call, ProgramBuilder
-from raysim.training.settings.deepspeed import Optimizer, Precision
+from raysim.training.settings.deepspeed import Precision
 from raysim.training.states.optimizer import state_bytes_per_element, step_temporaries
 from raysim.training.states.zero import optimizer_state_bytes
 
