@@ -213,19 +213,26 @@ def _unfused(q: Tensor, k: Tensor, v: Tensor, out: Tensor, core: Core) -> _Cost:
         name=f"{out.name}.softmax", rows=q.rows * k.rows * core.heads, width=1, dtype="fp32",
         sharded=q.sharded,
     )  # fmt: skip
+    dropped = replace(scores, name=f"{out.name}.dropped")
     n, operands = scores.numel, sum(t.numel for t in full)
     inputs = q.numel + k.numel + v.numel
     cost.line(3, 3 * inputs, 3, 3 * inputs, (inputs, inputs))  # casts
     cost.line(2, 4 * (q.numel + k.numel), 2, 4 * (q.numel + k.numel))  # scale of q and k
     cost.line(3, 4 * operands, 2, 4 * operands)  # expanded copies
     cost.line(1, 2 * (full[0].numel + full[1].numel + n), 2, 4 * (n + full[0].numel))
-    if core.masked or core.causal:
-        cost.line(1, 4 * n, 0, 0, (n, 0.0))
+    learnt = core.biased and not core.masked  # a bias's gradient is summed over the batch
+    if core.masked or core.causal or learnt:
+        cost.line(1, 4 * n, int(learnt), 2 * n * learnt, (n, 0.0))
     cost.line(1, 4 * n, 2, 12 * n)  # softmax; backward as in ``_softmax``
+    if core.dropout:
+        cost.line(1, 4.5 * n, 1, 4.5 * n)
     cost.line(1, 3 * n, 0, 0, (n, 0.0))  # the returned weights, cast
     cost.line(1, 2 * (n + full[2].numel + out.numel), 2, 4 * (n + full[2].numel + out.numel))
     cost.line(2, 5 * out.numel, 2, 5 * out.numel)  # cast and copy of the output
     cost.saves = [*(t.saved() for t in full), scores.saved()]
+    if core.dropout:
+        mask = replace(scores, name=f"{out.name}.kept", dtype="bool")
+        cost.saves += [mask.saved(), dropped.saved()]
     return cost
 
 

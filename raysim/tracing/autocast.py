@@ -113,6 +113,16 @@ class Casts:
                 made._destroy()  # noqa: SLF001
             self._copies.clear()
 
+    @contextmanager
+    def off(self) -> Iterator[None]:
+        """Inside an operator, whose own are not cast."""
+        before = torch.is_autocast_enabled(ASKED)
+        torch.set_autocast_enabled(ASKED, False)
+        try:
+            yield
+        finally:
+            torch.set_autocast_enabled(ASKED, before)
+
     def halved(self, given: Given) -> Given:
         """Tensors as an operator that takes 16 bits gets them."""
         return self._cast(given, self.dtype) if self.on else given

@@ -1,11 +1,14 @@
-"""Kernels of other packages that transformers' classes call, on the meta device.
+"""Kernels that the meta device lacks: those of packages that transformers' classes call, and CTC's.
 
 causal-conv1d, flash-linear-attention and mamba-ssm need a GPU. Where they are not installed,
 transformers runs plain PyTorch in their place, which launches other kernels and keeps other tensors
 than the user's run will. So during a trace their functions are replaced by ones that keep what the
 kernels keep and cost what ``models.mixers`` counts of them.
 
-Not modelled: Mamba 1, packed sequences.
+torch's ``ctc_loss`` has shapes for lengths that are numbers; here for tensors too, and backward's,
+as ``aten/src/ATen/native/cuda/LossCTC.cu`` makes them.
+
+Not modelled: Mamba 1, packed sequences, cuDNN's CTC.
 """
 
 from __future__ import annotations
@@ -173,3 +176,28 @@ def stood_in(model: torch.nn.Module, listener: Listener) -> Iterator[None]:
                 if name.startswith("transformers.") and hasattr(module, function):
                     stack.enter_context(patch.object(module, function, partial(instead, listener)))
         yield
+
+
+def _ctc_loss(
+    log_probs: torch.Tensor, targets: torch.Tensor, input_lengths: torch.Tensor, *_: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Losses, and the log-probabilities of each prefix of a target with blanks between."""
+    frames, batch = log_probs.shape[0], max(1, input_lengths.numel())
+    longest = targets.shape[1] if targets.dim() > 1 else -(-targets.numel() // batch)
+    lead = log_probs.shape[1:-1]
+    return log_probs.new_empty(lead), log_probs.new_empty(*lead, frames, 2 * longest + 1)
+
+
+def _ctc_loss_backward(_: torch.Tensor, log_probs: torch.Tensor, *__: Any) -> torch.Tensor:
+    return torch.empty_like(log_probs)
+
+
+_library: Any = torch.library.Library  # which torch has not typed
+_META = _library("aten", "IMPL")
+for _name, _kernel in (
+    ("_ctc_loss.Tensor", _ctc_loss),
+    ("_ctc_loss_backward", _ctc_loss_backward),
+    ("_ctc_loss_backward.Tensor", _ctc_loss_backward),
+):
+    if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{_name}", "Meta"):  # noqa: SLF001
+        _META.impl(_name, _kernel, "Meta")

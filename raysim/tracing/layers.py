@@ -71,7 +71,7 @@ def assemble(
         layers[-1] = replace(layers[-1], output=1.0)
     tokens, hidden = _hidden(visits, stacked)
     look_up = first.dtype in {torch.int64, torch.int32}
-    vocabulary = (p.shape[0] for v in visits for p in v.parameters) if look_up else iter(())
+    matrices = (p.shape for v in visits for p in v.parameters if len(p.shape) > 1)
     return Model(
         name=name,
         model_type="traced",
@@ -80,7 +80,7 @@ def assemble(
         seq_len=tokens,
         sample_unit="tokens" if look_up else "images" if first.dim() == 4 else "samples",
         hidden_size=hidden,
-        vocab_size=next(vocabulary, None),
+        vocab_size=next((shape[0] for shape in matrices), None) if look_up else None,
         config_dtype=config_dtype,
     )
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any, Literal
@@ -48,6 +48,8 @@ def trace(
     dtype: torch.dtype | None = None,
     autocast: torch.dtype | None = None,
     say: Callable[[str], object] | None = None,
+    unknown: Callable[[torch.dtype], Any] | None = None,
+    kept: Callable[[Sequence[bool], Collection[int]], object] | None = None,
 ) -> Model:
     """The layer table of ``module``, as one training step on ``example_inputs`` shows it.
 
@@ -73,6 +75,12 @@ def trace(
     say
         Told where the table is not what it should be: a region of ``torch.compile`` that the
         compiler could not be asked about.
+    unknown
+        What the forward is told where it asks for a value that nobody knows, of a type (a random
+        number that decides whether a layer runs). None: it is refused.
+    kept
+        Told which of the example's tensors backward keeps, in order, and identities of all storages
+        that it keeps (tensors of the loss's own among them).
 
     Raises
     ------
@@ -90,13 +98,16 @@ def trace(
     weights = _compute_dtype(model, given)
     walk = Walk(model, cuts, weights)
     compute = autocast or weights
-    listener = Listener(walk, model, batch=batch, width=compute.itemsize)
+    listener = Listener(walk, model, batch=batch, width=compute.itemsize, unknown=unknown)
     _introduce(given, example_inputs, listener)
     casts = None if autocast is None else Casts(autocast, listener.copy_weight)
     held, has_loss = _run(model, given, loss, listener, casts)
     if any(c.compiled for v in walk.visits for c in v.calls):
         with _saying(say):
             _compile(module, given, loss, listener, dtype, autocast)
+    if kept is not None:
+        keys = {k.key for v in walk.visits for c in v.calls for k in c.keeps}
+        kept([listener.key(t) in keys for t in tensors(given)], keys)
     return assemble(
         walk,
         listener,

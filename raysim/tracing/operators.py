@@ -63,6 +63,8 @@ _KERNELS = {
     "nll_loss_backward": 2,
     # SoftMax.cu multiplies gradient and output first.
     "_softmax_backward_data": 2,
+    # attention.cpp: softmax, what is -inf, rows that are so all over, zeros in their place.
+    "_safe_softmax": 4,
 }
 _GATHERS = frozenset({"embedding", "gather", "index", "index_select", "nll_loss_forward"})
 """Read no more of their source than they write."""
@@ -179,6 +181,8 @@ def moved(name: str, args: object, out: object, *, width: int, counts: IsBatch) 
     if name == "native_layer_norm_backward":
         # The second kernel reads the gradient and the input again.
         return written + 2 * read
+    if name == "_safe_softmax":  # softmax; -inf as bytes; all of a row; the softmax, copied
+        return 2 * read + 3 * written + sum(2 * t.numel() / width for t in tensors(out))
     if name == "_softmax_backward_data":  # a product of both, which the second kernel reads
         return 2 * (read + written)
     if name in _SOFTMAXES and _width(out) > WARP_SOFTMAX:

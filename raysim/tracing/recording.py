@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import FunctionType
 from typing import Any
 
@@ -29,17 +29,32 @@ from torch.utils._pytree import tree_map_only
 
 from raysim.models.table import Attention
 from raysim.tracing import operators
+from raysim.tracing.attention import is_fused, plain
 from raysim.tracing.autocast import Casts
 from raysim.tracing.operators import Call, Kept, tensors
 from raysim.tracing.values import Values
 from raysim.tracing.walk import Walk
 
+_NUMBER = torch.ops.aten._local_scalar_dense.default  # noqa: SLF001  (``item()``, and conditions)
+
 
 class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes every operator with its module; ``width`` is the bytes of a compute-dtype element."""
+    """Notes every operator with its module; ``width`` is the bytes of a compute-dtype element.
 
-    def __init__(self, walk: Walk, model: torch.nn.Module, *, batch: int, width: int) -> None:
+    ``unknown`` is what a value that nobody knows is taken for; None: the trace fails there.
+    """
+
+    def __init__(
+        self,
+        walk: Walk,
+        model: torch.nn.Module,
+        *,
+        batch: int,
+        width: int,
+        unknown: Callable[[torch.dtype], Any] | None = None,
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self.unknown = unknown
         self.walk = walk
         self.batch = batch
         self.width = width
@@ -51,7 +66,8 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.produced: dict[int, Call] = {}
         """The operator that made a storage."""
         self.loss: Call | None = None
-        """The last operator of a loss function."""
+        """The first operator of a loss function on the batch: until its backward is over, outputs
+        that somebody holds are in memory."""
         self.has_compiled = False
         """What the compiler makes of its regions has been told to their operators."""
         self._deaf = False
@@ -135,6 +151,8 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         answer = self.values.answer(func, args, kwargs)
         if answer is not None:
             return answer[0]
+        if func is _NUMBER and self.unknown is not None and args[0].is_meta:
+            return self.unknown(args[0].dtype)
         out = operators.laid_out(func, args, func(*args, **kwargs))
         if not self._deaf and any(t.is_meta for t in tensors(out)):
             self.values.follow(func, args, kwargs, out)
@@ -215,7 +233,7 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._latest = call
         for t in tensors(out):
             self.produced.setdefault(self.key(t), call)
-        if call.kind == "loss":
+        if call.kind == "loss" and call.made and self.loss is None:
             self.loss = call
 
     def _note_backward(
@@ -404,18 +422,20 @@ class Functions(TorchFunctionMode):
         key: torch.Tensor,
         value: torch.Tensor,
         attn_mask: torch.Tensor | None = None,
-        dropout_p: float = 0.0,  # noqa: ARG002 (inside the kernel)
+        dropout_p: float = 0.0,  # inside the kernel
         is_causal: bool = False,
+        scale: float | None = None,
         **_: Any,
     ) -> torch.Tensor:
-        """``scaled_dot_product_attention`` as one fused kernel."""
+        """``scaled_dot_product_attention`` as one fused kernel, where there is one for it."""
         if self.casts is not None:
             query, key, value, attn_mask = self.casts.halved((query, key, value, attn_mask))
-        single = query.dim() == 3
-        if single:
-            query, key, value = (t.unsqueeze(-3) for t in (query, key, value))
-        out = self._fused_attention(query, key, value, attn_mask, causal=is_causal)
-        return out.squeeze(-3) if single else out
+        if is_fused(query, key, value, attn_mask):
+            return self._fused_attention(query, key, value, attn_mask, causal=is_causal)
+        with nullcontext() if self.casts is None else self.casts.off():
+            return plain(
+                query, key, value, attn_mask, dropout=dropout_p, causal=is_causal, scale=scale
+            )
 
     def _fused_attention(
         self,

@@ -20,6 +20,8 @@ from raysim.tracing.operators import aten_name, tensors
 MOST_ELEMENTS = 2**22
 """Larger tensors are not followed."""
 _FACTORIES = frozenset(["arange", "eye", "full", "linspace", "ones", "scalar_tensor", "zeros"])
+_CONSTANT = frozenset(["full_like", "new_full", "new_ones", "new_zeros", "ones_like", "zeros_like"])
+"""Take a shape, no values."""
 _TAGS = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 
 
@@ -59,9 +61,10 @@ class Values:
         made = list(tensors(out))
         given = any(True for _ in tensors((args, kwargs)))
         deterministic = torch.Tag.nondeterministic_seeded not in func.tags
+        constant = aten_name(func) in _CONSTANT
         start = given or aten_name(func) in _FACTORIES
         small = sum(t.numel() for t in made) <= MOST_ELEMENTS
-        if start and small and deterministic and self._knows(args, kwargs):
+        if start and small and deterministic and (constant or self._knows(args, kwargs)):
             for t, real in zip(made, tensors(self._compute(func, args, kwargs)), strict=True):
                 self._remember(t, real)
         else:
@@ -72,9 +75,12 @@ class Values:
         return all(id(t) in self._known for t in tensors((args, kwargs)))
 
     def _compute(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        real_args, real_kwargs = tree_map_only(
-            torch.Tensor, lambda t: self._known[id(t)][1], (args, dict(kwargs))
-        )
+        real_args, real_kwargs = tree_map_only(torch.Tensor, self._real, (args, dict(kwargs)))
         if real_kwargs.get("device") is not None:
             real_kwargs["device"] = torch.device("cpu")
         return func(*real_args, **real_kwargs)
+
+    def _real(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Its values; of one whose shape alone is asked for, any."""
+        known = self._known.get(id(tensor))
+        return torch.empty_like(tensor, device="cpu") if known is None else known[1]

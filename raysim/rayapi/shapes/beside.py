@@ -22,7 +22,9 @@ import torch
 
 from raysim.errors import ScenarioError
 from raysim.rayapi.shapes import prediction
+from raysim.rayapi.shapes.alive import Alive, key_of
 from raysim.rayapi.shapes.known import with_values
+from raysim.rayapi.shapes.mode import no_value
 from raysim.rayapi.shapes.plans import describe
 from raysim.rayapi.shapes.roles import Role
 from raysim.tracing import trace
@@ -72,18 +74,29 @@ class Beside:
             return self._bytes
         self._as_of = module, len(self._called)
         self._others.clear()
-        self._trained = {_storage(p) for p in module.parameters()}
+        self._trained = {key_of(p) for p in module.parameters()}
         found: dict[int, int] = {}
         for other in self._called.values():
-            found |= {_storage(p): p.numel() * p.element_size() for p in other.parameters()}
+            found |= {key_of(p): p.numel() * p.element_size() for p in other.parameters()}
         self._bytes = sum(n for storage, n in found.items() if storage not in self._trained)
         return self._bytes
+
+    def script_bytes(self, role: Role, alive: Alive, *, whole: bool) -> int:
+        """What the script itself has on the GPU beside all models; 0 where they are not ``whole``.
+
+        Once a role's first step is over, for all ranks.
+        """
+        if role.script_bytes is None:
+            models = [self._as_of[0], *self._called.values()]
+            counted = {key_of(p) for m in models for p in m.parameters()} | role.kept
+            role.script_bytes = alive.bytes_but(counted) if whole else 0
+        return role.script_bytes
 
     def holds(self, module: Any) -> bool:
         """Whether it is another than the trained one, and none of its parts."""
         known = self._others.get(id(module))
         if known is None:
-            storages = map(_storage, module.parameters())
+            storages = map(key_of, module.parameters())
             known = self._others[id(module)] = self._trained.isdisjoint(storages)
         return known
 
@@ -105,7 +118,7 @@ class Beside:
             with _learning(inner), torch.enable_grad(), steps.tracing(inner):
                 model = trace(
                     inner, with_values(_example(inner, *given)), name=type(inner).__name__,
-                    autocast=wrapping.cast_by(half),
+                    autocast=wrapping.cast_by(half), unknown=no_value,
                 )  # fmt: skip
             plan = replace(wrapping, meets=False, mesh=None, deepspeed=None, engine="ddp").plan(
                 model, world_size=1, micro_batch=role.batch, accumulation=1, optimizer=None,
@@ -138,8 +151,3 @@ def _example(module: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
     if not args:
         return dict(kwargs)
     return dict(inspect.signature(module.forward).bind(*args, **kwargs).arguments)
-
-
-def _storage(parameter: torch.Tensor) -> int:
-    storage: int = parameter.untyped_storage()._cdata  # noqa: SLF001  (its identity)
-    return storage

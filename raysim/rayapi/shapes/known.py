@@ -29,6 +29,12 @@ _COUNTING = frozenset([
     "arange", "as_tensor", "asarray", "full", "ones", "scalar_tensor", "tensor", "zeros",
 ])  # fmt: skip
 """Whose values are known on the GPU too: counters, positions."""
+_DRAWN = frozenset(["randint", "randperm"])
+"""Likewise: any draw will do, the same every time (labels and masks made on the GPU)."""
+_CONSTANT = frozenset([
+    "full_like", "new_full", "new_ones", "new_zeros", "ones_like", "zeros_like",
+])  # fmt: skip
+"""Take a shape, no values."""
 _NOT_IN_PLACE = frozenset(["__index__", "__int__", "__invert__", "__iter__"])
 
 
@@ -120,7 +126,24 @@ def places(index: Any) -> tuple[Any, ...]:
 def counted(func: Any, args: Any, kwargs: Any, out: torch.Tensor) -> torch.Tensor:
     """A tensor that was just made, with its values if it counts something."""
     most = MOST_FLOATS if _is_inexact(out) else MOST_FOLLOWED
-    counts = func.__name__ in _COUNTING and out.is_meta and out.numel() <= most
+    name = func.__name__
+    counts = name in _COUNTING | _DRAWN and out.is_meta and out.numel() <= most
     if counts and not out.requires_grad and not any(t.is_meta for t in tensors(args)):
-        out.raysim_values = func(*args, **{**kwargs, "device": "cpu"})  # type: ignore[attr-defined]
+        draw = {"generator": torch.Generator().manual_seed(0)} if name in _DRAWN else {}
+        out.raysim_values = func(  # type: ignore[attr-defined]
+            *args, **{**kwargs, "device": "cpu", **draw}
+        )
     return out
+
+
+def constant(func: Any, name: str, args: Any, kwargs: Any, out: Any) -> None:
+    """The values of what took another tensor's shape alone (a mask of ones)."""
+    if name not in _CONSTANT or not isinstance(out, torch.Tensor) or not out.is_meta:
+        return
+    most = MOST_FLOATS if _is_inexact(out) else MOST_FOLLOWED
+    if out.numel() <= most and not out.requires_grad:
+        like = torch.empty_like(args[0], device="cpu")
+        given = (like, *with_values(args[1:]))
+        out.raysim_values = func(  # type: ignore[attr-defined]
+            *given, **{**with_values(kwargs), "device": "cpu"}
+        )

@@ -22,8 +22,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors  # what DeviceContext overrides
 from torch.utils._pytree import tree_map_only
 
+from raysim.rayapi.shapes.alive import Alive
 from raysim.rayapi.shapes.known import (
     META,
+    constant,
     counted,
     follow,
     is_in_place,
@@ -147,6 +149,7 @@ class ShapesMode(TorchFunctionMode):
         """The tracer knows values of its own."""
         self.on_host = False
         """What runs is a loader's (``shapes.loader``): tensors that stay on the CPU are real."""
+        self.alive = Alive()
 
     def __torch_function__(
         self,
@@ -169,11 +172,7 @@ class ShapesMode(TorchFunctionMode):
 
     def _answer(self, func: Any, args: Sequence[Any], given: dict[str, Any], name: str) -> Any:
         if func in _CONSTRUCTORS:
-            placed = _placed(func, given, on_host=self.on_host)
-            out = self._noted(func, args, placed, made=not self.on_host)
-            if given.get("device") is not None and on_gpu(given["device"]):
-                out.raysim_on_gpu = True
-            return counted(func, args, placed, out)
+            return self._constructed(func, args, given)
         if func in _MOVES:
             return self._moved(func, args, given)
         if func is _T.pin_memory:
@@ -189,14 +188,40 @@ class ShapesMode(TorchFunctionMode):
             return self._unknown(args[0], answer)
         if given.get("device") is not None and on_gpu(given["device"]):
             given["device"] = META  # ``empty_like``, as ``Module.to_empty`` calls it
-        return self._on_values(func, args, given, name)
+        out = self._on_values(func, args, given, name)
+        if self.tape is None and self._watches:
+            self.alive.follow(args, out)
+        return out
+
+    def _constructed(self, func: Any, args: Any, kwargs: dict[str, Any]) -> torch.Tensor:
+        there = kwargs.get("device") is not None and on_gpu(kwargs["device"])
+        placed = _placed(func, kwargs, on_host=self.on_host)
+        out: torch.Tensor = self._noted(func, args, placed, made=not self.on_host)
+        if there and self.tape is None:
+            self._on_gpu(out)
+        return counted(func, args, placed, out)
+
+    @property
+    def _watches(self) -> bool:
+        """Whether what is made now is the script's own, and not known to the role under way."""
+        steps = self.steps
+        return not (self.tracing or steps.inside or steps.steady or steps.optimizers.updating)
+
+    def _on_gpu(self, tensor: torch.Tensor) -> torch.Tensor:
+        """One that was just made there."""
+        tensor.raysim_on_gpu = True  # type: ignore[attr-defined]
+        if self._watches:
+            self.alive.note(tensor)
+        return tensor
 
     def _on_values(self, func: Any, args: Any, kwargs: Any, name: str) -> Any:
         """On shapes, and on the integers beside them where all are known."""
         remembers = self.tape is None and self.steps.steady
         ordinary: Callable[..., Any] = self._remembered if remembers else self._noted
         if self.tracing or not some_known(args):
-            return ordinary(func, args, kwargs)
+            out = ordinary(func, args, kwargs)
+            constant(func, name, args, kwargs, out)
+            return out
         try:
             out = ordinary(func, args, kwargs)
         except (NotImplementedError, RuntimeError):  # a shape that depends on values
@@ -205,6 +230,7 @@ class ShapesMode(TorchFunctionMode):
             args = (args[0], places(args[1]), *args[2:])
             out = self._noted(func, args, kwargs)
         follow(func, args, kwargs, out, in_place=is_in_place(name))
+        constant(func, name, args, kwargs, out)
         return out
 
     def _of_values(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -280,9 +306,7 @@ class ShapesMode(TorchFunctionMode):
     def _to_gpu(self, tensor: torch.Tensor) -> torch.Tensor:
         if not self.steps.inside:
             self.steps.own.copied(tensor)
-        found: Any = to_device(tensor)
-        found.raysim_on_gpu = True
-        return found  # type: ignore[no-any-return]
+        return self._on_gpu(to_device(tensor))
 
     def _on_host(self, tensor: torch.Tensor) -> torch.Tensor:
         """Waited for; with values where they are known."""

@@ -24,6 +24,13 @@ _LIKE = {
     "ASGD": "Adagrad", "RMSprop": "Adagrad",
 }  # fmt: skip
 """Of torch's optimizers, those whose step is taken for that of another with as many states."""
+_TEMPORARIES = {
+    "SGD": 0, "Adadelta": 2, "Adagrad": 2, "Adam": 1, "AdamW": 1, "Adamax": 1, "ASGD": 1,
+    "NAdam": 1, "RAdam": 1, "RMSprop": 1, "Rprop": 2,
+}  # fmt: skip
+"""Tensors as large as all parameters that ``_multi_tensor_*`` has at once (torch 2.11 to 2.13)."""
+_DECAYS_BEFORE = frozenset(["Adagrad", "Adam", "AdamW"])
+"""Whose weight decay takes no more; others add it to the gradients in a copy that stays."""
 
 
 class Optimizers:
@@ -88,17 +95,34 @@ def optimizer_of(optimizer: Any, *, stepped: bool = False) -> Optimizer:
         type=kind_of(optimizer) or own,
         lr=float(defaults.get("lr", 1e-3)),
         fused=bool(defaults.get("fused")),
+        foreach=defaults.get("foreach") is not False,
         momentum=float(defaults.get("momentum", 0.0) or 0.0),
+        temporaries=_temporaries(optimizer),
     )
+
+
+def _temporaries(optimizer: Any) -> int | None:
+    """What one of torch's that is not fused has at once; None: of another, or unknown."""
+    name = _named(optimizer)
+    if name not in _TEMPORARIES:
+        return None
+    decays = any(group.get("weight_decay") for group in optimizer.param_groups)
+    apart = any(group.get("decoupled_weight_decay") for group in optimizer.param_groups)
+    return _TEMPORARIES[name] + (decays and not apart and name not in _DECAYS_BEFORE)
 
 
 def kind_of(optimizer: Any) -> str | None:
     """The name of a known optimizer that this is, or is taken for; None: the script's own."""
-    kind = type(optimizer)
-    named = (c.__name__ for c in kind.__mro__ if c.__module__.startswith("torch.optim."))
-    name = next((n for n in named if n != "Optimizer"), kind.__name__)
+    name = _named(optimizer)
     name = _LIKE.get(name, name)
     return name if is_known(name) else None
+
+
+def _named(optimizer: Any) -> str:
+    """The class of torch's that it is, else its own."""
+    kind = type(optimizer)
+    named = (c.__name__ for c in kind.__mro__ if c.__module__.startswith("torch.optim."))
+    return next((n for n in named if n != "Optimizer"), kind.__name__)
 
 
 def _by_states(optimizer: Any) -> str:

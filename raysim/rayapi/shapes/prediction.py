@@ -37,6 +37,12 @@ class Prediction:
     """As asked."""
     beside_bytes: int = 0
     """Weights of models that are not trained (``shapes.beside``)."""
+    script_bytes: int = 0
+    """Other tensors that the script has on the GPU (``shapes.alive``)."""
+
+    @property
+    def _others_bytes(self) -> int:
+        return self.beside_bytes + self.script_bytes
 
     @property
     def step_ns(self) -> int:
@@ -63,17 +69,17 @@ class Prediction:
     @property
     def peak_bytes(self) -> int:
         """Of the fullest GPU."""
-        return self.outcome.fullest.peak_bytes + self.beside_bytes
+        return self.outcome.fullest.peak_bytes + self._others_bytes
 
     @property
     def allocated_bytes(self) -> int:
         """Of it, what torch calls allocated."""
-        return self.outcome.fullest.allocated_bytes + self.beside_bytes
+        return self.outcome.fullest.allocated_bytes + self._others_bytes
 
     @property
     def reserved_bytes(self) -> int:
         """And what it has reserved."""
-        return self.outcome.fullest.reserved_bytes + self.beside_bytes
+        return self.outcome.fullest.reserved_bytes + self._others_bytes
 
     @property
     def capacity_bytes(self) -> int:

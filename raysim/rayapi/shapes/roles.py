@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from raysim.models.table import Model
+from raysim.rayapi.shapes.alive import key_of
 from raysim.rayapi.shapes.known import META
 from raysim.tracing.operators import tensors
 
@@ -27,8 +29,17 @@ class Role:
     """The script has its output in a variable when backward begins."""
     half: torch.dtype | None = None
     """What it casts to within."""
+    kept: frozenset[int] = frozenset()
+    """Storages of the script's own tensors that its backward keeps, in its first step."""
+    script_bytes: int | None = None
+    """What the script itself has on the GPU; None: nobody has looked yet."""
     batch: int = 1
     input_bytes: int = 0
+
+    def learn_kept(self, example: Any, given: Sequence[bool], storages: Collection[int]) -> None:
+        """Its trace has told which of the example's tensors backward keeps, and what else."""
+        own = zip(tensors(example), given, strict=True)
+        self.kept = frozenset(storages) | {key_of(t) for t, is_kept in own if is_kept}
 
 
 def samples_of(given: Any) -> int:

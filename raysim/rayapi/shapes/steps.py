@@ -18,6 +18,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -36,7 +37,7 @@ from raysim.rayapi.shapes.compiled import is_mostly_compiled, marks
 from raysim.rayapi.shapes.held import is_held
 from raysim.rayapi.shapes.hooks import Hooks, after_backward
 from raysim.rayapi.shapes.known import with_values
-from raysim.rayapi.shapes.mode import ShapesMode, Tape
+from raysim.rayapi.shapes.mode import ShapesMode, Tape, no_value
 from raysim.rayapi.shapes.optimizers import Optimizers
 from raysim.rayapi.shapes.own_work import OwnWork
 from raysim.rayapi.shapes.plans import Wrapping, asked_tf32, describe
@@ -235,6 +236,7 @@ class Steps:
                 input_bytes=bytes_of((args, kwargs)),
             )  # fmt: skip
         self.beside.called(module)
+        self.mode.alive.note(answer := again(role.outputs, grad=False))
         if self.latest is not None and self.beside.holds(module):
             self._evaluated_ns += self.beside.forward_ns(module, role, (args, kwargs), key[3])
         elif self.latest is not None:
@@ -246,7 +248,7 @@ class Steps:
                 )
                 self.shared.forwards[key] = found
             self._evaluated_ns += found
-        return again(role.outputs, grad=False)
+        return answer
 
     # ---- backward --------------------------------------------------------------------------------
 
@@ -294,6 +296,7 @@ class Steps:
                     wrapping.module, with_values(self._example), loss=None if own else again,
                     name=type(wrapping.module).__name__,
                     autocast=wrapping.cast_by(self._key[3] or role.half), say=self.say,
+                    unknown=no_value, kept=partial(role.learn_kept, self._example),
                 )  # fmt: skip
         return stored_as_asked(found, wrapping.module)
 
@@ -328,8 +331,9 @@ class Steps:
         self.recomputes = False
         with self.tracing(self._module):
             model = trace(
-                layers, with_values(inputs), loss=loss, name=type(describe(module).module).__name__
-            )
+                layers, with_values(inputs), loss=loss, name=type(describe(module).module).__name__,
+                unknown=no_value,
+            )  # fmt: skip
         self.shared.roles[key] = Role(
             outputs=None, model=model, recomputes=self.recomputes, batch=samples_of(inputs),
             input_bytes=bytes_of(inputs),
@@ -409,15 +413,18 @@ class Steps:
         assert self._key is not None, "an update without a forward"
         role = self.shared.roles[self._key]
         assert role.model is not None, "an update of a model without backward"
-        beside_bytes = self.beside.trained(self._module)
+        wrapping = self._wrapping()
+        others = (
+            self.beside.trained(self._module),
+            self.beside.script_bytes(role, self.mode.alive, whole=wrapping.engine == "ddp"),
+        )
         feed = self.own.feed(self.feed, role.input_bytes, accumulation)
         glance = (
             id(self._module), self._key, self._views, accumulation, optimizer, self.clipping,
-            feed, beside_bytes, self.scales, asked_tf32(),
+            feed, others, self.scales, asked_tf32(),
         )  # fmt: skip
         if glance in self._found:
             return self._found[glance]
-        wrapping = self._wrapping()
         plan = wrapping.plan(
             role.model,
             world_size=self.worker.context.world_size,
@@ -436,7 +443,7 @@ class Steps:
             keeps_output=role.held, host_pool=host_pool(self.worker),
         )  # fmt: skip
         found = self.predicted(plan, role, wrapping, feed)
-        found = self._found[glance] = self._with_others(found, beside_bytes)
+        found = self._found[glance] = self._with_others(found, others)
         return found
 
     def cluster(self, *, alone: bool) -> ClusterSpec:
@@ -450,12 +457,12 @@ class Steps:
             )
         return found
 
-    def _with_others(self, found: Prediction, beside_bytes: int) -> Prediction:
+    def _with_others(self, found: Prediction, others: tuple[int, int]) -> Prediction:
         """One object for all ranks: steps are counted by it."""
-        if not beside_bytes:
+        if not any(others):
             return found
-        with_them = replace(found, beside_bytes=beside_bytes)
-        return self.shared.predictions.setdefault((id(found), beside_bytes), with_them)
+        with_them = replace(found, beside_bytes=others[0], script_bytes=others[1])
+        return self.shared.predictions.setdefault((id(found), others), with_them)
 
     def predicted(
         self, plan: TrainingPlan, role: Role, wrapping: Wrapping, feed: Feed

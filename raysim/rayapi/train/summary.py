@@ -146,7 +146,10 @@ def _where(found: Prediction) -> Table:
 
 def _memory(found: Prediction) -> Table:
     """What the fullest GPU holds at its peak."""
-    held = {**found.outcome.fullest.by_category, "models that are not trained": found.beside_bytes}
+    held = {
+        **found.outcome.fullest.by_category, "models that are not trained": found.beside_bytes,
+        "tensors of the script": found.script_bytes,
+    }  # fmt: skip
     return Table(
         title="Memory of the fullest GPU at its peak",
         columns=(("of", "text"), ("memory", "bytes"), ("share", "share")),

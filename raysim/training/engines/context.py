@@ -10,12 +10,11 @@ from raysim.hardware.specs import CpuSpec
 from raysim.models.table import COMPUTE_DTYPE_BYTES
 from raysim.perf.compute import ComputeModel
 from raysim.perf.nvme import Volume
-from raysim.perf.optimizer import optimizer_key
 from raysim.training.layers.sections import Gradient, Unit
 from raysim.training.plan import TrainingPlan
 from raysim.training.program import COMPUTE, Call, ProgramBuilder
-from raysim.training.settings.deepspeed import Optimizer, Precision
-from raysim.training.states.optimizer import state_bytes_per_element
+from raysim.training.settings.deepspeed import Precision
+from raysim.training.states.optimizer import state_bytes_per_element, step_temporaries
 from raysim.training.states.zero import optimizer_state_bytes
 
 SCALAR_BYTES = 4
@@ -263,22 +262,6 @@ class EngineContext:
             "gradient norm", norm_bytes, sharded=sharded, group=group, times=norms
         )
 
-    def optimizer_temporaries(self, o: Optimizer, tensors: Sequence[float]) -> list[float]:
-        """Bytes of what torch's optimizer holds beside its states while it steps over tensors.
-
-        ``foreach`` takes the square roots of all of them, its loop those of one at a time; Adam's
-        loop divides them into a second tensor, and has the last one's until then
-        (``_single_tensor_adam``). FusedAdam takes none, whatever DeepSpeed wraps it in.
-        """
-        if o.fused or o.type.lower().startswith("fused"):
-            return []
-        if o.foreach:
-            return list(tensors)
-        if optimizer_key(o.type, momentum=o.momentum) != "adam":
-            return [max(tensors, default=0.0)]
-        held = zip((0.0, *tensors), tensors, tensors, strict=False)
-        return list(max(held, key=sum, default=()))
-
     def optimizer_step(
         self,
         numel: float,
@@ -309,11 +292,11 @@ class EngineContext:
         host_s = self.costs.optimizer_host_s(
             o.type, tensors, fused=o.fused, momentum=o.momentum, foreach=o.foreach
         )
-        parts = self.optimizer_temporaries(o, [s * element_bytes for s in sizes or (numel,)])
+        parts = step_temporaries(o, [s * element_bytes for s in sizes or (numel,)])
         b.make_states()
-        b.alloc("temporary", sum(parts), "square roots", tensors=parts)
+        b.alloc("temporary", sum(parts), "optimizer temporaries", tensors=parts)
         done = b.compute(name or o.type, "optimizer", seconds, host_s=host_s)
-        b.free("temporary", sum(parts), "square roots")
+        b.free("temporary", sum(parts), "optimizer temporaries")
         return done
 
 

@@ -131,6 +131,9 @@ class Optimizer:
     ``torch.optim.AdamW(fused=False)`` runs as well."""
     momentum: float = 0.0
     """Of SGD: whether a momentum buffer exists."""
+    temporaries: int | None = None
+    """Tensors as large as each parameter that a step which is not fused has at once, beside states;
+    None: as its type is known to (``states.optimizer``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,14 +12,19 @@ Muon's momentum has the gradients' type, and Adam's moments beside it are fp32.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from raysim.models.table import COMPUTE_DTYPE_BYTES, Parameter
 from raysim.perf.optimizer import optimizer_key
 from raysim.training.plan import TrainingPlan
+from raysim.training.settings.deepspeed import Optimizer
 from raysim.training.states.zero import optimizer_state_bytes
 
 SMALL_8BIT_NUMEL = 4096
+TEMPORARIES = {"sgd": 0, "sgd_momentum": 0, "adagrad": 2}
+"""Tensors as large as each parameter that a step of torch's ``foreach`` has at once, by family, if
+not one (Adam's square roots): Adagrad's are square roots and scaled gradients (``torch/optim``,
+``_multi_tensor_*``)."""
 ADAM_BYTES = 8.0
 
 
@@ -40,6 +45,25 @@ def state_bytes_per_element(plan: TrainingPlan) -> float:
         share = muon_numel(plan) / max(1, plan.model.num_trainable)
         return share * _momentum_bytes(plan) + (1 - share) * ADAM_BYTES
     return optimizer_state_bytes(o)
+
+
+def step_temporaries(o: Optimizer, tensors: Sequence[float]) -> list[float]:
+    """Bytes of what an optimizer holds beside its states while it steps over tensors.
+
+    ``foreach`` has something as large as all of them, a loop as one at a time; Adam's loop divides
+    its square roots into a second tensor, and has the last one's until then
+    (``_single_tensor_adam``). FusedAdam takes none, whatever DeepSpeed wraps it in.
+    """
+    if o.fused or o.type.lower().startswith("fused"):
+        return []
+    key = optimizer_key(o.type, momentum=o.momentum)
+    count = TEMPORARIES.get(key, 1) if o.temporaries is None else o.temporaries
+    if o.foreach:
+        return [size for size in tensors for _ in range(count)]
+    if key != "adam":
+        return [max(tensors, default=0.0)] * count
+    held = zip((0.0, *tensors), tensors, tensors, strict=False)
+    return list(max(held, key=sum, default=()))
 
 
 def flattened(plan: TrainingPlan) -> bool:

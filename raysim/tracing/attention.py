@@ -1,0 +1,69 @@
+"""Which kernel ``scaled_dot_product_attention`` takes on CUDA, and its plain path where none fits.
+
+Sources: torch 2.11, ``aten/src/ATen/native/transformers``: ``cuda/sdp_utils.cpp`` and
+``sdp_utils_cpp.h`` (what FlashAttention, cuDNN and the memory-efficient kernel refuse),
+``attention.cpp`` (``_scaled_dot_product_attention_math``). Compute capability 8.0 and later. The
+plain path keeps the score matrix, in fp32 whatever the type.
+
+Not modelled: backends that a script has switched off, nested tensors, deterministic algorithms.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+HALF = (torch.float16, torch.bfloat16)
+MOST_FLASH = 256
+"""Columns of a head."""
+_aten: Any = torch.ops.aten
+
+
+def is_fused(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None) -> bool:
+    """Whether a kernel takes these, and no scores are kept."""
+    given = (q, k, v)
+    if any(t.dim() != 4 or t.stride(-1) != 1 for t in given):
+        return False  # ``check_tensor_shapes``, ``check_last_dim_stride_equals_1_dense``
+    widths, half = {q.shape[-1], v.shape[-1]}, q.dtype in HALF
+    if half and mask is None and len(widths) == 1 and max(widths) <= MOST_FLASH:
+        return True
+    aligned = all(w % (8 if half else 4) == 0 for w in widths)
+    in_rows = mask is None or mask.stride(-1) == 1
+    # The memory-efficient kernel, which takes all that cuDNN does.
+    return aligned and in_rows and q.dtype in (*HALF, torch.float32)
+
+
+def plain(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    mask: torch.Tensor | None,
+    *,
+    dropout: float,
+    causal: bool,
+    scale: float | None = None,
+) -> torch.Tensor:
+    """Line by line what ``_scaled_dot_product_attention_math`` does, with CUDA's dropout."""
+    kind = q.dtype
+    if kind in HALF:
+        q, k, v = (t.to(torch.float32) for t in (q, k, v))
+    root = math.sqrt(1 / math.sqrt(q.shape[-1]) if scale is None else scale)
+    repeats = q.shape[-3] // k.shape[-3] if q.dim() > 3 else 1
+    if repeats > 1:
+        k, v = (t.repeat_interleave(repeats, -3) for t in (k, v))
+    scores = (q * root) @ (k.transpose(-2, -1) * root)
+    if causal:
+        mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).tril()
+    if mask is not None and mask.dtype == torch.bool:
+        mask = torch.zeros_like(mask, dtype=kind).masked_fill_(mask.logical_not(), -math.inf)
+    if mask is not None:
+        scores.add_(mask)
+    weights = _aten._safe_softmax(scores, -1)  # noqa: SLF001  (it has no other name)
+    if dropout:
+        weights = torch.native_dropout(weights, dropout, True)[0]
+    if kind in HALF:
+        weights.to(kind)  # returned beside the output, to nobody
+    out: torch.Tensor = (weights @ v).to(kind)
+    return out

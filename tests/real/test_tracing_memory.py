@@ -1,0 +1,81 @@
+"""What a traced module holds when: outputs in a variable, attention that no fused kernel takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.real
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402, N812
+
+from raysim.models.table import Model, Operator  # noqa: E402
+from raysim.tracing import trace  # noqa: E402
+from raysim.tracing.attention import plain  # noqa: E402
+
+
+def operators(model: Model) -> list[Operator]:
+    return [o for layer in model.layers for o in layer.body.operators]
+
+
+class Language(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside, self.head = nn.Embedding(100, 16), nn.Linear(16, 100)
+
+    def forward(self, x: Any) -> Any:
+        logits = self.head(self.inside(x))
+        return logits, F.cross_entropy(logits.view(-1, 100), x.view(-1))
+
+
+def test_held_outputs_stay_until_the_first_loss_operator_is_back() -> None:
+    """Backward begins with what the script did to the loss; the logits' gradient comes after."""
+    x = torch.zeros(2, 8, dtype=torch.int64, device="meta")
+    model = trace(Language(), x, loss=lambda out: out[1] / 4)
+    (held,) = [o for o in operators(model) if any(s.returned and s.numel > 1 for s in o.saves)]
+    assert any("log_softmax" in s.name for s in held.saves)
+    assert sum(s.numel for s in held.saves if s.returned and s.numel > 1) == 8 * 100
+
+
+class Attention(nn.Module):
+    """Two heads of attention in a layout, with a position bias of their own."""
+
+    def __init__(self, *, transposed: bool = False, biased: bool = False) -> None:
+        super().__init__()
+        self.qkv, self.transposed = nn.Linear(24, 3 * 32), transposed
+        self.bias = nn.Parameter(torch.zeros(8, 8, 2)) if biased else None
+
+    def forward(self, x: Any) -> Any:
+        q, k, v = self.qkv(x).view(-1, 8, 6, 16).transpose(1, 2).chunk(3, 1)
+        if self.transposed:  # channels before positions, as convolutions leave them
+            q, k, v = (t.transpose(-2, -1).contiguous().transpose(-2, -1) for t in (q, k, v))
+        mask = None if self.bias is None else self.bias.permute(2, 0, 1)[None]
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=0.1)
+
+
+@pytest.mark.parametrize("half", [None, torch.bfloat16])
+def test_attention_that_no_fused_kernel_takes_keeps_its_scores(half: Any) -> None:
+    """Softmax, mask and product of dropout, in fp32, as torch's math path has it on CUDA."""
+    x = torch.zeros(2, 8, 24, device="meta")
+    kept = {}
+    for name in ("fused", "transposed", "biased"):
+        module = Attention(**({} if name == "fused" else {name: True})).to("meta")
+        model = trace(module, x, autocast=half)
+        saves = [s for o in operators(model) for s in o.saves]
+        kept[name] = sorted(s.dtype for s in saves if s.numel == 2 * 64)
+    wide = ["fp32", "fp32"] if half else ["compute", "compute"]
+    assert kept["fused"] == []
+    assert kept["transposed"] == kept["biased"] == sorted(["bool", *wide])
+
+
+def test_the_plain_path_is_torchs_own() -> None:
+    """The same values, and operators, as the backend that torch is told to take."""
+    q, k, v = (torch.randn(2, 4, 8, 16).to(torch.bfloat16) for _ in range(3))
+    for causal in (False, True):
+        mask = None if causal else torch.randn(1, 4, 8, 8).to(torch.bfloat16)
+        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+            real = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal)
+        assert torch.equal(plain(q, k, v, mask, dropout=0.0, causal=causal), real)

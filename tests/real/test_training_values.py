@@ -1,0 +1,72 @@
+"""Scripts whose models ask for values: masks and labels made on the GPU, random numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.real
+torch = pytest.importorskip("torch")
+
+from tests.real.test_launched_scripts import launched  # noqa: E402
+
+SCRIPT = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+class Speech(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(1.0))  # first, and without a dimension
+        self.inside, self.head = nn.Embedding(40, 64), nn.Linear(64, 32)
+        self.more = nn.Linear(64, 64)
+
+    def forward(self, tokens, mask, labels):
+        h = self.inside(tokens) * self.scale
+        if not mask.all():
+            raise ValueError("a mask of ones")
+        if torch.rand(()) > 0.5:  # a layer that is dropped: nobody knows
+            h = self.more(h)
+        wanted = labels != 0
+        targets = labels.masked_select(wanted)
+        assert len(targets) == labels.numel(), "labels are drawn from 1 on"
+        log = F.log_softmax(self.head(h), dim=-1, dtype=torch.float32).transpose(0, 1)
+        frames = torch.full((len(tokens),), tokens.shape[1], device=tokens.device)
+        return F.ctc_loss(log, targets, frames, wanted.sum(-1))
+
+model = Speech().cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+tokens = torch.randint(0, 40, (8, 100), device="cuda")
+labels = torch.randint(1, 32, (8, 10), device="cuda")
+for _ in range(3):
+    model(tokens, torch.ones_like(tokens), labels).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+print("trained", int(labels.min()) > 0, int(torch.zeros_like(labels).sum()))
+"""
+
+
+def test_a_model_branches_on_masks_labels_and_random_numbers(tmp_path: Path) -> None:
+    script = tmp_path / "speech.py"
+    script.write_text(SCRIPT)
+    printed, report = launched("python", str(script))
+    assert "trained True 0" in printed
+    assert report.metrics["step_seconds"] > 0
+
+
+def test_ctc_has_the_shapes_of_a_real_run() -> None:
+    def loss(device: str) -> tuple[torch.Size, torch.Size, list[torch.Size]]:
+        kept: list[torch.Size] = []
+        log = torch.randn(50, 4, 32).log_softmax(-1).to(device).requires_grad_()
+        targets = torch.randint(1, 32, (4, 10)).to(device)
+        lengths = torch.full((4,), 50, device=device), torch.full((4,), 10, device=device)
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda t: (kept.append(t.shape), t)[1], lambda t: t
+        ):
+            value = torch.nn.functional.ctc_loss(log, targets, *lengths, reduction="none")
+        value.sum().backward()
+        return value.shape, log.grad.shape, sorted(shape for shape in kept if len(shape) > 1)
+
+    assert loss("meta") == loss("cpu")
