@@ -118,6 +118,7 @@ def torch_of_workers() -> Iterator[Replaced]:
     """Training workers find their torch from here on."""
     with ExitStack() as stack:
         stack.callback(_INSTALLED.undo)
+        stack.enter_context(_precisions_kept())
         _modules(_INSTALLED)
         compiled.install(_INSTALLED)
         cuda.install(_INSTALLED)
@@ -132,6 +133,17 @@ def torch_of_workers() -> Iterator[Replaced]:
         sharded.install(_INSTALLED)
         cpu_patches.install(_INSTALLED)
         yield _INSTALLED
+
+
+@contextmanager
+def _precisions_kept() -> Iterator[None]:
+    """What a script allows tf32 to is its own."""
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32
+    try:
+        yield
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32 = before
 
 
 def _modules(r: Replaced) -> None:
