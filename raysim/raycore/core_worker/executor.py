@@ -214,7 +214,15 @@ class Executor:
         self._get_args(running)
 
     def fetched(self, function: RemoteFunction) -> None:
-        """The function is here."""
+        """The function's pickle is here."""
+        core = self.core
+        start_ns = max(core.now_ns, self.free_ns)
+        work_ns = self.thread_takes(start_ns, core.costs.import_function_ns)
+        self.free_ns = start_ns + work_ns
+        core.after(self.free_ns - core.now_ns, self._imported, function)
+
+    def _imported(self, function: RemoteFunction) -> None:
+        """The function can be called."""
         self.functions.setdefault(function, 0)
         for running in self._fetching.pop(function, ()):
             self._get_args(running)

@@ -59,6 +59,7 @@ class Submission:
         """What others on this host have cost the program since its line was empty."""
         self.exported: dict[RemoteFunction, list[PendingTask] | None] = {}
         """None: the GCS has it; else what waits for that."""
+        self._pickled: set[RemoteFunction] = set()
 
     # Specs
 
@@ -317,6 +318,13 @@ class Submission:
             self.core.leases.submit(task)
         else:
             self.core.actors.create_resolved(task)
+
+    def pickle_ns(self, function: RemoteFunction) -> int:
+        """What the program takes to make a function ready for the GCS: once."""
+        if function in self._pickled:
+            return 0
+        self._pickled.add(function)
+        return self.core.costs.export_function_ns
 
     def export(self, task: PendingTask) -> bool:
         """Whether the GCS has its function; if not, the task goes on when it has."""
