@@ -314,8 +314,8 @@ class Executor:
             if wrap is not None and not running.cancelled:
                 running.error = wrap(running, running.error)
             running.finish()
-        elif core.fresh:
-            running.begin_first()
+        elif core.fresh and (spec.args or spec.kind != "ACTOR_CREATION_TASK"):
+            running.begin_first()  # a constructor without arguments reads and writes no value
         else:
             function.body(running)
 
