@@ -59,6 +59,9 @@ class RayCosts:
     """A PushTask reply."""
     io_message_ns: int = 10_000
     """Any other message."""
+    io_object_ns: int = 10_000
+    """A node says where an object is. More follows for its owner, who is subscribed to and asked
+    for its eviction: accounts of puts gave its io thread 97 us a put where they had 18."""
     io_task_ns: int = 40_000
     """More for a task than for an actor's call: its scheduling key, the worker's lease. Seen only
     where nodes share few cores, as the two of "threads" below. 92 us on 2 cores on which calls take
