@@ -271,13 +271,7 @@ class CoreWorker(Component):
 
     def reading_ns(self, refs: Sequence[Ref]) -> int:
         """As ``CoreProcess.reading_ns``."""
-        stored = sum(self.references.of(ref).value is IN_PLASMA for ref in refs)
-        costs, others = self.costs, len(refs) - stored
-        if stored:  # the call says what one takes
-            stored -= 1
-        elif others:
-            others -= 1
-        return stored * costs.per_ref_get_ns + others * costs.per_value_get_ns
+        return self.objects.reading_ns([self.references.of(ref) for ref in refs])
 
     # Actors
 
