@@ -65,6 +65,13 @@ def count_of(row: MeasuredRow) -> int:
 SAID = (
     Said("per_arg_ns", "call_with_args", slope, "slope over arguments"),
     Said("per_ref_get_ns", "get", slope, "slope over references"),
+    Said("per_value_get_ns", "get_of_replies", last, "seconds per reference"),
+    Said("per_return_ns", "call_with_returns", slope, "slope over results, with the get of each"),
+    Said("export_function_ns", "export_function", last, "CPU time of the thread that calls it"),
+    Said(
+        "import_function_ns", "import_function", last, "first result less a later one, and less a "
+        "call of the GCS", less="kv_put",
+    ),
     Said("wait_ns", "wait", first, "wait for one"),
     Said("per_ref_wait_ns", "wait", slope, "slope over references"),
     Said("serialize_bytes_per_s", "serialize", last, "rate"),

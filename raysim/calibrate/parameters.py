@@ -12,7 +12,7 @@ from raysim.scenario.documents import did_you_mean
 
 PRIOR_SIGMA = math.log(2.0)
 """Of a constant that nobody measured on this machine: a factor of two either way."""
-TELLING = 8
+TELLING = 6
 """Rows that a profile names beside a fitted constant, the most telling ones."""
 DIRECT_SIGMA = 0.2
 """Of one that a table of this machine says directly: what the table's conditions leave open."""

@@ -27,9 +27,9 @@ USUAL = ("core_speed", "grpc_bytes_per_s")
 OF_THREADS = (
     "submit_task_ns", "submit_actor_task_ns", "get_ns", "put_ns",
     "io_submit_ns", "io_lease_reply_ns", "io_reply_ns", "io_task_ns", "io_message_ns",
-    "execute_ns", "execute_task_ns", "execute_async_ns", "stored_arg_ns", "stored_return_ns",
-    "raylet_lease_ns", "pin_ns", "object_manager_message_ns", "plasma_request_ns", "grpc_work_ns",
-    "cold_factor", "cold_ns",
+    "io_object_ns", "execute_ns", "execute_task_ns", "execute_async_ns", "stored_arg_ns",
+    "stored_return_ns", "raylet_lease_ns", "pin_ns", "object_manager_message_ns",
+    "plasma_request_ns", "grpc_work_ns", "cold_factor", "cold_ns",
 )  # fmt: skip
 """Constants that are work of threads, which accounts say better than the time of a call."""
 CARRIED = {"raylet_lease_ns": ("raylet_pop_worker_ns", "raylet_return_ns")}

@@ -38,6 +38,12 @@ WINDOW_NS = 10_000_000
 WARM_NS = 300_000
 """Of work, after which a thread has the caches to itself again (assumed)."""
 
+SLICE_NS = 700_000
+"""``sysctl_sched_base_slice`` of Linux (6.10 and later) on one core; 1 + log2 of the cores, eight
+at most, times as long on more (``kernel/sched/fair.c``). For so long a thread that works keeps its
+core from others that wake."""
+_SLICE_CORES = 8
+
 MIN_SHARE = 0.1
 """Of the cores, what jobs get at least."""
 
@@ -66,6 +72,7 @@ class CoreLoad:
         self.nice: dict[object, None] = {}
         """Threads that are."""
         self._slots = _threads_of(cpu)
+        self._slice_ns = SLICE_NS * min(self._slots, _SLICE_CORES).bit_length()
         self._turns = Turns(self._slots)
         self._until: dict[object, int] = {}
         self._used_ns = 0
@@ -130,6 +137,11 @@ class CoreLoad:
             self._watching = True
             self._sim.call_later(WINDOW_NS, self._window_over)
         return end_ns - start_ns
+
+    def slice_ns(self, thread: object, at_ns: int) -> int:
+        """How long a thread then goes on although others wait for its core; 0: it does not."""
+        alone = thread in self.nice or self._turns.busy(at_ns) < self._slots
+        return 0 if alone else self._slice_ns
 
     def serve(self, thread: object, at_ns: int, work_ns: int) -> int:
         """When a thread is through with work that reaches it at ``at_ns``; first come, first."""

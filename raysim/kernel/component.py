@@ -42,6 +42,9 @@ class Cores(Protocol):
     def takes(self, thread: object, start_ns: int, work_ns: int) -> int:
         """Nanoseconds that ``work_ns`` of work takes a thread that begins at ``start_ns``."""
 
+    def slice_ns(self, thread: object, at_ns: int) -> int:
+        """How long a thread then goes on although others wait for its core; 0: it does not."""
+
 
 class Message(Protocol):
     """What rooms send: frozen, named as Ray's RPC, and it knows its size."""

@@ -43,6 +43,11 @@ class RayCosts:
     get_ns: int = 49_200
     """``ray.get`` of something that is here: the call itself, without the store's answer."""
     per_ref_get_ns: int = 7_500
+    """Of one more reference whose value is in the store: read and deserialised when all are here.
+    """
+    per_value_get_ns: int = 2_600
+    """The same of a value that came with a reply. 1.9 to 2.7 us beside 17 to 24 in the store (ray
+    2.60, a Xeon of 2 cores with ``core_speed`` 1, 2026-11)."""
     put_ns: int = 102_800
     wait_ns: int = 30_000
     per_ref_wait_ns: int = 100
@@ -54,6 +59,9 @@ class RayCosts:
     """A PushTask reply."""
     io_message_ns: int = 10_000
     """Any other message."""
+    io_object_ns: int = 10_000
+    """A node says where an object is. More follows for its owner, who is subscribed to and asked
+    for its eviction: accounts of puts gave its io thread 97 us a put where they had 18."""
     io_task_ns: int = 40_000
     """More for a task than for an actor's call: its scheduling key, the worker's lease. Seen only
     where nodes share few cores, as the two of "threads" below. 92 us on 2 cores on which calls take
@@ -74,6 +82,11 @@ class RayCosts:
     """Of a call of an async actor, what passes while none of its process's three threads works:
     each waits to be woken with Python's lock, in turn. Told apart from work only where accounts of
     threads were measured; elsewhere it is within ``execute_async_ns``."""
+    export_function_ns: int = 600_000
+    """A function's first call in a process: pickled and described for the GCS. 0.47 ms of CPU of
+    an actor's thread, 0.68 of a driver's (the same Xeon)."""
+    import_function_ns: int = 330_000
+    """A process's first run of a function: unpickled. 0.59 ms with the GCS's answer (the same)."""
     per_return_ns: int = 5_000
     generator_item_ns: int = 31_000
     """An item of a streaming generator, small or not: serialise, report. 21 us of CPU of its

@@ -272,7 +272,7 @@ def _create(
     concurrency, out_of_order = _order(info, options)
     creation = _creation_options(fiber, actor_class, options, concurrency, out_of_order)
     found, _held = arguments(fiber, args, kwargs, info.name)
-    fiber.pay(core.costs.submit_task_ns)
+    fiber.pay(core.costs.submit_task_ns + core.export_ns(creation.function))
     task = fiber.task
     parent = task.spec if task is not None else None
     actor_ids: list[int] = []

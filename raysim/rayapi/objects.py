@@ -120,7 +120,7 @@ def get_values(fiber: Fiber, refs: list[ObjectRef], timeout: float | None) -> li
     """Wait for values; raises the first error in the order of the list."""
     core = this_core(fiber)
     costs = core.costs
-    fiber.lead_ns += costs.get_ns + costs.per_ref_get_ns * (len(refs) - 1) + core.first_value_ns()
+    fiber.lead_ns += costs.get_ns + core.first_value_ns()
     plain = [ref._ref for ref in refs]
     timeout_ns = None if timeout is None or timeout < 0 else round(timeout * 1e9)
     lead_ns = fiber.take_lead()
@@ -129,6 +129,7 @@ def get_values(fiber: Fiber, refs: list[ObjectRef], timeout: float | None) -> li
     )
     if isinstance(answer, TaskError):
         raise_error(exception_of(answer, refs[0].hex() if refs else ""))
+    fiber.lead_ns += core.reading_ns(plain)
     values = []
     for value, ref in zip(answer, refs, strict=True):
         if value.__class__ is TaskError:

@@ -209,7 +209,7 @@ def submit(
     task_options: TaskOptions = prepared[0]
     signature.check(args, kwargs)
     found, _held = arguments(fiber, args, kwargs, function._function_name)
-    fiber.pay(core.costs.submit_task_ns)
+    fiber.pay(core.costs.submit_task_ns + core.export_ns(task_options.function))
     task = fiber.task
     parent = task.spec if task is not None else None
     refs = core.submit_task(task_options, found, lead_ns=fiber.lead_ns, parent=parent)

@@ -23,6 +23,7 @@ from raysim.raycore.tasks import (
     LabelMatch,
     Payload,
     Ref,
+    RemoteFunction,
     TaskError,
     TaskOptions,
     TaskSpec,
@@ -128,6 +129,12 @@ class CoreProcess(Protocol):
 
     def first_value_ns(self) -> int:
         """What it takes, once, before the process reads or writes its first value."""
+
+    def export_ns(self, function: RemoteFunction) -> int:
+        """What it takes, once, to make a function ready for the GCS."""
+
+    def reading_ns(self, refs: Sequence[Ref]) -> int:
+        """What it takes to read these values, beyond the call, once all are here."""
 
     # actors
 

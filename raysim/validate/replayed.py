@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import json
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from raysim.errors import CalibrationError, ScenarioError
@@ -28,12 +30,16 @@ from raysim.validate.points import Point
 
 LIMIT_S = 900.0
 """Virtual seconds after which a workload counts as hanging; all take less than 20 in truth."""
-DRIVERS = 2
-"""How often a program is played on one cluster; the last time counts. Repetitions on real Ray share
-a cluster, and most of them find it used: pages of the store were written to, workers that spill
-have started, and none for tasks are started ahead, as they are for a cluster's first driver."""
+DRIVERS = 4
+"""How often a program is played on one cluster; the first time does not count, of the others the
+median does, as of what was measured. Repetitions on real Ray share a cluster, and most of them find
+it used: pages of the store were written to, workers that spill have started, and none for tasks are
+started ahead, as they are for a cluster's first driver."""
 BETWEEN_NS = 2 * 10**9
 """From a driver's end to the next: a process that starts and imports Ray."""
+PHASE_NS = 10**8 // (DRIVERS - 1)
+"""How much longer it is each time: raylets hear of each other every 100 ms, and drivers come at any
+moment between."""
 PROFILE = "ray_profile.yaml"
 """Of a data folder: constants of that machine."""
 CPU_RANKS = "cpu-ranks-2"
@@ -197,10 +203,10 @@ def predicted(workload: Workload, against: Against, costs: RayCosts) -> dict[str
     try:
         with collector_at_ease():
             try:
-                lines = _printed(workload, against.emulation(workload, costs), compute)
+                plays = _printed(workload, against.emulation(workload, costs), compute)
             finally:
                 gc.collect()  # few objects, in cycles, but with the program's gigabytes in stores
-        rows = read_output(lines, workload)
+        rows = [row for lines in plays for row in read_output(lines, workload)]
     except ProgramHangs:
         raise NotPredicted(f"hangs on the emulator for {LIMIT_S:.0f} s") from None
     except ScenarioError as error:
@@ -210,17 +216,27 @@ def predicted(workload: Workload, against: Against, costs: RayCosts) -> dict[str
     if table is not None and compute.mode == "measured":
         table.parent.mkdir(exist_ok=True)
         compute.write(table)
-    return {row.row: row.value for row in rows}
+    values: dict[str, list[float]] = defaultdict(list)
+    for row in rows:
+        values[row.row].append(row.value)
+    return {name: median(found) for name, found in values.items()}
 
 
-def _printed(workload: Workload, emulation: Emulation, compute: Compute) -> list[str]:
-    """What the workload prints in the last of its plays."""
+def _printed(workload: Workload, emulation: Emulation, compute: Compute) -> list[list[str]]:
+    """What the workload prints in each of the plays that count."""
+    if workload.declared.disturbed:
+        return [_played(workload, emulation, compute)]
+    cluster, plays = emulation.cluster, []
+    for number in range(DRIVERS):
+        plays.append(_played(workload, emulation, compute))
+        gc.collect()  # as below, of this play's driver
+        cluster.sim.run(cluster.sim.now_ns + BETWEEN_NS + number * PHASE_NS)
+    return plays[1:]
+
+
+def _played(workload: Workload, emulation: Emulation, compute: Compute) -> list[str]:
     lines: list[str] = []
-    sim = emulation.cluster.sim
-    for _ in range(1 if workload.declared.disturbed else DRIVERS):
-        lines.clear()
-        play(workload.path, emulation, compute=compute, limit_s=LIMIT_S, lines=lines)
-        sim.run(sim.now_ns + BETWEEN_NS)
+    play(workload.path, emulation, compute=compute, limit_s=LIMIT_S, lines=lines)
     return lines
 
 

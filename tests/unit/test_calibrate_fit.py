@@ -263,6 +263,11 @@ def test_a_table_of_ray_says_some_constants_by_itself(tmp_path: Path) -> None:
         "kv_put,1,0,gcs_kv_ns grpc_same_host_ns,0.0003,s,9,0.0002,0.0004",
         "spill_again,4,16777216,spill_again_bytes_per_s,2e9,B/s,9,1e9,3e9",
         "connect,1,0,connect_ns,0.0015,s,9,0.001,0.002",
+        "get_of_replies,1000,0,per_value_get_ns,2e-6,s,9,1e-6,3e-6",
+        "call_with_returns,1,0,per_return_ns,0.0006,s,9,0.0006,0.0006",
+        "call_with_returns,101,0,per_return_ns,0.0016,s,9,0.0016,0.0016",
+        "export_function,1,0,export_function_ns,0.0004,s,9,0.0003,0.0005",
+        "import_function,1,0,import_function_ns,0.0005,s,9,0.0004,0.0006",
         "async_actor_calls_async,1000,0,execute_async_ns,0.00023,s,9,0.0002,0.0003",
         "work_executor_async_actor_burst,300,0,execute_ns,0.00015,s,5,0.0001,0.0002",
     ]
@@ -272,7 +277,8 @@ def test_a_table_of_ray_says_some_constants_by_itself(tmp_path: Path) -> None:
     assert {name: c.value for name, c in found.items()} == pytest.approx({
         "wait_ns": 50_000, "per_ref_wait_ns": 500.5, "worker_start_sigma": 0.158,
         "spill_bytes_per_s": 9e8, "spill_again_bytes_per_s": 2e9,
-        "execute_async_wait_ns": 80_000, "connect_ns": 1_200_000,
+        "execute_async_wait_ns": 80_000, "connect_ns": 1_200_000, "per_value_get_ns": 2_000,
+        "per_return_ns": 10_000, "export_function_ns": 400_000, "import_function_ns": 200_000,
     }, rel=1e-2)  # fmt: skip
     assert found["per_ref_wait_ns"].rows == ("wait x 1", "wait x 1000")
     (wait,) = parameters(["wait_ns"], "ray", found)

@@ -11,7 +11,7 @@ import pytest
 
 from raysim.hardware.cluster import ClusterSpec, NodeGroup
 from raysim.hardware.cores import Capacity
-from raysim.hardware.host import MIN_SHARE, NICE_WEIGHT, WINDOW_NS, CoreLoad
+from raysim.hardware.host import MIN_SHARE, NICE_WEIGHT, SLICE_NS, WINDOW_NS, CoreLoad
 from raysim.hardware.server import Share, SharedServer
 from raysim.kernel.simulation import Simulation
 from raysim.perf.ray_core import RayCosts
@@ -41,6 +41,44 @@ def test_more_threads_than_cores_take_turns() -> None:
     assert load.takes("c", 0, 1000) == 2000
     assert load.takes("a", 1000, 1000) == 1000  # b is through, c is not
     assert load.takes("d", 1000, 1000) == 2000
+
+
+def test_a_thread_keeps_its_core_for_a_slice_while_others_wait() -> None:
+    sim, cpu = server()
+    load = CoreLoad(sim, cpu)
+    load.nice["worker"] = None
+    load.takes("a", 0, 1000)
+    assert load.slice_ns("driver", 0) == 0  # nobody waits: a core is free
+    load.takes("b", 0, 1000)
+    assert load.slice_ns("driver", 0) == 2 * SLICE_NS  # two cores
+    assert load.slice_ns("worker", 0) == 0
+    assert load.slice_ns("driver", 1000) == 0
+
+
+CALLS = """
+import time
+import ray
+
+@ray.remote(num_cpus=0)
+class Server:
+    def no_op(self):
+        return b"ok"
+
+ray.init()
+for n in (1, 8):
+    servers = [Server.remote() for _ in range(n)]
+    ray.get([server.no_op.remote() for server in servers])
+    start = time.perf_counter()
+    ray.get([servers[i % n].no_op.remote() for i in range(800)])
+    print(time.perf_counter() - start)
+"""
+
+
+def test_calls_of_many_actors_come_to_each_in_batches(tmp_path: Path) -> None:
+    script = tmp_path / "calls.py"
+    script.write_text(CALLS)
+    one, eight = map(float, printed(script, lambda _: machine((0, 0), RayCosts(cold_factor=4.0))))
+    assert eight < 1.3 * one  # one by one each call finds a thread that has slept
 
 
 def test_a_thread_that_was_awake_a_window_ago_is_no_colder_than_it_slept() -> None:
@@ -177,12 +215,12 @@ print(time.perf_counter() - start)
 """
 
 
-def machine(host_of: tuple[int, ...] | None) -> Cluster:
+def machine(host_of: tuple[int, ...] | None, costs: RayCosts | None = None) -> Cluster:
     node = replace(bare_node(vcpus=2), disks=())
     groups = tuple(
         NodeGroup(name=name, node=node, count=1, head=name == "head") for name in ("head", "more")
     )
-    return Cluster(Simulation(), ClusterSpec(groups=groups, host_of=host_of))
+    return Cluster(Simulation(), ClusterSpec(groups=groups, host_of=host_of), costs=costs)
 
 
 def test_two_raylets_on_one_machine_share_its_cores(tmp_path: Path) -> None:

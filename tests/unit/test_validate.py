@@ -25,7 +25,7 @@ from raysim.validate.points import (
     read_points,
     write_points,
 )
-from raysim.validate.replayed import Against, newest, predicted, replayed_points
+from raysim.validate.replayed import DRIVERS, Against, newest, predicted, replayed_points
 from raysim.validate.report import report_text, write_report
 
 META = """
@@ -168,6 +168,22 @@ def test_a_workload_is_predicted_on_the_machine_that_was_measured(measured: Path
     assert points[0].predicted is not None
     assert 1.0 < points[0].predicted < 2.0  # on one CPU: 4 s
     assert points == list(replayed_points([workload], against))
+
+
+def test_a_row_is_the_median_of_plays_after_the_first(measured: Path) -> None:
+    """As the program's own: each play waits longer than the last."""
+    path = measured / "validation/workloads/own/bag_eight.py"
+    plays = measured / "plays"
+    count = f"from pathlib import Path\n\nplays = Path({str(plays)!r})\n"
+    count += (
+        'n = len(plays.read_text()) if plays.exists() else 0\nplays.write_text("x" * (n + 1))\n'
+    )
+    longer = PROGRAM.replace("ray.init()\n", f"{count}ray.init()\n").replace("0.5", "0.5 + n * n")
+    path.write_text(longer)
+    workload = read_workload(path)
+    found = predicted(workload, Against.at(newest(measured / "validation/data")), RayCosts())
+    assert found["eight"] == pytest.approx(2 * (0.5 + 2 * 2), rel=0.1)
+    assert len(plays.read_text()) == DRIVERS
 
 
 def test_a_folders_own_profile_is_used_and_gives_intervals(measured: Path) -> None:

@@ -16,6 +16,7 @@ HOP = "grpc_same_host_ns execute_ns"
 BATCH = 1000
 ACTORS = 10
 """Called for the first time."""
+FUNCTIONS = 30
 CALLS = 3
 """Of each of them: the third says when the second had its answer."""
 
@@ -37,6 +38,8 @@ def probes(*, quick: bool) -> Iterator[Probe]:
         informs="execute_async_ns execute_async_wait_ns",
     )  # fmt: skip
     yield Probe(op="connect", measure=_connect, informs="connect_ns")
+    yield Probe(op="export_function", measure=_export, informs="export_function_ns")
+    yield Probe(op="import_function", measure=_import, informs="import_function_ns gcs_kv_ns")
     yield Probe(op="generator_item", measure=_items, count=batch, informs="generator_item_ns")
     for count in (0, 4) if quick else (0, 10, 100, 1000):
         yield Probe(op="call_with_args", measure=_args, count=count, informs="per_arg_ns")
@@ -135,6 +138,48 @@ def _connect(probe: Probe, allowed_s: float) -> list[float]:  # noqa: ARG001
             ray.kill(actor)
     later = range(CALLS, len(began_s), CALLS)  # the process's very first finds more to do
     return [2 * began_s[i + 1] - began_s[i] - began_s[i + 2] for i in later]
+
+
+def _fresh() -> Any:
+    """A function that no process has seen."""
+    import ray
+
+    @ray.remote
+    def no_op() -> bytes:
+        return b"ok"
+
+    return no_op
+
+
+def _export(probe: Probe, allowed_s: float) -> list[float]:  # noqa: ARG001
+    """What a process's thread works more for its first call of a function than for its second."""
+    import ray
+
+    def once() -> float:
+        function, worked_s = _fresh(), []
+        for _ in range(2):
+            began_s = time.thread_time()
+            ref = function.remote()
+            worked_s.append(time.thread_time() - began_s)
+            ray.get(ref)
+        return worked_s[0] - worked_s[1]
+
+    return while_time(once, allowed_s, most=FUNCTIONS)
+
+
+def _import(probe: Probe, allowed_s: float) -> list[float]:  # noqa: ARG001
+    """How much longer the first result of a function takes, once submitted, than later ones.
+
+    The GCS's answer is in it.
+    """
+    import ray
+
+    def once() -> float:
+        function = _fresh()
+        first_s, *later_s = (timed(partial(ray.get, function.remote())) for _ in range(CALLS))
+        return first_s - min(later_s)
+
+    return while_time(once, allowed_s, most=FUNCTIONS)
 
 
 def _items(probe: Probe, allowed_s: float) -> list[float]:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, cast
 
-from raysim.measure.ray_core.probe import Probe, timed, while_time
+from raysim.measure.ray_core.probe import Probe, server, timed, while_time
 from raysim.measure.session import repeat, stopwatch
 from raysim.units import KIB, MIB
 
@@ -41,6 +41,10 @@ def probes(*, quick: bool) -> Iterator[Probe]:
             op="get", measure=_get, count=count, size_bytes=KIB,
             informs="get_ns per_ref_get_ns plasma_request_ns",
         )  # fmt: skip
+    yield Probe(
+        op="get_of_replies", measure=_get_of_replies, count=20 if quick else 1000,
+        informs="per_value_get_ns",
+    )  # fmt: skip
     yield Probe(
         op="serialize", measure=_serialize, count=10_000 if quick else 1_000_000, unit="B/s",
         informs="serialize_bytes_per_s",
@@ -144,6 +148,18 @@ def _get(probe: Probe, allowed_s: float) -> list[float]:
     array = _array(probe.size_bytes)
     refs = [ray.put(array) for _ in range(probe.count)]
     return repeat(stopwatch(lambda: ray.get(refs)), allowed_s)
+
+
+def _get_of_replies(probe: Probe, allowed_s: float) -> list[float]:
+    """Seconds of ``ray.get`` for each of ``count`` values that came with replies."""
+    import ray
+
+    actor = server()
+    refs = [actor.no_op.remote() for _ in range(probe.count)]
+    ray.get(refs)
+    found = repeat(stopwatch(lambda: ray.get(refs)), allowed_s)
+    ray.kill(actor)
+    return [seconds / probe.count for seconds in found]
 
 
 def _serialize(probe: Probe, allowed_s: float) -> list[float]:

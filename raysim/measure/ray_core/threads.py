@@ -33,7 +33,8 @@ ASIDE = "aside"
 """The role of all threads that are not in ``ROLES``."""
 INFORMS = {
     "submit": "submit_task_ns submit_actor_task_ns put_ns get_ns cold_factor cold_ns",
-    "io": "io_submit_ns io_reply_ns io_task_ns io_lease_reply_ns io_message_ns cold_factor cold_ns",
+    "io": "io_submit_ns io_reply_ns io_task_ns io_lease_reply_ns io_message_ns io_object_ns "
+    "cold_factor cold_ns",
     "executor": "execute_ns execute_task_ns execute_async_ns stored_arg_ns stored_return_ns "
     "cold_factor cold_ns",
     "executor_io": "io_message_ns cold_factor cold_ns",

@@ -196,7 +196,7 @@ def service_ns(costs: RayCosts) -> dict[type, int]:
         p.WaitForRefRemoved: other,
         p.AddBorrower: other,
         p.SubscribeObjectLocations: other,
-        p.UpdateObjectLocationBatch: other,
+        p.UpdateObjectLocationBatch: costs.io_object_ns,
         p.ActorStateChanged: other,
         p.ActorTableData: other,
         p.NodeAdded: other,

@@ -185,7 +185,7 @@ class Directory:
             reply(ObjectStatus(value))
 
     def node_removed(self, node_id: NodeID) -> None:
-        """Its copies are gone; those that were the primary ones are to be recovered."""
+        """Its copies are gone; those that were the primary ones are recovered at the heartbeat."""
         lost = []
         for record in self.references.table.values():
             copies = record.copies
@@ -200,8 +200,16 @@ class Directory:
                     lost.append(record)
             elif was_there and record.owner is self.core.me:
                 self.publish(record)
+        if lost:
+            self.core.tasks.at_heartbeat(0, self._recover, lost)
+
+    def _recover(self, lost: list[Reference]) -> None:
+        """Those that somebody still has, and that were not found meanwhile."""
         for record in lost:
-            self.core.recovery.recover(record)
+            copies = record.copies
+            here = self.references.table.get(record.object_id) is record
+            if here and record.value is IN_PLASMA and copies is not None and copies.pinned_at < 0:
+                self.core.recovery.recover(record)
 
 
 class _Asker:

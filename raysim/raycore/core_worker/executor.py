@@ -12,6 +12,7 @@ Not modelled: the order of fibers in an event loop; a call's share of the thread
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from raysim.kernel.component import Reply
@@ -208,13 +209,21 @@ class Executor:
             self._fetching[function] = [running]
             self.core.gcs.call(
                 InternalKVGet(namespace="fun", key=f"{spec.job_id}:{function.name}"),
-                _Fetched(self, function),
+                partial(self.fetched, function),
             )
             return
         self._get_args(running)
 
-    def fetched(self, function: RemoteFunction) -> None:
-        """The function is here."""
+    def fetched(self, function: RemoteFunction, _answer: object) -> None:
+        """The function's pickle is here."""
+        core = self.core
+        start_ns = max(core.now_ns, self.free_ns)
+        work_ns = self.thread_takes(start_ns, core.costs.import_function_ns)
+        self.free_ns = start_ns + work_ns
+        core.after(self.free_ns - core.now_ns, self._imported, function)
+
+    def _imported(self, function: RemoteFunction) -> None:
+        """The function can be called."""
         self.functions.setdefault(function, 0)
         for running in self._fetching.pop(function, ()):
             self._get_args(running)
@@ -306,8 +315,8 @@ class Executor:
             if wrap is not None and not running.cancelled:
                 running.error = wrap(running, running.error)
             running.finish()
-        elif core.fresh:
-            running.begin_first()
+        elif core.fresh and (spec.args or spec.kind != "ACTOR_CREATION_TASK"):
+            running.begin_first()  # a constructor without arguments reads and writes no value
         else:
             function.body(running)
 
@@ -467,19 +476,6 @@ def _all_here(spec: TaskSpec) -> bool:
         if arg.__class__ is not Payload or arg.contained:
             return False
     return True
-
-
-class _Fetched:
-    """Waits for a function's pickle."""
-
-    __slots__ = ("executor", "function")
-
-    def __init__(self, executor: Executor, function: RemoteFunction) -> None:
-        self.executor = executor
-        self.function = function
-
-    def __call__(self, _answer: object) -> None:
-        self.executor.fetched(self.function)
 
 
 class _Arguments:

@@ -73,6 +73,13 @@ class Objects:
                 _Status(self, record),
             )  # fmt: skip
 
+    def reading_ns(self, records: list[Reference]) -> int:
+        """What it takes to read so many, beyond what the call says: that of one."""
+        costs, stored = self.core.costs, sum(r.value is IN_PLASMA for r in records)
+        each = [costs.per_ref_get_ns] * stored
+        each += [costs.per_value_get_ns] * (len(records) - stored)
+        return sum(each[1:])
+
     def status(self, record: Reference, answer: Any) -> None:
         """The owner has said what it is."""
         record.share().asked = False

@@ -53,10 +53,13 @@ class Submission:
         self._timer: Handle | None = None
         """Of the first in line; None while the io thread has it."""
         self._crowd = core.env.submitting.setdefault(core.me.node_id, {})
+        self._turn = 1
+        """Of the first in line, how many the program has made in one turn."""
         self._behind_ns = 0
         """What others on this host have cost the program since its line was empty."""
         self.exported: dict[RemoteFunction, list[PendingTask] | None] = {}
         """None: the GCS has it; else what waits for that."""
+        self._pickled: set[RemoteFunction] = set()
 
     # Specs
 
@@ -208,10 +211,12 @@ class Submission:
             return
         self._timer = None
         now_ns = self._clock.now
+        cost_ns = self._cost_ns
         if core.cores is not None:
             self._work(core.cores, now_ns)
-        if core.busy_until > now_ns - self._cost_ns:
-            core.busy_until += self._cost_ns
+            cost_ns *= self._turn
+        if core.busy_until > now_ns - cost_ns:
+            core.busy_until += cost_ns
             if core.busy_until > now_ns:
                 self._clock.call_later(core.busy_until - now_ns, self._take, epoch)
                 return
@@ -224,7 +229,8 @@ class Submission:
         if epoch != core.epoch:
             return
         line = self._line
-        task = line.popleft()[1]
+        taken = [line.popleft()[1] for _ in range(self._turn)]
+        self._turn = 1
         if not line:
             self._behind_ns = 0
         else:
@@ -232,39 +238,56 @@ class Submission:
             crowd = self._crowd
             crowd[self._worker_id] = now_ns + self._crowding_ns
             if core.cores is not None:
+                self._turn = self._in_a_turn(core.cores, now_ns)
                 self._behind_ns += self._lost_to_threads(core.cores, now_ns)
             elif len(crowd) > 1:
                 self._behind_ns += self._lost_to_others(now_ns)
             wait_ns = self._cost_ns
-            ahead_ns = line[0][0] + self._behind_ns - now_ns
+            ahead_ns = line[self._turn - 1][0] + self._behind_ns - now_ns
             if ahead_ns > 0:
                 wait_ns += ahead_ns
             self._timer = self._clock.call_later(wait_ns, self._due, epoch)
-        if isinstance(task, _Turn):
-            task.fn(task.arg)
-        elif task.state == "args":
-            self.submit(task)
+        for task in taken:
+            if isinstance(task, _Turn):
+                task.fn(task.arg)
+            elif task.state == "args":
+                self.submit(task)
 
     def _work(self, cores: Cores, now_ns: int) -> None:
-        """The io thread's work on the first in line, where it competes with other threads."""
+        """The io thread's work on those that come next, where it competes with other threads."""
         task = self._line[0][1]
         if isinstance(task, _Turn):
             return
         work_ns = self._cost_ns
         if task.spec.kind == "NORMAL_TASK":
             work_ns += self.core.costs.io_task_ns
-        cores.takes(self.core, now_ns, work_ns)
+        cores.takes(self.core, now_ns, self._turn * work_ns)
+
+    def _in_a_turn(self, cores: Cores, now_ns: int) -> int:
+        """How many of those in line the program makes before it must leave its core to others."""
+        left_ns = cores.slice_ns(self.core.executor, now_ns)
+        line, count = self._line, 0
+        kind = "" if isinstance(line[0][1], _Turn) else line[0][1].spec.kind
+        while left_ns > 0 and count < len(line):
+            task = line[count][1]
+            if isinstance(task, _Turn) or task.spec.kind != kind:
+                break
+            left_ns -= self._submit_ns(task)
+            count += 1
+        return max(1, count)
+
+    def _submit_ns(self, task: PendingTask | _Turn) -> int:
+        """What the program works for it."""
+        if isinstance(task, _Turn):
+            return task.work_ns
+        costs = self.core.costs
+        is_task = task.spec.kind == "NORMAL_TASK"
+        return costs.submit_task_ns if is_task else costs.submit_actor_task_ns
 
     def _lost_to_threads(self, cores: Cores, now_ns: int) -> int:
-        """What the program takes longer for the first in line because there are few cores."""
-        core, task = self.core, self._line[0][1]
-        if isinstance(task, _Turn):
-            work_ns = task.work_ns
-        elif task.spec.kind == "NORMAL_TASK":
-            work_ns = core.costs.submit_task_ns
-        else:
-            work_ns = core.costs.submit_actor_task_ns
-        return cores.takes(core.executor, now_ns, work_ns) - work_ns
+        """What the program takes longer for those that come next because there are few cores."""
+        work_ns = self._turn * self._submit_ns(self._line[0][1])
+        return cores.takes(self.core.executor, now_ns, work_ns) - work_ns
 
     def _lost_to_others(self, now_ns: int) -> int:
         """What a call takes longer because other programs of this host submit too."""
@@ -295,6 +318,13 @@ class Submission:
             self.core.leases.submit(task)
         else:
             self.core.actors.create_resolved(task)
+
+    def pickle_ns(self, function: RemoteFunction) -> int:
+        """What the program takes to make a function ready for the GCS: once."""
+        if function in self._pickled:
+            return 0
+        self._pickled.add(function)
+        return self.core.costs.export_function_ns
 
     def export(self, task: PendingTask) -> bool:
         """Whether the GCS has its function; if not, the task goes on when it has."""

@@ -47,6 +47,7 @@ from raysim.raycore.tasks import (
     Arg,
     Payload,
     Ref,
+    RemoteFunction,
     TaskError,
     TaskOptions,
     TaskSpec,
@@ -263,6 +264,14 @@ class CoreWorker(Component):
         """As ``CoreProcess.first_value_ns``."""
         fresh, self.fresh = self.fresh, False
         return round(self.costs.first_value_core_s * NS_PER_S) if fresh else 0
+
+    def export_ns(self, function: RemoteFunction) -> int:
+        """As ``CoreProcess.export_ns``."""
+        return self.submission.pickle_ns(function)
+
+    def reading_ns(self, refs: Sequence[Ref]) -> int:
+        """As ``CoreProcess.reading_ns``."""
+        return self.objects.reading_ns([self.references.of(ref) for ref in refs])
 
     # Actors
 

@@ -20,6 +20,20 @@ def fail(running):
     running.sleep(10 * MS, lambda: running.fail(RAISE))
 
 
+def test_values_of_the_store_take_longer_to_read_than_those_of_replies():
+    costs = replace(NO_TIME, per_ref_get_ns=20 * US, per_value_get_ns=2 * US)
+
+    def main(process):
+        small, large = [], []
+        for _ in range(3):
+            small += yield b.submit(options(b.no_op))
+            large += [(yield b.put(Payload(10**6)))]
+        yield b.get([*small, *large])
+        return [process.reading_ns(refs) for refs in (small, large, small + large, small[:1], [])]
+
+    assert House(costs=costs).play(main) == [4 * US, 40 * US, 46 * US, 0, 0]
+
+
 def test_get_waits_for_the_slowest():
     house = House()
 

@@ -29,6 +29,31 @@ def test_a_function_is_exported_once_and_fetched_once_per_process():
     assert kinds.count(p.InternalKVGet) == 2
 
 
+def test_a_process_unpickles_a_function_before_its_first_call():
+    house = House(workers=1, costs=replace(NO_TIME, import_function_ns=3 * MS))
+
+    def main(process):
+        ends = []
+        one, other = options(b.Sleep(MS)), options(b.Sleep(2 * MS))
+        for o in (one, one, other):
+            yield b.get((yield b.submit(o)))
+            ends.append(process.sim.now_ns)
+        return ends
+
+    assert house.play(main) == [4 * MS, 5 * MS, 10 * MS]
+
+
+def test_a_process_pickles_a_function_once():
+    house = House(workers=1, costs=replace(NO_TIME, export_function_ns=3 * MS))
+    first, second = options(b.Sleep(MS)).function, options(b.Sleep(2 * MS)).function
+
+    def main(process):
+        yield b.sleep(0)
+        return [process.export_ns(function) for function in (first, first, second)]
+
+    assert house.play(main) == [3 * MS, 0, 3 * MS]
+
+
 def five_async_calls_ns(costs, body):
     """What five calls of an async actor take that has answered one."""
 
@@ -68,6 +93,20 @@ def test_the_first_call_of_a_process_waits_until_it_can_read_values():
         return ends
 
     assert house.play(main) == [101 * MS, 102 * MS]
+
+
+@pytest.mark.parametrize("n", [0, 1])
+def test_a_constructor_without_arguments_reads_no_value(n):
+    house = House(workers=1, costs=replace(NO_TIME, first_value_core_s=0.1))
+
+    def main(process):
+        a = yield b.create_actor(actor(b.Sleep(MS)), *[Payload(8)] * n)
+        yield b.sleep(50 * MS)
+        begun = process.sim.now_ns
+        yield b.get((yield b.call_actor(a, method(b.no_op))))
+        return process.sim.now_ns - begun
+
+    assert house.play(main) == (51 * MS if n else 100 * MS)
 
 
 def test_it_can_be_cancelled_until_then():
