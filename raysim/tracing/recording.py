@@ -28,7 +28,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from raysim.models.table import Attention
-from raysim.tracing import operators
+from raysim.tracing import operators, unfused
 from raysim.tracing.autocast import Casts
 from raysim.tracing.operators import Call, Kept, tensors
 from raysim.tracing.values import Values
@@ -184,7 +184,7 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._latest.dispatches += name != "detach"  # autograd's own
             return
         kind = operators.kind_of(name, in_loss=self.losses > 0, norm_module=self.walk.in_norm)
-        call = Call(name=name, kind=kind, kernels=operators.kernels(name, out))
+        call = Call(name=name, kind=kind, kernels=operators.kernels(name, args, out))
         if grows:
             result = next(tensors(out), None)
             call.output = operators.elements(result, self.width) if result is not None else 0.0
@@ -196,6 +196,7 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
             call.gemm = operators.product_shape(
                 name, args, out, batch=self.batch, counts=self.grows
             )
+            call.exact = operators.is_product(name) and given[0].dtype == torch.float32
             call.conv = operators.convolution(name, args)
             call.batch_norm = operators.batch_norm(name, args)
             call.made = self._bytes(out)
@@ -229,7 +230,7 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         call = self._calls.get(_number(node))
         if call is None or free or call.attention is not None:
             return
-        call.kernels_backward += operators.kernels(name, out)
+        call.kernels_backward += operators.kernels(name, args, out)
         call.gradients.append(self._bytes(out))
         if call.gemm is not None and operators.is_product(name):
             call.moved_backward += call.moved  # the same three matrices, in another order
@@ -404,13 +405,15 @@ class Functions(TorchFunctionMode):
         key: torch.Tensor,
         value: torch.Tensor,
         attn_mask: torch.Tensor | None = None,
-        dropout_p: float = 0.0,  # noqa: ARG002 (inside the kernel)
+        dropout_p: float = 0.0,
         is_causal: bool = False,
         **_: Any,
     ) -> torch.Tensor:
-        """``scaled_dot_product_attention`` as one fused kernel."""
+        """``scaled_dot_product_attention``, as one fused kernel where one takes what is given."""
         if self.casts is not None:
             query, key, value, attn_mask = self.casts.halved((query, key, value, attn_mask))
+        if unfused.is_needed(query, key, value, attn_mask):
+            return unfused.attention(query, key, value, attn_mask, is_causal, dropout_p)
         single = query.dim() == 3
         if single:
             query, key, value = (t.unsqueeze(-3) for t in (query, key, value))

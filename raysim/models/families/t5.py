@@ -192,7 +192,7 @@ def _attention(
     core = Core(
         heads=d.heads, kv_heads=d.heads, head_dim=d.kv, v_head_dim=d.kv, causal=causal,
         implementation=d.implementation, dropout=d.drop, upcast_softmax=False,
-        biased=source is None,
+        biased=source is None, unfused=source is None,
     )  # fmt: skip
     out = attend(tape, name, q, k, v, core, cls="T5Attention")
     out = tape.linear(f"{name}.o", out, d.hidden, bias=False, split="row")
