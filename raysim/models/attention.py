@@ -53,7 +53,8 @@ class Core:
     keeps_mask: bool = False
     """Eager fills masked scores and keeps the mask per layer (MPT)."""
     unfused: bool = False
-    """sdpa gets shapes no fused kernel takes and runs PyTorch's math path, in fp32."""
+    """sdpa gets shapes no fused kernel takes, or a bias that is trained, and runs PyTorch's math
+    path, in fp32."""
     fused_softmax: bool = False
     """Eager with Megatron's ``masked_softmax_fusion``: the product reads strided views and scales,
     one kernel masks and normalises."""
@@ -94,7 +95,9 @@ def attend(
         causal=core.causal,
         window=core.window,
         masked=core.needs_mask and core.implementation == "sdpa",
-        implementation="eager" if core.unfused else core.implementation,
+        implementation="eager"
+        if core.unfused and core.implementation == "sdpa"
+        else core.implementation,
         fused_softmax=core.fused_softmax and core.implementation == "eager",
     )
     operator = Operator(
@@ -106,6 +109,7 @@ def attend(
         indexed=cost.indexed,
         indexed_backward=cost.indexed_backward,
         attention=shape,
+        exact=core.unfused and core.implementation == "sdpa",
         saves=tuple(cost.saves),
         output=out.numel,
         split="heads" if q.sharded else "none",
@@ -224,6 +228,7 @@ def _unfused(q: Tensor, k: Tensor, v: Tensor, out: Tensor, core: Core) -> _Cost:
     if core.masked or core.causal or learnt:
         cost.line(1, 4 * n, int(learnt), 2 * n * learnt, (n, 0.0))
     cost.line(1, 4 * n, 2, 12 * n)  # softmax; backward as in ``_softmax``
+    cost.line(3, 7 * n, 0, 0, (n, 0.0))  # ``_safe_softmax``: rows that are all masked become 0
     if core.dropout:
         cost.line(1, 4.5 * n, 1, 4.5 * n)
     cost.line(1, 3 * n, 0, 0, (n, 0.0))  # the returned weights, cast

@@ -14,6 +14,8 @@ class Convolution:
     steps: int = 1
     """Strides multiplied: input positions per output position."""
     transposed: bool = False
+    biased: bool = False
+    """cuDNN's result gets its bias in a kernel of torch's own."""
     channels_last: bool = False
     """How its input lies in memory."""
 

@@ -205,6 +205,8 @@ class Operator:
     moved_fixed_backward: float = 0.0
     """The same for backward."""
     gemm: Gemm | None = None
+    exact: bool = False
+    """Its product is of fp32 tensors, whatever the compute dtype."""
     fp8: Fp8Operands | None = None
     """Of a product: its operands are fp8; None: of the compute dtype."""
     conv: Convolution | None = None

@@ -55,6 +55,7 @@ from raysim.perf.shares import (
     PRODUCT_SHARES,
     ROUTING_SHARE,
     ROUTING_SOURCE,
+    bias_sum_s,
     fp8_constants,
     shard,
 )
@@ -189,7 +190,7 @@ class ComputeModel:
         if (op.conv is not None or op.recurrent is not None) and not self.serial:
             return self._cudnn_s(op, batch, dtype, backward)
         if op.gemm is not None:
-            return self._product_s(op, batch, dtype, tp, backward)
+            return self._product_s(op, batch, "fp32" if op.exact else dtype, tp, backward)
         if op.batch_norm is not None and not (self.serial or self._is_fused(op)):
             return batch_norm_s(self.constants, op, batch, dtype, backward=backward)
         if op.kind == "sync":
@@ -284,7 +285,9 @@ class ComputeModel:
         own, products = batch / (tp if op.split != "none" else 1), op.of_inputs + op.of_weights
         moved = max(0.0, op.moved_backward - products * op.moved) * own
         kernels = self.launches(op, backward=True) - products
-        return self.memory_s(moved * max(2, COMPUTE_DTYPE_BYTES[dtype]), kernels=max(0, kernels))
+        moved_bytes = moved * (2 if op.exact else max(2, COMPUTE_DTYPE_BYTES[dtype]))
+        seconds = self.memory_s(moved_bytes, kernels=max(0, kernels))
+        return seconds + bias_sum_s(self.constants, op, moved / own, moved_bytes, own)
 
     def _kernel(self, op: Operator) -> Callable[..., float]:
         """Seconds of the products of an operator."""
@@ -345,10 +348,10 @@ class ComputeModel:
         assert a is not None
         count = max(1, round(batch * heads))
         rows = float(count) * a.q_len
-        lead = granule(a.kv_len, a.head_dim)
-        scores = self.gemm_s(rows, a.kv_len, a.head_dim, dtype, count, lead=lead)
+        lead, kind = granule(a.kv_len, a.head_dim), "fp32" if op.exact else dtype
+        scores = self.gemm_s(rows, a.kv_len, a.head_dim, kind, count, lead=lead)
         lead = granule(a.kv_len, a.v_head_dim)
-        values = self.gemm_s(rows, a.v_head_dim, a.kv_len, dtype, count, lead=lead)
+        values = self.gemm_s(rows, a.v_head_dim, a.kv_len, kind, count, lead=lead)
         times, size = 2.0 if backward else 1.0, COMPUTE_DTYPE_BYTES[dtype]
         share, indexed = heads / a.heads, 0.0
         if a.implementation != "eager":
@@ -358,7 +361,7 @@ class ComputeModel:
             moved = fp32_score_elements(a, backward=backward)
         else:
             whole = op.moved if not backward else op.backward_moved
-            moved = max(0.0, whole - times * product_elements(a))
+            moved = max(0.0, whole - times * (1 + op.exact) * product_elements(a))
             indexed = op.indexed_backward if backward else op.indexed
         kernels = max(1, self.launches(op, backward=backward) - (4 if backward else 2))
         between = self.memory_s(moved * batch * share * size, kernels=kernels)

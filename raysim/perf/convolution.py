@@ -79,9 +79,9 @@ class _Shape(NamedTuple):
 def convolution_s(
     c: GpuConstants, product: GemmConstants, op: Operator, batch: float, *, backward: bool
 ) -> float:
-    """GPU seconds of one pass without its bias; ``product`` is of the type that cuDNN computes in.
+    """GPU seconds of one pass; ``product`` is of the type that cuDNN computes in.
 
-    Backward makes the gradients that the operator says.
+    Backward makes the gradients that the operator says, but a bias's.
     """
     assert op.conv is not None, "a convolution without its shape"
     c.provenance["conv"] = SOURCE
@@ -92,10 +92,16 @@ def convolution_s(
     elif op.conv.transposed:
         passes = tuple("forward" if p == "inputs" else p for p in passes)
     first = not op.conv.channels_last
-    if s.is_depthwise:
-        return sum(_depthwise_s(c, s, p, native=first) for p in passes)
     copies = first and not s.is_product
-    return sum(_call_s(product, s, p) + (_copies_s(c, s) if copies else 0.0) for p in passes)
+    bias_s = 0.0
+    if op.conv.biased and not backward:
+        made = op.output * batch
+        bias_s = c.kernel_floor_s + made * c.index_s
+        bias_s += 2.0 * made * product.element_bytes / c.memory_bytes_per_s
+    if s.is_depthwise:
+        return bias_s + sum(_depthwise_s(c, s, p, native=first) for p in passes)
+    copies_s = _copies_s(c, s) if copies else 0.0
+    return bias_s + sum(_call_s(product, s, p) + copies_s for p in passes)
 
 
 def _shape(op: Operator, batch: float, element_bytes: int) -> _Shape:

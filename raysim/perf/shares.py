@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from raysim.hardware.specs import Provenance
-from raysim.models.table import Gemm, Split
+from raysim.models.table import Gemm, Operator, Split
 from raysim.perf.constants import MEASURED, MEMORY_SHARE, GpuConstants
 from raysim.perf.gemm import GemmConstants
 
@@ -13,6 +14,18 @@ CONV_SHARE = 0.8
 """Implicit-GEMM convolution over the plain product of the same shape; assumed."""
 PRODUCT_SHARES = {"conv": CONV_SHARE, "scan": 1.0}
 """Of a plain product's rate, for what multiplies inside kernels of its own."""
+COLUMN_SUM_S = 0.2e-6
+"""Times the root of its rows: what a sum over rows takes beyond its traffic. 4,096 rows 12 us,
+8,192 14, 16,384 26, 25,216 33, 65,536 46 to 61, 262,144 65 to 98: what is left of measured ones
+at two to four widths each when their traffic is taken off."""
+PLANE_SUM_SHARE = 0.4
+"""Of streaming bandwidth, a sum over samples and positions that lie channels first: 1.1 to 1.2
+TB/s."""
+SUM_SOURCE = Provenance(
+    basis="measured",
+    source="sums for biases in training steps on H100 (training_operators.json, "
+    f"script_operators.json of {MEASURED}); on others assumed",
+)
 ROUTING_SHARE = 0.556
 """Bandwidth that permutations of tokens keep, over streaming kernels': 0.50 of 0.90 on B200."""
 FP32_FUSED_SCORE_SHARE = 0.25
@@ -49,6 +62,27 @@ written again, at what streaming kernels reach of the bandwidth."""
 FP32_ATTENTION_SOURCE = Provenance(
     basis="assumed", source="memory-efficient fp32 attention moves a quarter of eager's scores"
 )
+
+
+def bias_sum_s(
+    c: GpuConstants, op: Operator, beside: float, moved_bytes: float, batch: float
+) -> float:
+    """Seconds that the sum for an operator's bias takes beyond its traffic.
+
+    ``beside`` is what backward moves beside its products, of a sample: the gradient of the output
+    once, if there is a bias, and where two gradients of the input meet three times the input.
+    """
+    given = op.moved - op.output if op.conv is not None else 0.0
+    if op.gemm is not None and op.conv is None:
+        given = op.gemm.rows * op.gemm.k
+    joined = (beside - op.output) / (3.0 * given) if given else 1.0
+    if op.gemm is None or not op.output or abs(joined - round(joined)) > 0.01 or round(joined) < 0:
+        return 0.0
+    c.provenance["sums"] = SUM_SOURCE
+    if op.conv is not None and not op.conv.channels_last:
+        whole = moved_bytes * op.output / beside
+        return (1.0 / PLANE_SUM_SHARE - 1.0) * whole / c.memory_bytes_per_s
+    return COLUMN_SUM_S * math.sqrt(op.gemm.rows / op.gemm.groups * batch)
 
 
 def fp8_constants(c: GpuConstants, wide: str) -> tuple[GemmConstants, GemmConstants]:

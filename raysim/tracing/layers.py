@@ -219,6 +219,7 @@ class _Writer:
             indexed=sum(c.indexed for c in calls) / batch,
             indexed_backward=sum(c.indexed_backward for c in calls) / batch,
             gemm=None if gemm is None else replace(gemm, rows=gemm.rows / batch),
+            exact=head.exact and self.compute != torch.float32,
             conv=head.conv,
             batch_norm=None if head.compiled else head.batch_norm,
             recurrent=_shared_out(head.recurrent, batch),

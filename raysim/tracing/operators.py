@@ -111,6 +111,8 @@ class Call:
     """ATen operators: itself, and the views that follow it."""
     gemm: Gemm | None = None
     """Rows of the whole batch."""
+    exact: bool = False
+    """Of fp32 tensors."""
     conv: Convolution | None = None
     batch_norm: BatchNorm | None = None
     recurrent: Recurrent | None = None
@@ -161,10 +163,12 @@ def elements(tensor: torch.Tensor, width: int) -> float:
     return distinct * tensor.element_size() / width
 
 
-def kernels(name: str, out: object) -> int:
+def kernels(name: str, args: Sequence[Any], out: object) -> int:
     """CUDA kernels of an operator."""
     if name == "convolution_backward":
         return sum(1 for _ in tensors(out))
+    if name in _CONVOLUTIONS:
+        return 1 + (args[2] is not None)
     return _KERNELS.get(name, 1)
 
 
@@ -292,6 +296,7 @@ def convolution(name: str, args: Sequence[Any]) -> Convolution | None:
         taps=math.prod(weight.shape[2:]),
         steps=math.prod(strides) if len(strides) == dims else strides[0] ** dims,
         transposed=bool(args[6]),
+        biased=args[2] is not None,
         channels_last=lies_channels_last(source),
     )
 

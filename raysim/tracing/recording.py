@@ -202,7 +202,7 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._latest.dispatches += name != "detach"  # autograd's own
             return
         kind = operators.kind_of(name, in_loss=self.losses > 0, norm_module=self.walk.in_norm)
-        call = Call(name=name, kind=kind, kernels=operators.kernels(name, out))
+        call = Call(name=name, kind=kind, kernels=operators.kernels(name, args, out))
         if grows:
             result = next(tensors(out), None)
             call.output = operators.elements(result, self.width) if result is not None else 0.0
@@ -214,6 +214,7 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
             call.gemm = operators.product_shape(
                 name, args, out, batch=self.batch, counts=self.grows
             )
+            call.exact = operators.is_product(name) and given[0].dtype == torch.float32
             call.conv = operators.convolution(name, args)
             call.batch_norm = operators.batch_norm(name, args)
             call.made = self._bytes(out)
@@ -247,7 +248,7 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         call = self._calls.get(_number(node))
         if call is None or free or call.attention is not None:
             return
-        call.kernels_backward += operators.kernels(name, out)
+        call.kernels_backward += operators.kernels(name, args, out)
         call.gradients.append(self._bytes(out))
         if call.gemm is not None and operators.is_product(name):
             call.moved_backward += call.moved  # the same three matrices, in another order

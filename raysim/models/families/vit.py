@@ -108,8 +108,11 @@ def _embedding(
         name=projection, kind="conv", flops=2.0 * rows * k * hidden, moved=pixels + x.numel,
         # The pixels need no gradient: backward is the weight's alone.
         moved_backward=pixels + 2 * x.numel, gemm=Gemm(rows=rows, n=hidden, k=k),
-        conv=Convolution(taps=patch[0] * patch[1], steps=patch[0] * patch[1]), gradients="weights",
-        saves=(given,), output=x.numel, kernels=1, kernels_backward=2, reads=(given,),
+        gradients="weights",
+        conv=Convolution(
+            taps=patch[0] * patch[1], steps=patch[0] * patch[1], biased=True
+        ),
+        saves=(given,), output=x.numel, kernels=2, kernels_backward=2, reads=(given,),
         result=x.name, autocast="half",
     )  # fmt: skip
     tape.append(
