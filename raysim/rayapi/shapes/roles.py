@@ -43,9 +43,9 @@ class Role:
         self.kept = frozenset(storages) | {key_of(t) for t, is_kept in own if is_kept}
 
     def learn_table(self, example: Any, half: torch.dtype | None) -> None:
-        """Its table is known: the first layer keeps images as they are, unless autocast copies."""
+        """Its table is known: it keeps what it is given, of images autocast's copies."""
         self.learn_kept(
-            example, [half is None and t.is_floating_point() for t in tensors(example)], ()
+            example, [not (half and t.is_floating_point()) for t in tensors(example)], ()
         )
 
 
