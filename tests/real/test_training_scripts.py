@@ -104,9 +104,11 @@ def test_vit_under_ddp_and_autocast_is_the_scenario_of_the_same_model() -> None:
         mesh=Mesh(dp=8), micro_batch=64, ddp=DdpSettings(autocast="bf16"),
         optimizer=Optimizer(type="AdamW"),
     )  # fmt: skip
-    expected = played(model, plan, 64 * (3 * 224 * 224 * 4 + 8))
+    images_bytes = 64 * 3 * 224 * 224 * 4
+    expected = played(model, plan, images_bytes + 64 * 8)
     assert report.metrics["step_seconds"] * 1e9 == expected.steady_step_ns
-    assert report.metrics["gpu_mem_peak_bytes"] == expected.fullest.peak_bytes
+    # Backward keeps a 16-bit copy of the images, and the script the images.
+    assert report.metrics["gpu_mem_peak_bytes"] == expected.fullest.peak_bytes + images_bytes
 
 
 def test_a_pipeline_of_two_stages_is_the_tower_of_the_same_layers() -> None:

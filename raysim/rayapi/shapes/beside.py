@@ -12,8 +12,7 @@ no time.
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -26,7 +25,7 @@ from raysim.rayapi.shapes.alive import Alive, key_of
 from raysim.rayapi.shapes.known import with_values
 from raysim.rayapi.shapes.mode import no_value
 from raysim.rayapi.shapes.plans import describe
-from raysim.rayapi.shapes.roles import Role
+from raysim.rayapi.shapes.roles import Role, example_of
 from raysim.tracing import trace
 from raysim.tracing.operators import tensors
 
@@ -117,7 +116,7 @@ class Beside:
         try:
             with _learning(inner), torch.enable_grad(), steps.tracing(inner):
                 model = trace(
-                    inner, with_values(_example(inner, *given)), name=type(inner).__name__,
+                    inner, with_values(example_of(inner, *given)), name=type(inner).__name__,
                     autocast=wrapping.cast_by(half), unknown=no_value,
                 )  # fmt: skip
             plan = replace(wrapping, meets=False, mesh=None, deepspeed=None, engine="ddp").plan(
@@ -143,11 +142,3 @@ def _learning(module: Any) -> Iterator[None]:
     finally:
         for p in frozen:
             p.requires_grad_(False)
-
-
-def _example(module: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
-    if not kwargs:
-        return args
-    if not args:
-        return dict(kwargs)
-    return dict(inspect.signature(module.forward).bind(*args, **kwargs).arguments)

@@ -199,7 +199,7 @@ class ShapesMode(TorchFunctionMode):
         out: torch.Tensor = self._noted(func, args, placed, made=not self.on_host)
         if there and self.tape is None:
             self._on_gpu(out)
-        return counted(func, args, placed, out)
+        return out if self.tracing else counted(func, args, placed, out)
 
     @property
     def _watches(self) -> bool:
@@ -218,7 +218,9 @@ class ShapesMode(TorchFunctionMode):
         """On shapes, and on the integers beside them where all are known."""
         remembers = self.tape is None and self.steps.steady
         ordinary: Callable[..., Any] = self._remembered if remembers else self._noted
-        if self.tracing or not some_known(args):
+        if self.tracing:
+            return ordinary(func, args, kwargs)
+        if not some_known(args):
             out = ordinary(func, args, kwargs)
             constant(func, name, args, kwargs, out)
             return out

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import inspect
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +41,21 @@ class Role:
         """Its trace has told which of the example's tensors backward keeps, and what else."""
         own = zip(tensors(example), given, strict=True)
         self.kept = frozenset(storages) | {key_of(t) for t, is_kept in own if is_kept}
+
+    def learn_table(self, example: Any, half: torch.dtype | None) -> None:
+        """Its table is known: it keeps what it is given, of images autocast's copies."""
+        self.learn_kept(
+            example, [not (half and t.is_floating_point()) for t in tensors(example)], ()
+        )
+
+
+def example_of(module: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+    """What a module is given, as the tracer takes it: a sequence or, with names, a mapping."""
+    if not kwargs:
+        return args
+    if not args:
+        return dict(kwargs)
+    return dict(inspect.signature(module.forward).bind(*args, **kwargs).arguments)
 
 
 def samples_of(given: Any) -> int:

@@ -13,7 +13,6 @@ Not modelled: two models trained in one step (refused), gradients' values, hooks
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -42,7 +41,7 @@ from raysim.rayapi.shapes.optimizers import Optimizers
 from raysim.rayapi.shapes.own_work import OwnWork
 from raysim.rayapi.shapes.plans import Wrapping, asked_tf32, describe
 from raysim.rayapi.shapes.prediction import Prediction
-from raysim.rayapi.shapes.roles import Role, again, bytes_of, samples_of
+from raysim.rayapi.shapes.roles import Role, again, bytes_of, example_of, samples_of
 from raysim.rayapi.train.environment import host_pool
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.tracing import trace
@@ -164,9 +163,7 @@ class Steps:
             return again(role.outputs)
         self.recomputes, self.half = False, None
         outputs = self._run(run, module, args, kwargs)
-        self._example = kwargs if kwargs and not args else args
-        if kwargs and args:
-            self._example = _bound(module, args, kwargs)
+        self._example = example_of(describe(module).module, args, kwargs)
         if role is None:  # else another rank runs it too, and will trace it
             self.shared.roles[key] = Role(
                 outputs=again(outputs), recomputes=self.recomputes, half=self.half,
@@ -289,14 +286,16 @@ class Steps:
             return tape.replay(loss, outputs)
 
         self.mode.tape = None
-        found = table_of(wrapping.module, self._example)
-        if found is None:
+        found, half = table_of(wrapping.module, self._example), self._key[3] or role.half
+        if found is not None:
+            role.learn_table(self._example, wrapping.cast_by(half))
+        else:
             with self.tracing(self._module):
                 found = trace(
                     wrapping.module, with_values(self._example), loss=None if own else again,
                     name=type(wrapping.module).__name__,
-                    autocast=wrapping.cast_by(self._key[3] or role.half), say=self.say,
-                    unknown=no_value, kept=partial(role.learn_kept, self._example),
+                    autocast=wrapping.cast_by(half), say=self.say, unknown=no_value,
+                    kept=partial(role.learn_kept, self._example),
                 )  # fmt: skip
         return stored_as_asked(found, wrapping.module)
 
@@ -480,11 +479,6 @@ class Steps:
             except ScenarioError as error:
                 raise RuntimeError(f"raysim cannot predict this step: {error}") from error
         return known[key]
-
-
-def _bound(module: Any, args: Any, kwargs: Any) -> dict[str, Any]:
-    inner = describe(module).module
-    return dict(inspect.signature(inner.forward).bind(*args, **kwargs).arguments)
 
 
 def _half() -> torch.dtype:
