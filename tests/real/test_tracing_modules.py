@@ -20,6 +20,7 @@ from raysim.models import sequential  # noqa: E402
 from raysim.models.shapes import BatchNorm  # noqa: E402
 from raysim.models.table import Gemm, Layer, Model  # noqa: E402
 from raysim.tracing import trace  # noqa: E402
+from raysim.tracing.operators import TURNED  # noqa: E402
 
 BATCH = 4
 
@@ -318,6 +319,25 @@ def test_inputs_without_a_batch_are_refused(given: Any) -> None:
         trace(mlp(), given)
 
 
+def test_bilinear_up_sampling_pays_by_the_larger_tensor() -> None:
+    def found(form: Any) -> tuple[float, float]:
+        class Body(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.conv = nn.Conv2d(4, 4, 1)
+
+            def forward(self, x: Any) -> Any:
+                return functional.interpolate(self.conv(x), scale_factor=4, mode="bilinear")
+
+        x = torch.zeros(BATCH, 4, 8, 8).contiguous(memory_format=form)
+        operators = [o for layer in trace(Body(), x).layers for o in layer.body.operators]
+        return sum(o.indexed for o in operators), sum(o.indexed_backward for o in operators)
+
+    first, last = found(torch.contiguous_format), found(torch.channels_last)
+    assert first[0] == last[0] == pytest.approx(5.9 * 4 * 32 * 32)
+    assert first[1] > 2 * last[1] > 0  # sums by atomic additions
+
+
 def test_a_traced_model_is_a_model() -> None:
     traced = trace(mlp(), torch.zeros(BATCH, 784), name="digits", loss=classes)
     assert isinstance(traced, Model)
@@ -347,5 +367,6 @@ def test_broadcasts_strides_and_casts_are_indexed() -> None:
     assert weighted == 6 * 8
     assert back >= 6 * 8
     assert indexed(lambda x: x + x)[0] == weighted
-    assert indexed(lambda x: x.transpose(1, 2) + x.reshape(BATCH, 8, 6))[0] == 2 * weighted
+    turned = indexed(lambda x: x.transpose(1, 2) + x.reshape(BATCH, 8, 6))[0]
+    assert turned == pytest.approx((1 + TURNED) * weighted)
     assert indexed(lambda x: x.to(torch.bfloat16))[0] == 2 * weighted
