@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from raysim.errors import CalibrationError
 from raysim.hardware.specs import CpuSpec, GpuSpec, Provenance
@@ -55,26 +55,13 @@ from raysim.perf.shares import (
     PRODUCT_SHARES,
     ROUTING_SHARE,
     ROUTING_SOURCE,
+    ProductShape,
     bias_sum_s,
     fp8_constants,
     shard,
 )
 
 Dtype = Literal["fp32", "tf32", "fp16", "bf16", "fp8"]
-
-
-class _Shape(NamedTuple):
-    """How often a product runs, and over what."""
-
-    scale: float
-    weight_scale: float
-    """The same of the product that makes the weight gradient."""
-    rows: float
-    n: int
-    k: int
-    groups: int
-    imbalance: float
-    """Rows of the fullest group over the mean."""
 
 
 class ComputeModel:
@@ -227,7 +214,7 @@ class ComputeModel:
     def _is_fused(self, op: Operator) -> bool:
         return self.compiled and op.compiled is None and op.kind in COMPILED_KINDS
 
-    def _shape(self, op: Operator, batch: float, tp: int) -> _Shape:
+    def _shape(self, op: Operator, batch: float, tp: int) -> ProductShape:
         """A product on one of ``tp`` ranks."""
         assert op.gemm is not None
         shape = shard(op.gemm, op.split, tp) if tp > 1 else op.gemm
@@ -249,7 +236,7 @@ class ComputeModel:
             scale *= self.constants.grouped_factor(rows / groups, self.grouped_kernel)
             if self.grouped_kernel == "fused":
                 weight_scale = scale
-        return _Shape(scale, weight_scale, rows, shape.n, shape.k, groups, imbalance)
+        return ProductShape(scale, weight_scale, rows, shape.n, shape.k, groups, imbalance)
 
     def _product_s(
         self, op: Operator, batch: float, dtype: Dtype, tp: int, backward: bool
@@ -289,17 +276,20 @@ class ComputeModel:
         seconds = self.memory_s(moved_bytes, kernels=max(0, kernels))
         return seconds + bias_sum_s(self.constants, op, moved / own, moved_bytes, own)
 
+    def _turned(self, dtype: Dtype) -> float:
+        return self._gemm(dtype).turned
+
     def _kernel(self, op: Operator) -> Callable[..., float]:
         """Seconds of the products of an operator."""
         return self.gemm_s if op.fp8 is None else self.fp8_gemm_s
 
-    def _weight_product_s(self, op: Operator, s: _Shape, dtype: Dtype) -> float:
+    def _weight_product_s(self, op: Operator, s: ProductShape, dtype: Dtype) -> float:
         """The weight gradient sums over rows; its operands' leading dimensions are still n, k."""
         rows, n, k, groups = s.rows, s.n, s.k, s.groups
         depth = max(1, round(rows / groups))
         product_s = self._kernel(op)
         seconds = product_s(float(n) * groups, k, depth, dtype, groups, lead=granule(n, k))
-        seconds /= self._gemm(dtype).turned
+        seconds /= self._turned(dtype)
         if self.fp32_gradients:
             # Read and written in fp32 rather than written in 16 bits.
             seconds += 6.0 * n * k * groups / self.constants.memory_bytes_per_s
@@ -475,14 +465,9 @@ class ComputeModel:
             return 0.0
         kernels = self.launches(op, backward=backward)
         price = self.passes.backward_s if backward else self.passes.forward_s
-        library_s = self.passes.library_s(op.kind, backward=backward)
-        return price(op.dispatched, kernels) + self._library_calls(op, backward) * library_s
-
-    def _library_calls(self, op: Operator, backward: bool) -> int:
-        """Kernels of a product, a fused attention or a norm that come from a library's call."""
-        if op.kind == "gemm" and backward:
-            return 2 if op.gradients == "all" else 1
-        return 1
+        calls = op.of_inputs + op.of_weights if backward and op.kind == "gemm" else 1
+        library_s = calls * self.passes.library_s(op.kind, backward=backward)
+        return price(op.dispatched, kernels) + library_s
 
     def copy_s(self, size_bytes: float, kind: host.CopyKind, *, pinned: bool = True) -> float:
         """Seconds of one copy between host and GPU, or within the GPU, alone on its link."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import NamedTuple
 
 from raysim.hardware.specs import Provenance
 from raysim.models.table import Gemm, Operator, Split
@@ -83,6 +84,20 @@ def bias_sum_s(
         whole = moved_bytes * op.output / beside
         return (1.0 / PLANE_SUM_SHARE - 1.0) * whole / c.memory_bytes_per_s
     return COLUMN_SUM_S * math.sqrt(op.gemm.rows / op.gemm.groups * batch)
+
+
+class ProductShape(NamedTuple):
+    """How often a product runs, and over what."""
+
+    scale: float
+    weight_scale: float
+    """The same of the product that makes the weight gradient."""
+    rows: float
+    n: int
+    k: int
+    groups: int
+    imbalance: float
+    """Rows of the fullest group over the mean."""
 
 
 def fp8_constants(c: GpuConstants, wide: str) -> tuple[GemmConstants, GemmConstants]:
