@@ -34,7 +34,8 @@ class Enough(BaseException):
 class Watch:
     """Notes each step of the script's first optimizer; ends the script after the last."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, lists: bool) -> None:
+        self.lists = lists
         self.on_gpu = torch.cuda.is_available()
         self.marks: list[Any] = []
         self.found: dict[str, Any] = {}
@@ -59,6 +60,8 @@ class Watch:
         long = time.perf_counter() - self._since_s > SECONDS
         if timed >= STEPS or (timed >= LEAST and long):
             self._note()
+            if not self.lists:
+                raise Enough
             self._profile = profile(activities=self._kinds(), record_shapes=True)
             self._profile.__enter__()
 
@@ -112,13 +115,15 @@ class Watch:
         raise Enough
 
 
-def watch(folder: str, script: str, arguments: list[str], target: Path) -> None:
+def watch(
+    folder: str, script: str, arguments: list[str], target: Path, *, lists: bool = False
+) -> None:
     """Run ``script`` in ``folder`` as ``__main__`` until enough is seen; write what was found.
 
     Writes ``{steps, peak, clock_mhz, power_w, operators}`` or ``{error}`` to ``target`` and ends
-    the process.
+    the process. ``lists``: the operators of one more step, too.
     """
-    seen = Watch()
+    seen = Watch(lists=lists)
     register_optimizer_step_post_hook(seen)
     os.chdir(folder)
     sys.path.insert(0, folder)
@@ -127,7 +132,7 @@ def watch(folder: str, script: str, arguments: list[str], target: Path) -> None:
         runpy.run_path(script, run_name="__main__")
         found = seen.ended()
     except Enough:
-        found = seen.found
+        found = {"operators": [], **seen.found}
     except BaseException:  # noqa: BLE001  (whatever ends a script is its answer)
         found = {"error": traceback.format_exc()[-1500:]}
     target.write_text(json.dumps(found), encoding="utf-8")

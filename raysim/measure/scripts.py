@@ -38,7 +38,8 @@ def measure(session: Session) -> None:
     """Fill ``script_steps_<role>.csv``, one row for each quantity of a case.
 
     ``session.cases`` names a JSON list of ``{name, command, role}``; ``command`` is a script, as a
-    path from the list's folder, and its arguments. Quantities are ``step`` (seconds between
+    path from the list's folder, and its arguments; with ``profile`` the operators of a step are
+    listed too (``script_operators.json``). Quantities are ``step`` (seconds between
     optimizer steps after the warm-up), ``allocated`` and ``reserved`` (peaks of torch's allocator),
     ``driver`` (what the GPU has in use beside them), ``clock`` and ``power``, ``others`` and
     ``stolen`` (cores that other processes and the hypervisor took).
@@ -104,8 +105,9 @@ def _measure(
             row = table.add({"case": case["name"], "quantity": quantity}, values, unit)
             session.say(f"scripts {case['name']} {quantity}: {row.value:.4g} {unit}")
     session.measured += 1
-    operators[case["name"]] = found["operators"]
-    _save(session.folder / OPERATORS, operators)
+    if found["operators"]:
+        operators[case["name"]] = found["operators"]
+        _save(session.folder / OPERATORS, operators)
 
 
 def quantities(found: Mapping[str, Any]) -> Iterator[tuple[str, list[float], str]]:
@@ -125,7 +127,10 @@ def _run(case: Mapping[str, Any]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder, "found.json")
         script, *arguments = shlex.split(case["command"])
-        process = server.Process(target=watch, args=(case["folder"], script, arguments, target))
+        process = server.Process(
+            target=watch, args=(case["folder"], script, arguments, target),
+            kwargs={"lists": bool(case.get("profile"))},
+        )  # fmt: skip
         process.start()
         process.join(TIMEOUT_S)
         late = process.is_alive()
