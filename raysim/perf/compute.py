@@ -274,10 +274,8 @@ class ComputeModel:
         kernels = self.launches(op, backward=True) - products
         moved_bytes = moved * (2 if op.exact else max(2, COMPUTE_DTYPE_BYTES[dtype]))
         seconds = self.memory_s(moved_bytes, kernels=max(0, kernels))
-        return seconds + bias_sum_s(self.constants, op, moved / own, moved_bytes, own)
-
-    def _turned(self, dtype: Dtype) -> float:
-        return self._gemm(dtype).turned
+        sums_s = bias_sum_s(self.constants, op, moved / own, moved_bytes, own)
+        return seconds if self.serial else seconds + sums_s
 
     def _kernel(self, op: Operator) -> Callable[..., float]:
         """Seconds of the products of an operator."""
@@ -289,7 +287,7 @@ class ComputeModel:
         depth = max(1, round(rows / groups))
         product_s = self._kernel(op)
         seconds = product_s(float(n) * groups, k, depth, dtype, groups, lead=granule(n, k))
-        seconds /= self._turned(dtype)
+        seconds /= 1.0 if self.serial else self._gemm(dtype).turned
         if self.fp32_gradients:
             # Read and written in fp32 rather than written in 16 bits.
             seconds += 6.0 * n * k * groups / self.constants.memory_bytes_per_s

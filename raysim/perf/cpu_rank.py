@@ -102,9 +102,6 @@ class CpuRankModel(ComputeModel):
         moved = packed_bytes(m, n, k, groups)
         return 2.0 * m * n * k / self.rank.product_flops_per_s + self.memory_s(moved)
 
-    def _turned(self, dtype: Dtype) -> float:  # noqa: ARG002  (operands are packed)
-        return 1.0
-
     def _attention_s(
         self, op: Operator, batch: float, dtype: Dtype, tp: int, backward: bool
     ) -> float:

@@ -33,6 +33,7 @@ _PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm", _GROUPED})
 _CONVOLUTIONS = frozenset({"convolution", "_convolution"})
 _NORMS = ("layer_norm", "batch_norm", "group_norm", "rms_norm")
 _EMBEDDINGS = frozenset({"embedding", "_embedding_bag"})
+_BAGS = frozenset({"_embedding_bag", "_embedding_bag_backward"})
 _LOSSES = ("nll_loss", "mse_loss", "l1_loss", "huber_loss", "binary_cross_entropy", "kl_div")
 _ROUTING = frozenset({"topk", "sort", "histc", "bincount"})
 
@@ -58,6 +59,7 @@ _KERNELS = {
     # layer_norm_kernel.cu has one kernel for dx and one for the weight gradients;
     # Loss.cu zeroes the gradient before it scatters.
     "embedding_dense_backward": 8,
+    "_embedding_bag_backward": 20,  # EmbeddingBag.cu: eight of them pass over sorted keys
     "native_layer_norm_backward": 2,
     "native_group_norm_backward": 2,
     "nll_loss_backward": 2,
@@ -182,6 +184,8 @@ def moved(name: str, args: object, out: object, *, width: int, counts: IsBatch) 
     """Elements of ``width`` bytes read and written, over tensors for which ``counts`` holds."""
     read = sum(elements(t, width) for t in tensors(args) if counts(t))
     written = sum(elements(t, width) for t in tensors(out) if counts(t))
+    if name in _BAGS:
+        return written + _looked_up(args) * 4 / width
     if name in _GATHERS:
         return 2 * written
     if name in _SCATTERS:
@@ -200,6 +204,12 @@ def moved(name: str, args: object, out: object, *, width: int, counts: IsBatch) 
     return read + written
 
 
+def _looked_up(args: object) -> float:
+    """Elements of all rows that a bag's sums are over."""
+    table, indices = list(tensors(args))[:2]
+    return float(indices.numel() * table.shape[-1])
+
+
 def _width(out: object) -> int:
     """Of the last dimension of what is written."""
     return next((t.shape[-1] for t in tensors(out) if t.dim()), 0)
@@ -212,6 +222,8 @@ def indexed(name: str, args: object, out: object, *, counts: IsBatch) -> float:
     of another type; products, gathers and reductions do not.
     """
     made = next((t for t in tensors(out) if counts(t)), None)
+    if name in _BAGS:
+        return SORTED * _looked_up(args) if "backward" in name else 0.0
     if name.startswith("upsample_bi"):
         large = max((t for t in tensors((args, out)) if t.dim() == 4), key=torch.Tensor.numel)
         return _INTERPOLATED[lies_channels_last(large)]["backward" in name] * large.numel()

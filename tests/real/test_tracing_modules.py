@@ -19,6 +19,7 @@ from raysim.errors import ScenarioError  # noqa: E402
 from raysim.models import sequential  # noqa: E402
 from raysim.models.shapes import BatchNorm  # noqa: E402
 from raysim.models.table import Gemm, Layer, Model  # noqa: E402
+from raysim.models.tape import SORTED  # noqa: E402
 from raysim.tracing import trace  # noqa: E402
 from raysim.tracing.operators import TURNED  # noqa: E402
 
@@ -336,6 +337,23 @@ def test_bilinear_up_sampling_pays_by_the_larger_tensor() -> None:
     first, last = found(torch.contiguous_format), found(torch.channels_last)
     assert first[0] == last[0] == pytest.approx(5.9 * 4 * 32 * 32)
     assert first[1] > 2 * last[1] > 0  # sums by atomic additions
+
+
+def test_bags_read_every_row_they_sum_and_sort_for_its_gradient() -> None:
+    class Body(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bag = nn.EmbeddingBag(100, 8, mode="sum")
+
+        def forward(self, indices: Any) -> Any:
+            return self.bag(indices)
+
+    model = trace(Body(), torch.zeros(BATCH, 5, dtype=torch.int64))
+    (found,) = [o for x in model.layers for o in x.body.operators if o.kind == "embedding"]
+    assert 5 * 8 + 8 <= found.moved < 2 * (5 * 8 + 8)  # and some integers
+    assert found.moved_backward == 5 * 8
+    assert found.indexed_backward == SORTED * 5 * 8
+    assert found.kernels_backward > 10
 
 
 def test_a_traced_model_is_a_model() -> None:

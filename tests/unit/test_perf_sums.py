@@ -10,6 +10,8 @@ from raysim.hardware import catalog
 from raysim.models.shapes import Convolution
 from raysim.models.table import Attention, Gemm, Operator
 from raysim.perf.compute import ComputeModel
+from raysim.perf.constants import TrainingConstants
+from raysim.perf.cpu_rank import compute_model
 
 H100 = catalog.gpu("H100-SXM-80GB")
 
@@ -91,3 +93,14 @@ def test_exact_products_run_without_tensor_cores() -> None:
     scores = Operator(name="core", kind="attention", attention=core, moved=1e8, moved_backward=2e8)
     kept = model.operator_s(scores, batch=16, dtype="bf16")
     assert model.operator_s(replace(scores, exact=True), batch=16, dtype="bf16") > 1.1 * kept
+
+
+def test_a_cpu_sums_as_it_streams() -> None:
+    rank = compute_model(catalog.gpu("cpu-rank"), TrainingConstants())
+    op = linear(16384, 1024)
+    assert op.moved_backward is not None
+    biased = replace(op, moved_backward=op.moved_backward + op.output, kernels_backward=3)
+    with_it, without = (
+        rank.operator_s(o, batch=1, dtype="fp32", backward=True) for o in (biased, op)
+    )
+    assert with_it - without == pytest.approx(rank.memory_s(4 * op.output))
