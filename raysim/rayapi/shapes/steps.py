@@ -288,6 +288,7 @@ class Steps:
             return tape.replay(loss, outputs)
 
         self.mode.tape = None
+        tape.hold()
         found, half = table_of(wrapping.module, self._example), self._key[3] or role.half
         if found is not None:
             role.learn_table(self._example, wrapping.cast_by(half))
@@ -297,7 +298,7 @@ class Steps:
                     wrapping.module, with_values(self._example), loss=None if own else again,
                     name=type(wrapping.module).__name__,
                     autocast=wrapping.cast_by(half), say=self.say, unknown=no_value,
-                    kept=partial(role.learn_kept, self._example),
+                    kept=partial(role.learn_kept, self._example), held=tape.held,
                 )  # fmt: skip
         return stored_as_asked(found, wrapping.module)
 
