@@ -129,6 +129,7 @@ class Steps:
         self._micro = 0
         self._forwards = 0
         """Since the last backward."""
+        self._zeroes_late = False
         self._views = 1
         """Forwards whose outputs one backward is of: a batch so many times as large."""
         self._paid_ns = 0
@@ -409,6 +410,10 @@ class Steps:
             fiber = this_fiber()
             fiber.sleep(fiber.take_lead() + queued_ns)
 
+    def zeroes(self) -> None:
+        """``zero_grad()``: late where a forward has passed and its backward has not."""
+        self._zeroes_late = self._zeroes_late or (self._forwards > 0 and not self._micro)
+
     # ---- what it takes ---------------------------------------------------------------------------
 
     @property
@@ -450,7 +455,7 @@ class Steps:
             plan, constants=self.worker.run.session.training, torch_compile=compiled,
             cuda_graphs=compiled and self.cuda_graphs,
             activation_checkpointing="full" if role.recomputes else "none",
-            keeps_output=role.held, host_pool=host_pool(self.worker),
+            keeps_output=role.held, zeroes_late=self._zeroes_late, host_pool=host_pool(self.worker),
         )  # fmt: skip
         found = self.predicted(plan, role, wrapping)
         found = self._found[glance] = self._with_others(found, others)

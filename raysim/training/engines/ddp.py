@@ -74,6 +74,8 @@ class Ddp:
     def begin_backward(self, *, boundary: bool) -> None:
         """Only the boundary micro-batch communicates."""
         self.boundary = boundary
+        if self.c.plan.zeroes_late and self.c.builder.backward_index == 0:
+            self.c.builder.free_all("gradient", "zero_grad")
 
     def alike(self) -> Hashable:
         """Not while autocast's copies come and go, nor where buckets are reduced."""
@@ -156,7 +158,7 @@ class Ddp:
         self._finish()
 
     def step(self) -> None:
-        """torch's optimizer over all gradients, then ``zero_grad(set_to_none=True)``."""
+        """torch's optimizer over all gradients, then ``zero_grad``, which lets go of them."""
         b, c = self.c.builder, self.c
         if c.plan.gradient_clipping > 0:
             c.scan("gradient norm", self.held, c.tensors)
@@ -168,4 +170,5 @@ class Ddp:
             sizes=c.sizes,
             element_bytes=self.held / max(1, c.numel),
         )
-        b.free_all("gradient", "zero_grad")
+        if not c.plan.zeroes_late:
+            b.free_all("gradient", "zero_grad")
