@@ -50,6 +50,7 @@ def trace(
     say: Callable[[str], object] | None = None,
     unknown: Callable[[torch.dtype], Any] | None = None,
     kept: Callable[[Sequence[bool], Collection[int]], object] | None = None,
+    held: Callable[[], Sequence[torch.Tensor]] | None = None,
 ) -> Model:
     """The layer table of ``module``, as one training step on ``example_inputs`` shows it.
 
@@ -81,6 +82,8 @@ def trace(
     kept
         Told which of the example's tensors backward keeps, in order, and identities of all storages
         that it keeps (tensors of the loss's own among them).
+    held
+        Asked, once the loss has run, for tensors that it made and that live until backward is over.
 
     Raises
     ------
@@ -101,7 +104,8 @@ def trace(
     listener = Listener(walk, model, batch=batch, width=compute.itemsize, unknown=unknown)
     _introduce(given, example_inputs, listener)
     casts = None if autocast is None else Casts(autocast, listener.copy_weight)
-    held, has_loss = _run(model, given, loss, listener, casts)
+    outputs, has_loss = _run(model, given, loss, listener, casts)
+    listener.hold(() if held is None else held())
     if any(c.compiled for v in walk.visits for c in v.calls):
         with _saying(say):
             _compile(module, given, loss, listener, dtype, autocast)
@@ -111,7 +115,7 @@ def trace(
     return assemble(
         walk,
         listener,
-        held,
+        outputs,
         name=name or type(module).__name__,
         architecture=type(module).__name__,
         first=next(tensors(given)),

@@ -136,6 +136,14 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if call is not None and kept.key in self._growing:
                 call.keeps.append(kept)
 
+    def hold(self, made: Sequence[torch.Tensor]) -> None:
+        """Somebody has these until backward is over."""
+        kept = {k.key for call in self._calls.values() for k in call.keeps}
+        for t in made:
+            if self.loss is not None and self.grows(t) and self.key(t) not in kept:
+                size = t.untyped_storage().nbytes()
+                self.loss.keeps.append(Kept(self.key(t), size, t.dtype))
+
     def __torch_dispatch__(
         self,
         func: OpOverload,

@@ -126,6 +126,9 @@ class TrainingPlan:
     keeps_output: bool = False
     """Whether the training loop holds the model's output object, and with it the logits, until
     backward is over. Hugging Face's Trainer and torchtitan do not."""
+    zeroes_late: bool = False
+    """Of DDP: whether ``zero_grad`` comes between forward and backward, so that the last step's
+    gradients are there during forward."""
     torch_compile: bool = False
     """Whether the model goes through ``torch.compile``."""
     expert_imbalance: float = 1.0

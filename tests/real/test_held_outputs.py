@@ -51,3 +51,18 @@ def test_logits_in_a_variable_stay(tmp_path: Path) -> None:
     logits_bytes = 16 * 1024 * 50_000 * 4
     assert peaks["held"] == peaks["in a tuple"]
     assert peaks["held"] - peaks["gone"] == pytest.approx(logits_bytes, rel=0.05)
+
+
+def test_what_is_made_of_logits_stays_too(tmp_path: Path) -> None:
+    """Backward of a look-up needs no input; the script has it in a variable, or has not."""
+    peaks = {}
+    for name, step in {
+        "held": "y = model(x)[0].float() * 2; nn.functional.cross_entropy(y.mT, x).backward()",
+        "gone": "nn.functional.cross_entropy((model(x)[0].float() * 2).mT, x).backward()",
+    }.items():
+        script = tmp_path / "language.py"
+        script.write_text(SCRIPT.replace("{step}", step))
+        _, report = launched("torchrun", "--nproc-per-node", "2", str(script))
+        peaks[name] = report.metrics["gpu_mem_peak_bytes"]
+    logits_bytes = 16 * 1024 * 50_000 * 4
+    assert peaks["held"] - peaks["gone"] == pytest.approx(logits_bytes, rel=0.05)

@@ -62,3 +62,35 @@ def test_what_a_script_holds_is_counted(
     assert none == 0  # the batch is what the first layer keeps
     assert after - before == pytest.approx(expected, abs=16 * 1024)
     assert found == pytest.approx(expected, abs=16 * 1024)
+
+
+LATE = """
+import torch
+from torch import nn
+
+model = nn.Sequential(*(nn.Linear(2048, 2048, bias=False) for _ in range(8))).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+x = torch.randn(4096, 2048, device="cuda")
+for _ in range(3):
+    {before}
+    loss = model(x).square().mean()
+    {between}
+    loss.backward()
+    optimizer.step()
+    {after}
+"""
+
+
+@pytest.mark.parametrize("zero", ["optimizer.zero_grad()", "model.zero_grad()"])
+def test_gradients_are_there_in_forward_until_they_are_zeroed(tmp_path: Path, zero: str) -> None:
+    """The last activations come on top of the last step's gradients: of 8 matrices of 16 MiB."""
+    peaks = {}
+    for place in ("before", "between", "after"):
+        lines = dict.fromkeys(("before", "between", "after"), "pass") | {place: zero}
+        script = tmp_path / "late.py"
+        script.write_text(LATE.format(**lines))
+        _, report = launched("python", str(script))
+        peaks[place] = report.metrics["gpu_mem_peak_bytes"]
+    assert peaks["before"] == peaks["after"]
+    # Without them the peak is where two gradients of activations have come to the first matrix's.
+    assert peaks["between"] - peaks["after"] == pytest.approx((8 * 16 - 16) * MIB, abs=33 * MIB)

@@ -1,4 +1,4 @@
-"""Whether a script still has a model's output in a variable when backward begins.
+"""Whether a script still has a model's output, or what it made of it, when backward begins.
 
 Logits live as long as somebody holds them: ``loss = model(x).loss`` lets them go, as transformers'
 Trainer does, ``logits, loss = model(x)`` holds them until the loop comes round.
@@ -7,9 +7,11 @@ Trainer does, ``logits, loss = model(x)`` holds them until the loop comes round.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import FrameType
 from typing import Any
+
+import torch
 
 from raysim.tracing.operators import tensors
 
@@ -22,6 +24,13 @@ def is_held(outputs: Any) -> bool:
     large = [t for t in tensors(outputs) if t.dim()]
     wanted = {id(t) for t in large} | ({id(outputs)} if large else set())
     return any(_has(value, wanted) for value in _variables())
+
+
+def held_among(made: Iterable[torch.Tensor]) -> set[int]:
+    """Identities of those that a caller's variable is, or has in it, but for numbers."""
+    candidates = {id(t): t for t in made if t.dim()}
+    values = list(_variables())
+    return {key for key in candidates if any(_has(value, {key}) for value in values)}
 
 
 def _variables() -> Iterator[Any]:

@@ -23,6 +23,7 @@ from torch.utils._device import _device_constructors  # what DeviceContext overr
 from torch.utils._pytree import tree_map_only
 
 from raysim.rayapi.shapes.alive import Alive
+from raysim.rayapi.shapes.held import held_among
 from raysim.rayapi.shapes.known import (
     META,
     constant,
@@ -86,6 +87,8 @@ class Tape:
     def __init__(self, outputs: Any) -> None:
         self._outputs = list(tensors(outputs))
         self._calls: list[tuple[Callable[..., Any], Any, Any, Any, bool]] = []
+        self._held: set[int] = set()
+        self._made: dict[int, torch.Tensor] = {}
 
     def note(self, func: Callable[..., Any], args: Any, kwargs: Any, out: Any) -> None:
         """One function of torch has run."""
@@ -102,7 +105,18 @@ class Tape:
                 made = func(*there[0], **there[1])
             new |= zip(map(id, tensors(out)), tensors(made), strict=False)
         found: torch.Tensor = new.get(id(loss), loss)
+        self._made = new
         return found
+
+    def hold(self) -> None:
+        """Backward begins: what the script has in a variable stays until it is over."""
+        given = {id(t) for t in self._outputs}
+        made = (t for *_, out, _ in self._calls for t in tensors(out) if id(t) not in given)
+        self._held = held_among(made)
+
+    def held(self) -> list[torch.Tensor]:
+        """Of the latest replay, what the script has in a variable."""
+        return [self._made[key] for key in self._held if key in self._made]
 
 
 def _instead(

@@ -297,7 +297,8 @@ def _broadcast_object_list(
 
 def _optimizers(r: Replaced) -> None:
     r.around(torch.optim.Optimizer, "__init__", _new_optimizer)
-    r.around(torch.optim.Optimizer, "zero_grad", lambda *_a, **_k: None)
+    for kind in (torch.optim.Optimizer, torch.nn.Module):
+        r.around(kind, "zero_grad", lambda _real, steps, *_a, **_k: steps.zeroes())
     scaler = torch.amp.GradScaler
     r.around(scaler, "scale", lambda _real, _s, _self, loss: loss)
     r.around(scaler, "unscale_", lambda *_a: None)

@@ -126,6 +126,7 @@ class Steps:
         self._micro = 0
         self._forwards = 0
         """Since the last backward."""
+        self._zeroes_late = False
         self._views = 1
         """Forwards whose outputs one backward is of: a batch so many times as large."""
         self._paid_ns = 0
@@ -286,6 +287,7 @@ class Steps:
             return tape.replay(loss, outputs)
 
         self.mode.tape = None
+        tape.hold()
         found, half = table_of(wrapping.module, self._example), self._key[3] or role.half
         if found is not None:
             role.learn_table(self._example, wrapping.cast_by(half))
@@ -295,7 +297,7 @@ class Steps:
                     wrapping.module, with_values(self._example), loss=None if own else again,
                     name=type(wrapping.module).__name__,
                     autocast=wrapping.cast_by(half), say=self.say, unknown=no_value,
-                    kept=partial(role.learn_kept, self._example),
+                    kept=partial(role.learn_kept, self._example), held=tape.held,
                 )  # fmt: skip
         return stored_as_asked(found, wrapping.module)
 
@@ -396,6 +398,10 @@ class Steps:
             fiber = this_fiber()
             fiber.sleep(fiber.take_lead() + queued_ns)
 
+    def zeroes(self) -> None:
+        """``zero_grad()``: late where a forward has passed and its backward has not."""
+        self._zeroes_late = self._zeroes_late or (self._forwards > 0 and not self._micro)
+
     # ---- what it takes ---------------------------------------------------------------------------
 
     @property
@@ -439,7 +445,7 @@ class Steps:
             plan, constants=self.worker.run.session.training, torch_compile=compiled,
             cuda_graphs=compiled and self.cuda_graphs,
             activation_checkpointing="full" if role.recomputes else "none",
-            keeps_output=role.held, host_pool=host_pool(self.worker),
+            keeps_output=role.held, zeroes_late=self._zeroes_late, host_pool=host_pool(self.worker),
         )  # fmt: skip
         found = self.predicted(plan, role, wrapping, feed)
         found = self._found[glance] = self._with_others(found, others)

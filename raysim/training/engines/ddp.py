@@ -75,6 +75,8 @@ class Ddp:
     def begin_backward(self, *, boundary: bool) -> None:
         """Only the boundary micro-batch communicates."""
         self.boundary = boundary
+        if self.c.plan.zeroes_late and self.c.builder.backward_index == 0:
+            self.c.builder.free_all("gradient", "zero_grad")
 
     def alike(self) -> Hashable:
         """Not while autocast's copies come and go, nor where buckets are reduced."""
@@ -172,7 +174,7 @@ class Ddp:
         c.builder.compute("clip gradients", "optimizer", seconds, host_s=host_s)
 
     def step(self) -> None:
-        """torch's optimizer over all gradients, then ``zero_grad(set_to_none=True)``."""
+        """torch's optimizer over all gradients, then ``zero_grad``, which lets go of them."""
         b, c = self.c.builder, self.c
         if c.plan.ddp.grad_scaler:
             self._unscale()
@@ -186,4 +188,5 @@ class Ddp:
             sizes=c.sizes,
             element_bytes=self.held / max(1, c.numel),
         )
-        b.free_all("gradient", "zero_grad")
+        if not c.plan.zeroes_late:
+            b.free_all("gradient", "zero_grad")
