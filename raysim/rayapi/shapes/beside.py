@@ -88,6 +88,7 @@ class Beside:
         if role.script_bytes is None:
             models = [self._as_of[0], *self._called.values()]
             counted = {key_of(p) for m in models for p in m.parameters()} | role.kept
+            counted |= {key_of(t) for t in self._steps.optimizers.states()}
             role.script_bytes = alive.bytes_but(counted) if whole else 0
         return role.script_bytes
 

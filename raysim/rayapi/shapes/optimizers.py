@@ -8,12 +8,13 @@ Not modelled: what a class of the script's own computes beyond that (Newton-Schu
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from raysim.perf.optimizer import is_known
+from raysim.tracing.operators import tensors
 from raysim.training.settings.deepspeed import Optimizer
 
 if TYPE_CHECKING:
@@ -58,6 +59,11 @@ class Optimizers:
                 self._steps.say(f"{name} is priced as {found.type}, which keeps as many states")
             known = self._known[id(optimizer)] = optimizer, found
         return known[1]
+
+    def states(self) -> Iterator[torch.Tensor]:
+        """Of all that have stepped; some, as Adagrad, make them before."""
+        for optimizer, _ in self._known.values():
+            yield from tensors(list(getattr(optimizer, "state", {}).values()))
 
     def begin(self, run: Callable[..., Any], optimizer: Any) -> None:
         """Its first step, on shapes, so that it has the state that a checkpoint holds."""
