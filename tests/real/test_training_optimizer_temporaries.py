@@ -61,7 +61,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "options"), CASES, ids=lambda case: str(case))
+@pytest.mark.parametrize(("name", "options"), CASES, ids=str)
 def test_a_step_holds_as_much_as_torchs(name: str, options: dict[str, Any]) -> None:
     parameters = [torch.nn.Parameter(torch.ones(64, 64)), torch.nn.Parameter(torch.ones(64))]
     optimizer = getattr(torch.optim, name)(parameters, foreach=True, **options)
