@@ -105,7 +105,7 @@ def test_vit_under_ddp_and_autocast_is_the_scenario_of_the_same_model() -> None:
         optimizer=Optimizer(type="AdamW"),
     )  # fmt: skip
     expected = played(model, plan, 64 * (3 * 224 * 224 * 4 + 8))
-    assert report.metrics["step_seconds"] * 1e9 == expected.steady_step_ns
+    assert round(report.metrics["step_seconds"] * 1e9) == expected.steady_step_ns
     assert report.metrics["gpu_mem_peak_bytes"] == expected.fullest.peak_bytes
 
 
@@ -144,6 +144,23 @@ def test_a_script_s_tf32_is_of_its_plan() -> None:
     exact, rounded = (fit(loop, tf32=tf32, **wide)[1].metrics for tf32 in (False, True))
     assert exact["step_seconds"] > 3 * rounded["step_seconds"]
     assert exact["gpu_mem_peak_bytes"] == rounded["gpu_mem_peak_bytes"]
+
+
+def test_training_arguments_may_ask_for_tf32(tmp_path: Any) -> None:
+    def loop(_: dict[str, Any]) -> str:
+        from torch import backends  # not of the test, which is pickled with what it names
+        from transformers import TrainingArguments
+
+        before = backends.fp32_precision
+        try:
+            TrainingArguments(output_dir=str(tmp_path), tf32=True, report_to=[])
+            train({"steps": 1})
+            return str(backends.cuda.matmul.fp32_precision)
+        finally:
+            backends.fp32_precision = before
+            backends.cuda.matmul.fp32_precision = "none"
+
+    assert fit_value(loop) == "tf32"
 
 
 def test_a_script_s_channels_last_reaches_the_trace() -> None:
