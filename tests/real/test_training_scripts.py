@@ -146,24 +146,6 @@ def test_a_script_s_tf32_is_of_its_plan() -> None:
     assert exact["gpu_mem_peak_bytes"] == rounded["gpu_mem_peak_bytes"]
 
 
-def test_training_arguments_may_ask_for_tf32(tmp_path: Any) -> None:
-    def loop(_: dict[str, Any]) -> str:
-        from torch import backends  # not of the test, which is pickled with what it names
-        from transformers import TrainingArguments
-
-        before = backends.fp32_precision
-        backends.cuda.matmul.fp32_precision = "none"  # as in a process of its own
-        try:
-            TrainingArguments(output_dir=str(tmp_path), tf32=True, report_to=[])
-            train({"steps": 1})
-            return str(backends.cuda.matmul.fp32_precision)
-        finally:
-            backends.fp32_precision = before
-            backends.cuda.matmul.fp32_precision = "none"
-
-    assert fit_value(loop) == "tf32"
-
-
 def test_a_script_s_channels_last_reaches_the_trace() -> None:
     def loop(config: dict[str, Any]) -> None:
         form = torch.channels_last if config["last"] else torch.contiguous_format
