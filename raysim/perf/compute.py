@@ -274,8 +274,7 @@ class ComputeModel:
         kernels = self.launches(op, backward=True) - products
         moved_bytes = moved * (2 if op.exact else max(2, COMPUTE_DTYPE_BYTES[dtype]))
         seconds = self.memory_s(moved_bytes, kernels=max(0, kernels))
-        sums_s = bias_sum_s(self.constants, op, moved / own, moved_bytes, own)
-        return seconds if self.serial else seconds + sums_s
+        return seconds + bias_sum_s(self.constants, op, moved / own, moved_bytes, own)
 
     def _kernel(self, op: Operator) -> Callable[..., float]:
         """Seconds of the products of an operator."""

@@ -11,6 +11,8 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from raysim.rayapi.shapes.here import worker_here
 
 if TYPE_CHECKING:
@@ -53,6 +55,14 @@ def no_loading(r: Replaced, module: ModuleType) -> None:
     """Of ``accelerate.utils.fsdp_utils``: rank 0's weights need not be sent to the others."""
     if hasattr(module, "fsdp2_load_full_state_dict"):  # not in early releases
         r.call(module, "fsdp2_load_full_state_dict", lambda *_a, **_k: None)
+
+
+def knows_tf32(r: Replaced, module: ModuleType) -> None:
+    """Of ``transformers.training_args``: what it would also ask of this machine's torch."""
+    if hasattr(module, "is_torch_tf32_available"):
+        r.call(
+            module, "is_torch_tf32_available", lambda _: torch.cuda.get_device_capability()[0] >= 8
+        )
 
 
 def ask_again() -> None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _CHANGES = {
     "transformers.modeling_utils": pretrained.install,
+    "transformers.training_args": accelerate.knows_tf32,
     "accelerate.state": accelerate.install,
     "accelerate.utils.fsdp_utils": accelerate.no_loading,
     "accelerate.utils.modeling": files.own_storages,
