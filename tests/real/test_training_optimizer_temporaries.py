@@ -26,6 +26,7 @@ class Watch(TorchDispatchMode):
         super().__init__()
         self.live: dict[int, int] = {}
         self.most = 0
+        self.before: set[int] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
@@ -38,8 +39,6 @@ class Watch(TorchDispatchMode):
                     weakref.finalize(storage, self.live.pop, key)
         self.most = max(self.most, sum(self.live.values()))
         return out
-
-    before: set[int] = set()
 
 
 CASES = [
@@ -61,7 +60,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "options"), CASES, ids=lambda case: str(case))
+@pytest.mark.parametrize(("name", "options"), CASES, ids=str)
 def test_a_step_holds_as_much_as_torchs(name: str, options: dict[str, Any]) -> None:
     parameters = [torch.nn.Parameter(torch.ones(64, 64)), torch.nn.Parameter(torch.ones(64))]
     optimizer = getattr(torch.optim, name)(parameters, foreach=True, **options)
