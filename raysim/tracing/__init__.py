@@ -1,5 +1,5 @@
 """Layer tables of any ``torch.nn.Module``; needs torch, which nothing else here does."""
 
-from raysim.tracing.module import trace
+from raysim.tracing.module import Script, trace
 
-__all__ = ["trace"]
+__all__ = ["Script", "trace"]

@@ -18,6 +18,7 @@ import copy
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
@@ -39,6 +40,20 @@ _UNCOMPILED = (RuntimeError, TypeError, ValueError, AssertionError, AttributeErr
 DTYPES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
 
 
+@dataclass(frozen=True, kw_only=True)
+class Script:
+    """What a trace asks of the program that its module runs in, and tells it."""
+
+    unknown: Callable[[torch.dtype], Any]
+    """What a value that nobody knows is taken for (a random number that decides on a layer);
+    without a script the trace is refused there."""
+    kept: Callable[[Sequence[bool], Collection[int]], object] = lambda *_: None
+    """Told which of the example's tensors backward keeps, in order, and identities of all storages
+    that it keeps."""
+    held: Callable[[], Sequence[torch.Tensor]] = tuple
+    """Once the loss has run: tensors that it made and that live until backward is over."""
+
+
 def trace(
     module: torch.nn.Module,
     example_inputs: Any,
@@ -48,9 +63,7 @@ def trace(
     dtype: torch.dtype | None = None,
     autocast: torch.dtype | None = None,
     say: Callable[[str], object] | None = None,
-    unknown: Callable[[torch.dtype], Any] | None = None,
-    kept: Callable[[Sequence[bool], Collection[int]], object] | None = None,
-    held: Callable[[], Sequence[torch.Tensor]] | None = None,
+    script: Script | None = None,
 ) -> Model:
     """The layer table of ``module``, as one training step on ``example_inputs`` shows it.
 
@@ -76,14 +89,8 @@ def trace(
     say
         Told where the table is not what it should be: a region of ``torch.compile`` that the
         compiler could not be asked about.
-    unknown
-        What the forward is told where it asks for a value that nobody knows, of a type (a random
-        number that decides whether a layer runs). None: it is refused.
-    kept
-        Told which of the example's tensors backward keeps, in order, and identities of all storages
-        that it keeps (tensors of the loss's own among them).
-    held
-        Asked, once the loss has run, for tensors that it made and that live until backward is over.
+    script
+        Of a program that runs, which says and is told more.
 
     Raises
     ------
@@ -101,17 +108,19 @@ def trace(
     weights = _compute_dtype(model, given)
     walk = Walk(model, cuts, weights)
     compute = autocast or weights
-    listener = Listener(walk, model, batch=batch, width=compute.itemsize, unknown=unknown)
+    listener = Listener(
+        walk, model, batch=batch, width=compute.itemsize, unknown=script.unknown if script else None
+    )
     _introduce(given, example_inputs, listener)
     casts = None if autocast is None else Casts(autocast, listener.copy_weight)
     outputs, has_loss = _run(model, given, loss, listener, casts)
-    listener.hold(() if held is None else held())
+    listener.hold(script.held() if script else ())
     if any(c.compiled for v in walk.visits for c in v.calls):
         with _saying(say):
             _compile(module, given, loss, listener, dtype, autocast)
-    if kept is not None:
+    if script is not None:
         keys = {k.key for v in walk.visits for c in v.calls for k in c.keeps}
-        kept([listener.key(t) in keys for t in tensors(given)], keys)
+        script.kept([listener.key(t) in keys for t in tensors(given)], keys)
     return assemble(
         walk,
         listener,

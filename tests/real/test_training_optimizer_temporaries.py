@@ -26,6 +26,7 @@ class Watch(TorchDispatchMode):
         super().__init__()
         self.live: dict[int, int] = {}
         self.most = 0
+        self.before: set[int] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
@@ -38,8 +39,6 @@ class Watch(TorchDispatchMode):
                     weakref.finalize(storage, self.live.pop, key)
         self.most = max(self.most, sum(self.live.values()))
         return out
-
-    before: set[int] = set()
 
 
 CASES = [

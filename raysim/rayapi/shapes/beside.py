@@ -26,7 +26,7 @@ from raysim.rayapi.shapes.known import with_values
 from raysim.rayapi.shapes.mode import no_value
 from raysim.rayapi.shapes.plans import describe
 from raysim.rayapi.shapes.roles import Role, example_of
-from raysim.tracing import trace
+from raysim.tracing import Script, trace
 from raysim.tracing.operators import tensors
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class Beside:
             with _learning(inner), torch.enable_grad(), steps.tracing(inner):
                 model = trace(
                     inner, with_values(example_of(inner, *given)), name=type(inner).__name__,
-                    autocast=wrapping.cast_by(half), unknown=no_value,
+                    autocast=wrapping.cast_by(half), script=Script(unknown=no_value),
                 )  # fmt: skip
             plan = replace(wrapping, meets=False, mesh=None, deepspeed=None, engine="ddp").plan(
                 model, world_size=1, micro_batch=role.batch, accumulation=1, optimizer=None,

@@ -44,7 +44,7 @@ from raysim.rayapi.shapes.prediction import Prediction
 from raysim.rayapi.shapes.roles import Role, again, bytes_of, example_of, samples_of
 from raysim.rayapi.train.environment import host_pool
 from raysim.rayapi.unsupported import NotEmulatedError
-from raysim.tracing import trace
+from raysim.tracing import Script, trace
 from raysim.tracing.autocast import Casts
 from raysim.tracing.operators import tensors
 from raysim.tracing.walk import in_compiled_function
@@ -288,16 +288,16 @@ class Steps:
 
         self.mode.tape = None
         tape.hold()
-        found, half = table_of(wrapping.module, self._example), self._key[3] or role.half
-        if found is not None:
+        kept = partial(role.learn_kept, self._example)
+        half = self._key[3] or role.half
+        if found := table_of(wrapping.module, self._example):
             role.learn_table(self._example, wrapping.cast_by(half))
         else:
             with self.tracing(self._module):
                 found = trace(
                     wrapping.module, with_values(self._example), loss=None if own else again,
-                    name=type(wrapping.module).__name__,
-                    autocast=wrapping.cast_by(half), say=self.say, unknown=no_value,
-                    kept=partial(role.learn_kept, self._example), held=tape.held,
+                    name=type(wrapping.module).__name__, autocast=wrapping.cast_by(half),
+                    say=self.say, script=Script(unknown=no_value, held=tape.held, kept=kept),
                 )  # fmt: skip
         return stored_as_asked(found, wrapping.module)
 
@@ -333,7 +333,7 @@ class Steps:
         with self.tracing(self._module):
             model = trace(
                 layers, with_values(inputs), loss=loss, name=type(describe(module).module).__name__,
-                unknown=no_value,
+                script=Script(unknown=no_value),
             )  # fmt: skip
         self.shared.roles[key] = Role(
             outputs=None, model=model, recomputes=self.recomputes, batch=samples_of(inputs),
@@ -399,7 +399,7 @@ class Steps:
             fiber.sleep(fiber.take_lead() + queued_ns)
 
     def zeroes(self) -> None:
-        """``zero_grad()``: late where a forward has passed and its backward has not."""
+        """``zero_grad()``: late between a forward and its backward."""
         self._zeroes_late = self._zeroes_late or (self._forwards > 0 and not self._micro)
 
     # ---- what it takes ---------------------------------------------------------------------------
