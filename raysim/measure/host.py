@@ -95,7 +95,7 @@ def gpu_points(*, quick: bool) -> Iterator[Point]:
         kernels = count_kernels(family)
         for index, quantity in enumerate(("forward", "backward")):
             point = _point(quantity, f"{family}/sdpa", _layer(family, "sdpa", index, "cuda"), of)
-            yield replace(point, parameters=point.parameters | {"kernels": kernels[index]})
+            yield replace(point, parameters={**point.parameters, "kernels": kernels[index]})
 
 
 def count_kernels(family: str) -> tuple[int, int]:

@@ -228,7 +228,7 @@ def _trainer(device: str, steps: int) -> float:
 def _accelerator(device: str, steps: int) -> float:
     """Seconds of a plain loop whose parts ``Accelerator.prepare`` has wrapped."""
     import torch
-    from accelerate import Accelerator
+    from accelerate import Accelerator  # type: ignore[import-untyped]
 
     accelerator = Accelerator(cpu=device == "cpu")
     model = _network()

@@ -36,10 +36,10 @@ from raysim.perf.constants import (
     GroupedKernel,
     TrainingConstants,
     constants_for,
-    host_costs,
 )
 from raysim.perf.convolution import convolution_s
 from raysim.perf.gemm import GemmConstants, gemm_seconds, granule
+from raysim.perf.host_speed import host_costs
 from raysim.perf.recurrent import recurrent_s
 from raysim.perf.scan import SCAN, waiting_s
 from raysim.perf.shares import (

@@ -14,10 +14,10 @@ from functools import lru_cache
 from typing import Literal
 
 from raysim.errors import CalibrationError
-from raysim.hardware.specs import CpuSpec, GpuSpec, Provenance
+from raysim.hardware.specs import GpuSpec, Provenance
 from raysim.perf import host, tables
 from raysim.perf.attention import AttentionConstants
-from raysim.perf.gemm import GemmConstants, Layout
+from raysim.perf.gemm import TF32_TURNED, GemmConstants, Layout
 from raysim.perf.jitter import expected_slowest
 from raysim.perf.tables import Curve
 
@@ -100,10 +100,6 @@ FP32_SHARE = {
 
 What a product pays before its first and after its last step along k (``k_half``) is a latency, so
 without tensor cores it weighs as much less as they are slower."""
-
-TF32_TURNED = {"hopper": 0.67}
-"""What weight gradients keep of tf32's rate: warpgroup products take tf32 operands along k alone
-(PTX ``wgmma``); products of 4,096 rows and more in ``gemm.csv``, 0.65 to 0.69."""
 
 # FlashAttention 2 where it was not measured, as a share of the 16-bit peak: (share, source).
 _FLASH_2 = {
@@ -198,15 +194,6 @@ class TrainingConstants:
     """Share of a host's memory bandwidth that CPU Adam and casts reach."""
     allocator_slack_frac: float | None = None
     """Reserved over allocated at the peak, minus one; None: torch's allocator is emulated."""
-
-
-def host_costs(given: TrainingConstants, cpu: CpuSpec | None = None) -> host.HostCosts:
-    """What things cost the host that ``cpu`` stands in; None: the host they were measured on."""
-    costs = host.HostCosts(**{f.name: getattr(given, f.name) for f in fields(host.HostCosts)})
-    speed = given.host_speed
-    if speed is None:
-        speed = 1.0 if cpu is None else cpu.single_thread / host.REFERENCE_SINGLE_THREAD
-    return costs if speed == 1.0 else costs.at_speed(speed)
 
 
 @lru_cache(maxsize=64)

@@ -22,14 +22,15 @@ from raysim.hardware.specs import CpuRankSpec, CpuSpec, GpuSpec, Provenance
 from raysim.models.table import Operator
 from raysim.perf import optimizer
 from raysim.perf.compute import ComputeModel, Dtype
-from raysim.perf.constants import NODE_GPUS, GpuConstants, TrainingConstants, host_costs
+from raysim.perf.constants import NODE_GPUS, GpuConstants, TrainingConstants
 from raysim.perf.host import HostCosts
+from raysim.perf.host_speed import host_costs
 from raysim.perf.nccl import Operation, bus_factor
 
 FP32_BYTES = 4
 OF_A_GPUS_HOST = (
     "host_speed", "operator_s", "module_s", "node_s", "launch_s", "collective_s", "checkpoint_s",
-    "staging_bytes_per_s",
+    "library_s", "backward_s", "clip_s", "staging_bytes_per_s",
 )  # fmt: skip
 MMAP_THRESHOLD_MAX_BYTES = 32 << 20
 """glibc takes what is larger from the kernel each time, and gives it back (``mallopt(3)``)."""

@@ -27,6 +27,9 @@ TILES: tuple[tuple[int, int, float], ...] = tuple(
     )
 )  # fmt: skip
 """Thread-block tiles (rows, columns, area) that cuBLAS and CUTLASS ship for tensor cores."""
+TF32_TURNED = {"hopper": 0.67}
+"""What weight gradients keep of tf32's rate: warpgroup products take tf32 operands along k alone
+(PTX ``wgmma``); products of 4,096 rows and more in ``gemm.csv``, 0.65 to 0.69."""
 LARGEST_TILE = 32768.0
 TILE = 128
 """Side of the tile that the residual counts waves of."""

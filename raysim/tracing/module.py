@@ -108,9 +108,8 @@ def trace(
     weights = _compute_dtype(model, given)
     walk = Walk(model, cuts, weights)
     compute = autocast or weights
-    listener = Listener(
-        walk, model, batch=batch, width=compute.itemsize, unknown=script.unknown if script else None
-    )
+    unknown = script.unknown if script else None
+    listener = Listener(walk, model, batch=batch, width=compute.itemsize, unknown=unknown)
     _introduce(given, example_inputs, listener)
     casts = None if autocast is None else Casts(autocast, listener.copy_weight)
     outputs, has_loss = _run(model, given, loss, listener, casts)
@@ -119,8 +118,7 @@ def trace(
         with _saying(say):
             _compile(module, given, loss, listener, dtype, autocast)
     if script is not None:
-        keys = {k.key for v in walk.visits for c in v.calls for k in c.keeps}
-        script.kept([listener.key(t) in keys for t in tensors(given)], keys)
+        _tell(script, walk, given, listener)
     return assemble(
         walk,
         listener,
@@ -133,6 +131,12 @@ def trace(
         stacked=stacks,
         has_loss=has_loss,
     )
+
+
+def _tell(script: Script, walk: Walk, given: Any, listener: Listener) -> None:
+    """What backward keeps."""
+    keys = {k.key for v in walk.visits for c in v.calls for k in c.keeps}
+    script.kept([listener.key(t) in keys for t in tensors(given)], keys)
 
 
 def _introduce(given: Any, real: Any, listener: Listener) -> None:

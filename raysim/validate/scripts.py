@@ -83,6 +83,7 @@ def play(command: str, scripts: Path, folder: Path, profile: Profile) -> Library
             )
     finally:
         os.chdir(here)
+    report: LibraryReport
     (report,) = session.env.reports
     return report
 

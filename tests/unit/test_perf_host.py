@@ -12,7 +12,7 @@ from raysim.hardware import catalog
 from raysim.hardware.specs import CpuRankSpec
 from raysim.models.table import Operator
 from raysim.perf.compute import ComputeModel
-from raysim.perf.constants import TrainingConstants, host_costs
+from raysim.perf.constants import TrainingConstants
 from raysim.perf.cpu_rank import compute_model
 from raysim.perf.host import (
     COPY_FIXED_S,
@@ -21,6 +21,7 @@ from raysim.perf.host import (
     HostCosts,
     copy_seconds,
 )
+from raysim.perf.host_speed import host_costs
 from raysim.training.settings.deepspeed import OffloadOptimizer
 from raysim.training.settings.parallel import Mesh
 from tests.training_parts import llama, plan, programs

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from raysim.hardware import catalog
-from raysim.perf.constants import TrainingConstants, host_costs
+from raysim.perf.constants import TrainingConstants
+from raysim.perf.host_speed import host_costs
 
 FILE = Path(__file__).parents[2] / "validation" / "data" / "published" / "gpt_fast.json"
 

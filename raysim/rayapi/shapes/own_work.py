@@ -93,11 +93,11 @@ class OwnWork:
         self._count, self._copied_bytes, self._waits, self._passed = _NOTHING, 0, 0, True
 
 
-class _Counting(TorchDispatchMode):
+class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]  (torch's)
     """Counts what is done on the GPU, whose tensors have shapes only."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  (torch's)
         self.operators = self.kernels = self.moved_bytes = 0
 
     def __torch_dispatch__(
@@ -120,9 +120,9 @@ class _Counting(TorchDispatchMode):
 
 def _loop() -> str:
     """The library whose loop calls the optimizer; none: ``""``."""
-    frame = sys._getframe(1)  # noqa: SLF001  (the stack has no other door)
+    frame: Any = sys._getframe(1)  # noqa: SLF001  (the stack has no other door)
     found = set()
     while frame is not None:
         found.add(str(frame.f_globals.get("__name__", "")))
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return next((name for name in LOOPS if name in found), "")
