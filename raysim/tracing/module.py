@@ -86,8 +86,7 @@ def trace(
         Forward and loss run under ``torch.autocast`` to this type; parameters are fp32. For plans
         with ``DdpSettings(autocast=...)``, whose engine adds what copies of weights take.
     say
-        Told where the table is not what it should be: a region of ``torch.compile`` that the
-        compiler could not be asked about.
+        Told of regions of ``torch.compile`` that the compiler could not be asked about.
     script
         Of a program that runs, which says and is told more.
 
@@ -118,20 +117,20 @@ def trace(
         with _saying(say):
             _compile(module, given, loss, listener, dtype, autocast)
     if script is not None:
-        keys = {k.key for v in walk.visits for c in v.calls for k in c.keeps}
-        script.kept([listener.key(t) in keys for t in tensors(given)], keys)
+        _tell(script, listener, given)
     return assemble(
         walk,
-        listener,
-        outputs,
-        name=name or type(module).__name__,
-        architecture=type(module).__name__,
-        first=next(tensors(given)),
-        compute=compute,
-        config_dtype=DTYPES.get(weights),
-        stacked=stacks,
-        has_loss=has_loss,
-    )
+        listener, outputs, name=name or type(module).__name__,
+        architecture=type(module).__name__, first=next(tensors(given)), compute=compute,
+        config_dtype=DTYPES.get(weights), stacked=stacks, has_loss=has_loss,
+    )  # fmt: skip
+
+
+def _tell(script: Script, listener: Listener, given: Any) -> None:
+    """What backward keeps."""
+    calls = (c for v in listener.walk.visits for c in v.calls)
+    keys = {k.key for c in calls for k in c.keeps}
+    script.kept([listener.key(t) in keys for t in tensors(given)], keys)
 
 
 def _introduce(given: Any, real: Any, listener: Listener) -> None:
