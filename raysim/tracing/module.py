@@ -69,7 +69,7 @@ def trace(
     Parameters
     ----------
     module
-        Runs in training mode on the meta device; it is copied, not changed.
+        Runs in training mode on the meta device, as a copy.
     example_inputs
         A tensor, a sequence of positional or a mapping of keyword arguments; real or meta. The
         first tensor's leading dimension is the batch. Give two samples or more: with
@@ -77,8 +77,7 @@ def trace(
     name
         Of the model; None: its class name.
     loss
-        From the module's output to a scalar. None: the output's ``loss`` if it has one (Hugging
-        Face, given labels), else backward starts from the outputs.
+        From the module's output to a scalar. None: the output's own ``loss``, else its outputs.
     dtype
         Floating-point parameters and inputs are taken in this type; None: as they are. Trace in the
         type that training will use: casts to fp32 only show in a 16-bit module.
