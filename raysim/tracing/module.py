@@ -107,8 +107,7 @@ def trace(
     stacks, cuts = _cuts(model)
     weights = _compute_dtype(model, given)
     walk = Walk(model, cuts, weights)
-    compute = autocast or weights
-    unknown = script.unknown if script else None
+    compute, unknown = autocast or weights, script.unknown if script else None
     listener = Listener(walk, model, batch=batch, width=compute.itemsize, unknown=unknown)
     _introduce(given, example_inputs, listener)
     casts = None if autocast is None else Casts(autocast, listener.copy_weight)
@@ -117,8 +116,7 @@ def trace(
     if any(c.compiled for v in walk.visits for c in v.calls):
         with _saying(say):
             _compile(module, given, loss, listener, dtype, autocast)
-    if script is not None:
-        _tell(script, walk, given, listener)
+    _tell(script, walk, given, listener)
     return assemble(
         walk,
         listener,
@@ -133,8 +131,10 @@ def trace(
     )
 
 
-def _tell(script: Script, walk: Walk, given: Any, listener: Listener) -> None:
+def _tell(script: Script | None, walk: Walk, given: Any, listener: Listener) -> None:
     """What backward keeps."""
+    if script is None:
+        return
     keys = {k.key for v in walk.visits for c in v.calls for k in c.keeps}
     script.kept([listener.key(t) in keys for t in tensors(given)], keys)
 

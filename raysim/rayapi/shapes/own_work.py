@@ -93,11 +93,11 @@ class OwnWork:
         self._count, self._copied_bytes, self._waits, self._passed = _NOTHING, 0, 0, True
 
 
-class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]  (torch's)
+class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts what is done on the GPU, whose tensors have shapes only."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  (torch's)
+        super().__init__()  # type: ignore[no-untyped-call]
         self.operators = self.kernels = self.moved_bytes = 0
 
     def __torch_dispatch__(
