@@ -87,8 +87,7 @@ def trace(
         Forward and loss run under ``torch.autocast`` to this type; parameters are fp32. For plans
         with ``DdpSettings(autocast=...)``, whose engine adds what copies of weights take.
     say
-        Told where the table is not what it should be: a region of ``torch.compile`` that the
-        compiler could not be asked about.
+        Told of a region of ``torch.compile`` that the compiler could not be asked about.
     script
         Of a program that runs, which says and is told more.
 
