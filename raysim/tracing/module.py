@@ -117,17 +117,10 @@ def trace(
             _compile(module, given, loss, listener, dtype, autocast)
     _tell(script, walk, given, listener)
     return assemble(
-        walk,
-        listener,
-        outputs,
-        name=name or type(module).__name__,
-        architecture=type(module).__name__,
-        first=next(tensors(given)),
-        compute=compute,
-        config_dtype=DTYPES.get(weights),
-        stacked=stacks,
-        has_loss=has_loss,
-    )
+        walk, listener, outputs, name=name or type(module).__name__,
+        architecture=type(module).__name__, first=next(tensors(given)), compute=compute,
+        config_dtype=DTYPES.get(weights), stacked=stacks, has_loss=has_loss,
+    )  # fmt: skip
 
 
 def _tell(script: Script | None, walk: Walk, given: Any, listener: Listener) -> None:
