@@ -21,7 +21,7 @@ from raysim import __version__
 ASKED = "_RAYSIM_COMPLETE"
 RUNS = Path("runs")
 KINDS = ("gpus", "nics", "disks", "nodes", "models")
-MEASURABLE = ("gpu", "host", "collectives", "ray", "disk", "step", "memory")
+MEASURABLE = ("gpu", "host", "collectives", "ray", "disk", "step", "scripts", "memory")
 TABLES = (
     "step", "goodput", "failures", "memory", "collectives", "links", "sensitivity", "inputs",
     "targets", "changes", "tasks", "actors", "objects", "nodes", "workers", "placement_groups",

@@ -462,9 +462,7 @@ class ComputeModel:
             return 0.0
         kernels = self.launches(op, backward=backward)
         price = self.passes.backward_s if backward else self.passes.forward_s
-        calls = op.of_inputs + op.of_weights if backward and op.kind == "gemm" else 1
-        library_s = calls * self.passes.library_s(op.kind, backward=backward)
-        return price(op.dispatched, kernels) + library_s
+        return price(op.dispatched, kernels)
 
     def copy_s(self, size_bytes: float, kind: host.CopyKind, *, pinned: bool = True) -> float:
         """Seconds of one copy between host and GPU, or within the GPU, alone on its link."""

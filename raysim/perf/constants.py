@@ -171,12 +171,6 @@ class TrainingConstants:
     module_s: float = host.MODULE_S
     node_s: float = host.NODE_S
     launch_s: float = host.LAUNCH_S
-    product_s: float = host.PRODUCT_S
-    product_backward_s: float = host.PRODUCT_BACKWARD_S
-    attention_s: float = host.ATTENTION_S
-    attention_backward_s: float = host.ATTENTION_BACKWARD_S
-    norm_s: float = host.NORM_S
-    norm_backward_s: float = host.NORM_BACKWARD_S
     engine_s: float = host.BACKWARD_S
     clip_s: float = host.CLIP_S
     clip_tensor_s: float = host.CLIP_TENSOR_S

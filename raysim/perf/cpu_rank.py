@@ -30,7 +30,7 @@ from raysim.perf.nccl import Operation, bus_factor
 FP32_BYTES = 4
 OF_A_GPUS_HOST = (
     "host_speed", "operator_s", "module_s", "node_s", "launch_s", "collective_s", "checkpoint_s",
-    "library_s", "backward_s", "clip_s", "staging_bytes_per_s",
+    "backward_s", "clip_s", "staging_bytes_per_s",
 )  # fmt: skip
 MMAP_THRESHOLD_MAX_BYTES = 32 << 20
 """glibc takes what is larger from the kernel each time, and gives it back (``mallopt(3)``)."""

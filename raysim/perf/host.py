@@ -30,9 +30,6 @@ OPERATOR_S = 2.2e-6
 MODULE_S = 13e-6
 NODE_S = 4.75e-6
 LAUNCH_S = 4.13e-6
-PRODUCT_S, PRODUCT_BACKWARD_S = 5e-6, 15e-6
-ATTENTION_S, ATTENTION_BACKWARD_S = 16e-6, 18e-6
-NORM_S, NORM_BACKWARD_S = 6.6e-6, 9e-6
 BACKWARD_S = 90e-6
 CLIP_S, CLIP_TENSOR_S = 70e-6, 2e-6
 COLLECTIVE_S = 30e-6
@@ -94,12 +91,6 @@ PROVENANCE = {
         "us on an Emerald Rapids Xeon at 0.90 of the reference (launch.csv, host_dispatch.csv, "
         "2026-11-26); a product's takes 8 us. cudaLaunchKernel alone is 2.3 us on an EPYC 7313 "
         "(arXiv 2504.11750)",
-    ),
-    "library_s": Provenance(
-        basis="measured",
-        source="what cuBLAS, fused attention and norms add to a launch, per kernel: chains of 24 "
-        "tiny operators on an H100 (dispatch.csv), times 0.59, by which that host was slower than "
-        "the reference (launch.csv, 2026-11-26); less what operators, nodes and launches explain",
     ),
     "backward_s": Provenance(
         basis="measured",
@@ -172,12 +163,6 @@ PROVENANCE = {
 }
 
 
-_LIBRARIES = (
-    "product_s", "product_backward_s", "attention_s", "attention_backward_s", "norm_s",
-    "norm_backward_s",
-)  # fmt: skip
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostCosts:
     """Seconds of one thread of the host that a training process spends per thing it does."""
@@ -190,13 +175,6 @@ class HostCosts:
     """An autograd node run in backward, with the operators it calls."""
     launch_s: float = LAUNCH_S
     """The CUDA launch of one kernel, on top."""
-    product_s: float = PRODUCT_S
-    product_backward_s: float = PRODUCT_BACKWARD_S
-    attention_s: float = ATTENTION_S
-    attention_backward_s: float = ATTENTION_BACKWARD_S
-    norm_s: float = NORM_S
-    norm_backward_s: float = NORM_BACKWARD_S
-    """What such a kernel's library takes beside its launch."""
     engine_s: float = BACKWARD_S
     """``backward()`` itself, until autograd's thread runs the first node."""
     clip_s: float = CLIP_S
@@ -248,24 +226,12 @@ class HostCosts:
 
     def captured(self) -> HostCosts:
         """Of layers replayed from CUDA graphs: nothing is dispatched, no module is called."""
-        layers = ("operator_s", "module_s", "node_s", "launch_s", "checkpoint_s", *_LIBRARIES)
+        layers = ("operator_s", "module_s", "node_s", "launch_s", "checkpoint_s")
         return replace(self, **dict.fromkeys(layers, 0.0))
 
     def compiled(self) -> HostCosts:
         """Of layers that ``torch.compile`` made one call of: only kernels are launched."""
-        return replace(
-            self, **dict.fromkeys(("operator_s", "module_s", "node_s", *_LIBRARIES), 0.0)
-        )
-
-    def library_s(self, kind: str, *, backward: bool) -> float:
-        """What one kernel's library takes beside its launch, by the kind of its operator."""
-        if kind == "gemm":
-            return self.product_backward_s if backward else self.product_s
-        if kind == "attention":
-            return self.attention_backward_s if backward else self.attention_s
-        if kind == "norm":
-            return self.norm_backward_s if backward else self.norm_s
-        return 0.0
+        return replace(self, **dict.fromkeys(("operator_s", "module_s", "node_s"), 0.0))
 
     def clipping_s(self, tensors: int) -> float:
         """``clip_grad_norm_`` over so many gradients."""

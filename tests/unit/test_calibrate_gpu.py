@@ -91,4 +91,4 @@ def test_the_h100_s_profile_is_what_its_rows_say() -> None:
     own, fitted = (gpu_steps.predict_steps(H100, [case], p) for p in (OWN, profile))
     measured = 0.01937
     assert abs(next(iter(fitted.values())) / measured - 1) < 0.15
-    assert next(iter(own.values())) < 0.6 * measured
+    assert next(iter(own.values())) < 0.62 * measured

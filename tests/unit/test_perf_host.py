@@ -43,7 +43,7 @@ def test_a_view_costs_the_host_and_launches_nothing() -> None:
     model = ComputeModel(A100)
     assert model.host_s(VIEW) == pytest.approx(3 * model.host.operator_s)
     assert model.host_s(VIEW, backward=True) == pytest.approx(3 * model.host.node_s)
-    both = 4 * model.host.node_s + 2 * (model.host.launch_s + model.host.product_backward_s)
+    both = 4 * model.host.node_s + 2 * model.host.launch_s
     assert model.host_s(PRODUCT, backward=True) == pytest.approx(both)
 
 
