@@ -48,7 +48,8 @@ def test_a_frozen_model_takes_its_forward_and_its_weights() -> None:
     assert gpu is not None
     least_ms = 2 * 20 * 4096**2 * 512 / gpu.flops_per_s["fp16"] * 1e3
     assert least_ms < taught[0] - alone[0] < 3 * least_ms
-    assert taught[1] - alone[1] == 20 * 4096**2 * 2 / 2**20
+    assert alone[1] > 20 * 4096**2 * 2 / 2**20  # it lies there, called or not
+    assert 0 <= taught[1] - alone[1] < 16  # and what it is given
 
 
 @pytest.mark.parametrize("where", ["cuda:0", "cpu"])
