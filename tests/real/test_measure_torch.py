@@ -27,7 +27,10 @@ def test_every_table_of_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     gpu.measure(session)
     assert session.left_out == []
     names = {path.stem for path in tmp_path.glob("*.csv")}
-    assert names == {"launch", "copies", "elementwise", "gemm", "attention", "optimizer"}
+    assert names == {
+        "launch", "dispatch", "copies", "elementwise", "gemm", "convolution", "attention",
+        "optimizer",
+    }  # fmt: skip
     rows = {name: read_rows(tmp_path / f"{name}.csv") for name in names}
     assert sum(map(len, rows.values())) == session.measured
     assert all(0 < r.low <= r.value <= r.high for table in rows.values() for r in table)

@@ -120,9 +120,10 @@ def test_graphs_are_asked_for_and_a_compiled_optimizer_is_one_kernel(
         return predict(plan, *more)
 
     monkeypatch.setattr(prediction, "predict", asked)
-    found = []
-    for what in ("model", "graphs", "eager", "optimizer"):
-        found.append((took(what), plans[-1].torch_compile, plans[-1].cuda_graphs))
+    found = [
+        (took(what), plans[-1].torch_compile, plans[-1].cuda_graphs)
+        for what in ("model", "graphs", "eager", "optimizer")
+    ]
     model, graphs, eager, optimizer = (times for times, *_ in found)
     assert [asked for _, *asked in found] == [
         [True, False], [True, True], [False, False], [False, False],

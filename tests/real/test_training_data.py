@@ -82,4 +82,4 @@ def test_rows_that_are_quick_to_make_are_made_while_the_gpus_step() -> None:
     # The first rows wait for a worker that imports Ray Data (0.55 s of a core), and every block, a
     # batch here, for the next look at the stream (16.5 ms from one to the next on real Ray).
     looks_s = steps * 16.5e-3 - report.metrics["steps_s"]
-    assert report.metrics["data_stall_s"] < 0.6 + 0.55 + looks_s
+    assert report.metrics["data_stall_s"] < 0.85 + 0.55 + looks_s

@@ -111,6 +111,10 @@ class Replaced:
 
 
 _INSTALLED = Replaced()
+_PRECISIONS = (
+    ("generic", "all"), ("cuda", "all"), ("cuda", "matmul"), ("cuda", "conv"), ("cuda", "rnn"),
+)  # fmt: skip
+"""Backends and operators of ``torch.backends``' flags."""
 
 
 @contextmanager
@@ -137,13 +141,17 @@ def torch_of_workers() -> Iterator[Replaced]:
 
 @contextmanager
 def _precisions_kept() -> Iterator[None]:
-    """What a script allows tf32 to is its own."""
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = matmul.allow_tf32, cudnn.allow_tf32
+    """What a script allows tf32 to, by torch's old names or its new ones (2.9), is its own."""
+    get = getattr(torch._C, "_get_fp32_precision_getter", None)  # noqa: SLF001
+    before = {key: get(*key) for key in _PRECISIONS} if get else {}
     try:
         yield
     finally:
-        matmul.allow_tf32, cudnn.allow_tf32 = before
+        if any(get(*key) != value for key, value in before.items()):
+            torch.backends.cuda.matmul.allow_tf32 = before["cuda", "matmul"] == "tf32"
+            torch.backends.cudnn.allow_tf32 = before["cuda", "conv"] == "tf32"
+            for key, value in before.items():
+                torch._C._set_fp32_precision_setter(*key, value)  # noqa: SLF001
 
 
 def _modules(r: Replaced) -> None:
