@@ -142,7 +142,7 @@ def torch_of_workers() -> Iterator[Replaced]:
 @contextmanager
 def _precisions_kept() -> Iterator[None]:
     """What a script allows tf32 to, by torch's old names or its new ones (2.9), is its own."""
-    get = getattr(torch._C, "_get_fp32_precision_getter", None)  # noqa: SLF001
+    get: Any = getattr(torch._C, "_get_fp32_precision_getter", None)  # noqa: SLF001
     before = {key: get(*key) for key in _PRECISIONS} if get else {}
     try:
         yield
