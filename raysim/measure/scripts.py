@@ -20,7 +20,7 @@ from raysim.errors import CalibrationError
 from raysim.measure.machine import Disturbance
 from raysim.measure.script_watch import watch
 from raysim.measure.session import Session, needs
-from raysim.measure.table import MeasuredTable
+from raysim.measure.table import MeasuredTable, read_json, write_json
 
 COLUMNS = ("case", "quantity")
 PRELOADED = (
@@ -51,7 +51,7 @@ def measure(session: Session) -> None:
     """
     needs("torch", "scripts")
     cases = read_cases(session.cases)
-    operators = _load(session.folder / OPERATORS)
+    operators = read_json(session.folder / OPERATORS)
     for case in cases:
         table = session.table(f"script_steps_{case['role']}", COLUMNS)
         if {"case": case["name"], "quantity": "step"} in table:
@@ -63,7 +63,7 @@ def measure(session: Session) -> None:
     if session.left_out and not session.measured and not session.kept:
         raise CalibrationError(f"measure scripts: every case failed; {session.left_out[-1]}")
     public = [{k: case[k] for k in ("name", "command", "role")} for case in cases]
-    _save(session.folder / CASES, public)
+    write_json(session.folder / CASES, public)
 
 
 def read_cases(path: Path | None) -> list[dict[str, Any]]:
@@ -107,7 +107,7 @@ def _measure(
     session.measured += 1
     if found["operators"]:
         operators[case["name"]] = found["operators"]
-        _save(session.folder / OPERATORS, operators)
+        write_json(session.folder / OPERATORS, operators)
 
 
 def quantities(found: Mapping[str, Any]) -> Iterator[tuple[str, list[float], str]]:
@@ -139,12 +139,3 @@ def _run(case: Mapping[str, Any]) -> dict[str, Any]:
             found: dict[str, Any] = json.loads(target.read_text(encoding="utf-8"))
             return found
         return {"error": f"no answer in {TIMEOUT_S:g} s" if late else f"exit {process.exitcode}"}
-
-
-def _load(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    return found
-
-
-def _save(path: Path, content: Any) -> None:
-    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

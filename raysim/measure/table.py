@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -259,3 +260,14 @@ def _dump(meta: Mapping[str, Any], path: Path) -> None:
     beside = path.with_suffix(".new")
     beside.write_text(text.getvalue(), encoding="utf-8")
     beside.replace(path)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """What stands beside the tables by name; empty where nothing does yet."""
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return found
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Keep it beside the tables."""
+    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

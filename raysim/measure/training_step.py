@@ -25,7 +25,7 @@ from typing import Any
 from raysim.errors import CalibrationError
 from raysim.measure.machine import Disturbance
 from raysim.measure.session import Session, needs
-from raysim.measure.table import MeasuredTable
+from raysim.measure.table import MeasuredTable, read_json, write_json
 
 COLUMNS = ("case", "ranks", "phase")
 WARM_UP = 2
@@ -213,8 +213,8 @@ class Notebook:
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self.records = _load(session.folder / RECORDS)
-        self.operators = _load(session.folder / OPERATORS)
+        self.records = read_json(session.folder / RECORDS)
+        self.operators = read_json(session.folder / OPERATORS)
 
     def table(self, case: Mapping[str, Any]) -> MeasuredTable:
         """Of the case's role."""
@@ -249,10 +249,10 @@ class Notebook:
                 self.session.say(f"step {name} {phase}: {row.value:.4g} {unit}")
         self.session.measured += 1
         self.records[name] = record(answers, name)
-        _save(self.session.folder / RECORDS, self.records)
+        write_json(self.session.folder / RECORDS, self.records)
         if "operators" in first:
             self.operators[name] = first["operators"]
-            _save(self.session.folder / OPERATORS, self.operators)
+            write_json(self.session.folder / OPERATORS, self.operators)
 
 
 def measure(session: Session) -> None:
@@ -279,7 +279,7 @@ def measure(session: Session) -> None:
     if session.left_out and not session.measured and not session.kept:
         raise CalibrationError(f"measure step: every case failed; {session.left_out[-1]}")
     everything = {c["name"]: c for c in (*_load_list(session.folder), *cases)}
-    _save(session.folder / "training_cases.json", list(everything.values()))
+    write_json(session.folder / "training_cases.json", list(everything.values()))
 
 
 def _measure_group(group: Sequence[Mapping[str, Any]], notebook: Notebook) -> None:
@@ -314,16 +314,7 @@ def _read(session: Session) -> list[dict[str, Any]]:
     return cases
 
 
-def _load(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    return found
-
-
 def _load_list(folder: Path) -> list[dict[str, Any]]:
     path = folder / "training_cases.json"
     found: list[dict[str, Any]] = json.loads(path.read_text("utf-8")) if path.exists() else []
     return found
-
-
-def _save(path: Path, content: Any) -> None:
-    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
