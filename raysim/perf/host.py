@@ -62,8 +62,9 @@ LOOPS = {
 }
 """Seconds of the reference host that a library's loop takes per micro-batch (measured with one a
 step) beside what it calls, by the module whose code is on the stack: 1.8 ms of transformers'
-Trainer, 1.4 of Lightning's and of Accelerate's wrappers, around a layer of two parameters beside an H100 at 0.59 of the reference
-(host_training.csv, 2026-11-26), less 0.4 ms of the reference for model, optimizer and loader."""
+Trainer, 1.4 of Lightning's and of Accelerate's wrappers, around a layer of two parameters beside
+an H100 at 0.59 of the reference (host_training.csv, 2026-11-26), less 0.4 ms of the reference for
+model, optimizer and loader."""
 UNSCALE_S, UNSCALE_TENSOR_S = 70e-6, 0.54e-6
 """``torch.amp.GradScaler``'s ``unscale_``, ``step`` and ``update``; and for each gradient."""
 
