@@ -16,13 +16,25 @@ from raysim.tracing import trace  # noqa: E402
 
 
 class Attention(nn.Module):
-    """Channels first, as in U-Nets: the last dimension is strided unless it is copied."""
+    """Channels first, as in U-Nets: the last dimension is strided unless it is copied.
 
-    def __init__(self, *, copies: bool = True, biased: bool = False) -> None:
+    A bias has its heads last in memory, as T5 has them, unless ``bias_in_rows``.
+    """
+
+    def __init__(
+        self, *, copies: bool = True, biased: bool = False, bias_in_rows: bool = False
+    ) -> None:
         super().__init__()
         self.qkv = nn.Conv1d(32, 96, 1)
-        self.bias = nn.Parameter(torch.zeros(1, 2, 64, 64)) if biased else None
-        self.copies = copies
+        self.biases = nn.Parameter(torch.zeros(1, 64, 64, 2)) if biased else None
+        self.copies, self.bias_in_rows = copies, bias_in_rows
+
+    @property
+    def bias(self) -> Any:
+        if self.biases is None:
+            return None
+        heads_first = self.biases.permute(0, 3, 1, 2)
+        return heads_first.contiguous() if self.bias_in_rows else heads_first
 
     def forward(self, x: Any) -> Any:
         q, k, v = self.qkv(x).view(x.shape[0], 3, 2, 16, -1).transpose(-1, -2).unbind(1)
@@ -45,7 +57,8 @@ def test_it_is_operator_by_operator_and_its_products_are_of_fp32(how: dict[str, 
     assert softmax
 
 
-def test_others_are_fused() -> None:
-    found = operators(Attention())
+@pytest.mark.parametrize("how", [{}, {"biased": True, "bias_in_rows": True}], ids=["plain", "bias"])
+def test_others_are_fused(how: dict[str, bool]) -> None:
+    found = operators(Attention(**how))
     assert [o.kind for o in found if o.kind in {"gemm", "attention"}] == ["attention"]
     assert not any(o.exact for o in found)
