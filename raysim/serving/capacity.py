@@ -20,6 +20,7 @@ from math import ceil
 
 from raysim.hardware.specs import GpuSpec
 from raysim.serving.decoder import BF16_BYTES, Block, Decoder
+from raysim.serving.lora import adapter_bytes
 from raysim.serving.settings import BLOCK_TOKENS, EngineSettings
 from raysim.units import format_bytes
 
@@ -39,7 +40,7 @@ class Capacity:
     """The share of the GPU that vLLM may fill."""
     weights_bytes: float
     working_bytes: float
-    """Activations of the largest batch."""
+    """Activations of the largest batch, and room for adapters."""
     kv_bytes_per_token: float
     blocks: int
     """Of the cache; 0 or less: the model does not fit."""
@@ -99,6 +100,9 @@ def capacity_of(decoder: Decoder, gpu: GpuSpec, settings: EngineSettings) -> Cap
     activations = batch * (3 * decoder.hidden + widest) * BF16_BYTES
     logits = min(seqs, batch) * decoder.vocabulary * LOGIT_BYTES
     working = max(activations, logits) + LIBRARIES_BYTES  # the former are freed before the latter
+    if settings.enable_lora:
+        adapter = adapter_bytes(decoder, settings.max_lora_rank, tp)
+        working += settings.max_loras * adapter * _layers_share(decoder, settings)
     whole, sliding, window_blocks = _kept(decoder, settings)
     per_token = (whole or sliding) * settings.kv_bytes * _layers_share(decoder, settings)
     block_size, state_blocks = _paged(decoder, settings)

@@ -7,11 +7,12 @@ request that arrives meanwhile cuts the stretch at the end of the iteration it f
 would wait for it. Both ways give the same nanoseconds (a property test holds it). Of an engine with
 pipeline stages an iteration is the pass of all batches that are under way together.
 
-Not modelled: requests that change while they run, more than one LoRA.
+Not modelled: requests that change while they run.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from math import ceil
@@ -23,6 +24,7 @@ from raysim.errors import InfeasibleError
 from raysim.kernel.sampler import Sampler
 from raysim.serving.capacity import Capacity
 from raysim.serving.kv_cache import BlockPool
+from raysim.serving.lora import Adapters
 from raysim.serving.scheduler import Part, Scheduler, Sequence
 from raysim.serving.settings import EngineSettings
 from raysim.serving.stages import Stages
@@ -51,6 +53,8 @@ class Request:
     prefix_tokens: int = 0
     received_tokens: int = 0
     """Of the prompt, whose keys and values another engine has computed and sent."""
+    adapter: Hashable = None
+    """Name of the low-rank adapter it passes; its prefix is its adapter's own."""
 
     def __post_init__(self) -> None:
         assert self.prompt_tokens >= 1, "a prompt has a token"
@@ -130,6 +134,7 @@ class LLMEngine:
             capacity.blocks, capacity.block_size, capacity.window_blocks, capacity.state_blocks
         )
         self.stages = stages
+        self.adapters = Adapters(times, settings) if settings.enable_lora else None
         self.scheduler = Scheduler(settings, self.pool, batches=stages.count)
         self.iterations = 0
         self.busy_ns = 0
@@ -162,6 +167,7 @@ class LLMEngine:
         InfeasibleError
             It is longer than the cache: it could never finish.
         """
+        assert request.adapter is None or self.adapters, "an engine with enable_lora"
         length = request.prompt_tokens + request.output_tokens
         if not self.capacity.fits(length):
             raise InfeasibleError(self.capacity.refusal(length), {"key-value cache": 1})
@@ -169,7 +175,7 @@ class LLMEngine:
             request=request, prompt=request.prompt_tokens, output=request.output_tokens,
             arrived_ns=self.simulation.now_ns, then=then, prefix=request.prefix,
             prefix_tokens=request.prefix_tokens, received=request.received_tokens,
-            started=started,
+            started=started, adapter=request.adapter,
         )  # fmt: skip
         self.scheduler.waiting.append(sequence)
         if self._event is None:
@@ -206,9 +212,9 @@ class LLMEngine:
 
     @property
     def _may_enter(self) -> bool:
-        """Whether the one that has come is first in line and there is a place."""
-        places = self.settings.max_num_seqs or 0
-        return len(self.scheduler.waiting) == 1 and len(self.scheduler.running) < places
+        """Whether there is a place for the one that has come, who may pass others' adapters by."""
+        first = len(self.scheduler.waiting) == 1 or self.settings.enable_lora
+        return first and len(self.scheduler.running) < (self.settings.max_num_seqs or 0)
 
     # ---- iterations ------------------------------------------------------------------------------
 
@@ -264,6 +270,14 @@ class LLMEngine:
         fixed_s = self.times.tokens_s(each) + self.times.sampled_s(ceil(sampled / batches))
         fixed_s += prompts_s / batches + self.stages.hops_s(each)
         seconds = fixed_s + contexts_s / batches
+        if self.adapters is not None:
+            tokens_of = Counter[Hashable]()
+            for p in self._parts:
+                if p.sequence.adapter is not None:
+                    tokens_of[p.sequence.adapter] += p.tokens
+            each = ceil(tokens_of.total() / batches)
+            seconds += self.adapters.applied_s(each, len(tokens_of))
+            seconds[0] += self.adapters.come_s(tokens_of)
         return np.ceil(seconds * NS_PER_S).astype(np.int64)
 
     def _cut(self) -> None:

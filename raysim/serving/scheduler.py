@@ -37,6 +37,7 @@ class Sequence:
     received: int = 0
     """Tokens of the prompt whose keys and values come from another engine."""
     started: Callable[[], object] | None = None
+    adapter: Hashable = None
     computed: int = 0
     """Tokens whose keys and values are in the cache."""
     made: int = 0
@@ -119,21 +120,37 @@ class Scheduler:
         return parts
 
     def _admit(self, parts: list[Part], budget: int) -> None:
+        """First come first served, but for those whose adapter finds no place in this batch."""
+        adapters = {p.sequence.adapter for p in parts if p.sequence.adapter is not None}
+        skipped: list[Sequence] = []
         most = self.settings.max_num_seqs or 0
         while self.waiting and budget > 0 and len(self.running) < most:
             sequence = self.waiting[0]
-            hit = self._cached(sequence)
-            there = max(self._found(sequence, hit), sequence.received)
-            tokens = sequence.length - there
-            if tokens > budget and not self.settings.enable_chunked_prefill:
-                return
-            tokens = min(tokens, budget)
-            if not self._enter(sequence, hit, there, there + tokens):
-                return
-            self.waiting.popleft()
-            self.running.append(sequence)
+            own = set() if sequence.adapter is None else {sequence.adapter}
+            if len(adapters | own) > max(len(adapters), self.settings.max_loras):
+                skipped.append(self.waiting.popleft())
+                continue
+            tokens = self._admitted(sequence, budget)
+            if not tokens:
+                break
+            adapters |= own
             parts.append(Part(sequence, tokens))
             budget -= tokens
+        self.waiting.extendleft(reversed(skipped))
+
+    def _admitted(self, sequence: Sequence, budget: int) -> int:
+        """Tokens of the first that waits, which runs now; 0: it does not."""
+        hit = self._cached(sequence)
+        there = max(self._found(sequence, hit), sequence.received)
+        tokens = sequence.length - there
+        if tokens > budget and not self.settings.enable_chunked_prefill:
+            return 0
+        tokens = min(tokens, budget)
+        if not self._enter(sequence, hit, there, there + tokens):
+            return 0
+        self.waiting.popleft()
+        self.running.append(sequence)
+        return tokens
 
     def _cached(self, sequence: Sequence) -> int:
         """Tokens found in the cache: whole blocks, never the last token, whose logits it needs."""

@@ -19,6 +19,9 @@ from raysim.hardware.specs import GpuSpec
 BLOCK_TOKENS = 16
 LARGE_GPU_BYTES = 70 * 2**30
 KV_BYTES = {"auto": 2, "bfloat16": 2, "float16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
+LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""``MaxLoRARanks`` of ``vllm/config/lora.py``."""
+MAY_BE_NONE = ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "max_cpu_loras")
 NO_EFFECT = frozenset({
     "model", "tokenizer", "served_model_name", "trust_remote_code", "seed", "revision",
     "download_dir",
@@ -47,6 +50,12 @@ class EngineSettings:
     kv_cache_dtype: str = "auto"
     enforce_eager: bool = False
     """No CUDA graphs: the host dispatches every kernel."""
+    enable_lora: bool = False
+    max_loras: int = 1
+    """Adapters in one batch, and places for them on the GPUs."""
+    max_lora_rank: int = 16
+    max_cpu_loras: int | None = None
+    """Adapters in main memory; None: as many as ``max_loras``."""
 
     @property
     def gpus(self) -> int:
@@ -92,6 +101,9 @@ def engine_settings(kwargs: Mapping[str, Any]) -> tuple[EngineSettings, tuple[st
             close = get_close_matches(name, [*types, *NO_EFFECT], n=1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
             problems.append(f"engine_kwargs.{name}: unknown or not modelled{hint}")
+    least, most = given.get("max_loras", 1), given.get("max_cpu_loras")
+    if not problems and most is not None and most < least:
+        problems.append(f"engine_kwargs.max_cpu_loras: {most} must be >= max_loras, {least}")
     if problems:
         raise ScenarioError([Problem(message=message) for message in problems])
     return EngineSettings(**given), tuple(ignored)
@@ -106,5 +118,9 @@ def _wrong(name: str, value: Any) -> str:
         return "" if value in KV_BYTES else f"expected one of {', '.join(KV_BYTES)}, got {value!r}"
     if name.startswith("enable") or name == "enforce_eager":
         return "" if isinstance(value, bool) else f"expected true or false, got {value!r}"
+    if name == "max_lora_rank":
+        return "" if value in LORA_RANKS else f"expected one of {LORA_RANKS}, got {value!r}"
+    if value is None and name in MAY_BE_NONE:
+        return ""
     whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
     return "" if whole else f"expected a whole number of at least 1, got {value!r}"

@@ -137,12 +137,12 @@ class IterationTimes:
         self.compute = ComputeModel(self.gpu, fused_kernel="best", cuda_graphs=True)
         self._tokens: dict[int, float] = {}
         self._heads: dict[int, float] = {}
-        self._bandwidth = self.gpu.memory_bytes_per_s * GATHER_SHARE
+        self.gather_bytes_per_s = self.gpu.memory_bytes_per_s * GATHER_SHARE
         self._reads = self._reads_by_head = self._reads_of(self.kept_elements)
         if self.gpu.architecture in FLASH_ATTENTION_2 and not self.decoder.sinks:
             self._reads_by_head = self._reads_of(self._read_by_head)
         states = sum(b.count * self.decoder.layer_state_bytes(b) for b in self.decoder.blocks)
-        self._states_s = 2.0 * states / self.tp / self._bandwidth
+        self._states_s = 2.0 * states / self.tp / self.gather_bytes_per_s
         """Per sequence that decodes: its recurrences' states are read and written."""
 
     def kept_elements(self, block: Block) -> float:
@@ -159,7 +159,7 @@ class IterationTimes:
 
     def _reads_of(self, elements: Callable[[Block], float]) -> _Reads:
         per_key = [
-            (b.count * elements(b) * self.kv_bytes / self._bandwidth, b.window)
+            (b.count * elements(b) * self.kv_bytes / self.gather_bytes_per_s, b.window)
             for b in self.decoder.blocks
         ]
         return _Reads(
@@ -221,16 +221,16 @@ class IterationTimes:
         seconds = self.compute.gemm_s(tokens, n, k, "bf16")
         if self.decoder.weight_bytes == BF16_BYTES:
             return seconds
-        spared = n * k * (BF16_BYTES - self.decoder.weight_bytes) / self._bandwidth
+        spared = n * k * (BF16_BYTES - self.decoder.weight_bytes) / self.gather_bytes_per_s
         flops = 2.0 * tokens * n * k / self.gpu.flops_per_s["bf16"]
         return max(seconds - spared, flops)
 
     def _experts_s(self, b: Block, tokens: int) -> float:
         d = self.decoder
         chosen = tokens * b.experts_per_token
-        touched = b.experts * (1.0 - (1.0 - 1.0 / b.experts) ** chosen)
+        touched = self.touched(b, chosen)
         weights = d.expert_parameters(b) / self.tp
-        read_s = touched * weights * d.expert_bytes / self._bandwidth
+        read_s = touched * weights * d.expert_bytes / self.gather_bytes_per_s
         width = math.ceil(b.expert_width / self.tp)
         groups = max(1, round(touched))
         columns = b.expert_columns // b.expert_width * width
@@ -246,15 +246,26 @@ class IterationTimes:
             return max(read_s, arithmetic * factor)
         return max(read_s, arithmetic)
 
+    @staticmethod
+    def touched(b: Block, chosen: float) -> float:
+        """Experts that some token chose, in the mean, when they choose so many together."""
+        missed: float = (1.0 - 1.0 / b.experts) ** chosen
+        return b.experts * (1.0 - missed)
+
+    @property
+    def kernel_s(self) -> float:
+        """A kernel too small to fill the GPU."""
+        return EAGER_KERNEL_S if self.eager else self.constants.kernel_s
+
     def _small_s(self, b: Block, tokens: int) -> float:
         """Kernels beside products: a floor each, and the activations they pass over."""
         kernels = (DENSE_KERNELS + PRODUCTS) * b.branches / 2 + (EXPERT_KERNELS if b.experts else 0)
-        floor = (EAGER_KERNEL_S if self.eager else self.constants.kernel_s) * kernels
+        floor = self.kernel_s * kernels
         widths = 3.0 * b.branches * self.decoder.hidden
         widths += 3 * (b.dense_width + b.expert_width * b.experts_per_token) / self.tp
         if b.experts:
             widths += 2 * self.decoder.hidden * b.experts_per_token
-        return floor + tokens * widths * BF16_BYTES / self._bandwidth
+        return floor + tokens * widths * BF16_BYTES / self.gather_bytes_per_s
 
     def reduce_s(self, size_bytes: float) -> float:
         """An all-reduce between tensor-parallel ranks, by the faster of NCCL and peers' memory."""
@@ -304,9 +315,9 @@ class IterationTimes:
     def _scan_s(self, b: Block, tokens: int, alike: int) -> float:
         """A recurrence over a prompt: its bytes or its products, and chunk after chunk."""
         assert b.scan is not None, "a scan has a shape"
-        moved_s = tokens * b.scan_moved * BF16_BYTES / self.tp / self._bandwidth
+        moved_s = tokens * b.scan_moved * BF16_BYTES / self.tp / self.gather_bytes_per_s
         prompt = replace(b.scan, steps=b.scan.steps * tokens, recurrent=b.scan.recurrent * tokens)
-        moved_s += waiting_s(prompt, 1.0 / self.tp, self._bandwidth) / alike
+        moved_s += waiting_s(prompt, 1.0 / self.tp, self.gather_bytes_per_s) / alike
         return max(moved_s, tokens * b.scan_flops / self.tp / self.gpu.flops_per_s["bf16"])
 
     def contexts_ahead_s(

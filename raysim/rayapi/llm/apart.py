@@ -39,6 +39,14 @@ class PDServingArgs(Config):
     def _fit(self) -> Self:
         if self.prefill_config.model_id != self.decode_config.model_id:
             raise ValueError("P/D model id mismatch")
+        paths = [
+            config.lora_config and config.lora_config.dynamic_lora_loading_path
+            for config in (self.prefill_config, self.decode_config)
+        ]
+        if (self.prefill_config.lora_config is None) != (self.decode_config.lora_config is None):
+            raise ValueError("P/D LoRA must be configured on both prefill and decode")
+        if paths[0] != paths[1]:
+            raise ValueError("P/D prefill and decode LoRA loading paths must be the same")
         for config in (self.prefill_config, self.decode_config):
             if config.engine_kwargs.get(TRANSFER) is None:
                 raise ValueError("kv_transfer_config is required for P/D disaggregation")
@@ -93,5 +101,6 @@ class PDDecodeServer(_Apart):
                         "stream": False, "n": 1}
             )  # fmt: skip
             method = "chat" if answer.chat else "completions"
-            await anext(getattr(self._prefill, method).remote(alone))
+            prefill = self._prefill.options(multiplexed_model_id=answer.adapter)
+            await anext(getattr(prefill, method).remote(alone))
             answer.received = answer.prompt_tokens - 1

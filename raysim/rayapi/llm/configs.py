@@ -3,7 +3,7 @@
 Real counterpart: ``llm/_internal/serve/core/configs/llm_config.py`` and ``common/placement.py``
 (ray 2.60).
 
-Refused when they are used: LoRA adapters, TPUs, engines of one's own.
+Refused when they are used: TPUs, engines of one's own.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from raysim.rayapi.util import accelerators
 
 ENGINE = "vLLM"
 ACCELERATOR_SHARE = 0.001
+REMOTE = ("s3://", "gs://", "abfss://", "azure://")
 _ALIASES = {"A10": "A10G"}
 
 
@@ -47,6 +48,17 @@ class LoraConfig(Config):
     max_num_adapters_per_replica: int = Field(default=16, gt=0)
     download_timeout_s: float | None = 30.0
     max_download_tries: int = 3
+
+    @field_validator("dynamic_lora_loading_path")
+    @classmethod
+    def _remote(cls, value: str | None) -> str | None:
+        if value is not None and not value.startswith(REMOTE):
+            raise ValueError(
+                "Only AWS S3, Google Cloud Storage, and Azure Storage are supported. The "
+                'dynamic_lora_loading_path must start with "s3://", "gs://", "abfss://", or '
+                f'"azure://". Got "{value}" instead.'
+            )
+        return value and value.rstrip("/")
 
 
 class ModelLoadingConfig(Config):

@@ -4,8 +4,8 @@ Real counterpart: ``vllm.AsyncLLMEngine`` as ``llm/_internal`` of ray 2.60 start
 answer would be is the model's to say: it is as long as the request allows where that is said to be
 used up (``ignore_eos``, ``min_tokens``), and at most ``ANSWER_TOKENS`` else.
 
-Not modelled: tensor-parallel ranks on several nodes, pooling (embeddings, scores), LoRA, stop
-strings, images.
+Not modelled: tensor-parallel ranks on several nodes, pooling (embeddings, scores), stop strings,
+images.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from raysim.serving.build import engine_on
 from raysim.serving.decoder import read_decoder
 from raysim.serving.engine import Outcome, Request
 from raysim.serving.fleet import KV_BYTES_PER_S
+from raysim.serving.lora import adapter_bytes
 from raysim.serving.settings import EngineSettings, engine_settings
 from raysim.units import NS_PER_S
 
@@ -127,20 +128,36 @@ class Engine:
         """Until it takes requests: weights, compilation, graphs."""
         return ColdStart().seconds(self.model.decoder, eager=self.settings.enforce_eager)
 
+    @property
+    def adapter_bytes(self) -> float:
+        """Of a LoRA adapter's file."""
+        return adapter_bytes(self.model.decoder, self.settings.max_lora_rank)
+
+    def wants_adapters(self) -> None:
+        """A request names one.
+
+        Raises
+        ------
+        ValueError
+            The engine takes none.
+        """
+        if not self.settings.enable_lora:
+            raise ValueError("Failed to load lora model: engine_kwargs lack enable_lora=True")
+
     def room(self, prompt_tokens: int) -> int:
         """Tokens that an answer may have."""
         return (self.settings.max_model_len or 0) - prompt_tokens
 
     def request(
         self, prompt_tokens: int, output_tokens: int, prefix: Hashable, prefix_tokens: int,
-        received_tokens: int = 0,
+        received_tokens: int = 0, adapter: str = "",
     ) -> Request:  # fmt: skip
-        """Of a prompt that begins as others do, or that another engine has computed."""
+        """Of a prompt that begins as others of its adapter, or that another engine has computed."""
         shared = min(prefix_tokens, prompt_tokens)
         return Request(
             prompt_tokens=prompt_tokens, output_tokens=output_tokens,
-            received_tokens=received_tokens, prefix=prefix if shared else None,
-            prefix_tokens=shared,
+            received_tokens=received_tokens, prefix=(adapter, prefix) if shared else None,
+            prefix_tokens=shared, adapter=adapter or None,
         )  # fmt: skip
 
     async def send(self, tokens: int) -> None:

@@ -16,6 +16,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 
 from raysim.rayapi.calls import this_fiber
 from raysim.rayapi.compute import charge
+from raysim.rayapi.llm.adapters import base_of
 from raysim.rayapi.llm.configs import LLMConfig
 from raysim.rayapi.llm.openai_models import (
     ChatCompletionRequest,
@@ -149,12 +150,14 @@ class OpenAiIngress:
                     f"Available models: {list(self._handles)}",
                 )
             model = next(iter(self._handles))
-        if model not in self._handles:
+        base = base_of(model)
+        if base not in self._handles:
             raise HTTPException(
                 NOT_FOUND,
-                f'Got request for model "{model}". Could not find base model with ID "{model}".',
+                f'Got request for model "{model}". Could not find base model with ID "{base}".',
             )
-        return self._handles[model]
+        handle = self._handles[base]
+        return handle if model == base else handle.options(multiplexed_model_id=model)
 
 
 async def _events(first: list[str], parts: Any) -> AsyncIterator[str]:

@@ -253,7 +253,8 @@ def _vllm(config: vLLMEngineProcessorConfig) -> list[_Stage]:
         _Stage(
             stages.vLLMEngineStageUDF,
             {"model": config.model_source, "engine_kwargs": kwargs,
-             "most": config.max_pending_requests, "continues": config.should_continue_on_error},
+             "most": config.max_pending_requests, "continues": config.should_continue_on_error,
+             "adapters_at": config.dynamic_lora_loading_path},
             {"compute": config.pool(scales=True),
              "max_concurrency": config.max_concurrent_batches,
              "accelerator_type": config.accelerator_type, **config.held()},

@@ -3,7 +3,7 @@
 Real counterpart: ``llm/_internal/serve/core/server/llm_server.py`` (ray 2.60) with vLLM's OpenAI
 server behind it. The ranks of an engine hold their bundles; they are no processes of their own.
 
-Not modelled: embeddings, scores, transcriptions, LoRA, sleeping and pausing engines.
+Not modelled: embeddings, scores, transcriptions, sleeping and pausing engines.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 from raysim.rayapi import asyncio_loop
 from raysim.rayapi.calls import this_fiber
 from raysim.rayapi.clock import EPOCH_S, fiber_ns
+from raysim.rayapi.llm.adapters import loader_of
 from raysim.rayapi.llm.configs import LLMConfig
 from raysim.rayapi.llm.engine import Engine, Model
 from raysim.rayapi.llm.openai_models import (
@@ -29,6 +30,7 @@ from raysim.rayapi.llm.openai_models import (
     UsageInfo,
 )
 from raysim.rayapi.llm.texts import chat_tokens, said, said_of
+from raysim.rayapi.serve.context import get_multiplexed_model_id
 from raysim.rayapi.serve.http import new_id
 from raysim.rayapi.serve.serving import stack_costs
 from raysim.rayapi.unsupported import NotEmulatedError
@@ -61,6 +63,7 @@ class Answer:
         self.id = f"{'chatcmpl' if self.chat else 'cmpl'}-{number}"
         self.created = EPOCH_S + fiber_ns(this_fiber()) // NS_PER_S
         self.prompt_tokens, self.asked = _asked(server, request)
+        self.adapter = ""
         self.received = 0
         """Tokens of the prompt that another engine has computed."""
         room = server.engine.room(self.prompt_tokens)
@@ -127,12 +130,12 @@ class LLMServer:
     async def __init__(self, llm_config: LLMConfig, **more: Any) -> None:  # type: ignore[misc]
         if more:
             raise NotEmulatedError(f"LLMServer({next(iter(more))}=)")
-        if llm_config.lora_config is not None:
-            raise NotEmulatedError("LLMConfig(lora_config=)", "the base model")
         self.config = llm_config
         source = llm_config.model_loading_config.source
         self.engine = Engine(Model(source, self.engine_kwargs_of(llm_config)), self.role)
         said_ms = llm_config.experimental_configs.get("stream_batching_interval_ms")
+        lora = llm_config.lora_config
+        self._load = None if lora is None else loader_of(lora, self.engine.adapter_bytes)
         self._interval_s = (STREAM_INTERVAL_MS if said_ms is None else said_ms) / 1e3
         await asyncio_loop.sleep(self.engine.start_s())
 
@@ -186,6 +189,7 @@ class LLMServer:
         if answer.too_long:
             yield self._refusal(answer)
             return
+        answer.adapter = await self._adapter()
         await self.prepare(answer)
         if not request.stream:
             more = [self.engine.generate(self._of(answer)) for _ in range(request.n)]
@@ -199,6 +203,17 @@ class LLMServer:
             yield answer.chunks(shown, made)
             shown = made
 
+    async def _adapter(self) -> str:
+        """That the request names, on the replica's disk; none: ``""``."""
+        name = get_multiplexed_model_id()
+        if not name:
+            return ""
+        if self._load is None:
+            raise ValueError("Must setup lora config for multiplexed requests.")
+        await self._load(name)
+        self.engine.wants_adapters()
+        return name
+
     async def prepare(self, answer: Answer) -> None:
         """Before the engine has it: vLLM's API server, and its tokenizer."""
         costs = stack_costs(this_fiber().process.session)
@@ -207,8 +222,9 @@ class LLMServer:
     def _of(self, answer: Answer) -> Request:
         prefix, prefix_tokens = answer.asked
         return self.engine.request(
-            answer.prompt_tokens, answer.output_tokens, prefix, prefix_tokens, answer.received
-        )
+            answer.prompt_tokens, answer.output_tokens, prefix, prefix_tokens, answer.received,
+            answer.adapter,
+        )  # fmt: skip
 
     def _refusal(self, answer: Answer) -> ErrorResponse:
         longest = self.engine.settings.max_model_len

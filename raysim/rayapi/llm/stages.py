@@ -17,6 +17,7 @@ from raysim.rayapi import asyncio_loop
 from raysim.rayapi.calls import this_fiber
 from raysim.rayapi.clock import fiber_ns
 from raysim.rayapi.compute import charge
+from raysim.rayapi.llm.adapters import Disk
 from raysim.rayapi.llm.engine import Engine, Model, Sampling
 from raysim.rayapi.llm.texts import FILLER_ID, Count, chat_tokens, content_of, counter, said
 from raysim.rayapi.serve import serving
@@ -143,9 +144,11 @@ class vLLMEngineStageUDF(Stage):  # noqa: N801  (Ray's own name)
         engine_kwargs: Mapping[str, Any],
         most: int | None = None,
         continues: bool = False,
+        adapters_at: str | None = None,
     ) -> None:
         super().__init__(continues=continues)
         self._engine = Engine(Model(model, engine_kwargs))
+        self._adapters = Disk(adapters_at, self._engine.adapter_bytes)
         self._numbered = 0
         places = ceil(PENDING_FACTOR * (self._engine.settings.max_num_seqs or 0))
         limit = places if most is None else most
@@ -181,7 +184,9 @@ class vLLMEngineStageUDF(Stage):  # noqa: N801  (Ray's own name)
         known = {k: params[k] for k in ("max_tokens", "min_tokens", "ignore_eos") if k in params}
         made = Sampling(**{"max_tokens": 16} | known).output_tokens(room)
         prefix, prefix_tokens = _before(row, engine.model.count)
-        await engine.generate(engine.request(tokens, made, prefix, prefix_tokens))
+        adapter = await self._adapter(row)
+        asked = engine.request(tokens, made, prefix, prefix_tokens, adapter=adapter)
+        await engine.generate(asked)
         return {
             "prompt": row.get("prompt", ""),
             "prompt_token_ids": ids if ids is not None else [FILLER_ID] * tokens,
@@ -189,6 +194,15 @@ class vLLMEngineStageUDF(Stage):  # noqa: N801  (Ray's own name)
             "generated_text": "" if params.get("detokenize") is False else said(made),
             "num_generated_tokens": made,
         }  # fmt: skip
+
+    async def _adapter(self, row: Row) -> str:
+        """A row that names another model than the engine's names an adapter; none: ``""``."""
+        name: str = row.get("model", self._engine.model.source)
+        if name == self._engine.model.source:
+            return ""
+        await self._adapters.has(name)
+        self._engine.wants_adapters()
+        return name
 
 
 def _before(row: Row, count: Count) -> tuple[Any, int]:

@@ -66,12 +66,25 @@ def _report(model: str, engines: list[Engine]) -> LibraryReport:
     return LibraryReport(
         kind=LIBRARY, ok=True,
         text=f"{model} in {len(engines):,} engines on {gpus:,} GPUs: {len(outcomes):,} requests, "
-        f"{metrics['requests_per_s']:,.2f}/s, {tokens_in_words(metrics)}",
+        f"{metrics['requests_per_s']:,.2f}/s, {tokens_in_words(metrics)}{_adapters(engines)}",
         metrics=metrics, inputs=_INPUTS,
         tables=(latencies(times, "latency of engines"), _engines(engines, took_s)),
         bound_by=_bound_by(model, engines, took_s),
         simplifications=("What models say is not known: their answers are placeholders.",),
     )  # fmt: skip
+
+
+def _adapters(engines: list[Engine]) -> str:
+    served = [e.runs.adapters for e in engines if e.runs.adapters is not None]
+    used = {o.request.adapter for e in engines for o in e.outcomes} - {None}
+    if not used:
+        return ""
+    read, copied = (sum(a.loads[kind] for a in served) for kind in ("read", "copied"))
+    rank = engines[0].settings.max_lora_rank
+    return (
+        f"; {len(used):,} LoRA adapters, taken to be of rank {rank} on all products, read {read:,} "
+        f"times and copied to GPUs {copied:,} times"
+    )
 
 
 def _bound_by(model: str, engines: list[Engine], took_s: float) -> str:
