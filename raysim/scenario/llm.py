@@ -36,9 +36,9 @@ def read_llm(
         config = read_config(file)
     except ScenarioError as error:
         raise ScenarioError(_at(p, document, (*at, "model")) for p in error.problems) from None
-    decoder = read_decoder(config)
     try:
         engine, _ = engine_settings(said.engine_kwargs)
+        decoder = read_decoder(config, quantization=engine.quantization)
     except ScenarioError as error:
         raise ScenarioError(
             _at(p, document, (*at, "engine_kwargs")) for p in error.problems

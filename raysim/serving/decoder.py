@@ -4,7 +4,7 @@ Read from an unmodified Hugging Face ``config.json`` by the layer table of ``mod
 what a training step computes at one sequence length; an engine's iterations mix prompts and single
 tokens of any length, so what stays here are widths.
 
-Not modelled: encoder-decoders, low-rank adapters, speculative decoding, heads that predict more
+Not modelled: encoder-decoders, speculative decoding, heads that predict more
 than one token, and formats of weights other than those of ``WEIGHT_BYTES``.
 """
 
@@ -18,6 +18,7 @@ from typing import Any
 from raysim.models.config import Reader, called, reader_of
 from raysim.models.huggingface import build
 from raysim.models.table import Body, Model, Operator, Scan
+from raysim.serving.settings import QUANTIZATIONS
 
 BF16_BYTES = 2.0
 MXFP4_BYTES = 4.25 / 8
@@ -153,15 +154,27 @@ class Decoder:
         )
 
 
-def read_decoder(config: Mapping[str, Any], *, file: str = "config.json") -> Decoder:
+def read_decoder(
+    config: Mapping[str, Any], *, file: str = "config.json", quantization: str | None = None
+) -> Decoder:
     """A decoder from the keys of a ``config.json``.
+
+    Parameters
+    ----------
+    quantization
+        vLLM's argument: of a checkpoint in 16 bits ``fp8`` makes fp8 as it is loaded; else it says
+        again what the checkpoint says.
 
     Raises
     ------
     ScenarioError
         The family or the format of weights is unknown, or a key is impossible; every problem.
     """
+    if quantization == "fp8" and not config.get("quantization_config"):
+        config = {**config, "quantization_config": {"quant_method": "fp8"}}
     r = reader_of(config, file)
+    if quantization is not None:
+        _says_the_same(r, quantization)
     family = config.get("model_type")
     if family not in FAMILIES:
         r.refuse("model_type", f"{family!r} cannot be served yet; known: {', '.join(FAMILIES)}")
@@ -189,6 +202,18 @@ def read_decoder(config: Mapping[str, Any], *, file: str = "config.json") -> Dec
         state_bytes=_state_bytes(r),
         sinks=family == "gpt_oss",
     )
+
+
+def _says_the_same(r: Reader, quantization: str) -> None:
+    """As ``ModelConfig._verify_quantization`` has it."""
+    section = r.section("quantization_config")
+    method, asked = section.values.get("quant_method"), QUANTIZATIONS[quantization]
+    if method != asked:
+        section.refuse(
+            "quant_method",
+            f"{method!r} does not match engine_kwargs.quantization, {quantization!r}: name a "
+            "checkpoint that is so quantised, or leave the argument out",
+        )
 
 
 def _quantised(r: Reader) -> float:

@@ -70,8 +70,8 @@ class Model:
     def __init__(self, source: str, engine_kwargs: Mapping[str, Any]) -> None:
         config = config_of(source)
         try:
-            self.decoder = read_decoder(config)
             engine, _ = engine_settings(engine_kwargs)
+            self.decoder = read_decoder(config, quantization=engine.quantization)
         except ScenarioError as error:
             raise ValueError(str(error)) from None
         self.source = source

@@ -88,7 +88,7 @@ def test_what_is_not_set_up_fails_the_request_and_no_other(changes: Any, why: in
 
 def test_a_bucket_has_a_scheme_that_is_known() -> None:
     def main() -> None:
-        app(lora_config={"dynamic_lora_loading_path": "/mnt/adapters"})
+        app(lora_config={"dynamic_lora_loading_path": "disk/adapters"})
 
     with pytest.raises(ValueError, match="Only AWS S3"):
         played(main)

@@ -175,8 +175,22 @@ def test_engine_kwargs_are_vllms() -> None:
     assert ignored == ("trust_remote_code",)
     with pytest.raises(ScenarioError, match="did you mean 'max_num_seqs'"):
         engine_settings({"max_num_seq": 1})
+    with pytest.raises(ScenarioError, match="cpu_offload_gb: not modelled; leave it out"):
+        engine_settings({"cpu_offload_gb": 4})
     with pytest.raises(ScenarioError, match="gpu_memory_utilization: expected a share"):
         engine_settings({"gpu_memory_utilization": 92})
+
+
+def test_quantization_makes_fp8_or_says_what_the_checkpoint_says() -> None:
+    online = read_decoder(LLAMA_8B, quantization="fp8")
+    assert online == read_decoder(LLAMA_8B | {"quantization_config": {"quant_method": "fp8"}})
+    awq = LLAMA_8B | {"quantization_config": {"quant_method": "awq"}}
+    assert read_decoder(awq, quantization="awq_marlin") == read_decoder(awq)
+    for config, asked in ((LLAMA_8B, "awq"), (awq, "gptq"), (awq, "fp8")):
+        with pytest.raises(ScenarioError, match=f"engine_kwargs.quantization, '{asked}'"):
+            read_decoder(config, quantization=asked)
+    with pytest.raises(ScenarioError, match="quantization: expected one of fp8"):
+        engine_settings({"quantization": "int3"})
 
 
 def test_memory_of_llama_on_one_gpu() -> None:
