@@ -10,13 +10,14 @@ Not modelled: stragglers, NIC congestion. What NCCL takes from concurrent comput
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from itertools import pairwise
 from math import log2
 from typing import Literal
 
-from raysim.hardware.specs import CpuRankSpec, GpuSpec, NicSpec, Provenance
+from raysim.hardware.specs import CpuRankSpec, GpuSpec, NicSpec, NodeSpec, Provenance
 from raysim.perf import tables
 from raysim.perf.constants import measured_system
 from raysim.perf.cpu_rank import gloo_s
@@ -96,6 +97,34 @@ class GroupShape:
     """One node's NICs near these ranks, one direction, line rate."""
     inter_latency_s: float
     """One way between nodes."""
+
+    @classmethod
+    def on(
+        cls, node: NodeSpec, *, ranks: int, islands: int = 1, per_island: int | None = None,
+        near: int = 0, latency_s: float = 0.0,
+    ) -> GroupShape:  # fmt: skip
+        """Of GPUs of nodes like one.
+
+        Parameters
+        ----------
+        islands, per_island
+            How many scale-up domains its ranks are in, and how many are in the fullest.
+        near
+            NICs that serve one island's ranks.
+        latency_s
+            One way between islands.
+        """
+        gpu = node.gpu
+        assert gpu is not None, f"rank placed on {node.name}, which has no GPU"
+        pcie = node.gpu_fabric in (None, "pcie")
+        return cls(
+            ranks=ranks, nodes=islands, ranks_per_node=per_island or ranks,
+            architecture=gpu.architecture, fabric=node.gpu_fabric or "pcie", gpu=gpu,
+            intra_bytes_per_s=gpu.pcie_bytes_per_s if pcie else gpu.scale_up_bytes_per_s,
+            nic=node.nic,
+            inter_bytes_per_s=near * node.nic.bytes_per_s if islands > 1 else math.inf,
+            inter_latency_s=latency_s,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from math import ceil
 from typing import TYPE_CHECKING
 
 from raysim.errors import InfeasibleError
 from raysim.hardware.specs import NodeSpec
+from raysim.hardware.topology import Topology
+from raysim.perf.collectives import GroupShape
 from raysim.serving.capacity import capacity_of
 from raysim.serving.decoder import Decoder
 from raysim.serving.engine import LLMEngine
@@ -24,8 +27,15 @@ def engine_on(
     settings: EngineSettings,
     *,
     constants: Constants = VLLM_2026,
+    around: tuple[Topology, int] | None = None,
 ) -> LLMEngine:
-    """One engine; its tensor-parallel ranks are on one node, its stages on as many as they need.
+    """One engine; its stages are on as many nodes as they need.
+
+    Parameters
+    ----------
+    around
+        The cluster and the number of the engine's first node, for tensor-parallel ranks that one
+        node does not hold; without it they are on one node.
 
     Raises
     ------
@@ -35,13 +45,38 @@ def engine_on(
     _may_be_split(decoder, settings)
     assert node.gpu is not None, f"an engine on {node.name}, which has no GPU"
     settings = settings.for_gpu(node.gpu)
+    ranks = settings.tensor_parallel_size
+    group = group_of(node, ranks)
+    if around is not None and ranks > node.gpu_count:
+        group = _group_across(*around, ranks)
     times = IterationTimes(
-        decoder, node.gpu, group_of(node, settings.tensor_parallel_size),
+        decoder, node.gpu, group,
         kv_bytes=settings.kv_bytes, eager=settings.enforce_eager, constants=constants,
     )  # fmt: skip
     capacity = capacity_of(decoder, node.gpu, settings)
     stages = stages_of(decoder, node, settings)
     return LLMEngine(simulation, times, capacity, settings, stages=stages)
+
+
+def _group_across(topology: Topology, first: int, ranks: int) -> GroupShape:
+    """Ranks that fill nodes like the first, which come after it in the cluster."""
+    node = topology.specs[first]
+    alike = [n for n, spec in enumerate(topology.specs) if spec == node]
+    order = [first, *(n for n in alike if n != first)]
+    needed = ceil(ranks / node.gpu_count)
+    if len(order) < needed:
+        raise InfeasibleError(
+            f"{ranks} tensor-parallel ranks need {needed} nodes of {node.gpu_count} GPUs, there "
+            f"are {len(order)}: lower tensor_parallel_size",
+            {"nodes": 1},
+        )
+    places = [(n, local) for n in order for local in range(node.gpu_count)][:ranks]
+    islands = topology.islands(places)
+    return GroupShape.on(
+        node, ranks=ranks, islands=len(islands), per_island=max(map(len, islands)),
+        near=min(len(topology.nics_near(island)) for island in islands),
+        latency_s=topology.inter_node_latency_s(places),
+    )  # fmt: skip
 
 
 def _may_be_split(decoder: Decoder, settings: EngineSettings) -> None:

@@ -98,17 +98,7 @@ VLLM_2025 = Constants(iteration_s=2.14e-3, sequence_s=30e-6, mxfp4_share=0.180)
 
 def group_of(node: NodeSpec, ranks: int) -> GroupShape | None:
     """The communicator of tensor-parallel ranks on one node; None of a single one."""
-    gpu = node.gpu
-    assert gpu is not None, f"an engine on {node.name}, which has no GPU"
-    if ranks == 1:
-        return None
-    pcie = node.gpu_fabric in (None, "pcie")
-    return GroupShape(
-        ranks=ranks, nodes=1, ranks_per_node=ranks, architecture=gpu.architecture,
-        fabric=node.gpu_fabric or "pcie", gpu=gpu,
-        intra_bytes_per_s=gpu.pcie_bytes_per_s if pcie else gpu.scale_up_bytes_per_s,
-        nic=node.nic, inter_bytes_per_s=math.inf, inter_latency_s=0.0,
-    )  # fmt: skip
+    return None if ranks == 1 else GroupShape.on(node, ranks=ranks)
 
 
 @dataclass(eq=False)

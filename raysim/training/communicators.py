@@ -7,7 +7,6 @@ those run the same call at the same time.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -294,20 +293,10 @@ class Communicators:
         key = (len(places), len(islands), per_island, near, names, latency_s)
         known = self._shapes.get(key)
         if known is None:
-            assert node.gpu is not None, f"rank placed on {node.name}, which has no GPU"
-            intra = node.gpu.scale_up_bytes_per_s
-            known = self._shapes[key] = GroupShape(
-                ranks=len(places),
-                nodes=len(islands),
-                ranks_per_node=per_island,
-                architecture=node.gpu.architecture,
-                fabric=node.gpu_fabric or "pcie",
-                gpu=node.gpu,
-                intra_bytes_per_s=intra if node.gpu_fabric != "pcie" else node.gpu.pcie_bytes_per_s,
-                nic=node.nic,
-                inter_bytes_per_s=near * node.nic.bytes_per_s if len(islands) > 1 else math.inf,
-                inter_latency_s=latency_s,
-            )
+            known = self._shapes[key] = GroupShape.on(
+                node, ranks=len(places), islands=len(islands), per_island=per_island, near=near,
+                latency_s=latency_s,
+            )  # fmt: skip
         return known
 
 

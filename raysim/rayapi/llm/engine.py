@@ -4,8 +4,7 @@ Real counterpart: ``vllm.AsyncLLMEngine`` as ``llm/_internal`` of ray 2.60 start
 answer would be is the model's to say: it is as long as the request allows where that is said to be
 used up (``ignore_eos``, ``min_tokens``), and at most ``ANSWER_TOKENS`` else.
 
-Not modelled: tensor-parallel ranks on several nodes, pooling (embeddings, scores), stop strings,
-images.
+Not modelled: pooling (embeddings, scores), stop strings, images.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from raysim.rayapi.clock import fiber_ns
 from raysim.rayapi.llm.known import config_of, longest_of
 from raysim.rayapi.llm.summary import engines_of
 from raysim.rayapi.llm.texts import counter
-from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.raylibs.llm.config import ColdStart
 from raysim.serving.build import engine_on
 from raysim.serving.decoder import read_decoder
@@ -105,18 +103,15 @@ class Engine:
         node = session.env.nodes[core.me.node_id].spec
         if node.gpu is None:
             raise RuntimeError("Failed to infer device type: the replica's node has no GPU.")
-        if model.engine.tensor_parallel_size > node.gpu_count:
-            raise NotEmulatedError(
-                f"{model.engine.tensor_parallel_size} tensor-parallel ranks on nodes of "
-                f"{node.gpu_count} GPUs",
-                "tensor_parallel_size= within a node, pipeline_parallel_size= between nodes",
-            )
         fiber.process.priced = True
         self.model = model
         self.name = f"{role}{model.source}"
         self._sends_until_ns = 0
         try:
-            self.runs = engine_on(session.sim, model.decoder, node, model.engine)
+            self.runs = engine_on(
+                session.sim, model.decoder, node, model.engine,
+                around=(session.env.topology, core.me.node_id),
+            )  # fmt: skip
         except InfeasibleError as error:
             raise ValueError(str(error)) from None
         self.settings = self.runs.settings

@@ -66,7 +66,9 @@ class Replicas:
             ResourceSet.of({"GPU": 1.0, "CPU": app.cpus if rank == 0 else 0.0})
             for rank in range(ranks)
         ]
-        several = app.engine.pipeline_parallel_size > 1
+        process: Any = yield here()
+        largest = max((node.spec.gpu_count for node in process.env.nodes.values()), default=0)
+        several = app.engine.pipeline_parallel_size > 1 or ranks > largest
         group = yield make_group(bundles, "PACK" if several else "STRICT_PACK")
         yield wait_group(group)
         server = ActorClass(cls=LLMServer, resources={"GPU": 1.0, "CPU": app.cpus}).in_group(
@@ -97,7 +99,10 @@ class LLMServer:
         app = replicas.app
         node = process.env.nodes[process.me.node_id].spec
         try:
-            self._engine = engine_on(process.env.sim, app.decoder, node, app.engine)
+            self._engine = engine_on(
+                process.env.sim, app.decoder, node, app.engine,
+                around=(process.env.topology, process.me.node_id),
+            )  # fmt: skip
             replicas.capacity = self._engine.capacity
         except InfeasibleError as error:
             replicas.refuse(str(error))

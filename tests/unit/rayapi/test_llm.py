@@ -237,6 +237,29 @@ def test_an_engine_may_have_stages_on_two_nodes() -> None:
     assert played(main, nodes=2) == (16.0, 4.0)
 
 
+def test_tensor_parallel_ranks_on_two_nodes_wait_for_the_nics() -> None:
+    def main() -> Any:
+        import time
+
+        import ray
+        import requests
+        from ray import serve
+
+        took = {}
+        for ranks in (7, 14):
+            serve.run(app(engine_kwargs={"tensor_parallel_size": ranks}))
+            free = ray.available_resources()["GPU"]
+            began_s = time.perf_counter()
+            requests.post(f"{URL}/chat/completions", json=chat(max_tokens=100))
+            took[ranks] = time.perf_counter() - began_s, free
+            serve.shutdown()
+        return took
+
+    took = played(main, nodes=2)
+    assert (took[7][1], took[14][1]) == (9.0, 2.0)
+    assert took[14][0] > 1.2 * took[7][0]
+
+
 @pytest.mark.parametrize("package", ["httpx", "httpx2"])
 def test_many_requests_are_decoded_together(package: str) -> None:
     """Sixteen at once take a little longer than one, not sixteen times as long."""

@@ -9,12 +9,14 @@ import pytest
 
 from raysim.errors import InfeasibleError
 from raysim.hardware import catalog
+from raysim.hardware.cluster import ClusterSpec, FabricSpec, NodeGroup
+from raysim.hardware.topology import Topology
 from raysim.kernel.simulation import Simulation
 from raysim.models.config import read_config
 from raysim.serving.build import engine_on
 from raysim.serving.capacity import capacity_of
 from raysim.serving.decoder import Decoder, read_decoder
-from raysim.serving.engine import Outcome, Request
+from raysim.serving.engine import LLMEngine, Outcome, Request
 from raysim.serving.settings import EngineSettings
 from raysim.serving.stages import HOP_S, Stages, stages_of
 from tests.unit.serving.parts import Linear, engine
@@ -65,6 +67,28 @@ def test_405_billion_parameters_take_two_nodes() -> None:
     two = engine_on(Simulation(), llama, H100, replace(settings, pipeline_parallel_size=2))
     assert two.capacity.weights_bytes == pytest.approx(405.85e9 * 2 / 16, rel=0.02)
     assert two.stages.hop_s == HOP_S
+
+
+def test_tensor_parallel_ranks_may_be_on_several_nodes() -> None:
+    def made(ranks: int, nodes: int, node: str = "hgx-h100-8") -> LLMEngine:
+        spec = catalog.node(node)
+        group = NodeGroup(name="all", node=spec, count=nodes, head=True)
+        topology = Topology(ClusterSpec(groups=(group,), fabric=FabricSpec(kind="star")))
+        settings = EngineSettings(tensor_parallel_size=ranks, max_model_len=8_192)
+        return engine_on(
+            Simulation(), decoder("llama-3.1-405b"), spec, settings, around=(topology, 0)
+        )
+
+    two = made(16, 2)
+    assert two.capacity.weights_bytes == pytest.approx(405.85e9 * 2 / 16, rel=0.02)
+    group = two.times.group
+    assert group is not None
+    assert (group.ranks, group.nodes, group.ranks_per_node) == (16, 2, 8)
+    # A token's 32 KiB between the ranks of one node pass peers' memory, of two NCCL and the NICs.
+    assert two.times.reduce_s(32_768) > 3 * made(8, 1, "dgx-b200").times.reduce_s(32_768)
+    assert made(8, 2, "dgx-b200").times.group.nodes == 1  # type: ignore[union-attr]
+    with pytest.raises(InfeasibleError, match="need 2 nodes of 8 GPUs, there are 1"):
+        made(16, 1)
 
 
 def test_a_rank_holds_its_layers_keys_and_an_end_of_the_model() -> None:
