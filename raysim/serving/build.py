@@ -45,13 +45,18 @@ def engine_on(
     _may_be_split(decoder, settings)
     assert node.gpu is not None, f"an engine on {node.name}, which has no GPU"
     settings = settings.for_gpu(node.gpu)
-    ranks = settings.tensor_parallel_size
-    group = group_of(node, ranks)
-    if around is not None and ranks > node.gpu_count:
-        group = _group_across(*around, ranks)
+
+    def group(ranks: int) -> GroupShape | None:
+        if around is not None and ranks > node.gpu_count:
+            return _group_across(*around, ranks)
+        return group_of(node, ranks)
+
+    shared = settings.data_parallel_size > 1
     times = IterationTimes(
-        decoder, node.gpu, group,
+        decoder, node.gpu, group(settings.tensor_parallel_size),
         kv_bytes=settings.kv_bytes, eager=settings.enforce_eager, constants=constants,
+        experts=group(settings.expert_ranks) if shared else None,
+        whole_experts=settings.enable_expert_parallel,
     )  # fmt: skip
     capacity = capacity_of(decoder, node.gpu, settings)
     stages = stages_of(decoder, node, settings)

@@ -128,12 +128,12 @@ def _layers_share(decoder: Decoder, settings: EngineSettings) -> float:
 
 def _weights(decoder: Decoder, settings: EngineSettings) -> float:
     """Of a rank of the fullest stage: its layers, and the embeddings or the head."""
-    if settings.pipeline_parallel_size == 1:
-        return decoder.total_bytes / settings.tensor_parallel_size
-    ends = decoder.hidden * decoder.vocabulary * BF16_BYTES
-    layers = decoder.total_bytes - ends * (1 if decoder.tied else 2)
-    held = layers * _layers_share(decoder, settings) + ends
-    return held / settings.tensor_parallel_size
+    share, routed = _layers_share(decoder, settings), decoder.routed_bytes
+    held = decoder.total_bytes - routed
+    if settings.pipeline_parallel_size > 1:
+        ends = decoder.hidden * decoder.vocabulary * BF16_BYTES
+        held = (held - ends * (1 if decoder.tied else 2)) * share + ends
+    return held / settings.tensor_parallel_size + routed * share / settings.expert_ranks
 
 
 def _elements(b: Block, settings: EngineSettings) -> float:

@@ -141,17 +141,19 @@ class Decoder:
         return blocks + self.beside + self.hidden * self.vocabulary * (1 if self.tied else 2)
 
     @property
+    def routed_bytes(self) -> float:
+        """Of all routed experts."""
+        return self.expert_bytes * sum(
+            b.count * b.experts * self.expert_parameters(b) for b in self.blocks
+        )
+
+    @property
     def total_bytes(self) -> float:
         """Of all weights as they lie in GPU memory."""
         vocabulary = self.hidden * self.vocabulary * (1 if self.tied else 2)
-        return (vocabulary + self.beside) * BF16_BYTES + sum(
-            b.count
-            * (
-                self.other_parameters(b) * self.weight_bytes
-                + b.experts * self.expert_parameters(b) * self.expert_bytes
-            )
-            for b in self.blocks
-        )
+        others = sum(b.count * self.other_parameters(b) for b in self.blocks)
+        dense = others * self.weight_bytes + (vocabulary + self.beside) * BF16_BYTES
+        return dense + self.routed_bytes
 
 
 def read_decoder(

@@ -43,8 +43,9 @@ NO_EFFECT = frozenset(_NO_EFFECT.split())
 """Of vLLM's arguments, those that change neither time nor memory here."""
 NOT_MODELLED = {
     "speculative_config": "leave it out: no tokens are guessed ahead",
-    "data_parallel_size": "use num_replicas: each engine then has attention of its own",
-    "enable_expert_parallel": "leave it out: experts are split as tensor_parallel_size says",
+    "all2all_backend": "leave it out: allgather_reducescatter",
+    "enable_eplb": "leave it out: tokens choose experts evenly",
+    "enable_dbo": "leave it out",
     "cpu_offload_gb": "leave it out, with weights that fit",
     "kv_transfer_config": "use build_pd_openai_app",
     "fully_sharded_loras": "leave it out",
@@ -73,6 +74,10 @@ class EngineSettings:
 
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
+    data_parallel_size: int = 1
+    """Engines that each have attention, a cache and requests of their own, and share experts."""
+    enable_expert_parallel: bool = False
+    """Whole experts on each rank, not a slice of each."""
     max_model_len: int | None = None
     """Tokens of the longest sequence; None: the model's own."""
     max_num_seqs: int | None = None
@@ -98,6 +103,11 @@ class EngineSettings:
     def gpus(self) -> int:
         """Of one engine."""
         return self.tensor_parallel_size * self.pipeline_parallel_size
+
+    @property
+    def expert_ranks(self) -> int:
+        """That share the experts of a layer: tensor-parallel ranks of all data-parallel ones."""
+        return self.tensor_parallel_size * self.data_parallel_size
 
     @property
     def kv_bytes(self) -> int:

@@ -7,8 +7,9 @@ time; routed experts read those that some token chose, ``E (1 - (1 - 1/E) ** (k 
 the mean when T tokens choose k each, evenly. Weights of four bits are widened in registers, so
 their products take 16-bit ones' arithmetic at ``MXFP4_SHARE`` of its rate.
 
-Not modelled: uneven routing, overlap of one iteration's host work with the next beyond what
-``ITERATION_S`` holds, eager engines' launches beyond ``EAGER_KERNEL_S``.
+Not modelled: uneven routing, engines with attention apart that wait for another with more tokens,
+overlap of one iteration's host work with the next beyond what ``ITERATION_S`` holds, eager engines'
+launches beyond ``EAGER_KERNEL_S``.
 """
 
 from __future__ import annotations
@@ -111,6 +112,8 @@ class IterationTimes:
         What is computed, and on what.
     group
         The tensor-parallel ranks; None: one GPU.
+    experts, whole_experts
+        Data-parallel attention: each of these ranks' engines has as many tokens in a layer.
     kv_bytes
         Per element of a kept key or value.
     """
@@ -121,9 +124,14 @@ class IterationTimes:
     kv_bytes: int = 2
     eager: bool = False
     constants: Constants = VLLM_2026
+    experts: GroupShape | None = None
+    """The ranks that share experts, if they are more than tensor-parallel ones."""
+    whole_experts: bool = False
+    """Each rank has some, not a slice of each."""
 
     def __post_init__(self) -> None:
         self.tp = 1 if self.group is None else self.group.ranks
+        self.expert_ranks = self.tp if self.experts is None else self.experts.ranks
         self.compute = ComputeModel(self.gpu, fused_kernel="best", cuda_graphs=True)
         self._tokens: dict[int, float] = {}
         self._heads: dict[int, float] = {}
@@ -170,9 +178,22 @@ class IterationTimes:
         seconds = 0.0
         for block in self.decoder.blocks:
             one = self._products_s(block, tokens) + self._small_s(block, tokens)
-            one += block.branches * self.reduce_s(tokens * self.decoder.hidden * BF16_BYTES)
+            size_bytes = tokens * self.decoder.hidden * BF16_BYTES
+            apart = bool(block.experts) and self.experts is not None
+            one += (block.branches - apart) * self.reduce_s(size_bytes)
+            one += self._exchange_s(size_bytes) if apart else 0.0
             seconds += block.count * one
         return seconds
+
+    def _exchange_s(self, size_bytes: float) -> float:
+        """Tokens of all engines to all experts' ranks, and their sums back.
+
+        vLLM's default, ``allgather_reducescatter``: every rank gets every token.
+        """
+        assert self.experts is not None, "experts that are shared"
+        whole = size_bytes * self.expert_ranks / self.tp
+        there = collective("all_gather", whole, self.experts).seconds
+        return there + collective("reduce_scatter", whole, self.experts).seconds
 
     def sampled_s(self, sequences: int) -> float:
         """Logits, sampling and the host's share for sequences that get a token."""
@@ -216,12 +237,14 @@ class IterationTimes:
         return max(seconds - spared, flops)
 
     def _experts_s(self, b: Block, tokens: int) -> float:
-        d = self.decoder
-        chosen = tokens * b.experts_per_token
+        d, ranks = self.decoder, self.expert_ranks
+        chosen = tokens * b.experts_per_token * ranks / self.tp
         touched = self.touched(b, chosen)
-        weights = d.expert_parameters(b) / self.tp
+        weights, width = d.expert_parameters(b) / ranks, math.ceil(b.expert_width / ranks)
+        if self.whole_experts:  # as many weights and products, in fewer and larger pieces
+            touched, chosen = touched / ranks, chosen / ranks
+            weights, width = weights * ranks, b.expert_width
         read_s = touched * weights * d.expert_bytes / self.gather_bytes_per_s
-        width = math.ceil(b.expert_width / self.tp)
         groups = max(1, round(touched))
         columns = b.expert_columns // b.expert_width * width
         hidden = b.narrowed or d.hidden

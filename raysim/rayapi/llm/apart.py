@@ -4,8 +4,8 @@ Real counterpart: ``llm/_internal/serve/serving_patterns/prefill_decode`` (ray 2
 connector. A decoding server has a prefilling one compute the prompt first, and gets its keys and
 values; the last token of the prompt it computes itself.
 
-Not modelled: several engines that share attention (``data_parallel_size``), what a connector takes
-beside its bytes.
+Not modelled: engines that share experts (``data_parallel_size``), what a connector takes beside its
+bytes.
 """
 
 from __future__ import annotations

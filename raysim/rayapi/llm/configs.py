@@ -180,6 +180,20 @@ class LLMConfig(Config):
         size: int = kwargs.get("tensor_parallel_size", 1) * kwargs.get("pipeline_parallel_size", 1)
         return size
 
+    @property
+    def data_parallel_size(self) -> int:
+        """Engines that share experts.
+
+        Raises
+        ------
+        ValueError
+            It is no positive number.
+        """
+        size: int = self.engine_kwargs.get("data_parallel_size", 1)
+        if not (isinstance(size, int) and size > 0):
+            raise ValueError(f"Invalid data_parallel_size: {size}, expecting positive integer.")
+        return size
+
     def placement(self) -> tuple[list[dict[str, float]], str]:
         """Bundles of one engine's ranks, and their strategy."""
         bundles, strategy = [{"GPU": 1.0}] * self.gpus, "PACK"
@@ -199,6 +213,19 @@ class IngressClsConfig(Config):
 
     ingress_cls: Any = None
     ingress_extra_kwargs: dict[str, Any] = {}
+
+
+class DPServingArgs(Config):
+    """What ``build_dp_openai_app`` takes."""
+
+    llm_config: LLMConfig
+    ingress_cls_config: IngressClsConfig = Field(default_factory=IngressClsConfig)
+    ingress_deployment_config: dict[str, Any] = {}
+
+    @field_validator("llm_config", mode="before")
+    @classmethod
+    def _from_file(cls, value: Any) -> Any:
+        return LLMConfig.from_file(value) if isinstance(value, str) else value
 
 
 class LLMServingArgs(Config):

@@ -20,6 +20,7 @@ _TUNED = re.compile(r"-(instruct|chat|it|base|hf|bf16|2507|v\d[\d.]*)(?=-|$)")
 """Of a name, what changes no shape."""
 _SAME = {
     "qwq-32b": "qwen2.5-32b", "deepseek-r1": "deepseek-v3", "deepseek-r1-0528": "deepseek-v3",
+    "deepseek-v3-0324": "deepseek-v3", "deepseek-v3.1": "deepseek-v3",
     "deepseek-r1-distill-llama-8b": "llama-3.1-8b",
     "deepseek-r1-distill-llama-70b": "llama-3.3-70b",
     "deepseek-r1-distill-qwen-7b": "qwen2.5-7b", "deepseek-r1-distill-qwen-14b": "qwen2.5-14b",
@@ -129,8 +130,9 @@ def config_of(source: str) -> Mapping[str, Any]:
         return read_config(file)
     name = source.rpartition("/")[2].lower().removeprefix("meta-")
     ending = next((end for end in _QUANTISED if name.endswith(end)), "")
-    name = _TUNED.sub("", name.removesuffix(ending))
-    found = HUB.get(_SAME.get(name, name))
+    name = name.removesuffix(ending)
+    names = (_SAME.get(n, n) for n in (name, _TUNED.sub("", name)))
+    found = next((HUB[n] for n in names if n in HUB), None)
     if found is not None and ending:
         return {**found, "quantization_config": {"quant_method": _QUANTISED[ending]}}
     if found is None:

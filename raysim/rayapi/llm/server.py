@@ -142,6 +142,10 @@ class LLMServer:
     @classmethod
     def engine_kwargs_of(cls, llm_config: LLMConfig) -> dict[str, Any]:
         """What the engine is told."""
+        if llm_config.data_parallel_size > 1:
+            raise NotEmulatedError(
+                f"{cls.__name__} with data_parallel_size=", "ray.serve.llm.build_dp_openai_app"
+            )
         return llm_config.engine_kwargs
 
     @classmethod
@@ -238,6 +242,31 @@ class LLMServer:
                 "prompt or the number of requested output tokens."
             )
         )
+
+
+class DPServer(LLMServer):
+    """One of several whose engines have attention apart and share experts.
+
+    Real counterpart: ``serve/serving_patterns/data_parallel/dp_server.py``. There they are placed
+    and restarted as a gang; here each by itself.
+    """
+
+    @classmethod
+    def engine_kwargs_of(cls, llm_config: LLMConfig) -> dict[str, Any]:
+        """What the engine is told."""
+        return llm_config.engine_kwargs
+
+    @classmethod
+    def get_deployment_options(cls, llm_config: LLMConfig) -> dict[str, Any]:
+        """Of its deployment: replicas are groups, of so many."""
+        options = super().get_deployment_options(llm_config)
+        ranks = llm_config.data_parallel_size
+        if ranks == 1:
+            return options
+        scaling, count = options.get("autoscaling_config"), options.get("num_replicas")
+        if count == "auto" or (count is None and scaling is not None):
+            raise NotEmulatedError("autoscaling of data-parallel groups", "num_replicas=")
+        return options | {"num_replicas": (count or 1) * ranks}
 
 
 def _as(kind: type[LengthRequest], request: Any) -> LengthRequest:

@@ -1,8 +1,6 @@
 """The module ``ray.serve.llm`` (2.60): applications of language models.
 
-Real counterpart: ``serve/llm/__init__.py`` and the builders of ``llm/_internal/serve/core``.
-
-Refused by name: data-parallel attention.
+Real counterpart: ``serve/llm/__init__.py`` and the builders of ``llm/_internal/serve``.
 """
 
 from __future__ import annotations
@@ -13,6 +11,7 @@ from typing import Any
 from raysim.rayapi.llm.apart import PDDecodeServer, PDPrefillServer, PDServingArgs
 from raysim.rayapi.llm.configs import (
     CloudMirrorConfig,
+    DPServingArgs,
     LLMConfig,
     LLMServingArgs,
     LoraConfig,
@@ -20,7 +19,7 @@ from raysim.rayapi.llm.configs import (
 )
 from raysim.rayapi.llm.ingress import OpenAiIngress
 from raysim.rayapi.llm.openai_models import card_of
-from raysim.rayapi.llm.server import UNLIMITED, LLMServer
+from raysim.rayapi.llm.server import UNLIMITED, DPServer, LLMServer
 from raysim.rayapi.serve.deployment import Application, deployment
 from raysim.rayapi.unsupported import NotEmulatedError, getattr_of
 
@@ -54,6 +53,18 @@ def build_openai_app(llm_serving_args: Any) -> Application:
     return _behind_ingress(said, said.llm_configs, servers)
 
 
+def build_dp_deployment(llm_config: LLMConfig, **more: Any) -> Application:
+    """One model's servers, whose engines have attention apart and share experts."""
+    return build_llm_deployment(llm_config, **{"deployment_cls": DPServer} | more)
+
+
+def build_dp_openai_app(builder_config: Any) -> Application:
+    """Such servers behind one ``OpenAiIngress``."""
+    said = DPServingArgs.model_validate(builder_config)
+    config = said.llm_config
+    return _behind_ingress(said, [config], {config.model_id: build_dp_deployment(config)})
+
+
 def build_pd_openai_app(pd_serving_args: Any) -> Application:
     """One model whose prompts are computed by other engines than those that decode."""
     said = PDServingArgs.model_validate(pd_serving_args)
@@ -68,7 +79,9 @@ def build_pd_openai_app(pd_serving_args: Any) -> Application:
 
 
 def _behind_ingress(
-    said: LLMServingArgs | PDServingArgs, configs: list[LLMConfig], servers: dict[str, Application]
+    said: LLMServingArgs | PDServingArgs | DPServingArgs,
+    configs: list[LLMConfig],
+    servers: dict[str, Application],
 ) -> Application:
     ingress = said.ingress_cls_config.ingress_cls or OpenAiIngress
     if isinstance(ingress, str):
@@ -101,6 +114,8 @@ __all__ = [
     "LLMServingArgs",
     "LoraConfig",
     "ModelLoadingConfig",
+    "build_dp_deployment",
+    "build_dp_openai_app",
     "build_llm_deployment",
     "build_openai_app",
     "build_pd_openai_app",

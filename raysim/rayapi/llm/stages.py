@@ -147,6 +147,8 @@ class vLLMEngineStageUDF(Stage):  # noqa: N801  (Ray's own name)
         adapters_at: str | None = None,
     ) -> None:
         super().__init__(continues=continues)
+        if engine_kwargs.get("data_parallel_size", 1) > 1:
+            raise refused("data_parallel_size=")
         self._engine = Engine(Model(model, engine_kwargs))
         self._adapters = Disk(adapters_at, self._engine.adapter_bytes)
         self._numbered = 0

@@ -5,8 +5,7 @@ Real counterparts (ray 2.60): ``ray.serve.llm.LLMConfig``, ``build_openai_app``,
 replicas stands; so it does here.
 
 Not modelled: autoscaling (``max_ongoing_requests`` is without limit by default, so that Ray Serve
-does not scale an LLM unless told to), data parallel engines, requests that name LoRA adapters,
-prefix-aware routing.
+does not scale an LLM unless told to), requests that name LoRA adapters, prefix-aware routing.
 """
 
 from __future__ import annotations

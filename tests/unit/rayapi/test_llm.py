@@ -416,7 +416,7 @@ def test_modules_are_found_in_every_way_of_importing() -> None:
 
 def test_what_is_not_there_is_refused_by_name() -> None:
     def main() -> None:
-        from ray.serve.llm import build_dp_openai_app  # noqa: F401
+        from ray.serve.llm import build_sglang_app  # noqa: F401
 
-    with pytest.raises(NotEmulatedError, match=r"ray\.serve\.llm\.build_dp_openai_app"):
+    with pytest.raises(NotEmulatedError, match=r"ray\.serve\.llm\.build_sglang_app"):
         played(main)

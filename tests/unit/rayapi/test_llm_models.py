@@ -59,6 +59,8 @@ def test_mixtures_are_those_that_published_runs_served(name: str) -> None:
         ("TinyLlama/TinyLlama-1.1B-Chat-v1.0", "tinyllama-1.1b"),
         ("Qwen/Qwen3-4B-Instruct-2507", "qwen3-4b"),
         ("Qwen/QwQ-32B", "qwen2.5-32b"),
+        ("deepseek-ai/DeepSeek-V3", "deepseek-v3"),
+        ("deepseek-ai/DeepSeek-V3-0324", "deepseek-v3"),
     ],
 )
 def test_a_model_is_found_by_what_programs_call_it(source: str, name: str) -> None:
