@@ -67,7 +67,7 @@ class Replicas:
             for rank in range(ranks)
         ]
         process: Any = yield here()
-        largest = max((node.spec.gpu_count for node in process.env.nodes.values()), default=0)
+        largest = max((node.spec.gpu_count for node in process.env.nodes), default=0)
         several = app.engine.pipeline_parallel_size > 1 or ranks > largest
         group = yield make_group(bundles, "PACK" if several else "STRICT_PACK")
         yield wait_group(group)

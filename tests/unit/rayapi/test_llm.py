@@ -11,11 +11,11 @@ import pytest
 
 from raysim.hardware import catalog
 from raysim.kernel.simulation import Simulation
+from raysim.rayapi.llm import serving
 from raysim.rayapi.llm.engine import Model
 from raysim.rayapi.llm.server import frontend_s
 from raysim.rayapi.llm.texts import said
 from raysim.rayapi.loader import run_program
-from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.raylibs.llm.config import ColdStart
 from raysim.raylibs.serve.costs import DEFAULT
 from raysim.serving.capacity import capacity_of
@@ -414,9 +414,10 @@ def test_modules_are_found_in_every_way_of_importing() -> None:
     assert played(main)
 
 
-def test_what_is_not_there_is_refused_by_name() -> None:
-    def main() -> None:
-        from ray.serve.llm import build_sglang_app  # noqa: F401
-
-    with pytest.raises(NotEmulatedError, match=r"ray\.serve\.llm\.build_sglang_app"):
-        played(main)
+def test_all_of_ray_serve_llm_is_there() -> None:
+    """``__all__`` of ``ray/serve/llm/__init__.py``, 2.60."""
+    assert set(serving.__all__) == {
+        "LLMConfig", "LLMServingArgs", "ModelLoadingConfig", "CloudMirrorConfig", "LoraConfig",
+        "build_llm_deployment", "build_openai_app", "build_pd_openai_app", "build_dp_deployment",
+        "build_dp_openai_app", "LLMServer",
+    }  # fmt: skip
