@@ -58,7 +58,7 @@ def engine_on(
         experts=group(settings.expert_ranks) if shared else None,
         whole_experts=settings.enable_expert_parallel,
     )  # fmt: skip
-    capacity = capacity_of(decoder, node.gpu, settings)
+    capacity = capacity_of(decoder, node.gpu, settings, constants.marlin)
     stages = stages_of(decoder, node, settings)
     return LLMEngine(simulation, times, capacity, settings, stages=stages)
 

@@ -20,6 +20,7 @@ from math import ceil
 
 from raysim.hardware.specs import GpuSpec
 from raysim.serving.decoder import BF16_BYTES, Block, Decoder
+from raysim.serving.four_bit import MARLIN, padding
 from raysim.serving.lora import adapter_bytes
 from raysim.serving.settings import BLOCK_TOKENS, EngineSettings
 from raysim.units import format_bytes
@@ -77,13 +78,17 @@ class Capacity:
         return ""
 
 
-def capacity_of(decoder: Decoder, gpu: GpuSpec, settings: EngineSettings) -> Capacity:
+def capacity_of(
+    decoder: Decoder, gpu: GpuSpec, settings: EngineSettings, marlin: tuple[str, ...] = MARLIN
+) -> Capacity:
     """Memory of one of the engine's GPUs.
 
     Parameters
     ----------
     settings
         With the defaults that depend on the GPU filled in (``EngineSettings.for_gpu``).
+    marlin
+        Architectures whose four-bit experts are laid out for Marlin.
     """
     tp = settings.tensor_parallel_size
     batch, seqs = settings.max_num_batched_tokens, settings.max_num_seqs
@@ -107,7 +112,7 @@ def capacity_of(decoder: Decoder, gpu: GpuSpec, settings: EngineSettings) -> Cap
     per_token = (whole or sliding) * settings.kv_bytes * _layers_share(decoder, settings)
     block_size, state_blocks = _paged(decoder, settings)
     usable = gpu.memory_bytes * settings.gpu_memory_utilization
-    weights = _weights(decoder, settings)
+    weights = _weights(decoder, settings, gpu, marlin)
     left = usable - weights - working
     return Capacity(
         usable_bytes=usable,
@@ -126,13 +131,17 @@ def _layers_share(decoder: Decoder, settings: EngineSettings) -> float:
     return ceil(decoder.layers / settings.pipeline_parallel_size) / decoder.layers
 
 
-def _weights(decoder: Decoder, settings: EngineSettings) -> float:
+def _weights(
+    decoder: Decoder, settings: EngineSettings, gpu: GpuSpec, marlin: tuple[str, ...]
+) -> float:
     """Of a rank of the fullest stage: its layers, and the embeddings or the head."""
     share, routed = _layers_share(decoder, settings), decoder.routed_bytes
     held = decoder.total_bytes - routed
     if settings.pipeline_parallel_size > 1:
         ends = decoder.hidden * decoder.vocabulary * BF16_BYTES
         held = (held - ends * (1 if decoder.tied else 2)) * share + ends
+    cut = 1 if settings.enable_expert_parallel else settings.expert_ranks
+    routed *= max(padding(decoder, b, gpu, cut, marlin) for b in decoder.blocks)
     return held / settings.tensor_parallel_size + routed * share / settings.expert_ranks
 
 

@@ -27,6 +27,7 @@ from raysim.perf.collectives import GroupShape, collective
 from raysim.perf.compute import ComputeModel
 from raysim.perf.scan import waiting_s
 from raysim.serving.decoder import BF16_BYTES, Block, Decoder
+from raysim.serving.four_bit import MARLIN, MARLIN_2025, marlin_rows, padding
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -39,12 +40,10 @@ that share keys also here). It packs them, and splits keys, only where no sequen
 token (``mha_varlen_fwd``, ``seqlenq_ngroups_swapped``): beside a prompt each query head of a
 sequence that decodes reads its keys and values by itself. Models with attention sinks take Triton's
 kernel, which packs."""
-MARLIN = ("ampere", "ada")
-"""Architectures on which vLLM multiplies four-bit experts by Marlin, not by Triton's kernels."""
-MARLIN_SHARE = 0.318
-"""Of a 16-bit product's rate, by it; like ``TRITON_SHARE`` of gpt-oss on A100
-(``validation/fits/vllm_bench.py``)."""
-TRITON_SHARE = 0.130
+MARLIN_SHARE = 0.491
+"""Of a 16-bit product's rate, by Marlin over whole blocks of rows; like ``TRITON_SHARE`` of gpt-oss
+on A100 (``validation/fits/vllm_bench.py``)."""
+TRITON_SHARE = 0.115
 """Of the 16-bit peak, over prompts, where attention with sinks is Triton's."""
 KERNEL_S = 3.0e-6
 """A kernel too small to fill the GPU, in a captured graph, with the gap to the next."""
@@ -80,6 +79,8 @@ class Constants:
     iteration_s: float = ITERATION_S
     sequence_s: float = SEQUENCE_S
     mxfp4_share: float = MXFP4_SHARE
+    marlin: tuple[str, ...] = MARLIN
+    """Architectures whose four-bit experts are laid out for Marlin."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +94,7 @@ class _Reads:
 
 
 VLLM_2026 = Constants()
-VLLM_2025 = Constants(iteration_s=2.14e-3, sequence_s=30e-6, mxfp4_share=0.180)
+VLLM_2025 = Constants(iteration_s=2.14e-3, sequence_s=30e-6, mxfp4_share=0.180, marlin=MARLIN_2025)
 """Before asynchronous scheduling: the GPU waits for the host between iterations."""
 
 
@@ -244,6 +245,8 @@ class IterationTimes:
         if self.whole_experts:  # as many weights and products, in fewer and larger pieces
             touched, chosen = touched / ranks, chosen / ranks
             weights, width = weights * ranks, b.expert_width
+        if d.expert_bytes < 1.0 and self.gpu.architecture in MARLIN:
+            return self._marlin_s(b, chosen, touched, weights)
         read_s = touched * weights * d.expert_bytes / self.gather_bytes_per_s
         groups = max(1, round(touched))
         columns = b.expert_columns // b.expert_width * width
@@ -251,13 +254,22 @@ class IterationTimes:
         arithmetic = self.compute.gemm_s(chosen, columns, hidden, "bf16", groups)
         arithmetic += self.compute.gemm_s(chosen, hidden, width, "bf16", groups)
         if d.expert_bytes < 1.0:
-            marlin = self.gpu.architecture in MARLIN
             full = 2.0 * chosen * weights / self.gpu.flops_per_s["bf16"]
-            arithmetic = full / (MARLIN_SHARE if marlin else self.constants.mxfp4_share)
+            arithmetic = full / self.constants.mxfp4_share
         elif d.expert_bytes == BF16_BYTES:
             factor = self.compute.constants.grouped_factor(chosen / groups)
             return max(read_s, arithmetic * factor)
         return max(read_s, arithmetic)
+
+    def _marlin_s(self, b: Block, chosen: float, touched: float, weights: float) -> float:
+        """Four-bit experts by Marlin: whole blocks of rows, and weights with their padding."""
+        d, ranks = self.decoder, self.expert_ranks
+        cut = 1 if self.whole_experts else ranks
+        weights *= padding(d, b, self.gpu, cut, MARLIN)
+        here = b.experts / ranks if self.whole_experts else b.experts
+        read_s = touched * weights * d.expert_bytes / self.gather_bytes_per_s
+        flops = 2.0 * marlin_rows(chosen, math.ceil(here)) * weights
+        return max(read_s, flops / (MARLIN_SHARE * self.gpu.flops_per_s["bf16"]))
 
     @staticmethod
     def touched(b: Block, chosen: float) -> float:
