@@ -314,16 +314,6 @@ def bundle_names(name: str, group: str, index: int) -> tuple[str, str]:
     return f"{name}_group_{index}_{group}", f"{name}_group_{group}"
 
 
-def offered_by_bundle(bundle: ResourceSet, group: str, index: int) -> dict[str, int]:
-    """What a node offers once a bundle is committed: indexed and wildcard names, and markers."""
-    offered: dict[str, int] = {}
-    for name, n in [*bundle.units.items(), ("bundle", BUNDLE_MARKER_UNITS)]:
-        indexed, wildcard = bundle_names(name, group, index)
-        offered[indexed] = n
-        offered[wildcard] = n
-    return offered
-
-
 def within_group(request: ResourceSet, group: str, index: int) -> ResourceSet:
     """A request renamed to be met by a group's bundle; ``index`` -1 for whichever has room.
 

@@ -22,7 +22,6 @@ RUN_COLORS = ("gradient", "activation", "parameter", "temporary", "optimizer_sta
 MOST_OPERATIONS = 60
 HEADLINE = ("tokens_per_s", "samples_per_s", "seconds", "step_seconds")
 ALSO = ("step_seconds", "seconds", "gpu_mem_peak", "usd")
-MOST_SAID = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
