@@ -10,7 +10,8 @@ instance, above 1 it takes whole ones. All else is a pool.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 UNIT = 10_000
 """Steps per whole resource: ray._private.ray_constants.MIN_RESOURCE_GRANULARITY = 0.0001."""
@@ -326,3 +327,13 @@ def within_group(request: ResourceSet, group: str, index: int) -> ResourceSet:
         if index >= 0:
             renamed[indexed] = n
     return ResourceSet(renamed)
+
+
+def total_resources(nodes: Iterable[Any]) -> dict[str, float]:
+    """Whole resources of all nodes that live, by name; ``nodes`` as the GCS tells of them."""
+    total: dict[str, float] = {}
+    for node in nodes:
+        if node.state != "DEAD":
+            for name, units in node.resources.items():
+                total[name] = total.get(name, 0.0) + units / UNIT
+    return total
