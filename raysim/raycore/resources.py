@@ -329,6 +329,11 @@ def within_group(request: ResourceSet, group: str, index: int) -> ResourceSet:
     return ResourceSet(renamed)
 
 
+def quantities(units: Mapping[str, int]) -> dict[str, float]:
+    """Resources as the node table has them, in Ray's numbers."""
+    return {name: n / UNIT for name, n in units.items()}
+
+
 def total_resources(nodes: Iterable[Any]) -> dict[str, float]:
     """Whole resources of all nodes that live, by name; ``nodes`` as the GCS tells of them."""
     total: dict[str, float] = {}
