@@ -130,11 +130,11 @@ def to_seconds(ns: int) -> float:
     return ns / NS_PER_S
 
 
-def _significant(value: float, digits: int = 3) -> str:
-    """``value`` with ``digits`` significant digits and no exponent."""
+def _significant(value: float) -> str:
+    """``value`` with three significant digits and no exponent."""
     if value == 0:
         return "0"
-    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    decimals = max(0, 2 - math.floor(math.log10(abs(value))))
     return f"{value:,.{decimals}f}"
 
 

@@ -8,31 +8,25 @@ Not modelled: contention, on purpose.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
-from raysim.hardware.maxmin import Flow, Loads, Partition, lone_rate
-from raysim.hardware.topology import Link, Topology, Vertex
-from raysim.hardware.transfer import Failed, LinkUse, Messages, Routes, Then, check_size
+from raysim.hardware.maxmin import Flow, Loads, lone_rate
+from raysim.hardware.topology import Link, Topology
+from raysim.hardware.transfer import Carrier, Failed, Then, check_size
 from raysim.kernel.simulation import Simulation
 from raysim.units import to_ns
 
 
-class ConstantNetwork:
+class ConstantNetwork(Carrier):
     """No sharing: each transfer takes its latency and its size over its narrowest link.
 
     A transfer started over a cut link waits until it is restored; one under way gets through, or
     ends with the cause if there is one.
     """
 
-    address = "network"
-
     def __init__(self, sim: Simulation, topology: Topology | None = None) -> None:
-        self.sim = sim
-        self._links = Partition()
-        self._routes = Routes(topology)
-        self.messages = Messages(sim, self, topology)
-        self._count = 0
+        super().__init__(sim, topology)
         self._held: dict[Flow, int] = {}
         """Transfers that wait for a link, and their latency."""
 
@@ -96,41 +90,6 @@ class ConstantNetwork:
             self.sim.clock.note(flow.failed)
             flow.failed(flow.arg, flow.failure)
 
-    def send(
-        self,
-        src: Vertex,
-        dst: Vertex,
-        size_bytes: float,
-        then: Then,
-        arg: Any = None,
-        *,
-        through: tuple[Link, ...] = (),
-        max_bytes_per_s: float = math.inf,
-        failed: Failed | None = None,
-    ) -> Flow:
-        """As ``Network.send``."""
-        loads, latency_ns = self._routes(src, dst, through)
-        return self.start(
-            loads, size_bytes, latency_ns=latency_ns, max_bytes_per_s=max_bytes_per_s,
-            then=then, arg=arg, failed=failed,
-        )  # fmt: skip
-
-    def end(self, address: str) -> str:
-        """As the kernel's ``Transport``."""
-        return address
-
-    def deliver(
-        self,
-        src: str,
-        dst: str,
-        message_bytes: float,
-        fn: Callable[[Any], object],
-        arg: Any,
-        lead_ns: int = 0,
-    ) -> None:
-        """As the kernel's ``Transport``."""
-        self.messages.deliver(src, dst, message_bytes, fn, arg, lead_ns)
-
     def cancel(self, flow: Flow) -> None:
         """As ``Network.cancel``."""
         if flow.state == "active":
@@ -177,8 +136,3 @@ class ConstantNetwork:
         held, self._held = self._held, {}
         for flow, latency_ns in held.items():
             self._go(flow, latency_ns)
-
-    def uses(self) -> list[LinkUse]:
-        """As ``Network.uses``."""
-        now_ns = self.sim.now_ns
-        return [LinkUse(link, *self._links.use(link, now_ns)) for link in self._links.of]

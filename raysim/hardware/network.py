@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from raysim.hardware.constant_network import ConstantNetwork
-from raysim.hardware.maxmin import Flow, LinkClass, Loads, Partition, even_s
+from raysim.hardware.maxmin import Flow, LinkClass, Loads, even_s
 from raysim.hardware.shares import Shares
-from raysim.hardware.topology import Link, Topology, Vertex
-from raysim.hardware.transfer import Failed, LinkUse, Messages, Network, Routes, Then, check_size
+from raysim.hardware.topology import Link, Topology
+from raysim.hardware.transfer import Carrier, Failed, LinkUse, Network, Then, check_size
 from raysim.kernel.clock import Handle
 from raysim.kernel.simulation import Simulation
 from raysim.units import NS_PER_S, to_ns
@@ -38,7 +38,7 @@ CROWD = 256
 __all__ = ["ConstantNetwork", "Flow", "FlowNetwork", "LinkUse", "Loads", "Network"]
 
 
-class FlowNetwork:
+class FlowNetwork(Carrier):
     """Max-min fair sharing.
 
     Parameters
@@ -55,8 +55,6 @@ class FlowNetwork:
         trips to find its rate, and one solve then does for many changes. 0: at once.
     """
 
-    address = "network"
-
     def __init__(
         self,
         sim: Simulation,
@@ -65,7 +63,7 @@ class FlowNetwork:
         tolerance_ns: int = 1,
         settle_frac: float = 0.0,
     ) -> None:
-        self.sim = sim
+        super().__init__(sim, topology)
         self.tolerance_ns = tolerance_ns
         self.settle_frac = settle_frac
         self.solves = 0
@@ -73,10 +71,6 @@ class FlowNetwork:
         self.active: dict[Flow, None] = {}
         """Flows on their links now, in order of arrival."""
         self._clock = sim.clock
-        self._links = Partition()
-        self._routes = Routes(topology)
-        self.messages = Messages(sim, self, topology)
-        self._count = 0
         self._shares = Shares()
         self._busy: float = BUSY
         self._timer: Handle | None = None
@@ -132,41 +126,6 @@ class FlowNetwork:
         self._join(flow)  # nobody there: on its links ahead of time, one event in all
         return flow
 
-    def send(
-        self,
-        src: Vertex,
-        dst: Vertex,
-        size_bytes: float,
-        then: Then,
-        arg: Any = None,
-        *,
-        through: tuple[Link, ...] = (),
-        max_bytes_per_s: float = math.inf,
-        failed: Failed | None = None,
-    ) -> Flow:
-        """As ``Network.send``."""
-        loads, latency_ns = self._routes(src, dst, through)
-        return self.start(
-            loads, size_bytes, latency_ns=latency_ns, max_bytes_per_s=max_bytes_per_s,
-            then=then, arg=arg, failed=failed,
-        )  # fmt: skip
-
-    def end(self, address: str) -> str:
-        """As the kernel's ``Transport``."""
-        return address
-
-    def deliver(
-        self,
-        src: str,
-        dst: str,
-        message_bytes: float,
-        fn: Callable[[Any], object],
-        arg: Any,
-        lead_ns: int = 0,
-    ) -> None:
-        """As the kernel's ``Transport``."""
-        self.messages.deliver(src, dst, message_bytes, fn, arg, lead_ns)
-
     def cancel(self, flow: Flow) -> None:
         """As ``Network.cancel``."""
         if flow.state == "active":
@@ -203,11 +162,6 @@ class FlowNetwork:
         self._links.alone(link).cause = None
         self.messages.cut.pop(link, None)
         self.set_bytes_per_s(link, link.bytes_per_s)
-
-    def uses(self) -> list[LinkUse]:
-        """As ``Network.uses``."""
-        now_ns = self._clock.now
-        return [LinkUse(link, *self._links.use(link, now_ns)) for link in self._links.of]
 
     def watch(self, links: Iterable[Link]) -> None:
         """Record each change of these links' rates as a counter, if anything is recorded."""

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
 
-from raysim.hardware.maxmin import Flow, Loads
+from raysim.hardware.maxmin import Flow, Loads, Partition
 from raysim.hardware.topology import Link, Topology, Vertex, latency_s
 from raysim.kernel.simulation import Simulation
 from raysim.units import KIB, NS_PER_S, to_ns
@@ -200,3 +200,57 @@ class Messages:
         post = _Post(path, Loads.along(path), to_ns(delay_s))
         self._posts[src, dst] = post
         return post
+
+
+class Carrier(Network):
+    """What is the same at every fidelity."""
+
+    address = "network"
+
+    def __init__(self, sim: Simulation, topology: Topology | None) -> None:
+        self.sim = sim
+        self.messages = Messages(sim, self, topology)
+        self._links = Partition()
+        self._routes = Routes(topology)
+        self._count = 0
+        """Flows so far."""
+
+    def send(
+        self,
+        src: Vertex,
+        dst: Vertex,
+        size_bytes: float,
+        then: Then,
+        arg: Any = None,
+        *,
+        through: tuple[Link, ...] = (),
+        max_bytes_per_s: float = math.inf,
+        failed: Failed | None = None,
+    ) -> Flow:
+        """As ``Network.send``."""
+        loads, latency_ns = self._routes(src, dst, through)
+        return self.start(
+            loads, size_bytes, latency_ns=latency_ns, max_bytes_per_s=max_bytes_per_s,
+            then=then, arg=arg, failed=failed,
+        )  # fmt: skip
+
+    def end(self, address: str) -> str:
+        """As the kernel's ``Transport``."""
+        return address
+
+    def deliver(
+        self,
+        src: str,
+        dst: str,
+        message_bytes: float,
+        fn: Callable[[Any], object],
+        arg: Any,
+        lead_ns: int = 0,
+    ) -> None:
+        """As the kernel's ``Transport``."""
+        self.messages.deliver(src, dst, message_bytes, fn, arg, lead_ns)
+
+    def uses(self) -> list[LinkUse]:
+        """As ``Network.uses``."""
+        now_ns = self.sim.now_ns
+        return [LinkUse(link, *self._links.use(link, now_ns)) for link in self._links.of]

@@ -5,7 +5,7 @@ Needs torch and transformers; nothing is downloaded, weights are random.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -13,7 +13,6 @@ import transformers
 from torch import nn
 from torch.nn import functional
 
-Loss = Callable[[Any, Any], Any]
 HEADS = {
     "bert": "AutoModelForMaskedLM",
     "roberta": "AutoModelForMaskedLM",

@@ -13,18 +13,15 @@ from raysim.models.table import Layer, Operator, Saved
 from raysim.models.tape import Tape, Tensor
 
 
-def logits_loss(
-    tape: Tape, logits: Tensor, *, name: str = "", upcast: bool = True, shifted: bool = True
-) -> None:
+def logits_loss(tape: Tape, logits: Tensor, *, upcast: bool = True, shifted: bool = True) -> None:
     """Cross-entropy over the last dimension of ``logits``, mean over rows.
 
     ``upcast`` casts to fp32 first; ``shifted`` pads and copies the labels by one position.
     """
-    label = f"{name}.loss" if name else "loss"
     n = logits.numel
     wide = 2 if upcast else 1
     softmax = Saved(
-        name=f"{label}.log_softmax",
+        name="loss.log_softmax",
         numel=n,
         dtype="fp32" if upcast else "compute",
         sharded=logits.sharded,
@@ -32,18 +29,18 @@ def logits_loss(
     labels = Saved(name="labels", numel=logits.rows, dtype="int64")
     # The fp32 copy dies with the loss's forward; backward has the gradients of log-softmax's output
     # and input side by side.
-    copy = replace(softmax, name=f"{label}.logits", source=logits.name)
-    output, back = (replace(softmax, name=f"{label}.{of}") for of in ("grad", "grad_logits"))
+    copy = replace(softmax, name="loss.logits", source=logits.name)
+    output, back = (replace(softmax, name=f"loss.{of}") for of in ("grad", "grad_logits"))
     # cast (1 read, 2 written), log-softmax (read for maximum, sum and result, written); backward:
     # zeroed gradient of the likelihood, log-softmax (its gradient read for sum and result, its
     # output read, written), cast back (ATen/native/cuda/SoftMax.cu, cunn_SoftMax*)
     tape.run(
-        name,
+        "",
         "CrossEntropyLoss",
         kind="loss",
-        operator=label,
+        operator="loss",
         inputs=(logits,),
-        output=Tensor(name=f"{label}.out", rows=1, width=1),
+        output=Tensor(name="loss.out", rows=1, width=1),
         moved=(3 * upcast + 4 * wide) * n,
         kernels=2 + upcast + 2 * shifted,
         moved_backward=(5 * wide + 3 * upcast) * n,

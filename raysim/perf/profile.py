@@ -92,9 +92,9 @@ class Profile:
         factor = math.exp(EIGHTY_PERCENT * self.spread)
         return predicted / factor, predicted * factor
 
-    def ray_costs(self, base: RayCosts | None = None) -> RayCosts:
-        """``base`` (by default raysim's own) with this profile's values."""
-        return costs_with({name: constant.value for name, constant in self.ray.items()}, base)
+    def ray_costs(self) -> RayCosts:
+        """raysim's own with this profile's values."""
+        return costs_with({name: constant.value for name, constant in self.ray.items()})
 
     def training_constants(self) -> TrainingConstants:
         """raysim's own with this profile's values."""
@@ -111,12 +111,12 @@ OWN = Profile(name="raysim's own")
 """No constant but raysim's own."""
 
 
-def costs_with(values: Mapping[str, float], base: RayCosts | None = None) -> RayCosts:
-    """``base`` (by default raysim's own) with some service times replaced, by name.
+def costs_with(values: Mapping[str, float]) -> RayCosts:
+    """raysim's own with some service times replaced, by name.
 
     ``core_speed`` changes every time that is not among them.
     """
-    base = base or RayCosts()
+    base = RayCosts()
     if "core_speed" in values:
         base = base.at_speed(values["core_speed"])
     said: dict[str, Any] = {name: as_field(getattr(base, name), v) for name, v in values.items()}

@@ -22,7 +22,6 @@ from raysim.scenario.overrides import short_key, shown
 MOST_LOOKS = 64
 """Points that are built to see whether any can be."""
 WORKERS = "train.workers"
-ACCUMULATION = "train.gradient_accumulation_steps"
 TOGETHER = "together"
 NAME = "name"
 """What a mapping of keys is called, if it has one."""

@@ -10,7 +10,8 @@ instance, above 1 it takes whole ones. All else is a pool.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 UNIT = 10_000
 """Steps per whole resource: ray._private.ray_constants.MIN_RESOURCE_GRANULARITY = 0.0001."""
@@ -314,16 +315,6 @@ def bundle_names(name: str, group: str, index: int) -> tuple[str, str]:
     return f"{name}_group_{index}_{group}", f"{name}_group_{group}"
 
 
-def offered_by_bundle(bundle: ResourceSet, group: str, index: int) -> dict[str, int]:
-    """What a node offers once a bundle is committed: indexed and wildcard names, and markers."""
-    offered: dict[str, int] = {}
-    for name, n in [*bundle.units.items(), ("bundle", BUNDLE_MARKER_UNITS)]:
-        indexed, wildcard = bundle_names(name, group, index)
-        offered[indexed] = n
-        offered[wildcard] = n
-    return offered
-
-
 def within_group(request: ResourceSet, group: str, index: int) -> ResourceSet:
     """A request renamed to be met by a group's bundle; ``index`` -1 for whichever has room.
 
@@ -336,3 +327,18 @@ def within_group(request: ResourceSet, group: str, index: int) -> ResourceSet:
         if index >= 0:
             renamed[indexed] = n
     return ResourceSet(renamed)
+
+
+def quantities(units: Mapping[str, int]) -> dict[str, float]:
+    """Resources as the node table has them, in Ray's numbers."""
+    return {name: n / UNIT for name, n in units.items()}
+
+
+def total_resources(nodes: Iterable[Any]) -> dict[str, float]:
+    """Whole resources of all nodes that live, by name; ``nodes`` as the GCS tells of them."""
+    total: dict[str, float] = {}
+    for node in nodes:
+        if node.state != "DEAD":
+            for name, units in node.resources.items():
+                total[name] = total.get(name, 0.0) + units / UNIT
+    return total

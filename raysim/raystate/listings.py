@@ -27,7 +27,7 @@ from raysim.raycore.ids import (
     process_id,
 )
 from raysim.raycore.protocol import ActorTableData, PlacementGroupTableData
-from raysim.raycore.resources import UNIT
+from raysim.raycore.resources import quantities
 from raysim.raycore.tasks import InPlacementGroup, LabelMatch, Ref, TaskOptions, TaskSpec
 from raysim.raystate.moment import (
     ENDED,
@@ -160,10 +160,6 @@ def _same(value: Any, wanted: Any) -> bool:
 
 def _ms(t_ns: int | None) -> int | None:
     return None if t_ns is None else t_ns // 1_000_000
-
-
-def _quantities(units: Mapping[str, int]) -> dict[str, float]:
-    return {name: n / UNIT for name, n in units.items()}
 
 
 def _selector(label_selector: tuple[LabelMatch, ...]) -> dict[str, str]:
@@ -354,7 +350,7 @@ def _nodes(now: Moment) -> list[Row]:
                 "state": "ALIVE" if entry.alive else "DEAD",
                 "state_message": message,
                 "node_name": given_name(data) if data else node_ip(node_id),
-                "resources_total": _quantities(data.resources if data else entry.total),
+                "resources_total": quantities(data.resources if data else entry.total),
                 "labels": node_labels(data) if data else {},
                 "start_time_ms": _ms(entry.start_ns),
                 "end_time_ms": 0 if entry.alive else _ms(entry.end_ns),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from raysim.report import changed, charts, comparing, comparing_spans, words
-from raysim.report.html import _environment, _json
+from raysim.report.html import _environment
 from raysim.report.plan_words import metrics_of
 from raysim.report.plan_words import text as metric_text
 from raysim.results.targets import values_of
@@ -22,7 +22,6 @@ RUN_COLORS = ("gradient", "activation", "parameter", "temporary", "optimizer_sta
 MOST_OPERATIONS = 60
 HEADLINE = ("tokens_per_s", "samples_per_s", "seconds", "step_seconds")
 ALSO = ("step_seconds", "seconds", "gpu_mem_peak", "usd")
-MOST_SAID = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +71,7 @@ def render(runs: Sequence[Run]) -> str:
         functions=functions(summaries), stores=stores(summaries),
         timeline=timeline, curves=any(curves), operations=moved[:MOST_OPERATIONS],
         unlisted=len(moved) - len(moved[:MOST_OPERATIONS]), labels=[r.label for r in recorded],
-        data=_json({
+        data=words.script_json({
             "timeline": timeline, "curves": curves if any(curves) else None,
             "letters": LETTERS[: len(runs)], "colors": RUN_COLORS,
         }),

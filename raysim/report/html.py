@@ -9,7 +9,6 @@ Not here: the printed report (``console``), the trace for Perfetto (``results.tr
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -94,7 +93,7 @@ def render(result: Reportable) -> str:
         reference=sections.reference(summary),
         certainty=sections.certainty(summary),
         recorded=recorded,
-        data=_json({
+        data=words.script_json({
             "timeline": recorded["timeline"], "memory": recorded["memory"],
             "links": recorded["heat"], "patterns": charts.PATTERNS,
         }),
@@ -104,12 +103,6 @@ def render(result: Reportable) -> str:
         neutral=charts.NEUTRAL,
         scenario_yaml=result.scenario_yaml or "",
     )  # fmt: skip
-
-
-def _json(data: object) -> str:
-    """JSON that may stand inside a script element: nothing in it can close the element."""
-    text = json.dumps(data, separators=(",", ":"), sort_keys=True, allow_nan=False)
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 @functools.cache

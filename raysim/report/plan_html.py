@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from raysim.report import charts, plan_data, plan_words, words
-from raysim.report.html import _environment, _json
+from raysim.report.html import _environment
 from raysim.report.sections import Fact
 from raysim.scenario.overrides import shown
 
@@ -73,7 +73,7 @@ def render(page: PlanPage) -> str:
         shown=len(on_page.trials), total=on_page.total,
         objective=plan_words.metrics_of([data["objective"]], summary)[0].label,
         metrics=data["metrics"], keys=data["keys"],
-        data=_json(data | {"scenario": page.scenario, "goes_with": page.goes_with}),
+        data=words.script_json(data | {"scenario": page.scenario, "goes_with": page.goes_with}),
         decides=summary.get("importance"), pairs=pairs(summary),
         rests_on=rests_on(summary["rests_on"]), label=plan_words.labels(summary["space"]),
         memory_colors=charts.MEMORY_COLORS, slice_colors=charts.SLICE_COLORS,

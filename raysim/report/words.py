@@ -5,6 +5,7 @@ The units are those of `raysim.units`; here are shares, dollars and FLOP/s.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -149,3 +150,9 @@ def standing_words(certainty: Table) -> str:
 def _three(value: float) -> str:
     """Three significant digits, thousands separated."""
     return f"{float(f'{value:.3g}'):,.{0 if value >= 100 else 2}f}"
+
+
+def script_json(data: object) -> str:
+    """JSON that may stand inside a script element: nothing in it can close the element."""
+    text = json.dumps(data, separators=(",", ":"), sort_keys=True, allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

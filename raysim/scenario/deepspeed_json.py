@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
@@ -61,7 +61,6 @@ from raysim.training.settings.loss_scale import LossScale
 
 __all__ = ["Reading", "ScriptSettings", "read_deepspeed"]
 
-BlockT = TypeVar("BlockT", bound=BaseModel)
 _TRIPLE = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 _DICTS = (
     "zero_optimization", "fp16", "bf16", "bfloat16", "optimizer", "scheduler", "data_types", "aio",

@@ -114,10 +114,10 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
-def shorten(value: object, limit: int = 60) -> str:
+def shorten(value: object) -> str:
     """``repr`` that stays on one line and short enough to read."""
     text = repr(value) if not isinstance(value, (dict, list)) else _outline(value)
-    return text if len(text) <= limit else text[: limit - 3] + "..."
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _outline(value: dict[Any, Any] | list[Any]) -> str:

@@ -49,7 +49,6 @@ def problems_of(
     root: type[BaseModel],
     *,
     prefix: KeyPath = (),
-    unknown_key_note: str = "",
 ) -> list[Problem]:
     """Every finding as a problem; ``prefix`` is where ``root`` stands in ``document``."""
     found: dict[tuple[KeyPath, str], Problem] = {}
@@ -58,7 +57,7 @@ def problems_of(
             continue  # the other member of a union has its own finding
         path = _real_path(item["loc"], document, prefix)
         if item["type"] == "extra_forbidden":
-            problem = _unknown_key(path, document, root, prefix, unknown_key_note)
+            problem = _unknown_key(path, document, root, prefix)
         elif item["type"] == "missing":
             message = printable(f"{dotted(path)} is required")
             problem = Problem(message=message, where=document.where(path[:-1], key=True))
@@ -88,7 +87,7 @@ def _real_path(loc: tuple[int | str, ...], document: Document, prefix: KeyPath) 
 
 
 def _unknown_key(
-    path: KeyPath, document: Document, root: type[BaseModel], prefix: KeyPath, note: str
+    path: KeyPath, document: Document, root: type[BaseModel], prefix: KeyPath
 ) -> Problem:
     """The nearest name among the keys allowed at that place."""
     section = section_at(root, path[len(prefix) : -1])
@@ -98,7 +97,7 @@ def _unknown_key(
     hint = did_you_mean(path[-1], known)
     if not hint and known and len(known) <= 12:
         hint = f"; known: {', '.join(known)}"
-    message = printable(f"unknown key {shorten(path[-1])}{where}{hint}{note}")
+    message = printable(f"unknown key {shorten(path[-1])}{where}{hint}")
     return Problem(message=message, where=document.where(path, key=True))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from raysim.calibrate.rows import RowKey
@@ -43,13 +43,12 @@ class Emulator:
 
 
 def survey(
-    workloads: Sequence[Workload], against: Against, told: Callable[[str], None] = lambda _: None
+    workloads: Sequence[Workload], against: Against
 ) -> tuple[dict[RowKey, float], dict[str, str]]:
     """Every row with raysim's own constants, and why a workload has none, by its name."""
     rows: dict[RowKey, float] = {}
     reasons: dict[str, str] = {}
     for workload in workloads:
-        told(workload.name)
         try:
             rows |= _rows(workload, against, RayCosts())
         except NotPredicted as reason:

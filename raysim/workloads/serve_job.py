@@ -12,6 +12,7 @@ from typing import Literal
 from raysim.kernel.rng import Streams
 from raysim.raycore import protocol as p
 from raysim.raycore.process import CoreProcess
+from raysim.raycore.resources import total_resources
 from raysim.raycore.scripts import Event, Script, ask_gcs, now, sleep, wait_for
 from raysim.raylibs.report import LibraryReport, Unit
 from raysim.raylibs.serve import advice
@@ -26,7 +27,6 @@ from raysim.raylibs.serve.report import (
     ServeReport,
     of_flow,
     of_requests,
-    total_resources,
 )
 from raysim.raylibs.serve.run import Running, serve_run
 from raysim.raylibs.serve.windows import Windows

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from raysim.kernel.rng import Streams
 from raysim.raycore import protocol as p
 from raysim.raycore.process import CoreProcess
-from raysim.raycore.resources import UNIT
+from raysim.raycore.resources import total_resources
 from raysim.raycore.scripts import (
     Script,
     ask_gcs,
@@ -133,7 +133,7 @@ class TuneJob:
         reports = Reports(process, METRIC)
         experiment = self.experiment(reports)
         nodes = yield ask_gcs(p.GetAllNodeInfo())
-        cluster = _total(nodes)
+        cluster = total_resources(nodes)
         controller = TuneController(
             process, experiment, streams, cluster_cpus=cluster.get("CPU", 1.0)
         )
@@ -268,12 +268,3 @@ def _hold(tenant: Tenant) -> Script:
     if (yield wait_group(group)):
         yield sleep(round(tenant.lasts_s * 1e9))
     yield remove_group(group)
-
-
-def _total(nodes: Any) -> dict[str, float]:
-    total: dict[str, float] = {}
-    for node in nodes:
-        if node.state != "DEAD":
-            for name, units in node.resources.items():
-                total[name] = total.get(name, 0.0) + units / UNIT
-    return total

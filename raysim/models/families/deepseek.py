@@ -16,6 +16,7 @@ from raysim.models.activations import ACTIVATIONS
 from raysim.models.attention import Core, Implementation, attend
 from raysim.models.config import MOST_LAYERS, Reader
 from raysim.models.families import megatron_core
+from raysim.models.families.gpt import embedding_layer
 from raysim.models.families.llama import ALL, gated
 from raysim.models.feedforward import Experts, moe
 from raysim.models.request import (
@@ -138,7 +139,9 @@ def _build(request: Request, r: Reader, d: Latent) -> Model:
     output = float(tokens * d.hidden)
     dense = _layer(d, tokens, implementation, sparse=False)
     sparse = _layer(d, tokens, implementation, sparse=True)
-    layers: list[Layer] = [_embedding(f"{name}embed_tokens", d, tokens)]
+    layers: list[Layer] = [
+        embedding_layer(f"{name}embed_tokens", tokens, d.hidden, d.vocab, table="")
+    ]
     for i in range(d.layers):
         body = dense if i < d.dense_layers else sparse
         layers.append(block_layer(f"{name}layers.{i}", f"{d.cls}DecoderLayer", body, output))
@@ -170,15 +173,6 @@ def _megatron(request: Request, r: Reader, d: Latent, tokens: int) -> Model:
         request, r,
         [(attention, d.width if i < d.dense_layers else sparse) for i in range(d.layers)],
         tokens=tokens, hidden=d.hidden, vocab=d.vocab, tied=d.tied, divisible=_divisible(d),
-    )  # fmt: skip
-
-
-def _embedding(name: str, d: Latent, tokens: int) -> Layer:
-    tape = Tape()
-    tape.embedding("", tokens, d.hidden, d.vocab, vocab_parallel=True)
-    return Layer(
-        name=name, kind="embedding", cls="Embedding", body=tape.body(),
-        output=float(tokens * d.hidden),
     )  # fmt: skip
 
 

@@ -38,18 +38,18 @@ def embedding_layer(
     positions: tuple[str, int] | None = None,
     dropout: float = 0.0,
     drop_name: str = "drop",
-    cls: str = "Embedding",
 ) -> Layer:
     """Token embedding, learned positions where ``positions`` names their table, dropout."""
     tape = Tape()
     x = tape.embedding(table, tokens, hidden, vocab, vocab_parallel=True)
     if positions is not None:
         p = tape.embedding(positions[0], tokens, hidden, positions[1], per_sample=False)
-        x = tape.add("", x, p, cls=cls)
+        x = tape.add("", x, p, cls="Embedding")
     tape.dropout(drop_name, x, dropout)
     return Layer(
-        name=name, kind="embedding", cls=cls, body=tape.body(), output=float(tokens * hidden)
-    )
+        name=name, kind="embedding", cls="Embedding", body=tape.body(),
+        output=float(tokens * hidden),
+    )  # fmt: skip
 
 
 def decoder(

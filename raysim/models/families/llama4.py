@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from raysim.models.activations import ACTIVATIONS
 from raysim.models.attention import Core, Implementation, attend
 from raysim.models.config import MOST_LAYERS, Reader
+from raysim.models.families.gpt import embedding_layer
 from raysim.models.families.llama import LAYER_TYPES, gated
 from raysim.models.families.vision import llama4_vision
 from raysim.models.request import (
@@ -131,7 +132,7 @@ def _build(
     implementation = request.implementation(NO_FLASH, r)
     r.check()
     output = float(tokens * d.hidden)
-    layers = [*before, _embedding(f"{name}embed_tokens", d, tokens)]
+    layers = [*before, embedding_layer(f"{name}embed_tokens", tokens, d.hidden, d.vocab, table="")]
     bodies: dict[tuple[bool, int | None, bool], Body] = {}
     for i, kind in enumerate(zip(d.rotated, d.windows, d.sparse, strict=True)):
         if kind not in bodies:
@@ -149,15 +150,6 @@ def _build(
             ("num_attention_heads", d.heads), ("num_key_value_heads", d.kv_heads),
             ("intermediate_size", d.width), ("intermediate_size_mlp", d.dense_width),
         ),
-    )  # fmt: skip
-
-
-def _embedding(name: str, d: Text, tokens: int) -> Layer:
-    tape = Tape()
-    tape.embedding("", tokens, d.hidden, d.vocab, vocab_parallel=True)
-    return Layer(
-        name=name, kind="embedding", cls="Embedding", body=tape.body(),
-        output=float(tokens * d.hidden),
     )  # fmt: skip
 
 

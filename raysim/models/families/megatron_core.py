@@ -94,7 +94,6 @@ def norm_linear(
     width: int,
     *,
     bias: bool = False,
-    column: bool = True,
     shifted: bool = False,
 ) -> Tensor:
     """``TELayerNormColumnParallelLinear``: RMSNorm and projection, one module.
@@ -111,9 +110,7 @@ def norm_linear(
         moved_backward=3 * x.numel + sum(3 * t.numel for t in forks),
         saves=(x.saved(), rstd), output=x.numel, kernels=1, kernels_backward=2 + len(forks),
     )  # fmt: skip
-    linear, parameters, out = _linear(
-        name, normed, width, bias=bias, split="column" if column else "none"
-    )
+    linear, parameters, out = _linear(name, normed, width, bias=bias, split="column")
     scales = ("weight", "bias") if shifted else ("weight",)
     own = (Parameter(name=f"{name}.layer_norm_{scale}", shape=(x.width,)) for scale in scales)
     tape.append(name, cls, norm, linear, parameters=(*own, *parameters))

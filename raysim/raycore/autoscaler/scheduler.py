@@ -31,7 +31,6 @@ class Decision:
     infeasible: list[Request] = field(default_factory=list)
     """No node type could hold these, or no more nodes may be launched."""
     infeasible_gangs: list[PlacementGroupTableData] = field(default_factory=list)
-    infeasible_constraints: bool = False
 
 
 def anti_affinity_label(group: PlacementGroupTableData) -> str:
@@ -56,9 +55,7 @@ def schedule(
     plan.enforce_min()
     plan.enforce_max()
     if state.constraints:
-        decision.infeasible_constraints = bool(
-            plan.place(_counted(state.constraints), "constraint")
-        )
+        plan.place(_counted(state.constraints), "constraint")
     for gang in sorted(state.gangs, key=_gang_order, reverse=True):
         if plan.place(gang_requests(gang), "demand", whole=True):
             decision.infeasible_gangs.append(gang)

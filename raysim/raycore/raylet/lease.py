@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from raysim.kernel.component import Reply
 from raysim.raycore.ids import LeaseID
 from raysim.raycore.protocol import LeaseSpec, RequestWorkerLease
-from raysim.raycore.resources import CPU, GPU, UNIT, Allocation, ResourceSet
+from raysim.raycore.resources import CPU, GPU, Allocation, ResourceSet
 from raysim.raycore.tasks import InPlacementGroup, LabelMatch, NodeLabels, Strategy, TaskOptions
 
 if TYPE_CHECKING:
@@ -153,8 +153,3 @@ class Classes:
     def _forget_idle(self) -> None:
         self._by_options.clear()
         self._by_key = {key: k for key, k in self._by_key.items() if not k.idle}
-
-
-def whole_cpus(units: int) -> int:
-    """CPUs in steps, as a count of processes."""
-    return max(0, units // UNIT)

@@ -1,13 +1,12 @@
 """What ``ray.data.DataContext`` holds, and the constants of the code around it.
 
 Real counterpart: ``python/ray/data/context.py`` of ray 2.60 unless a line names another file; paths
-are relative to ``python/ray/data``. An older version is ``replace(DataContext(), ...)``: what is
-known to differ is in ``RAY_2_2``.
+are relative to ``python/ray/data``. An older version is ``replace(DataContext(), ...)``.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 from typing import Literal
 
@@ -25,8 +24,6 @@ class DataContext:
     # blocks
     target_max_block_size: int = 128 * MIB
     target_min_block_size: int = MIB
-    max_safe_block_size_factor: float = 1.5
-    """Blocks are cut once they are larger than so many targets."""
     read_op_min_num_blocks: int = 200
 
     # tasks
@@ -81,11 +78,8 @@ class DataContext:
     max_hash_shuffle_aggregators: int = 128
     shuffle_input_batch_bytes: int = GIB
     """Inputs of one map of SHUFFLE_V2 are put together up to this, node by node."""
-    shuffle_map_memory_factor: float = 2.0
     push_based_merge_factor: int = 2
     """Maps per merge (``_internal/planner/push_based_shuffle.py``)."""
-    sort_samples_per_block: int = 10
-    """``_internal/planner/exchange/sort_task_spec.py``."""
 
     # the cluster
     cluster_autoscaling: bool = False
@@ -108,16 +102,3 @@ class DataContext:
         Ray keeps two in the generator's buffer; here the driver looks at the first of them.
         """
         return self.max_num_blocks_in_streaming_gen_buffer - 1 if self.streaming else -1
-
-
-RAY_2_2 = replace(
-    DataContext(),
-    target_max_block_size=512 * MIB,
-    streaming=False,
-    coordinated_limits=False,
-    fuses_reads_and_batches=True,
-    shuffle_strategy="sort_shuffle_pull_based",
-    scheduling_strategy_large_args="SPREAD",
-)
-"""Ray 2.0 to 2.2 (``data/context.py`` of ray-2.2.0): bulk execution, stage by stage; blocks of
-512 MiB, and only where splitting was switched on."""

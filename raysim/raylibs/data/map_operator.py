@@ -160,7 +160,6 @@ class MapOperator:
         block = self.links.next_input()
         self.metrics.blocks_in += 1
         self.metrics.rows_in += block.rows
-        self.metrics.bytes_in += block.size_bytes
         stage, node_id = self.stage, ANYWHERE
         if stage.gather_bytes:
             node_id = next(iter(locations(self.process, block)), ANYWHERE)
@@ -231,7 +230,6 @@ class MapOperator:
         if self.exchange is not None:
             refs += [ref for b in blocks for ref in self.exchange.lost(b.start)]
         metrics.tasks_submitted += 1
-        metrics.tasks_running += 1
         metrics.input_bytes_pending += size_bytes if refs else 0
         task.began_ns = yield now()
         if metrics.first_ns < 0:
@@ -287,9 +285,7 @@ class MapOperator:
         """A task is over; what is no longer needed of it."""
         metrics = self.metrics
         del self.tasks[task.index]
-        metrics.tasks_running -= 1
         metrics.tasks_finished += 1
-        metrics.tasks_failed += task.error is not None
         metrics.outputs_of_finished += task.outputs
         metrics.task_ns += now_ns - task.began_ns
         metrics.last_ns = now_ns

@@ -13,16 +13,15 @@ class OpMetrics:
 
     def __init__(self, context: DataContext) -> None:
         self.context = context
-        self.tasks_submitted = self.tasks_running = self.tasks_finished = self.tasks_failed = 0
+        self.tasks_submitted = self.tasks_finished = 0
         self.outputs_of_finished = 0
-        self.blocks_in = self.rows_in = self.bytes_in = 0
+        self.blocks_in = self.rows_in = 0
         self.blocks_out = self.rows_out = self.bytes_out = 0
         self.input_bytes_pending = 0
         """Of the running tasks' inputs."""
         self.task_ns = 0
         """Submission to end, of all tasks."""
         self.first_ns = self.last_ns = -1
-        self.submission_backpressure_ns = self.output_backpressure_ns = 0
         self.peak_bytes = 0
 
     @property

@@ -28,8 +28,6 @@ class OpStats:
     peak_store_bytes: int
     """Of the driver's estimate of what it holds in the store."""
     peak_actors: int
-    submission_backpressure_s: float
-    output_backpressure_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +81,4 @@ def _op(op: Any) -> OpStats:
         bytes_out=m.bytes_out, blocks_out=m.blocks_out, task_s=m.task_ns / NS_PER_S,
         wall_s=wall_ns / NS_PER_S, peak_store_bytes=m.peak_bytes,
         peak_actors=pool.peak if pool is not None else 0,
-        submission_backpressure_s=m.submission_backpressure_ns / NS_PER_S,
-        output_backpressure_s=m.output_backpressure_ns / NS_PER_S,
     )  # fmt: skip

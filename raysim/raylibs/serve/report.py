@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from raysim.raycore.resources import UNIT
 from raysim.raylibs.charts import Chart
 from raysim.raylibs.report import Input, LibraryReport, Table
 from raysim.raylibs.serve import advice, over_time
@@ -226,13 +225,3 @@ INPUTS = (
     Input(name="imports of a replica", value="1 s of a core", basis="assumed",
           source="raylibs.serve.defaults"),
 )  # fmt: skip
-
-
-def total_resources(nodes: Any) -> dict[str, float]:
-    """Of all nodes that live, by name."""
-    total: dict[str, float] = {}
-    for node in nodes:
-        if node.state != "DEAD":
-            for name, units in node.resources.items():
-                total[name] = total.get(name, 0.0) + units / UNIT
-    return total

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from raysim.raycore.scripts import TIMED_OUT, Event, Script, now, sleep, wait_for
-from raysim.raylibs.actors import ActorClass, ActorHandle
+from raysim.raylibs.actors import ActorHandle
 from raysim.raylibs.serve.config import ApplicationConfig
 from raysim.raylibs.serve.controller import CONTROLLER, ServeController
 from raysim.raylibs.serve.instance import Instance
@@ -47,7 +47,6 @@ def serve_run(
     instance: Instance,
     *,
     timeout_s: float,
-    controller_class: ActorClass = CONTROLLER,
     beside: Running | None = None,
 ) -> Script:
     """``running = yield from serve_run(instance, timeout_s=...)``: ``Running``.
@@ -57,7 +56,7 @@ def serve_run(
     """
     timeline = Timeline()
     if beside is None:
-        handle = yield from controller_class.remote(instance, timeline)
+        handle = yield from CONTROLLER.remote(instance, timeline)
     else:
         handle = beside.handle
     controller: ServeController = yield from handle.ask("beside", instance, timeline)

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 from raysim.raycore.process import CoreProcess
 from raysim.raycore.protocol import Nodes, RequestClusterResourceConstraint, WatchNodes
-from raysim.raycore.resources import UNIT, ResourceSet
+from raysim.raycore.resources import ResourceSet, quantities
 from raysim.raycore.scripts import Event, Script, ask_gcs, now, sleep, spawn, wait_for
 from raysim.raycore.tasks import ActorOptions
 from raysim.raylibs.actors import ActorClass
@@ -78,7 +78,7 @@ class AutoscalingCoordinator:
 
     def _see(self, nodes: Nodes) -> None:
         self._nodes = [
-            {name: n / UNIT for name, n in row.resources.items()}
+            quantities(row.resources)
             for row in nodes.rows
             if not row.is_head or row.resources.get("CPU") or row.resources.get("GPU")
         ]

@@ -30,11 +30,6 @@ class PreemptionInfo:
     """Earliest; None: none is known."""
     preempted_node_to_ranks: dict[NodeID, tuple[int, ...]]
 
-    @property
-    def preempted_ranks(self) -> list[int]:
-        """All of them, ascending."""
-        return sorted({r for ranks in self.preempted_node_to_ranks.values() for r in ranks})
-
 
 class Gang:
     """One per worker group.

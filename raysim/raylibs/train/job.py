@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from raysim.kernel.rng import Streams
 from raysim.raycore.process import CoreProcess
-from raysim.raycore.resources import UNIT
+from raysim.raycore.resources import quantities
 from raysim.raycore.scripts import Script
 from raysim.raycore.tasks import TaskError
 from raysim.raylibs.data.over_time import charts_of as data_charts
@@ -138,7 +138,7 @@ def cluster_nodes(process: CoreProcess) -> Nodes:
             resources["GPU"] = float(node.spec.gpu_count)
         seen = process.env.view.nodes.get(node.index)
         if seen is not None:
-            resources = {name: n / UNIT for name, n in seen.resources.total.items()}
+            resources = quantities(seen.resources.total)
         found.append(resources)
     return found
 

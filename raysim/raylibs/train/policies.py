@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
-from raysim.raycore.resources import UNIT
 from raysim.raylibs.train.config import WITHOUT_LIMIT, FailureConfig, ScalingConfig
 
 Cause = Literal["worker", "start", "preemption"]
@@ -50,8 +49,3 @@ def possible_workers(config: ScalingConfig, nodes: Iterable[Mapping[str, float]]
         min(int(node.get(name, 0.0) // n) for name, n in need.items() if n > 0) for node in nodes
     )
     return min(fit, config.max_workers)
-
-
-def whole(units: Mapping[str, int]) -> dict[str, float]:
-    """Resources as the node table has them, in Ray's numbers."""
-    return {name: n / UNIT for name, n in units.items()}

@@ -166,11 +166,6 @@ class RunRecord:
             found[attempt.world_size] += safe - attempt.resume_step
         return dict(found)
 
-    def lost_steps(self) -> int:
-        """Whole steps done and done again, or never again."""
-        safe = self.safe_steps()
-        return sum(a.done_step - s for a, s in zip(self.attempts, safe, strict=True))
-
     def executed_steps(self) -> int:
         """All that were done."""
         return sum(a.done_step - a.resume_step for a in self.attempts)

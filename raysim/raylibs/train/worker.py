@@ -41,11 +41,6 @@ class TrainFunction:
     def __post_init__(self) -> None:
         assert (self.loop is None) != (self.user is None), "a loop, or a user's function"
 
-    @property
-    def led(self) -> bool:
-        """Whether rank 0 plays for all."""
-        return self.loop is not None and self.in_bulk
-
     def run(self, context: TrainContext) -> Script:
         """In the training thread; what it returns, or a TaskError."""
         if self.user is not None:

@@ -484,8 +484,6 @@ class TuneController:
             driver_busy_s=self._busy_s,
             results_lag_s=self._lag_s,
             actors_started=self._actors.num_started,
-            snapshots=self._snapshots.count,
-            snapshots_s=self._snapshots.took_s,
         )
 
 

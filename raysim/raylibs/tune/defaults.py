@@ -44,8 +44,6 @@ class TuneDefaults:
     """``TUNE_MAX_PENDING_TRIALS_PG``; None: the search algorithm's."""
     state_period_s: float | None = None
     """``TUNE_GLOBAL_CHECKPOINT_S``; None: at least 10 s, and 19 times what a snapshot takes."""
-    insufficient_resources_s: float = 60.0
-    """``TUNE_WARN_INSUFFICENT_RESOURCE_THRESHOLD_S``."""
     trainable_core_s: float | None = None
     """CPU time of a trial's actor before ``setup``; None: the machine's ``tune_trial_core_s``."""
     costs: TuneCosts = field(default_factory=TuneCosts)

@@ -255,8 +255,6 @@ class TuneResult:
     driver_busy_s: float
     results_lag_s: float
     actors_started: int
-    snapshots: int
-    snapshots_s: float
     warnings: tuple[tuple[str, str], ...] = ()
 
     @property

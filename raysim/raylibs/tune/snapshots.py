@@ -30,8 +30,6 @@ class Snapshots:
         self._last_ns: int | None = None
         fixed = defaults.state_period_s
         self._period_s = STATE_MIN_PERIOD_S if fixed is None else fixed
-        self.count = 0
-        self.took_s = 0.0
 
     def changed(self, trial: Trial) -> None:
         """The next one writes it anew."""
@@ -56,8 +54,6 @@ class Snapshots:
 
     def written(self, now_ns: int, took_s: float) -> None:
         """One has been, by ``now_ns``."""
-        self.count += 1
-        self.took_s += took_s
         self._last_ns = now_ns
         self._forced = False
         self._since.clear()

@@ -36,9 +36,6 @@ from raysim.raylibs.tune.program import DUPLICATE, SHOULD_CHECKPOINT, SpecTraina
 from raysim.raylibs.tune.resources import PlacementGroupFactory
 from raysim.raylibs.tune.trial import Trial, TrialCheckpoint
 
-RESULT_BYTES = 1_500
-"""A pickled result of ``Trainable.train`` (measured: 14 keys filled in, few metrics)."""
-
 
 class Happened(NamedTuple):
     """Something for the driver's loop."""

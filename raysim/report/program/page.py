@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +12,7 @@ from raysim.report.program import links, over_time
 from raysim.report.program.figures import Figure, figure, time_ticks
 from raysim.report.program.jobs import Share, bars, shares
 from raysim.report.program.timeline import Timeline, timeline
+from raysim.report.words import script_json
 from raysim.results.ray.activity import Activity
 from raysim.results.ray.recorded import Recorded
 from raysim.units import NS_PER_S
@@ -73,11 +73,5 @@ def pictures(recorded: Recorded, summary: Mapping[str, Any]) -> Pictures:
         timeline=cluster, heat=heat, libraries=libraries,
         matrix=links.matrix(activity.transfers), stores=over_time.stores(activity),
         makers=over_time.makers(rows, now.tasks, task_of), shares=shares(recorded, summary),
-        ticks=time_ticks(end_s), data=_json(data), **single,
+        ticks=time_ticks(end_s), data=script_json(data), **single,
     )  # fmt: skip
-
-
-def _json(data: object) -> str:
-    """Nothing in it can close the element it stands in."""
-    text = json.dumps(data, separators=(",", ":"), sort_keys=True, allow_nan=False)
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -268,7 +268,6 @@ class EngineContext:
         *,
         low_precision_copy: bool,
         sizes: Sequence[int] = (),
-        name: str = "",
         fused: bool | None = None,
         element_bytes: float = 4.0,
     ) -> int:
@@ -295,7 +294,7 @@ class EngineContext:
         parts = step_temporaries(o, [s * element_bytes for s in sizes or (numel,)])
         b.make_states()
         b.alloc("temporary", sum(parts), "optimizer temporaries", tensors=parts)
-        done = b.compute(name or o.type, "optimizer", seconds, host_s=host_s)
+        done = b.compute(o.type, "optimizer", seconds, host_s=host_s)
         b.free("temporary", sum(parts), "optimizer temporaries")
         return done
 

@@ -146,7 +146,7 @@ class ZeroOneTwo:
             self.in_flight = ()
         self._give_buffers()
         if self.zero.stage == 1 and self.overlap and self.boundary:
-            self._keep_own("reduced gradients")
+            self._keep_own()
 
     def reduce_gradients(self) -> None:
         """Stage 1 without overlap: after backward, nothing to hide behind, in flat order."""
@@ -156,11 +156,11 @@ class ZeroOneTwo:
         for bucket in pack(self.c.built, self.zero.reduce_bucket_size):
             self._flush(bucket, len(self.c.builder.program.ops) - 1)
         self._give_buffers()
-        self._keep_own("reduced gradients")
+        self._keep_own()
 
-    def _keep_own(self, label: str) -> None:
+    def _keep_own(self) -> None:
         """Stage 1 lets go of what other ranks own once everything is reduced."""
-        self.c.builder.free_all("gradient", label)
+        self.c.builder.free_all("gradient", "reduced gradients")
         self.c.builder.alloc("gradient", self.kept_bytes, "own gradient slices")
 
     def _take_buffers(self) -> None:

@@ -196,7 +196,6 @@ class Pricer:
             loss_saved=tuple(loss),
             forward_temp_bytes=sum(forward_temps),
             forward_temps=forward_temps,
-            backward_temp_bytes=sum(backward_temps),
             backward_temps=backward_temps,
             temp_category="logits" if any(o.kind == "loss" for o in operators) else "temporary",
             exchanges=around,

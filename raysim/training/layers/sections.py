@@ -111,9 +111,8 @@ class Unit:
     forward_temp_bytes: int
     forward_temps: tuple[int, ...]
     """The same, tensor by tensor."""
-    backward_temp_bytes: int
     backward_temps: tuple[int, ...]
-    """The same, tensor by tensor: the output's gradient and the input's."""
+    """Tensor by tensor: the output's gradient and the input's."""
     temp_category: str
     """``logits`` where the temporaries are the loss's, else ``temporary``."""
     weights: WeightGradients

@@ -120,10 +120,6 @@ class AsyncHyperBandScheduler:
         """See TrialScheduler."""
         return controller.first_waiting()
 
-    def looks_at(self, result: Result) -> bool:
-        """See TrialScheduler."""
-        return self._time_attr in result
-
     def _on_result(self, trial: Trial, result: Result) -> Decision:
         value = result[str(self.metric)]
         bracket = self._bracket_of[trial.trial_id]

@@ -81,9 +81,6 @@ class TrialScheduler(Protocol):
     def choose_trial_to_run(self, controller: Controller) -> Trial | None:
         """Which PENDING or PAUSED trial is to run next; asked at every step."""
 
-    def looks_at(self, result: Result) -> bool:
-        """Whether the decision on this result could be other than CONTINUE."""
-
 
 class Objective:
     """``metric`` and ``mode``, from the scheduler's constructor or from ``TuneConfig``."""

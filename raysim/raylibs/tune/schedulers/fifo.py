@@ -54,8 +54,3 @@ class FIFOScheduler:
     def choose_trial_to_run(self, controller: Controller) -> Trial | None:
         """See TrialScheduler."""
         return controller.first_waiting()
-
-    def looks_at(self, result: Result) -> bool:
-        """See TrialScheduler."""
-        del result
-        return False

@@ -126,11 +126,6 @@ class HyperBandScheduler:
                         return trial
         return None
 
-    def looks_at(self, result: Result) -> bool:
-        """See TrialScheduler."""
-        del result
-        return True
-
     def _process(self, controller: Controller, bracket: Bracket) -> Decision:
         if not bracket.all_at_milestone():
             return PAUSE

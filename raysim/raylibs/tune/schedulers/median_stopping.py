@@ -113,10 +113,6 @@ class MedianStoppingRule:
         """See TrialScheduler."""
         return controller.first_waiting()
 
-    def looks_at(self, result: Result) -> bool:
-        """See TrialScheduler."""
-        return self._time_attr in result
-
     def _on_insufficient_samples(self, controller: Controller, trial: Trial, at: float) -> Decision:
         waited = at - self._last_pause[trial] > self._min_time_slice
         if waited and controller.first_waiting() is not None:

@@ -92,7 +92,6 @@ class PopulationBasedTraining:
         self._states: dict[Trial, _State] = {}
         self.draws: Any = None
         """Ray's ``random``; the controller's if not set."""
-        self.num_checkpoints = 0
         self.num_perturbations = 0
 
     @property
@@ -162,16 +161,6 @@ class PopulationBasedTraining:
         ]
         return min(waiting, key=lambda t: self._states[t].last_train_time, default=None)
 
-    def looks_at(self, result: Result) -> bool:
-        """See TrialScheduler."""
-        del result
-        return True
-
-    def last_scores(self, trials: Sequence[Trial]) -> list[float]:
-        """Of those that go on."""
-        scores = (self._states[t].last_score for t in trials if not t.is_finished())
-        return [s for s in scores if s is not None]
-
     def _perturb_one(self, controller: Controller, trial: Trial, at: float) -> Script:
         self._states[trial].last_perturbation_time = at
         lower, upper = self._quantiles()
@@ -206,7 +195,6 @@ class PopulationBasedTraining:
                 state.checkpoint = trial.checkpoint
             else:
                 state.checkpoint = controller.schedule_trial_save(trial, state.last_result)
-            self.num_checkpoints += 1
         if trial in lower:
             donor = self.draws.choice(upper)
             assert donor is not trial, f"{trial} would take over from itself"
