@@ -15,7 +15,6 @@ pytest.importorskip("transformers.modeling_utils")  # now, so that it has torch'
 from torch import nn  # noqa: E402
 
 from raysim.models import huggingface  # noqa: E402
-from raysim.rayapi.unsupported import NotEmulatedError  # noqa: E402
 from raysim.training.plan import DdpSettings  # noqa: E402
 from raysim.training.settings.deepspeed import Optimizer, ZeroConfig  # noqa: E402
 from raysim.training.settings.parallel import Mesh  # noqa: E402
