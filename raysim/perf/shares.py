@@ -79,7 +79,9 @@ def bias_sum_s(
     if op.gemm is not None and op.conv is None:
         given = op.gemm.rows * op.gemm.k
     joined = (beside - op.output) / (3.0 * given) if given else 1.0
-    if op.gemm is None or not op.output or abs(joined - round(joined)) > 0.01 or round(joined) < 0:
+    if op.gemm is None or not op.output or not beside:
+        return 0.0
+    if abs(joined - round(joined)) > 0.01 or round(joined) < 0:
         return 0.0
     c.provenance["sums"] = SUM_SOURCE
     if op.conv is not None and not op.conv.channels_last:

@@ -106,8 +106,6 @@ def test_what_is_not_emulated_is_refused_by_name() -> None:
         run("residual_lightning", "--strategy", "ddp_spawn", "--devices", "2")
     with pytest.raises(NotEmulatedError, match="accelerator='cpu' on nodes with GPUs"):
         run("residual_lightning", "--accelerator", "cpu", "--devices", "2")
-    with pytest.raises(NotEmulatedError, match=r"training .* in one step"):
-        run("two_parts", "--by_hand")
 
 
 # ---- the same job as a scenario ------------------------------------------------------------------
@@ -192,6 +190,17 @@ def test_several_modules_of_a_step_are_one_model(flags: list[str]) -> None:
             rel=0.1,  # averages and waits of one's own
         )
         assert any("recompute" in row for row in other.tables[1].rows) == bool(flags)
+
+
+def test_several_modules_of_a_step_by_hand_are_one_phase() -> None:
+    """Their calls and the loss, as where the whole step is the model."""
+    (apart, together) = (run("two_parts", *flags)[1] for flags in (["--by_hand"], []))
+    assert apart.tables[0].rows[0][:2] == ("Sequential, DDP, 2 GPUs", 16)
+    for name in ("gpu_mem_peak_bytes", "gpu_mem_allocated_bytes"):
+        assert apart.metrics[name] == together.metrics[name]
+    assert apart.metrics["step_seconds"] == pytest.approx(
+        together.metrics["step_seconds"], rel=0.05
+    )
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp", "deepspeed_stage_3"])

@@ -15,7 +15,6 @@ pytest.importorskip("transformers.modeling_utils")  # now, so that it has torch'
 from torch import nn  # noqa: E402
 
 from raysim.models import huggingface  # noqa: E402
-from raysim.rayapi.unsupported import NotEmulatedError  # noqa: E402
 from raysim.training.plan import DdpSettings  # noqa: E402
 from raysim.training.settings.deepspeed import Optimizer, ZeroConfig  # noqa: E402
 from raysim.training.settings.parallel import Mesh  # noqa: E402
@@ -347,16 +346,6 @@ def test_one_backward_of_two_forwards_is_a_batch_twice_as_large() -> None:
     two = fit(loop, batch=4096, views=2)[1].metrics
     assert two["gpu_mem_peak_bytes"] == pytest.approx(one["gpu_mem_peak_bytes"], rel=0.01)
     assert two["step_seconds"] == pytest.approx(one["step_seconds"], rel=0.01)
-
-
-def test_two_models_in_one_step_are_refused_by_name() -> None:
-    def loop(config: dict[str, Any]) -> None:
-        encoder, decoder = Net().to("cuda"), Net(width=1024, depth=2).to("cuda")
-        decoder(encoder(torch.randn(8, 1024, device="cuda"))).mean().backward()
-
-    error, _ = fit(loop, workers=1)
-    assert isinstance(error, NotEmulatedError)
-    assert "training Net and Net in one step" in str(error)
 
 
 def test_states_that_main_memory_cannot_hold_are_said_so() -> None:

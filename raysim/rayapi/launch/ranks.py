@@ -154,7 +154,7 @@ class Ranks:
     def _set_up(self, worker: Worker) -> None:
         """torch on shapes, or on CPUs that really compute."""
         if self._on_gpus:
-            from raysim.rayapi.shapes.steps import Shared
+            from raysim.rayapi.shapes.shared import Shared
             from raysim.rayapi.shapes.world import begin
 
             self._shared = self._shared or Shared()

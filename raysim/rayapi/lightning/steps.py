@@ -4,9 +4,8 @@ Real counterpart: ``pytorch/strategies/strategy.py`` of lightning 2.4 to 2.6, wh
 through the wrapper (``DistributedDataParallel(module)``) into ``module.training_step``. That method
 is the user's own code (it logs, it counts), so it runs in every step. One module that it calls is a
 model as in any script, trained as the strategy has wrapped the LightningModule: its table may be
-known, and what follows is the loss. Of several, the whole method is one model.
-
-Not modelled: several modules in a step that calls backward itself (refused).
+known, and what follows is the loss. Of several, the whole method is one
+model; of a step that calls backward itself, each backward is (``shapes.several``).
 """
 
 from __future__ import annotations

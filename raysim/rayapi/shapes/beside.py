@@ -53,7 +53,7 @@ class Beside:
     def learns(self, module: Any, args: Any, kwargs: Any) -> bool:
         """Whether autograd would keep anything of a call, where it is on."""
         known = self._frozen.get(id(module))
-        if known is None:
+        if known is None or self._steps.several.on:  # which may freeze and thaw each other
             frozen = not any(p.requires_grad for p in module.parameters())
             known = self._frozen[id(module)] = module, frozen
         with _C.DisableTorchFunction():

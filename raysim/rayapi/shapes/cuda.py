@@ -150,12 +150,12 @@ def _properties(steps: Steps, *_: Any) -> Any:
 
 
 def _allocated(steps: Steps, *_: Any) -> int:
-    found = steps.latest
+    found = steps.several.fullest or steps.latest
     return 0 if found is None else found.allocated_bytes
 
 
 def _reserved(steps: Steps, *_: Any) -> int:
-    found = steps.latest
+    found = steps.several.fullest or steps.latest
     return 0 if found is None else found.reserved_bytes
 
 

@@ -306,7 +306,7 @@ def _broadcast_object_list(
 def _optimizers(r: Replaced) -> None:
     r.around(torch.optim.Optimizer, "__init__", _new_optimizer)
     for kind in (torch.optim.Optimizer, torch.nn.Module):
-        r.around(kind, "zero_grad", lambda _real, steps, *_a, **_k: steps.zeroes())
+        r.around(kind, "zero_grad", lambda _real, steps, own, *_a, **_k: steps.zeroes(own))
     scaler = torch.amp.GradScaler
     r.around(scaler, "scale", lambda _real, _s, _self, loss: loss)
     r.around(scaler, "unscale_", lambda *_a: None)

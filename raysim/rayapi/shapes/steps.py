@@ -8,7 +8,7 @@ The first step of each role (a model, the shapes it is given, how it is wrapped)
 shapes, and is traced once for all ranks. Later steps of that role are not run: the model answers
 with outputs of the shapes it had, ``backward`` makes no gradients, optimizers find nothing to do.
 
-Not modelled: two models trained in one step (refused), gradients' values, hooks on gradients.
+Not modelled: gradients' values, hooks on gradients.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -42,13 +42,14 @@ from raysim.rayapi.shapes.own_work import OwnWork
 from raysim.rayapi.shapes.plans import Wrapping, asked_tf32, describe
 from raysim.rayapi.shapes.prediction import Prediction
 from raysim.rayapi.shapes.roles import Role, again, bytes_of, example_of, samples_of
+from raysim.rayapi.shapes.several import Several
+from raysim.rayapi.shapes.shared import AskedFor, Shared
 from raysim.rayapi.train.environment import host_pool
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.tracing import Script, trace
 from raysim.tracing.autocast import Casts
 from raysim.tracing.operators import tensors
 from raysim.tracing.walk import in_compiled_function
-from raysim.training.checkpoint.cost import CheckpointCost
 from raysim.training.compiler.compile import Feed
 from raysim.training.plan import TrainingPlan
 from raysim.training.settings.deepspeed import Optimizer
@@ -59,29 +60,6 @@ if TYPE_CHECKING:
 _PLAIN = (bool, int, float, str, type(None))
 """Arguments of a forward that may decide on what it does."""
 _C: Any = torch._C  # noqa: SLF001  (modes of a thread have no other door)
-AskedFor = tuple[Any, ...]
-"""What makes two forwards alike."""
-
-
-@dataclass(kw_only=True)
-class Shared:
-    """What the ranks of a run know together."""
-
-    roles: dict[AskedFor, Role] = field(default_factory=dict)
-    predictions: dict[Any, Prediction] = field(default_factory=dict)
-    forwards: dict[Any, int] = field(default_factory=dict)
-    shapes: dict[Any, tuple[torch.Size, torch.dtype]] = field(default_factory=dict)
-    """What functions of torch have made, by what they were given."""
-    said: set[str] = field(default_factory=set)
-    """What the user has been told."""
-    steps: dict[int, tuple[Prediction, int]] = field(default_factory=dict)
-    """Optimizer steps under each prediction, of rank 0; by its identity."""
-    beside: dict[Any, tuple[int, int]] = field(default_factory=dict)
-    """Bytes of inputs and nanoseconds of the first forward of models that are not trained."""
-    saves: dict[tuple[int, str], CheckpointCost] = field(default_factory=dict)
-    """Of DeepSpeed's checkpoints, by the prediction they are of and what they hold."""
-    too_large: Prediction | None = None
-    """What ran out of memory."""
 
 
 class Steps:
@@ -136,8 +114,8 @@ class Steps:
         """A backward has made gradients, for optimizers of the script's own."""
         self.hooks = Hooks()
         self.optimizers = Optimizers(self)
-        self.own = OwnWork(self)
-        self.beside = Beside(self)
+        self.own, self.beside = OwnWork(self), Beside(self)
+        self.several = Several(self)
 
     # ---- forward ---------------------------------------------------------------------------------
 
@@ -150,11 +128,10 @@ class Steps:
         role = self.shared.roles.get(key)
         if not learns:
             return self._evaluate(run, module, key, role, args, kwargs)
-        if self._key is not None and self._key[0] != key[0]:
-            raise NotEmulatedError(
-                f"training {type(module).__name__} and {type(self._module).__name__} in one step",
-                "one model per step",
-            )
+        if self.several.on or (self._key is not None and self._module is not module):
+            if not self.several.on:
+                self.begin_several()
+            return self.several.forward(partial(self._run, run), module, key, args, kwargs)
         self._key, self._module = key, module
         self._forwards += module.training
         if self.latest is not None:
@@ -171,7 +148,14 @@ class Steps:
                 batch=samples_of((args, kwargs)), input_bytes=bytes_of((args, kwargs)),
             )  # fmt: skip
         self.mode.tape, self._outputs = Tape(outputs), outputs
+        self.several.latest = module, key, args, kwargs, outputs
         return outputs
+
+    def begin_several(self) -> None:
+        """The step under way trains several modules."""
+        waits = self.several.latest if self._forwards and self.mode.tape is not None else None
+        self.several.begin(self._key, self._module, self._micro, waits)
+        self.forget_forward()
 
     def forget_forward(self) -> None:
         """What was called was but a part of the model."""
@@ -235,7 +219,7 @@ class Steps:
             )  # fmt: skip
         self.beside.called(module)
         self.mode.alive.note(answer := again(role.outputs, grad=False))
-        if self.latest is not None and self.beside.holds(module):
+        if self.latest is not None and (self.several.on or self.beside.holds(module)):
             self._evaluated_ns += self.beside.forward_ns(module, role, (args, kwargs), key[3])
         elif self.latest is not None:
             found = self.shared.forwards.get(key)
@@ -252,6 +236,10 @@ class Steps:
 
     def backward(self, loss: torch.Tensor, *, gradients: bool = True) -> None:
         """``loss.backward()``: no gradients, but what they take."""
+        if self.several.on:
+            self.several.backward(loss)
+            after_backward(self)
+            return
         if self._key is None or self._after_backward():
             return
         role = self.shared.roles[self._key]
@@ -349,7 +337,9 @@ class Steps:
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        if self._micro and self._key is not None:
+        if self.several.on:
+            self.several.step(run, optimizer, self.optimizers.of(run, optimizer))
+        elif self._micro and self._key is not None:
             own = self.optimizers.of(run, optimizer)
             if in_compiled_function():
                 own = replace(own, fused=True)
@@ -358,9 +348,9 @@ class Steps:
             self.optimizers.begin(run, optimizer)
         return loss
 
-    def take_step(self, found: Prediction) -> None:
-        """All ranks meet, and what is left of the step passes."""
-        rest_ns = max(0, found.step_ns - self._paid_ns) + self._evaluated_ns
+    def take_step(self, found: Prediction, more_ns: int = 0) -> None:
+        """All ranks meet, and what is left of the step passes, and ``more_ns``."""
+        rest_ns = max(0, found.step_ns + more_ns - self._paid_ns) + self._evaluated_ns
         self._micro = self.queued_ns = self._paid_ns = self._forwards = self._evaluated_ns = 0
         self._key = None
         self.own.step_taken()
@@ -380,7 +370,7 @@ class Steps:
     @property
     def between_passes(self) -> bool:
         """A forward has run whose backward has not: what is called makes the loss."""
-        return self._forwards > 0
+        return self._forwards > 0 or self.several.pending
 
     @property
     def waits_ns(self) -> int:
@@ -398,8 +388,9 @@ class Steps:
             fiber = this_fiber()
             fiber.sleep(fiber.take_lead() + queued_ns)
 
-    def zeroes(self) -> None:
+    def zeroes(self, owner: Any) -> None:
         """``zero_grad()``: late between a forward and its backward."""
+        self.several.zeroes(owner)
         self._zeroes_late = self._zeroes_late or (self._forwards > 0 and not self._micro)
 
     # ---- what it takes ---------------------------------------------------------------------------
@@ -413,6 +404,13 @@ class Steps:
         """What its batch costs the host."""
         return self.feed or Feed(copy_bytes=role.input_bytes)
 
+    def asked_of(
+        self, key: Any, module: Any, accumulation: int, optimizer: Optimizer, idle_bytes: int
+    ) -> Prediction:
+        """Of a phase of several modules' step, beside whose weights others lie."""
+        self._key, self._module, self._views, self.several.idle_bytes = key, module, 1, idle_bytes
+        return self.asked(accumulation, optimizer)
+
     def asked(self, accumulation: int, optimizer: Optimizer | None = None) -> Prediction:
         """Of the step under way; an engine has its own optimizer."""
         assert self._key is not None, "an update without a forward"
@@ -420,7 +418,7 @@ class Steps:
         assert role.model is not None, "an update of a model without backward"
         wrapping = self._wrapping()
         others = (
-            self.beside.trained(self._module),
+            self.beside.trained(self._module) + self.several.idle_bytes,
             self.beside.script_bytes(role, self.mode.alive, whole=wrapping.engine == "ddp"),
         )
         feed = self.own.feed(self.feed, role.input_bytes, accumulation)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from raysim.rayapi.huggingface.accelerate import ask_again
-from raysim.rayapi.shapes.steps import Shared, Steps
+from raysim.rayapi.shapes.shared import Shared
+from raysim.rayapi.shapes.steps import Steps
 
 if TYPE_CHECKING:
     from raysim.rayapi.train.worker import Worker

@@ -16,7 +16,7 @@ from raysim.units import GIB, to_seconds
 if TYPE_CHECKING:
     from raysim.rayapi.shapes.cpu_steps import CpuShared
     from raysim.rayapi.shapes.prediction import Prediction
-    from raysim.rayapi.shapes.steps import Shared
+    from raysim.rayapi.shapes.shared import Shared
     from raysim.training.plan import TrainingPlan
 
 COLLATE_BYTES_PER_S = 5e9
@@ -52,12 +52,14 @@ def with_training(report: LibraryReport, shared: Shared) -> LibraryReport:
     if not shared.steps:
         return report
     found, _ = max(shared.steps.values(), key=lambda each: each[1])
-    step_s = to_seconds(found.step_ns)
+    step_s, fullest = to_seconds(found.step_ns), found
+    if shared.several:
+        fullest = max((each for each, _ in shared.steps.values()), key=lambda each: each.peak_bytes)
     metrics = {
-        **report.metrics, "step_seconds": step_s, "gpu_mem_peak_bytes": float(found.peak_bytes),
-        "gpu_mem_peak": found.peak_bytes / found.capacity_bytes,
-        "gpu_mem_allocated_bytes": float(found.allocated_bytes),
-        "gpu_mem_reserved_bytes": float(found.reserved_bytes),
+        **report.metrics, "step_seconds": step_s, "gpu_mem_peak_bytes": float(fullest.peak_bytes),
+        "gpu_mem_peak": fullest.peak_bytes / fullest.capacity_bytes,
+        "gpu_mem_allocated_bytes": float(fullest.allocated_bytes),
+        "gpu_mem_reserved_bytes": float(fullest.reserved_bytes),
         "samples_per_s": samples(found) / step_s,
     }  # fmt: skip
     table = Table(
@@ -68,7 +70,7 @@ def with_training(report: LibraryReport, shared: Shared) -> LibraryReport:
         ),
         rows=tuple(_row(each, count) for each, count in _by_plan(shared)),
     )  # fmt: skip
-    tables = (table, _where(found), _memory(found), *report.tables)
+    tables = (table, _where(found), _memory(fullest), *report.tables)
     inputs = (
         *report.inputs,
         Input(name="step", value=step_s, basis="assumed",

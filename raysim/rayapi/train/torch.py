@@ -49,7 +49,7 @@ class TorchTrainer(DataParallelTrainer):
             if "torch" in sys.modules:
                 self._on_cpus(worker)
             return
-        from raysim.rayapi.shapes.steps import Shared
+        from raysim.rayapi.shapes.shared import Shared
         from raysim.rayapi.shapes.world import begin
 
         replace()

@@ -1,0 +1,400 @@
+"""Steps that train several modules: GANs, encoder and decoder, actor and critic.
+
+Real counterpart: autograd's graph. Each backward goes through the calls of modules that its loss
+depends on, and no further than ``detach()``; those calls and the functions between them are one
+*phase*, traced as one model. An optimizer's step takes the phases of its parameters since its last:
+alike ones are micro-batches of one step, of others forward and backward pass. What the modules that
+a phase does not train hold meanwhile (weights, gradients, optimizer states) lies beside it.
+
+From the first such step on modules are run on shapes each time, since their graph is asked for.
+
+Not modelled: that of a phase's parameters only those in the optimizer are updated (all are, a few
+kernels more), activations that a forward keeps for a later phase while another runs, engines that
+shard (refused).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._pytree import tree_map_only
+
+from raysim.rayapi.shapes.alive import key_of
+from raysim.rayapi.shapes.known import with_values
+from raysim.rayapi.shapes.mode import Tape, no_value
+from raysim.rayapi.shapes.plans import Wrapping, describe
+from raysim.rayapi.shapes.roles import Role, bytes_of, samples_of
+from raysim.rayapi.unsupported import NotEmulatedError
+from raysim.tracing import Script, trace
+from raysim.tracing.operators import tensors
+from raysim.tracing.walk import compiled_function
+from raysim.training.settings.deepspeed import Optimizer
+
+if TYPE_CHECKING:
+    from raysim.rayapi.shapes.prediction import Prediction
+    from raysim.rayapi.shapes.steps import Steps
+
+_OLDEST = 16
+"""Steps after which a forward that no backward has come to is forgotten."""
+Entry = tuple[Any, Any, Any, Any, bool]
+"""A function or a call of a module, its arguments, its result, whether it is compiled."""
+
+
+@dataclass(eq=False, kw_only=True)
+class Call:
+    """A module's forward that may learn."""
+
+    module: Any
+    key: Any
+    given: tuple[Any, Any]
+    outputs: Any
+    born: int
+    """Steps taken before."""
+    recomputes: bool
+    half: torch.dtype | None
+    starts: set[Any] = field(default_factory=set)
+    """Where autograd's graph of its outputs begins."""
+    charged: bool = False
+    """Its forward has been paid without a backward."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Once more."""
+        return self.module(*args, **kwargs)
+
+    def kind(self) -> Any:
+        """What makes two of them alike."""
+        learns = tuple(p.requires_grad for p in self.module.parameters())
+        asks = tuple(t.requires_grad for t in tensors(self.given))
+        return id(self.module), self.key, learns, asks
+
+
+class Recording(Tape):
+    """Functions and calls since the last moment when no forward was pending."""
+
+    def __init__(self) -> None:
+        super().__init__(())
+
+    def extend(self, other: Tape | None) -> None:
+        """With what another has written down."""
+        self._calls += [] if other is None else other._calls  # noqa: SLF001  (its like)
+
+    def call(self, call: Call, args: Any, kwargs: Any, outputs: Any) -> None:
+        """A module has been called."""
+        self._calls.append((call, args, kwargs, outputs, False))
+
+    def leading_to(self, loss: torch.Tensor, used: Iterable[Call]) -> list[Entry]:
+        """Entries that the loss is made of, in order; of calls only those ``used``."""
+        wanted, found, those = {id(loss)}, [], set(used)
+        for entry in reversed(self._calls):
+            func, args, kwargs, out, _ = entry
+            if (isinstance(func, Call) and func not in those) or _is_source(args, kwargs):
+                continue  # what is drawn or filled is given, as any batch is
+            if any(id(t) in wanted for t in tensors(out)):
+                wanted.update(id(t) for t in tensors((args, kwargs)))
+                found.append(entry)
+        return found[::-1]
+
+
+class _Shared:
+    """What a copy of a module has too, and not a copy of it."""
+
+    def __init__(self, entries: list[Entry], inputs: list[int], loss: int) -> None:
+        self.entries, self.inputs, self.loss = entries, inputs, loss
+
+    def __deepcopy__(self, _memo: Any) -> _Shared:
+        return self
+
+
+class Phase(torch.nn.Module):
+    """Modules that one backward goes through, called as the script has called them."""
+
+    def __init__(self, modules: list[Any], shared: _Shared) -> None:
+        super().__init__()
+        self.places = {id(m): f"part{i}" for i, m in enumerate(modules)}
+        for i, m in enumerate(modules):
+            setattr(self, f"part{i}", describe(m).module)
+        self.shared = shared
+
+    def forward(self, *given: Any) -> dict[str, torch.Tensor]:
+        """The loss, again."""
+        new = dict(zip(self.shared.inputs, given, strict=True))
+        for func, args, kwargs, out, is_compiled in self.shared.entries:
+            there = tree_map_only(torch.Tensor, partial(_instead, new), (args, kwargs))
+            run = func
+            if isinstance(func, Call):
+                run = getattr(self, self.places[id(func.module)])
+            with compiled_function() if is_compiled else nullcontext():
+                made = run(*there[0], **there[1])
+            new |= zip(map(id, tensors(out)), tensors(made), strict=False)
+        return {"loss": new[self.shared.loss]}
+
+
+def _instead(new: dict[int, torch.Tensor], tensor: torch.Tensor) -> torch.Tensor:
+    return new.get(id(tensor), tensor)
+
+
+class Several:
+    """Of one worker."""
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+        self.on = False
+        """A step has trained several modules."""
+        self.fullest: Prediction | None = None
+        """The phase that takes most memory."""
+        self.latest: Any = None
+        """Of a step of one model: the forward that was run, as ``begin`` takes it."""
+        self.idle_bytes = 0
+        """Beside the phase that is asked of."""
+        self._calls: list[Call] = []
+        self._tape = Recording()
+        self._phases: dict[Any, tuple[Any, int]] = {}
+        """By key, with how often backward has run since their optimizer's last step."""
+        self._known: dict[Any, tuple[Any, Any]] = {}
+        """Phases that have been traced: their role's key and their module."""
+        self._found: dict[Any, Prediction] = {}
+        self._graded: dict[int, Any] = {}
+        """Modules whose gradients are there."""
+        self._last: dict[int, tuple[Any, int]] = {}
+        """Optimizers, with the number of their last step."""
+
+    @property
+    def pending(self) -> bool:
+        """A forward has run that a backward may yet come to."""
+        return bool(self._calls)
+
+    def begin(self, key: Any, module: Any, micro: int, last: Any) -> None:
+        """What was one model's step is one of several modules, after ``micro`` backwards.
+
+        ``last``: a forward that waits for its backward, as ``forward`` is given it, with its
+        outputs; None: there is none.
+        """
+        self.on = self._steps.shared.several = True
+        if micro:
+            self._phases[key, module] = module, micro
+        if last is not None:
+            followed, self._tape = self._steps.mode.tape, Recording()
+            self._note(*last)
+            self._tape.extend(followed)
+
+    def forward(self, run: Any, module: Any, key: Any, args: Any, kwargs: Any) -> Any:
+        """One that may learn."""
+        steps = self._steps
+        engine = self._wrapping(module).engine
+        if engine != "ddp":
+            raise NotEmulatedError(
+                f"training {type(module).__name__} beside another module under {engine}",
+                "DistributedDataParallel or no wrapper for modules that one step trains",
+            )
+        steps.steady, steps.recomputes, steps.half = False, False, None
+        steps.mode.tape = None
+        try:
+            outputs = run(module, args, kwargs)
+        finally:
+            steps.mode.tape = self._tape
+        self._note(module, key, args, kwargs, outputs)
+        return outputs
+
+    def _wrapping(self, module: Any) -> Wrapping:
+        """Its own, or that of what a library has wrapped all in."""
+        within = self._steps.within
+        return describe(module if within is None else within)
+
+    def _note(self, module: Any, key: Any, args: Any, kwargs: Any, outputs: Any) -> None:
+        steps = self._steps
+        call = Call(
+            module=module, key=key, given=(args, kwargs), outputs=outputs, born=steps.worker.steps,
+            recomputes=steps.recomputes, half=key[3] or steps.half,
+            starts={t.grad_fn for t in tensors(outputs) if t.grad_fn is not None},
+        )  # fmt: skip
+        self._calls.append(call)
+        self._tape.call(call, args, kwargs, outputs)
+        steps.mode.tape = self._tape
+        steps.beside.called(describe(module).module)
+
+    # ---- backward --------------------------------------------------------------------------------
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Of the calls that the loss depends on."""
+        steps = self._steps
+        used = self._used(loss)
+        if not used:
+            return
+        key, phase = self._phase(loss, used)
+        key = key, phase
+        _, count = self._phases.get(key, (phase, 0))
+        self._phases[key] = phase, count + 1
+        self._graded |= {id(c.module): c.module for c in used}
+        if key in self._found:
+            steps.queued_ns += sum(self._found[key].passes_ns)
+        self._calls = [c for c in self._calls if c not in used]
+        self._forget()
+
+    def _used(self, loss: torch.Tensor) -> list[Call]:
+        """Calls in the loss's graph, and in those that ``autograd.grad`` has gone through."""
+        nodes, used = set(_graph(loss)), list[Call]()
+        while True:
+            found = [c for c in self._calls if not c.starts.isdisjoint(nodes)]
+            if len(found) == len(used):
+                return found
+            used = found
+            for func, args, *_ in self._tape.leading_to(loss, used):
+                if func is torch.autograd.grad:
+                    nodes.update(*map(_graph, tensors(args[0])))
+
+    def _forget(self) -> None:
+        if not self._calls:
+            self._tape = Recording()
+        self._steps.mode.tape = self._tape if self._calls else None
+
+    def _phase(self, loss: torch.Tensor, used: list[Call]) -> tuple[Any, Any]:
+        entries = self._tape.leading_to(loss, used)
+        names = tuple(getattr(e[0], "__name__", "") for e in entries)
+        kind = tuple(c.kind() for c in used), names
+        if kind not in self._known:
+            self._known[kind] = self._traced(loss, used, entries, names)
+        return self._known[kind]
+
+    def _traced(
+        self, loss: torch.Tensor, used: list[Call], entries: list[Entry], names: tuple[str, ...]
+    ) -> tuple[Any, Any]:
+        """Its role, which all ranks share, and the phase as a module of this one."""
+        steps = self._steps
+        inputs = _inputs(entries)
+        modules = list({id(c.module): c.module for c in used}.values())
+        kinds = list(dict.fromkeys(type(describe(m).module).__name__ for m in modules))
+        title = "_and_".join(kinds)
+        shared = _Shared(entries, [id(t) for t in inputs], id(loss))
+        phase = Phase(modules, shared)
+        phase.__class__ = type(title, (Phase,), {})
+        first = self._wrapping(modules[0])
+        wrapping = Wrapping(
+            module=phase, meets=any(self._wrapping(m).meets for m in modules), ddp=first.ddp
+        )
+        phase.raysim_wrapping = wrapping  # type: ignore[assignment]
+        half = next((c.half for c in used if c.half), None)
+        place = tuple((c.key, *c.kind()[2:], modules.index(c.module)) for c in used)
+        key = title, place, names, half, True, "several"
+        example = [t if t.is_leaf else t.detach() for t in inputs]
+        if key not in steps.shared.roles:
+            role = Role(
+                outputs=None, recomputes=any(c.recomputes for c in used), half=half,
+                batch=samples_of(example), input_bytes=bytes_of(example),
+            )  # fmt: skip
+            steps.mode.tape = None
+            with steps.tracing(phase):
+                role.model = trace(
+                    phase, with_values(example), name=title, autocast=wrapping.cast_by(half),
+                    say=steps.say,
+                    script=Script(unknown=no_value, kept=partial(role.learn_kept, example)),
+                )  # fmt: skip
+            steps.shared.roles[key] = role
+        return key, phase
+
+    # ---- the update ------------------------------------------------------------------------------
+
+    def step(self, run: Callable[..., Any], optimizer: Any, own: Optimizer) -> None:
+        """Of one optimizer: the phases of its parameters."""
+        steps = self._steps
+        number = steps.worker.steps
+        _, before = self._last.get(id(optimizer), (None, -1))
+        self._last[id(optimizer)] = optimizer, number
+        wanted = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        mine = [
+            (key, *self._phases.pop(key)) for key, (phase, _) in list(self._phases.items())
+            if any(id(p) in wanted for p in phase.parameters())
+        ]  # fmt: skip
+        if not mine:
+            return
+        found: list[tuple[Prediction, Any, int]] = []
+        for key, phase, count in mine:
+            asked = steps.asked_of(key[0], phase, count, own, self._idle_bytes(phase))
+            found.append((asked, phase, count))
+            self._found[key] = asked
+        found.sort(key=lambda each: (-each[0].peak_bytes, -each[0].step_ns))
+        whole, largest, _ = found[0]
+        updated = {id(p) for p in largest.parameters()}
+        more_ns = 0
+        for each, phase, count in found[1:]:
+            apart = updated.isdisjoint(id(p) for p in phase.parameters())
+            more_ns += each.step_ns if apart else sum(each.passes_ns) * count
+        if self.fullest is None or whole.peak_bytes > self.fullest.peak_bytes:
+            self.fullest = whole
+        steps.take_step(whole, more_ns + self._unused_ns(before))
+        steps.optimizers.begin(run, optimizer)
+        self._forget()
+
+    def _unused_ns(self, before: int) -> int:
+        """Forwards that no backward came to between two steps of an optimizer."""
+        steps, found_ns = self._steps, 0
+        for call in self._calls:
+            if call.charged or call.born >= before or steps.latest is None:
+                continue
+            call.charged = True
+            role = Role(
+                outputs=None, batch=samples_of(call.given), input_bytes=bytes_of(call.given)
+            )
+            found_ns += steps.beside.forward_ns(call.module, role, call.given, call.key[3])
+        self._calls = [c for c in self._calls if c.born > steps.worker.steps - _OLDEST]
+        return found_ns
+
+    def _idle_bytes(self, phase: torch.nn.Module) -> int:
+        """Gradients and optimizer states of parameters that are no part of the phase."""
+        here = {key_of(p) for p in phase.parameters()}
+        found: dict[int, int] = {
+            key_of(p): p.nbytes
+            for m in self._graded.values() for p in m.parameters()
+            if p.requires_grad and key_of(p) not in here
+        }  # fmt: skip
+        states = 0
+        for optimizer, _ in self._last.values():
+            for p, state in optimizer.state.items():
+                if isinstance(p, torch.Tensor) and key_of(p) not in here:
+                    states += sum(t.nbytes for t in tensors(list(state.values())) if t.dim())
+        return sum(found.values(), states)
+
+    def zeroes(self, owner: Any) -> None:
+        """``zero_grad()`` of a module or an optimizer: its gradients are no longer there."""
+        if not self._graded:
+            return
+        groups = getattr(owner, "param_groups", None)
+        own = owner.parameters() if groups is None else (p for g in groups for p in g["params"])
+        gone = {id(p) for p in own}
+        self._graded = {
+            key: m for key, m in self._graded.items()
+            if not all(id(p) in gone for p in m.parameters())
+        }  # fmt: skip
+
+
+def _is_source(args: Any, kwargs: Any) -> bool:
+    """Whether a function makes tensors of none."""
+    return next(tensors((args, kwargs)), None) is None
+
+
+def _graph(loss: torch.Tensor) -> Iterator[Any]:
+    """Autograd's nodes that a backward of the loss comes to."""
+    todo, seen = [loss.grad_fn], set()
+    while todo:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        yield node
+        todo += [following for following, _ in node.next_functions]
+
+
+def _inputs(entries: list[Entry]) -> list[torch.Tensor]:
+    """Tensors that no entry has made; what modules are given first, for their batch."""
+    made: set[int] = set()
+    found: dict[int, tuple[bool, torch.Tensor]] = {}
+    for func, args, kwargs, out, _ in entries:
+        for t in tensors((args, kwargs)):
+            if id(t) not in made and not isinstance(t, torch.nn.Parameter):
+                found.setdefault(id(t), (not isinstance(func, Call), t))
+        made.update(id(t) for t in tensors(out) if id(t) not in found)
+    return [t for _, t in sorted(found.values(), key=lambda each: each[0])]

@@ -1,0 +1,121 @@
+"""Steps that train several modules: phases, their work and memory, against torch's own autograd."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.real
+torch = pytest.importorskip("torch")
+
+from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
+
+from raysim.raylibs.report import LibraryReport  # noqa: E402
+from tests.real.test_launched_scripts import launched  # noqa: E402
+
+STEPS = 4
+
+
+@cache
+def ran(kind: str) -> LibraryReport:
+    _, report = launched("python", "gan.py", kind)
+    return report
+
+
+def rows(kind: str) -> dict[str, Any]:
+    return {row[0].split(",")[0]: row for row in ran(kind).tables[0].rows}
+
+
+def test_a_gan_takes_a_step_of_each_optimizer() -> None:
+    found = rows("dcgan")
+    assert {name: row[1] for name, row in found.items()} == {
+        "Critic": STEPS, "Generator_and_Critic": STEPS,
+    }  # fmt: skip
+    steps_s = sum(row[1] * row[2] for row in found.values())
+    assert ran("dcgan").metrics["steps_s"] == pytest.approx(steps_s, rel=0.05)
+
+
+def test_networks_that_are_frozen_in_one_phase_train_in_the_other() -> None:
+    found = rows("cycle")
+    assert found["Translator_and_Critic"][1] == found["Critic"][1] == STEPS
+
+
+def test_a_gradient_penalty_is_part_of_the_critics_step() -> None:
+    """Each second step trains the generator too."""
+    found = rows("wasserstein")
+    assert found["Critic"][1] == 2 * STEPS
+    assert found["Generator_and_Critic"][1] == STEPS
+    assert found["Critic"][2] > rows("dcgan")["Critic"][2]
+
+
+def test_the_memory_of_the_fullest_phase_is_reported() -> None:
+    most = max(row[4] for row in rows("dcgan").values())
+    assert ran("dcgan").metrics["gpu_mem_peak_bytes"] == most
+
+
+def test_one_backward_of_two_networks_is_one_step_of_two_optimizers() -> None:
+    (row,) = ran("coder").tables[0].rows
+    assert row[1] == STEPS
+
+
+def real_flops(through: bool) -> int:
+    """Of a phase on the CPU: the critic's, of what was made apart, or through the generator."""
+    critic = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.Linear(128, 1))
+    made = torch.nn.Sequential(torch.nn.Linear(16, 128), torch.nn.Linear(128, 64))
+    with FlopCounterMode(display=False) as counted:
+        x = made(torch.randn(32, 16))
+        before = counted.get_total_flops()
+        critic(x if through else x.detach()).mean().backward()
+    return counted.get_total_flops() - (0 if through else before)
+
+
+def test_replicas_reduce_what_each_phase_has_made() -> None:
+    _, report = launched("torchrun", "--nproc-per-node", "2", "gan.py", "dcgan")
+    for row in report.tables[0].rows:
+        assert row[1] == STEPS
+        assert row[0].endswith("DDP, 2 GPUs")
+        assert row[2] > rows("dcgan")[row[0].split(",")[0]][2]
+
+
+def test_modules_that_shard_are_refused_beside_others() -> None:
+    from tests.real.training_script_parts import Net, fit
+
+    def loop(_: Any) -> None:
+        from torch.distributed.fsdp import fully_shard
+
+        first, second = Net(64).cuda(), Net(64).cuda()
+        fully_shard(second)
+        second(first(torch.randn(8, 64, device="cuda"))).sum().backward()
+
+    result, _ = fit(loop, workers=2)
+    assert "training FSDPNet beside another module under fsdp" in str(result)
+
+
+@pytest.mark.parametrize("through", [False, True])
+def test_products_of_a_phase_are_those_that_torch_runs(through: bool) -> None:
+    from tests.real.training_script_parts import fit_value
+
+    def loop(_: Any) -> float:
+        from raysim.rayapi.shapes.here import steps_here
+
+        critic = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.Linear(128, 1)).cuda()
+        made = torch.nn.Sequential(torch.nn.Linear(16, 128), torch.nn.Linear(128, 64)).cuda()
+        sgd = torch.optim.SGD(critic.parameters(), lr=0.1)
+        for _ in range(2):
+            x = made(torch.randn(32, 16, device="cuda"))
+            critic(x if through else x.detach()).mean().backward()
+            sgd.step()
+        steps = steps_here()
+        assert steps is not None
+        assert steps.latest is not None
+        model = steps.latest.plan.model
+        products = (o for layer in model.layers for o in layer.body.operators)
+        one = sum(
+            2 * o.gemm.rows * o.gemm.k * o.gemm.n * (1 + o.of_inputs + o.of_weights)
+            for o in products if o.gemm is not None
+        )  # fmt: skip
+        return 32 * one
+
+    assert fit_value(loop, workers=1) == real_flops(through)
