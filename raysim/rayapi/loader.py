@@ -54,6 +54,12 @@ _SCHEDULERS = (
     "async_hyperband", "hyperband", "median_stopping_rule", "pbt", "trial_scheduler",
 )  # fmt: skip
 
+_SEARCHERS = tuple(
+    name
+    for package in ("optuna", "hyperopt", "bayesopt", "ax", "hebo", "bohb", "nevergrad", "zoopt")
+    for name in (package, f"{package}.{package}_search")
+)
+
 
 def _submodules(name: str, module: ModuleType, parts: tuple[str, ...]) -> dict[str, ModuleType]:
     """Modules of a package of Ray that are one here."""
@@ -163,6 +169,7 @@ def _libraries() -> dict[str, ModuleType]:
         "ray.tune.stopper": tune.stoppers, "ray.tune.callback": tune.callbacks,
         "ray.tune.logger": tune.callbacks, "ray.tune.progress_reporter": tune.callbacks,
         **_submodules("ray.tune.schedulers", tune.schedulers, _SCHEDULERS),
+        **_submodules("ray.tune.search", tune.searchers, _SEARCHERS),
         "ray.serve": serve, "ray.serve.api": serve,
         "ray.serve.config": serve.config, "ray.serve.context": serve.context,
         "ray.serve.deployment": serve, "ray.serve.exceptions": serve.exceptions,

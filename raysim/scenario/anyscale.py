@@ -57,8 +57,23 @@ def _as_ray_up(document: Document) -> Document:
         return _as_ray_up(document)
     for head, workers in _SPELLINGS:
         if isinstance(data.get(head), dict) and isinstance(data.get(workers, []), list):
+            _check_workers(document, head, workers)
             return _translated(document, head, workers)
     return document
+
+
+def _check_workers(document: Document, head: str, workers: str) -> None:
+    """Where Anyscale is to pick the workers and the head takes no tasks, nothing could run."""
+    data, key = document.data, "auto_select_worker_config"
+    said = data[head].get("resources")
+    cpus = next((said[k] for k in ("CPU", "cpu") if k in said), 1) if said else 1
+    if data.get(key) is True and not data.get(workers) and not cpus:
+        message = (
+            f"Anyscale picks the machines of workers as the job asks for them, and {head} has no "
+            f"CPUs for tasks: name the machines in {workers}, such as "
+            "[{instance_type: m5.2xlarge, min_nodes: 0, max_nodes: 4}]"
+        )
+        raise ScenarioError(document.problem((key,), message))
 
 
 def _translated(document: Document, head: str, workers: str) -> Document:

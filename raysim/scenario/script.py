@@ -178,6 +178,9 @@ def _with_cluster(document: Document, cluster: Path | None, init: InitCall) -> D
         if guessed:
             data["cluster"]["hardware"] = guessed
         return replace(document, data=data)
+    if found and isinstance(found[0].data, dict) and "apiVersion" in found[0].data:
+        data["cluster"] = {"from": str(cluster)}  # of Kubernetes, but not KubeRay's: says so
+        return replace(document, data=data)
     if not found or not isinstance(found[0].data, dict):
         where = Location(file=printable(str(cluster)))
         raise ScenarioError(Problem(message="expected a mapping", where=where))

@@ -184,6 +184,10 @@ available_node_types: {ray.head.default: {node_config: {InstanceType: p2.xlarge}
         ("nodes: 2\nnodde: cpu-32\n", "cluster.yaml:2:1   unknown key 'nodde'"),
         ("cluster:\n  nodes: 0\n  node: cpu-32\n", "cluster.yaml:2:10"),
         ("- 1\n", "cluster.yaml   expected a mapping"),
+        (
+            "apiVersion: v1\nkind: Ingress\n",
+            "RayJob or RayService (kind: Ingress)",
+        ),
         (P2, "unknown node 'p2.xlarge'"),
     ],
 )

@@ -110,3 +110,10 @@ def test_workers_that_anyscale_would_choose_are_said_to_be_missing(tmp_path: Pat
     )
     assert "compute.yaml:2:1 " in str(made.notes[0])
     assert "list them as worker_nodes" in str(made.notes[0])
+
+
+def test_a_head_without_cpus_needs_workers(tmp_path: Path) -> None:
+    text = "head_node: {instance_type: m5.large, resources: {CPU: 0}}\n"
+    with pytest.raises(ScenarioError, match=r"compute.yaml:2:.*name the machines in worker_nodes"):
+        result(tmp_path, text + "auto_select_worker_config: true\n")
+    assert result(tmp_path, text).spec is not None

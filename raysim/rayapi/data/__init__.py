@@ -29,6 +29,7 @@ from raysim.rayapi.data.datasource import (
     RowBasedFileDatasink,
     read_datasource,
 )
+from raysim.rayapi.data.elsewhere import READERS
 from raysim.rayapi.data.files import (
     read_binary_files,
     read_csv,
@@ -118,3 +119,5 @@ __all__ = [
 NodeIdStr = str
 """As annotations name it."""
 __getattr__ = getattr_of("ray.data")
+globals().update(READERS)
+__all__ += list(READERS)

@@ -34,6 +34,16 @@ def described(path: Any) -> StoredFiles | None:
     return max(found, key=lambda files: len(files.at), default=None)
 
 
+def how_to_describe(path: Any) -> str:
+    """What to say on the command line, or in a scenario, of rows that are not here."""
+    said = f'{{at: "{path}", rows: 1000000, row: 2kB, columns: {{x: float32}}}}'
+    return (
+        f"a folder of this machine, or rows that are described: --set 'files=[{said}]', or "
+        "`files:` in a scenario; of one row the bytes (row) and the names of columns with their "
+        "types, `raysim check --explain files` has the rest"
+    )
+
+
 def dataset_of(files: StoredFiles, name: str, override_num_blocks: int | None) -> Dataset:
     """Its rows."""
     source = replace(

@@ -37,7 +37,7 @@ from raysim.rayapi.data.columns import (
 )
 from raysim.rayapi.data.dataset import Dataset
 from raysim.rayapi.data.described import dataset_of as described_dataset
-from raysim.rayapi.data.described import described
+from raysim.rayapi.data.described import described, how_to_describe
 from raysim.rayapi.data.functions import Reads
 from raysim.rayapi.data.partitioning import (
     HIVE,
@@ -109,7 +109,8 @@ def _read(
     there = described(named[0]) if named else None
     if there is not None:
         return described_dataset(there, name, override_num_blocks)
-    files = [f for path in named for f in expanded(local(path, f"read_{kind}"), extensions)]
+    here = [local(path, f"read_{kind}", how_to_describe(path)) for path in named]
+    files = [f for path in here for f in expanded(path, extensions)]
     if wanted is not None:
         files = [Path(file) for file in wanted([str(file) for file in files])]
     if not files:

@@ -14,9 +14,11 @@ from raysim.rayapi.calls import this_core, this_fiber
 from raysim.rayapi.compute import use_cores
 from raysim.rayapi.unsupported import NotEmulatedError
 
+_INSTEAD = "a folder of this machine"
 
-def local(path: Any, call: str) -> Path:
-    """A path of this machine.
+
+def local(path: Any, call: str, instead: str = "") -> Path:
+    """A path of this machine; ``instead``: what else to say, if it is not.
 
     Raises
     ------
@@ -27,10 +29,7 @@ def local(path: Any, call: str) -> Path:
     for scheme in ("local://", "file://"):
         text = text.removeprefix(scheme)
     if "://" in text:
-        raise NotEmulatedError(
-            f"ray.data {call}({text!r})",
-            "a folder of this machine, or a path that the scenario describes under `files:`",
-        )
+        raise NotEmulatedError(f"ray.data {call}({text!r})", instead or _INSTEAD)
     return Path(text).expanduser()
 
 

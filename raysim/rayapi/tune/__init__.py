@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from raysim.rayapi.checkpoint import Checkpoint
-from raysim.rayapi.tune import callbacks, schedulers, search, stoppers
+from raysim.rayapi.tune import callbacks, schedulers, search, searchers, stoppers
 from raysim.rayapi.tune.callbacks import Callback, CLIReporter, JupyterNotebookReporter
 from raysim.rayapi.tune.configs import (
     CheckpointConfig,
@@ -87,6 +87,7 @@ __all__ = [
     "sample_from",
     "schedulers",
     "search",
+    "searchers",
     "stoppers",
     "uniform",
     "with_parameters",

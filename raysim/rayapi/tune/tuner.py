@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import shutil
+import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -19,6 +20,7 @@ from typing import Any
 
 from raysim.rayapi.calls import program_call, this_fiber
 from raysim.rayapi.compute import use_cores
+from raysim.rayapi.failures import exception_of
 from raysim.rayapi.library_code import play, session_here
 from raysim.rayapi.randomness import global_generator
 from raysim.rayapi.serialization import dump_code, load_code
@@ -302,6 +304,15 @@ def _check_trainable(trainable: Any) -> None:
     _check_signature(trainable)
 
 
+def _say_first_failure(trials: Sequence[Trial]) -> None:
+    """Why a trial failed, as Ray logs it; once: the others mostly fail alike."""
+    failed = [trial for trial in trials if trial.status == "ERROR" and trial.error is not None]
+    if failed:
+        said = f"Trial task failed for trial {failed[0].trial_id}"
+        more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
+        sys.stderr.write(f"{said}{more}\n{exception_of(failed[0].error, '')}\n")
+
+
 class _Fit:
     """One call of ``fit``: an experiment, played in the driver.
 
@@ -356,6 +367,7 @@ class _Fit:
         )
         if observer is not None and observer.error is not None:
             raise TuneError("".join(traceback.format_exception(observer.error))) from observer.error
+        _say_first_failure(outcome.trials)
         return tuple(outcome.trials)
 
     def _experiment(self) -> Experiment:

@@ -28,11 +28,18 @@ def never_fits(spec: TrainerSpec, nodes: Nodes) -> PlannerWarning | None:
         return None
     each = ", ".join(f"{n:g} {name}" for name, n in scaling.resources.items())
     patience_s = spec.defaults.worker_group_start_timeout_s
+    fix = f"Set num_workers to {fits} at most, ask for less per worker, or add nodes."
+    lacking = [name for name in scaling.resources if not any(node.get(name) for node in nodes)]
+    if lacking:
+        fix = (
+            f"No node has any {' or '.join(lacking)}: ask for less per worker, or say machines "
+            "that have it (--cluster FILE, with `nodes: 1` and `node: hgx-h100-8` for GPUs)."
+        )
     return PlannerWarning(
         code="placement-group-never-fits",
         cause=f"{scaling.min_workers} workers of {each} each do not fit the cluster, where {fits} "
         f"do: Ray Train asks for the placement group again every {patience_s:g} s, for ever.",
-        fix=f"Set num_workers to {fits} at most, ask for less per worker, or add nodes.",
+        fix=fix,
     )
 
 

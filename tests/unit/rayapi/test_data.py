@@ -323,7 +323,7 @@ def test_files_that_a_scenario_describes_are_read_at_their_bucket_s_pace() -> No
     assert columns == ["image", "label"]
     assert shape == (2, 100, 100)
     assert took > 0.1
-    with pytest.raises(NotEmulatedError, match=r"a path that the scenario describes"):
+    with pytest.raises(NotEmulatedError, match=r"or rows that are described"):
         played(main)
 
 
@@ -344,10 +344,41 @@ def test_sources_that_are_not_there_say_so() -> None:
         import ray
 
         ray.init()
-        ray.data.read_mongo("mongodb://somewhere")
+        ray.data.read_mongo("mongodb://somewhere", "database", "collection")
 
-    with pytest.raises(NotEmulatedError, match=r"ray\.data\.read_mongo is not emulated"):
+    said = r"ray.data read_mongo\('mongodb://somewhere'\).*--set 'files=\[\{at: \"mongodb://somewhere\""
+    with pytest.raises(NotEmulatedError, match=said):
         played(main)
+
+
+def test_a_bucket_that_nobody_describes_says_what_to_say() -> None:
+    def main() -> None:
+        import ray
+
+        ray.init()
+        ray.data.read_parquet(["s3://somewhere/a", "s3://somewhere/b"])
+
+    with pytest.raises(NotEmulatedError, match=r"files=\[\{at: \"s3://somewhere/a\", rows: "):
+        played(main)
+
+
+@pytest.mark.parametrize("at", ["read_iceberg", "catalog.", "s3://lake/"])
+def test_tables_are_described_by_their_call_or_by_what_it_names(at: str) -> None:
+    there = StoredFiles(
+        at=at, source=Source(rows=300, row_bytes=8.0), columns=(("x", "float32", (2,)),)
+    )
+
+    def main() -> Any:
+        import ray
+
+        ray.init()
+        ds = ray.data.read_iceberg(
+            table_identifier="catalog.table", catalog_kwargs={"type": "glue"},
+            row_filter=None, selected_fields=("x",), snapshot_id=1,
+        ) if at != "s3://lake/" else ray.data.read_delta("s3://lake/table")  # fmt: skip
+        return ds.count(), ds.take(1)[0]["x"].shape
+
+    assert played(main, files=(there,)) == (300, (2,))
 
 
 def test_expressions_are_one_operator_each_and_classes_among_them_have_actors() -> None:

@@ -122,3 +122,20 @@ def test_pretty_print_is_yaml_without_the_configuration() -> None:
 
     result = {"n": {"b": [1.5, 2]}, "a": 1, "config": {"x": 2}, "none": None, "left": 0}
     assert pretty_print(result, exclude={"left"}) == "a: 1\nn:\n  b:\n  - 1.5\n  - 2\n"
+
+
+def test_a_trial_that_fails_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+    def main() -> int:
+        from ray import tune
+
+        def trial(config: dict[str, Any]) -> None:
+            raise ValueError(f"no {config['x']}")
+
+        found: int = tune.Tuner(trial, param_space={"x": tune.grid_search([1, 2])}).fit().num_errors
+        return found
+
+    assert run_program(main, ray_cluster(cpus=4))[0] == 2
+    said = capsys.readouterr().err
+    assert "Trial task failed for trial" in said
+    assert "(and 1 more)" in said
+    assert said.count("ValueError: no") == 1

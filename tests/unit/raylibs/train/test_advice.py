@@ -104,6 +104,10 @@ def test_a_group_that_no_cluster_of_this_kind_holds() -> None:
     assert "where 4 do" in warning.cause
     assert "Set num_workers to 4 at most" in warning.fix
     assert never_fits(spec, NODES * 2) is None
+    without = never_fits(spec, [{"CPU": 16.0}])
+    assert without is not None
+    assert "No node has any GPU" in without.fix
+    assert "--cluster" in without.fix
 
 
 def test_losses_that_nobody_makes_good() -> None:
