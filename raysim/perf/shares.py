@@ -79,8 +79,8 @@ def fp32_attention_s(
 ) -> float:
     """GPU seconds of ``sdpa`` in fp32, which is the memory-efficient kernel and keeps no scores.
 
-    Its products are CUTLASS's of fp32 (``OpMultiplyAddFastF32``: three of tf32 where there are
-    tensor cores), whatever ``allow_tf32`` says.
+    Its products are CUTLASS's of fp32 (``OpMultiplyAddFastF32``: three of tf32 where a GPU has
+    that type), whatever ``allow_tf32`` says.
     """
     c.provenance["attention.fp32"] = FP32_ATTENTION_SOURCE
     both, peak = a.head_dim + a.v_head_dim, c.gpu.flops_per_s["fp32"]
