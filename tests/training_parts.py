@@ -85,8 +85,9 @@ def plan(model: Model | None = None, *, stage: int = 0, **options: Any) -> Train
 
 
 def programs(
-    p: TrainingPlan, where: ClusterSpec | None = None, steps: int = 1, *, forward_only: bool = False
-) -> tuple[Program, ...]:
+    p: TrainingPlan, where: ClusterSpec | None = None, steps: int = 1, *,
+    forward_only: bool = False, feed: Feed | None = None,
+) -> tuple[Program, ...]:  # fmt: skip
     """Compiled programs of the simulated ranks."""
     where = where or cluster()
     assert where.gpu is not None
@@ -95,7 +96,7 @@ def programs(
     tied = [s.index for s in stages if s.tied_bytes]
     comms = Communicators(p.mesh, Topology.build(where), folded=True, tied_stages=tied)
     return compile_programs(
-        p, comms, stages, costs, feed=Feed(), steps=steps, forward_only=forward_only
+        p, comms, stages, costs, feed=feed or Feed(), steps=steps, forward_only=forward_only
     )
 
 

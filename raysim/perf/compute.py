@@ -48,8 +48,8 @@ from raysim.perf.shares import (
     COMPILED_TRAFFIC_SHARE,
     CONV_SHARE,
     CONV_SOURCE,
+    CPU_ATTENTION_SOURCE,
     FP8_SOURCE,
-    FP32_ATTENTION_SOURCE,
     FP32_FUSED_SCORE_SHARE,
     IMBALANCE_SOURCE,
     PRODUCT_SHARES,
@@ -58,6 +58,7 @@ from raysim.perf.shares import (
     ProductShape,
     bias_sum_s,
     fp8_constants,
+    fp32_attention_s,
     shard,
 )
 
@@ -321,6 +322,10 @@ class ComputeModel:
                 summed = grouped_bytes(a, batch=batch, heads=heads, kv_heads=kv_heads)
                 seconds += self.memory_s(summed, kernels=0)
             return seconds
+        if a.implementation != "eager":
+            return fp32_attention_s(
+                self.constants, a, batch=batch, heads=heads, kv_heads=kv_heads, backward=backward
+            )
         return self._eager_attention_s(op, batch, dtype, heads, backward)
 
     def _eager_attention_s(
@@ -329,7 +334,7 @@ class ComputeModel:
         """Two batched products (four in backward), and the kernels between them.
 
         In 16 bits those are what the operator says; tables count fp32's casts too, so that in fp32
-        kernels are counted by their passes. Fused kernels of fp32 move a share of the scores.
+        kernels are counted by their passes. Fused kernels, a CPU's, move a share of the scores.
         """
         a = op.attention
         assert a is not None
@@ -342,7 +347,7 @@ class ComputeModel:
         times, size = 2.0 if backward else 1.0, COMPUTE_DTYPE_BYTES[dtype]
         share, indexed = heads / a.heads, 0.0
         if a.implementation != "eager":
-            self.constants.provenance["attention.fp32"] = FP32_ATTENTION_SOURCE
+            self.constants.provenance["attention.fp32"] = CPU_ATTENTION_SOURCE
             moved = fp32_score_elements(a, backward=backward) * FP32_FUSED_SCORE_SHARE
         elif size > 2:
             moved = fp32_score_elements(a, backward=backward)

@@ -47,6 +47,10 @@ ENGINE_PASS_S = 400e-6
 ENGINE_STEP_S = 800e-6
 COPY_FIXED_S = 10e-6
 STAGING_BYTES_PER_S = 13e9
+STAGED_BYTES = 64 * 1024
+"""Pageable memory of more than this is copied when its stream has nothing left to do, and the host
+goes on when it lies in a pinned buffer, which is as good as copied ("API synchronization behavior"
+in NVIDIA's CUDA driver API); less may go by itself."""
 FRESH_BYTES_PER_S = 7.24e9
 FRESH_THREAD_BYTES_PER_S = 2.2e9
 CPU_ADAM_BYTES = 28.0

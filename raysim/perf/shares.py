@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from raysim.hardware.specs import Provenance
-from raysim.models.table import Gemm, Operator, Split
+from raysim.models.table import Attention, Gemm, Operator, Split
+from raysim.perf.attention import score_elements
 from raysim.perf.constants import MEASURED, MEMORY_SHARE, GpuConstants
 from raysim.perf.gemm import GemmConstants
 
@@ -30,7 +31,10 @@ SUM_SOURCE = Provenance(
 ROUTING_SHARE = 0.556
 """Bandwidth that permutations of tokens keep, over streaming kernels': 0.50 of 0.90 on B200."""
 FP32_FUSED_SCORE_SHARE = 0.25
-"""Score traffic that memory-efficient fp32 attention keeps, over eager's; assumed."""
+"""Score traffic that a CPU's fused attention keeps, over eager's; assumed."""
+FP32_FUSED_SHARE, FP32_FUSED_SHARE_BACKWARD = 0.31, 0.35
+"""Of the fp32 peak that memory-efficient attention reaches in fp32, softmax included, beside its
+traffic: ViT's on H100 (``vit-fp32-b32`` of ``script_operators.json``)."""
 
 COMPILED_KINDS = ("norm", "elementwise", "loss")
 COMPILED_TRAFFIC_SHARE = 0.41
@@ -61,8 +65,31 @@ TABLE_CAST_BYTES = 5.0 / MEMORY_SHARE
 """Per element of the operand that the fp8 tables' rows cast: read for its largest value, read and
 written again, at what streaming kernels reach of the bandwidth."""
 FP32_ATTENTION_SOURCE = Provenance(
-    basis="assumed", source="memory-efficient fp32 attention moves a quarter of eager's scores"
+    basis="measured",
+    source="memory-efficient fp32 attention at a third of the fp32 peak, with allow_tf32 or not: "
+    f"ViT's on H100 (script_operators.json of {MEASURED}); on others assumed",
 )
+CPU_ATTENTION_SOURCE = Provenance(
+    basis="assumed", source="fused attention of a CPU moves a quarter of eager's scores"
+)
+
+
+def fp32_attention_s(
+    c: GpuConstants, a: Attention, *, batch: float, heads: int, kv_heads: int, backward: bool
+) -> float:
+    """GPU seconds of ``sdpa`` in fp32, which is the memory-efficient kernel and keeps no scores.
+
+    Its products are CUTLASS's of fp32 (``OpMultiplyAddFastF32``: three of tf32 where a GPU has
+    that type), whatever ``allow_tf32`` says.
+    """
+    c.provenance["attention.fp32"] = FP32_ATTENTION_SOURCE
+    both, peak = a.head_dim + a.v_head_dim, c.gpu.flops_per_s["fp32"]
+    flops = 2.0 * batch * heads * score_elements(a) * both
+    io_bytes = 4.0 * batch * (a.q_len * heads + a.kv_len * kv_heads) * both
+    pass_s = c.kernel_floor_s + io_bytes / c.memory_bytes_per_s
+    if backward:
+        return 2.0 * pass_s + 2.5 * flops / (FP32_FUSED_SHARE_BACKWARD * peak)
+    return pass_s + flops / (FP32_FUSED_SHARE * peak)
 
 
 def bias_sum_s(

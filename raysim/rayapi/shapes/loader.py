@@ -6,7 +6,9 @@ shapes, further batches of as many samples are copies of their shapes, and the d
 
 The host's model: a batch costs what its making has let pass on the virtual clock (``time.sleep``,
 ``raysim.rayapi.compute.charge``), and collating copies its bytes at ``COLLATE_BYTES_PER_S``; the
-step's prediction has it, on the training process or side by side in ``num_workers`` others.
+step's prediction has it, on the training process or side by side in ``num_workers`` others. A
+batch that is not pinned waits for the stream, and the host for its copy, but those that Ray's
+``prepare_data_loader`` copies ahead (``auto_transfer``).
 
 Not modelled: start of loader processes, their memory, the file system behind a dataset. What the
 really made batches take passes once more in the steps that use them.
@@ -15,6 +17,7 @@ really made batches take passes once more in the steps that use them.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -129,9 +132,11 @@ def _timed(loader: DataLoader[Any], made: Iterator[Any], steps: Steps) -> Iterat
 
 def _feed(loader: DataLoader[Any], size_bytes: int, each_s: float) -> Feed:
     cost_s = each_s + size_bytes / COLLATE_BYTES_PER_S
+    ahead = getattr(loader, "raysim_ahead", False)
+    feed = Feed(copy_bytes=size_bytes, pageable=not (loader.pin_memory or ahead))
     if loader.num_workers:
-        return Feed(loader_s=cost_s / loader.num_workers, copy_bytes=size_bytes)
-    return Feed(host_s=cost_s, copy_bytes=size_bytes)
+        return replace(feed, loader_s=cost_s / loader.num_workers)
+    return replace(feed, host_s=cost_s)
 
 
 def _like(leaf: Any) -> Any:

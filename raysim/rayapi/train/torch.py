@@ -124,7 +124,6 @@ def prepare_data_loader(
     auto_transfer: bool = True,
 ) -> Any:
     """``ray.train.torch.prepare_data_loader``: each rank's own samples, on its device."""
-    del auto_transfer
     from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, SequentialSampler
 
     worker = here("prepare_data_loader")
@@ -143,7 +142,10 @@ def prepare_data_loader(
             timeout=data_loader.timeout, worker_init_fn=data_loader.worker_init_fn,
             generator=data_loader.generator,
         )  # fmt: skip
-    return _OnDevice(data_loader, get_device()) if move_to_device else data_loader
+    if not move_to_device:
+        return data_loader
+    data_loader.raysim_ahead = auto_transfer  # copied by a stream of its own, a batch ahead
+    return _OnDevice(data_loader, get_device())
 
 
 class _OnDevice:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from raysim.hardware.specs import CpuSpec
 from raysim.models.table import COMPUTE_DTYPE_BYTES
 from raysim.perf.compute import ComputeModel
-from raysim.perf.host import LOOPS
+from raysim.perf.host import LOOPS, STAGED_BYTES
 from raysim.perf.nvme import Volume
 from raysim.training.compiler.emitter import UnitEmitter
 from raysim.training.compiler.exchange import Exchanger
@@ -26,7 +26,7 @@ from raysim.training.engines.megatron import OUTPUT_LAYER
 from raysim.training.layers.sections import Unit
 from raysim.training.pipeline.schedule import END_OF_BATCH, Do, Instruction
 from raysim.training.plan import TrainingPlan
-from raysim.training.program import LOADER, Call, Program, ProgramBuilder, Stretch
+from raysim.training.program import COMPUTE, LOADER, Call, Program, ProgramBuilder, Stretch
 from raysim.training.settings.parallel import Coordinate
 from raysim.training.stages import StageSpec, pipeline_of
 
@@ -58,6 +58,8 @@ class Feed:
     """Loader processes need this long per micro-batch, overlapping with the GPU."""
     copy_bytes: float = 0.0
     """Copied to the GPU."""
+    pageable: bool = False
+    """From memory that is not pinned, by the training process itself: see ``STAGED_BYTES``."""
     own: Own = NOTHING_OWN
 
 
@@ -262,7 +264,13 @@ class RankCompiler:
             b.sync("wait for data", (ready,))
         if feed.copy_bytes:
             seconds = self.costs.copy_s(feed.copy_bytes, "h2d", pinned=False)
-            self.emit.join((b.copy("inputs to GPU", "h2d", seconds),))
+            staged = feed.pageable and feed.copy_bytes > STAGED_BYTES
+            if staged:
+                b.sync("before pageable inputs", b.last_on(COMPUTE))
+            copy = b.copy("inputs to GPU", "h2d", seconds)
+            if staged:
+                b.sync("pageable inputs", (copy,))
+            self.emit.join((copy,))
 
     def _arrived(self, what: str, micro_batch: int) -> None:
         """The pass that begins waits for its message, and for the batch before it."""
