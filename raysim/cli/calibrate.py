@@ -29,9 +29,10 @@ OF_THREADS = (
     "io_submit_ns", "io_lease_reply_ns", "io_reply_ns", "io_task_ns", "io_message_ns",
     "io_object_ns", "execute_ns", "execute_task_ns", "execute_async_ns", "stored_arg_ns",
     "stored_return_ns", "raylet_lease_ns", "pin_ns", "object_manager_message_ns",
-    "plasma_request_ns", "grpc_work_ns", "cold_factor", "cold_ns",
+    "plasma_request_ns", "grpc_work_ns", "grpc_same_host_ns", "cold_factor", "cold_ns",
 )  # fmt: skip
-"""Constants that are work of threads, which accounts say better than the time of a call."""
+"""Constants that are work of threads, which accounts say better than the time of a call; and a hop,
+whose wait is what is left of that time."""
 CARRIED = {"raylet_lease_ns": ("raylet_pop_worker_ns", "raylet_return_ns")}
 """Parts of one task's lease: each comes once, so that rows see their sum."""
 CORE = "ray_core"

@@ -143,6 +143,8 @@ class RayCosts:
     # transport
     unix_socket_ns: int = 15_000
     grpc_same_host_ns: int = 119_000
+    """A hop in all, ``grpc_work_ns`` of it work: never less. A synchronous call tells what waits in
+    it from what threads work only where accounts say the latter; fitted there, it is shorter."""
     grpc_cross_host_extra_ns: int = 70_000
     grpc_work_ns: int = 22_000
     """Of a hop, what gRPC's threads of both ends work; told apart from the wait only where nodes

@@ -96,8 +96,8 @@ class Wire:
             )
         }
         self._socket_ns = costs.unix_socket_ns
-        self._local_ns = costs.grpc_same_host_ns
-        self._cross_ns = costs.grpc_same_host_ns + costs.grpc_cross_host_extra_ns
+        self._local_ns = max(costs.grpc_same_host_ns, costs.grpc_work_ns)
+        self._cross_ns = self._local_ns + costs.grpc_cross_host_extra_ns
         self._connect_ns = costs.connect_ns
         self._work_ns = costs.grpc_work_ns
         self._work_ns_per_byte = 1e9 / costs.grpc_bytes_per_s

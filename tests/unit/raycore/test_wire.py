@@ -16,12 +16,12 @@ from tests.hardware_parts import bare_node
 COSTS = RayCosts(connect_ns=1_000_000, grpc_same_host_ns=100_000, grpc_work_ns=20_000)
 
 
-def cluster(host_of: tuple[int, ...] | None = None) -> Cluster:
+def cluster(host_of: tuple[int, ...] | None = None, costs: RayCosts = COSTS) -> Cluster:
     node = replace(bare_node(vcpus=2), disks=())
     groups = tuple(
         NodeGroup(name=name, node=node, count=1, head=name == "head") for name in ("head", "more")
     )
-    return Cluster(Simulation(), ClusterSpec(groups=groups, host_of=host_of), costs=COSTS)
+    return Cluster(Simulation(), ClusterSpec(groups=groups, host_of=host_of), costs=costs)
 
 
 def hop_ns(of: Cluster, source: str, target: str) -> int:
@@ -73,3 +73,12 @@ def test_connecting_is_work_where_cores_are_few() -> None:
     target = "node-1/worker-2"
     assert hop_ns(two, "node-0/worker-1", target) == pytest.approx(1_100_000, rel=0.03)
     assert load.worked_ns[target] == 1_020_000
+
+
+@pytest.mark.parametrize("host_of", [None, (0, 0)])
+def test_a_hop_takes_at_least_its_work(host_of: tuple[int, ...] | None) -> None:
+    short = replace(COSTS, grpc_same_host_ns=5_000, grpc_cross_host_extra_ns=0, cold_factor=1.0)
+    two = cluster(host_of, short)
+    one, other = "node-0/worker-1", "node-0/worker-2"
+    assert hop_ns(two, one, other) >= 1_020_000
+    assert hop_ns(two, one, other) == pytest.approx(20_000, rel=0.1)
