@@ -13,12 +13,12 @@ from typing import Any
 
 from raysim.hardware.maxmin import Flow, Loads, lone_rate
 from raysim.hardware.topology import Link, Topology
-from raysim.hardware.transfer import Carrier, Failed, Then, check_size
+from raysim.hardware.transfer import Failed, Network, Then, check_size
 from raysim.kernel.simulation import Simulation
 from raysim.units import to_ns
 
 
-class ConstantNetwork(Carrier):
+class ConstantNetwork(Network):
     """No sharing: each transfer takes its latency and its size over its narrowest link.
 
     A transfer started over a cut link waits until it is restored; one under way gets through, or

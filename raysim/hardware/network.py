@@ -21,7 +21,7 @@ from raysim.hardware.constant_network import ConstantNetwork
 from raysim.hardware.maxmin import Flow, LinkClass, Loads, even_s
 from raysim.hardware.shares import Shares
 from raysim.hardware.topology import Link, Topology
-from raysim.hardware.transfer import Carrier, Failed, LinkUse, Network, Then, check_size
+from raysim.hardware.transfer import Failed, LinkUse, Network, Then, check_size
 from raysim.kernel.clock import Handle
 from raysim.kernel.simulation import Simulation
 from raysim.units import NS_PER_S, to_ns
@@ -38,7 +38,7 @@ CROWD = 256
 __all__ = ["ConstantNetwork", "Flow", "FlowNetwork", "LinkUse", "Loads", "Network"]
 
 
-class FlowNetwork(Carrier):
+class FlowNetwork(Network):
     """Max-min fair sharing.
 
     Parameters

@@ -11,8 +11,9 @@ Not modelled: connection set-up, TLS, Nagle; small messages are not counted as c
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from raysim.hardware.maxmin import Flow, Loads, Partition
 from raysim.hardware.topology import Link, Topology, Vertex, latency_s
@@ -35,59 +36,6 @@ class LinkUse(NamedTuple):
     link: Link
     carried_bytes: float
     busy_ns: int
-
-
-class Network(Protocol):
-    """What moves bytes; the same calls at every fidelity."""
-
-    def start(
-        self,
-        loads: Loads | Iterable[tuple[Link, float]],
-        size_bytes: float,
-        *,
-        latency_ns: int = 0,
-        max_bytes_per_s: float = math.inf,
-        then: Then,
-        arg: Any = None,
-        failed: Failed | None = None,
-    ) -> Flow:
-        """Move ``size_bytes``, each of which puts ``load`` bytes on each link; then ``then(arg)``.
-
-        A flow that ends early calls ``failed(arg, cause)`` instead, if it was given, and says so in
-        ``flow.failure``. Make a ``Loads`` of what is started often.
-        """
-
-    def send(
-        self,
-        src: Vertex,
-        dst: Vertex,
-        size_bytes: float,
-        then: Then,
-        arg: Any = None,
-        *,
-        through: tuple[Link, ...] = (),
-        max_bytes_per_s: float = math.inf,
-        failed: Failed | None = None,
-    ) -> Flow:
-        """Move bytes along the topology's route between two ends, its latency first.
-
-        ``through``: links they load besides, such as threads that copy them.
-        """
-
-    def cancel(self, flow: Flow) -> None:
-        """End a flow without telling anyone; harmless when it has ended."""
-
-    def fail_link(self, link: Link, cause: Any = None) -> None:
-        """Cut a link; with a cause, flows over it, present and future, end with it."""
-
-    def set_bytes_per_s(self, link: Link, bytes_per_s: float) -> None:
-        """Make a link slower or faster from now on."""
-
-    def restore(self, link: Link) -> None:
-        """Undo ``fail_link`` and ``set_bytes_per_s``."""
-
-    def uses(self) -> list[LinkUse]:
-        """What each link touched so far has carried, in order of first use."""
 
 
 class Routes:
@@ -202,8 +150,8 @@ class Messages:
         return post
 
 
-class Carrier(Network):
-    """What is the same at every fidelity."""
+class Network(ABC):
+    """What moves bytes: the same calls at every fidelity, and what they share."""
 
     address = "network"
 
@@ -214,6 +162,24 @@ class Carrier(Network):
         self._routes = Routes(topology)
         self._count = 0
         """Flows so far."""
+
+    @abstractmethod
+    def start(
+        self,
+        loads: Loads | Iterable[tuple[Link, float]],
+        size_bytes: float,
+        *,
+        latency_ns: int = 0,
+        max_bytes_per_s: float = math.inf,
+        then: Then,
+        arg: Any = None,
+        failed: Failed | None = None,
+    ) -> Flow:
+        """Move ``size_bytes``, each of which puts ``load`` bytes on each link; then ``then(arg)``.
+
+        A flow that ends early calls ``failed(arg, cause)`` instead, if it was given, and says so in
+        ``flow.failure``. Make a ``Loads`` of what is started often.
+        """
 
     def send(
         self,
@@ -227,12 +193,31 @@ class Carrier(Network):
         max_bytes_per_s: float = math.inf,
         failed: Failed | None = None,
     ) -> Flow:
-        """As ``Network.send``."""
+        """Move bytes along the topology's route between two ends, its latency first.
+
+        ``through``: links they load besides, such as threads that copy them.
+        """
         loads, latency_ns = self._routes(src, dst, through)
         return self.start(
             loads, size_bytes, latency_ns=latency_ns, max_bytes_per_s=max_bytes_per_s,
             then=then, arg=arg, failed=failed,
         )  # fmt: skip
+
+    @abstractmethod
+    def cancel(self, flow: Flow) -> None:
+        """End a flow without telling anyone; harmless when it has ended."""
+
+    @abstractmethod
+    def fail_link(self, link: Link, cause: Any = None) -> None:
+        """Cut a link; with a cause, flows over it, present and future, end with it."""
+
+    @abstractmethod
+    def set_bytes_per_s(self, link: Link, bytes_per_s: float) -> None:
+        """Make a link slower or faster from now on."""
+
+    @abstractmethod
+    def restore(self, link: Link) -> None:
+        """Undo ``fail_link`` and ``set_bytes_per_s``."""
 
     def end(self, address: str) -> str:
         """As the kernel's ``Transport``."""
@@ -251,6 +236,6 @@ class Carrier(Network):
         self.messages.deliver(src, dst, message_bytes, fn, arg, lead_ns)
 
     def uses(self) -> list[LinkUse]:
-        """As ``Network.uses``."""
+        """What each link touched so far has carried, in order of first use."""
         now_ns = self.sim.now_ns
         return [LinkUse(link, *self._links.use(link, now_ns)) for link in self._links.of]
