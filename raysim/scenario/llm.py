@@ -38,11 +38,11 @@ def read_llm(
         raise ScenarioError(_at(p, document, (*at, "model")) for p in error.problems) from None
     try:
         engine, _ = engine_settings(said.engine_kwargs)
-        decoder = read_decoder(config, quantization=engine.quantization)
     except ScenarioError as error:
         raise ScenarioError(
             _at(p, document, (*at, "engine_kwargs")) for p in error.problems
         ) from None
+    decoder = read_decoder(config, quantization=engine.quantization)
     text = config.get("text_config")
     longest = (text if isinstance(text, dict) else config).get("max_position_embeddings")
     if engine.max_model_len is None and isinstance(longest, int):
