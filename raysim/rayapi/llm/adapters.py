@@ -18,10 +18,9 @@ from raysim.hardware import catalog
 from raysim.hardware.storage import ObjectStorage
 from raysim.rayapi import asyncio_loop
 from raysim.rayapi.calls import this_core, this_fiber
-from raysim.rayapi.llm.configs import LoraConfig
+from raysim.rayapi.llm.configs import SERVICES, LoraConfig
 from raysim.rayapi.serve.multiplexing import multiplexed
 
-SERVICES = {"s3": "s3", "gs": "gcs", "abfss": "azure-blob", "azure": "azure-blob"}
 CONFIG_BYTES = 1024
 """Of ``adapter_config.json``, read first."""
 Loader = Callable[[str], Awaitable[None]]

@@ -13,39 +13,29 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import model_validator
 
-from raysim.rayapi.llm.configs import Config, IngressClsConfig, LLMConfig
+from raysim.rayapi.llm.configs import LLMConfig, LLMConfigOrFile, ServingArgs
 from raysim.rayapi.llm.server import Answer, LLMServer
 from raysim.rayapi.serve.handle import DeploymentHandle
 
 TRANSFER = "kv_transfer_config"
 
 
-class PDServingArgs(Config):
+class PDServingArgs(ServingArgs):
     """What ``build_pd_openai_app`` takes."""
 
-    prefill_config: LLMConfig
-    decode_config: LLMConfig
-    ingress_cls_config: IngressClsConfig = Field(default_factory=IngressClsConfig)
-    ingress_deployment_config: dict[str, Any] = Field(default_factory=dict)
-
-    @field_validator("prefill_config", "decode_config", mode="before")
-    @classmethod
-    def _from_file(cls, value: Any) -> Any:
-        return LLMConfig.from_file(value) if isinstance(value, str) else value
+    prefill_config: LLMConfigOrFile
+    decode_config: LLMConfigOrFile
 
     @model_validator(mode="after")
     def _fit(self) -> Self:
         if self.prefill_config.model_id != self.decode_config.model_id:
             raise ValueError("P/D model id mismatch")
-        paths = [
-            config.lora_config and config.lora_config.dynamic_lora_loading_path
-            for config in (self.prefill_config, self.decode_config)
-        ]
-        if (self.prefill_config.lora_config is None) != (self.decode_config.lora_config is None):
+        here, there = self.prefill_config.lora_config, self.decode_config.lora_config
+        if (here is None) != (there is None):
             raise ValueError("P/D LoRA must be configured on both prefill and decode")
-        if paths[0] != paths[1]:
+        if here and there and here.dynamic_lora_loading_path != there.dynamic_lora_loading_path:
             raise ValueError("P/D prefill and decode LoRA loading paths must be the same")
         for config in (self.prefill_config, self.decode_config):
             if config.engine_kwargs.get(TRANSFER) is None:

@@ -9,9 +9,9 @@ Refused when they are used: TPUs, engines of one's own.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 from ruamel.yaml import YAML
 
 from raysim.rayapi.serve.configs import checked
@@ -19,7 +19,8 @@ from raysim.rayapi.util import accelerators
 
 ENGINE = "vLLM"
 ACCELERATOR_SHARE = 0.001
-REMOTE = ("s3://", "gs://", "abfss://", "azure://")
+SERVICES = {"s3": "s3", "gs": "gcs", "abfss": "azure-blob", "azure": "azure-blob"}
+"""Of buckets, by what their addresses begin with."""
 _ALIASES = {"A10": "A10G"}
 
 
@@ -41,6 +42,23 @@ class CloudMirrorConfig(Config):
     extra_files: list[Any] = []
 
 
+def remote(path: str | None) -> str | None:
+    """Where adapters lie, which is a bucket if it is said.
+
+    Raises
+    ------
+    ValueError
+        It is none.
+    """
+    if path is not None and not path.startswith(tuple(f"{scheme}://" for scheme in SERVICES)):
+        raise ValueError(
+            "Only AWS S3, Google Cloud Storage, and Azure Storage are supported. The "
+            'dynamic_lora_loading_path must start with "s3://", "gs://", "abfss://", or '
+            f'"azure://". Got "{path}" instead.'
+        )
+    return path and path.rstrip("/")
+
+
 class LoraConfig(Config):
     """``ray.serve.llm.LoraConfig``."""
 
@@ -52,13 +70,7 @@ class LoraConfig(Config):
     @field_validator("dynamic_lora_loading_path")
     @classmethod
     def _remote(cls, value: str | None) -> str | None:
-        if value is not None and not value.startswith(REMOTE):
-            raise ValueError(
-                "Only AWS S3, Google Cloud Storage, and Azure Storage are supported. The "
-                'dynamic_lora_loading_path must start with "s3://", "gs://", "abfss://", or '
-                f'"azure://". Got "{value}" instead.'
-            )
-        return value and value.rstrip("/")
+        return remote(value)
 
 
 class ModelLoadingConfig(Config):
@@ -215,37 +227,41 @@ class IngressClsConfig(Config):
     ingress_extra_kwargs: dict[str, Any] = {}
 
 
-class DPServingArgs(Config):
+class ServingArgs(Config):
+    """What every application of models behind an ingress takes."""
+
+    ingress_cls_config: IngressClsConfig = Field(default_factory=IngressClsConfig)
+    ingress_deployment_config: dict[str, Any] = {}
+
+
+def _read(value: Any) -> Any:
+    return LLMConfig.from_file(value) if isinstance(value, str) else value
+
+
+LLMConfigOrFile = Annotated[LLMConfig, BeforeValidator(_read)]
+"""A config, or the name of the file that has it."""
+
+
+class DPServingArgs(ServingArgs):
     """What ``build_dp_openai_app`` takes."""
 
-    llm_config: LLMConfig
-    ingress_cls_config: IngressClsConfig = Field(default_factory=IngressClsConfig)
-    ingress_deployment_config: dict[str, Any] = {}
-
-    @field_validator("llm_config", mode="before")
-    @classmethod
-    def _from_file(cls, value: Any) -> Any:
-        return LLMConfig.from_file(value) if isinstance(value, str) else value
+    llm_config: LLMConfigOrFile
 
 
-class LLMServingArgs(Config):
+class LLMServingArgs(ServingArgs):
     """``ray.serve.llm.LLMServingArgs``: what ``build_openai_app`` takes."""
 
-    llm_configs: list[LLMConfig]
-    ingress_cls_config: IngressClsConfig = Field(default_factory=IngressClsConfig)
-    ingress_deployment_config: dict[str, Any] = {}
+    llm_configs: list[LLMConfigOrFile]
 
     @field_validator("llm_configs", mode="before")
     @classmethod
-    def _from_files(cls, value: Any) -> Any:
-        if not isinstance(value, list):
-            return value
-        for each in value:
+    def _are_there(cls, value: Any) -> Any:
+        for each in value if isinstance(value, list) else ():
             if isinstance(each, str) and not Path(each).exists():
                 raise ValueError(
                     f"Could not load model config from {each}, as the file does not exist."
                 )
-        return [LLMConfig.from_file(each) if isinstance(each, str) else each for each in value]
+        return value
 
     @model_validator(mode="after")
     def _told_apart(self) -> Self:

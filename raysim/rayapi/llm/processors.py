@@ -17,7 +17,7 @@ from pydantic import Field, field_validator
 from raysim.rayapi.data.dataset import Dataset
 from raysim.rayapi.data.strategies import ActorPoolStrategy
 from raysim.rayapi.llm import stages
-from raysim.rayapi.llm.configs import Config, PlacementGroupConfig
+from raysim.rayapi.llm.configs import Config, PlacementGroupConfig, remote
 from raysim.rayapi.unsupported import getattr_of
 
 GENERATE = "generate"
@@ -111,6 +111,11 @@ class vLLMEngineProcessorConfig(ProcessorConfig):  # noqa: N801  (Ray's own name
     log_engine_metrics: bool = True
     dynamic_lora_loading_path: str | None = None
     placement_group_config: dict[str, Any] | None = None
+
+    @field_validator("dynamic_lora_loading_path")
+    @classmethod
+    def _remote(cls, value: str | None) -> str | None:
+        return remote(value)
 
     @field_validator("placement_group_config")
     @classmethod

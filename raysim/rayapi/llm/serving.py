@@ -16,6 +16,7 @@ from raysim.rayapi.llm.configs import (
     LLMServingArgs,
     LoraConfig,
     ModelLoadingConfig,
+    ServingArgs,
 )
 from raysim.rayapi.llm.ingress import OpenAiIngress
 from raysim.rayapi.llm.openai_models import card_of
@@ -79,9 +80,7 @@ def build_pd_openai_app(pd_serving_args: Any) -> Application:
 
 
 def _behind_ingress(
-    said: LLMServingArgs | PDServingArgs | DPServingArgs,
-    configs: list[LLMConfig],
-    servers: dict[str, Application],
+    said: ServingArgs, configs: list[LLMConfig], servers: dict[str, Application]
 ) -> Application:
     ingress = said.ingress_cls_config.ingress_cls or OpenAiIngress
     if isinstance(ingress, str):

@@ -87,11 +87,17 @@ def test_what_is_not_set_up_fails_the_request_and_no_other(changes: Any, why: in
 
 
 def test_a_bucket_has_a_scheme_that_is_known() -> None:
-    def main() -> None:
+    def served() -> None:
         app(lora_config={"dynamic_lora_loading_path": "disk/adapters"})
 
-    with pytest.raises(ValueError, match="Only AWS S3"):
-        played(main)
+    def batched() -> None:
+        from ray.data.llm import vLLMEngineProcessorConfig
+
+        vLLMEngineProcessorConfig(model_source=MODEL, dynamic_lora_loading_path="disk/adapters")
+
+    for main in (served, batched):
+        with pytest.raises(ValueError, match="Only AWS S3"):
+            played(main)
 
 
 def test_rows_of_a_dataset_name_their_adapters() -> None:
