@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from raysim.measure import host_memory, host_training
+from raysim.measure import host_data, host_memory, host_training
 from raysim.measure.session import Point, Session, needs, repeat
 
 TABLE = "host_dispatch"
@@ -63,6 +63,7 @@ def measure(session: Session) -> None:
     import torch
 
     host_memory.measure(session)
+    host_data.measure(session)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -8,7 +8,7 @@ import pytest
 
 from raysim.calibrate.direct_host import host_speed
 from raysim.errors import CalibrationError
-from raysim.measure import collectives, gpu, host, host_memory
+from raysim.measure import collectives, gpu, host, host_data, host_memory
 from raysim.measure.session import Budget, Session
 from raysim.measure.table import read_rows
 
@@ -86,6 +86,16 @@ def test_a_host_s_layers_are_counted_and_timed(tmp_path: Path) -> None:
     speed = host_speed(tmp_path)
     assert speed is not None
     assert 0.05 < speed.value < 5
+
+
+def test_a_batch_s_making_is_timed_by_its_samples(tmp_path: Path) -> None:
+    session = session_in(tmp_path)
+    host_data.measure(session)
+    assert session.left_out == []
+    rows = {r.parameters["what"]: r for r in read_rows(tmp_path / "host_data.csv")}
+    assert rows.keys() == {*host_data.DRAWN, "stack", "index", "loader", "channels_last"}
+    # a loader of no workers indexes every sample, then stacks them all
+    assert rows["loader"].high > rows["index"].low + rows["stack"].low
 
 
 def test_what_threads_do_over_memory_is_timed_by_their_number(tmp_path: Path) -> None:

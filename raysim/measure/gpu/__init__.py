@@ -13,6 +13,7 @@ from raysim.measure.gpu import (
     memory,
     optimizer,
     sustained,
+    workspace,
 )
 from raysim.measure.gpu.device import choose
 from raysim.measure.session import Session
@@ -27,6 +28,7 @@ TABLES = (
     elementwise,
     gemm,
     convolution,
+    workspace,
     attention,
     optimizer,
     sustained,

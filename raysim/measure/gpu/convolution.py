@@ -17,6 +17,7 @@ from raysim.measure.gpu.device import Device, dtype_of
 from raysim.measure.session import Point
 
 TABLE = "convolution"
+Work = Callable[[], object]
 
 
 class Convolution(NamedTuple):
@@ -76,15 +77,14 @@ def points(device: Device, *, quick: bool) -> Iterator[Point]:
 
 def _point(device: Device, dtype: str, layout: str, way: str, layer: Convolution) -> Point:
     def measure(allowed_s: float) -> list[float]:
-        return device.times(_work(device, dtype, layout, way, layer), allowed_s)
+        return device.times(work(device, dtype, layout, way, layer), allowed_s)
 
     parameters = {"dtype": dtype, "layout": layout, "way": way}
     return device.point(parameters | layer._asdict(), measure)
 
 
-def _work(
-    device: Device, dtype: str, layout: str, way: str, layer: Convolution
-) -> Callable[[], object]:
+def work(device: Device, dtype: str, layout: str, way: str, layer: Convolution) -> Work:
+    """One call of a layer."""
     import torch
 
     form = torch.channels_last if layout == "last" else torch.contiguous_format
