@@ -43,6 +43,8 @@ class Optimizers:
         """By identity, with the optimizer, which thus keeps it."""
         self._begun: dict[int, None] = {}
         """Those that have their state."""
+        self.made = False
+        """The script has some."""
         self.updating = False
         """One runs: what it asks of values is not the program's."""
 

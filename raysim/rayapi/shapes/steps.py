@@ -112,6 +112,8 @@ class Steps:
         self._evaluated_ns = 0  # likewise, of forwards that are no part of a step
         self._gradients = False
         """A backward has made gradients, for optimizers of the script's own."""
+        self.has_gradients = False
+        """Since they were last zeroed."""
         self.hooks = Hooks()
         self.optimizers = Optimizers(self)
         self.own, self.beside = OwnWork(self), Beside(self)
@@ -132,7 +134,7 @@ class Steps:
             if not self.several.on:
                 self.begin_several()
             return self.several.forward(partial(self._run, run), module, key, args, kwargs)
-        self._key, self._module = key, module
+        self._key, self._module, self.own.paused = key, module, False
         self._forwards += module.training
         if self.latest is not None:
             self.queued_ns += self.latest.passes_ns[0]
@@ -251,6 +253,7 @@ class Steps:
         if self.latest is not None:
             self.queued_ns += self.latest.passes_ns[1]
         self._gradients = self._gradients or gradients
+        self.has_gradients = gradients
         after_backward(self)
 
     def _after_backward(self) -> bool:
@@ -348,6 +351,12 @@ class Steps:
             self.optimizers.begin(run, optimizer)
         return loss
 
+    def update_by_hand(self) -> None:
+        """A script without optimizers asks for its first gradient: it updates weights in a loop."""
+        if self._micro and self._key is not None and not self.optimizers.made:
+            self.take_step(self.asked(self._micro, Optimizer(type="SGD", foreach=False)))
+            self.own.paused = True  # what it does with them is that step's
+
     def take_step(self, found: Prediction, more_ns: int = 0) -> None:
         """All ranks meet, and what is left of the step passes, and ``more_ns``."""
         rest_ns = max(0, found.step_ns + more_ns - self._paid_ns) + self._evaluated_ns
@@ -391,6 +400,7 @@ class Steps:
     def zeroes(self, owner: Any) -> None:
         """``zero_grad()``: late between a forward and its backward."""
         self.several.zeroes(owner)
+        self.has_gradients = False
         self._zeroes_late = self._zeroes_late or (self._forwards > 0 and not self._micro)
 
     # ---- what it takes ---------------------------------------------------------------------------
