@@ -306,7 +306,9 @@ class ShapesMode(TorchFunctionMode):
         """What a backward has made, which is nowhere until somebody asks for it."""
         steps = self.steps
         busy = steps.inside or self.tracing or steps.optimizers.updating
-        if busy or not (steps.has_gradients and of.is_meta and of.is_leaf and of.requires_grad):
+        if busy or not (
+            steps.optimizers.has_gradients and of.is_meta and of.is_leaf and of.requires_grad
+        ):
             return None
         steps.update_by_hand()
         return torch.empty_like(of, requires_grad=False)
@@ -352,7 +354,7 @@ class ShapesMode(TorchFunctionMode):
         return known
 
 
-_GRAD = _T.grad.__get__  # type: ignore[attr-defined]
+_GRAD: Any = vars(torch._C.TensorBase)["grad"].__get__  # noqa: SLF001
 _MOVES = frozenset([_T.to, _T.cuda, _T.cpu])
 
 

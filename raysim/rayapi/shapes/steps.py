@@ -112,8 +112,6 @@ class Steps:
         self._evaluated_ns = 0  # likewise, of forwards that are no part of a step
         self._gradients = False
         """A backward has made gradients, for optimizers of the script's own."""
-        self.has_gradients = False
-        """Since they were last zeroed."""
         self.hooks = Hooks()
         self.optimizers = Optimizers(self)
         self.own, self.beside = OwnWork(self), Beside(self)
@@ -253,7 +251,7 @@ class Steps:
         if self.latest is not None:
             self.queued_ns += self.latest.passes_ns[1]
         self._gradients = self._gradients or gradients
-        self.has_gradients = gradients
+        self.optimizers.has_gradients = gradients
         after_backward(self)
 
     def _after_backward(self) -> bool:
@@ -400,7 +398,7 @@ class Steps:
     def zeroes(self, owner: Any) -> None:
         """``zero_grad()``: late between a forward and its backward."""
         self.several.zeroes(owner)
-        self.has_gradients = False
+        self.optimizers.has_gradients = False
         self._zeroes_late = self._zeroes_late or (self._forwards > 0 and not self._micro)
 
     # ---- what it takes ---------------------------------------------------------------------------

@@ -34,7 +34,7 @@ def by_hand(network, device):
         loss.backward()
         with torch.no_grad():
             for p in network.parameters():
-                p -= 0.01 * p.grad
+                p.sub_(0.01 * p.grad)
 
 
 def clipped(network, device, *, measured=True):
