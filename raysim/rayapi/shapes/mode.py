@@ -175,7 +175,8 @@ class ShapesMode(TorchFunctionMode):
         """Run a function of torch, on shapes."""
         name = getattr(func, "__name__", "")
         if name == "__get__":  # an attribute, asked for very often
-            return func(*args)
+            found = func(*args)
+            return self._gradient(args[0]) if found is None and func == _GRAD else found
         if self.steps.optimizers.updating and name.endswith("_") and not name.endswith("__"):
             return args[0]  # in place, of values that nobody knows
         given = dict(kwargs or {})
@@ -195,6 +196,10 @@ class ShapesMode(TorchFunctionMode):
             return None  # there is one stream
         if func is _T.data_ptr and args[0].is_meta:
             return _address(args[0])
+        if func is _T.share_memory_ and args[0].is_meta:
+            return args[0]  # as on a GPU, whose memory other processes can open anyway
+        if func is torch._is_all_true and args[0].is_meta:  # noqa: SLF001
+            return self._holds(args[0])
         if func is _T.__format__ and args[0].is_meta and not args[0].dim():
             return format(self._unknown(args[0], _UNKNOWN[_T.item]), args[1])
         answer = _UNKNOWN.get(func)
@@ -297,6 +302,24 @@ class ShapesMode(TorchFunctionMode):
         self.steps.say(SAID)
         return answer(tensor)
 
+    def _gradient(self, of: torch.Tensor) -> torch.Tensor | None:
+        """What a backward has made, which is nowhere until somebody asks for it."""
+        steps = self.steps
+        busy = steps.inside or self.tracing or steps.optimizers.updating
+        if busy or not (
+            steps.optimizers.has_gradients and of.is_meta and of.is_leaf and of.requires_grad
+        ):
+            return None
+        steps.update_by_hand()
+        return torch.empty_like(of, requires_grad=False)
+
+    def _holds(self, condition: torch.Tensor) -> bool:
+        """What a library asks of values before it takes them (``torch.distributions``)."""
+        known = getattr(condition, "raysim_values", None)
+        if not self.tracing:
+            self.steps.synchronize()
+        return known is None or bool(known.all())
+
     def _moved(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """``to``, ``cuda`` and ``cpu``: a GPU's tensors are shapes, and so are copies of them."""
         tensor: torch.Tensor = args[0]
@@ -331,6 +354,7 @@ class ShapesMode(TorchFunctionMode):
         return known
 
 
+_GRAD: Any = vars(torch._C.TensorBase)["grad"].__get__  # noqa: SLF001
 _MOVES = frozenset([_T.to, _T.cuda, _T.cpu])
 
 

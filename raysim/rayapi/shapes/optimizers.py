@@ -43,6 +43,8 @@ class Optimizers:
         """By identity, with the optimizer, which thus keeps it."""
         self._begun: dict[int, None] = {}
         """Those that have their state."""
+        self.made = self.has_gradients = False
+        """The script has some; a backward has made gradients that nobody has zeroed."""
         self.updating = False
         """One runs: what it asks of values is not the program's."""
 

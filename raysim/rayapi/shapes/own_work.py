@@ -43,13 +43,15 @@ class OwnWork:
         self._waits = 0
         self._passed = False
         """A step has been taken: what is called from then on is no set-up."""
+        self.paused = False
+        """What is called is an update by hand, which the step has been priced with."""
 
     @property
     def counts(self) -> bool:
         """Whether what is called now is the script's own."""
         steps = self._steps
         busy = steps.inside or steps.between_passes or steps.mode.tracing or steps.mode.on_host
-        return self._passed and not busy and not steps.optimizers.updating
+        return self._passed and not self.paused and not busy and not steps.optimizers.updating
 
     def call(self, key: Any, run: Callable[[], Any]) -> Any:
         """Run a function of torch; ``key`` None: what it does depends on values."""

@@ -319,9 +319,10 @@ def _scaled_step(_real: Any, steps: Steps, self: Any, optimizer: Any, *a: Any, *
     return optimizer.step(*a, **k)
 
 
-def _new_optimizer(real: Any, _steps: Steps, self: Any, *args: Any, **kwargs: Any) -> None:
+def _new_optimizer(real: Any, steps: Steps, self: Any, *args: Any, **kwargs: Any) -> None:
     """Its ``step`` is the worker's: of the instance, since each class has its own."""
     real(self, *args, **kwargs)
+    steps.optimizers.made = True
     self.step = MethodType(_step, self)
 
 

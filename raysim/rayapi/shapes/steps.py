@@ -132,7 +132,7 @@ class Steps:
             if not self.several.on:
                 self.begin_several()
             return self.several.forward(partial(self._run, run), module, key, args, kwargs)
-        self._key, self._module = key, module
+        self._key, self._module, self.own.paused = key, module, False
         self._forwards += module.training
         if self.latest is not None:
             self.queued_ns += self.latest.passes_ns[0]
@@ -251,6 +251,7 @@ class Steps:
         if self.latest is not None:
             self.queued_ns += self.latest.passes_ns[1]
         self._gradients = self._gradients or gradients
+        self.optimizers.has_gradients = gradients
         after_backward(self)
 
     def _after_backward(self) -> bool:
@@ -348,6 +349,12 @@ class Steps:
             self.optimizers.begin(run, optimizer)
         return loss
 
+    def update_by_hand(self) -> None:
+        """A script without optimizers asks for its first gradient: it updates weights in a loop."""
+        if self._micro and self._key is not None and not self.optimizers.made:
+            self.take_step(self.asked(self._micro, Optimizer(type="SGD", foreach=False)))
+            self.own.paused = True  # what it does with them is that step's
+
     def take_step(self, found: Prediction, more_ns: int = 0) -> None:
         """All ranks meet, and what is left of the step passes, and ``more_ns``."""
         rest_ns = max(0, found.step_ns + more_ns - self._paid_ns) + self._evaluated_ns
@@ -391,6 +398,7 @@ class Steps:
     def zeroes(self, owner: Any) -> None:
         """``zero_grad()``: late between a forward and its backward."""
         self.several.zeroes(owner)
+        self.optimizers.has_gradients = False
         self._zeroes_late = self._zeroes_late or (self._forwards > 0 and not self._micro)
 
     # ---- what it takes ---------------------------------------------------------------------------
