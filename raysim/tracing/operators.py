@@ -86,6 +86,9 @@ _INTERPOLATED = {False: (5.9, 10.5), True: (5.9, 3.9)}
 """Bilinear up-sampling's, of the larger tensor: forward, and backward with its atomic sums; by
 whether channels lie last. SegFormer's on H100: 8.9 ps an element, 6.4 back, 15.6 channels first."""
 _COPIES = frozenset({"_to_copy", "copy"})
+LOOPED = 1.5
+"""ATen operators that a group of a looped product costs the host as much as: 1.07 us of 2.13's
+loop on a CPU over groups of one row, where an ``mm`` into a given result takes 0.72."""
 _SCATTERS = frozenset({"nll_loss_backward", "embedding_dense_backward"})
 """Read nothing as large as what they write; the second one's result is a parameter's gradient."""
 
@@ -177,7 +180,22 @@ def kernels(name: str, args: Sequence[Any], out: object) -> int:
         return sum(1 for _ in tensors(out))
     if name in _CONVOLUTIONS:
         return 1 + (args[2] is not None)
-    return _KERNELS.get(name, 1)
+    return looped(name, args) or _KERNELS.get(name, 1)
+
+
+def looped(name: str, args: Sequence[Any]) -> int:
+    """Groups of a grouped product that CUDA takes one after the other; 0: one kernel takes all.
+
+    ``cuda/GroupedBlas.cpp`` has a kernel for bf16 alone; ``GroupedMMUtils.h`` calls ``mm`` in a
+    loop for fp32 (which experts run in under autocast, whose lists have no grouped product) and
+    fp16, and first waits for the groups' ends.
+    """
+    if name != _GROUPED or all(t.dtype == torch.bfloat16 for t in args[:2]):
+        return 0
+    a, b = args[:2]
+    if a.dim() == b.dim():
+        return int(args[2].shape[0]) if a.dim() == 2 else 0
+    return int(max(a, b, key=torch.Tensor.dim).shape[0])
 
 
 def moved(name: str, args: object, out: object, *, width: int, counts: IsBatch) -> float:
