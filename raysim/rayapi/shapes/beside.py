@@ -12,7 +12,7 @@ no time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,8 @@ from raysim.rayapi.shapes.alive import Alive, key_of
 from raysim.rayapi.shapes.known import with_values
 from raysim.rayapi.shapes.mode import no_value
 from raysim.rayapi.shapes.plans import describe
-from raysim.rayapi.shapes.roles import Role, example_of
+from raysim.rayapi.shapes.prediction import Prediction
+from raysim.rayapi.shapes.roles import Role, again, bytes_of, example_of, samples_of
 from raysim.tracing import Script, trace
 from raysim.tracing.operators import tensors
 
@@ -99,6 +100,40 @@ class Beside:
             storages = map(key_of, module.parameters())
             known = self._others[id(module)] = self._trained.isdisjoint(storages)
         return known
+
+    def evaluate(
+        self, run: Callable[..., Any], module: Any, key: Any, role: Role | None,
+        args: Any, kwargs: Any,
+    ) -> Any:  # fmt: skip
+        """A forward that learns nothing."""
+        steps = self._steps
+        if role is None:
+            tape, steps.mode.tape = steps.mode.tape, None  # no part of the loss that is under way
+            outputs = run(module, args, kwargs)
+            steps.mode.tape = tape
+            role = steps.shared.roles[key] = Role(
+                outputs=again(outputs, grad=False), batch=samples_of((args, kwargs)),
+                input_bytes=bytes_of((args, kwargs)),
+            )  # fmt: skip
+        self.called(module)
+        steps.mode.alive.note(answer := again(role.outputs, grad=False))
+        if steps.latest is not None:
+            apart = steps.several.on or self.holds(module)
+            forward_ns = (
+                self.forward_ns(module, role, (args, kwargs), key[3])
+                if apart else self._own_forward_ns(steps.latest, role, key)
+            )  # fmt: skip
+            steps.evaluated(forward_ns, within=module.training or self.holds(module))
+        return answer
+
+    def _own_forward_ns(self, latest: Prediction, role: Role, key: Any) -> int:
+        """Of the trained model itself, without gradients."""
+        known, steps = self._steps.shared.forwards, self._steps
+        if key not in known:
+            plan = replace(latest.plan, micro_batch=role.batch)
+            cluster, feed = latest.outcome.cluster, steps.feed_of(role)
+            known[key] = prediction.forward_ns(plan, cluster, feed, steps.seed)
+        return known[key]
 
     def forward_ns(self, module: Any, role: Role, given: tuple[Any, Any], half: Any) -> int:
         """Of its first batch, in proportion of another's; 0: it cannot be traced."""

@@ -183,7 +183,7 @@ class ShapesMode(TorchFunctionMode):
         return own.call(_key_of(func, args, given), lambda: self._answer(func, args, given, name))
 
     def _attribute(self, func: Any, args: Sequence[Any]) -> Any:
-        """One of a tensor's, which may be a tensor made of it: ``T``, ``mT``, ``real``, ``data``."""
+        """One of a tensor's; it may be a tensor made of it: ``T``, ``mT``, ``real``, ``data``."""
         out = func(*args)
         if isinstance(out, torch.Tensor) and self.tape is not None:
             self.tape.note(func, args, {}, out)

@@ -325,7 +325,7 @@ class Several:
             more_ns += each.step_ns if apart else sum(each.passes_ns) * count
         if self.fullest is None or whole.peak_bytes > self.fullest.peak_bytes:
             self.fullest = whole
-        steps.take_step(whole, more_ns + self._unused_ns(before))
+        steps.take_step(whole, more_ns + self._unused_ns(before), optimizer)
         steps.optimizers.begin(run, optimizer)
         self._forget()
 

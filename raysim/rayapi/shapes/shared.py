@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from statistics import median_low
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +19,37 @@ AskedFor = tuple[Any, ...]
 
 
 @dataclass(kw_only=True)
+class Paces:
+    """What the GPUs of rank 0 take from one step of an optimizer to its next; but for the first."""
+
+    rounds: dict[int, tuple[Any, list[int]]] = field(default_factory=dict)
+    """By the optimizer's identity, with it; the last round is under way."""
+    within: dict[int, list[int]] = field(default_factory=dict)
+    """In each step under a prediction, what models that are not trained took; by its identity."""
+
+    def step_taken(self, optimizer: Any, found: Prediction, more_ns: int, within_ns: int) -> None:
+        """Of one optimizer; ``more_ns`` beside what is predicted."""
+        self.rounds.setdefault(id(optimizer), (optimizer, [0]))
+        self.within.setdefault(id(found), []).append(within_ns)
+        for owner, rounds in self.rounds.values():
+            rounds[-1] += found.step_ns + more_ns + within_ns
+            if owner is optimizer:
+                rounds.append(0)
+
+    def within_ns(self, found: Prediction) -> int:
+        """Of most steps under it."""
+        return int(median_low(self.within.get(id(found), [0])))
+
+    @property
+    def round_ns(self) -> int | None:
+        """Of the optimizer that has most of them, the earliest of several; None: there is none."""
+        most = max((rounds for _, rounds in self.rounds.values()), key=len, default=[0])
+        # the first of them is not whole, since the step before it was no step of this account
+        whole = most[1:-1] or most[:-1]
+        return int(median_low(whole)) if whole else None
+
+
+@dataclass(kw_only=True)
 class Shared:
     """What the ranks of a run know together."""
 
@@ -30,6 +62,7 @@ class Shared:
     """What the user has been told."""
     steps: dict[int, tuple[Prediction, int]] = field(default_factory=dict)
     """Optimizer steps under each prediction, of rank 0; by its identity."""
+    paces: Paces = field(default_factory=Paces)
     beside: dict[Any, tuple[int, int]] = field(default_factory=dict)
     """Bytes of inputs and nanoseconds of the first forward of models that are not trained."""
     saves: dict[tuple[int, str], CheckpointCost] = field(default_factory=dict)

@@ -109,11 +109,11 @@ class Steps:
         """Forwards whose outputs one backward is of: a batch so many times as large."""
         self._paid_ns = 0
         self.queued_ns = 0  # of the GPU's work, what nobody has waited for
-        self._evaluated_ns = 0  # likewise, of forwards that are no part of a step
+        self._evaluated_ns = 0  # likewise, of forwards that learn nothing
+        self._within_ns = 0  # of those, what is part of the step under way
         self._gradients = False
         """A backward has made gradients, for optimizers of the script's own."""
-        self.hooks = Hooks()
-        self.optimizers = Optimizers(self)
+        self.hooks, self.optimizers = Hooks(), Optimizers(self)
         self.own, self.beside = OwnWork(self), Beside(self)
         self.several = Several(self)
 
@@ -127,7 +127,7 @@ class Steps:
             return self.whole.call(self._run, run, module, key, args, kwargs)
         role = self.shared.roles.get(key)
         if not learns:
-            return self._evaluate(run, module, key, role, args, kwargs)
+            return self.beside.evaluate(partial(self._run, run), module, key, role, args, kwargs)
         if self.several.on or (self._key is not None and self._module is not module):
             if not self.several.on:
                 self.begin_several()
@@ -205,32 +205,10 @@ class Steps:
         self._signatures.clear()
         self.beside.forget()
 
-    def _evaluate(
-        self, run: Callable[..., Any], module: Any, key: AskedFor, role: Role | None,
-        args: Any, kwargs: Any,
-    ) -> Any:  # fmt: skip
-        if role is None:
-            tape, self.mode.tape = self.mode.tape, None  # no part of the loss that is under way
-            outputs = self._run(run, module, args, kwargs)
-            self.mode.tape = tape
-            role = self.shared.roles[key] = Role(
-                outputs=again(outputs, grad=False), batch=samples_of((args, kwargs)),
-                input_bytes=bytes_of((args, kwargs)),
-            )  # fmt: skip
-        self.beside.called(module)
-        self.mode.alive.note(answer := again(role.outputs, grad=False))
-        if self.latest is not None and (self.several.on or self.beside.holds(module)):
-            self._evaluated_ns += self.beside.forward_ns(module, role, (args, kwargs), key[3])
-        elif self.latest is not None:
-            found = self.shared.forwards.get(key)
-            if found is None:
-                plan = replace(self.latest.plan, micro_batch=role.batch)
-                found = prediction.forward_ns(
-                    plan, self.latest.outcome.cluster, self.feed_of(role), self.seed
-                )
-                self.shared.forwards[key] = found
-            self._evaluated_ns += found
-        return answer
+    def evaluated(self, forward_ns: int, *, within: bool) -> None:
+        """A forward that learns nothing is queued; ``within``: each step has it."""
+        self._evaluated_ns += forward_ns
+        self._within_ns += forward_ns if within else 0
 
     # ---- backward --------------------------------------------------------------------------------
 
@@ -343,16 +321,17 @@ class Steps:
             own = self.optimizers.of(run, optimizer)
             if in_compiled_function():
                 own = replace(own, fused=True)
-            self.take_step(self.asked(self._micro, own))
+            self.take_step(self.asked(self._micro, own), optimizer=optimizer)
         if self._gradients:
             self.optimizers.begin(run, optimizer)
         return loss
 
-    def take_step(self, found: Prediction, more_ns: int = 0) -> None:
+    def take_step(self, found: Prediction, more_ns: int = 0, optimizer: Any = None) -> None:
         """All ranks meet, and what is left of the step passes, and ``more_ns``."""
         rest_ns = max(0, found.step_ns + more_ns - self._paid_ns) + self._evaluated_ns
+        within_ns, timed = self._within_ns, self.latest is not None
         self._micro = self.queued_ns = self._paid_ns = self._forwards = self._evaluated_ns = 0
-        self._key = None
+        self._key, self._within_ns = None, 0
         self.own.step_taken()
         if not found.fits:
             self.shared.too_large = found
@@ -363,6 +342,8 @@ class Steps:
         if worker.context.rank == 0:
             _, count = self.shared.steps.get(id(found), (found, 0))
             self.shared.steps[id(found)] = found, count + 1
+            if timed:
+                self.shared.paces.step_taken(optimizer, found, more_ns, within_ns)
         gang, rank = worker.context.gang, worker.context.rank
         this_fiber().settle()
         play(lambda process: gang.step(process, rank, rest_ns))

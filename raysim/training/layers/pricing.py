@@ -189,8 +189,7 @@ class Pricer:
             calls=len(entered),
             syncs=_syncs(run[-1]),
             syncs_backward=any(
-                o.kind == "sync" and o.backward_kernels and o.gradients != "none"
-                for o in operators
+                o.kind == "sync" and o.backward_kernels and o.gradients != "none" for o in operators
             ),
             flops=self._flops(operators),
             backward_flops=self._flops(operators, lambda o: o.backward_flops),

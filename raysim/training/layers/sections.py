@@ -148,7 +148,8 @@ class Unit:
         return tuple(g for g in self.gradients if g.name not in exact)
 
     def _read(self, *, exact: bool) -> Iterator[Gradient]:
-        for use, m in zip(self.uses, (m for m in self.modules for _ in m.parameters), strict=True):
+        owners = [m for m in self.modules for _ in m.parameters]
+        for use, m in zip(self.uses, owners, strict=True):
             if any(o.gemm is not None and o.exact == exact for o in m.operators):
                 yield use
 
