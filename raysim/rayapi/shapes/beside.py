@@ -29,6 +29,7 @@ from raysim.rayapi.shapes.prediction import Prediction
 from raysim.rayapi.shapes.roles import Role, again, bytes_of, example_of, samples_of
 from raysim.tracing import Script, trace
 from raysim.tracing.operators import tensors
+from raysim.training.compiler.compile import Feed
 
 if TYPE_CHECKING:
     from raysim.rayapi.shapes.steps import Steps
@@ -161,7 +162,7 @@ class Beside:
             )  # fmt: skip
             plan = replace(plan, constants=latest.plan.constants)
             cluster = steps.cluster(alone=True)
-            return prediction.forward_ns(plan, cluster, steps.feed_of(role), steps.seed)
+            return prediction.forward_ns(plan, cluster, Feed(), steps.seed)
         except ScenarioError as error:
             steps.say(f"{type(inner).__name__}, beside the trained model, takes no time: {error}")
             return 0

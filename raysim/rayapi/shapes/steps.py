@@ -70,7 +70,7 @@ class Steps:
         self.shared = shared
         self.mode = ShapesMode(self)
         self.feed: Feed | None = None
-        """What the latest batch of a loader costs."""
+        """What the latest batch of a loader costs; None: the step before has paid for it."""
         self.latest: Prediction | None = None
         """Of the last step taken."""
         self.clipping = 0.0
@@ -331,7 +331,7 @@ class Steps:
         rest_ns = max(0, found.step_ns + more_ns - self._paid_ns) + self._evaluated_ns
         within_ns, timed = self._within_ns, self.latest is not None
         self._micro = self.queued_ns = self._paid_ns = self._forwards = self._evaluated_ns = 0
-        self._key, self._within_ns = None, 0
+        self._key, self._within_ns, self.feed = None, 0, None
         self.own.step_taken()
         if not found.fits:
             self.shared.too_large = found
