@@ -25,7 +25,7 @@ from raysim.rayapi.shapes.alive import Alive, key_of
 from raysim.rayapi.shapes.known import with_values
 from raysim.rayapi.shapes.mode import no_value
 from raysim.rayapi.shapes.plans import describe
-from raysim.rayapi.shapes.prediction import Prediction
+from raysim.rayapi.shapes.prediction import Forward, Prediction
 from raysim.rayapi.shapes.roles import Role, again, bytes_of, example_of, samples_of
 from raysim.tracing import Script, trace
 from raysim.tracing.operators import tensors
@@ -120,32 +120,34 @@ class Beside:
         steps.mode.alive.note(answer := again(role.outputs, grad=False))
         if steps.latest is not None:
             apart = steps.several.on or self.holds(module)
-            forward_ns = (
-                self.forward_ns(module, role, (args, kwargs), key[3])
-                if apart else self._own_forward_ns(steps.latest, role, key)
+            forward = (
+                self.forward(module, role, (args, kwargs), key[3])
+                if apart else self._own_forward(steps.latest, role, key)
             )  # fmt: skip
-            steps.evaluated(forward_ns, within=module.training or self.holds(module))
+            alone = describe(module).engine == "ddp"
+            steps.evaluated(forward, within=alone and (module.training or self.holds(module)))
         return answer
 
-    def _own_forward_ns(self, latest: Prediction, role: Role, key: Any) -> int:
+    def _own_forward(self, latest: Prediction, role: Role, key: Any) -> Forward:
         """Of the trained model itself, without gradients."""
         known, steps = self._steps.shared.forwards, self._steps
         if key not in known:
             plan = replace(latest.plan, micro_batch=role.batch)
             cluster, feed = latest.outcome.cluster, steps.feed_of(role)
-            known[key] = prediction.forward_ns(plan, cluster, feed, steps.seed)
+            known[key] = prediction.forward(plan, cluster, feed, steps.seed)
         return known[key]
 
-    def forward_ns(self, module: Any, role: Role, given: tuple[Any, Any], half: Any) -> int:
+    def forward(self, module: Any, role: Role, given: tuple[Any, Any], half: Any) -> Forward:
         """Of its first batch, in proportion of another's; 0: it cannot be traced."""
         firsts = self._steps.shared.beside
         key = self._steps.signature(module), half
         if key not in firsts:
-            firsts[key] = role.input_bytes, self._first_ns(module, role, given, half)
-        first_bytes, first_ns = firsts[key]
-        return round(first_ns * role.input_bytes / max(1, first_bytes))
+            firsts[key] = role.input_bytes, self._first(module, role, given, half)
+        first_bytes, first = firsts[key]
+        share = role.input_bytes / max(1, first_bytes)
+        return first if share == 1 else first.times(share)
 
-    def _first_ns(self, module: Any, role: Role, given: tuple[Any, Any], half: Any) -> int:
+    def _first(self, module: Any, role: Role, given: tuple[Any, Any], half: Any) -> Forward:
         steps, latest = self._steps, self._steps.latest
         assert latest is not None, "beside a model that nobody has trained"
         wrapping = describe(module)
@@ -162,10 +164,10 @@ class Beside:
             )  # fmt: skip
             plan = replace(plan, constants=latest.plan.constants)
             cluster = steps.cluster(alone=True)
-            return prediction.forward_ns(plan, cluster, Feed(), steps.seed)
+            return prediction.forward(plan, cluster, Feed(), steps.seed)
         except ScenarioError as error:
             steps.say(f"{type(inner).__name__}, beside the trained model, takes no time: {error}")
-            return 0
+            return Forward(ns=0, parts=())
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from raysim.rayapi.shapes.prediction import Prediction
+from raysim.rayapi.shapes.prediction import Forward, Prediction
 from raysim.rayapi.shapes.roles import Role
 
 if TYPE_CHECKING:
@@ -24,21 +24,14 @@ class Paces:
 
     rounds: dict[int, tuple[Any, list[int]]] = field(default_factory=dict)
     """By the optimizer's identity, with it; the last round is under way."""
-    within: dict[int, list[int]] = field(default_factory=dict)
-    """In each step under a prediction, what models that are not trained took; by its identity."""
 
-    def step_taken(self, optimizer: Any, found: Prediction, more_ns: int, within_ns: int) -> None:
-        """Of one optimizer; ``more_ns`` beside what is predicted."""
+    def step_taken(self, optimizer: Any, took_ns: int) -> None:
+        """Of one optimizer."""
         self.rounds.setdefault(id(optimizer), (optimizer, [0]))
-        self.within.setdefault(id(found), []).append(within_ns)
         for owner, rounds in self.rounds.values():
-            rounds[-1] += found.step_ns + more_ns + within_ns
+            rounds[-1] += took_ns
             if owner is optimizer:
                 rounds.append(0)
-
-    def within_ns(self, found: Prediction) -> int:
-        """Of most steps under it."""
-        return int(median_low(self.within.get(id(found), [0])))
 
     @property
     def round_ns(self) -> int | None:
@@ -55,7 +48,7 @@ class Shared:
 
     roles: dict[AskedFor, Role] = field(default_factory=dict)
     predictions: dict[Any, Prediction] = field(default_factory=dict)
-    forwards: dict[Any, int] = field(default_factory=dict)
+    forwards: dict[Any, Forward] = field(default_factory=dict)
     shapes: dict[Any, tuple[torch.Size, torch.dtype]] = field(default_factory=dict)
     """What functions of torch have made, by what they were given."""
     said: set[str] = field(default_factory=set)
@@ -63,8 +56,8 @@ class Shared:
     steps: dict[int, tuple[Prediction, int]] = field(default_factory=dict)
     """Optimizer steps under each prediction, of rank 0; by its identity."""
     paces: Paces = field(default_factory=Paces)
-    beside: dict[Any, tuple[int, int]] = field(default_factory=dict)
-    """Bytes of inputs and nanoseconds of the first forward of models that are not trained."""
+    beside: dict[Any, tuple[int, Forward]] = field(default_factory=dict)
+    """Bytes of inputs, and the first forward of models that are not trained."""
     saves: dict[tuple[int, str], CheckpointCost] = field(default_factory=dict)
     """Of DeepSpeed's checkpoints, by the prediction they are of and what they hold."""
     several: bool = False

@@ -40,7 +40,7 @@ from raysim.rayapi.shapes.mode import ShapesMode, Tape, no_value
 from raysim.rayapi.shapes.optimizers import Optimizers
 from raysim.rayapi.shapes.own_work import OwnWork
 from raysim.rayapi.shapes.plans import Wrapping, asked_tf32, describe
-from raysim.rayapi.shapes.prediction import Prediction
+from raysim.rayapi.shapes.prediction import Forward, Prediction
 from raysim.rayapi.shapes.roles import Role, again, bytes_of, example_of, samples_of
 from raysim.rayapi.shapes.several import Several
 from raysim.rayapi.shapes.shared import AskedFor, Shared
@@ -109,8 +109,7 @@ class Steps:
         """Forwards whose outputs one backward is of: a batch so many times as large."""
         self._paid_ns = 0
         self.queued_ns = 0  # of the GPU's work, what nobody has waited for
-        self._evaluated_ns = 0  # likewise, of forwards that learn nothing
-        self._within_ns = 0  # of those, what is part of the step under way
+        self._evaluated_ns = 0  # likewise, of forwards that are no part of a step
         self._gradients = False
         """A backward has made gradients, for optimizers of the script's own."""
         self.hooks, self.optimizers = Hooks(), Optimizers(self)
@@ -205,10 +204,13 @@ class Steps:
         self._signatures.clear()
         self.beside.forget()
 
-    def evaluated(self, forward_ns: int, *, within: bool) -> None:
-        """A forward that learns nothing is queued; ``within``: each step has it."""
-        self._evaluated_ns += forward_ns
-        self._within_ns += forward_ns if within else 0
+    def evaluated(self, forward: Forward, *, within: bool) -> None:
+        """A forward that learns nothing is queued; ``within``: it is part of the step under way."""
+        if within:
+            self.queued_ns += forward.ns
+            self.own.called(forward)
+        else:
+            self._evaluated_ns += forward.ns
 
     # ---- backward --------------------------------------------------------------------------------
 
@@ -329,9 +331,9 @@ class Steps:
     def take_step(self, found: Prediction, more_ns: int = 0, optimizer: Any = None) -> None:
         """All ranks meet, and what is left of the step passes, and ``more_ns``."""
         rest_ns = max(0, found.step_ns + more_ns - self._paid_ns) + self._evaluated_ns
-        within_ns, timed = self._within_ns, self.latest is not None
+        timed = self.latest is not None
         self._micro = self.queued_ns = self._paid_ns = self._forwards = self._evaluated_ns = 0
-        self._key, self._within_ns, self.feed = None, 0, None
+        self._key = self.feed = None
         self.own.step_taken()
         if not found.fits:
             self.shared.too_large = found
@@ -343,7 +345,7 @@ class Steps:
             _, count = self.shared.steps.get(id(found), (found, 0))
             self.shared.steps[id(found)] = found, count + 1
             if timed:
-                self.shared.paces.step_taken(optimizer, found, more_ns, within_ns)
+                self.shared.paces.step_taken(optimizer, found.step_ns + more_ns)
         gang, rank = worker.context.gang, worker.context.rank
         this_fiber().settle()
         play(lambda process: gang.step(process, rank, rest_ns))

@@ -52,8 +52,8 @@ def with_training(report: LibraryReport, shared: Shared) -> LibraryReport:
     if not shared.steps:
         return report
     found, _ = max(shared.steps.values(), key=lambda each: each[1])
-    step_s, fullest = to_seconds(found.step_ns + shared.paces.within_ns(found)), found
-    if shared.several:
+    step_s, fullest = to_seconds(found.step_ns), found
+    if shared.several:  # an optimizer's, and all others' until its next
         step_s = to_seconds(shared.paces.round_ns or found.step_ns)
         fullest = max((each for each, _ in shared.steps.values()), key=lambda each: each.peak_bytes)
     metrics = {
@@ -69,12 +69,9 @@ def with_training(report: LibraryReport, shared: Shared) -> LibraryReport:
             ("what", "text"), ("steps", "count"), ("step", "seconds"), ("samples", "per_s"),
             ("GPU memory", "bytes"), ("share", "share"),
         ),
-        rows=tuple(
-            _row(each, count, shared.paces.within_ns(each)) for each, count in _by_plan(shared)
-        ),
+        rows=tuple(_row(each, count) for each, count in _by_plan(shared)),
     )  # fmt: skip
-    where = _where(found, shared.paces.within_ns(found))
-    tables = (table, where, _memory(fullest), *report.tables)
+    tables = (table, _where(found), _memory(fullest), *report.tables)
     inputs = (
         *report.inputs,
         Input(name="step", value=step_s, basis="assumed",
@@ -136,18 +133,16 @@ def with_cpu_training(report: LibraryReport, shared: CpuShared) -> LibraryReport
     )  # fmt: skip
 
 
-def _where(found: Prediction, within_ns: int) -> Table:
-    """Parts of the slowest rank's step, as the tower accounts for them, and what is beside them."""
+def _where(found: Prediction) -> Table:
+    """Parts of the slowest rank's step, as the tower accounts for them."""
     whole = found.outcome.breakdown
-    step_ns = whole.step_ns + within_ns
-    parts = {**whole.parts_ns, "models that are not trained": within_ns}
     return Table(
         title="A step of the slowest rank",
         columns=(("part", "text"), ("time", "seconds"), ("share", "share")),
         rows=tuple(
-            (name.replace("_", " "), to_seconds(ns), ns / step_ns)
-            for name, ns in sorted(parts.items(), key=lambda part: -part[1])
-            if ns > LEAST_SHARE * step_ns
+            (name.replace("_", " "), to_seconds(ns), ns / whole.step_ns)
+            for name, ns in sorted(whole.parts_ns.items(), key=lambda part: -part[1])
+            if ns > LEAST_SHARE * whole.step_ns
         ),
     )
 
@@ -174,8 +169,8 @@ def samples(found: Prediction) -> float:
     return float(found.plan.samples_per_step)
 
 
-def _row(found: Prediction, count: int, within_ns: int) -> tuple[Cell, ...]:
-    plan, step_s = found.plan, to_seconds(found.step_ns + within_ns)
+def _row(found: Prediction, count: int) -> tuple[Cell, ...]:
+    plan, step_s = found.plan, to_seconds(found.step_ns)
     what = f"{plan.model.name}, {plan.engine_label}, {plan.mesh.world} GPUs"
     share = found.peak_bytes / found.capacity_bytes
     return what, count, step_s, samples(found) / step_s, found.peak_bytes, share

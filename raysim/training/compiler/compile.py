@@ -41,6 +41,9 @@ class Own:
     """Its own operators on the GPU."""
     waits: bool = False
     """It asks for a value, and so waits for all that was queued."""
+    beside: tuple[tuple[float, float], ...] = ()
+    """Forwards of models that learn nothing by them, stretch by stretch: seconds of the host that
+    issues it, and of the GPU."""
     loop: str = ""
     """A library's loop (``perf.host.LOOPS``)."""
 
@@ -252,6 +255,8 @@ class RankCompiler:
             seconds = costs.memory_s(own.moved_bytes, kernels=round(own.kernels))
             host_s = costs.host.forward_s(round(own.operators), round(own.kernels))
             b.compute("script's own operators", "script", seconds, host_s=host_s)
+        for issued_s, seconds in own.beside:
+            b.compute("forward without gradients", "beside", seconds, host_s=issued_s)
 
     def _load(self, _: int) -> None:
         b, feed = self.b, self.feed
