@@ -104,7 +104,8 @@ class Steps:
         self._micro = 0
         self._forwards = 0
         """Since the last backward."""
-        self._zeroes_late = False
+        self._zeroes_late, self._repeats = False, False
+        """The latter: a step has called its module twice that had called it once before."""
         self._views = 1
         """Forwards whose outputs one backward is of: a batch so many times as large."""
         self._paid_ns = 0
@@ -127,9 +128,9 @@ class Steps:
         role = self.shared.roles.get(key)
         if not learns:
             return self.beside.evaluate(partial(self._run, run), module, key, role, args, kwargs)
-        if self.several.on or (self._key is not None and self._module is not module):
+        if self.several.on or (self._key is not None and self._is_another(module)):
             if not self.several.on:
-                self.begin_several()
+                self.begin_several(module)
             return self.several.forward(partial(self._run, run), module, key, args, kwargs)
         self._key, self._module = key, module
         self._forwards += module.training
@@ -137,6 +138,7 @@ class Steps:
             self.queued_ns += self.latest.passes_ns[0]
         self.steady = role is not None and role.model is not None
         if role is not None and self.steady:
+            self._repeats = self._repeats or (self._forwards > 1 and self._alone(module))
             return again(role.outputs)
         self.recomputes, self.half = False, None
         outputs = self._run(run, module, args, kwargs)
@@ -150,10 +152,22 @@ class Steps:
         self.several.latest = module, key, args, kwargs, outputs
         return outputs
 
-    def begin_several(self) -> None:
-        """The step under way trains several modules."""
+    def _is_another(self, module: Any) -> bool:
+        """Whether a step calls another module, or the same once more before its backward."""
+        if self._module is not module:
+            return True
+        waits = self.mode.tape is not None and (module.training or self.latest is None)
+        return waits and self._alone(module)
+
+    def _alone(self, module: Any) -> bool:
+        """Whether several of its forwards can be told apart: no engine shards it."""
+        return self.within is None and describe(module).engine == "ddp"
+
+    def begin_several(self, module: Any) -> None:
+        """The step under way is of several forwards."""
         waits = self.several.latest if self._forwards and self.mode.tape is not None else None
-        self.several.begin(self._key, self._module, self._micro, waits)
+        tries = module is self._module
+        self.several.begin(self._key, self._module, self._micro, waits, tries=tries)
         self.forget_forward()
 
     def forget_forward(self) -> None:
@@ -334,6 +348,8 @@ class Steps:
         timed = self.latest is not None
         self._micro = self.queued_ns = self._paid_ns = self._forwards = self._evaluated_ns = 0
         self._key = self.feed = None
+        if self._repeats and not self.several.on:
+            self.several.begin(None, None, 0, None, tries=False)
         self.own.step_taken()
         if not found.fits:
             self.shared.too_large = found
