@@ -9,7 +9,6 @@ import pytest
 pytestmark = pytest.mark.real
 torch = pytest.importorskip("torch")
 
-import raysim.rayapi.shapes.steps  # noqa: E402, F401  (what makes shapes of products)
 from raysim.models.table import Operator  # noqa: E402
 from raysim.tracing import trace  # noqa: E402
 
@@ -84,7 +83,7 @@ def test_the_host_waits_in_forward_and_backward_and_copies_no_weights() -> None:
 
     def loop(_: Any) -> Any:
         from raysim.rayapi.shapes.here import steps_here
-        from tests.real.test_tracing_experts import Bank  # by name: torch cannot be pickled
+        from tests.real.test_tracing_experts import Bank
 
         model = Bank(torch.float32).cuda()
         sgd = torch.optim.SGD(model.parameters(), lr=0.1)
