@@ -82,6 +82,8 @@ def test_the_host_waits_in_forward_and_backward_and_copies_no_weights() -> None:
     from tests.real.training_script_parts import fit_value
 
     def loop(_: Any) -> Any:
+        import torch
+
         from raysim.rayapi.shapes.here import steps_here
         from tests.real.test_tracing_experts import Bank
 
