@@ -32,7 +32,7 @@ OperatorKind = Literal[
     "embedding",      # table look-up
     "routing",        # MoE router's softmax, top-k, permutation
     "loss",           # softmax cross-entropy or another loss over logits
-    "sync",           # a scalar copied to the GPU from pageable memory: the host waits for it
+    "sync",           # scalars copied to the GPU from pageable memory, or from it: the host waits
     "other",
 ]  # fmt: skip
 TensorDtype = Literal["compute", "fp32", "int64", "int32", "bool", "fp8"]

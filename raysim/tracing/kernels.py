@@ -6,7 +6,7 @@ than the user's run will. So during a trace their functions are replaced by ones
 kernels keep and cost what ``models.mixers`` counts of them.
 
 torch's ``ctc_loss`` has shapes for lengths that are numbers; here for tensors too, and backward's,
-as ``aten/src/ATen/native/cuda/LossCTC.cu`` makes them.
+as ``aten/src/ATen/native/cuda/LossCTC.cu`` makes them; ``_grouped_mm`` has them for bf16 alone.
 
 Not modelled: Mamba 1, packed sequences, cuDNN's CTC.
 """
@@ -201,3 +201,35 @@ for _name, _kernel in (
 ):
     if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{_name}", "Meta"):  # noqa: SLF001
         _META.impl(_name, _kernel, "Meta")
+
+
+def _grouped_mm(
+    mat_a: torch.Tensor,
+    mat_b: torch.Tensor,
+    offs: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """Of fp32 and fp16 too, which CUDA takes and torch's shapes refuse; columns of 16 bytes."""
+    if mat_a.dtype == mat_b.dtype == torch.bfloat16:
+        made: torch.Tensor = _OF_BF16(mat_a, mat_b, offs, bias, out_dtype)
+        return made
+    wide = torch.float32, torch.float16, torch.bfloat16
+    if mat_a.dtype not in wide or mat_b.dtype != mat_a.dtype:
+        raise RuntimeError(
+            f"grouped products take Float32, BFloat16 or Float16 matrices, both of one type, got "
+            f"{mat_a.dtype} and {mat_b.dtype}"
+        )
+    sizes = [*mat_a.shape[-2:-1], mat_b.shape[-1]]
+    if mat_a.dim() == mat_b.dim():
+        groups = mat_a.shape[0] if mat_a.dim() == 3 else offs.shape[0]  # type: ignore[union-attr]
+        sizes = [groups, *sizes]
+    aligned = 16 // mat_a.element_size()
+    row = -(-sizes[-1] // aligned) * aligned
+    strides = [row, 1] if len(sizes) == 2 else [sizes[1] * row, row, 1]
+    return torch.empty_strided(sizes, strides, dtype=mat_a.dtype, device="meta")
+
+
+_OF_BF16: Any = getattr(torch._meta_registrations, "meta_grouped_mm", None)  # noqa: SLF001
+if _OF_BF16 is not None:
+    _META.impl("_grouped_mm", _grouped_mm, "Meta", allow_override=True)

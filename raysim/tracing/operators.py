@@ -86,6 +86,9 @@ _INTERPOLATED = {False: (5.9, 10.5), True: (5.9, 3.9)}
 """Bilinear up-sampling's, of the larger tensor: forward, and backward with its atomic sums; by
 whether channels lie last. SegFormer's on H100: 8.9 ps an element, 6.4 back, 15.6 channels first."""
 _COPIES = frozenset({"_to_copy", "copy"})
+LOOPED = 1.5
+"""ATen operators that a group of a looped product costs the host as much as: 1.07 us of 2.13's
+loop on a CPU over groups of one row, where an ``mm`` into a given result takes 0.72."""
 _SCATTERS = frozenset({"nll_loss_backward", "embedding_dense_backward"})
 """Read nothing as large as what they write; the second one's result is a parameter's gradient."""
 
@@ -177,12 +180,29 @@ def kernels(name: str, args: Sequence[Any], out: object) -> int:
         return sum(1 for _ in tensors(out))
     if name in _CONVOLUTIONS:
         return 1 + (args[2] is not None)
-    return _KERNELS.get(name, 1)
+    copies = len(made_contiguous(name, args))
+    return looped(name, args) or _KERNELS.get(name, 1) + copies
+
+
+def looped(name: str, args: Sequence[Any]) -> int:
+    """Groups of a grouped product that CUDA takes one after the other; 0: one kernel takes all.
+
+    ``cuda/GroupedBlas.cpp`` has a kernel for bf16 alone; ``GroupedMMUtils.h`` calls ``mm`` in a
+    loop for fp32 (which experts run in under autocast, whose lists have no grouped product) and
+    fp16, and first waits for the groups' ends.
+    """
+    if name != _GROUPED or all(t.dtype == torch.bfloat16 for t in args[:2]):
+        return 0
+    a, b = args[:2]
+    if a.dim() == b.dim():
+        return int(args[2].shape[0]) if a.dim() == 2 else 0
+    return int(max(a, b, key=torch.Tensor.dim).shape[0])
 
 
 def moved(name: str, args: object, out: object, *, width: int, counts: IsBatch) -> float:
     """Elements of ``width`` bytes read and written, over tensors for which ``counts`` holds."""
     read = sum(elements(t, width) for t in tensors(args) if counts(t))
+    copied = sum(2 * elements(t, width) for t in made_contiguous(name, args) if counts(t))
     written = sum(elements(t, width) for t in tensors(out) if counts(t))
     if name in _BAGS:
         return written + _looked_up(args) * 4 / width
@@ -194,14 +214,21 @@ def moved(name: str, args: object, out: object, *, width: int, counts: IsBatch) 
         return _convolution_backward(args, out, width)
     if name == "native_layer_norm_backward":
         # The second kernel reads the gradient and the input again.
-        return written + 2 * read
+        return written + 2 * read + copied
     if name == "_safe_softmax":  # softmax; -inf as bytes; all of a row; the softmax, copied
         return 2 * read + 3 * written + sum(2 * t.numel() / width for t in tensors(out))
     if name == "_softmax_backward_data":  # a product of both, which the second kernel reads
         return 2 * (read + written)
     if name in _SOFTMAXES and _width(out) > WARP_SOFTMAX:
         return 3 * read + written if name == "_log_softmax" else 1.5 * read + written
-    return read + written
+    return read + written + copied
+
+
+def made_contiguous(name: str, args: object) -> list[torch.Tensor]:
+    """What a layer norm copies first (``expect_contiguous``, ``layer_norm_kernel.cu``)."""
+    if not name.startswith("native_layer_norm"):
+        return []
+    return [t for t in tensors(args) if t.dim() > 1 and not t.is_contiguous()]
 
 
 def _looked_up(args: object) -> float:
@@ -229,7 +256,9 @@ def indexed(name: str, args: object, out: object, *, counts: IsBatch) -> float:
         return _INTERPOLATED[lies_channels_last(large)]["backward" in name] * large.numel()
     if name in _INDEXED:
         source = next((t for t in tensors(args) if counts(t)), made)
-        return _INDEXED[name] * source.numel() if source is not None else 0.0
+        copies = [t for t in made_contiguous(name, args) if counts(t)]
+        own = _INDEXED[name] * source.numel() if source is not None else 0.0
+        return own + sum(TURNED * t.numel() for t in copies)
     if made is None or name in _PRODUCTS | _GATHERS | _SCATTERS | _CONVOLUTIONS | _SOFTMAXES:
         return 0.0
     given = [t for t in tensors(args) if t.dim() and t.numel() > 1]

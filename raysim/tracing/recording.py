@@ -211,6 +211,9 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return
         kind = operators.kind_of(name, in_loss=self.losses > 0, norm_module=self.walk.in_norm)
         call = Call(name=name, kind=kind, kernels=operators.kernels(name, args, out))
+        if groups := operators.looped(name, args):
+            self.walk.entry().calls.append(_offsets())
+            call.dispatches += round(operators.LOOPED * groups)
         if grows:
             result = next(tensors(out), None)
             call.output = operators.elements(result, self.width) if result is not None else 0.0
@@ -351,6 +354,11 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def _drawn() -> int:
     """The sequence number that autograd drew last."""
     return int(torch._C._autograd._get_sequence_nr()) - 1  # noqa: SLF001 (as torch.fx.traceback does)
+
+
+def _offsets() -> Call:
+    """Ends of groups, for which the host waits: of a product, and of both of its gradients."""
+    return Call(name="offsets", kind="sync", kernels=1, kernels_backward=2, dispatches=3)
 
 
 def _number(node: Any) -> int:

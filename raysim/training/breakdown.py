@@ -117,7 +117,7 @@ def _account_busy(line: Timeline, i: int, start: int, end: int, parts: dict[str,
 def _busy_part(category: str) -> str:
     if category == "recompute":
         return "recompute"
-    if category in KERNELS:
+    if category in KERNELS or category == "beside":
         return "compute"
     return {"optimizer": "optimizer", "collective": "exposed_collectives"}.get(category, "other")
 

@@ -388,3 +388,34 @@ def test_broadcasts_strides_and_casts_are_indexed() -> None:
     turned = indexed(lambda x: x.transpose(1, 2) + x.reshape(BATCH, 8, 6))[0]
     assert turned == pytest.approx((1 + TURNED) * weighted)
     assert indexed(lambda x: x.to(torch.bfloat16))[0] == 2 * weighted
+
+
+class Patches(nn.Module):
+    """What a convolution has made lies channels first."""
+
+    def __init__(self, copied: bool) -> None:
+        super().__init__()
+        self.scale, self.norm, self.copied = (
+            nn.Parameter(torch.ones(64, 1)),
+            nn.LayerNorm(64),
+            copied,
+        )
+
+    def forward(self, x: Any) -> Any:
+        x = (x * self.scale).mT
+        return self.norm(x.contiguous() if self.copied else x)
+
+
+def test_a_layer_norm_copies_an_input_that_lies_otherwise_first() -> None:
+    """In forward, and again in backward, whose gradient does not."""
+    found = []
+    for copied in (True, False):
+        model = trace(Patches(copied), torch.randn(BATCH, 64, 32), loss=lambda y: y.sin().sum())
+        operators = (o for layer in model.layers for o in layer.body.operators)
+        found.append(next(o for o in operators if o.kind == "norm"))
+    plain, first = found
+    assert first.kernels - plain.kernels == 1
+    assert first.moved - plain.moved == 2 * 64 * 32
+    assert first.indexed - plain.indexed == pytest.approx(TURNED * 64 * 32)
+    assert first.backward_kernels - plain.backward_kernels == 1
+    assert first.backward_moved - plain.backward_moved == 2 * 64 * 32

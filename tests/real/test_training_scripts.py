@@ -329,7 +329,9 @@ def test_a_hugging_face_model_with_gradient_checkpointing() -> None:
     assert peaks[1] < 0.5 * peaks[0]
 
 
-def test_one_backward_of_two_forwards_is_a_batch_twice_as_large() -> None:
+def test_one_backward_of_two_forwards_is_nearly_a_batch_twice_as_large() -> None:
+    """What dies within a forward or a backward is half as large, and kernels are twice as many."""
+
     def loop(config: dict[str, Any]) -> None:
         import ray.train.torch
 
@@ -344,8 +346,10 @@ def test_one_backward_of_two_forwards_is_a_batch_twice_as_large() -> None:
 
     one = fit(loop, batch=8192, views=1)[1].metrics
     two = fit(loop, batch=4096, views=2)[1].metrics
-    assert two["gpu_mem_peak_bytes"] == pytest.approx(one["gpu_mem_peak_bytes"], rel=0.01)
-    assert two["step_seconds"] == pytest.approx(one["step_seconds"], rel=0.01)
+    tensor = 4096 * 1024 * 4
+    less = one["gpu_mem_allocated_bytes"] - two["gpu_mem_allocated_bytes"]
+    assert tensor <= less <= 3.1 * tensor
+    assert one["step_seconds"] < two["step_seconds"] < 1.1 * one["step_seconds"]
 
 
 def test_states_that_main_memory_cannot_hold_are_said_so() -> None:

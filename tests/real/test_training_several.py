@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from functools import cache
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -35,6 +37,28 @@ def test_a_gan_takes_a_step_of_each_optimizer() -> None:
     }  # fmt: skip
     steps_s = sum(row[1] * row[2] for row in found.values())
     assert ran("dcgan").metrics["steps_s"] == pytest.approx(steps_s, rel=0.05)
+
+
+def test_a_step_lasts_from_one_of_an_optimizer_to_its_next() -> None:
+    """As who times a loop has it: critic and generator."""
+    from tests.real.training_script_parts import fit
+
+    def loop(_: Any) -> list[float]:
+        critic, made = (torch.nn.Linear(256, 256).cuda() for _ in range(2))
+        first, second = (torch.optim.SGD(m.parameters(), lr=0.1) for m in (critic, made))
+        times = []
+        for _ in range(STEPS):
+            x = torch.randn(32, 256, device="cuda")
+            critic(x).sin().mean().backward()
+            first.step()
+            times.append(time.time())
+            critic(made(x)).mean().backward()
+            second.step()
+        return times
+
+    result, report = fit(loop, workers=1)
+    *_, before, last = result.return_value
+    assert report.metrics["step_seconds"] == pytest.approx(last - before, rel=0.01)
 
 
 def test_networks_that_are_frozen_in_one_phase_train_in_the_other() -> None:
@@ -119,3 +143,33 @@ def test_products_of_a_phase_are_those_that_torch_runs(through: bool) -> None:
         return 32 * one
 
     assert fit_value(loop, workers=1) == real_flops(through)
+
+
+def test_a_batch_is_paid_for_once() -> None:
+    """By the step of the optimizer that comes first, though both networks see it."""
+    from torch.utils.data import DataLoader, TensorDataset
+
+    from raysim.rayapi.shapes import prediction
+    from tests.real.training_script_parts import fit_value
+
+    def loop(_: Any) -> None:
+        critic, made = torch.nn.Linear(64, 64).cuda(), torch.nn.Bilinear(64, 64, 64).cuda()
+        first, second = (torch.optim.SGD(m.parameters(), lr=0.1) for m in (critic, made))
+        for (x,) in DataLoader(TensorDataset(torch.randn(96, 64)), batch_size=32):
+            real = x.cuda()
+            critic(real).mean().backward()
+            first.step()
+            critic(made(real, real)).mean().backward()
+            second.step()
+
+    feeds: dict[Any, Any] = {}
+    asked = prediction.predict
+
+    def predict(plan: Any, cluster: Any, feed: Any, seed: int) -> Any:
+        feeds[plan.model.name, feed.own.kernels] = feed
+        return asked(plan, cluster, feed, seed)
+
+    with patch.object(prediction, "predict", predict):
+        fit_value(loop, workers=1)
+    copied = {name: feed.copy_bytes for (name, _), feed in feeds.items()}
+    assert copied == {"Linear": 32 * 64 * 4, "Bilinear_and_Linear": 0}

@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
 from raysim.errors import ScenarioError
 from raysim.models import huggingface
 from raysim.models.frozen import only_trained
@@ -43,7 +45,7 @@ def table_of(module: Any, example: Any) -> Model | None:
         )  # fmt: skip
     except ScenarioError:
         return None
-    if not _same_parameters(module, table):
+    if not _same_parameters(module, table) or _loops(module, table):
         return None
     frozen = {_own(name) for name, p in module.named_parameters() if not p.requires_grad}
     return only_trained(table, lambda name: name not in frozen) if frozen else table
@@ -58,6 +60,14 @@ def _attention(module: Any) -> Any:
 def _own(name: str) -> str:
     """A parameter's name without what checkpoints put around its block."""
     return name.replace(f"{INSIDE}.", "")
+
+
+def _loops(module: Any, table: Model) -> bool:
+    """Whether CUDA takes its experts one after the other, where the tables have one kernel."""
+    banks = (o.gemm for layer in table.layers for o in layer.body.operators if o.gemm)
+    return any(shape.groups > 1 for shape in banks) and any(
+        p.dtype != torch.bfloat16 for p in module.parameters() if p.dim() == 3
+    )
 
 
 def _same_parameters(module: Any, table: Model) -> bool:

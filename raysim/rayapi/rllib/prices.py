@@ -112,7 +112,7 @@ class Prices:
         alone = replace(
             plan, model=inference, mesh=Mesh(dp=1), micro_batch=config.num_envs_per_env_runner
         )
-        forward_ns = prediction.forward_ns(alone, _cores(node, 1, 1), feed, seed)
+        forward_ns = prediction.forward(alone, _cores(node, 1, 1), feed, seed).ns
         return forward_ns / NS_PER_S, step.step_ns / NS_PER_S
 
 

@@ -12,7 +12,7 @@ no time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -25,9 +25,11 @@ from raysim.rayapi.shapes.alive import Alive, key_of
 from raysim.rayapi.shapes.known import with_values
 from raysim.rayapi.shapes.mode import no_value
 from raysim.rayapi.shapes.plans import describe
-from raysim.rayapi.shapes.roles import Role, example_of
+from raysim.rayapi.shapes.prediction import Forward, Prediction
+from raysim.rayapi.shapes.roles import Role, again, bytes_of, example_of, samples_of
 from raysim.tracing import Script, trace
 from raysim.tracing.operators import tensors
+from raysim.training.compiler.compile import Feed
 
 if TYPE_CHECKING:
     from raysim.rayapi.shapes.steps import Steps
@@ -100,16 +102,52 @@ class Beside:
             known = self._others[id(module)] = self._trained.isdisjoint(storages)
         return known
 
-    def forward_ns(self, module: Any, role: Role, given: tuple[Any, Any], half: Any) -> int:
+    def evaluate(
+        self, run: Callable[..., Any], module: Any, key: Any, role: Role | None,
+        args: Any, kwargs: Any,
+    ) -> Any:  # fmt: skip
+        """A forward that learns nothing."""
+        steps = self._steps
+        if role is None:
+            tape, steps.mode.tape = steps.mode.tape, None  # no part of the loss that is under way
+            outputs = run(module, args, kwargs)
+            steps.mode.tape = tape
+            role = steps.shared.roles[key] = Role(
+                outputs=again(outputs, grad=False), batch=samples_of((args, kwargs)),
+                input_bytes=bytes_of((args, kwargs)),
+            )  # fmt: skip
+        self.called(module)
+        steps.mode.alive.note(answer := again(role.outputs, grad=False))
+        if steps.latest is not None:
+            apart = steps.several.on or self.holds(module)
+            forward = (
+                self.forward(module, role, (args, kwargs), key[3])
+                if apart else self._own_forward(steps.latest, role, key)
+            )  # fmt: skip
+            alone = describe(module).engine == "ddp"
+            steps.evaluated(forward, within=alone and (module.training or self.holds(module)))
+        return answer
+
+    def _own_forward(self, latest: Prediction, role: Role, key: Any) -> Forward:
+        """Of the trained model itself, without gradients."""
+        known, steps = self._steps.shared.forwards, self._steps
+        if key not in known:
+            plan = replace(latest.plan, micro_batch=role.batch)
+            cluster, feed = latest.outcome.cluster, steps.feed_of(role)
+            known[key] = prediction.forward(plan, cluster, feed, steps.seed)
+        return known[key]
+
+    def forward(self, module: Any, role: Role, given: tuple[Any, Any], half: Any) -> Forward:
         """Of its first batch, in proportion of another's; 0: it cannot be traced."""
         firsts = self._steps.shared.beside
         key = self._steps.signature(module), half
         if key not in firsts:
-            firsts[key] = role.input_bytes, self._first_ns(module, role, given, half)
-        first_bytes, first_ns = firsts[key]
-        return round(first_ns * role.input_bytes / max(1, first_bytes))
+            firsts[key] = role.input_bytes, self._first(module, role, given, half)
+        first_bytes, first = firsts[key]
+        share = role.input_bytes / max(1, first_bytes)
+        return first if share == 1 else first.times(share)
 
-    def _first_ns(self, module: Any, role: Role, given: tuple[Any, Any], half: Any) -> int:
+    def _first(self, module: Any, role: Role, given: tuple[Any, Any], half: Any) -> Forward:
         steps, latest = self._steps, self._steps.latest
         assert latest is not None, "beside a model that nobody has trained"
         wrapping = describe(module)
@@ -126,10 +164,10 @@ class Beside:
             )  # fmt: skip
             plan = replace(plan, constants=latest.plan.constants)
             cluster = steps.cluster(alone=True)
-            return prediction.forward_ns(plan, cluster, steps.feed_of(role), steps.seed)
+            return prediction.forward(plan, cluster, Feed(), steps.seed)
         except ScenarioError as error:
             steps.say(f"{type(inner).__name__}, beside the trained model, takes no time: {error}")
-            return 0
+            return Forward(ns=0, parts=())
 
 
 @contextmanager

@@ -145,9 +145,7 @@ class TapeMode(TorchFunctionMode):
         """Run it, and write it down."""
         out = func(*args, **(kwargs or {}))
         stays = func in _MOVES and out is args[0]
-        if not stays and getattr(func, "__name__", "") != "__get__" and isinstance(
-            out, torch.Tensor | tuple | list
-        ):  # fmt: skip
+        if not stays and isinstance(out, torch.Tensor | tuple | list):
             self.tape.note(func, args, kwargs or {}, out)
         return out
 
@@ -174,9 +172,8 @@ class ShapesMode(TorchFunctionMode):
     ) -> Any:
         """Run a function of torch, on shapes."""
         name = getattr(func, "__name__", "")
-        if name == "__get__":  # an attribute, asked for very often
-            found = func(*args)
-            return self._gradient(args[0]) if found is None and func == _GRAD else found
+        if name == "__get__":  # asked for very often
+            return self._attribute(func, args)
         if self.steps.optimizers.updating and name.endswith("_") and not name.endswith("__"):
             return args[0]  # in place, of values that nobody knows
         given = dict(kwargs or {})
@@ -184,6 +181,15 @@ class ShapesMode(TorchFunctionMode):
         if not own.counts:
             return self._answer(func, args, given, name)
         return own.call(_key_of(func, args, given), lambda: self._answer(func, args, given, name))
+
+    def _attribute(self, func: Any, args: Sequence[Any]) -> Any:
+        """One of a tensor's; it may be a tensor made of it: ``T``, ``mT``, ``real``, ``data``."""
+        out = func(*args)
+        if out is None and func == _GRAD:
+            return self._gradient(args[0])
+        if isinstance(out, torch.Tensor) and self.tape is not None:
+            self.tape.note(func, args, {}, out)
+        return out
 
     def _answer(self, func: Any, args: Sequence[Any], given: dict[str, Any], name: str) -> Any:
         if func in _CONSTRUCTORS:

@@ -21,6 +21,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from raysim.perf.host import LOOPS
+from raysim.rayapi.shapes.prediction import Forward
 from raysim.tracing.operators import tensors
 from raysim.training.compiler.compile import Feed, Own
 
@@ -41,6 +42,7 @@ class OwnWork:
         self._count = _NOTHING
         self._copied_bytes = 0
         self._waits = 0
+        self._forwards: list[Forward] = []
         self._passed = False
         """A step has been taken: what is called from then on is no set-up."""
         self.paused = False
@@ -78,6 +80,20 @@ class OwnWork:
         """For a value, or for all that was queued."""
         self._waits += 1
 
+    def called(self, forward: Forward) -> None:
+        """A model's, that learns nothing by it."""
+        self._forwards.append(forward)
+
+    def _beside(self, micro_batches: int) -> tuple[tuple[float, float], ...]:
+        """Forwards of one micro-batch, all alike, or a share of each."""
+        each, left = divmod(len(self._forwards), micro_batches)
+        if not left:
+            return tuple(part for f in self._forwards[:each] for part in f.parts)
+        return tuple(
+            (host_s / micro_batches, seconds / micro_batches)
+            for f in self._forwards for host_s, seconds in f.parts
+        )  # fmt: skip
+
     def feed(self, loaded: Feed | None, input_bytes: int, micro_batches: int) -> Feed:
         """What each micro-batch of the step under way costs; ``loaded``: by a loader's account."""
         if not self._passed:
@@ -86,6 +102,7 @@ class OwnWork:
         own = Own(
             operators=operators / micro_batches, kernels=kernels / micro_batches,
             moved_bytes=moved / micro_batches, waits=self._waits >= micro_batches, loop=_loop(),
+            beside=self._beside(micro_batches),
         )  # fmt: skip
         feed = loaded or Feed(copy_bytes=self._copied_bytes / micro_batches)
         return replace(feed, own=own)
@@ -93,6 +110,7 @@ class OwnWork:
     def step_taken(self) -> None:
         """What comes now belongs to the next."""
         self._count, self._copied_bytes, self._waits, self._passed = _NOTHING, 0, 0, True
+        self._forwards = []
 
 
 class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]

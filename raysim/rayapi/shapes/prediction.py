@@ -26,6 +26,7 @@ from raysim.training.memory.host import HostMemory
 from raysim.training.plan import TrainingPlan
 from raysim.training.program import COMPUTE
 from raysim.training.tower import StepOutcome, host_need, simulate
+from raysim.units import to_seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,14 +102,35 @@ def predict(plan: TrainingPlan, cluster: ClusterSpec, feed: Feed, seed: int) -> 
     return Prediction(outcome=outcome, plan=plan)
 
 
-def forward_ns(plan: TrainingPlan, cluster: ClusterSpec, feed: Feed, seed: int) -> int:
+@dataclass(frozen=True, kw_only=True)
+class Forward:
+    """One without gradients."""
+
+    ns: int
+    """From one to the next."""
+    parts: tuple[tuple[float, float], ...]
+    """As ``Own.beside`` has them."""
+
+    def times(self, share: float) -> Forward:
+        """Of so many times as large a batch; the host has no more to do."""
+        parts = tuple((host_s, seconds * share) for host_s, seconds in self.parts)
+        return Forward(ns=round(self.ns * share), parts=parts)
+
+
+def forward(plan: TrainingPlan, cluster: ClusterSpec, feed: Feed, seed: int) -> Forward:
     """Evaluation: one forward pass without gradients."""
     alone = replace(plan, activation_checkpointing="none", gradient_accumulation_steps=1)
     outcome = simulate(
         alone, cluster, simulation=Simulation(seed=seed), feed=feed,
         steps=2, forward_only=True,
     )  # fmt: skip
-    return outcome.steady_step_ns
+    program, parts, host_ns = outcome.slowest.program, list[tuple[float, float]](), 0
+    for op in program.ops[program.step_ends[-2] : program.step_ends[-1]]:
+        host_ns += op.before_ns + op.host_ns
+        if op.stream == COMPUTE:
+            parts.append((to_seconds(host_ns), to_seconds(op.duration_ns)))
+            host_ns = 0
+    return Forward(ns=outcome.steady_step_ns, parts=tuple(parts))
 
 
 def cluster_of(env: Surroundings, fabric: Any, gang: Gang, *, alone: bool) -> ClusterSpec:

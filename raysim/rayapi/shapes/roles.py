@@ -69,6 +69,35 @@ def bytes_of(given: Any) -> int:
     return sum(t.nbytes for t in tensors(given))
 
 
+class _Link(torch.autograd.Function):
+    """A node of autograd's graph in the place of a module's own."""
+
+    @staticmethod
+    def forward(ctx: Any, like: Sequence[torch.Tensor], *given: torch.Tensor) -> Any:
+        """Tensors like those of before."""
+        ctx.given = [(t.shape, t.dtype) for t in given]
+        return tuple(torch.empty(t.shape, dtype=t.dtype, device=META) for t in like)
+
+    @staticmethod
+    def backward(ctx: Any, *_: torch.Tensor) -> Any:
+        """Gradients of everything given."""
+        made = (torch.empty(shape, dtype=kind, device=META) for shape, kind in ctx.given)
+        return None, *made
+
+
+def linked(outputs: Any, given: Sequence[torch.Tensor]) -> Any:
+    """Outputs like those of before; of what required a gradient, the graph leads to ``given``."""
+    with _C.DisableTorchFunction():
+        like = [t for t in tensors(outputs) if t.requires_grad]
+        made = iter(_Link.apply(like, *given) if like else ())  # type: ignore[no-untyped-call]
+
+        def one(t: torch.Tensor) -> Any:
+            asks = t.requires_grad
+            return next(made) if asks else torch.empty(t.shape, dtype=t.dtype, device=META)
+
+        return tree_map_only(torch.Tensor, one, outputs)
+
+
 def again(outputs: Any, *, grad: bool = True) -> Any:
     """Outputs like those of before, of a graph that is not there."""
 

@@ -1,4 +1,4 @@
-"""Steps that train several modules: GANs, encoder and decoder, actor and critic.
+"""Steps of several forwards: GANs, encoder and decoder, actor and critic, two towers of one model.
 
 Real counterpart: autograd's graph. Each backward goes through the calls of modules that its loss
 depends on, and no further than ``detach()``; those calls and the functions between them are one
@@ -6,7 +6,8 @@ depends on, and no further than ``detach()``; those calls and the functions betw
 alike ones are micro-batches of one step, of others forward and backward pass. What the modules that
 a phase does not train hold meanwhile (weights, gradients, optimizer states) lies beside it.
 
-From the first such step on modules are run on shapes each time, since their graph is asked for.
+From the first such step on the graph is asked for: a module that was called so before answers with
+a node that leads to what its own led to.
 
 Not modelled: that of a phase's parameters only those in the optimizer are updated (all are, a few
 kernels more), activations that a forward keeps for a later phase while another runs, engines that
@@ -28,7 +29,7 @@ from raysim.rayapi.shapes.alive import key_of
 from raysim.rayapi.shapes.known import with_values
 from raysim.rayapi.shapes.mode import Tape, no_value
 from raysim.rayapi.shapes.plans import Wrapping, describe
-from raysim.rayapi.shapes.roles import Role, bytes_of, samples_of
+from raysim.rayapi.shapes.roles import Role, again, bytes_of, linked, samples_of
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.tracing import Script, trace
 from raysim.tracing.operators import tensors
@@ -68,9 +69,44 @@ class Call:
 
     def kind(self) -> Any:
         """What makes two of them alike."""
-        learns = tuple(p.requires_grad for p in self.module.parameters())
-        asks = tuple(t.requires_grad for t in tensors(self.given))
-        return id(self.module), self.key, learns, asks
+        return _kind(self.module, self.key, self.given)
+
+
+def _kind(module: Any, key: Any, given: Any) -> Any:
+    learns = tuple(p.requires_grad for p in module.parameters())
+    asks = tuple(t.requires_grad for t in tensors(given))
+    return id(module), key, learns, asks
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Answer:
+    """What a module gives where it is not run again."""
+
+    outputs: Any
+    trained: torch.nn.Parameter | None
+    """One of its parameters that learn."""
+    leads_to: tuple[bool, ...]
+    """Which of the tensors that it is given its graph comes to."""
+    recomputes: bool
+    half: torch.dtype | None
+
+    @classmethod
+    def of(cls, call: Call) -> _Answer:
+        """Of a call that was run."""
+        nodes = {n for t in tensors(call.outputs) for n in _graph(t)}
+        return cls(
+            outputs=again(call.outputs), recomputes=call.recomputes, half=call.half,
+            trained=next((p for p in call.module.parameters() if p.requires_grad), None),
+            leads_to=tuple(
+                t.requires_grad and (t.is_leaf or t.grad_fn in nodes) for t in tensors(call.given)
+            ),
+        )  # fmt: skip
+
+    def again(self, args: Any, kwargs: Any) -> Any:
+        """Of other tensors."""
+        given = tensors((args, kwargs))
+        asked = [t for t, leads in zip(given, self.leads_to, strict=True) if leads]
+        return linked(self.outputs, [*asked, *([] if self.trained is None else [self.trained])])
 
 
 class Recording(Tape):
@@ -120,6 +156,11 @@ class Phase(torch.nn.Module):
             setattr(self, f"part{i}", describe(m).module)
         self.shared = shared
 
+    @property
+    def calls(self) -> int:
+        """Of modules."""
+        return sum(isinstance(func, Call) for func, *_ in self.shared.entries)
+
     def forward(self, *given: Any) -> dict[str, torch.Tensor]:
         """The loss, again."""
         new = dict(zip(self.shared.inputs, given, strict=True))
@@ -152,6 +193,7 @@ class Several:
         self.idle_bytes = 0
         """Beside the phase that is asked of."""
         self._calls: list[Call] = []
+        self._answers: dict[Any, _Answer] = {}
         self._tape = Recording()
         self._phases: dict[Any, tuple[Any, int]] = {}
         """By key, with how often backward has run since their optimizer's last step."""
@@ -160,6 +202,8 @@ class Several:
         self._found: dict[Any, Prediction] = {}
         self._graded: dict[int, Any] = {}
         """Modules whose gradients are there."""
+        self._tries: bool | None = None
+        """One module is called twice, for the first time: perhaps to look at what it gives."""
         self._last: dict[int, tuple[Any, int]] = {}
         """Optimizers, with the number of their last step."""
 
@@ -168,12 +212,13 @@ class Several:
         """A forward has run that a backward may yet come to."""
         return bool(self._calls)
 
-    def begin(self, key: Any, module: Any, micro: int, last: Any) -> None:
+    def begin(self, key: Any, module: Any, micro: int, last: Any, *, tries: bool) -> None:
         """What was one model's step is one of several modules, after ``micro`` backwards.
 
         ``last``: a forward that waits for its backward, as ``forward`` is given it, with its
-        outputs; None: there is none.
+        outputs; None: there is none. ``tries``: it is the same module's that is called now.
         """
+        self._tries = tries and self._tries is None
         self.on = self._steps.shared.several = True
         if micro:
             self._phases[key, module] = module, micro
@@ -191,21 +236,31 @@ class Several:
                 f"training {type(module).__name__} beside another module under {engine}",
                 "DistributedDataParallel or no wrapper for modules that one step trains",
             )
+        kind = _kind(module, key, (args, kwargs))
         steps.steady, steps.recomputes, steps.half = False, False, None
-        steps.mode.tape = None
-        try:
-            outputs = run(module, args, kwargs)
-        finally:
-            steps.mode.tape = self._tape
-        self._note(module, key, args, kwargs, outputs)
+        if (known := self._answers.get(kind)) is not None:
+            outputs = known.again(args, kwargs)
+            steps.recomputes, steps.half = known.recomputes, known.half
+        else:
+            outputs = self._run(run, module, args, kwargs)
+        call = self._note(module, key, args, kwargs, outputs)
+        if known is None:
+            self._answers[kind] = _Answer.of(call)
         return outputs
+
+    def _run(self, run: Any, module: Any, args: Any, kwargs: Any) -> Any:
+        self._steps.mode.tape = None
+        try:
+            return run(module, args, kwargs)
+        finally:
+            self._steps.mode.tape = self._tape
 
     def _wrapping(self, module: Any) -> Wrapping:
         """Its own, or that of what a library has wrapped all in."""
         within = self._steps.within
         return describe(module if within is None else within)
 
-    def _note(self, module: Any, key: Any, args: Any, kwargs: Any, outputs: Any) -> None:
+    def _note(self, module: Any, key: Any, args: Any, kwargs: Any, outputs: Any) -> Call:
         steps = self._steps
         call = Call(
             module=module, key=key, given=(args, kwargs), outputs=outputs, born=steps.worker.steps,
@@ -216,6 +271,7 @@ class Several:
         self._tape.call(call, args, kwargs, outputs)
         steps.mode.tape = self._tape
         steps.beside.called(describe(module).module)
+        return call
 
     # ---- backward --------------------------------------------------------------------------------
 
@@ -325,9 +381,17 @@ class Several:
             more_ns += each.step_ns if apart else sum(each.passes_ns) * count
         if self.fullest is None or whole.peak_bytes > self.fullest.peak_bytes:
             self.fullest = whole
-        steps.take_step(whole, more_ns + self._unused_ns(before))
+        steps.take_step(whole, more_ns + self._unused_ns(before), optimizer)
         steps.optimizers.begin(run, optimizer)
+        if self._tries and sum(phase.calls * count for _, phase, count in mine) == 1:
+            self._end()
+        self._tries = False
         self._forget()
+
+    def _end(self) -> None:
+        """A forward without a backward was a trial; what trains is one module, called once."""
+        self.on = self._steps.shared.several = False
+        self._calls, self.fullest = [], None
 
     def _unused_ns(self, before: int) -> int:
         """Forwards that no backward came to between two steps of an optimizer."""
@@ -339,7 +403,7 @@ class Several:
             role = Role(
                 outputs=None, batch=samples_of(call.given), input_bytes=bytes_of(call.given)
             )
-            found_ns += steps.beside.forward_ns(call.module, role, call.given, call.key[3])
+            found_ns += steps.beside.forward(call.module, role, call.given, call.key[3]).ns
         self._calls = [c for c in self._calls if c.born > steps.worker.steps - _OLDEST]
         return found_ns
 

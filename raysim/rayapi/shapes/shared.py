@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from statistics import median_low
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from raysim.rayapi.shapes.prediction import Prediction
+from raysim.rayapi.shapes.prediction import Forward, Prediction
 from raysim.rayapi.shapes.roles import Role
 
 if TYPE_CHECKING:
@@ -18,20 +19,45 @@ AskedFor = tuple[Any, ...]
 
 
 @dataclass(kw_only=True)
+class Paces:
+    """What the GPUs of rank 0 take from one step of an optimizer to its next; but for the first."""
+
+    rounds: dict[int, tuple[Any, list[int]]] = field(default_factory=dict)
+    """By the optimizer's identity, with it; the last round is under way."""
+
+    def step_taken(self, optimizer: Any, took_ns: int) -> None:
+        """Of one optimizer."""
+        self.rounds.setdefault(id(optimizer), (optimizer, [0]))
+        for owner, rounds in self.rounds.values():
+            rounds[-1] += took_ns
+            if owner is optimizer:
+                rounds.append(0)
+
+    @property
+    def round_ns(self) -> int | None:
+        """Of the optimizer that has most of them, the earliest of several; None: there is none."""
+        most = max((rounds for _, rounds in self.rounds.values()), key=len, default=[0])
+        # the first of them is not whole, since the step before it was no step of this account
+        whole = most[1:-1] or most[:-1]
+        return int(median_low(whole)) if whole else None
+
+
+@dataclass(kw_only=True)
 class Shared:
     """What the ranks of a run know together."""
 
     roles: dict[AskedFor, Role] = field(default_factory=dict)
     predictions: dict[Any, Prediction] = field(default_factory=dict)
-    forwards: dict[Any, int] = field(default_factory=dict)
+    forwards: dict[Any, Forward] = field(default_factory=dict)
     shapes: dict[Any, tuple[torch.Size, torch.dtype]] = field(default_factory=dict)
     """What functions of torch have made, by what they were given."""
     said: set[str] = field(default_factory=set)
     """What the user has been told."""
     steps: dict[int, tuple[Prediction, int]] = field(default_factory=dict)
     """Optimizer steps under each prediction, of rank 0; by its identity."""
-    beside: dict[Any, tuple[int, int]] = field(default_factory=dict)
-    """Bytes of inputs and nanoseconds of the first forward of models that are not trained."""
+    paces: Paces = field(default_factory=Paces)
+    beside: dict[Any, tuple[int, Forward]] = field(default_factory=dict)
+    """Bytes of inputs, and the first forward of models that are not trained."""
     saves: dict[tuple[int, str], CheckpointCost] = field(default_factory=dict)
     """Of DeepSpeed's checkpoints, by the prediction they are of and what they hold."""
     several: bool = False

@@ -40,7 +40,7 @@ from raysim.rayapi.shapes.mode import ShapesMode, Tape, no_value
 from raysim.rayapi.shapes.optimizers import Optimizers
 from raysim.rayapi.shapes.own_work import OwnWork
 from raysim.rayapi.shapes.plans import Wrapping, asked_tf32, describe
-from raysim.rayapi.shapes.prediction import Prediction
+from raysim.rayapi.shapes.prediction import Forward, Prediction
 from raysim.rayapi.shapes.roles import Role, again, bytes_of, example_of, samples_of
 from raysim.rayapi.shapes.several import Several
 from raysim.rayapi.shapes.shared import AskedFor, Shared
@@ -70,7 +70,7 @@ class Steps:
         self.shared = shared
         self.mode = ShapesMode(self)
         self.feed: Feed | None = None
-        """What the latest batch of a loader costs."""
+        """What the latest batch of a loader costs; None: the step before has paid for it."""
         self.latest: Prediction | None = None
         """Of the last step taken."""
         self.clipping = 0.0
@@ -104,7 +104,8 @@ class Steps:
         self._micro = 0
         self._forwards = 0
         """Since the last backward."""
-        self._zeroes_late = False
+        self._zeroes_late, self._repeats = False, False
+        """The latter: a step has called its module twice that had called it once before."""
         self._views = 1
         """Forwards whose outputs one backward is of: a batch so many times as large."""
         self._paid_ns = 0
@@ -112,8 +113,7 @@ class Steps:
         self._evaluated_ns = 0  # likewise, of forwards that are no part of a step
         self._gradients = False
         """A backward has made gradients, for optimizers of the script's own."""
-        self.hooks = Hooks()
-        self.optimizers = Optimizers(self)
+        self.hooks, self.optimizers = Hooks(), Optimizers(self)
         self.own, self.beside = OwnWork(self), Beside(self)
         self.several = Several(self)
 
@@ -127,10 +127,10 @@ class Steps:
             return self.whole.call(self._run, run, module, key, args, kwargs)
         role = self.shared.roles.get(key)
         if not learns:
-            return self._evaluate(run, module, key, role, args, kwargs)
-        if self.several.on or (self._key is not None and self._module is not module):
+            return self.beside.evaluate(partial(self._run, run), module, key, role, args, kwargs)
+        if self.several.on or (self._key is not None and self._is_another(module)):
             if not self.several.on:
-                self.begin_several()
+                self.begin_several(module)
             return self.several.forward(partial(self._run, run), module, key, args, kwargs)
         self._key, self._module, self.own.paused = key, module, False
         self._forwards += module.training
@@ -138,6 +138,7 @@ class Steps:
             self.queued_ns += self.latest.passes_ns[0]
         self.steady = role is not None and role.model is not None
         if role is not None and self.steady:
+            self._repeats = self._repeats or (self._forwards > 1 and self._alone(module))
             return again(role.outputs)
         self.recomputes, self.half = False, None
         outputs = self._run(run, module, args, kwargs)
@@ -151,10 +152,22 @@ class Steps:
         self.several.latest = module, key, args, kwargs, outputs
         return outputs
 
-    def begin_several(self) -> None:
-        """The step under way trains several modules."""
+    def _is_another(self, module: Any) -> bool:
+        """Whether a step calls another module, or the same once more before its backward."""
+        if self._module is not module:
+            return True
+        waits = self.mode.tape is not None and (module.training or self.latest is None)
+        return waits and self._alone(module)
+
+    def _alone(self, module: Any) -> bool:
+        """Whether several of its forwards can be told apart: no engine shards it."""
+        return self.within is None and describe(module).engine == "ddp"
+
+    def begin_several(self, module: Any) -> None:
+        """The step under way is of several forwards."""
         waits = self.several.latest if self._forwards and self.mode.tape is not None else None
-        self.several.begin(self._key, self._module, self._micro, waits)
+        tries = module is self._module
+        self.several.begin(self._key, self._module, self._micro, waits, tries=tries)
         self.forget_forward()
 
     def forget_forward(self) -> None:
@@ -205,32 +218,13 @@ class Steps:
         self._signatures.clear()
         self.beside.forget()
 
-    def _evaluate(
-        self, run: Callable[..., Any], module: Any, key: AskedFor, role: Role | None,
-        args: Any, kwargs: Any,
-    ) -> Any:  # fmt: skip
-        if role is None:
-            tape, self.mode.tape = self.mode.tape, None  # no part of the loss that is under way
-            outputs = self._run(run, module, args, kwargs)
-            self.mode.tape = tape
-            role = self.shared.roles[key] = Role(
-                outputs=again(outputs, grad=False), batch=samples_of((args, kwargs)),
-                input_bytes=bytes_of((args, kwargs)),
-            )  # fmt: skip
-        self.beside.called(module)
-        self.mode.alive.note(answer := again(role.outputs, grad=False))
-        if self.latest is not None and (self.several.on or self.beside.holds(module)):
-            self._evaluated_ns += self.beside.forward_ns(module, role, (args, kwargs), key[3])
-        elif self.latest is not None:
-            found = self.shared.forwards.get(key)
-            if found is None:
-                plan = replace(self.latest.plan, micro_batch=role.batch)
-                found = prediction.forward_ns(
-                    plan, self.latest.outcome.cluster, self.feed_of(role), self.seed
-                )
-                self.shared.forwards[key] = found
-            self._evaluated_ns += found
-        return answer
+    def evaluated(self, forward: Forward, *, within: bool) -> None:
+        """A forward that learns nothing is queued; ``within``: it is part of the step under way."""
+        if within:
+            self.queued_ns += forward.ns
+            self.own.called(forward)
+        else:
+            self._evaluated_ns += forward.ns
 
     # ---- backward --------------------------------------------------------------------------------
 
@@ -344,7 +338,7 @@ class Steps:
             own = self.optimizers.of(run, optimizer)
             if in_compiled_function():
                 own = replace(own, fused=True)
-            self.take_step(self.asked(self._micro, own))
+            self.take_step(self.asked(self._micro, own), optimizer=optimizer)
         if self._gradients:
             self.optimizers.begin(run, optimizer)
         return loss
@@ -355,11 +349,14 @@ class Steps:
             self.take_step(self.asked(self._micro, Optimizer(type="SGD", foreach=False)))
             self.own.paused = True  # what it does with them is that step's
 
-    def take_step(self, found: Prediction, more_ns: int = 0) -> None:
+    def take_step(self, found: Prediction, more_ns: int = 0, optimizer: Any = None) -> None:
         """All ranks meet, and what is left of the step passes, and ``more_ns``."""
         rest_ns = max(0, found.step_ns + more_ns - self._paid_ns) + self._evaluated_ns
+        timed = self.latest is not None
         self._micro = self.queued_ns = self._paid_ns = self._forwards = self._evaluated_ns = 0
-        self._key = None
+        self._key = self.feed = None
+        if self._repeats and not self.several.on:
+            self.several.begin(None, None, 0, None, tries=False)
         self.own.step_taken()
         if not found.fits:
             self.shared.too_large = found
@@ -370,6 +367,8 @@ class Steps:
         if worker.context.rank == 0:
             _, count = self.shared.steps.get(id(found), (found, 0))
             self.shared.steps[id(found)] = found, count + 1
+            if timed:
+                self.shared.paces.step_taken(optimizer, found.step_ns + more_ns)
         gang, rank = worker.context.gang, worker.context.rank
         this_fiber().settle()
         play(lambda process: gang.step(process, rank, rest_ns))

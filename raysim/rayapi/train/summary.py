@@ -53,7 +53,8 @@ def with_training(report: LibraryReport, shared: Shared) -> LibraryReport:
         return report
     found, _ = max(shared.steps.values(), key=lambda each: each[1])
     step_s, fullest = to_seconds(found.step_ns), found
-    if shared.several:
+    if shared.several:  # an optimizer's, and all others' until its next
+        step_s = to_seconds(shared.paces.round_ns or found.step_ns)
         fullest = max((each for each, _ in shared.steps.values()), key=lambda each: each.peak_bytes)
     metrics = {
         **report.metrics, "step_seconds": step_s, "gpu_mem_peak_bytes": float(fullest.peak_bytes),

@@ -41,6 +41,8 @@ class Own:
     """Its own operators on the GPU."""
     waits: bool = False
     """It asks for a value, and so waits for all that was queued."""
+    beside: tuple[tuple[float, float], ...] = ()
+    """Forwards without gradients, in stretches: seconds of the host that issues it, of the GPU."""
     loop: str = ""
     """A library's loop (``perf.host.LOOPS``)."""
 
@@ -135,8 +137,7 @@ class RankCompiler:
         self.forwards = self.deferred = 0
         """Of that step: passes forward, those whose output layer still lacks its gradient."""
         self.passes: dict[object, tuple[Stretch, tuple[int, ...], Hashable]] = {}
-        """Passes to issue again, with what is pending after them and how they leave the engine, by
-        all that shapes them."""
+        """Passes to issue again, by what shapes them: what is pending then, the engine's state."""
         self.received: set[str] = set()
         """What buffers exist for: pipe_recv_buf and grad_layer, made once (pipe/engine.py)."""
 
@@ -252,11 +253,12 @@ class RankCompiler:
             seconds = costs.memory_s(own.moved_bytes, kernels=round(own.kernels))
             host_s = costs.host.forward_s(round(own.operators), round(own.kernels))
             b.compute("script's own operators", "script", seconds, host_s=host_s)
+        for issued_s, seconds in own.beside:
+            b.compute("forward without gradients", "beside", seconds, host_s=issued_s)
 
     def _load(self, _: int) -> None:
         b, feed = self.b, self.feed
-        if feed.own is not NOTHING_OWN:
-            self._own_work(feed.own)
+        self._own_work(feed.own)
         if feed.host_s:
             b.host("load micro-batch", feed.host_s, "data")
         if feed.loader_s:

@@ -98,6 +98,8 @@ class UnitEmitter:
             flops=unit.backward_flops,
             tail_s=unit.backward_tail_s,
         )
+        if unit.syncs_backward:
+            self.b.sync(f"scalars of {unit.name}", (op,))
         self.engine.after(unit, "backward", op)
 
     def _hold(self, unit: Unit, parts: Sequence[int]) -> None:

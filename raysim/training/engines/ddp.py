@@ -105,9 +105,9 @@ class Ddp:
         self.cast.add(id(unit))
         tensors = [numel * CAST_BYTES for numel in unit.multiplied]
         self.c.builder.alloc("parameter", sum(tensors), "autocast copies", tensors=tensors)
-        moved = unit.numel * (self.c.weight_bytes + CAST_BYTES)
-        seconds = self.c.costs.memory_s(moved, kernels=len(unit.gradients))
-        self.c.builder.compute("cast weights", phase, seconds, launches=len(unit.gradients))
+        moved = sum(g.numel for g in unit.cast) * (self.c.weight_bytes + CAST_BYTES)
+        seconds = self.c.costs.memory_s(moved, kernels=len(unit.cast))
+        self.c.builder.compute("cast weights", phase, seconds, launches=len(unit.cast))
 
     def after(self, unit: Unit, phase: str, op: int) -> None:
         """Launch the buckets this unit completed."""
@@ -126,13 +126,12 @@ class Ddp:
             return 0.0, 0
         copies = self.boundary and self.c.ranks > 1
         accumulates = self.c.builder.backward_index > 0
-        passes = copies + accumulates + self.autocast
-        if not passes:
+        cast = unit.cast if self.autocast else ()
+        tensors = len(unit.gradients) * (copies + accumulates) + len(cast)
+        if not tensors:
             return 0.0, 0
-        tensors = len(unit.gradients) * passes
         moved = 3.0 * unit.gradient_bytes(self.width) * (copies + accumulates)
-        if self.autocast:
-            moved += unit.numel * CAST_BYTES + unit.gradient_bytes(self.width)
+        moved += sum(g.numel * CAST_BYTES + g.size_bytes(self.width) for g in cast)
         return self.c.costs.memory_s(moved, kernels=tensors), tensors
 
     def end_backward(self) -> None:

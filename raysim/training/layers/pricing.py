@@ -188,6 +188,7 @@ class Pricer:
             + len(gradients) * passes.node_s,
             calls=len(entered),
             syncs=_syncs(run[-1]),
+            syncs_backward=_syncs_backward(operators),
             flops=self._flops(operators),
             backward_flops=self._flops(operators, lambda o: o.backward_flops),
             saved_bytes=sum(saved),
@@ -415,6 +416,11 @@ class Pricer:
 
 def _syncs(module: Module) -> bool:
     return any(o.kind == "sync" for o in module.operators)
+
+
+def _syncs_backward(operators: Sequence[Operator]) -> bool:
+    syncs = (o for o in operators if o.kind == "sync" and o.gradients != "none")
+    return any(o.backward_kernels for o in syncs)
 
 
 def module_calls(name: str) -> list[str]:

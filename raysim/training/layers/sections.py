@@ -96,7 +96,9 @@ class Unit:
     calls: int
     """Modules called: its own, and those around them that nothing called before."""
     syncs: bool
-    """Forward ends with scalars copied to the GPU, for which the host waits."""
+    """Forward ends with scalars copied to or from the GPU, for which the host waits."""
+    syncs_backward: bool
+    """Likewise backward."""
     flops: float
     """Forward FLOPs of one micro-batch on this rank."""
     backward_flops: float
@@ -136,9 +138,20 @@ class Unit:
 
     @property
     def multiplied(self) -> tuple[int, ...]:
-        """Elements of each parameter that products read."""
-        products = (any(o.gemm for o in m.operators) for m in self.modules for _ in m.parameters)
-        return tuple(use.numel for use, is_read in zip(self.uses, products, strict=True) if is_read)
+        """Elements of each parameter that products read, but for those of fp32 (``exact``)."""
+        return tuple(use.numel for use in self._read(exact=False))
+
+    @property
+    def cast(self) -> tuple[Gradient, ...]:
+        """``gradients`` but for those of parameters that autocast leaves in fp32."""
+        exact = {use.name for use in self._read(exact=True)}
+        return tuple(g for g in self.gradients if g.name not in exact)
+
+    def _read(self, *, exact: bool) -> Iterator[Gradient]:
+        owners = [m for m in self.modules for _ in m.parameters]
+        for use, m in zip(self.uses, owners, strict=True):
+            if any(o.gemm is not None and o.exact == exact for o in m.operators):
+                yield use
 
     def renamed(
         self, name: str, gradients: tuple[Gradient, ...], uses: tuple[Gradient, ...]
