@@ -18,7 +18,7 @@ from raysim.rayapi.loader import run_program, run_script
 from raysim.raycore.cluster import Cluster
 from raysim.raylibs.report import LibraryReport
 from raysim.tracing import trace
-from raysim.training.compiler.compile import Feed
+from raysim.training.compiler.feed import Feed
 from raysim.training.plan import TrainingPlan
 from raysim.training.settings.deepspeed import Optimizer
 from raysim.training.settings.parallel import Mesh
