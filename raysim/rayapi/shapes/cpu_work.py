@@ -191,7 +191,7 @@ class _Interpreter:
         if looks_on is None:
             looks_on = self._looks_on[code] = code.co_filename.endswith(_ONLOOKERS)
         if looks_on:
-            self._inside += (event == "call") - (event == "return")
+            self._inside = max(0, self._inside + (event == "call") - (event == "return"))
         elif self._inside:
             return
         elif event == "call":
