@@ -61,6 +61,8 @@ class RankCompiler:
         self.stage = self.chunks[0]  # the one at work
         self.costs = costs
         self.feed, self.cpu = feed, cpu
+        self.loading = 0
+        """The operation of loader processes that makes the next micro-batch meanwhile; 0: none."""
         self.b = ProgramBuilder(
             plan.mesh.rank(at),
             launch_s=costs.host.eager_s,
@@ -228,7 +230,8 @@ class RankCompiler:
         if host_s := feed.host_seconds(self.costs, self.cpu):
             b.host("load micro-batch", host_s, "data")
         if loader_s := feed.loader_seconds(self.costs, self.cpu):
-            ready = b.background("loader", LOADER, "data", loader_s)
+            ready = self.loading or b.background("loader", LOADER, "data", loader_s)
+            self.loading = b.background("loader", LOADER, "data", loader_s)
             b.sync("wait for data", (ready,))
         if feed.copy_bytes:
             seconds = self.costs.copy_s(feed.copy_bytes, "h2d", pinned=False)
