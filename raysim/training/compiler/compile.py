@@ -37,6 +37,9 @@ Handlers = dict[Do, Callable[[int], None]]
 class RankCompiler:
     """Emits one rank's program."""
 
+    loading = 0
+    """The operation of loader processes that makes the next micro-batch meanwhile; 0: none."""
+
     def __init__(
         self,
         plan: TrainingPlan,
@@ -61,8 +64,6 @@ class RankCompiler:
         self.stage = self.chunks[0]  # the one at work
         self.costs = costs
         self.feed, self.cpu = feed, cpu
-        self.loading = 0
-        """The operation of loader processes that makes the next micro-batch meanwhile; 0: none."""
         self.b = ProgramBuilder(
             plan.mesh.rank(at),
             launch_s=costs.host.eager_s,
