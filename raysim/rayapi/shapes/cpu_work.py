@@ -37,7 +37,10 @@ FOREIGN = frozenset([
     "pandas", "pyarrow", "scipy", "skimage", "soundfile", "tokenizers", "torchaudio", "zarr",
 ])  # fmt: skip
 """Libraries whose own C code computes samples, without operators of torch."""
-_ONLOOKERS = ("/shapes/mode.py", "/shapes/cpu_work.py", "/torch/utils/_python_dispatch.py")
+_ONLOOKERS = (
+    "/rayapi/clock.py", "/rayapi/compute.py", "/shapes/cpu_work.py", "/shapes/mode.py",
+    "/torch/utils/_python_dispatch.py",
+)  # fmt: skip
 """Files whose frames, and what they call, are there because raysim looks on."""
 _UNTOUCHED = frozenset(["empty", "empty_like", "empty_strided", "new_empty"])
 _INDICES = {"index": 1, "index_select": 2, "gather": 2, "embedding": 1, "masked_select": 1}
