@@ -14,7 +14,7 @@ from raysim.models.huggingface import build
 from raysim.models.table import Model
 from raysim.perf.compute import ComputeModel
 from raysim.training.communicators import Communicators
-from raysim.training.compiler.compile import Feed
+from raysim.training.compiler.feed import Feed
 from raysim.training.plan import TrainingPlan
 from raysim.training.program import Program
 from raysim.training.settings.deepspeed import Optimizer, PipelineSettings, ZeroConfig

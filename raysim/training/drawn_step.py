@@ -9,7 +9,7 @@ from __future__ import annotations
 from raysim.hardware.cluster import ClusterSpec
 from raysim.kernel.rng import Streams
 from raysim.kernel.simulation import collector_at_ease
-from raysim.training.compiler.compile import Feed
+from raysim.training.compiler.feed import Feed
 from raysim.training.graph.every_rank import every_rank_step_ns
 from raysim.training.noise import Noise
 from raysim.training.plan import TrainingPlan

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from raysim.hardware.cluster import ClusterSpec
 from raysim.kernel.simulation import Simulation
 from raysim.models.table import Layer
-from raysim.training.compiler.compile import Feed
+from raysim.training.compiler.feed import Feed
 from raysim.training.engines.megatron import overlapped_bucket_numel
 from raysim.training.pipeline.partition import stage_bounds
 from raysim.training.plan import TrainingPlan

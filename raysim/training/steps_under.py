@@ -14,7 +14,7 @@ from raysim.hardware.cluster import ClusterSpec
 from raysim.kernel.simulation import Simulation, collector_at_ease
 from raysim.training.breakdown import KERNELS
 from raysim.training.communicators import Communicators
-from raysim.training.compiler.compile import Feed
+from raysim.training.compiler.feed import Feed
 from raysim.training.graph.recosting import Costs, Ends, Ns, Recosting
 from raysim.training.graph.step_graph import StepGraph
 from raysim.training.noise import Noise, folded_factors, stretched

@@ -20,7 +20,8 @@ from raysim.perf.cpu_rank import compute_model
 from raysim.perf.nvme import nvme_volume
 from raysim.training.breakdown import Breakdown, range_breakdown, step_breakdown
 from raysim.training.communicators import Communicators
-from raysim.training.compiler.compile import Feed, RankCompiler
+from raysim.training.compiler.compile import RankCompiler
+from raysim.training.compiler.feed import Feed
 from raysim.training.compiler.kept_inputs import offloaded_bytes
 from raysim.training.engines.context import OVERFLOW_CHECK
 from raysim.training.executor import Executor, Timeline

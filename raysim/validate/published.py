@@ -25,7 +25,7 @@ from raysim.kernel.simulation import Simulation
 from raysim.models.huggingface import build
 from raysim.perf.compute import ComputeModel
 from raysim.training.communicators import Communicators
-from raysim.training.compiler.compile import Feed
+from raysim.training.compiler.feed import Feed
 from raysim.training.memory.peaks import RankMemory, rank_memory
 from raysim.training.plan import TrainingPlan
 from raysim.training.settings.deepspeed import Optimizer, PipelineSettings, ZeroConfig

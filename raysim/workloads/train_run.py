@@ -18,7 +18,7 @@ from raysim.kernel.simulation import Simulation
 from raysim.training.checkpoint.cost import CheckpointCost, checkpoint_cost
 from raysim.training.checkpoint.files import Kind
 from raysim.training.communicators import Communicators
-from raysim.training.compiler.compile import Feed
+from raysim.training.compiler.feed import Feed
 from raysim.training.drawn_step import drawn_step_ns
 from raysim.training.memory.host import HostMemory
 from raysim.training.noise import ALIKE, Noise

@@ -23,7 +23,7 @@ from raysim.kernel.simulation import Simulation
 from raysim.models.huggingface import build
 from raysim.training import tower
 from raysim.training.communicators import Communicators
-from raysim.training.compiler.compile import Feed
+from raysim.training.compiler.feed import Feed
 from raysim.training.drawn_step import drawn_step_ns
 from raysim.training.executor import Executor
 from raysim.training.graph.recosting import Costs, Recosting

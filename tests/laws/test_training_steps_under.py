@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from raysim.kernel.simulation import Simulation
-from raysim.training.compiler.compile import Feed
+from raysim.training.compiler.feed import Feed
 from raysim.training.noise import Noise
 from raysim.training.settings.parallel import Mesh
 from raysim.training.steps_under import steady_steps_ns

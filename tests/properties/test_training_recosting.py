@@ -14,7 +14,7 @@ from raysim.hardware.network import FlowNetwork
 from raysim.hardware.topology import Topology
 from raysim.kernel.simulation import Simulation
 from raysim.training.communicators import Communicators
-from raysim.training.compiler.compile import Feed
+from raysim.training.compiler.feed import Feed
 from raysim.training.executor import Executor, Timeline
 from raysim.training.graph.recosting import Costs, Recosting
 from raysim.training.graph.step_graph import StepGraph

@@ -20,7 +20,7 @@ from raysim.perf.ray_core import RayCosts  # noqa: E402
 from raysim.rayapi.loader import run_program, run_script  # noqa: E402
 from raysim.raylibs.report import LibraryReport  # noqa: E402
 from raysim.tracing import trace  # noqa: E402
-from raysim.training.compiler.compile import Feed  # noqa: E402
+from raysim.training.compiler.feed import Feed  # noqa: E402
 from raysim.training.plan import TrainingPlan  # noqa: E402
 from raysim.training.settings.deepspeed import Optimizer  # noqa: E402
 from raysim.training.settings.parallel import Mesh  # noqa: E402

@@ -15,6 +15,7 @@ pytest.importorskip("transformers.modeling_utils")  # now, so that it has torch'
 from torch import nn  # noqa: E402
 
 from raysim.models import huggingface  # noqa: E402
+from raysim.perf.host_loops import received  # noqa: E402
 from raysim.training.plan import DdpSettings  # noqa: E402
 from raysim.training.settings.deepspeed import Optimizer, ZeroConfig  # noqa: E402
 from raysim.training.settings.parallel import Mesh  # noqa: E402
@@ -74,7 +75,8 @@ def test_bert_under_zero_is_the_scenario_of_the_same_model(stage: int, accumulat
         gradient_accumulation_steps=accumulation, zero=ZeroConfig(stage=stage),
         gradient_clipping=1.0, optimizer=Optimizer(type="AdamW"),
     )  # fmt: skip
-    expected = played(model, plan, 8 * 128 * 24)
+    handed_over = received(tensors=3)  # by its loader's processes
+    expected = played(model, plan, 8 * 128 * 24, handed_over)
     assert report.metrics["step_seconds"] == pytest.approx(expected.steady_step_ns / 1e9, rel=0.02)
     peak_bytes = expected.fullest.peak_bytes
     assert report.metrics["gpu_mem_peak_bytes"] == pytest.approx(peak_bytes, rel=0.02)

@@ -14,11 +14,12 @@ from torch import nn
 from raysim.hardware import catalog
 from raysim.hardware.cluster import ClusterSpec, FabricSpec, NodeGroup
 from raysim.kernel.simulation import Simulation
+from raysim.perf.host_loops import NO_WORK, Work
 from raysim.rayapi.loader import run_program, run_script
 from raysim.raycore.cluster import Cluster
 from raysim.raylibs.report import LibraryReport
 from raysim.tracing import trace
-from raysim.training.compiler.compile import Feed
+from raysim.training.compiler.feed import Feed
 from raysim.training.plan import TrainingPlan
 from raysim.training.settings.deepspeed import Optimizer
 from raysim.training.settings.parallel import Mesh
@@ -114,10 +115,12 @@ def train(config: dict[str, Any], *, prepare: bool = True) -> float:
     return time.perf_counter() - began
 
 
-def played(model: Any, plan: TrainingPlan, copy_bytes: float) -> StepOutcome:
+def played(
+    model: Any, plan: TrainingPlan, copy_bytes: float, host_work: Work = NO_WORK
+) -> StepOutcome:
     return simulate(
         replace(plan, model=model), machines(), simulation=Simulation(seed=0),
-        feed=Feed(copy_bytes=copy_bytes),
+        feed=Feed(copy_bytes=copy_bytes, host_work=host_work),
     )  # fmt: skip
 
 

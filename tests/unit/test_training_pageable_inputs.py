@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from raysim.perf.host import STAGED_BYTES
-from raysim.training.compiler.compile import Feed
+from raysim.training.compiler.feed import Feed
 from raysim.training.program import COMPUTE
 from tests.training_parts import plan, programs
 

@@ -22,7 +22,7 @@ from raysim.rayapi.rllib.tables import module_of
 from raysim.rayapi.shapes import prediction
 from raysim.raycore.process import CoreProcess
 from raysim.raylibs.rllib.config import ModelSpec
-from raysim.training.compiler.compile import Feed
+from raysim.training.compiler.feed import Feed
 from raysim.training.plan import TrainingPlan
 from raysim.training.settings.deepspeed import Optimizer
 from raysim.training.settings.parallel import Mesh

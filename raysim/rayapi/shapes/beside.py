@@ -29,7 +29,7 @@ from raysim.rayapi.shapes.prediction import Forward, Prediction
 from raysim.rayapi.shapes.roles import Role, again, bytes_of, example_of, samples_of
 from raysim.tracing import Script, trace
 from raysim.tracing.operators import tensors
-from raysim.training.compiler.compile import Feed
+from raysim.training.compiler.feed import Feed
 
 if TYPE_CHECKING:
     from raysim.rayapi.shapes.steps import Steps

@@ -40,7 +40,7 @@ from raysim.rayapi.shapes.plans import Wrapping, describe
 from raysim.rayapi.shapes.prediction import Prediction
 from raysim.tracing import trace
 from raysim.tracing.operators import tensors
-from raysim.training.compiler.compile import Feed
+from raysim.training.compiler.feed import Feed
 from raysim.units import NS_PER_S
 
 if TYPE_CHECKING:

@@ -23,6 +23,13 @@ from torch.utils._device import _device_constructors  # what DeviceContext overr
 from torch.utils._pytree import tree_map_only
 
 from raysim.rayapi.shapes.alive import Alive
+from raysim.rayapi.shapes.cpu_work import (
+    CpuCounting,
+    is_on_cpu,
+    leaves_cpu,
+    stays_on_cpu,
+    unpriced,
+)
 from raysim.rayapi.shapes.held import held_among
 from raysim.rayapi.shapes.known import (
     META,
@@ -161,6 +168,8 @@ class ShapesMode(TorchFunctionMode):
         """The tracer knows values of its own."""
         self.on_host = False
         """What runs is a loader's (``shapes.loader``): tensors that stay on the CPU are real."""
+        self.counting: CpuCounting | None = None
+        """Of what runs, what it takes the host."""
         self.alive = Alive()
 
     def __torch_function__(
@@ -177,10 +186,14 @@ class ShapesMode(TorchFunctionMode):
         if self.steps.optimizers.updating and name.endswith("_") and not name.endswith("__"):
             return args[0]  # in place, of values that nobody knows
         given = dict(kwargs or {})
-        own = self.steps.own
-        if not own.counts:
-            return self._answer(func, args, given, name)
-        return own.call(_key_of(func, args, given), lambda: self._answer(func, args, given, name))
+        own, inside = self.steps.own, self.tracing or self.steps.inside
+        on_cpu = not inside and is_on_cpu(args, given, makes=func in _CONSTRUCTORS)
+        if own.counts:
+            key, run = _key_of(func, args, given), partial(self._answer, func, args, given, name)
+            out = own.call(key, run, on_cpu=on_cpu)
+        else:
+            out = self._answer(func, args, given, name)
+        return stays_on_cpu(out) if on_cpu else out
 
     def _attribute(self, func: Any, args: Sequence[Any]) -> Any:
         """One of a tensor's; it may be a tensor made of it: ``T``, ``mT``, ``real``, ``data``."""
@@ -197,7 +210,7 @@ class ShapesMode(TorchFunctionMode):
         if func in _MOVES:
             return self._moved(func, args, given)
         if func is _T.pin_memory:
-            return args[0]
+            return self.steps.own.pinned(args[0])
         if func is _T.record_stream:
             return None  # there is one stream
         if func is _T.data_ptr and args[0].is_meta:
@@ -224,6 +237,8 @@ class ShapesMode(TorchFunctionMode):
         out: torch.Tensor = self._noted(func, args, placed, made=not self.on_host)
         if there and self.tape is None:
             self._on_gpu(out)
+        if self.counting is not None and args and isinstance(args[0], tuple | list):
+            self.counting.read(out.numel() if func.__name__ in _BY_VALUE else 0)
         return out if self.tracing else counted(func, args, placed, out)
 
     @property
@@ -241,7 +256,7 @@ class ShapesMode(TorchFunctionMode):
 
     def _on_values(self, func: Any, args: Any, kwargs: Any, name: str) -> Any:
         """On shapes, and on the integers beside them where all are known."""
-        remembers = self.tape is None and self.steps.steady
+        remembers = self.tape is None and self.steps.steady and self.counting is None
         ordinary: Callable[..., Any] = self._remembered if remembers else self._noted
         if self.tracing:
             return ordinary(func, args, kwargs)
@@ -341,17 +356,23 @@ class ShapesMode(TorchFunctionMode):
         if dtype is not None and dtype != tensor.dtype:
             tensor = self._noted(func, [tensor, dtype], {})
         form = kwargs.get("memory_format", torch.preserve_format)
-        if form is not torch.preserve_format:
-            tensor = self._noted(_T.contiguous, [tensor], {"memory_format": form})
         devices = [a for a in said if _is_device(a)]
         if any(map(on_gpu, devices)):
-            return self._to_gpu(tensor)
+            return self._to_gpu(tensor, form)
+        if form is not torch.preserve_format:
+            tensor = self._noted(_T.contiguous, [tensor], {"memory_format": form})
         return self._on_host(tensor) if devices and tensor.is_meta else tensor
 
-    def _to_gpu(self, tensor: torch.Tensor) -> torch.Tensor:
+    def _to_gpu(
+        self, tensor: torch.Tensor, form: torch.memory_format = torch.preserve_format
+    ) -> torch.Tensor:
+        """Copied as it lies; the GPU lays it out anew."""
         if not self.steps.inside:
             self.steps.own.copied(tensor)
-        return self._on_gpu(to_device(tensor))
+        with unpriced(self.counting):
+            if form is not torch.preserve_format:
+                tensor = self._noted(_T.contiguous, [tensor], {"memory_format": form})
+            return self._on_gpu(leaves_cpu(to_device(tensor)))
 
     def _on_host(self, tensor: torch.Tensor) -> torch.Tensor:
         """Waited for; with values where they are known."""

@@ -2,6 +2,7 @@
 
 Real counterpart: torch functions that a training loop calls on tensors of the GPU: moving averages
 of weights, noise and batches that are made there, metrics; copies to the GPU; waits for a value.
+Likewise what it does with tensors of the CPU (``shapes.cpu_work``): batches drawn there, casts.
 Each function is run once under a mode that counts ATen operators, kernels and bytes, and is known
 by its shapes from then on. What came between two updates belongs to the later step, spread over its
 micro-batches.
@@ -21,16 +22,18 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from raysim.perf.host import LOOPS
+from raysim.perf.host_loops import NO_WORK, CpuOperator, Work
+from raysim.rayapi.shapes.cpu_work import counting_in
 from raysim.rayapi.shapes.prediction import Forward
 from raysim.tracing.operators import tensors
-from raysim.training.compiler.compile import Feed, Own
+from raysim.training.compiler.feed import Feed, Own
 
 if TYPE_CHECKING:
     from raysim.rayapi.shapes.steps import Steps
 
-Count = tuple[int, int, int]
-"""Operators, kernels, bytes."""
-_NOTHING: Count = (0, 0, 0)
+Count = tuple[int, int, int, Work]
+"""Operators, kernels and bytes of the GPU; the host's own."""
+_NOTHING: Count = (0, 0, 0, NO_WORK)
 
 
 class OwnWork:
@@ -40,7 +43,7 @@ class OwnWork:
         self._steps = steps
         self._known: dict[Any, Count] = {}
         self._count = _NOTHING
-        self._copied_bytes = 0
+        self._copied_bytes = self._pageable_bytes = 0
         self._waits = 0
         self._forwards: list[Forward] = []
         self._passed = False
@@ -55,26 +58,40 @@ class OwnWork:
         busy = steps.inside or steps.between_passes or steps.mode.tracing or steps.mode.on_host
         return self._passed and not self.paused and not busy and not steps.optimizers.updating
 
-    def call(self, key: Any, run: Callable[[], Any]) -> Any:
+    def call(self, key: Any, run: Callable[[], Any], *, on_cpu: bool = False) -> Any:
         """Run a function of torch; ``key`` None: what it does depends on values."""
+        key = key if key is None else (key, on_cpu)
         found = self._known.get(key) if key is not None else None
         if found is not None:
             out = run()
         else:
-            counting = _Counting()
-            with counting:
-                out = run()
-            found = counting.operators, counting.kernels, counting.moved_bytes
+            out, found = self._on_cpu(run) if on_cpu else _on_gpu(run)
             if key is not None:
                 self._known[key] = found
         a, b = self._count, found
-        self._count = a[0] + b[0], a[1] + b[1], a[2] + b[2]
+        self._count = a[0] + b[0], a[1] + b[1], a[2] + b[2], a[3] + b[3]
         return out
+
+    def _on_cpu(self, run: Callable[[], Any]) -> tuple[Any, Count]:
+        steps = self._steps
+        with counting_in(steps.mode, steps.host_threads) as counting:
+            out = run()
+        return out, (0, 0, 0, counting.with_memory)
 
     def copied(self, tensor: torch.Tensor) -> None:
         """It goes to the GPU, unless it has been there."""
         if not getattr(tensor, "raysim_on_gpu", False):
             self._copied_bytes += tensor.nbytes
+            if not hasattr(tensor, "raysim_pinned"):
+                self._pageable_bytes += tensor.nbytes
+
+    def pinned(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The script copies it to memory of the CPU that the GPU can read."""
+        if self.counts and not hasattr(tensor, "raysim_pinned"):
+            more = CpuOperator(name="_pin_memory", moved_bytes=2 * tensor.nbytes).work
+            self._count = (*self._count[:3], self._count[3] + more)
+        tensor.raysim_pinned = True  # type: ignore[attr-defined]
+        return tensor
 
     def waited(self) -> None:
         """For a value, or for all that was queued."""
@@ -98,19 +115,30 @@ class OwnWork:
         """What each micro-batch of the step under way costs; ``loaded``: by a loader's account."""
         if not self._passed:
             return loaded or Feed(copy_bytes=input_bytes)
-        operators, kernels, moved = self._count
+        operators, kernels, moved, on_cpu = self._count
         own = Own(
             operators=operators / micro_batches, kernels=kernels / micro_batches,
             moved_bytes=moved / micro_batches, waits=self._waits >= micro_batches, loop=_loop(),
-            beside=self._beside(micro_batches),
+            beside=self._beside(micro_batches), on_cpu=on_cpu * (1 / micro_batches),
         )  # fmt: skip
-        feed = loaded or Feed(copy_bytes=self._copied_bytes / micro_batches)
+        feed = loaded or Feed(
+            copy_bytes=self._copied_bytes / micro_batches,
+            pageable=2 * self._pageable_bytes > self._copied_bytes,
+        )
         return replace(feed, own=own)
 
     def step_taken(self) -> None:
         """What comes now belongs to the next."""
-        self._count, self._copied_bytes, self._waits, self._passed = _NOTHING, 0, 0, True
+        self._count, self._waits, self._passed = _NOTHING, 0, True
+        self._copied_bytes = self._pageable_bytes = 0
         self._forwards = []
+
+
+def _on_gpu(run: Callable[[], Any]) -> tuple[Any, Count]:
+    counting = _Counting()
+    with counting:
+        out = run()
+    return out, (counting.operators, counting.kernels, counting.moved_bytes, NO_WORK)
 
 
 class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -20,7 +20,7 @@ from raysim.kernel.simulation import Simulation
 from raysim.models.table import Model
 from raysim.raycore.room import Surroundings
 from raysim.raylibs.train.gang import Gang
-from raysim.training.compiler.compile import Feed
+from raysim.training.compiler.feed import Feed
 from raysim.training.executor import Timeline
 from raysim.training.memory.host import HostMemory
 from raysim.training.plan import TrainingPlan

@@ -50,7 +50,7 @@ from raysim.tracing import Script, trace
 from raysim.tracing.autocast import Casts
 from raysim.tracing.operators import tensors
 from raysim.tracing.walk import in_compiled_function
-from raysim.training.compiler.compile import Feed
+from raysim.training.compiler.feed import Feed
 from raysim.training.plan import TrainingPlan
 from raysim.training.settings.deepspeed import Optimizer
 
@@ -406,6 +406,11 @@ class Steps:
     def seed(self) -> int:
         """Of the run."""
         return self.worker.context.gang.env.sim.rng.seed
+
+    @property
+    def host_threads(self) -> int | None:
+        """By which torch works on the CPU; None: as many as the worker's cores."""
+        return host_pool(self.worker).threads
 
     def feed_of(self, role: Role) -> Feed:
         """What its batch costs the host."""

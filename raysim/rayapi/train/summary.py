@@ -26,7 +26,7 @@ LEAST_SHARE = 0.005
 SIMPLIFICATIONS = (
     "The first step of each role is traced on shapes, later ones are not run: the loss is nan.",
     "All ranks meet once per optimizer step, which takes what the training tower predicts.",
-    "Python of a training loop costs no time but what it declares; its GPU operators do.",
+    "Python of a training loop costs no time but what it declares; its operators and batches do.",
 )
 
 

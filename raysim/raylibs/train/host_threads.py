@@ -10,7 +10,7 @@ from dataclasses import replace
 from raysim.hardware.cluster import ClusterSpec
 from raysim.perf.host import HostPool
 from raysim.raylibs.warnings import PlannerWarning
-from raysim.training.compiler.compile import Feed
+from raysim.training.compiler.feed import Feed
 from raysim.training.plan import TrainingPlan
 from raysim.training.program import CPU, Program
 from raysim.training.tower import StepOutcome, compile_programs

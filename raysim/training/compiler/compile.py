@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from raysim.hardware.specs import CpuSpec
 from raysim.models.table import COMPUTE_DTYPE_BYTES
@@ -19,6 +19,7 @@ from raysim.perf.host import LOOPS, STAGED_BYTES
 from raysim.perf.nvme import Volume
 from raysim.training.compiler.emitter import UnitEmitter
 from raysim.training.compiler.exchange import Exchanger
+from raysim.training.compiler.feed import Feed, Own
 from raysim.training.compiler.kept_inputs import KeptInputs
 from raysim.training.engines.choice import choose_engine, gather_ahead
 from raysim.training.engines.context import Engine, EngineContext
@@ -30,46 +31,14 @@ from raysim.training.program import COMPUTE, LOADER, Call, Program, ProgramBuild
 from raysim.training.settings.parallel import Coordinate
 from raysim.training.stages import StageSpec, pipeline_of
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Own:
-    """What a training script does per micro-batch beside model and optimizer."""
-
-    operators: float = 0.0
-    kernels: float = 0.0
-    moved_bytes: float = 0.0
-    """Its own operators on the GPU."""
-    waits: bool = False
-    """It asks for a value, and so waits for all that was queued."""
-    beside: tuple[tuple[float, float], ...] = ()
-    """Forwards without gradients, in stretches: seconds of the host that issues it, of the GPU."""
-    loop: str = ""
-    """A library's loop (``perf.host.LOOPS``)."""
-
-
-NOTHING_OWN = Own()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Feed:
-    """What one micro-batch costs before the GPU sees it."""
-
-    host_s: float = 0.0
-    """The training process loads and collates itself."""
-    loader_s: float = 0.0
-    """Loader processes need this long per micro-batch, overlapping with the GPU."""
-    copy_bytes: float = 0.0
-    """Copied to the GPU."""
-    pageable: bool = False
-    """From memory that is not pinned, by the training process itself: see ``STAGED_BYTES``."""
-    own: Own = NOTHING_OWN
-
-
 Handlers = dict[Do, Callable[[int], None]]
 
 
 class RankCompiler:
     """Emits one rank's program."""
+
+    loading = 0
+    """The operation of loader processes that makes the next micro-batch meanwhile; 0: none."""
 
     def __init__(
         self,
@@ -94,7 +63,7 @@ class RankCompiler:
         self.chunks = tuple(chunks)
         self.stage = self.chunks[0]  # the one at work
         self.costs = costs
-        self.feed = feed
+        self.feed, self.cpu = feed, cpu
         self.b = ProgramBuilder(
             plan.mesh.rank(at),
             launch_s=costs.host.eager_s,
@@ -259,10 +228,11 @@ class RankCompiler:
     def _load(self, _: int) -> None:
         b, feed = self.b, self.feed
         self._own_work(feed.own)
-        if feed.host_s:
-            b.host("load micro-batch", feed.host_s, "data")
-        if feed.loader_s:
-            ready = b.background("loader", LOADER, "data", feed.loader_s)
+        if host_s := feed.host_seconds(self.costs, self.cpu):
+            b.host("load micro-batch", host_s, "data")
+        if loader_s := feed.loader_seconds(self.costs, self.cpu):
+            ready = self.loading or b.background("loader", LOADER, "data", loader_s)
+            self.loading = b.background("loader", LOADER, "data", loader_s)
             b.sync("wait for data", (ready,))
         if feed.copy_bytes:
             seconds = self.costs.copy_s(feed.copy_bytes, "h2d", pinned=False)
