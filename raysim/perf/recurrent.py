@@ -16,7 +16,10 @@ from raysim.perf.constants import MEASURED, GpuConstants
 from raysim.perf.gemm import GemmConstants, gemm_seconds, granule
 
 PRODUCT_SHARE = 0.4
-"""Rate of its products over cuBLAS's of that shape."""
+"""Rate of its products over cuBLAS's of that shape, a kernel's start aside."""
+ODD_SHARE = 0.25
+"""The same where rows of a state do not start at multiples of 16 bytes, which it then loads one
+element at a time (650 units)."""
 SOURCE = Provenance(
     basis="measured",
     source="cuDNN's products at 0.4 of cuBLAS's rate, steps of two LSTMs (64 by 650 and 256 by "
@@ -35,7 +38,8 @@ def recurrent_s(
     by_element = c.kernel_floor_s + (
         shape.passes * rows * shape.width * product.element_bytes / c.memory_bytes_per_s
     )
-    total = 0.0
+    odd = shape.width * product.element_bytes % 16 > 0
+    share, total = ODD_SHARE if odd else PRODUCT_SHARE, 0.0
     for given in shape.inputs:
         if backward:
             lead = granule(wide, shape.width)
@@ -48,5 +52,7 @@ def recurrent_s(
         else:
             step = gemm_seconds(product, rows, wide, shape.width)
             whole = gemm_seconds(product, rows * steps, wide, given)
-        total += (steps * step + whole) / PRODUCT_SHARE + steps * by_element
+        start = product.fixed_s  # a kernel's start is no slower
+        total += steps * (start + (step - start) / share + by_element)
+        total += whole / share
     return total

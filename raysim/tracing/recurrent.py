@@ -2,11 +2,12 @@
 
 Real counterpart: ``_cudnn_rnn`` (``aten/src/ATen/native/cudnn/RNN.cpp``). The meta device would run
 every step of every layer by itself. cuDNN keeps a reserve space for backward: of each layer,
-direction, sample and step the gates and one state (the cell's, or what a GRU adds to its reset
-gate), and where it drops between two layers what it hands on and a bit of mask. An LSTM of two
-layers and 650 units kept 128,492,256 bytes so, one of 1,500 593,040,256: this to 256 bytes.
+direction, sample and step the gates and the cell's state, of a GRU the gates of both products, and
+where it drops between two layers what it hands on and, of each direction that is given it, a bit of
+mask. An LSTM of two layers and 650 units kept 128,492,256 bytes so, one of 1,500 593,040,256, a GRU
+of four layers of 512 units both ways 890,880,256: this to 256 bytes.
 
-Not modelled: packed sequences, projections (unrolled), workspaces.
+Not modelled: packed sequences, projections (unrolled).
 """
 
 from __future__ import annotations
@@ -84,8 +85,10 @@ def _run(
 
 def _kept(shape: Recurrent, dropped: int, width: int) -> float:
     """Elements of the reserve space, of a sample and step."""
-    each = len(shape.inputs) * (shape.gates + 1) + dropped * shape.directions
-    return shape.width * (each + dropped * shape.directions / 8 / width)
+    kept = 2 * shape.gates if shape.gates == GATES["gru"] else shape.gates + 1
+    handed = dropped * shape.directions
+    mask = handed * shape.directions / 8 / width
+    return shape.width * (len(shape.inputs) * kept + handed + mask)
 
 
 def _call(shape: Recurrent, x: torch.Tensor) -> Call:

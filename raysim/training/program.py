@@ -135,6 +135,8 @@ class Program:
     """Device bytes held at the end of each optimizer step, by category; zeros left out."""
     backward_ends: list[int] = field(default_factory=list)
     """Index one past the last operation of each backward pass."""
+    multiplies: bool = True
+    """It asks for products of cuBLAS."""
 
     def calls(self) -> list[Call]:
         """Collectives and point-to-point operations in order."""

@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
+from raysim.perf.workspaces import workspace_bytes  # noqa: E402
 from raysim.tracing import trace  # noqa: E402
 
 
@@ -50,6 +51,22 @@ def test_an_lstm_is_one_call_that_keeps_a_reserve_space(
     weights = 2 * 4 * width * (width + width)
     assert call.flops * steps == 2 * steps * rows * weights
     assert call.dispatched < 5
+
+
+def test_a_gru_keeps_the_gates_of_both_products() -> None:
+    class Speech(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn = nn.GRU(512, 512, 4, batch_first=True, bidirectional=True, dropout=0.1)
+
+        def forward(self, x: Any) -> Any:
+            return self.rnn(x)[0].sum()
+
+    (call,) = calls(Speech(), torch.zeros(20, 400, 512))
+    kept = max(4 * 20 * s.numel for s in call.saves)
+    assert kept == pytest.approx(890_880_256, abs=2048)  # of cuDNN on an H100
+    gates = 8 * 3 * 512
+    assert workspace_bytes(call, 20, 4) == 4 * 20 * 400 * gates
 
 
 def test_batch_first_both_ways_and_gru() -> None:

@@ -56,8 +56,7 @@ class RankCompiler:
         memory: bool = True,
         sm_s: Callable[[Call], float] = lambda _: 0.0,
     ) -> None:
-        self.plan = plan
-        self.at = at
+        self.plan, self.at = plan, at
         self.pipeline = pipeline_of(plan)
         self.layout = self.pipeline.layout
         self.chunks = tuple(chunks)
@@ -85,6 +84,7 @@ class RankCompiler:
             model_parallel=plan.mesh.pp * plan.mesh.tp,
             sm_s=sm_s,
         )
+        self.b.program.multiplies = any(u.multiplies for u in context.units)
         self.kept = KeptInputs(context)
         self.whole = choose_engine(context, self.stage, forward_only=forward_only)
         """Sets up and steps everything the rank holds."""

@@ -19,6 +19,7 @@ from raysim.models.table import (
     Saved,
 )
 from raysim.perf.compute import ComputeModel
+from raysim.perf.workspaces import workspace_bytes
 from raysim.training.layers.recompute import MODULES, Again, Checkpointing, Kept, kept
 from raysim.training.layers.sections import (
     Cut,
@@ -381,14 +382,17 @@ class Pricer:
                 backward = max(backward, gradients, key=sum)
                 continue
             divisor = _divisor(o, self.tp) if o.split != "row" else 1
-            out = o.output * self.sharding.samples(o, self.batch) * width / divisor
+            samples = self.sharding.samples(o, self.batch)
+            out = o.output * samples * width / divisor
             grad_in = self._bytes(source_of(o)) if o.saves else out
+            workspace = 0 if self.costs.serial else workspace_bytes(o, samples, width)
             scratch = (self._bytes(s) for s in o.scratch)
-            forward = max(forward, (out, *scratch), key=sum)
+            forward = max(forward, (out, workspace, *scratch), key=sum)
             if o.gradients == "none":
                 continue
             beneath = (self._bytes(s) for s in o.scratch_backward)
-            backward = max(backward, (0.0 if in_place else out, grad_in, *beneath), key=sum)
+            made = (0.0 if in_place else out, grad_in, workspace)
+            backward = max(backward, (*made, *beneath), key=sum)
         gathered = _largest(around.before_forward, "all_gather")
         again = _largest(around.beside_backward, "all_gather")
         again += _largest(around.after_backward, "reduce_scatter")

@@ -137,6 +137,12 @@ class Unit:
         return any(m.has_backward for m in self.modules)
 
     @property
+    def multiplies(self) -> bool:
+        """Whether it runs products of cuBLAS; convolutions and recurrent layers are cuDNN's."""
+        operators = (o for m in self.modules for o in m.operators)
+        return any(o.attention or (o.gemm and not o.conv) for o in operators)
+
+    @property
     def multiplied(self) -> tuple[int, ...]:
         """Elements of each parameter that products read, but for those of fp32 (``exact``)."""
         return tuple(use.numel for use in self._read(exact=False))

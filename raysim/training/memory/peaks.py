@@ -144,6 +144,8 @@ def workspaces(program: Program, gpu: GpuSpec) -> tuple[int, ...]:
 
     Autograd runs backward in a thread of its own.
     """
+    if not program.multiplies:
+        return ()
     size = CUBLAS_WORKSPACE_BYTES.get(gpu.architecture, CUBLAS_WORKSPACE_DEFAULT_BYTES)
     return (size, size) if program.backward_ends else (size,)
 
