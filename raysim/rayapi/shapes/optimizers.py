@@ -8,7 +8,7 @@ Not modelled: what a class of the script's own computes beyond that (Newton-Schu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -103,10 +103,20 @@ def optimizer_of(optimizer: Any, *, stepped: bool = False) -> Optimizer:
         type=kind_of(optimizer) or own,
         lr=float(defaults.get("lr", 1e-3)),
         fused=bool(defaults.get("fused")),
-        foreach=defaults.get("foreach") is not False,
+        foreach=_foreach(defaults),
         momentum=float(defaults.get("momentum", 0.0) or 0.0),
         temporaries=_temporaries(optimizer),
     )
+
+
+def _foreach(defaults: Mapping[str, Any]) -> bool:
+    """Whether a step takes all tensors at once.
+
+    Of itself ``foreach`` is on, but not where ``fused`` was said, be it False: then torch loops
+    (``torch/optim/adam.py``: "if fused is None and foreach is None").
+    """
+    said = defaults.get("foreach")
+    return defaults.get("fused") is None if said is None else bool(said)
 
 
 def _temporaries(optimizer: Any) -> int | None:
