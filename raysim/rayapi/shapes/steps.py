@@ -7,8 +7,6 @@ the weights are updated; there the rest of the step's time passes.
 The first step of each role (a model, the shapes it is given, how it is wrapped) really runs, on
 shapes, and is traced once for all ranks. Later steps of that role are not run: the model answers
 with outputs of the shapes it had, ``backward`` makes no gradients, optimizers find nothing to do.
-
-Not modelled: gradients' values, hooks on gradients.
 """
 
 from __future__ import annotations

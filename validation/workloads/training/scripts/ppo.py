@@ -1,4 +1,4 @@
-"""The updates of PPO on a buffer of rollouts: small networks, many minibatches, several epochs."""
+"""The updates of PPO on a buffer of rollouts: small networks, many small batches, several epochs."""
 
 import argparse
 
@@ -27,7 +27,7 @@ class Agent(nn.Module):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--rollout", type=int, default=4096)
-    parser.add_argument("--minibatch", type=int, default=512)
+    parser.add_argument("--rows", type=int, default=512)
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--width", type=int, default=256)
     args = parser.parse_args()
@@ -40,8 +40,8 @@ def main():
     old, advantages, returns = (torch.randn(n, device=device) for _ in range(3))
     for epoch in range(args.epochs):
         order = torch.randperm(n, device=device)
-        for start in range(0, n, args.minibatch):
-            rows = order[start : start + args.minibatch]
+        for start in range(0, n, args.rows):
+            rows = order[start : start + args.rows]
             logp, entropy, value = agent(observations[rows], actions[rows])
             ratio = (logp - old[rows]).exp()
             a = advantages[rows]
