@@ -23,21 +23,13 @@ from raysim.workloads.sensitivity import Elasticity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class Question(Wanted):
     """What is asked about a scenario."""
 
     vary: Mapping[str, Sequence[Any]] | None = None
     """None: the scenario's own, or a sensible space."""
-    minimize: str | None = None
-    maximize: str | None = None
     subject_to: tuple[str, ...] = ()
     """Beside the scenario's targets, as ``days <= 7``."""
-    max_gpus: int | None = None
-    likely: float = 0.0
-    """Least probability that all targets are met."""
-    quantile: float | None = None
-    """Rank by the objective at this quantile of its interval, towards the worse; None: as
-    predicted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,12 +97,8 @@ def plan(
     if runs is not None:
         folder = runs / f"plan-{scenario.name}-{sweep_id(scenario, space, limits)}"
     store = None if folder is None else Store(folder)
-    wanted = Wanted(
-        minimize=asked.minimize, maximize=asked.maximize, max_gpus=asked.max_gpus,
-        likely=asked.likely, quantile=asked.quantile,
-    )  # fmt: skip
     swept = search(
-        scenario, space, runner or processes(1), wanted=wanted, limits=limits, store=store,
+        scenario, space, runner or processes(1), wanted=asked, limits=limits, store=store,
         told=told,
     )  # fmt: skip
     objective = objective_of(

@@ -57,7 +57,10 @@ class Wanted:
     maximize: str | None = None
     max_gpus: int | None = None
     likely: float = 0.0
+    """Least probability that all targets are met."""
     quantile: float | None = None
+    """Rank by the objective at this quantile of its interval, towards the worse; None: as
+    predicted."""
 
 
 _SAID_BY_UNIT = ("usd", "seconds", "step_seconds")

@@ -84,11 +84,6 @@ class Block:
         """What is added to the residual, one after the other: the mixer, the feed-forward."""
         return bool(self.output_parameters) + bool(self.dense_width or self.experts)
 
-    @property
-    def kv_elements(self) -> int:
-        """Kept per token, of all tensor-parallel ranks."""
-        return self.latent or 2 * self.kv_heads * self.head_dim
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoder:

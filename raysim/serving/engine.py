@@ -64,21 +64,22 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What became of a request."""
+class Served:
+    """A request that has its last token, as its engine saw it or its client."""
 
     request: Request
-    arrived_ns: int
+    sent_ns: int
+    """To the engine: when it arrived there."""
     first_token_ns: int
     finished_ns: int
-    preemptions: int
-    hit_tokens: int
+    preemptions: int = 0
+    hit_tokens: int = 0
     """Of the prompt, found in the cache."""
 
     @property
     def ttft_s(self) -> float:
         """Time to the first token."""
-        return (self.first_token_ns - self.arrived_ns) / NS_PER_S
+        return (self.first_token_ns - self.sent_ns) / NS_PER_S
 
     @property
     def tpot_s(self) -> float:
@@ -88,8 +89,8 @@ class Outcome:
 
     @property
     def seconds(self) -> float:
-        """From arrival to the last token."""
-        return (self.finished_ns - self.arrived_ns) / NS_PER_S
+        """From sending to the last token."""
+        return (self.finished_ns - self.sent_ns) / NS_PER_S
 
 
 class LLMEngine:
@@ -157,7 +158,7 @@ class LLMEngine:
     def submit(
         self,
         request: Request,
-        then: Callable[[Outcome], object],
+        then: Callable[[Served], object],
         started: Callable[[], object] | None = None,
     ) -> Sequence:
         """A request arrives; ``started`` with its first token, ``then`` when its last is made.
@@ -336,9 +337,9 @@ def _call(then: Callable[[], object]) -> None:
     then()
 
 
-def _outcome(s: Sequence, now_ns: int) -> Outcome:
+def _outcome(s: Sequence, now_ns: int) -> Served:
     request: Any = s.request
-    return Outcome(
-        request=request, arrived_ns=s.arrived_ns, first_token_ns=s.first_ns, finished_ns=now_ns,
+    return Served(
+        request=request, sent_ns=s.arrived_ns, first_token_ns=s.first_ns, finished_ns=now_ns,
         preemptions=s.preemptions, hit_tokens=s.hit_tokens,
     )  # fmt: skip

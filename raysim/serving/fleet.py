@@ -16,7 +16,7 @@ from heapq import heappop, heappush
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
-from raysim.serving.engine import LLMEngine, Outcome, Request
+from raysim.serving.engine import LLMEngine, Request, Served
 from raysim.units import NS_PER_S
 
 if TYPE_CHECKING:
@@ -69,34 +69,6 @@ RENDER_2025_S = 7e-3
 before the first began (its pull request 20065, which mended one of two such places)."""
 SERVE_2025 = IngressSpec(token_s=169e-6)
 """Ray Serve of 2025, whose streams took longer."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
-    """A request as its client saw it."""
-
-    request: Request
-    sent_ns: int
-    first_token_ns: int
-    finished_ns: int
-    preemptions: int = 0
-    hit_tokens: int = 0
-
-    @property
-    def ttft_s(self) -> float:
-        """Time to the first token."""
-        return (self.first_token_ns - self.sent_ns) / NS_PER_S
-
-    @property
-    def tpot_s(self) -> float:
-        """Time per output token after the first; 0 of a single one."""
-        after = self.request.output_tokens - 1
-        return (self.finished_ns - self.first_token_ns) / NS_PER_S / after if after else 0.0
-
-    @property
-    def seconds(self) -> float:
-        """From sending to the last token."""
-        return (self.finished_ns - self.sent_ns) / NS_PER_S
 
 
 class Stream:
@@ -269,7 +241,7 @@ class _Way:
         self._sent_ns = fleet.simulation.now_ns
         self._first_ns = -1
         self._since = 0.0
-        self._outcome: Outcome | None = None
+        self._outcome: Served | None = None
         clock, ingress = fleet.simulation.clock, fleet.ingress
         way_s = ingress.request_s + ingress.tokenize_token_s * request.prompt_tokens
         parsed_ns = self._sent_ns
@@ -308,7 +280,7 @@ class _Way:
         if stream is not None:
             self._since, self._first_ns = stream.begin()
 
-    def _made(self, outcome: Outcome) -> None:
+    def _made(self, outcome: Served) -> None:
         self._outcome = outcome
         stream = self._fleet.stream
         if stream is None:
@@ -319,13 +291,7 @@ class _Way:
     def _out(self, now_ns: int) -> None:
         outcome = self._outcome
         assert outcome is not None, "a stream ends that made nothing"
+        first_ns = min(self._first_ns, now_ns)
         self._then(
-            Served(
-                request=self._request,
-                sent_ns=self._sent_ns,
-                first_token_ns=min(self._first_ns, now_ns),
-                finished_ns=now_ns,
-                preemptions=outcome.preemptions,
-                hit_tokens=outcome.hit_tokens,
-            )
+            replace(outcome, sent_ns=self._sent_ns, first_token_ns=first_ns, finished_ns=now_ns)
         )

@@ -42,7 +42,7 @@ class BlockPool:
     """
 
     __slots__ = (
-        "_turn", "block_size", "blocks", "evicted", "free", "prefixes", "state_blocks",
+        "_turn", "block_size", "blocks", "free", "prefixes", "state_blocks",
         "window_blocks",
     )  # fmt: skip
 
@@ -56,7 +56,6 @@ class BlockPool:
         self.free = blocks
         """Of nobody; idle prefixes' blocks come on top when they are evicted."""
         self.prefixes: dict[Hashable, Prefix] = {}
-        self.evicted = 0
         self._turn = 0
 
     @property
@@ -136,5 +135,4 @@ class BlockPool:
             if not known.blocks:
                 del self.prefixes[name]
             self.free += gone
-            self.evicted += gone
             blocks -= gone

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from math import exp, log1p, sqrt
 from typing import TYPE_CHECKING, Any
 
-from raysim.serving.engine import Request
-from raysim.serving.fleet import Fleet, Served
+from raysim.serving.engine import Request, Served
+from raysim.serving.fleet import Fleet
 from raysim.units import NS_PER_S
 
 if TYPE_CHECKING:

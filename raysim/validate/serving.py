@@ -19,7 +19,8 @@ from raysim.hardware.specs import NodeSpec
 from raysim.kernel.simulation import Simulation
 from raysim.serving.build import engine_on
 from raysim.serving.decoder import Decoder, read_decoder
-from raysim.serving.fleet import SERVE_2025, Fleet, IngressSpec, Served
+from raysim.serving.engine import Served
+from raysim.serving.fleet import SERVE_2025, Fleet, IngressSpec
 from raysim.serving.loads import Clients, Lengths, Load
 from raysim.serving.settings import EngineSettings
 from raysim.serving.timing import VLLM_2025, VLLM_2026, Constants

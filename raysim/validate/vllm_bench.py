@@ -18,7 +18,8 @@ from typing import Any
 
 from raysim.hardware import catalog
 from raysim.serving.decoder import read_decoder
-from raysim.serving.fleet import RENDER_2025_S, SERVE_2025, Served
+from raysim.serving.engine import Served
+from raysim.serving.fleet import RENDER_2025_S, SERVE_2025
 from raysim.serving.loads import Lengths, Load
 from raysim.serving.settings import EngineSettings
 from raysim.serving.timing import ITERATION_S, VLLM_2025

@@ -25,7 +25,8 @@ from raysim.raylibs.llm.server import Replicas, serve
 from raysim.raylibs.report import Input, LibraryReport, Table, Unit
 from raysim.raylibs.warnings import PlannerWarning
 from raysim.serving.capacity import LIBRARIES_BYTES
-from raysim.serving.fleet import TOKEN_S, Served
+from raysim.serving.engine import Served
+from raysim.serving.fleet import TOKEN_S
 from raysim.serving.loads import Clients, Load
 from raysim.units import format_bytes
 

@@ -25,7 +25,7 @@ from raysim.rayapi.llm.texts import counter
 from raysim.raylibs.llm.config import ColdStart
 from raysim.serving.build import engine_on
 from raysim.serving.decoder import read_decoder
-from raysim.serving.engine import Outcome, Request
+from raysim.serving.engine import Request, Served
 from raysim.serving.fleet import KV_BYTES_PER_S
 from raysim.serving.lora import adapter_bytes
 from raysim.serving.settings import EngineSettings, engine_settings
@@ -115,7 +115,7 @@ class Engine:
         except InfeasibleError as error:
             raise ValueError(str(error)) from None
         self.settings = self.runs.settings
-        self.outcomes: list[Outcome] = []
+        self.outcomes: list[Served] = []
         """Of requests that have their last token."""
         engines_of(session).add(self)
 
@@ -164,18 +164,18 @@ class Engine:
         self._sends_until_ns = began_ns + round(size_bytes / KV_BYTES_PER_S * NS_PER_S)
         await asyncio_loop.sleep((self._sends_until_ns - now_ns) / NS_PER_S)
 
-    async def generate(self, request: Request) -> Outcome:
+    async def generate(self, request: Request) -> Served:
         """All of an answer; who is interrupted leaves the engine."""
         ended: Any = asyncio_loop.new_future()
         sequence = self.runs.submit(request, partial(self._made, ended))
         try:
-            outcome: Outcome = await ended
+            outcome: Served = await ended
         except asyncio_loop.CancelledError:
             self.runs.abort(sequence)
             raise
         return outcome
 
-    def _made(self, ended: Any, outcome: Outcome) -> None:
+    def _made(self, ended: Any, outcome: Served) -> None:
         if not ended.cancelled():  # else whoever asked has left
             self.outcomes.append(outcome)
         asyncio_loop.set_result(ended, outcome)

@@ -16,7 +16,7 @@ from raysim.raylibs.llm.report import (
     tokens_in_words,
 )
 from raysim.raylibs.report import Input, LibraryReport, Table, Unit
-from raysim.serving.engine import Outcome
+from raysim.serving.engine import Served
 from raysim.units import NS_PER_S
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def engines_of(session: Session) -> Engines:
 
 def _report(model: str, engines: list[Engine]) -> LibraryReport:
     outcomes = [o for engine in engines for o in engine.outcomes]
-    began_ns = min(o.arrived_ns for o in outcomes)
+    began_ns = min(o.sent_ns for o in outcomes)
     took_s = (max(o.finished_ns for o in outcomes) - began_ns) / NS_PER_S
     gpus = sum(engine.settings.gpus for engine in engines)
     times = times_of(outcomes)
@@ -111,7 +111,7 @@ def _engines(engines: list[Engine], took_s: float) -> Table:
     return Table(title="engines", columns=columns, rows=rows)
 
 
-def _tokens(outcomes: list[Outcome]) -> int:
+def _tokens(outcomes: list[Served]) -> int:
     return sum(o.request.output_tokens for o in outcomes)
 
 

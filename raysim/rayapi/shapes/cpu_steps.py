@@ -36,7 +36,7 @@ from raysim.rayapi.shapes import prediction
 from raysim.rayapi.shapes.known import META
 from raysim.rayapi.shapes.mode import Tape, TapeMode
 from raysim.rayapi.shapes.optimizers import optimizer_of
-from raysim.rayapi.shapes.plans import Wrapping, describe
+from raysim.rayapi.shapes.plans import describe, wrapping_in
 from raysim.rayapi.shapes.prediction import Prediction
 from raysim.tracing import trace
 from raysim.tracing.operators import tensors
@@ -138,11 +138,6 @@ class CpuSteps:
             self._average(p for p in wrapping.module.parameters() if p.requires_grad)
         return found
 
-    def _wrapping(self) -> Wrapping:
-        """Its own, or that of what it is called in."""
-        own = describe(self._module)
-        return own if self.within is None else replace(describe(self.within), module=own.module)
-
     def _stop_tape(self) -> TapeMode | None:
         mode, self._mode = self._mode, None
         if mode is not None:
@@ -192,7 +187,7 @@ class CpuSteps:
         play(lambda process: gang.step(process, worker.context.rank, 0))
 
     def _predicted(self, model: Model, optimizer: Any) -> Prediction:
-        gang, wrapping = self.gang, self._wrapping()
+        gang, wrapping = self.gang, wrapping_in(self._module, self.within)
         each = max(1, self._forwards // self._micro)
         plan = wrapping.plan(
             model, world_size=self.worker.context.world_size, micro_batch=self._batch * each,

@@ -143,6 +143,12 @@ def describe(module: Any) -> Wrapping:
     return wrapped if isinstance(wrapped, Wrapping) else Wrapping(module=module)
 
 
+def wrapping_in(module: Any, within: Any) -> Wrapping:
+    """Its own, or that of what a library calls it ``within`` (None: nothing)."""
+    own = describe(module)
+    return own if within is None else replace(describe(within), module=own.module)
+
+
 def class_of(module: Any) -> type:
     """Its own, without what ``fully_shard`` has put before it and ``checkpoint_wrapper`` around."""
     if isinstance(module, RecomputedBlock):

@@ -28,7 +28,7 @@ from torch.utils._pytree import tree_map_only
 from raysim.rayapi.shapes.alive import key_of
 from raysim.rayapi.shapes.known import with_values
 from raysim.rayapi.shapes.mode import Tape, no_value
-from raysim.rayapi.shapes.plans import Wrapping, describe
+from raysim.rayapi.shapes.plans import Wrapping, describe, wrapping_in
 from raysim.rayapi.shapes.roles import Role, again, bytes_of, linked, samples_of
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.tracing import Script, trace
@@ -230,7 +230,7 @@ class Several:
     def forward(self, run: Any, module: Any, key: Any, args: Any, kwargs: Any) -> Any:
         """One that may learn."""
         steps = self._steps
-        engine = self._wrapping(module).engine
+        engine = wrapping_in(module, steps.within).engine
         if engine != "ddp":
             raise NotEmulatedError(
                 f"training {type(module).__name__} beside another module under {engine}",
@@ -254,11 +254,6 @@ class Several:
             return run(module, args, kwargs)
         finally:
             self._steps.mode.tape = self._tape
-
-    def _wrapping(self, module: Any) -> Wrapping:
-        """Its own, or that of what a library has wrapped all in."""
-        within = self._steps.within
-        return describe(module if within is None else within)
 
     def _note(self, module: Any, key: Any, args: Any, kwargs: Any, outputs: Any) -> Call:
         steps = self._steps
@@ -328,10 +323,8 @@ class Several:
         shared = _Shared(entries, [id(t) for t in inputs], id(loss))
         phase = Phase(modules, shared)
         phase.__class__ = type(title, (Phase,), {})
-        first = self._wrapping(modules[0])
-        wrapping = Wrapping(
-            module=phase, meets=any(self._wrapping(m).meets for m in modules), ddp=first.ddp
-        )
+        around = [wrapping_in(m, steps.within) for m in modules]
+        wrapping = Wrapping(module=phase, meets=any(w.meets for w in around), ddp=around[0].ddp)
         phase.raysim_wrapping = wrapping  # type: ignore[assignment]
         half = next((c.half for c in used if c.half), None)
         place = tuple((c.key, *c.kind()[2:], modules.index(c.module)) for c in used)

@@ -37,7 +37,7 @@ from raysim.rayapi.shapes.known import with_values
 from raysim.rayapi.shapes.mode import ShapesMode, Tape, no_value
 from raysim.rayapi.shapes.optimizers import Optimizers
 from raysim.rayapi.shapes.own_work import OwnWork
-from raysim.rayapi.shapes.plans import Wrapping, asked_tf32, describe
+from raysim.rayapi.shapes.plans import Wrapping, asked_tf32, describe, wrapping_in
 from raysim.rayapi.shapes.prediction import Forward, Prediction
 from raysim.rayapi.shapes.roles import Role, again, bytes_of, example_of, samples_of
 from raysim.rayapi.shapes.several import Several
@@ -173,11 +173,6 @@ class Steps:
         self._key = self._module = self._example = self._outputs = self.mode.tape = None
         self._forwards = self.queued_ns = 0
 
-    def _wrapping(self) -> Wrapping:
-        """Its own, or that of what it is called in."""
-        own = describe(self._module)
-        return own if self.within is None else replace(describe(self.within), module=own.module)
-
     def _run(self, run: Callable[..., Any], module: Any, args: Any, kwargs: Any) -> Any:
         self.inside = True
         try:
@@ -257,7 +252,7 @@ class Steps:
         tape, before = self.mode.tape, self._outputs
         assert tape is not None, "a role without a model that was not run"
         assert self._key is not None, "a trace before a forward"
-        role, wrapping = self.shared.roles[self._key], self._wrapping()
+        role, wrapping = self.shared.roles[self._key], wrapping_in(self._module, self.within)
         inside = any(t is loss for t in tensors(before))
         own = getattr(before, "loss", None) is loss
 
@@ -426,7 +421,7 @@ class Steps:
         assert self._key is not None, "an update without a forward"
         role = self.shared.roles[self._key]
         assert role.model is not None, "an update of a model without backward"
-        wrapping = self._wrapping()
+        wrapping = wrapping_in(self._module, self.within)
         others = (
             self.beside.trained(self._module) + self.several.idle_bytes,
             self.beside.script_bytes(role, self.mode.alive, whole=wrapping.engine == "ddp"),

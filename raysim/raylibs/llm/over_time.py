@@ -23,8 +23,7 @@ from raysim.raylibs.charts import (
     under_way,
 )
 from raysim.raylibs.llm.server import Replicas
-from raysim.serving.engine import LLMEngine
-from raysim.serving.fleet import Served
+from raysim.serving.engine import LLMEngine, Served
 from raysim.serving.loads import Load
 from raysim.units import NS_PER_S
 

@@ -46,7 +46,6 @@ class Kind:
     shape: Shape = "loop"
     chunks: int | None = 1
     """Stages per rank; None: as many as asked for."""
-    splits_backward: bool = False
     keeps_output: bool = False
     """Whether a stage's output lives until its backward; else until it is sent."""
     edge: int = 1
@@ -60,15 +59,13 @@ KINDS: dict[ScheduleName, Kind] = {
     "gpipe": Kind(runs=_TORCH, keeps_output=True),
     "megatron_1f1b": Kind(runs="Megatron-LM", exchange="batched"),
     "interleaved": Kind(runs=f"Megatron-LM or {_TORCH}", chunks=None, edge=2),
-    "zb_h1": Kind(runs=_TORCH, chunks=None, splits_backward=True, keeps_output=True, edge=2),
-    "zb_h2": Kind(runs=_ZERO_BUBBLE, splits_backward=True, edge=3),
-    "v_half": Kind(runs=_ZERO_BUBBLE, shape="v", chunks=2, splits_backward=True, edge=3),
-    "v_min": Kind(runs=_ZERO_BUBBLE, shape="v", chunks=2, splits_backward=True, edge=3),
-    "zb_v": Kind(runs=_TORCH, shape="v", chunks=2, splits_backward=True, keeps_output=True, edge=3),
-    "dualpipe_v": Kind(
-        runs=f"DualPipe or {_TORCH}", shape="v", chunks=2, splits_backward=True, edge=4
-    ),
-    "dualpipe": Kind(runs="DualPipe", shape="both", chunks=2, splits_backward=True, edge=4),
+    "zb_h1": Kind(runs=_TORCH, chunks=None, keeps_output=True, edge=2),
+    "zb_h2": Kind(runs=_ZERO_BUBBLE, edge=3),
+    "v_half": Kind(runs=_ZERO_BUBBLE, shape="v", chunks=2, edge=3),
+    "v_min": Kind(runs=_ZERO_BUBBLE, shape="v", chunks=2, edge=3),
+    "zb_v": Kind(runs=_TORCH, shape="v", chunks=2, keeps_output=True, edge=3),
+    "dualpipe_v": Kind(runs=f"DualPipe or {_TORCH}", shape="v", chunks=2, edge=4),
+    "dualpipe": Kind(runs="DualPipe", shape="both", chunks=2, edge=4),
 }
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from raysim.errors import InfeasibleError
 from raysim.kernel.simulation import Simulation
-from raysim.serving.engine import LLMEngine, Outcome, Request
+from raysim.serving.engine import LLMEngine, Request, Served
 from raysim.serving.scheduler import Sequence
 from raysim.serving.stages import Stages
 from tests.unit.serving.parts import Linear, engine
@@ -18,9 +18,9 @@ from tests.unit.serving.parts import Linear, engine
 Arrival = tuple[int, Request]
 
 
-def play(made: LLMEngine, arrivals: Iterable[Arrival]) -> list[tuple[int, Outcome]]:
+def play(made: LLMEngine, arrivals: Iterable[Arrival]) -> list[tuple[int, Served]]:
     """Outcomes by the number of their request, in order of time."""
-    done: list[tuple[int, Outcome]] = []
+    done: list[tuple[int, Served]] = []
     for i, (at_ns, request) in enumerate(arrivals):
         made.simulation.clock.call_at(
             at_ns,
@@ -114,7 +114,7 @@ def test_a_prefix_is_computed_once() -> None:
 def test_who_leaves_ends_with_the_iteration_under_way_or_never_begins() -> None:
     sim = Simulation()
     made = engine(sim, times=Linear(context_s=0.0), max_num_seqs=1)
-    done: list[Outcome] = []
+    done: list[Served] = []
     left = made.submit(Request(prompt_tokens=1, output_tokens=1_000), done.append)
     never = made.submit(Request(prompt_tokens=1, output_tokens=1_000), done.append)
     made.submit(Request(prompt_tokens=1, output_tokens=1), done.append)

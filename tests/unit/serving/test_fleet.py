@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raysim.kernel.simulation import Simulation
-from raysim.serving.engine import Request
-from raysim.serving.fleet import Fleet, IngressSpec, Served
+from raysim.serving.engine import Request, Served
+from raysim.serving.fleet import Fleet, IngressSpec
 from raysim.serving.loads import Clients, Lengths, Load
 from tests.unit.serving.parts import NO_INGRESS, Linear, engine, fleet
 

@@ -14,7 +14,7 @@ from raysim.kernel.simulation import Simulation
 from raysim.rayapi.llm.known import config_of
 from raysim.serving.build import engine_on
 from raysim.serving.decoder import Decoder, read_decoder
-from raysim.serving.engine import LLMEngine, Outcome, Request
+from raysim.serving.engine import LLMEngine, Request, Served
 from raysim.serving.lora import Adapters, adapter_bytes
 from raysim.serving.settings import engine_settings
 
@@ -30,8 +30,8 @@ def engine(decoder: Decoder = LLAMA, *, stepwise: bool = False, **kwargs: Any) -
     return made
 
 
-def played(made: LLMEngine, arrivals: list[tuple[int, Request]]) -> list[Outcome]:
-    done: list[Outcome] = []
+def played(made: LLMEngine, arrivals: list[tuple[int, Request]]) -> list[Served]:
+    done: list[Served] = []
     for at_ns, request in arrivals:
         made.simulation.clock.call_at(at_ns, lambda r: made.submit(r, done.append), request)
     made.simulation.run("10h")

@@ -16,7 +16,7 @@ from raysim.models.config import read_config
 from raysim.serving.build import engine_on
 from raysim.serving.capacity import capacity_of
 from raysim.serving.decoder import Decoder, read_decoder
-from raysim.serving.engine import LLMEngine, Outcome, Request
+from raysim.serving.engine import LLMEngine, Request, Served
 from raysim.serving.settings import EngineSettings
 from raysim.serving.stages import HOP_S, Stages, stages_of
 from tests.unit.serving.parts import Linear, engine
@@ -29,9 +29,9 @@ def decoder(name: str) -> Decoder:
     return read_decoder(read_config(CONFIGS / f"{name}.json"))
 
 
-def outcomes(stages: Stages, *requests: Request) -> list[Outcome]:
+def outcomes(stages: Stages, *requests: Request) -> list[Served]:
     made = engine(Simulation(), times=Linear(context_s=0.0), stages=stages)
-    done: list[Outcome] = []
+    done: list[Served] = []
     for request in requests:
         made.submit(request, done.append)
     made.simulation.run("10h")
