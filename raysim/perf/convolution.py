@@ -243,7 +243,7 @@ def _sum_s(c: GemmConstants, s: _Shape, k: int, moved: float) -> float:
     rate = c.peak_flops_per_s * c.efficiency * WEIGHT_SHARE[c.element_bytes] / c.sm_count
     best = inf
     deepest = max(1, round(s.rows) // SPLIT_K_MIN)
-    for (high, wide, area), filled in product(TILES, range(1, SPLIT_WAVES + 1)):
+    for (high, wide, area), filled in product(TILES, range(1, SPLIT_WAVES[True] + 1)):
         count = -(-s.n // high) * -(-k // wide) * s.groups
         parts = min(max(1, filled * c.sm_count // count), deepest)
         waves = -(-count * parts // c.sm_count)
