@@ -274,7 +274,10 @@ def memory(
         str, typer.Option(metavar="NAME", autocompletion=complete.nodes, help="Of the catalog.")
     ] = "hgx-h100-8",
     nodes: Annotated[int, typer.Option(min=1, help="How many.")] = 1,
-    seq_len: Annotated[int | None, typer.Option(min=1, help="Tokens of a sample.")] = None,
+    seq_len: Annotated[
+        int | None,
+        typer.Option(min=1, help="Tokens of a sample; of sound, numbers, 16,000 a second."),
+    ] = None,
     zero_stage: Annotated[
         list[int] | None, typer.Option(min=0, max=3, help="Only this; may be repeated.")
     ] = None,

@@ -42,7 +42,7 @@ def memory(config: Path, options: MemoryOptions) -> bool:
     bool
         True when nothing of it fits, or is within ``fail_over``.
     """
-    from raysim.planner.memory_grid import Grid, base_of, cells
+    from raysim.planner.memory_grid import Grid, base_of, cells, sample_of
 
     expect_config(config)
     usual = Grid(config=config)
@@ -61,9 +61,8 @@ def memory(config: Path, options: MemoryOptions) -> bool:
     elif options.quiet:
         terminal.say(_verdict(found, limit))
     else:
-        seq_len = base.spec.jobs[0].train.seq_len
         gpus = sum(g.count * g.node.gpu_count for g in base.cluster.groups)
-        _print(grid, found, limit, f"{gpus} GPUs of {options.node}, sequences of {seq_len}")
+        _print(grid, found, limit, f"{gpus} GPUs of {options.node}, {sample_of(base)}")
     return not any(_within(c, limit) for c in found)
 
 

@@ -90,6 +90,18 @@ def base_of(grid: Grid) -> Scenario:
     return scenario
 
 
+def sample_of(base: Scenario) -> str:
+    """What a sample is, in words: ``sequences of 4096``, ``images``."""
+    asked = base.spec.jobs[0].train.seq_len
+    try:
+        model = build_job(base).plan.model
+    except ScenarioError:
+        return f"sequences of {asked}"
+    if model.sample_unit == "tokens":
+        return f"sequences of {model.seq_len}"
+    return "images" if model.sample_unit == "images" else f"samples (--seq-len {asked})"
+
+
 def _scenario(grid: Grid, seq_len: int) -> Scenario:
     train: dict[str, Any] = {
         "deepspeed": _CONFIG, "seq_len": seq_len, "micro_batch": 1,

@@ -5,7 +5,8 @@ would train it in bf16 or under autocast. A family without sdpa runs eager, as `
 does. Needs transformers, and a ``model_type`` that it has itself: code from a repository is never
 run.
 
-Not modelled: tensor parallelism (nothing is marked as divisible), fused losses, FlashAttention.
+Not modelled: tensor parallelism (nothing is marked as divisible), fused losses, FlashAttention,
+SpecAugment's masks over sound.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from raysim.models.attention import Implementation
 from raysim.models.config import called, reader_of
 from raysim.models.request import config_dtype
 from raysim.models.table import Model
+from raysim.tracing.heads import inputs_of
 
 Made = TypeVar("Made")
 Half = Literal["fp16", "bf16"]
@@ -36,8 +38,6 @@ _LOOPS = {
 }  # fmt: skip
 """Families that transformers runs token by token where a kernel that is not modelled is missing."""
 LOOKS = "warn_if_padding_and_no_attention_mask"
-BATCH = 2
-"""Samples of a trace: what grows with the batch is told from what does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ def _traced(asked: _Question) -> Model:
         dtype = torch.bfloat16 if half is None else torch.float32
         with torch.device("meta"):
             module = _refusing(cls, lambda: cls._from_config(config, dtype=dtype))
-        given = _inputs(cls, config, length, asked.target_len)
+        given = inputs_of(cls, config, length, asked.target_len)
         # Looks at token ids, and only to warn.
         with patch.object(transformers.PreTrainedModel, LOOKS, lambda *_: None):
             return _refusing(cls, lambda: trace(module, given, dtype=dtype, autocast=half))
@@ -158,6 +158,8 @@ def _config(values: Mapping[str, Any], transformers: Any) -> Any:
         config.pad_token_id = 0
     if hasattr(config, "use_cache"):
         config.use_cache = False
+    if hasattr(config, "apply_spec_augment"):  # drawn masks: a trace has shapes only
+        config.apply_spec_augment = False
     return config
 
 
@@ -185,73 +187,6 @@ def _class(values: Mapping[str, Any], architecture: str | None, transformers: An
         message = f"transformers {transformers.__version__} has no class {full}"
         raise ScenarioError(Problem(message=message, key="architectures"))
     return found
-
-
-def _inputs(cls: Any, config: Any, length: int | None, target: int | None) -> dict[str, Any]:
-    """Batches as the class's head takes them; of a model that takes images and text, text."""
-    called, takes = cls.__name__, cls.main_input_name
-    make = next((make for ending, make in _HEADS.items() if called.endswith(ending)), None)
-    if make is not None and takes == ("pixel_values" if make is _pixels else "input_ids"):
-        return make(config, length, target)
-    heads = ", ".join(_HEADS)
-    message = f"{called} takes {takes}; what can be traced takes tokens or images: {heads}"
-    raise ScenarioError(Problem(message=message, key="architectures"))
-
-
-def _whole(*shape: int | None) -> Any:
-    """Zeros of integers.
-
-    Raises
-    ------
-    ScenarioError
-        The length is not known.
-    """
-    import torch
-
-    if None in shape:
-        raise ScenarioError(Problem(message="seq_len: the config has no length; give seq_len"))
-    return torch.zeros(*[int(n) for n in shape if n is not None], dtype=torch.long)
-
-
-def _tokens(config: Any, length: int | None, target: int | None) -> dict[str, Any]:
-    """Token ids, and a label for each; an encoder-decoder's labels are its target's."""
-    decodes = getattr(config, "is_encoder_decoder", False)
-    return {
-        "input_ids": _whole(BATCH, length),
-        "labels": _whole(BATCH, (target or length) if decodes else length),
-    }
-
-
-def _plain(_config: Any, length: int | None, _target: int | None) -> dict[str, Any]:
-    """Token ids; backward starts from whatever comes out."""
-    return {"input_ids": _whole(BATCH, length)}
-
-
-def _pooled(_config: Any, length: int | None, _target: int | None) -> dict[str, Any]:
-    """Token ids, and one label for all of them."""
-    return {"input_ids": _whole(BATCH, length), "labels": _whole(BATCH)}
-
-
-def _spans(_config: Any, length: int | None, _target: int | None) -> dict[str, Any]:
-    ends = {"start_positions": _whole(BATCH), "end_positions": _whole(BATCH)}
-    return {"input_ids": _whole(BATCH, length), **ends}
-
-
-def _pixels(config: Any, _length: int | None, _target: int | None) -> dict[str, Any]:
-    import torch
-
-    size = getattr(config, "image_size", 224)
-    height, width = size if isinstance(size, (list, tuple)) else (size, size)
-    pixels = torch.zeros(BATCH, getattr(config, "num_channels", 3), height, width)
-    return {"pixel_values": pixels.to(torch.bfloat16), "labels": _whole(BATCH)}
-
-
-_HEADS: dict[str, Callable[[Any, int | None, int | None], dict[str, Any]]] = {
-    "ForCausalLM": _tokens, "LMHeadModel": _tokens, "ForMaskedLM": _tokens,
-    "ForConditionalGeneration": _tokens, "ForTokenClassification": _tokens,
-    "ForSequenceClassification": _pooled, "ForQuestionAnswering": _spans,
-    "ForImageClassification": _pixels, "Model": _plain,
-}  # fmt: skip
 
 
 def _refusing(cls: Any, do: Callable[[], Made]) -> Made:
