@@ -276,7 +276,7 @@ def memory(
     nodes: Annotated[int, typer.Option(min=1, help="How many.")] = 1,
     seq_len: Annotated[
         int | None,
-        typer.Option(min=1, help="Tokens of a sample; of sound, numbers, 16,000 a second."),
+        typer.Option(min=1, help="Tokens of a sample; numbers of a sound."),
     ] = None,
     zero_stage: Annotated[
         list[int] | None, typer.Option(min=0, max=3, help="Only this; may be repeated.")

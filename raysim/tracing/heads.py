@@ -114,7 +114,7 @@ def _pixel_labels(config: Any, _length: int | None, _target: int | None) -> Give
 
 
 def _pairs(config: Any, length: int | None, _target: int | None) -> Given:
-    """Images and their texts, as CLIP compares them: longer texts are cut, as its processor does."""
+    """Images and their texts, as CLIP compares them; its processor cuts longer ones."""
     longest = getattr(config.text_config, "max_position_embeddings", None)
     text = _whole(BATCH, min(length or longest, longest) if longest else length)
     return {"input_ids": text, "pixel_values": _image(config.vision_config), "return_loss": True}
