@@ -14,6 +14,11 @@ from raysim.training.layers.sharding import Exchange
 from raysim.training.program import COMPUTE, Call, ProgramBuilder
 
 
+HELD = "model's output"
+OUTSIDE = "Loss"
+"""Class of a traced loss that the training loop computes, not the model."""
+
+
 class UnitEmitter:
     """Emits units one after the other; keeps what the next operation must wait for."""
 
@@ -22,6 +27,8 @@ class UnitEmitter:
         self.costs = costs
         self.engine = engine
         """Of the chunk at work."""
+        self.lasting = 0
+        """Bytes of the model's output that the training loop still holds."""
         self.pending: tuple[int, ...] = ()
         """What the next operation on the compute stream waits for."""
 
@@ -40,8 +47,10 @@ class UnitEmitter:
         self._communicate(unit, unit.exchanges.before_forward, b.last_on(COMPUTE))
         waits = (*self.engine.before(unit, phase), *self.take_pending())
         beside = self._beside(unit, unit.exchanges.beside_forward, waits)
+        earlier = 0
         if keep:
             b.alloc("activation", unit.saved_bytes, unit.name, tensors=unit.saved)
+            earlier = self._output(unit)
             b.alloc("logits", unit.loss_bytes, unit.name, tensors=unit.loss_saved)
         parts = unit.forward_temps
         b.alloc(unit.temp_category, unit.forward_temp_bytes, unit.name, tensors=parts)
@@ -50,9 +59,23 @@ class UnitEmitter:
         if unit.syncs:
             b.sync(f"scalars of {unit.name}", (op,))
         b.free(unit.temp_category, unit.forward_temp_bytes, unit.name)
+        b.free("logits", earlier, HELD)
         self.join(beside)
         self._communicate(unit, after, (op,))
         self.engine.after(unit, phase, op)
+
+    def _output(self, unit: Unit) -> int:
+        """The model's output is there: bytes of the one before it, if a loss within the model
+        keeps the training loop from letting go of it now."""
+        size, earlier = sum(unit.lasting), self.lasting
+        if not size:
+            return 0
+        self.b.alloc("logits", size, HELD, tensors=unit.lasting)
+        self.lasting = size
+        if unit.modules[0].cls != OUTSIDE:
+            return earlier
+        self.b.free("logits", earlier, HELD)
+        return 0
 
     def _communicate(self, unit: Unit, calls: Sequence[Exchange], waits: Sequence[int]) -> None:
         """Collectives one after the other; what comes next waits for the last."""

@@ -64,6 +64,7 @@ class Pricer:
         stops_early: bool = False,
         resident: frozenset[str] = frozenset(),
         holds_logits: bool = False,
+        output_lasts: bool = False,
     ) -> None:
         self.costs = costs
         self.batch = batch
@@ -83,6 +84,7 @@ class Pricer:
         stage is a copy.
         """
         self.holds_logits = holds_logits
+        self.output_lasts = output_lasts
         self._units: dict[int, tuple[Unit, ...]] = {}
         self._bodies: list[object] = []
         self._own: dict[int, Operator] = {}
@@ -145,13 +147,14 @@ class Pricer:
         stays: Kept,
     ) -> Unit:
         operators = [o for m in run for o in m.operators]
-        saved, loss, needed = list[int](), list[int](), 0
+        saved, loss, lasting, needed = list[int](), list[int](), list[int](), 0
         for o in operators:
             for s in self._kept(o):
                 if s.numel and s.name not in seen:
                     seen.add(s.name)
                     size = self._bytes(s)
-                    (loss if o.kind == "loss" else saved).append(size)
+                    lasts = s.returned and self.output_lasts
+                    (lasting if lasts else loss if o.kind == "loss" else saved).append(size)
                     needed += size if s.name in operands and o.kind != "loss" else 0
         forward_temps, backward_temps = self._temporaries(operators, around)
         parameters = [p for m in run for p in m.parameters]
@@ -196,6 +199,7 @@ class Pricer:
             saved=tuple(saved),
             loss_bytes=sum(loss),
             loss_saved=tuple(loss),
+            lasting=tuple(lasting),
             forward_temp_bytes=sum(forward_temps),
             forward_temps=forward_temps,
             backward_temps=backward_temps,

@@ -110,6 +110,8 @@ class Unit:
     """What the loss keeps, and logits that are held."""
     loss_saved: tuple[int, ...]
     """The same, tensor by tensor."""
+    lasting: tuple[int, ...]
+    """Tensors of the model's output that the training loop holds until the next are there."""
     forward_temp_bytes: int
     forward_temps: tuple[int, ...]
     """The same, tensor by tensor."""
