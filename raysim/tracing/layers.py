@@ -231,6 +231,8 @@ class _Writer:
             dispatches=sum(c.dispatches for c in calls),
             scratch=self._scratch(_dying(calls)) if is_loss else (),
             scratch_backward=self._scratch(*_back(calls)) if is_loss else (),
+            waiting=self._scratch(*max((c.waiting or [] for c in calls), key=sum)),
+            summed=any(c.summed for c in calls),
             gradients=_gradients(head),
             compiled=head.compiled if self.has_compiled else None,
         )

@@ -406,6 +406,7 @@ class RankCompiler:
             if section.checkpointed:
                 self.kept.boundary()
                 self.b.free("activation", section.input_bytes, "checkpoint")
+        self.emit.end_backward()
         self.b.free("input", whole, "output and gradient made whole")
 
     def _send(self, what: str, to: int | None) -> None:

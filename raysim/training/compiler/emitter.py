@@ -5,7 +5,8 @@ The compiler says which unit runs next, and why; here it becomes operations.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
 from raysim.perf.compute import ComputeModel
 from raysim.training.engines.context import Engine
@@ -15,6 +16,7 @@ from raysim.training.program import COMPUTE, Call, ProgramBuilder
 
 
 HELD = "model's output"
+WAITING = "waiting gradient"
 OUTSIDE = "Loss"
 """Class of a traced loss that the training loop computes, not the model."""
 
@@ -29,6 +31,8 @@ class UnitEmitter:
         """Of the chunk at work."""
         self.lasting = 0
         """Bytes of the model's output that the training loop still holds."""
+        self.waiting = Counter[int]()
+        """Sizes of the gradients that wait for others."""
         self.pending: tuple[int, ...] = ()
         """What the next operation on the compute stream waits for."""
 
@@ -110,7 +114,7 @@ class UnitEmitter:
 
     def backward(self, unit: Unit) -> None:
         """Input and weight gradients; the output's is there before anything else."""
-        self._hold(unit, unit.backward_temps[:1])
+        self._sum(unit)
         waits = tuple(self.engine.before(unit, "backward"))
         extra_s, extra_launches = self.engine.backward_extra(unit)
         op = self._gradient(
@@ -124,6 +128,33 @@ class UnitEmitter:
         if unit.syncs_backward:
             self.b.sync(f"scalars of {unit.name}", (op,))
         self.engine.after(unit, "backward", op)
+
+    def _sum(self, unit: Unit) -> None:
+        """The output's gradient: one that waited, or the sum of it and another.
+
+        Then some of those that the unit before has made begin to wait.
+        """
+        b, now = self.b, Counter(unit.waiting)
+        begin, parts = now - self.waiting, tuple((self.waiting - now).elements())
+        added = parts if unit.summed else ()
+        if not unit.summed:
+            self._wait_no_more(parts)
+        b.alloc("temporary", sum(added), "added gradients", tensors=added)
+        self._hold(unit, unit.backward_temps[:1])
+        b.free("temporary", sum(added), "added gradients")
+        self._wait_no_more(added)
+        for size in begin.elements():
+            b.alloc("temporary", size, WAITING)
+        self.waiting = now
+
+    def end_backward(self) -> None:
+        """Nothing waits any more."""
+        self._wait_no_more(self.waiting.elements())
+        self.waiting = Counter()
+
+    def _wait_no_more(self, sizes: Iterable[int]) -> None:
+        for size in sizes:
+            self.b.free("temporary", size, WAITING)
 
     def _hold(self, unit: Unit, parts: Sequence[int]) -> None:
         """Tensors that live within a unit's backward."""

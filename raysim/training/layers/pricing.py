@@ -203,6 +203,8 @@ class Pricer:
             forward_temp_bytes=sum(forward_temps),
             forward_temps=forward_temps,
             backward_temps=backward_temps,
+            waiting=self._waiting(operators),
+            summed=any(o.summed for o in operators),
             temp_category="logits" if any(o.kind == "loss" for o in operators) else "temporary",
             exchanges=around,
             backward_tail_s=self._tail_s(run, around),
@@ -395,7 +397,9 @@ class Pricer:
             if o.gradients == "none":
                 continue
             beneath = (self._bytes(s) for s in o.scratch_backward)
-            made = (0.0 if in_place else out, grad_in, workspace)
+            if workspace or o.conv:
+                workspace = workspace_bytes(o, samples, width, backward=True)
+            made = (0.0 if in_place else out, grad_in, 0 if self.costs.serial else workspace)
             backward = max(backward, (*made, *beneath), key=sum)
         gathered = _largest(around.before_forward, "all_gather")
         again = _largest(around.beside_backward, "all_gather")
@@ -406,6 +410,11 @@ class Pricer:
         parts = (*map(round, backward), again)
         alive = (beside, round(forward[0] + gathered), *map(round, forward[1:]))
         return tuple(size for size in alive if size), tuple(size for size in parts if size)
+
+    def _waiting(self, operators: Sequence[Operator]) -> tuple[int, ...]:
+        """Of the operator beside whose backward the most wait."""
+        sizes = ([round(self._bytes(s)) for s in o.waiting] for o in operators)
+        return tuple(max(sizes, key=sum, default=[]))
 
     def _loss_scratch(self, o: Operator) -> tuple[int, float, tuple[float, float]]:
         """Logits that die with the loss, what else its forward has, and its backward.

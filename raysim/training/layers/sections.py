@@ -117,6 +117,10 @@ class Unit:
     """The same, tensor by tensor."""
     backward_temps: tuple[int, ...]
     """Tensor by tensor: the output's gradient and the input's."""
+    waiting: tuple[int, ...]
+    """Gradients made before it that its backward neither reads nor makes, tensor by tensor."""
+    summed: bool
+    """The output's gradient is a sum of two."""
     temp_category: str
     """``logits`` where the temporaries are the loss's, else ``temporary``."""
     weights: WeightGradients
