@@ -76,7 +76,7 @@ class UnitEmitter:
             return 0
         self.b.alloc("logits", size, HELD, tensors=unit.lasting)
         self.lasting = size
-        if unit.modules[0].cls != OUTSIDE:
+        if all(m.cls != OUTSIDE for m in unit.modules):
             return earlier
         self.b.free("logits", earlier, HELD)
         return 0
