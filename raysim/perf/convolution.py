@@ -63,6 +63,9 @@ PARTIAL_ROWS = {False: 8192, True: 1500}
 13 in ``workspace.csv``, one more at most here; of products 4 to 99, within a factor of two."""
 
 
+LARGE_TAPS = 49
+"""Of filters over few channels that fp32 copies for: 7 by 7 of ResNet's. Neither for patches of 16
+by 16 nor for 10 in a row, the others of ``workspace.csv``."""
 DEPTHWISE_PARTS = 256
 """Exactly, of cuDNN's."""
 
@@ -176,8 +179,8 @@ def convolution_s(
 def copied_bytes(op: Operator, batch: float, element_bytes: int) -> int:
     """Bytes of a call's operands and result as channels last, padded, where they lie first.
 
-    Where they lie last only an input of few channels is padded. In fp32 nothing is padded there,
-    and nothing copied of one channel or of patches side by side.
+    Where they lie last only an input of few channels is padded. In fp32 it is not, and copied for
+    large filters only.
     """
     if op.conv is None:
         return 0
@@ -189,7 +192,7 @@ def copied_bytes(op: Operator, batch: float, element_bytes: int) -> int:
     given, made = s.k // s.taps * s.groups, s.n * s.groups
     large = s.large_bytes * -(-given // vector) * vector / given
     if few and element_bytes > 2:
-        is_copied = given > 1 and s.taps > s.steps and not op.conv.channels_last
+        is_copied = given > 1 and s.steps < LARGE_TAPS <= s.taps and not op.conv.channels_last
         return round(s.large_bytes + s.small_bytes + s.weight_bytes) if is_copied else 0
     if op.conv.channels_last:
         return round(large + s.weight_bytes)

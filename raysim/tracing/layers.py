@@ -239,7 +239,7 @@ class _Writer:
 
     def _waiting(self, calls: Sequence[Call]) -> tuple[Saved, ...]:
         """Gradients beside the backward of the call beside whose the most wait."""
-        return self._scratch(*max((c.waiting or [] for c in calls), key=sum))
+        return self._scratch(*max(([*(c.waiting or {}).values()] for c in calls), key=sum))
 
     def _scratch(self, *sizes: int) -> tuple[Saved, ...]:
         return tuple(

@@ -131,8 +131,9 @@ class Call:
     attention: Attention | None = None
     """Per sample."""
     keeps: list[Kept] = field(default_factory=list)
-    waiting: list[int] | None = None
-    """Bytes of gradients that wait while its backward runs; None: it has not run."""
+    waiting: dict[int, int] | None = None
+    """Storages of gradients that wait while its backward runs, with their bytes; None: it has not
+    run."""
     summed: bool = False
     """Its output's gradient is a sum."""
     moved_backward: float = 0.0

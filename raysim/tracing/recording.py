@@ -258,16 +258,17 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         free = operators.launches_nothing(func, name)
         given = list(tensors((args, kwargs)))
         self._spread(given, out, free=free)
-        made = [] if free else [t for t in tensors(out) if self.grows(t)]
-        waiting = self._waiting.beside(given, made, self.key)
+        new = [t for t in tensors(out) if self.grows(t) and not (free or self.values.has(t))]
+        waiting = self._waiting.beside(given, new, self.key)
         node = torch._C._current_autograd_node()  # noqa: SLF001 (as torch.utils.module_tracker does)
         call = self._calls.get(_number(node))
         if call is None or free:
             return
         if call.waiting is None:
             call.waiting, call.summed = waiting, self._waiting.has_sum(given)
-        if name == "add":
-            self._waiting.add(given, out)
+        if name != "add" or not self._waiting.add(given, out):
+            for t in given:
+                call.waiting.pop(self.key(t), None)
         if call.attention is not None:
             return
         call.kernels_backward += operators.kernels(name, args, out)

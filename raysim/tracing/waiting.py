@@ -27,10 +27,12 @@ class Waiting:
         self._sums: set[int] = set()
         """Storages of two gradients added."""
 
-    def add(self, given: Sequence[torch.Tensor], out: torch.Tensor) -> None:
+    def add(self, given: Sequence[torch.Tensor], out: torch.Tensor) -> bool:
         """Two were added: by the engine, under the node that made the second, if both are known."""
-        if len(given) > 1 and all(_key(t) in self._made for t in given):
+        known = len(given) > 1 and all(_key(t) in self._made for t in given)
+        if known:
             self._sums.add(_key(out))
+        return known
 
     def has_sum(self, given: Iterable[torch.Tensor]) -> bool:
         """Whether one of these is such a sum, of which nobody was told."""
@@ -43,8 +45,8 @@ class Waiting:
         given: Iterable[torch.Tensor],
         made: Iterable[torch.Tensor],
         key: Callable[[torch.Tensor], int],
-    ) -> list[int]:
-        """Bytes of those alive that an operator neither reads nor makes; ``made`` is noted.
+    ) -> dict[int, int]:
+        """Those alive, with bytes, that an operator neither reads nor makes; ``made`` is noted.
 
         ``key`` is a storage's identity and its owner from then on, so that no other one takes it.
         """
@@ -53,7 +55,7 @@ class Waiting:
         }  # fmt: skip
         outputs = {key(t): t for t in made if tuple(t.shape) not in self._weights}
         own = {key(t) for t in given} | set(outputs)
-        found = [size for k, size in self._made.items() if k not in own]
+        found = {k: size for k, size in self._made.items() if k not in own}
         for k, t in outputs.items():
             size = t.untyped_storage().nbytes()
             if size >= LEAST_BYTES:

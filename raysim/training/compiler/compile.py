@@ -105,7 +105,7 @@ class RankCompiler:
         """Of that step: by how many forward passes came before, whose weights to gather."""
         self.forwards = self.deferred = 0
         """Of that step: passes forward, those whose output layer still lacks its gradient."""
-        self.passes: dict[object, tuple[Stretch, tuple[int, ...], int, Hashable]] = {}
+        self.passes: dict[object, tuple[Stretch, tuple[int, ...], tuple[str, int], Hashable]] = {}
         """Passes to issue again, by what shapes them: what is pending then, the engine's state."""
         self.received: set[str] = set()
         """What buffers exist for: pipe_recv_buf and grad_layer, made once (pipe/engine.py)."""

@@ -14,8 +14,8 @@ from raysim.training.layers.sections import Unit
 from raysim.training.layers.sharding import Exchange
 from raysim.training.program import COMPUTE, Call, ProgramBuilder
 
-
-HELD = "model's output"
+HELD = "model's output", "model's output, by turns"
+"""Two are there at once: the older one goes."""
 WAITING = "waiting gradient"
 OUTSIDE = "Loss"
 """Class of a traced loss that the training loop computes, not the model."""
@@ -29,8 +29,8 @@ class UnitEmitter:
         self.costs = costs
         self.engine = engine
         """Of the chunk at work."""
-        self.lasting = 0
-        """Bytes of the model's output that the training loop still holds."""
+        self.lasting = HELD[1], 0
+        """The model's output that the training loop still holds: its label, bytes."""
         self.waiting = Counter[int]()
         """Sizes of the gradients that wait for others."""
         self.pending: tuple[int, ...] = ()
@@ -51,7 +51,7 @@ class UnitEmitter:
         self._communicate(unit, unit.exchanges.before_forward, b.last_on(COMPUTE))
         waits = (*self.engine.before(unit, phase), *self.take_pending())
         beside = self._beside(unit, unit.exchanges.beside_forward, waits)
-        earlier = 0
+        earlier = self.lasting[0], 0
         if keep:
             b.alloc("activation", unit.saved_bytes, unit.name, tensors=unit.saved)
             earlier = self._output(unit)
@@ -63,23 +63,25 @@ class UnitEmitter:
         if unit.syncs:
             b.sync(f"scalars of {unit.name}", (op,))
         b.free(unit.temp_category, unit.forward_temp_bytes, unit.name)
-        b.free("logits", earlier, HELD)
+        b.free("logits", earlier[1], earlier[0])
         self.join(beside)
         self._communicate(unit, after, (op,))
         self.engine.after(unit, phase, op)
 
-    def _output(self, unit: Unit) -> int:
-        """The model's output is there: bytes of the one before it, if a loss within the model
-        keeps the training loop from letting go of it now."""
-        size, earlier = sum(unit.lasting), self.lasting
+    def _output(self, unit: Unit) -> tuple[str, int]:
+        """The model's output is there; of the one before it, what is to be freed later.
+
+        A loss within the model keeps the training loop from letting go of it now.
+        """
+        size, (label, earlier) = sum(unit.lasting), self.lasting
         if not size:
-            return 0
-        self.b.alloc("logits", size, HELD, tensors=unit.lasting)
-        self.lasting = size
+            return label, 0
+        self.lasting = HELD[label == HELD[0]], size
+        self.b.alloc("logits", size, self.lasting[0], tensors=unit.lasting)
         if all(m.cls != OUTSIDE for m in unit.modules):
-            return earlier
-        self.b.free("logits", earlier, HELD)
-        return 0
+            return label, earlier
+        self.b.free("logits", earlier, label)
+        return label, 0
 
     def _communicate(self, unit: Unit, calls: Sequence[Exchange], waits: Sequence[int]) -> None:
         """Collectives one after the other; what comes next waits for the last."""

@@ -163,13 +163,13 @@ def resolve(program: Program) -> Trace:
 def _carried(
     events: Sequence[MemoryEvent], before: Sequence[Move], last: Sequence[Move]
 ) -> Iterator[tuple[int, int]]:
-    """Pairs of tensors alike, in order: one left by the last step, one left to it."""
+    """Pairs of a category and size, in order: one left by the last step, one left to it."""
     given_back = {move.tensor for move in last if not move.size_bytes}
 
     def left(moves: Sequence[Move], *, to_last: bool) -> Iterator[tuple[object, int]]:
         for tensor, size, _, event in moves:
             if size and tensor != TOUCHED and (tensor in given_back) == to_last:
-                yield (events[event].category, events[event].label, size), tensor
+                yield (events[event].category, size), tensor
 
     waiting: dict[object, list[int]] = defaultdict(list)
     for kind, tensor in left(before, to_last=True):
