@@ -6,6 +6,9 @@ was a step's peak, 151 and 153 MiB of copies lay in 151 and 155. Recurrent layer
 all layers and steps: of a GRU's 375 MiB to 2 (four layers of 512 units both ways, 400 steps of 20
 samples).
 
+Rows of ``workspace.csv`` with ``benchmark`` from before 2026-11-28 tried nothing: their thread had
+chosen already.
+
 Not modelled: what ``torch.backends.cudnn.benchmark`` tries (all its plans at once: the largest
 workspace among them, up to what is free; then the cache is emptied).
 """

@@ -147,15 +147,7 @@ class Pricer:
         stays: Kept,
     ) -> Unit:
         operators = [o for m in run for o in m.operators]
-        saved, loss, lasting, needed = list[int](), list[int](), list[int](), 0
-        for o in operators:
-            for s in self._kept(o):
-                if s.numel and s.name not in seen:
-                    seen.add(s.name)
-                    size = self._bytes(s)
-                    lasts = s.returned and self.output_lasts
-                    (lasting if lasts else loss if o.kind == "loss" else saved).append(size)
-                    needed += size if s.name in operands and o.kind != "loss" else 0
+        saved, loss, lasting, needed = self._saved(operators, seen, operands)
         forward_temps, backward_temps = self._temporaries(operators, around)
         parameters = [p for m in run for p in m.parameters]
         gradients = tuple(
@@ -211,6 +203,24 @@ class Pricer:
             weights=self._weights(run, needed),
             again=self._again(operators, forward, around, len(entered) * passes.module_s, stays),
         )
+
+    def _saved(
+        self, operators: Sequence[Operator], seen: set[str], operands: set[str]
+    ) -> tuple[list[int], list[int], list[int], int]:
+        """Bytes of what was not ``seen`` before and is kept: the loss's and what lasts apart.
+
+        And how many of them are products' inputs.
+        """
+        saved, loss, lasting, needed = list[int](), list[int](), list[int](), 0
+        for o in operators:
+            for s in self._kept(o):
+                if s.numel and s.name not in seen:
+                    seen.add(s.name)
+                    size = self._bytes(s)
+                    lasts = s.returned and self.output_lasts
+                    (lasting if lasts else loss if o.kind == "loss" else saved).append(size)
+                    needed += size if s.name in operands and o.kind != "loss" else 0
+        return saved, loss, lasting, needed
 
     def _permute_s(self, *groups: Sequence[Exchange]) -> float:
         """Ulysses copies each tensor, in another order, before and after it exchanges it."""
