@@ -230,6 +230,10 @@ class Operator:
     """Tensors that live within its forward: of a loss all, of another those beside its output."""
     scratch_backward: tuple[Saved, ...] = ()
     """The same for backward."""
+    waiting: tuple[Saved, ...] = ()
+    """Gradients of others that wait, while its backward runs, for more to be added to them."""
+    summed: bool = False
+    """Its output's gradient is a sum of two, which are there beside it."""
     split: Split = "none"
     """How tensor parallelism divides it. A ``row`` or ``vocab`` operator's output is all-reduced in
     forward; the first saved tensor of ``column`` operators has its gradient all-reduced in backward

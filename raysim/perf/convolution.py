@@ -55,6 +55,21 @@ LAYOUT_SHARE = 0.60
 """Of the bandwidth, kernels that copy activations between the memory formats."""
 
 
+MOST_PARTIAL_BYTES = 2**23
+"""Per byte of an element: of 512 channels 16 MiB in 16 bits, 32 in fp32; of 1,024 8 and 24."""
+PARTIAL_TILE, PARTIAL_SMS = 128, 132
+PARTIAL_ROWS = {False: 8192, True: 1500}
+"""Positions that a part has at least; of a product by itself. The number of parts: of filters 3 to
+13 in ``workspace.csv``, one more at most here; of products 4 to 99, within a factor of two."""
+
+
+LARGE_TAPS = 49
+"""Of filters over few channels that fp32 copies for: 7 by 7 of ResNet's. Neither for patches of 16
+by 16 nor for 10 in a row, the others of ``workspace.csv``."""
+DEPTHWISE_PARTS = 256
+"""Exactly, of cuDNN's."""
+
+
 class Depthwise(NamedTuple):
     """What kernels of one pass reach."""
 
@@ -162,17 +177,47 @@ def convolution_s(
 
 
 def copied_bytes(op: Operator, batch: float, element_bytes: int) -> int:
-    """Bytes of a call's operands and result as channels last, padded, where they lie first."""
-    if op.conv is None or op.conv.channels_last:
+    """Bytes of a call's operands and result as channels last, padded, where they lie first.
+
+    Where they lie last only an input of few channels is padded. In fp32 it is not, and copied for
+    large filters only.
+    """
+    if op.conv is None:
         return 0
     s = _shape(op, batch, element_bytes)
-    if s.is_product or s.is_depthwise or s.is_direct(element_bytes):
+    few = s.is_direct(element_bytes)
+    if s.is_product or s.is_depthwise or (op.conv.channels_last and not few):
         return 0
     vector = VECTOR_BYTES // element_bytes
     given, made = s.k // s.taps * s.groups, s.n * s.groups
     large = s.large_bytes * -(-given // vector) * vector / given
+    if few and element_bytes > 2:
+        is_copied = given > 1 and s.steps < LARGE_TAPS <= s.taps and not op.conv.channels_last
+        return round(s.large_bytes + s.small_bytes + s.weight_bytes) if is_copied else 0
+    if op.conv.channels_last:
+        return round(large + s.weight_bytes)
     small = s.small_bytes * -(-made // vector) * vector / made
     return round(large + small + s.weight_bytes)
+
+
+def partial_bytes(op: Operator, batch: float, element_bytes: int) -> int:
+    """Bytes of a weight's gradient in parts, in fp32, which another kernel adds up.
+
+    Of a product by itself, channels first, each sample's; else what splits the sum over positions
+    so that tiles of weights fill the SMs.
+    """
+    if op.conv is None or not op.of_weights:
+        return 0
+    s = _shape(op, batch, element_bytes)
+    partial = 4.0 * s.n * s.k * s.groups
+    if s.is_depthwise:
+        return round(DEPTHWISE_PARTS * partial) if op.conv.channels_last else 0
+    if s.is_product and not op.conv.channels_last:
+        return round(min(batch * partial, MOST_PARTIAL_BYTES * element_bytes))
+    tiles = -(-s.n // PARTIAL_TILE) * -(-s.k // PARTIAL_TILE) * s.groups
+    deepest = s.rows // (PARTIAL_ROWS[s.is_product])
+    parts = min(PARTIAL_SMS // tiles, deepest)
+    return round(parts * partial) if parts > 1 else 0
 
 
 def _shape(op: Operator, batch: float, element_bytes: int) -> _Shape:

@@ -6,19 +6,26 @@ was a step's peak, 151 and 153 MiB of copies lay in 151 and 155. Recurrent layer
 all layers and steps: of a GRU's 375 MiB to 2 (four layers of 512 units both ways, 400 steps of 20
 samples).
 
-Not modelled: what ``torch.backends.cudnn.benchmark`` tries and gives back, parts of split sums.
+Rows of ``workspace.csv`` with ``benchmark`` from before 2026-11-28 tried nothing: their thread had
+chosen already.
+
+Not modelled: what ``torch.backends.cudnn.benchmark`` tries (all its plans at once: the largest
+workspace among them, up to what is free; then the cache is emptied).
 """
 
 from __future__ import annotations
 
 from raysim.models.table import Operator
-from raysim.perf.convolution import copied_bytes
+from raysim.perf.convolution import copied_bytes, partial_bytes
 
 
-def workspace_bytes(op: Operator, batch: float, element_bytes: int) -> int:
+def workspace_bytes(
+    op: Operator, batch: float, element_bytes: int, *, backward: bool = False
+) -> int:
     """Of one pass of an operator over a batch on a GPU; most take nothing."""
     if op.recurrent is None:
-        return copied_bytes(op, batch, element_bytes)
+        parts = partial_bytes(op, batch, element_bytes) if backward else 0
+        return copied_bytes(op, batch, element_bytes) + parts
     shape = op.recurrent
     wide = shape.gates * shape.width * len(shape.inputs)
     return round(wide * shape.steps * shape.rows * batch * element_bytes)

@@ -231,9 +231,15 @@ class _Writer:
             dispatches=sum(c.dispatches for c in calls),
             scratch=self._scratch(_dying(calls)) if is_loss else (),
             scratch_backward=self._scratch(*_back(calls)) if is_loss else (),
+            waiting=() if is_loss else self._waiting(calls),
+            summed=any(c.summed for c in calls),
             gradients=_gradients(head),
             compiled=head.compiled if self.has_compiled else None,
         )
+
+    def _waiting(self, calls: Sequence[Call]) -> tuple[Saved, ...]:
+        """Gradients beside the backward of the call beside whose the most wait."""
+        return self._scratch(*max(([*(c.waiting or {}).values()] for c in calls), key=sum))
 
     def _scratch(self, *sizes: int) -> tuple[Saved, ...]:
         return tuple(

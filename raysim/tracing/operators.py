@@ -131,6 +131,11 @@ class Call:
     attention: Attention | None = None
     """Per sample."""
     keeps: list[Kept] = field(default_factory=list)
+    waiting: dict[int, int] | None = None
+    """Storages of gradients that wait while its backward runs, with their bytes; None: it has not
+    run."""
+    summed: bool = False
+    """Its output's gradient is a sum."""
     moved_backward: float = 0.0
     indexed_backward: float = 0.0
     kernels_backward: int = 0

@@ -33,6 +33,7 @@ from raysim.tracing.attention import is_fused, plain
 from raysim.tracing.autocast import Casts
 from raysim.tracing.operators import Call, Kept, tensors
 from raysim.tracing.values import Values
+from raysim.tracing.waiting import Waiting
 from raysim.tracing.walk import Walk
 
 _NUMBER = torch.ops.aten._local_scalar_dense.default  # noqa: SLF001  (``item()``, and conditions)
@@ -63,6 +64,7 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.losses = 0
         """Loss functions running, one inside the other."""
         self.values = Values()
+        self._waiting = Waiting(p.shape for p in model.parameters())
         self.produced: dict[int, Call] = {}
         """The operator that made a storage."""
         self.loss: Call | None = None
@@ -254,10 +256,20 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Charge an operator of backward to the forward operator whose node runs."""
         name = operators.aten_name(func)
         free = operators.launches_nothing(func, name)
-        self._spread(list(tensors((args, kwargs))), out, free=free)
+        given = list(tensors((args, kwargs)))
+        self._spread(given, out, free=free)
+        new = [t for t in tensors(out) if self.grows(t) and not (free or self.values.has(t))]
+        waiting = self._waiting.beside(given, new, self.key)
         node = torch._C._current_autograd_node()  # noqa: SLF001 (as torch.utils.module_tracker does)
         call = self._calls.get(_number(node))
-        if call is None or free or call.attention is not None:
+        if call is None or free:
+            return
+        if call.waiting is None:
+            call.waiting, call.summed = waiting, self._waiting.has_sum(given)
+        if name != "add" or not self._waiting.add(given, out):
+            for t in given:
+                call.waiting.pop(self.key(t), None)
+        if call.attention is not None:
             return
         call.kernels_backward += operators.kernels(name, args, out)
         call.gradients.append(self._bytes(out))
@@ -270,14 +282,14 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if call.conv is not None and name == "convolution_backward":
             made = [t is not None for t in out]
             call.products_backward += [True] * made[0] + [False] * made[1]
-        given = (args, kwargs)
+        operands = (args, kwargs)
 
         def counts(t: torch.Tensor) -> bool:
             """A weight's gradient has the weight's shape and does not grow."""
             return self.grows(t) and tuple(t.shape) not in call.weight_shapes
 
-        call.moved_backward += operators.moved(name, given, out, width=self.width, counts=counts)
-        call.indexed_backward += operators.indexed(name, given, out, counts=counts)
+        call.moved_backward += operators.moved(name, operands, out, width=self.width, counts=counts)
+        call.indexed_backward += operators.indexed(name, operands, out, counts=counts)
 
     def fused(
         self,

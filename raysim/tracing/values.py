@@ -39,6 +39,10 @@ class Values:
     def _remember(self, tensor: torch.Tensor, real: torch.Tensor) -> None:
         self._known[id(tensor)] = (tensor, real)
 
+    def has(self, tensor: torch.Tensor) -> bool:
+        """Whether its values are known, so that it is kept alive here."""
+        return id(tensor) in self._known
+
     def answer(
         self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[Any] | None:
@@ -72,7 +76,7 @@ class Values:
                 self._known.pop(id(t), None)
 
     def _knows(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-        return all(id(t) in self._known for t in tensors((args, kwargs)))
+        return all(self.has(t) for t in tensors((args, kwargs)))
 
     def _compute(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         real_args, real_kwargs = tree_map_only(torch.Tensor, self._real, (args, dict(kwargs)))

@@ -126,6 +126,8 @@ class TrainingPlan:
     keeps_output: bool = False
     """Whether the training loop holds the model's output object, and with it the logits, until
     backward is over. Hugging Face's Trainer and torchtitan do not."""
+    output_lasts: bool = False
+    """Whether it holds that object until the next forward has made another."""
     zeroes_late: bool = False
     """Of DDP: whether ``zero_grad`` comes between forward and backward, so that the last step's
     gradients are there during forward."""

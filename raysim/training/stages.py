@@ -138,6 +138,7 @@ def _pricer(plan: TrainingPlan, costs: ComputeModel, resident: frozenset[str]) -
         stops_early=plan.engine == "fsdp" and plan.fsdp.checkpoint_early_stop,
         resident=resident,
         holds_logits=plan.holds_logits,
+        output_lasts=plan.output_lasts,
     )
 
 

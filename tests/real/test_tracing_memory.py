@@ -13,6 +13,7 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402, N812
 
 from raysim.models.table import Model, Operator  # noqa: E402
+from raysim.rayapi.shapes.held import holding  # noqa: E402
 from raysim.tracing import trace  # noqa: E402
 from raysim.tracing.attention import plain  # noqa: E402
 
@@ -79,3 +80,47 @@ def test_the_plain_path_is_torchs_own() -> None:
         with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
             real = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal)
         assert torch.equal(plain(q, k, v, mask, dropout=0.0, causal=causal), real)
+
+
+class Residual(nn.Module):
+    """Both its layers' inputs are read twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(1024, 1024), nn.Linear(1024, 1024)
+
+    def forward(self, x: Any) -> Any:
+        x = self.first(x)
+        return x + self.second(torch.sin(x))
+
+
+def test_a_residual_streams_gradient_waits_for_its_branch() -> None:
+    model = trace(Residual(), torch.zeros(4096, 1024), loss=lambda y: y.square().mean())
+    found = {(x.name, o.name): o for x in model.layers for o in x.body.operators}
+    waiting = {key: [round(4 * 4096 * s.numel) for s in o.waiting] for key, o in found.items()}
+    sine = "first", "sin"
+    assert waiting.pop(sine) == [4 * 4096 * 1024]  # the projection itself reads what waits later
+    assert not any(waiting.values())
+    assert [key for key, o in found.items() if o.summed] == [("first", "Linear")]
+
+
+def test_a_loop_holds_its_output_until_the_next_a_function_does_not() -> None:
+    seen = []
+
+    def step() -> None:
+        output = torch.zeros(2, 3)
+        seen.append(holding(output))
+
+    def deletes() -> None:
+        for _ in range(1):
+            output = torch.zeros(2, 3)
+            seen.append(holding(output))
+            del output
+
+    for _ in range(1):
+        output = torch.zeros(2, 3)
+        seen.append(holding(output))
+    step()
+    deletes()
+    seen.append(holding(torch.zeros(2, 3)))
+    assert seen == [(True, True), (True, False), (True, False), (False, False)]

@@ -18,6 +18,7 @@ from raysim.perf.workspaces import workspace_bytes
 
 H100 = catalog.gpu("H100-SXM-80GB")
 TABLE = Path("validation/data/nvidia-h100-80gb-hbm3-1gpu/2026-11-26/convolution.csv")
+WORKSPACES = Path("validation/data/nvidia-h100-80gb-hbm3-1gpu/2026-11-27/workspace.csv")
 
 
 def layer(
@@ -210,3 +211,43 @@ def test_workspaces_hold_channels_last_copies() -> None:
     assert workspace_bytes(layer(64, 3, 192, 3, last=True), 16, 4) == 0
     assert workspace_bytes(layer(64, 256, 56, 1), 16, 4) == 0
     assert workspace_bytes(layer(96, 96, 56, 3, groups=96), 16, 4) == 0
+
+
+def test_workspaces_are_those_that_were_measured() -> None:
+    """Within a tenth, or 2 MiB, in all but a seventh of what cuDNN's heuristics chose."""
+    rows, off = 0, []
+    with WORKSPACES.open(encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            if row["benchmark"] != "0":
+                continue
+            n = {k: int(row[k]) for k in ("batch", "side", "kernel", "stride", "groups", "dims")}
+            op = layer(
+                int(row["channels_in"]), int(row["channels_out"]), n["side"], n["kernel"],
+                stride=n["stride"], groups=n["groups"], last=row["layout"] == "last",
+                dims=n["dims"],
+            )  # fmt: skip
+            width, backward = 2 if row["dtype"] == "bf16" else 4, row["way"] == "backward"
+            found = workspace_bytes(op, n["batch"], width, backward=backward)
+            measured = float(row["value"])
+            rows += 1
+            if abs(found - measured) > max(0.1 * measured, 2**21):
+                off.append(row)
+    assert rows > 100
+    assert len(off) <= rows / 7
+
+
+def test_first_layers_pad_their_few_channels_in_16_bits() -> None:
+    stem, patches = layer(3, 64, 256, 7, stride=2), layer(3, 768, 256, 16, stride=16)
+    assert workspace_bytes(stem, 32, 2) == pytest.approx(100.7e6, rel=0.01)
+    assert workspace_bytes(stem, 32, 4) == pytest.approx(159.4e6, rel=0.01)  # as they are
+    assert workspace_bytes(patches, 32, 4) == 0
+    last = layer(3, 64, 256, 7, stride=2, last=True)
+    assert workspace_bytes(last, 32, 2) == pytest.approx(33.6e6, rel=0.01)
+
+
+def test_a_weights_gradient_is_summed_from_parts() -> None:
+    filters, alone = layer(128, 128, 32, 3, last=True), layer(256, 256, 32, 1)
+    assert workspace_bytes(filters, 32, 2, backward=True) == 4 * (4 * 128 * 1152)
+    assert workspace_bytes(alone, 32, 2, backward=True) == 32 * (4 * 256 * 256)  # a sample each
+    depthwise = layer(384, 384, 16, 7, groups=384, last=True)
+    assert workspace_bytes(depthwise, 32, 2, backward=True) == pytest.approx(19.27e6, rel=0.001)

@@ -96,6 +96,34 @@ def test_states_that_the_first_step_makes_come_after_its_activations() -> None:
     assert played.allocator.peak_allocated_bytes == (40 + 30 + 50) * MIB
 
 
+def test_what_a_step_leaves_is_what_the_next_one_frees() -> None:
+    """An output that is held until the next one is there needs two blocks, in every step."""
+    b = ProgramBuilder(0, launch_s=0.0)
+    b.end_setup()
+    for step in range(2):
+        b.alloc("logits", 30 * MIB, f"output of {step}")
+        if step:
+            b.free("logits", 30 * MIB, f"output of {step - 1}")
+        b.compute("loss", "forward", 1.0)
+        b.alloc("temporary", 60 * MIB, "loss")
+        b.compute("loss", "backward", 1.0)
+        b.free("temporary", 60 * MIB, "loss")
+        b.end_step()
+    trace = resolve(b.program)
+    ((kept, freed),) = trace.carried
+    assert kept != freed
+    allocator = Allocator()
+    player = Player(trace, allocator)
+    player.play(trace.steps)
+    for _ in range(3):
+        player.play(trace.last)
+        assert allocator.allocated_bytes == 30 * MIB
+        player.carry()
+    assert allocator.peak_allocated_bytes == (30 + 60) * MIB
+    # The second step's output is the half of what the temporary left, which then needs its own.
+    assert allocator.peak_reserved_bytes == (30 + 60 + 60) * MIB
+
+
 def test_setting_up_leaves_its_copies_in_the_cache() -> None:
     """ZeRO flattens the weights: the scattered ones are cached, and serve gradients of their size.
 

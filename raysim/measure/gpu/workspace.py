@@ -3,11 +3,15 @@
 ``workspace.csv``, bytes: ``peak`` is the most that one call had allocated at once beyond what lay
 there before it and its results; with ``benchmark`` cuDNN has tried its algorithms first
 (``torch.backends.cudnn.benchmark``), and ``tried`` is the most that the trying took.
+
+A thread remembers which plan it chose for a convolution, however it chose (``Conv_v8.cpp``,
+``benchmark_cache``): so each point has a thread of its own, or nothing would be tried.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 
 from raysim.measure.gpu import convolution
@@ -42,7 +46,8 @@ def _point(
         work = convolution.work(device, dtype, layout, way, layer)
         torch.backends.cudnn.benchmark = benchmark
         try:
-            taken = [_taken(work) for _ in range(2)]
+            with ThreadPoolExecutor(1) as fresh:
+                taken = list(fresh.map(_taken, (work, work)))
         finally:
             torch.backends.cudnn.benchmark = False
         return [taken[quantity == "peak"]]

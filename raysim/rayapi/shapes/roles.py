@@ -28,6 +28,8 @@ class Role:
     """It checkpoints activations."""
     held: bool = False
     """The script has its output in a variable when backward begins."""
+    lasts: bool = False
+    """And until the next forward has made another."""
     half: torch.dtype | None = None
     """What it casts to within."""
     kept: frozenset[int] = frozenset()

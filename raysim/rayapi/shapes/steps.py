@@ -31,7 +31,7 @@ from raysim.rayapi.shapes import prediction
 from raysim.rayapi.shapes.bare import bare
 from raysim.rayapi.shapes.beside import Beside
 from raysim.rayapi.shapes.compiled import is_mostly_compiled, marks
-from raysim.rayapi.shapes.held import is_held
+from raysim.rayapi.shapes.held import holding
 from raysim.rayapi.shapes.hooks import Hooks, after_backward
 from raysim.rayapi.shapes.known import with_values
 from raysim.rayapi.shapes.mode import ShapesMode, Tape, no_value
@@ -231,7 +231,7 @@ class Steps:
             return
         role = self.shared.roles[self._key]
         if role.model is None:
-            role.held = is_held(self._outputs)
+            role.held, role.lasts = holding(self._outputs)
             role.model = self._trace(loss)
         self.mode.tape = self._example = self._outputs = None
         self._micro += 1
@@ -446,7 +446,7 @@ class Steps:
         compiled = self.compiled and is_mostly_compiled(role.model)
         plan = replace(
             plan, constants=self.worker.run.session.training, torch_compile=compiled,
-            cuda_graphs=compiled and self.cuda_graphs,
+            cuda_graphs=compiled and self.cuda_graphs, output_lasts=role.lasts,
             activation_checkpointing="full" if role.recomputes else "none",
             keeps_output=role.held, zeroes_late=self._zeroes_late, host_pool=host_pool(self.worker),
         )  # fmt: skip

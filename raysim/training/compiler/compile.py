@@ -105,7 +105,7 @@ class RankCompiler:
         """Of that step: by how many forward passes came before, whose weights to gather."""
         self.forwards = self.deferred = 0
         """Of that step: passes forward, those whose output layer still lacks its gradient."""
-        self.passes: dict[object, tuple[Stretch, tuple[int, ...], Hashable]] = {}
+        self.passes: dict[object, tuple[Stretch, tuple[int, ...], tuple[str, int], Hashable]] = {}
         """Passes to issue again, by what shapes them: what is pending then, the engine's state."""
         self.received: set[str] = set()
         """What buffers exist for: pipe_recv_buf and grad_layer, made once (pipe/engine.py)."""
@@ -258,17 +258,18 @@ class RankCompiler:
         if state is None:
             compile_it()
             return
-        key = do, self.chunk, state, b.surroundings(self.emit.pending)
+        emit = self.emit
+        key = do, self.chunk, state, emit.lasting, b.surroundings(emit.pending)
         here, known = len(b.program.ops), self.passes.get(key)
         if known is None:
             changes = len(b.program.memory)
             compile_it()
-            pending = tuple(p - here for p in self.emit.pending)
-            self.passes[key] = b.stretch(here, changes), pending, self.engine.alike()
+            pending = tuple(p - here for p in emit.pending)
+            self.passes[key] = b.stretch(here, changes), pending, emit.lasting, self.engine.alike()
             return
-        stretch, pending, left = known
+        stretch, pending, emit.lasting, left = known
         b.again(stretch)
-        self.emit.pending = tuple(here + p for p in pending)
+        emit.pending = tuple(here + p for p in pending)
         self.engine.resume(left)
 
     def _forward_pass(self, micro_batch: int) -> None:
@@ -405,6 +406,7 @@ class RankCompiler:
             if section.checkpointed:
                 self.kept.boundary()
                 self.b.free("activation", section.input_bytes, "checkpoint")
+        self.emit.end_backward()
         self.b.free("input", whole, "output and gradient made whole")
 
     def _send(self, what: str, to: int | None) -> None:

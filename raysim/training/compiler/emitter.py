@@ -5,13 +5,20 @@ The compiler says which unit runs next, and why; here it becomes operations.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
 from raysim.perf.compute import ComputeModel
 from raysim.training.engines.context import Engine
 from raysim.training.layers.sections import Unit
 from raysim.training.layers.sharding import Exchange
 from raysim.training.program import COMPUTE, Call, ProgramBuilder
+
+HELD = "model's output", "model's output, by turns"
+"""Two are there at once: the older one goes."""
+WAITING = "waiting gradient"
+OUTSIDE = "Loss"
+"""Class of a traced loss that the training loop computes, not the model."""
 
 
 class UnitEmitter:
@@ -22,6 +29,10 @@ class UnitEmitter:
         self.costs = costs
         self.engine = engine
         """Of the chunk at work."""
+        self.lasting = HELD[1], 0
+        """The model's output that the training loop still holds: its label, bytes."""
+        self.waiting = Counter[int]()
+        """Sizes of the gradients that wait for others."""
         self.pending: tuple[int, ...] = ()
         """What the next operation on the compute stream waits for."""
 
@@ -40,8 +51,10 @@ class UnitEmitter:
         self._communicate(unit, unit.exchanges.before_forward, b.last_on(COMPUTE))
         waits = (*self.engine.before(unit, phase), *self.take_pending())
         beside = self._beside(unit, unit.exchanges.beside_forward, waits)
+        earlier = self.lasting[0], 0
         if keep:
             b.alloc("activation", unit.saved_bytes, unit.name, tensors=unit.saved)
+            earlier = self._output(unit)
             b.alloc("logits", unit.loss_bytes, unit.name, tensors=unit.loss_saved)
         parts = unit.forward_temps
         b.alloc(unit.temp_category, unit.forward_temp_bytes, unit.name, tensors=parts)
@@ -50,9 +63,25 @@ class UnitEmitter:
         if unit.syncs:
             b.sync(f"scalars of {unit.name}", (op,))
         b.free(unit.temp_category, unit.forward_temp_bytes, unit.name)
+        b.free("logits", earlier[1], earlier[0])
         self.join(beside)
         self._communicate(unit, after, (op,))
         self.engine.after(unit, phase, op)
+
+    def _output(self, unit: Unit) -> tuple[str, int]:
+        """The model's output is there; of the one before it, what is to be freed later.
+
+        A loss within the model keeps the training loop from letting go of it now.
+        """
+        size, (label, earlier) = sum(unit.lasting), self.lasting
+        if not size:
+            return label, 0
+        self.lasting = HELD[label == HELD[0]], size
+        self.b.alloc("logits", size, self.lasting[0], tensors=unit.lasting)
+        if all(m.cls != OUTSIDE for m in unit.modules):
+            return label, earlier
+        self.b.free("logits", earlier, label)
+        return label, 0
 
     def _communicate(self, unit: Unit, calls: Sequence[Exchange], waits: Sequence[int]) -> None:
         """Collectives one after the other; what comes next waits for the last."""
@@ -87,7 +116,7 @@ class UnitEmitter:
 
     def backward(self, unit: Unit) -> None:
         """Input and weight gradients; the output's is there before anything else."""
-        self._hold(unit, unit.backward_temps[:1])
+        self._sum(unit)
         waits = tuple(self.engine.before(unit, "backward"))
         extra_s, extra_launches = self.engine.backward_extra(unit)
         op = self._gradient(
@@ -101,6 +130,33 @@ class UnitEmitter:
         if unit.syncs_backward:
             self.b.sync(f"scalars of {unit.name}", (op,))
         self.engine.after(unit, "backward", op)
+
+    def _sum(self, unit: Unit) -> None:
+        """The output's gradient: one that waited, or the sum of it and another.
+
+        Then some of those that the unit before has made begin to wait.
+        """
+        b, now = self.b, Counter(unit.waiting)
+        begin, parts = now - self.waiting, tuple((self.waiting - now).elements())
+        added = parts if unit.summed else ()
+        if not unit.summed:
+            self._wait_no_more(parts)
+        b.alloc("temporary", sum(added), "added gradients", tensors=added)
+        self._hold(unit, unit.backward_temps[:1])
+        b.free("temporary", sum(added), "added gradients")
+        self._wait_no_more(added)
+        for size in begin.elements():
+            b.alloc("temporary", size, WAITING)
+        self.waiting = now
+
+    def end_backward(self) -> None:
+        """Nothing waits any more."""
+        self._wait_no_more(self.waiting.elements())
+        self.waiting = Counter()
+
+    def _wait_no_more(self, sizes: Iterable[int]) -> None:
+        for size in sizes:
+            self.b.free("temporary", size, WAITING)
 
     def _hold(self, unit: Unit, parts: Sequence[int]) -> None:
         """Tensors that live within a unit's backward."""

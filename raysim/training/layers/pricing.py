@@ -64,6 +64,7 @@ class Pricer:
         stops_early: bool = False,
         resident: frozenset[str] = frozenset(),
         holds_logits: bool = False,
+        output_lasts: bool = False,
     ) -> None:
         self.costs = costs
         self.batch = batch
@@ -83,6 +84,7 @@ class Pricer:
         stage is a copy.
         """
         self.holds_logits = holds_logits
+        self.output_lasts = output_lasts
         self._units: dict[int, tuple[Unit, ...]] = {}
         self._bodies: list[object] = []
         self._own: dict[int, Operator] = {}
@@ -145,14 +147,7 @@ class Pricer:
         stays: Kept,
     ) -> Unit:
         operators = [o for m in run for o in m.operators]
-        saved, loss, needed = list[int](), list[int](), 0
-        for o in operators:
-            for s in self._kept(o):
-                if s.numel and s.name not in seen:
-                    seen.add(s.name)
-                    size = self._bytes(s)
-                    (loss if o.kind == "loss" else saved).append(size)
-                    needed += size if s.name in operands and o.kind != "loss" else 0
+        saved, loss, lasting, needed = self._saved(operators, seen, operands)
         forward_temps, backward_temps = self._temporaries(operators, around)
         parameters = [p for m in run for p in m.parameters]
         gradients = tuple(
@@ -196,15 +191,36 @@ class Pricer:
             saved=tuple(saved),
             loss_bytes=sum(loss),
             loss_saved=tuple(loss),
+            lasting=tuple(lasting),
             forward_temp_bytes=sum(forward_temps),
             forward_temps=forward_temps,
             backward_temps=backward_temps,
+            waiting=self._waiting(operators),
+            summed=any(o.summed for o in operators),
             temp_category="logits" if any(o.kind == "loss" for o in operators) else "temporary",
             exchanges=around,
             backward_tail_s=self._tail_s(run, around),
             weights=self._weights(run, needed),
             again=self._again(operators, forward, around, len(entered) * passes.module_s, stays),
         )
+
+    def _saved(
+        self, operators: Sequence[Operator], seen: set[str], operands: set[str]
+    ) -> tuple[list[int], list[int], list[int], int]:
+        """Bytes of what was not ``seen`` before and is kept: the loss's and what lasts apart.
+
+        And how many of them are products' inputs.
+        """
+        saved, loss, lasting, needed = list[int](), list[int](), list[int](), 0
+        for o in operators:
+            for s in self._kept(o):
+                if s.numel and s.name not in seen:
+                    seen.add(s.name)
+                    size = self._bytes(s)
+                    lasts = s.returned and self.output_lasts
+                    (lasting if lasts else loss if o.kind == "loss" else saved).append(size)
+                    needed += size if s.name in operands and o.kind != "loss" else 0
+        return saved, loss, lasting, needed
 
     def _permute_s(self, *groups: Sequence[Exchange]) -> float:
         """Ulysses copies each tensor, in another order, before and after it exchanges it."""
@@ -391,7 +407,9 @@ class Pricer:
             if o.gradients == "none":
                 continue
             beneath = (self._bytes(s) for s in o.scratch_backward)
-            made = (0.0 if in_place else out, grad_in, workspace)
+            if workspace or o.conv:
+                workspace = workspace_bytes(o, samples, width, backward=True)
+            made = (0.0 if in_place else out, grad_in, 0 if self.costs.serial else workspace)
             backward = max(backward, (*made, *beneath), key=sum)
         gathered = _largest(around.before_forward, "all_gather")
         again = _largest(around.beside_backward, "all_gather")
@@ -402,6 +420,11 @@ class Pricer:
         parts = (*map(round, backward), again)
         alive = (beside, round(forward[0] + gathered), *map(round, forward[1:]))
         return tuple(size for size in alive if size), tuple(size for size in parts if size)
+
+    def _waiting(self, operators: Sequence[Operator]) -> tuple[int, ...]:
+        """Of the operator beside whose backward the most wait."""
+        sizes = ([round(self._bytes(s)) for s in o.waiting] for o in operators)
+        return tuple(max(sizes, key=sum, default=[]))
 
     def _loss_scratch(self, o: Operator) -> tuple[int, float, tuple[float, float]]:
         """Logits that die with the loss, what else its forward has, and its backward.

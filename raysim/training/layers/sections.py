@@ -110,11 +110,17 @@ class Unit:
     """What the loss keeps, and logits that are held."""
     loss_saved: tuple[int, ...]
     """The same, tensor by tensor."""
+    lasting: tuple[int, ...]
+    """Tensors of the model's output that the training loop holds until the next are there."""
     forward_temp_bytes: int
     forward_temps: tuple[int, ...]
     """The same, tensor by tensor."""
     backward_temps: tuple[int, ...]
     """Tensor by tensor: the output's gradient and the input's."""
+    waiting: tuple[int, ...]
+    """Gradients made before it that its backward neither reads nor makes, tensor by tensor."""
+    summed: bool
+    """The output's gradient is a sum of two."""
     temp_category: str
     """``logits`` where the temporaries are the loss's, else ``temporary``."""
     weights: WeightGradients

@@ -60,6 +60,9 @@ class Trace:
     """Operation of the last step that makes them."""
     products: tuple[int, ...]
     """Operations with the first products of forward and of backward."""
+    carried: tuple[tuple[int, int], ...]
+    """Tensors that the last step leaves to the next one, each with the one left to it, which it
+    frees: what the next one frees is the former."""
 
 
 class Resolver:
@@ -153,7 +156,27 @@ def resolve(program: Program) -> Trace:
         events=events, positions=positions,
         initial=tuple(initial), steps=tuple(before), last=tuple(last),
         lazy=tuple(resolver.lazy), states_made=made, products=tuple(_products(program)),
+        carried=tuple(_carried(events, [*initial, *before], last)),
     )  # fmt: skip
+
+
+def _carried(
+    events: Sequence[MemoryEvent], before: Sequence[Move], last: Sequence[Move]
+) -> Iterator[tuple[int, int]]:
+    """Pairs of a category and size, in order: one left by the last step, one left to it."""
+    given_back = {move.tensor for move in last if not move.size_bytes}
+
+    def left(moves: Sequence[Move], *, to_last: bool) -> Iterator[tuple[object, int]]:
+        for tensor, size, _, event in moves:
+            if size and tensor != TOUCHED and (tensor in given_back) == to_last:
+                yield (events[event].category, size), tensor
+
+    waiting: dict[object, list[int]] = defaultdict(list)
+    for kind, tensor in left(before, to_last=True):
+        waiting[kind].append(tensor)
+    for kind, tensor in left(last, to_last=False):
+        if waiting[kind]:
+            yield tensor, waiting[kind].pop(0)
 
 
 def _products(program: Program) -> Iterator[int]:
@@ -282,6 +305,12 @@ class Player:
             self.at = move
             raise
 
+    def carry(self) -> None:
+        """A step is over: what it leaves is what the next one frees."""
+        for tensor, known in self.trace.carried:
+            if tensor in self.blocks and known not in self.blocks:
+                self.blocks[known] = self.blocks.pop(tensor)
+
     def malloc(self, size_bytes: int, stream: Hashable = 0) -> Block:
         """Take a block and note it.
 
@@ -353,6 +382,7 @@ def replay(
                 _play_first(player, _with_states(trace), asked)
             else:
                 player.play(trace.last)
+            player.carry()
             if calls == allocator.driver_calls and (repeats > 1 or not trace.lazy):
                 break
     except OutOfMemory as error:

@@ -1,0 +1,68 @@
+"""Gradients that wait, within backward, for others to be added to them.
+
+A tensor that two operators read gets two gradients: the first one made stays until the second is
+there, beside all that runs between. Residual streams, skips of a U-Net, keys and values whose
+projections come one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+
+LEAST_BYTES = 2**20
+"""Smaller ones come from the allocator's pool of small blocks."""
+_C: Any = torch._C  # noqa: SLF001  (nothing else counts a storage's owners)
+
+
+class Waiting:
+    """Storages that backward has made; ``weights`` are shapes whose gradients the engines hold."""
+
+    def __init__(self, weights: Iterable[torch.Size]) -> None:
+        self._weights = {s for shape in weights for s in (tuple(shape), tuple(shape)[::-1])}
+        self._made: dict[int, int] = {}
+        """Bytes, by identity."""
+        self._sums: set[int] = set()
+        """Storages of two gradients added."""
+
+    def add(self, given: Sequence[torch.Tensor], out: torch.Tensor) -> bool:
+        """Two were added: by the engine, under the node that made the second, if both are known."""
+        known = len(given) > 1 and all(_key(t) in self._made for t in given)
+        if known:
+            self._sums.add(_key(out))
+        return known
+
+    def has_sum(self, given: Iterable[torch.Tensor]) -> bool:
+        """Whether one of these is such a sum, of which nobody was told."""
+        found = {_key(t) for t in given} & self._sums
+        self._sums -= found
+        return bool(found)
+
+    def beside(
+        self,
+        given: Iterable[torch.Tensor],
+        made: Iterable[torch.Tensor],
+        key: Callable[[torch.Tensor], int],
+    ) -> dict[int, int]:
+        """Those alive, with bytes, that an operator neither reads nor makes; ``made`` is noted.
+
+        ``key`` is a storage's identity and its owner from then on, so that no other one takes it.
+        """
+        self._made = {
+            k: size for k, size in self._made.items() if _C._storage_Use_Count(k) > 1  # noqa: SLF001
+        }  # fmt: skip
+        outputs = {key(t): t for t in made if tuple(t.shape) not in self._weights}
+        own = {key(t) for t in given} | set(outputs)
+        found = {k: size for k, size in self._made.items() if k not in own}
+        for k, t in outputs.items():
+            size = t.untyped_storage().nbytes()
+            if size >= LEAST_BYTES:
+                self._made[k] = size
+        return found
+
+
+def _key(tensor: torch.Tensor) -> int:
+    """Identity of its storage."""
+    return int(tensor.untyped_storage()._cdata)  # noqa: SLF001  (it has no other)
