@@ -32,7 +32,7 @@ from raysim.rayapi import asyncio_loop, clock, serialization, threads
 from raysim.rayapi.compute import Compute
 from raysim.rayapi.execution import ProcessExit
 from raysim.rayapi.fibers import HUB
-from raysim.rayapi.serve import clients
+from raysim.rayapi.serve import bound, clients
 from raysim.rayapi.session import LIMIT_S, Session
 from raysim.rayapi.torch_programs import load_for, torch_world
 from raysim.rayapi.unsupported import NotEmulatedError, RefusedImports, getattr_of
@@ -439,6 +439,7 @@ def run_script(
 
 def _to_the_end(code: Any, module: ModuleType) -> None:
     exec(code, module.__dict__)  # noqa: S102  (what running means)
+    bound.run_bound(vars(module))
     threads.join_all()
 
 

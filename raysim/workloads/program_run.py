@@ -31,6 +31,7 @@ from raysim.kernel.simulation import Simulation
 from raysim.rayapi.compute import Compute
 from raysim.rayapi.launch.running import run_launched
 from raysim.rayapi.loader import run_program, run_script
+from raysim.rayapi.serve import bound
 from raysim.rayapi.session import LIMIT_S, DriverDied, ProgramHangs
 from raysim.rayapi.task_errors import RayError
 from raysim.rayapi.tracebacks import COLOR, INSTALLED, NOT_THEIRS, OURS, user_traceback
@@ -260,7 +261,8 @@ def _is_ours(error: Exception, script: Path | None) -> bool:
         return False
     if _broke(error):
         return True
-    return not any(frame.filename == str(script) for frame in _frames(error))
+    theirs = {str(script), bound.__file__}  # or by what is left to Ray's command line
+    return not any(frame.filename in theirs for frame in _frames(error))
 
 
 def _broke(error: BaseException) -> bool:
