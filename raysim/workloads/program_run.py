@@ -216,8 +216,8 @@ def _drive(job: ProgramJob, cluster: Cluster, compute: Compute, submitter: Submi
     except Exception as error:
         if _is_ours(error, job.script):
             raise
-        said = user_traceback(error)
-        return DriverExit(how="exception", text=said, message=_in_a_line(error), code=1)
+        said, line = user_traceback(error), _in_a_line(error) + _way_out(error, job.script)
+        return DriverExit(how="exception", text=said, message=line, code=1)
     return DriverExit(how="ok")
 
 
@@ -295,6 +295,19 @@ def _in_a_line(error: BaseException) -> str:
         return f"{said}{where}"
     last = traceback.format_exception_only(error)[-1].strip().partition("\n")[0]
     return f"{COLOR.sub('', last)}{where}"
+
+
+def _way_out(error: BaseException, script: Path | None) -> str:
+    """Of a module that is not installed here: a program's own code really runs."""
+    cause = getattr(error, "cause", None)
+    error = cause if isinstance(cause, BaseException) else error
+    name = (getattr(error, "name", None) or "").partition(".")[0]
+    if not isinstance(error, ModuleNotFoundError) or not name or name == "ray":
+        return ""
+    for folder in script.resolve().parents if script is not None else ():
+        if (folder / name).is_dir() or (folder / f"{name}.py").is_file():
+            return f" (it is in {folder}: set PYTHONPATH={folder})"
+    return " (the program's own code really runs: install it beside raysim)"
 
 
 # ---- what it prints ------------------------------------------------------------------------------

@@ -268,6 +268,17 @@ def test_serving_for_ever_ends_when_nobody_is_left_who_would_ask() -> None:
     assert (stop.value.code, seen) == (0, ["hello"])
 
 
+def test_a_copy_of_autoscaling_takes_other_bounds() -> None:
+    def main() -> tuple[int, int, int]:
+        from ray.serve.config import AutoscalingConfig
+
+        few = AutoscalingConfig(min_replicas=2, max_replicas=4)
+        many = few.copy(update={"max_replicas": 40})
+        return few.max_replicas, many.max_replicas, many.min_replicas
+
+    assert run(main) == (4, 40, 2)
+
+
 def test_an_unknown_option_is_a_type_error() -> None:
     def main() -> None:
         from ray import serve
