@@ -341,6 +341,7 @@ class JobManager:
             finally:
                 if state.core is not None:
                     job._job_id = state.core.job_id  # noqa: SLF001  (a job is this file's own)
+                    session.pay_to_the_end(driver)
                     session.disconnect(driver)
 
         driver = job.driver = Fiber(state, None, main, ended, "driver")

@@ -32,7 +32,7 @@ from raysim.rayapi import asyncio_loop, clock, serialization, threads
 from raysim.rayapi.compute import Compute
 from raysim.rayapi.execution import ProcessExit
 from raysim.rayapi.fibers import HUB
-from raysim.rayapi.serve import clients
+from raysim.rayapi.serve import bound, clients
 from raysim.rayapi.session import LIMIT_S, Session
 from raysim.rayapi.torch_programs import load_for, torch_world
 from raysim.rayapi.unsupported import NotEmulatedError, RefusedImports, getattr_of
@@ -51,8 +51,18 @@ _PREPROCESSORS = (
 
 
 _SCHEDULERS = (
-    "async_hyperband", "hyperband", "median_stopping_rule", "pbt", "trial_scheduler",
+    "async_hyperband", "hb_bohb", "hyperband", "median_stopping_rule", "pbt", "trial_scheduler",
 )  # fmt: skip
+_SEARCH = (
+    "basic_variant", "concurrency_limiter", "repeater", "search_algorithm", "search_generator",
+    "searcher", "variant_generator",
+)  # fmt: skip
+_STOPPERS = (
+    "experiment_plateau", "function_stopper", "maximum_iteration", "noop", "stopper", "timeout",
+    "trial_plateau",
+)  # fmt: skip
+_TRAINABLE = ("function_trainable", "trainable", "trainable_fn_utils", "util")
+_LOGGERS = ("csv", "json", "logger", "tensorboardx")
 
 _SEARCHERS = tuple(
     name
@@ -64,6 +74,14 @@ _SEARCHERS = tuple(
 def _submodules(name: str, module: ModuleType, parts: tuple[str, ...]) -> dict[str, ModuleType]:
     """Modules of a package of Ray that are one here."""
     return {f"{name}.{part}": module for part in parts}
+
+
+def _joined(name: str, data: ModuleType) -> ModuleType:
+    """``ray.data``'s names beside those of batches: Ray's module imports both."""
+    module = ModuleType(name)
+    vars(module).update({**vars(data.collate), **vars(data)})
+    module.__name__ = name
+    return module
 
 
 def _modules() -> dict[str, ModuleType]:
@@ -109,7 +127,8 @@ def _modules() -> dict[str, ModuleType]:
         "ray.util.scheduling_strategies": scheduling_strategies, "ray.util.state": state,
         "ray.util.metrics": metrics, "ray.serve.metrics": metrics,
         "ray.util.accelerators": accelerators, "ray.util.accelerators.accelerators": accelerators,
-        "ray.util.debug": util, "ray.experimental": experimental,
+        "ray.util.debug": util, "ray.util.check_serialize": util, "ray.util.serialization": util,
+        "ray.runtime_env.runtime_env": runtime_env, "ray.experimental": experimental,
         "ray.experimental.tqdm_ray": tqdm_ray,
         "ray.util.state.api": state, "ray.cloudpickle": cloudpickle,
         **_libraries(),
@@ -144,7 +163,7 @@ def _libraries() -> dict[str, ModuleType]:
         "ray.autoscaler": autoscaler, "ray.autoscaler.sdk": autoscaler,
         "ray.data": data, "ray.data.context": data.context, "ray.data.dataset": data,
         "ray.data.aggregate": data.aggregate, "ray.data.collate_fn": data.collate,
-        "ray.data.grouped_data": data, "ray.data.iterator": data,
+        "ray.data.grouped_data": data, "ray.data.iterator": _joined("ray.data.iterator", data),
         "ray.data.block": data.block, "ray.data.datasource": data.datasource,
         "ray.data.datasource.partitioning": data.partitioning,
         **_submodules("ray.data.datasource", data.datasource, _DATASOURCE),
@@ -160,8 +179,13 @@ def _libraries() -> dict[str, ModuleType]:
         "ray.train.lightning": train_pl, "ray.train.data_parallel_trainer": train,
         "ray.train.error": train,
         "ray.tune": tune, "ray.tune.tune": tune, "ray.tune.schedulers": tune.schedulers,
-        "ray.tune.search": tune.search, "ray.tune.search.sample": sample,
-        "ray.tune.search.basic_variant": tune.search, "ray.tune.tuner": tune,
+        "ray.tune.search": tune.search, "ray.tune.search.sample": sample, "ray.tune.tuner": tune,
+        "ray.tune.analysis": tune, "ray.tune.context": tune, "ray.tune.syncer": tune,
+        "ray.tune.analysis.experiment_analysis": tune,
+        **_submodules("ray.tune.search", tune.search, _SEARCH),
+        **_submodules("ray.tune.stopper", tune.stoppers, _STOPPERS),
+        **_submodules("ray.tune.trainable", tune, _TRAINABLE),
+        **_submodules("ray.tune.logger", tune.callbacks, _LOGGERS),
         "ray.tune.error": tune, "ray.tune.tune_config": tune, "ray.tune.trainable": tune,
         "ray.tune.result_grid": tune, "ray.tune.execution": ModuleType("ray.tune.execution"),
         "ray.tune.execution.placement_groups": tune,
@@ -439,6 +463,7 @@ def run_script(
 
 def _to_the_end(code: Any, module: ModuleType) -> None:
     exec(code, module.__dict__)  # noqa: S102  (what running means)
+    bound.run_bound(vars(module))
     threads.join_all()
 
 

@@ -293,9 +293,16 @@ class Session:
             return main()
         finally:
             if state.core is not None and not fiber.collected:
+                self.pay_to_the_end(fiber)
                 for finish in self.at_end:
                     finish()
                 self.disconnect(fiber)
+
+    def pay_to_the_end(self, fiber: Fiber) -> None:
+        """A driver's own code since its last call of Ray takes its time too."""
+        if self.compute.running and not fiber.depth:
+            self.compute.end(fiber)
+            self.settle_compute(fiber)
 
     # ray.init and ray.shutdown
 

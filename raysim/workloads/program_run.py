@@ -31,6 +31,7 @@ from raysim.kernel.simulation import Simulation
 from raysim.rayapi.compute import Compute
 from raysim.rayapi.launch.running import run_launched
 from raysim.rayapi.loader import run_program, run_script
+from raysim.rayapi.serve import bound
 from raysim.rayapi.session import LIMIT_S, DriverDied, ProgramHangs
 from raysim.rayapi.task_errors import RayError
 from raysim.rayapi.tracebacks import COLOR, INSTALLED, NOT_THEIRS, OURS, user_traceback
@@ -215,8 +216,8 @@ def _drive(job: ProgramJob, cluster: Cluster, compute: Compute, submitter: Submi
     except Exception as error:
         if _is_ours(error, job.script):
             raise
-        said = user_traceback(error)
-        return DriverExit(how="exception", text=said, message=_in_a_line(error), code=1)
+        said, line = user_traceback(error), _in_a_line(error) + _way_out(error, job.script)
+        return DriverExit(how="exception", text=said, message=line, code=1)
     return DriverExit(how="ok")
 
 
@@ -260,7 +261,8 @@ def _is_ours(error: Exception, script: Path | None) -> bool:
         return False
     if _broke(error):
         return True
-    return not any(frame.filename == str(script) for frame in _frames(error))
+    theirs = {str(script), bound.__file__}  # or by what is left to Ray's command line
+    return not any(frame.filename in theirs for frame in _frames(error))
 
 
 def _broke(error: BaseException) -> bool:
@@ -293,6 +295,19 @@ def _in_a_line(error: BaseException) -> str:
         return f"{said}{where}"
     last = traceback.format_exception_only(error)[-1].strip().partition("\n")[0]
     return f"{COLOR.sub('', last)}{where}"
+
+
+def _way_out(error: BaseException, script: Path | None) -> str:
+    """Of a module that is not installed here: a program's own code really runs."""
+    cause = getattr(error, "cause", None)
+    error = cause if isinstance(cause, BaseException) else error
+    name = (getattr(error, "name", None) or "").partition(".")[0]
+    if not isinstance(error, ModuleNotFoundError) or not name or name == "ray":
+        return ""
+    for folder in script.resolve().parents if script is not None else ():
+        if (folder / name).is_dir() or (folder / f"{name}.py").is_file():
+            return f" (it is in {folder}: set PYTHONPATH={folder})"
+    return " (the program's own code really runs: install it beside raysim)"
 
 
 # ---- what it prints ------------------------------------------------------------------------------

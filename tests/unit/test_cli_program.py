@@ -317,3 +317,17 @@ def test_a_program_that_fails_before_time_passes_is_reported(
     captured = capsys.readouterr()
     assert "no data" in captured.out + captured.err
     assert "fault of raysim" not in captured.err
+
+
+def test_a_module_that_is_not_here_is_told_with_the_way_out(
+    in_tmp: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One that the program needs, and one of its own that lies above it."""
+    Path("mine").mkdir()
+    for module, said in [
+        ("no_such_package.inner", "(the program's own code really runs: install it beside raysim)"),
+        ("mine.inner", f"(it is in {in_tmp.resolve()}: set PYTHONPATH={in_tmp.resolve()})"),
+    ]:
+        script(Path("mine"), f"import ray\nimport {module}\n")
+        assert main(["run", "mine/main.py", *DECLARED, "-q"]) == 1
+        assert said in " ".join(capsys.readouterr().out.split())

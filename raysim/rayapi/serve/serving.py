@@ -15,6 +15,7 @@ from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from raysim.rayapi import threads
 from raysim.rayapi.calls import program_call, this_core, this_fiber
 from raysim.rayapi.library_code import play, session_here
 from raysim.rayapi.serve.configs import gRPCOptions
@@ -26,6 +27,7 @@ from raysim.rayapi.serve.replica import ProgramReplica
 from raysim.rayapi.serve.rpc import Services, services_of
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.raycore.scripts import Script, now
+from raysim.raylibs.serve.advice import never_starts
 from raysim.raylibs.serve.config import DeploymentConfig
 from raysim.raylibs.serve.costs import STACKS, ServeCosts
 from raysim.raylibs.serve.event_loop import EventLoop, Jitter, Turns
@@ -33,6 +35,7 @@ from raysim.raylibs.serve.instance import Instance
 from raysim.raylibs.serve.records import RequestLog
 from raysim.raylibs.serve.request import Call, Request
 from raysim.raylibs.serve.run import Running, deploy, serve_run, settle
+from raysim.raylibs.train.job import cluster_nodes
 
 if TYPE_CHECKING:
     from raysim.rayapi.process_state import ProcessState
@@ -204,6 +207,10 @@ class Serve:
         self.services: Services | None = None
         """What gRPC clients may call, if anything."""
         self.with_proxies = True
+        self.used = False
+        """The program has deployed something."""
+        self.command = ""
+        """What runs an application that the program only binds."""
 
     def app(self, name: str) -> Served:
         """Of this name.
@@ -268,7 +275,7 @@ def run(
     route_prefix: str | None = "/",
     **others: Any,
 ) -> DeploymentHandle:
-    """Deploy an application, and wait until it runs.
+    """Deploy an application, and wait until it runs; ``blocking`` until nothing else goes on.
 
     Raises
     ------
@@ -276,17 +283,18 @@ def run(
         It is no application.
     RuntimeError
         It cannot run.
+    SystemExit
+        Nobody is left who would ask a program that blocks: somebody interrupts it.
     """
     if others.get("_local_testing_mode"):
         raise NotEmulatedError("serve.run(_local_testing_mode=True)", "serve.run(app)")
-    if blocking:
-        raise NotEmulatedError("serve.run(blocking=True)", "requests from the script itself")
     if not isinstance(target, Application):
         raise TypeError("`serve.run` expects an `Application` returned by `Deployment.bind()`.")
     if route_prefix is not None and not route_prefix.startswith("/"):
         raise ValueError(f"Invalid route_prefix {route_prefix!r}: it must start with '/'.")
     session = session_here()
     serve, built = serve_of(session), build(target, name)
+    serve.used = True
     served = serve.apps.get(name)
     if served is not None and served.built.config.ingress != built.config.ingress:
         delete(name)  # Ray starts the new ingress beside the old one, and then ends that
@@ -305,9 +313,18 @@ def run(
         deployment, _, why = running.refusal.partition(": ")
         raise RuntimeError(
             f"Deploying application {name} failed: Failed to update the deployments "
-            f"['{deployment}'].\n{why}"
+            f"['{deployment}'].\n{why or _no_room(built)}"
         )
+    if blocking:
+        threads.join_all()
+        raise SystemExit(0)
     return DeploymentHandle(built.config.ingress, name)
+
+
+def _no_room(built: Built) -> str:
+    """Of replicas that have not come, the first that never will."""
+    nodes = cluster_nodes(this_core(this_fiber()))
+    return next(filter(None, (never_starts(d, nodes) for d in built.config.deployments)), "")
 
 
 @program_call

@@ -6,7 +6,7 @@ ray-project/ray: #62004, #18923 (delays shorter than the window), #26455 (late d
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from raysim.raylibs.serve.config import ApplicationConfig, AutoscalingConfig, DeploymentConfig
 from raysim.raylibs.serve.usage import BUSY, DeploymentUse
@@ -123,3 +123,31 @@ def _room(
             "if it is alone on it.",
             fix="Add nodes, or let an autoscaler do so; Serve asks and waits.",
         )
+
+
+def never_starts(config: DeploymentConfig, nodes: Sequence[Mapping[str, float]]) -> str:
+    """Why no replica of a deployment finds room, and the way out; empty if its parts may.
+
+    Parameters
+    ----------
+    config
+        Asks for ``ray_actor_options`` or bundles.
+    nodes
+        Ray's logical resources of each node there is or may be.
+    """
+    for bundle in config.placement_group_bundles or (config.resources,):
+        asked = {name: amount for name, amount in bundle.items() if amount}
+        lacking = [name for name in asked if not any(node.get(name) for node in nodes)]
+        each = " and ".join(f"{amount:g} {name}" for name, amount in asked.items())
+        if lacking:
+            return (
+                f"A replica of {config.name} asks for {each}, and no node has any "
+                f"{' or '.join(lacking)}: say machines that have it (--cluster FILE, with "
+                "`nodes: 1` and `node: NAME`, one of `raysim catalog nodes`)."
+            )
+        if not any(all(n.get(k, 0.0) + 1e-9 >= v for k, v in asked.items()) for n in nodes):
+            return (
+                f"A replica of {config.name} asks for {each} on one node, more than any has: ask "
+                "for less (ray_actor_options), or say larger machines (--cluster FILE)."
+            )
+    return ""

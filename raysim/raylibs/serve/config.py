@@ -11,8 +11,8 @@ Not modelled: custom request routers, policies of a whole application, ``target_
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple
 
 from raysim.raylibs.serve.defaults import RAY_2_60
 
@@ -54,6 +54,12 @@ class AutoscalingConfig:
     aggregation_function: Aggregation = "mean"
     policy: Callable[[Situation], float] | None = None
     """Says how many replicas are wanted, before factors, delays and bounds; None: Ray's own."""
+
+    def copy(self, *, update: Mapping[str, Any] | None = None) -> AutoscalingConfig:
+        """Another one with some fields changed: Ray's is a model of pydantic."""
+        return replace(self, **(update or {}))
+
+    model_copy = copy
 
     @property
     def record_interval_s(self) -> float:

@@ -239,17 +239,44 @@ def test_options_that_are_not_emulated_are_refused_by_name(what: dict[str, Any],
         run(main)
 
 
-def test_serving_for_ever_is_refused() -> None:
+def test_serving_for_ever_ends_when_nobody_is_left_who_would_ask() -> None:
+    """A thread of the program goes on to its end; what stands behind the call is not reached."""
+    seen: list[str] = []
+
     def main() -> None:
+        import threading
+
+        import ray
         from ray import serve
 
+        ray.init()
+
         @serve.deployment
-        def echo() -> None: ...
+        def echo(text: str) -> str:
+            return text
 
+        def ask() -> None:
+            time.sleep(60)
+            seen.append(serve.get_app_handle("default").remote("hello").result())
+
+        threading.Thread(target=ask).start()
         serve.run(echo.bind(), blocking=True)
+        seen.append("never")
 
-    with pytest.raises(NotEmulatedError, match="blocking"):
+    with pytest.raises(SystemExit) as stop:
         run(main)
+    assert (stop.value.code, seen) == (0, ["hello"])
+
+
+def test_a_copy_of_autoscaling_takes_other_bounds() -> None:
+    def main() -> tuple[int, int, int]:
+        from ray.serve.config import AutoscalingConfig
+
+        few = AutoscalingConfig(min_replicas=2, max_replicas=4)
+        many = few.copy(update={"max_replicas": 40})
+        return few.max_replicas, many.max_replicas, many.min_replicas
+
+    assert run(main) == (4, 40, 2)
 
 
 def test_an_unknown_option_is_a_type_error() -> None:

@@ -195,6 +195,29 @@ def test_measured_work_takes_what_it_takes_here_and_can_be_replayed(tmp_path) ->
     assert clusters[0].sim.now_ns > 1e9 + 1e9 * seen_s
 
 
+def test_what_a_driver_computes_after_its_last_call_is_part_of_the_run(tmp_path) -> None:
+    """The second stretch of its code, from a table: 40 s on a core behind ``ray.init()``."""
+    table = tmp_path / "compute.csv"
+    table.write_text("function,slice,calls,mean_core_s\ndriver,1,1,40.0\n")
+    ends_s = []
+
+    def main() -> None:
+        import ray
+
+        ray.init()
+
+    for compute in (Compute("table", table=table), Compute()):
+        clusters = []
+
+        def remember(request, clusters=clusters):
+            clusters.append(on_demand()(request))
+            return clusters[-1]
+
+        run_program(main, remember, compute=compute)
+        ends_s.append(clusters[0].sim.now_ns / 1e9)
+    assert ends_s[0] - ends_s[1] == pytest.approx(40, abs=0.01)
+
+
 def test_a_program_that_waits_for_ever_says_where() -> None:
     def main():
         import ray
