@@ -14,6 +14,8 @@ from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 
+from raysim.rayapi.trackers import trackers_of_scripts
+
 _NAMED = re.compile("torch|deepspeed|transformers|accelerate|rllib")
 _LOADED_BEFORE = {
     "pandas": "pandas", "pyarrow": "pyarrow", "datasets": "datasets", "fastapi": "pydantic.v1",
@@ -57,6 +59,7 @@ def replace() -> None:
 def torch_world() -> Iterator[None]:
     """A world is emulated."""
     with ExitStack() as stack:
+        stack.enter_context(trackers_of_scripts())
         _WORLD.append(stack)
         stack.callback(_WORLD.pop)
         replace()

@@ -188,11 +188,14 @@ class ShapesMode(TorchFunctionMode):
         given = dict(kwargs or {})
         own, inside = self.steps.own, self.tracing or self.steps.inside
         on_cpu = not inside and is_on_cpu(args, given, makes=func in _CONSTRUCTORS)
-        if own.counts:
+        loose = self.steps.loose.takes(args, given)
+        if own.counts and not loose:
             key, run = _key_of(func, args, given), partial(self._answer, func, args, given, name)
             out = own.call(key, run, on_cpu=on_cpu)
         else:
             out = self._answer(func, args, given, name)
+        if loose:
+            self.steps.loose.note(func, args, given, out)
         return stays_on_cpu(out) if on_cpu else out
 
     def _attribute(self, func: Any, args: Sequence[Any]) -> Any:
@@ -202,6 +205,8 @@ class ShapesMode(TorchFunctionMode):
             return self._gradient(args[0])
         if isinstance(out, torch.Tensor) and self.tape is not None:
             self.tape.note(func, args, {}, out)
+        elif isinstance(out, torch.Tensor) and self.steps.loose.takes(args, ()):
+            self.steps.loose.note(func, args, {}, out)
         return out
 
     def _answer(self, func: Any, args: Sequence[Any], given: dict[str, Any], name: str) -> Any:

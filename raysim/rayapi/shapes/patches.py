@@ -172,6 +172,8 @@ def _call(real: Any, steps: Steps, module: Any, *args: Any, **kwargs: Any) -> An
     hands_on = getattr(module, "raysim_hands_on", False)
     if steps.inside or hands_on or steps.signature(module) is None:
         return real(module, *args, **kwargs)
+    if torch.is_grad_enabled():
+        steps.loose.end()
     return steps.forward(real, module, args, kwargs)
 
 
@@ -180,7 +182,8 @@ def _backward(real: Any, steps: Steps, loss: Any, *args: Any, **kwargs: Any) -> 
     if steps.inside:
         real(loss, *args, **kwargs)
     else:
-        steps.backward(loss if isinstance(loss, torch.Tensor) else next(iter(loss)))
+        one = loss if isinstance(loss, torch.Tensor) else next(iter(loss))
+        steps.backward(steps.loose.forward(one))
 
 
 def _autocast(real: Any, steps: Steps, context: Any) -> Any:

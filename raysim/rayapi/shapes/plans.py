@@ -15,6 +15,7 @@ from torch.distributed.algorithms._checkpoint import checkpoint_wrapper
 from torch.distributed.fsdp import FSDPModule
 
 from raysim.models.table import Model
+from raysim.training.compiler.feed import Feed
 from raysim.training.plan import DdpSettings, Tf32, TrainingPlan, plan_fields
 from raysim.training.settings.deepspeed import (
     DeepSpeedConfig,
@@ -31,6 +32,8 @@ INSIDE: str = checkpoint_wrapper._CHECKPOINT_WRAPPED_MODULE  # noqa: SLF001  (in
 DTYPES: dict[Any, Precision] = {
     torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16",
 }  # fmt: skip
+ONE_BUCKET_MB = 2.0**30
+"""More than any model has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +50,8 @@ class Wrapping:
     deepspeed: DeepSpeedConfig | None = None
     mesh: Mesh | None = None
     """None: all ranks are replicas, if they meet."""
+    copies: int = 1
+    """GPUs of one process that each have a copy (``DataParallel``)."""
     optimizer: Optimizer | None = None
     """Of an engine that has its own."""
 
@@ -69,13 +74,14 @@ class Wrapping:
         scales: bool = False,
     ) -> TrainingPlan:
         """One optimizer step of it; ``scales``: the loss, by a ``GradScaler``."""
-        mesh = self.mesh or Mesh(dp=world_size if self.meets else 1)
+        copies = min(self.copies, micro_batch)
+        mesh = self.mesh or Mesh(dp=world_size if self.meets else copies)
         own = optimizer or self.optimizer or Optimizer()
         if self.deepspeed is not None:
             return deepspeed_plan(self, model, mesh, micro_batch, own)
         half: Any = DTYPES[autocast] if autocast else None
         ddp = DdpSettings(
-            bucket_cap_mb=self.ddp.bucket_cap_mb,
+            bucket_cap_mb=self.ddp.bucket_cap_mb if copies == 1 else ONE_BUCKET_MB,
             gradient_as_bucket_view=self.ddp.gradient_as_bucket_view,
             autocast=half,
             grad_scaler=scales,
@@ -84,7 +90,7 @@ class Wrapping:
             model=model,
             mesh=mesh,
             engine=self.engine,
-            micro_batch=micro_batch,
+            micro_batch=-(-micro_batch // copies),
             gradient_accumulation_steps=accumulation,
             precision=_precision(self.module),
             optimizer=own,
@@ -93,6 +99,12 @@ class Wrapping:
             gradient_clipping=clipping,
             tf32=asked_tf32(),
         )
+
+    def fed(self, feed: Feed, model: Model) -> Feed:
+        """Of copies: forwards are issued one after the other, by threads that share Python's lock."""
+        operators = (o for layer in model.layers for o in layer.body.operators)
+        more = (self.copies - 1) * sum(o.dispatched for o in operators) if self.copies > 1 else 0
+        return replace(feed, own=replace(feed.own, operators=feed.own.operators + more))
 
 
 def deepspeed_plan(

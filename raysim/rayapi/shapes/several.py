@@ -330,7 +330,10 @@ class Several:
         phase.__class__ = type(title, (Phase,), {})
         first = self._wrapping(modules[0])
         wrapping = Wrapping(
-            module=phase, meets=any(self._wrapping(m).meets for m in modules), ddp=first.ddp
+            module=phase,
+            meets=any(self._wrapping(m).meets for m in modules),
+            ddp=first.ddp,
+            copies=first.copies,
         )
         phase.raysim_wrapping = wrapping  # type: ignore[assignment]
         half = next((c.half for c in used if c.half), None)
