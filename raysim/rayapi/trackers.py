@@ -1,9 +1,9 @@
 """Experiment trackers that a training script tells of its run: Weights & Biases, TensorBoard, ....
 
 Real counterparts: ``wandb``, ``torch.utils.tensorboard``, ``mlflow``, .... Of a run that is only
-predicted nothing is sent: where such a package is not installed, and ``wandb`` in any case, a script
-finds one that takes whatever it is told and keeps nothing. Whoever only asks whether it is installed
-gets the true answer.
+predicted nothing is sent: where such a package is not installed, and ``wandb`` in any case, a
+script finds one that takes whatever it is told and keeps nothing. Whoever only asks whether one is
+installed gets the true answer, of ``wandb`` that it is.
 
 Not modelled: what telling them takes.
 """
@@ -57,6 +57,7 @@ class Anything:
         return Anything()
 
     def __call__(self, *_args: Any, **_kwargs: Any) -> Any:
+        """Whatever it is told."""
         return Anything()
 
     def __getitem__(self, _key: Any) -> Any:
@@ -98,13 +99,22 @@ class _Tracker(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name.endswith("__"):
             raise AttributeError(name)
+        _say(self)
         return Anything()
+
+
+def _say(tracker: ModuleType) -> None:
+    """Once, whoever has only imported it is not told."""
+    if not vars(tracker).get("raysim_said"):
+        vars(tracker)["raysim_said"] = True
+        sys.stderr.write(SAID.format(name=tracker.__name__))
 
 
 def _started(module: ModuleType) -> Any:
     """``wandb.init``: a run whose config is what it was given."""
 
     def init(*_args: Any, **said: Any) -> Any:
+        _say(module)
         config = Anything()
         config.update(said.get("config") or {})
         module.config = config  # type: ignore[attr-defined]
@@ -118,7 +128,7 @@ class _Finder(MetaPathFinder):
     """Finds those that are not there."""
 
     def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+        self, name: str, _path: Sequence[str] | None, _target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """For whoever imports one, not for who asks whether it is installed."""
         top = name if name in _NEEDS else name.partition(".")[0]
@@ -146,7 +156,5 @@ class _Loader(Loader):
         return _Tracker(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Say so."""
+        """Nothing has begun."""
         module.init, module.config = _started(module), Anything()  # type: ignore[attr-defined]
-        if "." not in module.__name__ or module.__name__ in _NEEDS:
-            sys.stderr.write(SAID.format(name=module.__name__))

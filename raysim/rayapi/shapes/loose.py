@@ -1,9 +1,9 @@
 """Steps of tensors that no module holds: a regression by hand, a fit of a few matrices.
 
-Real counterpart: autograd's graph from a loss back to its leaves. Until a script calls a module with
-parameters, the functions that a gradient will go through are written down; at ``backward`` the
-leaves among their arguments are the parameters of a module whose forward runs those functions, and
-that is trained as any other. Such functions are run each time, on shapes.
+Real counterpart: autograd's graph from a loss back to its leaves. Until a script calls a module
+with parameters, the functions that a gradient will go through are written down; at ``backward``
+the leaves among their arguments are the parameters of a module whose forward runs those functions,
+and that is trained as any other. Such functions are run each time, on shapes.
 
 Not modelled: leaves beside a module's parameters, which its optimizer's step leaves out.
 """
@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from raysim.rayapi.shapes.mode import Tape
-from raysim.rayapi.shapes.roles import Role, again, bytes_of, samples_of
 from raysim.tracing.operators import tensors
 
 if TYPE_CHECKING:

@@ -42,6 +42,7 @@ from raysim.rayapi.shapes.known import (
     some_known,
     to_device,
 )
+from raysim.rayapi.shapes.numbers import Unknown
 from raysim.tracing.operators import tensors
 from raysim.tracing.walk import compiled_function, in_compiled_function
 
@@ -73,7 +74,7 @@ SAID = (
 def no_value(dtype: torch.dtype) -> Any:
     """What is said for one that nobody knows."""
     if dtype.is_floating_point:
-        return float("nan")
+        return Unknown("nan")
     return False if dtype == torch.bool else 0
 
 

@@ -23,11 +23,14 @@ from raysim.rayapi.shapes import (
     compiled,
     cpu_patches,
     cuda,
+    downloads,
     files,
     fsdp,
     hooks,
     loader,
     mesh,
+    numbers,
+    processes,
     sharded,
     watching,
     wrappers,
@@ -131,11 +134,14 @@ def torch_of_workers() -> Iterator[Replaced]:
         mesh.install(_INSTALLED)
         _distributed(_INSTALLED)
         files.install(_INSTALLED)
+        downloads.install(_INSTALLED)
         _optimizers(_INSTALLED)
         wrappers.install(_INSTALLED)
         fsdp.install(_INSTALLED)
         sharded.install(_INSTALLED)
         cpu_patches.install(_INSTALLED)
+        processes.install(_INSTALLED)
+        numbers.install(_INSTALLED)
         yield _INSTALLED
 
 
@@ -165,6 +171,7 @@ def _modules(r: Replaced) -> None:
     r.set(torch.utils.checkpoint, "CheckpointFunction", _reentrant)
     r.call(torch.utils.checkpoint, "_checkpoint_without_reentrant_generator", _not_reentrant)
     r.call(torch.nn.utils, "clip_grad_norm_", _clip)
+    r.around(torch.nn.SyncBatchNorm, "forward", _of_own_batch)
 
 
 def _call(real: Any, steps: Steps, module: Any, *args: Any, **kwargs: Any) -> Any:
@@ -175,6 +182,15 @@ def _call(real: Any, steps: Steps, module: Any, *args: Any, **kwargs: Any) -> An
     if torch.is_grad_enabled():
         steps.loose.end()
     return steps.forward(real, module, args, kwargs)
+
+
+def _of_own_batch(_real: Any, steps: Steps, norm: Any, given: torch.Tensor) -> torch.Tensor:
+    """``SyncBatchNorm``, which on shapes would ask for a GPU."""
+    steps.say(
+        "SyncBatchNorm is priced as a batch norm: its gathers of means and variances take no time"
+    )
+    out: torch.Tensor = torch.nn.modules.batchnorm._BatchNorm.forward(norm, given)  # noqa: SLF001
+    return out
 
 
 def _backward(real: Any, steps: Steps, loss: Any, *args: Any, **kwargs: Any) -> None:

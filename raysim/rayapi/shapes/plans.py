@@ -101,7 +101,7 @@ class Wrapping:
         )
 
     def fed(self, feed: Feed, model: Model) -> Feed:
-        """Of copies: forwards are issued one after the other, by threads that share Python's lock."""
+        """Of copies: forwards are issued in turns, by threads that share Python's lock."""
         operators = (o for layer in model.layers for o in layer.body.operators)
         more = (self.copies - 1) * sum(o.dispatched for o in operators) if self.copies > 1 else 0
         return replace(feed, own=replace(feed.own, operators=feed.own.operators + more))
@@ -152,7 +152,16 @@ def _is_tf32(backend: Any) -> bool:
 def describe(module: Any) -> Wrapping:
     """How a model is trained, by the wrapper it is in."""
     wrapped = getattr(module, "raysim_wrapping", None)
-    return wrapped if isinstance(wrapped, Wrapping) else Wrapping(module=module)
+    if isinstance(wrapped, Wrapping):
+        return wrapped
+    own = vars(module)
+    if "raysim_around" not in own:
+        inner = (getattr(m, "raysim_wrapping", None) for m in module.modules())
+        own["raysim_around"] = next((w for w in inner if isinstance(w, Wrapping)), None)
+    found = own["raysim_around"]
+    if found is None or found.engine != "ddp":
+        return Wrapping(module=module)
+    return replace(found, module=module)  # a loss, a task around DistributedDataParallel
 
 
 def class_of(module: Any) -> type:

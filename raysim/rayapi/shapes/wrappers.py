@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from raysim.rayapi.shapes.patches import Replaced
 
 DATA_PARALLEL = (
-    "DataParallel over {} GPUs in one process: their forwards are issued one after the other, weights "
-    "are broadcast and gradients summed beside no kernel; gathering outputs takes no time, and every "
-    "GPU is counted with what the first holds. DistributedDataParallel under torchrun is faster"
+    "DataParallel over {} GPUs in one process: their forwards are issued one after the other, "
+    "weights are broadcast and gradients summed beside no kernel; gathering outputs takes no time, "
+    "every GPU is counted with what the first holds. DistributedDataParallel is faster"
 )
 
 

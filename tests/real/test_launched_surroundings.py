@@ -1,0 +1,98 @@
+"""What training scripts have around their steps: trackers, weights to download, child processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.real
+torch = pytest.importorskip("torch")
+
+from tests.real.test_launched_scripts import launched  # noqa: E402
+
+TRAINS = (
+    "import torch\n"
+    "net = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.Linear(256, 256)).cuda()\n"
+    "net = {wrapped}\n"
+    "optimizer = torch.optim.SGD(net.parameters(), 0.1)\n"
+    "for _ in range(4):\n"
+    "    net(torch.randn(64, 256, device='cuda')).square().mean().backward()\n"
+    "    optimizer.step()\n"
+    "    optimizer.zero_grad()\n"
+)
+
+
+def run(tmp_path: Path, text: str) -> Any:
+    """Rows of steps."""
+    script = tmp_path / "script.py"
+    script.write_text(text)
+    _, report = launched("python", str(script))
+    return report.tables[0].rows
+
+
+def test_trackers_take_what_they_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(tmp_path, (
+        "import wandb\n"
+        "from torch.utils.tensorboard import SummaryWriter\n"
+        "with wandb.init(project='p', config={'rate': 3}) as run:\n"
+        "    assert (wandb.config.rate, run.config.rate) == (3, 3)\n"
+        "    run.log({'loss': 1.0})\n"
+        "wandb.run.summary['best'] = 1\n"
+        "SummaryWriter('here').add_scalar('loss', 1.0, 2)\n"
+    ) + TRAINS.format(wrapped="net"))  # fmt: skip
+    assert "wandb is told nothing" in capsys.readouterr().err
+    assert not (tmp_path / "here").exists()
+
+
+def test_weights_that_are_not_here_are_taken_to_be_loaded(tmp_path: Path) -> None:
+    text = TRAINS.format(wrapped="net") + (
+        "state = torch.hub.load_state_dict_from_url('https://example.org/net-0.pth')\n"
+        "state.pop('head.weight')\n"
+        "print(net.load_state_dict(state['model']))\n"
+    )
+    (row,) = run(tmp_path, text)
+    assert row[1] == 4
+
+
+def test_data_parallel_shares_a_batch_among_gpus(tmp_path: Path) -> None:
+    """Slower than one GPU for so little: weights are broadcast, forwards take turns."""
+    (alone,) = run(tmp_path, TRAINS.format(wrapped="net"))
+    (shared,) = run(tmp_path, TRAINS.format(wrapped="torch.nn.DataParallel(net)"))
+    assert shared[0] == "Sequential, DDP, 8 GPUs"
+    assert shared[1] == alone[1] == 4
+    assert shared[2] > 1.2 * alone[2]
+    rates = [row[3] * row[2] for row in (alone, shared)]
+    assert rates == pytest.approx([64, 64])
+
+
+def test_processes_that_a_script_starts_are_its_ranks(tmp_path: Path) -> None:
+    (row,) = run(tmp_path, (
+        "import torch, torch.distributed as dist\n"
+        "from torch.multiprocessing import Process\n"
+        "def train(rank, world, *, steps):\n"
+        "    dist.init_process_group('nccl', 'tcp://127.0.0.1:1234', rank=rank, world_size=world)\n"
+        "    net = torch.nn.Linear(64, 64).cuda(rank)\n"
+        "    net = torch.nn.parallel.DistributedDataParallel(net)\n"
+        "    optimizer = torch.optim.SGD(net.parameters(), 0.1)\n"
+        "    for _ in range(steps):\n"
+        "        net(torch.randn(8, 64).cuda(rank)).sum().backward()\n"
+        "        optimizer.step()\n"
+        "if __name__ == '__main__':\n"
+        "    made = [Process(target=train, args=(i, 4), kwargs={'steps': 5}) for i in range(4)]\n"
+        "    for p in made:\n"
+        "        p.start()\n"
+        "    for p in made:\n"
+        "        p.join()\n"
+        "    assert [p.exitcode for p in made] == [0] * 4\n"
+    ))  # fmt: skip
+    assert row[:2] == ("Linear, DDP, 4 GPUs", 5)
+
+
+def test_a_rank_may_look_at_its_own_process(tmp_path: Path) -> None:
+    pytest.importorskip("psutil")
+    text = "import os, psutil\nassert psutil.Process().memory_info().rss\n"
+    run(tmp_path, f"{text}assert psutil.Process(os.getpid()).pid\n{TRAINS.format(wrapped='net')}")
