@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 pytestmark = pytest.mark.real
 torch = pytest.importorskip("torch")
 
+from raysim.rayapi.torch_programs import load_for  # noqa: E402
 from tests.real.test_launched_scripts import launched  # noqa: E402
 
 TRAINS = (
@@ -96,3 +98,71 @@ def test_a_rank_may_look_at_its_own_process(tmp_path: Path) -> None:
     pytest.importorskip("psutil")
     text = "import os, psutil\nassert psutil.Process().memory_info().rss\n"
     run(tmp_path, f"{text}assert psutil.Process(os.getpid()).pid\n{TRAINS.format(wrapped='net')}")
+
+
+def test_a_loss_that_nobody_knows_is_taken_to_be_finite(tmp_path: Path) -> None:
+    """Scripts that guard against divergence end where it is not."""
+    (row,) = run(tmp_path, (
+        "import math, sys, torch\n"
+        "from math import isnan\n"
+        "net = torch.nn.Linear(64, 64).cuda()\n"
+        "optimizer = torch.optim.SGD(net.parameters(), 0.1)\n"
+        "for _ in range(3):\n"
+        "    loss = net(torch.randn(8, 64, device='cuda')).square().mean()\n"
+        "    mean = round(2 * loss.item() / 3, 4)\n"
+        "    if not math.isfinite(mean) or isnan(mean) or not torch.isfinite(loss):\n"
+        "        sys.exit(1)\n"
+        "    assert str(mean) == 'nan' and isnan(float('nan')) and math.isinf(1e999)\n"
+        "    loss.backward()\n"
+        "    optimizer.step()\n"
+    ))  # fmt: skip
+    assert row[1] == 3
+
+
+def ranks(tmp_path: Path, model: str) -> Any:
+    """Rows of steps of four ranks with DistributedDataParallel somewhere."""
+    script = tmp_path / "ranks.py"
+    script.write_text(
+        "import os, torch, torch.distributed as dist\n"
+        "from torch import nn\n"
+        "from torch.nn.parallel import DistributedDataParallel as DDP\n"
+        "class Task(nn.Module):\n"
+        "    def __init__(self, net):\n"
+        "        super().__init__()\n"
+        "        self.net = net\n"
+        "    def forward(self, x):\n"
+        "        return self.net(x).square().mean()\n"
+        "dist.init_process_group('nccl')\n"
+        "torch.cuda.set_device(int(os.environ['LOCAL_RANK']))\n"
+        "net = nn.Sequential(nn.Conv2d(3, 64, 3), nn.BatchNorm2d(64), nn.Conv2d(64, 64, 3))\n"
+        f"net = {model}.cuda()\n"
+        "optimizer = torch.optim.SGD(net.parameters(), 0.1)\n"
+        "for _ in range(3):\n"
+        "    net(torch.randn(8, 3, 64, 64, device='cuda')).backward()\n"
+        "    optimizer.step()\n"
+    )
+    _, report = launched("torchrun", "--nproc-per-node", "4", str(script))
+    return report.tables[0].rows
+
+
+def test_a_task_around_ddp_meets_as_ddp_around_a_task_does(tmp_path: Path) -> None:
+    (within,), (around,) = ranks(tmp_path, "Task(DDP(net))"), ranks(tmp_path, "DDP(Task(net))")
+    assert within[0] == around[0] == "Task, DDP, 4 GPUs"
+    assert within[2] == pytest.approx(around[2], rel=0.02)
+
+
+def test_sync_batch_norm_runs(tmp_path: Path) -> None:
+    synced, alone = "DDP(nn.SyncBatchNorm.convert_sync_batchnorm(Task(net)))", "DDP(Task(net))"
+    (with_it,), (without,) = ranks(tmp_path, synced), ranks(tmp_path, alone)
+    assert with_it[2] == pytest.approx(without[2], rel=0.02)
+
+
+def test_a_scripts_own_module_goes_before_a_package_of_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Packages are loaded for scripts that name them; ``datasets.py`` may be the script's own."""
+    pytest.importorskip("gymnasium")
+    monkeypatch.delitem(sys.modules, "gymnasium")
+    (tmp_path / "gymnasium.py").write_text("OWN = True\n")
+    load_for("from gymnasium import OWN", tmp_path)
+    assert "gymnasium" not in sys.modules
