@@ -43,6 +43,7 @@ from raysim.rayapi.shapes.known import (
     to_device,
 )
 from raysim.rayapi.shapes.numbers import Unknown
+from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.tracing.operators import tensors
 from raysim.tracing.walk import compiled_function, in_compiled_function
 
@@ -308,7 +309,12 @@ class ShapesMode(TorchFunctionMode):
     def _noted(self, func: Any, args: Any, kwargs: Any, *, made: bool = False) -> Any:
         try:
             out = func(*args, **kwargs)
-        except RuntimeError:
+        except RuntimeError as error:
+            if "SparseMeta" in str(error):
+                raise NotEmulatedError(
+                    "a sparse tensor on a GPU",
+                    "the same by indices (gathers and index_add_ over edges), or a dense tensor",
+                ) from None
             if not _mixed(args, kwargs):
                 raise
             args, kwargs = tree_map_only(torch.Tensor, to_device, (args, kwargs))
