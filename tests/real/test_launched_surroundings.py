@@ -100,6 +100,23 @@ def test_a_rank_may_look_at_its_own_process(tmp_path: Path) -> None:
     run(tmp_path, f"{text}assert psutil.Process(os.getpid()).pid\n{TRAINS.format(wrapped='net')}")
 
 
+def test_a_thread_that_watches_memory_gives_way(tmp_path: Path) -> None:
+    """As PEFT's and Accelerate's examples watch their peak: without a pause."""
+    pytest.importorskip("psutil")
+    watches = (
+        "import psutil, threading\n"
+        "process, on, seen = psutil.Process(), [True], []\n"
+        "def watch():\n"
+        "    while on:\n"
+        "        seen.append(process.memory_info().rss)\n"
+        "thread = threading.Thread(target=watch, daemon=True)\n"
+        "thread.start()\n"
+    )
+    ends = "on.clear()\nthread.join()\nassert seen\n"
+    (row,) = run(tmp_path, f"{watches}{TRAINS.format(wrapped='net')}{ends}")
+    assert row[1] == 4
+
+
 def test_a_loss_that_nobody_knows_is_taken_to_be_finite(tmp_path: Path) -> None:
     """Scripts that guard against divergence end where it is not."""
     (row,) = run(tmp_path, (
@@ -166,3 +183,30 @@ def test_a_scripts_own_module_goes_before_a_package_of_its_name(
     (tmp_path / "gymnasium.py").write_text("OWN = True\n")
     load_for("from gymnasium import OWN", tmp_path)
     assert "gymnasium" not in sys.modules
+
+
+def test_a_model_may_gather_from_all_ranks_under_autocast(tmp_path: Path) -> None:
+    """One rank traces for all; a tensor's own device says whether autocast is on."""
+    script = tmp_path / "contrast.py"
+    script.write_text(
+        "import torch, torch.distributed as dist\n"
+        "dist.init_process_group('nccl')\n"
+        "class Contrast(torch.nn.Linear):\n"
+        "    def forward(self, x):\n"
+        "        assert torch.is_autocast_enabled(x.device.type)\n"
+        "        assert torch.get_autocast_dtype(x.device.type) == torch.bfloat16\n"
+        "        own = super().forward(x)\n"
+        "        every = [torch.zeros_like(own) for _ in range(4)]\n"
+        "        dist.all_gather(every, own)\n"
+        "        every[dist.get_rank()] = own\n"
+        "        return (own @ torch.cat(every).T).logsumexp(-1).mean()\n"
+        "net = torch.nn.parallel.DistributedDataParallel(Contrast(64, 64).cuda())\n"
+        "optimizer = torch.optim.SGD(net.parameters(), 0.1)\n"
+        "for _ in range(3):\n"
+        "    with torch.autocast('cuda', torch.bfloat16):\n"
+        "        loss = net(torch.randn(16, 64, device='cuda'))\n"
+        "    loss.backward()\n"
+        "    optimizer.step()\n"
+    )
+    _, report = launched("torchrun", "--nproc-per-node", "4", str(script))
+    assert sum(row[1] for row in report.tables[0].rows) == 3

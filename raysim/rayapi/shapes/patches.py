@@ -167,6 +167,8 @@ def _modules(r: Replaced) -> None:
     r.around(DataLoader, "__iter__", lambda _real, steps, self: loader.batches(self, steps))
     r.around(DataLoader, "check_worker_number_rationality", lambda *_: None)
     r.around(torch.autocast, "__enter__", _autocast)
+    for name in ("is_autocast_enabled", "get_autocast_dtype"):
+        r.around(torch, name, _of_gpus)
     # ``checkpoint`` itself may have been imported by name before, as transformers does.
     r.set(torch.utils.checkpoint, "CheckpointFunction", _reentrant)
     r.call(torch.utils.checkpoint, "_checkpoint_without_reentrant_generator", _not_reentrant)
@@ -200,6 +202,11 @@ def _backward(real: Any, steps: Steps, loss: Any, *args: Any, **kwargs: Any) -> 
     else:
         one = loss if isinstance(loss, torch.Tensor) else next(iter(loss))
         steps.backward(steps.loose.forward(one))
+
+
+def _of_gpus(real: Any, _steps: Steps, *device: Any) -> Any:
+    """Autocast as a tensor's device asks for it."""
+    return real(*("cuda" if name == META.type else name for name in device))
 
 
 def _autocast(real: Any, steps: Steps, context: Any) -> Any:
@@ -269,7 +276,8 @@ def _waited(collective: Callable[..., None]) -> Callable[..., Any]:
     """One whose ranks have met when it returns, also where the script would wait later."""
 
     def call(steps: Steps, *args: Any, async_op: bool = False, **kwargs: Any) -> Any:
-        collective(steps, *args, **kwargs)
+        if not steps.mode.tracing:  # one rank traces for all: nobody would meet it
+            collective(steps, *args, **kwargs)
         return _DONE if async_op else None
 
     return call

@@ -158,7 +158,7 @@ def describe(module: Any) -> Wrapping:
     if "raysim_around" not in own:
         inner = (getattr(m, "raysim_wrapping", None) for m in module.modules())
         own["raysim_around"] = next((w for w in inner if isinstance(w, Wrapping)), None)
-    found = own["raysim_around"]
+    found: Wrapping | None = own["raysim_around"]
     if found is None or found.engine != "ddp":
         return Wrapping(module=module)
     return replace(found, module=module)  # a loss, a task around DistributedDataParallel
