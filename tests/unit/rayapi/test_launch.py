@@ -119,7 +119,7 @@ def test_a_module_is_found_from_the_current_folder(tmp_path: Path) -> None:
 
 def test_a_double_dash_behind_a_module_is_no_argument() -> None:
     """As argparse has it, in ``torch/distributed/run.py`` too."""
-    found = read_command("torchrun --nproc-per-node 8 -m app.train -- --depth=12".split())
+    found = read("torchrun --nproc-per-node 8 -m app.train -- --depth=12")
     assert found.words == ("torchrun", "--nproc-per-node", "8", "-m")
     assert (found.script, found.args) == ("app.train", ("--depth=12",))
 
