@@ -32,7 +32,7 @@ class Functions(Tape):
         super().__init__(())
         self.leaves: list[torch.Tensor] = []
         self.inputs: list[torch.Tensor] = []
-        self.loss: torch.Tensor = torch.empty(())
+        self.loss: torch.Tensor | None = None
 
     def __len__(self) -> int:
         return len(self._calls)
@@ -78,7 +78,9 @@ class LooseTensors(torch.nn.Module):
 
     def forward(self, *given: Any) -> torch.Tensor:
         """The loss, again; of the tensors that it begins with, and which loss it is."""
-        return self.functions.replay(self.functions.loss, [*self.tensors, *given[:-1]])
+        loss = self.functions.loss
+        assert loss is not None, "functions that lead to no loss"
+        return self.functions.replay(loss, [*self.tensors, *given[:-1]])
 
 
 class Loose:
@@ -107,8 +109,9 @@ class Loose:
 
     def end(self) -> None:
         """A module is called: losses are its."""
-        self._on = False
-        self._functions = Functions()
+        if self._on:
+            self._on = False
+            self._functions = Functions()
 
     def forward(self, loss: torch.Tensor) -> torch.Tensor:
         """Before its backward: the forward that it is of, as if a module had been called."""

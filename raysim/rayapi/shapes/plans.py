@@ -102,8 +102,10 @@ class Wrapping:
 
     def fed(self, feed: Feed, model: Model) -> Feed:
         """Of copies: forwards are issued in turns, by threads that share Python's lock."""
+        if self.copies == 1:
+            return feed
         operators = (o for layer in model.layers for o in layer.body.operators)
-        more = (self.copies - 1) * sum(o.dispatched for o in operators) if self.copies > 1 else 0
+        more = (self.copies - 1) * sum(o.dispatched for o in operators)
         return replace(feed, own=replace(feed.own, operators=feed.own.operators + more))
 
 
