@@ -117,8 +117,11 @@ def test_a_thread_that_watches_memory_gives_way(tmp_path: Path) -> None:
     assert row[1] == 4
 
 
-def test_a_loss_that_nobody_knows_is_taken_to_be_finite(tmp_path: Path) -> None:
+def test_a_loss_that_nobody_knows_is_taken_to_be_finite(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Scripts that guard against divergence end where it is not."""
+    monkeypatch.chdir(tmp_path)
     (row,) = run(tmp_path, (
         "import math, sys, torch\n"
         "from math import isnan\n"
@@ -132,6 +135,8 @@ def test_a_loss_that_nobody_knows_is_taken_to_be_finite(tmp_path: Path) -> None:
         "    assert str(mean) == 'nan' and isnan(float('nan')) and math.isinf(1e999)\n"
         "    loss.backward()\n"
         "    optimizer.step()\n"
+        "torch.save({'loss': mean, 'all': [mean]}, 'losses.pt')\n"
+        "assert type(torch.load('losses.pt')['loss']) is float\n"
     ))  # fmt: skip
     assert row[1] == 3
 
