@@ -393,7 +393,7 @@ def script_main(
     file = file if file.is_absolute() else folder / file
     text = file.read_text(encoding="utf-8") if source is None else source
     code = compile(text, str(file), "exec")
-    load_for(text)
+    load_for(text, file.parent)
 
     def main() -> None:
         fiber = HUB.current

@@ -439,7 +439,7 @@ def run_script(
     file = Path(path)
     text = file.read_text()
     code = compile(text, str(file), "exec")
-    load_for(text)  # while the world is as it is: C code looks at clocks when it is loaded
+    load_for(text, file.parent)  # C code looks at clocks when it is loaded: before the world
     session = Session(
         cluster, compute=compute, limit_s=limit_s, training=training, last=last
     )  # fmt: skip

@@ -13,6 +13,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
+
+from raysim.rayapi.trackers import trackers_of_scripts
 
 _NAMED = re.compile("torch|deepspeed|transformers|accelerate|rllib")
 _LOADED_BEFORE = {
@@ -26,10 +29,14 @@ _REPLACED: list[bool] = []
 """Whether it has its torch."""
 
 
-def load_for(text: str) -> None:
-    """Before a program with this text begins: it finds the torch of an emulated world."""
+def load_for(text: str, folder: Path | None = None) -> None:
+    """Before a program with this text begins: it finds the torch of an emulated world.
+
+    What lies in its ``folder`` under a package's name is imported in that one's place.
+    """
     for name, module in _LOADED_BEFORE.items():
-        if name in text and find_spec(module.partition(".")[0]) is not None:
+        own = folder is not None and ((folder / f"{name}.py").exists() or (folder / name).is_dir())
+        if name in text and not own and find_spec(module.partition(".")[0]) is not None:
             import_module(module)
     if _NAMED.search(text) and find_spec("torch") is not None:
         import_module("torch")
@@ -57,6 +64,7 @@ def replace() -> None:
 def torch_world() -> Iterator[None]:
     """A world is emulated."""
     with ExitStack() as stack:
+        stack.enter_context(trackers_of_scripts())
         _WORLD.append(stack)
         stack.callback(_WORLD.pop)
         replace()

@@ -216,6 +216,14 @@ def _shape_of(tensor: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
     return made.requires_grad_(tensor.requires_grad)
 
 
+def _made_of_others(part: torch.nn.Module) -> dict[int, torch.Tensor]:
+    """Tensors that autograd has made and that it keeps (log-probabilities): none can be copied."""
+    kept = tensors(
+        [v for v in vars(part).values() if isinstance(v, list | tuple | dict | torch.Tensor)]
+    )
+    return {id(t): t for t in kept if t.grad_fn is not None}
+
+
 def _copied(
     module: torch.nn.Module, made_of: Callable[[torch.Tensor], torch.Tensor]
 ) -> torch.nn.Module:
@@ -235,6 +243,7 @@ def _copied(
         memo[id(tensor)] = twin
     for part in module.modules():  # what they draw is not known, and a copy's state is a tensor
         memo |= {id(v): v for v in vars(part).values() if isinstance(v, torch.Generator)}
+        memo |= _made_of_others(part)
     try:
         model = copy.deepcopy(module, memo)
     except (RuntimeError, TypeError, AttributeError) as error:

@@ -310,8 +310,8 @@ def test_without_a_launcher_nobody_says_which_rank_it_is(tmp_path: Path) -> None
 
 def test_what_is_not_emulated_says_what_is(tmp_path: Path) -> None:
     script = tmp_path / "parallel.py"
-    script.write_text("import torch\ntorch.nn.DataParallel(torch.nn.Linear(1, 1))\n")
-    with pytest.raises(NotEmulatedError, match="DistributedDataParallel under torchrun"):
+    script.write_text("import torch.distributed as dist\ndist.send(None, 1)\n")
+    with pytest.raises(NotEmulatedError, match="all_reduce, all_gather"):
         launched("python", str(script))
 
 

@@ -5,16 +5,42 @@ Real counterparts: the packages, installed on the workers. All else of them is t
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
+from raysim.rayapi.calls import this_fiber
 from raysim.rayapi.huggingface import accelerate, diffusers, files, pretrained
 from raysim.rayapi.later import changed
+from raysim.rayapi.shapes import downloads
+from raysim.rayapi.shapes.here import worker_here
 
 if TYPE_CHECKING:
     from raysim.rayapi.shapes.patches import Replaced
+
+_REAL = sys.modules[os.name]
+"""``os``, as nobody has changed it."""
+LOOK_NS = 20_000
+"""What reading ``/proc/PID/statm`` by psutil takes (measured on a core of a Xeon)."""
+
+
+def _this_process(r: Replaced, module: ModuleType) -> None:
+    """``psutil.Process()``: a rank's number is no process of this machine."""
+
+    def init(real: Any, _worker: Any, self: Any, pid: int | None = None) -> None:
+        real(self, _REAL.getpid() if pid in (None, os.getpid()) else pid)
+
+    def looked(real: Any, _worker: Any, self: Any) -> Any:
+        this_fiber().pay(LOOK_NS)  # a thread that does nothing else gives way
+        return real(self)
+
+    r.around(module.Process, "__init__", init, worker_here)
+    r.around(module.Process, "memory_info", looked, worker_here)
+
 
 _CHANGES = {
     "transformers.modeling_utils": pretrained.install,
@@ -24,7 +50,9 @@ _CHANGES = {
     "accelerate.utils.modeling": files.own_storages,
     "accelerate.utils.other": files.own_storages,
     "diffusers.models.modeling_utils": diffusers.install,
+    "psutil": _this_process,
     "safetensors.torch": files.install,
+    "timm.models._hub": downloads.install_timm,
 }
 
 

@@ -273,8 +273,9 @@ def _parsed(parser: ArgumentParser, rest: Sequence[str]) -> Namespace:
 
 
 def _own(words: Sequence[str], given: Namespace) -> tuple[str, ...]:
-    """The launcher's part of the words."""
-    return tuple(words[: len(words) - len(given.args) - 1])
+    """The launcher's part of the words; the parser has dropped a ``--`` behind the script."""
+    own = words[: len(words) - len(given.args)]
+    return tuple(own[: -2 if own[-1] == "--" else -1])
 
 
 def _refuse(launcher: str, said: dict[str, object], instead: str) -> None:

@@ -195,6 +195,7 @@ class Group:
         fiber.depth = 1  # what its own code takes on this machine is not charged
         self._set_up(worker)
         main()
+        worker.run_children()
         worker.phase("between")
         fiber.settle()
 

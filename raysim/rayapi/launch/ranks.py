@@ -209,12 +209,13 @@ class Ranks:
 
     # ---- spawn -----------------------------------------------------------------------------------
 
-    def _spawn(self, parent: Worker, function: Any, args: tuple[Any, ...], count: int) -> None:
-        """``torch.multiprocessing.spawn``: each child imports the script and calls the function."""
+    def _spawn(self, parent: Worker, calls: Sequence[tuple[Any, Any, Any]]) -> None:
+        """``torch.multiprocessing.spawn``: each child imports the script and calls a function."""
+        count = len(calls)
         fiber = HUB.current
         assert fiber is not None, "a rank is a fiber"
         if len(self._seats) > 1:
-            raise NotEmulatedError("torch.multiprocessing.spawn in several ranks", "torchrun")
+            raise NotEmulatedError("processes that one of several ranks starts", "torchrun")
         machine = self._seats[0].host.machine
         if self._on_gpus and count > machine.gpus:
             raise NotEmulatedError(f"{count} processes on {machine.gpus} GPUs", "one process each")
@@ -226,7 +227,8 @@ class Ranks:
             state = self._process(seat)
             state.environ = dict(parent.state.environ)
             script = Script(self._file, list(fiber.process.program.argv), "")
-            main = partial(script.call, self._code, function, (seat.rank, *copy.deepcopy(args)))
+            function, args, named = calls[seat.rank]
+            main = partial(script.call, self._code, function, *copy.deepcopy((args, named)))
             members.append(
                 Member(seat=seat, script=script, main=main, environment={},
                        sees_gpus=self._seen(seat), state=state)

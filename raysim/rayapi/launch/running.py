@@ -57,10 +57,10 @@ def run_launched(
             f"{file}   needs torch, which is not installed: pip install raysim[torch]"
         )
     import_module("torch")
-    load_for(text)  # while the world is as it is: C code looks at clocks when it is loaded
+    folder = Path() if command.module else file.parent
+    load_for(text, folder)  # C code looks at clocks when it is loaded: before the world
     session = Session(cluster, limit_s=limit_s, training=training, last=last)
     with emulated_world():
-        folder = Path() if command.module else file.parent
         sys.path.insert(0, str(folder.resolve()))
         session.run(Ranks(session, command, file, code).play)
     return session

@@ -8,7 +8,7 @@ others do not see. Installed packages are shared by all.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from itertools import islice
 from operator import attrgetter
@@ -53,14 +53,16 @@ class Script:
         exec(code, self.module.__dict__)  # noqa: S102  (what running means)
         threads.join_all()
 
-    def call(self, code: Any, function: Any, args: tuple[Any, ...]) -> None:
+    def call(
+        self, code: Any, function: Any, args: tuple[Any, ...], named: Mapping[str, Any]
+    ) -> None:
         """A function of the script, or of a module, in a process that ``spawn`` has started."""
         self.module.__dict__["__name__"] = "__mp_main__"
         exec(code, self.module.__dict__)  # noqa: S102  (what a child imports)
         here = self.module
         if function.__module__ not in ("__main__", "__mp_main__"):
             here = import_module(function.__module__)
-        attrgetter(function.__qualname__)(here)(*args)
+        attrgetter(function.__qualname__)(here)(*args, **named)
         threads.join_all()
 
     def enter(self) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed.checkpoint as dcp
 import torch.distributed.checkpoint.optimizer
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from raysim.rayapi.checkpoint import STANDS_FOR
 from raysim.rayapi.fibers import HUB
@@ -23,6 +23,7 @@ from raysim.rayapi.shapes.cuda import refuse
 from raysim.rayapi.shapes.here import steps_here
 from raysim.rayapi.shapes.known import META, to_device
 from raysim.rayapi.shapes.mode import no_value, on_gpu
+from raysim.rayapi.shapes.numbers import Unknown
 from raysim.tracing.operators import tensors
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ def _save(real: Any, steps: Steps, obj: Any, f: Any, *args: Any, **kwargs: Any) 
     if any(t.is_meta for t in tensors(obj)):
         write(steps, obj, f)
     else:
+        if any(isinstance(leaf, Unknown) for leaf in tree_leaves(obj)):
+            obj = tree_map_only(Unknown, float, obj)  # whoever reads it knows no such class
         real(obj, f, *args, **kwargs)
 
 

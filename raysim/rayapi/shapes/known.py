@@ -137,8 +137,14 @@ def counted(func: Any, args: Any, kwargs: Any, out: torch.Tensor) -> torch.Tenso
 
 
 def constant(func: Any, name: str, args: Any, kwargs: Any, out: Any) -> None:
-    """The values of what took another tensor's shape alone (a mask of ones)."""
-    if name not in _CONSTANT or not isinstance(out, torch.Tensor) or not out.is_meta:
+    """The values of what took another tensor's shape alone (a mask of ones), or is taken so."""
+    if name not in _CONSTANT and name != "isfinite":
+        return
+    if not isinstance(out, torch.Tensor) or not out.is_meta:
+        return
+    if name == "isfinite":  # as a loss that nobody knows is taken to be
+        if out.numel() <= MOST_FOLLOWED and not hasattr(out, "raysim_values"):
+            out.raysim_values = torch.ones(out.shape, dtype=torch.bool)  # type: ignore[attr-defined]
         return
     most = MOST_FLOATS if _is_inexact(out) else MOST_FOLLOWED
     if out.numel() <= most and not out.requires_grad:

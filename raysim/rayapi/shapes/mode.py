@@ -42,6 +42,8 @@ from raysim.rayapi.shapes.known import (
     some_known,
     to_device,
 )
+from raysim.rayapi.shapes.numbers import Unknown
+from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.tracing.operators import tensors
 from raysim.tracing.walk import compiled_function, in_compiled_function
 
@@ -73,7 +75,7 @@ SAID = (
 def no_value(dtype: torch.dtype) -> Any:
     """What is said for one that nobody knows."""
     if dtype.is_floating_point:
-        return float("nan")
+        return Unknown("nan")
     return False if dtype == torch.bool else 0
 
 
@@ -188,11 +190,14 @@ class ShapesMode(TorchFunctionMode):
         given = dict(kwargs or {})
         own, inside = self.steps.own, self.tracing or self.steps.inside
         on_cpu = not inside and is_on_cpu(args, given, makes=func in _CONSTRUCTORS)
-        if own.counts:
+        loose = self.steps.loose.takes(args, given)
+        if own.counts and not loose:
             key, run = _key_of(func, args, given), partial(self._answer, func, args, given, name)
             out = own.call(key, run, on_cpu=on_cpu)
         else:
             out = self._answer(func, args, given, name)
+        if loose:
+            self.steps.loose.note(func, args, given, out)
         return stays_on_cpu(out) if on_cpu else out
 
     def _attribute(self, func: Any, args: Sequence[Any]) -> Any:
@@ -202,6 +207,8 @@ class ShapesMode(TorchFunctionMode):
             return self._gradient(args[0])
         if isinstance(out, torch.Tensor) and self.tape is not None:
             self.tape.note(func, args, {}, out)
+        elif isinstance(out, torch.Tensor) and self.steps.loose.takes(args, ()):
+            self.steps.loose.note(func, args, {}, out)
         return out
 
     def _answer(self, func: Any, args: Sequence[Any], given: dict[str, Any], name: str) -> Any:
@@ -302,7 +309,12 @@ class ShapesMode(TorchFunctionMode):
     def _noted(self, func: Any, args: Any, kwargs: Any, *, made: bool = False) -> Any:
         try:
             out = func(*args, **kwargs)
-        except RuntimeError:
+        except RuntimeError as error:
+            if "SparseMeta" in str(error):
+                raise NotEmulatedError(
+                    "a sparse tensor on a GPU",
+                    "the same by indices (gathers and index_add_ over edges), or a dense tensor",
+                ) from None
             if not _mixed(args, kwargs):
                 raise
             args, kwargs = tree_map_only(torch.Tensor, to_device, (args, kwargs))

@@ -23,11 +23,14 @@ from raysim.rayapi.shapes import (
     compiled,
     cpu_patches,
     cuda,
+    downloads,
     files,
     fsdp,
     hooks,
     loader,
     mesh,
+    numbers,
+    processes,
     sharded,
     watching,
     wrappers,
@@ -131,11 +134,14 @@ def torch_of_workers() -> Iterator[Replaced]:
         mesh.install(_INSTALLED)
         _distributed(_INSTALLED)
         files.install(_INSTALLED)
+        downloads.install(_INSTALLED)
         _optimizers(_INSTALLED)
         wrappers.install(_INSTALLED)
         fsdp.install(_INSTALLED)
         sharded.install(_INSTALLED)
         cpu_patches.install(_INSTALLED)
+        processes.install(_INSTALLED)
+        numbers.install(_INSTALLED)
         yield _INSTALLED
 
 
@@ -161,10 +167,13 @@ def _modules(r: Replaced) -> None:
     r.around(DataLoader, "__iter__", lambda _real, steps, self: loader.batches(self, steps))
     r.around(DataLoader, "check_worker_number_rationality", lambda *_: None)
     r.around(torch.autocast, "__enter__", _autocast)
+    for name in ("is_autocast_enabled", "get_autocast_dtype"):
+        r.around(torch, name, _of_gpus)
     # ``checkpoint`` itself may have been imported by name before, as transformers does.
     r.set(torch.utils.checkpoint, "CheckpointFunction", _reentrant)
     r.call(torch.utils.checkpoint, "_checkpoint_without_reentrant_generator", _not_reentrant)
     r.call(torch.nn.utils, "clip_grad_norm_", _clip)
+    r.around(torch.nn.SyncBatchNorm, "forward", _of_own_batch)
 
 
 def _call(real: Any, steps: Steps, module: Any, *args: Any, **kwargs: Any) -> Any:
@@ -172,7 +181,18 @@ def _call(real: Any, steps: Steps, module: Any, *args: Any, **kwargs: Any) -> An
     hands_on = getattr(module, "raysim_hands_on", False)
     if steps.inside or hands_on or steps.signature(module) is None:
         return real(module, *args, **kwargs)
+    if torch.is_grad_enabled():
+        steps.loose.end()
     return steps.forward(real, module, args, kwargs)
+
+
+def _of_own_batch(_real: Any, steps: Steps, norm: Any, given: torch.Tensor) -> torch.Tensor:
+    """``SyncBatchNorm``, which on shapes would ask for a GPU."""
+    steps.say(
+        "SyncBatchNorm is priced as a batch norm: its gathers of means and variances take no time"
+    )
+    out: torch.Tensor = torch.nn.modules.batchnorm._BatchNorm.forward(norm, given)  # noqa: SLF001
+    return out
 
 
 def _backward(real: Any, steps: Steps, loss: Any, *args: Any, **kwargs: Any) -> None:
@@ -180,7 +200,13 @@ def _backward(real: Any, steps: Steps, loss: Any, *args: Any, **kwargs: Any) -> 
     if steps.inside:
         real(loss, *args, **kwargs)
     else:
-        steps.backward(loss if isinstance(loss, torch.Tensor) else next(iter(loss)))
+        one = loss if isinstance(loss, torch.Tensor) else next(iter(loss))
+        steps.backward(steps.loose.forward(one))
+
+
+def _of_gpus(real: Any, _steps: Steps, *device: Any) -> Any:
+    """Autocast as a tensor's device asks for it."""
+    return real(*("cuda" if name == META.type else name for name in device))
 
 
 def _autocast(real: Any, steps: Steps, context: Any) -> Any:
@@ -250,7 +276,8 @@ def _waited(collective: Callable[..., None]) -> Callable[..., Any]:
     """One whose ranks have met when it returns, also where the script would wait later."""
 
     def call(steps: Steps, *args: Any, async_op: bool = False, **kwargs: Any) -> Any:
-        collective(steps, *args, **kwargs)
+        if not steps.mode.tracing:  # one rank traces for all: nobody would meet it
+            collective(steps, *args, **kwargs)
         return _DONE if async_op else None
 
     return call

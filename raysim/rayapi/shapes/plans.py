@@ -15,6 +15,7 @@ from torch.distributed.algorithms._checkpoint import checkpoint_wrapper
 from torch.distributed.fsdp import FSDPModule
 
 from raysim.models.table import Model
+from raysim.training.compiler.feed import Feed
 from raysim.training.plan import DdpSettings, Tf32, TrainingPlan, plan_fields
 from raysim.training.settings.deepspeed import (
     DeepSpeedConfig,
@@ -31,6 +32,8 @@ INSIDE: str = checkpoint_wrapper._CHECKPOINT_WRAPPED_MODULE  # noqa: SLF001  (in
 DTYPES: dict[Any, Precision] = {
     torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16",
 }  # fmt: skip
+ONE_BUCKET_MB = 2.0**30
+"""More than any model has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +50,8 @@ class Wrapping:
     deepspeed: DeepSpeedConfig | None = None
     mesh: Mesh | None = None
     """None: all ranks are replicas, if they meet."""
+    copies: int = 1
+    """GPUs of one process that each have a copy (``DataParallel``)."""
     optimizer: Optimizer | None = None
     """Of an engine that has its own."""
 
@@ -69,13 +74,14 @@ class Wrapping:
         scales: bool = False,
     ) -> TrainingPlan:
         """One optimizer step of it; ``scales``: the loss, by a ``GradScaler``."""
-        mesh = self.mesh or Mesh(dp=world_size if self.meets else 1)
+        copies = min(self.copies, micro_batch)
+        mesh = self.mesh or Mesh(dp=world_size if self.meets else copies)
         own = optimizer or self.optimizer or Optimizer()
         if self.deepspeed is not None:
             return deepspeed_plan(self, model, mesh, micro_batch, own)
         half: Any = DTYPES[autocast] if autocast else None
         ddp = DdpSettings(
-            bucket_cap_mb=self.ddp.bucket_cap_mb,
+            bucket_cap_mb=self.ddp.bucket_cap_mb if copies == 1 else ONE_BUCKET_MB,
             gradient_as_bucket_view=self.ddp.gradient_as_bucket_view,
             autocast=half,
             grad_scaler=scales,
@@ -84,7 +90,7 @@ class Wrapping:
             model=model,
             mesh=mesh,
             engine=self.engine,
-            micro_batch=micro_batch,
+            micro_batch=-(-micro_batch // copies),
             gradient_accumulation_steps=accumulation,
             precision=_precision(self.module),
             optimizer=own,
@@ -93,6 +99,14 @@ class Wrapping:
             gradient_clipping=clipping,
             tf32=asked_tf32(),
         )
+
+    def fed(self, feed: Feed, model: Model) -> Feed:
+        """Of copies: forwards are issued in turns, by threads that share Python's lock."""
+        if self.copies == 1:
+            return feed
+        operators = (o for layer in model.layers for o in layer.body.operators)
+        more = (self.copies - 1) * sum(o.dispatched for o in operators)
+        return replace(feed, own=replace(feed.own, operators=feed.own.operators + more))
 
 
 def deepspeed_plan(
@@ -140,7 +154,16 @@ def _is_tf32(backend: Any) -> bool:
 def describe(module: Any) -> Wrapping:
     """How a model is trained, by the wrapper it is in."""
     wrapped = getattr(module, "raysim_wrapping", None)
-    return wrapped if isinstance(wrapped, Wrapping) else Wrapping(module=module)
+    if isinstance(wrapped, Wrapping):
+        return wrapped
+    own = vars(module)
+    if "raysim_around" not in own:
+        inner = (getattr(m, "raysim_wrapping", None) for m in module.modules())
+        own["raysim_around"] = next((w for w in inner if isinstance(w, Wrapping)), None)
+    found: Wrapping | None = own["raysim_around"]
+    if found is None or found.engine != "ddp":
+        return Wrapping(module=module)
+    return replace(found, module=module)  # a loss, a task around DistributedDataParallel
 
 
 def wrapping_in(module: Any, within: Any) -> Wrapping:

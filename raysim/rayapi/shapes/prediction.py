@@ -133,10 +133,10 @@ def forward(plan: TrainingPlan, cluster: ClusterSpec, feed: Feed, seed: int) -> 
     return Forward(ns=outcome.steady_step_ns, parts=tuple(parts))
 
 
-def cluster_of(env: Surroundings, fabric: Any, gang: Gang, *, alone: bool) -> ClusterSpec:
-    """The GPUs that a worker group holds, or of one rank alone, as a cluster of its own."""
+def cluster_of(env: Surroundings, fabric: Any, gang: Gang, *, alone: int) -> ClusterSpec:
+    """The GPUs that a worker group holds, or ``alone`` of one rank, as a cluster of its own."""
     nodes = dict(list(gang.nodes.items())[:1]) if alone else gang.nodes
-    most = max(len(ranks) for ranks in nodes.values())
+    most = alone or max(len(ranks) for ranks in nodes.values())
     spec = env.nodes[next(iter(nodes))].spec
     if most < spec.gpu_count:
         spec = replace(spec, gpu_count=most)

@@ -324,7 +324,10 @@ class Several:
         phase = Phase(modules, shared)
         phase.__class__ = type(title, (Phase,), {})
         around = [wrapping_in(m, steps.within) for m in modules]
-        wrapping = Wrapping(module=phase, meets=any(w.meets for w in around), ddp=around[0].ddp)
+        wrapping = Wrapping(
+            module=phase, meets=any(w.meets for w in around), ddp=around[0].ddp,
+            copies=around[0].copies,
+        )  # fmt: skip
         phase.raysim_wrapping = wrapping  # type: ignore[assignment]
         half = next((c.half for c in used if c.half), None)
         place = tuple((c.key, *c.kind()[2:], modules.index(c.module)) for c in used)

@@ -34,6 +34,7 @@ from raysim.rayapi.shapes.compiled import is_mostly_compiled, marks
 from raysim.rayapi.shapes.held import holding
 from raysim.rayapi.shapes.hooks import Hooks, after_backward
 from raysim.rayapi.shapes.known import with_values
+from raysim.rayapi.shapes.loose import Loose
 from raysim.rayapi.shapes.mode import ShapesMode, Tape, no_value
 from raysim.rayapi.shapes.optimizers import Optimizers
 from raysim.rayapi.shapes.own_work import OwnWork
@@ -113,7 +114,7 @@ class Steps:
         """A backward has made gradients, for optimizers of the script's own."""
         self.hooks, self.optimizers = Hooks(), Optimizers(self)
         self.own, self.beside = OwnWork(self), Beside(self)
-        self.several = Several(self)
+        self.loose, self.several = Loose(self), Several(self)
 
     # ---- forward ---------------------------------------------------------------------------------
 
@@ -426,7 +427,7 @@ class Steps:
             self.beside.trained(self._module) + self.several.idle_bytes,
             self.beside.script_bytes(role, self.mode.alive, whole=wrapping.engine == "ddp"),
         )
-        feed = self.own.feed(self.feed, role.input_bytes, accumulation)
+        feed = wrapping.fed(self.own.feed(self.feed, role.input_bytes, accumulation), role.model)
         glance = (
             id(self._module), self._key, self._views, accumulation, optimizer, self.clipping,
             feed, others, self.scales, asked_tf32(),
@@ -454,8 +455,8 @@ class Steps:
         found = self._found[glance] = self._with_others(found, others)
         return found
 
-    def cluster(self, *, alone: bool) -> ClusterSpec:
-        """The GPUs of all ranks, or of one."""
+    def cluster(self, *, alone: int) -> ClusterSpec:
+        """The GPUs of all ranks, or so many of one."""
         gang = self.worker.context.gang
         fabric = self.worker.run.session.cluster.spec.fabric
         found = prediction.cluster_of(gang.env, fabric, gang, alone=alone)
@@ -482,7 +483,7 @@ class Steps:
         nothing: Any = None  # the model by its identity: comparing two takes long
         key = replace(plan, model=nothing), id(role.model), feed, where
         if key not in known:
-            cluster = self.cluster(alone=not wrapping.meets)
+            cluster = self.cluster(alone=0 if wrapping.meets else plan.mesh.world)
             try:
                 known[key] = prediction.predict(plan, cluster, feed, self.seed)
             except ScenarioError as error:

@@ -1,10 +1,14 @@
-"""``DistributedDataParallel`` in training workers, without groups; ``DataParallel`` of one GPU.
+"""``DistributedDataParallel`` in training workers, without groups; ``DataParallel``.
 
 Real counterparts: ``torch/nn/parallel/distributed.py``, ``data_parallel.py``. The classes are
 torch's own, so ``isinstance`` answers as ever; in a worker, their constructors only note how the
 model is trained, and calling them calls the model.
 
-Not modelled: hooks of communication (refused), static graphs, unused parameters.
+``DataParallel`` of N GPUs is a broadcast of the weights before and a sum of the gradients after the
+passes: what one all-reduce behind backward moves on the same ring, once per step.
+
+Not modelled: of ``DataParallel``, that each micro-batch pays for it, how modules are copied; hooks
+of communication (refused), static graphs, unused parameters.
 """
 
 from __future__ import annotations
@@ -22,6 +26,12 @@ from raysim.training.plan import DdpSettings
 
 if TYPE_CHECKING:
     from raysim.rayapi.shapes.patches import Replaced
+
+DATA_PARALLEL = (
+    "DataParallel over {} GPUs in one process: their forwards are issued one after the other, "
+    "weights are broadcast and gradients summed beside no kernel; gathering outputs takes no time, "
+    "every GPU is counted with what the first holds. DistributedDataParallel is faster"
+)
 
 
 def install(r: Replaced) -> None:
@@ -69,15 +79,11 @@ def _data_parallel(
     """``DataParallel(module)``: of one GPU it only calls the module."""
     gpus = list(range(steps.worker.visible_devices)) if device_ids is None else list(device_ids)
     if len(gpus) > 1:
-        raise NotEmulatedError(
-            f"torch.nn.DataParallel over {len(gpus)} GPUs in one process",
-            "DistributedDataParallel under torchrun, which PyTorch recommends too, or one GPU "
-            "(device_ids=[0])",
-        )
+        steps.say(DATA_PARALLEL.format(len(gpus)))
     torch.nn.Module.__init__(self)
     self.module, self.dim, self.device_ids = module, dim, gpus
     self.output_device = output_device
-    self.raysim_wrapping = Wrapping(module=module)
+    self.raysim_wrapping = Wrapping(module=module, copies=max(1, len(gpus)))
 
 
 def _train(module: Any, mode: bool) -> Any:

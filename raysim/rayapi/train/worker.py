@@ -41,6 +41,8 @@ from raysim.raylibs.train.gang import PreemptionInfo
 from raysim.raylibs.train.trainer import PROCESS_GROUP_S
 from raysim.units import to_ns
 
+Call = tuple[Any, tuple[Any, ...], Mapping[str, Any]]
+"""A function, its arguments, those by name."""
 Environments = Sequence[Mapping[str, str]]
 """Of a node's processes, in order."""
 
@@ -73,8 +75,8 @@ class Run:
     pay for the files they write, themselves."""
     checkpoint_names: dict[tuple[int, int], str] = field(default_factory=dict)
     """By attempt and report: the first rank that comes names it for all."""
-    spawn: Callable[[Worker, Any, tuple[Any, ...], int], None] | None = None
-    """Then: ``torch.multiprocessing.spawn`` of a function with arguments, so many times."""
+    spawn: Callable[[Worker, Sequence[Call]], None] | None = None
+    """Then: ``torch.multiprocessing.spawn``, of a call for each process."""
     start_others: Callable[[Worker, Sequence[Environments]], None] | None = None
     """And: the script again in other processes, beside the only one there is, which is the first of
     the first node."""
@@ -125,6 +127,8 @@ class Worker:
         """Whether it is a member of torch's process group."""
         self.shown_devices = math.ceil(context.local_world_size * run.gpus)
         """GPUs that are there for it: those that the workers of its node hold together."""
+        self.children: list[Any] = []
+        """Processes that it has started by hand and not waited for (``shapes.processes``)."""
         self._reports = self._exchanges = 0
 
     @property
@@ -234,7 +238,16 @@ class Worker:
         del daemon, start_method
         if self.run.spawn is None or not join:
             raise NotEmulatedError("torch.multiprocessing.spawn", "raysim run python SCRIPT")
-        self.run.spawn(self, function, args, nprocs)
+        self.run.spawn(self, [(function, (i, *args), {}) for i in range(nprocs)])
+
+    def run_children(self) -> None:
+        """Processes that it has started by hand, to their ends."""
+        begun, self.children = self.children, []
+        if begun:
+            assert self.run.spawn is not None, "only a script's own process starts others"
+            self.run.spawn(self, [child.call for child in begun])
+            for child in begun:
+                child.returncode = 0
 
     def leave_group(self) -> None:
         """``destroy_process_group``."""

@@ -117,6 +117,13 @@ def test_a_module_is_found_from_the_current_folder(tmp_path: Path) -> None:
     assert read("python -m pkg").file(tmp_path) == tmp_path / "pkg" / "__main__.py"
 
 
+def test_a_double_dash_behind_a_module_is_no_argument() -> None:
+    """As argparse has it, in ``torch/distributed/run.py`` too."""
+    found = read("torchrun --nproc-per-node 8 -m app.train -- --depth=12")
+    assert found.words == ("torchrun", "--nproc-per-node", "8", "-m")
+    assert (found.script, found.args) == ("app.train", ("--depth=12",))
+
+
 def test_deepspeed_tells_a_rank_its_number_by_a_flag_unless_it_is_told_not_to() -> None:
     seats = list(seats_of(hosts_of(read("deepspeed train.py"), machines(2))))
     line = "train.py --local_rank=1 -x"
