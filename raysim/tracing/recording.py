@@ -28,7 +28,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from raysim.models.table import Attention
-from raysim.tracing import operators
+from raysim.tracing import composite, operators
 from raysim.tracing.attention import is_fused, plain
 from raysim.tracing.autocast import Casts
 from raysim.tracing.operators import Call, Kept, tensors
@@ -161,11 +161,13 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return answer[0]
         if func is _NUMBER and self.unknown is not None and args[0].is_meta:
             return self.unknown(args[0].dtype)
-        out = operators.laid_out(func, args, func(*args, **kwargs))
+        out, parts = composite.run(func, args, kwargs)
+        out = operators.laid_out(func, args, out)
         if not self._deaf and any(t.is_meta for t in tensors(out)):
             self.values.follow(func, args, kwargs, out)
             note = self._note_backward if self._backward else self._note_forward
-            note(func, args, kwargs, out)
+            for part in parts:
+                note(part.func, part.args, part.kwargs, out if len(parts) == 1 else part.out)
         return out
 
     def _moved_to_meta(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -259,8 +261,12 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         call = self._calls.get(_number(node))
         if call is None or free or call.attention is not None:
             return
+        if name in operators.SCATTERS:
+            # torch's formulas write into zeros of their own, but where a mode listens.
+            out = args[0]
+        else:
+            call.gradients.append(self._bytes(out))
         call.kernels_backward += operators.kernels(name, args, out)
-        call.gradients.append(self._bytes(out))
         if call.gemm is not None and operators.is_product(name):
             call.moved_backward += call.moved  # the same three matrices, in another order
             weights = {*call.weight_shapes, *(shape[::-1] for shape in call.weight_shapes)}
