@@ -15,7 +15,7 @@ from typing import Literal
 
 import torch
 
-from raysim.models.shapes import Recurrent
+from raysim.models.shapes import LayerNorm, Recurrent
 from raysim.models.table import (
     Body,
     Gradients,
@@ -222,6 +222,7 @@ class _Writer:
             exact=head.exact and self.compute != torch.float32,
             conv=head.conv,
             batch_norm=None if head.compiled else head.batch_norm,
+            layer_norms=tuple(_layer_norms(calls, batch)),
             recurrent=_shared_out(head.recurrent, batch),
             attention=head.attention,
             saves=tuple(self._saves(calls)),
@@ -274,6 +275,13 @@ class _Writer:
             taken = sum(1 for n in self._names.values() if n.split("#")[0] == label)
             self._names[key] = f"{label}#{taken}" if taken else label
         return self._names[key]
+
+
+def _layer_norms(calls: Sequence[Call], batch: int) -> Iterator[LayerNorm]:
+    """Of one sample; the compiler writes its own."""
+    for call in calls:
+        if call.layer_norm is not None and not call.compiled:
+            yield replace(call.layer_norm, rows=call.layer_norm.rows / batch)
 
 
 def _shared_out(shape: Recurrent | None, batch: int) -> Recurrent | None:

@@ -21,7 +21,7 @@ from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.flop_counter import flop_registry
 
-from raysim.models.shapes import BatchNorm, Convolution, Recurrent
+from raysim.models.shapes import BatchNorm, Convolution, LayerNorm, Recurrent
 from raysim.models.table import Attention, Gemm, OperatorKind
 from raysim.models.tape import JOINED, SORTED
 from raysim.tracing import indexing
@@ -76,7 +76,7 @@ WARP_SOFTMAX = 1024
 """Longer rows are read for the maximum, the sum and the result; backward's gradient twice."""
 _INDEXED = {
     "native_layer_norm": 0.5,
-    "native_layer_norm_backward": 1.0,
+    "native_layer_norm_backward": 0.5,
     "embedding_dense_backward": SORTED,
 }
 """Of kernels that are not elementwise: elements per element of their input."""
@@ -130,6 +130,8 @@ class Call:
     """Of fp32 tensors."""
     conv: Convolution | None = None
     batch_norm: BatchNorm | None = None
+    layer_norm: LayerNorm | None = None
+    """Of the whole batch, once its backward has summed."""
     recurrent: Recurrent | None = None
     """Of the whole batch."""
     attention: Attention | None = None
@@ -396,6 +398,14 @@ def batch_norm(name: str, args: Sequence[Any]) -> BatchNorm | None:
         return None
     source = args[0]
     return BatchNorm(channels=source.shape[1], channels_last=lies_channels_last(source))
+
+
+def layer_norm(name: str, args: Sequence[Any]) -> LayerNorm | None:
+    """Rows and columns of one whose weights have gradients; None: it is none."""
+    if name != "native_layer_norm_backward" or not any(args[7][1:]):
+        return None
+    width = math.prod(args[2])
+    return LayerNorm(rows=args[1].numel() / max(1, width), width=width)
 
 
 def lies_channels_last(tensor: torch.Tensor) -> bool:

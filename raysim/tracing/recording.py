@@ -266,6 +266,7 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
             out = args[0]
         else:
             call.gradients.append(self._bytes(out))
+        call.layer_norm = operators.layer_norm(name, args) or call.layer_norm
         call.kernels_backward += operators.kernels(name, args, out)
         if call.gemm is not None and operators.is_product(name):
             call.moved_backward += call.moved  # the same three matrices, in another order
