@@ -105,7 +105,9 @@ def _put(name: str, args: Sequence[Any]) -> tuple[float, float]:
     if not name.endswith("index_put"):
         if name.startswith("index"):
             rows = args[2].numel() or 1
-            return float(rows), target.numel() / max(1, target.shape[args[1]] if target.dim() else 1)
+            return float(rows), target.numel() / max(
+                1, target.shape[args[1]] if target.dim() else 1
+            )
         return float(args[2].numel()), 1.0
     indices = [i for i in args[1] if i is not None]
     if any(i.dtype in {torch.bool, torch.uint8} for i in indices):

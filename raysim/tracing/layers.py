@@ -218,6 +218,7 @@ class _Writer:
             moved_backward=sum(c.moved_backward for c in calls) / batch,
             indexed=sum(c.indexed for c in calls) / batch,
             indexed_backward=sum(c.indexed_backward for c in calls) / batch,
+            moved_fixed_backward=sum(c.fixed_backward for c in calls),
             gemm=None if gemm is None else replace(gemm, rows=gemm.rows / batch),
             exact=head.exact and self.compute != torch.float32,
             conv=head.conv,
@@ -231,7 +232,7 @@ class _Writer:
             kernels_backward=sum(c.kernels_backward for c in calls),
             dispatches=sum(c.dispatches for c in calls),
             scratch=self._scratch(_dying(calls)) if is_loss else (),
-            scratch_backward=self._scratch(*_back(calls)) if is_loss else (),
+            scratch_backward=self._scratch(*(_back(calls) if is_loss else _beside(calls))),
             gradients=_gradients(head),
             compiled=head.compiled if self.has_compiled else None,
         )
@@ -312,6 +313,11 @@ def _dying(calls: Sequence[Call]) -> int:
     """Bytes of the largest result that dies within forward: nothing keeps it."""
     kept = {k.key for c in calls for k in c.keeps}
     return max((c.made for c in calls if c.result not in kept), default=0)
+
+
+def _beside(calls: Sequence[Call]) -> tuple[int, ...]:
+    """Bytes of a weight's second gradient."""
+    return (max(c.beside for c in calls),)
 
 
 def _back(calls: Sequence[Call]) -> tuple[int, int]:

@@ -139,6 +139,10 @@ class Call:
     keeps: list[Kept] = field(default_factory=list)
     moved_backward: float = 0.0
     indexed_backward: float = 0.0
+    fixed_backward: float = 0.0
+    """Elements that backward moves of weights' gradients, beyond a product's."""
+    beside: int = 0
+    """Bytes of the largest gradient of a weight that its backward adds to one there is."""
     kernels_backward: int = 0
     products_backward: list[bool] = field(default_factory=list)
     """Of a product, those that backward runs, each: whether it makes an input's gradient."""
@@ -324,6 +328,12 @@ def flops(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], out:
         return float(2 * a.shape[-2] * a.shape[-1] * b.shape[-1])
     formula = flop_registry.get(func.overloadpacket)
     return float(formula(*args, **kwargs, out_val=out)) if formula is not None else 0.0
+
+
+def is_sparse(name: str, args: Sequence[Any]) -> bool:
+    """Whether a look-up makes sparse gradients."""
+    place = {"embedding": 4, "_embedding_bag": 5}.get(name)
+    return place is not None and len(args) > place and bool(args[place])
 
 
 def is_known(name: str) -> bool:

@@ -9,7 +9,7 @@ sequence number, which forward drew last and the backward node carries (``Node::
 A tensor *grows* with the batch if it was computed from one that does, or starts with a dimension of
 the batch's size. What does not grow (position tables, masks, casts of weights) costs launches only.
 
-Not modelled: gradient sums of tied parameters, what autograd runs while it accumulates into leaves.
+Not modelled: what autograd runs while it accumulates into leaves.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from raysim.tracing import composite, operators
 from raysim.tracing.attention import is_fused, plain
 from raysim.tracing.autocast import Casts
 from raysim.tracing.operators import Call, Kept, tensors
+from raysim.tracing.shared import Shared
 from raysim.tracing.values import Values
 from raysim.tracing.walk import Walk
 
@@ -78,6 +79,7 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._alive: dict[int, torch.UntypedStorage] = {}
         self._growing: set[int] = set()
         self._on_meta: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._shared = Shared(width)
         self._parameters = {self.key(p): p for p in model.parameters()}
         self._fixed = {*self._parameters, *(self.key(b) for b in model.buffers())}
 
@@ -233,6 +235,8 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
             call.made = self._bytes(out)
             call.result = self.key(result) if result is not None else 0
         self._add(call, out)
+        if not operators.is_sparse(name, args):
+            self._shared.given(call, map(self.key, given), self._parameters)
 
     def _bytes(self, out: object) -> int:
         """Of results that grow with the batch."""
@@ -277,6 +281,8 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if call.conv is not None and name == "convolution_backward":
             made = [t is not None for t in out]
             call.products_backward += [True] * made[0] + [False] * made[1]
+        if name == "embedding_dense_backward":
+            call.fixed_backward += operators.elements(out, self.width)  # zeros
         given = (args, kwargs)
 
         def counts(t: torch.Tensor) -> bool:
