@@ -201,8 +201,8 @@ class ComputeModel:
             moved_bytes /= ROUTING_SHARE
         seconds = self.memory_s(moved_bytes, kernels=self.launches(op, backward=backward))
         seconds += indexed * batch / share * self.constants.index_s
-        for norm in op.layer_norms if backward and not self._is_fused(op) else ():
-            seconds += column_sums_s(self.constants, norm, batch / share, dtype)
+        norms = op.layer_norms if backward and not self._is_fused(op) else ()
+        seconds += column_sums_s(self.constants, norms, batch / share, dtype)
         if op.scan is not None:
             rate = self.constants.memory_bytes_per_s
             seconds += (2.0 if backward else 1.0) * waiting_s(op.scan, batch / share, rate)

@@ -9,6 +9,8 @@ Not modelled: fewer than 256 rows, whose blocks are smaller.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from raysim.hardware.specs import Provenance
 from raysim.models.shapes import LayerNorm
 from raysim.models.table import COMPUTE_DTYPE_BYTES
@@ -29,15 +31,19 @@ SOURCE = Provenance(
 )
 
 
-def column_sums_s(c: GpuConstants, norm: LayerNorm, batch: float, dtype: str) -> float:
+def column_sums_s(c: GpuConstants, norms: Sequence[LayerNorm], batch: float, dtype: str) -> float:
     """GPU seconds beside two passes over gradient and input of a batch in ``dtype``."""
-    if not c.system:  # a CPU sums as it streams
+    if not norms or not c.system:  # a CPU sums as it streams
         return 0.0
     c.provenance["layer_norm"] = SOURCE
-    rows, blocks = norm.rows * batch, -(-norm.width // COLUMNS)
+    size = max(2, COMPUTE_DTYPE_BYTES[dtype])
+    return sum(_beside_s(c, norm.rows * batch, norm.width, size) for norm in norms)
+
+
+def _beside_s(c: GpuConstants, rows: float, width: int, size: int) -> float:
+    blocks = -(-width // COLUMNS)
     if rows > MANY_ROWS and blocks < c.gpu.sm_count / 2:
         whole = DIVIDED_ROW_S * rows
     else:
         whole = ROW_S * rows * max(1.0, blocks / (BLOCKS_PER_SM * c.gpu.sm_count))
-    passes = 2.0 * rows * norm.width * max(2, COMPUTE_DTYPE_BYTES[dtype])  # type: ignore[index]
-    return max(0.0, whole - passes / c.memory_bytes_per_s)
+    return max(0.0, whole - 2.0 * rows * width * size / c.memory_bytes_per_s)

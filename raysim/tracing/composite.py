@@ -57,7 +57,7 @@ def _composite_key(func: OpOverload) -> Any:
     name = operators.aten_name(func)
     if name in _WHOLE or operators.is_known(name) or operators.launches_nothing(func, name):
         return None
-    said = func.name()
+    said = func.name()  # type: ignore[no-untyped-call]
     found = None if _has_kernel(said, "CPU") else [k for k in _KEYS if _has_kernel(said, k)]
     return getattr(torch._C.DispatchKey, found[0]) if found else None  # noqa: SLF001
 

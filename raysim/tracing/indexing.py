@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils._pytree import tree_leaves
 
-FILLS = frozenset(
-    ["fill", "full", "full_like", "new_full", "new_ones", "new_zeros", "normal", "ones"]
-    + ["ones_like", "rand_like", "randn_like", "random", "uniform", "zero", "zeros", "zeros_like"]
-)
+_LIKE = {f"{kind}_like" for kind in ("full", "ones", "rand", "randn", "zeros")}
+_DRAWN = {"normal", "random", "uniform"}
+FILLS = frozenset({"fill", "full", "new_full", "new_ones", "new_zeros", "ones", "zero", "zeros"})
+FILLS |= _LIKE | _DRAWN
 """Write, and read nothing."""
 GATHERS = frozenset({"embedding", "gather", "index", "index_select", "nll_loss_forward"})
 """Read no more of their source than they write."""
@@ -31,11 +31,11 @@ ROW_BYTES = 900
 """What a row of a gather is read as long as, at least: 0.60 ns of 1.17 million rows, and of 85,000,
 of 160 bytes (``gcn-arxiv`` on an H100), which is one thread block each."""
 GATHERED = 3.0
-"""Elements (``Operator.indexed``) that one costs whose index is its own, beside its bytes: 6.7 ps of
-12.8 million (``mae-bf16-b128``, the same)."""
+"""Elements (``Operator.indexed``) that one costs whose index is its own, beside its bytes: 6.7 ps
+of 12.8 million (``mae-bf16-b128``, the same)."""
 ADDED = 4.5
-"""Elements (``Operator.indexed``) that one added by an atomic costs beside being read: 7.5 to 7.7 ps
-of 47 to 299 million fp32 (``gcn-arxiv``, the same)."""
+"""Elements (``Operator.indexed``) that one added by an atomic costs beside being read: 7.5 to 7.7
+ps of 47 to 299 million fp32 (``gcn-arxiv``, the same)."""
 SORTED_ROW, SORTED_PUT = 54.0, 0.8
 """The same of a row that is sorted by its index, and of an element that is then added: 88 us of
 1.17 million rows, and 2.4 ps of an element (``gcn-arxiv``, the same)."""
@@ -68,7 +68,9 @@ def gathered(args: Sequence[Any], out: torch.Tensor) -> Cost:
 def _rows(args: Sequence[Any], out: torch.Tensor) -> int:
     """Rows, in pieces of 16 bytes, that a gather takes as such; 0: it goes by elements."""
     source, *indices = (t for t in tree_leaves(args) if isinstance(t, torch.Tensor))
-    if len(indices) != 1 or source.dim() < 2 or not source.is_contiguous():
+    along = args[1][0] is None if isinstance(args[1], (list, tuple)) else args[1]
+    first = isinstance(along, torch.Tensor) or not along
+    if len(indices) != 1 or not first or source.dim() < 2 or not source.is_contiguous():
         return 0
     rows = indices[0].numel()
     row_bytes = math.prod(source.shape[1:]) * source.element_size()
@@ -102,17 +104,16 @@ def scattered(name: str, args: Sequence[Any], out: torch.Tensor) -> Cost:
 def _put(name: str, args: Sequence[Any]) -> tuple[float, float]:
     """Rows that are written, and their elements."""
     target = args[0]
-    if not name.endswith("index_put"):
-        if name.startswith("index"):
-            rows = args[2].numel() or 1
-            return float(rows), target.numel() / max(
-                1, target.shape[args[1]] if target.dim() else 1
-            )
+    if name.startswith("scatter"):
         return float(args[2].numel()), 1.0
+    if not name.endswith("index_put"):
+        along = target.shape[args[1]] if target.dim() else 1
+        return float(args[2].numel()), target.numel() / max(1, along)
     indices = [i for i in args[1] if i is not None]
     if any(i.dtype in {torch.bool, torch.uint8} for i in indices):
         return float(target.numel()), 1.0
-    rows = math.prod(torch.broadcast_shapes(*(i.shape for i in indices)))
+    shape = torch.broadcast_shapes(*(i.shape for i in indices))  # type: ignore[no-untyped-call]
+    rows = math.prod(shape)
     kept = [n for n, i in zip(target.shape, args[1], strict=False) if i is None]
     width = math.prod(kept) * math.prod(target.shape[len(args[1]) :])
     return float(rows), float(width)

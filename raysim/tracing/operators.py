@@ -223,6 +223,8 @@ def moved(name: str, args: Any, out: object, *, width: int, counts: IsBatch) -> 
         return written + _looked_up(args) * 4 / width
     if name in FILLS:
         return written
+    if name in GATHERS:
+        return 2 * written
     if name in _SCATTERS:
         return written or 2 * read
     if name == "convolution_backward":
@@ -287,7 +289,7 @@ def indexed(name: str, args: Any, out: object, *, counts: IsBatch) -> float:
         copies = [t for t in made_contiguous(name, args) if counts(t)]
         own = _INDEXED[name] * source.numel() if source is not None else 0.0
         return own + sum(TURNED * t.numel() for t in copies)
-    if made is None or name in _PRODUCTS | FILLS | _SCATTERS | _CONVOLUTIONS | _SOFTMAXES:
+    if made is None or name in _PRODUCTS | FILLS | GATHERS | _SCATTERS | _CONVOLUTIONS | _SOFTMAXES:
         return 0.0
     given = [t for t in tensors(args) if t.dim() and t.numel() > 1]
     if any(t.numel() > made.numel() for t in given):  # a reduction

@@ -31,6 +31,7 @@ from raysim.models.table import Attention
 from raysim.tracing import composite, operators
 from raysim.tracing.attention import is_fused, plain
 from raysim.tracing.autocast import Casts
+from raysim.tracing.indexing import SCATTERS
 from raysim.tracing.operators import Call, Kept, tensors
 from raysim.tracing.shared import Shared
 from raysim.tracing.values import Values
@@ -265,7 +266,7 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         call = self._calls.get(_number(node))
         if call is None or free or call.attention is not None:
             return
-        if name in operators.SCATTERS:
+        if name in SCATTERS:
             # torch's formulas write into zeros of their own, but where a mode listens.
             out = args[0]
         else:

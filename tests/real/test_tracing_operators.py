@@ -1,4 +1,4 @@
-"""Operators a trace hears, beside those that real torch runs; what goes by indices, fills and sums."""
+"""Operators that a trace hears beside those that torch runs; what goes by indices, fills, sums."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.real
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
-from torch.nn import functional as F  # noqa: E402
+from torch.nn import functional  # noqa: E402
 from torch.profiler import ProfilerActivity, profile  # noqa: E402
 
 from raysim.models.table import Operator  # noqa: E402
@@ -33,7 +33,7 @@ def called(run: Callable[[Any], Any], name: str) -> list[str]:
 
 def heard(run: Callable[[Any], Any]) -> list[str]:
     """The same by the trace, on tensors of shapes only."""
-    said = composite._Heard()  # noqa: SLF001  (what it hears is what is tested)
+    said = composite._Heard()  # what it hears is what is tested
     with said:
         run(torch.randn(ROWS, WIDTH, device="meta"))
     return ["aten::" + p.func.name().split("::")[1].split(".")[0] for p in said.parts]
@@ -48,7 +48,7 @@ def heard(run: Callable[[Any], Any]) -> list[str]:
         ("aten::select_backward", lambda x: torch.ops.aten.select_backward(x, [3, 6, 64], 0, 1)),
         (
             "aten::binary_cross_entropy_with_logits",
-            lambda x: F.binary_cross_entropy_with_logits(x, torch.empty_like(x)),
+            lambda x: functional.binary_cross_entropy_with_logits(x, torch.empty_like(x)),
         ),
     ],
 )

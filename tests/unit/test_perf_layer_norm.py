@@ -16,7 +16,7 @@ COMPUTE = ComputeModel(catalog.gpu("H100-SXM-80GB"))
 def whole_s(rows: int, width: int, dtype: str = "fp32") -> float:
     """With the two passes that it is beside."""
     c, size = COMPUTE.constants, 4 if dtype == "fp32" else 2
-    beside = column_sums_s(c, LayerNorm(rows=rows / 2, width=width), 2, dtype)
+    beside = column_sums_s(c, [LayerNorm(rows=rows / 2, width=width)], 2, dtype)
     return beside + 2.0 * rows * width * size / c.memory_bytes_per_s
 
 
@@ -32,7 +32,7 @@ def test_many_rows_are_divided() -> None:
 
 
 def test_of_many_columns_nothing_is_left_beside_their_traffic() -> None:
-    assert column_sums_s(COMPUTE.constants, LayerNorm(rows=4096, width=4096), 1, "fp32") == 0.0
+    assert column_sums_s(COMPUTE.constants, [LayerNorm(rows=4096, width=4096)], 1, "fp32") == 0.0
 
 
 def test_only_backward_of_one_with_weights_waits() -> None:
@@ -50,5 +50,5 @@ def test_only_backward_of_one_with_weights_waits() -> None:
 
     assert more_s(backward=False) == 0.0
     assert more_s(backward=True) == pytest.approx(
-        column_sums_s(COMPUTE.constants, LayerNorm(rows=2000, width=64), 8, "bf16")
+        column_sums_s(COMPUTE.constants, with_weights.layer_norms, 8, "bf16")
     )
