@@ -44,7 +44,7 @@ def run(
         try:
             with heard:
                 out = func._op_dk(key, *args, **kwargs)  # noqa: SLF001  (its only door)
-        except (RuntimeError, NotImplementedError, TypeError):
+        except (IndexError, RuntimeError, TypeError, ValueError):
             heard.parts = []
         if sum(_launches(part) for part in heard.parts) > 1:
             return out, heard.parts

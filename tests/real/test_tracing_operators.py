@@ -157,3 +157,10 @@ def test_fills_read_nothing() -> None:
     assert bytes_of(torch.zeros_like(x), "zeros_like") == x.nbytes
     assert bytes_of(x, "zero") == x.nbytes
     assert bytes_of(torch.empty_like(x), "neg") == 2 * x.nbytes
+
+
+def test_a_composite_that_shapes_alone_do_not_run_stays_one_operator() -> None:
+    """``_trilinear`` fails on the meta device when its parts are run one by one."""
+    bilinear = nn.Bilinear(8, 8, 4)
+    found = traced(bilinear, torch.randn(2, 8), torch.randn(2, 8))
+    assert sum(o.kernels for o in found if o.kind != "loss") > 0
