@@ -29,6 +29,15 @@ class BatchNorm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LayerNorm:
+    """Of one with weights, over whose rows backward sums."""
+
+    rows: float
+    """Of a sample."""
+    width: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Recurrent:
     """Shape of a stack of recurrent layers (LSTM, GRU) that one call runs."""
 

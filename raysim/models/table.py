@@ -20,7 +20,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from raysim.models.shapes import BatchNorm, Convolution, Recurrent
+from raysim.models.shapes import BatchNorm, Convolution, LayerNorm, Recurrent
 
 OperatorKind = Literal[
     "gemm",           # dense matrix product, or a grouped one over experts
@@ -212,6 +212,8 @@ class Operator:
     conv: Convolution | None = None
     """Beside ``gemm``; None: priced as a plain product."""
     batch_norm: BatchNorm | None = None
+    layer_norms: tuple[LayerNorm, ...] = ()
+    """That its backward sums the gradients of weights of."""
     attention: Attention | None = None
     scan: Scan | None = None
     recurrent: Recurrent | None = None

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from raysim.models.activations import ACTIVATIONS
+from raysim.models.shapes import LayerNorm
 from raysim.models.table import (
     Autocast,
     Body,
@@ -121,6 +122,7 @@ class Tape:
         views: int = 0,
         autocast: Autocast = "promotes",
         scratch: tuple[tuple[Saved, ...], tuple[Saved, ...]] = ((), ()),
+        layer_norms: tuple[LayerNorm, ...] = (),
     ) -> Tensor:
         """Add a memory-bound operator; gradient sums for reused inputs are added to backward.
 
@@ -148,6 +150,7 @@ class Tape:
             autocast=autocast,
             scratch=scratch[0],
             scratch_backward=scratch[1],
+            layer_norms=layer_norms,
         )
         self.append(name, cls, op, parameters=parameters)
         return output
@@ -239,7 +242,8 @@ class Tape:
             # CUDA: one kernel for dx (dy, x -> dx), one for the weight gradients (dy, x).
             moved_backward=5 * x.numel if affine else 3 * x.numel,
             kernels_backward=2 if affine else 1,
-            indexed=(0.5 * x.numel, x.numel),
+            indexed=(0.5 * x.numel, 0.5 * x.numel),
+            layer_norms=(LayerNorm(rows=x.rows, width=x.width),) if affine else (),
             views=views,
             saves=(x.saved(), *stats),
             autocast="fp32",

@@ -40,6 +40,7 @@ from raysim.perf.constants import (
 from raysim.perf.convolution import convolution_s
 from raysim.perf.gemm import GemmConstants, gemm_seconds, granule
 from raysim.perf.host_speed import host_costs
+from raysim.perf.layer_norm import column_sums_s
 from raysim.perf.recurrent import recurrent_s
 from raysim.perf.scan import SCAN, waiting_s
 from raysim.perf.shares import (
@@ -200,6 +201,8 @@ class ComputeModel:
             moved_bytes /= ROUTING_SHARE
         seconds = self.memory_s(moved_bytes, kernels=self.launches(op, backward=backward))
         seconds += indexed * batch / share * self.constants.index_s
+        norms = op.layer_norms if backward and not self._is_fused(op) else ()
+        seconds += column_sums_s(self.constants, norms, batch / share, dtype)
         if op.scan is not None:
             rate = self.constants.memory_bytes_per_s
             seconds += (2.0 if backward else 1.0) * waiting_s(op.scan, batch / share, rate)

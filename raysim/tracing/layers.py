@@ -15,7 +15,7 @@ from typing import Literal
 
 import torch
 
-from raysim.models.shapes import Recurrent
+from raysim.models.shapes import LayerNorm, Recurrent
 from raysim.models.table import (
     Body,
     Gradients,
@@ -218,10 +218,12 @@ class _Writer:
             moved_backward=sum(c.moved_backward for c in calls) / batch,
             indexed=sum(c.indexed for c in calls) / batch,
             indexed_backward=sum(c.indexed_backward for c in calls) / batch,
+            moved_fixed_backward=sum(c.fixed_backward for c in calls),
             gemm=None if gemm is None else replace(gemm, rows=gemm.rows / batch),
             exact=head.exact and self.compute != torch.float32,
             conv=head.conv,
             batch_norm=None if head.compiled else head.batch_norm,
+            layer_norms=tuple(_layer_norms(calls, batch)),
             recurrent=_shared_out(head.recurrent, batch),
             attention=head.attention,
             saves=tuple(self._saves(calls)),
@@ -230,7 +232,7 @@ class _Writer:
             kernels_backward=sum(c.kernels_backward for c in calls),
             dispatches=sum(c.dispatches for c in calls),
             scratch=self._scratch(_dying(calls)) if is_loss else (),
-            scratch_backward=self._scratch(*_back(calls)) if is_loss else (),
+            scratch_backward=self._scratch(*(_back(calls) if is_loss else _beside(calls))),
             waiting=() if is_loss else self._waiting(calls),
             summed=any(c.summed for c in calls),
             gradients=_gradients(head),
@@ -282,6 +284,13 @@ class _Writer:
         return self._names[key]
 
 
+def _layer_norms(calls: Sequence[Call], batch: int) -> Iterator[LayerNorm]:
+    """Of one sample; the compiler writes its own."""
+    for call in calls:
+        if call.layer_norm is not None and not call.compiled:
+            yield replace(call.layer_norm, rows=call.layer_norm.rows / batch)
+
+
 def _shared_out(shape: Recurrent | None, batch: int) -> Recurrent | None:
     """Of one sample."""
     if shape is None:
@@ -310,6 +319,11 @@ def _dying(calls: Sequence[Call]) -> int:
     """Bytes of the largest result that dies within forward: nothing keeps it."""
     kept = {k.key for c in calls for k in c.keeps}
     return max((c.made for c in calls if c.result not in kept), default=0)
+
+
+def _beside(calls: Sequence[Call]) -> tuple[int, ...]:
+    """Bytes of a weight's second gradient."""
+    return (max(c.beside for c in calls),)
 
 
 def _back(calls: Sequence[Call]) -> tuple[int, int]:

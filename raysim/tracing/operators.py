@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,9 +21,11 @@ from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.flop_counter import flop_registry
 
-from raysim.models.shapes import BatchNorm, Convolution, Recurrent
+from raysim.models.shapes import BatchNorm, Convolution, LayerNorm, Recurrent
 from raysim.models.table import Attention, Gemm, OperatorKind
 from raysim.models.tape import JOINED, SORTED
+from raysim.tracing import indexing
+from raysim.tracing.indexing import FILLS, GATHERS, SCATTERS
 
 IsBatch = Callable[[torch.Tensor], bool]
 """Whether a tensor grows with the batch."""
@@ -58,7 +61,7 @@ _KERNELS = {
     # aten/src/ATen/native/cuda: EmbeddingBackwardKernel.cu sorts, segments and reduces;
     # layer_norm_kernel.cu has one kernel for dx and one for the weight gradients;
     # Loss.cu zeroes the gradient before it scatters.
-    "embedding_dense_backward": 8,
+    "embedding_dense_backward": 20,  # eight of them are passes of a radix sort
     "_embedding_bag_backward": 20,  # EmbeddingBag.cu: eight of them pass over sorted keys
     "native_layer_norm_backward": 2,
     "native_group_norm_backward": 2,
@@ -68,20 +71,21 @@ _KERNELS = {
     # attention.cpp: softmax, what is -inf, rows that are so all over, zeros in their place.
     "_safe_softmax": 4,
 }
-_GATHERS = frozenset({"embedding", "gather", "index", "index_select", "nll_loss_forward"})
-"""Read no more of their source than they write."""
 _SOFTMAXES = frozenset({"_log_softmax", "_log_softmax_backward_data"})
 WARP_SOFTMAX = 1024
 """Longer rows are read for the maximum, the sum and the result; backward's gradient twice."""
 _INDEXED = {
     "native_layer_norm": 0.5,
-    "native_layer_norm_backward": 1.0,
+    "native_layer_norm_backward": 0.5,
     "embedding_dense_backward": SORTED,
 }
 """Of kernels that are not elementwise: elements per element of their input."""
 TURNED = 4.9
 """What an element costs that is read along another dimension than it is written: 6.8 to 6.9 ps
 beyond its traffic (``transpose`` of 2^27 elements on H100, ``elementwise.csv``)."""
+INDEXED_FP32 = 0.48
+"""Of what indexing an element costs in 16 bits, in fp32, whose traffic hides more of it: broadcasts
+of 2^27 elements take 159 us beyond their traffic in bf16 and 76 in fp32 (``elementwise.csv``)."""
 _INTERPOLATED = {False: (5.9, 10.5), True: (5.9, 3.9)}
 """Bilinear up-sampling's, of the larger tensor: forward, and backward with its atomic sums; by
 whether channels lie last. SegFormer's on H100: 8.9 ps an element, 6.4 back, 15.6 channels first."""
@@ -126,6 +130,8 @@ class Call:
     """Of fp32 tensors."""
     conv: Convolution | None = None
     batch_norm: BatchNorm | None = None
+    layer_norm: LayerNorm | None = None
+    """Of the whole batch, once its backward has summed."""
     recurrent: Recurrent | None = None
     """Of the whole batch."""
     attention: Attention | None = None
@@ -138,6 +144,10 @@ class Call:
     """Its output's gradient is a sum."""
     moved_backward: float = 0.0
     indexed_backward: float = 0.0
+    fixed_backward: float = 0.0
+    """Elements that backward moves of weights' gradients, beyond a product's."""
+    beside: int = 0
+    """Bytes of the largest gradient of a weight that its backward adds to one there is."""
     kernels_backward: int = 0
     products_backward: list[bool] = field(default_factory=list)
     """Of a product, those that backward runs, each: whether it makes an input's gradient."""
@@ -186,6 +196,8 @@ def kernels(name: str, args: Sequence[Any], out: object) -> int:
     if name in _CONVOLUTIONS:
         return 1 + (args[2] is not None)
     copies = len(made_contiguous(name, args))
+    if name in SCATTERS and isinstance(out, torch.Tensor):
+        return indexing.scattered(name, args, out).kernels
     return looped(name, args) or _KERNELS.get(name, 1) + copies
 
 
@@ -204,14 +216,19 @@ def looped(name: str, args: Sequence[Any]) -> int:
     return int(max(a, b, key=torch.Tensor.dim).shape[0])
 
 
-def moved(name: str, args: object, out: object, *, width: int, counts: IsBatch) -> float:
+def moved(name: str, args: Any, out: object, *, width: int, counts: IsBatch) -> float:
     """Elements of ``width`` bytes read and written, over tensors for which ``counts`` holds."""
+    by_index = _by_index(name, args, out, counts)
+    if by_index is not None:
+        return by_index.moved_bytes / width
     read = sum(elements(t, width) for t in tensors(args) if counts(t))
     copied = sum(2 * elements(t, width) for t in made_contiguous(name, args) if counts(t))
     written = sum(elements(t, width) for t in tensors(out) if counts(t))
     if name in _BAGS:
         return written + _looked_up(args) * 4 / width
-    if name in _GATHERS:
+    if name in FILLS:
+        return written
+    if name in GATHERS:
         return 2 * written
     if name in _SCATTERS:
         return written or 2 * read
@@ -227,6 +244,16 @@ def moved(name: str, args: object, out: object, *, width: int, counts: IsBatch) 
     if name in _SOFTMAXES and _width(out) > WARP_SOFTMAX:
         return 3 * read + written if name == "_log_softmax" else 1.5 * read + written
     return read + written + copied
+
+
+def _by_index(name: str, args: Any, out: object, counts: IsBatch) -> indexing.Cost | None:
+    """Of a gather or a scatter; ``args`` are positional ones with or without others."""
+    if name not in GATHERS | SCATTERS or not isinstance(out, torch.Tensor):
+        return None
+    if not any(counts(t) for t in tensors((args, out))):
+        return indexing.Cost(0.0, 0.0, 1)
+    given = args[0] if len(args) == 2 and isinstance(args[1], dict) else args
+    return (indexing.gathered if name in GATHERS else partial(indexing.scattered, name))(given, out)
 
 
 def made_contiguous(name: str, args: object) -> list[torch.Tensor]:
@@ -247,13 +274,16 @@ def _width(out: object) -> int:
     return next((t.shape[-1] for t in tensors(out) if t.dim()), 0)
 
 
-def indexed(name: str, args: object, out: object, *, counts: IsBatch) -> float:
+def indexed(name: str, args: Any, out: object, *, counts: IsBatch) -> float:
     """Elements beside whose traffic a kernel pays for index arithmetic (``Operator.indexed``).
 
     An elementwise kernel does where an operand is broadcast, strided otherwise than the result, or
     of another type; products, gathers and reductions do not.
     """
     made = next((t for t in tensors(out) if counts(t)), None)
+    by_index = _by_index(name, args, out, counts)
+    if by_index is not None:
+        return by_index.indexed
     if name in _BAGS:
         return SORTED * _looked_up(args) if "backward" in name else 0.0
     if name.startswith("upsample_bi"):
@@ -264,7 +294,7 @@ def indexed(name: str, args: object, out: object, *, counts: IsBatch) -> float:
         copies = [t for t in made_contiguous(name, args) if counts(t)]
         own = _INDEXED[name] * source.numel() if source is not None else 0.0
         return own + sum(TURNED * t.numel() for t in copies)
-    if made is None or name in _PRODUCTS | _GATHERS | _SCATTERS | _CONVOLUTIONS | _SOFTMAXES:
+    if made is None or name in _PRODUCTS | FILLS | GATHERS | _SCATTERS | _CONVOLUTIONS | _SOFTMAXES:
         return 0.0
     given = [t for t in tensors(args) if t.dim() and t.numel() > 1]
     if any(t.numel() > made.numel() for t in given):  # a reduction
@@ -278,8 +308,9 @@ def indexed(name: str, args: object, out: object, *, counts: IsBatch) -> float:
     if alike and len(types) < 2:
         return 0.0
     whole = [t for t in given if t.shape == made.shape and 0 not in t.stride()]
-    turned = any(_along(t) != _along(made) for t in whole)
-    return (TURNED if turned else 1.0) * made.numel()
+    if any(_along(t) != _along(made) for t in whole):
+        return TURNED * made.numel()
+    return (INDEXED_FP32 if types == {torch.float32} else 1.0) * made.numel()
 
 
 def _along(tensor: torch.Tensor) -> int:
@@ -304,6 +335,18 @@ def flops(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], out:
         return float(2 * a.shape[-2] * a.shape[-1] * b.shape[-1])
     formula = flop_registry.get(func.overloadpacket)
     return float(formula(*args, **kwargs, out_val=out)) if formula is not None else 0.0
+
+
+def is_sparse(name: str, args: Sequence[Any]) -> bool:
+    """Whether a look-up makes sparse gradients."""
+    place = {"embedding": 4, "_embedding_bag": 5}.get(name)
+    return place is not None and len(args) > place and bool(args[place])
+
+
+def is_known(name: str) -> bool:
+    """Whether its kernels and bytes are known by its name."""
+    whole = kind_of(name, in_loss=False, norm_module=False) not in {"elementwise", "loss"}
+    return whole or name in _KERNELS or name in _INDEXED or name in GATHERS | SCATTERS | FILLS
 
 
 def is_product(name: str) -> bool:
@@ -372,6 +415,14 @@ def batch_norm(name: str, args: Sequence[Any]) -> BatchNorm | None:
         return None
     source = args[0]
     return BatchNorm(channels=source.shape[1], channels_last=lies_channels_last(source))
+
+
+def layer_norm(name: str, args: Sequence[Any]) -> LayerNorm | None:
+    """Rows and columns of one whose weights have gradients; None: it is none."""
+    if name != "native_layer_norm_backward" or not any(args[7][1:]):
+        return None
+    width = math.prod(args[2])
+    return LayerNorm(rows=args[1].numel() / max(1, width), width=width)
 
 
 def lies_channels_last(tensor: torch.Tensor) -> bool:

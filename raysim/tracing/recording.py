@@ -9,7 +9,7 @@ sequence number, which forward drew last and the backward node carries (``Node::
 A tensor *grows* with the batch if it was computed from one that does, or starts with a dimension of
 the batch's size. What does not grow (position tables, masks, casts of weights) costs launches only.
 
-Not modelled: gradient sums of tied parameters, what autograd runs while it accumulates into leaves.
+Not modelled: what autograd runs while it accumulates into leaves.
 """
 
 from __future__ import annotations
@@ -28,10 +28,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from raysim.models.table import Attention
-from raysim.tracing import operators
+from raysim.tracing import composite, operators
 from raysim.tracing.attention import is_fused, plain
 from raysim.tracing.autocast import Casts
+from raysim.tracing.indexing import SCATTERS
 from raysim.tracing.operators import Call, Kept, tensors
+from raysim.tracing.shared import Shared
 from raysim.tracing.values import Values
 from raysim.tracing.waiting import Waiting
 from raysim.tracing.walk import Walk
@@ -80,6 +82,7 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._alive: dict[int, torch.UntypedStorage] = {}
         self._growing: set[int] = set()
         self._on_meta: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._shared = Shared(width)
         self._parameters = {self.key(p): p for p in model.parameters()}
         self._fixed = {*self._parameters, *(self.key(b) for b in model.buffers())}
 
@@ -163,11 +166,13 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return answer[0]
         if func is _NUMBER and self.unknown is not None and args[0].is_meta:
             return self.unknown(args[0].dtype)
-        out = operators.laid_out(func, args, func(*args, **kwargs))
+        out, parts = composite.run(func, args, kwargs)
+        out = operators.laid_out(func, args, out)
         if not self._deaf and any(t.is_meta for t in tensors(out)):
             self.values.follow(func, args, kwargs, out)
             note = self._note_backward if self._backward else self._note_forward
-            note(func, args, kwargs, out)
+            for part in parts:
+                note(part.func, part.args, part.kwargs, out if len(parts) == 1 else part.out)
         return out
 
     def _moved_to_meta(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -233,6 +238,8 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
             call.made = self._bytes(out)
             call.result = self.key(result) if result is not None else 0
         self._add(call, out)
+        if not operators.is_sparse(name, args):
+            self._shared.given(call, map(self.key, given), self._parameters)
 
     def _bytes(self, out: object) -> int:
         """Of results that grow with the batch."""
@@ -271,8 +278,13 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 call.waiting.pop(self.key(t), None)
         if call.attention is not None:
             return
+        if name in SCATTERS:
+            # torch's formulas write into zeros of their own, but where a mode listens.
+            out = args[0]
+        else:
+            call.gradients.append(self._bytes(out))
+        call.layer_norm = operators.layer_norm(name, args) or call.layer_norm
         call.kernels_backward += operators.kernels(name, args, out)
-        call.gradients.append(self._bytes(out))
         if call.gemm is not None and operators.is_product(name):
             call.moved_backward += call.moved  # the same three matrices, in another order
             weights = {*call.weight_shapes, *(shape[::-1] for shape in call.weight_shapes)}
@@ -282,6 +294,8 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if call.conv is not None and name == "convolution_backward":
             made = [t is not None for t in out]
             call.products_backward += [True] * made[0] + [False] * made[1]
+        if name == "embedding_dense_backward":
+            call.fixed_backward += operators.elements(out, self.width)  # zeros
         operands = (args, kwargs)
 
         def counts(t: torch.Tensor) -> bool:

@@ -21,7 +21,7 @@ from raysim.models.shapes import BatchNorm  # noqa: E402
 from raysim.models.table import Gemm, Layer, Model  # noqa: E402
 from raysim.models.tape import SORTED  # noqa: E402
 from raysim.tracing import trace  # noqa: E402
-from raysim.tracing.operators import TURNED  # noqa: E402
+from raysim.tracing.operators import INDEXED_FP32, TURNED  # noqa: E402
 
 BATCH = 4
 
@@ -381,13 +381,13 @@ def test_broadcasts_strides_and_casts_are_indexed() -> None:
         found = [o for layer in model.layers for o in layer.body.operators]
         return sum(o.indexed for o in found), sum(o.indexed_backward for o in found)
 
-    weighted, back = indexed(lambda x: x)  # one product with a row
-    assert weighted == 6 * 8
-    assert back >= 6 * 8
+    weighted, back = indexed(lambda x: x)  # one product with a row, in fp32
+    assert weighted == INDEXED_FP32 * 6 * 8
+    assert back >= weighted
     assert indexed(lambda x: x + x)[0] == weighted
     turned = indexed(lambda x: x.transpose(1, 2) + x.reshape(BATCH, 8, 6))[0]
-    assert turned == pytest.approx((1 + TURNED) * weighted)
-    assert indexed(lambda x: x.to(torch.bfloat16))[0] == 2 * weighted
+    assert turned == pytest.approx(weighted + TURNED * 6 * 8)
+    assert indexed(lambda x: x.to(torch.bfloat16))[0] == pytest.approx(weighted + 6 * 8)
 
 
 class Patches(nn.Module):

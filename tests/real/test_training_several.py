@@ -36,7 +36,8 @@ def test_a_gan_takes_a_step_of_each_optimizer() -> None:
         "Critic": STEPS, "Generator_and_Critic": STEPS,
     }  # fmt: skip
     steps_s = sum(row[1] * row[2] for row in found.values())
-    assert ran("dcgan").metrics["steps_s"] == pytest.approx(steps_s, rel=0.05)
+    # The first of each is without the script's own operators, which are its set-up too.
+    assert ran("dcgan").metrics["steps_s"] == pytest.approx(steps_s, rel=0.08)
 
 
 def test_a_step_lasts_from_one_of_an_optimizer_to_its_next() -> None:

@@ -25,7 +25,7 @@ from raysim.perf.host import LOOPS
 from raysim.perf.host_loops import NO_WORK, CpuOperator, Work
 from raysim.rayapi.shapes.cpu_work import counting_in
 from raysim.rayapi.shapes.prediction import Forward
-from raysim.tracing.operators import tensors
+from raysim.tracing import composite, operators
 from raysim.training.compiler.feed import Feed, Own
 
 if TYPE_CHECKING:
@@ -156,14 +156,27 @@ class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Run it."""
-        out = func(*args, **(kwargs or {}))
-        seen = [t for t in tensors((args, kwargs, out)) if t.is_meta]
-        if seen and func is not torch.ops.aten.detach.default:
-            self.operators += 1
-            if not func.is_view:
-                self.kernels += 1
-                self.moved_bytes += sum(t.numel() * t.element_size() for t in seen)
+        out, parts = composite.run(func, args, kwargs or {})
+        for part in parts:
+            self._note(part)
         return out
+
+    def _note(self, part: composite.Part) -> None:
+        given = (part.args, part.kwargs)
+        if part.func is torch.ops.aten.detach.default:
+            return
+        if not any(t.is_meta for t in operators.tensors((given, part.out))):
+            return
+        self.operators += 1
+        name = operators.aten_name(part.func)
+        if not operators.launches_nothing(part.func, name):
+            self.kernels += operators.kernels(name, part.args, part.out)
+            moved = operators.moved(name, given, part.out, width=1, counts=_on_meta)
+            self.moved_bytes += round(moved)
+
+
+def _on_meta(tensor: torch.Tensor) -> bool:
+    return tensor.is_meta
 
 
 def _loop() -> str:
