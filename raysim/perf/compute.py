@@ -451,14 +451,17 @@ class ComputeModel:
         return seconds
 
     def optimizer_host_s(
-        self, optimizer_name: str, tensors: int, *, fused: bool, momentum: float, foreach: bool
-    ) -> float:
-        """Seconds the host takes to queue one step over so many tensors."""
-        key = optimizer.optimizer_key(optimizer_name, momentum=momentum)
-        eager_s = host.HostCosts().eager_s
-        return self.on_host_s(
-            optimizer.step_host_s(key, tensors, fused=fused, foreach=foreach, eager_s=eager_s)
+        self, optimizer_name: str, tensors: int, *, fused: bool, momentum: float, foreach: bool,
+        matrices: int = 0,
+    ) -> float:  # fmt: skip
+        """Seconds the host takes to queue one step over so many tensors, matrices among them."""
+        key, eager_s = (
+            optimizer.optimizer_key(optimizer_name, momentum=momentum),
+            host.HostCosts().eager_s,
         )
+        return self.on_host_s(optimizer.step_host_s(
+            key, tensors, fused=fused, foreach=foreach, eager_s=eager_s, matrices=matrices
+        ))  # fmt: skip
 
     def on_host_s(self, seconds: float) -> float:
         """What takes the reference host so long, on this one."""

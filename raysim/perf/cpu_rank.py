@@ -150,6 +150,7 @@ class CpuRankModel(ComputeModel):
         fused: bool,
         momentum: float = 0.0,  # noqa: ARG002  (counted in its kernels)
         foreach: bool = True,  # noqa: ARG002  (on a CPU torch always loops)
+        matrices: int = 0,  # noqa: ARG002  (its passes are counted, not its operators)
     ) -> float:
         """One operator per pass and tensor."""
         kernels = optimizer.step_kernels(optimizer.optimizer_key(optimizer_name), fused=fused)

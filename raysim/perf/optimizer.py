@@ -59,7 +59,10 @@ STEP_HOST_S = {
 among them; AdamW, SGD with momentum and Adagrad over 1 to 512 tiny tensors beside an H100
 (host_training.csv, 2026-11-26), times the host's 0.59 of the reference (``host.PROVENANCE``)."""
 ADAFACTOR_TENSOR_S = 91e-6
-"""The same of each tensor in Adafactor's loop, torch's and transformers'."""
+"""The same of each vector in Adafactor's loop, torch's and transformers' (host_training.csv)."""
+ADAFACTOR_MATRIX_OPERATORS = 9
+"""Of a matrix, whose second moment is rows' and columns' means: 22 operators where a vector has 13
+(torch's, counted; transformers' has 10 more, two of them views)."""
 MULTI_TENSOR_SHARE = 0.89
 MULTI_TENSOR_SHARE_16 = 0.79
 """Bandwidth that multi-tensor kernels keep of streaming ones', over 32- and 16-bit elements:
@@ -119,10 +122,12 @@ def step_traffic(
     return moved / share, step_kernels(key, fused=fused)
 
 
-def step_host_s(key: str, tensors: int, *, fused: bool, foreach: bool, eager_s: float) -> float:
+def step_host_s(
+    key: str, tensors: int, *, fused: bool, foreach: bool, eager_s: float, matrices: int = 0
+) -> float:
     """Seconds of the reference host for one step over so many tensors; ``eager_s``: an operator."""
     if key == "adafactor":
-        return tensors * ADAFACTOR_TENSOR_S
+        return tensors * ADAFACTOR_TENSOR_S + matrices * ADAFACTOR_MATRIX_OPERATORS * eager_s
     if not fused and not foreach:
         return loop_kernels(key, tensors) * eager_s
     if key not in STEP_HOST_S:

@@ -161,6 +161,8 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if any(t.is_meta for t in tensors((args, kwargs))):
             args, kwargs = tree_map_only(torch.Tensor, self._moved_to_meta, (args, kwargs))
+        if func is _NUMBER and args[0].is_meta and not (self._deaf or self._backward):
+            self.walk.entry().calls.append(_read())
         answer = self.values.answer(func, args, kwargs)
         if answer is not None:
             return answer[0]
@@ -385,6 +387,11 @@ def _drawn() -> int:
 def _offsets() -> Call:
     """Ends of groups, for which the host waits: of a product, and of both of its gradients."""
     return Call(name="offsets", kind="sync", kernels=1, kernels_backward=2, dispatches=3)
+
+
+def _read() -> Call:
+    """A value of the GPU that Python asks for, and the host waits for, whoever knows it here."""
+    return Call(name="item", kind="sync", kernels=0, kernels_backward=0, dispatches=1)
 
 
 def _number(node: Any) -> int:

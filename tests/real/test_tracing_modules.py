@@ -419,3 +419,29 @@ def test_a_layer_norm_copies_an_input_that_lies_otherwise_first() -> None:
     assert first.indexed - plain.indexed == pytest.approx(TURNED * 64 * 32)
     assert first.backward_kernels - plain.backward_kernels == 1
     assert first.backward_moved - plain.backward_moved == 2 * 64 * 32
+
+
+class Asking(nn.Module):
+    """Looks at what lies on the GPU, as transformers does for padding and packed sequences."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside, self.out = nn.Linear(8, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Any) -> Any:
+        h = self.inside(x)
+        positions = torch.arange(8, device=x.device)
+        return self.out(h) if (positions >= 0).all() else h
+
+
+def test_a_value_of_the_gpu_is_waited_for_also_where_it_is_known() -> None:
+    module = Asking()
+    (plain, asking) = (
+        [o for layer in model.layers for o in layer.body.operators if o.kind == "sync"]
+        for model in (
+            trace(nn.Sequential(module.inside, module.out), torch.zeros(BATCH, 8), loss=classes),
+            trace(module, torch.zeros(BATCH, 8), loss=classes),
+        )
+    )
+    assert not plain
+    assert [(o.kernels, o.backward_kernels, o.dispatched) for o in asking] == [(0, 0, 1)]

@@ -122,6 +122,12 @@ def test_an_optimizers_step_costs_the_host_by_its_tensors() -> None:
     assert host_s(500, foreach=False) == pytest.approx(4000 * model.host.eager_s)
     assert host_s(500) == pytest.approx(110e-6 + 500 * 9.1e-6)
     assert host_s(500, fused=True) < 0.5 * host_s(500)
+    rows = [
+        model.optimizer_host_s("Adafactor", 10, fused=False, momentum=0.0, foreach=True, matrices=n)
+        for n in (0, 10)
+    ]
+    assert rows[0] == pytest.approx(10 * 91e-6)
+    assert rows[1] - rows[0] == pytest.approx(90 * model.host.eager_s)
     slow = ComputeModel(H100, given=TrainingConstants(host_speed=0.5))
     assert slow.optimizer_host_s(
         "AdamW", 500, fused=False, momentum=0.0, foreach=True

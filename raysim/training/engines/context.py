@@ -85,6 +85,11 @@ class EngineContext:
         return tuple(g.numel for u in self.units for g in u.gradients)
 
     @property
+    def matrices(self) -> int:
+        """Of them, those of two or more dimensions."""
+        return sum(g.matrix for u in self.units for g in u.gradients)
+
+    @property
     def weight_tensors(self) -> tuple[int, ...]:
         """Bytes of each stored weight, as the modules made them."""
         return tuple(self._stored().values())
@@ -288,9 +293,11 @@ class EngineContext:
             sizes=sizes,
         )
         tensors = max(1, len(sizes))
+        whole = len(sizes) == self.tensors
         host_s = self.costs.optimizer_host_s(
-            o.type, tensors, fused=o.fused, momentum=o.momentum, foreach=o.foreach
-        )
+            o.type, tensors, fused=o.fused, momentum=o.momentum, foreach=o.foreach,
+            matrices=self.matrices if whole else 0,
+        )  # fmt: skip
         parts = step_temporaries(o, [s * element_bytes for s in sizes or (numel,)])
         b.make_states()
         b.alloc("temporary", sum(parts), "optimizer temporaries", tensors=parts)

@@ -364,13 +364,9 @@ class Pricer:
 
     def _gradient(self, p: Parameter) -> Gradient:
         return Gradient(
-            p.name,
-            self._numel(p),
-            expert=p.expert,
-            fp8=p.fp8,
-            stored_bytes=p.stored_bytes,
-            whole_bytes=p.whole_bytes,
-        )
+            p.name, self._numel(p), expert=p.expert, fp8=p.fp8, stored_bytes=p.stored_bytes,
+            whole_bytes=p.whole_bytes, matrix=len(p.shape) > 1,
+        )  # fmt: skip
 
     def _numel(self, parameter: Parameter) -> int:
         numel = tp_numel(parameter, self.tp)

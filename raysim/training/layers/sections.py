@@ -46,6 +46,8 @@ class Gradient(NamedTuple):
     """Per element, where it is stored in another type than the plan's."""
     whole_bytes: float = 0.0
     """Of those, what is no part of the tensor, and never sharded (scales of 4-bit weights)."""
+    matrix: bool = False
+    """Of two or more dimensions."""
 
     def packed(self, width: int) -> Gradient:
         """As a tensor of elements of ``width`` bytes that hold several weights of fewer bits."""
