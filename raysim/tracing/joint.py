@@ -33,7 +33,7 @@ from torch.utils._pytree import tree_map_only
 
 from raysim.tracing import operators
 from raysim.tracing.autocast import Casts
-from raysim.tracing.recording import Functions
+from raysim.tracing.functions import Functions
 from raysim.tracing.walk import Walk
 
 _C: Any = torch._C  # noqa: SLF001 (modes of a thread have no other door)

@@ -28,10 +28,11 @@ from torch.utils._pytree import tree_map_only
 from raysim.errors import Problem, ScenarioError
 from raysim.models.table import Model
 from raysim.tracing.autocast import Casts
+from raysim.tracing.functions import Functions
 from raysim.tracing.kernels import stood_in
 from raysim.tracing.layers import assemble
 from raysim.tracing.operators import tensors
-from raysim.tracing.recording import Functions, Listener
+from raysim.tracing.recording import Listener
 from raysim.tracing.recurrent import cudnn_recurrent
 from raysim.tracing.walk import LOSS, Walk
 

@@ -1,10 +1,9 @@
 """Listening to one forward and backward pass on the meta device.
 
 A ``TorchDispatchMode`` sees every ATen operator below autograd, in forward and in backward;
-``saved_tensors_hooks`` shows what autograd keeps; a ``TorchFunctionMode`` stands in for the two
-functions that the meta device runs unlike CUDA, fused attention and fused dropout, and knows when a
-loss function runs. What is kept for an operator, and its backward, are matched to it by autograd's
-sequence number, which forward drew last and the backward node carries (``Node::sequence_nr``).
+``saved_tensors_hooks`` shows what autograd keeps. What is kept for an operator, and its backward,
+are matched to it by autograd's sequence number, which forward drew last and the backward node
+carries (``Node::sequence_nr``).
 
 A tensor *grows* with the batch if it was computed from one that does, or starts with a dimension of
 the batch's size. What does not grow (position tables, masks, casts of weights) costs launches only.
@@ -16,21 +15,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from types import FunctionType
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
-from torch.nn import functional
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from raysim.models.table import Attention
 from raysim.tracing import composite, operators
-from raysim.tracing.attention import is_fused, plain
-from raysim.tracing.autocast import Casts
 from raysim.tracing.indexing import SCATTERS
 from raysim.tracing.operators import Call, Kept, tensors
 from raysim.tracing.shared import Shared
@@ -396,121 +390,3 @@ def _read() -> Call:
 
 def _number(node: Any) -> int:
     return int(node._sequence_nr()) if node is not None else -1  # noqa: SLF001
-
-
-class _Attention(torch.autograd.Function):
-    """Fused attention on the meta device; keeps what CUDA's kernels keep."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        listener: Listener,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        mask: torch.Tensor | None,
-        causal: bool,
-    ) -> torch.Tensor:
-        """Shapes only."""
-        out, lse, bias = listener.attend(q, k, v, mask, causal=causal)
-        ctx.save_for_backward(q, k, v, out, lse, bias)
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> Any:  # noqa: ARG004
-        """Gradients of q, k and v."""
-        q, k, v, *_ = ctx.saved_tensors
-        return None, torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), None, None
-
-
-class Functions(TorchFunctionMode):
-    """Stands in for what the meta device would run unlike CUDA."""
-
-    def __init__(self, listener: Listener | None, casts: Casts | None = None) -> None:
-        super().__init__()
-        self.listener = listener
-        self.casts = casts
-        body = functional.multi_head_attention_forward
-        # Functions called inside another one escape this mode; this one's body gets ours by name.
-        inside = {
-            "scaled_dot_product_attention": self._attend,
-            "dropout": _dropout,
-            "has_torch_function": lambda _: False,
-        }
-        self._multi_head = FunctionType(
-            body.__code__, {**body.__globals__, **inside}, body.__name__, body.__defaults__
-        )
-        self._multi_head.__kwdefaults__ = body.__kwdefaults__
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        """Run a torch function, or what stands in for it."""
-        kwargs = kwargs or {}
-        if func is functional.scaled_dot_product_attention:
-            return self._attend(*args, **kwargs)
-        if func is functional.dropout or func is torch.dropout:
-            return _dropout(*args, **kwargs)
-        if func is functional.multi_head_attention_forward:
-            return self._multi_head(*args, **kwargs)
-        name = getattr(func, "__name__", "")
-        is_loss = name.endswith("_loss") or name.startswith(
-            ("cross_entropy", "binary_cross_entropy")
-        )
-        if is_loss and self.listener is not None:
-            with self.listener.in_loss():
-                return func(*args, **kwargs)
-        return func(*args, **kwargs)
-
-    def _attend(
-        self,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        attn_mask: torch.Tensor | None = None,
-        dropout_p: float = 0.0,  # inside the kernel
-        is_causal: bool = False,
-        scale: float | None = None,
-        **_: Any,
-    ) -> torch.Tensor:
-        """``scaled_dot_product_attention`` as one fused kernel, where there is one for it."""
-        if self.casts is not None:
-            query, key, value, attn_mask = self.casts.halved((query, key, value, attn_mask))
-        if is_fused(query, key, value, attn_mask):
-            return self._fused_attention(query, key, value, attn_mask, causal=is_causal)
-        with nullcontext() if self.casts is None else self.casts.off():
-            return plain(
-                query, key, value, attn_mask, dropout=dropout_p, causal=is_causal, scale=scale
-            )
-
-    def _fused_attention(
-        self,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        mask: torch.Tensor | None,
-        *,
-        causal: bool,
-    ) -> torch.Tensor:
-        out: torch.Tensor = _Attention.apply(  # type: ignore[no-untyped-call]
-            self.listener, query, key, value, mask, causal
-        )
-        return out
-
-
-def _dropout(
-    input: torch.Tensor,  # noqa: A002 (torch's name)
-    p: float = 0.5,
-    training: bool = True,
-    inplace: bool = False,  # noqa: ARG001
-    *,
-    train: bool | None = None,
-) -> torch.Tensor:
-    """CUDA's ``native_dropout``: one kernel, a mask of one byte per element."""
-    if not (training if train is None else train) or p == 0:
-        return input
-    return torch.native_dropout(input, p, True)[0]
