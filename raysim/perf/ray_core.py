@@ -20,9 +20,6 @@ COPY_THREADS = 6
 """That copy an object into the store (``MEMCOPY_THREADS`` of ``serialization.pxi``)."""
 COPIED_ALONE_BYTES = 2**20 + 2**10
 """Up to this size one does: a buffer of 1 MiB (``kMemcopyDefaultThreshold`` there) and headers."""
-ARG_SUBMITTED_FRAC = 0.2
-"""Of ``per_arg_ns``, what the caller works: 4 us beside 15 of who reads it, of the second argument
-to the fifth (as ``execute_args_ns``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +43,8 @@ class RayCosts:
     serialize_bytes_per_s: float = 2e9
     """Pickling of plain Python values; arrays go out of band and are copied once, into plasma."""
     per_arg_ns: int = 5_000
+    """Of each argument, all at its caller. Of the second to the fifth 4 us were, and 15 at who read
+    them (as ``execute_args_ns``); told apart, shuffles of the calibration came out worse."""
     get_ns: int = 49_200
     """``ray.get`` of something that is here: the call itself, without the store's answer."""
     per_ref_get_ns: int = 7_500

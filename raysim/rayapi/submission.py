@@ -15,7 +15,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from raysim.perf.ray_core import ARG_SUBMITTED_FRAC
 from raysim.rayapi.failures import exception_of, raise_error
 from raysim.rayapi.labels import matches
 from raysim.rayapi.objects import ObjectRef
@@ -220,7 +219,7 @@ def arguments(
             ref = put_payload(fiber, payload)
             held.append(ref)
             found.append(ref._ref)  # noqa: SLF001  (an ObjectRef is this package's own)
-    fiber.lead_ns += round(costs.per_arg_ns * ARG_SUBMITTED_FRAC) * (len(found) - 1)
+    fiber.lead_ns += costs.per_arg_ns * (len(found) - 1)
     if inlined:
         fiber.lead_ns += costs.submit_args_ns
     return found, held

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from raysim.kernel.component import Reply
-from raysim.perf.ray_core import ARG_SUBMITTED_FRAC
 from raysim.raycore.core_worker.references import Reference
 from raysim.raycore.protocol import PushTask
 from raysim.raycore.resources import Allocation
@@ -115,11 +114,8 @@ class Running:
         end_ns = now_ns + core.lead_ns + lead_ns
         end_ns = max(end_ns, executor.free_ns)
         end_ns += executor.thread_takes(end_ns, work_ns)
-        values = len(self.spec.args) - 1 - self.stored_args  # the first says only how many
-        if values > 0:
-            each_ns = round(costs.per_arg_ns * (1.0 - ARG_SUBMITTED_FRAC))
-            args_ns = costs.execute_args_ns + values * each_ns
-            end_ns += executor.thread_takes(end_ns, args_ns)
+        if len(self.spec.args) > 1 + self.stored_args:  # the first says only how they are named
+            end_ns += executor.thread_takes(end_ns, costs.execute_args_ns)
         executor.free_ns = end_ns + executor.turns_ns
         if executor.after_ns:
             executor.free_ns += executor.thread_takes(end_ns, executor.after_ns)

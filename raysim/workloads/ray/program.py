@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from raysim.perf.ray_core import ARG_SUBMITTED_FRAC, RayCosts
+from raysim.perf.ray_core import RayCosts
 from raysim.raycore.ids import ActorID, TaskID, task_of
 from raysim.raycore.process import CoreProcess
 from raysim.raycore.tasks import Arg, Payload, Ref, TaskError, TaskOptions, TaskSpec, Value
@@ -43,7 +43,6 @@ class Program:
     ) -> None:
         self.process = process
         self.costs: RayCosts = process.costs
-        self.per_arg_ns = round(self.costs.per_arg_ns * ARG_SUBMITTED_FRAC)
         self.parent = parent
         self.lead_ns = 0
         self.tasks: list[TaskID] = [] if tasks is None else tasks
@@ -77,7 +76,7 @@ class Program:
     def submit(self, options: TaskOptions, todo: object, *arguments: Payload | Ref) -> list[Ref]:
         """``f.remote(...)``."""
         carried, made = self.args(todo, *arguments)
-        self.lead_ns += self.costs.submit_task_ns + self.per_arg_ns * len(arguments)
+        self.lead_ns += self.costs.submit_task_ns + self.costs.per_arg_ns * len(arguments)
         refs = self.process.submit_task(options, carried, lead_ns=self.lead_ns, parent=self.parent)
         self.tasks.append(task_of(refs[0].object_id))
         self.drop(made)
@@ -101,7 +100,7 @@ class Program:
     ) -> list[Ref]:
         """``actor.method.remote(...)``; nothing if too many calls are pending."""
         carried, made = self.args(todo, *arguments)
-        self.lead_ns += self.costs.submit_actor_task_ns + self.per_arg_ns * len(arguments)
+        self.lead_ns += self.costs.submit_actor_task_ns + self.costs.per_arg_ns * len(arguments)
         refs = self.process.submit_actor_task(
             actor, options, carried, lead_ns=self.lead_ns, parent=self.parent
         )

@@ -81,9 +81,9 @@ def test_calls_of_an_async_actor_wait_for_their_threads_turns(wait_ns):
     assert five_async_calls_ns(costs, b.no_op) == 5 * (20 * US + wait_ns)
 
 
-@pytest.mark.parametrize(("count", "reads_us"), [(0, 0), (1, 68), (5, 108)])
+@pytest.mark.parametrize(("count", "reads_us"), [(0, 0), (1, 58), (5, 58)])
 def test_arguments_are_read_by_who_is_called(count, reads_us):
-    costs = replace(NO_TIME, execute_args_ns=58 * US, per_arg_ns=12_500)
+    costs = replace(NO_TIME, execute_args_ns=58 * US)
 
     def main(process):
         a = yield b.create_actor(actor(b.no_op))
