@@ -37,9 +37,14 @@ class RayCosts:
     submitters_frac: float = 0.095
     """How much longer a call takes for every other program that submits on the same host: shared
     caches, turbo, the kernel's loopback. From 4 clients calling 32 actors (27,376 calls/s)."""
+    submit_args_ns: int = 32_000
+    """More for a call with values among its arguments: each is pickled into a message of its own.
+    In a burst 121 us of a driver's thread where a call without took 84 (as ``execute_args_ns``)."""
     serialize_bytes_per_s: float = 2e9
     """Pickling of plain Python values; arrays go out of band and are copied once, into plasma."""
     per_arg_ns: int = 5_000
+    """Of each argument, all at its caller. Of the second to the fifth 4 us were, and 15 at who read
+    them (as ``execute_args_ns``); told apart, shuffles of the calibration came out worse."""
     get_ns: int = 49_200
     """``ray.get`` of something that is here: the call itself, without the store's answer."""
     per_ref_get_ns: int = 7_500
@@ -82,6 +87,14 @@ class RayCosts:
     """Of a call of an async actor, what passes while none of its process's three threads works:
     each waits to be woken with Python's lock, in turn. Told apart from work only where accounts of
     threads were measured; elsewhere it is within ``execute_async_ns``."""
+    execute_args_ns: int = 58_000
+    """More for a call with values among its arguments: unpickled, bound to the signature. In a
+    burst an actor's thread worked 62 us per call without arguments, 135 with one, 147 with two, 195
+    with five (ray 2.60, a Xeon of 2 cores with ``core_speed`` 1, 2026-11, /proc schedstat)."""
+    execute_after_ns: int = 0
+    """What an actor's thread works for a call when its answer is on its way; nothing is left of the
+    accounts of tasks and async actors. Told apart only where accounts of threads were measured;
+    elsewhere it is within ``execute_ns``."""
     export_function_ns: int = 600_000
     """A function's first call in a process: pickled and described for the GCS. 0.47 ms of CPU of
     an actor's thread, 0.68 of a driver's (the same Xeon)."""
@@ -101,6 +114,9 @@ class RayCosts:
     raylet_pop_worker_ns: int = 60_000
     raylet_return_ns: int = 30_000
     raylet_message_ns: int = 10_000
+    raylet_blocked_ns: int = 22_000
+    """A task's notice that it waits in ``ray.get``, or goes on. 56 us of the raylet's main thread
+    for both, per call of an actor by one of four tasks (as ``execute_args_ns``)."""
     pin_ns: int = 30_000
 
     # plasma store thread

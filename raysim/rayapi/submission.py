@@ -220,6 +220,8 @@ def arguments(
             held.append(ref)
             found.append(ref._ref)  # noqa: SLF001  (an ObjectRef is this package's own)
     fiber.lead_ns += costs.per_arg_ns * (len(found) - 1)
+    if inlined:
+        fiber.lead_ns += costs.submit_args_ns
     return found, held
 
 

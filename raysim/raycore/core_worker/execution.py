@@ -113,8 +113,13 @@ class Running:
         now_ns = core.sim.clock.now
         end_ns = now_ns + core.lead_ns + lead_ns
         end_ns = max(end_ns, executor.free_ns)
-        end_ns += executor.thread_takes(end_ns, work_ns) + executor.turns_ns
-        executor.free_ns = end_ns
+        end_ns += executor.thread_takes(end_ns, work_ns)
+        if len(self.spec.args) > 1 + self.stored_args:  # the first says only how they are named
+            end_ns += executor.thread_takes(end_ns, costs.execute_args_ns)
+        executor.free_ns = end_ns + executor.turns_ns
+        if executor.after_ns:
+            executor.free_ns += executor.thread_takes(end_ns, executor.after_ns)
+        end_ns += executor.turns_ns
         core.sim.call_later(end_ns - now_ns, executor.over, self)
 
     def fail(self, error: TaskError, *, lead_ns: int = 0) -> None:

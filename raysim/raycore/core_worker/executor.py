@@ -52,6 +52,8 @@ class Executor:
         self._inline_bytes = core.config.max_direct_call_object_size
         self.execute_ns = core.costs.execute_ns + core.costs.execute_task_ns
         self.turns_ns = 0
+        self.after_ns = 0
+        """Of a call, when its answer is on its way."""
         self.free_ns = 0
         """When the execution thread has done what it has."""
         self.instance: Any = None
@@ -156,6 +158,8 @@ class Executor:
             if options.is_async:
                 self.execute_ns += self.core.costs.execute_async_ns
                 self.turns_ns = self.core.costs.execute_async_wait_ns
+            else:
+                self.after_ns = self.core.costs.execute_after_ns
             limit = options.max_concurrency or (_ASYNC_CONCURRENCY if options.is_async else 1)
             self.default.limit = limit
             for name, n in options.concurrency_groups:

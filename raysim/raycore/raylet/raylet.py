@@ -92,18 +92,18 @@ class Raylet(Component):
         node_type: str = "",
     ) -> None:
         costs = env.costs
-        small_ns = costs.raylet_message_ns
+        blocked_ns = costs.raylet_blocked_ns
         super().__init__(
-            env.sim, raylet(node_id),
-            service_ns={
+            env.sim, raylet(node_id), service_ns={
                 RequestWorkerLease: costs.raylet_lease_ns + costs.raylet_pop_worker_ns,
                 ReturnWorkerLease: costs.raylet_return_ns,
+                **dict.fromkeys((NotifyWorkerBlocked, NotifyWorkerUnblocked), blocked_ns),
                 **dict.fromkeys(
                     (CancelWorkerLease, ReportWorkerBacklog, RegisterClient, DisconnectClient,
-                     NotifyWorkerBlocked, NotifyWorkerUnblocked, ActorCreationTaskDone, DrainRaylet,
-                     GetWorkerFailureCause, PrepareBundleResources, CommitBundleResources,
-                     CancelResourceReserve, GetResourceLoad, PinObjectIDs, KillLocalActor),
-                    small_ns,
+                     ActorCreationTaskDone, DrainRaylet, GetWorkerFailureCause,
+                     PrepareBundleResources, CommitBundleResources, CancelResourceReserve,
+                     GetResourceLoad, PinObjectIDs, KillLocalActor),
+                    costs.raylet_message_ns,
                 ),
             },
         )  # fmt: skip

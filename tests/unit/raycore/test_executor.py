@@ -81,6 +81,40 @@ def test_calls_of_an_async_actor_wait_for_their_threads_turns(wait_ns):
     assert five_async_calls_ns(costs, b.no_op) == 5 * (20 * US + wait_ns)
 
 
+@pytest.mark.parametrize(("count", "reads_us"), [(0, 0), (1, 58), (5, 58)])
+def test_arguments_are_read_by_who_is_called(count, reads_us):
+    costs = replace(NO_TIME, execute_args_ns=58 * US)
+
+    def main(process):
+        a = yield b.create_actor(actor(b.no_op))
+        yield b.get((yield b.call_actor(a, method(b.no_op))))
+        begun = process.sim.now_ns
+        args = [Payload(8)] * (1 + count) if count else []  # the first names them
+        yield b.get((yield b.call_actor(a, method(b.no_op), args)))
+        return process.sim.now_ns - begun
+
+    assert House(costs=costs).play(main) == reads_us * US
+
+
+def test_what_follows_an_answer_delays_only_the_next_call():
+    costs = replace(NO_TIME, execute_ns=10 * US, execute_after_ns=7 * US)
+
+    def main(process):
+        a = yield b.create_actor(actor(b.no_op))
+        yield b.get((yield b.call_actor(a, method(b.no_op))))
+        yield b.sleep(MS)
+        begun, took = process.sim.now_ns, []
+        refs = []
+        for _ in range(3):
+            refs += yield b.call_actor(a, method(b.no_op))
+        for ref in refs:
+            yield b.get([ref])
+            took.append(process.sim.now_ns - begun)
+        return took
+
+    assert House(costs=costs).play(main) == [10 * US, 27 * US, 44 * US]
+
+
 def test_the_first_call_of_a_process_waits_until_it_can_read_values():
     house = House(workers=1, costs=replace(NO_TIME, first_value_core_s=0.1))
 
