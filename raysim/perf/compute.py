@@ -428,9 +428,8 @@ class ComputeModel:
         """GPU seconds of one optimizer step over ``numel`` elements.
 
         ``element_bytes`` is the width of parameters and states, which torch keeps alike.
-        ``foreach`` False is torch's loop over the tensors, unless ``fused``. ``matrix_dim``
-        is the side of Muon's square matrices; others ignore it. ``sizes`` are the
-        elements of each tensor; () is one tensor.
+        ``foreach`` False is torch's loop over the tensors, unless ``fused``. ``matrix_dim`` is the
+        side of Muon's square matrices. ``sizes`` are elements of each tensor; () is one tensor.
 
         Raises
         ------
@@ -455,12 +454,10 @@ class ComputeModel:
         matrices: int = 0,
     ) -> float:  # fmt: skip
         """Seconds the host takes to queue one step over so many tensors, matrices among them."""
-        key, eager_s = (
-            optimizer.optimizer_key(optimizer_name, momentum=momentum),
-            host.HostCosts().eager_s,
-        )
+        key = optimizer.optimizer_key(optimizer_name, momentum=momentum)
         return self.on_host_s(optimizer.step_host_s(
-            key, tensors, fused=fused, foreach=foreach, eager_s=eager_s, matrices=matrices
+            key, tensors, fused=fused, foreach=foreach, matrices=matrices,
+            eager_s=host.HostCosts().eager_s,
         ))  # fmt: skip
 
     def on_host_s(self, seconds: float) -> float:

@@ -34,7 +34,6 @@ from tests.real.training_script_parts import (  # noqa: E402
 
 def test_workers_see_gpus_ranks_and_no_values() -> None:
     def loop(config: dict[str, Any]) -> dict[str, Any]:
-        import math
         import os
 
         import ray.train.torch
@@ -46,7 +45,7 @@ def test_workers_see_gpus_ranks_and_no_values() -> None:
             "gpu": torch.cuda.is_available(), "count": torch.cuda.device_count(),
             "memory": torch.cuda.get_device_properties(0).total_memory,
             "rank": (dist.get_rank(), dist.get_world_size(), os.environ["WORLD_SIZE"]),
-            "loss": math.isnan(loss.item()), "branch": bool(loss > 3),
+            "loss": str(loss.item()), "branch": bool(loss > 3),
             "numpy": str(loss.detach().cpu().numpy()), "ddp": isinstance(
                 model, torch.nn.parallel.DistributedDataParallel),
             "device": str(ray.train.torch.get_device()),
@@ -56,7 +55,7 @@ def test_workers_see_gpus_ranks_and_no_values() -> None:
     found = fit_value(loop)
     assert found == {
         "gpu": True, "count": 2, "memory": int(catalog.node("dgx-h100").gpu.memory_bytes),
-        "rank": (0, 2, "2"), "loss": True, "branch": False, "numpy": "nan", "ddp": True,
+        "rank": (0, 2, "2"), "loss": "nan", "branch": False, "numpy": "nan", "ddp": True,
         "device": "cuda:0", "integers": 10,
     }  # fmt: skip
 
