@@ -101,6 +101,7 @@ class Replaced:
                 return ours(real, caller, *args, **kwargs)
 
             either.__name__ = name
+            either.__module__ = getattr(real, "__module__", None) or either.__module__
             either.__wrapped__ = real  # type: ignore[attr-defined]
             return either
 
