@@ -49,13 +49,19 @@ def folder_points(folder: Path, scripts: Path) -> Iterator[Point]:
     path = folder / PROFILE
     profile = load_profile(path) if path.exists() else OWN
     for case in json.loads((folder / CASES).read_text(encoding="utf-8")):
-        rows = _rows(folder, case)
+        rows, name = _rows(folder, case), _name(folder, case)
         try:
             said = play(case["command"], scripts, folder, profile).metrics
         except Exception as error:  # noqa: BLE001  (a script's own, whatever it is, is an answer)
-            yield _missing(case, f"{type(error).__name__}: {error}")
+            yield _missing(name, case, f"{type(error).__name__}: {error}")
             continue
-        yield from _points(case, rows, said)
+        yield from _points(name, case, rows, said)
+
+
+def _name(folder: Path, case: Mapping[str, Any]) -> str:
+    """Of a case on one GPU on one day."""
+    gpu = folder.parent.name.removeprefix("nvidia-").partition("-")[0]
+    return f"{case['name']}, {gpu} {folder.name}"
 
 
 def _rows(folder: Path, case: Mapping[str, Any]) -> dict[str, MeasuredRow]:
@@ -89,19 +95,17 @@ def play(command: str, scripts: Path, folder: Path, profile: Profile) -> Library
 
 
 def _points(
-    case: Mapping[str, Any], rows: Mapping[str, MeasuredRow], said: Mapping[str, float]
+    name: str, case: Mapping[str, Any], rows: Mapping[str, MeasuredRow], said: Mapping[str, float]
 ) -> Iterator[Point]:
     for quantity, (family, metric) in METRICS.items():
         if quantity in rows:
             row = rows[quantity]
             yield Point(
-                family=f"scripts/{family}", name=case["name"], role=case["role"], unit=row.unit,
+                family=f"scripts/{family}", name=name, role=case["role"], unit=row.unit,
                 predicted=said[metric], measured=row.value, low=row.low, high=row.high,
                 repetitions=row.repetitions,
             )  # fmt: skip
 
 
-def _missing(case: Mapping[str, Any], why: str) -> Point:
-    return Point(
-        family="scripts/step time", name=case["name"], role=case["role"], left_out=why[:200]
-    )
+def _missing(name: str, case: Mapping[str, Any], why: str) -> Point:
+    return Point(family="scripts/step time", name=name, role=case["role"], left_out=why[:200])
