@@ -43,7 +43,7 @@ def test_the_closed_form_and_the_run_agree_on_what_binds(root: Path) -> None:
     assert found[0]["bound_by"].startswith("CPUs: 88 make 3,000 rows/s")
     assert 0.85 * 3_000 < found[0]["metrics"]["rows_per_s"] < 3_000
     assert found[0]["would_help"] == [
-        "192 CPUs more for data, which has 88: then the trainers bind."
+        "190 CPUs more for data, which has 88: then the trainers bind."
     ]
     assert found[14]["bound_by"].startswith("The trainers")
     assert not found[14]["would_help"]
