@@ -73,10 +73,11 @@ FILES = {
                                        "offload_param_device": "none",
                                        "zero3_save_16bit_model": True}},
 }  # fmt: skip
+WAITING_BYTES = 2 * 2**20
 COLLATING = 2e-3
+"""A script's loader copies its batches, which a scenario without data does not."""
 LOOP_S = 7e-3
 """What a library's loop, its logging and the waits for it add at most, over all micro-batches."""
-"""A script's loader copies its batches, which a scenario without data does not."""
 ADAM = "{type: AdamW, fused: true, lr: 5.0e-5}"
 
 SHARDED = (
@@ -116,10 +117,14 @@ def said(folder: Path, section: str) -> Any:
 
 
 def assert_equal(report: Any, expected: Any) -> None:
-    """Step and memory of a program and of a scenario, which knows no loop and no logging."""
+    """Step and memory of a program and of a scenario, which knows no loop and no logging.
+
+    Nor gradients that wait for others to be added to them: a segment of small blocks here.
+    """
     step_s = expected["step"]["seconds"]
     assert -COLLATING * step_s <= report.metrics["step_seconds"] - step_s < LOOP_S
-    assert report.metrics["gpu_mem_peak_bytes"] == expected["memory"]["peak_bytes"]
+    more_bytes = report.metrics["gpu_mem_peak_bytes"] - expected["memory"]["peak_bytes"]
+    assert 0 <= more_bytes <= WAITING_BYTES
 
 
 # ---- accelerate launch ---------------------------------------------------------------------------
