@@ -16,6 +16,8 @@ NOT_MEASURED = {
     "gcs_message_ns",  # never alone in what a program times
     "unix_socket_ns", "grpc_cross_host_extra_ns",  # the latter needs two hosts
     "grpc_bytes_per_s",  # only in a sum with copying
+    "submit_args_ns", "execute_args_ns", "raylet_blocked_ns",  # differences of threads' accounts
+    "execute_after_ns",  # what the fitted ones leave of an actor's account
 }  # fmt: skip
 OF_LIBRARIES = ("data_", "serve_", "train_", "tune_")
 """Fitted on replays: ``raysim calibrate --family ray_libraries``."""
