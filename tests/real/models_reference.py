@@ -278,7 +278,7 @@ def _measure(
         storage = t.untyped_storage()
         if storage.data_ptr() not in owned:
             storages[storage.data_ptr()] = storage.nbytes()
-        return t
+        return t.detach()  # a node that keeps its own output would keep all for ever
 
     with kernels(model):
         return _counted(model, given, batch, rows, pack, storages, alive)
