@@ -27,7 +27,7 @@ from raysim.perf.constants import MEASURED, GpuConstants
 from raysim.perf.gemm import (
     LARGEST_TILE,
     SPLIT_K_MIN,
-    SPLIT_WAVES,
+    TENSOR_SPLITS,
     TILES,
     GemmConstants,
     gemm_seconds,
@@ -58,11 +58,10 @@ LAYOUT_SHARE = 0.60
 MOST_PARTIAL_BYTES = 2**23
 """Per byte of an element: of 512 channels 16 MiB in 16 bits, 32 in fp32; of 1,024 8 and 24."""
 PARTIAL_TILE, PARTIAL_SMS = 128, 132
-PARTIAL_ROWS = {False: 8192, True: 1500}
+"""H100's SMs, on every GPU."""
+PARTIAL_ROWS, PRODUCT_PARTIAL_ROWS = 8192, 1500
 """Positions that a part has at least; of a product by itself. The number of parts: of filters 3 to
 13 in ``workspace.csv``, one more at most here; of products 4 to 99, within a factor of two."""
-
-
 LARGE_TAPS = 49
 """Of filters over few channels that fp32 copies for: 7 by 7 of ResNet's. Neither for patches of 16
 by 16 nor for 10 in a row, the others of ``workspace.csv``."""
@@ -215,7 +214,7 @@ def partial_bytes(op: Operator, batch: float, element_bytes: int) -> int:
     if s.is_product and not op.conv.channels_last:
         return round(min(batch * partial, MOST_PARTIAL_BYTES * element_bytes))
     tiles = -(-s.n // PARTIAL_TILE) * -(-s.k // PARTIAL_TILE) * s.groups
-    deepest = s.rows // (PARTIAL_ROWS[s.is_product])
+    deepest = s.rows // (PRODUCT_PARTIAL_ROWS if s.is_product else PARTIAL_ROWS)
     parts = min(PARTIAL_SMS // tiles, deepest)
     return round(parts * partial) if parts > 1 else 0
 
@@ -288,7 +287,7 @@ def _sum_s(c: GemmConstants, s: _Shape, k: int, moved: float) -> float:
     rate = c.peak_flops_per_s * c.efficiency * WEIGHT_SHARE[c.element_bytes] / c.sm_count
     best = inf
     deepest = max(1, round(s.rows) // SPLIT_K_MIN)
-    for (high, wide, area), filled in product(TILES, range(1, SPLIT_WAVES[True] + 1)):
+    for (high, wide, area), filled in product(TILES, range(1, TENSOR_SPLITS.waves + 1)):
         count = -(-s.n // high) * -(-k // wide) * s.groups
         parts = min(max(1, filled * c.sm_count // count), deepest)
         waves = -(-count * parts // c.sm_count)

@@ -16,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 from math import ceil, inf
+from typing import NamedTuple
 
 from raysim.errors import CalibrationError
 from raysim.perf.tables import Grid, Plane
@@ -35,9 +36,18 @@ TILE = 128
 """Side of the tile that the residual counts waves of."""
 SPLIT_K_MIN = 128
 """A k-slice shorter than this is never worth a reduction."""
-SPLIT_WAVES = {True: 2, False: 4}
-"""Splitting k serves to fill the SMs: not beyond this many waves, with tensor cores and without."""
-SPLITS = {True: (1, 2, 4, 8, 16), False: tuple(range(1, 33))}
+
+
+class Splits(NamedTuple):
+    """Into how many slices a library cuts k."""
+
+    slices: tuple[int, ...]
+    waves: int
+    """Splitting k serves to fill the SMs: not beyond this many."""
+
+
+TENSOR_SPLITS = Splits((1, 2, 4, 8, 16), 2)
+PLAIN_SPLITS = Splits(tuple(range(1, 33)), 4)
 """Without tensor cores any number of slices occurs: weight gradients of 36 to 144 tiles keep 48 of
 51 TFLOP/s on the 132 SMs of H100."""
 ALIGNED_BYTES = 32
@@ -217,13 +227,13 @@ def _compute_seconds(
     sms, quantisation, k_half = c.sm_count, c.quantisation, c.k_half
     whole_rows, alike = tuple(ceil(r) for r in rows), groups // len(rows)
     reduction = 0.5 * c.split_s * flops_per_s_per_sm
-    splits, most = SPLITS[c.tensor_cores], SPLIT_WAVES[c.tensor_cores] * sms
+    splits = TENSOR_SPLITS if c.tensor_cores else PLAIN_SPLITS
     best = inf
     for (tile_rows, tile_columns, _), work in zip(TILES, _tile_work(c.tile_exponent), strict=True):
         high = sum(-(-r // tile_rows) for r in whole_rows) * alike
         count = high * -(-n // tile_columns)
-        for split in splits:
-            if split > 1 and (count * split > most or k < split * SPLIT_K_MIN):
+        for split in splits.slices:
+            if split > 1 and (count * split > splits.waves * sms or k < split * SPLIT_K_MIN):
                 break
             share = count * split / sms
             whole = ceil(share)

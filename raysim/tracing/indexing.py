@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils._pytree import tree_leaves
 
+from raysim.tracing.storages import key_of
+
 _LIKE = {f"{kind}_like" for kind in ("full", "ones", "rand", "randn", "zeros")}
 _DRAWN = {"normal", "random", "uniform"}
 FILLS = frozenset({"fill", "full", "new_full", "new_ones", "new_zeros", "ones", "zero", "zeros"})
@@ -80,7 +82,7 @@ def _rows(args: Sequence[Any], out: torch.Tensor) -> int:
 
 def is_in_place(args: Sequence[Any], out: object) -> bool:
     """Whether what is written at indices is in the tensor that was given."""
-    return isinstance(out, torch.Tensor) and _storage(out) == _storage(args[0])
+    return isinstance(out, torch.Tensor) and key_of(out) == key_of(args[0])
 
 
 def scattered(name: str, args: Sequence[Any], out: torch.Tensor) -> Cost:
@@ -117,7 +119,3 @@ def _put(name: str, args: Sequence[Any]) -> tuple[float, float]:
     kept = [n for n, i in zip(target.shape, args[1], strict=False) if i is None]
     width = math.prod(kept) * math.prod(target.shape[len(args[1]) :])
     return float(rows), float(width)
-
-
-def _storage(tensor: torch.Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)  # noqa: SLF001 (it has no other identity)

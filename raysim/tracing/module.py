@@ -34,6 +34,7 @@ from raysim.tracing.layers import assemble
 from raysim.tracing.operators import tensors
 from raysim.tracing.recording import Listener
 from raysim.tracing.recurrent import cudnn_recurrent
+from raysim.tracing.storages import key_of
 from raysim.tracing.walk import LOSS, Walk
 
 _UNCOMPILED = (RuntimeError, TypeError, ValueError, AssertionError, AttributeError, KeyError)
@@ -233,8 +234,7 @@ def _copied(
     twins: dict[tuple[object, ...], torch.Tensor] = {}
     for tensor in _tensors_of(module):
         parameter = isinstance(tensor, torch.nn.Parameter)
-        storage = tensor.untyped_storage()
-        place = (storage._cdata, tensor.storage_offset(), tuple(tensor.shape), tensor.stride())  # noqa: SLF001
+        place = (key_of(tensor), tensor.storage_offset(), tuple(tensor.shape), tensor.stride())
         twin = twins.get((parameter, *place))
         if twin is None:
             twin = made_of(tensor.detach())

@@ -28,6 +28,7 @@ from raysim.tracing import composite, operators
 from raysim.tracing.indexing import SCATTERS
 from raysim.tracing.operators import Call, Kept, tensors
 from raysim.tracing.shared import Shared
+from raysim.tracing.storages import key_of
 from raysim.tracing.values import Values
 from raysim.tracing.waiting import Waiting
 from raysim.tracing.walk import Walk
@@ -82,9 +83,8 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def key(self, tensor: torch.Tensor) -> int:
         """Identity of a storage, kept alive so that no other one takes its place."""
-        storage = tensor.untyped_storage()
-        key = int(storage._cdata)  # noqa: SLF001 (a meta storage has no other identity)
-        self._alive.setdefault(key, storage)
+        key = key_of(tensor)
+        self._alive.setdefault(key, tensor.untyped_storage())
         return key
 
     def grows(self, tensor: torch.Tensor) -> bool:

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from raysim.tracing.storages import key_of
+
 LEAST_BYTES = 2**20
 """Smaller ones come from the allocator's pool of small blocks."""
 _C: Any = torch._C  # noqa: SLF001  (nothing else counts a storage's owners)
@@ -29,14 +31,14 @@ class Waiting:
 
     def add(self, given: Sequence[torch.Tensor], out: torch.Tensor) -> bool:
         """Two were added: by the engine, under the node that made the second, if both are known."""
-        known = len(given) > 1 and all(_key(t) in self._made for t in given)
+        known = len(given) > 1 and all(key_of(t) in self._made for t in given)
         if known:
-            self._sums.add(_key(out))
+            self._sums.add(key_of(out))
         return known
 
     def has_sum(self, given: Iterable[torch.Tensor]) -> bool:
         """Whether one of these is such a sum, of which nobody was told."""
-        found = {_key(t) for t in given} & self._sums
+        found = {key_of(t) for t in given} & self._sums
         self._sums -= found
         return bool(found)
 
@@ -61,8 +63,3 @@ class Waiting:
             if size >= LEAST_BYTES:
                 self._made[k] = size
         return found
-
-
-def _key(tensor: torch.Tensor) -> int:
-    """Identity of its storage."""
-    return int(tensor.untyped_storage()._cdata)  # noqa: SLF001  (it has no other)

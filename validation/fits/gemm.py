@@ -17,7 +17,7 @@ import numpy as np
 from kernels import FOLDERS, Floats, folds, held_out, others, percent, read, simplex
 
 from raysim.perf import tables
-from raysim.perf.gemm import SPLIT_K_MIN, SPLIT_WAVES, SPLITS, TILES, GemmConstants, gemm_seconds
+from raysim.perf.gemm import SPLIT_K_MIN, TENSOR_SPLITS, TILES, GemmConstants, gemm_seconds
 
 SEED = 20250101
 KS = (32, 64, 128, 256, 512, 768, 1024, 2048, 4096, 6144, 8192, 16384, 65536)
@@ -96,9 +96,9 @@ class Products:
         self.sms, self.size = int(row["sm_count"]), 1 if row["dtype"] == "fp8" else 2
         m, n, k = (a[:, None, None] for a in (rows.m, rows.n, rows.k))
         high, wide, self.area = (np.array(a)[None, :, None] for a in zip(*TILES, strict=True))
-        self.split = np.array(SPLITS[True], dtype=float)[None, None, :]
+        self.split = np.array(TENSOR_SPLITS.slices, dtype=float)[None, None, :]
         share = np.ceil(m / high) * np.ceil(n / wide) * self.split / self.sms
-        never = (self.split > 1) & ((share > SPLIT_WAVES[True]) | (k < self.split * SPLIT_K_MIN))
+        never = (self.split > 1) & ((share > TENSOR_SPLITS.waves) | (k < self.split * SPLIT_K_MIN))
         self.share, self.whole, self.never = share, np.ceil(share), never
         self.depth = k / self.split
         self.moved = self.size * (rows.m * rows.k + rows.k * rows.n) + 2 * rows.m * rows.n

@@ -27,6 +27,7 @@ from raysim.rayapi.serve.replica import ProgramReplica
 from raysim.rayapi.serve.rpc import Services, services_of
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.raycore.scripts import Script, now
+from raysim.raylibs.nodes import cluster_nodes
 from raysim.raylibs.serve.advice import never_starts
 from raysim.raylibs.serve.config import DeploymentConfig
 from raysim.raylibs.serve.costs import STACKS, ServeCosts
@@ -35,7 +36,6 @@ from raysim.raylibs.serve.instance import Instance
 from raysim.raylibs.serve.records import RequestLog
 from raysim.raylibs.serve.request import Call, Request
 from raysim.raylibs.serve.run import Running, deploy, serve_run, settle
-from raysim.raylibs.train.job import cluster_nodes
 
 if TYPE_CHECKING:
     from raysim.rayapi.process_state import ProcessState

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from raysim.tracing.operators import tensors
+from raysim.tracing.storages import key_of
 
 LEAST_BYTES = 2**15
 BLOCK_BYTES = 512
@@ -60,9 +61,3 @@ class Alive:
         """Of all that are alive but those that somebody else counts."""
         sizes = (size for key, (_, size) in self._live.items() if key not in others)
         return sum(-(-size // BLOCK_BYTES) * BLOCK_BYTES for size in sizes)
-
-
-def key_of(tensor: torch.Tensor) -> int:
-    """Identity of its storage."""
-    storage: int = tensor.untyped_storage()._cdata  # noqa: SLF001  (it has no other)
-    return storage

@@ -21,7 +21,7 @@ import torch
 
 from raysim.errors import ScenarioError
 from raysim.rayapi.shapes import prediction
-from raysim.rayapi.shapes.alive import Alive, key_of
+from raysim.rayapi.shapes.alive import Alive
 from raysim.rayapi.shapes.known import with_values
 from raysim.rayapi.shapes.mode import no_value
 from raysim.rayapi.shapes.plans import describe
@@ -29,6 +29,7 @@ from raysim.rayapi.shapes.prediction import Forward, Prediction
 from raysim.rayapi.shapes.roles import Role, again, bytes_of, example_of, samples_of
 from raysim.tracing import Script, trace
 from raysim.tracing.operators import tensors
+from raysim.tracing.storages import key_of
 from raysim.training.compiler.feed import Feed
 
 if TYPE_CHECKING:

@@ -17,8 +17,6 @@ from urllib.parse import urlparse
 
 import torch
 
-from raysim.rayapi.shapes.here import steps_here
-
 if TYPE_CHECKING:
     from raysim.rayapi.shapes.patches import Replaced
     from raysim.rayapi.shapes.steps import Steps
@@ -52,18 +50,12 @@ def install(r: Replaced) -> None:
 
 def install_timm(r: Replaced, module: ModuleType) -> None:
     """Of ``timm.models._hub``."""
+    r.around(module, "load_state_dict_from_hf", _from_hub)
 
-    def make(real: Any) -> Any:
-        def load(model_id: str, *args: Any, **kwargs: Any) -> Any:
-            steps = steps_here()
-            if steps is None:
-                return real(model_id, *args, **kwargs)
-            steps.say(SAID.format(model_id))
-            return Unread()
 
-        return load
-
-    r.set(module, "load_state_dict_from_hf", make)
+def _from_hub(_real: Any, steps: Steps, model_id: str, *_args: Any, **_kwargs: Any) -> Unread:
+    steps.say(SAID.format(model_id))
+    return Unread()
 
 
 def _from_url(real: Any, steps: Steps, url: str, *args: Any, **kwargs: Any) -> Any:

@@ -47,7 +47,8 @@ class Functions(Tape):
         for call in reversed(self._calls):
             if any(id(t) in wanted for t in tensors(call[3])):
                 wanted.update(id(t) for t in tensors(call[1:3]))
-                found._calls.insert(0, call)
+                found._calls.append(call)
+        found._calls.reverse()
         made: set[int] = set()
         for _, args, kwargs, out, _ in found._calls:
             found._begin_with(tensors((args, kwargs)), made)

@@ -45,6 +45,7 @@ from raysim.rayapi.shapes.known import (
 from raysim.rayapi.shapes.numbers import Unknown
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.tracing.operators import tensors
+from raysim.tracing.storages import key_of
 from raysim.tracing.walk import compiled_function, in_compiled_function
 
 if TYPE_CHECKING:
@@ -81,8 +82,7 @@ def no_value(dtype: torch.dtype) -> Any:
 
 def _address(tensor: torch.Tensor) -> int:
     """What tells it from other tensors, of which none has any."""
-    start: int = tensor.untyped_storage()._cdata  # noqa: SLF001  (its identity)
-    return start + int(tensor.storage_offset()) * tensor.element_size()
+    return key_of(tensor) + int(tensor.storage_offset()) * tensor.element_size()
 
 
 def _filled(tensor: torch.Tensor) -> torch.Tensor:
@@ -438,8 +438,8 @@ def _key_of(func: Any, args: Any, kwargs: Any) -> Any:
 
 def _is_part(out: torch.Tensor, args: Any) -> bool:
     """Whether a tensor is one of those given, or shares its memory, as whoever saves it asks."""
-    storage = out.untyped_storage()._cdata  # noqa: SLF001  (its identity)
-    return any(t.is_meta and t.untyped_storage()._cdata == storage for t in tensors(args))  # noqa: SLF001
+    storage = key_of(out)
+    return any(t.is_meta and key_of(t) == storage for t in tensors(args))
 
 
 def _mixed(args: Any, kwargs: Any) -> bool:

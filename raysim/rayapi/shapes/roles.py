@@ -11,9 +11,9 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from raysim.models.table import Model
-from raysim.rayapi.shapes.alive import key_of
 from raysim.rayapi.shapes.known import META
 from raysim.tracing.operators import tensors
+from raysim.tracing.storages import key_of
 
 _C: Any = torch._C  # noqa: SLF001  (modes of a thread have no other door)
 

@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._pytree import tree_map_only
 
-from raysim.rayapi.shapes.alive import key_of
 from raysim.rayapi.shapes.known import with_values
 from raysim.rayapi.shapes.mode import Tape, no_value
 from raysim.rayapi.shapes.plans import Wrapping, describe, wrapping_in
@@ -33,6 +32,7 @@ from raysim.rayapi.shapes.roles import Role, again, bytes_of, linked, samples_of
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.tracing import Script, trace
 from raysim.tracing.operators import tensors
+from raysim.tracing.storages import key_of
 from raysim.tracing.walk import compiled_function
 from raysim.training.settings.deepspeed import Optimizer
 

@@ -38,12 +38,13 @@ from raysim.rayapi.train.errors import (
 from raysim.rayapi.train.worker import Run, Worker
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.raycore.tasks import TaskError
+from raysim.raylibs.nodes import cluster_nodes
 from raysim.raylibs.report import LibraryReport
 from raysim.raylibs.train.advice import never_fits
 from raysim.raylibs.train.controller import TrainOutcome
 from raysim.raylibs.train.datasets import TrainDataset
 from raysim.raylibs.train.fit import fit
-from raysim.raylibs.train.job import TrainRun, cluster_nodes
+from raysim.raylibs.train.job import TrainRun
 from raysim.raylibs.train.trainer import TrainerSpec
 from raysim.raylibs.train.worker import TrainFunction
 

@@ -6,8 +6,9 @@ ray-project/ray: #62004, #18923 (delays shorter than the window), #26455 (late d
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
+from raysim.raylibs.nodes import Nodes, lacking
 from raysim.raylibs.serve.config import ApplicationConfig, AutoscalingConfig, DeploymentConfig
 from raysim.raylibs.serve.usage import BUSY, DeploymentUse
 from raysim.raylibs.warnings import PlannerWarning
@@ -125,7 +126,7 @@ def _room(
         )
 
 
-def never_starts(config: DeploymentConfig, nodes: Sequence[Mapping[str, float]]) -> str:
+def never_starts(config: DeploymentConfig, nodes: Nodes) -> str:
     """Why no replica of a deployment finds room, and the way out; empty if its parts may.
 
     Parameters
@@ -133,16 +134,16 @@ def never_starts(config: DeploymentConfig, nodes: Sequence[Mapping[str, float]])
     config
         Asks for ``ray_actor_options`` or bundles.
     nodes
-        Ray's logical resources of each node there is or may be.
+        Of the cluster at its largest.
     """
     for bundle in config.placement_group_bundles or (config.resources,):
         asked = {name: amount for name, amount in bundle.items() if amount}
-        lacking = [name for name in asked if not any(node.get(name) for node in nodes)]
+        missing = lacking(asked, nodes)
         each = " and ".join(f"{amount:g} {name}" for name, amount in asked.items())
-        if lacking:
+        if missing:
             return (
                 f"A replica of {config.name} asks for {each}, and no node has any "
-                f"{' or '.join(lacking)}: say machines that have it (--cluster FILE, with "
+                f"{' or '.join(missing)}: say machines that have it (--cluster FILE, with "
                 "`nodes: 1` and `node: NAME`, one of `raysim catalog nodes`)."
             )
         if not any(all(n.get(k, 0.0) + 1e-9 >= v for k, v in asked.items()) for n in nodes):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
+from raysim.raylibs.nodes import Nodes, lacking
 from raysim.raylibs.train.policies import possible_workers
 from raysim.raylibs.train.records import RunRecord
 from raysim.raylibs.train.trainer import TrainerSpec
@@ -16,9 +17,6 @@ LARGE_BYTES = 1e11
 NOTICEABLE_SHARE = 0.01
 """Of the wall time."""
 
-Nodes = Sequence[dict[str, float]]
-"""Ray's logical resources of each node there is or may be."""
-
 
 def never_fits(spec: TrainerSpec, nodes: Nodes) -> PlannerWarning | None:
     """The fewest workers do not fit the cluster at its largest."""
@@ -29,10 +27,10 @@ def never_fits(spec: TrainerSpec, nodes: Nodes) -> PlannerWarning | None:
     each = ", ".join(f"{n:g} {name}" for name, n in scaling.resources.items())
     patience_s = spec.defaults.worker_group_start_timeout_s
     fix = f"Set num_workers to {fits} at most, ask for less per worker, or add nodes."
-    lacking = [name for name in scaling.resources if not any(node.get(name) for node in nodes)]
-    if lacking:
+    missing = lacking(scaling.resources, nodes)
+    if missing:
         fix = (
-            f"No node has any {' or '.join(lacking)}: ask for less per worker, or say machines "
+            f"No node has any {' or '.join(missing)}: ask for less per worker, or say machines "
             "that have it (--cluster FILE, with `nodes: 1` and `node: hgx-h100-8` for GPUs)."
         )
     return PlannerWarning(

@@ -11,13 +11,13 @@ from typing import ClassVar
 
 from raysim.kernel.rng import Streams
 from raysim.raycore.process import CoreProcess
-from raysim.raycore.resources import quantities
 from raysim.raycore.scripts import Script
 from raysim.raycore.tasks import TaskError
 from raysim.raylibs.data.over_time import charts_of as data_charts
 from raysim.raylibs.data.report import operators
+from raysim.raylibs.nodes import Nodes, cluster_nodes
 from raysim.raylibs.report import Input, LibraryReport, Table, Unit
-from raysim.raylibs.train.advice import Nodes, advice, never_fits
+from raysim.raylibs.train.advice import advice, never_fits
 from raysim.raylibs.train.config import WITHOUT_LIMIT
 from raysim.raylibs.train.controller import TrainOutcome
 from raysim.raylibs.train.fit import fit
@@ -127,20 +127,6 @@ def report_of(record: RunRecord, *, ok: bool, text: str) -> LibraryReport:
         detail={"states": [[to_seconds(t), s] for t, s in record.states]},
         charts=(*charts_of(record, SAYS), *data_charts(record.data)),
     )  # fmt: skip
-
-
-def cluster_nodes(process: CoreProcess) -> Nodes:
-    """What each node offers, those included that the autoscaler may add."""
-    found = []
-    for node in process.env.nodes:
-        resources = {"CPU": float(node.spec.vcpus)}
-        if node.spec.gpu_count:
-            resources["GPU"] = float(node.spec.gpu_count)
-        seen = process.env.view.nodes.get(node.index)
-        if seen is not None:
-            resources = quantities(seen.resources.total)
-        found.append(resources)
-    return found
 
 
 def _verdict(outcome: TrainOutcome, kept: int) -> str:
