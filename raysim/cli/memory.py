@@ -71,7 +71,7 @@ def _verdict(found: list[Cell], limit: float | None) -> str:
     known = [c for c in found if not c.why]
     within = [c for c in known if _within(c, limit)]
     if not known:
-        return "None of the layouts can be."
+        return f"None of the layouts can be: {found[0].why}"
     least = min(within or known, key=lambda c: c.gpu_bytes)
     said = f"{len(within)} of {len(known)} layouts fit" if within else "No layout fits"
     layout = f"ZeRO {least.zero_stage}, offload {least.offload}, checkpointing "
