@@ -155,7 +155,8 @@ def cells(base: Scenario, grid: Grid) -> Iterator[Cell]:
                 with collector_at_ease():
                     found, on_host = memory_need(build_job(changed).plan, changed.cluster)
             except ScenarioError as error:
-                why = error.problems[0].message
+                first = error.problems[0]
+                why = f"{first.key}: {first.message}" if first.key else first.message
                 yield Cell(*what, 0, 0, gpu.memory_bytes, host, why)
             else:
                 yield Cell(*what, found, on_host.peak_bytes, gpu.memory_bytes, host)
