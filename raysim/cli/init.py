@@ -17,6 +17,7 @@ from typing import Any
 from raysim.cli import terminal
 from raysim.cli.init_engine import Engine, Line, read_engine
 from raysim.cli.init_workers import gpus_of, workers
+from raysim.cli.mistakes import expect_config
 from raysim.errors import ScenarioError
 
 _LLAMA31_8B: dict[str, Any] = {
@@ -107,13 +108,16 @@ def init(
     ScenarioError
         A given file is absent or unreadable, or the folder already holds something.
     """
+    if config is not None:
+        expect_config(config)
     engine = read_engine(deepspeed, _ZERO3 if config is None else None)
-    scenario = _text(folder, config, engine, cluster)
+    names = _named(config, engine, cluster)
+    scenario = _text(folder, config, engine, cluster, names)
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise ScenarioError(f"{folder}: already exists; init writes only new folders")
         folder.mkdir(parents=True, exist_ok=True)
-        names = _files(folder, config, engine, cluster)
+        written = _files(folder, config, engine, names)
         (folder / "scenario.yaml").write_text(scenario, encoding="utf-8", newline="\n")
     except OSError as error:
         raise ScenarioError(f"cannot write {folder}: {error.strerror or error}") from error
@@ -121,7 +125,7 @@ def init(
     if quiet:
         terminal.complain(problems)
         return
-    terminal.say(f"Wrote     {folder}/   {'  '.join(['scenario.yaml', *names])}")
+    terminal.say(f"Wrote     {folder}/   {'  '.join(['scenario.yaml', *written])}")
     for line in _assumed(scenario):
         terminal.say(line)
     if problems:
@@ -146,20 +150,42 @@ def _assumed(scenario: str) -> list[str]:
     return textwrap.wrap(text, terminal.width(), subsequent_indent=" " * 10, break_long_words=False)
 
 
-def _text(folder: Path, config: Path | None, engine: Engine, cluster: Path | None) -> str:
+def _named(config: Path | None, engine: Engine, cluster: Path | None) -> dict[Path, str]:
+    """What each of the user's files is called in the folder: two may bear one name.
+
+    The engine's keep theirs, by which one of them may point to the other.
+    """
+    engines = dict.fromkeys(engine.files, engine.key)
+    taken = {"scenario.yaml"} if config is not None else {"scenario.yaml", "config.json"}
+    names: dict[Path, str] = {}
+    for path, kind in (*engines.items(), (config, "model"), (cluster, "cluster")):
+        if path is not None and path not in names:
+            names[path] = f"{kind}_{path.name}" if path.name in taken else path.name
+            taken.add(names[path])
+    order = (config, *engines, cluster)
+    return {path: names[path] for path in order if path is not None}
+
+
+def _text(
+    folder: Path,
+    config: Path | None,
+    engine: Engine,
+    cluster: Path | None,
+    names: Mapping[Path, str],
+) -> str:
     """scenario.yaml; the user's files are read before anything is written."""
     train = _train_lines(_read_config(config), engine)
-    where, ranks = _cluster(cluster, engine)
+    where, ranks = _cluster(cluster, engine, names)
     if ranks is not None:
         train.append((f"workers: {ranks}", "GPUs your file asks for; times degrees below"))
     kept = "none" if config is not None and not engine.recomputes else "full"
     train.append((f"activation_checkpointing: {kept}", "full recomputes every block; or none"))
     if engine.key:
-        name = engine.files[0].name if engine.files else "ds_config.json"
+        name = names[engine.files[0]] if engine.files else "ds_config.json"
         why = 'unmodified; comments and "auto" allowed'
         train.insert(0, (f"{engine.key}: {_quoted(name)}", why))
     stem = re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-") or "scenario"
-    source = _quoted("config.json" if config is None else config.name)
+    source = _quoted("config.json" if config is None else names[config])
     open_ends = _PARALLEL if engine.key else _NO_ENGINE + _PARALLEL
     return _SCENARIO.format(
         folder=folder,
@@ -229,7 +255,9 @@ def _read_config(path: Path | None) -> Mapping[str, Any]:
     return read_config(path)
 
 
-def _cluster(path: Path | None, engine: Engine) -> tuple[str, int | None]:
+def _cluster(
+    path: Path | None, engine: Engine, names: Mapping[Path, str]
+) -> tuple[str, int | None]:
     """The ``cluster`` section, and the workers where they are not simply all of its GPUs."""
     if path is None:
         ranks = workers(engine.config, engine.ranks or _GPUS) or engine.ranks
@@ -241,17 +269,17 @@ def _cluster(path: Path | None, engine: Engine) -> tuple[str, int | None]:
     ranks = workers(engine.config, started or most)
     if ranks is None and not started:
         ranks = most or None
-    return _cluster_text(path, hardware), None if ranks == started else ranks
+    return _cluster_text(names[path], hardware), None if ranks == started else ranks
 
 
-def _cluster_text(path: Path, unknown: Mapping[str, Mapping[str, object]]) -> str:
+def _cluster_text(name: str, unknown: Mapping[str, Mapping[str, object]]) -> str:
     """The ``cluster`` section around a Ray file, with hardware for groups it says nothing of."""
-    text = f"  from: {_quoted(path.name)}\n"
+    text = f"  from: {_quoted(name)}\n"
     if unknown:
         text += "  hardware:                          # what the file does not say; please check\n"
-    for name, chosen in unknown.items():
+    for group, chosen in unknown.items():
         said = ", ".join(f"{key}: {value}" for key, value in chosen.items())
-        text += f"    {_quoted(name)}: {{{said}}}\n"
+        text += f"    {_quoted(group)}: {{{said}}}\n"
     return text
 
 
@@ -267,13 +295,13 @@ def _unsaid(path: Path) -> dict[str, dict[str, object]]:
     return unsaid(reading.groups)
 
 
-def _files(folder: Path, config: Path | None, engine: Engine, cluster: Path | None) -> list[str]:
+def _files(
+    folder: Path, config: Path | None, engine: Engine, copied: Mapping[Path, str]
+) -> list[str]:
     """Copy the user's files, or write the starter's; their names."""
-    names = []
-    for path in (config, *engine.files, cluster):
-        if path is not None:
-            shutil.copyfile(path, folder / path.name)
-            names.append(path.name)
+    names = list(copied.values())
+    for path, name in copied.items():
+        shutil.copyfile(path, folder / name)
     if config is None:
         (folder / "config.json").write_text(json.dumps(_LLAMA31_8B, indent=2) + "\n")
         names.append("config.json")

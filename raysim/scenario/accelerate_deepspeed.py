@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from raysim.errors import ScenarioError
+from raysim.errors import Problem, ScenarioError
 from raysim.scenario.documents import Document, KeyPath, Mark, shorten
 from raysim.scenario.hjson_text import read_hjson
 from raysim.scenario.yaml_text import read_yaml
@@ -37,6 +37,8 @@ _ELSEWHERE = {
     "MULTI_GPU": "it trains with DDP: leave deepspeed out",
     "NO": "it trains on one GPU: leave deepspeed out",
 }
+_FRAMEWORKS = ("base_model", "model_name_or_path", "tokenizer")
+"""Keys of axolotl's, LLaMA-Factory's and torchtune's YAML."""
 _GROUPS = "parallelism_config"
 _SEQUENCE = "parallelism_config_sp_size"
 _NO_ENGINE_HAS = ("parallelism_config_tp_size", "parallelism_config_cp_size")
@@ -54,7 +56,27 @@ def read_deepspeed_file(path: Path, shown: str) -> Document:
         document = read_yaml(path, shown)
         if isinstance(document.data, dict) and "distributed_type" in document.data:
             return _with_groups(document, _translated(document, path))
-    return read_hjson(path, shown)
+        if isinstance(document.data, dict) and (said := _framework(document)):
+            raise ScenarioError(said)
+    document = read_hjson(path, shown)
+    if isinstance(document.data, dict) and "model_type" in document.data:
+        message = "a Hugging Face config, not DeepSpeed's JSON; it is model.from (init: --from)"
+        raise ScenarioError(document.problem(("model_type",), message, key=True))
+    return document
+
+
+def _framework(document: Document) -> Problem | None:
+    """A training framework's own config, which names DeepSpeed's JSON at best."""
+    key = next((key for key in _FRAMEWORKS if key in document.data), None)
+    if key is None:
+        return None
+    named = document.data.get("deepspeed")
+    file = f", {named}," if isinstance(named, str) else ""
+    message = (
+        f"a training framework's config, which is not read; give the DeepSpeed JSON{file} or "
+        "Accelerate's config that it trains with, and say the rest in the scenario"
+    )
+    return document.problem((key,), message, key=True)
 
 
 def pointed_to(document: Document, path: Path) -> Path | None:
