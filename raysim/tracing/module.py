@@ -34,7 +34,8 @@ from raysim.tracing.layers import assemble
 from raysim.tracing.operators import tensors
 from raysim.tracing.recording import Listener
 from raysim.tracing.recurrent import cudnn_recurrent
-from raysim.tracing.storages import key_of
+from raysim.tracing.peers import exchange_gradients, unheard
+from raysim.tracing.storages import key_of, local_part
 from raysim.tracing.walk import LOSS, Walk
 
 _UNCOMPILED = (RuntimeError, TypeError, ValueError, AssertionError, AttributeError, KeyError)
@@ -112,7 +113,9 @@ def trace(
     listener = Listener(walk, model, batch=batch, width=compute.itemsize, unknown=unknown)
     _introduce(given, example_inputs, listener)
     casts = None if autocast is None else Casts(autocast, listener.copy_weight)
-    outputs, has_loss = _run(model, given, loss, listener, casts)
+    with unheard() if any(local_part(p) is not p for p in model.parameters()) else nullcontext():
+        outputs, has_loss = _run(model, given, loss, listener, casts)
+        exchange_gradients(model, walk, listener.width)
     listener.hold(script.held() if script else ())
     if any(c.compiled for v in walk.visits for c in v.calls):
         with _saying(say):
