@@ -25,7 +25,7 @@ from raysim.rayapi.shapes.known import META, to_device
 from raysim.rayapi.shapes.mode import no_value, on_gpu
 from raysim.rayapi.shapes.numbers import Unknown
 from raysim.tracing.operators import tensors
-from raysim.tracing.storages import key_of
+from raysim.tracing.storages import key_of, local_part
 
 if TYPE_CHECKING:
     from raysim.rayapi.shapes.patches import Replaced
@@ -69,7 +69,7 @@ def write(steps: Steps, obj: Any, f: Any) -> None:
 def _size_bytes(obj: Any) -> int:
     """Of its tensors; what shares a storage is there once."""
     meta = [t for t in tensors(obj) if t.is_meta]
-    storages = {key_of(t): t.nbytes for t in meta}
+    storages = {key_of(t): local_part(t).nbytes for t in meta}
     return sum(storages.values()) + sum(t.nbytes for t in tensors(obj) if not t.is_meta)
 
 

@@ -45,7 +45,7 @@ from raysim.rayapi.shapes.known import (
 from raysim.rayapi.shapes.numbers import Unknown
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.tracing.operators import tensors
-from raysim.tracing.storages import key_of
+from raysim.tracing.storages import PLAIN, key_of
 from raysim.tracing.walk import compiled_function, in_compiled_function
 
 if TYPE_CHECKING:
@@ -302,7 +302,7 @@ class ShapesMode(TorchFunctionMode):
         if found is not None:
             return torch.empty(found[0], dtype=found[1], device=META)
         out = self._noted(func, args, kwargs)
-        if isinstance(out, torch.Tensor) and out.is_meta and not _is_part(out, args):
+        if type(out) in PLAIN and out.is_meta and not _is_part(out, args):
             self.steps.shared.shapes[key] = out.shape, out.dtype
         return out
 
@@ -416,7 +416,8 @@ def _shapes_of(values: Any) -> tuple[Any, ...]:
         if isinstance(value, torch.Tensor):
             if not value.is_meta:
                 raise TypeError
-            found.append((value.shape, value.dtype))
+            spread = () if type(value) in PLAIN else (type(value),)
+            found.append((value.shape, value.dtype, *spread))
         elif isinstance(value, tuple | list):
             found.append(_shapes_of(value))
         elif isinstance(value, float):

@@ -32,6 +32,7 @@ from raysim.rayapi.shapes import (
     numbers,
     processes,
     sharded,
+    spread,
     watching,
     wrappers,
 )
@@ -140,6 +141,7 @@ def torch_of_workers() -> Iterator[Replaced]:
         wrappers.install(_INSTALLED)
         fsdp.install(_INSTALLED)
         sharded.install(_INSTALLED)
+        spread.install(_INSTALLED)
         cpu_patches.install(_INSTALLED)
         processes.install(_INSTALLED)
         numbers.install(_INSTALLED)
@@ -250,8 +252,7 @@ def _distributed(r: Replaced) -> None:
         "is_nccl_available": lambda w: bool(w.gpus),
         "init_process_group": lambda w, *a, **k: w.join_group(*a, **k),
         "destroy_process_group": lambda w, *_a, **_k: w.leave_group(),
-        "get_rank": lambda w, *_a, **_k: w.expect_group().context.rank,
-        "get_world_size": lambda w, *_a, **_k: w.expect_group().context.world_size,
+        "get_rank": _rank, "get_world_size": _world_size,
         "get_backend": lambda w, *_a: "nccl" if w.expect_group().gpus else "gloo",
         "get_node_local_rank": lambda w, *_a: w.context.local_rank,
         "barrier": lambda w, *_a, **_k: w.expect_group().meet(),
@@ -273,6 +274,16 @@ def _distributed(r: Replaced) -> None:
         r.call(dist, name, refuse(f"torch.distributed.{name}", _COLLECTIVES), worker_here)
 
 
+def _rank(worker: Any, group: Any = None) -> int:
+    within = mesh.ranks_of(group)
+    return int(worker.expect_group().context.rank if within is None else group.rank())
+
+
+def _world_size(worker: Any, group: Any = None) -> int:
+    within = mesh.ranks_of(group)
+    return worker.expect_group().context.world_size if within is None else len(within)
+
+
 def _waited(collective: Callable[..., None]) -> Callable[..., Any]:
     """One whose ranks have met when it returns, also where the script would wait later."""
 
@@ -285,10 +296,10 @@ def _waited(collective: Callable[..., None]) -> Callable[..., Any]:
 
 
 def _all_reduce(
-    steps: Steps, tensor: torch.Tensor, op: Any = dist.ReduceOp.SUM, *_a: Any, **_k: Any
+    steps: Steps, tensor: torch.Tensor, op: Any = dist.ReduceOp.SUM, group: Any = None, *_a: Any
 ) -> None:  # fmt: skip
     """Of what every rank counts, the values; of all else, only the waiting."""
-    values = _known_by_all(steps, tensor)
+    values = _known_by_all(steps, tensor, group)
     reduced = _REDUCED.get(op)
     if values is not None and reduced is not None:
         tensor.raysim_values = reduced(torch.stack(values))  # type: ignore[attr-defined]
@@ -301,20 +312,27 @@ def _broadcast(steps: Steps, tensor: Any, src: int = 0, *_a: Any, **_k: Any) -> 
         del tensor.raysim_values
 
 
-def _all_gather(steps: Steps, found: Any, tensor: torch.Tensor, *_a: Any, **_k: Any) -> None:
-    for each, values in zip(found, _known_by_all(steps, tensor) or (), strict=False):
+def _all_gather(steps: Steps, found: Any, tensor: torch.Tensor, group: Any = None) -> None:
+    for each, values in zip(found, _known_by_all(steps, tensor, group) or (), strict=False):
         each.raysim_values = values
 
 
-def _all_gather_into(steps: Steps, found: Any, tensor: torch.Tensor, *_a: Any, **_k: Any) -> None:
-    values = _known_by_all(steps, tensor)
+def _all_gather_into(steps: Steps, found: Any, tensor: torch.Tensor, group: Any = None) -> None:
+    values = _known_by_all(steps, tensor, group)
     if values is not None:
         found.raysim_values = torch.cat([v.reshape(-1) for v in values]).reshape(found.shape)
 
 
-def _known_by_all(steps: Steps, tensor: torch.Tensor) -> list[torch.Tensor] | None:
-    """Values of every rank, or None: somebody's are not known."""
+def _known_by_all(
+    steps: Steps, tensor: torch.Tensor, group: Any = None
+) -> list[torch.Tensor] | None:
+    """Values of every rank of the group, or None: somebody's are not known.
+
+    All ranks meet: those of other groups do the same meanwhile.
+    """
     values = steps.worker.expect_group().exchange(getattr(tensor, "raysim_values", None))
+    within = mesh.ranks_of(group)
+    values = values if within is None else [values[rank] for rank in within]
     return None if any(v is None for v in values) else values
 
 
