@@ -63,6 +63,25 @@ def exchange_gradients(model: torch.nn.Module, walk: Walk, width: int) -> None:
             )
 
 
+def attend(
+    attention: Callable[..., torch.Tensor], query: Any, key: Any, value: Any, *args: Any,
+    **kwargs: Any,
+) -> torch.Tensor:  # fmt: skip
+    """Fused attention of a rank's own samples and heads, as ``DTensor`` has CUDA's kernels.
+
+    The meta device would take its plain path, which spreads otherwise.
+    """
+    from torch.distributed.tensor import DTensor, Replicate
+
+    apart = [p if p.is_replicate() or p.is_shard(0) or p.is_shard(1) else Replicate()
+             for p in query.placements]  # fmt: skip
+    given = (t.redistribute(placements=apart).to_local() for t in (query, key, value))
+    masks = [t.to_local() if isinstance(t, DTensor) else t for t in args]
+    out = attention(*given, *masks, **kwargs)
+    made: torch.Tensor = DTensor.from_local(out, query.device_mesh, apart, run_check=False)
+    return made
+
+
 @contextmanager
 def unheard() -> Iterator[None]:
     """``DTensor`` asks operators for shapes of whole tensors: no part of what runs."""

@@ -45,6 +45,7 @@ from raysim.rayapi.shapes.known import (
 from raysim.rayapi.shapes.numbers import Unknown
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.tracing.operators import tensors
+from raysim.tracing.peers import attend
 from raysim.tracing.storages import PLAIN, key_of
 from raysim.tracing.walk import compiled_function, in_compiled_function
 
@@ -56,6 +57,7 @@ _INTEGERS = frozenset(["arange", "randint", "randperm", "tril_indices", "triu_in
 _BY_VALUE = frozenset(["as_tensor", "asarray", "full", "scalar_tensor", "tensor"])
 _CONSTRUCTORS = frozenset(_device_constructors())
 _T = torch.Tensor
+_ATTENTION = torch.nn.functional.scaled_dot_product_attention
 _INDEXING = (_T.__getitem__, _T.__setitem__)
 _UNKNOWN: dict[Any, Callable[[torch.Tensor], Any]] = {
     _T.item: lambda t: no_value(t.dtype),
@@ -228,6 +230,8 @@ class ShapesMode(TorchFunctionMode):
             return self._holds(args[0])
         if func is _T.__format__ and args[0].is_meta and not args[0].dim():
             return format(self._unknown(args[0], _UNKNOWN[_T.item]), args[1])
+        if func is _ATTENTION and type(args[0]) not in PLAIN and hasattr(args[0], "placements"):
+            return attend(func, *args, **given)
         answer = _UNKNOWN.get(func)
         if answer is not None and not self.tracing and args[0].is_meta:
             return self._unknown(args[0], answer)
