@@ -156,7 +156,9 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Run an operator, all of it on meta if any of it is, and note it."""
-        if any(t not in PLAIN for t in types):  # a tensor that is made of others, of which it calls again
+        if any(t not in PLAIN for t in types):  # made of others, of which it calls again
+            if not self._backward and self._latest and any(map(_is_placed, tensors(args))):
+                self._latest.dispatches += round(peers.DISPATCHED)
             return NotImplemented
         self.running = str(func)
         kwargs = kwargs or {}
@@ -419,6 +421,11 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         )
         self._add(call, (out, lse))
         return out, lse, bias
+
+
+def _is_placed(tensor: torch.Tensor) -> bool:
+    """Whether ranks have parts of it."""
+    return type(tensor) not in PLAIN and hasattr(tensor, "placements")
 
 
 def _drawn() -> int:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 from torch.distributed import device_mesh
+from torch.distributed.tensor import _collective_utils
 
 from raysim.rayapi.shapes.here import worker_here
 
@@ -29,6 +30,9 @@ def install(r: Replaced) -> None:
     mesh: Any = device_mesh.DeviceMesh
     # What the module has imported by name.
     r.call(device_mesh, "get_rank", _rank, worker_here)
+    for module in (_collective_utils, dist):
+        r.call(module, "get_group_rank", _place, worker_here)
+    r.call(_collective_utils, "get_rank", _rank, worker_here)
     r.around(mesh, "__init__", _made, worker_here)
     r.around(mesh, "get_local_rank", _local_rank, worker_here)
 
@@ -58,6 +62,12 @@ def ranks_of(group: Any) -> list[int] | None:
 
 def _rank(worker: Any, group: Any = None) -> int:
     return int(worker.context.rank if group is None else group.rank())
+
+
+def _place(worker: Any, group: Any, rank: int) -> int:
+    """In a group, of one of all ranks."""
+    within = ranks_of(group)
+    return rank if within is None else within.index(rank)
 
 
 def _made(real: Callable[..., None], worker: Any, self: Any, *args: Any, **kwargs: Any) -> None:

@@ -1,0 +1,73 @@
+"""What real torch exchanges in a step of ``blocks_tp.py``: rank 0 of so many, on the CPU.
+
+A program of its own: ``python tensor_parallel_steps.py WORLD TP`` prints rows of JSON. The group is
+torch's own fake one, which knows ranks and moves nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import TorchDispatchMode
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "programs" / "launched"))
+import blocks_tp  # noqa: E402
+
+NAMES = {
+    "all_gather_into_tensor": "all_gather", "reduce_scatter_tensor": "reduce_scatter",
+    "all_reduce": "all_reduce", "_allgather_base_": "all_gather",
+    "_reduce_scatter_base_": "reduce_scatter",
+}  # fmt: skip
+
+
+class Exchanged(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts collectives by group, kind and bytes of the whole."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found: Counter[tuple[str, str, int]] = Counter()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:  # fmt: skip
+        if any(t.__name__ in {"DTensor", "AsyncCollectiveTensor"} for t in types):
+            return NotImplemented
+        out = func(*args, **(kwargs or {}))
+        space, _, name = func.name().partition("::")
+        name = name.partition(".")[0]
+        if space in {"c10d", "_c10d_functional"} and name in NAMES:
+            given = [args[0], *(args[1:2] if space == "c10d" else [out])]
+            size = max(t.nbytes for t in given)
+            self.found["dp" if space == "c10d" else "tp", NAMES[name], size] += 1
+        return out
+
+
+def main(world: int, tp: int) -> None:
+    dist.init_process_group("fake", rank=0, world_size=world, store=FakeStore())
+    mesh = init_device_mesh("cpu", (world // tp, tp), mesh_dim_names=("dp", "tp"))
+    model = blocks_tp.parallelized(blocks_tp.Net(), mesh["tp"])
+    if world > tp:
+        for block in model.layers:
+            fully_shard(block, mesh=mesh["dp"])
+        fully_shard(model, mesh=mesh["dp"])
+    tokens = torch.randint(blocks_tp.VOCABULARY, (2, 64))
+    for _ in range(2):  # the first gathers what is lazily made
+        with Exchanged() as exchanged:
+            blocks_tp.step(model, tokens)
+    held = sum(p.to_local().numel() for p in model.parameters())
+    print(json.dumps({"held": held, "found": [[*key, n] for key, n in exchanged.found.items()]}))  # noqa: T201
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,146 @@
+"""Scripts whose parameters are ``DTensor``: what ranks hold and exchange, against real torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.real
+torch = pytest.importorskip("torch")
+
+from raysim.rayapi.shapes import prediction  # noqa: E402
+from raysim.rayapi.unsupported import NotEmulatedError  # noqa: E402
+from tests.real.real_ranks import said_by  # noqa: E402
+from tests.real.test_launched_scripts import PROGRAMS, launched  # noqa: E402
+from tests.real.training_script_parts import machines  # noqa: E402
+
+Exchanged = Counter[tuple[str, str, int]]
+NORMS, WIDTH = 5, 256
+
+
+@pytest.fixture
+def predicted(monkeypatch: pytest.MonkeyPatch) -> list[prediction.Prediction]:
+    """Every prediction that a script asks for."""
+    found: list[prediction.Prediction] = []
+    real = prediction.predict
+
+    def predict(*args: Any) -> prediction.Prediction:
+        found.append(real(*args))
+        return found[-1]
+
+    monkeypatch.setattr(prediction, "predict", predict)
+    return found
+
+
+def exchanged(step: prediction.Prediction) -> Exchanged:
+    """Collectives of a step by group, kind and bytes."""
+    program = step.outcome.slowest.program
+    ops = program.ops[program.step_ends[0] : program.step_ends[1]]
+    return Counter((o.call.group, o.call.op, o.call.size_bytes) for o in ops if o.call)
+
+
+def real_step(world: int, tp: int) -> tuple[Exchanged, int]:
+    file = Path(__file__).parent / "tensor_parallel_steps.py"
+    (line,) = said_by([sys.executable, str(file), str(world), str(tp)])
+    said = json.loads(line)
+    return Counter({(group, op, size): n for group, op, size, n in said["found"]}), said["held"]
+
+
+@pytest.mark.parametrize(("world", "tp"), [(4, 2), (8, 4), (2, 2)])
+def test_ranks_exchange_what_those_of_real_torch_do(
+    world: int, tp: int, predicted: list[prediction.Prediction]
+) -> None:
+    lines, report = launched(
+        "torchrun", "--nproc-per-node", str(world), "blocks_tp.py", str(tp), spec=machines()
+    )
+    real, held = real_step(world, tp)
+    ours = exchanged(predicted[-1])
+    if world == tp:  # real torch reduces norms' gradients where the optimizer uses them
+        reduced = ours.pop(("tp", "all_reduce", 4 * WIDTH))
+        assert reduced == NORMS
+    assert ours == real
+    plan = predicted[-1].plan
+    assert (plan.mesh.dp, plan.mesh.tp) == (world // tp, tp)
+    assert plan.model.num_parameters == held * plan.mesh.dp
+    assert plan.model.seq_len == 64
+    share = 256 // world
+    assert f"0 ({share}, 256) (256, 256) (256, 256)" in lines
+    engine = "DDP" if world == tp else "FSDP2"
+    assert report.tables[0].rows[0][0] == f"Net, {engine}, tp {tp}, {world} GPUs"
+    assert any("DTensor" in text for text in report.simplifications)
+
+
+def test_spread_tensors_are_as_on_real_ranks() -> None:
+    words = ["--nproc-per-node", "2"]
+    real = said_by(
+        ["torchrun", *words, str(PROGRAMS / "spread.py"), "cpu"],
+        {**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    ours, _ = launched("torchrun", *words, "spread.py", "cuda", spec=machines())
+    assert sorted(ours) == sorted(real)
+
+
+def test_a_matrix_over_two_ranks_is_half_the_work_and_one_sum(
+    predicted: list[prediction.Prediction],
+) -> None:
+    launched("torchrun", "--nproc-per-node", "2", "spread.py", "cuda", spec=machines())
+    step = predicted[-1]
+    # A column's input needs no gradient here: only the row's output is summed.
+    assert exchanged(step) == Counter({("tp", "all_reduce", 8 * 4 * 4): 1})
+    assert step.plan.model.flops == 2 * (16 * 32 + 32 * 4)
+
+
+TWO_DIMENSIONS = """
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+mesh = init_device_mesh("cuda", (2, 2), mesh_dim_names=("dp", "tp"))
+model = nn.Linear(8, 8, bias=False).cuda()
+model.weight = nn.Parameter(distribute_tensor(model.weight, mesh, [Replicate(), Shard(0)]))
+x = distribute_tensor(torch.randn(4, 8), mesh, [Shard(0), Replicate()])
+optimizer = torch.optim.SGD(model.parameters())
+model(x).to_local().sum().backward()
+optimizer.step()
+"""
+
+
+def test_parameters_over_two_dimensions_are_refused_by_name(tmp_path: Path) -> None:
+    script = tmp_path / "two.py"
+    script.write_text(TWO_DIMENSIONS)
+    with pytest.raises(NotEmulatedError, match="several dimensions.*parallelize_module"):
+        launched("torchrun", "--nproc-per-node", "4", str(script), spec=machines())
+
+
+HYBRID = """
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+mesh = init_device_mesh("cuda", (2, 4), mesh_dim_names=("replicate", "shard"))
+model = nn.Sequential(nn.Linear(1024, 1024), nn.Linear(1024, 1024)).cuda()
+fully_shard(model, mesh=mesh)
+assert model[0].weight.to_local().shape == (256, 1024)
+optimizer = torch.optim.SGD(model.parameters())
+for _ in range(2):
+    model(torch.randn(4, 1024, device="cuda")).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_a_mesh_of_replicas_by_shards_is_hybrid(
+    tmp_path: Path, predicted: list[prediction.Prediction]
+) -> None:
+    script = tmp_path / "hybrid.py"
+    script.write_text(HYBRID)
+    _, report = launched("torchrun", "--nproc-per-node", "8", str(script), spec=machines())
+    assert report.tables[0].rows[0][0] == "Sequential, FSDP2, 2 replicas, 8 GPUs"
+    assert predicted[-1].plan.fsdp.replicas == 2
