@@ -119,6 +119,7 @@ def trace(
     listener.hold(script.held() if script else ())
     if any(c.compiled for v in walk.visits for c in v.calls):
         with _saying(say):
+            _refuse_spread(model)
             _compile(module, given, loss, listener, dtype, autocast)
     _tell(script, walk, given, listener)
     return assemble(
@@ -153,6 +154,12 @@ def _saying(say: Callable[[str], object] | None) -> Iterator[None]:
     except _UNCOMPILED as error:
         if say is not None:
             say(f"torch.compile cannot be followed, what it keeps is eager's: {_first(error)}")
+
+
+def _refuse_spread(model: torch.nn.Module) -> None:
+    """Fake tensors of parts are not followed."""
+    if any(local_part(p) is not p for p in model.parameters()):
+        raise RuntimeError("its parameters are DTensor")
 
 
 def _compile(

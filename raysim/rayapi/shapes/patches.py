@@ -175,7 +175,9 @@ def _modules(r: Replaced) -> None:
     # ``checkpoint`` itself may have been imported by name before, as transformers does.
     r.set(torch.utils.checkpoint, "CheckpointFunction", _reentrant)
     r.call(torch.utils.checkpoint, "_checkpoint_without_reentrant_generator", _not_reentrant)
-    r.call(torch.nn.utils, "clip_grad_norm_", _clip)
+    for name in ("clip_grad_norm_", "clip_grads_with_norm_"):
+        r.call(torch.nn.utils, name, _clip)
+    r.call(torch.nn.utils, "get_total_norm", _norm)
     r.around(torch.nn.SyncBatchNorm, "forward", _of_own_batch)
 
 
@@ -240,6 +242,10 @@ def _not_reentrant(steps: Steps, *_args: Any, **_kwargs: Any) -> Iterator[None]:
 
 def _clip(steps: Steps, _parameters: Any, max_norm: float, *_a: Any, **_k: Any) -> torch.Tensor:
     steps.clipping = float(max_norm)
+    return _norm(steps)
+
+
+def _norm(steps: Steps, *_a: Any, **_k: Any) -> torch.Tensor:
     return sharded.norm_of_gradients() if sharded.in_use(steps) else torch.empty((), device=META)
 
 

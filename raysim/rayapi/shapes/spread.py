@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, _dispatch, _random
 from torch.distributed.tensor.parallel import loss
 
 from raysim.rayapi.shapes.known import META
@@ -40,6 +40,8 @@ def install(r: Replaced) -> None:
     cls: Any = DTensor
     for name in ("to_local", "full_tensor", "redistribute"):
         r.around(cls, name, _noted(name))
+    r.call(_dispatch, "is_rng_supported_mesh", lambda *_: False)  # shapes are not drawn
+    r.call(_random, "manual_seed", lambda *_a, **_k: None)
     r.around(loss, "_enable_custom_loss_ops", _enabled)
     r.around(loss, "_disable_custom_loss_ops", _disabled)
 
