@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from raysim.rayapi.huggingface import four_bit
+from raysim.rayapi.huggingface import distributed, four_bit
 from raysim.rayapi.shapes.here import steps_here
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def _without_bitsandbytes(real: Any) -> Any:
 def _described(steps: Steps, cls: Any, name: Any, kwargs: dict[str, Any]) -> Any:
     """A model of the config's shapes."""
     config, more = kwargs.pop("config", None), dict(kwargs)
-    asked = more.pop("quantization_config", None)
+    asked, parallel = more.pop("quantization_config", None), distributed.asked_for(more)
     said = more.pop("dtype", more.pop("torch_dtype", None))
     attention = more.pop("attn_implementation", None)
     if not hasattr(config, "to_dict"):
@@ -109,6 +109,7 @@ def _described(steps: Steps, cls: Any, name: Any, kwargs: dict[str, Any]) -> Any
     if quantized is not None:
         four_bit.convert(model, quantized)
     file_bytes = whole_bytes if saved is None else size_bytes(model)
+    model = distributed.spread(cls, model, parallel)
     steps.worker.read_bytes(file_bytes / steps.worker.context.local_world_size)
     return model.eval()
 
