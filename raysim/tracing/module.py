@@ -272,8 +272,14 @@ def _tensors_of(module: torch.nn.Module) -> Iterator[torch.Tensor]:
 
 
 def _compute_dtype(model: torch.nn.Module, given: Any) -> torch.dtype:
-    """The floating-point type of most parameter elements; without any, of the inputs."""
+    """The floating-point type of most parameter elements; without any, of the inputs.
+
+    Weights of 8 bits are multiplied in 16.
+    """
     sizes: Counter[torch.dtype] = Counter()
+    for p in model.parameters():
+        if p.dtype == torch.int8:
+            sizes[torch.bfloat16] += p.numel()
     for t in [*model.parameters(), *tensors(given)]:
         if t.is_floating_point():
             sizes[t.dtype] += t.numel()

@@ -1,12 +1,14 @@
 """What real torch exchanges in a step of ``blocks_tp.py``: rank 0 of so many, on the CPU.
 
-A program of its own: ``python tensor_parallel_steps.py WORLD TP`` prints rows of JSON. The group is
-torch's own fake one, which knows ranks and moves nothing.
+A program of its own: ``python tensor_parallel_steps.py WORLD TP`` prints rows of JSON, with a folder
+behind it those of transformers' model of the ``config.json`` there. The group is torch's own fake
+one, which knows ranks and moves nothing.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -65,9 +67,33 @@ def main(world: int, tp: int) -> None:
     for _ in range(2):  # the first gathers what is lazily made
         with Exchanged() as exchanged:
             blocks_tp.step(model, tokens)
-    held = sum(p.to_local().numel() for p in model.parameters())
+    say(exchanged, model)
+
+
+def transformers_s(world: int, tp: int, folder: str) -> None:
+    os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": str(world)}
+    dist.init_process_group("fake", rank=0, world_size=world, store=FakeStore())
+    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers.distributed import DistributedConfig
+
+    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder))
+    kind = type(model)
+    config, _, meshes = kind.prepare_distribute_model(DistributedConfig(tp_plan="auto", tp_size=tp))
+    model = kind.maybe_distribute_model(model, config, meshes)
+    tokens = torch.randint(model.config.vocab_size, (2, 64))
+    with Exchanged() as exchanged:
+        model(input_ids=tokens, labels=tokens).loss.backward()
+    say(exchanged, model)
+
+
+def say(exchanged: Exchanged, model: Any) -> None:
+    parts = (getattr(p, "_local_tensor", p) for p in model.parameters())
+    held = sum(p.numel() for p in parts)
     print(json.dumps({"held": held, "found": [[*key, n] for key, n in exchanged.found.items()]}))  # noqa: T201
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    if len(sys.argv) > 3:
+        transformers_s(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
+    else:
+        main(int(sys.argv[1]), int(sys.argv[2]))

@@ -45,9 +45,9 @@ def exchanged(step: prediction.Prediction) -> Exchanged:
     return Counter((o.call.group, o.call.op, o.call.size_bytes) for o in ops if o.call)
 
 
-def real_step(world: int, tp: int) -> tuple[Exchanged, int]:
+def real_step(world: int, tp: int, *folder: str) -> tuple[Exchanged, int]:
     file = Path(__file__).parent / "tensor_parallel_steps.py"
-    (line,) = said_by([sys.executable, str(file), str(world), str(tp)])
+    (line,) = said_by([sys.executable, str(file), str(world), str(tp), *folder])
     said = json.loads(line)
     return Counter({(group, op, size): n for group, op, size, n in said["found"]}), said["held"]
 
@@ -94,6 +94,41 @@ def test_a_matrix_over_two_ranks_is_half_the_work_and_one_sum(
     # A column's input needs no gradient here: only the row's output is summed.
     assert exchanged(step) == Counter({("tp", "all_reduce", 8 * 4 * 4): 1})
     assert step.plan.model.flops == 2 * (16 * 32 + 32 * 4)
+
+
+PLANNED = """
+import sys
+import torch
+from transformers import AutoModelForCausalLM
+
+model = AutoModelForCausalLM.from_pretrained(sys.argv[1], tp_plan="auto")
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(2):
+    ids = torch.randint(1000, (2, 64), device="cuda")
+    model(input_ids=ids, labels=ids).loss.backward()
+    optimizer.step()
+"""
+
+
+def test_transformers_own_plan_of_tensor_parallelism(
+    tmp_path: Path, predicted: list[prediction.Prediction], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transformers = pytest.importorskip("transformers", minversion="5.20")
+    transformers.LlamaConfig(
+        vocab_size=1000, hidden_size=256, intermediate_size=512, num_hidden_layers=2,
+        num_attention_heads=8, num_key_value_heads=4, architectures=["LlamaForCausalLM"],
+    ).save_pretrained(tmp_path)  # fmt: skip
+    script = tmp_path / "planned.py"
+    script.write_text(PLANNED)
+    words = ["torchrun", "--nproc-per-node", "4", str(script), str(tmp_path)]
+    launched(*words, spec=machines())
+    real, held = real_step(4, 4, str(tmp_path))
+    assert exchanged(predicted[-1]) == real
+    assert predicted[-1].plan.mesh.tp == 4
+    assert predicted[-1].plan.model.num_parameters == held
+    monkeypatch.setitem(sys.modules, "transformers.distributed.mixin", None)
+    with pytest.raises(NotEmulatedError, match="tp_plan.*parallelize_module"):
+        launched(*words, spec=machines())
 
 
 TWO_DIMENSIONS = """

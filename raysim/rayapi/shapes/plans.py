@@ -184,9 +184,9 @@ def class_of(module: Any) -> type:
 
 
 def _precision(module: Any) -> Precision:
-    """Of most elements: adapters may be fp32 beside 16-bit weights."""
+    """Of most elements: adapters may be fp32 beside 16-bit weights, or 8-bit ones."""
     sizes: Counter[Precision] = Counter()
     for p in module.parameters():
-        if p.dtype in DTYPES:
-            sizes[DTYPES[p.dtype]] += p.numel()
+        if p.dtype in DTYPES or p.dtype == torch.int8:
+            sizes[DTYPES.get(p.dtype, "bf16")] += p.numel()
     return max(sizes, key=lambda kind: sizes[kind], default="fp32")

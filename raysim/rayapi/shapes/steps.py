@@ -485,8 +485,9 @@ class Steps:
         nothing: Any = None  # the model by its identity: comparing two takes long
         key = replace(plan, model=nothing), id(role.model), feed, where
         if key not in known:
-            alone = not wrapping.meets and plan.mesh.world < self.worker.context.world_size
-            cluster = self.cluster(alone=plan.mesh.world if alone else 0)
+            world = self.worker.context.world_size
+            meet = wrapping.meets or (wrapping.tp > 1 and plan.mesh.world == world)
+            cluster = self.cluster(alone=0 if meet else plan.mesh.world)
             try:
                 known[key] = prediction.predict(plan, cluster, feed, self.seed)
             except ScenarioError as error:
